@@ -1,0 +1,58 @@
+# Needs Python 3.11 or newer with pip and venv. Everything is installed under .venv and .venv-nojax.
+
+PYTHON ?= python3
+CASES ?= 1000
+SEED ?= 0
+WORKERS ?= 2
+
+BIN := .venv/bin
+NOJAX := .venv-nojax/bin
+
+.PHONY: venv demo test fuzz bench format clean
+
+venv: .venv/.checks-installed
+
+demo: .venv/.installed
+	$(BIN)/python examples/mlp.py
+
+test: .venv/.checks-installed .venv-nojax/.checks-installed
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -n $(WORKERS)
+	@echo "The same suite where jax is not installed:"
+	$(NOJAX)/python -c 'from importlib.util import find_spec; assert not find_spec("jax"), "jax is importable here"'
+	$(NOJAX)/pytest -n $(WORKERS) -m "not jax and not slow"
+
+fuzz: .venv/.checks-installed
+	$(BIN)/python -m tests.fuzz.run --cases $(CASES) --seed $(SEED)
+
+bench: .venv/.checks-installed
+	$(BIN)/python -m benchmarks.run
+
+format: .venv/.checks-installed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf .venv .venv-nojax build dist *.egg-info .*_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps: an environment is brought up to date when pyproject.toml is newer.
+.venv/.installed: pyproject.toml
+	$(call install,.venv,.)
+
+.venv/.checks-installed: .venv/.installed
+	$(call install,.venv,.[check$(comma)peer])
+
+.venv-nojax/.checks-installed: pyproject.toml
+	$(call install,.venv-nojax,.[check])
+
+comma := ,
+define install
+	@echo "Installing $(2) into $(1) (the first time, this takes a minute or two) ..."
+	@test -x $(1)/bin/python || $(PYTHON) -m venv $(1)
+	@$(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable "$(2)"
+	@touch $@
+endef

@@ -1,0 +1,137 @@
+"""Everything that we rely on from jaxlib, by name. No other file imports it: its Python surface changes with versions.
+
+Works with jaxlib 0.10.2 (Python 3.11) to 0.11.x. `tests/test_jaxlib.py` exercises each name.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own log: errors only, unless the user set a level
+
+import numpy as np
+from jaxlib import _hlo, _jax
+from jaxlib import xla_client as _xla
+
+PyTreeRegistry = _jax.pytree.PyTreeRegistry
+PyTreeDef = _jax.pytree.PyTreeDef
+Buffers = _jax.ArrayImpl  # one piece on each of some devices
+RuntimeFailure = _jax.JaxRuntimeError
+Device = _jax.Device
+block_until_ready = _jax.batched_block_until_ready
+
+# In 0.11 the checks of a result handler can no longer be skipped, and the keyword is gone.
+_HANDLER_KEYWORDS = {"_skip_checks": True} if "_skip_checks" in (_jax.array_result_handler.__doc__ or "") else {}
+
+
+@final
+class _PieceType:
+    """What jaxlib asks of an array's type."""
+
+    __slots__ = ("dtype", "ndim", "shape", "weak_type")
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any):
+        self.shape, self.dtype, self.weak_type, self.ndim = shape, np.dtype(dtype), False, len(shape)
+
+
+@final
+class _OnDevices(_jax.Sharding):  # type: ignore[misc]
+    """What jaxlib asks of a sharding. It is told that every device has a whole array: our layouts are our own affair."""
+
+    # Importing jax patches `_jax.Sharding` with read-only properties of these names: our own class attributes shadow them.
+    _internal_device_list = None
+    memory_kind = None
+    device_set: Any = None
+
+    def __init__(self, devices: tuple[Any, ...]):
+        super().__init__()
+        self._internal_device_list = _jax.DeviceList(devices)
+        self.device_set = set(devices)
+
+    def _to_xla_hlo_sharding(self, ndim: int) -> Any:
+        return _hlo.HloSharding.replicate()
+
+    def shard_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape
+
+
+def cpu_client(devices: int) -> Any:
+    """A client with this many virtual devices in this process."""
+    return _xla.make_cpu_client(num_devices=devices)
+
+
+def cluster_service(address: str, processes: int, timeout: int) -> Any:
+    """The coordination service; one process hosts it."""
+    return _jax.get_distributed_runtime_service(
+        address,
+        processes,
+        heartbeat_timeout=timeout,
+        cluster_register_timeout=timeout,
+        shutdown_timeout=timeout,
+        recoverable=True,
+    )
+
+
+def cluster_store(address: str, rank: int, timeout: int) -> Any:
+    """This process's connection to the coordination service, connected."""
+    store = _jax.get_distributed_runtime_client(
+        address,
+        rank,
+        init_timeout=timeout,
+        shutdown_timeout=timeout,
+        heartbeat_timeout=timeout,
+        shutdown_on_destruction=False,
+    )
+    store.connect()
+    return store
+
+
+def cluster_cpu_client(store: Any, rank: int, processes: int, devices: int, host: str) -> Any:
+    """A client whose devices are those of all processes; `devices` of them are here."""
+    collectives = _jax.make_gloo_tcp_collectives(distributed_client=store, hostname=host)
+    return _xla.make_cpu_client(
+        distributed_client=store, node_id=rank, num_nodes=processes, collectives=collectives, num_devices=devices
+    )
+
+
+def compile_text(client: Any, text: str, devices: Sequence[Any]) -> Any:
+    """An executable that runs a module once on each device (replica i is `devices[i]`)."""
+    options = _xla.CompileOptions()
+    options.num_replicas, options.num_partitions = len(devices), 1
+    assignment = np.array([device.id for device in devices]).reshape(-1, 1)
+    options.device_assignment = _xla.DeviceAssignment.create(assignment)
+    return client.compile_and_load(text, _jax.DeviceList(tuple(devices)), options)
+
+
+def put(pieces: Sequence[Any], devices: Sequence[Any], local: Sequence[Any]) -> Any:
+    """Buffers over `devices`: one numpy piece for each device that is here (`local`), copied during the call."""
+    first = pieces[0]
+    return _jax.batched_device_put(
+        _PieceType(first.shape, first.dtype),
+        _OnDevices(tuple(devices)),
+        list(pieces),
+        list(local),
+        enable_x64=True,
+        host_buffer_semantics=_jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL,
+    )
+
+
+def result_handler(shape: tuple[int, ...], dtype: Any, devices: Sequence[Any]) -> Any:
+    """What turns one raw result into Buffers."""
+    kind = _PieceType(shape, dtype)
+    return _jax.array_result_handler(kind, _OnDevices(tuple(devices)), committed=True, **_HANDLER_KEYWORDS)
+
+
+def launcher(executable: Any, handlers: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
+    """Run with Buffers in and Buffers out."""
+    execute = executable.execute_sharded
+    return lambda buffers: execute(buffers).consume_with_handlers(handlers)  # type: ignore[no-any-return]
+
+
+def read_pieces(buffers: Any) -> list[np.ndarray[Any, Any]]:
+    """The pieces that are on this process's devices, as numpy arrays, in device order.
+
+    `np.asarray` on Buffers is a trap: for bfloat16, and after a failed run, it gives an object array without an error.
+    """
+    singles = buffers._arrays if len(buffers._sharding.device_set) > 1 else [buffers]
+    return [single._single_device_array_to_np_array_did_copy()[0] for single in singles]

@@ -1,0 +1,1 @@
+"""What users call on functions: check the arguments, flatten their trees, call the compiler."""

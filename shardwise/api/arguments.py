@@ -1,0 +1,96 @@
+"""Arguments as trees of arrays: their names in messages, and shardings given for them as tree prefixes."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shardwise import tree
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.methods import is_array_like, type_of
+from shardwise.compiler.shardings.spec import PartitionSpec
+from shardwise.errors import ShardingError
+from shardwise.runtime.sharding import Sharding
+
+
+def function_name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def described(function: Callable[..., Any]) -> str:
+    """`train_step` (train.py:41)."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    where = f" ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})" if code is not None else ""
+    return f"`{function_name(function)}`{where}"
+
+
+def argument_names(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> list[str]:
+    """How the user's program would name each array among the arguments: `batch['tokens']`."""
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some callables have no signature
+        parameters = []
+    names: list[str] = []
+    for number, arg in enumerate(args):
+        root = f"argument {number}"
+        if parameters:
+            parameter = parameters[min(number, len(parameters) - 1)]
+            variadic = parameter.kind is inspect.Parameter.VAR_POSITIONAL
+            root = f"{parameter.name}[{number - len(parameters) + 1}]" if variadic else parameter.name
+        names += tree.leaf_names(arg, root)
+    for key in sorted(keywords):
+        names += tree.leaf_names(keywords[key], key)
+    return [f"`{name}`" for name in names]
+
+
+def array_leaves(
+    function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[list[Any], tree.PyTreeDef]:
+    """The arrays and numbers among the arguments, in order; anything else is an error that names the argument."""
+    leaves, structure = tree.flatten((args, keywords))
+    for number, leaf in enumerate(leaves):
+        if not is_array_like(leaf):
+            name = argument_names(function, args, keywords)[number]
+            raise TypeError(
+                f"argument {name} of {described(function)} is {leaf!r} of type {type(leaf).__name__}: "
+                "a traced function takes arrays and numbers, in tuples, lists, dicts and None"
+            )
+    return leaves, structure
+
+
+def spread_shardings(
+    shardings: Any, arguments: Any, what: str, function: Callable[..., Any], types: Sequence[ArrayType], names: Sequence[str]
+) -> tuple[Sharding | None, ...]:
+    """For each array in `arguments`, the sharding that a tree prefix of shardings gives it (None: not given)."""
+    if shardings is None:
+        return (None,) * len(types)
+
+    def is_leaf(x: Any) -> bool:
+        return x is None or isinstance(x, (Sharding, PartitionSpec))
+
+    try:
+        spread = tree.broadcast_prefix(shardings, arguments, is_leaf)
+    except ValueError as error:
+        raise ShardingError(
+            f"{what} of {described(function)} do not fit its {what.partition('_')[0]}puts: "
+            f"{tree.structure(shardings, is_leaf)} is no prefix of {tree.structure(arguments)} ({error})"
+        ) from None
+    for sharding, type, name in zip(spread, types, names, strict=True):
+        if sharding is None:
+            continue
+        try:
+            _check(sharding, what, type)
+        except ShardingError as error:
+            raise ShardingError(f"cannot shard {name} of {described(function)}.\n  {type} with {error}") from None
+    return tuple(spread)
+
+
+def _check(sharding: Any, what: str, type: ArrayType) -> None:
+    if isinstance(sharding, PartitionSpec):
+        raise TypeError(f"{what}: a bare {sharding} needs a mesh: write NamedSharding(mesh, {sharding})")
+    if not isinstance(sharding, Sharding):
+        raise TypeError(f"{what}: needs shardings, such as NamedSharding(mesh, spec), not {sharding!r}")
+    sharding.pin(type.shape)
+
+
+def leaf_types(leaves: Sequence[Any]) -> tuple[ArrayType, ...]:
+    return tuple(type_of(leaf) for leaf in leaves)

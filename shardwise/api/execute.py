@@ -1,0 +1,254 @@
+"""Programs on concrete arrays: where they run, how they get there, and the cache of what was compiled.
+
+`prepare` turns a program and the arrays it is called with into a `Launch`. The executor runs single ops and whole
+functions of `ops/methods` outside every frame; importing this module installs it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.ir.op import Op, result_types
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.methods import PYTHON_SCALARS, type_of
+from shardwise.compiler.pipeline import Partitioned, load, partitioned
+from shardwise.compiler.shardings.layout import Layout, Pin
+from shardwise.compiler.shardings.mesh import Mesh
+from shardwise.compiler.shardings.spec import spec_of
+from shardwise.compiler.trace.build import build
+from shardwise.compiler.trace.provenance import user_source
+from shardwise.errors import DeviceMismatchError
+from shardwise.runtime.array import Array, Signature, place
+from shardwise.runtime.client import local_devices
+from shardwise.runtime.executable import Executable
+from shardwise.runtime.sharding import ONE_DEVICE, NamedSharding, Sharding, SingleDeviceSharding
+
+
+@final
+@dataclass(frozen=True)
+class Target:
+    """Where a program runs: on a mesh, or on one device. `committed`: because the user said so."""
+
+    mesh: Mesh | None
+    device: Any
+    committed: bool
+
+    @property
+    def devices(self) -> tuple[Any, ...]:
+        return self.mesh.flat_devices if self.mesh is not None else (self.device,)
+
+    def sharding(self, layout: Layout) -> Sharding:
+        """`layout` here."""
+        if self.mesh is None:
+            return SingleDeviceSharding(self.device)
+        return NamedSharding(self.mesh, spec_of(layout))
+
+
+@final
+class Launch:
+    """A compiled program for arrays of certain signatures: moves those that lie elsewhere, runs, wraps."""
+
+    def __init__(self, executable: Executable, moves: dict[int, Sharding], constants: Sequence[Array]):
+        self.executable = executable
+        self.moves = moves
+        self.constants = [array.buffers for array in constants]
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        buffers = [array.buffers for array in arrays]
+        for number, sharding in self.moves.items():
+            buffers[number] = moved(arrays[number], sharding).buffers
+        return self.executable(buffers + self.constants)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A program to run: its inputs as they are given, and what the user asked of its outputs.
+
+    `names` are the arguments as the user wrote them, for messages. Inputs without a name are captured values.
+    """
+
+    program: Program
+    signatures: tuple[Signature, ...]
+    out_shardings: tuple[Sharding | None, ...]
+    names: tuple[str, ...]
+    in_shardings: tuple[Sharding | None, ...] = ()
+
+    def target(self) -> Target:
+        """The one place where all of it can run; a DeviceMismatchError that lists who wants what, where there is none."""
+        wishes: list[tuple[str, Sharding | Mesh]] = []
+        for number, given in enumerate(self.signatures):
+            if given.committed:
+                name = self.names[number] if number < len(self.names) else "a captured array"
+                wishes.append((f"{name}: {given.type}", given.sharding))
+        for number, sharding in enumerate(self.in_shardings):
+            if sharding is not None:
+                wishes.append((f"in_shardings for {self.names[number]}", sharding))
+        for number, sharding in enumerate(self.out_shardings):
+            if sharding is not None:
+                wishes.append((f"out_shardings for output {number}", sharding))
+        wishes += [(f"with_sharding_constraint at {equation.source}", mesh) for equation, mesh in _meshes(self.program)]
+        meshes = [(who, _mesh(wish)) for who, wish in wishes]
+        places = {mesh if mesh is not None else wish for (_, wish), (_, mesh) in zip(wishes, meshes, strict=True)}
+        if len(places) > 1:
+            lines = "\n".join(f"  {who}: {wish}" for who, wish in dict(wishes).items())
+            raise DeviceMismatchError(
+                f"`{self.program.name}`, called at {user_source()}, cannot run on different devices at once.\n{lines}\n"
+                "  Move arrays to one mesh or one device with `device_put` first."
+            )
+        for where in places:
+            if isinstance(where, Mesh):
+                return Target(where, None, True)
+            assert isinstance(where, Sharding)
+            return Target(None, where.devices[0], True)
+        return Target(None, default_device(), False)
+
+
+def _mesh(wish: Sharding | Mesh) -> Mesh | None:
+    return wish if isinstance(wish, Mesh) else wish.mesh if isinstance(wish, NamedSharding) else None
+
+
+def default_device() -> Any:
+    """Where arrays go that nobody placed."""
+    return local_devices()[0]
+
+
+def stages(request: Request, target: Target) -> tuple[Partitioned, dict[int, Sharding]]:
+    """The request up to XLA's text, and the inputs that must move to where they are expected."""
+    mesh = target.mesh.abstract if target.mesh is not None else ONE_DEVICE
+    moves: dict[int, Sharding] = {}
+    pins = []
+    for number, given in enumerate(request.signatures):
+        name = request.names[number] if number < len(request.names) else "a captured array"
+        asked = request.in_shardings[number] if number < len(request.in_shardings) else None
+        here = given.sharding.devices == target.devices
+        if here and (target.mesh is None or _mesh(given.sharding) == target.mesh):
+            pins.append(given.sharding.pin(given.type.shape, name))
+            continue
+        wanted = asked or target.sharding(Layout.replicated(given.type.ndim))
+        pins.append(Pin(wanted.pin(given.type.shape).layout, reason=name))
+        moves[number] = wanted
+    out_pins = [
+        None if sharding is None else sharding.pin(type.shape, f"out_shardings of output {number}")
+        for number, (type, sharding) in enumerate(
+            zip(request.program.out_types, request.out_shardings, strict=True)
+        )
+    ]
+    return partitioned(_constrained(request, target), mesh, pins, out_pins), moves
+
+
+def _constrained(request: Request, target: Target) -> Program:
+    """The program with `in_shardings` as constraints on its inputs."""
+    program = request.program
+    if target.mesh is None or not any(request.in_shardings):
+        return program
+    inputs: dict[Value, Value] = {}
+    pinning = []
+    for value, asked in zip(program.inputs, request.in_shardings, strict=False):
+        if isinstance(asked, NamedSharding):
+            pin = asked.pin(value.type.shape)
+            inputs[value] = Value(value.type)
+            op = Constrain(pin.layout.dims, asked.mesh, tuple(sorted(pin.open_dims)))
+            pinning.append(Equation(op, [inputs[value]], [value]))
+    return Program(
+        tuple(inputs.get(value, value) for value in program.inputs),
+        (*pinning, *program.equations),
+        program.outputs,
+        program.name,
+    )
+
+
+def prepare(request: Request, constants: Sequence[Array] = ()) -> Launch:
+    """Compile a request. `constants` are captured arrays, bound as the last inputs."""
+    target = request.target()
+    compiled, moves = stages(request, target)
+    shardings = [
+        asked or target.sharding(layout)
+        for asked, layout in zip(request.out_shardings, compiled.plan.outputs, strict=True)
+    ]
+    executable = load(compiled, target.devices, shardings, target.committed)
+    first = len(request.signatures) - len(constants)
+    bound = [moved(array, moves.pop(first + i)) if first + i in moves else array for i, array in enumerate(constants)]
+    return Launch(executable, moves, bound)
+
+
+def moved(array: Array, sharding: Sharding) -> Array:
+    """The array in another sharding: by a compiled exchange where the devices are the same, else through the host."""
+    if array.sharding == sharding:
+        return array
+    if isinstance(sharding, NamedSharding) and _mesh(array.sharding) == sharding.mesh:
+        pin = sharding.pin(array.type.shape)
+        return installed.executor.run(Constrain(pin.layout.dims, sharding.mesh), (array,))[0]  # type: ignore[no-any-return]
+    return place(array.numpy(), array.type, sharding, committed=True)
+
+
+def _meshes(program: Program) -> list[tuple[Equation, Mesh]]:
+    found = []
+    for equation in program.equations:
+        if isinstance(equation.op, Constrain) and isinstance(equation.op.mesh, Mesh):
+            found.append((equation, equation.op.mesh))
+        inner = getattr(equation.op, "program", None)
+        if isinstance(inner, Program):
+            found += _meshes(inner)
+    return found
+
+
+def as_array(x: Any, name: str = "array") -> Array:
+    """`x` as an Array: numpy arrays and scalars are copied to the default device, uncommitted."""
+    if isinstance(x, Array):
+        return x
+    if isinstance(x, PYTHON_SCALARS):
+        # 0.0 and -0.0 are equal but not the same: the text tells them apart.
+        return _scalar(type(x), x, str(x), default_device())
+    return place(np.asarray(x), type_of(x, name), SingleDeviceSharding(default_device()), committed=False)
+
+
+@lru_cache(maxsize=1024)
+def _scalar(kind: type, value: Any, text: str, device: Any) -> Array:
+    return place(np.asarray(value), type_of(value), SingleDeviceSharding(device), committed=False)
+
+
+class _Executor:
+    """Ops and functions on concrete arrays, outside every frame."""
+
+    def __init__(self) -> None:
+        self._launches: dict[Any, Launch] = {}
+
+    def place(self, value: Any) -> Array:
+        return as_array(value)
+
+    def run(self, op: Op, args: Sequence[Array]) -> tuple[Array, ...]:
+        """One op."""
+        key = (op, *(x.signature for x in args))
+        launch = self._launches.get(key)
+        if launch is None:
+            inputs = [Value(x.type) for x in args]
+            outputs = [Value(type) for type in result_types(op, tuple(value.type for value in inputs))]
+            program = Program(tuple(inputs), (Equation(op, inputs, outputs, user_source()),), tuple(outputs), op.name)
+            launch = self._launches[key] = prepare(_request(program, args))
+        return tuple(launch(args))
+
+    def call(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> Array:
+        """A function of arrays with static keywords, as one program."""
+        arrays = [x if isinstance(x, Array) else as_array(x, function.__name__) for x in args]
+        key = (function, *(x.signature for x in arrays), *static.items())
+        launch = self._launches.get(key)
+        if launch is None:
+            bound = partial(function, **static)
+            program, captured = build(lambda *xs: [bound(*xs)], [x.type for x in arrays], function.__name__)
+            assert not captured, f"{function.__name__} closes over arrays"
+            launch = self._launches[key] = prepare(_request(program, arrays))
+        return launch(arrays)[0]
+
+
+def _request(program: Program, args: Sequence[Array]) -> Request:
+    names = tuple(f"operand {number}" for number in range(len(args)))
+    return Request(program, tuple(x.signature for x in args), (None,) * len(program.outputs), names)
+
+
+installed.executor = _Executor()

@@ -1,0 +1,1 @@
+"""From a Python function to a program for each device. `pipeline.py` is the spine; the folders are its stages."""

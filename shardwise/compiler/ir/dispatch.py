@@ -1,0 +1,97 @@
+"""Where an op goes when it is applied: the innermost open frame that wants it, else the installed executor.
+
+A frame stages ops into a program (see `trace/`). Two kinds of frame differ in what they want: one that `absorbs`
+(jit) takes every op; the others (grad, vmap) take only ops that touch one of their own tracers, so that work on
+values from outside stays outside.
+
+Layers above install what layers below must reach: `executor` runs an op on concrete arrays, `transforms` rewrites
+programs inside ops that hold one.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from shardwise.errors import UnexpectedTracerError
+
+if TYPE_CHECKING:
+    from shardwise.compiler.ir.op import Op
+    from shardwise.compiler.ir.program import Program
+
+
+class Frame(Protocol):
+    """A function being staged."""
+
+    absorbs: bool
+
+    def owns(self, value: Any) -> bool: ...
+    def bind(self, op: "Op", args: Sequence[Any]) -> tuple[Any, ...]: ...
+
+
+class Executor(Protocol):
+    """Runs ops on concrete arrays."""
+
+    def run(self, op: "Op", args: Sequence[Any]) -> tuple[Any, ...]: ...
+    def place(self, value: Any) -> Any: ...
+
+
+class Transforms(Protocol):
+    """Program → Program, for the rules of ops that hold a program."""
+
+    def jvp(self, program: "Program", active: tuple[bool, ...]) -> "tuple[Program, tuple[bool, ...]]": ...
+    def linearize(
+        self, program: "Program", active: tuple[bool, ...]
+    ) -> "tuple[Program, Program, tuple[bool, ...]]": ...
+    def transpose(
+        self, program: "Program", linear: tuple[bool, ...], cotangents: tuple[bool, ...]
+    ) -> "tuple[Program, tuple[bool, ...]]": ...
+    def vmap(
+        self, program: "Program", size: int, dims: tuple[int | None, ...]
+    ) -> "tuple[Program, tuple[int | None, ...]]": ...
+
+
+class _Stack(threading.local):
+    def __init__(self) -> None:
+        self.frames: list[Frame] = []
+
+
+class _Installed:
+    executor: Executor
+    transforms: Transforms
+
+
+_stack = _Stack()
+installed = _Installed()
+
+
+def open_frames() -> list[Frame]:
+    """The frames of this thread, innermost last."""
+    return _stack.frames
+
+
+@contextmanager
+def frames(stack: list[Frame]) -> Iterator[None]:
+    """Replace the open frames for a while."""
+    before = _stack.frames
+    _stack.frames = stack
+    try:
+        yield
+    finally:
+        _stack.frames = before
+
+
+def staging() -> bool:
+    """Whether ops are being staged: no value is known here."""
+    return any(frame.absorbs for frame in _stack.frames)
+
+
+def bind(op: "Op", args: Sequence[Any]) -> tuple[Any, ...]:
+    """Apply `op` to operands (arrays or tracers) in the frame that wants it."""
+    for frame in reversed(_stack.frames):
+        if frame.absorbs or any(frame.owns(arg) for arg in args):
+            return frame.bind(op, args)
+    for arg in args:
+        if (frame := getattr(arg, "frame", None)) is not None:
+            raise UnexpectedTracerError(frame.leak(arg))
+    return installed.executor.run(op, args)

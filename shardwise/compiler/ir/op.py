@@ -1,0 +1,143 @@
+"""The contract of an op. One op is one frozen dataclass: static parameters are fields, rules are methods.
+
+    out_type    types of the operands → type of the result; a wrong operand is an error here
+    factors     types → FactorRule: how dims hang together (propagation, partitioner, cost and tests read it)
+    localize    the op on one device's pieces
+    jvp         primals, tangents (None is zero) → result, tangent
+    transpose   cotangent, operands (`Unknown` where linear) → one cotangent an operand (None is zero)
+    vmap        size, operands, batch dims (None is unbatched) → result, its batch dim
+    lower       an HLO builder, operands → HLO value
+    reference   numpy arrays → numpy array: what the op means
+
+The base takes `**_: Any` in rules whose operands each op names for itself: it lets mypy accept the narrower signature.
+Rules compute by applying ops, so they work in any frame. Applying an op is calling it: `Sum((0,))(x)`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any, ClassVar, Protocol, final
+
+import numpy as np
+
+from shardwise.compiler.ir.dispatch import bind
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.shardings.factors import FactorRule
+from shardwise.errors import MissingRuleError
+
+NumpyArray = np.ndarray[Any, Any]
+
+
+@final
+@dataclass(frozen=True)
+class Unknown:
+    """Stands for a linear operand while transposing: its type is known, its value is not."""
+
+    type: ArrayType
+
+
+class Hlo(Protocol):
+    """What `lower` is handed. Operands and results are the builder's own values, which carry their type."""
+
+    def op(
+        self,
+        name: str,
+        operands: Sequence[Any],
+        out: ArrayType,
+        attributes: str = "",
+        regions: Sequence[str] = (),
+    ) -> Any: ...
+    def constant(self, value: Any, type: ArrayType) -> Any: ...
+    def reducer(self, how: str, dtype: Any) -> str: ...
+    def groups(self, axes: tuple[str, ...]) -> str: ...
+    def device_index(self, axes: tuple[str, ...]) -> Any: ...
+    def pairs(self, permute: Any) -> str: ...
+
+
+class Shard(Protocol):
+    """What `localize` is handed: the pieces that one device makes of the op's results."""
+
+    out_shapes: tuple[tuple[int, ...], ...]
+
+    def offset(self, dim: int, dtype: Any) -> Any:
+        """Where this device's piece of the result starts along `dim`: a scalar, or None where that is always 0."""
+
+
+class Op:
+    """The base of every op; see this module's head for the rules."""
+
+    name: ClassVar[str]
+    single: ClassVar[bool] = True  # one result, given and returned bare; else a tuple
+    cheap: ClassVar[bool] = False  # costs next to nothing to make again, wherever it is needed
+    registry: ClassVar[dict[str, type["Op"]]] = {}
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "name" in vars(cls):
+            if cls.name in Op.registry:
+                raise TypeError(f"two ops are named {cls.name!r}: {Op.registry[cls.name]} and {cls}")
+            Op.registry[cls.name] = cls
+
+    def __call__(self, *operands: Any) -> Any:
+        results = bind(self, operands)
+        return results[0] if self.single else results
+
+    def __str__(self) -> str:
+        params = ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))  # type: ignore[arg-type]
+        return f"{self.name}[{params}]" if params else self.name
+
+    def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
+        """The types of all results; ops with one result write `out_type`."""
+        return (self.out_type(*types),)
+
+    def out_type(self, *types: Any, **_: Any) -> ArrayType:
+        raise self.missing("out_type")
+
+    def factors(self, *types: Any, **_: Any) -> FactorRule:
+        raise self.missing("factors")
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        """Sets of operands in which the op is linear together: partial sums may flow through these. () where none."""
+        return ()
+
+    def padding(self, fills: Sequence[Any]) -> Any:
+        """What the result holds past the end of a dim whose operands hold `fills` there; None where unknown."""
+        return None
+
+    def localize(self, shard: Shard, *operands: Any) -> Any:
+        return self(*operands)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        raise self.missing("jvp")
+
+    def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        """As `jvp`, but no work on primals may depend on tangents: ops that hold a program split it."""
+        return self.jvp(primals, tangents)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        raise self.missing("transpose")
+
+    def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        raise self.missing("vmap")
+
+    def lower(self, hlo: Hlo, *operands: Any, **_: Any) -> Any:
+        raise self.missing("lower")
+
+    def reference(self, *operands: Any, **_: Any) -> Any:
+        raise self.missing("reference")
+
+    def missing(self, rule: str) -> MissingRuleError:
+        where = type(self)
+        return MissingRuleError(f"op {self.name!r} has no rule {rule!r}: write {where.__qualname__}.{rule} in {where.__module__}")
+
+
+@lru_cache(maxsize=65536)
+def result_types(op: Op, types: tuple[ArrayType, ...]) -> tuple[ArrayType, ...]:
+    """`op.out_types`, remembered: equal ops on equal types are common."""
+    return op.out_types(*types)
+
+
+@lru_cache(maxsize=65536)
+def factor_rule(op: Op, types: tuple[ArrayType, ...]) -> FactorRule:
+    """`op.factors`, remembered."""
+    return op.factors(*types)

@@ -1,0 +1,107 @@
+"""Program: a function as straight-line equations over typed values. What every stage before lowering works on.
+
+    program ::= inputs equation* outputs          every value is defined once, before its uses
+    equation ::= outputs = op inputs              with the user's source line
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, final
+
+from shardwise.compiler.ir.types import ArrayType
+
+if TYPE_CHECKING:
+    from shardwise.compiler.ir.op import Op
+
+
+class Source(NamedTuple):
+    """A line of the user's program."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.file.rpartition('/')[2]}:{self.line}"
+
+
+NOWHERE = Source("", 0, "")
+
+
+@final
+class Value:
+    """A typed name, defined once. Two values are the same only if they are one object."""
+
+    __slots__ = ("type",)
+
+    def __init__(self, type: ArrayType):
+        self.type = type
+
+
+@final
+class Equation:
+    """One op applied. `reason` says why the compiler put it there; it is empty for what the user wrote."""
+
+    __slots__ = ("inputs", "op", "outputs", "reason", "source")
+
+    def __init__(
+        self, op: "Op", inputs: Sequence[Value], outputs: Sequence[Value], source: Source = NOWHERE, reason: str = ""
+    ):
+        self.op = op
+        self.inputs = tuple(inputs)
+        self.outputs = tuple(outputs)
+        self.source = source
+        self.reason = reason
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Program:
+    """Programs are equal if they compute the same thing by the same ops; names and source lines do not count."""
+
+    inputs: tuple[Value, ...]
+    equations: tuple[Equation, ...]
+    outputs: tuple[Value, ...]
+    name: str = "main"
+
+    @property
+    def in_types(self) -> tuple[ArrayType, ...]:
+        return tuple(value.type for value in self.inputs)
+
+    @property
+    def out_types(self) -> tuple[ArrayType, ...]:
+        return tuple(value.type for value in self.outputs)
+
+    @cached_property
+    def key(self) -> tuple[Any, ...]:
+        """The structure with values numbered in order of definition; ops that hold programs compare by their keys."""
+        numbers = {value: number for number, value in enumerate(self.inputs)}
+        rows = []
+        for equation in self.equations:
+            rows.append((equation.op, tuple(numbers[value] for value in equation.inputs)))
+            for value in equation.outputs:
+                numbers[value] = len(numbers)
+        return self.in_types, tuple(rows), tuple(numbers[value] for value in self.outputs)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.key)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if self is other:
+            return True
+        return isinstance(other, Program) and self._hash == other._hash and self.key == other.key
+
+    def producers(self) -> dict[Value, Equation]:
+        """The equation that defines each value that is not an input."""
+        return {value: equation for equation in self.equations for value in equation.outputs}
+
+    def values(self) -> Iterable[Value]:
+        """Every value, in order of definition."""
+        yield from self.inputs
+        for equation in self.equations:
+            yield from equation.outputs

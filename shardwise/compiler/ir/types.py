@@ -1,0 +1,131 @@
+"""ArrayType: the shape and element type of a value. Interned, so that equal types are one object."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import ml_dtypes
+import numpy as np
+
+DType = np.dtype[Any]
+
+SHORT_NAMES: dict[str, DType] = {
+    "bool": np.dtype(np.bool_),
+    **{f"{kind[0]}{bits}": np.dtype(f"{kind}{bits}") for kind in ("int", "float") for bits in (16, 32, 64)},
+    **{f"u{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
+    "i8": np.dtype(np.int8),
+    "i4": np.dtype(ml_dtypes.int4),
+    "u4": np.dtype(ml_dtypes.uint4),
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "c64": np.dtype(np.complex64),
+    "c128": np.dtype(np.complex128),
+}
+_SHORT_OF = {dtype: name for name, dtype in SHORT_NAMES.items()}
+
+
+def short_name(dtype: DType) -> str:
+    """`f32` for float32, as types print."""
+    return _SHORT_OF[dtype]
+
+
+@final
+class ArrayType:
+    """`f32[30,16]`. `weak` marks a type that came from a Python scalar and gives way to others (printed `f32[]~`)."""
+
+    __slots__ = ("dtype", "shape", "weak")
+    shape: tuple[int, ...]
+    dtype: DType
+    weak: bool
+    _interned: ClassVar[dict[tuple[Any, ...], "ArrayType"]] = {}
+
+    def __new__(cls, shape: tuple[int, ...], dtype: Any, weak: bool = False) -> "ArrayType":
+        found = cls._interned.get((shape, dtype, weak))
+        if found is not None:
+            return found
+        key = (tuple(map(int, shape)), np.dtype(dtype), weak)
+        if key[1] not in _SHORT_OF:
+            raise TypeError(f"arrays of {key[1]} are not supported; element types: {', '.join(SHORT_NAMES)}")
+        self = object.__new__(cls)
+        for name, part in zip(("shape", "dtype", "weak"), key, strict=True):
+            object.__setattr__(self, name, part)
+        return cls._interned.setdefault(key, self)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"ArrayType is immutable: cannot set {name}")
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def with_shape(self, shape: tuple[int, ...]) -> "ArrayType":
+        return ArrayType(shape, self.dtype, self.weak)
+
+    def with_dtype(self, dtype: Any) -> "ArrayType":
+        return ArrayType(self.shape, dtype)
+
+    def without(self, dims: tuple[int, ...]) -> "ArrayType":
+        return self.with_shape(tuple(size for dim, size in enumerate(self.shape) if dim not in dims))
+
+    def strong(self) -> "ArrayType":
+        return ArrayType(self.shape, self.dtype) if self.weak else self
+
+    def __str__(self) -> str:
+        return f"{short_name(self.dtype)}[{','.join(map(str, self.shape))}]{'~' if self.weak else ''}"
+
+    __repr__ = __str__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ArrayType, (self.shape, self.dtype, self.weak)
+
+
+def parse_type(text: str) -> ArrayType:
+    """The type that prints as `text`."""
+    match = re.fullmatch(r"(\w+)\[([\d,]*)\](~?)", text)
+    if not match or match[1] not in SHORT_NAMES:
+        raise ValueError(f"not a type: {text!r}")
+    return ArrayType(tuple(int(size) for size in match[2].split(",") if size), SHORT_NAMES[match[1]], bool(match[3]))
+
+
+def is_float(dtype: DType) -> bool:
+    """Whether elements are real numbers with a fraction (ml_dtypes' kinds included)."""
+    return dtype.kind == "f" or short_name(dtype) in ("bf16", "f8_e4m3fn", "f8_e5m2")
+
+
+def is_inexact(dtype: DType) -> bool:
+    """Whether derivatives flow through values of this type."""
+    return dtype.kind == "c" or is_float(dtype)
+
+
+def is_integer(dtype: DType) -> bool:
+    return dtype.kind in "iu" or short_name(dtype) in ("i4", "u4")
+
+
+@final
+@dataclass(frozen=True)
+class Scalar:
+    """A constant by its bytes: 0.0 and -0.0 differ, NaN equals itself."""
+
+    dtype: DType
+    data: bytes
+
+    @staticmethod
+    def of(value: Any, dtype: Any) -> "Scalar":
+        array = np.asarray(value).astype(dtype)
+        return Scalar(array.dtype, array.tobytes())
+
+    @property
+    def array(self) -> Any:
+        return np.frombuffer(self.data, self.dtype)[0]
+
+    def __str__(self) -> str:
+        return f"{short_name(self.dtype)}({self.array.item()!r})"

@@ -1,0 +1,1 @@
+"""LocalProgram → StableHLO text."""

@@ -1,0 +1,302 @@
+"""Ops in which a device sees others, or asks where it is. They live in local programs, where a value is one device's piece.
+
+An axis tuple names the devices that take part: those that differ only along these axes, first axis major. `exchange`
+is the meaning of such an op: pieces of all devices (in mesh order) in, pieces of all devices out.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.ir.op import Hlo, NumpyArray, Op
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.shape import int_list
+from shardwise.compiler.shardings.mesh import AbstractMesh
+
+REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+class Collective(Op):
+    """`wire` is what one device sends, in bytes, by the ring model."""
+
+    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
+        raise self.missing("exchange")
+
+    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        raise self.missing("wire")
+
+
+def _each_group(
+    mesh: AbstractMesh, axes: tuple[str, ...], pieces: Sequence[NumpyArray], join: Any
+) -> list[NumpyArray]:
+    """Apply `join(pieces of a group) -> piece of each member` to every group of devices along `axes`."""
+    out: list[Any] = [None] * mesh.size
+    for group in mesh.groups(axes):
+        for device, piece in zip(group, join([pieces[device] for device in group]), strict=True):
+            out[device] = piece
+    return out
+
+
+@final
+@dataclass(frozen=True)
+class AllReduce(Collective):
+    """Every device gets the reduction of all pieces."""
+
+    name = "all_reduce"
+    axes: tuple[str, ...]
+    how: str
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        return x
+
+    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
+        reduce = REDUCTIONS[self.how].reduce
+        return _each_group(mesh, self.axes, pieces, lambda group: [reduce(group).astype(group[0].dtype)] * len(group))
+
+    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        count = mesh.extent(self.axes)
+        return 2 * operand.nbytes * (count - 1) / count
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        groups = f"replica_groups = {hlo.groups(self.axes)}"
+        return hlo.op("stablehlo.all_reduce", (x,), x.type, groups, (hlo.reducer(self.how, x.type.dtype),))
+
+
+@final
+@dataclass(frozen=True)
+class AllGather(Collective):
+    """Every device gets all pieces, joined along `dim`."""
+
+    name = "all_gather"
+    dim: int
+    axes: tuple[str, ...]
+    count: int
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        return _scaled(x, self.dim, self.count, 1)
+
+    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
+        return _each_group(mesh, self.axes, pieces, lambda group: [np.concatenate(group, self.dim)] * len(group))
+
+    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        return operand.nbytes * (self.count - 1)
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        attributes = f"all_gather_dim = {self.dim} : i64, replica_groups = {hlo.groups(self.axes)}"
+        return hlo.op("stablehlo.all_gather", (x,), self.out_type(x.type), attributes)
+
+
+@final
+@dataclass(frozen=True)
+class ReduceScatter(Collective):
+    """Device i of a group gets block i, along `dim`, of the reduction of all pieces."""
+
+    name = "reduce_scatter"
+    dim: int
+    axes: tuple[str, ...]
+    count: int
+    how: str
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        return _scaled(x, self.dim, 1, self.count)
+
+    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
+        reduce = REDUCTIONS[self.how].reduce
+        return _each_group(
+            mesh,
+            self.axes,
+            pieces,
+            lambda group: np.split(reduce(group).astype(group[0].dtype), self.count, self.dim),
+        )
+
+    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        return operand.nbytes * (self.count - 1) / self.count
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        attributes = f"scatter_dimension = {self.dim} : i64, replica_groups = {hlo.groups(self.axes)}"
+        reducer = hlo.reducer(self.how, x.type.dtype)
+        return hlo.op("stablehlo.reduce_scatter", (x,), self.out_type(x.type), attributes, (reducer,))
+
+
+@final
+@dataclass(frozen=True)
+class AllToAll(Collective):
+    """Device i of a group gets block i, along `split`, of every piece, joined along `join`."""
+
+    name = "all_to_all"
+    split: int
+    join: int
+    axes: tuple[str, ...]
+    count: int
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        return _scaled(_scaled(x, self.split, 1, self.count), self.join, self.count, 1)
+
+    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
+        def join(group: list[NumpyArray]) -> list[NumpyArray]:
+            blocks = [np.split(piece, self.count, self.split) for piece in group]
+            return [np.concatenate([row[i] for row in blocks], self.join) for i in range(self.count)]
+
+        return _each_group(mesh, self.axes, pieces, join)
+
+    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        return operand.nbytes * (self.count - 1) / self.count
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        attributes = (
+            f"split_dimension = {self.split} : i64, concat_dimension = {self.join} : i64, "
+            f"split_count = {self.count} : i64, replica_groups = {hlo.groups(self.axes)}"
+        )
+        return hlo.op("stablehlo.all_to_all", (x,), self.out_type(x.type), attributes)
+
+
+@final
+@dataclass(frozen=True)
+class Permute(Collective):
+    """Pieces numbered along `before` move so that they are numbered along `after`. Both cut into equally many."""
+
+    name = "permute"
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        return x
+
+    def pairs(self, mesh: AbstractMesh) -> NumpyArray:
+        """(source, target) for every device: a target takes its piece from a source of its own."""
+
+        def ranks(axes: tuple[str, ...]) -> NumpyArray:
+            rest = tuple(axis for axis in mesh.axis_names if axis not in axes)
+            return mesh.coordinates((*axes, *rest))
+
+        source_of = np.empty(mesh.size, np.int64)
+        source_of[ranks(self.before)] = np.arange(mesh.size)
+        return np.stack([source_of[ranks(self.after)], np.arange(mesh.size)], 1)
+
+    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
+        return [pieces[source] for source, _ in self.pairs(mesh)]
+
+    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        return operand.nbytes
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        return hlo.op("stablehlo.collective_permute", (x,), x.type, f"source_target_pairs = {hlo.pairs(self)}")
+
+
+@final
+@dataclass(frozen=True)
+class DeviceIndex(Collective):
+    """This device's position along `axes`: an i32 scalar."""
+
+    name = "device_index"
+    axes: tuple[str, ...]
+
+    def out_type(self) -> ArrayType:
+        return ArrayType((), np.int32)
+
+    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
+        return [np.asarray(position, np.int32) for position in mesh.coordinates(self.axes)]
+
+    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        return 0
+
+    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+        return hlo.device_index(self.axes)
+
+
+@final
+@dataclass(frozen=True)
+class OwnBlock(Collective):
+    """Of `count` equal blocks along `dim`, the one numbered by this device's position along `axes`. Nothing moves."""
+
+    name = "own_block"
+    dim: int
+    axes: tuple[str, ...]
+    count: int
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        return _scaled(x, self.dim, 1, self.count)
+
+    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
+        positions = mesh.coordinates(self.axes)
+        return [
+            np.split(piece, self.count, self.dim)[position] for piece, position in zip(pieces, positions, strict=True)
+        ]
+
+    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        return 0
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        out = self.out_type(x.type)
+        scalar = ArrayType((), np.int32)
+        block = hlo.constant(out.shape[self.dim], scalar)
+        start = hlo.op("stablehlo.multiply", (hlo.device_index(self.axes), block), scalar)
+        starts = [start if dim == self.dim else hlo.constant(0, scalar) for dim in range(out.ndim)]
+        return hlo.op("stablehlo.dynamic_slice", (x, *starts), out, f"slice_sizes = {int_list(out.shape)}")
+
+
+@final
+@dataclass(frozen=True)
+class OnlyFirst(Collective):
+    """The piece, on the device at position 0 along `axes`; zeros on the others: a whole value as a partial sum."""
+
+    name = "only_first"
+    axes: tuple[str, ...]
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        return x
+
+    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
+        positions = mesh.coordinates(self.axes)
+        return [np.zeros_like(piece) if at else piece for piece, at in zip(pieces, positions, strict=True)]
+
+    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        return 0
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        first = ArrayType((), np.bool_)
+        zero = hlo.constant(0, ArrayType((), np.int32))
+        direction = "comparison_direction = #stablehlo<comparison_direction EQ>"
+        is_first = hlo.op("stablehlo.compare", (hlo.device_index(self.axes), zero), first, direction)
+        # A scalar predicate chooses whole operands.
+        return hlo.op("stablehlo.select", (is_first, x, hlo.constant(0, x.type.strong())), x.type)
+
+
+@final
+@dataclass(frozen=True)
+class Resize(Collective):
+    """Dim `dim` of the piece grows to `size` by zeros at its end, or is cut off there. Nothing moves."""
+
+    name = "resize"
+    dim: int
+    size: int
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        return x.with_shape((*x.shape[: self.dim], self.size, *x.shape[self.dim + 1 :]))
+
+    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
+        grow = [(0, 0)] * pieces[0].ndim
+        grow[self.dim] = (0, max(0, self.size - pieces[0].shape[self.dim]))
+        return [np.take(np.pad(piece, grow), range(self.size), self.dim) for piece in pieces]
+
+    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        return 0
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        out = self.out_type(x.type)
+        edge = [0] * out.ndim
+        low, step = int_list(edge), int_list([1] * out.ndim)
+        if self.size < x.type.shape[self.dim]:
+            attributes = f"start_indices = {low}, limit_indices = {int_list(out.shape)}, strides = {step}"
+            return hlo.op("stablehlo.slice", (x,), out, attributes)
+        edge[self.dim] = self.size - x.type.shape[self.dim]
+        attributes = f"edge_padding_low = {low}, edge_padding_high = {int_list(edge)}, interior_padding = {low}"
+        return hlo.op("stablehlo.pad", (x, hlo.constant(0, ArrayType((), out.dtype))), out, attributes)
+
+
+def _scaled(x: ArrayType, dim: int, times: int, by: int) -> ArrayType:
+    if x.shape[dim] % by:
+        raise TypeError(f"dim {dim} of {x} does not divide into {by} blocks")
+    return x.with_shape((*x.shape[:dim], x.shape[dim] * times // by, *x.shape[dim + 1 :]))

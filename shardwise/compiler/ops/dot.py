@@ -1,0 +1,134 @@
+"""dot: the product of two arrays summed over contracting dims, one product for each index of the batch dims."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, Unknown
+from shardwise.compiler.ir.types import ArrayType, is_float
+from shardwise.compiler.ops.elementwise import add_tangents
+from shardwise.compiler.ops.shape import inverse, permuted
+from shardwise.compiler.shardings.factors import FactorRule
+
+Pair = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+@final
+@dataclass(frozen=True)
+class Dot(Op):
+    """Result dims: batch, then the free dims of the left operand, then those of the right.
+
+    `contract` and `batch` pair dims of the left operand with dims of the right: x @ w is `Dot(((1,), (0,)))`.
+    """
+
+    name = "dot"
+    contract: Pair
+    batch: Pair = ((), ())
+
+    def out_type(self, x: ArrayType, y: ArrayType) -> ArrayType:
+        for what, (left, right) in (("contracting", self.contract), ("batch", self.batch)):
+            if len(left) != len(right):
+                raise TypeError(f"dot: {what} dims must come in pairs, not {left} and {right}")
+            for a, b in zip(left, right, strict=True):
+                if not (0 <= a < x.ndim and 0 <= b < y.ndim):
+                    raise TypeError(f"dot: {what} dims {a} and {b} do not exist in {x} and {y}")
+                if x.shape[a] != y.shape[b]:
+                    raise TypeError(
+                        f"dot: {what} dims must agree, but dim {a} of {x} has size {x.shape[a]} "
+                        f"and dim {b} of {y} has size {y.shape[b]}"
+                    )
+        if x.dtype != y.dtype:
+            raise TypeError(f"dot: operands must have one dtype, not {x} and {y}")
+        free_x, free_y = self.free(x.ndim, y.ndim)
+        shape = [x.shape[d] for d in (*self.batch[0], *free_x)] + [y.shape[d] for d in free_y]
+        return ArrayType(tuple(shape), x.dtype, x.weak and y.weak)
+
+    def free(self, left: int, right: int) -> Pair:
+        """The dims of either operand that are neither contracted nor batch."""
+        return (
+            tuple(d for d in range(left) if d not in self.contract[0] + self.batch[0]),
+            tuple(d for d in range(right) if d not in self.contract[1] + self.batch[1]),
+        )
+
+    def factors(self, x: ArrayType, y: ArrayType) -> FactorRule:
+        free_x, free_y = self.free(x.ndim, y.ndim)
+        of_x = {d: f for f, d in enumerate((*self.batch[0], *free_x, *self.contract[0]))}
+        of_y = {b: of_x[a] for pair in (self.batch, self.contract) for a, b in zip(*pair, strict=True)}
+        of_y |= {d: len(of_x) + i for i, d in enumerate(free_y)}
+        sizes = [x.shape[d] for d in of_x] + [y.shape[d] for d in free_y]
+        result = [of_x[d] for d in (*self.batch[0], *free_x)] + [of_y[d] for d in free_y]
+        return FactorRule(
+            (tuple((of_x[d],) for d in range(x.ndim)), tuple((of_y[d],) for d in range(y.ndim))),
+            (tuple((f,) for f in result),),
+            tuple(sizes),
+            {of_x[d]: "sum" for d in self.contract[0]},
+        )
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,), (1,))
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        (x, y), (dx, dy) = primals, tangents
+        return self(x, y), add_tangents(None if dx is None else self(dx, y), None if dy is None else self(x, dy))
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        x, y = operands
+        free_x, free_y = self.free(x.type.ndim, y.type.ndim)
+        batch = tuple(range(len(self.batch[0])))
+        rows = tuple(range(len(batch), len(batch) + len(free_x)))
+        columns = tuple(range(len(batch) + len(free_x), cotangent.type.ndim))
+        if isinstance(x, Unknown):
+            # Dims of the product: batch, x's free dims, then y's contracted dims in y's order.
+            product = Dot((columns, free_y), (batch, self.batch[1]))(cotangent, y)
+            order = sorted(range(len(self.contract[1])), key=self.contract[1].__getitem__)
+            return permuted(product, inverse((*self.batch[0], *free_x, *(self.contract[0][i] for i in order)))), None
+        # Dims of the product: batch, x's contracted dims in x's order, then y's free dims.
+        product = Dot((free_x, rows), (self.batch[0], batch))(x, cotangent)
+        order = sorted(range(len(self.contract[0])), key=self.contract[0].__getitem__)
+        return None, permuted(product, inverse((*self.batch[1], *(self.contract[1][i] for i in order), *free_y)))
+
+    def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        pairs = [self._shifted(side, dims[side]) for side in (0, 1)]
+        contract = (pairs[0][0], pairs[1][0])
+        batch = (pairs[0][1], pairs[1][1])
+        left, right = dims
+        if left is not None and right is not None:
+            return Dot(contract, ((left, *batch[0]), (right, *batch[1])))(*operands), 0
+        op = Dot(contract, batch)
+        free = op.free(operands[0].type.ndim, operands[1].type.ndim)
+        if left is not None:
+            return op(*operands), len(batch[0]) + free[0].index(left)
+        assert right is not None
+        return op(*operands), len(batch[0]) + len(free[0]) + free[1].index(right)
+
+    def _shifted(self, side: int, dim: int | None) -> Pair:
+        """This side's contracting and batch dims, once a batch dim has been put in at `dim`."""
+        if dim is None:
+            return self.contract[side], self.batch[side]
+        return (
+            tuple(d + (d >= dim) for d in self.contract[side]),
+            tuple(d + (d >= dim) for d in self.batch[side]),
+        )
+
+    def lower(self, hlo: Hlo, x: Any, y: Any) -> Any:
+        names = zip(("contracting", "batching"), (self.contract, self.batch), strict=True)
+        lists = [
+            f"{side}_{what}_dimensions = {list(pair[i])}" for what, pair in names for i, side in enumerate(("lhs", "rhs"))
+        ]
+        numbers = ", ".join(sorted(lists, key=lambda text: ("batching" not in text, text)))
+        return hlo.op(
+            "stablehlo.dot_general",
+            (x, y),
+            self.out_type(x.type, y.type),
+            f"dot_dimension_numbers = #stablehlo.dot<{numbers}>",
+        )
+
+    def reference(self, x: NumpyArray, y: NumpyArray) -> NumpyArray:
+        rule = self.factors(ArrayType(x.shape, x.dtype), ArrayType(y.shape, y.dtype))
+        flat = [[f for (f,) in dims] for dims in (*rule.operands, *rule.results)]
+        narrow = is_float(x.dtype) and x.dtype.itemsize < np.dtype(np.float32).itemsize
+        wide = (a.astype(np.float32) if narrow else a for a in (x, y))
+        left, right = wide
+        return np.asarray(np.einsum(left, flat[0], right, flat[1], flat[2])).astype(x.dtype)

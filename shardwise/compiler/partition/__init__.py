@@ -1,0 +1,1 @@
+"""ShardedProgram + Plan → LocalProgram: one device's program with explicit collectives; and its simulation in numpy."""

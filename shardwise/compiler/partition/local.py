@@ -1,0 +1,63 @@
+"""LocalProgram: the program that every device runs on its pieces, and how the pieces make up whole arrays."""
+
+from dataclasses import dataclass
+from typing import final
+
+from shardwise.compiler.ir.program import Equation, Program
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ir.verify import verify
+from shardwise.compiler.ops.collective import Collective
+from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.errors import ProgramError
+
+
+@final
+@dataclass(frozen=True)
+class Placement:
+    """A whole array of `type` that lies in `layout`, padded at the end of uneven dims to an even size."""
+
+    type: ArrayType
+    layout: Layout
+
+    def piece_shape(self, mesh: AbstractMesh) -> tuple[int, ...]:
+        return self.layout.cut(self.layout.even(self.type.shape, mesh), mesh)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class LocalProgram:
+    """`program` is over pieces; `inputs` and `outputs` say what they are pieces of."""
+
+    program: Program
+    mesh: AbstractMesh
+    inputs: tuple[Placement, ...]
+    outputs: tuple[Placement, ...]
+
+    def collectives(self) -> list[Equation]:
+        """The equations that move bytes between devices."""
+        return [equation for equation in self.program.equations if self.wire(equation) > 0]
+
+    def wire(self, equation: Equation) -> float:
+        """The bytes that one device sends for this equation."""
+        if not isinstance(equation.op, Collective):
+            return 0
+        return equation.op.wire(equation.inputs[0].type, self.mesh) if equation.inputs else 0
+
+
+def verify_local(local: LocalProgram) -> LocalProgram:
+    """`local`, if its program keeps the rules and its pieces have the shapes that their placements give."""
+    verify(local.program)
+    for what, values, placements in (
+        ("input", local.program.inputs, local.inputs),
+        ("output", local.program.outputs, local.outputs),
+    ):
+        for number, (value, placement) in enumerate(zip(values, placements, strict=True)):
+            if value.type.shape != placement.piece_shape(local.mesh) or value.type.dtype != placement.type.dtype:
+                raise ProgramError(
+                    f"{local.program.name}: {what} {number} is {value.type}, but a piece of {placement.type} in "
+                    f"{placement.layout} has shape {placement.piece_shape(local.mesh)}"
+                )
+            if placement.layout.partial:
+                raise ProgramError(f"{local.program.name}: {what} {number} is partial: {placement.layout}")
+    return local

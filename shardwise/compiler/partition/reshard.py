@@ -1,0 +1,111 @@
+"""Resharding: the cheapest sequence of visible steps from one layout to another.
+
+Steps: take one's own block (free), all-gather, all-to-all, permute, reduce-scatter, all-reduce, and the entry of a
+whole value into a sum (free). Blocks are appended and removed at the minor end of a dim's axes, because there the
+pieces are contiguous. The search is Dijkstra's over layouts; layouts are few, and results are remembered.
+"""
+
+import heapq
+from collections.abc import Iterator
+from functools import lru_cache
+from itertools import count
+
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.collective import (
+    AllGather,
+    AllReduce,
+    AllToAll,
+    Collective,
+    OnlyFirst,
+    OwnBlock,
+    Permute,
+    ReduceScatter,
+)
+from shardwise.compiler.plan.cost import CPU
+from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.errors import ShardingError
+
+Step = tuple[Collective, Layout]  # an op, and the layout that it leaves
+FREE_STEP = 1.0  # a step that moves nothing still costs a little: fewer are better
+
+
+@lru_cache(maxsize=65536)
+def reshard_steps(
+    whole: ArrayType, mesh: AbstractMesh, before: Layout, after: Layout
+) -> tuple[tuple[Step, ...], float]:
+    """The steps, and their cost; `whole` is the padded array."""
+    queue: list[tuple[float, int, Layout, tuple[Step, ...]]] = [(0.0, 0, before, ())]
+    best = {before: 0.0}
+    ticket = count(1)
+    while queue:
+        cost, _, layout, steps = heapq.heappop(queue)
+        if layout == after:
+            return steps, cost
+        if cost > best[layout]:
+            continue
+        piece = whole.with_shape(layout.cut(whole.shape, mesh))
+        for op, reached in _moves(layout, after, mesh):
+            if any(size % mesh.extent(axes) for size, axes in zip(whole.shape, reached.dims, strict=True)):
+                continue
+            sent = op.wire(piece, mesh)
+            total = cost + sent + (CPU.collective if sent else FREE_STEP)
+            if total < best.get(reached, float("inf")):
+                best[reached] = total
+                heapq.heappush(queue, (total, next(ticket), reached, (*steps, (op, reached))))
+    raise ShardingError(f"no way from {before} to {after} for {whole} on the mesh {mesh}")
+
+
+def _moves(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Step]:
+    used = set(layout.axes)
+    for dim, axes in enumerate(after.dims):
+        for axis in axes:
+            if axis not in used:
+                yield OwnBlock(dim, (axis,), mesh.shape[axis]), _append(layout, dim, (axis,))
+    for axis, how in after.partial:
+        if axis not in used and how == "sum":
+            yield OnlyFirst((axis,)), Layout(layout.dims, tuple(sorted((*layout.partial, (axis, how)))))
+    for dim, axes in enumerate(layout.dims):
+        for start in range(len(axes)):
+            kept, gone = axes[:start], axes[start:]
+            pieces = mesh.extent(gone)
+            yield AllGather(dim, gone, pieces), layout.with_dim(dim, kept)
+            for target in range(len(layout.dims)):
+                if target != dim and any(axis in after.dims[target] for axis in gone):
+                    yield AllToAll(target, dim, gone, pieces), _append(layout.with_dim(dim, kept), target, gone)
+    yield from _reductions(layout, after, mesh)
+    yield from _permutes(layout, after, mesh)
+
+
+def _reductions(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Step]:
+    pending = [p for p in layout.partial if p not in after.partial]
+    for how in dict.fromkeys(how for _, how in pending):
+        together = tuple(axis for axis in mesh.axis_names if (axis, how) in pending)
+        for axes in dict.fromkeys([together, *((axis,) for axis in together)]):
+            rest = Layout(layout.dims, tuple(p for p in layout.partial if p[0] not in axes))
+            yield AllReduce(axes, how), rest
+    for axis, how in pending:
+        for dim in range(len(layout.dims)):
+            if axis in after.dims[dim]:
+                scattered = _append(layout.without_partial(axis), dim, (axis,))
+                yield ReduceScatter(dim, (axis,), mesh.shape[axis], how), scattered
+
+
+def _permutes(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Step]:
+    """Pieces change places so that a dim has the axes of `after` first, or all dims have exactly those."""
+    goals = [after.dims]
+    for dim, axes in enumerate(layout.dims):
+        front = tuple(axis for axis in after.dims[dim] if axis in axes)
+        goals.append(layout.with_dim(dim, (*front, *(axis for axis in axes if axis not in front))).dims)
+    before = tuple(axis for axes in layout.dims for axis in axes)
+    for dims in goals:
+        moved = tuple(axis for axes in dims for axis in axes)
+        if layout.partial and set(moved) != set(before):
+            continue  # the terms of a sum must stay on the axis that counts them
+        extents_agree = all(mesh.extent(a) == mesh.extent(b) for a, b in zip(layout.dims, dims, strict=True))
+        if dims != layout.dims and extents_agree:
+            yield Permute(before, moved), Layout(dims, layout.partial)
+
+
+def _append(layout: Layout, dim: int, axes: tuple[str, ...]) -> Layout:
+    return layout.with_dim(dim, (*layout.dims[dim], *axes))

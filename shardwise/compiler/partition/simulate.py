@@ -1,0 +1,78 @@
+"""simulate: a local program on all devices at once, in numpy. The oracle between `evaluate` and a real run."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwise.compiler.ir.op import NumpyArray
+from shardwise.compiler.ir.program import Value
+from shardwise.compiler.ir.types import is_inexact
+from shardwise.compiler.ops.collective import Collective
+from shardwise.compiler.partition.local import LocalProgram, Placement
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.errors import ProgramError
+
+
+def simulate(local: LocalProgram, args: Sequence[NumpyArray]) -> tuple[NumpyArray, ...]:
+    """The whole outputs for whole `args`. Padding starts as junk, so that an op that looks at it shows."""
+    env: dict[Value, list[NumpyArray]] = {
+        value: cut(placement, np.asarray(arg, placement.type.dtype), local.mesh)
+        for value, placement, arg in zip(local.program.inputs, local.inputs, args, strict=True)
+    }
+    devices = range(local.mesh.size)
+    for equation in local.program.equations:
+        operands = [env[value] for value in equation.inputs]
+        if isinstance(equation.op, Collective):
+            results: list[Any] = [equation.op.exchange(local.mesh, *(operands or [[]]))]
+        else:
+            found = [equation.op.reference(*(pieces[device] for pieces in operands)) for device in devices]
+            results = [found] if equation.op.single else list(map(list, zip(*found, strict=True)))
+        for value, pieces in zip(equation.outputs, results, strict=True):
+            env[value] = [np.asarray(piece, value.type.dtype) for piece in pieces]
+    return tuple(
+        join(placement, env[value], local.mesh)
+        for value, placement in zip(local.program.outputs, local.outputs, strict=True)
+    )
+
+
+def piece_index(placement: Placement, mesh: AbstractMesh) -> list[tuple[slice, ...]]:
+    """For each device, the part of the whole array that its piece holds, without padding."""
+    shape = placement.type.shape
+    block = placement.piece_shape(mesh)
+    starts = [
+        mesh.coordinates(axes) * size for axes, size in zip(placement.layout.dims, block, strict=True)
+    ]
+    return [
+        tuple(
+            slice(min(int(start[device]), whole), min(int(start[device]) + size, whole))
+            for start, size, whole in zip(starts, block, shape, strict=True)
+        )
+        for device in range(mesh.size)
+    ]
+
+
+def cut(placement: Placement, array: NumpyArray, mesh: AbstractMesh) -> list[NumpyArray]:
+    """The pieces of a whole array, one a device, padded with junk."""
+    dtype = placement.type.dtype
+    junk = np.nan if is_inexact(dtype) else np.True_ if dtype == np.bool_ else 77
+    pieces = []
+    for index in piece_index(placement, mesh):
+        piece = np.full(placement.piece_shape(mesh), junk, dtype)
+        inside = array[index]
+        piece[tuple(slice(0, size) for size in inside.shape)] = inside
+        pieces.append(piece)
+    return pieces
+
+
+def join(placement: Placement, pieces: Sequence[NumpyArray], mesh: AbstractMesh) -> NumpyArray:
+    """The whole array; devices that hold the same part must agree to the bit."""
+    whole = np.zeros(placement.type.shape, placement.type.dtype)
+    seen: dict[tuple[Any, ...], NumpyArray] = {}
+    for piece, index in zip(pieces, piece_index(placement, mesh), strict=True):
+        inside = piece[tuple(slice(0, part.stop - part.start) for part in index)]
+        key = tuple((part.start, part.stop) for part in index)
+        if seen.setdefault(key, inside).tobytes() != inside.tobytes():
+            raise ProgramError(f"devices disagree on part {key} of {placement.type} in {placement.layout}")
+        whole[index] = inside
+    return whole

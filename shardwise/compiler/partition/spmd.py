@@ -1,0 +1,293 @@
+"""partition: every equation of a sharded program on one device's pieces, with the steps that bring operands there.
+
+For each equation: bring its operands into the layouts that the plan chose (`_Copies` remembers every copy, so equal
+gathers are shared), clear the padding where the op could see it, and emit the op on the pieces.
+
+Uneven dims: inside the program all dims of one padding class share one padded size (30 rows on 4 devices: 32), so that
+pieces line up in every layout. At inputs and outputs an array has the padded size of its own layout; changing from one
+to the other is a step like any other.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.ir.op import factor_rule
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.types import ArrayType, DType, is_inexact, is_integer
+from shardwise.compiler.ops.collective import Collective, DeviceIndex, OnlyFirst, Resize
+from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.elementwise import Compare, Convert, Mul, Select
+from shardwise.compiler.ops.shape import Iota, full
+from shardwise.compiler.partition.local import LocalProgram, Placement, verify_local
+from shardwise.compiler.partition.reshard import reshard_steps
+from shardwise.compiler.plan.plan import Choice, Plan
+from shardwise.compiler.propagate.colours import DimSets, is_padded_alike, padding_classes
+from shardwise.compiler.propagate.sharded import ShardedProgram
+from shardwise.compiler.shardings.factors import FactorRule
+from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.trace.provenance import working
+from shardwise.compiler.trace.tracer import Frame
+from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.replay import sourced
+
+
+def partition(sharded: ShardedProgram, plan: Plan) -> LocalProgram:
+    """The program of one device."""
+    program, mesh = sharded.program, sharded.mesh
+    frame = Frame(program.name, absorbs=True)
+    with frame.open(over=()), sourced():
+        run = _Partitioner(sharded, plan, frame)
+        outputs = run.run()
+    inputs = tuple(Placement(v.type, pin.layout) for v, pin in zip(program.inputs, sharded.in_pins, strict=True))
+    placed = tuple(Placement(v.type, layout) for v, layout in zip(program.outputs, plan.outputs, strict=True))
+    local = dce(frame.program([frame.lift(piece) for piece in outputs]))
+    return verify_local(LocalProgram(local, mesh, inputs, placed))
+
+
+@final
+@dataclass(frozen=True)
+class _Piece:
+    """One copy of a value: the tracer of its pieces, their layout, the padded whole, and what the padding holds.
+
+    `fills[d]` is what lies past the end of dim d where every other index is in range; None where unknown.
+    """
+
+    tracer: Any
+    layout: Layout
+    padded: tuple[int, ...]
+    fills: tuple[Any, ...]
+
+
+@final
+class _Shard:
+    """What an op's `localize` sees of its result."""
+
+    def __init__(self, layout: Layout, padded: tuple[int, ...], mesh: AbstractMesh):
+        self.layout = layout
+        self.out_shapes = (layout.cut(padded, mesh),)
+
+    def offset(self, dim: int, dtype: Any) -> Any:
+        axes = self.layout.dims[dim]
+        if not axes:
+            return None
+        index = DeviceIndex(axes)()
+        start = Mul()(index, full((), self.out_shapes[0][dim], np.int32))
+        return start if np.dtype(dtype) == np.int32 else Convert(np.dtype(dtype))(start)
+
+
+class _Partitioner:
+    def __init__(self, sharded: ShardedProgram, plan: Plan, frame: Frame):
+        self.sharded = sharded
+        self.program = sharded.program
+        self.mesh = sharded.mesh
+        self.plan = plan
+        self.frame = frame
+        self.classes = padding_classes(self.program)
+        self.sizes = _padded_sizes(self.program, plan, self.mesh, self.classes)
+        self.copies: dict[Value, list[_Piece]] = defaultdict(list)
+        self.producer = self.program.producers()
+        self.origin: dict[Value, str] = {}
+
+    def run(self) -> list[Any]:
+        for number, (value, pin) in enumerate(zip(self.program.inputs, self.sharded.in_pins, strict=True)):
+            padded = pin.layout.even(value.type.shape, self.mesh)
+            tracer = self.frame.input(value.type.with_shape(pin.layout.cut(padded, self.mesh)))
+            self.copies[value].append(_Piece(tracer, pin.layout, padded, (None,) * value.type.ndim))
+            self.origin[value] = pin.reason or f"input {number}"
+        for equation in self.program.equations:
+            if equation in self.plan.choices:
+                working.source, working.reason = equation.source, ""
+                choice = self.plan.choices[equation]
+                for value, piece in zip(equation.outputs, self._emit(equation, choice), strict=True):
+                    self.copies[value].append(piece)
+                    self.origin[value] = f"{equation.op.name} at {equation.source}"
+        outputs = []
+        for number, (value, layout) in enumerate(zip(self.program.outputs, self.plan.outputs, strict=True)):
+            made = self.producer.get(value)
+            working.source = made.source if made else None
+            pin = self.sharded.out_pins[number]
+            user = (pin.reason if pin else "") or f"output {number}"
+            piece = self._copy(value, layout, layout.even(value.type.shape, self.mesh), user)
+            outputs.append(piece.tracer)
+        working.reason = ""
+        return outputs
+
+    def _emit(self, equation: Equation, choice: Choice) -> list[_Piece]:
+        """The equation on pieces of its operands."""
+        op = equation.op
+        rule = factor_rule(op, tuple(value.type for value in equation.inputs))
+        operands = []
+        user = f"{op.name} at {equation.source}"
+        for value, layout, dims in zip(equation.inputs, choice.operands, rule.operands, strict=True):
+            piece = self._copy(value, layout, self._padded(value, rule, dims), user)
+            for dim, factors in enumerate(dims):
+                if factors and factors[0] in rule.reduce and piece.padded[dim] != value.type.shape[dim]:
+                    piece = self._masked(value, piece, dim, neutral(rule.reduce[factors[0]], value.type.dtype))
+            operands.append(piece)
+        if isinstance(op, Constrain):
+            return operands
+        padded = [self._padded(value, rule, dims) for value, dims in zip(equation.outputs, rule.results, strict=True)]
+        return [
+            self._localized(equation, rule, number, operands, layout, padded[number])
+            for number, layout in enumerate(choice.results)
+        ]
+
+    def _localized(
+        self,
+        equation: Equation,
+        rule: FactorRule,
+        number: int,
+        operands: Sequence[_Piece],
+        layout: Layout,
+        padded: tuple[int, ...],
+    ) -> _Piece:
+        """Result `number` of an op on pieces, and what its padding holds."""
+        shard = _Shard(layout, padded, self.mesh)
+        tracer = equation.op.localize(shard, *(piece.tracer for piece in operands))
+        fills = []
+        for factors in rule.results[number]:
+            along = [
+                piece.fills[dim]
+                for piece, table in zip(operands, rule.operands, strict=True)
+                for dim, mine in enumerate(table)
+                if mine == factors
+            ]
+            fills.append(equation.op.padding(along) if is_padded_alike(rule, factors) else None)
+        return _Piece(tracer, layout, padded, tuple(fills))
+
+    def _padded(self, value: Value, rule: FactorRule, dims: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+        """The padded size of each dim inside an op; its exact size where the op cannot have padding."""
+        return tuple(
+            self._class_size(value, dim) if is_padded_alike(rule, factors) else value.type.shape[dim]
+            for dim, factors in enumerate(dims)
+        )
+
+    def _class_size(self, value: Value, dim: int) -> int:
+        return self.sizes.get(self.classes.find(value, dim), value.type.shape[dim])
+
+    def _copy(self, value: Value, layout: Layout, padded: tuple[int, ...], user: str) -> _Piece:
+        """A copy of `value` in this layout and padding, made from the cheapest copy there is."""
+        if value in self.sharded.free:
+            return self._made(value, layout, padded)
+        for piece in self.copies[value]:
+            if piece.layout == layout and piece.padded == padded:
+                return piece
+        whole = value.type
+        found = min(
+            ((self._route(whole, piece, layout, padded), number) for number, piece in enumerate(self.copies[value])),
+            key=lambda item: (item[0][1], item[1]),
+        )
+        (steps, _), number = found
+        piece = self.copies[value][number]
+        for step, reached in steps:
+            working.reason = self._reason(value, piece, layout, step, user)
+            piece = _stepped(piece, step, reached)
+            self.copies[value].append(piece)
+        working.reason = ""
+        return piece
+
+    def _route(
+        self, whole: ArrayType, piece: _Piece, layout: Layout, padded: tuple[int, ...]
+    ) -> tuple[list[Any], float]:
+        """Steps from a copy to a layout and padding. Where a dim changes its padded size it is made whole on the way."""
+        if piece.padded == padded:
+            steps, cost = reshard_steps(whole.with_shape(padded), self.mesh, piece.layout, layout)
+            return list(steps), cost
+        changed = [dim for dim in range(whole.ndim) if piece.padded[dim] != padded[dim]]
+        dims = tuple(() if dim in changed else axes for dim, axes in enumerate(piece.layout.dims))
+        middle = Layout(dims, piece.layout.partial)
+        first, cost = reshard_steps(whole.with_shape(piece.padded), self.mesh, piece.layout, middle)
+        second, more = reshard_steps(whole.with_shape(padded), self.mesh, middle, layout)
+        resizes = [(Resize(dim, padded[dim]), middle) for dim in changed]
+        return [*first, *resizes, *second], cost + more + len(resizes)
+
+    def _reason(self, value: Value, piece: _Piece, layout: Layout, step: Any, user: str) -> str:
+        origin = self.origin.get(value, "a value")
+        if piece.layout.partial and not layout.partial:
+            terms = ", ".join(f"{axis!r}" for axis, _ in piece.layout.partial)
+            return f"{origin} leaves terms of a sum along {terms}; {user} needs the sum"
+        return f"{origin} lies as {piece.layout}; {user} needs {layout}"
+
+    def _made(self, value: Value, layout: Layout, padded: tuple[int, ...]) -> _Piece:
+        """A free value, made here in the layout that is wanted."""
+        if layout.partial:
+            piece = self._made(value, Layout(layout.dims), padded)
+            term = OnlyFirst(tuple(axis for axis, _ in layout.partial))(piece.tracer)
+            return replace(piece, tracer=term, layout=layout)
+        equation = self.producer[value]
+        rule = factor_rule(equation.op, tuple(v.type for v in equation.inputs))
+        (dims,) = rule.results
+        if all(is_padded_alike(rule, factors) for factors in dims):
+            cut = {factors[0]: (layout.dims[dim], padded[dim]) for dim, factors in enumerate(dims)}
+            operands = []
+            for v, table in zip(equation.inputs, rule.operands, strict=True):
+                wanted = [cut[factors[0]] for factors in table]
+                operands.append(self._made(v, Layout(tuple(axes for axes, _ in wanted)), tuple(n for _, n in wanted)))
+            return self._localized(equation, rule, 0, operands, layout, padded)
+        # A reshape of constants: made whole, then cut.
+        operands = [self._made(v, Layout.replicated(v.type.ndim), v.type.shape) for v in equation.inputs]
+        whole = Layout.replicated(value.type.ndim)
+        piece = self._localized(equation, rule, 0, operands, whole, value.type.shape)
+        for step, reached in self._route(value.type, piece, layout, padded)[0]:
+            piece = _stepped(piece, step, reached)
+        return piece
+
+    def _masked(self, value: Value, piece: _Piece, dim: int, wanted: Any) -> _Piece:
+        """A copy whose padding along `dim` holds `wanted`; made once for each layout."""
+        if piece.fills[dim] is not None and piece.fills[dim] == wanted:
+            return piece
+        shape = piece.tracer.type.shape
+        index = Iota(shape, dim, np.dtype(np.int32)).localize(_Shard(piece.layout, piece.padded, self.mesh))
+        inside = Compare("LT")(index, full(shape, value.type.shape[dim], np.int32))
+        cleared = Select()(inside, piece.tracer, full(shape, wanted, value.type.dtype, piece.tracer.type.weak))
+        fills = tuple(wanted if d == dim else fill for d, fill in enumerate(piece.fills))
+        masked = replace(piece, tracer=cleared, fills=fills)
+        if value in self.copies:
+            self.copies[value] = [masked if copy is piece else copy for copy in self.copies[value]]
+        return masked
+
+
+def _stepped(piece: _Piece, step: Collective, reached: Layout) -> _Piece:
+    """The piece after one step; a resized dim is whole, and what its padding holds is no longer known."""
+    moved = replace(piece, tracer=step(piece.tracer), layout=reached)
+    if not isinstance(step, Resize):
+        return moved
+    padded = tuple(step.size if dim == step.dim else size for dim, size in enumerate(piece.padded))
+    return replace(moved, padded=padded, fills=(None,) * len(padded))
+
+
+def neutral(how: str, dtype: DType) -> Any:
+    """The element that changes nothing when it takes part in a reduction."""
+    if how == "sum":
+        return 0
+    lowest = how == "max"
+    if is_inexact(dtype):
+        return -np.inf if lowest else np.inf
+    if is_integer(dtype):
+        return np.iinfo(dtype).min if lowest else np.iinfo(dtype).max
+    return not lowest
+
+
+def _padded_sizes(program: Program, plan: Plan, mesh: AbstractMesh, classes: DimSets) -> dict[Any, int]:
+    """For each padding class that some layout cuts: the smallest size that every one of its layouts divides."""
+    extents: dict[Any, int] = {}
+    size: dict[Any, int] = {}
+
+    def note(values: Sequence[Value], layouts: Sequence[Layout]) -> None:
+        for value, layout in zip(values, layouts, strict=True):
+            for dim, axes in enumerate(layout.dims):
+                found = classes.find(value, dim)
+                extents[found] = math.lcm(extents.get(found, 1), mesh.extent(axes))
+                size[found] = value.type.shape[dim]
+
+    for equation, choice in plan.choices.items():
+        note(equation.inputs, choice.operands)
+        note(equation.outputs, choice.results)
+    note(program.outputs, plan.outputs)
+    return {found: -(-size[found] // extent) * extent for found, extent in extents.items()}

@@ -1,0 +1,67 @@
+"""The spine: a Program, and where its inputs and outputs lie, through every stage to an Executable.
+
+Each stage takes the one before and returns a type of its own. With the setting `dump_to`, every stage is written to a
+folder as text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any, final
+
+from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.text import format_program
+from shardwise.compiler.ir.verify import verify
+from shardwise.compiler.lower.lower import StableHlo, lower
+from shardwise.compiler.partition.local import LocalProgram
+from shardwise.compiler.partition.spmd import partition
+from shardwise.compiler.plan.choose import choose
+from shardwise.compiler.plan.plan import Plan
+from shardwise.compiler.propagate.sharded import ShardedProgram, propagate
+from shardwise.compiler.shardings.layout import Pin
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.inline import inline
+from shardwise.config import config
+from shardwise.runtime.executable import Executable
+from shardwise.runtime.sharding import Sharding
+
+_dumps = count()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Partitioned:
+    """A program up to the text that XLA gets, with every stage on the way."""
+
+    sharded: ShardedProgram
+    plan: Plan
+    local: LocalProgram
+    module: StableHlo
+
+
+def partitioned(
+    program: Program, mesh: AbstractMesh, in_pins: Sequence[Pin], out_pins: Sequence[Pin | None]
+) -> Partitioned:
+    """Every stage that needs no device."""
+    simple = dce(inline(verify(program)))
+    sharded = propagate(simple, mesh, in_pins, out_pins)
+    plan = choose(sharded)
+    local = partition(sharded, plan)
+    module = lower(local)
+    if config.dump_to:
+        _dump({"1-program": format_program(simple), "2-local": format_program(local.program), "3-hlo": module.text}, program.name)
+    return Partitioned(sharded, plan, local, module)
+
+
+def load(stages: Partitioned, devices: Sequence[Any], out_shardings: Sequence[Sharding], committed: bool) -> Executable:
+    """The last stage: XLA compiles the text for these devices."""
+    return Executable(stages.module, stages.local, devices, out_shardings, committed)
+
+
+def _dump(texts: dict[str, str], name: str) -> None:
+    folder = Path(config.dump_to) / f"{next(_dumps):04}-{name}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for stage, text in texts.items():
+        (folder / f"{stage}.txt").write_text(text + "\n")

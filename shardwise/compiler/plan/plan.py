@@ -1,0 +1,25 @@
+"""Plan: the layouts that were chosen, as plain data."""
+
+from dataclasses import dataclass
+from typing import final
+
+from shardwise.compiler.ir.program import Equation
+from shardwise.compiler.shardings.layout import Layout
+
+
+@final
+@dataclass(frozen=True)
+class Choice:
+    """How one equation lies on the mesh: the layout in which it takes each operand and leaves each result."""
+
+    operands: tuple[Layout, ...]
+    results: tuple[Layout, ...]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A choice for every equation that is not free, and the layout of every output."""
+
+    choices: dict[Equation, Choice]
+    outputs: tuple[Layout, ...]

@@ -1,0 +1,79 @@
+"""Candidates: the ways in which one equation can lie along one mesh axis.
+
+Along an axis a value is in one of these states: replicated, cut along a dim, or partial (a term of a sum, a max, …).
+A candidate gives the state of every operand and result:
+
+    whole            all replicated
+    by factor f      cut where a dim has f, replicated elsewhere; partial where f is reduced away
+    partial through  operands in which the op is linear are terms of a sum, and so is the result
+"""
+
+from dataclasses import dataclass
+from typing import final
+
+from shardwise.compiler.ir.op import Op, factor_rule
+from shardwise.compiler.ir.program import Equation
+from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.dot import Dot
+from shardwise.compiler.shardings.factors import FactorRule
+
+State = int | str  # a dim; or REPLICATED; or the name of the reduction that a partial value awaits
+REPLICATED = "replicated"
+PARTIAL_SUM = "sum"
+
+
+@final
+@dataclass(frozen=True)
+class Candidate:
+    """`factor` is the factor that is cut, if one is. `adopts`: a whole operand may enter as a term of the sum."""
+
+    operands: tuple[State, ...]
+    results: tuple[State, ...]
+    factor: int | None = None
+    adopts: bool = False
+
+    def __str__(self) -> str:
+        return f"{', '.join(map(str, self.operands))} -> {', '.join(map(str, self.results))}"
+
+
+def by_factor(rule: FactorRule, factor: int) -> Candidate:
+    """Cut along one factor."""
+
+    def states(tables: tuple[tuple[tuple[int, ...], ...], ...], absent: State) -> tuple[State, ...]:
+        found: list[State] = []
+        for dims in tables:
+            at = [dim for dim, factors in enumerate(dims) if factors[:1] == (factor,)]
+            found.append(at[0] if at else absent)
+        return tuple(found)
+
+    return Candidate(
+        states(rule.operands, REPLICATED), states(rule.results, rule.reduce.get(factor, REPLICATED)), factor
+    )
+
+
+def candidates(equation: Equation, axis: str, factors: set[int], partial_reaches: bool) -> tuple[Candidate, ...]:
+    """The candidates of an equation on an axis, lowest first; `factors` are those whose colour is pinned to the axis."""
+    op = equation.op
+    types = tuple(value.type for value in equation.inputs)
+    rule = factor_rule(op, types)
+    if isinstance(op, Constrain):
+        return _pinned(op, axis, factors)
+    found = [by_factor(rule, factor) for factor in sorted(factors)]
+    if not (found and isinstance(op, Dot)):  # replicating a product to save bytes is not done by default
+        found.insert(0, _whole(op, len(equation.inputs), len(equation.outputs)))
+    if partial_reaches:
+        for linear in op.linear_in(*types):
+            operands = tuple(PARTIAL_SUM if i in linear else REPLICATED for i in range(len(types)))
+            through = Candidate(operands, (PARTIAL_SUM,) * len(equation.outputs), adopts=len(linear) > 1)
+            found.append(through)
+    return tuple(dict.fromkeys(found))
+
+
+def _whole(op: Op, operands: int, results: int) -> Candidate:
+    return Candidate((REPLICATED,) * operands, (REPLICATED,) * results)
+
+
+def _pinned(op: Constrain, axis: str, factors: set[int]) -> tuple[Candidate, ...]:
+    dim = op.pin.layout.dim_of(axis)
+    states: list[State] = [REPLICATED, *sorted(factors & op.pin.open_dims)] if dim is None else [dim]
+    return tuple(Candidate((state,), (state,), state if isinstance(state, int) else None) for state in states)

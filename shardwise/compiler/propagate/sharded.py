@@ -1,0 +1,82 @@
+"""propagate: which layouts every equation could have, given what the user pinned."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+from shardwise.compiler.ir.op import factor_rule
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.propagate.candidates import PARTIAL_SUM, Candidate, candidates
+from shardwise.compiler.propagate.colours import colours
+from shardwise.compiler.shardings.layout import Pin
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.errors import ProgramError
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class ShardedProgram:
+    """A program without calls, on a mesh. `options[axis]` has the candidates of every equation that is not free.
+
+    A *free* value (a constant, and what is cheaply computed from constants alone) is made wherever it is needed: it
+    has no candidates, constrains nothing and costs nothing.
+    """
+
+    program: Program
+    mesh: AbstractMesh
+    in_pins: tuple[Pin, ...]
+    out_pins: tuple[Pin | None, ...]
+    free: frozenset[Value]
+    options: dict[str, dict[Equation, tuple[Candidate, ...]]]
+
+    @cached_property
+    def pinned(self) -> dict[Value, Pin]:
+        """The pin of each input."""
+        return dict(zip(self.program.inputs, self.in_pins, strict=True))
+
+
+def propagate(
+    program: Program, mesh: AbstractMesh, in_pins: Sequence[Pin], out_pins: Sequence[Pin | None]
+) -> ShardedProgram:
+    """Every equation's candidates on every axis. `program` has no calls."""
+    if len(in_pins) != len(program.inputs) or len(out_pins) != len(program.outputs):
+        raise ProgramError(f"{program.name}: {len(in_pins)} pins for inputs and {len(out_pins)} for outputs do not fit")
+    free = _free_values(program)
+    pins = [(value, pin) for value, pin in zip(program.inputs, in_pins, strict=True)]
+    pins += [(value, pin) for value, pin in zip(program.outputs, out_pins, strict=True) if pin]
+    for equation in program.equations:
+        if isinstance(equation.op, Constrain):
+            pins += [(value, equation.op.pin) for value in (*equation.inputs, *equation.outputs)]
+    tied = colours(program)
+    options = {}
+    for axis in mesh.axis_names:
+        seeded = {tied.find(value, dim) for value, pin in pins if (dim := pin.layout.dim_of(axis)) is not None}
+        rows = {}
+        partial: set[Value] = set()
+        for equation in program.equations:
+            if free.issuperset(equation.outputs):
+                continue
+            rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
+            coloured = set()
+            for values, tables in ((equation.inputs, rule.operands), (equation.outputs, rule.results)):
+                for value, dims in zip(values, tables, strict=True):
+                    for dim, factors in enumerate(dims):
+                        if factors and factors[0] in rule.leading and tied.find(value, dim) in seeded:
+                            coloured.add(factors[0])
+            coloured = {f for f in coloured if f not in rule.compound or rule.sizes[f] % mesh.shape[axis] == 0}
+            reaches = not partial.isdisjoint(equation.inputs)
+            rows[equation] = candidates(equation, axis, coloured, reaches)
+            if any(PARTIAL_SUM in candidate.results for candidate in rows[equation]):
+                partial.update(equation.outputs)
+        options[axis] = rows
+    return ShardedProgram(program, mesh, tuple(in_pins), tuple(out_pins), free, options)
+
+
+def _free_values(program: Program) -> frozenset[Value]:
+    free: set[Value] = set()
+    for equation in program.equations:
+        if equation.op.cheap and free.issuperset(equation.inputs):
+            free.update(equation.outputs)
+    return frozenset(free)

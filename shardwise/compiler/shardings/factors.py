@@ -1,0 +1,137 @@
+"""FactorRule: how the dims of an op's operands and results hang together.
+
+    b m k, b k n -> b m n      with k summed: a matrix product
+    (i j) k -> i (j k)         a reshape; dims in parentheses are compound, major factor first
+
+A factor is one loop of the op. Cutting the op along a factor cuts every dim that has it. Kinds of factor: one that
+passes through; one that is reduced (a result cut along it is partial); one that must stay whole (`whole`).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import final
+
+Dims = tuple[tuple[int, ...], ...]  # for each dim, its factors, major to minor
+
+
+@final
+@dataclass(frozen=True)
+class FactorRule:
+    """Factors are numbered; `sizes[f]` is the extent of factor f, `reduce[f]` how it is reduced, if it is."""
+
+    operands: tuple[Dims, ...]
+    results: tuple[Dims, ...]
+    sizes: tuple[int, ...]
+    reduce: Mapping[int, str] = field(default_factory=dict, hash=False)
+    whole: frozenset[int] = frozenset()
+
+    @staticmethod
+    def parse(text: str, sizes: Mapping[str, int], reduce: Mapping[str, str] | None = None) -> "FactorRule":
+        """The rule written as in this module's head; `sizes` gives every factor's extent by name."""
+        numbers = {name: number for number, name in enumerate(sizes)}
+        left, _, right = text.partition("->")
+
+        def dims(part: str) -> Dims:
+            out: list[tuple[int, ...]] = []
+            group: list[int] | None = None
+            for word in part.replace("(", " ( ").replace(")", " ) ").split():
+                if word == "(":
+                    group = []
+                elif word == ")":
+                    out.append(tuple(group or ()))
+                    group = None
+                elif group is None:
+                    out.append((numbers[word],))
+                else:
+                    group.append(numbers[word])
+            return tuple(out)
+
+        return FactorRule(
+            tuple(dims(part) for part in left.split(",")) if left.strip() else (),
+            tuple(dims(part) for part in right.split(",")),
+            tuple(sizes.values()),
+            {numbers[name]: how for name, how in (reduce or {}).items()},
+        )
+
+    @staticmethod
+    def pointwise(shape: Sequence[int], operands: int) -> "FactorRule":
+        """Every operand and the result have all dims, in order."""
+        dims = tuple((dim,) for dim in range(len(shape)))
+        return FactorRule((dims,) * operands, (dims,), tuple(shape))
+
+    @staticmethod
+    def reducing(shape: Sequence[int], dims: Sequence[int], how: str) -> "FactorRule":
+        """One operand; the dims in `dims` are reduced, the rest pass through."""
+        operand = tuple((dim,) for dim in range(len(shape)))
+        kept = tuple((dim,) for dim in range(len(shape)) if dim not in dims)
+        return FactorRule((operand,), (kept,), tuple(shape), dict.fromkeys(dims, how))
+
+    @staticmethod
+    def reshaping(before: Sequence[int], after: Sequence[int]) -> "FactorRule":
+        """The finest factors that two shapes of one array share: 8×4 → 2×16 is (i j) k -> i (j k).
+
+        Where the cuts of the two shapes do not nest (6×4 → 4×6 past the common 2), the rest stays whole.
+        """
+        sizes: list[int] = []
+        whole: list[int] = []
+        left: list[list[int]] = [[] for _ in before]
+        right: list[list[int]] = [[] for _ in after]
+        a = b = 0
+        rest_a, rest_b = (before[0] if before else 1), (after[0] if after else 1)
+
+        def factor(size: int) -> int:
+            sizes.append(size)
+            return len(sizes) - 1
+
+        if 0 in before:  # nothing to cut: every dim stays whole
+            left, right = [[factor(size)] for size in before], [[factor(size)] for size in after]
+            return FactorRule(
+                (tuple(map(tuple, left)),), (tuple(map(tuple, right)),), tuple(sizes), whole=frozenset(range(len(sizes)))
+            )
+        while a < len(before) and b < len(after):
+            common = math.gcd(rest_a, rest_b)
+            if common != 1:
+                left[a].append(factor(common))
+                right[b].append(len(sizes) - 1)
+                rest_a, rest_b = rest_a // common, rest_b // common
+            elif rest_a != 1 and rest_b != 1:
+                # The cuts do not nest: both sides stay whole until their products meet again.
+                product_a, product_b = rest_a, rest_b
+                for side, at, rest in ((left, a, rest_a), (right, b, rest_b)):
+                    side[at].append(factor(rest))
+                    whole.append(len(sizes) - 1)
+                while product_a != product_b:
+                    if product_a < product_b:
+                        a += 1
+                        product_a *= before[a]
+                        left[a].append(factor(before[a]))
+                    else:
+                        b += 1
+                        product_b *= after[b]
+                        right[b].append(factor(after[b]))
+                    whole.append(len(sizes) - 1)
+                rest_a = rest_b = 1
+            if rest_a == 1:
+                a += 1
+                rest_a = before[a] if a < len(before) else 1
+            if rest_b == 1:
+                b += 1
+                rest_b = after[b] if b < len(after) else 1
+        return FactorRule(
+            (tuple(map(tuple, left)),), (tuple(map(tuple, right)),), tuple(sizes), whole=frozenset(whole)
+        )
+
+    @cached_property
+    def compound(self) -> frozenset[int]:
+        """Factors that share a dim with another, or meet such a dim elsewhere: they cut evenly or not at all."""
+        tied = {f for dims in (*self.operands, *self.results) for dim in dims if len(dim) > 1 for f in dim}
+        return frozenset(tied)
+
+    @cached_property
+    def leading(self) -> frozenset[int]:
+        """Factors that are major in every dim that has them: only these can be cut along."""
+        minor = {f for dims in (*self.operands, *self.results) for dim in dims for f in dim[1:]}
+        return frozenset(range(len(self.sizes))) - minor - self.whole
+

@@ -1,0 +1,68 @@
+"""Layout: how a value lies on a mesh.
+
+    Layout((("data",), ()))                          rows cut over data, the rest replicated
+    Layout(((), ()), partial=(("model", "sum"),))    each device along model holds a term of the sum
+
+An axis that a layout does not name replicates. The axes of one dim are ordered, first major.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from shardwise.compiler.shardings.mesh import AbstractMesh
+
+
+@final
+@dataclass(frozen=True)
+class Layout:
+    """For each dim the axes that cut it; and the axes over which the value is still to be reduced, and how."""
+
+    dims: tuple[tuple[str, ...], ...]
+    partial: tuple[tuple[str, str], ...] = ()
+
+    @staticmethod
+    def replicated(ndim: int) -> "Layout":
+        return Layout(((),) * ndim)
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Every axis that this layout names."""
+        return tuple(axis for axes in self.dims for axis in axes) + tuple(axis for axis, _ in self.partial)
+
+    def dim_of(self, axis: str) -> int | None:
+        """The dim that `axis` cuts."""
+        return next((dim for dim, axes in enumerate(self.dims) if axis in axes), None)
+
+    def is_partial(self, axis: str) -> bool:
+        return any(axis == name for name, _ in self.partial)
+
+    def with_dim(self, dim: int, axes: tuple[str, ...]) -> "Layout":
+        return Layout((*self.dims[:dim], axes, *self.dims[dim + 1 :]), self.partial)
+
+    def without_partial(self, axis: str) -> "Layout":
+        return Layout(self.dims, tuple(p for p in self.partial if p[0] != axis))
+
+    def cut(self, shape: Sequence[int], mesh: AbstractMesh) -> tuple[int, ...]:
+        """The shape of one piece of a whole (padded) array of this shape."""
+        return tuple(size // mesh.extent(axes) for size, axes in zip(shape, self.dims, strict=True))
+
+    def even(self, shape: Sequence[int], mesh: AbstractMesh) -> tuple[int, ...]:
+        """`shape` padded up so that every dim divides: the physical shape of an array that lies alone in this layout."""
+        extents = [mesh.extent(axes) for axes in self.dims]
+        return tuple(-(-size // extent) * extent for size, extent in zip(shape, extents, strict=True))
+
+    def __str__(self) -> str:
+        dims = ", ".join("None" if not a else repr(a[0]) if len(a) == 1 else repr(a) for a in self.dims)
+        partial = "".join(f" + {how} over {axis!r}" for axis, how in self.partial)
+        return f"P({dims}){partial}"
+
+
+@final
+@dataclass(frozen=True)
+class Pin:
+    """A layout that the user asked for. Open dims may be cut further; all else is closed. `reason` says who asked."""
+
+    layout: Layout
+    open_dims: frozenset[int] = frozenset()
+    reason: str = ""

@@ -1,0 +1,81 @@
+"""PartitionSpec: which mesh axes each dim of an array is cut along, as users write it."""
+
+from typing import Any, final
+
+from shardwise.compiler.shardings.layout import Layout, Pin
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.errors import ShardingError
+
+
+@final
+class Unconstrained:
+    """Stands in a spec for a dim whose layout is left to the planner."""
+
+    def __repr__(self) -> str:
+        return "UNCONSTRAINED"
+
+
+UNCONSTRAINED = Unconstrained()
+
+
+@final
+class PartitionSpec(tuple[Any, ...]):
+    """One entry a dim: None (whole), an axis name, a tuple of names (first is major), or `UNCONSTRAINED`.
+
+    Dims without an entry are whole. `P("data")`, `P(None, "model")`, `P(("data", "model"))`.
+    """
+
+    UNCONSTRAINED = UNCONSTRAINED
+
+    def __new__(cls, *entries: Any) -> "PartitionSpec":
+        for entry in entries:
+            names = entry if isinstance(entry, tuple) else (entry,)
+            if entry is not None and entry is not UNCONSTRAINED and not all(isinstance(name, str) for name in names):
+                raise TypeError(
+                    f"PartitionSpec takes None, an axis name, a tuple of names or UNCONSTRAINED for each dim, not {entry!r}"
+                )
+        return super().__new__(cls, entries)
+
+    def __repr__(self) -> str:
+        return f"P({', '.join(map(repr, self))})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PartitionSpec, tuple(self)
+
+
+def pin_of(spec: PartitionSpec, shape: tuple[int, ...], mesh: AbstractMesh, reason: str = "") -> Pin:
+    """The pin that `spec` puts on an array of this shape; a spec that does not fit is a ShardingError."""
+    entries = list(spec)
+    while len(entries) > len(shape) and entries[-1] in (None, ()):
+        entries.pop()
+    if len(entries) > len(shape):
+        raise ShardingError(
+            f"{spec} has {len(entries)} entries, but the array has rank {len(shape)} (shape {shape}). "
+            f"Remove {len(entries) - len(shape)}: a spec has at most one entry a dim."
+        )
+    dims: list[tuple[str, ...]] = []
+    open_dims = []
+    for dim, entry in enumerate(entries):
+        if entry is UNCONSTRAINED:
+            open_dims.append(dim)
+        dims.append(() if entry is None or entry is UNCONSTRAINED else entry if isinstance(entry, tuple) else (entry,))
+    seen: dict[str, int] = {}
+    for dim, axes in enumerate(dims):
+        for axis in axes:
+            if axis not in mesh.shape:
+                raise ShardingError(f"{spec}: {mesh.unknown_axis(axis)}")
+            if axis in seen:
+                raise ShardingError(
+                    f"{spec} uses axis {axis!r} for dim {seen[axis]} and for dim {dim}: an axis can cut one dim only."
+                )
+            seen[axis] = dim
+    dims += [()] * (len(shape) - len(dims))
+    return Pin(Layout(tuple(dims)), frozenset(open_dims), reason)
+
+
+def spec_of(layout: Layout) -> PartitionSpec:
+    """The spec that says `layout`, without trailing Nones."""
+    entries: list[Any] = [None if not axes else axes[0] if len(axes) == 1 else axes for axes in layout.dims]
+    while entries and entries[-1] is None:
+        entries.pop()
+    return PartitionSpec(*entries)

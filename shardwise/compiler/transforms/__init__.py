@@ -1,0 +1,19 @@
+"""Program → Program: jvp, linearize, transpose, vmap, inline, dce. Each plays equations into the frame that is open."""
+
+from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.transforms.jvp import jvp_program
+from shardwise.compiler.transforms.linearize import linearize_program
+from shardwise.compiler.transforms.transpose import transpose_program
+from shardwise.compiler.transforms.vmap import vmap_program
+
+
+class _ProgramTransforms:
+    """What the rules of ops that hold a program reach through `installed.transforms`."""
+
+    jvp = staticmethod(jvp_program)
+    linearize = staticmethod(linearize_program)
+    transpose = staticmethod(transpose_program)
+    vmap = staticmethod(vmap_program)
+
+
+installed.transforms = _ProgramTransforms()

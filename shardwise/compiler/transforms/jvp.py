@@ -1,0 +1,70 @@
+"""jvp: forward-mode differentiation. Every value is a pair: its primal, and its tangent or None where that is zero."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.types import is_inexact
+from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.transforms.replay import each
+
+
+class Pairs:
+    """Primals and tangents of a program's values, filled equation by equation.
+
+    `linearizing`: primals and tangents live in different frames, and an op that holds a program splits it in two.
+    """
+
+    def __init__(self, linearizing: bool = False):
+        self.primal: dict[Value, Any] = {}
+        self.tangent: dict[Value, Any] = {}
+        self.linearizing = linearizing
+
+    def set(self, value: Value, primal: Any, tangent: Any) -> None:
+        self.primal[value] = primal
+        if tangent is not None and is_inexact(value.type.dtype):
+            self.tangent[value] = tangent
+
+    def step(self, equation: Equation) -> None:
+        """Emit one equation's primal, and its tangent where an operand has one."""
+        op = equation.op
+        primals = [self.primal[value] for value in equation.inputs]
+        tangents = [self.tangent.get(value) for value in equation.inputs]
+        if all(tangent is None for tangent in tangents):
+            results, moved = op(*primals), None
+        else:
+            results, moved = (op.linearize if self.linearizing else op.jvp)(primals, tangents)
+        if op.single:
+            self.set(equation.outputs[0], results, moved)
+        else:
+            for value, result, tangent in zip(
+                equation.outputs, results, moved or [None] * len(results), strict=True
+            ):
+                self.set(value, result, tangent)
+
+
+def jvp(program: Program, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """The program's outputs and their tangents (None is zero), played into the open frame."""
+    pairs = Pairs()
+    for value, primal, tangent in zip(program.inputs, primals, tangents, strict=True):
+        pairs.set(value, primal, tangent)
+    each(program.equations, pairs.step)
+    return [pairs.primal[value] for value in program.outputs], [pairs.tangent.get(value) for value in program.outputs]
+
+
+@lru_cache(maxsize=4096)
+def jvp_program(program: Program, active: tuple[bool, ...]) -> tuple[Program, tuple[bool, ...]]:
+    """(primals, tangents of the active inputs) → (outputs, tangents of the outputs that move); and which these are."""
+    moving: tuple[bool, ...] = ()
+    count = len(program.inputs)
+
+    def body(*args: Any) -> list[Any]:
+        nonlocal moving
+        rest = iter(args[count:])
+        outputs, tangents = jvp(program, args[:count], [next(rest) if is_active else None for is_active in active])
+        moving = tuple(tangent is not None for tangent in tangents)
+        return [*outputs, *(tangent for tangent in tangents if tangent is not None)]
+
+    types = [*program.in_types, *(t for t, is_active in zip(program.in_types, active, strict=True) if is_active)]
+    return rewrite(f"jvp_{program.name}", types, body), moving

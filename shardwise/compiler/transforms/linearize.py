@@ -1,0 +1,125 @@
+"""linearize: the values of a function now, and its derivative there as a linear Program.
+
+Primals are emitted in the frame below; tangents are staged in a frame of their own, which takes only ops that touch a
+tangent. Primal values that the tangents need are captured by that frame: they are the residuals. Nothing runs twice.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, final
+
+from shardwise.compiler.ir.dispatch import frames, open_frames
+from shardwise.compiler.ir.program import Program, Value
+from shardwise.compiler.ops.methods import as_operand
+from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.trace.tracer import Frame, Tracer
+from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.jvp import Pairs
+from shardwise.compiler.transforms.replay import each
+from shardwise.errors import ConcretizationTypeError
+
+
+@final
+@dataclass(frozen=True)
+class Linearized:
+    """`program` maps (residuals, tangents of the active inputs) to tangents of the outputs marked in `moving`."""
+
+    outputs: list[Any]
+    program: Program
+    residuals: list[Any]
+    moving: tuple[bool, ...]
+
+
+class _Tangents:
+    """The linear half: pairs whose tangents are staged in a frame that takes nothing else."""
+
+    def __init__(self, name: str):
+        self.frame = Frame(f"linear_{name}", absorbs=False)
+        self.pairs = Pairs(linearizing=True)
+
+    def close(self, outputs: Sequence[Value]) -> Linearized:
+        tangents = [self.pairs.tangent.get(value) for value in outputs]
+        moving = tuple(tangent is not None for tangent in tangents)
+        staged = self.frame.program([self.frame.lift(tangent) for tangent in tangents if tangent is not None])
+        count = len(self.frame.inputs)
+        # The captured residuals come first, and those that only dead equations used are dropped.
+        staged = dce(Program((*staged.inputs[count:], *staged.inputs[:count]), staged.equations, staged.outputs, staged.name))
+        used = {value for equation in staged.equations for value in equation.inputs} | set(staged.outputs)
+        residuals = [
+            (value, outer)
+            for value, outer in zip(staged.inputs, self.frame.captured, strict=False)
+            if value in used
+        ]
+        inputs = (*(value for value, _ in residuals), *staged.inputs[len(self.frame.captured) :])
+        program = Program(inputs, staged.equations, staged.outputs, staged.name)
+        return Linearized(
+            [self.pairs.primal[value] for value in outputs], program, [outer for _, outer in residuals], moving
+        )
+
+
+@final
+class ValueFrame(Frame):
+    """The frame of a function under grad. It linearises on demand: when Python asks for a value, equations are played
+    up to that value, and never again. Outside jit this is what makes `if` on values work."""
+
+    def __init__(self, name: str, primals: Sequence[Any]):
+        super().__init__(name, absorbs=False)
+        self.below = list(open_frames())
+        self.tangents = _Tangents(name)
+        self.played = 0
+        self.tracers = [self.input(primal.type) for primal in primals]
+        for tracer, primal in zip(self.tracers, primals, strict=True):
+            self.tangents.pairs.set(tracer.value, primal, self.tangents.frame.input(primal.type))
+
+    def capture(self, x: Any) -> Value:
+        value = Value(x.type)
+        self.tangents.pairs.set(value, x, None)
+        return value
+
+    def concrete(self, tracer: Tracer, error: type[ConcretizationTypeError], use: str) -> Any:
+        while tracer.value not in self.tangents.pairs.primal:
+            self.play(self.played + 1)
+        return self.tangents.pairs.primal[tracer.value]
+
+    def play(self, until: int) -> None:
+        """Emit equations below, up to number `until`."""
+        equations = self.equations[self.played : until]
+        self.played = until
+        with frames([*self.below, self.tangents.frame]):
+            each(equations, self.tangents.pairs.step)
+
+    def close(self, outputs: Sequence[Value]) -> Linearized:
+        rest = Program((), tuple(self.equations[self.played :]), tuple(outputs))
+        self.equations[self.played :] = dce(rest).equations
+        self.play(len(self.equations))
+        with frames([*self.below, self.tangents.frame]):
+            return self.tangents.close(outputs)
+
+
+def linearize(function: Callable[..., Sequence[Any]], primals: Sequence[Any], name: str) -> Linearized:
+    """Call `function` on `primals`; all of them are active."""
+    frame = ValueFrame(name, primals)
+    with frame.open():
+        outputs = [frame.lift(as_operand(x)) for x in function(*frame.tracers)]
+    return frame.close(outputs)
+
+
+@lru_cache(maxsize=4096)
+def linearize_program(program: Program, active: tuple[bool, ...]) -> tuple[Program, Program, tuple[bool, ...]]:
+    """A forward Program (inputs → outputs, residuals), a linear one (residuals, tangents → tangents), and which move."""
+    linear: Linearized | None = None
+
+    def body(*args: Any) -> list[Any]:
+        nonlocal linear
+        tangents = _Tangents(program.name)
+        for value, primal, is_active in zip(program.inputs, args, active, strict=True):
+            tangents.pairs.set(value, primal, tangents.frame.input(value.type) if is_active else None)
+        with tangents.frame.open():
+            each(program.equations, tangents.pairs.step)
+            linear = tangents.close(program.outputs)
+        return [*linear.outputs, *linear.residuals]
+
+    forward = rewrite(f"forward_{program.name}", program.in_types, body)
+    assert linear is not None
+    return dce(forward), linear.program, linear.moving

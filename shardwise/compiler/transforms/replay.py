@@ -1,0 +1,38 @@
+"""replay: a program's equations, emitted again into the open frame, by whatever `emit` makes of each."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.trace.provenance import working
+
+
+@contextmanager
+def sourced() -> Iterator[None]:
+    """Give back the source that was being worked for, once a loop over equations has set others."""
+    before = working.source
+    try:
+        yield
+    finally:
+        working.source = before
+
+
+def each(equations: Iterable[Equation], emit: Callable[[Equation], None]) -> None:
+    """Call `emit` on every equation, with what it emits attributed to that equation's source line."""
+    with sourced():
+        for equation in equations:
+            working.source = equation.source
+            emit(equation)
+
+
+def replay(program: Program, args: Sequence[Any]) -> list[Any]:
+    """The program's outputs for `args`, its ops applied one by one in the open frame."""
+    env: dict[Value, Any] = dict(zip(program.inputs, args, strict=True))
+
+    def emit(equation: Equation) -> None:
+        results = equation.op(*(env[value] for value in equation.inputs))
+        env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
+
+    each(program.equations, emit)
+    return [env[value] for value in program.outputs]

@@ -1,0 +1,69 @@
+"""transpose: a linear program backwards, from cotangents of its outputs to cotangents of its linear inputs."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from shardwise.compiler.ir.op import Unknown
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.elementwise import add_tangents
+from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.transforms.replay import each
+
+
+def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+    """Cotangents (None is zero) of the linear inputs, played into the open frame; `known` are the other inputs."""
+    rest = iter(known)
+    env: dict[Value, Any] = {
+        value: Unknown(value.type) if is_linear else next(rest)
+        for value, is_linear in zip(program.inputs, linear, strict=True)
+    }
+    backwards: list[Equation] = []
+
+    def forward(equation: Equation) -> None:
+        operands = [env[value] for value in equation.inputs]
+        if any(isinstance(x, Unknown) for x in operands):
+            backwards.append(equation)
+            env.update((value, Unknown(value.type)) for value in equation.outputs)
+        else:
+            results = equation.op(*operands)
+            env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
+
+    flowing: dict[Value, Any] = {}
+
+    def backward(equation: Equation) -> None:
+        arrived = [flowing.pop(value, None) for value in equation.outputs]
+        if all(cotangent is None for cotangent in arrived):
+            return
+        operands = [env[value] for value in equation.inputs]
+        sent = equation.op.transpose(arrived[0] if equation.op.single else arrived, *operands)
+        for value, operand, cotangent in zip(equation.inputs, operands, sent, strict=True):
+            if isinstance(operand, Unknown) and cotangent is not None:
+                flowing[value] = add_tangents(flowing.get(value), cotangent)
+
+    each(program.equations, forward)
+    for value, cotangent in zip(program.outputs, cotangents, strict=True):
+        if cotangent is not None and isinstance(env[value], Unknown):
+            flowing[value] = add_tangents(flowing.get(value), cotangent)
+    each(reversed(backwards), backward)
+    return [flowing.get(value) for value, is_linear in zip(program.inputs, linear, strict=True) if is_linear]
+
+
+@lru_cache(maxsize=4096)
+def transpose_program(
+    program: Program, linear: tuple[bool, ...], cotangents: tuple[bool, ...]
+) -> tuple[Program, tuple[bool, ...]]:
+    """(known inputs, cotangents that are there) → cotangents of the linear inputs that get one; and which these are."""
+    moving: tuple[bool, ...] = ()
+    count = linear.count(False)
+
+    def body(*args: Any) -> list[Any]:
+        nonlocal moving
+        rest = iter(args[count:])
+        found = transpose(program, linear, args[:count], [next(rest) if here else None for here in cotangents])
+        moving = tuple(cotangent is not None for cotangent in found)
+        return [cotangent for cotangent in found if cotangent is not None]
+
+    known = [type for type, is_linear in zip(program.in_types, linear, strict=True) if not is_linear]
+    arriving = [type for type, here in zip(program.out_types, cotangents, strict=True) if here]
+    return rewrite(f"transpose_{program.name}", [*known, *arriving], body), moving

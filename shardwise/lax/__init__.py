@@ -1,0 +1,5 @@
+"""Functions close to the ops."""
+
+from shardwise.api.placement import with_sharding_constraint
+
+__all__ = ["with_sharding_constraint"]

@@ -1,0 +1,82 @@
+"""numpy's functions on arrays that may lie on many devices. Semantics follow JAX's: promotion, weak types, 32 bits."""
+
+from numpy import bool_, complex64, complex128, dtype, float16, float32, float64, inf, int8, int16, int32, int64, nan, pi
+from numpy import uint8, uint16, uint32, uint64
+from ml_dtypes import bfloat16
+
+from shardwise.compiler.ops.methods import divide, exp, matmul, maximum, multiply, negative, subtract, where
+from shardwise.compiler.ops.methods import add, dot
+from shardwise.numpy.creation import arange, array, asarray, eye, full, full_like, ones, ones_like, zeros, zeros_like
+from shardwise.numpy.functions import (
+    broadcast_to,
+    equal,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    mean,
+    not_equal,
+    reshape,
+    square,
+    sum,
+    transpose,
+)
+from shardwise.runtime.array import Array as ndarray
+
+true_divide = divide
+
+__all__ = [
+    "add",
+    "arange",
+    "array",
+    "asarray",
+    "bfloat16",
+    "bool_",
+    "broadcast_to",
+    "complex64",
+    "complex128",
+    "divide",
+    "dot",
+    "dtype",
+    "equal",
+    "exp",
+    "eye",
+    "float16",
+    "float32",
+    "float64",
+    "full",
+    "full_like",
+    "greater",
+    "greater_equal",
+    "inf",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "less",
+    "less_equal",
+    "matmul",
+    "maximum",
+    "mean",
+    "multiply",
+    "nan",
+    "ndarray",
+    "negative",
+    "not_equal",
+    "ones",
+    "ones_like",
+    "pi",
+    "reshape",
+    "square",
+    "subtract",
+    "sum",
+    "transpose",
+    "true_divide",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "where",
+    "zeros",
+    "zeros_like",
+]

@@ -1,0 +1,51 @@
+"""Many processes as one: the client whose devices are those of all processes."""
+
+import os
+from typing import Any
+
+from shardwise._jaxlib import cluster_cpu_client, cluster_service, cluster_store
+from shardwise.config import config
+from shardwise.runtime.client import client
+
+# A rank that dies must not leave the others waiting for XLA's default of half an hour.
+COLLECTIVE_TIMEOUT = 60
+
+
+class _Cluster:
+    """This process's part in a cluster: its connection, and the service where this process hosts it."""
+
+    def __init__(self) -> None:
+        self.store: Any = None
+        self.service: Any = None
+
+    def join(self, address: str, processes: int, rank: int, timeout: int) -> None:
+        """Connect, and make the client. Every process calls this once, before it uses a device."""
+        if client.exists:
+            raise RuntimeError(
+                "distributed.initialize must come before the first use of a device: call it at the start of the program"
+            )
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise ValueError(f"coordinator_address must be host:port, not {address!r}")
+        if not 0 <= rank < processes:
+            raise ValueError(f"process_id must be from 0 to {processes - 1} (num_processes={processes}), not {rank}")
+        flag = "--xla_cpu_collective_timeout_seconds"
+        flags = os.environ.get("XLA_FLAGS", "")
+        if flag not in flags:
+            os.environ["XLA_FLAGS"] = f"{flags} {flag}={COLLECTIVE_TIMEOUT}".strip()
+        if rank == 0:
+            self.service = cluster_service(address, processes, timeout)
+        self.store = cluster_store(address, rank, timeout)
+        client.set(cluster_cpu_client(self.store, rank, processes, config.num_cpu_devices, host))
+
+    def leave(self) -> None:
+        """Wait for the others, and disconnect."""
+        if self.store is None:
+            raise RuntimeError("distributed.shutdown without distributed.initialize")
+        self.store.shutdown()
+        if self.service is not None:
+            self.service.shutdown()
+        self.store = self.service = None
+
+
+cluster = _Cluster()
