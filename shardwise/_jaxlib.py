@@ -36,9 +36,9 @@ class _PieceType:
 
 @final
 class _OnDevices(_jax.Sharding):  # type: ignore[misc]
-    """What jaxlib asks of a sharding. It is told that every device has a whole array: our layouts are our own affair."""
+    """What jaxlib asks of a sharding. It believes that every device has the whole: our layouts are our own affair."""
 
-    # Importing jax patches `_jax.Sharding` with read-only properties of these names: our own class attributes shadow them.
+    # Importing jax patches `_jax.Sharding` with read-only properties of these names: class attributes shadow them.
     _internal_device_list = None
     memory_kind = None
     device_set: Any = None
@@ -125,7 +125,7 @@ def result_handler(shape: tuple[int, ...], dtype: Any, devices: Sequence[Any]) -
 def launcher(executable: Any, handlers: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
     """Run with Buffers in and Buffers out."""
     execute = executable.execute_sharded
-    return lambda buffers: execute(buffers).consume_with_handlers(handlers)  # type: ignore[no-any-return]
+    return lambda buffers: execute(buffers).consume_with_handlers(handlers)
 
 
 def read_pieces(buffers: Any) -> list[np.ndarray[Any, Any]]:

@@ -21,7 +21,9 @@ class Setting:
 
 SETTINGS = {
     "enable_x64": Setting(False, "64-bit types keep their width; off, they become 32-bit when they enter an array"),
-    "num_cpu_devices": Setting(8, "how many virtual devices the CPU client shows", frozen_by="the first use of a device"),
+    "num_cpu_devices": Setting(
+        8, "how many virtual devices the CPU client shows", frozen_by="the first use of a device"
+    ),
     "dump_to": Setting("", "a folder to which every compilation writes its stages as text; empty for none"),
     "threefry_partitionable": Setting(True, "random bits do not depend on the layout; always so here"),
 }

@@ -1,9 +1,11 @@
 """Trees: arrays in nested tuples, lists, dicts and None. Flatten, unflatten, map."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 from shardwise._jaxlib import PyTreeDef, PyTreeRegistry
+
+Structure: TypeAlias = PyTreeDef
 
 # Our own registry: jaxlib's default one is shared with the jax package.
 registry = PyTreeRegistry(
@@ -11,13 +13,13 @@ registry = PyTreeRegistry(
 )
 
 
-def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], PyTreeDef]:
+def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Structure]:
     """The leaves of a tree, and its structure."""
     leaves, structure = registry.flatten(tree, is_leaf)
     return leaves, structure
 
 
-def unflatten(structure: PyTreeDef, leaves: list[Any]) -> Any:
+def unflatten(structure: Structure, leaves: list[Any]) -> Any:
     """The tree with this structure and these leaves."""
     return structure.unflatten(leaves)
 
@@ -27,7 +29,7 @@ def leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]
     return flatten(tree, is_leaf)[0]
 
 
-def structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> PyTreeDef:
+def structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Structure:
     """The structure of a tree."""
     return flatten(tree, is_leaf)[1]
 

@@ -44,7 +44,7 @@ def argument_names(function: Callable[..., Any], args: tuple[Any, ...], keywords
 
 def array_leaves(
     function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]
-) -> tuple[list[Any], tree.PyTreeDef]:
+) -> tuple[list[Any], tree.Structure]:
     """The arrays and numbers among the arguments, in order; anything else is an error that names the argument."""
     leaves, structure = tree.flatten((args, keywords))
     for number, leaf in enumerate(leaves):
@@ -58,7 +58,12 @@ def array_leaves(
 
 
 def spread_shardings(
-    shardings: Any, arguments: Any, what: str, function: Callable[..., Any], types: Sequence[ArrayType], names: Sequence[str]
+    shardings: Any,
+    arguments: Any,
+    what: str,
+    function: Callable[..., Any],
+    types: Sequence[ArrayType],
+    names: Sequence[str],
 ) -> tuple[Sharding | None, ...]:
     """For each array in `arguments`, the sharding that a tree prefix of shardings gives it (None: not given)."""
     if shardings is None:

@@ -31,7 +31,7 @@ def value_and_grad(
         leaves, structure = tree.flatten(active)
         primals = [as_operand(leaf) for leaf in leaves]
         _check_inputs(function, args, places, primals)
-        aux_structure: list[tree.PyTreeDef] = []
+        aux_structure: list[tree.Structure] = []
 
         def flat(*tracers: Any) -> list[Any]:
             given = list(args)

@@ -80,7 +80,7 @@ class Request:
     in_shardings: tuple[Sharding | None, ...] = ()
 
     def target(self) -> Target:
-        """The one place where all of it can run; a DeviceMismatchError that lists who wants what, where there is none."""
+        """The one place where all of it can run; where there is none, an error that lists who wants what."""
         wishes: list[tuple[str, Sharding | Mesh]] = []
         for number, given in enumerate(self.signatures):
             if given.committed:
@@ -135,9 +135,7 @@ def stages(request: Request, target: Target) -> tuple[Partitioned, dict[int, Sha
         moves[number] = wanted
     out_pins = [
         None if sharding is None else sharding.pin(type.shape, f"out_shardings of output {number}")
-        for number, (type, sharding) in enumerate(
-            zip(request.program.out_types, request.out_shardings, strict=True)
-        )
+        for number, (type, sharding) in enumerate(zip(request.program.out_types, request.out_shardings, strict=True))
     ]
     return partitioned(_constrained(request, target), mesh, pins, out_pins), moves
 
@@ -204,12 +202,12 @@ def as_array(x: Any, name: str = "array") -> Array:
         return x
     if isinstance(x, PYTHON_SCALARS):
         # 0.0 and -0.0 are equal but not the same: the text tells them apart.
-        return _scalar(type(x), x, str(x), default_device())
+        return _scalar(type(x).__name__, x, str(x), default_device())
     return place(np.asarray(x), type_of(x, name), SingleDeviceSharding(default_device()), committed=False)
 
 
 @lru_cache(maxsize=1024)
-def _scalar(kind: type, value: Any, text: str, device: Any) -> Array:
+def _scalar(kind: str, value: Any, text: str, device: Any) -> Array:
     return place(np.asarray(value), type_of(value), SingleDeviceSharding(device), committed=False)
 
 

@@ -34,7 +34,7 @@ class Traced:
 
     program: Program
     captured: list[Any]
-    structure: tree.PyTreeDef  # of the results
+    structure: tree.Structure  # of the results
 
 
 class Jitted:
@@ -45,7 +45,7 @@ class Jitted:
         self.in_shardings = in_shardings
         self.out_shardings = out_shardings
         self._traced: dict[Any, Traced] = {}
-        self._launches: dict[Any, tuple[Launch, tree.PyTreeDef]] = {}
+        self._launches: dict[Any, tuple[Launch, tree.Structure]] = {}
         update_wrapper(self, function)
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
@@ -86,7 +86,7 @@ class Jitted:
         signatures = tuple(x.signature for x in arrays)
         return Request(traced.program, signatures, self._out_shardings(traced), tuple(names), asked), traced
 
-    def _compiled(self, args: Any, keywords: Any, leaves: Sequence[Array]) -> tuple[Launch, tree.PyTreeDef]:
+    def _compiled(self, args: Any, keywords: Any, leaves: Sequence[Array]) -> tuple[Launch, tree.Structure]:
         request, traced = self.request(args, keywords)
         return prepare(request, [as_array(x) for x in traced.captured]), traced.structure
 
@@ -99,9 +99,7 @@ class Jitted:
         results = Call(traced.program)(*pinned, *traced.captured)
         return traced.structure.unflatten(_constrained(results, self._out_shardings(traced)))
 
-    def _in_shardings(
-        self, args: Any, types: Sequence[ArrayType], names: Sequence[str]
-    ) -> tuple[Sharding | None, ...]:
+    def _in_shardings(self, args: Any, types: Sequence[ArrayType], names: Sequence[str]) -> tuple[Sharding | None, ...]:
         count = len(tree.leaves(args))
         shardings = self.in_shardings
         if isinstance(shardings, list):
@@ -131,9 +129,9 @@ def jit(function: Callable[..., Any] | None = None, *, in_shardings: Any = None,
     return Jitted(function, in_shardings, out_shardings)
 
 
-def trace(function: Callable[..., Any], structure: tree.PyTreeDef, types: Sequence[ArrayType]) -> Traced:
+def trace(function: Callable[..., Any], structure: tree.Structure, types: Sequence[ArrayType]) -> Traced:
     """Stage `function` for arguments of this structure whose arrays have these types."""
-    results: list[tree.PyTreeDef] = []
+    results: list[tree.Structure] = []
 
     def flat(*tracers: Any) -> list[Any]:
         args, keywords = structure.unflatten(tracers)

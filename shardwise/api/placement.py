@@ -36,7 +36,7 @@ def make_mesh(axis_shapes: Sequence[int], axis_names: Sequence[str], *, devices:
 
 
 def device_put(x: Any, device: Any = None) -> Any:
-    """The arrays of a tree, moved to `device`: a Sharding, a device, or a tree prefix of these. None: only onto a device."""
+    """The arrays of a tree, moved to `device`: a Sharding, a device, a tree prefix of these, or None for any device."""
     leaves, structure = tree.flatten(x)
     given = _spread("device_put", device, x)
     return structure.unflatten([_put(leaf, _sharding(where)) for leaf, where in zip(leaves, given, strict=True)])
@@ -48,7 +48,9 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     out = []
     for leaf, where in zip(leaves, _spread("with_sharding_constraint", shardings, x), strict=True):
         if not isinstance(where, Sharding):
-            raise TypeError(f"with_sharding_constraint needs shardings, such as NamedSharding(mesh, spec), not {where!r}")
+            raise TypeError(
+                f"with_sharding_constraint needs shardings, such as NamedSharding(mesh, spec), not {where!r}"
+            )
         _check("with_sharding_constraint", leaf, where)
         out.append(constrain(as_operand(leaf), where))
     return structure.unflatten(out)

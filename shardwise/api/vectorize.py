@@ -57,7 +57,9 @@ def _in_dims(
     try:
         given = tree.broadcast_prefix(prefix, args, is_leaf=lambda x: x is None)
     except ValueError as error:
-        raise ValueError(f"vmap of {described(function)}: in_axes {in_axes} do not fit the arguments: {error}") from None
+        raise ValueError(
+            f"vmap of {described(function)}: in_axes {in_axes} do not fit the arguments: {error}"
+        ) from None
     given += [0] * len(tree.leaves(keywords))
     dims: list[int | None] = []
     for x, axis, name in zip(operands, given, names, strict=True):
@@ -77,17 +79,19 @@ def _size(function: Callable[..., Any], operands: list[Any], dims: list[int | No
     if len(set(sizes.values())) > 1:
         lines = "".join(f"\n  {name} has {size}" for name, size in sizes.items())
         raise ValueError(f"vmap of {described(function)}: the mapped axes must have one size:{lines}")
-    return next(iter(sizes.values()))
+    return int(next(iter(sizes.values())))
 
 
 def _out_dims(
-    function: Callable[..., Any], out_axes: Any, structure: tree.PyTreeDef, outputs: list[Any], dims: list[int | None]
+    function: Callable[..., Any], out_axes: Any, structure: tree.Structure, outputs: list[Any], dims: list[int | None]
 ) -> list[int | None]:
     results = structure.unflatten(list(range(len(outputs))))
     try:
         given = tree.broadcast_prefix(out_axes, results, is_leaf=lambda x: x is None)
     except ValueError as error:
-        raise ValueError(f"vmap of {described(function)}: out_axes {out_axes} do not fit the results: {error}") from None
+        raise ValueError(
+            f"vmap of {described(function)}: out_axes {out_axes} do not fit the results: {error}"
+        ) from None
     wanted: list[int | None] = []
     for number, (x, dim, axis) in enumerate(zip(outputs, dims, given, strict=True)):
         rank = x.type.ndim + (dim is None)

@@ -51,7 +51,10 @@ def partitioned(
     local = partition(sharded, plan)
     module = lower(local)
     if config.dump_to:
-        _dump({"1-program": format_program(simple), "2-local": format_program(local.program), "3-hlo": module.text}, program.name)
+        _dump(
+            {"1-program": format_program(simple), "2-local": format_program(local.program), "3-hlo": module.text},
+            program.name,
+        )
     return Partitioned(sharded, plan, local, module)
 
 

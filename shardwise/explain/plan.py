@@ -83,7 +83,7 @@ class Explanation:
 
 
 def explain(function: Callable[..., Any]) -> Callable[..., Explanation]:
-    """`explain(f)(*args)` plans `f` (jitted or not) for these arguments, prints the plan and returns it. Nothing runs."""
+    """`explain(f)(*args)` plans `f` (jitted or not) for these arguments, prints the plan, returns it, runs nothing."""
     jitted = function if isinstance(function, Jitted) else jit(function)
 
     def call(*args: Any, **keywords: Any) -> Explanation:

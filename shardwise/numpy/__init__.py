@@ -1,11 +1,28 @@
 """numpy's functions on arrays that may lie on many devices. Semantics follow JAX's: promotion, weak types, 32 bits."""
 
-from numpy import bool_, complex64, complex128, dtype, float16, float32, float64, inf, int8, int16, int32, int64, nan, pi
-from numpy import uint8, uint16, uint32, uint64
 from ml_dtypes import bfloat16
+from numpy import (
+    bool_,
+    complex64,
+    complex128,
+    dtype,
+    float16,
+    float32,
+    float64,
+    inf,
+    int8,
+    int16,
+    int32,
+    int64,
+    nan,
+    pi,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
 
-from shardwise.compiler.ops.methods import divide, exp, matmul, maximum, multiply, negative, subtract, where
-from shardwise.compiler.ops.methods import add, dot
+from shardwise.compiler.ops.methods import add, divide, dot, exp, matmul, maximum, multiply, negative, subtract, where
 from shardwise.numpy.creation import arange, array, asarray, eye, full, full_like, ones, ones_like, zeros, zeros_like
 from shardwise.numpy.functions import (
     broadcast_to,

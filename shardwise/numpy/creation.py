@@ -33,7 +33,6 @@ def array(object: Any, dtype: Any = None) -> Any:
     return as_operand(np.asarray(host, canonical_dtype(dtype))) if host.ndim else full((), host[()], dtype)
 
 
-
 def asarray(a: Any, dtype: Any = None) -> Any:
     """`a` as an array."""
     return array(a, dtype)

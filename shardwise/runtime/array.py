@@ -146,8 +146,6 @@ class Array(ArrayMethods):
     def __format__(self, spec: str) -> str:
         return format(self.numpy()[()] if not self.type.ndim else self.numpy(), spec)
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         if not (self.is_fully_addressable or self.is_fully_replicated):
             return f"Array({self.type}, {self.sharding}, parts on other processes)"
@@ -177,5 +175,3 @@ def place(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding, comm
                 piece = np.pad(piece, padding)
             pieces.append(piece)
     return Array(put(pieces, sharding.devices, sharding.local_devices), signature(type, sharding, committed))
-
-

@@ -65,7 +65,7 @@ def process_index() -> int:
 
 
 def process_count() -> int:
-    return max(device.process_index for device in devices()) + 1
+    return int(max(device.process_index for device in devices())) + 1
 
 
 def default_backend() -> str:

@@ -18,7 +18,12 @@ class Executable:
     __slots__ = ("_launch", "_out_signatures", "loaded", "out_shardings")
 
     def __init__(
-        self, module: StableHlo, local: LocalProgram, devices: Sequence[Any], out_shardings: Sequence[Sharding], committed: bool
+        self,
+        module: StableHlo,
+        local: LocalProgram,
+        devices: Sequence[Any],
+        out_shardings: Sequence[Sharding],
+        committed: bool,
     ):
         self.loaded = compile_text(client.get(), module.text, devices)
         handlers = [
@@ -34,4 +39,3 @@ class Executable:
 
     def __call__(self, buffers: list[Any]) -> list[Array]:
         return list(map(Array, self._launch(buffers), self._out_signatures))
-

@@ -9,7 +9,7 @@ programs inside ops that hold one.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -33,6 +33,7 @@ class Executor(Protocol):
     """Runs ops on concrete arrays."""
 
     def run(self, op: "Op", args: Sequence[Any]) -> tuple[Any, ...]: ...
+    def call(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> Any: ...
     def place(self, value: Any) -> Any: ...
 
 
@@ -92,6 +93,6 @@ def bind(op: "Op", args: Sequence[Any]) -> tuple[Any, ...]:
         if frame.absorbs or any(frame.owns(arg) for arg in args):
             return frame.bind(op, args)
     for arg in args:
-        if (frame := getattr(arg, "frame", None)) is not None:
-            raise UnexpectedTracerError(frame.leak(arg))
+        if (closed := getattr(arg, "frame", None)) is not None:
+            raise UnexpectedTracerError(closed.leak(arg))
     return installed.executor.run(op, args)

@@ -128,7 +128,9 @@ class Op:
 
     def missing(self, rule: str) -> MissingRuleError:
         where = type(self)
-        return MissingRuleError(f"op {self.name!r} has no rule {rule!r}: write {where.__qualname__}.{rule} in {where.__module__}")
+        return MissingRuleError(
+            f"op {self.name!r} has no rule {rule!r}: write {where.__qualname__}.{rule} in {where.__module__}"
+        )
 
 
 @lru_cache(maxsize=65536)

@@ -1,7 +1,7 @@
 """Program: a function as straight-line equations over typed values. What every stage before lowering works on.
 
-    program ::= inputs equation* outputs          every value is defined once, before its uses
-    equation ::= outputs = op inputs              with the user's source line
+program ::= inputs equation* outputs          every value is defined once, before its uses
+equation ::= outputs = op inputs              with the user's source line
 """
 
 from collections.abc import Iterable, Sequence

@@ -36,7 +36,7 @@ class Builder:
         self._indices: dict[tuple[str, ...], HloValue] = {}
 
     def at(self, source: Source, kind: str) -> None:
-        """What follows comes from this line. A profile row shows the last part of the name: it ends with the op's kind."""
+        """What follows comes from this line. A profile shows the last part of the name: it ends with the op's kind."""
         if source.file:
             name, file = _escaped(f"{source}/{kind}"), _escaped(source.file)
             self.location = f' loc("{name}"("{file}":{source.line}:0))'
@@ -100,7 +100,9 @@ class Builder:
                 digit = self.op("stablehlo.divide", (self._indices[()], self.constant(stride, scalar)), scalar)
                 digit = self.op("stablehlo.remainder", (digit, size), scalar)
                 if position is not None:
-                    digit = self.op("stablehlo.add", (self.op("stablehlo.multiply", (position, size), scalar), digit), scalar)
+                    digit = self.op(
+                        "stablehlo.add", (self.op("stablehlo.multiply", (position, size), scalar), digit), scalar
+                    )
                 position = digit
             assert position is not None
             self._indices[axes] = position

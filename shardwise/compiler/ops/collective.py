@@ -1,4 +1,4 @@
-"""Ops in which a device sees others, or asks where it is. They live in local programs, where a value is one device's piece.
+"""Ops in which a device sees others, or asks where it is. They live in local programs, over one device's pieces.
 
 An axis tuple names the devices that take part: those that differ only along these axes, first axis major. `exchange`
 is the meaning of such an op: pieces of all devices (in mesh order) in, pieces of all devices out.
@@ -28,9 +28,7 @@ class Collective(Op):
         raise self.missing("wire")
 
 
-def _each_group(
-    mesh: AbstractMesh, axes: tuple[str, ...], pieces: Sequence[NumpyArray], join: Any
-) -> list[NumpyArray]:
+def _each_group(mesh: AbstractMesh, axes: tuple[str, ...], pieces: Sequence[NumpyArray], join: Any) -> list[NumpyArray]:
     """Apply `join(pieces of a group) -> piece of each member` to every group of devices along `axes`."""
     out: list[Any] = [None] * mesh.size
     for group in mesh.groups(axes):

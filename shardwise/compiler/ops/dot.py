@@ -115,7 +115,9 @@ class Dot(Op):
     def lower(self, hlo: Hlo, x: Any, y: Any) -> Any:
         names = zip(("contracting", "batching"), (self.contract, self.batch), strict=True)
         lists = [
-            f"{side}_{what}_dimensions = {list(pair[i])}" for what, pair in names for i, side in enumerate(("lhs", "rhs"))
+            f"{side}_{what}_dimensions = {list(pair[i])}"
+            for what, pair in names
+            for i, side in enumerate(("lhs", "rhs"))
         ]
         numbers = ", ".join(sorted(lists, key=lambda text: ("batching" not in text, text)))
         return hlo.op(
@@ -127,8 +129,7 @@ class Dot(Op):
 
     def reference(self, x: NumpyArray, y: NumpyArray) -> NumpyArray:
         rule = self.factors(ArrayType(x.shape, x.dtype), ArrayType(y.shape, y.dtype))
-        flat = [[f for (f,) in dims] for dims in (*rule.operands, *rule.results)]
         narrow = is_float(x.dtype) and x.dtype.itemsize < np.dtype(np.float32).itemsize
-        wide = (a.astype(np.float32) if narrow else a for a in (x, y))
-        left, right = wide
-        return np.asarray(np.einsum(left, flat[0], right, flat[1], flat[2])).astype(x.dtype)
+        left, right = (a.astype(np.float32) if narrow else a for a in (x, y))
+        letters = ["".join(chr(ord("a") + f) for (f,) in dims) for dims in (*rule.operands, *rule.results)]
+        return np.asarray(np.einsum(f"{letters[0]},{letters[1]}->{letters[2]}", left, right)).astype(x.dtype)

@@ -26,7 +26,9 @@ class Elementwise(Op):
         shapes = {type.shape for type in types}
         dtypes = {type.dtype for type in types}
         if len(shapes) != 1 or len(dtypes) != 1:
-            raise TypeError(f"{self.name}: operands must have one shape and one dtype, not {', '.join(map(str, types))}")
+            raise TypeError(
+                f"{self.name}: operands must have one shape and one dtype, not {', '.join(map(str, types))}"
+            )
         return ArrayType(types[0].shape, types[0].dtype, all(type.weak for type in types))
 
     def factors(self, *types: ArrayType) -> FactorRule:

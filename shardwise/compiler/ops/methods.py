@@ -72,7 +72,7 @@ def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     if len(set(shapes)) == 1:
         return shapes[0]
     ndim = max(map(len, shapes))
-    out = []
+    out: list[int] = []
     for sizes in zip(*((1,) * (ndim - len(shape)) + shape for shape in shapes), strict=True):
         wide = {size for size in sizes if size != 1}
         if len(wide) > 1:
@@ -220,10 +220,12 @@ def broadcast_to(x: Any, *, shape: Sequence[int]) -> Any:
 
 
 @composed
-def sum(x: Any, *, axis: int | Sequence[int] | None = None, dtype: Any = None, keepdims: bool = False) -> Any:  # noqa: A001
+def sum(x: Any, *, axis: int | Sequence[int] | None = None, dtype: Any = None, keepdims: bool = False) -> Any:
     """The sum along `axis` (all dims where none is given)."""
     x = as_operand(x, "sum")
-    dims = tuple(range(x.type.ndim)) if axis is None else _dims("sum", (axis,) if isinstance(axis, int) else axis, x.type)
+    dims = (
+        tuple(range(x.type.ndim)) if axis is None else _dims("sum", (axis,) if isinstance(axis, int) else axis, x.type)
+    )
     wanted = canonical_dtype(dtype) if dtype is not None else _sum_dtype(x.type)
     narrow = is_float(wanted) and wanted.itemsize < np.dtype(np.float32).itemsize
     x = astype_weak(x, np.float32 if narrow else wanted, x.type.weak and dtype is None)
@@ -326,6 +328,7 @@ class ArrayMethods:
     """Operators and methods of arrays; a subclass has `type`."""
 
     __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
     __array_priority__ = 100  # numpy leaves mixed operators to us
     type: ArrayType
 
@@ -377,8 +380,8 @@ class ArrayMethods:
     __le__ = _comparison("LE")
     __gt__ = _comparison("GT")
     __ge__ = _comparison("GE")
-    __eq__ = _comparison("EQ")  # type: ignore[assignment]
-    __ne__ = _comparison("NE")  # type: ignore[assignment]
+    __eq__ = _comparison("EQ")
+    __ne__ = _comparison("NE")
 
     def __neg__(self) -> Any:
         return negative(self)

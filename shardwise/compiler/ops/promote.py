@@ -39,8 +39,12 @@ _ABOVE = {
     "c64": ["c128"],
     "c128": [],
 }
-_WEAK_DEFAULT = {"int*": np.int32, "float*": np.float32, "complex*": np.complex64}
-_WIDE = {np.dtype(np.int32): np.int64, np.dtype(np.float32): np.float64, np.dtype(np.complex64): np.complex128}
+_WEAK_DEFAULT: dict[str, Any] = {"int*": np.int32, "float*": np.float32, "complex*": np.complex64}
+_WIDE: dict[DType, Any] = {
+    np.dtype(np.int32): np.int64,
+    np.dtype(np.float32): np.float64,
+    np.dtype(np.complex64): np.complex128,
+}
 _NARROW = {
     np.dtype(np.int64): np.dtype(np.int32),
     np.dtype(np.uint64): np.dtype(np.uint32),
@@ -64,7 +68,7 @@ def canonical_dtype(dtype: Any) -> DType:
 
 def default_dtype(weak: str) -> DType:
     """The dtype of a Python `int*`, `float*` or `complex*` that meets no array."""
-    dtype = np.dtype(_WEAK_DEFAULT[weak])
+    dtype: DType = np.dtype(_WEAK_DEFAULT[weak])
     return np.dtype(_WIDE[dtype]) if config.enable_x64 else dtype
 
 

@@ -40,9 +40,7 @@ def piece_index(placement: Placement, mesh: AbstractMesh) -> list[tuple[slice, .
     """For each device, the part of the whole array that its piece holds, without padding."""
     shape = placement.type.shape
     block = placement.piece_shape(mesh)
-    starts = [
-        mesh.coordinates(axes) * size for axes, size in zip(placement.layout.dims, block, strict=True)
-    ]
+    starts = [mesh.coordinates(axes) * size for axes, size in zip(placement.layout.dims, block, strict=True)]
     return [
         tuple(
             slice(min(int(start[device]), whole), min(int(start[device]) + size, whole))

@@ -70,7 +70,7 @@ class _Shard:
 
     def __init__(self, layout: Layout, padded: tuple[int, ...], mesh: AbstractMesh):
         self.layout = layout
-        self.out_shapes = (layout.cut(padded, mesh),)
+        self.out_shapes: tuple[tuple[int, ...], ...] = (layout.cut(padded, mesh),)
 
     def offset(self, dim: int, dtype: Any) -> Any:
         axes = self.layout.dims[dim]
@@ -111,8 +111,8 @@ class _Partitioner:
         for number, (value, layout) in enumerate(zip(self.program.outputs, self.plan.outputs, strict=True)):
             made = self.producer.get(value)
             working.source = made.source if made else None
-            pin = self.sharded.out_pins[number]
-            user = (pin.reason if pin else "") or f"output {number}"
+            asked = self.sharded.out_pins[number]
+            user = (asked.reason if asked else "") or f"output {number}"
             piece = self._copy(value, layout, layout.even(value.type.shape, self.mesh), user)
             outputs.append(piece.tracer)
         working.reason = ""
@@ -195,7 +195,7 @@ class _Partitioner:
     def _route(
         self, whole: ArrayType, piece: _Piece, layout: Layout, padded: tuple[int, ...]
     ) -> tuple[list[Any], float]:
-        """Steps from a copy to a layout and padding. Where a dim changes its padded size it is made whole on the way."""
+        """Steps from a copy to a layout and padding. A dim that changes its padded size is made whole on the way."""
         if piece.padded == padded:
             steps, cost = reshard_steps(whole.with_shape(padded), self.mesh, piece.layout, layout)
             return list(steps), cost

@@ -102,7 +102,10 @@ class _Axis:
                 self._table(source, (), [[self._leave(state, pin, whole_bytes)] for state in made])
             for equation, place in uses[value]:
                 costs = [
-                    [min(self._reshard(s, c.operands[place], whole_bytes, c.adopts) for s in _copies(state)) for c in self.options[equation]]
+                    [
+                        min(self._reshard(s, c.operands[place], whole_bytes, c.adopts) for s in _copies(state))
+                        for c in self.options[equation]
+                    ]
                     for state in made
                 ]
                 self._table(source, (self.number[equation],), costs)
@@ -177,7 +180,7 @@ class _Axis:
         return value.type.nbytes / split
 
     def _greedy(self) -> list[int]:
-        """Each equation in turn at its cheapest label, given those before: where elimination must hold, it holds these."""
+        """Each equation in turn at its cheapest label, given those before: what elimination holds where it must."""
         chosen: list[int] = []
         mine: dict[int, list[Table]] = defaultdict(list)
         for scope, costs in self.tables:
@@ -240,7 +243,11 @@ def _order(
 
 def _layout(value: Value, states: dict[str, State], order: list[str]) -> Layout:
     dims = tuple(tuple(axis for axis in order if states[axis] == dim) for dim in range(value.type.ndim))
-    partial = tuple((axis, str(states[axis])) for axis in sorted(states) if states[axis] not in (REPLICATED, *range(value.type.ndim)))
+    partial = tuple(
+        (axis, str(states[axis]))
+        for axis in sorted(states)
+        if states[axis] not in (REPLICATED, *range(value.type.ndim))
+    )
     return Layout(dims, partial)
 
 

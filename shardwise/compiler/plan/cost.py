@@ -32,7 +32,9 @@ class Hardware:
 CPU = Hardware(flop=1e-3, memory_byte=0.03, collective=20_000)
 
 
-def reshard_cost(before: State, after: State, whole_bytes: float, count: int, adopts: bool, hardware: Hardware) -> float:
+def reshard_cost(
+    before: State, after: State, whole_bytes: float, count: int, adopts: bool, hardware: Hardware
+) -> float:
     """From one state to another along one axis of `count` devices, of a value of `whole_bytes` along it."""
     if before == after:
         return 0.0

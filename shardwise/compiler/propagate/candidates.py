@@ -52,7 +52,7 @@ def by_factor(rule: FactorRule, factor: int) -> Candidate:
 
 
 def candidates(equation: Equation, axis: str, factors: set[int], partial_reaches: bool) -> tuple[Candidate, ...]:
-    """The candidates of an equation on an axis, lowest first; `factors` are those whose colour is pinned to the axis."""
+    """The candidates of an equation on an axis, lowest first; `factors` are those whose colour has the axis."""
     op = equation.op
     types = tuple(value.type for value in equation.inputs)
     rule = factor_rule(op, types)

@@ -88,7 +88,10 @@ class FactorRule:
         if 0 in before:  # nothing to cut: every dim stays whole
             left, right = [[factor(size)] for size in before], [[factor(size)] for size in after]
             return FactorRule(
-                (tuple(map(tuple, left)),), (tuple(map(tuple, right)),), tuple(sizes), whole=frozenset(range(len(sizes)))
+                (tuple(map(tuple, left)),),
+                (tuple(map(tuple, right)),),
+                tuple(sizes),
+                whole=frozenset(range(len(sizes))),
             )
         while a < len(before) and b < len(after):
             common = math.gcd(rest_a, rest_b)
@@ -119,9 +122,7 @@ class FactorRule:
             if rest_b == 1:
                 b += 1
                 rest_b = after[b] if b < len(after) else 1
-        return FactorRule(
-            (tuple(map(tuple, left)),), (tuple(map(tuple, right)),), tuple(sizes), whole=frozenset(whole)
-        )
+        return FactorRule((tuple(map(tuple, left)),), (tuple(map(tuple, right)),), tuple(sizes), whole=frozenset(whole))
 
     @cached_property
     def compound(self) -> frozenset[int]:
@@ -134,4 +135,3 @@ class FactorRule:
         """Factors that are major in every dim that has them: only these can be cut along."""
         minor = {f for dims in (*self.operands, *self.results) for dim in dims for f in dim[1:]}
         return frozenset(range(len(self.sizes))) - minor - self.whole
-

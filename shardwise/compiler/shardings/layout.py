@@ -48,7 +48,7 @@ class Layout:
         return tuple(size // mesh.extent(axes) for size, axes in zip(shape, self.dims, strict=True))
 
     def even(self, shape: Sequence[int], mesh: AbstractMesh) -> tuple[int, ...]:
-        """`shape` padded up so that every dim divides: the physical shape of an array that lies alone in this layout."""
+        """`shape` padded up so that every dim divides: the physical shape of an array in this layout."""
         extents = [mesh.extent(axes) for axes in self.dims]
         return tuple(-(-size // extent) * extent for size, extent in zip(shape, extents, strict=True))
 

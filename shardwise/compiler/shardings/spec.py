@@ -32,7 +32,8 @@ class PartitionSpec(tuple[Any, ...]):
             names = entry if isinstance(entry, tuple) else (entry,)
             if entry is not None and entry is not UNCONSTRAINED and not all(isinstance(name, str) for name in names):
                 raise TypeError(
-                    f"PartitionSpec takes None, an axis name, a tuple of names or UNCONSTRAINED for each dim, not {entry!r}"
+                    "PartitionSpec takes None, an axis name, a tuple of names or UNCONSTRAINED for each dim, "
+                    f"not {entry!r}"
                 )
         return super().__new__(cls, entries)
 

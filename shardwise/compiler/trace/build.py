@@ -9,9 +9,7 @@ from shardwise.compiler.ops.methods import as_operand
 from shardwise.compiler.trace.tracer import Frame
 
 
-def build(
-    function: Callable[..., Sequence[Any]], types: Sequence[ArrayType], name: str
-) -> tuple[Program, list[Any]]:
+def build(function: Callable[..., Sequence[Any]], types: Sequence[ArrayType], name: str) -> tuple[Program, list[Any]]:
     """`function` over arguments of these types, as a Program, and the outer values that are its further inputs."""
     frame = Frame(name, absorbs=True)
     with frame.open():

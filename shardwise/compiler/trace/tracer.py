@@ -6,7 +6,7 @@ its frame has closed, it is a leak, and the error says where it was made.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn, final
+from typing import Any, final
 
 import numpy as np
 
@@ -143,9 +143,6 @@ class Tracer(ArrayMethods):
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
         use = "numpy needs the elements of an array"
         return np.asarray(self.frame.concrete(self, TracerArrayConversionError, use), dtype=dtype, copy=copy)
-
-    def __hash__(self) -> NoReturn:
-        raise TypeError(f"a traced {self.type} cannot be hashed: it has no value yet")
 
     def __repr__(self) -> str:
         return f"Traced<{self.type} in {self.frame.name}>"

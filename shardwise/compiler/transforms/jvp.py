@@ -38,9 +38,7 @@ class Pairs:
         if op.single:
             self.set(equation.outputs[0], results, moved)
         else:
-            for value, result, tangent in zip(
-                equation.outputs, results, moved or [None] * len(results), strict=True
-            ):
+            for value, result, tangent in zip(equation.outputs, results, moved or [None] * len(results), strict=True):
                 self.set(value, result, tangent)
 
 

@@ -44,12 +44,12 @@ class _Tangents:
         staged = self.frame.program([self.frame.lift(tangent) for tangent in tangents if tangent is not None])
         count = len(self.frame.inputs)
         # The captured residuals come first, and those that only dead equations used are dropped.
-        staged = dce(Program((*staged.inputs[count:], *staged.inputs[:count]), staged.equations, staged.outputs, staged.name))
+        staged = dce(
+            Program((*staged.inputs[count:], *staged.inputs[:count]), staged.equations, staged.outputs, staged.name)
+        )
         used = {value for equation in staged.equations for value in equation.inputs} | set(staged.outputs)
         residuals = [
-            (value, outer)
-            for value, outer in zip(staged.inputs, self.frame.captured, strict=False)
-            if value in used
+            (value, outer) for value, outer in zip(staged.inputs, self.frame.captured, strict=False) if value in used
         ]
         inputs = (*(value for value, _ in residuals), *staged.inputs[len(self.frame.captured) :])
         program = Program(inputs, staged.equations, staged.outputs, staged.name)
@@ -107,7 +107,7 @@ def linearize(function: Callable[..., Sequence[Any]], primals: Sequence[Any], na
 
 @lru_cache(maxsize=4096)
 def linearize_program(program: Program, active: tuple[bool, ...]) -> tuple[Program, Program, tuple[bool, ...]]:
-    """A forward Program (inputs → outputs, residuals), a linear one (residuals, tangents → tangents), and which move."""
+    """Forward (inputs → outputs, residuals) and linear (residuals, tangents → tangents) Programs, and which move."""
     linear: Linearized | None = None
 
     def body(*args: Any) -> list[Any]:

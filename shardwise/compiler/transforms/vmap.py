@@ -13,9 +13,7 @@ def vmap(
     program: Program, size: int, args: Sequence[Any], dims: Sequence[int | None]
 ) -> tuple[list[Any], list[int | None]]:
     """The program's outputs and their batch dims, played into the open frame."""
-    env: dict[Value, tuple[Any, int | None]] = dict(
-        zip(program.inputs, zip(args, dims, strict=True), strict=True)
-    )
+    env: dict[Value, tuple[Any, int | None]] = dict(zip(program.inputs, zip(args, dims, strict=True), strict=True))
 
     def emit(equation: Equation) -> None:
         operands = [env[value][0] for value in equation.inputs]
@@ -38,9 +36,7 @@ def vmap(
 
 
 @lru_cache(maxsize=4096)
-def vmap_program(
-    program: Program, size: int, dims: tuple[int | None, ...]
-) -> tuple[Program, tuple[int | None, ...]]:
+def vmap_program(program: Program, size: int, dims: tuple[int | None, ...]) -> tuple[Program, tuple[int | None, ...]]:
     """The batched Program, and the batch dims of its outputs."""
     out_dims: tuple[int | None, ...] = ()
 
