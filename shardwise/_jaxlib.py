@@ -25,18 +25,22 @@ _HANDLER_KEYWORDS = {"_skip_checks": True} if "_skip_checks" in (_jax.array_resu
 
 
 @final
-class _PieceType:
-    """What jaxlib asks of an array's type."""
+class _WholeType:
+    """What jaxlib asks of an array's type. It sees the pieces of all devices as one array, joined along dim 0."""
 
     __slots__ = ("dtype", "ndim", "shape", "weak_type")
 
-    def __init__(self, shape: tuple[int, ...], dtype: Any):
-        self.shape, self.dtype, self.weak_type, self.ndim = shape, np.dtype(dtype), False, len(shape)
+    def __init__(self, piece: tuple[int, ...], dtype: Any, devices: int):
+        self.shape = (piece[0] * devices, *piece[1:]) if piece else ()
+        self.dtype, self.weak_type, self.ndim = np.dtype(dtype), False, len(piece)
 
 
 @final
 class _OnDevices(_jax.Sharding):  # type: ignore[misc]
-    """What jaxlib asks of a sharding. It believes that every device has the whole: our layouts are our own affair."""
+    """What jaxlib asks of a sharding: dim 0 cut once for each device. Our layouts are our own affair.
+
+    A scalar has no dim to cut: jaxlib takes it as replicated, and at the boundary of a program ours always are.
+    """
 
     # Importing jax patches `_jax.Sharding` with read-only properties of these names: class attributes shadow them.
     _internal_device_list = None
@@ -47,12 +51,15 @@ class _OnDevices(_jax.Sharding):  # type: ignore[misc]
         super().__init__()
         self._internal_device_list = _jax.DeviceList(devices)
         self.device_set = set(devices)
+        self.count = len(devices)
 
     def _to_xla_hlo_sharding(self, ndim: int) -> Any:
-        return _hlo.HloSharding.replicate()
+        if ndim == 0 or self.count == 1:
+            return _hlo.HloSharding.replicate()
+        return _hlo.HloSharding.iota_tile((self.count,) + (1,) * (ndim - 1))
 
     def shard_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        return shape
+        return (shape[0] // self.count, *shape[1:]) if shape else ()
 
 
 def cpu_client(devices: int) -> Any:
@@ -104,21 +111,19 @@ def compile_text(client: Any, text: str, devices: Sequence[Any]) -> Any:
 
 
 def put(pieces: Sequence[Any], devices: Sequence[Any], local: Sequence[Any]) -> Any:
-    """Buffers over `devices`: one numpy piece for each device that is here (`local`), copied during the call."""
-    first = pieces[0]
-    return _jax.batched_device_put(
-        _PieceType(first.shape, first.dtype),
-        _OnDevices(tuple(devices)),
-        list(pieces),
-        list(local),
-        enable_x64=True,
-        host_buffer_semantics=_jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL,
-    )
+    """Buffers over `devices`: one numpy piece for each device that is here (`local`).
+
+    jaxlib may alias the numpy memory for as long as the buffers live, and its options against that do not hold for
+    several devices: so each piece is copied here, and nobody else has the copy.
+    """
+    own = [np.array(piece, order="C", copy=True) for piece in pieces]
+    kind = _WholeType(own[0].shape, own[0].dtype, len(devices))
+    return _jax.batched_device_put(kind, _OnDevices(tuple(devices)), own, list(local), enable_x64=True)
 
 
 def result_handler(shape: tuple[int, ...], dtype: Any, devices: Sequence[Any]) -> Any:
     """What turns one raw result into Buffers."""
-    kind = _PieceType(shape, dtype)
+    kind = _WholeType(shape, dtype, len(devices))
     return _jax.array_result_handler(kind, _OnDevices(tuple(devices)), committed=True, **_HANDLER_KEYWORDS)
 
 
