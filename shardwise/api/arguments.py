@@ -74,10 +74,10 @@ def spread_shardings(
 
     try:
         spread = tree.broadcast_prefix(shardings, arguments, is_leaf)
-    except ValueError as error:
+    except ValueError:
         raise ShardingError(
-            f"{what} of {described(function)} do not fit its {what.partition('_')[0]}puts: "
-            f"{tree.structure(shardings, is_leaf)} is no prefix of {tree.structure(arguments)} ({error})"
+            f"{what} of {described(function)} do not fit its {what.partition('_')[0]}puts: the tree of shardings\n"
+            f"  {tree.structure(shardings, is_leaf)} is no prefix of\n  {tree.structure(arguments)}"
         ) from None
     for sharding, type, name in zip(spread, types, names, strict=True):
         if sharding is None:

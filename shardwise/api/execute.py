@@ -22,7 +22,8 @@ from shardwise.compiler.shardings.mesh import Mesh
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import user_source
-from shardwise.errors import DeviceMismatchError
+from shardwise.compiler.trace.tracer import Tracer
+from shardwise.errors import DeviceMismatchError, UnexpectedTracerError
 from shardwise.runtime.array import Array, Signature, place
 from shardwise.runtime.client import local_devices
 from shardwise.runtime.executable import Executable
@@ -200,6 +201,8 @@ def as_array(x: Any, name: str = "array") -> Array:
     """`x` as an Array: numpy arrays and scalars are copied to the default device, uncommitted."""
     if isinstance(x, Array):
         return x
+    if isinstance(x, Tracer):
+        raise UnexpectedTracerError(x.frame.leak(x))
     if isinstance(x, PYTHON_SCALARS):
         # 0.0 and -0.0 are equal but not the same: the text tells them apart.
         return _scalar(type(x).__name__, x, str(x), default_device())

@@ -55,12 +55,12 @@ class Jitted:
             return self._staged(args, keywords)
         key = [structure]
         for number, leaf in enumerate(leaves):
-            if type(leaf) is not Array:
-                if not is_array_like(leaf) or isinstance(leaf, Tracer):
+            array = leaf
+            if type(array) is not Array:
+                if not is_array_like(array):
                     array_leaves(self.function, args, keywords)
-                    leaf = as_operand(leaf)  # noqa: PLW2901 - a leaked tracer: the error says where it was made
-                leaves[number] = leaf = as_array(leaf)  # noqa: PLW2901
-            key.append(leaf.signature)
+                leaves[number] = array = as_array(array)
+            key.append(array.signature)
         found = self._launches.get(tuple(key))
         if found is None:
             found = self._launches[tuple(key)] = self._compiled(args, keywords, leaves)

@@ -62,8 +62,10 @@ def _spread(name: str, given: Any, x: Any) -> list[Any]:
 
     try:
         return tree.broadcast_prefix(given, x, is_leaf)
-    except ValueError as error:
-        raise ShardingError(f"{name}: the tree of shardings is no prefix of the tree of arrays: {error}") from None
+    except ValueError:
+        raise ShardingError(
+            f"{name}: {tree.structure(given, is_leaf)} is no tree prefix of {tree.structure(x)}"
+        ) from None
 
 
 def _sharding(where: Any) -> Sharding | None:

@@ -56,9 +56,10 @@ def _in_dims(
     prefix = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     try:
         given = tree.broadcast_prefix(prefix, args, is_leaf=lambda x: x is None)
-    except ValueError as error:
+    except ValueError:
         raise ValueError(
-            f"vmap of {described(function)}: in_axes {in_axes} do not fit the arguments: {error}"
+            f"vmap of {described(function)}: in_axes {in_axes} are no tree prefix of the arguments "
+            f"{tree.structure(args)}"
         ) from None
     given += [0] * len(tree.leaves(keywords))
     dims: list[int | None] = []
@@ -88,9 +89,9 @@ def _out_dims(
     results = structure.unflatten(list(range(len(outputs))))
     try:
         given = tree.broadcast_prefix(out_axes, results, is_leaf=lambda x: x is None)
-    except ValueError as error:
+    except ValueError:
         raise ValueError(
-            f"vmap of {described(function)}: out_axes {out_axes} do not fit the results: {error}"
+            f"vmap of {described(function)}: out_axes {out_axes} are no tree prefix of the results {structure}"
         ) from None
     wanted: list[int | None] = []
     for number, (x, dim, axis) in enumerate(zip(outputs, dims, given, strict=True)):

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from shardwise.compiler.ops import methods
 
 
@@ -36,7 +38,9 @@ def greater_equal(x: Any, y: Any) -> Any:
 
 
 def square(x: Any) -> Any:
-    """`x * x`, element by element."""
+    """`x * x`, element by element; booleans count as integers."""
+    if methods.type_of(x, "square").dtype == np.bool_:
+        x = methods.astype(x, dtype=np.int32)
     return methods.multiply(x, x)
 
 

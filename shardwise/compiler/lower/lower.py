@@ -2,10 +2,11 @@
 
 import re
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from shardwise.compiler.ir.program import Value
 from shardwise.compiler.lower.hlo import Builder, HloValue, tensor
+from shardwise.compiler.ops.collective import Collective
 from shardwise.compiler.partition.local import LocalProgram
 
 
@@ -27,7 +28,11 @@ def lower(local: LocalProgram) -> StableHlo:
     }
     for equation in program.equations:
         builder.at(equation.source, equation.op.name)
-        results = equation.op.lower(builder, *[env[value] for value in equation.inputs])
+        results: Any
+        if isinstance(equation.op, Collective) and not equation.outputs[0].type.size:
+            results = builder.constant(0, equation.outputs[0].type)  # StableHLO refuses to move empty arrays
+        else:
+            results = equation.op.lower(builder, *[env[value] for value in equation.inputs])
         env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
     heads = ", ".join(f"{env[value].name}: {tensor(value.type)}" for value in program.inputs)
     types = ", ".join(tensor(value.type) for value in program.outputs)

@@ -100,7 +100,7 @@ class Frame:
         """The message for a tracer used after its frame has closed."""
         made = f" by {tracer.made_by.op.name}" if tracer.made_by is not None else ""
         return (
-            f"a {tracer.type} that was traced in `{self.name}` is used after `{self.name}` returned.\n"
+            f"a traced {tracer.type} of `{self.name}` is used after `{self.name}` returned.\n"
             f"  It was made at {tracer.source}{made} and stands for a value of that trace only.\n"
             "  Return it from the function instead of storing it in an outer variable."
         )

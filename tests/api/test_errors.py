@@ -1,0 +1,205 @@
+"""Every error says what, where, why, and the way out: these tests hold the texts."""
+
+import re
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise.errors import (
+    DeviceMismatchError,
+    ShardingError,
+    TracerArrayConversionError,
+    TracerBoolConversionError,
+    TracerIntegerConversionError,
+    UnexpectedTracerError,
+)
+from shardwise.sharding import NamedSharding
+from shardwise.sharding import PartitionSpec as P
+
+
+def train_step(params, batch):
+    return params["w"] + batch["tokens"].sum()
+
+
+def message_of(error_type, function, *args):
+    with pytest.raises(error_type) as caught:
+        function(*args)
+    assert type(caught.value) is error_type
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, sw.jit], ids=["eager", "jit"])
+def test_shapes_that_do_not_fit(wrap):
+    x, y = jnp.ones((4, 3)), jnp.ones((4, 5))
+    assert message_of(TypeError, wrap(lambda a, b: a + b), x, y) == (
+        "add: shapes (4, 3) and (4, 5) do not broadcast: sizes 3 and 5 meet at dim -1, and neither is 1"
+    )
+    assert message_of(TypeError, wrap(lambda a, b: a @ b), x, y) == (
+        "matmul: f32[4,3] @ f32[4,5]: the last dim of the left, 3, must equal the second last dim of the right, 4"
+    )
+    assert message_of(TypeError, wrap(lambda a: a.reshape(5, -1)), x) == (
+        "reshape: f32[4,3] has 12 elements, which shape (5, -1) cannot hold"
+    )
+    assert message_of(ValueError, wrap(lambda a: a.sum(axis=3)), x) == (
+        "sum: axis 3 does not exist in f32[4,3], which has rank 2"
+    )
+
+
+def test_unknown_axis_suggests_the_nearest(mesh):
+    assert message_of(ShardingError, NamedSharding, mesh, P("date", None)) == (
+        "P('date', None): the mesh data=4, model=2 has no axis 'date'. Did you mean 'data'?"
+    )
+    assert message_of(ShardingError, NamedSharding, mesh, P("q")) == (
+        "P('q'): the mesh data=4, model=2 has no axis 'q'. Its axes are 'data', 'model'."
+    )
+
+
+def test_axis_used_twice(mesh):
+    assert message_of(ShardingError, NamedSharding, mesh, P("data", "data")) == (
+        "P('data', 'data') uses axis 'data' for dim 0 and for dim 1: an axis can cut one dim only."
+    )
+
+
+def test_spec_longer_than_the_rank_names_the_argument(mesh):
+    where = NamedSharding(mesh, P("data", None, "model"))
+    too_long = (
+        "P('data', None, 'model') has 3 entries, but the array has rank 2 (shape (4, 5)). "
+        "Remove 1: a spec has at most one entry a dim."
+    )
+    y = jnp.ones((4, 5))
+    assert message_of(ShardingError, sw.device_put, y, where) == f"device_put: cannot lay out f32[4,5].\n  {too_long}"
+    step = sw.jit(train_step, in_shardings=(None, {"tokens": where}))
+    line = train_step.__code__.co_firstlineno
+    assert message_of(ShardingError, step, {"w": y}, {"tokens": y}) == (
+        f"cannot shard `batch['tokens']` of `train_step` (test_errors.py:{line}).\n  f32[4,5] with {too_long}"
+    )
+
+
+def test_trailing_nones_beyond_the_rank_are_ignored(mesh):
+    x = sw.device_put(np.arange(4.0), NamedSharding(mesh, P("data", None, None)))
+    assert x.addressable_shards[0].data.shape == (1,)
+
+
+def test_shardings_that_are_no_prefix_of_the_arguments(mesh):
+    step = sw.jit(train_step, in_shardings=(None,))
+    text = message_of(ShardingError, step, {"w": 1.0}, {"tokens": jnp.ones(2)})
+    assert text.startswith("in_shardings of `train_step` (test_errors.py:")
+    assert "PyTreeDef((*,)) is no prefix of\n  PyTreeDef(({'w': *}, {'tokens': *}))" in text
+
+
+def test_bare_spec_needs_a_mesh():
+    step = sw.jit(train_step, in_shardings=P("data"))
+    assert message_of(TypeError, step, {"w": 1.0}, {"tokens": jnp.ones(2)}) == (
+        "in_shardings: a bare P('data') needs a mesh: write NamedSharding(mesh, P('data'))"
+    )
+
+
+def test_python_if_on_a_traced_value():
+    def keep_positive(a):
+        total = a.sum()
+        return a if total > 0 else -a
+
+    line = keep_positive.__code__.co_firstlineno + 2
+    text = message_of(TracerBoolConversionError, sw.jit(keep_positive), jnp.ones(3))
+    assert text == (
+        "Python needs True or False here (`if`, `while`, `and`, `or`, `not`), but this bool[] is not known while "
+        f"`keep_positive` is traced.\n  It was made at test_errors.py:{line} by compare.\n"
+        "  A compiled function runs for values that come later: choose between arrays with `numpy.where`,\n"
+        "  or move the decision out of the function, or make the argument static."
+    )
+
+
+def test_python_integer_and_numpy_on_a_traced_value():
+    text = message_of(TracerIntegerConversionError, sw.jit(lambda n: sum(range(n))), 3)
+    assert text.startswith("Python needs an integer here, but this i32[]~ is not known while `<lambda>` is traced.")
+    assert "as an argument of `<lambda>`" in text
+    text = message_of(TracerArrayConversionError, sw.jit(np.sin), jnp.ones(3))
+    assert text.startswith("numpy needs the elements of an array, but this f32[3] is not known")
+
+
+@pytest.mark.parametrize("transform", [sw.jit, sw.grad, sw.vmap], ids=["jit", "grad", "vmap"])
+@pytest.mark.parametrize("use", [lambda x: x + 1, sw.jit(lambda x: x + 1), lambda x: sw.jit(lambda y: x * y)(2.0)])
+def test_leaked_tracer_says_where_it_was_made(transform, use):
+    kept = []
+
+    def leaky(a):
+        kept.append(a * 2)
+        return a.sum()
+
+    transform(leaky)(jnp.ones(3) if transform is not sw.grad else 1.0)
+    line = leaky.__code__.co_firstlineno + 1
+    text = message_of(UnexpectedTracerError, use, kept[0])
+    assert re.fullmatch(
+        rf"a traced f32\[3?\]~? of `leaky` is used after `leaky` returned\.\n"
+        rf"  It was made at test_errors\.py:{line} by mul and stands for a value of that trace only\.\n"
+        r"  Return it from the function instead of storing it in an outer variable\.",
+        text,
+    )
+
+
+def test_arrays_on_different_devices_are_listed(mesh):
+    a, b = (sw.device_put(np.ones((4, 3), np.float32), device) for device in sw.devices()[1:3])
+    assert "operand 0: f32[4,3]: SingleDeviceSharding(cpu:1)\n  operand 1: f32[4,3]: SingleDeviceSharding(cpu:2)" in (
+        message_of(DeviceMismatchError, lambda: a + b)
+    )
+    m = sw.device_put(np.ones((8, 4), np.float32), NamedSharding(mesh, P("data")))
+    text = message_of(DeviceMismatchError, sw.jit(train_step), {"w": a}, {"tokens": m})
+    assert re.fullmatch(
+        r"`train_step`, called at test_errors\.py:\d+, cannot run on different devices at once\.\n"
+        r"  `params\['w'\]`: f32\[4,3\]: SingleDeviceSharding\(cpu:1\)\n"
+        r"  `batch\['tokens'\]`: f32\[8,4\]: NamedSharding\(mesh\(data=4, model=2\), P\('data'\)\)\n"
+        r"  Move arrays to one mesh or one device with `device_put` first\.",
+        text,
+    )
+
+
+def test_wrong_arguments_and_results_are_named():
+    assert message_of(TypeError, sw.jit(train_step), {"w": "abc"}, {"tokens": 1.0}).startswith(
+        "argument `params['w']` of `train_step` (test_errors.py:"
+    )
+    assert "returned 'text' of type str as result 0" in message_of(TypeError, sw.jit(lambda: "text"))
+    assert message_of(TypeError, sw.jit, 3) == "jit needs a function, not 3"
+    assert message_of(TypeError, jnp.exp, "a") == "exp: needs an array or a number, not 'a' of type str"
+
+
+def test_grad_needs_a_real_scalar_and_float_inputs():
+    assert "returned f32[3]. Reduce it, for example with `.sum()` or `.mean()`." in (
+        message_of(TypeError, sw.grad(lambda v: v * 2), jnp.ones(3))
+    )
+    assert message_of(TypeError, sw.grad(train_step), {"w": 3}, {"tokens": jnp.ones(2)}).endswith(
+        "with respect to `params['w']`: it is i32[]~, and derivatives need floats. "
+        "Convert it with `.astype`, or leave it out of argnums."
+    )
+    assert "with respect to argument 2, but it was called with 1 positional arguments" in (
+        message_of(ValueError, sw.grad(lambda v: v, argnums=2), 1.0)
+    )
+
+
+def test_vmap_axes_that_do_not_fit():
+    text = message_of(ValueError, sw.vmap(lambda a, b: a + b), jnp.ones((4, 3)), jnp.ones((3, 3)))
+    assert text.endswith("the mapped axes must have one size:\n  `a` has 4\n  `b` has 3")
+    text = message_of(ValueError, sw.vmap(lambda a, b: a + b, in_axes=(0, 3)), jnp.ones((4, 3)), jnp.ones((4, 5)))
+    assert text.endswith("in_axes gives axis 3 for `b`, which is f32[4,5] and has rank 2")
+    assert "in_axes maps no argument" in message_of(ValueError, sw.vmap(lambda a: a, in_axes=None), jnp.ones(3))
+    assert "out_axes is None for result 0" in message_of(
+        ValueError, sw.vmap(lambda a: a, out_axes=None), jnp.ones((2, 3))
+    )
+
+
+def test_mesh_larger_than_the_devices():
+    text = message_of(ShardingError, lambda: sw.make_mesh((4, 4), ("a", "b")))
+    assert text.startswith("make_mesh((4, 4), ('a', 'b')) needs 16 devices, and there are 8.")
+    assert "config.update('num_cpu_devices'" in text
+
+
+def test_config_errors():
+    assert message_of(AttributeError, sw.config.update, "jax_enable_x46", True) == (
+        "config has no setting 'jax_enable_x46'. Did you mean 'enable_x64'?"
+    )
+    assert "it takes a int, not '4'" in message_of(TypeError, sw.config.update, "num_cpu_devices", "4")
+    sw.devices()
+    assert "cannot change from 8 to 4 after the first use of a device" in (
+        message_of(RuntimeError, sw.config.update, "num_cpu_devices", 4)
+    )

@@ -1,0 +1,156 @@
+"""jit: results, caching, closures, shardings in and out."""
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise.sharding import NamedSharding
+from shardwise.sharding import PartitionSpec as P
+
+
+def counting(function):
+    """`function`, and the list of its calls: how often it was traced."""
+    calls = []
+
+    def counted(*args, **keywords):
+        calls.append(args)
+        return function(*args, **keywords)
+
+    return counted, calls
+
+
+def test_trees_in_and_out():
+    f = sw.jit(lambda t, *, scale: {"sum": t["a"] + t["b"][0], "none": None, "scaled": (t["b"][0] * scale,)})
+    out = f({"a": np.arange(3.0), "b": [np.ones(3)]}, scale=2.0)
+    assert out["none"] is None
+    np.testing.assert_array_equal(out["sum"], [1, 2, 3])
+    np.testing.assert_array_equal(out["scaled"][0], [2, 2, 2])
+
+
+def test_traced_once_for_each_type_and_structure(mesh):
+    counted, calls = counting(lambda x: x * 2)
+    f = sw.jit(counted)
+    for _ in range(3):
+        f(jnp.ones(3))
+    assert len(calls) == 1
+    f(sw.device_put(np.ones(3, np.float32), NamedSharding(mesh, P("data"))))
+    assert len(calls) == 1  # another layout: compiled again, traced once
+    f(jnp.ones(4))
+    f(jnp.ones(3, jnp.int32))
+    f(2.0)
+    assert len(calls) == 4
+
+
+def test_closures_over_arrays_and_tracers():
+    bias = jnp.arange(3.0)
+
+    @sw.jit
+    def outer(x):
+        doubled = x * 2
+
+        @sw.jit
+        def inner(y):
+            return y + doubled + bias + np.ones(3, np.float32)
+
+        return inner(x) + inner(doubled)
+
+    x = np.arange(3.0, dtype=np.float32)
+    for _ in range(2):
+        np.testing.assert_allclose(outer(x), 3 * x + bias + 1 + 4 * x + bias + 1)
+
+
+def test_a_function_that_closes_over_a_tracer_is_traced_again_in_the_next_trace():
+    held = []
+    inner = sw.jit(lambda y: y * held[-1])
+
+    def outer(x):
+        held.append(x)
+        return inner(x + 1)
+
+    assert float(sw.jit(outer)(2.0)) == 6.0
+    assert float(sw.jit(lambda x: outer(x) + 1)(3.0)) == 13.0
+
+
+def test_scalars_keep_sign_and_kind():
+    f = sw.jit(lambda x: x)
+    assert np.signbit(np.asarray(f(-0.0)))
+    assert not np.signbit(np.asarray(f(0.0)))
+    assert f(True).dtype == np.bool_
+    assert f(1).dtype == np.int32
+    assert np.asarray(f(1)) == 1
+
+
+def test_out_shardings_and_in_shardings(mesh):
+    rows, columns = NamedSharding(mesh, P("data")), NamedSharding(mesh, P(None, "data"))
+    x = np.arange(30.0, dtype=np.float32).reshape(10, 3)
+    f = sw.jit(lambda a: a + 1, in_shardings=rows, out_shardings=columns)
+    for given in (x, sw.device_put(x, columns), sw.device_put(x, rows)):
+        y = f(given)
+        assert y.sharding == columns
+        np.testing.assert_array_equal(y, x + 1)
+
+
+def test_computation_follows_data(mesh):
+    x = sw.device_put(np.ones((10, 6), np.float32), NamedSharding(mesh, P("data", "model")))
+    assert (x + 1).sharding.spec == P("data", "model")
+    assert x.T.sharding.spec == P("model", "data")
+    assert x.sum(axis=1).sharding.spec == P("data")
+    assert x.sum().sharding.spec == P()
+
+
+def test_constraint_pins_a_value_inside(mesh):
+    where = NamedSharding(mesh, P(None, "model"))
+
+    @sw.jit
+    def f(x):
+        return sw.lax.with_sharding_constraint(x * 2, where) + 0
+
+    x = np.arange(12.0, dtype=np.float32).reshape(3, 4)
+    y = f(x)
+    assert y.sharding == where
+    np.testing.assert_array_equal(y, 2 * x)
+
+
+def test_unconstrained_dims_are_left_to_the_planner(mesh):
+    x = sw.device_put(np.ones((8, 6), np.float32), NamedSharding(mesh, P("data")))
+    open_rows = NamedSharding(mesh, P(P.UNCONSTRAINED, "model"))
+    y = sw.jit(lambda a: sw.lax.with_sharding_constraint(a, open_rows))(x)
+    assert y.sharding.spec == P("data", "model")
+
+
+def test_uncommitted_arrays_join_the_mesh(mesh):
+    x = sw.device_put(np.ones((8, 6), np.float32), NamedSharding(mesh, P("data")))
+    w = jnp.ones((6, 2))
+    assert not w.committed
+    y = x @ w
+    assert y.sharding.spec == P("data")
+    np.testing.assert_array_equal(y, np.full((8, 2), 6))
+
+
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0, 2)])
+def test_empty_arrays(mesh, shape):
+    x = sw.device_put(np.zeros(shape, np.float32), NamedSharding(mesh, P("data")))
+    y = sw.jit(lambda a: (a * 2 + 1, a.sum()))(x)
+    assert y[0].shape == shape
+    assert float(y[1]) == 0.0
+
+
+def test_more_devices_than_rows(mesh):
+    x = np.arange(6, dtype=np.int32).reshape(3, 2)
+    y = sw.device_put(x, NamedSharding(mesh, P(("data", "model"))))
+    assert [s.data.shape[0] for s in y.addressable_shards] == [1, 1, 1, 0, 0, 0, 0, 0]
+    np.testing.assert_array_equal(y, x)
+    np.testing.assert_array_equal(y.T @ y, x.T @ x)
+
+
+def test_dump_writes_every_stage(tmp_path):
+    before, x = sw.config.dump_to, jnp.ones(5)
+    sw.config.update("dump_to", str(tmp_path))
+    try:
+        sw.jit(lambda x: x * 3 + 7)(x)
+    finally:
+        sw.config.update("dump_to", before)
+    written = sorted(path.name for path in tmp_path.glob("*/*.txt"))
+    assert written == ["1-program.txt", "2-local.txt", "3-hlo.txt"]
+    assert "stablehlo.multiply" in next(tmp_path.glob("*/3-hlo.txt")).read_text()

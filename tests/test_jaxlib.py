@@ -1,0 +1,75 @@
+"""Each name that `_jaxlib` relies on, exercised: what breaks here is what changed in jaxlib."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from shardwise import _jaxlib
+
+INCREMENT = """
+module @m { func.func public @main(%x: tensor<2x3xf32>) -> tensor<2x3xf32> {
+  %1 = stablehlo.add %x, %x : tensor<2x3xf32>
+  return %1 : tensor<2x3xf32> } }
+"""
+
+
+@pytest.fixture(scope="module")
+def client():
+    return _jaxlib.cpu_client(8)
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_put_run_and_read(client, count):
+    devices = client.devices()[:count]
+    pieces = [np.full((2, 3), number, np.float32) for number in range(count)]
+    buffers = _jaxlib.put(pieces, devices, devices)
+    executable = _jaxlib.compile_text(client, INCREMENT, devices)
+    launch = _jaxlib.launcher(executable, [_jaxlib.result_handler((2, 3), np.float32, devices)])
+    (result,) = launch([buffers])
+    _jaxlib.block_until_ready([result])
+    for number, piece in enumerate(_jaxlib.read_pieces(result)):
+        np.testing.assert_array_equal(piece, np.full((2, 3), 2 * number))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.bool_, ml_dtypes.bfloat16, np.complex64, ml_dtypes.int4])
+@pytest.mark.parametrize("count", [1, 8])
+def test_pieces_come_back_with_their_dtype(client, dtype, count):
+    devices = client.devices()[:count]
+    pieces = [np.array([[number % 2, 1]]).astype(dtype) for number in range(count)]
+    read = _jaxlib.read_pieces(_jaxlib.put(pieces, devices, devices))
+    assert [piece.dtype for piece in read] == [np.dtype(dtype)] * count
+    for got, expected in zip(read, pieces, strict=True):
+        np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_later_writes_to_numpy_memory_do_not_reach_the_device(client, count):
+    devices = client.devices()[:count]
+    host = np.ones((count * 1024, 4), np.float32)
+    pieces = np.split(host, count)
+    buffers = _jaxlib.put(pieces, devices, devices)
+    host[:] = 99
+    for piece in _jaxlib.read_pieces(buffers):
+        np.testing.assert_array_equal(piece, np.ones((1024, 4)))
+
+
+def test_a_compile_error_is_a_runtime_failure(client):
+    with pytest.raises(_jaxlib.RuntimeFailure, match="nonsense"):
+        _jaxlib.compile_text(client, INCREMENT.replace("stablehlo.add", "stablehlo.nonsense"), client.devices()[:1])
+
+
+def test_registry_flattens_trees():
+    registry = _jaxlib.PyTreeRegistry(
+        enable_none=True, enable_tuple=True, enable_namedtuple=True, enable_list=True, enable_dict=True
+    )
+    leaves, structure = registry.flatten(({"b": 1, "a": [2, None]}, 3))
+    assert leaves == [2, 1, 3]
+    assert structure.unflatten([20, 10, 30]) == ({"b": 10, "a": [20, None]}, 30)
+    assert isinstance(structure, _jaxlib.PyTreeDef)
+    assert structure.flatten_up_to(({"b": (4, 5), "a": [6, None]}, 7)) == [6, (4, 5), 7]
+
+
+def test_devices_are_devices(client):
+    assert all(isinstance(device, _jaxlib.Device) for device in client.devices())
+    assert client.process_index() == 0
+    assert client.platform == "cpu"

@@ -1,0 +1,45 @@
+"""The package as a whole: what importing it brings, and what it says of itself."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import shardwise as sw
+
+PACKAGE = Path(sw.__file__).parent
+
+
+def test_importing_does_not_import_jax():
+    code = "import sys, shardwise; print('jax' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout.strip() == "False"
+
+
+def test_virtual_devices_need_no_environment_variable():
+    code = "import shardwise as sw; sw.config.update('jax_num_cpu_devices', 3); print(len(sw.devices()))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert run.stdout.strip() == "3"
+
+
+def test_public_names_exist():
+    for module in (sw, sw.numpy, sw.lax, sw.sharding, sw.debug):
+        assert list(module.__all__) == sorted(module.__all__, key=_case_order)
+        for name in module.__all__:
+            assert hasattr(module, name), f"{module.__name__}.{name}"
+
+
+def _case_order(name):
+    """ruff's order: constants, classes, then the rest, each with numbers by value."""
+    group = 0 if name.isupper() and len(name) > 1 else 1 if name[0].isupper() else 2
+    return group, [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def test_no_import_hides_in_a_function():
+    hidden = [
+        f"{path.name}:{number}"
+        for path in PACKAGE.rglob("*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if re.match(r"\s+(import|from) \w+", line) and "TYPE_CHECKING" not in path.read_text()
+    ]
+    assert hidden == []
