@@ -16,9 +16,12 @@ from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.lower.lower import StableHlo, lower
 from shardwise.compiler.partition.local import LocalProgram
 from shardwise.compiler.partition.spmd import partition
+from shardwise.compiler.partition.text import format_local
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.plan.plan import Plan
+from shardwise.compiler.plan.text import format_plan
 from shardwise.compiler.propagate.sharded import ShardedProgram, propagate
+from shardwise.compiler.propagate.text import format_sharded
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.transforms.dce import dce
@@ -50,12 +53,10 @@ def partitioned(
     plan = choose(sharded)
     local = partition(sharded, plan)
     module = lower(local)
+    stages = Partitioned(sharded, plan, local, module)
     if config.dump_to:
-        _dump(
-            {"1-program": format_program(simple), "2-local": format_program(local.program), "3-hlo": module.text},
-            program.name,
-        )
-    return Partitioned(sharded, plan, local, module)
+        _dump(program, stages)
+    return stages
 
 
 def load(stages: Partitioned, devices: Sequence[Any], out_shardings: Sequence[Sharding], committed: bool) -> Executable:
@@ -63,8 +64,15 @@ def load(stages: Partitioned, devices: Sequence[Any], out_shardings: Sequence[Sh
     return Executable(stages.module, stages.local, devices, out_shardings, committed)
 
 
-def _dump(texts: dict[str, str], name: str) -> None:
-    folder = Path(config.dump_to) / f"{next(_dumps):04}-{name}"
+def _dump(program: Program, stages: Partitioned) -> None:
+    texts = {
+        "1-program": format_program(program),
+        "2-sharded": format_sharded(stages.sharded),
+        "3-plan": format_plan(stages.plan),
+        "4-local": format_local(stages.local),
+        "5-stablehlo": stages.module.text,
+    }
+    folder = Path(config.dump_to) / f"{next(_dumps):04}-{program.name}"
     folder.mkdir(parents=True, exist_ok=True)
     for stage, text in texts.items():
         (folder / f"{stage}.txt").write_text(text + "\n")

@@ -152,5 +152,5 @@ def test_dump_writes_every_stage(tmp_path):
     finally:
         sw.config.update("dump_to", before)
     written = sorted(path.name for path in tmp_path.glob("*/*.txt"))
-    assert written == ["1-program.txt", "2-local.txt", "3-hlo.txt"]
-    assert "stablehlo.multiply" in next(tmp_path.glob("*/3-hlo.txt")).read_text()
+    assert written == ["1-program.txt", "2-sharded.txt", "3-plan.txt", "4-local.txt", "5-stablehlo.txt"]
+    assert "stablehlo.multiply" in next(tmp_path.glob("*/5-stablehlo.txt")).read_text()

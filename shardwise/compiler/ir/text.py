@@ -5,22 +5,24 @@
       return a
     }
 
-Fields of ops print as Python literals, dtypes as `f32`, constants as `f32(0.5)`, meshes as `mesh(data=4, model=2)`,
-and a program that an op holds as a block of its own.
+Fields of ops print as Python literals, dtypes as `f32`, constants as `f32(0.5)`, meshes as `mesh(data=4, model=2)`
+(without their devices), and a program that an op holds as a block of its own. Comments are not read back.
 """
 
+import ast
 import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ir.types import SHORT_NAMES, Scalar, parse_type, short_name
+from shardwise.compiler.ir.types import SHORT_NAMES, DType, Scalar, parse_type, short_name
+from shardwise.compiler.ir.verify import type_error
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
-from shardwise.errors import ProgramError
+from shardwise.errors import ProgramError, ShardingError
 
 
 def format_program(program: Program, indent: str = "") -> str:
@@ -37,7 +39,7 @@ def format_program(program: Program, indent: str = "") -> str:
         right = " ".join([format_op(equation.op, indent + "  "), *(names[value] for value in equation.inputs)])
         notes = [str(equation.source)] if equation.source.file else []
         notes += [equation.reason] if equation.reason else []
-        comment = f"   # {': '.join(notes)}" if notes else ""
+        comment = f"   # {' '.join(': '.join(notes).split())}" if notes else ""
         lines.append(f"  {left} = {right}{comment}" if left else f"  {right}{comment}")
     lines.append(f"  return {', '.join(names[value] for value in program.outputs)}")
     lines.append("}")
@@ -62,7 +64,7 @@ def _format(value: Any, indent: str) -> str:
         case Mesh():
             return _format(value.abstract, indent)
         case AbstractMesh():
-            return f"mesh({value})"
+            return f"mesh({', '.join(f'{_axis(name)}={size}' for name, size in value.shape.items())})"
         case Scalar():
             return str(value)
         case _:
@@ -77,9 +79,10 @@ def parse_program(text: str) -> Program:
     return program
 
 
+_NUMBER = re.compile(r"-?(?:inf|nan|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w)")
 _TOKEN = re.compile(
-    r"\s+|#[^\n]*|(?P<type>\w+\[[\d,]*\]~?(?=\s|,|\)|$))|(?P<string>'[^']*')"
-    r"|(?P<number>-?(?:inf|nan|\d[\d.]*(?:e[+-]?\d+)?j?)(?!\w))|(?P<word>\w+)|(?P<mark>[()\[\]{},:=])"
+    r"\s+|#[^\n]*|(?P<type>\w+\[[\d,]*\]~?(?=\s|,|\)|$))|(?P<string>'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\")"
+    rf"|(?P<number>{_NUMBER.pattern})|(?P<word>\w+)|(?P<mark>[()\[\]{{}},:=])"
 )
 
 
@@ -113,8 +116,14 @@ class _Tokens:
         return self.items[self.at][0]
 
     def take(self) -> str:
+        if self.kind == "end":
+            raise self.error("the text ends too early")
         self.at += 1
         return self.items[self.at - 1][1]
+
+    def declares(self) -> bool:
+        """Whether a name and its type come next."""
+        return self.kind != "end" and self.items[self.at + 1][1] == ":"
 
     def accept(self, wanted: str) -> bool:
         if self.next == wanted:
@@ -126,8 +135,9 @@ class _Tokens:
         if not self.accept(wanted):
             raise self.error(f"expected {wanted!r}, found {self.next!r}")
 
-    def error(self, what: str) -> ProgramError:
-        return ProgramError(f"line {self._line(self.items[self.at][2])}: {what}")
+    def error(self, what: str, at: int | None = None) -> ProgramError:
+        """`what` is wrong with token number `at`: the next one, unless given."""
+        return ProgramError(f"line {self._line(self.items[self.at if at is None else at][2])}: {what}")
 
 
 def _program(tokens: _Tokens) -> Program:
@@ -136,18 +146,21 @@ def _program(tokens: _Tokens) -> Program:
     values: dict[str, Value] = {}
 
     def declaration() -> Value:
+        if tokens.next in values:
+            raise tokens.error(f"{tokens.next!r} is defined twice")
         label = tokens.take()
         tokens.expect(":")
-        if tokens.kind != "type":
-            raise tokens.error(f"expected a type, found {tokens.next!r}")
-        values[label] = Value(parse_type(tokens.take()))
+        try:
+            values[label] = Value(parse_type(tokens.next))
+        except ValueError:
+            raise tokens.error(f"expected a type, found {tokens.next!r}") from None
+        tokens.take()
         return values[label]
 
     def use() -> Value:
-        label = tokens.take()
-        if label not in values:
-            raise tokens.error(f"{label!r} is used before it is defined")
-        return values[label]
+        if tokens.next not in values:
+            raise tokens.error(f"{tokens.next!r} is used before it is defined")
+        return values[tokens.take()]
 
     tokens.expect("(")
     inputs = []
@@ -158,15 +171,18 @@ def _program(tokens: _Tokens) -> Program:
     equations = []
     while not tokens.accept("return"):
         outputs = []
-        if tokens.items[tokens.at + 1][1] == ":":
+        if tokens.declares():
             while not tokens.accept("="):
                 outputs.append(declaration())
                 tokens.accept(",")
+        start = tokens.at
         op = _op(tokens)
         operands = []
-        while tokens.next in values and tokens.items[tokens.at + 1][1] != ":":
+        while tokens.kind == "word" and tokens.next not in ("return", *Op.registry) and not tokens.declares():
             operands.append(use())
         equations.append(Equation(op, operands, outputs))
+        if wrong := type_error(equations[-1]):
+            raise tokens.error(wrong, start)
     results = []
     while not tokens.accept("}"):
         results.append(use())
@@ -175,23 +191,30 @@ def _program(tokens: _Tokens) -> Program:
 
 
 def _op(tokens: _Tokens) -> Op:
-    name = tokens.take()
-    if name not in Op.registry:
-        raise tokens.error(f"there is no op {name!r}")
-    params = {}
+    start = tokens.at
+    if tokens.next not in Op.registry:
+        what = f"there is no op {tokens.next!r}" if tokens.kind == "word" else f"expected an op, found {tokens.next!r}"
+        raise tokens.error(what)
+    kind = Op.registry[tokens.take()]
+    known = {field.name: field.default is MISSING for field in fields(kind)}  # type: ignore[arg-type]
+    params: dict[str, Any] = {}
     if tokens.accept("["):
         while not tokens.accept("]"):
+            if tokens.next not in known:
+                raise tokens.error(f"{kind.name} has no field {tokens.next!r}; its fields: {', '.join(known)}")
             field = tokens.take()
             tokens.expect("=")
             params[field] = _value(tokens)
             tokens.accept(",")
-    return Op.registry[name](**params)
+    if missing := [field for field, needed in known.items() if needed and field not in params]:
+        raise tokens.error(f"{kind.name} needs a value for {', '.join(missing)}", start)
+    return kind(**params)
 
 
 def _value(tokens: _Tokens) -> Any:
     if tokens.next == "program":
         return _program(tokens)
-    kind, text = tokens.kind, tokens.take()
+    start, kind, text = tokens.at, tokens.kind, tokens.take()
     if text == "(":
         items = []
         while not tokens.accept(")"):
@@ -200,33 +223,50 @@ def _value(tokens: _Tokens) -> Any:
         return tuple(items)
     if kind == "number":
         return _number(text)
-    if kind == "string":
-        return text[1:-1]
-    if text in ("True", "False", "None"):
-        return {"True": True, "False": False, "None": None}[text]
+    if kind == "string" or text in ("True", "False", "None"):
+        return ast.literal_eval(text)
     if text == "mesh":
-        tokens.expect("(")
-        axes: dict[str, int] = {}
-        while not tokens.accept(")"):
-            axis = tokens.take()
-            tokens.expect("=")
-            axes[axis] = int(tokens.take())
-            tokens.accept(",")
-        return AbstractMesh(tuple(axes.values()), tuple(axes))
+        return _mesh(tokens, start)
     if text in SHORT_NAMES:
-        dtype = SHORT_NAMES[text]
-        if not tokens.accept("("):
-            return dtype
-        constant = _value(tokens)
-        tokens.expect(")")
-        return Scalar.of(constant, dtype)
-    raise tokens.error(f"cannot read {text!r}")
+        return _scalar(tokens, SHORT_NAMES[text]) if tokens.accept("(") else SHORT_NAMES[text]
+    raise tokens.error(f"cannot read {text!r}", start)
 
 
-def _number(text: str) -> complex | float | int:
-    if text.endswith("j"):
-        return complex(text)
+def _number(text: str) -> float | int:
     return float(text) if any(mark in text for mark in (".", "e", "n")) else int(text)
+
+
+def _mesh(tokens: _Tokens, start: int) -> AbstractMesh:
+    tokens.expect("(")
+    names, sizes = [], []
+    while not tokens.accept(")"):
+        names.append(ast.literal_eval(tokens.take()) if tokens.kind == "string" else tokens.take())
+        tokens.expect("=")
+        if not tokens.next.isdecimal():
+            raise tokens.error(f"the size of a mesh axis is an integer, not {tokens.next!r}")
+        sizes.append(int(tokens.take()))
+        tokens.accept(",")
+    try:
+        return AbstractMesh(sizes, names)
+    except ShardingError as error:
+        raise tokens.error(str(error), start) from None
+
+
+def _scalar(tokens: _Tokens, dtype: DType) -> Scalar:
+    start = tokens.at
+    words = [tokens.take()]
+    while tokens.accept(","):
+        words.append(tokens.take())
+    tokens.expect(")")
+    bits = re.fullmatch(f"0x([0-9a-f]{{{2 * dtype.itemsize}}})", words[0])
+    if bits and len(words) == 1:
+        return Scalar(dtype, bytes.fromhex(bits[1])[::-1])
+    numbers = [_number(word) for word in words if _NUMBER.fullmatch(word)]
+    if dtype == np.bool_ and words in (["True"], ["False"]):
+        numbers = [words == ["True"]]
+    if len(numbers) != (2 if dtype.kind == "c" else 1) or len(words) != len(numbers):
+        raise tokens.error(f"{', '.join(words)!r} is no {short_name(dtype)}", start)
+    return Scalar.of(complex(*numbers) if dtype.kind == "c" else numbers[0], dtype)
 
 
 def _letters(number: int) -> str:
@@ -236,7 +276,12 @@ def _letters(number: int) -> str:
     while number:
         number, rest = divmod(number - 1, 26)
         text = chr(ord("a") + rest) + text
-    return f"{text}_" if text in ("return", "program", *SHORT_NAMES, *Op.registry) else text
+    return f"{text}_" if text in ("return", "program", "inf", "nan", *SHORT_NAMES, *Op.registry) else text
+
+
+def _axis(name: str) -> str:
+    """The name of a mesh axis, in quotes where it is no word."""
+    return name if name.isidentifier() else repr(name)
 
 
 def _identifier(name: str) -> str:

@@ -53,6 +53,9 @@ def verify_local(local: LocalProgram) -> LocalProgram:
         ("output", local.program.outputs, local.outputs),
     ):
         for number, (value, placement) in enumerate(zip(values, placements, strict=True)):
+            for axis in placement.layout.axes:
+                if axis not in local.mesh.shape:
+                    raise ProgramError(f"{local.program.name}: {what} {number}: {local.mesh.unknown_axis(axis)}")
             if value.type.shape != placement.piece_shape(local.mesh) or value.type.dtype != placement.type.dtype:
                 raise ProgramError(
                     f"{local.program.name}: {what} {number} is {value.type}, but a piece of {placement.type} in "

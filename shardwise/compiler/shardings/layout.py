@@ -6,6 +6,8 @@
 An axis that a layout does not name replicates. The axes of one dim are ordered, first major.
 """
 
+import ast
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
@@ -56,6 +58,17 @@ class Layout:
         dims = ", ".join("None" if not a else repr(a[0]) if len(a) == 1 else repr(a) for a in self.dims)
         partial = "".join(f" + {how} over {axis!r}" for axis, how in self.partial)
         return f"P({dims}){partial}"
+
+
+def parse_layout(text: str) -> Layout:
+    """The layout that prints as `text`."""
+    match = re.fullmatch(r"P\((.*?)\)((?: \+ \w+ over '\w+')*)", text.strip())
+    if match is None:
+        raise ValueError(f"not a layout: {text!r}")
+    entries = ast.literal_eval(f"({match[1]},)") if match[1] else ()
+    dims = tuple(() if e is None else e if isinstance(e, tuple) else (e,) for e in entries)
+    partial = tuple((axis, how) for how, axis in re.findall(r"\+ (\w+) over '(\w+)'", match[2]))
+    return Layout(dims, partial)
 
 
 @final

@@ -75,6 +75,12 @@ class AbstractMesh:
         return f"the mesh {self} has no axis {axis!r}. {hint}"
 
 
+def parse_mesh(text: str) -> AbstractMesh:
+    """The abstract mesh that prints as `text`: `data=4, model=2`."""
+    axes = [part.partition("=") for part in text.split(", ") if part]
+    return AbstractMesh([int(size) for _, _, size in axes], [name for name, _, _ in axes])
+
+
 @final
 class Mesh:
     """Devices in a grid with named axes: `Mesh(np.array(devices).reshape(4, 2), ("data", "model"))`."""

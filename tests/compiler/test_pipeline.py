@@ -1,0 +1,101 @@
+"""The spine: every stage prints as text that reads back to the same stage."""
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from examples import mlp
+from shardwise.api.execute import stages
+from shardwise.compiler.ir.text import format_program, parse_program
+from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.spmd import partition
+from shardwise.compiler.partition.text import format_local, parse_local
+from shardwise.compiler.plan.text import format_plan, parse_plan
+from shardwise.compiler.propagate.text import format_sharded, parse_sharded
+from shardwise.errors import ProgramError
+from shardwise.sharding import NamedSharding
+from shardwise.sharding import PartitionSpec as P
+
+
+@pytest.fixture(scope="module")
+def demo(mesh):
+    """The stages of the demo's training step with a constraint inside, and its arguments."""
+    open_rows = NamedSharding(mesh, P(P.UNCONSTRAINED, None))
+
+    def step(params, x, y):
+        return mlp.train_step(params, sw.lax.with_sharding_constraint(jnp.exp(x), open_rows), y)
+
+    args = mlp.shard(mesh, mlp.initial_params(), *mlp.batch())
+    request, _ = sw.jit(step).request(args, {})
+    return stages(request, request.target())[0], [np.asarray(x) for x in sw.tree.leaves(args)]
+
+
+def test_program_reads_back(demo):
+    program = demo[0].sharded.program
+    text = format_program(program)
+    again = parse_program(text)
+    assert format_program(again) == _without_comments(text)  # a constraint reads back without its devices
+    assert parse_program(format_program(again)) == again
+
+
+def test_sharded_program_plans_the_same_when_read_back(demo):
+    sharded = demo[0].sharded
+    again = parse_sharded(format_sharded(sharded))
+    assert format_sharded(again) == _without_comments(format_sharded(sharded))
+    planned = partition(again, parse_plan(format_plan(demo[0].plan), again))
+    assert _collectives(planned) == _collectives(demo[0].local)
+
+
+def test_plan_reads_back(demo):
+    sharded, plan = demo[0].sharded, demo[0].plan
+    again = parse_plan(format_plan(plan), sharded)
+    assert again.outputs == plan.outputs
+    assert again.choices == plan.choices
+
+
+def test_local_program_reads_back_and_runs(demo):
+    local, args = demo[0].local, demo[1]
+    again = parse_local(format_local(local))
+    assert again.program == local.program
+    assert (again.inputs, again.outputs, again.mesh) == (local.inputs, local.outputs, local.mesh)
+    for mine, other in zip(simulate(again, args), simulate(local, args), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+LOCAL = "local f on mesh(a=2)\nin f32[4] P('{axis}')\nout f32[4] P()\nprogram f(a: f32[{size}]) {{\n  return a\n}}"
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "message"),
+    [
+        (parse_sharded, "local x on mesh()", "expected 'sharded NAME on mesh"),
+        (parse_local, "sharded x on mesh()", "expected 'local NAME on mesh"),
+        (
+            parse_local,
+            LOCAL.format(axis="a", size=4),
+            r"input 0 is f32\[4\], but a piece of f32\[4\] in P\('a'\) has shape",
+        ),
+        (parse_local, LOCAL.format(axis="a", size=2), r"output 0 is f32\[2\], but a piece"),
+        (parse_local, LOCAL.format(axis="b", size=2), "has no axis 'b'"),
+    ],
+)
+def test_text_of_another_stage_or_wrong_pieces_is_refused(parse, text, message):
+    with pytest.raises(ProgramError, match=message):
+        parse(text)
+
+
+def test_plan_of_another_program_is_refused(demo):
+    text = format_plan(demo[0].plan)
+    with pytest.raises(ProgramError, match=r"the plan has \d+ lines for \d+ equations"):
+        parse_plan("\n".join(text.splitlines()[:3] + text.splitlines()[4:]), demo[0].sharded)
+    with pytest.raises(ProgramError, match="line 2: a choice for 'nonsense'"):
+        parse_plan(text.replace(text.splitlines()[1].strip().partition(":")[0], "nonsense", 1), demo[0].sharded)
+
+
+def _collectives(local):
+    return [(equation.op, equation.inputs[0].type) for equation in local.collectives()]
+
+
+def _without_comments(text):
+    return "\n".join(line.partition("   # ")[0] for line in text.splitlines())
