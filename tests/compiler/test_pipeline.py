@@ -63,7 +63,7 @@ def test_local_program_reads_back_and_runs(demo):
         np.testing.assert_array_equal(mine, other)
 
 
-LOCAL = "local f on mesh(a=2)\nin f32[4] P('{axis}')\nout f32[4] P()\nprogram f(a: f32[{size}]) {{\n  return a\n}}"
+LOCAL = "local f on mesh(a=2)\nin f32[4] P('{axis}')\nout f32[4] P({out})\nprogram f(a: f32[{size}]) {{\n  return a\n}}"
 
 
 @pytest.mark.parametrize(
@@ -73,11 +73,12 @@ LOCAL = "local f on mesh(a=2)\nin f32[4] P('{axis}')\nout f32[4] P()\nprogram f(
         (parse_local, "sharded x on mesh()", "expected 'local NAME on mesh"),
         (
             parse_local,
-            LOCAL.format(axis="a", size=4),
+            LOCAL.format(axis="a", out=None, size=4),
             r"input 0 is f32\[4\], but a piece of f32\[4\] in P\('a'\) has shape",
         ),
-        (parse_local, LOCAL.format(axis="a", size=2), r"output 0 is f32\[2\], but a piece"),
-        (parse_local, LOCAL.format(axis="b", size=2), "has no axis 'b'"),
+        (parse_local, LOCAL.format(axis="a", out=None, size=2), r"output 0 is f32\[2\], but a piece"),
+        (parse_local, LOCAL.format(axis="b", out=None, size=2), "has no axis 'b'"),
+        (parse_local, LOCAL.format(axis="a", out="", size=2), r"output 0: P\(\) is not for f32\[4\]"),
     ],
 )
 def test_text_of_another_stage_or_wrong_pieces_is_refused(parse, text, message):

@@ -53,6 +53,10 @@ def verify_local(local: LocalProgram) -> LocalProgram:
         ("output", local.program.outputs, local.outputs),
     ):
         for number, (value, placement) in enumerate(zip(values, placements, strict=True)):
+            if len(placement.layout.dims) != placement.type.ndim:
+                raise ProgramError(
+                    f"{local.program.name}: {what} {number}: {placement.layout} is not for {placement.type}"
+                )
             for axis in placement.layout.axes:
                 if axis not in local.mesh.shape:
                     raise ProgramError(f"{local.program.name}: {what} {number}: {local.mesh.unknown_axis(axis)}")
