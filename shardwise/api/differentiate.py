@@ -1,74 +1,176 @@
-"""grad and value_and_grad: the derivative of a scalar function."""
+"""Derivatives: vjp, jvp, linearize, linear_transpose; on top of them grad, value_and_grad, jacfwd, jacrev, hessian."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, final
+
+import numpy as np
 
 from shardwise import tree
 from shardwise.api.arguments import argument_names, array_leaves, described, function_name
 from shardwise.api.jit import check_results
-from shardwise.compiler.ir.types import is_float, is_inexact
-from shardwise.compiler.ops.methods import as_operand, type_of
-from shardwise.compiler.ops.shape import full, zeros_like
-from shardwise.compiler.transforms.linearize import linearize
+from shardwise.api.vectorize import vmap
+from shardwise.compiler.ir.types import ArrayType, is_float, is_inexact
+from shardwise.compiler.ops.elementwise import Compare, Convert
+from shardwise.compiler.ops.methods import as_operand, reshape, type_of
+from shardwise.compiler.ops.shape import Iota, full, zeros_like
+from shardwise.compiler.trace.build import build
+from shardwise.compiler.transforms.linearize import Linearized, forward
+from shardwise.compiler.transforms.linearize import linearize as linearize_flat
+from shardwise.compiler.transforms.replay import replay
 from shardwise.compiler.transforms.transpose import transpose
+
+Function = Callable[..., Any]
+float0 = np.dtype([("float0", np.void, 0)])  # the type of derivatives with respect to integers: it has no values
+
+
+@final
+class _Flat:
+    """A function of a tree of arrays as a function of its leaves, which notes the structure of what it returns."""
+
+    def __init__(self, function: Function, structure: tree.Structure, has_aux: bool):
+        self.function = function
+        self.structure = structure
+        self.has_aux = has_aux
+        self.results: tree.Structure = None
+        self.extras: tree.Structure = None
+
+    def __call__(self, *leaves: Any) -> list[Any]:
+        result, aux = self.function(*self.structure.unflatten(leaves)), None
+        if self.has_aux:
+            if not (isinstance(result, tuple) and len(result) == 2):
+                raise TypeError(
+                    f"{described(self.function)} must return (value, auxiliary) under has_aux, not {result!r}"
+                )
+            result, aux = result
+        outputs, self.results = tree.flatten(result)
+        more, self.extras = tree.flatten(aux)
+        check_results(self.function, [*outputs, *more])
+        return [*outputs, *more]
+
+    def outputs(self, values: Sequence[Any]) -> Any:
+        """The tree of the function's proper results."""
+        return self.results.unflatten(list(values[: self.results.num_leaves]))
+
+    def with_aux(self, first: Any, values: Sequence[Any]) -> Any:
+        """`first`, followed by the auxiliary results where there are any."""
+        if not self.has_aux:
+            return first
+        return (*first, self.extras.unflatten(list(values[self.results.num_leaves :])))
+
+
+def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
+    """The function's value, and a function from a cotangent of that value to cotangents of the arguments.
+
+    With `has_aux`, `function` returns (value, anything), and a third result is that anything.
+    """
+    flat, linear, operands = _linearized(function, primals, has_aux)
+    count = flat.results.num_leaves
+    types = [type_of(x) for x in linear.outputs[:count]]
+
+    def pullback(cotangent: Any) -> tuple[Any, ...]:
+        given = _matching("vjp", "cotangent", cotangent, flat.results, types, function)
+        found = _pulled(linear, [*given, *[None] * (len(linear.outputs) - count)], len(operands))
+        return flat.structure.unflatten(  # type: ignore[no-any-return]
+            [_cotangent(x, ct) for x, ct in zip(operands, found, strict=True)]
+        )
+
+    return flat.with_aux((flat.outputs(linear.outputs), pullback), linear.outputs)
+
+
+def jvp(function: Function, primals: Any, tangents: Any, has_aux: bool = False) -> Any:
+    """The function's value at `primals`, and how it changes along `tangents` (both sequences of arguments).
+
+    With `has_aux`, `function` returns (value, anything), and a third result is that anything.
+    """
+    if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
+        raise TypeError(f"jvp of {described(function)}: primals and tangents must be tuples or lists of arguments")
+    leaves, structure = tree.flatten(tuple(primals))
+    operands = [as_operand(x, "jvp") for x in leaves]
+    given = _matching("jvp", "tangent", tuple(tangents), structure, [x.type for x in operands], function)
+    flat = _Flat(function, structure, has_aux)
+    outputs, moved = forward(flat, operands, given, function_name(function))
+    directions = [_cotangent(x, t) for x, t in zip(outputs, moved, strict=True)]
+    return flat.with_aux((flat.outputs(outputs), flat.outputs(directions)), outputs)
+
+
+def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
+    """The function's value, and its derivative there as a function of tangents, which can be called many times."""
+    flat, linear, operands = _linearized(function, primals, has_aux)
+
+    def pushforward(*tangents: Any) -> Any:
+        given = _matching("linearize", "tangent", tangents, flat.structure, [x.type for x in operands], function)
+        dense = [zeros_like(x) if t is None else t for x, t in zip(operands, given, strict=True)]
+        moved = iter(replay(linear.program, [*linear.residuals, *dense]))
+        directions = [next(moved) if moves else None for moves in linear.moving]
+        return flat.outputs([_cotangent(x, t) for x, t in zip(linear.outputs, directions, strict=True)])
+
+    return flat.with_aux((flat.outputs(linear.outputs), pushforward), linear.outputs)
+
+
+def linear_transpose(function: Function, *primals: Any) -> Function:
+    """The transpose of a linear function: from a cotangent of its value to a tuple of cotangents of its arguments.
+
+    Of `primals` only shapes and dtypes are read.
+    """
+    leaves, structure = tree.flatten(primals)
+    types = [type_of(x, "linear_transpose") for x in leaves]
+    flat = _Flat(function, structure, has_aux=False)
+    program, captured = build(flat, types, function_name(function))
+    linear = (True,) * len(types) + (False,) * len(captured)
+
+    def pullback(cotangent: Any) -> tuple[Any, ...]:
+        given = _matching("linear_transpose", "cotangent", cotangent, flat.results, program.out_types, function)
+        found = transpose(program, linear, captured, given)
+        return structure.unflatten(  # type: ignore[no-any-return]
+            [full(t.shape, 0, t.dtype) if ct is None else ct for t, ct in zip(types, found, strict=True)]
+        )
+
+    return pullback
 
 
 def value_and_grad(
-    function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
-) -> Callable[..., Any]:
+    function: Function,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Function:
     """A function that returns `function`'s value and its gradient with respect to the arguments `argnums`.
 
-    With `has_aux`, `function` returns (value, anything), and the result is ((value, anything), gradient).
+    With `has_aux`, `function` returns (value, anything), and the result is ((value, anything), gradient). A function of
+    complex numbers needs `holomorphic`; integer arguments need `allow_int` and have gradients of type `float0`.
     """
-    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     @wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
         array_leaves(function, args, keywords)
-        places = _positions(function, numbers, len(args))
-        active = [args[place] for place in places]
-        leaves, structure = tree.flatten(active)
-        primals = [as_operand(leaf) for leaf in leaves]
-        _check_inputs(function, args, places, primals)
-        aux_structure: list[tree.Structure] = []
-
-        def flat(*tracers: Any) -> list[Any]:
-            given = list(args)
-            for place, value in zip(places, structure.unflatten(tracers), strict=True):
-                given[place] = value
-            result = function(*given, **keywords)
-            if not has_aux:
-                return [_scalar(function, result)]
-            if not (isinstance(result, tuple) and len(result) == 2):
-                raise TypeError(f"{described(function)} must return (value, auxiliary) under has_aux, not {result!r}")
-            extras, extra_structure = tree.flatten(result[1])
-            check_results(function, extras)
-            aux_structure.append(extra_structure)
-            return [_scalar(function, result[0]), *extras]
-
-        linear = linearize(flat, primals, function_name(function))
-        value, *extras = linear.outputs
-        seeds: list[Any] = [None] * linear.moving.count(True)
-        if linear.moving[0]:
-            seeds[0] = full((), 1.0, value.type.dtype, value.type.weak)
-        flags = (False,) * len(linear.residuals) + (True,) * len(primals)
-        cotangents = transpose(linear.program, flags, linear.residuals, seeds)
-        grads = structure.unflatten(
-            [zeros_like(x) if ct is None else ct for x, ct in zip(primals, cotangents, strict=True)]
-        )
+        inner, active, places = _at(function, argnums, args, keywords)
+        _check_inputs(function, args, places, tree.leaves(active), holomorphic, allow_int)
+        flat, linear, operands = _linearized(inner, active, has_aux)
+        _check_scalar(function, flat, linear.outputs, holomorphic)
+        value = linear.outputs[0]
+        seed = full((), 1.0, value.type.dtype, value.type.weak)
+        found = _pulled(linear, [seed, *[None] * (len(linear.outputs) - 1)], len(operands))
+        grads = flat.structure.unflatten([_cotangent(x, ct) for x, ct in zip(operands, found, strict=True)])
         gradient = grads[0] if isinstance(argnums, int) else tuple(grads)
-        return ((value, aux_structure[0].unflatten(extras)) if has_aux else value), gradient
+        return (flat.with_aux((value,), linear.outputs) if has_aux else value), gradient
 
     return call
 
 
-def grad(function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+def grad(
+    function: Function,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Function:
     """A function that returns the gradient of `function` with respect to the arguments `argnums`.
 
     With `has_aux`, `function` returns (value, anything), and the result is (gradient, anything).
     """
-    both = value_and_grad(function, argnums, has_aux)
+    both = value_and_grad(function, argnums, has_aux, holomorphic, allow_int)
 
     @wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
@@ -78,37 +180,167 @@ def grad(function: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux
     return call
 
 
-def _positions(function: Callable[..., Any], numbers: Sequence[int], count: int) -> list[int]:
+def jacfwd(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """The Jacobian, by forward mode: one pass for each element of the arguments, all at once by vmap."""
+
+    @wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        inner, active, _ = _at(function, argnums, args, keywords)
+        leaves, structure = tree.flatten(active)
+        operands = [as_operand(x, "jacfwd") for x in leaves]
+        columns: list[list[Any]] = []
+        aux: Any = None
+        results: tree.Structure = None
+        for number, x in enumerate(operands):
+
+            def push(direction: Any, number: int = number) -> Any:
+                tangents = [direction if i == number else zeros_like(y) for i, y in enumerate(operands)]
+                primal = structure.unflatten(operands)
+                return jvp(inner, primal, structure.unflatten(tangents), has_aux)[1:]
+
+            moved = vmap(push, out_axes=(-1, None) if has_aux else (-1,))(_basis(x.type))
+            outputs, results = tree.flatten(moved[0])
+            aux = moved[1] if has_aux else None
+            columns.append([reshape(y, shape=(*y.type.shape[:-1], *x.type.shape)) for y in outputs])
+        jacobians = [structure.unflatten(list(row)) for row in zip(*columns, strict=True)]
+        found = results.unflatten([j[0] if isinstance(argnums, int) else j for j in jacobians])
+        return (found, aux) if has_aux else found
+
+    return call
+
+
+def jacrev(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """The Jacobian, by reverse mode: one pass back for each element of the results, all at once by vmap."""
+
+    @wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        inner, active, _ = _at(function, argnums, args, keywords)
+        value, pullback, *aux = vjp(inner, *active, has_aux=has_aux)
+        outputs, results = tree.flatten(value)
+        rows = []
+        for number, y in enumerate(outputs):
+
+            def pull(direction: Any, number: int = number) -> Any:
+                given = [direction if i == number else zeros_like(z) for i, z in enumerate(outputs)]
+                return pullback(results.unflatten(given))
+
+            grads = vmap(pull)(_basis(y.type))
+            shape = y.type.shape
+            row = tree.map(lambda g, shape=shape: reshape(g, shape=(*shape, *g.type.shape[1:])), grads)
+            rows.append(row[0] if isinstance(argnums, int) else row)
+        found = results.unflatten(rows)
+        return (found, aux[0]) if has_aux else found
+
+    return call
+
+
+def hessian(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """The second derivatives: forward over reverse."""
+    return jacfwd(jacrev(function, argnums, has_aux), argnums, has_aux)
+
+
+def _linearized(function: Function, primals: tuple[Any, ...], has_aux: bool) -> tuple[_Flat, Linearized, list[Any]]:
+    leaves, structure = tree.flatten(tuple(primals))
+    operands = [as_operand(leaf) for leaf in leaves]
+    flat = _Flat(function, structure, has_aux)
+    return flat, linearize_flat(flat, operands, function_name(function)), operands
+
+
+def _pulled(linear: Linearized, cotangents: Sequence[Any], count: int) -> list[Any]:
+    """Cotangents of all outputs back to the `count` inputs."""
+    arriving = [ct for ct, moves in zip(cotangents, linear.moving, strict=True) if moves]
+    flags = (False,) * len(linear.residuals) + (True,) * count
+    return transpose(linear.program, flags, linear.residuals, arriving)
+
+
+def _cotangent(x: Any, found: Any) -> Any:
+    """A derivative with respect to `x` as users see it: zeros where there is none, `float0` for integers."""
+    if not is_inexact(x.type.dtype):
+        return np.zeros(x.type.shape, float0)
+    return zeros_like(x) if found is None else found
+
+
+def _at(
+    function: Function, argnums: int | Sequence[int], args: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[Function, tuple[Any, ...], list[int]]:
+    """The function of the arguments `argnums` alone, those arguments, and their places."""
+    numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     for number in numbers:
-        if not -count <= number < count:
+        if not isinstance(number, int) or not -len(args) <= number < len(args):
             raise ValueError(
-                f"grad of {described(function)} with respect to argument {number}, but it was called with {count} "
+                f"grad of {described(function)} with respect to argument {number}, but it was called with {len(args)} "
                 "positional arguments"
             )
-    return [number % count for number in numbers]
+    places = [number % len(args) for number in numbers]
+
+    @wraps(function)
+    def inner(*active: Any) -> Any:
+        given = list(args)
+        for place, value in zip(places, active, strict=True):
+            given[place] = value
+        return function(*given, **keywords)
+
+    return inner, tuple(args[place] for place in places), places
+
+
+def _matching(
+    name: str, what: str, given: Any, structure: tree.Structure, types: Sequence[ArrayType], function: Function
+) -> list[Any]:
+    """The leaves of a tree of tangents or cotangents, if they fit these types; None for those of integers."""
+    leaves, found = tree.flatten(given)
+    if found != structure:
+        raise TypeError(f"{name} of {described(function)}: the {what} has structure {found}, expected {structure}")
+    out: list[Any] = []
+    for number, (leaf, type) in enumerate(zip(leaves, types, strict=True)):
+        if not is_inexact(type.dtype):
+            if getattr(leaf, "dtype", None) != float0:
+                raise TypeError(
+                    f"{name} of {described(function)}: the {what} of a value of type {type} must be of type float0"
+                )
+            out.append(None)
+            continue
+        x = as_operand(leaf, name)
+        if x.type.shape != type.shape or (x.type.dtype != type.dtype and not x.type.weak):
+            raise TypeError(f"{name} of {described(function)}: {what} {number} is {x.type}, expected {type.strong()}")
+        out.append(x if x.type.dtype == type.dtype else Convert(type.dtype)(x))
+    return out
+
+
+def _basis(type: ArrayType) -> Any:
+    """The unit directions of an array of this type, along a new first dim."""
+    rows, columns = (Iota((type.size, type.size), dim, np.dtype(np.int32))() for dim in (0, 1))
+    return reshape(Convert(type.dtype)(Compare("EQ")(rows, columns)), shape=(type.size, *type.shape))
 
 
 def _check_inputs(
-    function: Callable[..., Any], args: tuple[Any, ...], places: Sequence[int], primals: Sequence[Any]
+    function: Function,
+    args: tuple[Any, ...],
+    places: Sequence[int],
+    leaves: Sequence[Any],
+    holomorphic: bool,
+    allow_int: bool,
 ) -> None:
-    for number, primal in enumerate(primals):
-        if not is_inexact(primal.type.dtype):
-            given = [args[place] if place in places else None for place in range(len(args))]
-            name = argument_names(function, tuple(given), {})[number]
-            raise TypeError(
-                f"grad of {described(function)} with respect to {name}: it is {primal.type}, and derivatives need "
-                "floats. Convert it with `.astype`, or leave it out of argnums."
-            )
+    for number, leaf in enumerate(leaves):
+        dtype = type_of(leaf, "grad").dtype
+        if holomorphic and dtype.kind != "c":
+            problem = "a holomorphic function has complex arguments"
+        elif not is_inexact(dtype) and not allow_int:
+            problem = "derivatives need floats. Convert it with `.astype`, or leave it out of argnums"
+        elif dtype.kind == "c" and not holomorphic:
+            problem = "the gradient of a function of complex numbers is defined where it is holomorphic: say so"
+        else:
+            continue
+        given = [args[place] if place in places else None for place in range(len(args))]
+        name = argument_names(function, tuple(given), {})[number]
+        raise TypeError(f"grad of {described(function)} with respect to {name}: it is {type_of(leaf)}, and {problem}.")
 
 
-def _scalar(function: Callable[..., Any], result: Any) -> Any:
-    leaves, structure = tree.flatten(result)
-    if len(leaves) != 1 or structure != tree.structure(0):
-        raise TypeError(f"grad needs a function that returns one scalar; {described(function)} returned {structure}")
-    kind = type_of(leaves[0], "grad")
-    if kind.shape or not is_float(kind.dtype):
+def _check_scalar(function: Function, flat: _Flat, outputs: Sequence[Any], holomorphic: bool) -> None:
+    if flat.results != tree.structure(0):
+        raise TypeError(f"grad needs a function that returns one scalar; {described(function)} returned {flat.results}")
+    kind = outputs[0].type
+    if kind.shape or not (kind.dtype.kind == "c" if holomorphic else is_float(kind.dtype)):
         raise TypeError(
-            f"grad needs a function that returns one real scalar; {described(function)} returned {kind}. "
-            "Reduce it, for example with `.sum()` or `.mean()`."
+            f"grad needs a function that returns one {'complex' if holomorphic else 'real'} scalar; "
+            f"{described(function)} returned {kind}. Reduce it, for example with `.sum()` or `.mean()`."
         )
-    return leaves[0]

@@ -61,9 +61,12 @@ class Launch:
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         buffers = [array.buffers for array in arrays]
-        for number, sharding in self.moves.items():
-            buffers[number] = moved(arrays[number], sharding).buffers
-        return self.executable(buffers + self.constants)
+        if self.moves:
+            for number, sharding in self.moves.items():
+                buffers[number] = moved(arrays[number], sharding).buffers
+        if self.constants:
+            buffers += self.constants
+        return self.executable(buffers)
 
 
 @final

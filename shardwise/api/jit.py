@@ -23,8 +23,9 @@ from shardwise.compiler.ops.control import Call
 from shardwise.compiler.ops.methods import as_operand, is_array_like
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.runtime.array import Array
 from shardwise.runtime.sharding import NamedSharding, Sharding
+
+_flatten = tree.registry.flatten
 
 
 @final
@@ -46,24 +47,23 @@ class Jitted:
         self.out_shardings = out_shardings
         self._traced: dict[Any, Traced] = {}
         self._launches: dict[Any, tuple[Launch, tree.Structure]] = {}
-        update_wrapper(self, function)
+        update_wrapper(self, function, updated=())  # not the attributes: another jit has those of the same names
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        leaves, structure = tree.registry.flatten((args, keywords))
-        frames = open_frames()
-        if frames and any(frame.absorbs or any(frame.owns(x) for x in leaves) for frame in frames):
-            return self._staged(args, keywords)
-        key = [structure]
-        for number, leaf in enumerate(leaves):
-            array = leaf
-            if type(array) is not Array:
-                if not is_array_like(array):
-                    array_leaves(self.function, args, keywords)
-                leaves[number] = array = as_array(array)
-            key.append(array.signature)
-        found = self._launches.get(tuple(key))
+        leaves, structure = _flatten((args, keywords))
+        if frames := open_frames():
+            for frame in frames:
+                if frame.absorbs or any(frame.owns(x) for x in leaves):
+                    return self._staged(args, keywords)
+        try:
+            key = (structure, *[x.signature for x in leaves])
+        except AttributeError:  # not all are arrays yet
+            array_leaves(self.function, args, keywords)
+            leaves = [as_array(x) for x in leaves]
+            key = (structure, *[x.signature for x in leaves])
+        found = self._launches.get(key)
         if found is None:
-            found = self._launches[tuple(key)] = self._compiled(args, keywords, leaves)
+            found = self._launches[key] = self._compiled(args, keywords)
         launch, results = found
         return results.unflatten(launch(leaves))
 
@@ -86,7 +86,7 @@ class Jitted:
         signatures = tuple(x.signature for x in arrays)
         return Request(traced.program, signatures, self._out_shardings(traced), tuple(names), asked), traced
 
-    def _compiled(self, args: Any, keywords: Any, leaves: Sequence[Array]) -> tuple[Launch, tree.Structure]:
+    def _compiled(self, args: Any, keywords: Any) -> tuple[Launch, tree.Structure]:
         request, traced = self.request(args, keywords)
         return prepare(request, [as_array(x) for x in traced.captured]), traced.structure
 

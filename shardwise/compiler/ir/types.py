@@ -1,5 +1,6 @@
 """ArrayType: the shape and element type of a value. Interned, so that equal types are one object."""
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
@@ -34,10 +35,13 @@ def short_name(dtype: DType) -> str:
 class ArrayType:
     """`f32[30,16]`. `weak` marks a type that came from a Python scalar and gives way to others (printed `f32[]~`)."""
 
-    __slots__ = ("dtype", "shape", "weak")
+    __slots__ = ("dtype", "nbytes", "ndim", "shape", "size", "weak")
     shape: tuple[int, ...]
     dtype: DType
     weak: bool
+    ndim: int
+    size: int
+    nbytes: int
     _interned: ClassVar[dict[tuple[Any, ...], "ArrayType"]] = {}
 
     def __new__(cls, shape: tuple[int, ...], dtype: Any, weak: bool = False) -> "ArrayType":
@@ -47,25 +51,17 @@ class ArrayType:
         key = (tuple(map(int, shape)), np.dtype(dtype), weak)
         if key[1] not in _SHORT_OF:
             raise TypeError(f"arrays of {key[1]} are not supported; element types: {', '.join(SHORT_NAMES)}")
+        if any(size < 0 for size in key[0]):
+            raise TypeError(f"a size cannot be negative: shape {key[0]}")
         self = object.__new__(cls)
-        for name, part in zip(("shape", "dtype", "weak"), key, strict=True):
+        size = math.prod(key[0])
+        derived = {"ndim": len(key[0]), "size": size, "nbytes": size * key[1].itemsize}
+        for name, part in {"shape": key[0], "dtype": key[1], "weak": weak, **derived}.items():
             object.__setattr__(self, name, part)
         return cls._interned.setdefault(key, self)
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"ArrayType is immutable: cannot set {name}")
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
 
     def with_shape(self, shape: tuple[int, ...]) -> "ArrayType":
         return ArrayType(shape, self.dtype, self.weak)
@@ -110,6 +106,19 @@ def is_integer(dtype: DType) -> bool:
     return dtype.kind in "iu" or short_name(dtype) in ("i4", "u4")
 
 
+def integer_range(dtype: DType) -> tuple[int, int]:
+    """The smallest and the largest integer of this type."""
+    kind, bits = short_name(dtype)[0], int(short_name(dtype)[1:])
+    return (0, 2**bits - 1) if kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def carrier(dtype: DType) -> DType:
+    """A type that numpy itself computes in, and that holds every value of `dtype`: f32 for small floats."""
+    if is_float(dtype):
+        return dtype if dtype.itemsize >= np.dtype(np.float32).itemsize else np.dtype(np.float32)
+    return np.dtype(np.int32) if is_integer(dtype) and dtype.kind not in "iu" else dtype
+
+
 @final
 @dataclass(frozen=True)
 class Scalar:
@@ -128,4 +137,12 @@ class Scalar:
         return np.frombuffer(self.data, self.dtype)[0]
 
     def __str__(self) -> str:
-        return f"{short_name(self.dtype)}({self.array.item()!r})"
+        """`f32(0.5)`, `c64(0.5, -0.0)`; a NaN that is not the usual one by its bits."""
+        item = self.array.item()
+        parts = (item.real, item.imag) if self.dtype.kind == "c" else (item,)
+        text = ", ".join(map(repr, parts))
+        if any(part != part for part in parts):
+            usual = [float(repr(part)) for part in parts]
+            if Scalar.of(complex(*usual) if self.dtype.kind == "c" else usual[0], self.dtype) != self:
+                text = f"0x{self.data[::-1].hex()}"
+        return f"{short_name(self.dtype)}({text})"

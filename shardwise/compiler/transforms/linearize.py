@@ -60,49 +60,69 @@ class _Tangents:
 
 @final
 class ValueFrame(Frame):
-    """The frame of a function under grad. It linearises on demand: when Python asks for a value, equations are played
-    up to that value, and never again. Outside jit this is what makes `if` on values work."""
+    """The frame of a function that is being differentiated, whose values may be known.
 
-    def __init__(self, name: str, primals: Sequence[Any]):
+    It plays equations into the frames `over` (primals, and tangents where a value has one) on demand: when Python asks
+    for a value, up to that value, and never again. Outside jit this is what makes `if` on values work.
+    """
+
+    def __init__(self, name: str, pairs: Pairs, over: Sequence[Any]):
         super().__init__(name, absorbs=False)
-        self.below = list(open_frames())
-        self.tangents = _Tangents(name)
+        self.pairs = pairs
+        self.over = list(over)
         self.played = 0
-        self.tracers = [self.input(primal.type) for primal in primals]
-        for tracer, primal in zip(self.tracers, primals, strict=True):
-            self.tangents.pairs.set(tracer.value, primal, self.tangents.frame.input(primal.type))
+
+    def pair(self, primal: Any, tangent: Any) -> Tracer:
+        """A new input: a tracer for the function, with its primal and tangent."""
+        tracer = self.input(primal.type)
+        self.pairs.set(tracer.value, primal, tangent)
+        return tracer
 
     def capture(self, x: Any) -> Value:
         value = Value(x.type)
-        self.tangents.pairs.set(value, x, None)
+        self.pairs.set(value, x, None)
         return value
 
     def concrete(self, tracer: Tracer, error: type[ConcretizationTypeError], use: str) -> Any:
-        while tracer.value not in self.tangents.pairs.primal:
+        while tracer.value not in self.pairs.primal:
             self.play(self.played + 1)
-        return self.tangents.pairs.primal[tracer.value]
+        return self.pairs.primal[tracer.value]
 
     def play(self, until: int) -> None:
-        """Emit equations below, up to number `until`."""
+        """Emit equations, up to number `until`."""
         equations = self.equations[self.played : until]
         self.played = until
-        with frames([*self.below, self.tangents.frame]):
-            each(equations, self.tangents.pairs.step)
+        with frames(self.over):
+            each(equations, self.pairs.step)
 
-    def close(self, outputs: Sequence[Value]) -> Linearized:
+    def run(self, function: Callable[..., Sequence[Any]], tracers: Sequence[Tracer]) -> list[Value]:
+        """Call the function, and play what its results need; the values of the results."""
+        with self.open():
+            outputs = [self.lift(as_operand(x)) for x in function(*tracers)]
         rest = Program((), tuple(self.equations[self.played :]), tuple(outputs))
         self.equations[self.played :] = dce(rest).equations
         self.play(len(self.equations))
-        with frames([*self.below, self.tangents.frame]):
-            return self.tangents.close(outputs)
+        return outputs
 
 
 def linearize(function: Callable[..., Sequence[Any]], primals: Sequence[Any], name: str) -> Linearized:
     """Call `function` on `primals`; all of them are active."""
-    frame = ValueFrame(name, primals)
-    with frame.open():
-        outputs = [frame.lift(as_operand(x)) for x in function(*frame.tracers)]
-    return frame.close(outputs)
+    tangents = _Tangents(name)
+    over = [*open_frames(), tangents.frame]
+    frame = ValueFrame(name, tangents.pairs, over)
+    outputs = frame.run(function, [frame.pair(primal, tangents.frame.input(primal.type)) for primal in primals])
+    with frames(over):
+        return tangents.close(outputs)
+
+
+def forward(
+    function: Callable[..., Sequence[Any]], primals: Sequence[Any], tangents: Sequence[Any], name: str
+) -> tuple[list[Any], list[Any]]:
+    """Call `function` on `primals`, moving along `tangents`: its results, and how they move (None: they do not)."""
+    pairs = Pairs()
+    frame = ValueFrame(name, pairs, open_frames())
+    outputs = frame.run(function, [frame.pair(x, t) for x, t in zip(primals, tangents, strict=True)])
+    return [pairs.primal[value] for value in outputs], [pairs.tangent.get(value) for value in outputs]
 
 
 @lru_cache(maxsize=4096)
