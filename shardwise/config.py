@@ -25,6 +25,7 @@ SETTINGS = {
         8, "how many virtual devices the CPU client shows", frozen_by="the first use of a device"
     ),
     "dump_to": Setting("", "a folder to which every compilation writes its stages as text; empty for none"),
+    "explain_cache_misses": Setting(False, "log why a jitted function is compiled again"),
     "threefry_partitionable": Setting(True, "random bits do not depend on the layout; always so here"),
 }
 
@@ -35,6 +36,7 @@ class Config:
     enable_x64: bool
     num_cpu_devices: int
     dump_to: str
+    explain_cache_misses: bool
     threefry_partitionable: bool
 
     def __init__(self) -> None:

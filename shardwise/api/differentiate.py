@@ -11,7 +11,7 @@ from shardwise.api.arguments import argument_names, array_leaves, described, fun
 from shardwise.api.jit import check_results
 from shardwise.api.vectorize import vmap
 from shardwise.compiler.ir.types import ArrayType, is_float, is_inexact
-from shardwise.compiler.ops.elementwise import Compare, Convert
+from shardwise.compiler.ops.elementwise import Compare, Convert, retyped
 from shardwise.compiler.ops.methods import as_operand, reshape, type_of
 from shardwise.compiler.ops.shape import Iota, full, zeros_like
 from shardwise.compiler.trace.build import build
@@ -302,7 +302,7 @@ def _matching(
         x = as_operand(leaf, name)
         if x.type.shape != type.shape or (x.type.dtype != type.dtype and not x.type.weak):
             raise TypeError(f"{name} of {described(function)}: {what} {number} is {x.type}, expected {type.strong()}")
-        out.append(x if x.type.dtype == type.dtype else Convert(type.dtype)(x))
+        out.append(retyped(x, type))
     return out
 
 

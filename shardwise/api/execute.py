@@ -4,6 +4,7 @@
 functions of `ops/methods` outside every frame; importing this module installs it.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -23,8 +24,9 @@ from shardwise.compiler.shardings.spec import spec_of
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
+from shardwise.compiler.transforms.dce import dce
 from shardwise.errors import DeviceMismatchError, UnexpectedTracerError
-from shardwise.runtime.array import Array, Signature, place
+from shardwise.runtime.array import Array, Signature, deleted_error, memory, place
 from shardwise.runtime.client import local_devices
 from shardwise.runtime.executable import Executable
 from shardwise.runtime.sharding import ONE_DEVICE, NamedSharding, Sharding, SingleDeviceSharding
@@ -54,12 +56,24 @@ class Target:
 class Launch:
     """A compiled program for arrays of certain signatures: moves those that lie elsewhere, runs, wraps."""
 
-    def __init__(self, executable: Executable, moves: dict[int, Sharding], constants: Sequence[Array]):
+    def __init__(
+        self, executable: Executable, request: "Request", moves: dict[int, Sharding], constants: Sequence[Array]
+    ):
         self.executable = executable
+        self.request = request
         self.moves = moves
         self.constants = [array.buffers for array in constants]
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        if self.request.kept is not None:
+            arrays = [arrays[number] for number in self.request.kept if number < len(arrays)]
+        if memory.given_up:  # jaxlib crashes on buffers that are gone
+            for number, array in enumerate(arrays):
+                if array.is_deleted():
+                    name = f"argument {self.request.names[number]} of `{self.request.program.name}`"
+                    raise deleted_error(array.type, name)
+        if True in self.request.donated:
+            memory.given_up = True
         buffers = [array.buffers for array in arrays]
         if self.moves:
             for number, sharding in self.moves.items():
@@ -82,6 +96,31 @@ class Request:
     out_shardings: tuple[Sharding | None, ...]
     names: tuple[str, ...]
     in_shardings: tuple[Sharding | None, ...] = ()
+    donated: tuple[bool, ...] = ()
+    keep_unused: bool = True
+    kept: tuple[int, ...] | None = None  # which inputs of an earlier request these are, where some were dropped
+
+    def used(self) -> "Request":
+        """This request without the inputs that its program does not use, unless they are to be kept."""
+        program = dce(self.program)
+        wanted = {value for equation in program.equations for value in equation.inputs} | set(program.outputs)
+        kept = [number for number, value in enumerate(program.inputs) if value in wanted]
+        if self.keep_unused or len(kept) == len(program.inputs):
+            return self
+
+        def only(items: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(items[number] for number in kept if number < len(items))
+
+        smaller = Program(only(program.inputs), program.equations, program.outputs, program.name)
+        return Request(
+            smaller,
+            only(self.signatures),
+            self.out_shardings,
+            only(self.names),
+            only(self.in_shardings),
+            only(self.donated),
+            kept=tuple(kept),
+        )
 
     def target(self) -> Target:
         """The one place where all of it can run; where there is none, an error that lists who wants what."""
@@ -141,7 +180,7 @@ def stages(request: Request, target: Target) -> tuple[Partitioned, dict[int, Sha
         None if sharding is None else sharding.pin(type.shape, f"out_shardings of output {number}")
         for number, (type, sharding) in enumerate(zip(request.program.out_types, request.out_shardings, strict=True))
     ]
-    return partitioned(_constrained(request, target), mesh, pins, out_pins), moves
+    return partitioned(_constrained(request, target), mesh, pins, out_pins, request.donated), moves
 
 
 def _constrained(request: Request, target: Target) -> Program:
@@ -167,16 +206,25 @@ def _constrained(request: Request, target: Target) -> Program:
 
 def prepare(request: Request, constants: Sequence[Array] = ()) -> Launch:
     """Compile a request. `constants` are captured arrays, bound as the last inputs."""
+    first = len(request.signatures) - len(constants)
+    request = request.used()
+    if request.kept is not None:
+        constants = [constants[number - first] for number in request.kept if number >= first]
+        first = len(request.signatures) - len(constants)
     target = request.target()
     compiled, moves = stages(request, target)
-    shardings = [
-        asked or target.sharding(layout)
-        for asked, layout in zip(request.out_shardings, compiled.plan.outputs, strict=True)
-    ]
+    for number, is_donated in enumerate(request.donated):
+        if is_donated and number not in compiled.module.aliases:
+            given = request.signatures[number]
+            warnings.warn(
+                f"{request.names[number]} of `{request.program.name}` is donated, but no result has its type and "
+                f"layout ({given.type} in {given.sharding}): its memory is not reused.",
+                stacklevel=4,
+            )
+    shardings = [target.sharding(layout) for layout in compiled.plan.outputs]
     executable = load(compiled, target.devices, shardings, target.committed)
-    first = len(request.signatures) - len(constants)
     bound = [moved(array, moves.pop(first + i)) if first + i in moves else array for i, array in enumerate(constants)]
-    return Launch(executable, moves, bound)
+    return Launch(executable, request, moves, bound)
 
 
 def moved(array: Array, sharding: Sharding) -> Array:

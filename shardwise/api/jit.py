@@ -1,5 +1,6 @@
 """jit: a function compiled once for each type, layout and structure of its arguments."""
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import update_wrapper
@@ -15,6 +16,7 @@ from shardwise.api.arguments import (
     spread_shardings,
 )
 from shardwise.api.execute import Launch, Request, as_array, prepare
+from shardwise.api.static import NOTHING, Selection, Split, check_overlap, donated_leaves, select, split
 from shardwise.compiler.ir.dispatch import open_frames
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
@@ -23,9 +25,12 @@ from shardwise.compiler.ops.control import Call
 from shardwise.compiler.ops.methods import as_operand, is_array_like
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
+from shardwise.compiler.transforms.replay import replay
+from shardwise.config import config
 from shardwise.runtime.sharding import NamedSharding, Sharding
 
 _flatten = tree.registry.flatten
+_log = logging.getLogger("shardwise")
 
 
 @final
@@ -38,70 +43,106 @@ class Traced:
     structure: tree.Structure  # of the results
 
 
+@final
+@dataclass(frozen=True)
+class Options:
+    """What `jit` was asked for beside the function."""
+
+    in_shardings: Any = None
+    out_shardings: Any = None
+    static: Selection = NOTHING
+    donate: Selection = NOTHING
+    keep_unused: bool = False
+    inline: bool = False
+
+
 class Jitted:
     """A function that `jit` has wrapped. Called, it runs compiled; called inside another trace, it is one op there."""
 
-    def __init__(self, function: Callable[..., Any], in_shardings: Any, out_shardings: Any):
+    def __init__(self, function: Callable[..., Any], options: Options):
         self.function = function
-        self.in_shardings = in_shardings
-        self.out_shardings = out_shardings
+        self.options = options
         self._traced: dict[Any, Traced] = {}
         self._launches: dict[Any, tuple[Launch, tree.Structure]] = {}
         update_wrapper(self, function, updated=())  # not the attributes: another jit has those of the same names
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        leaves, structure = _flatten((args, keywords))
+        found = None
+        if self.options.static:
+            found = split(self.function, self.options.static, args, keywords)
+            leaves, structure = _flatten((found.args, found.keywords))
+        else:
+            leaves, structure = _flatten((args, keywords))
         if frames := open_frames():
             for frame in frames:
                 if frame.absorbs or any(frame.owns(x) for x in leaves):
-                    return self._staged(args, keywords)
+                    return self._staged(found or split(self.function, NOTHING, args, keywords))
+        fixed = found.key if found is not None else ()
         try:
-            key = (structure, *[x.signature for x in leaves])
+            key = (structure, fixed, *[x.signature for x in leaves])
         except AttributeError:  # not all are arrays yet
-            array_leaves(self.function, args, keywords)
+            array_leaves(self.function, *_dynamic(found, args, keywords))
             leaves = [as_array(x) for x in leaves]
-            key = (structure, *[x.signature for x in leaves])
-        found = self._launches.get(key)
-        if found is None:
-            found = self._launches[key] = self._compiled(args, keywords)
-        launch, results = found
+            key = (structure, fixed, *[x.signature for x in leaves])
+        entry = self._launches.get(key)
+        if entry is None:
+            found = found or split(self.function, NOTHING, args, keywords)
+            if any(isinstance(x, Tracer) for x in self.traced(found).captured):
+                return self._staged(found)  # it closes over a value that is being traced
+            self._explain_miss(key, found)
+            entry = self._launches[key] = self._compiled(found)
+        launch, results = entry
         return results.unflatten(launch(leaves))
 
-    def traced(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Traced:
-        """The function staged for these arguments; once for each types and structure."""
-        leaves, structure = array_leaves(self.function, args, keywords)
-        types = leaf_types(leaves)
-        found = self._traced.get((structure, types))
-        if found is None or not _is_alive(found.captured):
-            found = self._traced[(structure, types)] = trace(self.function, structure, types)
-        return found
+    def traced(self, found: Split) -> Traced:
+        """The function staged for these arguments; once for each structure, types and static arguments."""
+        leaves, structure = array_leaves(self.function, found.args, found.keywords)
+        key = (structure, found.key, leaf_types(leaves))
+        traced = self._traced.get(key)
+        if traced is None or not _is_alive(traced.captured):
+            traced = self._traced[key] = trace(found.bind(self.function), structure, leaf_types(leaves))
+        return traced
 
     def request(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Request, Traced]:
         """What it takes to run the function on these arguments."""
-        leaves, _ = array_leaves(self.function, args, keywords)
-        traced = self.traced(args, keywords)
-        names = argument_names(self.function, args, keywords)
-        asked = self._in_shardings(args, leaf_types(leaves), names)
-        arrays = [as_array(x) for x in (*leaves, *traced.captured)]
-        signatures = tuple(x.signature for x in arrays)
-        return Request(traced.program, signatures, self._out_shardings(traced), tuple(names), asked), traced
+        return self._request(split(self.function, self.options.static, args, keywords))
 
-    def _compiled(self, args: Any, keywords: Any) -> tuple[Launch, tree.Structure]:
-        request, traced = self.request(args, keywords)
+    def _request(self, found: Split) -> tuple[Request, Traced]:
+        leaves, _ = array_leaves(self.function, found.args, found.keywords)
+        traced = self.traced(found)
+        names = self._names(found)
+        arrays = [as_array(x) for x in (*leaves, *traced.captured)]
+        request = Request(
+            traced.program,
+            tuple(x.signature for x in arrays),
+            self._out_shardings(traced),
+            tuple(names),
+            self._in_shardings(found.args, leaf_types(leaves), names),
+            donated_leaves(self.options.donate, found) if self.options.donate else (),
+            self.options.keep_unused,
+        )
+        return request, traced
+
+    def _compiled(self, found: Split) -> tuple[Launch, tree.Structure]:
+        request, traced = self._request(found)
         return prepare(request, [as_array(x) for x in traced.captured]), traced.structure
 
-    def _staged(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    def _staged(self, found: Split) -> Any:
         """As one op of the frame that is open; shardings become constraints."""
-        leaves, _ = array_leaves(self.function, args, keywords)
-        traced = self.traced(args, keywords)
-        names = argument_names(self.function, args, keywords)
-        pinned = _constrained(map(as_operand, leaves), self._in_shardings(args, leaf_types(leaves), names))
-        results = Call(traced.program)(*pinned, *traced.captured)
+        leaves, _ = array_leaves(self.function, found.args, found.keywords)
+        traced = self.traced(found)
+        asked = self._in_shardings(found.args, leaf_types(leaves), self._names(found))
+        pinned = _constrained(map(as_operand, leaves), asked)
+        operands = [*pinned, *traced.captured]
+        results = replay(traced.program, operands) if self.options.inline else Call(traced.program)(*operands)
         return traced.structure.unflatten(_constrained(results, self._out_shardings(traced)))
+
+    def _names(self, found: Split) -> list[str]:
+        return argument_names(found.bind(self.function), found.args, found.keywords)
 
     def _in_shardings(self, args: Any, types: Sequence[ArrayType], names: Sequence[str]) -> tuple[Sharding | None, ...]:
         count = len(tree.leaves(args))
-        shardings = self.in_shardings
+        shardings = self.options.in_shardings
         if isinstance(shardings, list):
             shardings = tuple(shardings)
         given = spread_shardings(shardings, args, "in_shardings", self.function, types[:count], names[:count])
@@ -112,21 +153,61 @@ class Jitted:
         outputs = traced.structure.unflatten(list(range(count)))
         names = [f"output {number}" for number in range(count)]
         return spread_shardings(
-            self.out_shardings, outputs, "out_shardings", self.function, traced.program.out_types, names
+            self.options.out_shardings, outputs, "out_shardings", self.function, traced.program.out_types, names
         )
 
+    def _explain_miss(self, key: tuple[Any, ...], found: Split) -> None:
+        """Log why this call needs another compilation, where the user wants to know."""
+        if not config.explain_cache_misses or not self._launches:
+            return
+        last = next(reversed(self._launches))
+        reasons = []
+        if key[0] != last[0]:
+            reasons.append(f"the arguments are {key[0]}, last time {last[0]}")
+        elif key[1] != last[1]:
+            reasons.append(f"static arguments are {key[1]}, last time {last[1]}")
+        for name, now, before in zip(self._names(found), key[2:], last[2:], strict=False):
+            if now is not before:
+                here, there = (f"{s.type} in {s.sharding}" for s in (now, before))
+                committed = "" if here != there else f" (committed: {now.committed}, last time {before.committed})"
+                reasons.append(f"{name} is {here}, last time {there}{committed}")
+        count = len(self._launches) + 1
+        _log.warning("%s is compiled for the %d. time:\n  %s", described(self.function), count, "\n  ".join(reasons))
 
-def jit(function: Callable[..., Any] | None = None, *, in_shardings: Any = None, out_shardings: Any = None) -> Any:
+
+def jit(
+    function: Callable[..., Any] | None = None,
+    *,
+    in_shardings: Any = None,
+    out_shardings: Any = None,
+    static_argnums: int | Sequence[int] | None = None,
+    static_argnames: str | Sequence[str] | None = None,
+    donate_argnums: int | Sequence[int] | None = None,
+    donate_argnames: str | Sequence[str] | None = None,
+    keep_unused: bool = False,
+    inline: bool = False,
+) -> Any:
     """`function`, compiled. Its arguments and results are arrays in trees.
 
     `in_shardings` and `out_shardings` are trees of shardings, or prefixes of such trees; None leaves the layout to what
-    the arguments have and to the planner.
+    the arguments have and to the planner. Static arguments are hashable Python values that the function may branch on;
+    it is compiled for each. The memory of donated arguments is reused for results: they cannot be used afterwards.
+    Arrays that the function does not use are not even moved to its devices, unless `keep_unused`. With `inline`, a call
+    inside another trace leaves its ops there instead of one call.
     """
     if function is None:
-        return lambda f: jit(f, in_shardings=in_shardings, out_shardings=out_shardings)
+        keywords = {name: value for name, value in locals().items() if name != "function"}
+        return lambda f: jit(f, **keywords)
     if not callable(function):
         raise TypeError(f"jit needs a function, not {function!r}")
-    return Jitted(function, in_shardings, out_shardings)
+    static = select(function, "static", static_argnums, static_argnames)
+    donate = select(function, "donate", donate_argnums, donate_argnames)
+    check_overlap(function, static, donate)
+    return Jitted(function, Options(in_shardings, out_shardings, static, donate, keep_unused, inline))
+
+
+def _dynamic(found: Split | None, args: Any, keywords: Any) -> tuple[Any, Any]:
+    return (args, keywords) if found is None else (found.args, found.keywords)
 
 
 def trace(function: Callable[..., Any], structure: tree.Structure, types: Sequence[ArrayType]) -> Traced:

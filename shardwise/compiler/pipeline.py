@@ -45,14 +45,18 @@ class Partitioned:
 
 
 def partitioned(
-    program: Program, mesh: AbstractMesh, in_pins: Sequence[Pin], out_pins: Sequence[Pin | None]
+    program: Program,
+    mesh: AbstractMesh,
+    in_pins: Sequence[Pin],
+    out_pins: Sequence[Pin | None],
+    donated: Sequence[bool] = (),
 ) -> Partitioned:
-    """Every stage that needs no device."""
+    """Every stage that needs no device. `donated` marks inputs whose memory may be reused for outputs."""
     simple = dce(inline(verify(program)))
     sharded = propagate(simple, mesh, in_pins, out_pins)
     plan = choose(sharded)
     local = partition(sharded, plan)
-    module = lower(local)
+    module = lower(local, donated)
     stages = Partitioned(sharded, plan, local, module)
     if config.dump_to:
         _dump(program, stages)

@@ -47,6 +47,15 @@ class Shard:
         return f"Shard(device={self.device}, index={self.index}, replica_id={self.replica_id}, data={self.data})"
 
 
+class _Memory:
+    """Whether any array of this process has given up its memory: only then is it worth asking each."""
+
+    given_up = False
+
+
+memory = _Memory()
+
+
 @final
 class Array(ArrayMethods):
     """An n-dimensional array on devices, immutable. Made by `shardwise.numpy`, `device_put` and compiled functions."""
@@ -100,6 +109,8 @@ class Array(ArrayMethods):
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The whole array on the host."""
+        if self.is_deleted():
+            raise deleted_error(self.type, "an array that is read")
         if self.is_fully_replicated:
             return read_pieces(self.buffers)[0]
         if not self.is_fully_addressable:
@@ -111,6 +122,15 @@ class Array(ArrayMethods):
         for shard in self.addressable_shards:
             whole[shard.index] = shard.data
         return whole
+
+    def is_deleted(self) -> bool:
+        """Whether the memory was given up: by `delete`, or by donation to a compiled function."""
+        return bool(self.buffers.is_deleted())
+
+    def delete(self) -> None:
+        """Give up the memory now."""
+        memory.given_up = True
+        self.buffers.delete()
 
     def block_until_ready(self) -> "Array":
         """Wait until the elements are there."""
@@ -156,6 +176,14 @@ class Array(ArrayMethods):
         if not (self.is_fully_addressable or self.is_fully_replicated):
             return repr(self)
         return str(self.numpy())
+
+
+def deleted_error(type: ArrayType, what: str) -> RuntimeError:
+    """The error for a use after donation or deletion."""
+    return RuntimeError(
+        f"{what} is a {type} whose memory was given up: it was donated to a compiled function, or deleted. "
+        "Use the function's result in its place, or do not donate it."
+    )
 
 
 def place(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding, committed: bool) -> Array:

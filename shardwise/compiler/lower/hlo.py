@@ -1,11 +1,12 @@
 """The builder that ops' `lower` rules write StableHLO with: one line an op, each with the user's source line."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
+from shardwise.compiler.ir.op import NumpyArray
 from shardwise.compiler.ir.program import Source
 from shardwise.compiler.ir.types import ArrayType, DType, is_float, short_name
 from shardwise.compiler.ops.collective import Permute
@@ -32,7 +33,10 @@ class Builder:
         self.lines: list[str] = []
         self.location = ""
         self._count = 0
-        self._groups: dict[tuple[str, ...], str] = {}
+        # Tables of devices stand before the module, once for all collectives that use them: on 4,096 devices one is
+        # 20 kB of text.
+        self.heads: list[str] = []
+        self._tables: dict[tuple[Any, ...], str] = {}
         self._indices: dict[tuple[str, ...], HloValue] = {}
 
     def at(self, source: Source, kind: str) -> None:
@@ -75,15 +79,20 @@ class Builder:
 
     def groups(self, axes: tuple[str, ...]) -> str:
         """The devices that take part in a collective along `axes`, group by group."""
-        if axes not in self._groups:
-            table = self.mesh.groups(axes)
-            self._groups[axes] = f"dense<{table.tolist()}> : tensor<{table.shape[0]}x{table.shape[1]}xi64>"
-        return self._groups[axes]
+        return self._table(("groups", axes), lambda: self.mesh.groups(axes))
 
     def pairs(self, permute: Permute) -> str:
         """Source and target of every message."""
-        table = permute.pairs(self.mesh)
-        return f"dense<{table.tolist()}> : tensor<{len(table)}x2xi64>"
+        return self._table(("pairs", permute), lambda: permute.pairs(self.mesh))
+
+    def _table(self, key: tuple[Any, ...], made: Callable[[], NumpyArray]) -> str:
+        """The name of a table of devices."""
+        if key not in self._tables:
+            table = made()
+            name = f"#devices{len(self._tables)}"
+            self._tables[key] = name
+            self.heads.append(f"{name} = dense<{table.tolist()}> : tensor<{table.shape[0]}x{table.shape[1]}xi64>")
+        return self._tables[key]
 
     def device_index(self, axes: tuple[str, ...]) -> HloValue:
         """This device's position along `axes`, as i32; worked out once for each tuple of axes."""

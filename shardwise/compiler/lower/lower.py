@@ -1,10 +1,11 @@
 """lower: the text of the module that XLA compiles, for one device of many (replica mode)."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from shardwise.compiler.ir.program import Value
+from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.lower.hlo import Builder, HloValue, tensor
 from shardwise.compiler.ops.collective import Collective
 from shardwise.compiler.partition.local import LocalProgram
@@ -13,14 +14,15 @@ from shardwise.compiler.partition.local import LocalProgram
 @final
 @dataclass(frozen=True, eq=False)
 class StableHlo:
-    """A module's text; `devices` run it, each on its own pieces."""
+    """A module's text; `devices` run it, each on its own pieces. `aliases`: inputs that give outputs their memory."""
 
     text: str
     devices: int
+    aliases: dict[int, int]
 
 
-def lower(local: LocalProgram) -> StableHlo:
-    """StableHLO for a local program."""
+def lower(local: LocalProgram, donated: Sequence[bool] = ()) -> StableHlo:
+    """StableHLO for a local program; the memory of `donated` inputs is reused where an output has their type."""
     program = local.program
     builder = Builder(local.mesh)
     env: dict[Value, HloValue] = {
@@ -34,13 +36,30 @@ def lower(local: LocalProgram) -> StableHlo:
         else:
             results = equation.op.lower(builder, *[env[value] for value in equation.inputs])
         env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
-    heads = ", ".join(f"{env[value].name}: {tensor(value.type)}" for value in program.inputs)
+    aliases = _aliases(program, donated)
+    marks = {number: f" {{tf.aliasing_output = {output} : i32}}" for number, output in aliases.items()}
+    heads = ", ".join(
+        f"%arg{number}: {tensor(value.type)}{marks.get(number, '')}" for number, value in enumerate(program.inputs)
+    )
     types = ", ".join(tensor(value.type) for value in program.outputs)
+    tables = "".join(f"{head}\n" for head in builder.heads)
     body = "\n    ".join(builder.lines)
     names = ", ".join(env[value].name for value in program.outputs)
     name = re.sub(r"\W", "_", program.name) or "main"
     text = (
-        f"module @{name} {{\n  func.func public @main({heads}) -> ({types}) {{\n    {body}\n"
+        f"{tables}module @{name} {{\n  func.func public @main({heads}) -> ({types}) {{\n    {body}\n"
         f"    return{' ' if names else ''}{names}{' : ' if types else ''}{types}\n  }}\n}}\n"
     )
-    return StableHlo(text, local.mesh.size)
+    return StableHlo(text, local.mesh.size, aliases)
+
+
+def _aliases(program: Program, donated: Sequence[bool]) -> dict[int, int]:
+    """For each donated input, the first output of its type that no other input has taken."""
+    free = dict(enumerate(program.outputs))
+    found = {}
+    for number, (value, is_donated) in enumerate(zip(program.inputs, donated, strict=False)):
+        match = next((k for k, out in free.items() if out.type.strong() is value.type.strong()), None)
+        if is_donated and match is not None:
+            found[number] = match
+            del free[match]
+    return found

@@ -6,6 +6,7 @@ from typing import Any
 
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import is_inexact
+from shardwise.compiler.ops.elementwise import retyped
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.replay import each
 
@@ -24,7 +25,7 @@ class Pairs:
     def set(self, value: Value, primal: Any, tangent: Any) -> None:
         self.primal[value] = primal
         if tangent is not None and is_inexact(value.type.dtype):
-            self.tangent[value] = tangent
+            self.tangent[value] = retyped(tangent, value.type)
 
     def step(self, equation: Equation) -> None:
         """Emit one equation's primal, and its tangent where an operand has one."""

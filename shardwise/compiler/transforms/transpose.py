@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise.compiler.ir.op import Unknown
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.elementwise import add_tangents
+from shardwise.compiler.ops.elementwise import add_tangents, retyped
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.replay import each
 
@@ -39,12 +39,12 @@ def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], co
         sent = equation.op.transpose(arrived[0] if equation.op.single else arrived, *operands)
         for value, operand, cotangent in zip(equation.inputs, operands, sent, strict=True):
             if isinstance(operand, Unknown) and cotangent is not None:
-                flowing[value] = add_tangents(flowing.get(value), cotangent)
+                flowing[value] = add_tangents(flowing.get(value), retyped(cotangent, value.type))
 
     each(program.equations, forward)
     for value, cotangent in zip(program.outputs, cotangents, strict=True):
         if cotangent is not None and isinstance(env[value], Unknown):
-            flowing[value] = add_tangents(flowing.get(value), cotangent)
+            flowing[value] = add_tangents(flowing.get(value), retyped(cotangent, value.type))
     each(reversed(backwards), backward)
     return [flowing.get(value) for value, is_linear in zip(program.inputs, linear, strict=True) if is_linear]
 
