@@ -1,9 +1,20 @@
 """Shardwise: a program written for one device, run on many. `import shardwise as jax` runs JAX's programs."""
 
-from shardwise import debug, distributed, errors, lax, numpy, sharding, tree
-from shardwise.api.differentiate import grad, value_and_grad
-from shardwise.api.jit import jit
-from shardwise.api.placement import device_put, make_mesh
+from shardwise import debug, distributed, errors, lax, numpy, sharding, tree, tree_util
+from shardwise.api.differentiate import (
+    grad,
+    hessian,
+    jacfwd,
+    jacrev,
+    jvp,
+    linear_transpose,
+    linearize,
+    value_and_grad,
+    vjp,
+)
+from shardwise.api.inspect import ShapeDtypeStruct, eval_shape, make_jaxpr, typeof
+from shardwise.api.jit import disable_jit, jit
+from shardwise.api.placement import block_until_ready, device_get, device_put, make_mesh
 from shardwise.api.vectorize import vmap
 from shardwise.config import config
 from shardwise.explain.plan import explain
@@ -25,26 +36,41 @@ __all__ = [
     "Array",
     "NamedSharding",
     "P",
+    "ShapeDtypeStruct",
+    "block_until_ready",
     "config",
     "debug",
     "default_backend",
     "device_count",
+    "device_get",
     "device_put",
     "devices",
+    "disable_jit",
     "distributed",
     "errors",
+    "eval_shape",
     "explain",
     "grad",
+    "hessian",
+    "jacfwd",
+    "jacrev",
     "jit",
+    "jvp",
     "lax",
+    "linear_transpose",
+    "linearize",
     "local_device_count",
     "local_devices",
+    "make_jaxpr",
     "make_mesh",
     "numpy",
     "process_count",
     "process_index",
     "sharding",
     "tree",
+    "tree_util",
+    "typeof",
     "value_and_grad",
+    "vjp",
     "vmap",
 ]

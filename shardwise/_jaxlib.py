@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # XLA's own log: errors only, unless the user set a level
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA's own log is off unless the user asks: errors are raised
 
 import numpy as np
 from jaxlib import _hlo, _jax
@@ -15,6 +15,12 @@ from jaxlib import xla_client as _xla
 
 PyTreeRegistry = _jax.pytree.PyTreeRegistry
 PyTreeDef = _jax.pytree.PyTreeDef
+SequenceKey = _jax.pytree.SequenceKey
+DictKey = _jax.pytree.DictKey
+GetAttrKey = _jax.pytree.GetAttrKey
+FlattenedIndexKey = _jax.pytree.FlattenedIndexKey
+treedef_tuple = _jax.pytree.treedef_tuple
+all_leaves = _jax.pytree.all_leaves
 Buffers = _jax.ArrayImpl  # one piece on each of some devices
 RuntimeFailure = _jax.JaxRuntimeError
 Device = _jax.Device

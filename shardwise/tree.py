@@ -1,67 +1,37 @@
-"""Trees: arrays in nested tuples, lists, dicts and None. Flatten, unflatten, map."""
+"""Trees under their short names: `tree.map` is `tree_util.tree_map`. The last names are for the rest of the package."""
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+import dataclasses
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from shardwise._jaxlib import PyTreeDef, PyTreeRegistry
+from shardwise import tree_util
 
-Structure: TypeAlias = PyTreeDef
+all = tree_util.tree_all
+broadcast = tree_util.tree_broadcast
+flatten = tree_util.tree_flatten
+flatten_with_path = tree_util.tree_flatten_with_path
+leaves = tree_util.tree_leaves
+leaves_with_path = tree_util.tree_leaves_with_path
+map = tree_util.tree_map
+map_with_path = tree_util.tree_map_with_path
+reduce = tree_util.tree_reduce
+reduce_associative = tree_util.tree_reduce_associative
+structure = tree_util.tree_structure
+transpose = tree_util.tree_transpose
+unflatten = tree_util.tree_unflatten
 
-# Our own registry: jaxlib's default one is shared with the jax package.
-registry = PyTreeRegistry(
-    enable_none=True, enable_tuple=True, enable_namedtuple=True, enable_list=True, enable_dict=True
-)
+if TYPE_CHECKING:  # type checkers know what `dataclasses.field` means, and only that
+    static = dataclasses.field
+else:
 
-
-def flatten(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Structure]:
-    """The leaves of a tree, and its structure."""
-    leaves, structure = registry.flatten(tree, is_leaf)
-    return leaves, structure
-
-
-def unflatten(structure: Structure, leaves: list[Any]) -> Any:
-    """The tree with this structure and these leaves."""
-    return structure.unflatten(leaves)
-
-
-def leaves(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
-    """The leaves of a tree."""
-    return flatten(tree, is_leaf)[0]
-
-
-def structure(tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> Structure:
-    """The structure of a tree."""
-    return flatten(tree, is_leaf)[1]
+    def static(**kwargs: Any) -> Any:
+        """A field of a dataclass, as `dataclasses.field`, that `register_dataclass` takes as static."""
+        metadata = {"static": True, **(kwargs.pop("metadata", None) or {})}
+        return dataclasses.field(metadata=metadata, **kwargs)
 
 
-def map(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
-    """The tree of `function(leaf, *leaves of the rest)`; the rest have the first tree's structure, or more below it."""
-    first, shape = flatten(tree, is_leaf)
-    others = [shape.flatten_up_to(other) for other in rest]
-    return shape.unflatten([function(*items) for items in zip(first, *others, strict=True)])
-
-
-def broadcast_prefix(prefix: Any, tree: Any, is_leaf: Callable[[Any], bool] | None = None) -> list[Any]:
-    """For each leaf of `tree`, the leaf of `prefix` at or above it. ValueError where `prefix` does not fit."""
-    found: list[Any] = []
-    given, shape = flatten(prefix, is_leaf)
-    for item, below in zip(given, shape.flatten_up_to(tree), strict=True):
-        found += [item] * structure(below).num_leaves
-    return found
-
-
-def leaf_names(tree: Any, root: str) -> list[str]:
-    """How a Python program would name each leaf: `root['w'][0]`."""
-
-    def names(node: Any, name: str) -> list[str]:
-        if node is None:
-            return []
-        if isinstance(node, dict):
-            return [n for key in sorted(node) for n in names(node[key], f"{name}[{key!r}]")]
-        if isinstance(node, tuple) and hasattr(node, "_fields"):
-            return [n for field in node._fields for n in names(getattr(node, field), f"{name}.{field}")]
-        if isinstance(node, (tuple, list)):
-            return [n for i, item in enumerate(node) for n in names(item, f"{name}[{i}]")]
-        return [name]
-
-    return names(tree, root)
+Structure: TypeAlias = tree_util.PyTreeDef
+TreeMismatch = tree_util.TreeMismatch
+broadcast_prefix = tree_util.broadcast_prefix
+keystr = tree_util.keystr
+leaf_names = tree_util.leaf_names
+registry = tree_util.default_registry

@@ -67,6 +67,47 @@ def test_registry_flattens_trees():
     assert structure.unflatten([20, 10, 30]) == ({"b": 10, "a": [20, None]}, 30)
     assert isinstance(structure, _jaxlib.PyTreeDef)
     assert structure.flatten_up_to(({"b": (4, 5), "a": [6, None]}, 7)) == [6, (4, 5), 7]
+    assert structure.node_data() == (tuple, None)
+    assert structure.children()[1].node_data() is None
+    assert (structure.num_nodes, structure.num_leaves) == (7, 3)
+    assert structure.from_iterable_tree([[[2, []], 1], 3]) == ({"b": 1, "a": [2, None]}, 3)
+    assert _jaxlib.treedef_tuple(registry, structure.children()) == structure
+    assert structure.compose(registry.flatten([1])[1]) == registry.flatten(({"b": [1], "a": [[2], None]}, [3]))[1]
+
+
+def test_registry_knows_nodes_and_keys():
+    class Pair:
+        def __init__(self, *items):
+            self.items = items
+
+    class Fields:
+        def __init__(self, x, size):
+            self.x, self.size = x, size
+
+    registry = _jaxlib.PyTreeRegistry(
+        enable_none=True, enable_tuple=True, enable_namedtuple=True, enable_list=True, enable_dict=True
+    )
+    registry.register_node(Pair, lambda node: (node.items, "static"), lambda static, items: Pair(*items), None)
+    registry.register_dataclass_node(Fields, ["x"], ["size"])
+    assert registry.is_node(Pair) and registry.is_node(Fields) and not registry.is_node(int)
+    assert registry.flatten_one_level(Pair(1, 2)) == ((1, 2), "static")
+    assert registry.flatten_one_level(3) is None
+    assert _jaxlib.all_leaves(registry, [1, 2]) and not _jaxlib.all_leaves(registry, [1, Pair()])
+    found, structure = registry.flatten_with_path(({"a": [1]}, Pair(Fields(2, 3))), lambda path, node: len(path) > 3)
+    assert found == [
+        ((_jaxlib.SequenceKey(0), _jaxlib.DictKey("a"), _jaxlib.SequenceKey(0)), 1),
+        ((_jaxlib.SequenceKey(1), _jaxlib.FlattenedIndexKey(0), _jaxlib.GetAttrKey("x")), 2),
+    ]
+    assert structure.unflatten([5, 6])[1].items[0].size == 3
+
+
+def test_a_cycle_is_a_recursion_error_inside_a_system_error():
+    """`tree.flatten` turns it inside out."""
+    cycle = []
+    cycle.append(cycle)
+    with pytest.raises((SystemError, RecursionError)) as caught:
+        _jaxlib.PyTreeRegistry().flatten(cycle)
+    assert isinstance(caught.value.__cause__ or caught.value, RecursionError)
 
 
 def test_devices_are_devices(client):

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from shardwise import tree
@@ -74,11 +75,8 @@ def spread_shardings(
 
     try:
         spread = tree.broadcast_prefix(shardings, arguments, is_leaf)
-    except ValueError:
-        raise ShardingError(
-            f"{what} of {described(function)} do not fit its {what.partition('_')[0]}puts: the tree of shardings\n"
-            f"  {tree.structure(shardings, is_leaf)} is no prefix of\n  {tree.structure(arguments)}"
-        ) from None
+    except tree.TreeMismatch as mismatch:
+        raise ShardingError(f"{what} of {described(function)} do not fit.\n  {misfit(mismatch, what)}") from None
     for sharding, type, name in zip(spread, types, names, strict=True):
         if sharding is None:
             continue
@@ -87,6 +85,20 @@ def spread_shardings(
         except ShardingError as error:
             raise ShardingError(f"cannot shard {name} of {described(function)}.\n  {type} with {error}") from None
     return tuple(spread)
+
+
+def misfit(mismatch: tree.TreeMismatch, what: str) -> str:
+    """Where a tree prefix `what`, such as in_axes, does not fit the arguments or the results that it is given for."""
+    difference = mismatch.difference
+    place = what + tree.keystr(difference.path)
+    if what.startswith("out_"):
+        if difference.second_is_leaf:  # something that stands for a result
+            difference = replace(difference, second="one array")
+        return difference.of_prefix(place, "the results")
+    text = difference.of_prefix(place, "the arguments")
+    if difference.path:
+        return text
+    return f"{text}\n  Give a tuple with one entry for each positional argument, or one entry for all of them."
 
 
 def _check(sharding: Any, what: str, type: ArrayType) -> None:

@@ -1,7 +1,9 @@
 """jit: a function compiled once for each type, layout and structure of its arguments."""
 
 import logging
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Any, final
@@ -43,6 +45,23 @@ class Traced:
     structure: tree.Structure  # of the results
 
 
+class _Switches(threading.local):
+    jit_disabled = False
+
+
+_switches = _Switches()
+
+
+@contextmanager
+def disable_jit(disable: bool = True) -> Iterator[None]:
+    """While open, jitted functions run as they are written, op by op, so that a debugger can follow them."""
+    before, _switches.jit_disabled = _switches.jit_disabled, disable
+    try:
+        yield
+    finally:
+        _switches.jit_disabled = before
+
+
 @final
 @dataclass(frozen=True)
 class Options:
@@ -67,6 +86,8 @@ class Jitted:
         update_wrapper(self, function, updated=())  # not the attributes: another jit has those of the same names
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
+        if _switches.jit_disabled:
+            return self.function(*args, **keywords)
         found = None
         if self.options.static:
             found = split(self.function, self.options.static, args, keywords)
@@ -81,7 +102,8 @@ class Jitted:
         try:
             key = (structure, fixed, *[x.signature for x in leaves])
         except AttributeError:  # not all are arrays yet
-            array_leaves(self.function, *_dynamic(found, args, keywords))
+            found = found or split(self.function, NOTHING, args, keywords)
+            self._array_leaves(found)
             leaves = [as_array(x) for x in leaves]
             key = (structure, fixed, *[x.signature for x in leaves])
         entry = self._launches.get(key)
@@ -96,7 +118,7 @@ class Jitted:
 
     def traced(self, found: Split) -> Traced:
         """The function staged for these arguments; once for each structure, types and static arguments."""
-        leaves, structure = array_leaves(self.function, found.args, found.keywords)
+        leaves, structure = self._array_leaves(found)
         key = (structure, found.key, leaf_types(leaves))
         traced = self._traced.get(key)
         if traced is None or not _is_alive(traced.captured):
@@ -108,7 +130,7 @@ class Jitted:
         return self._request(split(self.function, self.options.static, args, keywords))
 
     def _request(self, found: Split) -> tuple[Request, Traced]:
-        leaves, _ = array_leaves(self.function, found.args, found.keywords)
+        leaves, _ = self._array_leaves(found)
         traced = self.traced(found)
         names = self._names(found)
         arrays = [as_array(x) for x in (*leaves, *traced.captured)]
@@ -129,13 +151,16 @@ class Jitted:
 
     def _staged(self, found: Split) -> Any:
         """As one op of the frame that is open; shardings become constraints."""
-        leaves, _ = array_leaves(self.function, found.args, found.keywords)
+        leaves, _ = self._array_leaves(found)
         traced = self.traced(found)
         asked = self._in_shardings(found.args, leaf_types(leaves), self._names(found))
         pinned = _constrained(map(as_operand, leaves), asked)
         operands = [*pinned, *traced.captured]
         results = replay(traced.program, operands) if self.options.inline else Call(traced.program)(*operands)
         return traced.structure.unflatten(_constrained(results, self._out_shardings(traced)))
+
+    def _array_leaves(self, found: Split) -> tuple[list[Any], tree.Structure]:
+        return array_leaves(found.bind(self.function), found.args, found.keywords)
 
     def _names(self, found: Split) -> list[str]:
         return argument_names(found.bind(self.function), found.args, found.keywords)
@@ -204,10 +229,6 @@ def jit(
     donate = select(function, "donate", donate_argnums, donate_argnames)
     check_overlap(function, static, donate)
     return Jitted(function, Options(in_shardings, out_shardings, static, donate, keep_unused, inline))
-
-
-def _dynamic(found: Split | None, args: Any, keywords: Any) -> tuple[Any, Any]:
-    return (args, keywords) if found is None else (found.args, found.keywords)
 
 
 def trace(function: Callable[..., Any], structure: tree.Structure, types: Sequence[ArrayType]) -> Traced:

@@ -8,6 +8,7 @@ import numpy as np
 
 from shardwise import tree
 from shardwise._jaxlib import Device
+from shardwise._jaxlib import block_until_ready as wait_for
 from shardwise.api.execute import as_array, moved
 from shardwise.api.jit import constrain
 from shardwise.compiler.ops.methods import as_operand, type_of
@@ -38,7 +39,7 @@ def make_mesh(axis_shapes: Sequence[int], axis_names: Sequence[str], *, devices:
 def device_put(x: Any, device: Any = None) -> Any:
     """The arrays of a tree, moved to `device`: a Sharding, a device, a tree prefix of these, or None for any device."""
     leaves, structure = tree.flatten(x)
-    given = _spread("device_put", device, x)
+    given = _spread("device_put", "device", device, x)
     return structure.unflatten([_put(leaf, _sharding(where)) for leaf, where in zip(leaves, given, strict=True)])
 
 
@@ -46,7 +47,7 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     """The arrays of a tree, pinned to shardings (a tree prefix): the planner never overrules them."""
     leaves, structure = tree.flatten(x)
     out = []
-    for leaf, where in zip(leaves, _spread("with_sharding_constraint", shardings, x), strict=True):
+    for leaf, where in zip(leaves, _spread("with_sharding_constraint", "shardings", shardings, x), strict=True):
         if not isinstance(where, Sharding):
             raise TypeError(
                 f"with_sharding_constraint needs shardings, such as NamedSharding(mesh, spec), not {where!r}"
@@ -56,16 +57,16 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     return structure.unflatten(out)
 
 
-def _spread(name: str, given: Any, x: Any) -> list[Any]:
+def _spread(name: str, parameter: str, given: Any, x: Any) -> list[Any]:
     def is_leaf(node: Any) -> bool:
         return node is None or isinstance(node, (Sharding, Device, PartitionSpec))
 
     try:
         return tree.broadcast_prefix(given, x, is_leaf)
-    except ValueError:
-        raise ShardingError(
-            f"{name}: {tree.structure(given, is_leaf)} is no tree prefix of {tree.structure(x)}"
-        ) from None
+    except tree.TreeMismatch as mismatch:
+        where = tree.keystr(mismatch.difference.path)
+        text = mismatch.difference.of_prefix(parameter + where, f"x{where}")
+        raise ShardingError(f"{name}: `{parameter}` is no tree prefix of x.\n  {text}") from None
 
 
 def _sharding(where: Any) -> Sharding | None:
@@ -97,3 +98,14 @@ def _put(leaf: Any, where: Sharding | None) -> Any:
         return Array(there.buffers, signature(there.type, where, True))
     kind = type_of(leaf, "device_put")
     return place(np.asarray(leaf), kind, where, committed=True)
+
+
+def device_get(x: Any) -> Any:
+    """The arrays of a tree as numpy arrays on the host; other leaves as they are."""
+    return tree.map(lambda leaf: leaf.numpy() if isinstance(leaf, Array) else leaf, x)
+
+
+def block_until_ready(x: Any) -> Any:
+    """`x`, once the elements of all its arrays are there."""
+    wait_for([leaf.buffers for leaf in tree.leaves(x) if isinstance(leaf, Array)])
+    return x

@@ -85,7 +85,21 @@ class Split:
 
         bound.__name__ = getattr(function, "__name__", type(function).__name__)
         bound.__wrapped__ = function  # type: ignore[attr-defined]
+        bound.__signature__ = self._signature(function)  # type: ignore[attr-defined]
         return bound
+
+    def _signature(self, function: Callable[..., Any]) -> inspect.Signature | None:
+        """The function's signature without the static parameters: messages name arguments by it."""
+        try:
+            whole = inspect.signature(function)
+        except (TypeError, ValueError):
+            return None
+        kept = [
+            parameter
+            for place, (name, parameter) in enumerate(whole.parameters.items())
+            if place not in self.static_args and name not in self.static_keywords
+        ]
+        return whole.replace(parameters=kept)
 
 
 def split(function: Callable[..., Any], static: Selection, args: tuple[Any, ...], keywords: dict[str, Any]) -> Split:

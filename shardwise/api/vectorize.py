@@ -5,7 +5,7 @@ from functools import wraps
 from typing import Any
 
 from shardwise import tree
-from shardwise.api.arguments import argument_names, array_leaves, described, function_name
+from shardwise.api.arguments import argument_names, array_leaves, described, function_name, misfit
 from shardwise.api.jit import check_results
 from shardwise.compiler.ops.methods import as_operand
 from shardwise.compiler.ops.shape import batch_at
@@ -56,11 +56,9 @@ def _in_dims(
     prefix = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     try:
         given = tree.broadcast_prefix(prefix, args, is_leaf=lambda x: x is None)
-    except ValueError:
-        raise ValueError(
-            f"vmap of {described(function)}: in_axes {in_axes} are no tree prefix of the arguments "
-            f"{tree.structure(args)}"
-        ) from None
+    except tree.TreeMismatch as mismatch:
+        text = misfit(mismatch, "in_axes")
+        raise ValueError(f"vmap of {described(function)}: in_axes do not fit.\n  {text}") from None
     given += [0] * len(tree.leaves(keywords))
     dims: list[int | None] = []
     for x, axis, name in zip(operands, given, names, strict=True):
@@ -89,10 +87,9 @@ def _out_dims(
     results = structure.unflatten(list(range(len(outputs))))
     try:
         given = tree.broadcast_prefix(out_axes, results, is_leaf=lambda x: x is None)
-    except ValueError:
-        raise ValueError(
-            f"vmap of {described(function)}: out_axes {out_axes} are no tree prefix of the results {structure}"
-        ) from None
+    except tree.TreeMismatch as mismatch:
+        text = misfit(mismatch, "out_axes")
+        raise ValueError(f"vmap of {described(function)}: out_axes do not fit.\n  {text}") from None
     wanted: list[int | None] = []
     for number, (x, dim, axis) in enumerate(zip(outputs, dims, given, strict=True)):
         rank = x.type.ndim + (dim is None)

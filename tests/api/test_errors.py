@@ -84,9 +84,35 @@ def test_trailing_nones_beyond_the_rank_are_ignored(mesh):
 
 def test_shardings_that_are_no_prefix_of_the_arguments(mesh):
     step = sw.jit(train_step, in_shardings=(None,))
-    text = message_of(ShardingError, step, {"w": 1.0}, {"tokens": jnp.ones(2)})
-    assert text.startswith("in_shardings of `train_step` (test_errors.py:")
-    assert "PyTreeDef((*,)) is no prefix of\n  PyTreeDef(({'w': *}, {'tokens': *}))" in text
+    line = train_step.__code__.co_firstlineno
+    assert message_of(ShardingError, step, {"w": 1.0}, {"tokens": jnp.ones(2)}) == (
+        f"in_shardings of `train_step` (test_errors.py:{line}) do not fit.\n"
+        "  in_shardings: tuple of length 1 against tuple of length 2 in the arguments\n"
+        "  Give a tuple with one entry for each positional argument, or one entry for all of them."
+    )
+    step = sw.jit(train_step, in_shardings=(None, {"token": NamedSharding(mesh, P())}))
+    assert message_of(ShardingError, step, {"w": 1.0}, {"tokens": jnp.ones(2)}) == (
+        f"in_shardings of `train_step` (test_errors.py:{line}) do not fit.\n"
+        "  in_shardings[1]: dict with keys {'token'} against dict with keys {'tokens'} in the arguments"
+        ": missing 'tokens', unexpected 'token'"
+    )
+    step = sw.jit(train_step, out_shardings=[None, None])
+    assert message_of(ShardingError, step, {"w": 1.0}, {"tokens": jnp.ones(2)}).endswith(
+        "do not fit.\n  out_shardings: list of length 2 against one array in the results"
+    )
+
+
+def test_placements_that_are_no_prefix_of_the_tree(mesh):
+    everywhere = NamedSharding(mesh, P())
+    x = {"w": [jnp.ones(2), jnp.ones(2)]}
+    assert message_of(ShardingError, sw.device_put, x, {"w": [everywhere]}) == (
+        "device_put: `device` is no tree prefix of x.\n"
+        "  device['w']: list of length 1 against list of length 2 in x['w']"
+    )
+    assert message_of(ShardingError, sw.lax.with_sharding_constraint, x, (everywhere,)) == (
+        "with_sharding_constraint: `shardings` is no tree prefix of x.\n"
+        "  shardings: tuple of length 1 against dict with keys {'w'} in x"
+    )
 
 
 def test_bare_spec_needs_a_mesh():
@@ -182,6 +208,19 @@ def test_vmap_axes_that_do_not_fit():
     assert text.endswith("the mapped axes must have one size:\n  `a` has 4\n  `b` has 3")
     text = message_of(ValueError, sw.vmap(lambda a, b: a + b, in_axes=(0, 3)), jnp.ones((4, 3)), jnp.ones((4, 5)))
     assert text.endswith("in_axes gives axis 3 for `b`, which is f32[4,5] and has rank 2")
+    text = message_of(ValueError, sw.vmap(lambda a, b: a + b, in_axes=(0,)), jnp.ones(3), jnp.ones(3))
+    assert text.endswith(
+        "in_axes do not fit.\n  in_axes: tuple of length 1 against tuple of length 2 in the arguments\n"
+        "  Give a tuple with one entry for each positional argument, or one entry for all of them."
+    )
+    text = message_of(ValueError, sw.vmap(lambda a: a["x"], in_axes=({"x": 0, "z": 0},)), {"x": jnp.ones(3), "y": 1.0})
+    assert text.endswith(
+        "in_axes do not fit.\n"
+        "  in_axes[0]: dict with keys {'x', 'z'} against dict with keys {'x', 'y'} in the arguments"
+        ": missing 'y', unexpected 'z'"
+    )
+    text = message_of(ValueError, sw.vmap(lambda a: (a, a), out_axes=[0, 0]), jnp.ones(3))
+    assert text.endswith("out_axes do not fit.\n  out_axes: list of length 2 against tuple of length 2 in the results")
     assert "in_axes maps no argument" in message_of(ValueError, sw.vmap(lambda a: a, in_axes=None), jnp.ones(3))
     assert "out_axes is None for result 0" in message_of(
         ValueError, sw.vmap(lambda a: a, out_axes=None), jnp.ones((2, 3))

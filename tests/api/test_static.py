@@ -62,6 +62,12 @@ def test_bad_static_arguments():
         sw.jit(power, static_argnums=0, donate_argnums=0)
 
 
+def test_dynamic_arguments_beside_static_ones_keep_their_names():
+    f = sw.jit(lambda n, x, *, k: x, static_argnums=0, static_argnames="k")
+    with pytest.raises(TypeError, match="argument `x` of `<lambda>`"):
+        f(2, "abc", k=1)
+
+
 @pytest.mark.parametrize("spec", [None, P("data"), P("model", "data")], ids=str)
 def test_donated_memory_is_reused(mesh, spec):
     f = sw.jit(lambda p, x: ({"w": p["w"] + x}, p["w"].sum()), donate_argnums=0)

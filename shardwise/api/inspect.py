@@ -1,0 +1,121 @@
+"""Looking at functions without running them: eval_shape, make_jaxpr, typeof."""
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, final
+
+from shardwise import tree
+from shardwise.api.arguments import described
+from shardwise.api.jit import trace
+from shardwise.api.static import select, split
+from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.text import format_program
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.methods import type_of
+from shardwise.compiler.ops.promote import canonical_dtype
+
+
+@final
+class ShapeDtypeStruct:
+    """A shape and a dtype without elements: stands for an array where only its type is read."""
+
+    __slots__ = ("sharding", "type")
+
+    def __init__(self, shape: Sequence[int], dtype: Any, *, sharding: Any = None, weak_type: bool = False):
+        if dtype is None:
+            raise ValueError("ShapeDtypeStruct needs a dtype")
+        self.type = ArrayType(tuple(shape), canonical_dtype(dtype), weak_type)
+        self.sharding = sharding
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.type.dtype
+
+    @property
+    def weak_type(self) -> bool:
+        return self.type.weak
+
+    @property
+    def ndim(self) -> int:
+        return self.type.ndim
+
+    @property
+    def size(self) -> int:
+        return self.type.size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ShapeDtypeStruct) and (self.type, self.sharding) == (other.type, other.sharding)
+
+    def __hash__(self) -> int:
+        return hash((self.type, self.sharding))
+
+    def __repr__(self) -> str:
+        where = f", sharding={self.sharding}" if self.sharding is not None else ""
+        weak = ", weak_type=True" if self.weak_type else ""
+        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{where}{weak})"
+
+
+@final
+class TracedProgram:
+    """What `make_jaxpr` returns: it prints as the program, which is `.program`; `.consts` are captured arrays."""
+
+    def __init__(self, program: Program, consts: list[Any]):
+        self.program = program
+        self.consts = consts
+
+    def __str__(self) -> str:
+        return format_program(self.program)
+
+    __repr__ = __str__
+
+
+def eval_shape(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    """The shapes and dtypes of `function`'s results, as `ShapeDtypeStruct`s; nothing is computed.
+
+    Arguments may be arrays, or anything with a shape and a dtype.
+    """
+    leaves, structure = tree.flatten((args, keywords))
+    traced = trace(function, structure, [_type(leaf, function) for leaf in leaves])
+    return traced.structure.unflatten([_struct(type) for type in traced.program.out_types])
+
+
+def make_jaxpr(
+    function: Callable[..., Any], static_argnums: int | Sequence[int] = (), return_shape: bool = False
+) -> Callable[..., Any]:
+    """A function that returns the program that `function` is for its arguments; nothing is computed.
+
+    With `return_shape`, it returns that and the shapes of the results.
+    """
+    static = select(function, "static", static_argnums, None)
+
+    @wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        found = split(function, static, args, keywords)
+        leaves, structure = tree.flatten((found.args, found.keywords))
+        traced = trace(found.bind(function), structure, [_type(leaf, function) for leaf in leaves])
+        printed = TracedProgram(traced.program, traced.captured)
+        if not return_shape:
+            return printed
+        return printed, traced.structure.unflatten([_struct(type) for type in traced.program.out_types])
+
+    return call
+
+
+def typeof(x: Any) -> ArrayType:
+    """The type of an array or number: its shape, dtype and whether it is weak."""
+    return type_of(x, "typeof")
+
+
+def _type(leaf: Any, function: Callable[..., Any]) -> ArrayType:
+    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
+    if shape is not None and dtype is not None and not hasattr(leaf, "type"):
+        return ArrayType(tuple(shape), canonical_dtype(dtype))
+    return type_of(leaf, described(function))
+
+
+def _struct(type: ArrayType) -> ShapeDtypeStruct:
+    return ShapeDtypeStruct(type.shape, type.dtype, weak_type=type.weak)
