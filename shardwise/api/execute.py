@@ -262,7 +262,8 @@ def as_array(x: Any, name: str = "array") -> Array:
 
 @lru_cache(maxsize=1024)
 def _scalar(kind: str, value: Any, text: str, device: Any) -> Array:
-    return place(np.asarray(value), type_of(value), SingleDeviceSharding(device), committed=False)
+    given = type_of(value)
+    return place(np.asarray(value, given.dtype), given, SingleDeviceSharding(device), committed=False)
 
 
 class _Executor:

@@ -26,6 +26,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.errors import MissingRuleError
 
 NumpyArray = np.ndarray[Any, Any]
+quiet = np.errstate(all="ignore")  # decorates a `reference`: devices do not warn of an overflow, nor does its meaning
 
 
 @final

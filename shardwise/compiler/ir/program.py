@@ -23,7 +23,7 @@ class Source(NamedTuple):
     function: str
 
     def __str__(self) -> str:
-        return f"{self.file.rpartition('/')[2]}:{self.line}"
+        return f"{self.file.rpartition('/')[2]}:{self.line}" if self.file else "an unknown line"
 
 
 NOWHERE = Source("", 0, "")
@@ -95,6 +95,9 @@ class Program:
         if self is other:
             return True
         return isinstance(other, Program) and self._hash == other._hash and self.key == other.key
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.in_types))}) -> ({', '.join(map(str, self.out_types))})"
 
     def producers(self) -> dict[Value, Equation]:
         """The equation that defines each value that is not an input."""

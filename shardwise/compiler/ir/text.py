@@ -19,7 +19,7 @@ import numpy as np
 
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ir.types import SHORT_NAMES, DType, Scalar, parse_type, short_name
+from shardwise.compiler.ir.types import SHORT_NAMES, DType, Scalar, integer_range, is_integer, parse_type, short_name
 from shardwise.compiler.ir.verify import type_error
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.errors import ProgramError, ShardingError
@@ -81,7 +81,7 @@ def parse_program(text: str) -> Program:
 
 _NUMBER = re.compile(r"-?(?:inf|nan|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w)")
 _TOKEN = re.compile(
-    r"\s+|#[^\n]*|(?P<type>\w+\[[\d,]*\]~?(?=\s|,|\)|$))|(?P<string>'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\")"
+    r"\s+|#[^\n]*|(?P<type>\w+\[[\d,]*\]~?(?=\s|[,)=]|$))|(?P<string>'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\")"
     rf"|(?P<number>{_NUMBER.pattern})|(?P<word>\w+)|(?P<mark>[()\[\]{{}},:=])"
 )
 
@@ -258,14 +258,24 @@ def _scalar(tokens: _Tokens, dtype: DType) -> Scalar:
     while tokens.accept(","):
         words.append(tokens.take())
     tokens.expect(")")
-    bits = re.fullmatch(f"0x([0-9a-f]{{{2 * dtype.itemsize}}})", words[0])
-    if bits and len(words) == 1:
-        return Scalar(dtype, bytes.fromhex(bits[1])[::-1])
-    numbers = [_number(word) for word in words if _NUMBER.fullmatch(word)]
-    if dtype == np.bool_ and words in (["True"], ["False"]):
-        numbers = [words == ["True"]]
-    if len(numbers) != (2 if dtype.kind == "c" else 1) or len(words) != len(numbers):
+    found = _constant(words, dtype)
+    if found is None:
         raise tokens.error(f"{', '.join(words)!r} is no {short_name(dtype)}", start)
+    return found
+
+
+def _constant(words: list[str], dtype: DType) -> Scalar | None:
+    """The constant that is written so, if one is."""
+    if bits := re.fullmatch(f"0x([0-9a-f]{{{2 * dtype.itemsize}}})", ",".join(words)):
+        return Scalar(dtype, bytes.fromhex(bits[1])[::-1])
+    if dtype == np.bool_:
+        return Scalar.of(words == ["True"], dtype) if words in (["True"], ["False"]) else None
+    if len(words) != (2 if dtype.kind == "c" else 1) or not all(map(_NUMBER.fullmatch, words)):
+        return None
+    numbers = [_number(word) for word in words]
+    if is_integer(dtype):
+        low, high = integer_range(dtype)
+        return Scalar.of(numbers[0], dtype) if isinstance(numbers[0], int) and low <= numbers[0] <= high else None
     return Scalar.of(complex(*numbers) if dtype.kind == "c" else numbers[0], dtype)
 
 

@@ -129,6 +129,11 @@ class Scalar:
 
     @staticmethod
     def of(value: Any, dtype: Any) -> "Scalar":
+        """`value` as `dtype`. A Python integer may wrap around (-1 is u8's 255), unless it needs more than 32 bits."""
+        if type(value) is int and is_integer(np.dtype(dtype)):
+            ranges = (integer_range(np.dtype(dtype)), integer_range(np.dtype(np.int32)))
+            if not any(low <= value <= high for low, high in ranges):
+                raise OverflowError(f"the integer {value} does not fit {short_name(np.dtype(dtype))}")
         array = np.asarray(value).astype(dtype)
         return Scalar(array.dtype, array.tobytes())
 

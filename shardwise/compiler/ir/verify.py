@@ -1,7 +1,7 @@
 """The rules of a program: every value is defined once and before use, and has the type that its op gives."""
 
 from shardwise.compiler.ir.op import result_types
-from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.program import Equation, Program
 from shardwise.errors import ProgramError
 
 
@@ -16,10 +16,20 @@ def verify(program: Program) -> Program:
             raise ProgramError(f"{where}: an operand is used before it is defined")
         if any(value in defined for value in equation.outputs):
             raise ProgramError(f"{where}: a result is defined twice")
-        types = result_types(equation.op, tuple(value.type for value in equation.inputs))
-        if types != tuple(value.type for value in equation.outputs):
-            raise ProgramError(f"{where}: results are {[v.type for v in equation.outputs]}, the op gives {list(types)}")
+        if wrong := type_error(equation):
+            raise ProgramError(f"{where}: {wrong}")
         defined.update(equation.outputs)
     if any(value not in defined for value in program.outputs):
         raise ProgramError(f"{program.name}: an output is never defined")
     return program
+
+
+def type_error(equation: Equation) -> str:
+    """What is wrong with the types of an equation's operands or results; empty where nothing is."""
+    try:
+        types = result_types(equation.op, tuple(value.type for value in equation.inputs))
+    except TypeError as error:
+        return str(error)
+    if types == tuple(value.type for value in equation.outputs):
+        return ""
+    return f"results are {[value.type for value in equation.outputs]}, the op gives {list(types)}"

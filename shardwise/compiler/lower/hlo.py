@@ -14,6 +14,7 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 
 _ELEMENTS = {"bool": "i1", "c64": "complex<f32>", "c128": "complex<f64>", "f8_e4m3fn": "f8E4M3FN", "f8_e5m2": "f8E5M2"}
 _REDUCERS = {"sum": "add", "max": "maximum", "min": "minimum"}
+_LOGICAL = {"sum": "or", "max": "or", "min": "and"}  # for booleans
 
 
 @final
@@ -72,8 +73,9 @@ class Builder:
     def reducer(self, how: str, dtype: DType) -> str:
         """The region that reduces two scalars."""
         scalar = tensor(ArrayType((), dtype))
+        name = (_LOGICAL if dtype == np.bool_ else _REDUCERS)[how]
         return (
-            f"{{ ^bb0(%a: {scalar}, %b: {scalar}): %r = stablehlo.{_REDUCERS[how]} %a, %b : {scalar} "
+            f"{{ ^bb0(%a: {scalar}, %b: {scalar}): %r = stablehlo.{name} %a, %b : {scalar} "
             f"stablehlo.return %r : {scalar} }}"
         )
 

@@ -4,14 +4,15 @@ An axis tuple names the devices that take part: those that differ only along the
 is the meaning of such an op: pieces of all devices (in mesh order) in, pieces of all devices out.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Op
-from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, quiet
+from shardwise.compiler.ir.types import ArrayType, integer_range, is_float
+from shardwise.compiler.ops.elementwise import compared
 from shardwise.compiler.ops.shape import int_list
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
@@ -47,8 +48,9 @@ class AllReduce(Collective):
     how: str
 
     def out_type(self, x: ArrayType) -> ArrayType:
-        return x
+        return _reducible(self, x)
 
+    @quiet
     def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
         reduce = REDUCTIONS[self.how].reduce
         return _each_group(mesh, self.axes, pieces, lambda group: [reduce(group).astype(group[0].dtype)] * len(group))
@@ -59,7 +61,11 @@ class AllReduce(Collective):
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         groups = f"replica_groups = {hlo.groups(self.axes)}"
-        return hlo.op("stablehlo.all_reduce", (x,), x.type, groups, (hlo.reducer(self.how, x.type.dtype),))
+
+        def reduce(y: Any) -> Any:
+            return hlo.op("stablehlo.all_reduce", (y,), y.type, groups, (hlo.reducer(self.how, y.type.dtype),))
+
+        return _keeping_nan(hlo, self.how, x, reduce)
 
 
 @final
@@ -98,8 +104,9 @@ class ReduceScatter(Collective):
     how: str
 
     def out_type(self, x: ArrayType) -> ArrayType:
-        return _scaled(x, self.dim, 1, self.count)
+        return _scaled(_reducible(self, x), self.dim, 1, self.count)
 
+    @quiet
     def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
         reduce = REDUCTIONS[self.how].reduce
         return _each_group(
@@ -114,8 +121,12 @@ class ReduceScatter(Collective):
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         attributes = f"scatter_dimension = {self.dim} : i64, replica_groups = {hlo.groups(self.axes)}"
-        reducer = hlo.reducer(self.how, x.type.dtype)
-        return hlo.op("stablehlo.reduce_scatter", (x,), self.out_type(x.type), attributes, (reducer,))
+
+        def reduce(y: Any) -> Any:
+            reducer = hlo.reducer(self.how, y.type.dtype)
+            return hlo.op("stablehlo.reduce_scatter", (y,), self.out_type(y.type), attributes, (reducer,))
+
+        return _keeping_nan(hlo, self.how, x, reduce)
 
 
 @final
@@ -147,6 +158,10 @@ class AllToAll(Collective):
             f"split_dimension = {self.split} : i64, concat_dimension = {self.join} : i64, "
             f"split_count = {self.count} : i64, replica_groups = {hlo.groups(self.axes)}"
         )
+        if 1 in _scaled(x.type, self.split, 1, self.count).shape:
+            # XLA cuts x into blocks itself. It shares them with equal slices in the program, whose memory order may
+            # differ where a dim has size 1, and then refuses the exchange. Behind a barrier they are its own.
+            x = hlo.op("stablehlo.optimization_barrier", (x,), x.type)
         return hlo.op("stablehlo.all_to_all", (x,), self.out_type(x.type), attributes)
 
 
@@ -254,10 +269,7 @@ class OnlyFirst(Collective):
         return 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        first = ArrayType((), np.bool_)
-        zero = hlo.constant(0, ArrayType((), np.int32))
-        direction = "comparison_direction = #stablehlo<comparison_direction EQ>"
-        is_first = hlo.op("stablehlo.compare", (hlo.device_index(self.axes), zero), first, direction)
+        is_first = compared(hlo, "EQ", hlo.device_index(self.axes), hlo.constant(0, ArrayType((), np.int32)))
         # A scalar predicate chooses whole operands.
         return hlo.op("stablehlo.select", (is_first, x, hlo.constant(0, x.type.strong())), x.type)
 
@@ -292,6 +304,35 @@ class Resize(Collective):
         edge[self.dim] = self.size - x.type.shape[self.dim]
         attributes = f"edge_padding_low = {low}, edge_padding_high = {int_list(edge)}, interior_padding = {low}"
         return hlo.op("stablehlo.pad", (x, hlo.constant(0, ArrayType((), out.dtype))), out, attributes)
+
+
+def _reducible(op: AllReduce | ReduceScatter, x: ArrayType) -> ArrayType:
+    if x.dtype.kind == "c" and op.how != "sum":
+        raise TypeError(f"{op.name}: complex numbers have no {op.how}: {x}")
+    return x
+
+
+def _keeping_nan(hlo: Hlo, how: str, x: Any, reduce: Callable[[Any], Any]) -> Any:
+    """`reduce` of `x`. A maximum of floats is taken of integers in the same order, NaN at the end that wins: devices
+    that compare floats drop NaN, or keep it on some platforms only."""
+    if how == "sum" or not is_float(x.type.dtype):
+        return reduce(x)
+    dtype, integer = (np.float64, np.int64) if x.type.dtype == np.float64 else (np.float32, np.int32)
+    low, high = integer_range(np.dtype(integer))
+
+    def mirrored(bits: Any) -> Any:
+        """Negative floats count downwards by their bits; mirrored, upwards. Twice is nothing."""
+        negative = compared(hlo, "LT", bits, hlo.constant(0, bits.type))
+        flipped = hlo.op("stablehlo.xor", (bits, hlo.constant(high, bits.type)), bits.type)
+        return hlo.op("stablehlo.select", (negative, flipped, bits), bits.type)
+
+    wide = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(dtype))
+    order = mirrored(hlo.op("stablehlo.bitcast_convert", (wide,), x.type.with_dtype(integer)))
+    is_nan = compared(hlo, "NE", wide, wide)
+    winner = hlo.constant(high if how == "max" else low, order.type)
+    found = mirrored(reduce(hlo.op("stablehlo.select", (is_nan, winner, order), order.type)))
+    wide = hlo.op("stablehlo.bitcast_convert", (found,), found.type.with_dtype(dtype))
+    return hlo.op("stablehlo.convert", (wide,), found.type.with_dtype(x.type.dtype))
 
 
 def _scaled(x: ArrayType, dim: int, times: int, by: int) -> ArrayType:

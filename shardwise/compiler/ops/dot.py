@@ -6,8 +6,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, Unknown
-from shardwise.compiler.ir.types import ArrayType, is_float
+from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, Unknown, quiet
+from shardwise.compiler.ir.types import ArrayType, carrier
 from shardwise.compiler.ops.elementwise import add_tangents
 from shardwise.compiler.ops.shape import inverse, permuted
 from shardwise.compiler.shardings.factors import FactorRule
@@ -39,6 +39,9 @@ class Dot(Op):
                         f"dot: {what} dims must agree, but dim {a} of {x} has size {x.shape[a]} "
                         f"and dim {b} of {y} has size {y.shape[b]}"
                     )
+        for used in (self.contract[0] + self.batch[0], self.contract[1] + self.batch[1]):
+            if len(set(used)) != len(used):
+                raise TypeError(f"dot: a dim repeats in contract={self.contract}, batch={self.batch}")
         if x.dtype != y.dtype:
             raise TypeError(f"dot: operands must have one dtype, not {x} and {y}")
         free_x, free_y = self.free(x.ndim, y.ndim)
@@ -127,9 +130,9 @@ class Dot(Op):
             f"dot_dimension_numbers = #stablehlo.dot<{numbers}>",
         )
 
+    @quiet
     def reference(self, x: NumpyArray, y: NumpyArray) -> NumpyArray:
         rule = self.factors(ArrayType(x.shape, x.dtype), ArrayType(y.shape, y.dtype))
-        narrow = is_float(x.dtype) and x.dtype.itemsize < np.dtype(np.float32).itemsize
-        left, right = (a.astype(np.float32) if narrow else a for a in (x, y))
+        left, right = (operand.astype(carrier(x.dtype)) for operand in (x, y))
         letters = ["".join(chr(ord("a") + f) for (f,) in dims) for dims in (*rule.operands, *rule.results)]
         return np.asarray(np.einsum(f"{letters[0]},{letters[1]}->{letters[2]}", left, right)).astype(x.dtype)

@@ -1,4 +1,4 @@
-"""Ops that work on each element alone: add mul neg exp max select compare convert.
+"""Ops that work on each element alone: add sub mul div neg exp max select compare convert.
 
 Operands have equal shapes (the functions in `methods` broadcast and promote first). The family fills in all rules but
 the derivative, the numpy meaning and the name in StableHLO.
@@ -10,19 +10,37 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, Unknown
-from shardwise.compiler.ir.types import ArrayType, DType, is_float, is_inexact, is_integer, short_name
-from shardwise.compiler.ops.shape import batch_at, full, zeros_like
+from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, Unknown, quiet
+from shardwise.compiler.ir.types import (
+    ArrayType,
+    DType,
+    carrier,
+    integer_range,
+    is_float,
+    is_inexact,
+    is_integer,
+    short_name,
+)
+from shardwise.compiler.ops import shape  # iota counts in integers and converts
 from shardwise.compiler.shardings.factors import FactorRule
+
+LOGICAL = {"add": "or", "multiply": "and", "maximum": "or"}  # what arithmetic means for booleans
 
 
 class Elementwise(Op):
     """Operands of one shape; the result has it too."""
 
     cheap = True
+    arity: ClassVar[int] = 2
     hlo_name: ClassVar[str]
 
     def out_type(self, *types: ArrayType) -> ArrayType:
+        if len(types) != self.arity:
+            raise TypeError(f"{self.name}: needs {self.arity} operand{'s' * (self.arity > 1)}, not {len(types)}")
+        return self.agreed(*types)
+
+    def agreed(self, *types: ArrayType) -> ArrayType:
+        """The type of the result, given as many operands as there should be."""
         shapes = {type.shape for type in types}
         dtypes = {type.dtype for type in types}
         if len(shapes) != 1 or len(dtypes) != 1:
@@ -39,10 +57,13 @@ class Elementwise(Op):
 
     def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         target = next(dim for dim in dims if dim is not None)
-        return self(*(batch_at(x, dim, target, size) for x, dim in zip(operands, dims, strict=True))), target
+        return self(*(shape.batch_at(x, dim, target, size) for x, dim in zip(operands, dims, strict=True))), target
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
-        return hlo.op(f"stablehlo.{self.hlo_name}", operands, self.out_type(*(x.type for x in operands)))
+        out = self.out_type(*(x.type for x in operands))
+        # XLA folds true + true of constants to false: booleans get the logical ops by their own names.
+        name = LOGICAL.get(self.hlo_name, self.hlo_name) if out.dtype == np.bool_ else self.hlo_name
+        return hlo.op(f"stablehlo.{name}", operands, out)
 
 
 def add_tangents(a: Any, b: Any) -> Any:
@@ -50,6 +71,11 @@ def add_tangents(a: Any, b: Any) -> Any:
     if a is None or b is None:
         return b if a is None else a
     return Add()(a, b)
+
+
+def retyped(x: Any, type: ArrayType) -> Any:
+    """A tangent or cotangent of a value of this type, weak where that is: rules need not look after it."""
+    return x if x.type == type else Convert(type.dtype, type.weak)(x)
 
 
 @final
@@ -68,8 +94,42 @@ class Add(Elementwise):
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return tuple(cotangent if isinstance(x, Unknown) else None for x in operands)
 
+    @quiet
     def reference(self, *operands: NumpyArray) -> Any:
         return np.add(*operands)
+
+
+@final
+@dataclass(frozen=True)
+class Sub(Elementwise):
+    """`x - y`."""
+
+    name = "sub"
+    hlo_name = "subtract"
+
+    def out_type(self, *types: ArrayType) -> ArrayType:
+        found = super().out_type(*types)
+        if found.dtype == np.bool_:
+            raise TypeError("sub: booleans cannot be subtracted; use logical xor, or convert them to integers")
+        return found
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0, 1),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        dx, dy = tangents
+        if dx is None or dy is None:
+            return self(*primals), Neg()(dy) if dx is None else dx
+        return self(*primals), self(dx, dy)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        x, y = operands
+        to_x = cotangent if isinstance(x, Unknown) else None
+        return to_x, Neg()(cotangent) if isinstance(y, Unknown) else None
+
+    @quiet
+    def reference(self, *operands: NumpyArray) -> Any:
+        return np.subtract(*operands)
 
 
 @final
@@ -91,6 +151,7 @@ class Mul(Elementwise):
         x, y = operands
         return (self(cotangent, y), None) if isinstance(x, Unknown) else (None, self(x, cotangent))
 
+    @quiet
     def reference(self, *operands: NumpyArray) -> Any:
         return np.multiply(*operands)
 
@@ -104,9 +165,10 @@ class Div(Elementwise):
     hlo_name = "divide"
 
     def out_type(self, *types: ArrayType) -> ArrayType:
-        if not is_inexact(types[0].dtype):
-            raise TypeError(f"div: needs floats or complex numbers, not {types[0]}")
-        return super().out_type(*types)
+        found = super().out_type(*types)
+        if not is_inexact(found.dtype):
+            raise TypeError(f"div: needs floats or complex numbers, not {found}")
+        return found
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
@@ -120,9 +182,9 @@ class Div(Elementwise):
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return self(cotangent, operands[1]), None
 
+    @quiet
     def reference(self, *operands: NumpyArray) -> Any:
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            return np.divide(*operands)
+        return np.divide(*operands)
 
 
 @final
@@ -132,11 +194,13 @@ class Neg(Elementwise):
 
     name = "neg"
     hlo_name = "negate"
+    arity = 1
 
     def out_type(self, *types: ArrayType) -> ArrayType:
-        if types[0].dtype == np.bool_:
+        found = super().out_type(*types)
+        if found.dtype == np.bool_:
             raise TypeError("neg: a boolean has no negative; use logical not")
-        return super().out_type(*types)
+        return found
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
@@ -158,37 +222,51 @@ class Exp(Elementwise):
 
     name = "exp"
     hlo_name = "exponential"
+    arity = 1
 
     def out_type(self, *types: ArrayType) -> ArrayType:
-        if not is_inexact(types[0].dtype):
-            raise TypeError(f"exp: needs floats or complex numbers, not {types[0]}")
-        return super().out_type(*types)
+        found = super().out_type(*types)
+        if not is_inexact(found.dtype):
+            raise TypeError(f"exp: needs floats or complex numbers, not {found}")
+        return found
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         y = self(*primals)
         return y, Mul()(tangents[0], y)
 
+    @quiet
     def reference(self, *operands: NumpyArray) -> Any:
-        with np.errstate(over="ignore"):
-            return np.exp(*operands)
+        return np.exp(*operands)
 
 
 @final
 @dataclass(frozen=True)
 class Max(Elementwise):
-    """The larger of two; NaN where either is. The derivative at a tie is shared by both."""
+    """The larger of two; NaN where either is. Complex numbers are ordered by real part, then by imaginary part.
+
+    The derivative at a tie is shared by both.
+    """
 
     name = "max"
     hlo_name = "maximum"
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         x, y = primals
-        dx, dy = (zeros_like(x) if tangent is None else tangent for tangent in tangents)
-        half = full(x.type.shape, 0.5, x.type.dtype)
+        dx, dy = (shape.zeros_like(x) if tangent is None else tangent for tangent in tangents)
+        half = shape.full(x.type.shape, 0.5, x.type.dtype)
         tie = Mul()(Add()(dx, dy), half)
         select, wins, ties = Select(), Compare("GT")(x, y), Compare("EQ")(x, y)
         return self(x, y), select(wins, dx, select(ties, tie, dy))
 
+    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+        x, y = operands
+        if x.type.dtype.kind != "c":
+            return super().lower(hlo, x, y)
+        unordered = compared(hlo, "NE", x, x)
+        wins = hlo.op("stablehlo.or", (Compare("GE").lower(hlo, x, y), unordered), unordered.type)
+        return hlo.op("stablehlo.select", (wins, x, y), self.out_type(x.type, y.type))
+
+    @quiet
     def reference(self, *operands: NumpyArray) -> Any:
         return np.maximum(*operands)
 
@@ -199,24 +277,25 @@ class Select(Elementwise):
     """Where the first operand is true the second, else the third."""
 
     name = hlo_name = "select"
+    arity = 3
 
-    def out_type(self, *types: ArrayType) -> ArrayType:
+    def agreed(self, *types: ArrayType) -> ArrayType:
         which, *cases = types
         if which.dtype != np.bool_ or which.shape != cases[0].shape:
             raise TypeError(f"select: needs booleans of shape {cases[0].shape} to choose by, not {which}")
-        return super().out_type(*cases)
+        return super().agreed(*cases)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((1, 2),)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         which, *cases = primals
-        zero = zeros_like(cases[0])
+        zero = shape.zeros_like(cases[0])
         return self(*primals), self(which, *(zero if tangent is None else tangent for tangent in tangents[1:]))
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         which, x, y = operands
-        zero = zeros_like(cotangent)
+        zero = shape.zeros_like(cotangent)
         to_x = self(which, cotangent, zero) if isinstance(x, Unknown) else None
         return None, to_x, self(which, zero, cotangent) if isinstance(y, Unknown) else None
 
@@ -237,7 +316,10 @@ DIRECTIONS = {
 @final
 @dataclass(frozen=True)
 class Compare(Elementwise):
-    """`x < y` and its kin, by `direction`: EQ NE LT LE GT GE. NaN compares unequal to all."""
+    """`x < y` and its kin, by `direction`: EQ NE LT LE GT GE. NaN compares unequal to all.
+
+    Complex numbers are ordered by real part, then by imaginary part; one with NaN in either is NaN.
+    """
 
     name = hlo_name = "compare"
     direction: str
@@ -251,29 +333,56 @@ class Compare(Elementwise):
         return self(*primals), None
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
-        dtype = operands[0].type.dtype
-        signed = is_integer(dtype) and dtype.kind != "u" and short_name(dtype) != "u4"
-        kind = "FLOAT" if is_inexact(dtype) else "SIGNED" if signed else "UNSIGNED"
-        attributes = (
-            f"comparison_direction = #stablehlo<comparison_direction {self.direction}>, "
-            f"compare_type = #stablehlo<comparison_type {kind}>"
-        )
-        return hlo.op("stablehlo.compare", operands, self.out_type(*(x.type for x in operands)), attributes)
+        x, y = operands
+        if x.type.dtype.kind != "c" or self.direction in ("EQ", "NE"):
+            return compared(hlo, self.direction, x, y)
+        part = _part(x.type)
+        (a, c), (b, d) = ([hlo.op(f"stablehlo.{name}", (z,), part) for z in operands] for name in ("real", "imag"))
+        strict = compared(hlo, self.direction[0] + "T", a, c)
 
+        def joined(how: str, left: Any, right: Any) -> Any:
+            return hlo.op(f"stablehlo.{how}", (left, right), strict.type)
+
+        ordered = joined("and", compared(hlo, "EQ", b, b), compared(hlo, "EQ", d, d))
+        tie = joined("and", compared(hlo, "EQ", a, c), compared(hlo, self.direction, b, d))
+        return joined("or", joined("and", strict, ordered), tie)
+
+    @quiet
     def reference(self, *operands: NumpyArray) -> Any:
         return DIRECTIONS[self.direction](*operands)
+
+
+def _part(type: ArrayType) -> ArrayType:
+    """The type of the real and of the imaginary parts of complex numbers."""
+    return ArrayType(type.shape, np.float32 if type.dtype == np.complex64 else np.float64)
+
+
+def compared(hlo: Hlo, direction: str, x: Any, y: Any) -> Any:
+    """One compare in StableHLO, which knows no order of complex numbers."""
+    dtype = x.type.dtype
+    signed = is_integer(dtype) and dtype.kind != "u" and short_name(dtype) != "u4"
+    kind = "FLOAT" if is_inexact(dtype) else "SIGNED" if signed else "UNSIGNED"
+    attributes = (
+        f"comparison_direction = #stablehlo<comparison_direction {direction}>, "
+        f"compare_type = #stablehlo<comparison_type {kind}>"
+    )
+    return hlo.op("stablehlo.compare", (x, y), ArrayType(x.type.shape, np.bool_), attributes)
 
 
 @final
 @dataclass(frozen=True)
 class Convert(Elementwise):
-    """Each element as `dtype`."""
+    """Each element as `dtype`. To bool: whether it differs from 0. A complex number gives its real part.
+
+    A float becomes an integer by cutting its fraction off; past the range it is the range's end, and NaN is 0.
+    """
 
     name = hlo_name = "convert"
+    arity = 1
     dtype: DType
     weak: bool = False
 
-    def out_type(self, *types: ArrayType) -> ArrayType:
+    def agreed(self, *types: ArrayType) -> ArrayType:
         return ArrayType(types[0].shape, self.dtype, self.weak)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
@@ -288,6 +397,28 @@ class Convert(Elementwise):
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (Convert(operands[0].type.dtype)(cotangent),)
 
+    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+        (x,) = operands
+        if self.dtype == np.bool_:  # StableHLO looks at the real part alone
+            return compared(hlo, "NE", x, hlo.constant(0, x.type.strong()))
+        if x.type.dtype.kind == "c" and self.dtype.kind != "c":  # XLA crashes when it folds this convert
+            x = hlo.op("stablehlo.real", (x,), _part(x.type))
+        return super().lower(hlo, x)
+
+    @quiet
     def reference(self, *operands: NumpyArray) -> Any:
-        with np.errstate(invalid="ignore", over="ignore"):
-            return operands[0].astype(self.dtype)
+        (x,) = operands
+        if self.dtype == np.bool_:
+            return x != np.zeros((), x.dtype)
+        x = x.real if x.dtype.kind == "c" and self.dtype.kind != "c" else x.astype(carrier(x.dtype))
+        return _saturated(x, self.dtype) if is_float(x.dtype) and is_integer(self.dtype) else x.astype(self.dtype)
+
+
+def _saturated(x: NumpyArray, dtype: DType) -> NumpyArray:
+    """Floats as integers. What numpy makes of a number past the range depends on the machine."""
+    low, high = integer_range(dtype)
+    wide = np.uint64 if low == 0 else np.int64
+    exact = np.where(np.isnan(x), 0, x.astype(np.float64))
+    inside = (exact >= low) & (exact < float(high) + 1)
+    ends = np.where(exact > 0, np.array(high, wide), np.array(low, wide))
+    return np.where(inside, np.where(inside, exact, 0).astype(wide), ends).astype(dtype)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shardwise.compiler.ir.dispatch import installed, open_frames
-from shardwise.compiler.ir.types import ArrayType, is_float, is_inexact, is_integer
+from shardwise.compiler.ir.types import ArrayType, carrier, is_float, is_inexact, is_integer
 from shardwise.compiler.ops import elementwise
 from shardwise.compiler.ops.dot import Dot
 from shardwise.compiler.ops.promote import canonical_dtype, default_dtype, meet, scalar_type
@@ -120,8 +120,7 @@ def add(x: Any, y: Any) -> Any:
 @composed
 def subtract(x: Any, y: Any) -> Any:
     """`x - y`, element by element."""
-    a, b = aligned("subtract", (x, y))
-    return elementwise.Add()(a, elementwise.Neg()(b))
+    return elementwise.Sub()(*aligned("subtract", (x, y)))
 
 
 @composed
@@ -228,8 +227,8 @@ def sum(x: Any, *, axis: int | Sequence[int] | None = None, dtype: Any = None, k
     )
     wanted = canonical_dtype(dtype) if dtype is not None else _sum_dtype(x.type)
     narrow = is_float(wanted) and wanted.itemsize < np.dtype(np.float32).itemsize
-    x = astype_weak(x, np.float32 if narrow else wanted, x.type.weak and dtype is None)
-    total = astype_weak(Sum(dims)(x), wanted, x.type.weak)
+    x = astype_weak(x, np.float32 if narrow else wanted, False)
+    total = astype_weak(Sum(dims)(x), wanted, False)
     if keepdims:
         total = Reshape(tuple(1 if dim in dims else size for dim, size in enumerate(x.type.shape)))(total)
     return total
@@ -239,11 +238,11 @@ def sum(x: Any, *, axis: int | Sequence[int] | None = None, dtype: Any = None, k
 def mean(x: Any, *, axis: int | Sequence[int] | None = None, dtype: Any = None, keepdims: bool = False) -> Any:
     """The mean along `axis` (all dims where none is given); integers become floats."""
     x = as_operand(x, "mean")
-    if dtype is None and not is_inexact(x.type.dtype):
-        x = astype_weak(x, default_dtype("float*"), False)
-    total = sum(x, axis=axis, dtype=dtype, keepdims=keepdims)
+    wanted = x.type.dtype if is_inexact(x.type.dtype) else default_dtype("float*")
+    wanted = wanted if dtype is None else canonical_dtype(dtype)
+    total = sum(x, axis=axis, dtype=carrier(wanted), keepdims=keepdims)  # of f16, the sum alone may overflow
     count = x.type.size // max(1, total.type.size) if x.type.size else 0
-    return divide(total, count)
+    return astype_weak(divide(total, count), wanted, False)
 
 
 @composed

@@ -1,9 +1,10 @@
 """Which dtype two arrays meet in. The lattice is JAX's: weak types (Python scalars) give way to array types.
 
-    bool → int* → u4 u8 u16 u32 u64 ┐
-             └──→ i4 i8 i16 i32 i64 ┴→ float* → bf16 f16 f8… → f32 → f64, complex* → c64 → c128
+    bool → int* → u8 u16 u32 u64 ┐
+             └──→ i8 i16 i32 i64 ┴→ float* → bf16 f16 → f32 → f64, complex* → c64 → c128
 
 A starred node is the weak type of a Python int, float or complex. The meeting point is the least node above both.
+Of the narrowest types, 4-bit integers meet only booleans and Python ints, 8-bit floats no other float.
 """
 
 from collections.abc import Sequence
@@ -17,9 +18,9 @@ from shardwise.config import config
 
 _ABOVE = {
     "bool": ["int*"],
-    "int*": ["u4", "i4"],
-    "u4": ["u8", "i8"],
-    "i4": ["i8"],
+    "int*": ["u4", "i4", "u8", "i8"],
+    "u4": [],
+    "i4": [],
     "u8": ["i16", "u16"],
     "u16": ["i32", "u32"],
     "u32": ["i64", "u64"],

@@ -6,8 +6,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Op
-from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, quiet
+from shardwise.compiler.ir.types import ArrayType, carrier, is_float
 from shardwise.compiler.ops import shape
 from shardwise.compiler.shardings.factors import FactorRule
 
@@ -15,7 +15,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 @final
 @dataclass(frozen=True)
 class Sum(Op):
-    """The sum of the elements along `dims`."""
+    """The sum of the elements along `dims`. Small floats are summed in f32 and rounded once."""
 
     name = "sum"
     dims: tuple[int, ...]
@@ -23,6 +23,8 @@ class Sum(Op):
     def out_type(self, x: ArrayType) -> ArrayType:
         if missing := [dim for dim in self.dims if not 0 <= dim < x.ndim]:
             raise TypeError(f"sum: dims {missing} do not exist in {x}")
+        if len(set(self.dims)) != len(self.dims):
+            raise TypeError(f"sum: a dim repeats in {self.dims}")
         return x.without(self.dims)
 
     def factors(self, x: ArrayType) -> FactorRule:
@@ -44,10 +46,15 @@ class Sum(Op):
         return Sum(tuple(dim + 1 for dim in self.dims))(x), 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        zero = hlo.constant(0, ArrayType((), x.type.dtype))
-        dims = shape.int_list(self.dims)
-        reducer = hlo.reducer("sum", x.type.dtype)
-        return hlo.op("stablehlo.reduce", (x, zero), self.out_type(x.type), f"dimensions = {dims}", (reducer,))
+        out = self.out_type(x.type)
+        wide = carrier(x.type.dtype) if is_float(x.type.dtype) else x.type.dtype
+        if wide != x.type.dtype:
+            x = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(wide))
+        zero = hlo.constant(0, ArrayType((), wide))
+        dims = f"dimensions = {shape.int_list(self.dims)}"
+        total = hlo.op("stablehlo.reduce", (x, zero), out.with_dtype(wide), dims, (hlo.reducer("sum", wide),))
+        return total if wide == out.dtype else hlo.op("stablehlo.convert", (total,), out)
 
+    @quiet
     def reference(self, x: NumpyArray) -> NumpyArray:
-        return np.asarray(np.sum(x, self.dims, dtype=x.dtype))
+        return np.asarray(np.sum(x, self.dims, dtype=carrier(x.dtype))).astype(x.dtype)

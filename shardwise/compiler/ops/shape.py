@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, Shard
 from shardwise.compiler.ir.types import ArrayType, DType, Scalar
-from shardwise.compiler.ops import reduce  # reduce and shape are each other's transposes
+from shardwise.compiler.ops import elementwise, reduce  # reduce and shape are each other's transposes
 from shardwise.compiler.shardings.factors import FactorRule
 
 
@@ -73,15 +73,21 @@ class Iota(Nullary):
     def out_type(self) -> ArrayType:
         if not 0 <= self.dim < len(self.shape):
             raise TypeError(f"iota: dim {self.dim} does not exist in shape {self.shape}")
+        if self.dtype == np.bool_:
+            raise TypeError("iota: a boolean cannot count; compare an iota of integers")
         return ArrayType(self.shape, self.dtype)
 
     def factors(self, *types: ArrayType) -> FactorRule:
         return FactorRule.pointwise(self.shape, 0)
 
     def localize(self, shard: Shard, *operands: Any) -> Any:
-        local = Iota(shard.out_shapes[0], self.dim, self.dtype)()
-        offset = shard.offset(self.dim, dtype=self.dtype)
-        return local if offset is None else local + Broadcast(local.type.shape, ())(offset)
+        shape, offset = shard.out_shapes[0], shard.offset(self.dim, np.int32)
+        if offset is None:
+            return Iota(shape, self.dim, self.dtype)()
+        # Counted in integers: in a narrow float the sum of two rounded numbers is not the rounded sum.
+        index = Iota(shape, self.dim, np.dtype(np.int32))()
+        index = elementwise.Add()(index, Broadcast(shape, ())(offset))
+        return index if self.dtype == np.int32 else elementwise.Convert(self.dtype)(index)
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         return hlo.op("stablehlo.iota", (), self.out_type(), f"iota_dimension = {self.dim} : i64")

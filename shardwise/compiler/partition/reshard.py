@@ -49,22 +49,26 @@ def reshard_steps(
             if any(size % mesh.extent(axes) for size, axes in zip(whole.shape, reached.dims, strict=True)):
                 continue
             sent = op.wire(piece, mesh)
-            total = cost + sent + (CPU.collective if sent else FREE_STEP)
+            total = cost + sent + (_latency(op) if sent else FREE_STEP)
             if total < best.get(reached, float("inf")):
                 best[reached] = total
                 heapq.heappush(queue, (total, next(ticket), reached, (*steps, (op, reached))))
     raise ShardingError(f"no way from {before} to {after} for {whole} on the mesh {mesh}")
 
 
+def _latency(op: Collective) -> float:
+    return CPU.reduction if isinstance(op, (AllReduce, ReduceScatter)) else CPU.collective
+
+
 def _moves(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Step]:
     used = set(layout.axes)
     for dim, axes in enumerate(after.dims):
-        for axis in axes:
-            if axis not in used:
-                yield OwnBlock(dim, (axis,), mesh.shape[axis]), _append(layout, dim, (axis,))
-    for axis, how in after.partial:
-        if axis not in used and how == "sum":
-            yield OnlyFirst((axis,)), Layout(layout.dims, tuple(sorted((*layout.partial, (axis, how)))))
+        for run in _runs(axes, {axis for axis in axes if axis not in used}):
+            yield OwnBlock(dim, run, mesh.extent(run)), _append(layout, dim, run)
+    entering = tuple(axis for axis, how in after.partial if axis not in used and how == "sum")
+    if entering:
+        terms = tuple((axis, "sum") for axis in entering)
+        yield OnlyFirst(entering), Layout(layout.dims, tuple(sorted((*layout.partial, *terms))))
     for dim, axes in enumerate(layout.dims):
         for start in range(len(axes)):
             kept, gone = axes[:start], axes[start:]
@@ -77,18 +81,23 @@ def _moves(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Step]:
     yield from _permutes(layout, after, mesh)
 
 
+def _runs(axes: tuple[str, ...], among: set[str]) -> Iterator[tuple[str, ...]]:
+    """Every run of neighbours in `axes` that are all in `among`."""
+    for start in range(len(axes)):
+        for end in range(start + 1, len(axes) + 1):
+            if among.issuperset(axes[start:end]):
+                yield axes[start:end]
+
+
 def _reductions(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Step]:
     pending = [p for p in layout.partial if p not in after.partial]
     for how in dict.fromkeys(how for _, how in pending):
         together = tuple(axis for axis in mesh.axis_names if (axis, how) in pending)
         for axes in dict.fromkeys([together, *((axis,) for axis in together)]):
-            rest = Layout(layout.dims, tuple(p for p in layout.partial if p[0] not in axes))
-            yield AllReduce(axes, how), rest
-    for axis, how in pending:
-        for dim in range(len(layout.dims)):
-            if axis in after.dims[dim]:
-                scattered = _append(layout.without_partial(axis), dim, (axis,))
-                yield ReduceScatter(dim, (axis,), mesh.shape[axis], how), scattered
+            yield AllReduce(axes, how), layout.without_partial(*axes)
+        for dim, wanted in enumerate(after.dims):
+            for run in _runs(wanted, set(together)):
+                yield ReduceScatter(dim, run, mesh.extent(run), how), _append(layout.without_partial(*run), dim, run)
 
 
 def _permutes(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Step]:

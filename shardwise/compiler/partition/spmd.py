@@ -18,7 +18,7 @@ import numpy as np
 
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ir.types import ArrayType, DType, is_inexact, is_integer
+from shardwise.compiler.ir.types import ArrayType, DType, integer_range, is_inexact, is_integer
 from shardwise.compiler.ops.collective import Collective, DeviceIndex, OnlyFirst, Resize
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.elementwise import Compare, Convert, Mul, Select
@@ -26,6 +26,7 @@ from shardwise.compiler.ops.shape import Iota, full
 from shardwise.compiler.partition.local import LocalProgram, Placement, verify_local
 from shardwise.compiler.partition.reshard import reshard_steps
 from shardwise.compiler.plan.plan import Choice, Plan
+from shardwise.compiler.plan.verify import verify_plan
 from shardwise.compiler.propagate.colours import DimSets, is_padded_alike, padding_classes
 from shardwise.compiler.propagate.sharded import ShardedProgram
 from shardwise.compiler.shardings.factors import FactorRule
@@ -39,6 +40,7 @@ from shardwise.compiler.transforms.replay import sourced
 
 def partition(sharded: ShardedProgram, plan: Plan) -> LocalProgram:
     """The program of one device."""
+    verify_plan(sharded, plan)
     program, mesh = sharded.program, sharded.mesh
     frame = Frame(program.name, absorbs=True)
     with frame.open(over=()), sourced():
@@ -55,7 +57,7 @@ def partition(sharded: ShardedProgram, plan: Plan) -> LocalProgram:
 class _Piece:
     """One copy of a value: the tracer of its pieces, their layout, the padded whole, and what the padding holds.
 
-    `fills[d]` is what lies past the end of dim d where every other index is in range; None where unknown.
+    `fills[d]` is what lies past the end of dim d, whatever the other indices; None where unknown.
     """
 
     tracer: Any
@@ -93,6 +95,7 @@ class _Partitioner:
         self.copies: dict[Value, list[_Piece]] = defaultdict(list)
         self.producer = self.program.producers()
         self.origin: dict[Value, str] = {}
+        self.made: dict[tuple[Value, Layout, tuple[int, ...]], _Piece] = {}
 
     def run(self) -> list[Any]:
         for number, (value, pin) in enumerate(zip(self.program.inputs, self.sharded.in_pins, strict=True)):
@@ -150,15 +153,19 @@ class _Partitioner:
         """Result `number` of an op on pieces, and what its padding holds."""
         shard = _Shard(layout, padded, self.mesh)
         tracer = equation.op.localize(shard, *(piece.tracer for piece in operands))
-        fills = []
-        for factors in rule.results[number]:
+        fills: list[Any] = []
+        for factors, size in zip(rule.results[number], padded, strict=True):
+            if not is_padded_alike(rule, factors) or size == rule.sizes[factors[0]]:
+                fills.append(None)
+                continue
             along = [
                 piece.fills[dim]
                 for piece, table in zip(operands, rule.operands, strict=True)
                 for dim, mine in enumerate(table)
                 if mine == factors
             ]
-            fills.append(equation.op.padding(along) if is_padded_alike(rule, factors) else None)
+            with np.errstate(all="ignore"):  # padding may overflow: nobody reads it
+                fills.append(equation.op.padding(along))
         return _Piece(tracer, layout, padded, tuple(fills))
 
     def _padded(self, value: Value, rule: FactorRule, dims: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
@@ -187,7 +194,7 @@ class _Partitioner:
         piece = self.copies[value][number]
         for step, reached in steps:
             working.reason = self._reason(value, piece, layout, step, user)
-            piece = _stepped(piece, step, reached)
+            piece = _stepped(piece, step, reached, whole.shape)
             self.copies[value].append(piece)
         working.reason = ""
         return piece
@@ -215,7 +222,13 @@ class _Partitioner:
         return f"{origin} lies as {piece.layout}; {user} needs {layout}"
 
     def _made(self, value: Value, layout: Layout, padded: tuple[int, ...]) -> _Piece:
-        """A free value, made here in the layout that is wanted."""
+        """A free value, made in the layout that is wanted, once for each."""
+        key = (value, layout, padded)
+        if key not in self.made:
+            self.made[key] = self._make(value, layout, padded)
+        return self.made[key]
+
+    def _make(self, value: Value, layout: Layout, padded: tuple[int, ...]) -> _Piece:
         if layout.partial:
             piece = self._made(value, Layout(layout.dims), padded)
             term = OnlyFirst(tuple(axis for axis, _ in layout.partial))(piece.tracer)
@@ -227,7 +240,7 @@ class _Partitioner:
             cut = {factors[0]: (layout.dims[dim], padded[dim]) for dim, factors in enumerate(dims)}
             operands = []
             for v, table in zip(equation.inputs, rule.operands, strict=True):
-                wanted = [cut[factors[0]] for factors in table]
+                wanted = [cut[factors[0]] if factors else ((), 1) for factors in table]  # a dim of 1 has no factor
                 operands.append(self._made(v, Layout(tuple(axes for axes, _ in wanted)), tuple(n for _, n in wanted)))
             return self._localized(equation, rule, 0, operands, layout, padded)
         # A reshape of constants: made whole, then cut.
@@ -235,7 +248,7 @@ class _Partitioner:
         whole = Layout.replicated(value.type.ndim)
         piece = self._localized(equation, rule, 0, operands, whole, value.type.shape)
         for step, reached in self._route(value.type, piece, layout, padded)[0]:
-            piece = _stepped(piece, step, reached)
+            piece = _stepped(piece, step, reached, value.type.shape)
         return piece
 
     def _masked(self, value: Value, piece: _Piece, dim: int, wanted: Any) -> _Piece:
@@ -246,20 +259,30 @@ class _Partitioner:
         index = Iota(shape, dim, np.dtype(np.int32)).localize(_Shard(piece.layout, piece.padded, self.mesh))
         inside = Compare("LT")(index, full(shape, value.type.shape[dim], np.int32))
         cleared = Select()(inside, piece.tracer, full(shape, wanted, value.type.dtype, piece.tracer.type.weak))
-        fills = tuple(wanted if d == dim else fill for d, fill in enumerate(piece.fills))
-        masked = replace(piece, tracer=cleared, fills=fills)
+        masked = replace(piece, tracer=cleared, fills=_filled(piece.fills, dim, wanted))
         if value in self.copies:
             self.copies[value] = [masked if copy is piece else copy for copy in self.copies[value]]
         return masked
 
 
-def _stepped(piece: _Piece, step: Collective, reached: Layout) -> _Piece:
-    """The piece after one step; a resized dim is whole, and what its padding holds is no longer known."""
+def _stepped(piece: _Piece, step: Collective, reached: Layout, shape: tuple[int, ...]) -> _Piece:
+    """The piece of an array of `shape` after one step."""
     moved = replace(piece, tracer=step(piece.tracer), layout=reached)
     if not isinstance(step, Resize):
         return moved
     padded = tuple(step.size if dim == step.dim else size for dim, size in enumerate(piece.padded))
-    return replace(moved, padded=padded, fills=(None,) * len(padded))
+    if step.size == shape[step.dim]:
+        return replace(moved, padded=padded)
+    grown = piece.padded[step.dim] == shape[step.dim]  # from its own size: all of the padding is new, and zero
+    return replace(moved, padded=padded, fills=_filled(piece.fills, step.dim, 0 if grown else None))
+
+
+def _filled(fills: tuple[Any, ...], dim: int, fill: Any) -> tuple[Any, ...]:
+    """What padding holds once that of `dim` holds `fill`: at the corners, this is past the end of other dims too."""
+    return tuple(
+        fill if d == dim else other if other is not None and fill is not None and other == fill else None
+        for d, other in enumerate(fills)
+    )
 
 
 def neutral(how: str, dtype: DType) -> Any:
@@ -270,7 +293,7 @@ def neutral(how: str, dtype: DType) -> Any:
     if is_inexact(dtype):
         return -np.inf if lowest else np.inf
     if is_integer(dtype):
-        return np.iinfo(dtype).min if lowest else np.iinfo(dtype).max
+        return integer_range(dtype)[0 if lowest else 1]
     return not lowest
 
 

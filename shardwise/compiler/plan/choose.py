@@ -5,6 +5,7 @@ exact minimum by elimination. A value with several uses has a variable of its ow
 shared copy, of which every use takes the cheaper. Rounds over the axes go on until nothing changes.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import final
@@ -27,58 +28,80 @@ ROUNDS = 3
 def choose(sharded: ShardedProgram, hardware: Hardware = CPU) -> Plan:
     """The cheapest plan that keeps every pin."""
     picks: Picks = {}
+    seen: list[Picks] = []
+    against: dict[str, Picks] = {}  # the others' picks when an axis was last solved
     for _ in range(ROUNDS):
-        before = {axis: dict(rows) for axis, rows in picks.items()}
         for axis in sharded.mesh.axis_names:
-            picks[axis] = _Axis(sharded, axis, picks, hardware).solve()
-        if picks == before:
+            others = {name: rows for name, rows in picks.items() if name != axis}
+            if against.get(axis) != others:
+                against[axis] = others
+                picks = {**picks, axis: _Axis(sharded, axis, others, hardware).solve()}
+        if seen and picks == seen[-1]:
             break
+        seen.append(picks)
+    else:
+        # An axis does not see what its choice costs the others: rounds that go on need not get better.
+        picks = min(seen, key=lambda each: picks_cost(sharded, each, hardware))
     return settle(sharded, picks)
+
+
+def picks_cost(sharded: ShardedProgram, picks: Picks, hardware: Hardware = CPU) -> float:
+    """What picks cost on all axes together: compute once, and the moves along every axis."""
+    moves = 0.0
+    for axis, rows in picks.items():
+        others = {name: theirs for name, theirs in picks.items() if name != axis}
+        moves += _Axis(sharded, axis, others, hardware).moves(rows)
+    work = 0.0
+    for equation in sharded.options[next(iter(picks))] if picks else ():
+        cut = [sharded.mesh.shape[axis] for axis, rows in picks.items() if rows[equation].factor is not None]
+        work += compute_cost(equation, math.prod(cut), hardware)
+    return moves + work
 
 
 @final
 class _Axis:
     """The choice on one axis, given the picks on the others."""
 
-    def __init__(self, sharded: ShardedProgram, axis: str, picks: Picks, hardware: Hardware):
+    def __init__(self, sharded: ShardedProgram, axis: str, others: Picks, hardware: Hardware):
         self.sharded = sharded
         self.axis = axis
         self.count = sharded.mesh.shape[axis]
-        self.others = {name: rows for name, rows in picks.items() if name != axis}
+        self.others = others
         self.hardware = hardware
         self.options = {
-            equation: [c for c in options if self._divides(equation, c)]
+            equation: [c for c in options if divides(sharded, axis, equation, c, self.others)]
             for equation, options in sharded.options[axis].items()
         }
         self.number = {equation: number for number, equation in enumerate(self.options)}
         self.labels = [len(options) for options in self.options.values()]
+        self.shared: dict[Value, int] = {}  # the variables of values with several uses
         self.tables: list[Table] = []
-
-    def _divides(self, equation: Equation, candidate: Candidate) -> bool:
-        """A factor that shares a dim with others is cut evenly or not at all."""
-        rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
-        if candidate.factor is None or candidate.factor not in rule.compound:
-            return True
-        cut = self.count
-        for name, rows in self.others.items():
-            if rows[equation].factor == candidate.factor:
-                cut *= self.sharded.mesh.shape[name]
-        return rule.sizes[candidate.factor] % cut == 0
+        self._edges()
 
     def solve(self) -> dict[Equation, Candidate]:
+        """The cheapest candidates."""
         for equation, options in self.options.items():
-            split = 1
-            for name, rows in self.others.items():
-                if rows[equation].factor is not None:
-                    split *= self.sharded.mesh.shape[name]
+            split = math.prod(
+                self.sharded.mesh.shape[name] for name, rows in self.others.items() if rows[equation].factor is not None
+            )
             costs = [
                 compute_cost(equation, split * (1 if c.factor is None else self.count), self.hardware) for c in options
             ]
             self.tables.append(((self.number[equation],), np.array(costs)))
-        self._edges()
-        hint = self._greedy()
-        chosen = eliminate(self.labels, self.tables, hint + [0] * (len(self.labels) - len(hint)))
+        chosen = eliminate(self.labels, self.tables, self._greedy())
         return {equation: options[chosen[self.number[equation]]] for equation, options in self.options.items()}
+
+    def moves(self, rows: dict[Equation, Candidate]) -> float:
+        """What it costs to bring values where these candidates want them."""
+        labels = [1] * len(self.labels)
+        at = {self.number[equation]: options.index(rows[equation]) for equation, options in self.options.items()}
+        tables = []
+        for scope, costs in self.tables:
+            tables.append((scope, costs[np.ix_(*([at[v]] if v in at else range(self.labels[v]) for v in scope))]))
+        for variable in self.shared.values():
+            labels[variable] = self.labels[variable]
+        found = eliminate(labels, tables, [0] * len(labels))
+        return float(sum(costs[tuple(found[variable] for variable in scope)] for scope, costs in tables))
 
     def _edges(self) -> None:
         program = self.sharded.program
@@ -133,7 +156,7 @@ class _Axis:
             copies = [w for w in dict.fromkeys(wanted) if w in (REPLICATED,) or isinstance(w, int)]
             pairs += [(state, copy) for copy in dict.fromkeys([state, *copies])]
         self.labels.append(len(pairs))
-        variable = len(self.labels) - 1
+        self.shared[value] = variable = len(self.labels) - 1
         self.tables.append(
             ((variable,), np.array([self._reshard(before, after, whole_bytes, False) for before, after in pairs]))
         )
@@ -180,19 +203,36 @@ class _Axis:
         return value.type.nbytes / split
 
     def _greedy(self) -> list[int]:
-        """Each equation in turn at its cheapest label, given those before: what elimination holds where it must."""
-        chosen: list[int] = []
-        mine: dict[int, list[Table]] = defaultdict(list)
+        """Each variable in turn at its cheapest label, given those before: what elimination holds where it must.
+
+        It is never forbidden: every equation has a candidate whose operands can be had from any state.
+        """
+        order = [self.shared[value] for value in self.sharded.program.inputs if value in self.shared]
+        for equation, number in self.number.items():
+            order += [number, *(self.shared[value] for value in equation.outputs if value in self.shared)]
+        place = {variable: number for number, variable in enumerate(order)}
+        closing: dict[int, list[Table]] = defaultdict(list)
         for scope, costs in self.tables:
-            if max(scope) < len(self.options):
-                mine[max(scope)].append((scope, costs))
-        for number in range(len(self.options)):
-            total = np.zeros(self.labels[number])
-            for scope, costs in mine[number]:
-                at = tuple(slice(None) if v == number else chosen[v] for v in scope)
-                total = total + costs[at]
-            chosen.append(int(total.argmin()))
+            closing[max(scope, key=place.__getitem__)].append((scope, costs))
+        chosen = [0] * len(self.labels)
+        for variable in order:
+            total = np.zeros(self.labels[variable])
+            for scope, costs in closing[variable]:
+                total = total + costs[tuple(slice(None) if v == variable else chosen[v] for v in scope)]
+            chosen[variable] = int(total.argmin())
         return chosen
+
+
+def divides(sharded: ShardedProgram, axis: str, equation: Equation, candidate: Candidate, others: Picks) -> bool:
+    """Whether the picks on other axes leave room: a factor that shares a dim is cut evenly or not at all."""
+    rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
+    if candidate.factor is None or candidate.factor not in rule.compound:
+        return True
+    cut = sharded.mesh.shape[axis]
+    for name, rows in others.items():
+        if rows[equation].factor == candidate.factor:
+            cut *= sharded.mesh.shape[name]
+    return rule.sizes[candidate.factor] % cut == 0
 
 
 def _copies(state: State | tuple[State, State]) -> tuple[State, ...]:

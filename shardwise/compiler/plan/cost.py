@@ -5,7 +5,7 @@ reducing twice that, exchanging V(n−1)/n². Every collective also costs a fixe
 that is cut beats work that is repeated.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 from shardwise.compiler.ir.op import factor_rule
@@ -21,15 +21,20 @@ FORBIDDEN = float("inf")
 @final
 @dataclass(frozen=True)
 class Hardware:
-    """Link bytes that one device could send in the time of: one flop, one byte of memory traffic, one collective."""
+    """Link bytes that one device could send in the time of: one flop, one byte of memory traffic, one collective.
+
+    A reduction waits less than other collectives: XLA combines those over the same devices into one, and the sums of a
+    training step (gradients, loss) are all of that kind.
+    """
 
     flop: float
     memory_byte: float
     collective: float
+    reduction: float
 
 
 # Virtual devices share one memory: a collective is a copy and a rendezvous.
-CPU = Hardware(flop=1e-3, memory_byte=0.03, collective=20_000)
+CPU = Hardware(flop=1e-3, memory_byte=0.03, collective=20_000, reduction=200)
 
 
 def reshard_cost(
@@ -38,6 +43,8 @@ def reshard_cost(
     """From one state to another along one axis of `count` devices, of a value of `whole_bytes` along it."""
     if before == after:
         return 0.0
+    if count == 1:  # nothing moves; but what cannot become a term of a sum still cannot
+        hardware = replace(hardware, collective=0.0, reduction=0.0)
     ring = whole_bytes * (count - 1) / count
     if before == REPLICATED:
         if isinstance(after, int):
@@ -48,8 +55,8 @@ def reshard_cost(
             return ring + hardware.collective
         return ring / count + hardware.collective if isinstance(after, int) else FORBIDDEN
     if after == REPLICATED:
-        return 2 * ring + hardware.collective
-    return ring + hardware.collective if isinstance(after, int) else FORBIDDEN
+        return 2 * ring + hardware.reduction
+    return ring + hardware.reduction if isinstance(after, int) else FORBIDDEN
 
 
 def compute_cost(equation: Equation, split: float, hardware: Hardware) -> float:

@@ -6,6 +6,9 @@ A candidate gives the state of every operand and result:
     whole            all replicated
     by factor f      cut where a dim has f, replicated elsewhere; partial where f is reduced away
     partial through  operands in which the op is linear are terms of a sum, and so is the result
+
+Terms of a sum may be scaled by a constant, but not multiplied by data: 2 and -1 are the terms of 1, and 1 · inf is inf,
+but 2 · inf - 1 · inf is NaN.
 """
 
 from dataclasses import dataclass
@@ -13,6 +16,7 @@ from typing import final
 
 from shardwise.compiler.ir.op import Op, factor_rule
 from shardwise.compiler.ir.program import Equation
+from shardwise.compiler.ir.types import is_inexact
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.dot import Dot
 from shardwise.compiler.shardings.factors import FactorRule
@@ -51,8 +55,14 @@ def by_factor(rule: FactorRule, factor: int) -> Candidate:
     )
 
 
-def candidates(equation: Equation, axis: str, factors: set[int], partial_reaches: bool) -> tuple[Candidate, ...]:
-    """The candidates of an equation on an axis, lowest first; `factors` are those whose colour has the axis."""
+def candidates(
+    equation: Equation, axis: str, factors: set[int], partial: frozenset[int], scales: frozenset[int]
+) -> tuple[Candidate, ...]:
+    """The candidates of an equation on an axis, lowest first.
+
+    `factors` are those whose colour has the axis; `partial` are the operands that could arrive as terms of a sum;
+    `scales` are those that hold one finite number, and not zero.
+    """
     op = equation.op
     types = tuple(value.type for value in equation.inputs)
     rule = factor_rule(op, types)
@@ -61,11 +71,12 @@ def candidates(equation: Equation, axis: str, factors: set[int], partial_reaches
     found = [by_factor(rule, factor) for factor in sorted(factors)]
     if not (found and isinstance(op, Dot)):  # replicating a product to save bytes is not done by default
         found.insert(0, _whole(op, len(equation.inputs), len(equation.outputs)))
-    if partial_reaches:
-        for linear in op.linear_in(*types):
+    for linear in op.linear_in(*types):
+        together = len(linear) > 1  # a sum or a choice: whole operands join as terms, and nothing is multiplied
+        others = set(range(len(types))) - set(linear)
+        if not partial.isdisjoint(linear) and (together or others <= scales or not is_inexact(types[0].dtype)):
             operands = tuple(PARTIAL_SUM if i in linear else REPLICATED for i in range(len(types)))
-            through = Candidate(operands, (PARTIAL_SUM,) * len(equation.outputs), adopts=len(linear) > 1)
-            found.append(through)
+            found.append(Candidate(operands, (PARTIAL_SUM,) * len(equation.outputs), adopts=together))
     return tuple(dict.fromkeys(found))
 
 

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import final
+from typing import Any, final
+
+import numpy as np
 
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
@@ -43,7 +45,7 @@ def propagate(
     """Every equation's candidates on every axis. `program` has no calls."""
     if len(in_pins) != len(program.inputs) or len(out_pins) != len(program.outputs):
         raise ProgramError(f"{program.name}: {len(in_pins)} pins for inputs and {len(out_pins)} for outputs do not fit")
-    free = _free_values(program)
+    free, scales = _free_values(program)
     pins = [(value, pin) for value, pin in zip(program.inputs, in_pins, strict=True)]
     pins += [(value, pin) for value, pin in zip(program.outputs, out_pins, strict=True) if pin]
     for equation in program.equations:
@@ -66,17 +68,25 @@ def propagate(
                         if factors and factors[0] in rule.leading and tied.find(value, dim) in seeded:
                             coloured.add(factors[0])
             coloured = {f for f in coloured if f not in rule.compound or rule.sizes[f] % mesh.shape[axis] == 0}
-            reaches = not partial.isdisjoint(equation.inputs)
-            rows[equation] = candidates(equation, axis, coloured, reaches)
+            reached = frozenset(place for place, value in enumerate(equation.inputs) if value in partial)
+            scaling = frozenset(place for place, value in enumerate(equation.inputs) if value in scales)
+            rows[equation] = candidates(equation, axis, coloured, reached, scaling)
             if any(PARTIAL_SUM in candidate.results for candidate in rows[equation]):
                 partial.update(equation.outputs)
         options[axis] = rows
     return ShardedProgram(program, mesh, tuple(in_pins), tuple(out_pins), free, options)
 
 
-def _free_values(program: Program) -> frozenset[Value]:
+def _free_values(program: Program) -> tuple[frozenset[Value], frozenset[Value]]:
+    """Free values; and those among them that hold one number everywhere, finite and not zero."""
     free: set[Value] = set()
+    numbers: dict[Value, Any] = {}
     for equation in program.equations:
         if equation.op.cheap and free.issuperset(equation.inputs):
             free.update(equation.outputs)
-    return frozenset(free)
+            fills = [numbers.get(value) for value in equation.inputs]
+            if all(fill is not None for fill in fills):
+                with np.errstate(all="ignore"):
+                    numbers.update((value, equation.op.padding(fills)) for value in equation.outputs)
+    scales = {value for value, number in numbers.items() if number is not None and np.isfinite(number) and number != 0}
+    return frozenset(free), frozenset(scales)

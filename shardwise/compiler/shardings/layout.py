@@ -42,8 +42,8 @@ class Layout:
     def with_dim(self, dim: int, axes: tuple[str, ...]) -> "Layout":
         return Layout((*self.dims[:dim], axes, *self.dims[dim + 1 :]), self.partial)
 
-    def without_partial(self, axis: str) -> "Layout":
-        return Layout(self.dims, tuple(p for p in self.partial if p[0] != axis))
+    def without_partial(self, *axes: str) -> "Layout":
+        return Layout(self.dims, tuple(p for p in self.partial if p[0] not in axes))
 
     def cut(self, shape: Sequence[int], mesh: AbstractMesh) -> tuple[int, ...]:
         """The shape of one piece of a whole (padded) array of this shape."""

@@ -87,7 +87,7 @@ class Mesh:
 
     def __init__(self, devices: Any, axis_names: str | Sequence[str]):
         names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
-        grid = np.asarray(devices, dtype=object)
+        grid = np.array(devices, dtype=object)  # a copy: the mesh's own is frozen below
         if grid.ndim == 1 and len(names) > 1:
             sizes = _even_factors(grid.size, len(names))
             warnings.warn(

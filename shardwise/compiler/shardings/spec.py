@@ -14,6 +14,9 @@ class Unconstrained:
     def __repr__(self) -> str:
         return "UNCONSTRAINED"
 
+    def __reduce__(self) -> str:
+        return "UNCONSTRAINED"  # the one below, in copies and pickles too
+
 
 UNCONSTRAINED = Unconstrained()
 

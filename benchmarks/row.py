@@ -1,0 +1,57 @@
+"""Row: one figure of both sides. Case: what is run to get rows."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, final
+
+from benchmarks.measure import Timing
+
+Unit = Literal["seconds", "bytes", "flops", "collectives"]
+
+
+@final
+@dataclass(frozen=True)
+class Row:
+    """One figure. `bar` is the largest ratio, ours to the peer's, that is good enough; None where there is no bar."""
+
+    name: str
+    unit: Unit
+    ours: float
+    peer: float
+    bar: float | None = None
+    median_ratio: float | None = None  # of the single rounds; times only
+
+    @staticmethod
+    def timed(name: str, timing: Timing, bar: float | None = None) -> "Row":
+        return Row(name, "seconds", timing.ours, timing.peer, bar, timing.median_ratio)
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours to the peer's; None where the peer's is zero."""
+        return self.ours / self.peer if self.peer else None
+
+    @property
+    def within_bar(self) -> bool | None:
+        """Whether ours is good enough; None where there is no bar."""
+        return None if self.bar is None else self.ours <= self.bar * self.peer
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "ours": self.ours,
+            "peer": self.peer,
+            "ratio": self.ratio,
+            "median_ratio": self.median_ratio,
+            "bar": self.bar,
+            "within_bar": self.within_bar,
+        }
+
+
+@final
+@dataclass(frozen=True)
+class Case:
+    """A part of a suite, shown while it runs."""
+
+    name: str
+    run: Callable[[], list[Row]]

@@ -1,0 +1,32 @@
+"""Time until a program can begin: each sample is a fresh process, and the two libraries never share one."""
+
+from functools import partial
+
+from benchmarks.measure import in_processes
+from benchmarks.row import Case, Row
+
+IMPORT = """
+from time import perf_counter
+start = perf_counter()
+import {library}
+print(perf_counter() - start)
+"""
+
+FIRST_RESULT = """
+from time import perf_counter
+start = perf_counter()
+import {library} as library
+library.config.update("{prefix}num_cpu_devices", 8)
+library.jit(lambda x: x + 1)(library.numpy.ones(8)).block_until_ready()
+print(perf_counter() - start)
+"""
+
+
+def cases(quick: bool) -> list[Case]:
+    scripts = {"import": IMPORT, "import to first result of a jit call": FIRST_RESULT}
+    return [Case(name, partial(rows, name, script, 1 if quick else 9)) for name, script in scripts.items()]
+
+
+def rows(name: str, script: str, rounds: int) -> list[Row]:
+    mine, theirs = script.format(library="shardwise", prefix=""), script.format(library="jax", prefix="jax_")
+    return [Row.timed(name, in_processes(mine, theirs, rounds))]

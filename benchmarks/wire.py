@@ -1,0 +1,302 @@
+"""Wire bytes: what one device sends while an optimised HLO module runs once.
+
+In comes the text of a module, from whichever library compiled it; out comes every collective that runs, with the bytes
+that one device sends for it. In a group of g devices, with V bytes:
+
+    all-reduce          2V(g−1)/g
+    all-gather           V(g−1)/g    V is the result
+    reduce-scatter       V(g−1)/g    V is the operand, g times the result
+    all-to-all           V(g−1)/g
+    collective-permute   V
+
+A loop's body counts as often as it runs, where XLA knows the number, and once where it does not. Of the branches of a
+conditional, the one that sends most counts. An asynchronous pair counts once, at its start. A collective that has no
+formula here is an error: nothing is left out silently.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import final
+
+KINDS = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+WITHOUT_FORMULA = ("ragged-all-to-all", "collective-broadcast", "send")
+
+_COMPUTATION = re.compile(r"(ENTRY\s+)?%?([\w.\-]+)\s+(?:\(.*)?\{\s*$")
+_INSTRUCTION = re.compile(r"\s+(?:ROOT\s+)?%?([\w.\-]+) = (.*)")
+_COMMENT = re.compile(r"/\*.*?\*/")
+_ARRAY = re.compile(r"\b([a-z]+\d*[a-z0-9]*)\[([^\]]*)\]")
+_TRIP_COUNT = re.compile(r'\\?"known_trip_count\\?":\s*\{\\?"n\\?":\\?"(\d+)\\?"')
+_CALLED = re.compile(r"\b(?:calls|to_apply|called_computations)=(?:\{([^}]*)\}|(%?[\w.\-]+))")
+_BRANCHES = re.compile(r"\b(?:branch_computations=\{([^}]*)\}|true_computation=([^,\s]+), false_computation=([^,\s]+))")
+_MESH_AXIS = re.compile(r"'([^']*)'=(\d+)")
+_AXIS_USED = re.compile(r"'([^']*)'(?::\(\d+\)(\d+))?")
+_PAIR = re.compile(r"\{(\d+),\s*(\d+)\}")
+
+
+@final
+@dataclass(frozen=True)
+class Collective:
+    """One collective of a module: `sent` bytes by one device each time, `times` times."""
+
+    kind: str
+    name: str
+    group: int
+    sent: float
+    times: int = 1
+
+
+@final
+@dataclass(frozen=True)
+class Wire:
+    """The collectives of a module. `unknown_loops`: loops with collectives whose number of turns XLA does not know."""
+
+    collectives: tuple[Collective, ...]
+    unknown_loops: int = 0
+
+    @property
+    def sent(self) -> float:
+        """The bytes that one device sends in one run."""
+        return sum(each.sent * each.times for each in self.collectives)
+
+    @property
+    def count(self) -> int:
+        """How many collectives run. One that XLA made by combining several is one."""
+        return sum(each.times for each in self.collectives)
+
+    def kinds(self) -> dict[str, int]:
+        """How many run of each kind."""
+        found: Counter[str] = Counter()
+        for each in self.collectives:
+            found[each.kind] += each.times
+        return dict(found)
+
+
+def wire(text: str) -> Wire:
+    """The collectives of an optimised HLO module, given as text."""
+    return _Module(text).wire(_Module.ENTRY)
+
+
+@final
+@dataclass(frozen=True)
+class _Instruction:
+    """`name = type opcode(operands), attributes`."""
+
+    line: str
+
+    @cached_property
+    def _parts(self) -> tuple[str, str, str, str]:
+        match = _INSTRUCTION.match(self.line)
+        assert match is not None, self.line
+        name, rest = match[1], _COMMENT.sub("", match[2])
+        end = _closing(rest, 0) if rest.startswith("(") else rest.index(" ")
+        opcode, bracket, _ = rest[end:].strip().partition("(")
+        start = rest.index(opcode + bracket, end) + len(opcode)
+        return name, rest[:end], opcode, rest[_closing(rest, start) :] if bracket else ""
+
+    @property
+    def name(self) -> str:
+        return self._parts[0]
+
+    @property
+    def type(self) -> str:
+        return self._parts[1]
+
+    @property
+    def opcode(self) -> str:
+        return self._parts[2]
+
+    @property
+    def attributes(self) -> str:
+        return self._parts[3]
+
+    def value(self, key: str) -> str | None:
+        """The text from an attribute's value on."""
+        found = re.search(rf"[\s,]{key}=", self.attributes)
+        return None if found is None else self.attributes[found.end() :]
+
+
+@final
+class _Module:
+    """The text of a module, cut into computations."""
+
+    ENTRY = ""
+
+    def __init__(self, text: str):
+        header, _, _ = text.partition("\n")
+        self.replicas, self.partitions = _number(header, "replica_count"), _number(header, "num_partitions")
+        self.computations: dict[str, list[_Instruction]] = {}
+        self._found: dict[str, Wire] = {}
+        current: list[_Instruction] = []
+        for line in text.splitlines():
+            if header_line := _COMPUTATION.match(line):
+                current = self.computations[header_line[2]] = []
+                if header_line[1]:
+                    self.computations[self.ENTRY] = current
+            elif _INSTRUCTION.match(line):
+                current.append(_Instruction(line))
+        if self.ENTRY not in self.computations:
+            raise ValueError(f"this is no HLO module with an ENTRY computation: {header[:80]!r}")
+
+    def wire(self, computation: str) -> Wire:
+        """What runs when `computation` runs once, with all that it calls."""
+        if computation not in self._found:
+            parts = [part for each in self.computations[computation] for part in self._parts(each)]
+            joined = tuple(each for part in parts for each in part.collectives)
+            self._found[computation] = Wire(joined, sum(part.unknown_loops for part in parts))
+        return self._found[computation]
+
+    def _parts(self, instruction: _Instruction) -> Iterator[Wire]:
+        opcode = instruction.opcode
+        kind = opcode.removesuffix("-start")
+        if kind in KINDS:
+            collective = self._collective(kind, instruction)
+            if collective.sent:
+                yield Wire((collective,))
+        elif kind in WITHOUT_FORMULA and "is_host_transfer=true" not in instruction.attributes:
+            raise ValueError(f"there is no formula for the bytes of {kind}: {instruction.line.strip()}")
+        elif opcode == "while":
+            yield self._loop(instruction)
+        elif opcode == "conditional":
+            branches = _BRANCHES.search(instruction.attributes)
+            if branches is None:
+                raise ValueError(f"a conditional without branches: {instruction.line.strip()}")
+            names = branches[1].split(",") if branches[1] else branches.group(2, 3)
+            yield max((self.wire(_bare(name)) for name in names), key=lambda branch: branch.sent)
+        elif opcode not in ("async-update", "async-done"):
+            for called in _CALLED.finditer(_unquoted(instruction.attributes)):
+                for name in (called[2] or called[1]).split(","):
+                    yield self.wire(_bare(name))
+
+    def _loop(self, instruction: _Instruction) -> Wire:
+        body, condition = instruction.value("body"), instruction.value("condition")
+        if body is None or condition is None:
+            raise ValueError(f"a loop without a body or a condition: {instruction.line.strip()}")
+        turn, test = self.wire(_bare(body)), self.wire(_bare(condition))
+        trips = _TRIP_COUNT.search(instruction.line)
+        turns = int(trips[1]) if trips else 1
+        collectives = [replace(each, times=each.times * turns) for each in turn.collectives]
+        collectives += [replace(each, times=each.times * (turns + 1)) for each in test.collectives]
+        unknown = turn.unknown_loops + test.unknown_loops + (trips is None and bool(collectives))
+        return Wire(tuple(each for each in collectives if each.times), unknown)
+
+    def _collective(self, kind: str, instruction: _Instruction) -> Collective:
+        size = _bytes(_result(kind, instruction))
+        if kind == "collective-permute":
+            pairs = _PAIR.findall(_bracketed(instruction.value("source_target_pairs") or "{}"))
+            moves = any(source != target for source, target in pairs)
+            return Collective(kind, instruction.name, len(pairs), float(size) if moves else 0.0)
+        group = self._group(kind, instruction)
+        share = (group - 1) / group
+        factor = {"all-reduce": 2 * share, "reduce-scatter": group * share}.get(kind, share)
+        return Collective(kind, instruction.name, group, size * factor)
+
+    def _group(self, kind: str, instruction: _Instruction) -> int:
+        """How many devices take part together. Of unequal groups, the largest counts."""
+        channel = instruction.value("channel_id") is not None
+        named_globally = "use_global_device_ids=true" in instruction.attributes
+        everyone = self.replicas * self.partitions if channel else self.replicas
+        if channel and kind == "all-to-all":
+            everyone = self.partitions
+        sizes = _group_sizes(instruction)
+        if not sizes:
+            return everyone
+        # Without global names, a group names replicas, and all partitions of each of them take part.
+        spread = channel and not named_globally and kind != "all-to-all"
+        return max(sizes) * (self.partitions if spread else 1)
+
+
+def _group_sizes(instruction: _Instruction) -> list[int]:
+    """Of `{{0,1},{2,3}}`, `[2,4]<=[8]`, `[4,2]<=[2,4]T(1,0)` and `mesh['x'=4,'y'=2] {'x'}`; none where all are one."""
+    text = instruction.value("replica_groups")
+    if text is None or text.startswith("{}"):
+        return []
+    if text.startswith("{"):
+        return [len(group.split(",")) for group in re.findall(r"\{([\d,\s]+)\}", _bracketed(text))]
+    if rows := re.match(r"\[\d+,(\d+)\]<=", text):
+        return [int(rows[1])]
+    if text.startswith("mesh["):
+        end = _closing(text, len("mesh"))
+        sizes = {name: int(size) for name, size in _MESH_AXIS.findall(text[:end])}
+        used = _AXIS_USED.findall(_bracketed(text[text.index("{", end) :]))
+        return [math.prod(int(part) if part else sizes[name] for name, part in used)]
+    raise ValueError(f"replica groups in a form that is not known here: {instruction.line.strip()}")
+
+
+def _result(kind: str, instruction: _Instruction) -> str:
+    """The type of what a collective gives; an asynchronous start lists its operands first, but for all-reduce."""
+    if kind in (instruction.opcode, "all-reduce"):
+        return instruction.type
+    return _elements(instruction.type)[1]
+
+
+def _bytes(type: str) -> int:
+    """The bytes of an array type, or of all arrays in a tuple type."""
+    return sum(
+        math.ceil(
+            _bits(dtype) * math.prod(int(size.strip().removeprefix("<=")) for size in dims.split(",") if size) / 8
+        )
+        for dtype, dims in _ARRAY.findall(type)
+    )
+
+
+def _bits(dtype: str) -> int:
+    """Of f32 and f8e4m3fn alike the number after the first letters; complex numbers carry the width of the pair."""
+    if dtype == "pred":
+        return 8
+    if dtype in ("token", "opaque"):
+        return 0
+    width = re.match(r"[a-z]+(\d+)", dtype)
+    if width is None:
+        raise ValueError(f"the width of the type {dtype!r} is not known here")
+    return int(width[1])
+
+
+def _elements(type: str) -> list[str]:
+    """The parts of a tuple type, nested ones whole."""
+    parts, depth, start = [], 0, 1
+    for place, letter in enumerate(type):
+        depth += (letter in "([{") - (letter in ")]}")
+        if (letter == "," and depth == 1) or (letter == ")" and depth == 0):
+            parts.append(type[start:place])
+            start = place + 1
+    return parts
+
+
+def _closing(text: str, start: int) -> int:
+    """Where the bracket that opens at `start` is closed: the place after it. Quoted text does not count."""
+    depth, quoted, place = 0, False, start
+    while place < len(text):
+        letter = text[place]
+        if letter == "\\" and quoted:
+            place += 1
+        elif letter == '"':
+            quoted = not quoted
+        elif not quoted:
+            depth += (letter in "([{") - (letter in ")]}")
+            if depth == 0:
+                return place + 1
+        place += 1
+    raise ValueError(f"a bracket is never closed: {text[start : start + 80]!r}")
+
+
+def _bracketed(text: str) -> str:
+    return text[: _closing(text, 0)]
+
+
+def _bare(name: str) -> str:
+    match = re.match(r"\s*%?([\w.\-]+)", name)
+    assert match is not None, name
+    return match[1]
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r'"(?:[^"\\]|\\.)*"', '""', text)
+
+
+def _number(header: str, key: str) -> int:
+    found = re.search(rf"\b{key}=(\d+)", header)
+    return int(found[1]) if found else 1

@@ -1,0 +1,205 @@
+"""Programs as text: what is printed, what is read back, and what a reader says to text that is no program."""
+
+import itertools
+import re
+import textwrap
+
+import numpy as np
+import pytest
+
+from shardwise.compiler.ir.program import Equation, Program, Source, Value
+from shardwise.compiler.ir.text import format_op, format_program, parse_program
+from shardwise.compiler.ir.types import SHORT_NAMES, ArrayType, Scalar
+from shardwise.compiler.ops.collective import AllReduce
+from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.control import Call
+from shardwise.compiler.ops.dot import Dot
+from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Exp, Mul, Neg
+from shardwise.compiler.ops.shape import Full
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.trace.build import rewrite
+from shardwise.errors import ProgramError
+
+THREE = ArrayType((3,), np.float32)
+
+
+def lines(text: str) -> str:
+    return textwrap.dedent(text).strip()
+
+
+def test_a_program_prints_one_equation_a_line_with_source_and_reason():
+    x, w, a, b = (Value(ArrayType(shape, np.float32)) for shape in ((30, 16), (16, 32), (30, 32), (30, 32)))
+    program = Program(
+        (x, w),
+        (
+            Equation(Dot(((1,), (0,))), [x, w], [a], Source("/home/me/train.py", 12, "f")),
+            Equation(AllReduce(("data",), "sum"), [a], [b], Source("train.py", 13, "f"), "the sum\nis needed"),
+        ),
+        (b, x),
+        "mlp<1>",
+    )
+    assert format_program(program) == lines("""
+        program mlp_1_(a: f32[30,16], b: f32[16,32]) {
+          c: f32[30,32] = dot[contract=((1,), (0,)), batch=((), ())] a b   # train.py:12
+          d: f32[30,32] = all_reduce[axes=('data',), how='sum'] c   # train.py:13: the sum is needed
+          return d, a
+        }
+    """)
+    assert parse_program(format_program(program)) == program
+
+
+def test_a_program_inside_an_op_is_a_block_of_its_own():
+    inner = rewrite("inner", [THREE], lambda x: [Neg()(x), x])
+    outer = rewrite("outer", [THREE], lambda x: [Call(inner)(x)[0]])
+    text = re.sub(r" +# .*", "", format_program(outer))
+    assert text == lines("""
+        program outer(a: f32[3]) {
+          b: f32[3], c: f32[3] = call[program=program inner(a: f32[3]) {
+            b: f32[3] = neg a
+            return b, a
+          }] a
+          return b
+        }
+    """)
+    assert parse_program(text) == outer
+
+
+@pytest.mark.parametrize(
+    ("op", "text"),
+    [
+        (Add(), "add"),
+        (Compare("LT"), "compare[direction='LT']"),
+        (Convert(SHORT_NAMES["bf16"], True), "convert[dtype=bf16, weak=True]"),
+        (Full((2,), Scalar.of(0.5, np.float32)), "full[shape=(2,), value=f32(0.5), weak=False]"),
+        (
+            Constrain((("data",), ()), AbstractMesh((4, 2), ("data", "model")), (1,)),
+            "constrain[dims=(('data',), ()), mesh=mesh(data=4, model=2), open_dims=(1,)]",
+        ),
+    ],
+)
+def test_an_op_prints_as_its_name_and_fields(op, text):
+    assert format_op(op) == text
+
+
+def test_a_mesh_prints_without_its_devices():
+    mesh = Mesh(np.array([object() for _ in range(8)]).reshape(4, 2), ("data", "model"))
+    assert format_op(Constrain(((),), mesh)) == format_op(Constrain(((),), mesh.abstract))
+
+
+def bits(dtype, code: int) -> Scalar:
+    return Scalar(dtype, code.to_bytes(dtype.itemsize, "little"))
+
+
+@pytest.mark.parametrize("name", SHORT_NAMES)
+def test_constants_of_every_dtype_read_back_to_the_bit(name):
+    dtype = SHORT_NAMES[name]
+    step = max(1, 2 ** (8 * dtype.itemsize) // 257)
+    codes = range(0, 2 if name == "bool" else 16 if name in ("i4", "u4") else 2 ** (8 * dtype.itemsize), step)
+    for code in codes:
+        program = rewrite("constant", [], lambda code=code: [Full((), bits(dtype, code))()])
+        assert parse_program(format_program(program)) == program
+
+
+@pytest.mark.parametrize("axes", [("it's", 'a "b"'), ("two words", "ä"), ("a\\b", "x\ny"), ("#", "1")], ids=repr)
+def test_axes_of_any_name_read_back(axes):
+    op = Constrain((axes,), AbstractMesh((2, 3), axes))
+    program = rewrite("named", [THREE], lambda x: [op(x)])
+    assert parse_program(format_program(program)) == program
+
+
+def test_names_run_past_the_alphabet_and_around_the_words_of_the_grammar():
+    """Enough values that their names would spell `add` and `inf`."""
+    count = 26 + 26**2 + 26**3
+    value, equations = Value(THREE), []
+    first = value
+    for _ in range(count):
+        after = Value(THREE)
+        equations.append(Equation(Neg(), [value], [after]))
+        value = after
+    program = Program((first,), tuple(equations), (value,))
+    text = format_program(program)
+    assert parse_program(text) == program
+    names = re.findall(r"^  (\w+):", text, re.MULTILINE)
+    assert len(set(names)) == count
+    assert {"add_", "inf_", "nan_", "dot_", "neg_"} <= set(names)
+    assert not {"add", "inf", "nan", "dot", "neg"} & set(names)
+
+
+def test_spaces_and_comments_do_not_matter():
+    text = "program f ( a : f32[3] , ) { # comment }\n\n\n b: f32[3]=add a\n\ta # b: f32[3]\n return b }"
+    assert parse_program(text) == rewrite("f", [THREE], lambda x: [Add()(x, x)])
+
+
+def test_a_program_may_have_no_inputs_no_equations_and_no_outputs():
+    empty = Program((), (), (), "empty")
+    assert format_program(empty) == "program empty() {\n  return \n}"
+    assert parse_program(format_program(empty)) == empty
+
+
+GOOD = """program f(a: f32[3], b: f32[3]) {
+  c: f32[3] = mul a b
+  d: f32[3] = full[shape=(3,), value=f32(0.5), weak=False]
+  e: f32[3] = constrain[dims=(('x',),), mesh=mesh(x=2), open_dims=()] c
+  return e
+}"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("program f", "function f", "line 1: expected 'program', found 'function'"),
+        ("a: f32[3],", "a: f33[3],", "line 1: expected a type, found 'f33[3]'"),
+        ("a: f32[3],", "a: f32,", "line 1: expected a type, found 'f32'"),
+        ("a: f32[3],", "a f32[3],", "line 1: expected ':', found 'f32[3]'"),
+        ("b: f32[3])", "a: f32[3])", "line 1: 'a' is defined twice"),
+        ("mul a b", "mul a z", "line 2: 'z' is used before it is defined"),
+        ("mul a b", "mul a c2", "line 2: 'c2' is used before it is defined"),
+        ("mul a b", "times a b", "line 2: there is no op 'times'"),
+        ("mul a b", "(a b)", "line 2: expected an op, found '('"),
+        ("mul a b", "mul a", "line 2: mul: needs 2 operands, not 1"),
+        ("mul a b", "exp[base=2] a", "line 2: exp has no field 'base'; its fields: "),
+        ("c: f32[3] =", "c: f32[4] =", "line 2: results are [f32[4]], the op gives [f32[3]]"),
+        ("c: f32[3] =", "c: i32[3] =", "line 2: results are [i32[3]], the op gives [f32[3]]"),
+        ("c: f32[3] =", "c: f32[3] ~", "line 2: cannot read '~ mul a b\\n  d: f32[3'"),
+        ("d: f32[3] =", "c: f32[3] =", "line 3: 'c' is defined twice"),
+        ("shape=(3,),", "", "line 3: full needs a value for shape"),
+        ("shape=(3,),", "size=(3,),", "line 3: full has no field 'size'; its fields: shape, value, weak"),
+        ("shape=(3,),", "shape=(3,;),", "line 3: cannot read ';), value=f32(0.5), '"),
+        ("f32(0.5)", "f32(half)", "line 3: 'half' is no f32"),
+        ("f32(0.5)", "f32(0.5, 1.0)", "line 3: '0.5, 1.0' is no f32"),
+        ("f32(0.5)", "u8(300)", "line 3: '300' is no u8"),
+        ("f32(0.5)", "i32(0.5)", "line 3: '0.5' is no i32"),
+        ("f32(0.5)", "bool(1)", "line 3: '1' is no bool"),
+        ("f32(0.5)", "c64(0.5)", "line 3: '0.5' is no c64"),
+        ("f32(0.5)", "f32(0xffc0)", "line 3: '0xffc0' is no f32"),
+        ("f32(0.5)", "f32(0.5", "line 3: expected ')', found '='"),
+        ("f32(0.5)", "half", "line 3: cannot read 'half'"),
+        ("mesh(x=2)", "mesh(x=two)", "line 4: the size of a mesh axis is an integer, not 'two'"),
+        ("mesh(x=2)", "mesh(x=0)", "line 4: mesh axis sizes must be at least 1, not (0,)"),
+        ("mesh(x=2)", "mesh(x=2, x=2)", "line 4: mesh axis names must differ: ['x'] repeat in ('x', 'x')"),
+        ("mesh(x=2)", "mesh{x=2}", "line 4: expected '(', found '{'"),
+        ("(('x',),)", "(('x,),)", "line 4: cannot read "),
+        ("return e", "return z", "line 5: 'z' is used before it is defined"),
+        ("return e", "", "line 6: expected an op, found '}'"),
+        ("return e\n}", "return e\n", "line 6: 'end of text' is used before it is defined"),
+        ("return e\n}", "return e\n} }", "line 6: expected 'end of text', found '}'"),
+        ("  return e\n}", "", "line 5: expected an op, found 'end of text'"),
+        (GOOD, "", "line 1: expected 'program', found 'end of text'"),
+        (GOOD, "program", "line 1: the text ends too early"),
+    ],
+    ids=itertools.count(),
+)
+def test_text_that_is_no_program_names_the_line(before, after, message):
+    parse_program(GOOD)
+    assert before in GOOD
+    with pytest.raises(ProgramError) as caught:
+        parse_program(GOOD.replace(before, after, 1))
+    assert str(caught.value).startswith(message)
+
+
+def test_every_prefix_of_a_program_is_an_error_and_not_a_crash():
+    program = rewrite("f", [THREE], lambda x: [Mul()(Exp()(x), Full((3,), Scalar.of(-0.5, np.float32))())])
+    text = re.sub(" *#.*", "", format_program(program))
+    for end in range(len(text)):
+        with pytest.raises(ProgramError, match=r"^line \d+: "):
+            parse_program(text[:end])

@@ -1,0 +1,151 @@
+"""Array types and constants: what they are, how they print, and what cannot be one."""
+
+import pickle
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from shardwise.compiler.ir.types import (
+    SHORT_NAMES,
+    ArrayType,
+    Scalar,
+    carrier,
+    integer_range,
+    is_float,
+    is_inexact,
+    is_integer,
+    parse_type,
+    short_name,
+)
+
+
+class TestArrayType:
+    def test_equal_types_are_one_object(self):
+        assert ArrayType((3, 4), np.float32) is ArrayType((3, 4), "float32")
+        assert ArrayType((np.int64(3),), np.float32) is ArrayType((3,), np.dtype(np.float32))
+        assert ArrayType((3,), np.float32) is not ArrayType((3,), np.float32, True)
+        assert ArrayType((3,), np.float32) != ArrayType((3,), np.int32)
+
+    def test_it_survives_a_pickle_as_the_same_object(self):
+        type = ArrayType((3,), ml_dtypes.bfloat16, True)
+        assert pickle.loads(pickle.dumps(type)) is type
+
+    def test_it_is_immutable(self):
+        with pytest.raises(AttributeError, match="ArrayType is immutable: cannot set shape"):
+            ArrayType((3,), np.float32).shape = (4,)
+
+    @pytest.mark.parametrize(
+        ("type", "text"),
+        [
+            (ArrayType((), np.float32), "f32[]"),
+            (ArrayType((3, 4), ml_dtypes.bfloat16), "bf16[3,4]"),
+            (ArrayType((0,), np.bool_), "bool[0]"),
+            (ArrayType((2,), np.complex128, True), "c128[2]~"),
+            (ArrayType((2,), ml_dtypes.float8_e4m3fn), "f8_e4m3fn[2]"),
+        ],
+    )
+    def test_it_prints_and_reads_back(self, type, text):
+        assert str(type) == repr(type) == text
+        assert parse_type(text) is type
+
+    @pytest.mark.parametrize("text", ["f32", "f32[", "f33[2]", "f32[-1]", "f32[2]x", "", "f32[2] "])
+    def test_text_that_is_no_type(self, text):
+        with pytest.raises(ValueError, match="not a type"):
+            parse_type(text)
+
+    def test_sizes(self):
+        type = ArrayType((3, 4), np.float16)
+        assert (type.ndim, type.size, type.nbytes) == (2, 12, 24)
+        assert ArrayType((), np.int64).size == 1
+        assert ArrayType((2**20, 2**20, 2**10), np.int8).size == 2**50
+        assert ArrayType((3, 0), np.int8).nbytes == 0
+
+    def test_relatives(self):
+        type = ArrayType((3, 4, 5), np.float32, True)
+        assert str(type.with_shape((2,))) == "f32[2]~"
+        assert str(type.with_dtype(np.int32)) == "i32[3,4,5]"
+        assert str(type.without((0, 2))) == "f32[4]~"
+        assert type.strong() is ArrayType((3, 4, 5), np.float32)
+        assert type.strong().strong() is type.strong()
+
+    @pytest.mark.parametrize("dtype", [np.object_, np.str_, "datetime64[s]", np.longdouble])
+    def test_other_elements_are_refused(self, dtype):
+        with pytest.raises(TypeError, match=r"arrays of .* are not supported; element types: bool, i16"):
+            ArrayType((3,), dtype)
+
+    def test_sizes_are_not_negative(self):
+        with pytest.raises(TypeError, match=r"a size cannot be negative: shape \(3, -1\)"):
+            ArrayType((3, -1), np.float32)
+
+
+class TestDtypes:
+    def test_short_names_are_one_to_one(self):
+        assert len(set(SHORT_NAMES.values())) == len(SHORT_NAMES)
+        for name, dtype in SHORT_NAMES.items():
+            assert short_name(dtype) == name
+
+    def test_kinds(self):
+        floats = {"f16", "f32", "f64", "bf16", "f8_e4m3fn", "f8_e5m2"}
+        integers = {"i4", "i8", "i16", "i32", "i64", "u4", "u8", "u16", "u32", "u64"}
+        assert {name for name, dtype in SHORT_NAMES.items() if is_float(dtype)} == floats
+        assert {name for name, dtype in SHORT_NAMES.items() if is_integer(dtype)} == integers
+        assert {name for name, dtype in SHORT_NAMES.items() if is_inexact(dtype)} == {*floats, "c64", "c128"}
+
+    def test_integer_ranges(self):
+        for dtype in filter(is_integer, SHORT_NAMES.values()):
+            limits = ml_dtypes.iinfo(dtype)
+            assert integer_range(dtype) == (limits.min, limits.max)
+
+    def test_a_carrier_holds_every_value_and_numpy_computes_in_it(self):
+        for name, dtype in SHORT_NAMES.items():
+            wide = carrier(dtype)
+            assert wide.isbuiltin == 1
+            if dtype.itemsize == 1 and dtype != np.bool_:
+                codes = np.arange(16 if name in ("i4", "u4") else 256, dtype=np.uint8)
+                values = codes.view(dtype)
+                again = values.astype(wide).astype(dtype)
+                np.testing.assert_array_equal(again.astype(wide), values.astype(wide))
+
+
+class TestScalar:
+    def test_it_is_its_bytes(self):
+        assert Scalar.of(0.0, np.float32) != Scalar.of(-0.0, np.float32)
+        assert Scalar.of(np.nan, np.float32) == Scalar.of(np.nan, np.float32)
+        assert Scalar.of(1, np.float32) == Scalar.of(1.0, np.float32)
+        assert Scalar.of(1, np.float32) != Scalar.of(1, np.int32)
+        assert len({Scalar.of(1, np.int32), Scalar.of(1, np.int32)}) == 1
+
+    @pytest.mark.parametrize("name", SHORT_NAMES)
+    def test_it_holds_its_value(self, name):
+        dtype = SHORT_NAMES[name]
+        assert Scalar.of(1, dtype).array == np.ones((), dtype)
+        assert Scalar.of(1, dtype).array.dtype == dtype
+
+    def test_python_integers_of_32_bits_wrap_and_longer_ones_are_refused(self):
+        assert Scalar.of(-1, np.uint8).array == 255
+        assert Scalar.of(300, np.uint8).array == 44
+        assert Scalar.of(2**32 - 1, np.uint32).array == 2**32 - 1
+        assert Scalar.of(-(2**63), np.int64).array == -(2**63)
+        assert Scalar.of(2**70, np.float32).array == 2.0**70
+        with pytest.raises(OverflowError, match="the integer 1099511627776 does not fit i32"):
+            Scalar.of(2**40, np.int32)
+        with pytest.raises(OverflowError, match="the integer 4294967295 does not fit u8"):
+            Scalar.of(2**32 - 1, np.uint8)
+
+    @pytest.mark.parametrize(
+        ("scalar", "text"),
+        [
+            (Scalar.of(0.5, np.float32), "f32(0.5)"),
+            (Scalar.of(-0.0, ml_dtypes.bfloat16), "bf16(-0.0)"),
+            (Scalar.of(np.inf, np.float64), "f64(inf)"),
+            (Scalar.of(np.nan, np.float16), "f16(nan)"),
+            (Scalar.of(-7, np.int8), "i8(-7)"),
+            (Scalar.of(True, np.bool_), "bool(True)"),
+            (Scalar.of(complex(-0.0, 2.5), np.complex64), "c64(-0.0, 2.5)"),
+            (Scalar(np.dtype(np.float32), bytes.fromhex("ffc00000")[::-1]), "f32(0xffc00000)"),
+        ],
+        ids=str,
+    )
+    def test_it_prints(self, scalar, text):
+        assert str(scalar) == text

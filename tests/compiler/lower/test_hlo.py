@@ -1,0 +1,32 @@
+"""The text that XLA gets."""
+
+import re
+
+import numpy as np
+
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.spec import PartitionSpec as P
+from shardwise.compiler.shardings.spec import pin_of
+from shardwise.compiler.trace.build import build
+
+
+def text_of(layers, mesh):
+    def function(x, *weights):
+        for up, down in zip(weights[::2], weights[1::2], strict=True):
+            x = (x @ up) @ down
+        return [x]
+
+    types = [ArrayType((512, 512), np.float32)] * (1 + 2 * layers)
+    specs = [P(), *[P(None, "model"), P("model", None)] * layers]
+    program, _ = build(function, types, "deep")
+    pins = [pin_of(spec, (512, 512), mesh) for spec in specs]
+    return partitioned(program, mesh, pins, [None]).module.text
+
+
+def test_a_table_of_devices_is_written_once_for_all_collectives():
+    text = text_of(20, AbstractMesh((64, 64), ("data", "model")))
+    assert text.count("stablehlo.all_reduce") == 20
+    tables = re.findall(r"^#devices\d+ = dense<\[\[0, 1, 2", text, re.MULTILINE)
+    assert len(tables) == text.count("dense<[[") == 1

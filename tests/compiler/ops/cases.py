@@ -1,0 +1,401 @@
+"""Op cases: for every op a user's program can hold, instances with types and values. Every law is put to each of them.
+
+A case prints as the op and its operand types. Values are *plain* (magnitudes from a half to two, small integers: no op
+overflows and no derivative has a kink there) or *special* (NaN, infinities, both zeros, the largest and smallest
+numbers; operands are counted through like digits, so that every pair meets where the sizes allow).
+"""
+
+import itertools
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, final
+
+import ml_dtypes
+import numpy as np
+
+from shardwise.compiler.ir.op import NumpyArray, Op, result_types
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.text import format_op
+from shardwise.compiler.ir.types import SHORT_NAMES, ArrayType, DType, Scalar, is_inexact, is_integer, parse_type
+from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.control import Call
+from shardwise.compiler.ops.dot import Dot
+from shardwise.compiler.ops.elementwise import DIRECTIONS, Add, Compare, Convert, Div, Exp, Max, Mul, Neg, Select, Sub
+from shardwise.compiler.ops.reduce import Sum
+from shardwise.compiler.ops.shape import Broadcast, Full, Iota, Reshape, Transpose
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.trace.build import rewrite
+
+
+@final
+@dataclass(frozen=True)
+class Case:
+    """An op, its operand types, and whether its values are special."""
+
+    op: Op
+    types: tuple[ArrayType, ...]
+    special: bool = False
+
+    def __str__(self) -> str:
+        op = f"call[{self.op.program.name}]" if isinstance(self.op, Call) else format_op(self.op)
+        return " ".join([op, *map(str, self.types), *(["special"] if self.special else [])])
+
+    @property
+    def program(self) -> Program:
+        """The program that is this op alone."""
+        return one_op(self.op, self.types)
+
+    @property
+    def args(self) -> list[NumpyArray]:
+        """The operands, always the same for equal cases."""
+        return specials(self.types) if self.special else plain(self.types, str(self))
+
+    @property
+    def kinds(self) -> list[DType]:
+        return [type.dtype for type in self.types]
+
+
+def one_op(op: Op, types: Sequence[ArrayType]) -> Program:
+    inputs = [Value(type) for type in types]
+    outputs = [Value(type) for type in result_types(op, tuple(types))]
+    return Program(tuple(inputs), (Equation(op, inputs, outputs),), tuple(outputs), op.name)
+
+
+def plain(types: Sequence[ArrayType], seed: str) -> list[NumpyArray]:
+    """Arrays of these types with ordinary values; equal seeds give equal arrays."""
+    rng = np.random.default_rng(zlib.crc32(seed.encode()))
+
+    def real(shape: tuple[int, ...]) -> NumpyArray:
+        return np.asarray(rng.uniform(0.5, 2, shape) * rng.choice([-1, 1], shape))
+
+    def array(type: ArrayType) -> NumpyArray:
+        if type.dtype == np.bool_:
+            return np.asarray(rng.integers(0, 2, type.shape).astype(np.bool_))
+        if type.dtype.kind == "c":
+            return np.asarray((real(type.shape) + 1j * real(type.shape)).astype(type.dtype))
+        if is_inexact(type.dtype):
+            return np.asarray(real(type.shape).astype(type.dtype))
+        return np.asarray(rng.integers(-7, 8, type.shape).astype(type.dtype))
+
+    return [array(type) for type in types]
+
+
+def special_values(dtype: DType) -> NumpyArray:
+    """The values of a dtype at which implementations differ. No subnormals: XLA's CPU code takes them for zero."""
+    if dtype == np.bool_:
+        return np.array([False, True])
+    if is_integer(dtype):
+        low, high = int(ml_dtypes.iinfo(dtype).min), int(ml_dtypes.iinfo(dtype).max)
+        return np.array([low, low + 1, 0, 1, 5, high - 1, high], np.uint64 if low == 0 else np.int64).astype(dtype)
+    if dtype.kind == "c":
+        parts = [0.0, -0.0, 1.0, 2.0, np.nan, np.inf]
+        return np.array([complex(a, b) for a, b in itertools.product(parts, parts)], dtype)
+    limits = ml_dtypes.finfo(dtype)
+    infinities = [] if np.isnan(np.asarray(np.inf).astype(dtype)) else [np.inf, -np.inf]
+    numbers = [np.nan, *infinities, 0.0, -0.0, 1.0, -1.5, 300.0, float(limits.smallest_normal)]
+    extremes = np.array([limits.max, limits.min], dtype)
+    with np.errstate(over="ignore"):
+        return np.concatenate([np.array(numbers).astype(dtype), extremes])
+
+
+def specials(types: Sequence[ArrayType]) -> list[NumpyArray]:
+    """Operand i counts through its special values as digit i of the element's number."""
+    arrays, stride = [], 1
+    for type in types:
+        values = special_values(type.dtype)
+        arrays.append(values[(np.arange(type.size) // stride) % len(values)].reshape(type.shape))
+        stride *= len(values)
+    return arrays
+
+
+def case(op: Op, text: str, special: bool = False) -> Case:
+    """A case whose operand types are written as they print: `f32[3,4] f32[3,4]`."""
+    return Case(op, tuple(parse_type(word) for word in text.split()), special)
+
+
+def dtype(name: str) -> DType:
+    return SHORT_NAMES[name]
+
+
+FLOATS = ("f32", "f16", "bf16", "f64")
+COMPLEX = ("c64", "c128")
+INTEGERS = ("i32", "u8", "i8", "u32", "i64")
+SMALL = ("f8_e4m3fn", "f8_e5m2", "i4", "u4")
+SHAPES = ("[]", "[5]", "[3,4]", "[2,1,5]", "[2,3,2,2]", "[3,0]")
+
+
+def nullary_cases() -> list[Case]:
+    constants = [
+        *(Full(shape, Scalar.of(1.5, np.float32)) for shape in ((), (5,), (3, 4), (2, 1, 5), (2, 3, 2, 2), (3, 0))),
+        *(Full((3,), Scalar.of(1, dtype(name))) for name in SHORT_NAMES),
+        *(Full((7,), Scalar.of(value, np.float32)) for value in (np.nan, np.inf, -np.inf, -0.0, 1e-30, 0.1)),
+        Full((7,), Scalar.of(0.1, np.float64)),
+        Full((2, 3), Scalar.of(complex(-0.0, 2.5), np.complex64)),
+        Full((2, 3), Scalar.of(complex(np.nan, -np.inf), np.complex128)),
+        Full((3,), Scalar.of(-(2**31), np.int32)),
+        Full((3,), Scalar.of(2**64 - 1, np.uint64)),
+        Full((), Scalar.of(2.0, np.float32), weak=True),
+    ]
+    counts = [
+        *(Iota((5, 3), dim, np.dtype(np.int32)) for dim in (0, 1)),
+        *(Iota((7,), 0, dtype(name)) for name in SHORT_NAMES if name != "bool"),
+        Iota((2, 3, 4, 2), 2, np.dtype(np.float32)),
+        Iota((3, 0), 1, np.dtype(np.int32)),
+        Iota((1, 4), 0, np.dtype(np.int32)),
+        # Indices that the dtype cannot hold: they wrap, or are rounded once.
+        Iota((600,), 0, np.dtype(np.uint8)),
+        Iota((605, 2), 0, dtype("bf16")),
+        Iota((4101,), 0, np.dtype(np.float16)),
+    ]
+    return [Case(op, ()) for op in (*constants, *counts)]
+
+
+def movement_cases() -> list[Case]:
+    found = [
+        case(Broadcast((3,), ()), "f32[]"),
+        case(Broadcast((3, 4), (1,)), "f32[4]"),
+        case(Broadcast((3, 4), (0,)), "i32[3]"),
+        case(Broadcast((5, 2, 3), (1, 2)), "bf16[2,3]"),
+        case(Broadcast((2, 5, 3), (0, 2)), "f64[2,3]"),
+        case(Broadcast((2, 1, 3, 4), (1, 3)), "c64[1,4]"),
+        case(Broadcast((0, 4), (1,)), "bool[4]"),
+        case(Broadcast((4, 0), (1,)), "f32[0]"),
+        case(Broadcast((3, 4), (0, 1)), "u8[3,4]"),
+        case(Broadcast((2,), ()), "f32[]~"),
+        case(Broadcast((3, 11), (1,)), "f32[11]", special=True),
+    ]
+    reshapes = [
+        ("f32[6]", (2, 3)),
+        ("f32[2,3]", (6,)),
+        ("f32[]", (1, 1)),
+        ("f32[1,1]", ()),
+        ("i32[8,4]", (2, 16)),
+        ("f32[6,4]", (4, 6)),
+        ("bf16[4,6]", (6, 4)),
+        ("f32[2,3]", (3, 2)),
+        ("f32[12]", (3, 4)),
+        ("f32[12,2]", (3, 8)),
+        ("c64[4,5]", (4, 1, 5)),
+        ("f64[1,4,1,5]", (4, 5, 1)),
+        ("bool[2,3,4]", (6, 4)),
+        ("u8[2,3,4]", (2, 12)),
+        ("f32[2,3,4]", (4, 3, 2)),
+        ("f32[5,6,4]", (5, 4, 6)),
+        ("f32[6,4,7]", (4, 6, 7)),
+        ("f32[2,6,2]", (4, 3, 2)),
+        ("f32[4,3,4]", (2, 6, 4)),
+        ("f32[3,0]", (0, 5)),
+        ("f32[2,0,3]", (0,)),
+        ("f32[1,3]", (3, 1)),
+        ("f32[7]~", (7, 1)),
+        ("f32[4,2,3]", (8, 3)),
+        ("f32[16]", (2, 2, 2, 2)),
+        ("f32[12,1]", (2, 6)),
+        ("f32[1,12]", (4, 1, 3)),
+        ("f32[9,4]", (6, 6)),
+    ]
+    found += [case(Reshape(shape), text) for text, shape in reshapes]
+    found.append(case(Reshape((11, 1)), "f32[11]", special=True))
+    transposes = [
+        ("f32[]", ()),
+        ("f32[5]", (0,)),
+        ("f32[3,4]", (1, 0)),
+        ("bf16[3,4]", (0, 1)),
+        ("i32[2,3,4]", (1, 2, 0)),
+        ("f64[2,3,4]", (2, 0, 1)),
+        ("c64[2,1,4]", (2, 1, 0)),
+        ("bool[2,3,4,5]", (3, 1, 0, 2)),
+        ("f32[3,0,2]", (1, 2, 0)),
+        ("f32[3,4]~", (1, 0)),
+    ]
+    found += [case(Transpose(order), text) for text, order in transposes]
+    found.append(case(Transpose((1, 0)), "f32[11,3]", special=True))
+    return found
+
+
+def elementwise_cases() -> list[Case]:
+    found: list[Case] = []
+
+    def over(op: Op, arity: int, names: Sequence[str], shapes: Sequence[str] = ("[3,4]",)) -> None:
+        found.extend(
+            case(op, " ".join([f"{name}{shape}"] * arity))
+            for name, shape in [*((names[0], shape) for shape in shapes), *((name, "[3,5]") for name in names[1:])]
+        )
+
+    def special(op: Op, arity: int, names: Sequence[str]) -> None:
+        for name in names:
+            count = len(special_values(dtype(name)))
+            shape = ",".join([str(count)] * arity)
+            found.append(case(op, " ".join([f"{name}[{shape}]"] * arity), special=True))
+
+    numbers = (*FLOATS, *COMPLEX, *INTEGERS, *SMALL)
+    for binary in (Add(), Mul(), Max()):
+        over(binary, 2, (*numbers, "bool"), SHAPES)
+        special(binary, 2, ("f32", "f16", "bf16", "f64", "i32", "u8", "bool"))
+    special(Add(), 2, ("c64",))
+    over(Sub(), 2, numbers, SHAPES)
+    special(Sub(), 2, ("f32", "f16", "bf16", "f64", "i32", "u8", "c64"))
+    special(Max(), 2, ("c64",))
+    over(Div(), 2, (*FLOATS, *COMPLEX, "f8_e5m2"), SHAPES)
+    special(Div(), 2, ("f32", "bf16", "f64"))
+    over(Neg(), 1, numbers, SHAPES)
+    special(Neg(), 1, ("f32", "bf16", "i32", "u8", "c64"))
+    over(Exp(), 1, (*FLOATS, *COMPLEX, "f8_e5m2"), SHAPES)
+    special(Exp(), 1, ("f32", "f16", "bf16", "f64"))
+    for direction in DIRECTIONS:
+        over(Compare(direction), 2, ("f32", "c64", "i32", "u8", "bool", "bf16", "u4", "i4"), ("[3,4]", "[2,1,3]"))
+        special(Compare(direction), 2, ("f32", "i32", "u8", "u32", "bool", "f16", "c64"))
+    for name in ("f32", "i32", "bool", "bf16", "c64"):
+        found.append(case(Select(), f"bool[3,4] {name}[3,4] {name}[3,4]"))
+    found += [
+        case(Select(), "bool[] f32[] f32[]"),
+        case(Select(), "bool[2,1,3] f64[2,1,3] f64[2,1,3]"),
+        case(Select(), "bool[2,0] f32[2,0] f32[2,0]"),
+        case(Select(), "bool[2,11,11] f32[2,11,11] f32[2,11,11]", special=True),
+        # Python scalars that met only each other
+        case(Add(), "f32[]~ f32[]~"),
+        case(Sub(), "f32[]~ f32[]~"),
+        case(Mul(), "f32[]~ f32[]"),
+        case(Max(), "f32[]~ f32[]~"),
+        case(Select(), "bool[] f32[]~ f32[]~"),
+        case(Div(), "f32[]~ f32[]~"),
+        case(Exp(), "f32[]~"),
+    ]
+    return found
+
+
+def convert_cases() -> list[Case]:
+    found = []
+    for before in ("f32", "f64", "f16", "bf16", "i32", "u8", "i64", "u64", "bool", "c64", *SMALL):
+        for after in ("f32", "f64", "f16", "bf16", "i32", "u8", "i8", "u32", "i64", "bool", "c64", *SMALL):
+            count = len(special_values(dtype(before)))
+            found.append(case(Convert(dtype(after)), f"{before}[{count}]", special=True))
+    found += [
+        case(Convert(np.dtype(np.float32)), "bf16[3,4]"),
+        case(Convert(dtype("bf16")), "f32[2,1,5]"),
+        case(Convert(np.dtype(np.float32)), "i32[]"),
+        case(Convert(np.dtype(np.float32)), "f32[3]"),
+        case(Convert(np.dtype(np.int32)), "f32[3,0]"),
+        case(Convert(np.dtype(np.float32), weak=True), "i32[]~"),
+        case(Convert(np.dtype(np.float32)), "f32[]~"),
+        case(Convert(np.dtype(np.complex64)), "f32[3,4]"),
+        case(Convert(np.dtype(np.float32)), "c64[3,4]"),
+    ]
+    return found
+
+
+def reduction_cases() -> list[Case]:
+    found = [
+        case(Sum(dims), text)
+        for text, dims in [
+            ("f32[]", ()),
+            ("f32[5]", (0,)),
+            ("f32[5]", ()),
+            ("f32[3,4]", (0,)),
+            ("f32[3,4]", (1,)),
+            ("f32[3,4]", (1, 0)),
+            ("f32[2,3,5]", (0, 2)),
+            ("f32[2,3,2,5]", (3, 1)),
+            ("f32[1,5]", (0,)),
+            ("f32[0,3]", (0,)),
+            ("f32[0,3]", (1,)),
+            ("f32[3]~", (0,)),
+        ]
+    ]
+    found += [case(Sum((1,)), f"{name}[3,6]") for name in ("f16", "bf16", "f64", "i32", "u8", "bool", "c64", *SMALL)]
+    found += [case(Sum((0,)), f"{name}[14,3]", special=True) for name in ("i32", "u8", "bool", "i64")]
+    # Long enough that a sum which is rounded at every step would stop growing.
+    found += [case(Sum((0,)), f"{name}[3000]") for name in ("f16", "bf16")]
+    # No extremes: their sum depends on the order. Rows of NaN, infinities and zeros do not.
+    found += [case(Sum((1,)), "f32[11,1]", special=True), case(Sum((1,)), "bf16[11,1]", special=True)]
+    return found
+
+
+def dot_cases() -> list[Case]:
+    cases = [
+        ("f32[3,4] f32[4,5]", ((1,), (0,)), ((), ())),
+        ("f32[3,4] f32[5,4]", ((1,), (1,)), ((), ())),
+        ("f32[4,3] f32[4,5]", ((0,), (0,)), ((), ())),
+        ("f32[4] f32[4]", ((0,), (0,)), ((), ())),
+        ("f32[3] f32[4]", ((), ()), ((), ())),
+        ("f32[] f32[]", ((), ()), ((), ())),
+        ("f32[] f32[3]", ((), ()), ((), ())),
+        ("f32[2,3,4] f32[2,4,5]", ((2,), (1,)), ((0,), (0,))),
+        ("f32[3,2,4] f32[4,5,2]", ((2,), (0,)), ((1,), (2,))),
+        ("f32[2,3] f32[2,3]", ((), ()), ((0, 1), (0, 1))),
+        ("f32[2,3] f32[3,2]", ((), ()), ((0, 1), (1, 0))),
+        ("f32[2,3] f32[3,2]", ((0, 1), (1, 0)), ((), ())),
+        ("f32[2,3,4] f32[4,3,5]", ((2, 1), (0, 1)), ((), ())),
+        ("f32[2,3,4] f32[4,5,3]", ((1, 2), (2, 0)), ((), ())),
+        ("f32[2,3,4,5] f32[5,3,2,4]", ((3, 1), (0, 1)), ((2, 0), (3, 2))),
+        ("f32[3,2,5,4] f32[2,4,3,5]", ((3,), (1,)), ((1, 0, 2), (0, 2, 3))),
+        ("f32[2,3,2,4] f32[4,2,6]", ((3, 2), (0, 1)), ((), ())),
+        ("f32[1,4] f32[4,1]", ((1,), (0,)), ((), ())),
+        ("f32[3,1] f32[1,5]", ((1,), (0,)), ((), ())),
+        ("f32[0,4] f32[4,5]", ((1,), (0,)), ((), ())),
+        ("f32[3,0] f32[0,5]", ((1,), (0,)), ((), ())),
+        ("f32[0,3] f32[0,3]", ((1,), (1,)), ((0,), (0,))),
+        ("f32[3]~ f32[3]~", ((0,), (0,)), ((), ())),
+    ]
+    found = [case(Dot(contract, batch), text) for text, contract, batch in cases]
+    for name in ("f64", "f16", "bf16", "i32", "u8", "i64", "bool", "c64", "c128", *SMALL):
+        found.append(case(Dot(((1,), (0,))), f"{name}[3,4] {name}[4,5]"))
+        found.append(case(Dot(((2,), (1,)), ((0,), (2,))), f"{name}[2,3,4] {name}[5,4,2]"))
+    found += [case(Dot(((0,), (0,))), f"{name}[7,7] {name}[7,7]", special=True) for name in ("i32", "u8")]
+    return found
+
+
+MESH = AbstractMesh((2, 3), ("a", "b"))
+
+
+def constrain_cases() -> list[Case]:
+    return [
+        case(Constrain(((), ()), MESH), "f32[3,4]"),
+        case(Constrain((("a",), ()), MESH), "f32[4,5]"),
+        case(Constrain((("b", "a"), ()), MESH, (1,)), "bf16[7,2]"),
+        case(Constrain((("a",), (), ("b",)), MESH, (0, 1)), "i32[3,2,4]"),
+        case(Constrain((("a", "b"),), MESH), "c64[5]"),
+        case(Constrain((), MESH), "f32[]"),
+        case(Constrain((("a",),), MESH), "f32[0]"),
+        case(Constrain(((), ("b",)), MESH), "f32[3,4]~"),
+    ]
+
+
+def _body(name: str, text: str, body: Callable[..., Sequence[Any]]) -> Case:
+    types = tuple(parse_type(word) for word in text.split())
+    return Case(Call(rewrite(name, types, body)), types)
+
+
+def call_cases() -> list[Case]:
+    half = Full((3,), Scalar.of(0.5, np.float32))
+    square = rewrite("square", [parse_type("f32[3]")], lambda x: [Mul()(x, x)])
+    return [
+        _body("square", "f32[3]", lambda x: [Mul()(x, x)]),
+        _body("two_results", "f32[3] f32[3]", lambda x, y: [Mul()(x, y), Exp()(x)]),
+        _body("identity", "f32[3,2] i32[]", lambda x, n: [n, x]),
+        _body("constant", "f32[3]", lambda x: [half(), x]),
+        _body("no_results", "f32[3]", lambda x: []),
+        _body("repeated", "f32[3]", lambda x: [x, x, Neg()(x)]),
+        _body("nested", "f32[3] f32[3]", lambda x, y: [Add()(Call(square)(x)[0], Call(square)(y)[0])]),
+        _body("counted", "f32[3] i32[3]", lambda x, n: [Mul()(x, Convert(np.dtype(np.float32))(n)), Add()(n, n)]),
+        _body("weak", "f32[]~ f32[]~", lambda x, y: [Max()(x, y), Mul()(x, y)]),
+        _body("matmul", "bf16[2,3] bf16[3,4]", lambda x, y: [Dot(((1,), (0,)))(x, y)]),
+        _body("empty", "f32[0,2]", lambda x: [Sum((0,))(x)]),
+    ]
+
+
+@lru_cache(maxsize=1)
+def op_cases() -> tuple[Case, ...]:
+    """All cases of all ops but the collectives, which see other devices and have laws of their own."""
+    return (
+        *nullary_cases(),
+        *movement_cases(),
+        *elementwise_cases(),
+        *convert_cases(),
+        *reduction_cases(),
+        *dot_cases(),
+        *constrain_cases(),
+        *call_cases(),
+    )

@@ -1,0 +1,161 @@
+"""What an op says to operands that it cannot take."""
+
+import numpy as np
+import pytest
+
+from shardwise.compiler.ir.op import Op, result_types
+from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
+from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.control import Call
+from shardwise.compiler.ops.dot import Dot
+from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Div, Exp, Mul, Neg, Select
+from shardwise.compiler.ops.reduce import Sum
+from shardwise.compiler.ops.shape import Broadcast, Full, Iota, Reshape, Transpose
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.trace.build import rewrite
+from shardwise.errors import MissingRuleError
+
+F32 = np.dtype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("op", "types", "message"),
+    [
+        (Add(), "f32[3] f32[4]", "add: operands must have one shape and one dtype, not f32[3], f32[4]"),
+        (Mul(), "f32[3] i32[3]", "mul: operands must have one shape and one dtype, not f32[3], i32[3]"),
+        (Add(), "f32[3]", "add: needs 2 operands, not 1"),
+        (Neg(), "f32[3] f32[3]", "neg: needs 1 operand, not 2"),
+        (Select(), "bool[3] f32[3]", "select: needs 3 operands, not 2"),
+        (Convert(F32), "f32[3] f32[3]", "convert: needs 1 operand, not 2"),
+        (Div(), "i32[3] i32[3]", "div: needs floats or complex numbers, not i32[3]"),
+        (Div(), "f32[3] i32[3]", "div: operands must have one shape and one dtype, not f32[3], i32[3]"),
+        (Exp(), "i32[3]", "exp: needs floats or complex numbers, not i32[3]"),
+        (Neg(), "bool[3]", "neg: a boolean has no negative; use logical not"),
+        (Select(), "i32[3] f32[3] f32[3]", "select: needs booleans of shape (3,) to choose by, not i32[3]"),
+        (Select(), "bool[4] f32[3] f32[3]", "select: needs booleans of shape (3,) to choose by, not bool[4]"),
+        (Select(), "bool[3] f32[3] i32[3]", "select: operands must have one shape and one dtype, not f32[3], i32[3]"),
+        (Compare("IS"), "f32[3] f32[3]", "compare: direction 'IS' is not one of EQ, NE, LT, LE, GT, GE"),
+        (Compare("LT"), "f32[3] f32[4]", "compare: operands must have one shape and one dtype, not f32[3], f32[4]"),
+        (Full((-1,), Scalar.of(0, F32)), "", "a size cannot be negative: shape (-1,)"),
+        (Iota((3, 4), 2, F32), "", "iota: dim 2 does not exist in shape (3, 4)"),
+        (Iota((3, 4), -1, F32), "", "iota: dim -1 does not exist in shape (3, 4)"),
+        (Iota((3,), 0, np.dtype(np.bool_)), "", "iota: a boolean cannot count; compare an iota of integers"),
+        (
+            Broadcast((3, 4), (1, 0)),
+            "f32[4,3]",
+            "broadcast: dims (1, 0) must name one result dim for each dim of f32[4,3], ascending",
+        ),
+        (
+            Broadcast((3, 4), (1,)),
+            "f32[3,4]",
+            "broadcast: dims (1,) must name one result dim for each dim of f32[3,4], ascending",
+        ),
+        (Broadcast((3, 4), (2,)), "f32[4]", "broadcast: dims (2,) do not exist in shape (3, 4)"),
+        (Broadcast((3, 4), (-1,)), "f32[4]", "broadcast: dims (-1,) do not exist in shape (3, 4)"),
+        (Broadcast((3, 4), (1,)), "f32[1]", "broadcast: f32[1] does not fit dims (1,) of shape (3, 4)"),
+        (Reshape((4, 2)), "f32[3,2]", "reshape: f32[3,2] has 6 elements, shape (4, 2) has 8"),
+        (Reshape((-2, -3)), "f32[6]", "a size cannot be negative: shape (-2, -3)"),
+        (Transpose((0, 0)), "f32[3,4]", "transpose: (0, 0) is not a permutation of the dims of f32[3,4]"),
+        (Transpose((1, 0, 2)), "f32[3,4]", "transpose: (1, 0, 2) is not a permutation of the dims of f32[3,4]"),
+        (Sum((0, 2)), "f32[3,4]", "sum: dims [2] do not exist in f32[3,4]"),
+        (Sum((-1,)), "f32[3,4]", "sum: dims [-1] do not exist in f32[3,4]"),
+        (Sum((1, 1)), "f32[3,4]", "sum: a dim repeats in (1, 1)"),
+        (
+            Dot(((1,), (0,))),
+            "f32[3,4] f32[5,6]",
+            "dot: contracting dims must agree, but dim 1 of f32[3,4] has size 4 and dim 0 of f32[5,6] has size 5",
+        ),
+        (
+            Dot(((), ()), ((0,), (0,))),
+            "f32[3,4] f32[5,6]",
+            "dot: batch dims must agree, but dim 0 of f32[3,4] has size 3 and dim 0 of f32[5,6] has size 5",
+        ),
+        (Dot(((0, 1), (0,))), "f32[3,4] f32[3,6]", "dot: contracting dims must come in pairs, not (0, 1) and (0,)"),
+        (
+            Dot(((2,), (0,))),
+            "f32[3,4] f32[3,6]",
+            "dot: contracting dims 2 and 0 do not exist in f32[3,4] and f32[3,6]",
+        ),
+        (
+            Dot(((0, 0), (0, 1))),
+            "f32[3,4] f32[3,3]",
+            "dot: a dim repeats in contract=((0, 0), (0, 1)), batch=((), ())",
+        ),
+        (
+            Dot(((0,), (0,)), ((1,), (0,))),
+            "f32[3,3] f32[3,3]",
+            "dot: a dim repeats in contract=((0,), (0,)), batch=((1,), (0,))",
+        ),
+        (
+            Dot(((1,), (0,))),
+            "f32[3,4] bf16[4,3]",
+            "dot: operands must have one dtype, not f32[3,4] and bf16[4,3]",
+        ),
+        (
+            Constrain((("a",),), AbstractMesh((2,), ("a",))),
+            "f32[3,4]",
+            "constrain: a layout of 1 dims does not fit f32[3,4]",
+        ),
+        (
+            Call(rewrite("square", [ArrayType((3,), F32)], lambda x: [Mul()(x, x)])),
+            "f32[4]",
+            "call: square takes (f32[3],), not (f32[4],)",
+        ),
+    ],
+    ids=str,
+)
+def test_wrong_operands(op, types, message):
+    with pytest.raises(TypeError) as caught:
+        result_types(op, tuple(parse_type(text) for text in types.split()))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("rule", "call"),
+    [
+        ("out_type", lambda op: op.out_type()),
+        ("factors", lambda op: op.factors()),
+        ("jvp", lambda op: op.jvp([], [])),
+        ("linearize", lambda op: op.linearize([], [])),
+        ("transpose", lambda op: op.transpose(None)),
+        ("vmap", lambda op: op.vmap(2, [], [])),
+        ("lower", lambda op: op.lower(None)),
+        ("reference", lambda op: op.reference()),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_a_missing_rule_says_what_to_write(rule, call):
+    class Unfinished(Op):
+        pass
+
+    op = Unfinished()
+    op.name = "unfinished"
+    wanted = "jvp" if rule == "linearize" else rule  # an op without a program is linearised by its jvp
+    with pytest.raises(MissingRuleError) as caught:
+        call(op)
+    assert f"op 'unfinished' has no rule {wanted!r}: write " in str(caught.value)
+    assert str(caught.value).endswith(f"Unfinished.{wanted} in {__name__}")
+
+
+def test_two_ops_cannot_share_a_name():
+    with pytest.raises(TypeError, match="two ops are named 'add'"):
+        type("Plus", (Op,), {"name": "add"})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "flows"),
+    [
+        ("bf16", "f32", True),
+        ("f32", "f64", True),
+        ("f32", "f32", True),
+        ("f32", "bf16", False),
+        ("f16", "bf16", False),
+        ("i32", "f32", False),
+        ("f32", "i32", False),
+        ("i8", "i32", False),
+        ("bool", "i32", False),
+    ],
+)
+def test_terms_of_a_sum_are_widened_but_never_rounded(before, after, flows):
+    convert = Convert(parse_type(f"{after}[]").dtype)
+    assert convert.linear_in(parse_type(f"{before}[3]")) == (((0,),) if flows else ())

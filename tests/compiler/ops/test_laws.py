@@ -1,0 +1,62 @@
+"""Every op, every law."""
+
+import pytest
+
+import shardwise  # noqa: F401  (fills the registry with every op that users can reach)
+from shardwise.compiler.ir.op import Op
+from shardwise.compiler.ops.collective import Collective
+from tests.compiler.ops.cases import op_cases
+from tests.compiler.ops.laws import (
+    LAWS,
+    factors_like_shards,
+    folds_like_numpy,
+    jvp_like_finite_difference,
+    lowers_like_numpy,
+    padding_is_as_stated,
+    sums_pass_through,
+    transpose_is_adjoint,
+    vmap_like_loop,
+)
+
+OPS = sorted(name for name, op in Op.registry.items() if not issubclass(op, Collective))
+
+# The ops that a law says nothing about, and why.
+OUTSIDE = {
+    lowers_like_numpy: {"constrain"},  # needs its mesh: see test_constrain.py
+    folds_like_numpy: {"full", "iota", "call", "constrain"},  # no operands; nothing of their own to fold
+    jvp_like_finite_difference: {"full", "iota"},  # no operands
+    transpose_is_adjoint: {"full", "iota", "compare"},  # no operands; no derivative
+    vmap_like_loop: {"full", "iota"},  # no operands
+    factors_like_shards: {"call", "constrain"},  # inlined before layouts are chosen; see test_constrain.py
+    sums_pass_through: {"call", "compare", "constrain", "exp", "full", "iota", "max"},  # not linear, or pinned
+    padding_is_as_stated: {"call", "dot", "iota", "sum"},  # nothing is known past the end
+}
+
+
+@pytest.mark.parametrize(
+    ("law", "case"),
+    [
+        pytest.param(law, case, id=f"{law.__name__}-{case}")
+        for law, speaks_about in LAWS.items()
+        for case in op_cases()
+        if speaks_about(case)
+    ],
+)
+def test_op_obeys(law, case):
+    law(case)
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_op_has_cases(name):
+    assert any(case.op.name == name for case in op_cases()), f"{name}: add cases to tests/compiler/ops/cases.py"
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+def test_law_speaks_about_every_op_but_the_named_ones(law):
+    covered = {case.op.name for case in op_cases() if LAWS[law](case)}
+    assert sorted(covered) == sorted(set(OPS) - OUTSIDE.get(law, set()))
+
+
+def test_cases_differ():
+    names = [str(case) for case in op_cases()]
+    assert len(set(names)) == len(names), sorted(name for name in names if names.count(name) > 1)

@@ -1,0 +1,83 @@
+"""Promotion is JAX's: every pair of dtypes, and of dtypes with Python scalars, meets where it meets there."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from shardwise.compiler.ir.types import SHORT_NAMES, ArrayType
+from shardwise.compiler.ops.promote import canonical_dtype, default_dtype, meet, scalar_type
+from shardwise.config import config
+
+jax = pytest.importorskip("jax")
+pytestmark = pytest.mark.jax
+
+WIDE = ("i64", "u64", "f64", "c128")
+SCALARS = (True, 1, 1.5, 1j)
+
+
+@pytest.fixture(params=[False, True], ids=["32-bit", "64-bit"])
+def wide(request, monkeypatch):
+    """Both packages with 64-bit types off, then on."""
+    monkeypatch.setattr(config, "enable_x64", request.param)
+    with jax.enable_x64(request.param):
+        yield request.param
+
+
+def types(wide: bool) -> list[ArrayType]:
+    """Every type that an array can have, and those of Python scalars."""
+    arrays = [ArrayType((), dtype) for name, dtype in SHORT_NAMES.items() if wide or name not in WIDE]
+    return [*arrays, *(scalar_type(value) for value in SCALARS[1:])]
+
+
+def in_jax(*operands: ArrayType) -> tuple[np.dtype, bool] | None:
+    arrays = [x.dtype.type(1).item() if x.weak else jax.numpy.zeros(x.shape, x.dtype) for x in operands]
+    try:
+        dtype, weak = jax.dtypes.result_type(*arrays, return_weak_type_flag=True)
+    except jax.dtypes.TypePromotionError:
+        return None
+    return np.dtype(dtype), weak
+
+
+def ours(*operands: ArrayType) -> tuple[np.dtype, bool] | None:
+    try:
+        return meet("add", operands)
+    except TypeError:
+        return None
+
+
+def test_pairs_meet_where_they_meet_in_jax(wide):
+    pairs = list(itertools.product(types(wide), repeat=2))
+    assert [(pair, ours(*pair)) for pair in pairs] == [(pair, in_jax(*pair)) for pair in pairs]
+
+
+def test_threes_meet_where_they_meet_in_jax(wide):
+    names = ("bool", "u8", "i32", "bf16", "f16", "f32", "c64")
+    some = [ArrayType((), SHORT_NAMES[name]) for name in names] + [scalar_type(value) for value in SCALARS[1:]]
+    threes = list(itertools.product(some, repeat=3))
+    assert [(three, ours(*three)) for three in threes] == [(three, in_jax(*three)) for three in threes]
+
+
+@pytest.mark.parametrize("value", SCALARS, ids=repr)
+def test_python_scalars_have_the_types_that_they_have_in_jax(wide, value):
+    found = jax.numpy.asarray(value)
+    assert scalar_type(value) == ArrayType((), found.dtype, found.weak_type)
+
+
+def test_dtypes_are_narrowed_as_in_jax(wide):
+    for dtype in SHORT_NAMES.values():
+        assert canonical_dtype(dtype) == jax.dtypes.canonicalize_dtype(dtype)
+
+
+def test_default_dtypes(wide):
+    assert default_dtype("int*") == jax.numpy.asarray(1).dtype
+    assert default_dtype("float*") == jax.numpy.asarray(1.5).dtype
+    assert default_dtype("complex*") == jax.numpy.asarray(1j).dtype
+
+
+def test_types_that_do_not_meet_are_named():
+    with pytest.raises(TypeError) as caught:
+        meet("add", [ArrayType((2,), SHORT_NAMES["f8_e5m2"]), ArrayType((), SHORT_NAMES["bf16"])])
+    assert str(caught.value) == (
+        "add: f8_e5m2[2] and bf16[] have no common dtype by promotion; convert one with `.astype`"
+    )

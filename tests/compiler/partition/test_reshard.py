@@ -1,0 +1,198 @@
+"""Resharding: every pair of layouts is right when its steps are executed, and no dearer than gathering everything."""
+
+from itertools import permutations, product
+from random import Random
+
+import numpy as np
+import pytest
+
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.collective import AllGather, AllReduce, OwnBlock
+from shardwise.compiler.partition.local import Placement
+from shardwise.compiler.partition.reshard import reshard_steps
+from shardwise.compiler.partition.simulate import cut, join
+from shardwise.compiler.plan.cost import CPU
+from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.mesh import AbstractMesh
+
+FOUR_TWO = AbstractMesh((4, 2), ("a", "b"))
+TWO_TWO_TWO = AbstractMesh((2, 2, 2), ("a", "b", "c"))
+
+
+def layouts(mesh, ndim, partial):
+    """Every layout of `ndim` dims; with `partial`, also those that are sums over some axes."""
+    found = []
+    places = [*range(ndim), "whole", *(["sum"] if partial else [])]
+    for where in product(places, repeat=len(mesh.axis_names)):
+        terms = tuple((axis, "sum") for axis, place in zip(mesh.axis_names, where, strict=True) if place == "sum")
+        cuts = [tuple(a for a, place in zip(mesh.axis_names, where, strict=True) if place == d) for d in range(ndim)]
+        found += [Layout(dims, terms) for dims in product(*(permutations(axes) for axes in cuts))]
+    return found
+
+
+def terms_of(layout, whole, mesh):
+    """One array a device whose pieces make up `whole` in `layout`: terms of a sum are random and add up to it."""
+    rng = np.random.default_rng(0)
+    axes = tuple(axis for axis, _ in layout.partial)
+    count = mesh.extent(axes)
+    terms = [rng.integers(-9, 10, whole.shape) for _ in range(count - 1)]
+    terms = [*terms, whole - sum(terms)]
+    placement = Placement(ArrayType(whole.shape, np.int32), Layout(layout.dims))
+    pieces = [cut(placement, term.astype(np.int32), mesh) for term in terms]
+    return [pieces[term][device] for device, term in enumerate(mesh.coordinates(axes))]
+
+
+def check(before, after, mesh, shape):
+    whole = np.arange(np.prod(shape)).reshape(shape).astype(np.int32)
+    steps, _ = reshard_steps(ArrayType(shape, np.int32), mesh, before, after)
+    pieces = terms_of(before, whole, mesh)
+    for op, _ in steps:
+        pieces = op.exchange(mesh, pieces)
+    # Terms that are still to be added: add them here, group by group.
+    axes = tuple(axis for axis, _ in after.partial)
+    if axes:
+        pieces = AllReduce(axes, "sum").exchange(mesh, pieces)
+    found = join(Placement(ArrayType(shape, np.int32), Layout(after.dims)), pieces, mesh)
+    np.testing.assert_array_equal(found, whole, err_msg=f"{before} → {after}: {[op for op, _ in steps]}")
+    reached = [layout for _, layout in steps]
+    assert (reached or [before])[-1] == after
+
+
+def naive(whole, mesh, before, after):
+    """Reduce, gather every dim, then take one's own blocks: bytes, and bytes plus latencies."""
+    ops = []
+    if before.partial:
+        ops.append(AllReduce(tuple(axis for axis, _ in before.partial), "sum"))
+    ops += [AllGather(dim, axes, mesh.extent(axes)) for dim, axes in enumerate(before.dims) if axes]
+    ops += [OwnBlock(dim, axes, mesh.extent(axes)) for dim, axes in enumerate(after.dims) if axes]
+    return ops
+
+
+def bytes_of(ops, piece, mesh):
+    total = 0.0
+    for op in ops:
+        total += op.wire(piece, mesh)
+        piece = op.out_type(piece)
+    return total
+
+
+def check_cost(before, after, mesh, shape):
+    whole = ArrayType(shape, np.float32)
+    steps, _ = reshard_steps(whole, mesh, before, after)
+    piece = whole.with_shape(before.cut(shape, mesh))
+    ours = bytes_of([op for op, _ in steps], piece, mesh)
+    assert ours <= bytes_of(naive(whole, mesh, before, after), piece, mesh), f"{before} → {after}"
+
+
+def check_pairs(mesh, ndim, sample=None):
+    pairs = list(product(layouts(mesh, ndim, partial=True), layouts(mesh, ndim, partial=False)))
+    for before, after in Random(0).sample(pairs, sample or len(pairs)):
+        check(before, after, mesh, (8, 16, 8)[:ndim])
+        check_cost(before, after, mesh, (1024, 512, 256)[:ndim])
+
+
+def test_every_pair_of_layouts_on_two_axes():
+    check_pairs(FOUR_TWO, 3)
+
+
+@pytest.mark.parametrize("ndim", [1, 2, 3])
+def test_pairs_of_layouts_on_three_axes(ndim):
+    check_pairs(TWO_TWO_TWO, ndim, 200 if ndim == 1 else 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ndim", [2, 3])
+def test_every_pair_of_layouts_on_three_axes(ndim):
+    check_pairs(TWO_TWO_TWO, ndim)
+
+
+def test_a_whole_value_and_a_sum_become_a_sum_over_more_axes():
+    for before in layouts(TWO_TWO_TWO, 2, partial=True):
+        taken = {axis for axes in before.dims for axis in axes}
+        more = tuple((axis, "sum") for axis in TWO_TWO_TWO.axis_names if axis not in taken)
+        check(before, Layout(before.dims, more), TWO_TWO_TWO, (8, 8))
+
+
+def steps_of(mesh, before, after, partial=(), shape=(1024, 512)):
+    steps, _ = reshard_steps(ArrayType(shape, np.float32), mesh, Layout(before, partial), Layout(after))
+    return [str(op) for op, _ in steps if op.wire(ArrayType(shape, np.float32), mesh)], len(steps)
+
+
+def sums(*axes):
+    return tuple((axis, "sum") for axis in axes)
+
+
+OPTIMA = {
+    "the minor axis is gathered": (
+        (FOUR_TWO, (("a", "b"), ()), (("a",), ())),
+        ["all_gather[dim=0, axes=('b',), count=2]"],
+    ),
+    "both axes are gathered at once": (
+        (FOUR_TWO, (("a", "b"), ()), ((), ())),
+        ["all_gather[dim=0, axes=('a', 'b'), count=8]"],
+    ),
+    "an axis moves to another dim": (
+        (FOUR_TWO, (("a",), ()), ((), ("a",))),
+        ["all_to_all[split=1, join=0, axes=('a',), count=4]"],
+    ),
+    "two axes move together": (
+        (FOUR_TWO, (("a", "b"), ()), ((), ("a", "b"))),
+        ["all_to_all[split=1, join=0, axes=('a', 'b'), count=8]"],
+    ),
+    "axes of a dim change order": (
+        (FOUR_TWO, (("a", "b"), ()), (("b", "a"), ())),
+        ["permute[before=('a', 'b'), after=('b', 'a')]"],
+    ),
+    "an axis is replaced by one of its size": (
+        (TWO_TWO_TWO, (("a",), ()), (("b",), ())),
+        ["permute[before=('a',), after=('b',)]"],
+    ),
+    "dims swap their axes": (
+        (TWO_TWO_TWO, (("a",), ("b",)), (("b",), ("a",))),
+        ["permute[before=('a', 'b'), after=('b', 'a')]"],
+    ),
+    "a sum is scattered": (
+        (FOUR_TWO, ((), ()), (("a",), ()), sums("a")),
+        ["reduce_scatter[dim=0, axes=('a',), count=4, how=sum]"],
+    ),
+    "a sum over two axes is scattered at once": (
+        (FOUR_TWO, ((), ()), (("b", "a"), ()), sums("a", "b")),
+        ["reduce_scatter[dim=0, axes=('b', 'a'), count=8, how=sum]"],
+    ),
+    "a sum over two axes is reduced at once": (
+        (FOUR_TWO, ((), ()), ((), ()), sums("a", "b")),
+        ["all_reduce[axes=('a', 'b'), how=sum]"],
+    ),
+    "a sum is cut before it is reduced": (
+        (FOUR_TWO, ((), ()), (("b",), ()), sums("a")),
+        ["all_reduce[axes=('a',), how=sum]"],
+    ),
+    "a whole value is cut for free": ((FOUR_TWO, ((), ()), (("b",), ("a",))), []),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMA)
+def test_known_optimum(name):
+    arguments, expected = OPTIMA[name]
+    assert steps_of(*arguments)[0] == expected
+
+
+def test_a_sum_is_cut_before_it_is_reduced():
+    steps, _ = reshard_steps(
+        ArrayType((1024, 512), np.float32), FOUR_TWO, Layout(((), ()), sums("a")), Layout((("b",), ()))
+    )
+    assert [op.name for op, _ in steps] == ["own_block", "all_reduce"]
+
+
+def test_another_axis_is_cheaper_through_a_permute_than_through_a_gather():
+    # 'a' → 'b' on 4×2: cut by both for free, swap them (1/8), gather a (3/8), instead of gathering all (3/4).
+    steps, cost = reshard_steps(
+        ArrayType((1024, 512), np.float32), FOUR_TWO, Layout((("a",), ())), Layout((("b",), ()))
+    )
+    assert [op.name for op, _ in steps] == ["own_block", "permute", "all_gather"]
+    assert cost == pytest.approx(1024 * 512 * 4 * (1 / 8 + 3 / 8) + 2 * CPU.collective, rel=1e-5)
+
+
+def test_nothing_to_do_takes_no_step():
+    layout = Layout((("a",), ("b",)))
+    assert reshard_steps(ArrayType((8, 8), np.float32), FOUR_TWO, layout, layout) == ((), 0.0)

@@ -1,0 +1,125 @@
+"""The simulation: pieces and wholes, junk in padding, and what it refuses."""
+
+import numpy as np
+import pytest
+
+from shardwise.compiler.ir.evaluate import evaluate
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.collective import AllGather, AllReduce, DeviceIndex
+from shardwise.compiler.ops.elementwise import Add, Convert
+from shardwise.compiler.ops.reduce import Sum
+from shardwise.compiler.ops.shape import Broadcast
+from shardwise.compiler.partition.local import LocalProgram, Placement, verify_local
+from shardwise.compiler.partition.simulate import cut, join, piece_index, simulate
+from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.spec import PartitionSpec as P
+from shardwise.compiler.shardings.spec import pin_of
+from shardwise.compiler.trace.build import build
+from shardwise.errors import ProgramError
+
+MESH = AbstractMesh((4, 2), ("a", "b"))
+ROWS = Layout((("a",), ()))
+
+
+def placed(shape, layout, dtype=np.float32):
+    return Placement(ArrayType(shape, dtype), layout)
+
+
+def local(function, inputs, outputs):
+    """A program over pieces, as given."""
+    types = [p.type.with_shape(p.piece_shape(MESH)) for p in inputs]
+    program, _ = build(lambda *args: [function(*args)], types, "local")
+    return verify_local(LocalProgram(program, MESH, tuple(inputs), tuple(outputs)))
+
+
+@pytest.mark.parametrize("shape", [(8, 4), (10, 3), (1, 1), (3, 7), (5, 2)])
+@pytest.mark.parametrize(
+    "dims", [((), ()), (("a",), ()), ((), ("b",)), (("b",), ("a",)), (("b", "a"), ()), ((), ("a", "b"))]
+)
+def test_pieces_make_up_the_whole(shape, dims):
+    whole = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    placement = placed(shape, Layout(dims))
+    pieces = cut(placement, whole, MESH)
+    assert {piece.shape for piece in pieces} == {placement.piece_shape(MESH)}
+    np.testing.assert_array_equal(join(placement, pieces, MESH), whole)
+
+
+def test_a_device_holds_the_block_that_its_place_on_the_mesh_says():
+    # Devices count a major; P(("b", "a")) counts b major: device 3 is a=1, b=1, the sixth block.
+    whole = np.arange(16, dtype=np.float32)
+    pieces = cut(placed((16,), Layout((("b", "a"),))), whole, MESH)
+    assert pieces[3].tolist() == [10, 11]
+
+
+def test_padding_starts_as_junk():
+    floats = cut(placed((5,), Layout((("a",),))), np.zeros(5, np.float32), MESH)
+    assert [np.isnan(piece).sum() for piece in floats[::2]] == [0, 0, 1, 2]
+    integers = cut(placed((5,), Layout((("a",),)), np.int32), np.zeros(5, np.int32), MESH)
+    assert [(piece != 0).sum() for piece in integers[::2]] == [0, 0, 1, 2]
+
+
+def test_a_piece_past_the_end_is_empty():
+    index = piece_index(placed((5,), Layout((("a",),))), MESH)
+    assert [(part.start, part.stop) for (part,) in index[::2]] == [(0, 2), (2, 4), (4, 5), (5, 5)]
+
+
+def test_a_sum_that_looks_at_padding_shows():
+    looks = local(lambda x: AllReduce(("a",), "sum")(Sum((0, 1))(x)), [placed((10, 2), ROWS)], [placed((), Layout(()))])
+    assert np.isnan(simulate(looks, [np.ones((10, 2))])[0])
+
+
+def test_collectives_join_devices():
+    gathers = local(AllGather(0, ("a",), 4), [placed((8, 2), ROWS)], [placed((8, 2), Layout(((), ())))])
+    whole = np.arange(16, dtype=np.float32).reshape(8, 2)
+    np.testing.assert_array_equal(simulate(gathers, [whole])[0], whole)
+
+
+def test_devices_that_disagree_on_a_replicated_value_are_an_error():
+    def differs(x):
+        return Add()(x, Broadcast(x.type.shape, ())(Convert(np.dtype(np.float32))(DeviceIndex(("b",))())))
+
+    wrong = local(differs, [placed((8, 2), ROWS)], [placed((8, 2), ROWS)])
+    with pytest.raises(ProgramError, match="devices disagree on part"):
+        simulate(wrong, [np.zeros((8, 2))])
+    right = local(differs, [placed((8, 2), Layout((("a",), ("b",))))], [placed((8, 2), Layout((("a",), ("b",))))])
+    assert simulate(right, [np.zeros((8, 2))])[0].tolist() == [[0.0, 1.0]] * 8
+
+
+def test_a_piece_of_the_wrong_shape_is_an_error():
+    with pytest.raises(ProgramError, match="a piece of f32"):
+        local(lambda x: x, [placed((8, 2), ROWS)], [placed((8, 2), Layout(((), ())))])
+
+
+def test_a_partial_output_is_an_error():
+    term = Layout((), (("a", "sum"),))
+    with pytest.raises(ProgramError, match="is partial"):
+        local(Sum((0, 1)), [placed((8, 2), ROWS)], [placed((), term)])
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8, 10, 13])
+def test_an_uneven_program_is_what_one_device_computes(rows):
+    def function(x, w):
+        product = x @ w
+        return [product, product.sum(), (product / (1 + product * product)).sum(0)]
+
+    types = [ArrayType((rows, 6), np.float32), ArrayType((6, 5), np.float32)]
+    program, _ = build(function, types, "uneven")
+    pins = [pin_of(P("a", "b"), types[0].shape, MESH), pin_of(P("b", None), types[1].shape, MESH)]
+    stages = partitioned(program, MESH, pins, [None] * 3)
+    rng = np.random.default_rng(rows)
+    args = [rng.integers(-3, 4, type.shape).astype(np.float32) for type in types]
+    for found, expected in zip(simulate(stages.local, args), evaluate(program, args), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_dim_that_divides_evenly_is_never_padded():
+    def function(x, w):
+        return [(x @ w).sum(0)]
+
+    types = [ArrayType((8, 16), np.float32), ArrayType((16, 6), np.float32)]
+    program, _ = build(function, types, "even")
+    pins = [pin_of(P(("a", "b"), None), types[0].shape, MESH), pin_of(P(None, "b"), types[1].shape, MESH)]
+    names = {equation.op.name for equation in partitioned(program, MESH, pins, [None]).local.program.equations}
+    assert names.isdisjoint({"resize", "select"})

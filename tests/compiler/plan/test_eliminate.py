@@ -1,0 +1,77 @@
+"""Elimination against brute force: exact where nothing is held, never worse than the hint where something is."""
+
+from itertools import product
+from random import Random
+
+import numpy as np
+import pytest
+
+from shardwise.compiler.plan.eliminate import eliminate
+
+
+def random_tables(rng, variables=6, most=3, forbidden=0.1):
+    """Labels and tables of up to three variables; some entries are forbidden."""
+    labels = [rng.randint(1, most) for _ in range(variables)]
+    tables = []
+    for _ in range(rng.randint(1, 2 * variables)):
+        scope = tuple(rng.sample(range(variables), rng.randint(1, 3)))
+        costs = np.array([rng.randint(0, 9) for _ in range(int(np.prod([labels[v] for v in scope])))], float)
+        costs[[rng.random() < forbidden for _ in costs]] = np.inf
+        tables.append((scope, costs.reshape([labels[v] for v in scope])))
+    return labels, tables
+
+
+def cost(tables, chosen):
+    return sum(costs[tuple(chosen[v] for v in scope)] for scope, costs in tables)
+
+
+def best(labels, tables):
+    return min(cost(tables, chosen) for chosen in product(*map(range, labels)))
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_it_is_exact_where_nothing_is_held(seed):
+    labels, tables = random_tables(Random(seed))
+    assert cost(tables, eliminate(labels, tables, [0] * len(labels))) == best(labels, tables)
+
+
+@pytest.mark.parametrize("limit", [2, 4, 10])
+@pytest.mark.parametrize("seed", range(60))
+def test_held_variables_never_make_it_worse_than_the_hint(seed, limit):
+    rng = Random(seed)
+    labels, tables = random_tables(rng, variables=7)
+    hint = [rng.randrange(count) for count in labels]
+    found = cost(tables, eliminate(labels, tables, hint, limit))
+    assert best(labels, tables) <= found <= cost(tables, hint)
+
+
+def test_a_limit_that_forces_everything_gives_the_hint_where_it_stands_alone():
+    tables = [((0, 1), np.array([[5.0, 1.0], [0.0, 9.0]]))]
+    assert eliminate([2, 2], tables, [0, 1]) == [1, 0]
+    # One variable is held; the other still takes its best.
+    assert eliminate([2, 2], tables, [0, 1], limit=1) == [0, 1]
+
+
+def test_ties_go_to_the_lowest_label():
+    assert eliminate([3, 3], [((0, 1), np.zeros((3, 3)))], [2, 2]) == [0, 0]
+
+
+def test_a_variable_without_tables_gets_its_lowest_label():
+    assert eliminate([2, 3], [((1,), np.array([2.0, 0.0, 1.0]))], [1, 0]) == [0, 1]
+
+
+def test_a_variable_may_have_any_number_of_neighbours_without_a_choice():
+    # More neighbours than an array can have dims.
+    neighbours = 100
+    tables = [((0, 1 + n), np.array([[1.0], [0.0]])) for n in range(neighbours)]
+    tables.append(((0, neighbours + 1), np.array([[0.0, 3.0], [0.0, 3.0]])))
+    assert eliminate([2, *[1] * neighbours, 2], tables, [0] * (neighbours + 2)) == [1, *[0] * neighbours, 0]
+
+
+def test_a_long_chain_with_a_hub_is_exact():
+    # Each variable prefers its neighbour's label, the hub prefers 1: all follow.
+    count = 80
+    tables = [((n, n + 1), np.array([[0.0, 2.0], [2.0, 0.0]])) for n in range(count - 1)]
+    tables += [((n, count), np.array([[0.0, 1.0], [1.0, 0.0]])) for n in range(count)]
+    tables.append(((count,), np.array([0.5, 0.0])))
+    assert eliminate([2] * (count + 1), tables, [0] * (count + 1)) == [1] * (count + 1)

@@ -1,0 +1,69 @@
+"""Layouts: names of axes by dim, and the shapes that they make."""
+
+import pytest
+
+from shardwise.compiler.shardings.layout import Layout, Pin
+from shardwise.compiler.shardings.mesh import AbstractMesh
+
+MESH = AbstractMesh((4, 2), ("data", "model"))
+
+
+@pytest.mark.parametrize(
+    ("layout", "text"),
+    [
+        (Layout(()), "P()"),
+        (Layout(((), ())), "P(None, None)"),
+        (Layout((("data",), ())), "P('data', None)"),
+        (Layout(((), ("model", "data"))), "P(None, ('model', 'data'))"),
+        (Layout(((),), (("model", "sum"),)), "P(None) + sum over 'model'"),
+        (Layout((("data",),), (("model", "max"),)), "P('data') + max over 'model'"),
+    ],
+)
+def test_a_layout_prints_as_the_spec_that_it_is(layout, text):
+    assert str(layout) == text
+
+
+def test_axes_are_those_that_cut_and_those_that_are_partial():
+    layout = Layout((("model",), ()), (("data", "sum"),))
+    assert layout.axes == ("model", "data")
+    assert layout.dim_of("model") == 0
+    assert layout.dim_of("data") is None
+    assert layout.is_partial("data")
+    assert not layout.is_partial("model")
+
+
+def test_replicated():
+    assert Layout.replicated(2) == Layout(((), ()))
+    assert Layout.replicated(0).axes == ()
+
+
+def test_a_changed_layout_is_a_new_one():
+    layout = Layout((("model",), ()), (("data", "sum"),))
+    assert layout.with_dim(1, ("other",)) == Layout((("model",), ("other",)), (("data", "sum"),))
+    assert layout.without_partial("data") == Layout((("model",), ()))
+    assert layout.without_partial("model") == layout
+    assert layout == Layout((("model",), ()), (("data", "sum"),))
+
+
+@pytest.mark.parametrize(
+    ("dims", "shape", "even", "piece"),
+    [
+        (((), ()), (5, 7), (5, 7), (5, 7)),
+        ((("data",), ()), (8, 7), (8, 7), (2, 7)),
+        ((("data",), ("model",)), (5, 7), (8, 8), (2, 4)),
+        ((("data", "model"), ()), (5, 7), (8, 7), (1, 7)),
+        ((("model", "data"), ()), (17, 7), (24, 7), (3, 7)),
+        ((("data",), ()), (0, 7), (0, 7), (0, 7)),
+        ((("data",), ()), (1, 7), (4, 7), (1, 7)),
+    ],
+)
+def test_pieces_are_equal_blocks_of_the_padded_array(dims, shape, even, piece):
+    layout = Layout(dims)
+    assert layout.even(shape, MESH) == even
+    assert layout.cut(even, MESH) == piece
+
+
+def test_layouts_and_pins_are_values():
+    assert len({Layout((("data",),)), Layout((("data",),)), Layout((("model",),))}) == 2
+    assert Pin(Layout(((),)), frozenset({0}), "x") == Pin(Layout(((),)), frozenset({0}), "x")
+    assert Pin(Layout(((),)), frozenset({0})) != Pin(Layout(((),)))

@@ -1,0 +1,116 @@
+"""PartitionSpecs: what users write, the pins that it means, and what it cannot say."""
+
+import pickle
+
+import pytest
+
+from shardwise.compiler.shardings.layout import Layout, Pin
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.spec import UNCONSTRAINED, PartitionSpec, pin_of, spec_of
+from shardwise.errors import ShardingError
+
+P = PartitionSpec
+MESH = AbstractMesh((4, 2), ("data", "model"))
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "dims"),
+    [
+        (P(), (), ()),
+        (P(), (3, 4), ((), ())),
+        (P("data"), (3, 4), (("data",), ())),
+        (P(None, "model"), (3, 4), ((), ("model",))),
+        (P(("data", "model")), (3,), (("data", "model"),)),
+        (P(("model", "data"), None), (3, 4), (("model", "data"), ())),
+        (P(()), (3,), ((),)),
+        (P("data", None, None), (3,), (("data",),)),
+        (P(None, ()), (), ()),
+        (P("model", "data"), (3, 4), (("model",), ("data",))),
+    ],
+    ids=repr,
+)
+def test_a_spec_pins_its_axes_to_dims(spec, shape, dims):
+    assert pin_of(spec, shape, MESH, "x") == Pin(Layout(dims), frozenset(), "x")
+
+
+def test_unconstrained_dims_are_open():
+    assert pin_of(P("data", UNCONSTRAINED), (3, 4), MESH) == Pin(Layout((("data",), ())), frozenset({1}))
+    assert P.UNCONSTRAINED is UNCONSTRAINED
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "message"),
+    [
+        (
+            P("data", "model"),
+            (3,),
+            "P('data', 'model') has 2 entries, but the array has rank 1 (shape (3,)). "
+            "Remove 1: a spec has at most one entry a dim.",
+        ),
+        (
+            P("date"),
+            (3,),
+            "P('date'): the mesh data=4, model=2 has no axis 'date'. Did you mean 'data'?",
+        ),
+        (
+            P("data", "data"),
+            (3, 4),
+            "P('data', 'data') uses axis 'data' for dim 0 and for dim 1: an axis can cut one dim only.",
+        ),
+        (
+            P(("data", "data")),
+            (3,),
+            "P(('data', 'data')) uses axis 'data' for dim 0 and for dim 0: an axis can cut one dim only.",
+        ),
+        (
+            P(UNCONSTRAINED, UNCONSTRAINED),
+            (3,),
+            "P(UNCONSTRAINED, UNCONSTRAINED) has 2 entries, but the array has rank 1 (shape (3,)). "
+            "Remove 1: a spec has at most one entry a dim.",
+        ),
+    ],
+    ids=repr,
+)
+def test_a_spec_that_does_not_fit(spec, shape, message):
+    with pytest.raises(ShardingError) as caught:
+        pin_of(spec, shape, MESH)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("entry", [3, ("data", 1), ["data"], 2.5])
+def test_entries_are_names(entry):
+    with pytest.raises(TypeError) as caught:
+        P(entry)
+    assert str(caught.value) == (
+        f"PartitionSpec takes None, an axis name, a tuple of names or UNCONSTRAINED for each dim, not {entry!r}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("layout", "spec"),
+    [
+        (Layout(()), P()),
+        (Layout(((), ())), P()),
+        (Layout((("data",), ())), P("data")),
+        (Layout(((), ("model",))), P(None, "model")),
+        (Layout((("data", "model"), (), ())), P(("data", "model"))),
+    ],
+    ids=str,
+)
+def test_the_spec_of_a_layout_says_it_again(layout, spec):
+    assert spec_of(layout) == spec
+    assert pin_of(spec, (8,) * len(layout.dims), MESH).layout == layout
+
+
+def test_specs_are_tuples_that_print_and_pickle():
+    spec = P("data", None, ("model", "x"))
+    assert spec == ("data", None, ("model", "x"))
+    assert repr(spec) == "P('data', None, ('model', 'x'))"
+    assert repr(P(UNCONSTRAINED)) == "P(UNCONSTRAINED)"
+    again = pickle.loads(pickle.dumps(spec))
+    assert again == spec
+    assert type(again) is PartitionSpec
+
+
+def test_unconstrained_survives_a_pickle():
+    assert pickle.loads(pickle.dumps(P(UNCONSTRAINED, "data"))) == P(UNCONSTRAINED, "data")

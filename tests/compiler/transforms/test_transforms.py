@@ -1,0 +1,421 @@
+"""Transforms on whole programs: alone and on top of each other, against finite differences, loops and closed forms."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from shardwise.compiler.ir.dispatch import open_frames
+from shardwise.compiler.ir.evaluate import evaluate
+from shardwise.compiler.ir.op import NumpyArray
+from shardwise.compiler.ir.program import Equation, Program, Source, Value
+from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
+from shardwise.compiler.ir.verify import verify
+from shardwise.compiler.ops.collective import AllReduce
+from shardwise.compiler.ops.control import Call
+from shardwise.compiler.ops.dot import Dot
+from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Div, Exp, Max, Mul, Neg, Select
+from shardwise.compiler.ops.reduce import Sum
+from shardwise.compiler.ops.shape import Broadcast, Full, Reshape, Transpose
+from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.trace.provenance import working
+from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.inline import inline
+from shardwise.compiler.transforms.jvp import jvp_program
+from shardwise.compiler.transforms.linearize import linearize_program
+from shardwise.compiler.transforms.replay import replay
+from shardwise.compiler.transforms.transpose import transpose_program
+from shardwise.compiler.transforms.vmap import vmap_program
+from shardwise.errors import MissingRuleError
+from tests.compiler.ops.cases import plain
+
+F64 = np.dtype(np.float64)
+STEP = 1e-6
+
+
+def program(name: str, types: str, body) -> Program:
+    return verify(rewrite(name, [parse_type(text) for text in types.split()], body))
+
+
+def constant(shape: tuple[int, ...], value: float):
+    return Full(shape, Scalar.of(value, F64))()
+
+
+def softmax(x):
+    """Along the last dim of a matrix."""
+    rows = Exp()(x)
+    total = Broadcast(x.type.shape, (0,))(Sum((1,))(rows))
+    return Div()(rows, total)
+
+
+def mlp(x, w, v):
+    hidden = Max()(Dot(((1,), (0,)))(x, w), constant((3, 5), 0.0))
+    return [Sum((0, 1))(Mul()(Dot(((1,), (0,)))(hidden, v), Dot(((1,), (0,)))(hidden, v)))]
+
+
+def attention(q, k):
+    scores = softmax(Dot(((1,), (1,)))(q, k))
+    return [Dot(((1,), (0,)))(scores, k), Sum((1,))(Transpose((1, 0))(scores))]
+
+
+def mixed(x, n):
+    """Integers beside floats, a value used three times, an output that is an input, one that does not move."""
+    scaled = Mul()(x, Convert(F64)(n))
+    kept = Select()(Compare("GT")(x, scaled), x, Neg()(scaled))
+    return [Add()(kept, Mul()(x, x)), n, x, Convert(np.dtype(np.int32))(x)]
+
+
+SQUARE = program("square", "f64[3]", lambda x: [Mul()(x, x)])
+TWICE = program("twice", "f64[3]", lambda x: [Call(SQUARE)(Call(SQUARE)(x)[0])[0], x])
+
+PROGRAMS = [
+    program("cube", "f64[4]", lambda x: [Mul()(Mul()(x, x), x)]),
+    program("mlp", "f64[3,4] f64[4,5] f64[5,2]", mlp),
+    program("attention", "f64[3,4] f64[2,4]", attention),
+    program("mixed", "f64[6] i32[6]", mixed),
+    program("folded", "f64[2,6]", lambda x: [Exp()(Reshape((3, 4))(x)), Sum((1,))(Reshape((4, 3))(x))]),
+    program("called", "f64[3] f64[3]", lambda x, y: [Add()(Call(TWICE)(x)[0], Mul()(Call(TWICE)(y)[1], x))]),
+    program("untouched", "f64[2] f64[2]", lambda x, y: [Exp()(y), constant((2,), 3.0)]),
+]
+
+
+def active_inputs(body: Program) -> tuple[bool, ...]:
+    return tuple(type.dtype == F64 for type in body.in_types)
+
+
+def args_of(body: Program, seed: str = "values") -> list[NumpyArray]:
+    return plain(body.in_types, f"{seed} of {body.name}")
+
+
+def gradient(body: Program) -> Program:
+    """inputs → gradients, by the floats, of the sum of all outputs that move."""
+    active = active_inputs(body)
+    forward, linear, _ = linearize_program(body, active)
+    residuals = len(forward.outputs) - len(body.outputs)
+    is_tangent = (*(False,) * residuals, *(True,) * active.count(True))
+    backward, reached = transpose_program(linear, is_tangent, (True,) * len(linear.outputs))
+
+    def play(*args):
+        kept = replay(forward, args)[len(body.outputs) :]
+        ones = [Full(type.shape, Scalar.of(1, type.dtype))() for type in linear.out_types]
+        found = iter(replay(backward, [*kept, *ones]))
+        types = [type for type, is_active in zip(body.in_types, active, strict=True) if is_active]
+        return [next(found) if there else constant(t.shape, 0.0) for t, there in zip(types, reached, strict=True)]
+
+    return verify(rewrite(f"gradient_{body.name}", body.in_types, play))
+
+
+def total(body: Program, args: list[NumpyArray]) -> float:
+    return sum(out.sum() for out in evaluate(body, args) if out.dtype == F64)
+
+
+@pytest.mark.parametrize("body", PROGRAMS, ids=lambda body: body.name)
+class TestCompositions:
+    def test_the_gradient_is_the_slope_along_every_element(self, body):
+        args = args_of(body)
+        gradients = iter(evaluate(gradient(body), args))
+        for number, arg in enumerate(args):
+            if arg.dtype != F64:
+                continue
+            slopes = np.zeros(arg.shape)
+            for index in np.ndindex(arg.shape):
+                both = []
+                for by in (STEP, -STEP):
+                    moved = [a.copy() for a in args]
+                    moved[number][index] += by
+                    both.append(total(body, moved))
+                slopes[index] = (both[0] - both[1]) / (2 * STEP)
+            np.testing.assert_allclose(next(gradients), slopes, rtol=1e-6, atol=1e-8)
+
+    def test_jvp_of_jvp_is_the_slope_of_the_slope(self, body):
+        first, moving = jvp_program(body, active_inputs(body))
+        second, _ = jvp_program(first, active_inputs(first))
+        args, tangents = args_of(first), [a for a in args_of(first, "tangents") if a.dtype == F64]
+        results = evaluate(verify(second), [*args, *tangents])
+        ahead, behind = (evaluate(first, moved_along(first, args, tangents, by)) for by in (STEP, -STEP))
+        slopes = [(a - b) / (2 * STEP) for a, b in zip(ahead, behind, strict=True) if a.dtype == F64]
+        found = list(results[len(first.outputs) :])
+        assert sum(moving) <= len(found) <= len(slopes)
+        for slope in slopes:  # an output that does not move has no tangent: its slope is zero
+            if slope.any():
+                np.testing.assert_allclose(found.pop(0), slope, rtol=1e-5, atol=1e-7)
+        assert not any(tangent.any() for tangent in found)
+
+    def test_jvp_of_the_gradient_is_the_slope_of_the_gradient(self, body):
+        grad = gradient(body)
+        derivative, moving = jvp_program(grad, active_inputs(grad))
+        args, tangents = args_of(grad), [a for a in args_of(grad, "tangents") if a.dtype == F64]
+        found = iter(evaluate(verify(derivative), [*args, *tangents])[len(grad.outputs) :])
+        ahead, behind = (evaluate(grad, moved_along(grad, args, tangents, by)) for by in (STEP, -STEP))
+        for is_moving, above, below in zip(moving, ahead, behind, strict=True):
+            tangent = next(found) if is_moving else np.zeros(above.shape)
+            np.testing.assert_allclose(tangent, (above - below) / (2 * STEP), rtol=1e-5, atol=1e-7)
+
+    def test_the_second_gradient_is_symmetric(self, body):
+        """H v = Hᵀ v, reverse over reverse."""
+        grad = gradient(body)
+        active = active_inputs(grad)
+        forward, linear, moving = linearize_program(grad, active)
+        args = args_of(grad)
+        residuals = evaluate(forward, args)[len(grad.outputs) :]
+        v = [a for a in args_of(grad, "v") if a.dtype == F64]
+        pushed = iter(evaluate(linear, [*residuals, *v]))
+        h_v = [next(pushed) if is_moving else np.zeros(a.shape) for is_moving, a in zip(moving, v, strict=True)]
+        is_tangent = (*(False,) * len(residuals), *(True,) * len(v))
+        backward, reached = transpose_program(linear, is_tangent, (True,) * sum(moving))
+        cotangents = [a for a, is_moving in zip(v, moving, strict=True) if is_moving]
+        pulled = iter(evaluate(verify(backward), [*residuals, *cotangents]))
+        h_t_v = [next(pulled) if there else np.zeros(a.shape) for there, a in zip(reached, v, strict=True)]
+        for left, right in zip(h_v, h_t_v, strict=True):
+            np.testing.assert_allclose(left, right, rtol=1e-10, atol=1e-10)
+
+    def test_vmap_of_vmap_is_a_loop_in_a_loop(self, body):
+        places = [tuple(0 for _ in body.inputs), tuple(type.ndim for type in body.in_types)]
+        for inner, outer in itertools.product(places, repeat=2):
+            once, once_dims = vmap_program(body, 2, inner)
+            both, both_dims = vmap_program(once, 3, outer)
+            args = args_of(verify(both), "batches")
+            found = evaluate(both, args)
+            for i, j in itertools.product(range(3), range(2)):
+                some = [np.take(np.take(a, i, o), j, n) for a, o, n in zip(args, outer, inner, strict=True)]
+                for result, o, n, one in zip(found, both_dims, once_dims, evaluate(body, some), strict=True):
+                    part = result if o is None else np.take(result, i, o)
+                    part = part if n is None else np.take(part, j, n)
+                    np.testing.assert_allclose(part, one, rtol=1e-12)
+
+    def test_the_gradient_of_a_batch_is_the_batch_of_gradients(self, body):
+        dims = tuple(0 for _ in body.inputs)
+        batched, places = vmap_program(gradient(body), 3, dims)
+        other = gradient(vmap_program(body, 3, dims)[0])
+        args = args_of(other, "batch")
+        for one, dim, two in zip(evaluate(verify(batched), args), places, evaluate(other, args), strict=True):
+            whole = np.broadcast_to(one, two.shape) if dim is None else np.moveaxis(one, dim, 0)
+            np.testing.assert_allclose(whole, two, rtol=1e-10, atol=1e-12)
+
+    def test_inlining_changes_nothing_but_the_calls(self, body):
+        flat = inline(body)
+        assert not any(isinstance(equation.op, Call) for equation in verify(flat).equations)
+        assert flat.in_types == body.in_types
+        args = args_of(body)
+        for one, two in zip(evaluate(flat, args), evaluate(body, args), strict=True):
+            np.testing.assert_array_equal(one, two)
+
+
+def moved_along(body: Program, args: list[NumpyArray], tangents: list[NumpyArray], by: float) -> list[NumpyArray]:
+    rest = iter(tangents)
+    return [arg + by * next(rest) if arg.dtype == F64 else arg for arg in args]
+
+
+def ops_of(body: Program) -> list[str]:
+    """The ops of a program by name, those of the programs that it calls too."""
+    found = []
+    for equation in body.equations:
+        found += ops_of(equation.op.program) if isinstance(equation.op, Call) else [equation.op.name]
+    return found
+
+
+class TestNothingRunsTwice:
+    def test_linearizing_shares_the_forward_computation(self):
+        body = program("exps", "f64[3]", lambda x: [Exp()(Exp()(Exp()(x)))])
+        forward, linear, _ = linearize_program(body, (True,))
+        assert ops_of(forward) == ["exp", "exp", "exp"]
+        assert ops_of(linear) == ["mul", "mul", "mul"]
+        assert len(forward.outputs) == 1 + 3  # each exp is its own residual
+
+    def test_linearizing_a_call_splits_it(self):
+        inner = program("inner", "f64[3]", lambda x: [Exp()(Exp()(x))])
+        body = program("outer", "f64[3]", lambda x: [Exp()(Call(inner)(x)[0])])
+        forward, linear, _ = linearize_program(body, (True,))
+        assert ops_of(forward).count("exp") == 3
+        assert "exp" not in ops_of(linear)
+
+    def test_linearizing_a_gradient_runs_its_exps_once(self):
+        body = program("exps", "f64[3]", lambda x: [Exp()(Exp()(x))])
+        forward, linear, _ = linearize_program(gradient(body), (True,))
+        assert ops_of(forward).count("exp") == 2
+        assert "exp" not in ops_of(linear)
+
+    def test_a_linear_program_keeps_only_the_residuals_that_it_needs(self):
+        body = program("scaled", "f64[3] f64[3]", lambda x, y: [Mul()(Neg()(x), Exp()(y))])
+        forward, linear, _ = linearize_program(body, (True, False))
+        assert ops_of(linear) == ["neg", "mul"]
+        assert len(forward.outputs) == 2  # the result, and exp(y)
+        forward, linear, _ = linearize_program(body, (False, True))
+        assert len(forward.outputs) == 1 + 2  # the result, exp(y) and -x
+
+    def test_work_on_values_that_do_not_move_stays_out_of_the_linear_program(self):
+        body = program("partly", "f64[3] f64[3]", lambda x, y: [Add()(Mul()(Exp()(y), Exp()(y)), Neg()(x))])
+        _, linear, _ = linearize_program(body, (True, False))
+        assert ops_of(linear) == ["neg"]
+
+
+class TestTranspose:
+    def test_a_value_used_often_gets_the_sum_of_its_cotangents(self):
+        body = program("thrice", "f64[3]", lambda x: [Add()(Add()(x, x), x)])
+        backward, reached = transpose_program(body, (True,), (True,))
+        assert reached == (True,)
+        (found,) = evaluate(backward, [np.array([1.0, 2.0, 3.0])])
+        np.testing.assert_array_equal(found, [3.0, 6.0, 9.0])
+
+    def test_an_input_that_no_output_depends_on_gets_none(self):
+        body = program("first", "f64[3] f64[3]", lambda x, y: [Neg()(x), Neg()(Neg()(y))])
+        backward, reached = transpose_program(body, (True, True), (True, False))
+        assert reached == (True, False)
+        assert ops_of(backward) == ["neg"]
+
+    def test_outputs_that_are_inputs_or_repeat(self):
+        body = program("same", "f64[3]", lambda x: [x, x, Neg()(x)])
+        backward, _ = transpose_program(body, (True,), (True, True, True))
+        (found,) = evaluate(backward, [np.full(3, 1.0), np.full(3, 10.0), np.full(3, 100.0)])
+        np.testing.assert_array_equal(found, np.full(3, 1.0 + 10.0 - 100.0))
+
+    def test_known_inputs_are_computed_with_but_get_no_cotangent(self):
+        body = program("scaled", "f64[3] f64[3]", lambda x, y: [Mul()(Exp()(y), x)])
+        backward, reached = transpose_program(body, (True, False), (True,))
+        assert reached == (True,)
+        (found,) = evaluate(backward, [np.array([0.0, 1.0, 2.0]), np.ones(3)])
+        np.testing.assert_allclose(found, np.exp([0.0, 1.0, 2.0]))
+
+
+WEAK = "f32[]~"
+
+
+class TestWeakTypes:
+    """A tangent has its value's type, and a cotangent too, down to the weakness: calls insist on it."""
+
+    CALLED = program("called", f"{WEAK} {WEAK}", lambda x, y: [Max()(x, y), Mul()(x, y)])
+
+    @pytest.mark.parametrize(
+        "before",
+        [
+            Max(),
+            lambda x, y: Select()(Compare("GT")(x, y), x, y),
+            lambda x, y: Mul()(x, Convert(np.dtype(np.float32), True)(Full((), Scalar.of(2, np.float32))())),
+        ],
+        ids=["max", "select", "mul"],
+    )
+    def test_calls_take_weak_tangents_and_cotangents(self, before):
+        body = program("body", f"{WEAK} {WEAK}", lambda x, y: [*Call(self.CALLED)(before(x, y), y)])
+        for active in ((True, False), (False, True), (True, True)):
+            derivative, moving = jvp_program(body, active)
+            types = [type for type, is_moving in zip(body.out_types, moving, strict=True) if is_moving]
+            assert list(verify(derivative).out_types) == [*body.out_types, *types]
+            _, linear, _ = linearize_program(body, active)
+            known = len(linear.inputs) - sum(active)
+            is_tangent = (*(False,) * known, *(True,) * sum(active))
+            backward, reached = transpose_program(verify(linear), is_tangent, (True,) * len(linear.outputs))
+            assert verify(backward).out_types == (parse_type(WEAK),) * sum(reached)
+
+    def test_a_convert_from_weak_gives_a_weak_cotangent(self):
+        body = program("strong", WEAK, lambda x: [Convert(np.dtype(np.float32))(Call(SCALAR)(x)[0])])
+        _, linear, _ = linearize_program(body, (True,))
+        backward, _ = transpose_program(linear, (True,), (True,))
+        assert verify(backward).out_types == (parse_type(WEAK),)
+
+
+SCALAR = program("scalar", WEAK, lambda x: [Neg()(x)])
+
+
+class TestInline:
+    def test_a_program_without_calls_is_returned(self):
+        assert inline(SQUARE) is SQUARE
+
+    def test_calls_inside_calls_disappear(self):
+        body = program("outer", "f64[3]", lambda x: [Call(TWICE)(Call(TWICE)(x)[0])[0]])
+        assert ops_of(inline(body)) == ["mul"] * 4
+        assert [equation.op.name for equation in inline(body).equations] == ["mul"] * 4
+
+    def test_outputs_that_pass_through_a_call(self):
+        identity = program("identity", "f64[3] f64[3]", lambda x, y: [y, x, y])
+        body = program("outer", "f64[3] f64[3]", lambda x, y: [*Call(identity)(x, y), x])
+        flat = inline(body)
+        assert flat.equations == ()
+        a, b = flat.inputs
+        assert flat.outputs == (b, a, b, a)
+
+    def test_equations_keep_their_own_lines(self):
+        x, y = Value(ArrayType((3,), F64)), Value(ArrayType((3,), F64))
+        line = Source("model.py", 7, "f")
+        inner = Program((x,), (Equation(Neg(), [x], [y], line, "why"),), (y,), "inner")
+        a, b = Value(ArrayType((3,), F64)), Value(ArrayType((3,), F64))
+        body = Program((a,), (Equation(Call(inner), [a], [b], Source("model.py", 9, "g")),), (b,))
+        (equation,) = inline(body).equations
+        assert (equation.source, equation.reason) == (line, "why")
+
+    def test_two_calls_of_one_program_share_no_value(self):
+        body = program("outer", "f64[3] f64[3]", lambda x, y: [Call(SQUARE)(x)[0], Call(SQUARE)(y)[0]])
+        values = list(verify(inline(body)).values())
+        assert len(set(values)) == len(values) == 4
+
+
+class TestDce:
+    def test_dead_equations_go_and_inputs_stay(self):
+        body = program("dead", "f64[3] f64[3]", lambda x, y: [Exp()(x), Neg()(Exp()(y))][:1])
+        live = dce(body)
+        assert [equation.op.name for equation in verify(live).equations] == ["exp"]
+        assert live.inputs == body.inputs
+        assert live.outputs == body.outputs
+
+    def test_a_program_without_dead_equations_is_returned(self):
+        assert dce(SQUARE) is SQUARE
+
+    def test_an_equation_lives_if_one_result_does(self):
+        two = program("two", "f64[3]", lambda x: [Exp()(x), Neg()(x)])
+        body = program("outer", "f64[3]", lambda x: [Call(two)(x)[1]])
+        assert dce(body) is body
+
+    def test_what_only_the_dead_used_is_dead(self):
+        body = program("chain", "f64[3]", lambda x: [[x, Exp()(Neg()(Exp()(x)))][0]])
+        assert dce(body).equations == ()
+
+
+def lines(body: Program) -> set[int]:
+    return {equation.source.line for equation in body.equations}
+
+
+def test_transforms_attribute_what_they_emit_to_the_users_line():
+    x, a, b = (Value(ArrayType((3,), F64)) for _ in range(3))
+    body = Program(
+        (x,),
+        (
+            Equation(Exp(), [x], [a], Source("train.py", 1, "f")),
+            Equation(Max(), [a, x], [b], Source("train.py", 2, "f")),
+        ),
+        (b,),
+    )
+    assert lines(jvp_program(body, (True,))[0]) == {1, 2}
+    assert lines(vmap_program(body, 3, (0,))[0]) == {1, 2}
+    forward, linear, _ = linearize_program(body, (True,))
+    assert lines(forward) == lines(linear) == {1, 2}
+    known = len(linear.inputs) - 1
+    assert lines(transpose_program(linear, (*(False,) * known, True), (True,))[0]) == {1, 2}
+    assert working.source is None
+
+
+def test_a_transform_that_fails_leaves_no_line_behind():
+    x, y = Value(ArrayType((3,), F64)), Value(ArrayType((3,), F64))
+    body = Program((x,), (Equation(AllReduce(("a",), "sum"), [x], [y], Source("train.py", 1, "f")),), (y,))
+    for transform in (lambda: jvp_program(body, (True,)), lambda: vmap_program(body, 3, (0,))):
+        with pytest.raises(MissingRuleError, match="op 'all_reduce' has no rule"):
+            transform()
+        assert working.source is None
+        assert open_frames() == []
+
+
+def test_batching_nothing_changes_nothing():
+    batched, dims = vmap_program(SQUARE, 3, (None,))
+    assert batched == SQUARE
+    assert dims == (None,)
+
+
+def test_a_batch_may_be_empty():
+    batched, dims = vmap_program(PROGRAMS[1], 0, (0, None, None))
+    (found,) = evaluate(verify(batched), [np.zeros((0, 3, 4)), np.zeros((4, 5)), np.zeros((5, 2))])
+    assert found.shape == (0,)
+    assert dims == (0,)
+
+
+def test_nothing_moves_where_nothing_is_active():
+    derivative, moving = jvp_program(SQUARE, (False,))
+    assert derivative == SQUARE
+    assert moving == (False,)

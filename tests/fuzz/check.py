@@ -1,0 +1,342 @@
+"""One case through every stage: evaluate = simulate = devices, for the chosen plan and for random ones.
+
+plain   the recipe itself
+grad    gradient of the sum of its float outputs with respect to its float inputs
+vmap    over a new dim of some inputs
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from random import Random
+from typing import Any
+
+import numpy as np
+
+import shardwise
+from shardwise._jaxlib import put
+from shardwise.api.execute import as_array
+from shardwise.compiler.ir.evaluate import evaluate
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.text import format_program, parse_program
+from shardwise.compiler.ir.types import ArrayType, is_float, is_inexact
+from shardwise.compiler.ir.verify import verify
+from shardwise.compiler.lower.lower import lower
+from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.methods import ArrayMethods
+from shardwise.compiler.partition.local import LocalProgram
+from shardwise.compiler.partition.simulate import cut, simulate
+from shardwise.compiler.partition.spmd import partition
+from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.plan.choose import Picks, divides, settle
+from shardwise.compiler.plan.plan import Plan
+from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Candidate, State
+from shardwise.compiler.propagate.sharded import ShardedProgram
+from shardwise.compiler.shardings.layout import Pin
+from shardwise.compiler.shardings.mesh import Mesh
+from shardwise.compiler.shardings.spec import pin_of, spec_of
+from shardwise.compiler.trace.build import build
+from shardwise.runtime.array import Array, signature
+from shardwise.runtime.executable import Executable
+from shardwise.sharding import NamedSharding
+from tests.fuzz.layouts import Spec, abstract, partition_spec, random_mesh, random_spec, spec_text
+from tests.fuzz.programs import Recipe, function_of, has_narrow_floats, random_array, random_recipe
+
+KINDS = ("plain", "plain", "grad", "vmap")
+PLANS = 6  # random plans tried for each case
+
+
+class Mismatch(AssertionError):
+    """Two stages disagree."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, what is done with it, and how it lies on a mesh. Specs are for the inputs and outputs that result."""
+
+    seed: int
+    mesh: dict[str, int]
+    recipe: Recipe
+    kind: str
+    batch: tuple[int | None, ...] = ()  # for vmap: the mapped dim of each input
+    size: int = 0
+    specials: bool = False  # inputs hold infinities and NaN
+
+    def __str__(self) -> str:
+        ins = ", ".join(spec_text(spec) for spec in self.in_specs)
+        outs = ", ".join(spec_text(spec) for spec in self.out_specs)
+        mapped = f" {self.batch} of {self.size}" if self.kind == "vmap" else ""
+        special = ", with inf and nan" if self.specials else ""
+        head = f"seed {self.seed}: {self.kind}{mapped}{special} on mesh {self.mesh}"
+        return f"{head}\n  in: {ins}\n  out: {outs}\n{self.recipe}"
+
+    def function(self, constrain: Callable[[Any, Spec], Any]) -> Callable[..., tuple[Any, ...]]:
+        """What is jitted."""
+        body = function_of(self.recipe, constrain)
+        if self.kind == "plain":
+            return body
+        if self.kind == "vmap":
+            return shardwise.vmap(body, self.batch)
+
+        def loss(*args: Any) -> Any:
+            total: Any = 0.0
+            for output in body(*args):
+                if isinstance(output, ArrayMethods) and is_float(output.dtype):
+                    total = total + output.astype(np.float32).sum()
+            return total
+
+        active = tuple(number for number, type in enumerate(self.recipe.inputs) if is_float(type.dtype))
+
+        def both(*args: Any) -> tuple[Any, ...]:
+            value, grads = shardwise.value_and_grad(loss, active)(*args)
+            return value, *grads
+
+        return both
+
+    @cached_property
+    def in_types(self) -> tuple[ArrayType, ...]:
+        if self.kind != "vmap":
+            return self.recipe.inputs
+        return tuple(
+            type if dim is None else type.with_shape((*type.shape[:dim], self.size, *type.shape[dim:]))
+            for type, dim in zip(self.recipe.inputs, self.batch, strict=True)
+        )
+
+    @cached_property
+    def traced(self) -> tuple[Program, list[Any]]:
+        """The program, and the arrays that it closes over: its last inputs."""
+
+        def constrain(x: Any, spec: Spec) -> Any:
+            pin = pin_of(partition_spec(spec), x.type.shape, abstract(self.mesh))
+            return Constrain(pin.layout.dims, abstract(self.mesh), tuple(sorted(pin.open_dims)))(x)
+
+        program, captured = build(self.function(constrain), self.in_types, "fuzzed")
+        return verify(program), captured
+
+    @cached_property
+    def in_specs(self) -> tuple[Spec, ...]:
+        rng = Random(f"{self.seed} in")
+        return tuple(random_spec(rng, type.shape, self.mesh) for type in self.in_types)
+
+    @cached_property
+    def out_specs(self) -> tuple[Spec | None, ...]:
+        rng = Random(f"{self.seed} out")
+        return tuple(
+            random_spec(rng, type.shape, self.mesh, unconstrained=rng.random() < 0.3) if rng.random() < 0.5 else None
+            for type in self.traced[0].out_types
+        )
+
+    @cached_property
+    def args(self) -> list[np.ndarray]:
+        rng = np.random.default_rng(self.seed)
+        found = [
+            np.array(random_array(rng, type, whole))
+            for type, whole in zip(self.in_types, self.recipe.integers, strict=True)
+        ]
+        for array in found if self.specials else []:
+            if is_inexact(array.dtype):
+                where = rng.random(array.shape)
+                array[where < 0.04] = np.inf
+                array[where > 0.96] = np.nan
+        return found
+
+    @property
+    def exact(self) -> tuple[bool, ...]:
+        """Outputs that must agree to the bit."""
+        if self.kind == "grad":
+            return tuple(not is_float(type.dtype) for type in self.traced[0].out_types)
+        return self.recipe.exact
+
+
+def random_case(seed: int) -> Case:
+    """The case with this number."""
+    rng = Random(seed)
+    mesh = random_mesh(rng)
+    recipe = random_recipe(rng, mesh)
+    kind = rng.choice(KINDS)
+    types = recipe.types
+    if kind == "grad" and not (
+        any(is_float(type.dtype) for type in recipe.inputs) and any(is_float(types[i].dtype) for i in recipe.outputs)
+    ):
+        kind = "plain"
+    specials = rng.random() < 0.15
+    if kind != "vmap":
+        return Case(seed, mesh, recipe, kind, specials=specials)
+    batch = [rng.choice((None, rng.randint(0, type.ndim))) for type in recipe.inputs]
+    if all(dim is None for dim in batch):
+        batch[0] = 0
+    return Case(seed, mesh, recipe, kind, tuple(batch), rng.choice((1, 2, 3, 4, 5)), specials)
+
+
+def check(case: Case, on_devices: bool = False) -> None:
+    """Raise what is wrong with this case."""
+    with np.errstate(all="ignore"):
+        _check(case, on_devices)
+
+
+def _check(case: Case, on_devices: bool) -> None:
+    program, captured = case.traced
+    args = [*case.args, *(np.asarray(array) for array in captured)]
+    judge = _Judge(case, program, args)
+    if case.kind == "vmap":
+        judge("one by one", one_by_one(case), None)
+    mesh = abstract(case.mesh)
+    in_specs = (*case.in_specs, *((),) * len(captured))
+    pins = [pin_of(partition_spec(s), t.shape, mesh) for s, t in zip(in_specs, program.in_types, strict=True)]
+    out_pins: list[Pin | None] = [
+        None if s is None else pin_of(partition_spec(s), t.shape, mesh)
+        for s, t in zip(case.out_specs, program.out_types, strict=True)
+    ]
+    stages, again = (partitioned(program, mesh, pins, out_pins) for _ in range(2))
+    if format_program(again.local.program) != format_program(stages.local.program):
+        raise Mismatch("planned twice, two plans")
+    check_pins(stages.sharded, stages.plan)
+    check_text(stages.local)
+    judge("simulate", simulate(stages.local, args), stages.local)
+    rng = Random(f"{case.seed} plans")
+    for number in range(PLANS):
+        plan = settle(stages.sharded, random_picks(stages.sharded, rng))
+        check_pins(stages.sharded, plan)
+        local = partition(stages.sharded, plan)
+        check_text(local)
+        judge(f"simulate, random plan {number}", simulate(local, args), local)
+        if on_devices and number == 0:
+            judge("devices, random plan", run_local(local, args), local)
+    if on_devices:
+        judge("jit", run_jit(case), stages.local)
+
+
+class _Judge:
+    """Compares what a stage gave with what `evaluate` gives."""
+
+    def __init__(self, case: Case, program: Program, args: Sequence[np.ndarray]):
+        self.case = case
+        self.expected = evaluate(program, args)
+        # Rounding errors grow with the largest number on the way, not with the result.
+        probe = replace_outputs(program, list(program.values()))
+        sizes = [np.max(np.abs(x[np.isfinite(x)].astype(np.float64)), initial=1.0) for x in evaluate(probe, args)]
+        unit = 2.0**-4 if has_narrow_floats(case.recipe) else 2.0**-17
+        self.tolerance = unit * float(max(sizes))
+
+    def __call__(self, stage: str, found: Sequence[np.ndarray], local: LocalProgram | None) -> None:
+        for number, (got, want, exact) in enumerate(zip(found, self.expected, self.case.exact, strict=True)):
+            if got.shape != want.shape or got.dtype != want.dtype:
+                raise Mismatch(f"{stage}: output {number} is {got.dtype}{got.shape}, not {want.dtype}{want.shape}")
+            wide = np.float64 if is_float(want.dtype) else want.dtype
+            tolerance = 0.0 if exact else self.tolerance
+            if is_float(want.dtype):
+                same = np.isclose(got.astype(wide), want.astype(wide), rtol=0, atol=tolerance, equal_nan=True)
+            else:
+                same = got == want
+            if not np.all(same):
+                text = format_program(local.program) if local is not None else ""
+                raise Mismatch(
+                    f"{stage}: output {number} differs in {np.size(same) - np.sum(same)} of {np.size(same)} elements "
+                    f"(tolerance {tolerance:.2g})\n got {got}\nwant {want}\n{text}"
+                )
+
+
+def one_by_one(case: Case) -> list[np.ndarray]:
+    """What vmap means: the recipe on each slice of its mapped inputs, and the results stacked."""
+    program, captured = replace(case, kind="plain").traced
+    constants = [np.asarray(array) for array in captured]
+    slices = []
+    for number in range(case.size):
+        args = [x if d is None else np.take(x, number, d) for x, d in zip(case.args, case.batch, strict=True)]
+        slices.append(evaluate(program, [*args, *constants]))
+    return [np.stack(parts) for parts in zip(*slices, strict=True)]
+
+
+def replace_outputs(program: Program, outputs: Sequence[Value]) -> Program:
+    return Program(program.inputs, program.equations, tuple(outputs), program.name)
+
+
+def check_text(local: LocalProgram) -> None:
+    """The text of a local program reads back as the same program."""
+    if parse_program(format_program(local.program)) != local.program:
+        raise Mismatch(f"text does not read back:\n{format_program(local.program)}")
+
+
+def check_pins(sharded: ShardedProgram, plan: Plan) -> None:
+    """What the user pinned, the plan keeps."""
+    pairs = [(layout, pin) for layout, pin in zip(plan.outputs, sharded.out_pins, strict=True) if pin]
+    for equation, choice in plan.choices.items():
+        if isinstance(equation.op, Constrain):
+            pairs.append((choice.results[0], equation.op.pin))
+    for layout, pin in pairs:
+        closed = [dim for dim in range(len(layout.dims)) if dim not in pin.open_dims]
+        if layout.partial or any(layout.dims[dim] != pin.layout.dims[dim] for dim in closed):
+            raise Mismatch(f"pinned to {pin.layout}, planned as {layout}")
+
+
+def random_picks(sharded: ShardedProgram, rng: Random) -> Picks:
+    """A candidate for every equation on every axis, at random, among those whose operands can be had."""
+    axes = sharded.mesh.axis_names
+    picks: Picks = {axis: {} for axis in axes}
+    states: dict[str, dict[Value, State]] = {axis: {} for axis in axes}
+    for axis in axes:
+        for value, pin in sharded.pinned.items():
+            dim = pin.layout.dim_of(axis)
+            states[axis][value] = REPLICATED if dim is None else dim
+    for equation in sharded.program.equations:
+        if sharded.free.issuperset(equation.outputs):
+            continue
+        for axis in rng.sample(axes, len(axes)):
+            others = {name: rows for name, rows in picks.items() if name != axis and equation in rows}
+            options = [
+                candidate
+                for candidate in sharded.options[axis][equation]
+                if divides(sharded, axis, equation, candidate, others)
+                and _can_be_had(sharded, equation, candidate, states[axis])
+            ]
+            picks[axis][equation] = picked = rng.choice(options)
+            states[axis].update(zip(equation.outputs, picked.results, strict=True))
+    return picks
+
+
+def _can_be_had(sharded: ShardedProgram, equation: Equation, candidate: Candidate, states: dict[Value, State]) -> bool:
+    """Only a partial value is partial; a whole one may enter a sum where the candidate adopts it."""
+    for value, wanted in zip(equation.inputs, candidate.operands, strict=True):
+        state = REPLICATED if value in sharded.free else states[value]
+        if wanted == PARTIAL_SUM and state != wanted and not (candidate.adopts and state == REPLICATED):
+            return False
+    return True
+
+
+@lru_cache(maxsize=64)
+def device_mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> Mesh:
+    devices = shardwise.devices()[: math.prod(sizes)]
+    return Mesh(np.array(devices, object).reshape(sizes), names)
+
+
+def run_local(local: LocalProgram, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """A local program on devices, its inputs padded with junk."""
+    mesh = device_mesh(local.mesh.axis_sizes, local.mesh.axis_names)
+    shardings = [NamedSharding(mesh, spec_of(placement.layout)) for placement in local.outputs]
+    executable = Executable(lower(local), local, mesh.flat_devices, shardings, True)
+    buffers = [
+        put(cut(placement, arg, local.mesh), mesh.flat_devices, mesh.flat_devices)
+        for placement, arg in zip(local.inputs, args, strict=True)
+    ]
+    return [np.asarray(array) for array in executable(buffers)]
+
+
+def run_jit(case: Case) -> list[np.ndarray]:
+    """What a user would write."""
+    mesh = device_mesh(tuple(case.mesh.values()), tuple(case.mesh))
+
+    def constrain(x: Any, spec: Spec) -> Any:
+        return shardwise.lax.with_sharding_constraint(x, NamedSharding(mesh, partition_spec(spec)))
+
+    out_shardings = tuple(None if s is None else NamedSharding(mesh, partition_spec(s)) for s in case.out_specs)
+    in_shardings = tuple(NamedSharding(mesh, partition_spec(spec)) for spec in case.in_specs)
+    function = case.function(constrain)
+    if case.seed % 3 == 0:  # the arguments come from the host
+        jitted = shardwise.jit(function, in_shardings=in_shardings, out_shardings=out_shardings)
+        return [np.asarray(as_array(x)) for x in jitted(*case.args)]
+    arrays = []
+    for arg, type, sharding in zip(case.args, case.in_types, in_shardings, strict=True):
+        pieces = put(cut(sharding.placement(type), arg, mesh.abstract), mesh.flat_devices, mesh.flat_devices)
+        arrays.append(Array(pieces, signature(type, sharding, True)))
+    return [np.asarray(as_array(x)) for x in shardwise.jit(function, out_shardings=out_shardings)(*arrays)]

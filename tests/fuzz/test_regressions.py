@@ -1,0 +1,235 @@
+"""What the fuzzer, and a reading of the partitioner, found; each case as small as it gets."""
+
+import numpy as np
+import pytest
+
+import shardwise
+from shardwise import numpy as jnp
+from shardwise.compiler.ir.evaluate import evaluate
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.collective import AllToAll, Resize
+from shardwise.compiler.ops.dot import Dot
+from shardwise.compiler.ops.elementwise import Add
+from shardwise.compiler.ops.shape import Iota, Transpose, full
+from shardwise.compiler.partition.local import LocalProgram, Placement, verify_local
+from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.spmd import partition
+from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.plan.choose import settle
+from shardwise.compiler.propagate.candidates import PARTIAL_SUM
+from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.spec import PartitionSpec as P
+from shardwise.compiler.shardings.spec import pin_of
+from shardwise.compiler.trace.build import build
+from tests.fuzz.check import run_local
+
+MESH = AbstractMesh((2, 2), ("x", "a"))
+PAIR = AbstractMesh((2,), ("x",))
+
+
+def stages_of(function, types, specs, mesh=MESH, out_specs=None):
+    program, captured = build(function, types, "regression")
+    assert not captured
+    pins = [pin_of(spec, type.shape, mesh) for spec, type in zip(specs, types, strict=True)]
+    outs = out_specs or [None] * len(program.outputs)
+    out_pins = [
+        None if spec is None else pin_of(spec, t.shape, mesh) for spec, t in zip(outs, program.out_types, strict=True)
+    ]
+    return program, partitioned(program, mesh, pins, out_pins)
+
+
+def f32(*shape):
+    return ArrayType(shape, np.float32)
+
+
+def assert_simulates(program, local, args):
+    for found, expected in zip(simulate(local, args), evaluate(program, args), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(), (6,), (6, 1), (2, 3)])
+def test_a_constant_whose_dims_of_one_are_dropped(shape):
+    """`(1, 6)` → `(6,)`: a dim of one has no factor, and making the constant again looked for it."""
+
+    def function(x):
+        before = (1, *shape) if shape else (1,)
+        return [full(before, 2.0, np.float32).reshape(shape), Iota(before, 0, np.dtype(np.int32))().reshape(shape)]
+
+    program, stages = stages_of(function, [f32(4)], [P("x")])
+    assert_simulates(program, stages.local, [np.ones(4)])
+
+
+def test_a_constant_that_doubles_is_made_once_at_each_step():
+    """Every use of a constant made all that it is made from again: 2⁴⁰ ops here."""
+
+    def function(x):
+        constant = full((4,), 1.0, np.float32)
+        for _ in range(40):
+            constant = Add()(constant, constant)
+        return [x * constant]
+
+    program, stages = stages_of(function, [f32(4)], [P("x")])
+    assert sum(equation.op.name == "add" for equation in stages.local.program.equations) == 40
+    assert_simulates(program, stages.local, [np.ones(4)])
+
+
+def cut_along(sharded, factors):
+    """Picks in which every equation is cut along the factor given for an axis, and whole where it has none."""
+    return {
+        axis: {
+            equation: next((c for c in options if c.factor == factors[axis]), options[0])
+            for equation, options in rows.items()
+        }
+        for axis, rows in sharded.options.items()
+    }
+
+
+def partial_through(sharded):
+    """Picks in which every equation takes terms of a sum where it can, and is cut where it cannot."""
+    return {
+        axis: {
+            equation: next((c for c in options if PARTIAL_SUM in c.operands), options[-1])
+            for equation, options in rows.items()
+        }
+        for axis, rows in sharded.options.items()
+    }
+
+
+def test_corners_of_padding_in_two_dims():
+    """Past the end of both dims lies what the last mask wrote, not what is known of each dim alone.
+
+    1 - exp(x) is 0 past the rows and 1 - exp(y) is 0 past the columns, so their product was taken to be 0 past either;
+    but in the corner both are 1.
+    """
+
+    def function(x, y):
+        rows = x.sum(0)  # clears what is past the rows of x
+        a = jnp.exp(x)
+        columns = a.sum(1)  # clears what is past the columns of exp(x)
+        more = y.sum(1)
+        b = jnp.exp(y)
+        return [rows, columns, more, b.sum(0), ((1 - a) * (1 - b)).sum()]
+
+    program, stages = stages_of(function, [f32(5, 5)] * 2, [P("x", "a")] * 2)
+    local = partition(stages.sharded, settle(stages.sharded, cut_along(stages.sharded, {"x": 0, "a": 1})))
+    rng = np.random.default_rng(0)
+    assert_simulates(program, local, [rng.normal(size=(5, 5)) for _ in range(2)])
+
+
+def test_terms_of_a_sum_are_not_multiplied_by_data():
+    """x · w = 2 − 1, in terms on two devices; times inf it is inf, but the terms times inf add up to NaN."""
+
+    def function(x, w, by):
+        return [(x * w).sum() * by, (x * w).sum() / by]
+
+    program, stages = stages_of(function, [f32(2), f32(2), f32()], [P("x"), P("x"), P()], PAIR)
+    args = [np.array([2.0, -1.0]), np.ones(2), np.array(np.inf)]
+    assert_simulates(program, stages.local, args)
+    local = partition(stages.sharded, settle(stages.sharded, partial_through(stages.sharded)))
+    assert_simulates(program, local, args)
+    zero = [*args[:2], np.array(0.0)]
+    assert_simulates(program, local, zero)
+
+
+def test_integers_in_terms_of_a_sum_are_multiplied_by_data():
+    """Integers have no infinity: what overflows in the terms overflows in the sum."""
+    i32 = ArrayType((4,), np.int32)
+
+    def function(x, by):
+        return [x.sum() * by + x.sum()]
+
+    program, stages = stages_of(function, [i32, ArrayType((), np.int32)], [P("x"), P()], PAIR)
+    local = partition(stages.sharded, settle(stages.sharded, partial_through(stages.sharded)))
+    assert [equation.op.name for equation in local.collectives()] == ["all_reduce"]
+    args = [np.array([2**30, 2**30, 7, -5], np.int32), np.array(3, np.int32)]
+    for found, expected in zip(simulate(local, args), evaluate(program, args), strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_a_constant_never_enters_a_product_as_a_term_of_a_sum():
+    """`constant · sum`: the constant was offered as the operand that is partial, zero on all devices but one."""
+
+    def function(x):
+        return [full((), 3.0, np.float32) * x.sum()]
+
+    _, stages = stages_of(function, [f32(4)], [P("x")], PAIR)
+    for equation, options in stages.sharded.options["x"].items():
+        if equation.op.name == "mul":
+            assert [c.operands for c in options] == [("replicated", "replicated"), ("replicated", PARTIAL_SUM)]
+
+
+def test_padding_that_grows_from_the_exact_size_needs_no_mask():
+    """Growing a dim fills it with zeros; they were cleared again."""
+
+    def function(x, y):
+        return [x.sum(0), (x + y).sum(0)]
+
+    program, stages = stages_of(function, [f32(5, 2)] * 2, [P(), P("x")], PAIR)
+    local = partition(stages.sharded, settle(stages.sharded, cut_along(stages.sharded, {"x": 0})))
+    names = [equation.op.name for equation in local.program.equations]
+    assert names.count("resize") == 1  # of x, which comes whole
+    assert names.count("select") == 1  # of x + y: y comes with padding that may hold anything
+    assert_simulates(program, local, [np.ones((5, 2))] * 2)
+
+
+def test_a_gradient_of_many_layers_can_be_planned():
+    """The value of the first layer had more neighbours than an array can have dims."""
+    layers = 70
+
+    def loss(weights, x):
+        for weight in weights:
+            x = x + x @ weight
+        return x.sum()
+
+    def function(x, *weights):
+        return shardwise.grad(loss)(list(weights), x)
+
+    types = [f32(4, 2), *[f32(2, 2)] * layers]
+    _, stages = stages_of(function, types, [P("x"), *[P()] * layers], out_specs=[P()] * layers)
+    assert len(stages.local.collectives()) == layers
+
+
+def test_a_sum_over_two_axes_is_scattered_in_one_step():
+    """It took a reduce-scatter for each axis."""
+
+    def function(x, y):
+        return [jnp.dot(x, y)]
+
+    specs = [P(None, ("x", "a")), P(("x", "a"), None)]
+    program, stages = stages_of(function, [f32(64, 64)] * 2, specs, out_specs=[P(("x", "a"), None)])
+    assert [equation.op.name for equation in stages.local.collectives()] == ["reduce_scatter"]
+    rng = np.random.default_rng(0)
+    assert_simulates(program, stages.local, [rng.integers(-3, 4, (64, 64)) for _ in range(2)])
+
+
+def test_true_plus_true_is_true_where_xla_knows_both():
+    """XLA folded `true + true` to false; a logical or says what is meant."""
+
+    @shardwise.jit
+    def function(x):
+        always = x == x
+        return always + always, always * always, jnp.maximum(always, always)
+
+    assert [np.asarray(found).tolist() for found in function(np.arange(2))] == [[True, True]] * 3
+
+
+def test_blocks_of_an_exchange_that_the_program_slices_too():
+    """XLA shared the slices, whose memory order differs where a dim has size 1, and then refused the exchange."""
+
+    def pieces(x, y):
+        product = Dot(((), ()), ((0,), (1,)))(x, y)
+        rows = Transpose((1, 0))
+        return [Resize(0, 1)(rows(product)), Resize(0, 1)(rows(-product)), AllToAll(0, 1, ("x",), 2)(rows(product))]
+
+    program, _ = build(pieces, [f32(5), f32(2, 5)], "pieces")
+    columns, rows = Layout(((), ("x",))), Layout((("x",), ()))
+    local = LocalProgram(
+        program,
+        PAIR,
+        (Placement(f32(10), Layout((("x",),))), Placement(f32(2, 10), columns)),
+        (Placement(f32(1, 10), columns), Placement(f32(1, 10), columns), Placement(f32(2, 10), rows)),
+    )
+    args = [np.arange(10, dtype=np.float32), np.arange(20, dtype=np.float32).reshape(2, 10)]
+    for found, expected in zip(run_local(verify_local(local), args), simulate(local, args), strict=True):
+        np.testing.assert_array_equal(found, expected)
