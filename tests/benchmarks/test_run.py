@@ -45,28 +45,9 @@ def test_every_suite_has_rows_of_one_shape(report):
 STEPS = ("demo", "demo, even batch", "larger", "larger, even batch", "12 layers")
 COUNTS = ("wire bytes", "collectives", "temp memory", "flops")
 
-# What is above JAX today. An entry that has become wrong fails: take it out.
-GATHERED = (
-    "the planner pays a latency for every small sum, though XLA combines them; a gather of the errors seems cheaper"
-)
-SUBTRACTION = "a − b is lowered as a + (−b), one operation an element more than JAX's"
-ABOVE = {
-    **{(step, what): GATHERED for step in ("demo", "demo, even batch", "12 layers") for what in COUNTS[:2]},
-    **{(step, "flops"): SUBTRACTION for step in STEPS if step != "larger"},
-}
 
-
-def counted() -> list:
-    return [
-        pytest.param(step, what, marks=pytest.mark.xfail(reason=ABOVE[step, what], strict=True))
-        if (step, what) in ABOVE
-        else (step, what)
-        for step in STEPS
-        for what in COUNTS
-    ]
-
-
-@pytest.mark.parametrize(("step", "what"), counted())
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("what", COUNTS)
 def test_counts_are_at_most_the_peers(report, step, what):
     (row,) = [row for row in report["rows"] if row["suite"] == "step" and row["name"] == f"{step}: {what}"]
     assert row["ours"] <= row["peer"]

@@ -252,11 +252,15 @@ class Max(Elementwise):
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         x, y = primals
-        dx, dy = (shape.zeros_like(x) if tangent is None else tangent for tangent in tangents)
-        half = shape.full(x.type.shape, 0.5, x.type.dtype)
-        tie = Mul()(Add()(dx, dy), half)
-        select, wins, ties = Select(), Compare("GT")(x, y), Compare("EQ")(x, y)
-        return self(x, y), select(wins, dx, select(ties, tie, dy))
+        # What loses gets zero by selection, not by a weight: a weight of zero would turn an infinite tangent into NaN.
+        one, half = (shape.full(x.type.shape, share, x.type.dtype) for share in (1.0, 0.5))
+        shared = Select()(Compare("EQ")(x, y), half, one)
+        moved = None
+        for tangent, mine, other in ((tangents[0], x, y), (tangents[1], y, x)):
+            if tangent is not None:
+                kept = Select()(Compare("LT")(mine, other), shape.zeros_like(x), Mul()(tangent, shared))
+                moved = add_tangents(moved, kept)
+        return self(x, y), moved
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         x, y = operands
