@@ -37,6 +37,9 @@ class Bag:
 
     __hash__ = None
 
+    def __repr__(self):
+        return f"Bag{self.items}"
+
     def tree_flatten(self):
         return self.items, None
 
@@ -305,7 +308,7 @@ def test_registered_types_pass_through_transformations():
             "against dict without keys: missing 'a', 'b', 'c', 'd', 'e', 'f', 'g', 'h', … (10 in all)",
         ),
     ],
-    ids=str,
+    ids=lambda x: x if isinstance(x, str) else type(x).__name__,
 )
 def test_map_says_where_two_trees_differ(first, second, text):
     with pytest.raises(ValueError) as caught:

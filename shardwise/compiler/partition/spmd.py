@@ -274,7 +274,8 @@ def _stepped(piece: _Piece, step: Collective, reached: Layout, shape: tuple[int,
     if step.size == shape[step.dim]:
         return replace(moved, padded=padded)
     grown = piece.padded[step.dim] == shape[step.dim]  # from its own size: all of the padding is new, and zero
-    return replace(moved, padded=padded, fills=_filled(piece.fills, step.dim, 0 if grown else None))
+    fill = neutral("sum", moved.tracer.type.dtype) if grown else None
+    return replace(moved, padded=padded, fills=_filled(piece.fills, step.dim, fill))
 
 
 def _filled(fills: tuple[Any, ...], dim: int, fill: Any) -> tuple[Any, ...]:
@@ -287,14 +288,16 @@ def _filled(fills: tuple[Any, ...], dim: int, fill: Any) -> tuple[Any, ...]:
 
 def neutral(how: str, dtype: DType) -> Any:
     """The element that changes nothing when it takes part in a reduction."""
-    if how == "sum":
-        return 0
     lowest = how == "max"
-    if is_inexact(dtype):
-        return -np.inf if lowest else np.inf
-    if is_integer(dtype):
-        return integer_range(dtype)[0 if lowest else 1]
-    return not lowest
+    if how == "sum":
+        element: Any = 0
+    elif is_inexact(dtype):
+        element = -np.inf if lowest else np.inf
+    elif is_integer(dtype):
+        element = np.iinfo(dtype).min if lowest else np.iinfo(dtype).max
+    else:
+        element = not lowest
+    return np.asarray(element).astype(dtype)[()]
 
 
 def _padded_sizes(program: Program, plan: Plan, mesh: AbstractMesh, classes: DimSets) -> dict[Any, int]:
