@@ -294,7 +294,7 @@ def neutral(how: str, dtype: DType) -> Any:
     elif is_inexact(dtype):
         element = -np.inf if lowest else np.inf
     elif is_integer(dtype):
-        element = np.iinfo(dtype).min if lowest else np.iinfo(dtype).max
+        element = integer_range(dtype)[0 if lowest else 1]
     else:
         element = not lowest
     return np.asarray(element).astype(dtype)[()]
