@@ -40,15 +40,21 @@ from shardwise.compiler.transforms.replay import sourced
 
 def partition(sharded: ShardedProgram, plan: Plan) -> LocalProgram:
     """The program of one device."""
-    verify_plan(sharded, plan)
     program, mesh = sharded.program, sharded.mesh
+    if not mesh.axis_names:
+        inputs, outputs = (
+            tuple(Placement(value.type, Layout.replicated(value.type.ndim)) for value in values)
+            for values in (program.inputs, program.outputs)
+        )
+        return LocalProgram(program, mesh, inputs, outputs)
+    verify_plan(sharded, plan)
     frame = Frame(program.name, absorbs=True)
     with frame.open(over=()), sourced():
         run = _Partitioner(sharded, plan, frame)
-        outputs = run.run()
+        pieces = run.run()
     inputs = tuple(Placement(v.type, pin.layout) for v, pin in zip(program.inputs, sharded.in_pins, strict=True))
     placed = tuple(Placement(v.type, layout) for v, layout in zip(program.outputs, plan.outputs, strict=True))
-    local = dce(frame.program([frame.lift(piece) for piece in outputs]))
+    local = dce(frame.program([frame.lift(piece) for piece in pieces]))
     return verify_local(LocalProgram(local, mesh, inputs, placed))
 
 

@@ -27,6 +27,8 @@ ROUNDS = 3
 
 def choose(sharded: ShardedProgram, hardware: Hardware = CPU) -> Plan:
     """The cheapest plan that keeps every pin."""
+    if not sharded.mesh.axis_names:
+        return Plan({}, tuple(Layout.replicated(value.type.ndim) for value in sharded.program.outputs))
     picks: Picks = {}
     seen: list[Picks] = []
     against: dict[str, Picks] = {}  # the others' picks when an axis was last solved

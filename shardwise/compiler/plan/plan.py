@@ -19,7 +19,7 @@ class Choice:
 @final
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A choice for every equation that is not free, and the layout of every output."""
+    """A choice for every equation that is not free, and the layout of every output. One device leaves no choice."""
 
     choices: dict[Equation, Choice]
     outputs: tuple[Layout, ...]

@@ -28,7 +28,8 @@ def parse_plan(text: str, sharded: ShardedProgram) -> Plan:
     head, *rows, last, end = text.strip().splitlines()
     if head != "plan {" or end != "}" or not last.strip().startswith("return"):
         raise ProgramError("a plan is 'plan {', one line an equation, 'return …' and '}'")
-    planned = [e for e in sharded.program.equations if not sharded.free.issuperset(e.outputs)]
+    equations = sharded.program.equations if sharded.mesh.axis_names else ()
+    planned = [e for e in equations if not sharded.free.issuperset(e.outputs)]
     if len(planned) != len(rows):
         raise ProgramError(f"the plan has {len(rows)} lines for {len(planned)} equations of {sharded.program.name}")
     choices = {}

@@ -45,6 +45,8 @@ def propagate(
     """Every equation's candidates on every axis. `program` has no calls."""
     if len(in_pins) != len(program.inputs) or len(out_pins) != len(program.outputs):
         raise ProgramError(f"{program.name}: {len(in_pins)} pins for inputs and {len(out_pins)} for outputs do not fit")
+    if not mesh.axis_names:  # one device: there is nothing to choose
+        return ShardedProgram(program, mesh, tuple(in_pins), tuple(out_pins), frozenset(), {})
     free, scales = _free_values(program)
     pins = [(value, pin) for value, pin in zip(program.inputs, in_pins, strict=True)]
     pins += [(value, pin) for value, pin in zip(program.outputs, out_pins, strict=True) if pin]
