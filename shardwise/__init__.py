@@ -1,6 +1,7 @@
 """Shardwise: a program written for one device, run on many. `import shardwise as jax` runs JAX's programs."""
 
 from shardwise import debug, distributed, errors, lax, numpy, sharding, tree, tree_util
+from shardwise.api.custom import custom_jvp, custom_vjp
 from shardwise.api.differentiate import (
     grad,
     hessian,
@@ -39,6 +40,8 @@ __all__ = [
     "ShapeDtypeStruct",
     "block_until_ready",
     "config",
+    "custom_jvp",
+    "custom_vjp",
     "debug",
     "default_backend",
     "device_count",

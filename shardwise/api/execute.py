@@ -5,8 +5,8 @@ functions of `ops/methods` outside every frame; importing this module installs i
 """
 
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, final
 
@@ -17,6 +17,7 @@ from shardwise.compiler.ir.op import Op, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.methods import PYTHON_SCALARS, type_of
+from shardwise.compiler.ops.shape import Held
 from shardwise.compiler.pipeline import Partitioned, load, partitioned
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import Mesh
@@ -25,6 +26,7 @@ from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.inline import inline
 from shardwise.errors import DeviceMismatchError, UnexpectedTracerError
 from shardwise.runtime.array import Array, Signature, deleted_error, memory, place
 from shardwise.runtime.client import local_devices
@@ -206,6 +208,7 @@ def _constrained(request: Request, target: Target) -> Program:
 
 def prepare(request: Request, constants: Sequence[Array] = ()) -> Launch:
     """Compile a request. `constants` are captured arrays, bound as the last inputs."""
+    request, constants = hoisted(request, constants)
     first = len(request.signatures) - len(constants)
     request = request.used()
     if request.kept is not None:
@@ -227,6 +230,23 @@ def prepare(request: Request, constants: Sequence[Array] = ()) -> Launch:
     return Launch(executable, request, moves, bound)
 
 
+def hoisted(request: Request, constants: Sequence[Array]) -> tuple[Request, list[Array]]:
+    """The request with the arrays that its program holds as further inputs, and these among the constants."""
+    if not any(isinstance(equation.op, Held) for equation in _equations(request.program)):
+        return request, list(constants)
+    program = inline(request.program)
+    held = [equation for equation in program.equations if isinstance(equation.op, Held)]
+    arrays = [equation.op.array.value for equation in held if isinstance(equation.op, Held)]
+    larger = Program(
+        (*program.inputs, *(equation.outputs[0] for equation in held)),
+        tuple(equation for equation in program.equations if not isinstance(equation.op, Held)),
+        program.outputs,
+        program.name,
+    )
+    signatures = (*request.signatures, *(array.signature for array in arrays))
+    return replace(request, program=larger, signatures=signatures), [*constants, *arrays]
+
+
 def moved(array: Array, sharding: Sharding) -> Array:
     """The array in another sharding: by a compiled exchange where the devices are the same, else through the host."""
     if array.sharding == sharding:
@@ -238,14 +258,20 @@ def moved(array: Array, sharding: Sharding) -> Array:
 
 
 def _meshes(program: Program) -> list[tuple[Equation, Mesh]]:
-    found = []
+    return [
+        (equation, equation.op.mesh)
+        for equation in _equations(program)
+        if isinstance(equation.op, Constrain) and isinstance(equation.op.mesh, Mesh)
+    ]
+
+
+def _equations(program: Program) -> Iterator[Equation]:
+    """Every equation, those of inner programs too."""
     for equation in program.equations:
-        if isinstance(equation.op, Constrain) and isinstance(equation.op.mesh, Mesh):
-            found.append((equation, equation.op.mesh))
+        yield equation
         inner = getattr(equation.op, "program", None)
         if isinstance(inner, Program):
-            found += _meshes(inner)
-    return found
+            yield from _equations(inner)
 
 
 def as_array(x: Any, name: str = "array") -> Array:

@@ -9,8 +9,7 @@ from shardwise.api.arguments import argument_names, array_leaves, described, fun
 from shardwise.api.jit import check_results
 from shardwise.compiler.ops.methods import as_operand
 from shardwise.compiler.ops.shape import batch_at
-from shardwise.compiler.trace.tracer import Frame
-from shardwise.compiler.transforms import vmap as batching
+from shardwise.compiler.transforms.vmap import map_function
 
 
 def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
@@ -26,19 +25,16 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> C
         operands = [as_operand(leaf) for leaf in leaves]
         dims = _in_dims(function, in_axes, args, keywords, operands, names)
         size = _size(function, operands, dims, names)
-        frame = Frame(function_name(function), absorbs=False)
-        with frame.open():
-            traced = [
-                x if dim is None else frame.input(x.type.without((dim,))) for x, dim in zip(operands, dims, strict=True)
-            ]
-            given, named = structure.unflatten(traced)
-            results, out_structure = tree.flatten(function(*given, **named))
+        out_structure: tree.Structure = None
+
+        def flat(*given: Any) -> list[Any]:
+            nonlocal out_structure
+            positional, named = structure.unflatten(given)
+            results, out_structure = tree.flatten(function(*positional, **named))
             check_results(function, results)
-            program = frame.program([frame.lift(as_operand(x)) for x in results])
-        mapped = [(x, dim) for x, dim in zip(operands, dims, strict=True) if dim is not None]
-        values = [x for x, _ in mapped] + frame.captured
-        places = [dim for _, dim in mapped] + [None] * len(frame.captured)
-        outputs, out_dims = batching.vmap(program, size, values, places)
+            return results
+
+        outputs, out_dims = map_function(flat, size, operands, dims, function_name(function))
         wanted = _out_dims(function, out_axes, out_structure, outputs, out_dims)
         return out_structure.unflatten(
             [

@@ -38,7 +38,7 @@ class Executor(Protocol):
 
 
 class Transforms(Protocol):
-    """Program → Program, for the rules of ops that hold a program."""
+    """Program → Program, for the rules of ops that hold a program or a function."""
 
     def jvp(self, program: "Program", active: tuple[bool, ...]) -> "tuple[Program, tuple[bool, ...]]": ...
     def linearize(
@@ -48,8 +48,16 @@ class Transforms(Protocol):
         self, program: "Program", linear: tuple[bool, ...], cotangents: tuple[bool, ...]
     ) -> "tuple[Program, tuple[bool, ...]]": ...
     def vmap(
-        self, program: "Program", size: int, dims: tuple[int | None, ...]
+        self, program: "Program", size: int, dims: tuple[int | None, ...], everywhere: bool = False
     ) -> "tuple[Program, tuple[int | None, ...]]": ...
+    def map_function(
+        self,
+        function: Callable[..., Sequence[Any]],
+        size: int,
+        args: Sequence[Any],
+        dims: Sequence[int | None],
+        name: str,
+    ) -> tuple[list[Any], list[int | None]]: ...
 
 
 class _Stack(threading.local):

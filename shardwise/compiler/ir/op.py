@@ -70,6 +70,7 @@ class Op:
     name: ClassVar[str]
     single: ClassVar[bool] = True  # one result, given and returned bare; else a tuple
     cheap: ClassVar[bool] = False  # costs next to nothing to make again, wherever it is needed
+    inlined: ClassVar[bool] = False  # it holds a `program`, whose equations take its place before `propagate`
     registry: ClassVar[dict[str, type["Op"]]] = {}
 
     def __init_subclass__(cls, **keywords: Any) -> None:

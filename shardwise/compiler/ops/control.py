@@ -18,6 +18,7 @@ class Call(Op):
 
     name = "call"
     single = False
+    inlined = True
     program: Program
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:

@@ -1,4 +1,4 @@
-"""Ops that work on each element alone: add sub mul div neg exp max select compare convert.
+"""Ops that work on each element alone: add sub mul div neg stop_gradient exp max select compare convert.
 
 Operands have equal shapes (the functions in `methods` broadcast and promote first). The family fills in all rules but
 the derivative, the numpy meaning and the name in StableHLO.
@@ -213,6 +213,27 @@ class Neg(Elementwise):
 
     def reference(self, *operands: NumpyArray) -> Any:
         return np.negative(*operands)
+
+
+@final
+@dataclass(frozen=True)
+class StopGradient(Elementwise):
+    """The operand itself, through which no derivative flows."""
+
+    name = "stop_gradient"
+    arity = 1
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), None
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        return x
+
+    def reference(self, *operands: NumpyArray) -> Any:
+        return operands[0]
 
 
 @final

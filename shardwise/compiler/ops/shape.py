@@ -99,6 +99,47 @@ class Iota(Nullary):
         return np.broadcast_to(index, self.shape)
 
 
+@final
+@dataclass(frozen=True)
+class Held(Op):
+    """An array that exists already, in a program that a transformation made: it becomes an input before `propagate`.
+
+    `array` is anything with a `type`; two are equal only if they are one object.
+    """
+
+    name = "held"
+    array: "Identity"
+
+    def out_type(self) -> ArrayType:
+        return self.array.value.type  # type: ignore[no-any-return]
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(), None
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        return ()
+
+    def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return self(), None
+
+    def reference(self, *operands: NumpyArray) -> NumpyArray:
+        return np.asarray(self.array.value)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Identity:
+    """Wraps an object that has no hash of its own: equal to itself alone."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
 class Movement(Op):
     """One operand, rearranged: linear, and past the end of a dim lies what lay there before."""
 

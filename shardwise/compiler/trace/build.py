@@ -1,12 +1,13 @@
 """build: stage a function of arrays into a Program, with the outer values that it closes over."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, final
 
-from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.methods import as_operand
-from shardwise.compiler.trace.tracer import Frame
+from shardwise.compiler.ops.shape import Held, Identity
+from shardwise.compiler.trace.tracer import Frame, Tracer
 
 
 def build(function: Callable[..., Sequence[Any]], types: Sequence[ArrayType], name: str) -> tuple[Program, list[Any]]:
@@ -18,10 +19,24 @@ def build(function: Callable[..., Sequence[Any]], types: Sequence[ArrayType], na
 
 
 def rewrite(name: str, types: Sequence[ArrayType], body: Callable[..., Sequence[Any]]) -> Program:
-    """A Program made by a transformation: `body` closes over nothing and sees no other frame."""
-    frame = Frame(name, absorbs=True)
+    """A Program made by a transformation: `body` sees no other frame."""
+    frame = _ClosedFrame(name, absorbs=True)
     with frame.open(over=()):
         outputs = [frame.lift(x) for x in body(*(frame.input(type) for type in types))]
-    program = frame.program(outputs)
-    assert not frame.captured, f"{name}: a transformation captured outer values"
-    return program
+    return frame.program(outputs)
+
+
+@final
+class _ClosedFrame(Frame):
+    """A frame without captured inputs: an array from outside, which a user's rule may use, is held by the program."""
+
+    def __init__(self, name: str, absorbs: bool):
+        super().__init__(name, absorbs)
+        self._held: dict[int, Value] = {}
+
+    def lift(self, x: Any) -> Value:
+        if isinstance(x, Tracer):
+            return super().lift(x)
+        if id(x) not in self._held:
+            self._held[id(x)] = self.bind(Held(Identity(x)), ())[0].value
+        return self._held[id(x)]

@@ -4,7 +4,7 @@ from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.transforms.jvp import jvp_program
 from shardwise.compiler.transforms.linearize import linearize_program
 from shardwise.compiler.transforms.transpose import transpose_program
-from shardwise.compiler.transforms.vmap import vmap_program
+from shardwise.compiler.transforms.vmap import map_function, vmap_program
 
 
 class _ProgramTransforms:
@@ -14,6 +14,7 @@ class _ProgramTransforms:
     linearize = staticmethod(linearize_program)
     transpose = staticmethod(transpose_program)
     vmap = staticmethod(vmap_program)
+    map_function = staticmethod(map_function)
 
 
 installed.transforms = _ProgramTransforms()

@@ -1,19 +1,18 @@
 """inline: a program with every call replaced by the equations of what it calls."""
 
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.control import Call
 
 
 def inline(program: Program) -> Program:
     """`program` without calls. Equations keep their own source lines."""
-    if not any(isinstance(equation.op, Call) for equation in program.equations):
+    if not any(equation.op.inlined for equation in program.equations):
         return program
     equations: list[Equation] = []
     renamed: dict[Value, Value] = {}
     for equation in program.equations:
         inputs = [renamed.get(value, value) for value in equation.inputs]
-        if isinstance(equation.op, Call):
-            body = inline(equation.op.program)
+        if equation.op.inlined:
+            body = inline(equation.op.program)  # type: ignore[attr-defined]
             inner: dict[Value, Value] = dict(zip(body.inputs, inputs, strict=True))
             for step in body.equations:
                 outputs = [Value(value.type) for value in step.outputs]

@@ -1,11 +1,14 @@
 """vmap: a program over one more dim. Every value is a pair: the value, and its batch dim or None where it has none."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.methods import as_operand
+from shardwise.compiler.ops.shape import batch_at
 from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.trace.tracer import Frame
 from shardwise.compiler.transforms.replay import each
 
 
@@ -35,14 +38,33 @@ def vmap(
     return [value for value, _ in outputs], [dim for _, dim in outputs]
 
 
+def map_function(
+    function: Callable[..., Sequence[Any]], size: int, args: Sequence[Any], dims: Sequence[int | None], name: str
+) -> tuple[list[Any], list[int | None]]:
+    """A function of arrays mapped over `dims` of its arguments (None: not mapped, and handed on as they are)."""
+    frame = Frame(name, absorbs=False)
+    with frame.open():
+        given = [x if dim is None else frame.input(x.type.without((dim,))) for x, dim in zip(args, dims, strict=True)]
+        program = frame.program([frame.lift(as_operand(x)) for x in function(*given)])
+    mapped = [(x, dim) for x, dim in zip(args, dims, strict=True) if dim is not None]
+    places: list[int | None] = [dim for _, dim in mapped]
+    captured = frame.captured
+    return vmap(program, size, [x for x, _ in mapped] + captured, places + [None] * len(captured))
+
+
 @lru_cache(maxsize=4096)
-def vmap_program(program: Program, size: int, dims: tuple[int | None, ...]) -> tuple[Program, tuple[int | None, ...]]:
-    """The batched Program, and the batch dims of its outputs."""
+def vmap_program(
+    program: Program, size: int, dims: tuple[int | None, ...], everywhere: bool = False
+) -> tuple[Program, tuple[int | None, ...]]:
+    """The batched Program, and the batch dims of its outputs; with `everywhere`, every output has one, at dim 0."""
     out_dims: tuple[int | None, ...] = ()
 
     def body(*args: Any) -> list[Any]:
         nonlocal out_dims
         outputs, places = vmap(program, size, args, dims)
+        if everywhere:
+            outputs = [batch_at(x, dim, 0, size) for x, dim in zip(outputs, places, strict=True)]
+            places = [0] * len(outputs)
         out_dims = tuple(places)
         return outputs
 

@@ -22,7 +22,20 @@ from shardwise.compiler.ir.types import SHORT_NAMES, ArrayType, DType, Scalar, i
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.control import Call
 from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.elementwise import DIRECTIONS, Add, Compare, Convert, Div, Exp, Max, Mul, Neg, Select, Sub
+from shardwise.compiler.ops.elementwise import (
+    DIRECTIONS,
+    Add,
+    Compare,
+    Convert,
+    Div,
+    Exp,
+    Max,
+    Mul,
+    Neg,
+    Select,
+    StopGradient,
+    Sub,
+)
 from shardwise.compiler.ops.reduce import Sum
 from shardwise.compiler.ops.shape import Broadcast, Full, Iota, Reshape, Transpose
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -242,6 +255,8 @@ def elementwise_cases() -> list[Case]:
     special(Div(), 2, ("f32", "bf16", "f64"))
     over(Neg(), 1, numbers, SHAPES)
     special(Neg(), 1, ("f32", "bf16", "i32", "u8", "c64"))
+    over(StopGradient(), 1, ("f32", "bf16", "c64"), SHAPES)
+    special(StopGradient(), 1, ("f32", "bf16", "c64"))
     over(Exp(), 1, (*FLOATS, *COMPLEX, "f8_e5m2"), SHAPES)
     special(Exp(), 1, ("f32", "f16", "bf16", "f64"))
     for direction in DIRECTIONS:

@@ -32,7 +32,7 @@ from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.control import Call
 from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.elementwise import Add, Convert, Div, Elementwise, Max, Mul, Neg, Select, Sub
+from shardwise.compiler.ops.elementwise import Add, Convert, Div, Elementwise, Max, Mul, Neg, Select, StopGradient, Sub
 from shardwise.compiler.ops.reduce import Sum
 from shardwise.compiler.ops.shape import Full, Movement, Nullary
 from shardwise.compiler.partition.simulate import simulate
@@ -305,9 +305,11 @@ LAWS: dict[Callable[[Case], None], Callable[[Case], bool]] = {
     folds_like_numpy: lambda case: (
         (case.special or isinstance(case.op, (Dot, Sum, Movement))) and all(type.size for type in case.types)
     ),
-    jvp_like_finite_difference: lambda case: any(active_operands(case)),
+    jvp_like_finite_difference: lambda case: any(active_operands(case)) and not isinstance(case.op, StopGradient),
     transpose_is_adjoint: lambda case: (
-        any(active_operands(case)) and any(is_inexact(type.dtype) for type in case.program.out_types)
+        any(active_operands(case))
+        and not isinstance(case.op, StopGradient)
+        and any(is_inexact(type.dtype) for type in case.program.out_types)
     ),
     vmap_like_loop: lambda case: bool(case.types),
     factors_like_shards: is_cut,

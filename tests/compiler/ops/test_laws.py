@@ -18,14 +18,16 @@ from tests.compiler.ops.laws import (
     vmap_like_loop,
 )
 
-OPS = sorted(name for name, op in Op.registry.items() if not issubclass(op, Collective))
+# What these do is the user's to say, or only holds an array: tests/api/test_custom.py shows them.
+THE_USERS = {"custom_jvp", "custom_vjp", "custom_backward", "held"}
+OPS = sorted(name for name, op in Op.registry.items() if not issubclass(op, Collective) and name not in THE_USERS)
 
 # The ops that a law says nothing about, and why.
 OUTSIDE = {
     lowers_like_numpy: {"constrain"},  # needs its mesh: see test_constrain.py
     folds_like_numpy: {"full", "iota", "call", "constrain"},  # no operands; nothing of their own to fold
-    jvp_like_finite_difference: {"full", "iota"},  # no operands
-    transpose_is_adjoint: {"full", "iota", "compare"},  # no operands; no derivative
+    jvp_like_finite_difference: {"full", "iota", "stop_gradient"},  # no operands; no derivative, on purpose
+    transpose_is_adjoint: {"full", "iota", "compare", "stop_gradient"},  # no operands; no derivative
     vmap_like_loop: {"full", "iota"},  # no operands
     factors_like_shards: {"call", "constrain"},  # inlined before layouts are chosen; see test_constrain.py
     sums_pass_through: {"call", "compare", "constrain", "exp", "full", "iota", "max"},  # not linear, or pinned

@@ -1,0 +1,220 @@
+"""Ops whose derivative the user has written: custom_jvp, custom_vjp.
+
+Each holds the function itself as a program, which is what runs, and a rule: a Python object that computes derivatives
+on flat lists of arrays by applying ops. Rules compare by identity; a program with one prints, but does not read back.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, final
+
+from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.ir.evaluate import evaluate
+from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, Unknown
+from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.reduce import Sum
+from shardwise.compiler.ops.shape import batch_at, move_dim
+
+
+class JvpRule(Protocol):
+    """The derivative of a function in forward mode."""
+
+    @property
+    def name(self) -> str: ...
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]: ...
+
+
+class VjpRule(Protocol):
+    """The derivative of a function in reverse mode: results and residuals, and from these and cotangents back."""
+
+    @property
+    def name(self) -> str: ...
+    def forward(self, primals: Sequence[Any], active: Sequence[bool]) -> tuple[list[Any], list[Any]]: ...
+    def backward(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]: ...
+
+
+class Custom(Op):
+    """The program's results. The last `captured` operands are values that the function closes over."""
+
+    single = False
+    inlined = True
+    program: Program
+    captured: int
+
+    def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
+        if types != self.program.in_types:
+            raise TypeError(f"{self.name}: {self.program.name} takes {self.program.in_types}, not {types}")
+        return self.program.out_types
+
+    def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
+        return evaluate(self.program, operands)
+
+    def given(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """The arguments proper and their tangents; a captured value cannot have one."""
+        count = len(primals) - self.captured
+        if any(tangent is not None for tangent in tangents[count:]):
+            raise TypeError(
+                f"{self.name}: `{self.program.name}` closes over a value that is being differentiated, and its rule "
+                "has no derivative for that: make the value an argument"
+            )
+        return list(primals[:count]), list(tangents[:count])
+
+
+@final
+@dataclass(frozen=True)
+class CustomJvp(Custom):
+    """A function with its derivative in forward mode."""
+
+    name = "custom_jvp"
+    program: Program
+    rule: JvpRule
+    captured: int
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self.rule.jvp(*self.given(primals, tangents))
+
+    def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        program, out_dims = installed.transforms.vmap(self.program, size, tuple(dims), everywhere=True)
+        rule = _MappedJvp(self.rule, size, tuple(dims[: len(dims) - self.captured]))
+        return CustomJvp(program, rule, self.captured)(*operands), out_dims
+
+
+@final
+@dataclass(frozen=True)
+class CustomVjp(Custom):
+    """A function with its derivative in reverse mode."""
+
+    name = "custom_vjp"
+    program: Program
+    rule: VjpRule
+    captured: int
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        raise TypeError(
+            f"custom_vjp: `{self.program.name}` has a rule for reverse mode only: jvp and jacfwd cannot differentiate "
+            "it. Use grad, vjp or jacrev, or write it with custom_jvp."
+        )
+
+    def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        given, moving = self.given(primals, tangents)
+        active = tuple(tangent is not None for tangent in moving)
+        results, residuals = self.rule.forward(given, active)
+        types = tuple(x.type for x in given)
+        backward = Backward(self.rule, types, self.program.out_types, active, len(residuals))
+        return results, backward(*residuals, *(t for t in moving if t is not None))
+
+    def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        program, out_dims = installed.transforms.vmap(self.program, size, tuple(dims), everywhere=True)
+        rule = _MappedVjp(self.rule, size, tuple(dims[: len(dims) - self.captured]))
+        return CustomVjp(program, rule, self.captured)(*operands), out_dims
+
+
+@final
+@dataclass(frozen=True)
+class Backward(Op):
+    """The linear map of a custom_vjp function, known by its transpose only. Operands: residuals, active tangents."""
+
+    name = "custom_backward"
+    single = False
+    rule: VjpRule
+    in_types: tuple[ArrayType, ...]
+    results: tuple[ArrayType, ...]
+    active: tuple[bool, ...]
+    residuals: int
+
+    def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
+        return self.results
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        residuals = operands[: self.residuals]
+        if any(isinstance(x, Unknown) for x in residuals):
+            raise TypeError(f"custom_vjp: `{self.rule.name}` cannot be transposed with respect to its residuals")
+        found = self.rule.backward(residuals, cotangent)
+        return (*[None] * self.residuals, *(ct for ct, here in zip(found, self.active, strict=True) if here))
+
+    def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
+        raise TypeError(f"custom_vjp: `{self.rule.name}` has a rule for reverse mode only; forward it cannot be run")
+
+    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+        self.reference()
+
+
+@final
+@dataclass(frozen=True)
+class _MappedJvp:
+    """A rule over one more dim, which all results have at dim 0."""
+
+    rule: JvpRule
+    size: int
+    dims: tuple[int | None, ...]
+
+    @property
+    def name(self) -> str:
+        return self.rule.name
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        present = [number for number, tangent in enumerate(tangents) if tangent is not None]
+        moving: list[bool] = []
+
+        def both(*args: Any) -> list[Any]:
+            there: list[Any] = [None] * len(primals)
+            for number, tangent in zip(present, args[len(primals) :], strict=True):
+                there[number] = tangent
+            results, moved = self.rule.jvp(args[: len(primals)], there)
+            moving[:] = [tangent is not None for tangent in moved]
+            return [*results, *(tangent for tangent in moved if tangent is not None)]
+
+        # A tangent has the dim of its primal.
+        args = [*primals, *(tangents[number] for number in present)]
+        dims = (*self.dims, *(self.dims[number] for number in present))
+        found = _mapped(both, self.size, args, dims, self.name)
+        rest = iter(found[len(moving) :])
+        return found[: len(moving)], [next(rest) if moves else None for moves in moving]
+
+
+@final
+@dataclass(frozen=True)
+class _MappedVjp:
+    """A rule over one more dim, which all results and residuals have at dim 0."""
+
+    rule: VjpRule
+    size: int
+    dims: tuple[int | None, ...]
+
+    @property
+    def name(self) -> str:
+        return self.rule.name
+
+    def forward(self, primals: Sequence[Any], active: Sequence[bool]) -> tuple[list[Any], list[Any]]:
+        count = 0
+
+        def both(*args: Any) -> list[Any]:
+            nonlocal count
+            results, residuals = self.rule.forward(args, active)
+            count = len(results)
+            return [*results, *residuals]
+
+        found = _mapped(both, self.size, primals, self.dims, self.name)
+        return found[:count], found[count:]
+
+    def backward(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
+        present = [number for number, cotangent in enumerate(cotangents) if cotangent is not None]
+
+        def back(*args: Any) -> list[Any]:
+            there: list[Any] = [None] * len(cotangents)
+            for number, cotangent in zip(present, args[len(residuals) :], strict=True):
+                there[number] = cotangent
+            return self.rule.backward(args[: len(residuals)], there)
+
+        args = [*residuals, *(cotangents[number] for number in present)]
+        found = _mapped(back, self.size, args, (0,) * len(args), self.name)
+        # An argument that all share gets the sum of what each sends it.
+        return [
+            Sum((0,))(ct) if dim is None else move_dim(ct, 0, dim) for ct, dim in zip(found, self.dims, strict=True)
+        ]
+
+
+def _mapped(function: Any, size: int, args: Sequence[Any], dims: Sequence[int | None], name: str) -> list[Any]:
+    outputs, places = installed.transforms.map_function(function, size, args, dims, name)
+    return [batch_at(x, dim, 0, size) for x, dim in zip(outputs, places, strict=True)]

@@ -1,0 +1,18 @@
+"""Functions about derivatives."""
+
+from typing import Any
+
+from shardwise import tree
+from shardwise.compiler.ir.types import is_inexact
+from shardwise.compiler.ops.elementwise import StopGradient
+from shardwise.compiler.ops.methods import as_operand
+
+
+def stop_gradient(x: Any) -> Any:
+    """The arrays of a tree, through which no derivative flows."""
+
+    def stopped(leaf: Any) -> Any:
+        operand = as_operand(leaf, "stop_gradient")
+        return StopGradient()(operand) if is_inexact(operand.type.dtype) else operand
+
+    return tree.map(stopped, x)

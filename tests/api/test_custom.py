@@ -1,0 +1,210 @@
+"""custom_jvp, custom_vjp, stop_gradient: rules that say something else than the function would, so that use shows."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise.api.custom import SymbolicZero
+from shardwise.sharding import NamedSharding
+from shardwise.sharding import PartitionSpec as P
+
+X = np.array([0.5, -1.5, 2.0], np.float32)
+HELD = jnp.full((3,), 100.0)  # rules close over it
+
+
+@sw.custom_jvp
+def cube(x):
+    return x * x * x
+
+
+@cube.defjvp
+def cube_jvp(primals, tangents):
+    (x,), (dx,) = primals, tangents
+    return cube(x), 7.0 * x * dx  # not the true derivative
+
+
+@sw.custom_vjp
+def scaled(p, x):
+    return {"y": p["a"] * x, "n": (x * x).sum()}
+
+
+def scaled_fwd(p, x):
+    return scaled(p, x), (p["a"], x, 2.0)
+
+
+def scaled_bwd(residuals, ct):
+    a, x, two = residuals
+    return {"a": ct["y"] * x * HELD}, ct["y"] * a + two * x * ct["n"]
+
+
+scaled.defvjp(scaled_fwd, scaled_bwd)
+WRAPS = {"eager": lambda f: f, "jit": sw.jit}
+
+
+@pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
+def test_jvp_rule_is_used_in_every_mode(wrap):
+    np.testing.assert_allclose(cube(X), X**3, rtol=1e-6)
+    total = lambda x: wrap(cube)(x).sum()  # noqa: E731
+    np.testing.assert_allclose(wrap(sw.grad(total))(X), 7 * X, rtol=1e-6)
+    np.testing.assert_allclose(wrap(lambda x: sw.jvp(total, (x,), (x,))[1])(X), (7 * X * X).sum(), rtol=1e-6)
+    np.testing.assert_allclose(wrap(sw.jacfwd(wrap(cube)))(X), np.diag(7 * X), rtol=1e-6)
+    np.testing.assert_allclose(wrap(sw.jacrev(wrap(cube)))(X), np.diag(7 * X), rtol=1e-6)
+    np.testing.assert_allclose(wrap(sw.vmap(sw.grad(cube)))(X), 7 * X, rtol=1e-6)
+    np.testing.assert_allclose(wrap(sw.grad(lambda x: sw.vmap(wrap(cube))(x).sum()))(X), 7 * X, rtol=1e-6)
+    np.testing.assert_allclose(wrap(sw.vmap(sw.grad(sw.grad(cube))))(X), [7, 7, 7], rtol=1e-6)
+
+
+@pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
+def test_vjp_rule_is_used(wrap):
+    def loss(p, x):
+        out = wrap(scaled)(p, x)
+        return out["y"].sum() + 3.0 * out["n"]
+
+    a = np.full(3, 2.0, np.float32)
+    gp, gx = wrap(sw.grad(loss, argnums=(0, 1)))({"a": a}, X)
+    np.testing.assert_allclose(gp["a"], 100 * X, rtol=1e-6)
+    np.testing.assert_allclose(gx, 2 + 6 * X, rtol=1e-6)
+    second = wrap(sw.jacrev(sw.grad(loss, argnums=1), argnums=1))({"a": a}, X)
+    np.testing.assert_allclose(second, 6 * np.eye(3), rtol=1e-6)
+
+
+@pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
+def test_vjp_rule_under_vmap(wrap):
+    a, xs = np.full(3, 2.0, np.float32), np.stack([X, X + 1])
+
+    def loss(a, x):
+        return scaled({"a": a}, x)["y"].sum()
+
+    each = wrap(sw.vmap(sw.grad(loss, argnums=(0, 1)), in_axes=(None, 0)))(a, xs)
+    np.testing.assert_allclose(each[0], 100 * xs, rtol=1e-6)
+    np.testing.assert_allclose(each[1], np.full((2, 3), 2), rtol=1e-6)
+    shared = wrap(sw.grad(lambda a: sw.vmap(loss, in_axes=(None, 0))(a, xs).sum()))(a)
+    np.testing.assert_allclose(shared, 100 * xs.sum(0), rtol=1e-6)
+
+
+def test_arguments_that_are_not_differentiated():
+    @partial(sw.custom_vjp, nondiff_argnums=(0,))
+    def apply(f, x):
+        return f(x)
+
+    apply.defvjp(lambda f, x: (f(x), x), lambda f, x, ct: (ct * f(x) * 10.0,))
+    np.testing.assert_allclose(sw.grad(lambda x: apply(jnp.exp, x).sum())(X), 10 * np.exp(X), rtol=1e-5)
+
+    @partial(sw.custom_jvp, nondiff_argnums=(1,))
+    def power(x, n):
+        return x * n
+
+    power.defjvp(lambda n, primals, tangents: (power(primals[0], n), tangents[0] * (n + 1)))
+    assert float(sw.grad(lambda x: power(x, 4))(2.0)) == 5.0
+
+
+def test_rules_for_each_argument():
+    @sw.custom_jvp
+    def product(x, y):
+        return x * y
+
+    product.defjvps(lambda t, z, x, y: t * y, None)
+    assert [float(g) for g in sw.grad(product, argnums=(0, 1))(3.0, 5.0)] == [5.0, 0.0]
+
+
+def test_symbolic_zeros():
+    seen = []
+
+    @sw.custom_jvp
+    def add(x, y):
+        return x + y
+
+    def rule(primals, tangents):
+        seen.extend(isinstance(t, SymbolicZero) for t in tangents)
+        return add(*primals), tangents[0]
+
+    add.defjvp(rule, symbolic_zeros=True)
+    assert float(sw.grad(add)(1.0, 2.0)) == 1.0
+    assert seen == [False, True]
+
+    @sw.custom_vjp
+    def pair(x, y):
+        return x * y, x + y
+
+    def fwd(x, y):
+        seen.append((x.perturbed, y.perturbed))
+        return (x.value * y.value, x.value + y.value), (x.value, y.value)
+
+    def bwd(residuals, ct):
+        seen.append(isinstance(ct[1], SymbolicZero))
+        return ct[0] * residuals[1], None
+
+    pair.defvjp(fwd, bwd, symbolic_zeros=True)
+    assert float(sw.grad(lambda x: pair(x, 5.0)[0])(3.0)) == 5.0
+    assert seen[2:] == [(True, False), True]
+
+
+def test_on_eight_devices(mesh):
+    x = sw.device_put(np.arange(10.0, dtype=np.float32), NamedSharding(mesh, P("data")))
+    np.testing.assert_allclose(sw.jit(sw.grad(lambda x: cube(x).sum()))(x), 7 * np.arange(10), rtol=1e-6)
+    np.testing.assert_allclose(cube(x), np.arange(10.0) ** 3, rtol=1e-6)
+
+
+def test_stop_gradient():
+    tree = sw.lax.stop_gradient({"x": X, "n": 3})
+    np.testing.assert_array_equal(tree["x"], X)
+    assert int(tree["n"]) == 3
+    for wrap in WRAPS.values():
+        g = wrap(sw.grad(lambda x: (x * sw.lax.stop_gradient(x * x)).sum()))(X)
+        np.testing.assert_allclose(g, X * X, rtol=1e-6)
+        np.testing.assert_allclose(wrap(sw.vmap(sw.grad(lambda x: x * sw.lax.stop_gradient(x))))(X), X)
+
+
+def raised(error, function, *args):
+    with pytest.raises(error) as caught:
+        function(*args)
+    return str(caught.value)
+
+
+def test_errors():
+    no_rule = sw.custom_jvp(lambda x: x)
+    assert no_rule(2.0) == 2.0
+    assert "has no rule: give one with `.defjvp`" in raised(AttributeError, sw.grad(no_rule), 2.0)
+    assert "has no rules: give them with `.defvjp`" in raised(AttributeError, sw.grad(sw.custom_vjp(lambda x: x)), 2.0)
+    text = raised(TypeError, lambda: sw.jvp(lambda x: scaled({"a": x}, x)["n"], (X,), (X,)))
+    assert text.startswith(
+        "custom_vjp: `scaled` has a rule for reverse mode only: jvp and jacfwd cannot differentiate it"
+    )
+
+    def with_rules(fwd, bwd):
+        f = sw.custom_vjp(lambda x: x * 2.0)
+        f.defvjp(fwd, bwd)
+        return sw.grad(f)
+
+    assert "must return (result, residuals)" in raised(TypeError, with_rules(lambda x: x, lambda r, c: (c,)), 1.0)
+    assert "returned a result 0 of type f32[2]; the function's is f32[]" in (
+        raised(TypeError, with_rules(lambda x: (jnp.ones(2), ()), lambda r, c: (c,)), 1.0)
+    )
+    assert "must return a tuple of 1 cotangents" in (
+        raised(TypeError, with_rules(lambda x: (x, ()), lambda r, c: (c, c)), 1.0)
+    )
+    assert "returned a cotangent of type f32[2]" in (
+        raised(TypeError, with_rules(lambda x: (x, ()), lambda r, c: (jnp.ones(2),)), 1.0)
+    )
+
+    @sw.custom_jvp
+    def wrong(x):
+        return x
+
+    wrong.defjvp(lambda p, t: (p[0], (t[0], t[0])))
+    assert "returned a tangent of structure" in raised(TypeError, sw.grad(wrong), 1.0)
+
+
+def test_a_differentiated_closure_is_refused():
+    def outer(w):
+        @sw.custom_jvp
+        def f(x):
+            return x * w
+
+        f.defjvp(lambda p, t: (f(*p), t[0]))
+        return f(2.0 * w)
+
+    assert "closes over a value that is being differentiated" in raised(TypeError, sw.grad(outer), 3.0)
