@@ -1,5 +1,7 @@
 """Shardwise: a program written for one device, run on many. `import shardwise as jax` runs JAX's programs."""
 
+from typing import NoReturn
+
 from shardwise import debug, distributed, errors, lax, numpy, sharding, tree, tree_util
 from shardwise.api.custom import custom_jvp, custom_vjp
 from shardwise.api.differentiate import (
@@ -18,6 +20,7 @@ from shardwise.api.jit import disable_jit, jit
 from shardwise.api.placement import block_until_ready, device_get, device_put, make_mesh
 from shardwise.api.vectorize import vmap
 from shardwise.config import config
+from shardwise.errors import not_here
 from shardwise.explain.plan import explain
 from shardwise.runtime.array import Array
 from shardwise.runtime.client import (
@@ -77,3 +80,7 @@ __all__ = [
     "vjp",
     "vmap",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise not_here("shardwise", name, __all__)

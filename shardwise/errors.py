@@ -1,5 +1,8 @@
 """The exceptions that users meet. Names that JAX also has mean the same here."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class ShardingError(ValueError):
     """A layout that cannot be: an unknown axis, an axis used twice, a spec that does not fit its array."""
@@ -35,3 +38,10 @@ class ProgramError(ValueError):
 
 class MissingRuleError(NotImplementedError):
     """An op lacks a rule that a transformation needs; the message names the method to write."""
+
+
+def not_here(module: str, name: str, names: Iterable[str]) -> AttributeError:
+    """The error for a public name that a module does not have: JAX may have it, and it is not here yet."""
+    near = get_close_matches(name, list(names), 1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    return AttributeError(f"{module} has no {name!r}: it is not a name of JAX, or it is not here yet.{hint}", name=name)

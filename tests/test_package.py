@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import shardwise as sw
 
 PACKAGE = Path(sw.__file__).parent
@@ -43,3 +45,14 @@ def test_no_import_hides_in_a_function():
         if re.match(r"\s+(import|from) \w+", line) and "TYPE_CHECKING" not in path.read_text()
     ]
     assert hidden == []
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "hint"),
+    [(sw, "pmpa", ""), (sw, "vmao", " Did you mean 'vmap'?"), (sw.numpy, "sinh", ""), (sw.lax, "scan", "")],
+)
+def test_a_name_that_is_not_here_says_so(module, name, hint):
+    with pytest.raises(AttributeError) as caught:
+        getattr(module, name)
+    text = f"{module.__name__} has no {name!r}: it is not a name of JAX, or it is not here yet.{hint}"
+    assert str(caught.value) == text

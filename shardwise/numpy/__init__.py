@@ -1,5 +1,7 @@
 """numpy's functions on arrays that may lie on many devices. Semantics follow JAX's: promotion, weak types, 32 bits."""
 
+from typing import NoReturn
+
 from ml_dtypes import bfloat16
 from numpy import (
     bool_,
@@ -23,6 +25,7 @@ from numpy import (
 )
 
 from shardwise.compiler.ops.methods import add, divide, dot, exp, matmul, maximum, multiply, negative, subtract, where
+from shardwise.errors import not_here
 from shardwise.numpy.creation import arange, array, asarray, eye, full, full_like, ones, ones_like, zeros, zeros_like
 from shardwise.numpy.functions import (
     broadcast_to,
@@ -97,3 +100,7 @@ __all__ = [
     "zeros",
     "zeros_like",
 ]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise not_here("shardwise.numpy", name, __all__)
