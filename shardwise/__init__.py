@@ -18,6 +18,7 @@ from shardwise.api.differentiate import (
 from shardwise.api.inspect import ShapeDtypeStruct, eval_shape, make_jaxpr, typeof
 from shardwise.api.jit import disable_jit, jit
 from shardwise.api.placement import block_until_ready, device_get, device_put, make_mesh
+from shardwise.api.remat import checkpoint, checkpoint_policies
 from shardwise.api.vectorize import vmap
 from shardwise.config import config
 from shardwise.errors import not_here
@@ -35,6 +36,7 @@ from shardwise.runtime.client import (
 from shardwise.sharding import NamedSharding
 
 P = sharding.PartitionSpec
+remat = checkpoint
 
 __all__ = [
     "Array",
@@ -42,6 +44,8 @@ __all__ = [
     "P",
     "ShapeDtypeStruct",
     "block_until_ready",
+    "checkpoint",
+    "checkpoint_policies",
     "config",
     "custom_jvp",
     "custom_vjp",
@@ -72,6 +76,7 @@ __all__ = [
     "numpy",
     "process_count",
     "process_index",
+    "remat",
     "sharding",
     "tree",
     "tree_util",

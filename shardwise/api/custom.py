@@ -121,7 +121,7 @@ class custom_jvp(_Custom):
         if self.jvp is None:
             raise AttributeError(f"custom_jvp: {described(self.fun)} has no rule: give one with `.defjvp`")
         rule = _JvpRule(call, self.jvp, results, program.out_types, self.symbolic_zeros)
-        return CustomJvp(program, rule, captured)
+        return CustomJvp(program, captured, rule)
 
 
 @final
@@ -178,7 +178,7 @@ class custom_vjp(_Custom):
         if self.fwd is None or self.bwd is None:
             raise AttributeError(f"custom_vjp: {described(self.fun)} has no rules: give them with `.defvjp`")
         rule = _VjpRule(call, self.fwd, self.bwd, results, program.out_types, self.symbolic_zeros)
-        return CustomVjp(program, rule, captured)
+        return CustomVjp(program, captured, rule)
 
 
 @final

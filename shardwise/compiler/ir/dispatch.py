@@ -58,6 +58,9 @@ class Transforms(Protocol):
         dims: Sequence[int | None],
         name: str,
     ) -> tuple[list[Any], list[int | None]]: ...
+    def rematerialize(
+        self, program: "Program", active: tuple[bool, ...], policy: Callable[..., bool] | None
+    ) -> "tuple[Program, Program, tuple[bool, ...]]": ...
 
 
 class _Stack(threading.local):

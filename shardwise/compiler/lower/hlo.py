@@ -66,6 +66,15 @@ class Builder:
         self.lines.append(f'{result} = "{name}"({names}){inside}{region} : ({types}) -> {tensor(out)}{self.location}')
         return HloValue(result, out)
 
+    def barrier(self, operands: Sequence[HloValue]) -> list[HloValue]:
+        """The operands, none of which is there before all are."""
+        result = f"%{self._count}"
+        self._count += 1
+        names, types = ", ".join(x.name for x in operands), ", ".join(tensor(x.type) for x in operands)
+        op = f'{result}:{len(operands)} = "stablehlo.optimization_barrier"({names})'
+        self.lines.append(f"{op} : ({types}) -> ({types}){self.location}")
+        return [HloValue(f"{result}#{number}", x.type) for number, x in enumerate(operands)]
+
     def constant(self, value: Any, type: ArrayType) -> HloValue:
         """An array of one value."""
         return self.op("stablehlo.constant", (), type, f"value = dense<{literal(value, type.dtype)}> : {tensor(type)}")

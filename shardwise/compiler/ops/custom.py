@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, Unknown
-from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.control import Inner
 from shardwise.compiler.ops.reduce import Sum
 from shardwise.compiler.ops.shape import batch_at, move_dim
 
@@ -34,21 +33,11 @@ class VjpRule(Protocol):
     def backward(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]: ...
 
 
-class Custom(Op):
+@dataclass(frozen=True)
+class Custom(Inner):
     """The program's results. The last `captured` operands are values that the function closes over."""
 
-    single = False
-    inlined = True
-    program: Program
     captured: int
-
-    def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
-        if types != self.program.in_types:
-            raise TypeError(f"{self.name}: {self.program.name} takes {self.program.in_types}, not {types}")
-        return self.program.out_types
-
-    def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
-        return evaluate(self.program, operands)
 
     def given(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """The arguments proper and their tangents; a captured value cannot have one."""
@@ -67,9 +56,7 @@ class CustomJvp(Custom):
     """A function with its derivative in forward mode."""
 
     name = "custom_jvp"
-    program: Program
     rule: JvpRule
-    captured: int
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self.rule.jvp(*self.given(primals, tangents))
@@ -77,7 +64,7 @@ class CustomJvp(Custom):
     def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         program, out_dims = installed.transforms.vmap(self.program, size, tuple(dims), everywhere=True)
         rule = _MappedJvp(self.rule, size, tuple(dims[: len(dims) - self.captured]))
-        return CustomJvp(program, rule, self.captured)(*operands), out_dims
+        return CustomJvp(program, self.captured, rule)(*operands), out_dims
 
 
 @final
@@ -86,9 +73,7 @@ class CustomVjp(Custom):
     """A function with its derivative in reverse mode."""
 
     name = "custom_vjp"
-    program: Program
     rule: VjpRule
-    captured: int
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         raise TypeError(
@@ -107,7 +92,7 @@ class CustomVjp(Custom):
     def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         program, out_dims = installed.transforms.vmap(self.program, size, tuple(dims), everywhere=True)
         rule = _MappedVjp(self.rule, size, tuple(dims[: len(dims) - self.captured]))
-        return CustomVjp(program, rule, self.captured)(*operands), out_dims
+        return CustomVjp(program, self.captured, rule)(*operands), out_dims
 
 
 @final

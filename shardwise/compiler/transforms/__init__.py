@@ -3,6 +3,7 @@
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.transforms.jvp import jvp_program
 from shardwise.compiler.transforms.linearize import linearize_program
+from shardwise.compiler.transforms.remat import rematerialize_program
 from shardwise.compiler.transforms.transpose import transpose_program
 from shardwise.compiler.transforms.vmap import map_function, vmap_program
 
@@ -15,6 +16,7 @@ class _ProgramTransforms:
     transpose = staticmethod(transpose_program)
     vmap = staticmethod(vmap_program)
     map_function = staticmethod(map_function)
+    rematerialize = staticmethod(rematerialize_program)
 
 
 installed.transforms = _ProgramTransforms()

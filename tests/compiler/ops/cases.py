@@ -37,6 +37,7 @@ from shardwise.compiler.ops.elementwise import (
     Sub,
 )
 from shardwise.compiler.ops.reduce import Sum
+from shardwise.compiler.ops.remat import CheckpointName
 from shardwise.compiler.ops.shape import Broadcast, Full, Iota, Reshape, Transpose
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.trace.build import rewrite
@@ -255,6 +256,8 @@ def elementwise_cases() -> list[Case]:
     special(Div(), 2, ("f32", "bf16", "f64"))
     over(Neg(), 1, numbers, SHAPES)
     special(Neg(), 1, ("f32", "bf16", "i32", "u8", "c64"))
+    over(CheckpointName("activations"), 1, ("f32", "bf16", "i32"), SHAPES)
+    special(CheckpointName("activations"), 1, ("f32", "c64"))
     over(StopGradient(), 1, ("f32", "bf16", "c64"), SHAPES)
     special(StopGradient(), 1, ("f32", "bf16", "c64"))
     over(Exp(), 1, (*FLOATS, *COMPLEX, "f8_e5m2"), SHAPES)

@@ -1,0 +1,125 @@
+"""checkpoint (remat): a function whose values are computed again for its derivative rather than kept.
+
+`checkpoint_policies` says what may be kept all the same; `checkpoint_name` gives values names for them.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+from shardwise import tree
+from shardwise.api.arguments import array_leaves, function_name
+from shardwise.api.jit import check_results
+from shardwise.api.static import select, split
+from shardwise.compiler.ir.dispatch import open_frames
+from shardwise.compiler.ops.dot import Dot
+from shardwise.compiler.ops.methods import as_operand
+from shardwise.compiler.ops.remat import CheckpointName, Policy, Remat
+from shardwise.compiler.trace.build import build
+
+Function = Callable[..., Any]
+
+
+def checkpoint(
+    fun: Function | None = None,
+    *,
+    prevent_cse: bool = True,
+    policy: Policy | None = None,
+    static_argnums: int | Sequence[int] = (),
+) -> Any:
+    """`fun`, whose intermediate values are not kept for the derivative but computed again, save what `policy` allows.
+
+    `prevent_cse` keeps XLA from finding the first computation again and keeping its values after all.
+    """
+    if fun is None:
+        return lambda f: checkpoint(f, prevent_cse=prevent_cse, policy=policy, static_argnums=static_argnums)
+    if not callable(fun):
+        raise TypeError(f"checkpoint needs a function, not {fun!r}")
+    static = select(fun, "static", static_argnums, None)
+    function = fun
+
+    @wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        found = split(function, static, args, keywords)
+        bound = found.bind(function)
+        leaves, structure = array_leaves(bound, found.args, found.keywords)
+        if not any(frame.absorbs or any(frame.owns(x) for x in leaves) for frame in open_frames()):
+            return function(*args, **keywords)
+        results: tree.Structure = None
+
+        def flat(*tracers: Any) -> list[Any]:
+            nonlocal results
+            positional, named = structure.unflatten(tracers)
+            outputs, results = tree.flatten(bound(*positional, **named))
+            check_results(function, outputs)
+            return outputs
+
+        operands = [as_operand(x) for x in leaves]
+        program, captured = build(flat, [x.type for x in operands], function_name(function))
+        found_values = Remat(program, policy, prevent_cse)(*operands, *captured)
+        return results.unflatten(list(found_values))
+
+    return call
+
+
+def checkpoint_name(x: Any, name: str) -> Any:
+    """The arrays of a tree, under a name that policies such as `save_only_these_names` can ask for."""
+    return tree.map(lambda leaf: CheckpointName(name)(as_operand(leaf, "checkpoint_name")), x)
+
+
+class checkpoint_policies:
+    """What `checkpoint` may keep. A policy takes an op and the types of its operands, and says yes or no."""
+
+    @staticmethod
+    def everything_saveable(op: Any, *types: Any) -> bool:
+        """Keep everything."""
+        return True
+
+    @staticmethod
+    def nothing_saveable(op: Any, *types: Any) -> bool:
+        """Keep nothing: the default."""
+        return False
+
+    @staticmethod
+    def dots_saveable(op: Any, *types: Any) -> bool:
+        """Keep the results of matrix products."""
+        return isinstance(op, Dot)
+
+    @staticmethod
+    def dots_with_no_batch_dims_saveable(op: Any, *types: Any) -> bool:
+        """Keep the results of matrix products without batch dims: those with weights."""
+        return isinstance(op, Dot) and not op.batch[0]
+
+    checkpoint_dots = dots_saveable
+    checkpoint_dots_with_no_batch_dims = dots_with_no_batch_dims_saveable
+
+    @staticmethod
+    def save_only_these_names(*names: str) -> Policy:
+        """Keep the values that have one of these names."""
+        return _Named(names, keep=True)
+
+    @staticmethod
+    def save_any_names_but_these(*names: str) -> Policy:
+        """Keep the values that have a name, and not one of these."""
+        return _Named(names, keep=False)
+
+    @staticmethod
+    def save_anything_except_these_names(*names: str) -> Policy:
+        """Keep everything but the values that have one of these names."""
+        return lambda op, *types: not (isinstance(op, CheckpointName) and op.label in names)
+
+    @staticmethod
+    def save_from_both_policies(first: Policy, second: Policy) -> Policy:
+        """Keep what either policy keeps."""
+        return lambda op, *types: first(op, *types) or second(op, *types)
+
+
+class _Named:
+    """Keeps named values, by their names."""
+
+    def __init__(self, names: tuple[str, ...], keep: bool):
+        self.names = frozenset(names)
+        self.keep = keep
+
+    def __call__(self, op: Any, *types: Any) -> bool:
+        return isinstance(op, CheckpointName) and (op.label in self.names) == self.keep

@@ -1,0 +1,127 @@
+"""checkpoint: the same derivatives, from less memory; policies say what is kept."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise.ad_checkpoint import checkpoint_name
+from shardwise.api.execute import stages
+from shardwise.sharding import NamedSharding
+from shardwise.sharding import PartitionSpec as P
+
+RNG = np.random.default_rng(0)
+W = [(RNG.normal(size=(16, 16)) / 4).astype(np.float32) for _ in range(6)]
+X = RNG.normal(size=(64, 16)).astype(np.float32)
+policies = sw.checkpoint_policies
+
+
+def block(x, w):
+    return jnp.exp(-jnp.square(checkpoint_name(x @ w, "product")))
+
+
+def loss(wrap):
+    def total(ws, x):
+        for w in ws:
+            x = wrap(block)(x, w)
+        return (x * x).sum()
+
+    return total
+
+
+def planned(function, *args):
+    request, _ = sw.jit(function).request(args, {})
+    return stages(request, request.target())[0]
+
+
+def ops(function, *args):
+    return Counter(equation.op.name for equation in planned(function, *args).local.program.equations)
+
+
+@pytest.mark.parametrize(
+    "policy", [None, policies.dots_saveable, policies.save_only_these_names("product")], ids=["none", "dots", "names"]
+)
+@pytest.mark.parametrize("outer", [lambda f: f, sw.jit], ids=["eager", "jit"])
+def test_same_derivatives(policy, outer):
+    plain, remat = (outer(sw.grad(loss(w))) for w in (lambda f: f, lambda f: sw.checkpoint(f, policy=policy)))
+    for mine, other in zip(remat(W, X), plain(W, X), strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-5, atol=1e-6)
+
+
+def test_nested_with_everything():
+    def f(x):
+        return jnp.exp(x) * x
+
+    def inner(g):
+        return sw.checkpoint(lambda x: g(x) * 1.0)
+
+    x = 0.7
+    second = np.exp(x) * (x + 2)
+    for wrap in (lambda g: g, sw.jit, sw.checkpoint):
+        np.testing.assert_allclose(wrap(sw.grad(wrap(sw.grad(inner(wrap(f))))))(x), second, rtol=1e-5)
+        np.testing.assert_allclose(wrap(sw.grad(inner(wrap(sw.grad(wrap(f))))))(x), second, rtol=1e-5)
+        np.testing.assert_allclose(wrap(sw.jacfwd(inner(wrap(sw.grad(f)))))(x), second, rtol=1e-5)
+        first = [np.exp(x) * (x + 1)] * 2
+        np.testing.assert_allclose(sw.vmap(wrap(sw.grad(inner(f))))(jnp.full(2, x)), first, rtol=1e-5)
+        mapped = sw.vmap(inner(wrap(f)))
+        np.testing.assert_allclose(sw.vjp(mapped, jnp.full(2, x))[1](jnp.ones(2))[0], first, rtol=1e-5)
+
+
+def counts(policy):
+    found = ops(sw.grad(loss(lambda f: sw.checkpoint(f, policy=policy))), W, X)
+    return found["dot"], found["exp"]
+
+
+def test_policies_decide_what_is_computed_again():
+    layers = len(W)
+    backward = 2 * layers - 1  # a product for each weight, and for each input but the first
+    without = ops(sw.grad(loss(lambda f: f)), W, X)
+    assert (without["dot"], without["exp"]) == (layers + backward, layers)
+    assert counts(policies.everything_saveable) == (layers + backward, layers)
+    assert counts(None) == (2 * layers + backward, 2 * layers)
+    assert counts(policies.nothing_saveable) == counts(None)
+    assert counts(policies.dots_saveable) == (layers + backward, 2 * layers)
+    assert counts(policies.dots_with_no_batch_dims_saveable) == counts(policies.dots_saveable)
+    assert counts(policies.save_only_these_names("product")) == counts(policies.dots_saveable)
+    assert counts(policies.save_only_these_names("other")) == counts(None)
+    assert counts(policies.save_any_names_but_these("product")) == counts(None)
+    assert counts(policies.save_any_names_but_these("other")) == counts(policies.dots_saveable)
+    both = policies.save_from_both_policies(policies.nothing_saveable, policies.dots_saveable)
+    assert counts(both) == counts(policies.dots_saveable)
+
+
+def test_what_is_computed_again_waits_for_its_cotangents():
+    text = planned(sw.grad(loss(sw.checkpoint)), W, X).module.text
+    barriers = [line for line in text.splitlines() if "optimization_barrier" in line]
+    assert len(barriers) == len(W)
+    assert all(line.count("tensor<64x16xf32>") >= 4 for line in barriers)  # the block's input and the cotangent, twice
+    free = planned(sw.grad(loss(lambda f: sw.checkpoint(f, prevent_cse=False))), W, X).module.text
+    assert "optimization_barrier" not in free
+
+
+def test_on_eight_devices(mesh):
+    x = sw.device_put(X[:30], NamedSharding(mesh, P("data")))
+    ws = [sw.device_put(w, NamedSharding(mesh, P(None, "model"))) for w in W]
+    expected = sw.grad(loss(lambda f: f))(W, X[:30])
+    for mine, other in zip(sw.jit(sw.grad(loss(sw.checkpoint)))(ws, x), expected, strict=True):
+        np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-5)
+
+
+def test_closures_static_arguments_and_forms():
+    scale = jnp.full((3,), 2.0)
+
+    @sw.remat(static_argnums=1, policy=policies.nothing_saveable)
+    def power(x, n):
+        for _ in range(n - 1):
+            x = x * scale
+        return x
+
+    x = jnp.arange(3.0)
+    np.testing.assert_allclose(power(x, 3), 4 * np.arange(3))
+    np.testing.assert_allclose(sw.grad(lambda x: power(x, 3).sum())(x), [4, 4, 4])
+    w = sw.grad(lambda w: sw.checkpoint(lambda y: jnp.exp(y * w))(2.0))(0.5)
+    np.testing.assert_allclose(w, 2 * np.exp(1.0), rtol=1e-5)
+    with pytest.raises(TypeError, match="checkpoint needs a function, not 3"):
+        sw.checkpoint(3)
