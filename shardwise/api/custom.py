@@ -10,9 +10,8 @@ import numpy as np
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, described, function_name
 from shardwise.api.differentiate import float0
-from shardwise.api.jit import check_results
-from shardwise.compiler.ir.dispatch import open_frames
-from shardwise.compiler.ir.types import ArrayType, is_inexact
+from shardwise.api.flat import Flat, is_traced
+from shardwise.compiler.ir.types import ArrayType, Typed, is_inexact
 from shardwise.compiler.ops.custom import CustomJvp, CustomVjp
 from shardwise.compiler.ops.elementwise import add_tangents
 from shardwise.compiler.ops.methods import as_operand
@@ -34,6 +33,10 @@ class _Call(NamedTuple):
         """All arguments in order."""
         rest = iter(self.structure.unflatten(list(leaves)))
         return [self.fixed[place] if place in self.fixed else next(rest) for place in range(self.total)]
+
+    def dynamic(self, *args: Any) -> Any:
+        """The function of the other arguments alone."""
+        return self.function(*self.arguments(tree.leaves(args)))
 
     @property
     def leading(self) -> list[Any]:
@@ -61,23 +64,15 @@ class _Custom:
             raise TypeError(f"{self.kind}: {described(self.fun)} has keyword-only parameters, which rules cannot get")
         fixed = {place % len(given.args): given.args[place] for place in self.nondiff_argnums}
         dynamic = tuple(arg for place, arg in enumerate(given.args) if place not in fixed)
-        leaves, _ = array_leaves(self.fun, dynamic, {})
-        _, structure = tree.flatten(dynamic)
-        if not any(frame.absorbs or any(frame.owns(x) for x in leaves) for frame in open_frames()):
+        leaves, structure = array_leaves(self.fun, dynamic, {})
+        if not is_traced(leaves):
             return self.fun(*given.args)
-        call = _Call(self.fun, fixed, len(given.args), structure)
-        results: tree.Structure = None
-
-        def flat(*tracers: Any) -> list[Any]:
-            nonlocal results
-            outputs, results = tree.flatten(self.fun(*call.arguments(tracers)))
-            check_results(self.fun, outputs)
-            return outputs
-
+        call = _Call(self.fun, fixed, len(given.args), tree.structure(dynamic))
+        flat = Flat(call.dynamic, structure)
         operands = [as_operand(x) for x in leaves]
         program, captured = build(flat, [x.type for x in operands], function_name(self.fun))
-        found = self._op(call, results, program, len(captured))(*operands, *captured)
-        return results.unflatten(list(found))
+        found = self._op(call, flat.results, program, len(captured))(*operands, *captured)
+        return flat.results.unflatten(list(found))
 
 
 @final
@@ -242,19 +237,11 @@ class _VjpRule:
 
 
 @final
-class SymbolicZero:
+class SymbolicZero(Typed):
     """Stands for a tangent or cotangent that is zero, where a rule asked for these."""
 
     def __init__(self, type: ArrayType):
         self.type = type
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.type.shape
-
-    @property
-    def dtype(self) -> Any:
-        return self.type.dtype
 
     def __repr__(self) -> str:
         return f"SymbolicZero({self.type})"

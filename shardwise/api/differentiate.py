@@ -8,7 +8,7 @@ import numpy as np
 
 from shardwise import tree
 from shardwise.api.arguments import argument_names, array_leaves, described, function_name
-from shardwise.api.jit import check_results
+from shardwise.api.flat import Flat, check_results
 from shardwise.api.vectorize import vmap
 from shardwise.compiler.ir.types import ArrayType, is_float, is_inexact
 from shardwise.compiler.ops.elementwise import Compare, Convert, retyped
@@ -25,26 +25,23 @@ float0 = np.dtype([("float0", np.void, 0)])  # the type of derivatives with resp
 
 
 @final
-class _Flat:
-    """A function of a tree of arrays as a function of its leaves, which notes the structure of what it returns."""
+class _Flat(Flat):
+    """A function of positional arguments; with `has_aux` it returns (value, anything)."""
 
-    def __init__(self, function: Function, structure: tree.Structure, has_aux: bool):
-        self.function = function
-        self.structure = structure
+    def __init__(self, function: Function, primals: tuple[Any, ...], has_aux: bool):
+        super().__init__(function, tree.structure((primals, {})))
+        self.primals = tree.structure(primals)
         self.has_aux = has_aux
-        self.results: tree.Structure = None
         self.extras: tree.Structure = None
 
     def __call__(self, *leaves: Any) -> list[Any]:
-        result, aux = self.function(*self.structure.unflatten(leaves)), None
-        if self.has_aux:
-            if not (isinstance(result, tuple) and len(result) == 2):
-                raise TypeError(
-                    f"{described(self.function)} must return (value, auxiliary) under has_aux, not {result!r}"
-                )
-            result, aux = result
-        outputs, self.results = tree.flatten(result)
-        more, self.extras = tree.flatten(aux)
+        if not self.has_aux:
+            return super().__call__(*leaves)
+        result = self.function(*self.primals.unflatten(leaves))
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise TypeError(f"{described(self.function)} must return (value, auxiliary) under has_aux, not {result!r}")
+        outputs, self.results = tree.flatten(result[0])
+        more, self.extras = tree.flatten(result[1])
         check_results(self.function, [*outputs, *more])
         return [*outputs, *more]
 
@@ -71,7 +68,7 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     def pullback(cotangent: Any) -> tuple[Any, ...]:
         given = _matching("vjp", "cotangent", cotangent, flat.results, types, function)
         found = _pulled(linear, [*given, *[None] * (len(linear.outputs) - count)], len(operands))
-        return flat.structure.unflatten(  # type: ignore[no-any-return]
+        return flat.primals.unflatten(  # type: ignore[no-any-return]
             [_cotangent(x, ct) for x, ct in zip(operands, found, strict=True)]
         )
 
@@ -88,7 +85,7 @@ def jvp(function: Function, primals: Any, tangents: Any, has_aux: bool = False) 
     leaves, structure = tree.flatten(tuple(primals))
     operands = [as_operand(x, "jvp") for x in leaves]
     given = _matching("jvp", "tangent", tuple(tangents), structure, [x.type for x in operands], function)
-    flat = _Flat(function, structure, has_aux)
+    flat = _Flat(function, tuple(primals), has_aux)
     outputs, moved = forward(flat, operands, given, function_name(function))
     directions = [_cotangent(x, t) for x, t in zip(outputs, moved, strict=True)]
     return flat.with_aux((flat.outputs(outputs), flat.outputs(directions)), outputs)
@@ -99,7 +96,7 @@ def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     flat, linear, operands = _linearized(function, primals, has_aux)
 
     def pushforward(*tangents: Any) -> Any:
-        given = _matching("linearize", "tangent", tangents, flat.structure, [x.type for x in operands], function)
+        given = _matching("linearize", "tangent", tangents, flat.primals, [x.type for x in operands], function)
         dense = [zeros_like(x) if t is None else t for x, t in zip(operands, given, strict=True)]
         moved = iter(replay(linear.program, [*linear.residuals, *dense]))
         directions = [next(moved) if moves else None for moves in linear.moving]
@@ -115,7 +112,7 @@ def linear_transpose(function: Function, *primals: Any) -> Function:
     """
     leaves, structure = tree.flatten(primals)
     types = [type_of(x, "linear_transpose") for x in leaves]
-    flat = _Flat(function, structure, has_aux=False)
+    flat = _Flat(function, primals, has_aux=False)
     program, captured = build(flat, types, function_name(function))
     linear = (True,) * len(types) + (False,) * len(captured)
 
@@ -152,7 +149,7 @@ def value_and_grad(
         value = linear.outputs[0]
         seed = full((), 1.0, value.type.dtype, value.type.weak)
         found = _pulled(linear, [seed, *[None] * (len(linear.outputs) - 1)], len(operands))
-        grads = flat.structure.unflatten([_cotangent(x, ct) for x, ct in zip(operands, found, strict=True)])
+        grads = flat.primals.unflatten([_cotangent(x, ct) for x, ct in zip(operands, found, strict=True)])
         gradient = grads[0] if isinstance(argnums, int) else tuple(grads)
         return (flat.with_aux((value,), linear.outputs) if has_aux else value), gradient
 
@@ -240,9 +237,8 @@ def hessian(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool 
 
 
 def _linearized(function: Function, primals: tuple[Any, ...], has_aux: bool) -> tuple[_Flat, Linearized, list[Any]]:
-    leaves, structure = tree.flatten(tuple(primals))
-    operands = [as_operand(leaf) for leaf in leaves]
-    flat = _Flat(function, structure, has_aux)
+    operands = [as_operand(leaf) for leaf in tree.leaves(tuple(primals))]
+    flat = _Flat(function, tuple(primals), has_aux)
     return flat, linearize_flat(flat, operands, function_name(function)), operands
 
 

@@ -10,13 +10,13 @@ from shardwise.api.jit import trace
 from shardwise.api.static import select, split
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.text import format_program
-from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ir.types import ArrayType, Typed
 from shardwise.compiler.ops.methods import type_of
 from shardwise.compiler.ops.promote import canonical_dtype
 
 
 @final
-class ShapeDtypeStruct:
+class ShapeDtypeStruct(Typed):
     """A shape and a dtype without elements: stands for an array where only its type is read."""
 
     __slots__ = ("sharding", "type")
@@ -26,26 +26,6 @@ class ShapeDtypeStruct:
             raise ValueError("ShapeDtypeStruct needs a dtype")
         self.type = ArrayType(tuple(shape), canonical_dtype(dtype), weak_type)
         self.sharding = sharding
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.type.shape
-
-    @property
-    def dtype(self) -> Any:
-        return self.type.dtype
-
-    @property
-    def weak_type(self) -> bool:
-        return self.type.weak
-
-    @property
-    def ndim(self) -> int:
-        return self.type.ndim
-
-    @property
-    def size(self) -> int:
-        return self.type.size
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ShapeDtypeStruct) and (self.type, self.sharding) == (other.type, other.sharding)

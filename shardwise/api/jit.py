@@ -18,13 +18,14 @@ from shardwise.api.arguments import (
     spread_shardings,
 )
 from shardwise.api.execute import Launch, Request, as_array, prepare
+from shardwise.api.flat import Flat, is_traced
 from shardwise.api.static import NOTHING, Selection, Split, check_overlap, donated_leaves, select, split
 from shardwise.compiler.ir.dispatch import open_frames
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.control import Call
-from shardwise.compiler.ops.methods import as_operand, is_array_like
+from shardwise.compiler.ops.methods import as_operand
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.replay import replay
@@ -94,10 +95,8 @@ class Jitted:
             leaves, structure = _flatten((found.args, found.keywords))
         else:
             leaves, structure = _flatten((args, keywords))
-        if frames := open_frames():
-            for frame in frames:
-                if frame.absorbs or any(frame.owns(x) for x in leaves):
-                    return self._staged(found or split(self.function, NOTHING, args, keywords))
+        if open_frames() and is_traced(leaves):
+            return self._staged(found or split(self.function, NOTHING, args, keywords))
         fixed = found.key if found is not None else ()
         try:
             key = (structure, fixed, *[x.signature for x in leaves])
@@ -233,27 +232,9 @@ def jit(
 
 def trace(function: Callable[..., Any], structure: tree.Structure, types: Sequence[ArrayType]) -> Traced:
     """Stage `function` for arguments of this structure whose arrays have these types."""
-    results: list[tree.Structure] = []
-
-    def flat(*tracers: Any) -> list[Any]:
-        args, keywords = structure.unflatten(tracers)
-        outputs, out_structure = tree.flatten(function(*args, **keywords))
-        check_results(function, outputs)
-        results.append(out_structure)
-        return outputs
-
+    flat = Flat(function, structure)
     program, captured = build(flat, types, function_name(function))
-    return Traced(program, captured, results[0])
-
-
-def check_results(function: Callable[..., Any], outputs: Sequence[Any]) -> None:
-    """A traced function returns arrays and numbers; anything else is an error."""
-    for number, output in enumerate(outputs):
-        if not is_array_like(output):
-            raise TypeError(
-                f"{described(function)} returned {output!r} of type {type(output).__name__} as result {number}: "
-                "a traced function returns arrays and numbers, in tuples, lists, dicts and None"
-            )
+    return Traced(program, captured, flat.results)
 
 
 def _constrained(values: Any, shardings: Sequence[Sharding | None]) -> list[Any]:

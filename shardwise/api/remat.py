@@ -9,9 +9,8 @@ from typing import Any
 
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, function_name
-from shardwise.api.jit import check_results
+from shardwise.api.flat import Flat, is_traced
 from shardwise.api.static import select, split
-from shardwise.compiler.ir.dispatch import open_frames
 from shardwise.compiler.ops.dot import Dot
 from shardwise.compiler.ops.methods import as_operand
 from shardwise.compiler.ops.remat import CheckpointName, Policy, Remat
@@ -43,21 +42,12 @@ def checkpoint(
         found = split(function, static, args, keywords)
         bound = found.bind(function)
         leaves, structure = array_leaves(bound, found.args, found.keywords)
-        if not any(frame.absorbs or any(frame.owns(x) for x in leaves) for frame in open_frames()):
+        if not is_traced(leaves):
             return function(*args, **keywords)
-        results: tree.Structure = None
-
-        def flat(*tracers: Any) -> list[Any]:
-            nonlocal results
-            positional, named = structure.unflatten(tracers)
-            outputs, results = tree.flatten(bound(*positional, **named))
-            check_results(function, outputs)
-            return outputs
-
+        flat = Flat(bound, structure)
         operands = [as_operand(x) for x in leaves]
         program, captured = build(flat, [x.type for x in operands], function_name(function))
-        found_values = Remat(program, policy, prevent_cse)(*operands, *captured)
-        return results.unflatten(list(found_values))
+        return flat.results.unflatten(list(Remat(program, policy, prevent_cse)(*operands, *captured)))
 
     return call
 

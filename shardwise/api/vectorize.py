@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise import tree
 from shardwise.api.arguments import argument_names, array_leaves, described, function_name, misfit
-from shardwise.api.jit import check_results
+from shardwise.api.flat import Flat
 from shardwise.compiler.ops.methods import as_operand
 from shardwise.compiler.ops.shape import batch_at
 from shardwise.compiler.transforms.vmap import map_function
@@ -25,18 +25,10 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> C
         operands = [as_operand(leaf) for leaf in leaves]
         dims = _in_dims(function, in_axes, args, keywords, operands, names)
         size = _size(function, operands, dims, names)
-        out_structure: tree.Structure = None
-
-        def flat(*given: Any) -> list[Any]:
-            nonlocal out_structure
-            positional, named = structure.unflatten(given)
-            results, out_structure = tree.flatten(function(*positional, **named))
-            check_results(function, results)
-            return results
-
+        flat = Flat(function, structure)
         outputs, out_dims = map_function(flat, size, operands, dims, function_name(function))
-        wanted = _out_dims(function, out_axes, out_structure, outputs, out_dims)
-        return out_structure.unflatten(
+        wanted = _out_dims(function, out_axes, flat.results, outputs, out_dims)
+        return flat.results.unflatten(
             [
                 x if target is None else batch_at(x, dim, target, size)
                 for x, dim, target in zip(outputs, out_dims, wanted, strict=True)

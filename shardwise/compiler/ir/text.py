@@ -11,7 +11,7 @@ Fields of ops print as Python literals, dtypes as `f32`, constants as `f32(0.5)`
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, fields
 from typing import Any, final
 
@@ -21,7 +21,7 @@ from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import SHORT_NAMES, DType, Scalar, integer_range, is_integer, parse_type, short_name
 from shardwise.compiler.ir.verify import type_error
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, parse_mesh
 from shardwise.errors import ProgramError, ShardingError
 
 
@@ -80,6 +80,28 @@ def parse_program(text: str) -> Program:
 
 
 _NUMBER = re.compile(r"-?(?:inf|nan|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w)")
+
+
+def format_stage(kind: str, program: Program, mesh: AbstractMesh, ins: Iterable[str], outs: Iterable[str]) -> str:
+    """A program of a later stage: `KIND NAME on mesh(…)`, a line for each input and output, and the program."""
+    head = [f"{kind} {_identifier(program.name)} on mesh({mesh})"]
+    lines = [*(f"in {line}" for line in ins), *(f"out {line}" for line in outs)]
+    return "\n".join([*head, *lines, format_program(program)])
+
+
+def parse_stage(kind: str, text: str) -> tuple[Program, AbstractMesh, list[str], list[str]]:
+    """The parts of a text that `format_stage` wrote."""
+    head, mark, rest = text.partition("\nprogram ")
+    first, *lines = head.splitlines()
+    if not first.startswith(f"{kind} ") or " on mesh(" not in first or not mark:
+        raise ProgramError(f"line 1: expected '{kind} NAME on mesh(…)', lines 'in …' and 'out …', and a program")
+    mesh = parse_mesh(first.partition(" on mesh(")[2].removesuffix(")"))
+    ins, outs = (
+        [line.removeprefix(f"{way} ") for line in lines if line.startswith(f"{way} ")] for way in ("in", "out")
+    )
+    return parse_program(f"program {rest}"), mesh, ins, outs
+
+
 _TOKEN = re.compile(
     r"\s+|#[^\n]*|(?P<type>\w+\[[\d,]*\]~?(?=\s|[,)=]|$))|(?P<string>'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\")"
     rf"|(?P<number>{_NUMBER.pattern})|(?P<word>\w+)|(?P<mark>[()\[\]{{}},:=])"

@@ -84,6 +84,37 @@ class ArrayType:
         return ArrayType, (self.shape, self.dtype, self.weak)
 
 
+class Typed:
+    """Has a `type`, and shows its parts as arrays do."""
+
+    __slots__ = ()
+    type: ArrayType
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.type.shape
+
+    @property
+    def dtype(self) -> Any:
+        return self.type.dtype
+
+    @property
+    def weak_type(self) -> bool:
+        return self.type.weak
+
+    @property
+    def ndim(self) -> int:
+        return self.type.ndim
+
+    @property
+    def size(self) -> int:
+        return self.type.size
+
+    @property
+    def nbytes(self) -> int:
+        return self.type.nbytes
+
+
 def parse_type(text: str) -> ArrayType:
     """The type that prints as `text`."""
     match = re.fullmatch(r"(\w+)\[([\d,]*)\](~?)", text)

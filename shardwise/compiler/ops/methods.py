@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from shardwise.compiler.ir.dispatch import installed, open_frames
-from shardwise.compiler.ir.types import ArrayType, carrier, is_float, is_inexact, is_integer
+from shardwise.compiler.ir.types import ArrayType, Typed, carrier, is_float, is_inexact, is_integer
 from shardwise.compiler.ops import elementwise
 from shardwise.compiler.ops.dot import Dot
 from shardwise.compiler.ops.promote import canonical_dtype, default_dtype, meet, scalar_type
@@ -323,37 +323,12 @@ def _comparison(direction: str) -> Callable[[Any, Any], Any]:
     return _operator(lambda x, y: compare(x, y, direction=direction))
 
 
-class ArrayMethods:
+class ArrayMethods(Typed):
     """Operators and methods of arrays; a subclass has `type`."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
     __array_priority__ = 100  # numpy leaves mixed operators to us
-    type: ArrayType
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.type.shape
-
-    @property
-    def dtype(self) -> Any:
-        return self.type.dtype
-
-    @property
-    def weak_type(self) -> bool:
-        return self.type.weak
-
-    @property
-    def ndim(self) -> int:
-        return self.type.ndim
-
-    @property
-    def size(self) -> int:
-        return self.type.size
-
-    @property
-    def nbytes(self) -> int:
-        return self.type.nbytes
 
     @property
     def T(self) -> Any:
