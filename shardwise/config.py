@@ -24,6 +24,8 @@ SETTINGS = {
     "num_cpu_devices": Setting(
         8, "how many virtual devices the CPU client shows", frozen_by="the first use of a device"
     ),
+    "debug_nans": Setting(False, "check every result for NaN, and name the op and the line that made the first"),
+    "debug_infs": Setting(False, "the same for infinities"),
     "dump_to": Setting("", "a folder to which every compilation writes its stages as text; empty for none"),
     "explain_cache_misses": Setting(False, "log why a jitted function is compiled again"),
     "threefry_partitionable": Setting(True, "random bits do not depend on the layout; always so here"),
@@ -35,6 +37,8 @@ class Config:
 
     enable_x64: bool
     num_cpu_devices: int
+    debug_nans: bool
+    debug_infs: bool
     dump_to: str
     explain_cache_misses: bool
     threefry_partitionable: bool

@@ -12,6 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.api.numbers import check_numbers
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Op, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
@@ -27,6 +28,7 @@ from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
+from shardwise.config import config
 from shardwise.errors import DeviceMismatchError, UnexpectedTracerError
 from shardwise.runtime.array import Array, Signature, deleted_error, memory, place
 from shardwise.runtime.client import local_devices
@@ -64,7 +66,7 @@ class Launch:
         self.executable = executable
         self.request = request
         self.moves = moves
-        self.constants = [array.buffers for array in constants]
+        self.constants = list(constants)
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
         if self.request.kept is not None:
@@ -81,8 +83,11 @@ class Launch:
             for number, sharding in self.moves.items():
                 buffers[number] = moved(arrays[number], sharding).buffers
         if self.constants:
-            buffers += self.constants
-        return self.executable(buffers)
+            buffers += [array.buffers for array in self.constants]
+        results = self.executable(buffers)
+        if config.debug_nans or config.debug_infs:
+            check_numbers(self.request.program, [*arrays, *self.constants], results)
+        return results
 
 
 @final
