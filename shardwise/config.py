@@ -28,6 +28,7 @@ SETTINGS = {
     "debug_infs": Setting(False, "the same for infinities"),
     "dump_to": Setting("", "a folder to which every compilation writes its stages as text; empty for none"),
     "explain_cache_misses": Setting(False, "log why a jitted function is compiled again"),
+    "traceback_filtering": Setting("auto", "errors hide this package's frames (auto), or show them (off)"),
     "threefry_partitionable": Setting(True, "random bits do not depend on the layout; always so here"),
 }
 
@@ -41,6 +42,7 @@ class Config:
     debug_infs: bool
     dump_to: str
     explain_cache_misses: bool
+    traceback_filtering: str
     threefry_partitionable: bool
 
     def __init__(self) -> None:

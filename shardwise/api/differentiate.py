@@ -8,6 +8,7 @@ import numpy as np
 
 from shardwise import tree
 from shardwise.api.arguments import argument_names, array_leaves, described, function_name
+from shardwise.api.boundary import boundary
 from shardwise.api.flat import Flat, check_results
 from shardwise.api.vectorize import vmap
 from shardwise.compiler.ir.types import ArrayType, is_float, is_inexact
@@ -56,6 +57,7 @@ class _Flat(Flat):
         return (*first, self.extras.unflatten(list(values[self.results.num_leaves :])))
 
 
+@boundary
 def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     """The function's value, and a function from a cotangent of that value to cotangents of the arguments.
 
@@ -75,6 +77,7 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     return flat.with_aux((flat.outputs(linear.outputs), pullback), linear.outputs)
 
 
+@boundary
 def jvp(function: Function, primals: Any, tangents: Any, has_aux: bool = False) -> Any:
     """The function's value at `primals`, and how it changes along `tangents` (both sequences of arguments).
 
@@ -91,6 +94,7 @@ def jvp(function: Function, primals: Any, tangents: Any, has_aux: bool = False) 
     return flat.with_aux((flat.outputs(outputs), flat.outputs(directions)), outputs)
 
 
+@boundary
 def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     """The function's value, and its derivative there as a function of tangents, which can be called many times."""
     flat, linear, operands = _linearized(function, primals, has_aux)
@@ -140,6 +144,7 @@ def value_and_grad(
     """
 
     @wraps(function)
+    @boundary
     def call(*args: Any, **keywords: Any) -> Any:
         array_leaves(function, args, keywords)
         inner, active, places = _at(function, argnums, args, keywords)
@@ -170,6 +175,7 @@ def grad(
     both = value_and_grad(function, argnums, has_aux, holomorphic, allow_int)
 
     @wraps(function)
+    @boundary
     def call(*args: Any, **keywords: Any) -> Any:
         value, gradient = both(*args, **keywords)
         return (gradient, value[1]) if has_aux else gradient
@@ -181,6 +187,7 @@ def jacfwd(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool =
     """The Jacobian, by forward mode: one pass for each element of the arguments, all at once by vmap."""
 
     @wraps(function)
+    @boundary
     def call(*args: Any, **keywords: Any) -> Any:
         inner, active, _ = _at(function, argnums, args, keywords)
         leaves, structure = tree.flatten(active)
@@ -210,6 +217,7 @@ def jacrev(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool =
     """The Jacobian, by reverse mode: one pass back for each element of the results, all at once by vmap."""
 
     @wraps(function)
+    @boundary
     def call(*args: Any, **keywords: Any) -> Any:
         inner, active, _ = _at(function, argnums, args, keywords)
         value, pullback, *aux = vjp(inner, *active, has_aux=has_aux)

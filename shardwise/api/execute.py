@@ -12,6 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.api.boundary import boundary
 from shardwise.api.numbers import check_numbers
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Op, result_types
@@ -317,6 +318,7 @@ class _Executor:
             launch = self._launches[key] = prepare(_request(program, args))
         return tuple(launch(args))
 
+    @boundary
     def call(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> Array:
         """A function of arrays with static keywords, as one program."""
         arrays = [x if isinstance(x, Array) else as_array(x, function.__name__) for x in args]

@@ -17,6 +17,7 @@ from shardwise.api.arguments import (
     leaf_types,
     spread_shardings,
 )
+from shardwise.api.boundary import boundary
 from shardwise.api.execute import Launch, Request, as_array, prepare
 from shardwise.api.flat import Flat, is_traced
 from shardwise.api.static import NOTHING, Selection, Split, check_overlap, donated_leaves, select, split
@@ -108,7 +109,7 @@ class Jitted:
         entry = self._launches.get(key)
         if entry is None:
             found = found or split(self.function, NOTHING, args, keywords)
-            if any(isinstance(x, Tracer) for x in self.traced(found).captured):
+            if any(isinstance(x, Tracer) for x in self._captured(found)):
                 return self._staged(found)  # it closes over a value that is being traced
             self._explain_miss(key, found)
             entry = self._launches[key] = self._compiled(found)
@@ -144,10 +145,16 @@ class Jitted:
         )
         return request, traced
 
+    @boundary
+    def _captured(self, found: Split) -> list[Any]:
+        return self.traced(found).captured
+
+    @boundary
     def _compiled(self, found: Split) -> tuple[Launch, tree.Structure]:
         request, traced = self._request(found)
         return prepare(request, [as_array(x) for x in traced.captured]), traced.structure
 
+    @boundary
     def _staged(self, found: Split) -> Any:
         """As one op of the frame that is open; shardings become constraints."""
         leaves, _ = self._array_leaves(found)

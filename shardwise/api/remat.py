@@ -9,6 +9,7 @@ from typing import Any
 
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, function_name
+from shardwise.api.boundary import boundary
 from shardwise.api.flat import Flat, is_traced
 from shardwise.api.static import select, split
 from shardwise.compiler.ops.dot import Dot
@@ -38,6 +39,7 @@ def checkpoint(
     function = fun
 
     @wraps(function)
+    @boundary
     def call(*args: Any, **keywords: Any) -> Any:
         found = split(function, static, args, keywords)
         bound = found.bind(function)

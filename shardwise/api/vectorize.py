@@ -6,6 +6,7 @@ from typing import Any
 
 from shardwise import tree
 from shardwise.api.arguments import argument_names, array_leaves, described, function_name, misfit
+from shardwise.api.boundary import boundary
 from shardwise.api.flat import Flat
 from shardwise.compiler.ops.methods import as_operand
 from shardwise.compiler.ops.shape import batch_at
@@ -19,6 +20,7 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> C
     """
 
     @wraps(function)
+    @boundary
     def call(*args: Any, **keywords: Any) -> Any:
         leaves, structure = array_leaves(function, args, keywords)
         names = argument_names(function, args, keywords)

@@ -54,7 +54,7 @@ def test_what_came_in_is_not_blamed_on_an_op(checking):
 
 def test_a_donated_argument_cannot_be_looked_at_again(checking):
     f = sw.jit(lambda x: x / (x * 0.0), donate_argnums=0)
-    with pytest.raises(FloatingPointError, match="^nan in a result of `<lambda>`$"):
+    with pytest.raises(FloatingPointError, match=r"^nan in a result of `<lambda>`$"):
         f(jnp.zeros(3) + 0.0)
 
 
