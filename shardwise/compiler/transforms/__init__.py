@@ -1,4 +1,4 @@
-"""Program → Program: jvp, linearize, transpose, vmap, remat, inline, dce. Each plays equations into the frame that is open."""
+"""Program → Program: jvp, linearize, transpose, vmap, remat, inline, dce. Each plays equations into the open frame."""
 
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.transforms.jvp import jvp_program
