@@ -17,6 +17,7 @@ from shardwise.api.numbers import check_numbers
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Op, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.methods import PYTHON_SCALARS, type_of
 from shardwise.compiler.ops.shape import Held
@@ -288,13 +289,12 @@ def as_array(x: Any, name: str = "array") -> Array:
         raise UnexpectedTracerError(x.frame.leak(x))
     if isinstance(x, PYTHON_SCALARS):
         # 0.0 and -0.0 are equal but not the same: the text tells them apart.
-        return _scalar(type(x).__name__, x, str(x), default_device())
+        return _scalar(type_of(x), x, str(x), default_device())
     return place(np.asarray(x), type_of(x, name), SingleDeviceSharding(default_device()), committed=False)
 
 
 @lru_cache(maxsize=1024)
-def _scalar(kind: str, value: Any, text: str, device: Any) -> Array:
-    given = type_of(value)
+def _scalar(given: ArrayType, value: Any, text: str, device: Any) -> Array:
     return place(np.asarray(value, given.dtype), given, SingleDeviceSharding(device), committed=False)
 
 
@@ -309,7 +309,7 @@ class _Executor:
 
     def run(self, op: Op, args: Sequence[Array]) -> tuple[Array, ...]:
         """One op."""
-        key = (op, *(x.signature for x in args))
+        key = (op, config.enable_x64, *(x.signature for x in args))
         launch = self._launches.get(key)
         if launch is None:
             inputs = [Value(x.type) for x in args]
@@ -322,7 +322,7 @@ class _Executor:
     def call(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> Array:
         """A function of arrays with static keywords, as one program."""
         arrays = [x if isinstance(x, Array) else as_array(x, function.__name__) for x in args]
-        key = (function, *(x.signature for x in arrays), *static.items())
+        key = (function, config.enable_x64, *(x.signature for x in arrays), *static.items())
         launch = self._launches.get(key)
         if launch is None:
             bound = partial(function, **static)

@@ -98,7 +98,7 @@ class Jitted:
             leaves, structure = _flatten((args, keywords))
         if open_frames() and is_traced(leaves):
             return self._staged(found or split(self.function, NOTHING, args, keywords))
-        fixed = found.key if found is not None else ()
+        fixed = (config.enable_x64, found.key if found is not None else ())
         try:
             key = (structure, fixed, *[x.signature for x in leaves])
         except AttributeError:  # not all are arrays yet
@@ -119,7 +119,7 @@ class Jitted:
     def traced(self, found: Split) -> Traced:
         """The function staged for these arguments; once for each structure, types and static arguments."""
         leaves, structure = self._array_leaves(found)
-        key = (structure, found.key, leaf_types(leaves))
+        key = (structure, config.enable_x64, found.key, leaf_types(leaves))
         traced = self._traced.get(key)
         if traced is None or not _is_alive(traced.captured):
             traced = self._traced[key] = trace(found.bind(self.function), structure, leaf_types(leaves))
@@ -196,7 +196,7 @@ class Jitted:
         if key[0] != last[0]:
             reasons.append(f"the arguments are {key[0]}, last time {last[0]}")
         elif key[1] != last[1]:
-            reasons.append(f"static arguments are {key[1]}, last time {last[1]}")
+            reasons.append(f"enable_x64 and static arguments are {key[1]}, last time {last[1]}")
         for name, now, before in zip(self._names(found), key[2:], last[2:], strict=False):
             if now is not before:
                 here, there = (f"{s.type} in {s.sharding}" for s in (now, before))

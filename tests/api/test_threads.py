@@ -1,0 +1,42 @@
+"""Many threads at once: traces do not mix, and results are right."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise.sharding import NamedSharding
+from shardwise.sharding import PartitionSpec as P
+
+
+def test_calls_and_traces_from_many_threads(mesh):
+    shared = sw.jit(lambda x, n: jnp.exp(x) * n)
+    sharded = sw.device_put(np.arange(10.0, dtype=np.float32), NamedSharding(mesh, P("data")))
+
+    def work(seed):
+        size = 2 + seed % 5
+        x = np.full(size, seed / 10, np.float32)
+        own = sw.jit(sw.grad(lambda y: (jnp.exp(y) * y * float(seed)).sum()))
+        for _ in range(3):
+            np.testing.assert_allclose(shared(x, float(seed)), np.exp(x) * seed, rtol=1e-5)
+            np.testing.assert_allclose(own(x), np.exp(x) * (x + 1) * seed, rtol=1e-5)
+            np.testing.assert_allclose(sw.vmap(lambda y: y * seed)(x), x * seed, rtol=1e-6)
+            np.testing.assert_allclose(sharded * float(seed), np.arange(10.0) * seed, rtol=1e-6)
+        return seed
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(work, range(24))) == list(range(24))
+
+
+def test_the_64_bit_switch_is_part_of_what_a_program_is_found_by():
+    f = sw.jit(lambda x: x + jnp.zeros(2))
+    assert f(1.0).dtype == np.float32
+    sw.config.update("jax_enable_x64", True)
+    try:
+        assert f(1.0).dtype == np.float64
+        assert (jnp.zeros(2) + 1.0).dtype == np.float64
+    finally:
+        sw.config.update("jax_enable_x64", False)
+    assert f(1.0).dtype == np.float32
+    assert (jnp.zeros(2) + 1.0).dtype == np.float32
