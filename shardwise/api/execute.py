@@ -69,8 +69,11 @@ class Launch:
         self.request = request
         self.moves = moves
         self.constants = list(constants)
+        self._plain = request.kept is None and not moves and not constants and True not in request.donated
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        if self._plain and not (memory.given_up or config.debug_nans or config.debug_infs):
+            return self.executable([array.buffers for array in arrays])
         if self.request.kept is not None:
             arrays = [arrays[number] for number in self.request.kept if number < len(arrays)]
         if memory.given_up:  # jaxlib crashes on buffers that are gone

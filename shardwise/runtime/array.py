@@ -5,7 +5,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise._jaxlib import block_until_ready, put, read_pieces
+from shardwise._jaxlib import put, read_pieces
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.methods import ArrayMethods
 from shardwise.compiler.partition.simulate import piece_index
@@ -134,7 +134,7 @@ class Array(ArrayMethods):
 
     def block_until_ready(self) -> "Array":
         """Wait until the elements are there."""
-        block_until_ready([self.buffers])
+        self.buffers.block_until_ready()
         return self
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
