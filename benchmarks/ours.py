@@ -7,7 +7,8 @@ import numpy as np
 
 import shardwise as sw
 from shardwise._jaxlib import block_until_ready
-from shardwise.api.execute import as_array, prepare, stages
+from shardwise.api.execute import as_array, prepare
+from shardwise.api.request import stages
 
 library = sw
 

@@ -18,8 +18,9 @@ from shardwise.api.arguments import (
     spread_shardings,
 )
 from shardwise.api.boundary import boundary
-from shardwise.api.execute import Launch, Request, as_array, prepare
+from shardwise.api.execute import Launch, as_array, prepare
 from shardwise.api.flat import Flat, is_traced
+from shardwise.api.request import Request
 from shardwise.api.static import NOTHING, Selection, Split, check_overlap, donated_leaves, select, split
 from shardwise.compiler.ir.dispatch import open_frames
 from shardwise.compiler.ir.program import Program

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
-from shardwise.api.execute import stages
 from shardwise.api.jit import Jitted, jit
+from shardwise.api.request import stages
 from shardwise.compiler.ir.program import Source
 from shardwise.compiler.pipeline import Partitioned
 from shardwise.compiler.shardings.mesh import AbstractMesh

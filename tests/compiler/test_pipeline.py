@@ -6,7 +6,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from examples import mlp
-from shardwise.api.execute import stages
+from shardwise.api.request import stages
 from shardwise.compiler.ir.text import format_program, parse_program
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
