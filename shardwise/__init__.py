@@ -20,10 +20,10 @@ from shardwise.api.jit import disable_jit, jit
 from shardwise.api.placement import block_until_ready, device_get, device_put, make_mesh
 from shardwise.api.remat import checkpoint, checkpoint_policies
 from shardwise.api.vectorize import vmap
+from shardwise.compiler.ops.methods import ArrayMethods as Array
 from shardwise.config import config
 from shardwise.errors import not_here
 from shardwise.explain.plan import explain
-from shardwise.runtime.array import Array
 from shardwise.runtime.client import (
     default_backend,
     device_count,

@@ -42,6 +42,6 @@ class MissingRuleError(NotImplementedError):
 
 def not_here(module: str, name: str, names: Iterable[str]) -> AttributeError:
     """The error for a public name that a module does not have: JAX may have it, and it is not here yet."""
-    near = get_close_matches(name, list(names), 1)
+    near = get_close_matches(name, list(names), 1, cutoff=0.75)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return AttributeError(f"{module} has no {name!r}: it is not a name of JAX, or it is not here yet.{hint}", name=name)

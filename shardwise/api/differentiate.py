@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise import tree
-from shardwise.api.arguments import argument_names, array_leaves, described, function_name
+from shardwise.api.arguments import argument_names, described, function_name
 from shardwise.api.boundary import boundary
 from shardwise.api.flat import Flat, check_results
 from shardwise.api.vectorize import vmap
@@ -146,7 +146,6 @@ def value_and_grad(
     @wraps(function)
     @boundary
     def call(*args: Any, **keywords: Any) -> Any:
-        array_leaves(function, args, keywords)
         inner, active, places = _at(function, argnums, args, keywords)
         _check_inputs(function, args, places, tree.leaves(active), holomorphic, allow_int)
         flat, linear, operands = _linearized(inner, active, has_aux)
@@ -304,7 +303,8 @@ def _matching(
             out.append(None)
             continue
         x = as_operand(leaf, name)
-        if x.type.shape != type.shape or (x.type.dtype != type.dtype and not x.type.weak):
+        weak = x.type.weak and is_inexact(x.type.dtype)  # a Python float fits every float
+        if x.type.shape != type.shape or (x.type.dtype != type.dtype and not weak):
             raise TypeError(f"{name} of {described(function)}: {what} {number} is {x.type}, expected {type.strong()}")
         out.append(retyped(x, type))
     return out

@@ -54,6 +54,9 @@ class Launch:
                 if array.is_deleted():
                     name = f"argument {self.request.names[number]} of `{self.request.program.name}`"
                     raise deleted_error(array.type, name)
+            for array in self.constants:
+                if array.is_deleted():
+                    raise deleted_error(array.type, f"an array that `{self.request.program.name}` closes over")
         if True in self.request.donated:
             memory.given_up = True
         buffers = [array.buffers for array in arrays]

@@ -6,8 +6,8 @@ from typing import Any, final
 
 from shardwise import tree
 from shardwise.api.arguments import described
-from shardwise.api.jit import trace
-from shardwise.api.static import select, split
+from shardwise.api.jit import Jitted, trace
+from shardwise.api.static import NOTHING, select, split
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.text import format_program
 from shardwise.compiler.ir.types import ArrayType, Typed
@@ -58,8 +58,9 @@ def eval_shape(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any
 
     Arguments may be arrays, or anything with a shape and a dtype.
     """
-    leaves, structure = tree.flatten((args, keywords))
-    traced = trace(function, structure, [_type(leaf, function) for leaf in leaves])
+    found = split(function, function.options.static if isinstance(function, Jitted) else NOTHING, args, keywords)
+    leaves, structure = tree.flatten((found.args, found.keywords))
+    traced = trace(found.bind(function), structure, [_type(leaf, function) for leaf in leaves])
     return traced.structure.unflatten([_struct(type) for type in traced.program.out_types])
 
 

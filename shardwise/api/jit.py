@@ -5,8 +5,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Any, final
+from weakref import WeakKeyDictionary
 
 from shardwise import tree
 from shardwise.api.arguments import (
@@ -84,8 +85,9 @@ class Jitted:
     def __init__(self, function: Callable[..., Any], options: Options):
         self.function = function
         self.options = options
-        self._traced: dict[Any, Traced] = {}
-        self._launches: dict[Any, tuple[Launch, tree.Structure]] = {}
+        self._traced: dict[Any, Traced]
+        self._launches: dict[Any, tuple[Launch, tree.Structure]]
+        self._traced, self._launches = _caches(function, options)
         update_wrapper(self, function, updated=())  # not the attributes: another jit has those of the same names
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
@@ -116,6 +118,10 @@ class Jitted:
             entry = self._launches[key] = self._compiled(found)
         launch, results = entry
         return results.unflatten(launch(leaves))
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """As a method: the instance is the first argument."""
+        return self if instance is None else partial(self, instance)
 
     def traced(self, found: Split) -> Traced:
         """The function staged for these arguments; once for each structure, types and static arguments."""
@@ -177,6 +183,11 @@ class Jitted:
         shardings = self.options.in_shardings
         if isinstance(shardings, list):
             shardings = tuple(shardings)
+        if shardings is not None and len(types) > count:
+            raise TypeError(
+                f"{described(self.function)} has in_shardings, which are for positional arguments, but {names[count]} "
+                "was given by keyword"
+            )
         given = spread_shardings(shardings, args, "in_shardings", self.function, types[:count], names[:count])
         return given + (None,) * (len(types) - count)
 
@@ -255,6 +266,18 @@ def constrain(x: Any, sharding: Sharding) -> Any:
         return x
     pin = sharding.pin(x.type.shape)
     return Constrain(pin.layout.dims, sharding.mesh, tuple(sorted(pin.open_dims)))(x)
+
+
+_shared: WeakKeyDictionary[Any, dict[Options, Any]] = WeakKeyDictionary()
+
+
+def _caches(function: Callable[..., Any], options: Options) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """What was traced and compiled for a function, shared by all who jit it alike, for as long as it lives."""
+    try:
+        found: tuple[dict[Any, Any], dict[Any, Any]] = _shared.setdefault(function, {}).setdefault(options, ({}, {}))
+    except TypeError:  # shardings in dicts, or a callable without hash or weak references
+        return {}, {}
+    return found
 
 
 def _is_alive(captured: Sequence[Any]) -> bool:

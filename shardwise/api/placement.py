@@ -12,7 +12,7 @@ from shardwise._jaxlib import block_until_ready as wait_for
 from shardwise.api.execute import as_array, moved
 from shardwise.api.jit import constrain
 from shardwise.compiler.ops.methods import as_operand, type_of
-from shardwise.compiler.shardings.mesh import Mesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError
@@ -23,7 +23,7 @@ from shardwise.runtime.sharding import NamedSharding, Sharding, SingleDeviceShar
 
 def make_mesh(axis_shapes: Sequence[int], axis_names: Sequence[str], *, devices: Sequence[Any] | None = None) -> Mesh:
     """A mesh of these sizes and names over the first devices (or over `devices`)."""
-    sizes = tuple(axis_shapes)
+    sizes = AbstractMesh(axis_shapes, axis_names).axis_sizes  # sizes and names that do not fit are an error here
     count = math.prod(sizes)
     found = list(all_devices() if devices is None else devices)
     if count > len(found):

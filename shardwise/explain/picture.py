@@ -20,6 +20,8 @@ def visualize_sharding(shape: tuple[int, ...], sharding: Sharding, *, console: C
 
 def visualize_array_sharding(array: Array, *, console: Console | None = None) -> None:
     """Print which devices hold which part of an array."""
+    if not isinstance(array, Array):
+        raise TypeError(f"visualize_array_sharding needs an array that lies on devices, not {array!r}")
     visualize_sharding(array.shape, array.sharding, console=console)
 
 

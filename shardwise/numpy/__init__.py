@@ -24,6 +24,7 @@ from numpy import (
     uint64,
 )
 
+from shardwise.compiler.ops.methods import ArrayMethods as ndarray
 from shardwise.compiler.ops.methods import add, divide, dot, exp, matmul, maximum, multiply, negative, subtract, where
 from shardwise.errors import not_here
 from shardwise.numpy.creation import arange, array, asarray, eye, full, full_like, ones, ones_like, zeros, zeros_like
@@ -41,7 +42,6 @@ from shardwise.numpy.functions import (
     sum,
     transpose,
 )
-from shardwise.runtime.array import Array as ndarray
 
 true_divide = divide
 

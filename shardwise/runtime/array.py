@@ -9,6 +9,7 @@ from shardwise._jaxlib import put, read_pieces
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.methods import ArrayMethods
 from shardwise.compiler.partition.simulate import piece_index
+from shardwise.runtime.client import local_devices
 from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
 
 
@@ -132,6 +133,12 @@ class Array(ArrayMethods):
         memory.given_up = True
         self.buffers.delete()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restored, (np.array(self.numpy()), self.type)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Array":
+        return place(self.numpy(), self.type, self.sharding, self.committed)
+
     def block_until_ready(self) -> "Array":
         """Wait until the elements are there."""
         self.buffers.block_until_ready()
@@ -176,6 +183,11 @@ class Array(ArrayMethods):
         if not (self.is_fully_addressable or self.is_fully_replicated):
             return repr(self)
         return str(self.numpy())
+
+
+def _restored(host: np.ndarray[Any, Any], type: ArrayType) -> Array:
+    """A pickled array, on this process's first device: shardings belong to the process that made them."""
+    return place(host, type, SingleDeviceSharding(local_devices()[0]), committed=False)
 
 
 def deleted_error(type: ArrayType, what: str) -> RuntimeError:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-from shardwise.compiler.ir.op import Unknown
+from shardwise.compiler.ir.op import Op, Unknown
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.elementwise import add_tangents, retyped
 from shardwise.compiler.trace.build import rewrite
@@ -36,6 +36,7 @@ def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], co
         if all(cotangent is None for cotangent in arrived):
             return
         operands = [env[value] for value in equation.inputs]
+        _check_linear(equation, [isinstance(x, Unknown) for x in operands])
         sent = equation.op.transpose(arrived[0] if equation.op.single else arrived, *operands)
         for value, operand, cotangent in zip(equation.inputs, operands, sent, strict=True):
             if isinstance(operand, Unknown) and cotangent is not None:
@@ -47,6 +48,16 @@ def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], co
             flowing[value] = add_tangents(flowing.get(value), retyped(cotangent, value.type))
     each(reversed(backwards), backward)
     return [flowing.get(value) for value, is_linear in zip(program.inputs, linear, strict=True) if is_linear]
+
+
+def _check_linear(equation: Equation, unknown: Sequence[bool]) -> None:
+    """An op that is linear in none of the operands together that are unknown cannot be transposed."""
+    op = equation.op
+    groups = op.linear_in(*(value.type for value in equation.inputs))
+    wanted = {number for number, is_unknown in enumerate(unknown) if is_unknown}
+    has_rule = type(op).transpose is not Op.transpose
+    if not has_rule or (groups and not any(wanted <= set(group) for group in groups)):
+        raise TypeError(f"`{op.name}` at {equation.source} is not linear in what it is given, so it has no transpose")
 
 
 @lru_cache(maxsize=4096)
