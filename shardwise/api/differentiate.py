@@ -12,6 +12,7 @@ from shardwise.api.boundary import boundary
 from shardwise.api.flat import Flat, check_results
 from shardwise.api.vectorize import vmap
 from shardwise.compiler.ir.types import ArrayType, is_float, is_inexact
+from shardwise.compiler.ops.control import spread
 from shardwise.compiler.ops.elementwise import Compare, Convert, retyped
 from shardwise.compiler.ops.methods import as_operand, reshape, type_of
 from shardwise.compiler.ops.shape import Iota, full, zeros_like
@@ -102,8 +103,7 @@ def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     def pushforward(*tangents: Any) -> Any:
         given = _matching("linearize", "tangent", tangents, flat.primals, [x.type for x in operands], function)
         dense = [zeros_like(x) if t is None else t for x, t in zip(operands, given, strict=True)]
-        moved = iter(replay(linear.program, [*linear.residuals, *dense]))
-        directions = [next(moved) if moves else None for moves in linear.moving]
+        directions = spread(replay(linear.program, [*linear.residuals, *dense]), linear.moving)
         return flat.outputs([_cotangent(x, t) for x, t in zip(linear.outputs, directions, strict=True)])
 
     return flat.with_aux((flat.outputs(linear.outputs), pushforward), linear.outputs)

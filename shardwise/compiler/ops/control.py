@@ -38,8 +38,7 @@ class Inner(Op):
         linear = tuple(isinstance(x, Unknown) for x in operands)
         program, moving = installed.transforms.transpose(self.program, linear, present(cotangent))
         known = [x for x in operands if not isinstance(x, Unknown)]
-        results = iter(spread(self.with_program(program)(*known, *some(cotangent)), moving))
-        return tuple(next(results) if is_linear else None for is_linear in linear)
+        return tuple(spread(spread(self.with_program(program)(*known, *some(cotangent)), moving), linear))
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
         return evaluate(self.program, operands)

@@ -11,7 +11,7 @@ from typing import Any, Protocol, final
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, Unknown
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control import Inner
+from shardwise.compiler.ops.control import Inner, present, some, spread
 from shardwise.compiler.ops.reduce import Sum
 from shardwise.compiler.ops.shape import batch_at, move_dim
 
@@ -83,11 +83,11 @@ class CustomVjp(Custom):
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         given, moving = self.given(primals, tangents)
-        active = tuple(tangent is not None for tangent in moving)
+        active = present(moving)
         results, residuals = self.rule.forward(given, active)
         types = tuple(x.type for x in given)
         backward = Backward(self.rule, types, self.program.out_types, active, len(residuals))
-        return results, backward(*residuals, *(t for t in moving if t is not None))
+        return results, backward(*residuals, *some(moving))
 
     def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         program, out_dims = installed.transforms.vmap(self.program, size, tuple(dims), everywhere=True)
@@ -139,23 +139,19 @@ class _MappedJvp:
         return self.rule.name
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        present = [number for number, tangent in enumerate(tangents) if tangent is not None]
-        moving: list[bool] = []
+        here = present(tangents)
+        moving: tuple[bool, ...] = ()
 
         def both(*args: Any) -> list[Any]:
-            there: list[Any] = [None] * len(primals)
-            for number, tangent in zip(present, args[len(primals) :], strict=True):
-                there[number] = tangent
-            results, moved = self.rule.jvp(args[: len(primals)], there)
-            moving[:] = [tangent is not None for tangent in moved]
-            return [*results, *(tangent for tangent in moved if tangent is not None)]
+            nonlocal moving
+            results, moved = self.rule.jvp(args[: len(primals)], spread(args[len(primals) :], here))
+            moving = present(moved)
+            return [*results, *some(moved)]
 
         # A tangent has the dim of its primal.
-        args = [*primals, *(tangents[number] for number in present)]
-        dims = (*self.dims, *(self.dims[number] for number in present))
-        found = _mapped(both, self.size, args, dims, self.name)
-        rest = iter(found[len(moving) :])
-        return found[: len(moving)], [next(rest) if moves else None for moves in moving]
+        dims = (*self.dims, *(dim for dim, is_here in zip(self.dims, here, strict=True) if is_here))
+        found = _mapped(both, self.size, [*primals, *some(tangents)], dims, self.name)
+        return found[: len(moving)], spread(found[len(moving) :], moving)
 
 
 @final
@@ -184,15 +180,10 @@ class _MappedVjp:
         return found[:count], found[count:]
 
     def backward(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-        present = [number for number, cotangent in enumerate(cotangents) if cotangent is not None]
-
         def back(*args: Any) -> list[Any]:
-            there: list[Any] = [None] * len(cotangents)
-            for number, cotangent in zip(present, args[len(residuals) :], strict=True):
-                there[number] = cotangent
-            return self.rule.backward(args[: len(residuals)], there)
+            return self.rule.backward(args[: len(residuals)], spread(args[len(residuals) :], present(cotangents)))
 
-        args = [*residuals, *(cotangents[number] for number in present)]
+        args = [*residuals, *some(cotangents)]
         found = _mapped(back, self.size, args, (0,) * len(args), self.name)
         # An argument that all share gets the sum of what each sends it.
         return [

@@ -17,7 +17,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 
 
 class Nullary(Op):
-    """No operands: made where it is needed, so it constrains no layout and costs nothing."""
+    """No operands, so nothing to differentiate or map; made wherever it is needed, unless it says otherwise."""
 
     cheap = True
 
@@ -101,26 +101,18 @@ class Iota(Nullary):
 
 @final
 @dataclass(frozen=True)
-class Held(Op):
+class Held(Nullary):
     """An array that exists already, in a program that a transformation made: it becomes an input before `propagate`.
 
     `array` is anything with a `type`; two are equal only if they are one object.
     """
 
     name = "held"
+    cheap = False  # it exists once
     array: "Identity"
 
     def out_type(self) -> ArrayType:
         return self.array.value.type  # type: ignore[no-any-return]
-
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        return self(), None
-
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        return ()
-
-    def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        return self(), None
 
     def reference(self, *operands: NumpyArray) -> NumpyArray:
         return np.asarray(self.array.value)

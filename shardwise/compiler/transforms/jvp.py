@@ -6,6 +6,7 @@ from typing import Any
 
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import is_inexact
+from shardwise.compiler.ops.control import present, some, spread
 from shardwise.compiler.ops.elementwise import retyped
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.replay import each
@@ -60,10 +61,9 @@ def jvp_program(program: Program, active: tuple[bool, ...]) -> tuple[Program, tu
 
     def body(*args: Any) -> list[Any]:
         nonlocal moving
-        rest = iter(args[count:])
-        outputs, tangents = jvp(program, args[:count], [next(rest) if is_active else None for is_active in active])
-        moving = tuple(tangent is not None for tangent in tangents)
-        return [*outputs, *(tangent for tangent in tangents if tangent is not None)]
+        outputs, tangents = jvp(program, args[:count], spread(args[count:], active))
+        moving = present(tangents)
+        return [*outputs, *some(tangents)]
 
     types = [*program.in_types, *(t for t, is_active in zip(program.in_types, active, strict=True) if is_active)]
     return rewrite(f"jvp_{program.name}", types, body), moving

@@ -11,6 +11,7 @@ from typing import Any, final
 
 from shardwise.compiler.ir.dispatch import frames, open_frames
 from shardwise.compiler.ir.program import Program, Value
+from shardwise.compiler.ops.control import present, some
 from shardwise.compiler.ops.methods import as_operand
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.tracer import Frame, Tracer
@@ -40,8 +41,8 @@ class _Tangents:
 
     def close(self, outputs: Sequence[Value]) -> Linearized:
         tangents = [self.pairs.tangent.get(value) for value in outputs]
-        moving = tuple(tangent is not None for tangent in tangents)
-        staged = self.frame.program([self.frame.lift(tangent) for tangent in tangents if tangent is not None])
+        moving = present(tangents)
+        staged = self.frame.program([self.frame.lift(tangent) for tangent in some(tangents)])
         count = len(self.frame.inputs)
         # The captured residuals come first, and those that only dead equations used are dropped.
         staged = dce(

@@ -6,6 +6,7 @@ from typing import Any
 
 from shardwise.compiler.ir.op import Op, Unknown
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.control import present, some, spread
 from shardwise.compiler.ops.elementwise import add_tangents, retyped
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.replay import each
@@ -70,10 +71,9 @@ def transpose_program(
 
     def body(*args: Any) -> list[Any]:
         nonlocal moving
-        rest = iter(args[count:])
-        found = transpose(program, linear, args[:count], [next(rest) if here else None for here in cotangents])
-        moving = tuple(cotangent is not None for cotangent in found)
-        return [cotangent for cotangent in found if cotangent is not None]
+        found = transpose(program, linear, args[:count], spread(args[count:], cotangents))
+        moving = present(found)
+        return some(found)
 
     known = [type for type, is_linear in zip(program.in_types, linear, strict=True) if not is_linear]
     arriving = [type for type, here in zip(program.out_types, cotangents, strict=True) if here]
