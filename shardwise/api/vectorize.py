@@ -8,6 +8,7 @@ from shardwise import tree
 from shardwise.api.arguments import argument_names, array_leaves, described, function_name, misfit
 from shardwise.api.boundary import boundary
 from shardwise.api.flat import Flat
+from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ops.methods import as_operand
 from shardwise.compiler.ops.shape import batch_at
 from shardwise.compiler.transforms.vmap import map_function
@@ -28,7 +29,7 @@ def vmap(function: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> C
         dims = _in_dims(function, in_axes, args, keywords, operands, names)
         size = _size(function, operands, dims, names)
         flat = Flat(function, structure)
-        outputs, out_dims = map_function(flat, size, operands, dims, function_name(function))
+        outputs, out_dims = map_function(flat, BatchAxis(size), operands, dims, function_name(function))
         wanted = _out_dims(function, out_axes, flat.results, outputs, out_dims)
         return flat.results.unflatten(
             [

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from shardwise.errors import UnexpectedTracerError
 
 if TYPE_CHECKING:
-    from shardwise.compiler.ir.op import Op
+    from shardwise.compiler.ir.op import BatchAxis, Op
     from shardwise.compiler.ir.program import Program
 
 
@@ -48,12 +48,16 @@ class Transforms(Protocol):
         self, program: "Program", linear: tuple[bool, ...], cotangents: tuple[bool, ...]
     ) -> "tuple[Program, tuple[bool, ...]]": ...
     def vmap(
-        self, program: "Program", size: int, dims: tuple[int | None, ...], everywhere: bool = False
+        self,
+        program: "Program",
+        axis: "BatchAxis",
+        dims: tuple[int | None, ...],
+        everywhere: bool | tuple[bool, ...] = False,
     ) -> "tuple[Program, tuple[int | None, ...]]": ...
     def map_function(
         self,
         function: Callable[..., Sequence[Any]],
-        size: int,
+        axis: "BatchAxis",
         args: Sequence[Any],
         dims: Sequence[int | None],
         name: str,

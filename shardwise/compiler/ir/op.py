@@ -5,7 +5,7 @@
     localize    the op on one device's pieces
     jvp         primals, tangents (None is zero) → result, tangent
     transpose   cotangent, operands (`Unknown` where linear) → one cotangent an operand (None is zero)
-    vmap        size, operands, batch dims (None is unbatched) → result, its batch dim
+    vmap        the new axis, operands, batch dims (None is unbatched) → result, its batch dim
     lower       an HLO builder, operands → HLO value
     reference   numpy arrays → numpy array: what the op means
 
@@ -35,6 +35,16 @@ class Unknown:
     """Stands for a linear operand while transposing: its type is known, its value is not."""
 
     type: ArrayType
+
+
+@final
+@dataclass(frozen=True)
+class BatchAxis:
+    """The dim that vmap adds. `name`: for collectives inside. `spmd`: the mesh axes that constraints give it."""
+
+    size: int
+    name: Any = None
+    spmd: tuple[str, ...] = ()
 
 
 class Hlo(Protocol):
@@ -119,7 +129,7 @@ class Op:
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         raise self.missing("transpose")
 
-    def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         raise self.missing("vmap")
 
     def lower(self, hlo: Hlo, *operands: Any, **_: Any) -> Any:

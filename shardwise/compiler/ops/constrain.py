@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from shardwise.compiler.ir.op import NumpyArray, Op
+from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
@@ -42,7 +42,7 @@ class Constrain(Op):
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (self(cotangent),)
 
-    def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (dim,) = dims
         assert dim is not None
         open_dims = (dim, *(d + (d >= dim) for d in self.open_dims))

@@ -6,7 +6,7 @@ from typing import Any, Self, final
 
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ir.op import NumpyArray, Op, Unknown
+from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, Unknown
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 
@@ -43,8 +43,8 @@ class Inner(Op):
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
         return evaluate(self.program, operands)
 
-    def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        program, out_dims = installed.transforms.vmap(self.program, size, tuple(dims))
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        program, out_dims = installed.transforms.vmap(self.program, axis, tuple(dims))
         return self.with_program(program)(*operands), out_dims
 
 

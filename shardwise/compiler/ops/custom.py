@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, Unknown
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Unknown
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control import Inner, present, some, spread
 from shardwise.compiler.ops.reduce import Sum
@@ -61,9 +61,9 @@ class CustomJvp(Custom):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self.rule.jvp(*self.given(primals, tangents))
 
-    def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        program, out_dims = installed.transforms.vmap(self.program, size, tuple(dims), everywhere=True)
-        rule = _MappedJvp(self.rule, size, tuple(dims[: len(dims) - self.captured]))
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        program, out_dims = installed.transforms.vmap(self.program, axis, tuple(dims), everywhere=True)
+        rule = _MappedJvp(self.rule, axis, tuple(dims[: len(dims) - self.captured]))
         return CustomJvp(program, self.captured, rule)(*operands), out_dims
 
 
@@ -89,9 +89,9 @@ class CustomVjp(Custom):
         backward = Backward(self.rule, types, self.program.out_types, active, len(residuals))
         return results, backward(*residuals, *some(moving))
 
-    def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        program, out_dims = installed.transforms.vmap(self.program, size, tuple(dims), everywhere=True)
-        rule = _MappedVjp(self.rule, size, tuple(dims[: len(dims) - self.captured]))
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        program, out_dims = installed.transforms.vmap(self.program, axis, tuple(dims), everywhere=True)
+        rule = _MappedVjp(self.rule, axis, tuple(dims[: len(dims) - self.captured]))
         return CustomVjp(program, self.captured, rule)(*operands), out_dims
 
 
@@ -131,7 +131,7 @@ class _MappedJvp:
     """A rule over one more dim, which all results have at dim 0."""
 
     rule: JvpRule
-    size: int
+    axis: BatchAxis
     dims: tuple[int | None, ...]
 
     @property
@@ -150,7 +150,7 @@ class _MappedJvp:
 
         # A tangent has the dim of its primal.
         dims = (*self.dims, *(dim for dim, is_here in zip(self.dims, here, strict=True) if is_here))
-        found = _mapped(both, self.size, [*primals, *some(tangents)], dims, self.name)
+        found = _mapped(both, self.axis, [*primals, *some(tangents)], dims, self.name)
         return found[: len(moving)], spread(found[len(moving) :], moving)
 
 
@@ -160,7 +160,7 @@ class _MappedVjp:
     """A rule over one more dim, which all results and residuals have at dim 0."""
 
     rule: VjpRule
-    size: int
+    axis: BatchAxis
     dims: tuple[int | None, ...]
 
     @property
@@ -176,7 +176,7 @@ class _MappedVjp:
             count = len(results)
             return [*results, *residuals]
 
-        found = _mapped(both, self.size, primals, self.dims, self.name)
+        found = _mapped(both, self.axis, primals, self.dims, self.name)
         return found[:count], found[count:]
 
     def backward(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
@@ -184,13 +184,13 @@ class _MappedVjp:
             return self.rule.backward(args[: len(residuals)], spread(args[len(residuals) :], present(cotangents)))
 
         args = [*residuals, *some(cotangents)]
-        found = _mapped(back, self.size, args, (0,) * len(args), self.name)
+        found = _mapped(back, self.axis, args, (0,) * len(args), self.name)
         # An argument that all share gets the sum of what each sends it.
         return [
             Sum((0,))(ct) if dim is None else move_dim(ct, 0, dim) for ct, dim in zip(found, self.dims, strict=True)
         ]
 
 
-def _mapped(function: Any, size: int, args: Sequence[Any], dims: Sequence[int | None], name: str) -> list[Any]:
-    outputs, places = installed.transforms.map_function(function, size, args, dims, name)
-    return [batch_at(x, dim, 0, size) for x, dim in zip(outputs, places, strict=True)]
+def _mapped(function: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], name: str) -> list[Any]:
+    outputs, places = installed.transforms.map_function(function, axis, args, dims, name)
+    return [batch_at(x, dim, 0, axis.size) for x, dim in zip(outputs, places, strict=True)]

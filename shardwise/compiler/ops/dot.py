@@ -6,7 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, Unknown, quiet
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Unknown, quiet
 from shardwise.compiler.ir.types import ArrayType, carrier
 from shardwise.compiler.ops.elementwise import add_tangents
 from shardwise.compiler.ops.shape import inverse, permuted
@@ -92,7 +92,7 @@ class Dot(Op):
         order = sorted(range(len(self.contract[0])), key=self.contract[0].__getitem__)
         return None, permuted(product, inverse((*self.batch[1], *(self.contract[1][i] for i in order), *free_y)))
 
-    def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         pairs = [self._shifted(side, dims[side]) for side in (0, 1)]
         contract = (pairs[0][0], pairs[1][0])
         batch = (pairs[0][1], pairs[1][1])

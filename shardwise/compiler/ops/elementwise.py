@@ -10,7 +10,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, Unknown, quiet
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Unknown, quiet
 from shardwise.compiler.ir.types import (
     ArrayType,
     DType,
@@ -55,9 +55,9 @@ class Elementwise(Op):
     def padding(self, fills: Sequence[Any]) -> Any:
         return None if any(fill is None for fill in fills) else self.reference(*map(np.asarray, fills))
 
-    def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         target = next(dim for dim in dims if dim is not None)
-        return self(*(shape.batch_at(x, dim, target, size) for x, dim in zip(operands, dims, strict=True))), target
+        return self(*(shape.batch_at(x, dim, target, axis.size) for x, dim in zip(operands, dims, strict=True))), target
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         out = self.out_type(*(x.type for x in operands))

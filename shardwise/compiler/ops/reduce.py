@@ -6,7 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, quiet
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, quiet
 from shardwise.compiler.ir.types import ArrayType, carrier, is_float
 from shardwise.compiler.ops import shape
 from shardwise.compiler.shardings.factors import FactorRule
@@ -41,8 +41,8 @@ class Sum(Op):
         kept = tuple(dim for dim in range(x.type.ndim) if dim not in self.dims)
         return (shape.Broadcast(x.type.shape, kept)(cotangent),)
 
-    def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        x = shape.batch_at(operands[0], dims[0], 0, size)
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        x = shape.batch_at(operands[0], dims[0], 0, axis.size)
         return Sum(tuple(dim + 1 for dim in self.dims))(x), 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:

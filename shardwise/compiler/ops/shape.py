@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, Shard
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard
 from shardwise.compiler.ir.types import ArrayType, DType, Scalar
 from shardwise.compiler.ops import elementwise, reduce  # reduce and shape are each other's transposes
 from shardwise.compiler.shardings.factors import FactorRule
@@ -27,7 +27,7 @@ class Nullary(Op):
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return ()
 
-    def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self(), None
 
 
@@ -175,9 +175,9 @@ class Broadcast(Movement):
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (reduce.Sum(tuple(dim for dim in range(len(self.shape)) if dim not in self.dims))(cotangent),)
 
-    def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        x = batch_at(operands[0], dims[0], 0, size)
-        return Broadcast((size, *self.shape), (0, *(dim + 1 for dim in self.dims)))(x), 0
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        x = batch_at(operands[0], dims[0], 0, axis.size)
+        return Broadcast((axis.size, *self.shape), (0, *(dim + 1 for dim in self.dims)))(x), 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         dims = int_list(self.dims)
@@ -212,8 +212,8 @@ class Reshape(Movement):
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (Reshape(operands[0].type.shape)(cotangent),)
 
-    def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        return Reshape((size, *self.shape))(batch_at(operands[0], dims[0], 0, size)), 0
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return Reshape((axis.size, *self.shape))(batch_at(operands[0], dims[0], 0, axis.size)), 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         return hlo.op("stablehlo.reshape", (x,), self.out_type(x.type))
@@ -242,8 +242,8 @@ class Transpose(Movement):
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (Transpose(inverse(self.permutation))(cotangent),)
 
-    def vmap(self, size: int, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        x = batch_at(operands[0], dims[0], 0, size)
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        x = batch_at(operands[0], dims[0], 0, axis.size)
         return Transpose((0, *(dim + 1 for dim in self.permutation)))(x), 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:

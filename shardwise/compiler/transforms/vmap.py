@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
+from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.methods import as_operand
 from shardwise.compiler.ops.shape import batch_at
@@ -13,7 +14,7 @@ from shardwise.compiler.transforms.replay import each
 
 
 def vmap(
-    program: Program, size: int, args: Sequence[Any], dims: Sequence[int | None]
+    program: Program, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]
 ) -> tuple[list[Any], list[int | None]]:
     """The program's outputs and their batch dims, played into the open frame."""
     env: dict[Value, tuple[Any, int | None]] = dict(zip(program.inputs, zip(args, dims, strict=True), strict=True))
@@ -27,7 +28,7 @@ def vmap(
             results = equation.op(*operands)
             places = None if equation.op.single else [None] * len(results)
         else:
-            results, places = equation.op.vmap(size, operands, batched)
+            results, places = equation.op.vmap(axis, operands, batched)
         if equation.op.single:
             env[equation.outputs[0]] = (results, places)
         else:
@@ -39,7 +40,7 @@ def vmap(
 
 
 def map_function(
-    function: Callable[..., Sequence[Any]], size: int, args: Sequence[Any], dims: Sequence[int | None], name: str
+    function: Callable[..., Sequence[Any]], axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], name: str
 ) -> tuple[list[Any], list[int | None]]:
     """A function of arrays mapped over `dims` of its arguments (None: not mapped, and handed on as they are)."""
     frame = Frame(name, absorbs=False)
@@ -49,27 +50,29 @@ def map_function(
     mapped = [(x, dim) for x, dim in zip(args, dims, strict=True) if dim is not None]
     places: list[int | None] = [dim for _, dim in mapped]
     captured = frame.captured
-    return vmap(program, size, [x for x, _ in mapped] + captured, places + [None] * len(captured))
+    return vmap(program, axis, [x for x, _ in mapped] + captured, places + [None] * len(captured))
 
 
 @lru_cache(maxsize=4096)
 def vmap_program(
-    program: Program, size: int, dims: tuple[int | None, ...], everywhere: bool = False
+    program: Program, axis: BatchAxis, dims: tuple[int | None, ...], everywhere: bool | tuple[bool, ...] = False
 ) -> tuple[Program, tuple[int | None, ...]]:
-    """The batched Program, and the batch dims of its outputs; with `everywhere`, every output has one, at dim 0."""
+    """The batched Program, and the batch dims of its outputs; outputs marked by `everywhere` have one, at dim 0."""
     out_dims: tuple[int | None, ...] = ()
 
     def body(*args: Any) -> list[Any]:
         nonlocal out_dims
-        outputs, places = vmap(program, size, args, dims)
-        if everywhere:
-            outputs = [batch_at(x, dim, 0, size) for x, dim in zip(outputs, places, strict=True)]
-            places = [0] * len(outputs)
+        outputs, places = vmap(program, axis, args, dims)
+        wanted = everywhere if isinstance(everywhere, tuple) else (everywhere,) * len(outputs)
+        for number, is_wanted in enumerate(wanted):
+            if is_wanted:
+                outputs[number] = batch_at(outputs[number], places[number], 0, axis.size)
+                places[number] = 0
         out_dims = tuple(places)
         return outputs
 
     types = [
-        type if dim is None else type.with_shape((*type.shape[:dim], size, *type.shape[dim:]))
+        type if dim is None else type.with_shape((*type.shape[:dim], axis.size, *type.shape[dim:]))
         for type, dim in zip(program.in_types, dims, strict=True)
     ]
     return rewrite(f"vmap_{program.name}", types, body), out_dims

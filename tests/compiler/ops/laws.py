@@ -24,7 +24,7 @@ import ml_dtypes
 import numpy as np
 
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ir.op import NumpyArray, Op, factor_rule, result_types
+from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, factor_rule, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.text import format_program, parse_program
 from shardwise.compiler.ir.types import ArrayType, DType, Scalar, is_float, is_inexact
@@ -153,7 +153,7 @@ def vmap_like_loop(case: Case) -> None:
     for dims in itertools.product(*places):
         if all(dim is None for dim in dims):
             continue
-        batched, out_dims = vmap_program(program, size, dims)
+        batched, out_dims = vmap_program(program, BatchAxis(size), dims)
         stacked = [batch[0] if dim is None else np.stack(batch, dim) for batch, dim in zip(batches, dims, strict=True)]
         found = evaluate(verify(batched), stacked)
         loop = [

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.types import parse_type
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.partition.simulate import simulate
@@ -63,7 +64,7 @@ def test_devices_hold_the_parts_that_the_layout_gives_them(case: Case):
 
 def test_a_batch_dim_is_left_open():
     op = Constrain((("a",), ()), MESH, (1,))
-    batched, dims = vmap_program(one_op(op, [parse_type("f32[4,5]")]), 3, (1,))
+    batched, dims = vmap_program(one_op(op, [parse_type("f32[4,5]")]), BatchAxis(3), (1,))
     assert dims == (1,)
     (equation,) = batched.equations
     assert equation.op == Constrain((("a",), (), ()), MESH, (1, 2))

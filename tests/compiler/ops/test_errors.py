@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from shardwise.compiler.ir.op import Op, result_types
+from shardwise.compiler.ir.op import BatchAxis, Op, result_types
 from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.control import Call
@@ -118,7 +118,7 @@ def test_wrong_operands(op, types, message):
         ("jvp", lambda op: op.jvp([], [])),
         ("linearize", lambda op: op.linearize([], [])),
         ("transpose", lambda op: op.transpose(None)),
-        ("vmap", lambda op: op.vmap(2, [], [])),
+        ("vmap", lambda op: op.vmap(BatchAxis(2), [], [])),
         ("lower", lambda op: op.lower(None)),
         ("reference", lambda op: op.reference()),
     ],

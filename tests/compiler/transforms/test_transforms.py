@@ -7,7 +7,7 @@ import pytest
 
 from shardwise.compiler.ir.dispatch import open_frames
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ir.op import NumpyArray
+from shardwise.compiler.ir.op import BatchAxis, NumpyArray
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
 from shardwise.compiler.ir.verify import verify
@@ -172,8 +172,8 @@ class TestCompositions:
     def test_vmap_of_vmap_is_a_loop_in_a_loop(self, body):
         places = [tuple(0 for _ in body.inputs), tuple(type.ndim for type in body.in_types)]
         for inner, outer in itertools.product(places, repeat=2):
-            once, once_dims = vmap_program(body, 2, inner)
-            both, both_dims = vmap_program(once, 3, outer)
+            once, once_dims = vmap_program(body, BatchAxis(2), inner)
+            both, both_dims = vmap_program(once, BatchAxis(3), outer)
             args = args_of(verify(both), "batches")
             found = evaluate(both, args)
             for i, j in itertools.product(range(3), range(2)):
@@ -185,8 +185,8 @@ class TestCompositions:
 
     def test_the_gradient_of_a_batch_is_the_batch_of_gradients(self, body):
         dims = tuple(0 for _ in body.inputs)
-        batched, places = vmap_program(gradient(body), 3, dims)
-        other = gradient(vmap_program(body, 3, dims)[0])
+        batched, places = vmap_program(gradient(body), BatchAxis(3), dims)
+        other = gradient(vmap_program(body, BatchAxis(3), dims)[0])
         args = args_of(other, "batch")
         for one, dim, two in zip(evaluate(verify(batched), args), places, evaluate(other, args), strict=True):
             whole = np.broadcast_to(one, two.shape) if dim is None else np.moveaxis(one, dim, 0)
@@ -384,7 +384,7 @@ def test_transforms_attribute_what_they_emit_to_the_users_line():
         (b,),
     )
     assert lines(jvp_program(body, (True,))[0]) == {1, 2}
-    assert lines(vmap_program(body, 3, (0,))[0]) == {1, 2}
+    assert lines(vmap_program(body, BatchAxis(3), (0,))[0]) == {1, 2}
     forward, linear, _ = linearize_program(body, (True,))
     assert lines(forward) == lines(linear) == {1, 2}
     known = len(linear.inputs) - 1
@@ -395,7 +395,7 @@ def test_transforms_attribute_what_they_emit_to_the_users_line():
 def test_a_transform_that_fails_leaves_no_line_behind():
     x, y = Value(ArrayType((3,), F64)), Value(ArrayType((3,), F64))
     body = Program((x,), (Equation(AllReduce(("a",), "sum"), [x], [y], Source("train.py", 1, "f")),), (y,))
-    for transform in (lambda: jvp_program(body, (True,)), lambda: vmap_program(body, 3, (0,))):
+    for transform in (lambda: jvp_program(body, (True,)), lambda: vmap_program(body, BatchAxis(3), (0,))):
         with pytest.raises(MissingRuleError, match="op 'all_reduce' has no rule"):
             transform()
         assert working.source is None
@@ -403,13 +403,13 @@ def test_a_transform_that_fails_leaves_no_line_behind():
 
 
 def test_batching_nothing_changes_nothing():
-    batched, dims = vmap_program(SQUARE, 3, (None,))
+    batched, dims = vmap_program(SQUARE, BatchAxis(3), (None,))
     assert batched == SQUARE
     assert dims == (None,)
 
 
 def test_a_batch_may_be_empty():
-    batched, dims = vmap_program(PROGRAMS[1], 0, (0, None, None))
+    batched, dims = vmap_program(PROGRAMS[1], BatchAxis(0), (0, None, None))
     (found,) = evaluate(verify(batched), [np.zeros((0, 3, 4)), np.zeros((4, 5)), np.zeros((5, 2))])
     assert found.shape == (0,)
     assert dims == (0,)
