@@ -82,4 +82,6 @@ def _amount(value: float, unit: str) -> str:
             if value * factor >= 1:
                 return f"{value * factor:.3g} {name}"
         return f"{value * 1e6:.3g} µs"
+    if unit == "growth":
+        return f"{value:.2f}"
     return f"{value:,.0f} B" if unit == "bytes" else f"{value:,.0f}"

@@ -6,7 +6,7 @@ from typing import Any, Literal, final
 
 from benchmarks.measure import Timing
 
-Unit = Literal["seconds", "bytes", "flops", "collectives"]
+Unit = Literal["seconds", "bytes", "flops", "collectives", "growth"]
 
 
 @final

@@ -3,6 +3,7 @@
 from typing import NoReturn
 
 from shardwise import debug, distributed, errors, lax, numpy, sharding, tree, tree_util
+from shardwise.api.callback import io_callback, pure_callback
 from shardwise.api.custom import custom_jvp, custom_vjp
 from shardwise.api.differentiate import (
     grad,
@@ -21,6 +22,7 @@ from shardwise.api.placement import block_until_ready, device_get, device_put, m
 from shardwise.api.remat import checkpoint, checkpoint_policies
 from shardwise.api.vectorize import vmap
 from shardwise.compiler.ops.methods import ArrayMethods as Array
+from shardwise.compiler.trace.provenance import named_scope
 from shardwise.config import config
 from shardwise.errors import not_here
 from shardwise.explain.plan import explain
@@ -62,6 +64,7 @@ __all__ = [
     "explain",
     "grad",
     "hessian",
+    "io_callback",
     "jacfwd",
     "jacrev",
     "jit",
@@ -73,9 +76,11 @@ __all__ = [
     "local_devices",
     "make_jaxpr",
     "make_mesh",
+    "named_scope",
     "numpy",
     "process_count",
     "process_index",
+    "pure_callback",
     "remat",
     "sharding",
     "tree",

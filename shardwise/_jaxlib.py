@@ -5,6 +5,7 @@ Works with jaxlib 0.10.2 (Python 3.11) to 0.11.x. `tests/test_jaxlib.py` exercis
 
 import os
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, final
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA's own log is off unless the user asks: errors are raised
@@ -107,13 +108,34 @@ def cluster_cpu_client(store: Any, rank: int, processes: int, devices: int, host
     )
 
 
-def compile_text(client: Any, text: str, devices: Sequence[Any]) -> Any:
-    """An executable that runs a module once on each device (replica i is `devices[i]`)."""
+def compile_text(client: Any, text: str, devices: Sequence[Any], callbacks: Sequence[Callable[..., Any]] = ()) -> Any:
+    """An executable that runs a module once on each device (replica i is `devices[i]`).
+
+    `callbacks` are what the module's custom calls to Python call, by number: numpy arrays (and tokens) in and out.
+    """
     options = _xla.CompileOptions()
     options.num_replicas, options.num_partitions = len(devices), 1
     assignment = np.array([device.id for device in devices]).reshape(-1, 1)
     options.device_assignment = _xla.DeviceAssignment.create(assignment)
-    return client.compile_and_load(text, _jax.DeviceList(tuple(devices)), options)
+    where = _jax.DeviceList(tuple(devices))
+    if not callbacks:
+        return client.compile_and_load(text, where, options)
+    return client.compile_and_load(_parsed(text), where, options, host_callbacks=list(callbacks))
+
+
+def _parsed(text: str) -> Any:
+    """The module as an object: only that can be compiled together with callbacks.
+
+    MLIR's bindings take as long to import as half of this package, and only callbacks need them.
+    """
+    ir = import_module("jaxlib.mlir.ir")
+    context = ir.Context()
+    registry = ir.DialectRegistry()
+    import_module("jaxlib.mlir._mlir_libs._jax_mlir_ext").register_dialects(registry)
+    context.append_dialect_registry(registry)
+    import_module("jaxlib.mlir.dialects.stablehlo").register_dialect(context)
+    context.load_all_available_dialects()
+    return ir.Module.parse(text, context)
 
 
 def put(pieces: Sequence[Any], devices: Sequence[Any], local: Sequence[Any]) -> Any:
@@ -133,10 +155,18 @@ def result_handler(shape: tuple[int, ...], dtype: Any, devices: Sequence[Any]) -
     return _jax.array_result_handler(kind, _OnDevices(tuple(devices)), committed=True, **_HANDLER_KEYWORDS)
 
 
-def launcher(executable: Any, handlers: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
-    """Run with Buffers in and Buffers out."""
+def launcher(executable: Any, handlers: Sequence[Any], wait: bool = False) -> Callable[[list[Any]], list[Any]]:
+    """Run with Buffers in and Buffers out; `wait` until all is done, effects too."""
     execute = executable.execute_sharded
-    return lambda buffers: execute(buffers).consume_with_handlers(handlers)
+    if not wait:
+        return lambda buffers: execute(buffers).consume_with_handlers(handlers)
+
+    def launch(buffers: list[Any]) -> list[Any]:
+        results = execute(buffers, with_tokens=True)
+        results.consume_token().block_until_ready()
+        return results.consume_with_handlers(handlers)  # type: ignore[no-any-return]
+
+    return launch
 
 
 def read_pieces(buffers: Any) -> list[np.ndarray[Any, Any]]:

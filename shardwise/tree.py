@@ -32,6 +32,7 @@ else:
 Structure: TypeAlias = tree_util.PyTreeDef
 TreeMismatch = tree_util.TreeMismatch
 broadcast_prefix = tree_util.broadcast_prefix
+first_difference = tree_util.first_difference
 keystr = tree_util.keystr
 leaf_names = tree_util.leaf_names
 registry = tree_util.default_registry

@@ -7,7 +7,8 @@ from typing import Any
 
 from shardwise import tree
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.methods import is_array_like, type_of
+from shardwise.compiler.ops.methods import is_array_like
+from shardwise.compiler.ops.operands import type_of
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import ShardingError
 from shardwise.runtime.sharding import Sharding

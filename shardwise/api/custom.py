@@ -14,7 +14,7 @@ from shardwise.api.flat import Flat, is_traced
 from shardwise.compiler.ir.types import ArrayType, Typed, is_inexact
 from shardwise.compiler.ops.custom import CustomJvp, CustomVjp
 from shardwise.compiler.ops.elementwise import add_tangents
-from shardwise.compiler.ops.methods import as_operand
+from shardwise.compiler.ops.operands import as_operand
 from shardwise.compiler.ops.shape import full
 from shardwise.compiler.trace.build import build
 

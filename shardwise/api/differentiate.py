@@ -12,9 +12,10 @@ from shardwise.api.boundary import boundary
 from shardwise.api.flat import Flat, check_results
 from shardwise.api.vectorize import vmap
 from shardwise.compiler.ir.types import ArrayType, is_float, is_inexact
-from shardwise.compiler.ops.control import spread
+from shardwise.compiler.ops.call import spread
 from shardwise.compiler.ops.elementwise import Compare, Convert, retyped
-from shardwise.compiler.ops.methods import as_operand, reshape, type_of
+from shardwise.compiler.ops.methods import reshape
+from shardwise.compiler.ops.operands import as_operand, type_of
 from shardwise.compiler.ops.shape import Iota, full, zeros_like
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.transforms.linearize import Linearized, forward

@@ -18,8 +18,9 @@ from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Op, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.callback import Callback
 from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.methods import PYTHON_SCALARS, type_of
+from shardwise.compiler.ops.operands import PYTHON_SCALARS, type_of
 from shardwise.compiler.pipeline import load
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import user_source
@@ -133,6 +134,9 @@ class _Executor:
 
     def run(self, op: Op, args: Sequence[Array]) -> tuple[Array, ...]:
         """One op."""
+        if isinstance(op, Callback):
+            found = op.function(*(x.numpy() for x in args))
+            return tuple(as_array(x) for x in found)
         key = (op, config.enable_x64, *(x.signature for x in args))
         launch = self._launches.get(key)
         if launch is None:

@@ -11,7 +11,7 @@ from shardwise.api.static import NOTHING, select, split
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.text import format_program
 from shardwise.compiler.ir.types import ArrayType, Typed
-from shardwise.compiler.ops.methods import type_of
+from shardwise.compiler.ops.operands import type_of
 from shardwise.compiler.ops.promote import canonical_dtype
 
 

@@ -23,12 +23,12 @@ from shardwise.api.execute import Launch, as_array, prepare
 from shardwise.api.flat import Flat, is_traced
 from shardwise.api.request import Request
 from shardwise.api.static import NOTHING, Selection, Split, check_overlap, donated_leaves, select, split
-from shardwise.compiler.ir.dispatch import open_frames
+from shardwise.compiler.ir.dispatch import bound_axes, open_frames
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.call import Call
 from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.control import Call
-from shardwise.compiler.ops.methods import as_operand
+from shardwise.compiler.ops.operands import as_operand
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.replay import replay
@@ -66,6 +66,11 @@ def disable_jit(disable: bool = True) -> Iterator[None]:
         _switches.jit_disabled = before
 
 
+def is_jit_disabled() -> bool:
+    """Whether functions run as they are written."""
+    return _switches.jit_disabled
+
+
 @final
 @dataclass(frozen=True)
 class Options:
@@ -99,7 +104,7 @@ class Jitted:
             leaves, structure = _flatten((found.args, found.keywords))
         else:
             leaves, structure = _flatten((args, keywords))
-        if open_frames() and is_traced(leaves):
+        if open_frames() and (is_traced(leaves) or bound_axes()):  # it may compute along the axes that have a name here
             return self._staged(found or split(self.function, NOTHING, args, keywords))
         fixed = (config.enable_x64, found.key if found is not None else ())
         try:
@@ -124,9 +129,9 @@ class Jitted:
         return self if instance is None else partial(self, instance)
 
     def traced(self, found: Split) -> Traced:
-        """The function staged for these arguments; once for each structure, types and static arguments."""
+        """The function staged for these arguments; once for each structure, types, static arguments and named axes."""
         leaves, structure = self._array_leaves(found)
-        key = (structure, config.enable_x64, found.key, leaf_types(leaves))
+        key = (structure, config.enable_x64, found.key, leaf_types(leaves), tuple(bound_axes().items()))
         traced = self._traced.get(key)
         if traced is None or not _is_alive(traced.captured):
             traced = self._traced[key] = trace(found.bind(self.function), structure, leaf_types(leaves))

@@ -1,6 +1,6 @@
 """NaN and infinity, found where they arise: the op, its line in the user's program, and what it was given."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from shardwise.compiler.ir.evaluate import find
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import carrier, is_inexact
 from shardwise.compiler.transforms.inline import inline
+from shardwise.compiler.transforms.silence import silent
 from shardwise.config import config
 from shardwise.runtime.array import Array
 
@@ -24,7 +25,7 @@ def check_numbers(program: Program, args: Sequence[Array], results: Sequence[Arr
         if not any(bad(_seen(result)) for result in results):
             continue
         whole = all(_is_readable(array) for array in args)
-        found = find(inline(program), [array.numpy() for array in args], bad) if whole else None
+        found = _found(program, args, bad) if whole else None
         if found is None:
             if whole and any(bad(array.numpy()) for array in args):
                 continue  # it came in with the arguments
@@ -34,6 +35,14 @@ def check_numbers(program: Program, args: Sequence[Array], results: Sequence[Arr
         raise FloatingPointError(
             f"{name} in the result of `{equation.op.name}` at {equation.source}, in `{program.name}`.{given}"
         )
+
+
+def _found(program: Program, args: Sequence[Array], bad: Callable[[Any], bool]) -> Any:
+    try:
+        again = silent(inline(program))
+    except TypeError:  # what an effect gave cannot be had again
+        return None
+    return find(again, [array.numpy() for array in args], bad)
 
 
 def _seen(array: Array) -> np.ndarray[Any, Any]:

@@ -11,7 +11,7 @@ from shardwise._jaxlib import Device
 from shardwise._jaxlib import block_until_ready as wait_for
 from shardwise.api.execute import as_array, moved
 from shardwise.api.jit import constrain
-from shardwise.compiler.ops.methods import as_operand, type_of
+from shardwise.compiler.ops.operands import as_operand, type_of
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.tracer import Tracer

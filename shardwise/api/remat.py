@@ -13,7 +13,7 @@ from shardwise.api.boundary import boundary
 from shardwise.api.flat import Flat, is_traced
 from shardwise.api.static import select, split
 from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.methods import as_operand
+from shardwise.compiler.ops.operands import as_operand
 from shardwise.compiler.ops.remat import CheckpointName, Policy, Remat
 from shardwise.compiler.trace.build import build
 

@@ -4,7 +4,7 @@ A request finds its target (one mesh or one device on which all of it can run), 
 text for XLA. Nothing here holds or moves an array's elements.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
@@ -18,6 +18,7 @@ from shardwise.compiler.shardings.spec import spec_of
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
+from shardwise.compiler.transforms.lift import lift
 from shardwise.errors import DeviceMismatchError
 from shardwise.runtime.array import Array, Signature
 from shardwise.runtime.client import local_devices
@@ -167,17 +168,9 @@ def _constrained(request: Request, target: Target) -> Program:
 
 def hoisted(request: Request, constants: Sequence[Array]) -> tuple[Request, list[Array]]:
     """The request with the arrays that its program holds as further inputs, and these among the constants."""
-    if not any(isinstance(equation.op, Held) for equation in _equations(request.program)):
+    if not any(isinstance(equation.op, Held) for equation in request.program.walk()):
         return request, list(constants)
-    program = inline(request.program)
-    held = [equation for equation in program.equations if isinstance(equation.op, Held)]
-    arrays = [equation.op.array.value for equation in held if isinstance(equation.op, Held)]
-    larger = Program(
-        (*program.inputs, *(equation.outputs[0] for equation in held)),
-        tuple(equation for equation in program.equations if not isinstance(equation.op, Held)),
-        program.outputs,
-        program.name,
-    )
+    larger, arrays = lift(inline(request.program))
     signatures = (*request.signatures, *(array.signature for array in arrays))
     return replace(request, program=larger, signatures=signatures), [*constants, *arrays]
 
@@ -185,15 +178,6 @@ def hoisted(request: Request, constants: Sequence[Array]) -> tuple[Request, list
 def _meshes(program: Program) -> list[tuple[Equation, Mesh]]:
     return [
         (equation, equation.op.mesh)
-        for equation in _equations(program)
+        for equation in program.walk()
         if isinstance(equation.op, Constrain) and isinstance(equation.op.mesh, Mesh)
     ]
-
-
-def _equations(program: Program) -> Iterator[Equation]:
-    """Every equation, those of inner programs too."""
-    for equation in program.equations:
-        yield equation
-        inner = getattr(equation.op, "program", None)
-        if isinstance(inner, Program):
-            yield from _equations(inner)

@@ -14,7 +14,7 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 @final
 @dataclass(frozen=True)
 class CollectiveRow:
-    """One collective of a plan. `sent` is what one device sends, in bytes."""
+    """One collective of a plan. `sent` is what one device sends, in bytes, all `times` that it runs."""
 
     kind: str
     axes: tuple[str, ...]
@@ -22,6 +22,7 @@ class CollectiveRow:
     type: str
     source: Source
     reason: str
+    times: int = 1
 
 
 @final
@@ -38,10 +39,11 @@ class Explanation:
                 CollectiveRow(
                     equation.op.name,
                     tuple(getattr(equation.op, "axes", ()) or equation.op.after),  # type: ignore[attr-defined]
-                    stages.local.wire(equation),
+                    stages.local.wire(equation) * stages.local.times[equation],
                     str(equation.inputs[0].type),
                     equation.source,
                     equation.reason,
+                    stages.local.times[equation],
                 )
                 for equation in stages.local.collectives()
             ),
@@ -76,7 +78,8 @@ class Explanation:
         for row in self.collectives:
             axes = ",".join(row.axes)
             sent = human_bytes(row.sent)
-            lines.append(f"  {row.kind:14} {axes:16} {sent:>10}  {row.type:14} {row.source!s:18} {row.reason}")
+            why = f"{row.reason} ({row.times} times)" if row.times > 1 else row.reason
+            lines.append(f"  {row.kind:14} {axes:16} {sent:>10}  {row.type:14} {row.source!s:18} {why}")
         return "\n".join(lines)
 
     __repr__ = __str__

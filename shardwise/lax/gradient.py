@@ -5,7 +5,7 @@ from typing import Any
 from shardwise import tree
 from shardwise.compiler.ir.types import is_inexact
 from shardwise.compiler.ops.elementwise import StopGradient
-from shardwise.compiler.ops.methods import as_operand
+from shardwise.compiler.ops.operands import as_operand
 
 
 def stop_gradient(x: Any) -> Any:

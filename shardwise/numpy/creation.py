@@ -11,7 +11,8 @@ from shardwise.api.placement import device_put
 from shardwise.compiler.ir.types import integer_range, is_integer
 from shardwise.compiler.ops import methods
 from shardwise.compiler.ops.elementwise import Convert
-from shardwise.compiler.ops.methods import PYTHON_SCALARS, ArrayMethods, as_operand, type_of
+from shardwise.compiler.ops.methods import ArrayMethods
+from shardwise.compiler.ops.operands import PYTHON_SCALARS, as_operand, type_of
 from shardwise.compiler.ops.promote import canonical_dtype, default_dtype
 from shardwise.compiler.ops.shape import Iota
 from shardwise.compiler.ops.shape import full as full_op

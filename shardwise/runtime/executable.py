@@ -7,6 +7,7 @@ from shardwise._jaxlib import compile_text, launcher, result_handler
 from shardwise.compiler.lower.lower import StableHlo
 from shardwise.compiler.partition.local import LocalProgram
 from shardwise.runtime.array import Array, signature
+from shardwise.runtime.callbacks import Callbacks
 from shardwise.runtime.client import client
 from shardwise.runtime.sharding import Sharding
 
@@ -15,7 +16,7 @@ from shardwise.runtime.sharding import Sharding
 class Executable:
     """Runs on buffers that already lie as the program's inputs do."""
 
-    __slots__ = ("_launch", "_out_signatures", "loaded", "out_shardings")
+    __slots__ = ("_callbacks", "_launch", "_out_signatures", "loaded", "out_shardings")
 
     def __init__(
         self,
@@ -25,12 +26,13 @@ class Executable:
         out_shardings: Sequence[Sharding],
         committed: bool,
     ):
-        self.loaded = compile_text(client.get(), module.text, devices)
+        self._callbacks = Callbacks(module.callbacks, len(devices))
+        self.loaded = compile_text(client.get(), module.text, devices, self._callbacks.functions)
         handlers = [
             result_handler(placement.piece_shape(local.mesh), placement.type.dtype, devices)
             for placement in local.outputs
         ]
-        self._launch = launcher(self.loaded, handlers)
+        self._launch = launcher(self.loaded, handlers, wait=bool(module.callbacks))
         self.out_shardings = tuple(out_shardings)
         self._out_signatures = [
             signature(placement.type, sharding, committed)
@@ -38,4 +40,8 @@ class Executable:
         ]
 
     def __call__(self, buffers: list[Any]) -> list[Array]:
-        return list(map(Array, self._launch(buffers), self._out_signatures))
+        if not self._callbacks.functions:
+            return list(map(Array, self._launch(buffers), self._out_signatures))
+        with self._callbacks.run():
+            results = self._launch(buffers)
+        return list(map(Array, results, self._out_signatures))

@@ -1,10 +1,13 @@
 """vmap: against loops."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
+from shardwise.errors import ShardingError
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -65,3 +68,178 @@ def test_on_eight_devices(mesh):
     y = sw.jit(sw.vmap(lambda row: row / row.sum()))(x)
     np.testing.assert_allclose(y, A / A.sum(1, keepdims=True), rtol=1e-5)
     assert y.sharding.spec == P("data")
+
+
+def test_keywords_are_mapped_over_their_first_dim():
+    out = sw.vmap(lambda x, *, scale, bias: x * scale["s"] + bias, in_axes=1)(B, scale={"s": A[:, 0]}, bias=A[:, 1])
+    np.testing.assert_allclose(out, B.T * A[:, :1] + A[:, 1:2], rtol=1e-6)
+
+
+def test_as_a_decorator():
+    @sw.vmap
+    def doubled(x):
+        """Twice `x`."""
+        assert x.shape == (3,)
+        return x + x
+
+    @partial(sw.vmap, in_axes=(0, None), out_axes=1)
+    def shifted(x, y):
+        return x + y
+
+    np.testing.assert_array_equal(doubled(A), 2 * A)
+    assert (doubled.__name__, doubled.__doc__) == ("doubled", "Twice `x`.")
+    np.testing.assert_array_equal(shifted(A, A[0]), (A + A[0]).T)
+
+
+def test_what_is_not_mapped_is_handed_on_as_it_is():
+    class Config:
+        depth = 3
+
+    seen = []
+
+    def f(x, config, mode, options, number, table):
+        seen.extend([config, mode, options, number, table])
+        for _ in range(config.depth + number):
+            x = x * 2 if options["double"] else x
+        return x if mode == "train" else -x
+
+    config, table = Config(), A[0]
+    args = (config, "train", {"double": True, "skip": None}, 2, table)
+    out = sw.vmap(f, in_axes=(0, *[None] * 5))(A, *args)
+    np.testing.assert_array_equal(out, 32 * A)
+    assert seen[0] is config and seen[4] is table
+    assert seen[1:4] == ["train", {"double": True, "skip": None}, 2]
+    assert type(seen[3]) is int
+    # One tree may hold both.
+    out = sw.vmap(lambda t: t["x"] * len(t["name"]), in_axes=({"x": 0, "name": None},))({"x": A, "name": "four"})
+    np.testing.assert_array_equal(out, 4 * A)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, sw.jit], ids=["eager", "jit"])
+def test_a_size_is_enough(wrap):
+    out = wrap(sw.vmap(lambda x: x + 1, in_axes=None, axis_size=5))(A[0])
+    np.testing.assert_array_equal(out, np.tile(A[0] + 1, (5, 1)))
+    out = wrap(sw.vmap(lambda: jnp.arange(2), axis_size=3, out_axes=1))()
+    np.testing.assert_array_equal(out, [[0, 0, 0], [1, 1, 1]])
+    out = wrap(sw.vmap(lambda x: x, in_axes=None, out_axes=None, axis_size=7))(A)
+    np.testing.assert_array_equal(out, A)
+    np.testing.assert_array_equal(wrap(sw.vmap(lambda x: x * 2, axis_size=4))(A), 2 * A)
+    assert wrap(sw.vmap(lambda x: x * 2, axis_size=0))(A[:0]).shape == (0, 3)
+
+
+def message_of(error_type, function, *args, **keywords):
+    with pytest.raises(error_type) as caught:
+        function(*args, **keywords)
+    assert type(caught.value) is error_type
+    return str(caught.value)
+
+
+def first(x, y=None):
+    return x
+
+
+HERE = f"`first` (test_vectorize.py:{first.__code__.co_firstlineno})"
+
+
+def test_sizes_that_differ():
+    assert message_of(ValueError, sw.vmap(first, axis_size=5), A, B) == (
+        f"vmap of {HERE}: the mapped axes must have one size:\n  `x` has 4\n  `y` has 3\n  axis_size is 5"
+    )
+    assert message_of(ValueError, sw.vmap(first, axis_size=5), A) == (
+        f"vmap of {HERE}: the mapped axes must have one size:\n  `x` has 4\n  axis_size is 5"
+    )
+    assert message_of(ValueError, sw.vmap(first, in_axes=None), A) == (
+        f"vmap of {HERE}: in_axes maps no argument; at least one axis must not be None, or axis_size must say how "
+        "large the new dim is"
+    )
+
+
+@pytest.mark.parametrize(
+    ("keywords", "text"),
+    [
+        (
+            {"in_axes": 1.0},
+            "in_axes must be an integer, None, or a tuple with an entry for each positional argument (integers and "
+            "None, in trees), not 1.0",
+        ),
+        (
+            {"in_axes": ("i", 0)},
+            "in_axes must be an integer, None, or a tuple with an entry for each positional argument (integers and "
+            "None, in trees), not ('i', 0)",
+        ),
+        (
+            {"in_axes": {"x": 0}},
+            "in_axes must be an integer, None, or a tuple with an entry for each positional argument (integers and "
+            "None, in trees), not {'x': 0}",
+        ),
+        ({"axis_size": -1}, "axis_size must be an integer of 0 or more, not -1"),
+        ({"axis_size": 2.0}, "axis_size must be an integer of 0 or more, not 2.0"),
+        ({"axis_name": ["i"]}, "axis_name must be hashable, not ['i']"),
+        (
+            {"spmd_axis_name": 3},
+            "spmd_axis_name must be the name of a mesh axis, or a tuple of different ones, not 3",
+        ),
+        (
+            {"spmd_axis_name": ("a", "a")},
+            "spmd_axis_name must be the name of a mesh axis, or a tuple of different ones, not ('a', 'a')",
+        ),
+    ],
+    ids=str,
+)
+def test_parameters_of_the_wrong_kind(keywords, text):
+    assert message_of(TypeError, sw.vmap, first, **keywords) == f"vmap of {HERE}: {text}"
+
+
+def test_other_bad_input():
+    assert message_of(TypeError, sw.vmap, 3) == "vmap needs a function, not 3"
+    assert message_of(TypeError, sw.vmap(first), A, "abc") == (
+        f"vmap of {HERE}: `y` is 'abc' of type str, which has no axis 0: only arrays can be mapped. "
+        "Give it None in in_axes, and it is handed on as it is."
+    )
+    assert message_of(ValueError, sw.vmap(first), A, y=2.0).endswith(
+        "in_axes gives axis 0 for `y`, which is f32[]~ and has rank 0"
+    )
+
+
+def constrained(mesh, spec, **keywords):
+    def f(row):
+        return sw.lax.with_sharding_constraint(row * 2, NamedSharding(mesh, spec))
+
+    return sw.jit(sw.vmap(f, **keywords))
+
+
+def test_constraints_lay_the_new_dim_over_mesh_axes(mesh):
+    x = RNG.normal(size=(8, 6)).astype(np.float32)
+    for name, spec in (("data", P("data", "model")), (("data",), P("data", "model"))):
+        y = constrained(mesh, P("model"), spmd_axis_name=name)(x)
+        np.testing.assert_array_equal(y, 2 * x)
+        assert y.sharding.spec == spec
+    y = constrained(mesh, P(None), spmd_axis_name=("model", "data"), out_axes=1)(x)
+    np.testing.assert_array_equal(y, 2 * x.T)
+    assert y.sharding.spec == P(None, ("model", "data"))
+    odd = RNG.normal(size=(5, 3)).astype(np.float32)
+    y = constrained(mesh, P("model"), spmd_axis_name="data")(odd)
+    np.testing.assert_array_equal(y, 2 * odd)
+    assert y.sharding.spec == P("data", "model")
+
+
+def test_constraints_in_two_mapped_dims_and_in_what_is_called(mesh):
+    x = RNG.normal(size=(4, 2, 6)).astype(np.float32)
+
+    def f(row):
+        return sw.jit(lambda r: sw.lax.with_sharding_constraint(r * 2, NamedSharding(mesh, P(None))))(row)
+
+    y = sw.jit(sw.vmap(sw.vmap(f, spmd_axis_name="model"), spmd_axis_name="data"))(x)
+    np.testing.assert_array_equal(y, 2 * x)
+    assert y.sharding.spec == P("data", "model")
+
+
+def test_mesh_axes_that_a_constraint_cannot_have(mesh):
+    assert message_of(ShardingError, constrained(mesh, P("data"), spmd_axis_name="data"), A) == (
+        "vmap with spmd_axis_name=('data',) does not fit with_sharding_constraint inside: "
+        "axis 'data' cuts dim 0 already"
+    )
+    assert message_of(ShardingError, constrained(mesh, P("data"), spmd_axis_name="rows"), A) == (
+        "vmap with spmd_axis_name=('rows',) does not fit with_sharding_constraint inside: "
+        "the mesh data=4, model=2 has no axis 'rows'. Its axes are 'data', 'model'."
+    )

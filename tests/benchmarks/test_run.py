@@ -36,7 +36,7 @@ def test_every_suite_has_rows_of_one_shape(report):
     assert len(names) == len(set(names))
     for row in report["rows"]:
         assert row.keys() == {"suite", "name", "unit", "ours", "peer", "ratio", "median_ratio", "bar", "within_bar"}
-        assert row["unit"] in ("seconds", "bytes", "flops", "collectives")
+        assert row["unit"] in ("seconds", "bytes", "flops", "collectives", "growth")
         assert row["ours"] > 0 and row["peer"] > 0
         assert row["ratio"] == pytest.approx(row["ours"] / row["peer"])
         assert (row["median_ratio"] is None) == (row["unit"] != "seconds")

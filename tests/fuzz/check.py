@@ -2,6 +2,7 @@
 
 plain   the recipe itself
 grad    gradient of the sum of its float outputs with respect to its float inputs
+jvp     its outputs, and the derivatives of the float ones along one direction of its float inputs
 vmap    over a new dim of some inputs
 """
 
@@ -24,6 +25,8 @@ from shardwise.compiler.ir.types import ArrayType, is_float, is_inexact
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.lower.lower import lower
 from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.control import Control
+from shardwise.compiler.ops.custom import Custom
 from shardwise.compiler.ops.methods import ArrayMethods
 from shardwise.compiler.partition.local import LocalProgram
 from shardwise.compiler.partition.simulate import cut, simulate
@@ -40,10 +43,11 @@ from shardwise.compiler.trace.build import build
 from shardwise.runtime.array import Array, signature
 from shardwise.runtime.executable import Executable
 from shardwise.sharding import NamedSharding
+from tests.fuzz.control import function_of, only_forward, only_reverse, random_recipe
 from tests.fuzz.layouts import Spec, abstract, partition_spec, random_mesh, random_spec, spec_text
-from tests.fuzz.programs import Recipe, function_of, has_narrow_floats, random_array, random_recipe
+from tests.fuzz.recipe import Recipe, has_narrow_floats, random_array
 
-KINDS = ("plain", "plain", "grad", "vmap")
+KINDS = ("plain", "plain", "grad", "grad", "vmap", "jvp")
 PLANS = 6  # random plans tried for each case
 
 
@@ -65,7 +69,10 @@ class Case:
 
     def __str__(self) -> str:
         ins = ", ".join(spec_text(spec) for spec in self.in_specs)
-        outs = ", ".join(spec_text(spec) for spec in self.out_specs)
+        try:
+            outs = ", ".join(spec_text(spec) for spec in self.out_specs)
+        except Exception as error:  # the case is shown because something is wrong with it
+            outs = f"none, it does not trace: {type(error).__name__}"
         mapped = f" {self.batch} of {self.size}" if self.kind == "vmap" else ""
         special = ", with inf and nan" if self.specials else ""
         head = f"seed {self.seed}: {self.kind}{mapped}{special} on mesh {self.mesh}"
@@ -78,6 +85,9 @@ class Case:
             return body
         if self.kind == "vmap":
             return shardwise.vmap(body, self.batch)
+        active = tuple(number for number, type in enumerate(self.recipe.inputs) if is_float(type.dtype))
+        if self.kind == "jvp":
+            return self._pushed(body, active)
 
         def loss(*args: Any) -> Any:
             total: Any = 0.0
@@ -86,13 +96,28 @@ class Case:
                     total = total + output.astype(np.float32).sum()
             return total
 
-        active = tuple(number for number, type in enumerate(self.recipe.inputs) if is_float(type.dtype))
-
         def both(*args: Any) -> tuple[Any, ...]:
             value, grads = shardwise.value_and_grad(loss, active)(*args)
             return value, *grads
 
         return both
+
+    def _pushed(self, body: Callable[..., tuple[Any, ...]], active: Sequence[int]) -> Callable[..., tuple[Any, ...]]:
+        def both(*args: Any) -> tuple[Any, ...]:
+            def of_active(*moving: Any) -> tuple[Any, ...]:
+                given = dict(zip(active, moving, strict=True))
+                return body(*(given.get(number, arg) for number, arg in enumerate(args)))
+
+            primals = [args[number] for number in active]
+            found, moved = shardwise.jvp(of_active, primals, [x + 1 for x in primals])
+            return *found, *(moved[number] for number in self._float_outputs)
+
+        return both
+
+    @property
+    def _float_outputs(self) -> list[int]:
+        types = self.recipe.types
+        return [place for place, number in enumerate(self.recipe.outputs) if is_float(types[number].dtype)]
 
     @cached_property
     def in_types(self) -> tuple[ArrayType, ...]:
@@ -146,7 +171,8 @@ class Case:
         """Outputs that must agree to the bit."""
         if self.kind == "grad":
             return tuple(not is_float(type.dtype) for type in self.traced[0].out_types)
-        return self.recipe.exact
+        moved = (False,) * len(self._float_outputs) if self.kind == "jvp" else ()
+        return self.recipe.exact + moved
 
 
 def random_case(seed: int) -> Case:
@@ -156,8 +182,13 @@ def random_case(seed: int) -> Case:
     recipe = random_recipe(rng, mesh)
     kind = rng.choice(KINDS)
     types = recipe.types
-    if kind == "grad" and not (
-        any(is_float(type.dtype) for type in recipe.inputs) and any(is_float(types[i].dtype) for i in recipe.outputs)
+    if kind == "grad" and only_forward(recipe):
+        kind = "jvp"
+    floats = any(is_float(type.dtype) for type in recipe.inputs)
+    if (
+        (kind == "grad" and not any(is_float(types[i].dtype) for i in recipe.outputs))
+        or (kind == "jvp" and only_reverse(recipe))
+        or (kind in ("grad", "jvp") and not floats)
     ):
         kind = "plain"
     specials = rng.random() < 0.15
@@ -191,15 +222,20 @@ def _check(case: Case, on_devices: bool) -> None:
     stages, again = (partitioned(program, mesh, pins, out_pins) for _ in range(2))
     if format_program(again.local.program) != format_program(stages.local.program):
         raise Mismatch("planned twice, two plans")
+    if again.module.text != stages.module.text:
+        raise Mismatch("lowered twice, two texts")
     check_pins(stages.sharded, stages.plan)
-    check_text(stages.local)
+    if reads_back(program):
+        check_text(program)
+    check_text(stages.sharded.program)
+    check_text(stages.local.program)
     judge("simulate", simulate(stages.local, args), stages.local)
     rng = Random(f"{case.seed} plans")
     for number in range(PLANS):
         plan = settle(stages.sharded, random_picks(stages.sharded, rng))
         check_pins(stages.sharded, plan)
         local = partition(stages.sharded, plan)
-        check_text(local)
+        check_text(local.program)
         judge(f"simulate, random plan {number}", simulate(local, args), local)
         if on_devices and number == 0:
             judge("devices, random plan", run_local(local, args), local)
@@ -214,10 +250,8 @@ class _Judge:
         self.case = case
         self.expected = evaluate(program, args)
         # Rounding errors grow with the largest number on the way, not with the result.
-        probe = replace_outputs(program, list(program.values()))
-        sizes = [np.max(np.abs(x[np.isfinite(x)].astype(np.float64)), initial=1.0) for x in evaluate(probe, args)]
         unit = 2.0**-4 if has_narrow_floats(case.recipe) else 2.0**-17
-        self.tolerance = unit * float(max(sizes))
+        self.tolerance = unit * largest(program, args)
 
     def __call__(self, stage: str, found: Sequence[np.ndarray], local: LocalProgram | None) -> None:
         for number, (got, want, exact) in enumerate(zip(found, self.expected, self.case.exact, strict=True)):
@@ -248,14 +282,55 @@ def one_by_one(case: Case) -> list[np.ndarray]:
     return [np.stack(parts) for parts in zip(*slices, strict=True)]
 
 
-def replace_outputs(program: Program, outputs: Sequence[Value]) -> Program:
-    return Program(program.inputs, program.equations, tuple(outputs), program.name)
+def largest(program: Program, args: Sequence[np.ndarray]) -> float:
+    """The largest finite magnitude of any value on the way, in the programs that ops hold too; at least 1."""
+    found = 1.0
+
+    def run(program: Program, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+        nonlocal found
+        env: dict[Value, np.ndarray] = {}
+
+        def note(values: Sequence[Value], arrays: Sequence[np.ndarray]) -> None:
+            nonlocal found
+            for value, array in zip(values, arrays, strict=True):
+                env[value] = x = np.asarray(array, value.type.dtype)
+                found = max(found, float(np.max(np.abs(x[np.isfinite(x)].astype(np.float64)), initial=0.0)))
+
+        note(program.inputs, args)
+        for equation in program.equations:
+            op = equation.op
+            operands = [env[value] for value in equation.inputs]
+            if isinstance(op, Control):
+
+                def turn(n: int, given: list[list[np.ndarray]], op: Control = op) -> list[list[np.ndarray]]:
+                    return [[x] for x in run(op.programs[n], [pieces[0] for pieces in given])]
+
+                note(equation.outputs, [pieces[0] for pieces in op.interpret(turn, [[x] for x in operands])])
+            elif op.inlined:
+                note(equation.outputs, run(op.programs[0], operands))
+            else:
+                results = op.reference(*operands)
+                note(equation.outputs, [results] if op.single else results)
+        return [env[value] for value in program.outputs]
+
+    run(program, args)
+    return found
 
 
-def check_text(local: LocalProgram) -> None:
-    """The text of a local program reads back as the same program."""
-    if parse_program(format_program(local.program)) != local.program:
-        raise Mismatch(f"text does not read back:\n{format_program(local.program)}")
+def reads_back(program: Program) -> bool:
+    """Whether a program has no rules and policies, which are functions and cannot be read."""
+    return all(
+        not isinstance(op := equation.op, Custom)
+        and getattr(op, "policy", None) is None
+        and all(map(reads_back, op.programs))
+        for equation in program.equations
+    )
+
+
+def check_text(program: Program) -> None:
+    """The text of a program reads back as the same program."""
+    if parse_program(format_program(program)) != program:
+        raise Mismatch(f"text does not read back:\n{format_program(program)}")
 
 
 def check_pins(sharded: ShardedProgram, plan: Plan) -> None:
@@ -279,9 +354,9 @@ def random_picks(sharded: ShardedProgram, rng: Random) -> Picks:
         for value, pin in sharded.pinned.items():
             dim = pin.layout.dim_of(axis)
             states[axis][value] = REPLICATED if dim is None else dim
-    for equation in sharded.program.equations:
-        if sharded.free.issuperset(equation.outputs):
-            continue
+    # A carry comes before what a turn makes of it: where it is terms of a sum, that has to become one.
+    summed: dict[str, set[Value]] = {axis: set() for axis in axes}
+    for equation in sharded.planned:
         for axis in rng.sample(axes, len(axes)):
             others = {name: rows for name, rows in picks.items() if name != axis and equation in rows}
             options = [
@@ -289,19 +364,30 @@ def random_picks(sharded: ShardedProgram, rng: Random) -> Picks:
                 for candidate in sharded.options[axis][equation]
                 if divides(sharded, axis, equation, candidate, others)
                 and _can_be_had(sharded, equation, candidate, states[axis])
+                and all(
+                    value not in summed[axis] or _can_be_term(state)
+                    for value, state in zip(equation.outputs, candidate.results, strict=True)
+                )
             ]
             picks[axis][equation] = picked = rng.choice(options)
             states[axis].update(zip(equation.outputs, picked.results, strict=True))
+            operands = zip(equation.inputs, picked.operands, strict=True)
+            summed[axis].update(value for value, state in operands if state == PARTIAL_SUM and picked.adopts)
     return picks
 
 
 def _can_be_had(sharded: ShardedProgram, equation: Equation, candidate: Candidate, states: dict[Value, State]) -> bool:
-    """Only a partial value is partial; a whole one may enter a sum where the candidate adopts it."""
+    """Only a partial value is partial; any other may enter a sum where the candidate adopts it."""
     for value, wanted in zip(equation.inputs, candidate.operands, strict=True):
-        state = REPLICATED if value in sharded.free else states[value]
-        if wanted == PARTIAL_SUM and state != wanted and not (candidate.adopts and state == REPLICATED):
+        state = REPLICATED if value in sharded.free else states.get(value, REPLICATED)
+        if wanted == PARTIAL_SUM and state != wanted and not (candidate.adopts and _can_be_term(state)):
             return False
     return True
+
+
+def _can_be_term(state: State) -> bool:
+    """Whether a value can enter a sum, in one step or two."""
+    return isinstance(state, int) or state in (REPLICATED, PARTIAL_SUM)
 
 
 @lru_cache(maxsize=64)

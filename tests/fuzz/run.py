@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import track
 
 from tests.fuzz.check import Case, check, random_case
-from tests.fuzz.programs import Recipe
+from tests.fuzz.recipe import Recipe
 from tests.fuzz.shrink import shrink
 
 SHOWN = 5  # failures printed in full
@@ -64,8 +64,9 @@ def report(console: Console, case: Case, failure: Exception, on_devices: bool) -
 
         return fails
 
-    if case.kind != "vmap":  # its mapped dims are given input by input
-        console.print(f"[bold]smaller[/]: {escape(str(replace(case, recipe=shrink(case.recipe, still(case)))))}")
+    # The mapped dims of a vmap are given input by input: these must stay.
+    smaller = shrink(case.recipe, still(case), keep_inputs=case.kind == "vmap")
+    console.print(f"[bold]smaller[/]: {escape(str(replace(case, recipe=smaller)))}")
 
 
 if __name__ == "__main__":

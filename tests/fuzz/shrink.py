@@ -1,18 +1,24 @@
-"""shrink: a smaller recipe that still fails, by dropping outputs and turning values into inputs, one at a time."""
+"""shrink: a smaller recipe that still fails, found by trying one change after the other.
+
+Outputs are dropped; values become inputs (or, where inputs must stay as they are, constants); steps that hold recipes
+hold smaller ones, or become calls.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from shardwise.compiler.ir.types import is_float
-from tests.fuzz.programs import BOOL, Recipe, Step
+from tests.fuzz.recipe import BOOL, Recipe, Step
 
 ATTEMPTS = 300
 
 
-def shrink(recipe: Recipe, fails: Callable[[Recipe], bool], attempts: int = ATTEMPTS) -> Recipe:
+def shrink(
+    recipe: Recipe, fails: Callable[[Recipe], bool], attempts: int = ATTEMPTS, keep_inputs: bool = False
+) -> Recipe:
     """The smallest recipe that was found and `fails`."""
     while True:
-        for smaller in _smaller(recipe):
+        for smaller in _smaller(recipe, keep_inputs):
             attempts -= 1
             if attempts < 0:
                 return recipe
@@ -23,18 +29,61 @@ def shrink(recipe: Recipe, fails: Callable[[Recipe], bool], attempts: int = ATTE
             return recipe
 
 
-def _smaller(recipe: Recipe) -> Iterator[Recipe]:
-    alive = without_dead(recipe)
+def _smaller(recipe: Recipe, keep_inputs: bool) -> Iterator[Recipe]:
+    alive = without_dead(recipe, keep_inputs)
     if len(alive.steps) < len(recipe.steps) or len(alive.inputs) < len(recipe.inputs):
         yield alive
     for number in range(len(recipe.outputs)):
         if len(recipe.outputs) > 1:
             outputs = recipe.outputs[:number] + recipe.outputs[number + 1 :]
-            yield without_dead(
-                replace(recipe, outputs=outputs, exact=recipe.exact[:number] + recipe.exact[number + 1 :])
-            )
+            exact = recipe.exact[:number] + recipe.exact[number + 1 :]
+            yield without_dead(replace(recipe, outputs=outputs, exact=exact), keep_inputs)
     for number in reversed(range(len(recipe.steps))):
-        yield without_dead(_as_inputs(recipe, number))
+        if not keep_inputs:
+            yield without_dead(_as_inputs(recipe, number))
+        elif recipe.steps[number].args:
+            yield without_dead(_as_constants(recipe, number), keep_inputs)
+    for number, step in enumerate(recipe.steps):
+        for simpler in _simpler(step):
+            yield _with_step(recipe, number, simpler)
+
+
+def _simpler(step: Step) -> Iterator[Step]:
+    """A step that holds less."""
+    if step.kind in ("cond", "switch"):
+        for branch in step.inner:
+            yield Step("call", step.args[1:], (max(1, step.params[0]), branch), step.results)
+    elif step.kind in ("remat", "custom_jvp", "custom_vjp"):
+        yield Step("call", step.args, (len(step.args), *step.inner), step.results)
+    for number, inner in enumerate(step.inner):
+        for smaller in _inside(inner):
+            yield step.with_inner((*step.inner[:number], smaller, *step.inner[number + 1 :]))
+
+
+def _inside(recipe: Recipe) -> Iterator[Recipe]:
+    """A recipe with the same inputs and outputs that does less."""
+    alive = without_dead(recipe, keep_inputs=True)
+    if len(alive.steps) < len(recipe.steps):
+        yield alive
+    for number in reversed(range(len(recipe.steps))):
+        if recipe.steps[number].args:
+            yield without_dead(_as_constants(recipe, number), keep_inputs=True)
+    for number, step in enumerate(recipe.steps):
+        for simpler in _simpler(step):
+            yield _with_step(recipe, number, simpler)
+
+
+def _with_step(recipe: Recipe, number: int, step: Step) -> Recipe:
+    return replace(recipe, steps=(*recipe.steps[:number], step, *recipe.steps[number + 1 :]))
+
+
+def _as_constants(recipe: Recipe, number: int) -> Recipe:
+    """The results of a step as ones."""
+    step = recipe.steps[number]
+    ones = [
+        Step("full", (), (type.shape, True if type.dtype == BOOL else 1, type.dtype), (type,)) for type in step.results
+    ]
+    return replace(recipe, steps=(*recipe.steps[:number], *ones, *recipe.steps[number + 1 :]))
 
 
 def _as_inputs(recipe: Recipe, number: int) -> Recipe:
@@ -61,8 +110,8 @@ def _as_inputs(recipe: Recipe, number: int) -> Recipe:
     )
 
 
-def without_dead(recipe: Recipe) -> Recipe:
-    """The recipe without steps and inputs that nothing uses; one input stays."""
+def without_dead(recipe: Recipe, keep_inputs: bool = False) -> Recipe:
+    """The recipe without steps that nothing uses, and without such inputs too, unless these are kept; one stays."""
     wanted = set(recipe.outputs)
     kept: list[Step] = []
     places: dict[int, int] = {}
@@ -74,7 +123,7 @@ def without_dead(recipe: Recipe) -> Recipe:
         if not wanted.isdisjoint(range(end, end + len(step.results))):
             kept.append(step)
             wanted.update(step.args)
-    inputs = [number for number in range(len(recipe.inputs)) if number in wanted] or [0]
+    inputs = [number for number in range(len(recipe.inputs)) if keep_inputs or number in wanted] or [0]
     if not any(is_float(recipe.inputs[i].dtype) for i in inputs):  # grad needs one
         inputs += [i for i, type in enumerate(recipe.inputs) if is_float(type.dtype) and i not in inputs][:1]
     inputs.sort()

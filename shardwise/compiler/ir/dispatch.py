@@ -2,14 +2,14 @@
 
 A frame stages ops into a program (see `trace/`). Two kinds of frame differ in what they want: one that `absorbs`
 (jit) takes every op; the others (grad, vmap) take only ops that touch one of their own tracers, so that work on
-values from outside stays outside.
+values from outside stays outside, and ops that compute along an axis which the frame has given a name (vmap).
 
 Layers above install what layers below must reach: `executor` runs an op on concrete arrays, `transforms` rewrites
 programs inside ops that hold one.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -18,12 +18,14 @@ from shardwise.errors import UnexpectedTracerError
 if TYPE_CHECKING:
     from shardwise.compiler.ir.op import BatchAxis, Op
     from shardwise.compiler.ir.program import Program
+    from shardwise.compiler.ir.types import ArrayType
 
 
 class Frame(Protocol):
     """A function being staged."""
 
     absorbs: bool
+    axes: Mapping[Any, int]
 
     def owns(self, value: Any) -> bool: ...
     def bind(self, op: "Op", args: Sequence[Any]) -> tuple[Any, ...]: ...
@@ -40,13 +42,23 @@ class Executor(Protocol):
 class Transforms(Protocol):
     """Program → Program, for the rules of ops that hold a program or a function."""
 
-    def jvp(self, program: "Program", active: tuple[bool, ...]) -> "tuple[Program, tuple[bool, ...]]": ...
+    def jvp(
+        self, program: "Program", active: tuple[bool, ...], solid: tuple[bool, ...] = ()
+    ) -> "tuple[Program, tuple[bool, ...]]": ...
     def linearize(
-        self, program: "Program", active: tuple[bool, ...]
+        self, program: "Program", active: tuple[bool, ...], solid: tuple[bool, ...] = ()
     ) -> "tuple[Program, Program, tuple[bool, ...]]": ...
     def transpose(
-        self, program: "Program", linear: tuple[bool, ...], cotangents: tuple[bool, ...]
+        self,
+        program: "Program",
+        linear: tuple[bool, ...],
+        cotangents: tuple[bool, ...],
+        solid: tuple[bool, ...] = (),
     ) -> "tuple[Program, tuple[bool, ...]]": ...
+    def rewrite(self, name: str, types: "Sequence[ArrayType]", body: Callable[..., Sequence[Any]]) -> "Program": ...
+    def inline(self, program: "Program") -> "Program": ...
+    def dce(self, program: "Program") -> "Program": ...
+    def silence(self, op: "Op") -> "Op": ...
     def vmap(
         self,
         program: "Program",
@@ -102,10 +114,17 @@ def staging() -> bool:
     return any(frame.absorbs for frame in _stack.frames)
 
 
+def bound_axes() -> dict[Any, int]:
+    """The names of axes that ops can use here, and their sizes; an inner axis hides an outer one of its name."""
+    return {name: size for frame in _stack.frames for name, size in frame.axes.items()}
+
+
 def bind(op: "Op", args: Sequence[Any]) -> tuple[Any, ...]:
     """Apply `op` to operands (arrays or tracers) in the frame that wants it."""
     for frame in reversed(_stack.frames):
         if frame.absorbs or any(frame.owns(arg) for arg in args):
+            return frame.bind(op, args)
+        if frame.axes and not op.axis_names.isdisjoint(frame.axes):
             return frame.bind(op, args)
     for arg in args:
         if (closed := getattr(arg, "frame", None)) is not None:

@@ -13,7 +13,7 @@ The base takes `**_: Any` in rules whose operands each op names for itself: it l
 Rules compute by applying ops, so they work in any frame. Applying an op is calling it: `Sum((0,))(x)`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol, final
@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Protocol, final
 import numpy as np
 
 from shardwise.compiler.ir.dispatch import bind
+from shardwise.compiler.ir.program import Program, strongest
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.errors import MissingRuleError
@@ -63,12 +64,34 @@ class Hlo(Protocol):
     def groups(self, axes: tuple[str, ...]) -> str: ...
     def device_index(self, axes: tuple[str, ...]) -> Any: ...
     def pairs(self, permute: Any) -> str: ...
+    def program(self, program: Program, operands: Sequence[Any]) -> list[Any]: ...
+    def reduce(
+        self,
+        operands: Sequence[Any],
+        starts: Sequence[Any],
+        dims: Sequence[int],
+        join: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]],
+    ) -> list[Any]: ...
+    def loop(
+        self,
+        start: Sequence[Any],
+        goes_on: Callable[[Sequence[Any]], Any],
+        step: Callable[[Sequence[Any]], Sequence[Any]],
+        ordered: bool = False,
+    ) -> list[Any]: ...
+    def callback(
+        self, function: Any, operands: Sequence[Any], results: Sequence[ArrayType], effect: str
+    ) -> list[Any]: ...
+    def branch(
+        self, index: Any, branches: Sequence[Callable[[], Sequence[Any]]], ordered: bool = False
+    ) -> list[Any]: ...
 
 
 class Shard(Protocol):
     """What `localize` is handed: the pieces that one device makes of the op's results."""
 
     out_shapes: tuple[tuple[int, ...], ...]
+    axes: tuple[str, ...]  # all axes of the mesh
 
     def offset(self, dim: int, dtype: Any) -> Any:
         """Where this device's piece of the result starts along `dim`: a scalar, or None where that is always 0."""
@@ -80,7 +103,8 @@ class Op:
     name: ClassVar[str]
     single: ClassVar[bool] = True  # one result, given and returned bare; else a tuple
     cheap: ClassVar[bool] = False  # costs next to nothing to make again, wherever it is needed
-    inlined: ClassVar[bool] = False  # it holds a `program`, whose equations take its place before `propagate`
+    inlined: ClassVar[bool] = False  # it holds one program, whose equations take its place before `propagate`
+    irreversible: ClassVar[str] = ""  # why it has no transpose, and what to do instead, where that needs saying
     registry: ClassVar[dict[str, type["Op"]]] = {}
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -97,6 +121,21 @@ class Op:
     def __str__(self) -> str:
         params = ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))  # type: ignore[arg-type]
         return f"{self.name}[{params}]" if params else self.name
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """The programs that the op holds."""
+        return ()
+
+    @property
+    def effect(self) -> str:
+        """What running it does besides giving results: "" (nothing), "unordered" or "ordered" (among each other)."""
+        return strongest(program.effect for program in self.programs)
+
+    @property
+    def axis_names(self) -> frozenset[Any]:
+        """The names of mapped axes along which it computes: its own, and those in the programs that it holds."""
+        return frozenset().union(*(program.axis_names for program in self.programs))
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
         """The types of all results; ops with one result write `out_type`."""

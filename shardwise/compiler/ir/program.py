@@ -4,7 +4,7 @@ program ::= inputs equation* outputs          every value is defined once, befor
 equation ::= outputs = op inputs              with the user's source line
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, final
@@ -16,14 +16,25 @@ if TYPE_CHECKING:
 
 
 class Source(NamedTuple):
-    """A line of the user's program."""
+    """A line of the user's program. `scope`: the names that the user gave to what runs there, outermost first."""
 
     file: str
     line: int
     function: str
+    scope: tuple[str, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """`train.py:41`."""
+        return f"{self.file.rpartition('/')[2]}:{self.line}" if self.file else "an unknown line"
 
     def __str__(self) -> str:
-        return f"{self.file.rpartition('/')[2]}:{self.line}" if self.file else "an unknown line"
+        """`train.py:41`, or `train.py:41 in encoder/attention`."""
+        return f"{self.place} in {'/'.join(self.scope)}" if self.scope else self.place
+
+    def within(self, scope: tuple[str, ...]) -> "Source":
+        """The same line, where what runs there is part of `scope`."""
+        return self._replace(scope=(*scope, *self.scope)) if scope else self
 
 
 NOWHERE = Source("", 0, "")
@@ -53,6 +64,11 @@ class Equation:
         self.outputs = tuple(outputs)
         self.source = source
         self.reason = reason
+
+
+def strongest(effects: Iterable[str]) -> str:
+    """Of several effects: ordered, else unordered, else none."""
+    return max(effects, key=("", "unordered", "ordered").index, default="")
 
 
 @final
@@ -98,6 +114,23 @@ class Program:
 
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(map(str, self.in_types))}) -> ({', '.join(map(str, self.out_types))})"
+
+    @cached_property
+    def effect(self) -> str:
+        """The strongest effect of its ops."""
+        return strongest(equation.op.effect for equation in self.equations)
+
+    @cached_property
+    def axis_names(self) -> frozenset[Any]:
+        """The names of mapped axes along which its ops compute, and which something around it has to bind."""
+        return frozenset().union(*(equation.op.axis_names for equation in self.equations))
+
+    def walk(self) -> Iterator[Equation]:
+        """Every equation, those of programs that ops hold too."""
+        for equation in self.equations:
+            yield equation
+            for program in equation.op.programs:
+                yield from program.walk()
 
     def producers(self) -> dict[Value, Equation]:
         """The equation that defines each value that is not an input."""

@@ -18,6 +18,8 @@ def verify(program: Program) -> Program:
             raise ProgramError(f"{where}: a result is defined twice")
         if wrong := type_error(equation):
             raise ProgramError(f"{where}: {wrong}")
+        for inner in equation.op.programs:
+            verify(inner)
         defined.update(equation.outputs)
     if any(value not in defined for value in program.outputs):
         raise ProgramError(f"{program.name}: an output is never defined")

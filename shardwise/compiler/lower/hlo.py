@@ -1,19 +1,22 @@
 """The builder that ops' `lower` rules write StableHLO with: one line an op, each with the user's source line."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import NumpyArray
-from shardwise.compiler.ir.program import Source
+from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType, DType, is_float, short_name
-from shardwise.compiler.ops.collective import Permute
+from shardwise.compiler.ops.collective import Collective, Permute
+from shardwise.compiler.ops.remat import Barrier
+from shardwise.compiler.ops.shape import int_list
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 _ELEMENTS = {"bool": "i1", "c64": "complex<f32>", "c128": "complex<f64>", "f8_e4m3fn": "f8E4M3FN", "f8_e5m2": "f8E5M2"}
 _REDUCERS = {"sum": "add", "max": "maximum", "min": "minimum"}
+_TOKEN = "!stablehlo.token"
 _LOGICAL = {"sum": "or", "max": "or", "min": "and"}  # for booleans
 
 
@@ -24,6 +27,16 @@ class HloValue:
 
     name: str
     type: ArrayType
+
+
+@final
+@dataclass(frozen=True)
+class HostCall:
+    """A function of the host that a module calls, by its number. Ordered ones are handed a token, and return it."""
+
+    function: Callable[..., Any]
+    results: tuple[ArrayType, ...]
+    ordered: bool
 
 
 class Builder:
@@ -39,14 +52,14 @@ class Builder:
         self.heads: list[str] = []
         self._tables: dict[tuple[Any, ...], str] = {}
         self._indices: dict[tuple[str, ...], HloValue] = {}
+        self.callbacks: list[HostCall] = []
+        self._token = ""
 
     def at(self, source: Source, kind: str) -> None:
         """What follows comes from this line. A profile shows the last part of the name: it ends with the op's kind."""
-        if source.file:
-            name, file = _escaped(f"{source}/{kind}"), _escaped(source.file)
-            self.location = f' loc("{name}"("{file}":{source.line}:0))'
-        else:
-            self.location = f' loc("{_escaped(kind)}")'
+        name = _escaped("/".join([*source.scope, *([source.place] if source.file else []), kind]))
+        where = f'("{_escaped(source.file)}":{source.line}:0)' if source.file else ""
+        self.location = f' loc("{name}"{where})'
 
     def op(
         self,
@@ -66,14 +79,157 @@ class Builder:
         self.lines.append(f'{result} = "{name}"({names}){inside}{region} : ({types}) -> {tensor(out)}{self.location}')
         return HloValue(result, out)
 
-    def barrier(self, operands: Sequence[HloValue]) -> list[HloValue]:
-        """The operands, none of which is there before all are."""
+    def many(
+        self,
+        name: str,
+        operands: Sequence[HloValue],
+        out: Sequence[ArrayType],
+        attributes: str = "",
+        regions: Sequence[str] = (),
+        takes_token: bool = False,
+        gives_token: bool = False,
+    ) -> list[HloValue]:
+        """One op with any number of results. A token, which orders effects, comes before all else."""
+        names, types = [x.name for x in operands], [tensor(x.type) for x in operands]
+        outs = [tensor(type) for type in out]
+        if takes_token:
+            names, types = [self._last_token(), *names], [_TOKEN, *types]
+        if gives_token:
+            outs = [_TOKEN, *outs]
         result = f"%{self._count}"
         self._count += 1
-        names, types = ", ".join(x.name for x in operands), ", ".join(tensor(x.type) for x in operands)
-        op = f'{result}:{len(operands)} = "stablehlo.optimization_barrier"({names})'
-        self.lines.append(f"{op} : ({types}) -> ({types}){self.location}")
-        return [HloValue(f"{result}#{number}", x.type) for number, x in enumerate(operands)]
+        inside = f" <{{{attributes}}}>" if attributes else ""
+        region = f" ({', '.join(regions)})" if regions else ""
+        head = f"{result}:{len(outs)} = " if outs else ""
+        ends = f"({', '.join(types)}) -> ({', '.join(outs)})"
+        self.lines.append(f'{head}"{name}"({", ".join(names)}){inside}{region} : {ends}{self.location}')
+        found = [f"{result}#{number}" for number in range(len(outs))]
+        if gives_token:
+            self._token = found.pop(0)
+        return [HloValue(name, type) for name, type in zip(found, out, strict=True)]
+
+    def loop(
+        self,
+        start: Sequence[HloValue],
+        goes_on: Callable[[Sequence[HloValue]], HloValue],
+        step: Callable[[Sequence[HloValue]], Sequence[HloValue]],
+        ordered: bool = False,
+    ) -> list[HloValue]:
+        """Values that `step` replaces as long as `goes_on` says so. `ordered`: there are ordered effects in `step`."""
+        types = [x.type for x in start]
+        if ordered:
+            self._last_token()
+        head = self._region(types, lambda at: [goes_on(at)], takes_token=ordered)
+        body = self._region(types, step, takes_token=ordered, gives_token=ordered)
+        return self.many("stablehlo.while", start, types, "", [head, body], ordered, ordered)
+
+    def branch(
+        self, index: HloValue, branches: Sequence[Callable[[], Sequence[HloValue]]], ordered: bool = False
+    ) -> list[HloValue]:
+        """What branch number `index` gives. `ordered`: there are ordered effects in a branch."""
+        types: list[ArrayType] = []
+        if ordered:
+            self._last_token()
+
+        def noted(branch: Callable[[], Sequence[HloValue]]) -> list[HloValue]:
+            found = list(branch())
+            types[:] = [x.type for x in found]
+            return found
+
+        regions = [
+            self._region([], lambda _, branch=branch: noted(branch), gives_token=ordered)  # type: ignore[misc]
+            for branch in branches
+        ]
+        return self.many("stablehlo.case", (index,), types, "", regions, gives_token=ordered)
+
+    def callback(
+        self, function: Callable[..., Any], operands: Sequence[HloValue], results: Sequence[ArrayType], effect: str
+    ) -> list[HloValue]:
+        """What a function of the host returns."""
+        ordered = effect == "ordered"
+        index = len(self.callbacks)
+        self.callbacks.append(HostCall(function, tuple(results), ordered))
+        # Every array in row-major order, in and out: else what the function sees is XLA's to choose.
+        layouts = [
+            ", ".join([*["dense<> : tensor<0xindex>"] * ordered, *(_row_major(type.ndim) for type in types)])
+            for types in ([x.type for x in operands], results)
+        ]
+        attributes = (
+            f'call_target_name = "xla_ffi_python_cpu_callback", has_side_effect = {"true" if effect else "false"}, '
+            f"api_version = 4 : i32, backend_config = {{index = {index} : ui64}}, "
+            f"operand_layouts = [{layouts[0]}], result_layouts = [{layouts[1]}]"
+        )
+        return self.many("stablehlo.custom_call", operands, results, attributes, (), ordered, ordered)
+
+    def reduce(
+        self,
+        operands: Sequence[HloValue],
+        starts: Sequence[HloValue],
+        dims: Sequence[int],
+        combine: Callable[[Sequence[HloValue], Sequence[HloValue]], Sequence[HloValue]],
+    ) -> list[HloValue]:
+        """Several arrays of one shape reduced together along `dims`: `combine` takes two elements of each."""
+        scalars = [ArrayType((), x.type.dtype) for x in operands]
+        count = len(operands)
+        region = self._region([*scalars, *scalars], lambda at: combine(at[:count], at[count:]))
+        attributes = f"dimensions = {int_list(dims)}"
+        out = [x.type.without(tuple(dims)) for x in operands]
+        return self.many("stablehlo.reduce", [*operands, *starts], out, attributes, [region])
+
+    def _last_token(self) -> str:
+        """The token of the last ordered effect."""
+        if not self._token:
+            self._token = f"%{self._count}"
+            self._count += 1
+            self.lines.append(f'{self._token} = "stablehlo.create_token"() : () -> {_TOKEN}')
+        return self._token
+
+    def _region(
+        self,
+        types: Sequence[ArrayType],
+        body: Callable[[Sequence[HloValue]], Sequence[HloValue]],
+        takes_token: bool = False,
+        gives_token: bool = False,
+    ) -> str:
+        """A block with arguments of these types. It sees the values around it; nobody outside sees its own."""
+        outside, location, indices, token = self.lines, self.location, dict(self._indices), self._token
+        self.lines = []
+        arguments = [HloValue(f"%at{self._count}_{number}", type) for number, type in enumerate(types)]
+        heads = [f"{x.name}: {tensor(x.type)}" for x in arguments]
+        if takes_token:
+            self._token = f"%at{self._count}"
+            heads.insert(0, f"{self._token}: {_TOKEN}")
+        self._count += 1
+        results = body(arguments)
+        names, kinds = [x.name for x in results], [tensor(x.type) for x in results]
+        if gives_token:
+            names, kinds = [self._last_token(), *names], [_TOKEN, *kinds]
+        self.lines.append(f'"stablehlo.return"({", ".join(names)}) : ({", ".join(kinds)}) -> (){location}')
+        block = "\n    ".join(self.lines)
+        self.lines, self.location, self._indices, self._token = outside, location, indices, token
+        return f"{{\n    ^bb0({', '.join(heads)}):\n    {block}\n    }}" if heads else f"{{\n    {block}\n    }}"
+
+    def program(self, program: Program, operands: Sequence[HloValue]) -> list[HloValue]:
+        """The results of a program, by the `lower` rules of its ops."""
+        env: dict[Value, HloValue] = dict(zip(program.inputs, operands, strict=True))
+        for run in _runs(program):
+            if isinstance(run[0].op, Barrier):
+                self.at(run[0].source, "barrier")
+                waiting = [env[equation.inputs[0]] for equation in run]
+                passed = self.many("stablehlo.optimization_barrier", waiting, [x.type for x in waiting])
+                env.update(zip((equation.outputs[0] for equation in run), passed, strict=True))
+            else:
+                self._equation(run[0], env)
+        return [env[value] for value in program.outputs]
+
+    def _equation(self, equation: Equation, env: dict[Value, HloValue]) -> None:
+        self.at(equation.source, equation.op.name)
+        results: Any
+        if isinstance(equation.op, Collective) and equation.op.single and not equation.outputs[0].type.size:
+            results = self.constant(0, equation.outputs[0].type)  # StableHLO refuses to move empty arrays
+        else:
+            results = equation.op.lower(self, *[env[value] for value in equation.inputs])
+        env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
 
     def constant(self, value: Any, type: ArrayType) -> HloValue:
         """An array of one value."""
@@ -129,9 +285,30 @@ class Builder:
         return self._indices[axes]
 
 
+def _runs(program: Program) -> Iterator[list[Equation]]:
+    """Equations one by one, but neighbouring barriers together: what follows one then waits for all of them."""
+    barriers: list[Equation] = []
+    for equation in program.equations:
+        joins = isinstance(equation.op, Barrier) and all(equation.inputs[0] not in b.outputs for b in barriers)
+        if barriers and not joins:
+            yield barriers
+            barriers = []
+        if isinstance(equation.op, Barrier):
+            barriers.append(equation)
+        else:
+            yield [equation]
+    if barriers:
+        yield barriers
+
+
 def tensor(type: ArrayType) -> str:
     """The MLIR spelling of a type."""
     return f"tensor<{''.join([f'{size}x' for size in type.shape])}{_element(type.dtype)}>"
+
+
+def _row_major(ndim: int) -> str:
+    dims = ", ".join(map(str, reversed(range(ndim))))
+    return f"dense<[{dims}]> : tensor<{ndim}xindex>" if ndim else "dense<> : tensor<0xindex>"
 
 
 def _element(dtype: DType) -> str:

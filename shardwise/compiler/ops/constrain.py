@@ -9,6 +9,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.errors import ShardingError
 
 
 @final
@@ -45,9 +46,21 @@ class Constrain(Op):
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (dim,) = dims
         assert dim is not None
-        open_dims = (dim, *(d + (d >= dim) for d in self.open_dims))
-        batched = Constrain((*self.dims[:dim], (), *self.dims[dim:]), self.mesh, tuple(sorted(open_dims)))
-        return batched(*operands), dim
+        self._check_free(axis.spmd)
+        open_dims = tuple(d + (d >= dim) for d in self.open_dims)
+        if not axis.spmd:
+            open_dims = tuple(sorted((dim, *open_dims)))
+        return Constrain((*self.dims[:dim], axis.spmd, *self.dims[dim:]), self.mesh, open_dims)(*operands), dim
 
     def reference(self, x: NumpyArray) -> NumpyArray:
         return x
+
+    def _check_free(self, spmd: tuple[str, ...]) -> None:
+        """The mesh axes that vmap gives its dim must exist, and no other dim may have them."""
+        mesh = self.mesh.abstract if isinstance(self.mesh, Mesh) else self.mesh
+        for axis in spmd:
+            taken = next((dim for dim, axes in enumerate(self.dims) if axis in axes), None)
+            if taken is None and axis in mesh.axis_names:
+                continue
+            why = mesh.unknown_axis(axis) if taken is None else f"axis {axis!r} cuts dim {taken} already"
+            raise ShardingError(f"vmap with spmd_axis_name={spmd} does not fit with_sharding_constraint inside: {why}")

@@ -11,7 +11,7 @@ from typing import Any, Protocol, final
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Unknown
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control import Inner, present, some, spread
+from shardwise.compiler.ops.call import Inner, present, some, spread
 from shardwise.compiler.ops.reduce import Sum
 from shardwise.compiler.ops.shape import batch_at, move_dim
 

@@ -1,10 +1,11 @@
-"""Ops that work on each element alone: add sub mul div neg stop_gradient exp max select compare convert.
+"""Ops that work on each element alone: the family, and add sub mul div rem neg stop_gradient select compare
+convert. More of it: extremum, transcendental, powers, special, rounding, parts, bitwise.
 
 Operands have equal shapes (the functions in `methods` broadcast and promote first). The family fills in all rules but
 the derivative, the numpy meaning and the name in StableHLO.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -24,7 +25,24 @@ from shardwise.compiler.ir.types import (
 from shardwise.compiler.ops import shape  # iota counts in integers and converts
 from shardwise.compiler.shardings.factors import FactorRule
 
-LOGICAL = {"add": "or", "multiply": "and", "maximum": "or"}  # what arithmetic means for booleans
+# What arithmetic means for booleans.
+LOGICAL = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
+
+
+@final
+@dataclass(frozen=True)
+class Kinds:
+    """The element types that an op takes, in words for its error."""
+
+    words: str
+    holds: Callable[[DType], bool]
+
+
+ANY = Kinds("numbers or booleans", lambda dtype: True)
+NUMBERS = Kinds("numbers", lambda dtype: dtype != np.bool_)
+REALS = Kinds("integers or floats", lambda dtype: is_integer(dtype) or is_float(dtype))
+INEXACT = Kinds("floats or complex numbers", is_inexact)
+FLOATS = Kinds("floats", is_float)
 
 
 class Elementwise(Op):
@@ -32,7 +50,9 @@ class Elementwise(Op):
 
     cheap = True
     arity: ClassVar[int] = 2
+    takes: ClassVar[Kinds] = ANY
     hlo_name: ClassVar[str]
+    dialect: ClassVar[str] = "stablehlo"
 
     def out_type(self, *types: ArrayType) -> ArrayType:
         if len(types) != self.arity:
@@ -47,6 +67,8 @@ class Elementwise(Op):
             raise TypeError(
                 f"{self.name}: operands must have one shape and one dtype, not {', '.join(map(str, types))}"
             )
+        if not self.takes.holds(types[0].dtype):
+            raise TypeError(f"{self.name}: needs {self.takes.words}, not {types[0]}")
         return ArrayType(types[0].shape, types[0].dtype, all(type.weak for type in types))
 
     def factors(self, *types: ArrayType) -> FactorRule:
@@ -63,7 +85,34 @@ class Elementwise(Op):
         out = self.out_type(*(x.type for x in operands))
         # XLA folds true + true of constants to false: booleans get the logical ops by their own names.
         name = LOGICAL.get(self.hlo_name, self.hlo_name) if out.dtype == np.bool_ else self.hlo_name
-        return hlo.op(f"stablehlo.{name}", operands, out)
+        return hlo.op(f"{self.dialect}.{name}", operands, out)
+
+
+class Unary(Elementwise):
+    """One operand. `meaning` is numpy's function: narrow types are computed in wide ones, and rounded once."""
+
+    arity = 1
+    takes = INEXACT
+    meaning: ClassVar[Any]
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        """The tangent of the result `y` of `x`, of which `dx` is the tangent; None where the slope is zero."""
+        raise self.missing("tangent")
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        (x,), (dx,) = primals, tangents
+        y = self(x)
+        return y, self.tangent(dx, x, y)
+
+    @quiet
+    def reference(self, *operands: NumpyArray) -> Any:
+        (x,) = operands
+        return np.asarray(self.meaning(x.astype(carrier(x.dtype)))).astype(x.dtype)
+
+
+def like(x: Any, number: Any) -> Any:
+    """An array of one number, with the type of `x`. (Operators would promote by the user's settings.)"""
+    return shape.full(x.type.shape, number, x.type.dtype, x.type.weak)
 
 
 def add_tangents(a: Any, b: Any) -> Any:
@@ -159,19 +208,14 @@ class Mul(Elementwise):
 @final
 @dataclass(frozen=True)
 class Div(Elementwise):
-    """`x / y`, of floats and complex numbers."""
+    """`x / y`. Of integers the fraction is cut off; by 0 it is the number whose bits are all ones."""
 
     name = "div"
     hlo_name = "divide"
-
-    def out_type(self, *types: ArrayType) -> ArrayType:
-        found = super().out_type(*types)
-        if not is_inexact(found.dtype):
-            raise TypeError(f"div: needs floats or complex numbers, not {found}")
-        return found
+    takes = NUMBERS
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
-        return ((0,),)
+        return ((0,),) if is_inexact(types[0].dtype) else ()
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (x, y), (dx, dy) = primals, tangents
@@ -182,9 +226,50 @@ class Div(Elementwise):
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return self(cotangent, operands[1]), None
 
+    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+        x, y = operands
+        if is_inexact(x.type.dtype):
+            return super().lower(hlo, x, y)
+        # XLA divides a constant by 0 with another result than it gives at run time.
+        zero, one, ones = (hlo.constant(number, y.type) for number in (0, 1, -1))
+        is_zero = compared(hlo, "EQ", y, zero)
+        found = super().lower(hlo, x, hlo.op("stablehlo.select", (is_zero, one, y), y.type))
+        return hlo.op("stablehlo.select", (is_zero, ones, found), found.type)
+
     @quiet
     def reference(self, *operands: NumpyArray) -> Any:
-        return np.divide(*operands)
+        if is_inexact(operands[0].dtype):
+            return np.divide(*operands)
+        x, y = (operand.astype(carrier(operand.dtype)) for operand in operands)
+        by = np.where(y == 0, 1, y).astype(y.dtype)
+        down = x // by
+        quotient = down + ((x - down * by != 0) & ((x < 0) != (by < 0))).astype(x.dtype)
+        return np.where(y == 0, ~np.zeros_like(x), quotient).astype(operands[0].dtype)
+
+
+@final
+@dataclass(frozen=True)
+class Rem(Elementwise):
+    """What is left of `x` once `y` is taken away as often as it goes: it has the sign of `x`. Of integers by 0, `x`."""
+
+    name = "rem"
+    hlo_name = "remainder"
+    takes = REALS
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        (x, y), (dx, dy) = primals, tangents
+        z = self(x, y)
+        times = None if dy is None else Div()(Sub()(z, x), y)
+        return z, add_tangents(dx, None if dy is None else Mul()(dy, times))
+
+    @quiet
+    def reference(self, *operands: NumpyArray) -> Any:
+        x, y = (operand.astype(carrier(operand.dtype)) for operand in operands)
+        if is_integer(x.dtype):
+            left = np.where(y == 0, x, np.fmod(x, np.where(y == 0, 1, y).astype(y.dtype)))
+        else:
+            left = np.fmod(x, y)
+        return np.asarray(left).astype(operands[0].dtype)
 
 
 @final
@@ -234,66 +319,6 @@ class StopGradient(Elementwise):
 
     def reference(self, *operands: NumpyArray) -> Any:
         return operands[0]
-
-
-@final
-@dataclass(frozen=True)
-class Exp(Elementwise):
-    """e to the power of each element."""
-
-    name = "exp"
-    hlo_name = "exponential"
-    arity = 1
-
-    def out_type(self, *types: ArrayType) -> ArrayType:
-        found = super().out_type(*types)
-        if not is_inexact(found.dtype):
-            raise TypeError(f"exp: needs floats or complex numbers, not {found}")
-        return found
-
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        y = self(*primals)
-        return y, Mul()(tangents[0], y)
-
-    @quiet
-    def reference(self, *operands: NumpyArray) -> Any:
-        return np.exp(*operands)
-
-
-@final
-@dataclass(frozen=True)
-class Max(Elementwise):
-    """The larger of two; NaN where either is. Complex numbers are ordered by real part, then by imaginary part.
-
-    The derivative at a tie is shared by both.
-    """
-
-    name = "max"
-    hlo_name = "maximum"
-
-    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        x, y = primals
-        # What loses gets zero by selection, not by a weight: a weight of zero would turn an infinite tangent into NaN.
-        one, half = (shape.full(x.type.shape, share, x.type.dtype) for share in (1.0, 0.5))
-        shared = Select()(Compare("EQ")(x, y), half, one)
-        moved = None
-        for tangent, mine, other in ((tangents[0], x, y), (tangents[1], y, x)):
-            if tangent is not None:
-                kept = Select()(Compare("LT")(mine, other), shape.zeros_like(x), Mul()(tangent, shared))
-                moved = add_tangents(moved, kept)
-        return self(x, y), moved
-
-    def lower(self, hlo: Hlo, *operands: Any) -> Any:
-        x, y = operands
-        if x.type.dtype.kind != "c":
-            return super().lower(hlo, x, y)
-        unordered = compared(hlo, "NE", x, x)
-        wins = hlo.op("stablehlo.or", (Compare("GE").lower(hlo, x, y), unordered), unordered.type)
-        return hlo.op("stablehlo.select", (wins, x, y), self.out_type(x.type, y.type))
-
-    @quiet
-    def reference(self, *operands: NumpyArray) -> Any:
-        return np.maximum(*operands)
 
 
 @final
@@ -361,7 +386,7 @@ class Compare(Elementwise):
         x, y = operands
         if x.type.dtype.kind != "c" or self.direction in ("EQ", "NE"):
             return compared(hlo, self.direction, x, y)
-        part = _part(x.type)
+        part = part_type(x.type)
         (a, c), (b, d) = ([hlo.op(f"stablehlo.{name}", (z,), part) for z in operands] for name in ("real", "imag"))
         strict = compared(hlo, self.direction[0] + "T", a, c)
 
@@ -377,9 +402,9 @@ class Compare(Elementwise):
         return DIRECTIONS[self.direction](*operands)
 
 
-def _part(type: ArrayType) -> ArrayType:
+def part_type(type: ArrayType) -> ArrayType:
     """The type of the real and of the imaginary parts of complex numbers."""
-    return ArrayType(type.shape, np.float32 if type.dtype == np.complex64 else np.float64)
+    return ArrayType(type.shape, np.float32 if type.dtype == np.complex64 else np.float64, type.weak)
 
 
 def compared(hlo: Hlo, direction: str, x: Any, y: Any) -> Any:
@@ -427,7 +452,7 @@ class Convert(Elementwise):
         if self.dtype == np.bool_:  # StableHLO looks at the real part alone
             return compared(hlo, "NE", x, hlo.constant(0, x.type.strong()))
         if x.type.dtype.kind == "c" and self.dtype.kind != "c":  # XLA crashes when it folds this convert
-            x = hlo.op("stablehlo.real", (x,), _part(x.type))
+            x = hlo.op("stablehlo.real", (x,), part_type(x.type))
         return super().lower(hlo, x)
 
     @quiet

@@ -6,155 +6,71 @@ program (`composed`); inside one its ops are staged one by one.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from functools import wraps
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.dispatch import installed, open_frames
-from shardwise.compiler.ir.types import ArrayType, Typed, carrier, is_float, is_inexact, is_integer
+from shardwise.compiler.ir.op import Op
+from shardwise.compiler.ir.types import Typed
 from shardwise.compiler.ops import elementwise
+from shardwise.compiler.ops.along_axes import (
+    alltrue,
+    amax,
+    amin,
+    argmax,
+    argmin,
+    mean,
+    prod,
+    sometrue,
+    std,
+    sum,
+    var,
+)
 from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.promote import canonical_dtype, default_dtype, meet, scalar_type
-from shardwise.compiler.ops.reduce import Sum
-from shardwise.compiler.ops.shape import Broadcast, Reshape, full, permuted
+from shardwise.compiler.ops.indexing import indexing_ops
+from shardwise.compiler.ops.numeric import (
+    absolute,
+    add,
+    around,
+    bitwise_and,
+    bitwise_or,
+    bitwise_xor,
+    clip,
+    conjugate,
+    divide,
+    floor_divide,
+    imag,
+    invert,
+    left_shift,
+    multiply,
+    negative,
+    power,
+    real,
+    remainder,
+    right_shift,
+    subtract,
+)
+from shardwise.compiler.ops.operands import (
+    PYTHON_SCALARS,
+    aligned,
+    as_operand,
+    astype_weak,
+    broadcast_shapes,
+    composed,
+    dims_of,
+    static_axes,
+    stretch,
+    type_of,
+)
+from shardwise.compiler.ops.promote import canonical_dtype, meet
+from shardwise.compiler.ops.shape import Reshape, permuted
 
-PYTHON_SCALARS = (bool, int, float, complex)
-_Function = TypeVar("_Function", bound=Callable[..., Any])
-
-
-def composed(function: _Function) -> _Function:
-    """Run `function` as one compiled program where no frame stages its ops."""
-
-    @wraps(function)
-    def call(*args: Any, **static: Any) -> Any:
-        for frame in open_frames():
-            if frame.absorbs or any(frame.owns(arg) for arg in args):
-                return function(*args, **static)
-        return installed.executor.call(function, args, static)
-
-    return call  # type: ignore[return-value]
-
-
-def type_of(x: Any, name: str = "array") -> ArrayType:
-    """The type that `x` has as an operand. `name` is the function that was given it, for the error."""
-    found = getattr(x, "type", None)
-    if isinstance(found, ArrayType):
-        return found
-    if isinstance(x, PYTHON_SCALARS):
-        return scalar_type(x)
-    if isinstance(x, (np.ndarray, np.generic)):
-        return ArrayType(x.shape, canonical_dtype(x.dtype))
-    raise TypeError(f"{name}: needs an array or a number, not {x!r} of type {type(x).__name__}")
-
-
-def as_operand(x: Any, name: str = "array") -> Any:
-    """`x` as an array or tracer."""
-    kind = type_of(x, name)
-    if isinstance(x, (*PYTHON_SCALARS, np.generic)):
-        return full((), x, kind.dtype, kind.weak)
-    return installed.executor.place(x) if isinstance(x, np.ndarray) else x
+_BLOCK = 32  # elements that iteration over an array takes at once
 
 
 def is_array_like(x: Any) -> bool:
     return isinstance(x, (ArrayMethods, np.ndarray, np.generic, *PYTHON_SCALARS))
-
-
-def astype_weak(x: Any, dtype: Any, weak: bool) -> Any:
-    if x.type.dtype == dtype and x.type.weak == weak:
-        return x
-    return elementwise.Convert(np.dtype(dtype), weak)(x)
-
-
-def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that these broadcast to, by numpy's rule."""
-    if len(set(shapes)) == 1:
-        return shapes[0]
-    ndim = max(map(len, shapes))
-    out: list[int] = []
-    for sizes in zip(*((1,) * (ndim - len(shape)) + shape for shape in shapes), strict=True):
-        wide = {size for size in sizes if size != 1}
-        if len(wide) > 1:
-            raise TypeError(
-                f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast: "
-                f"sizes {' and '.join(map(str, sizes))} meet at dim {len(out) - ndim}, and neither is 1"
-            )
-        out.append(wide.pop() if wide else 1)
-    return tuple(out)
-
-
-def stretch(x: Any, shape: tuple[int, ...]) -> Any:
-    """`x` broadcast to `shape`, with which it is known to be compatible."""
-    if x.type.shape == shape:
-        return x
-    lead = len(shape) - x.type.ndim
-    kept = [dim for dim in range(x.type.ndim) if x.type.shape[dim] == shape[lead + dim]]
-    squeezed = tuple(x.type.shape[dim] for dim in kept)
-    if squeezed != x.type.shape:
-        x = Reshape(squeezed)(x)
-    return Broadcast(shape, tuple(lead + dim for dim in kept))(x)
-
-
-def aligned(name: str, operands: Sequence[Any], dtype: Any = None, weak: bool | None = None) -> list[Any]:
-    """Operands promoted to one dtype (or to `dtype`) and broadcast to one shape."""
-    types = [type_of(x, name) for x in operands]
-    if dtype is None:
-        dtype, weak = meet(name, types)
-    shape = broadcast_shapes(name, *(type.shape for type in types))
-    out = []
-    for x in operands:
-        if isinstance(x, (*PYTHON_SCALARS, np.generic)):
-            out.append(full(shape, x, dtype, bool(weak)))
-        else:
-            out.append(stretch(astype_weak(as_operand(x, name), dtype, bool(weak)), shape))
-    return out
-
-
-@composed
-def add(x: Any, y: Any) -> Any:
-    """`x + y`, element by element."""
-    return elementwise.Add()(*aligned("add", (x, y)))
-
-
-@composed
-def subtract(x: Any, y: Any) -> Any:
-    """`x - y`, element by element."""
-    return elementwise.Sub()(*aligned("subtract", (x, y)))
-
-
-@composed
-def multiply(x: Any, y: Any) -> Any:
-    """`x * y`, element by element."""
-    return elementwise.Mul()(*aligned("multiply", (x, y)))
-
-
-@composed
-def divide(x: Any, y: Any) -> Any:
-    """`x / y`, element by element; integers become floats."""
-    dtype, weak = meet("divide", (type_of(x, "divide"), type_of(y, "divide")))
-    if not is_inexact(dtype):
-        dtype = default_dtype("float*")
-    return elementwise.Div()(*aligned("divide", (x, y), dtype, weak))
-
-
-@composed
-def negative(x: Any) -> Any:
-    """`-x`, element by element."""
-    return elementwise.Neg()(as_operand(x, "negative"))
-
-
-@composed
-def exp(x: Any) -> Any:
-    """e to the power of each element; integers become floats."""
-    x = as_operand(x, "exp")
-    return elementwise.Exp()(x if is_inexact(x.type.dtype) else astype_weak(x, default_dtype("float*"), x.type.weak))
-
-
-@composed
-def maximum(x: Any, y: Any) -> Any:
-    """The larger of two, element by element; NaN where either is."""
-    return elementwise.Max()(*aligned("maximum", (x, y)))
 
 
 @composed
@@ -202,7 +118,7 @@ def reshape(x: Any, *, shape: int | Sequence[int]) -> Any:
 def transpose(x: Any, *, axes: Sequence[int] | None = None) -> Any:
     """Dims in the order `axes`; reversed where none is given."""
     x = as_operand(x, "transpose")
-    order = tuple(reversed(range(x.type.ndim))) if axes is None else _dims("transpose", axes, x.type)
+    order = tuple(reversed(range(x.type.ndim))) if axes is None else dims_of("transpose", axes, x.type)
     if sorted(order) != list(range(x.type.ndim)):
         raise ValueError(f"transpose: axes {axes} are not a permutation of the dims of {x.type}")
     return permuted(x, order)
@@ -219,30 +135,11 @@ def broadcast_to(x: Any, *, shape: Sequence[int]) -> Any:
 
 
 @composed
-def sum(x: Any, *, axis: int | Sequence[int] | None = None, dtype: Any = None, keepdims: bool = False) -> Any:
-    """The sum along `axis` (all dims where none is given)."""
-    x = as_operand(x, "sum")
-    dims = (
-        tuple(range(x.type.ndim)) if axis is None else _dims("sum", (axis,) if isinstance(axis, int) else axis, x.type)
-    )
-    wanted = canonical_dtype(dtype) if dtype is not None else _sum_dtype(x.type)
-    narrow = is_float(wanted) and wanted.itemsize < np.dtype(np.float32).itemsize
-    x = astype_weak(x, np.float32 if narrow else wanted, False)
-    total = astype_weak(Sum(dims)(x), wanted, False)
-    if keepdims:
-        total = Reshape(tuple(1 if dim in dims else size for dim, size in enumerate(x.type.shape)))(total)
-    return total
-
-
-@composed
-def mean(x: Any, *, axis: int | Sequence[int] | None = None, dtype: Any = None, keepdims: bool = False) -> Any:
-    """The mean along `axis` (all dims where none is given); integers become floats."""
-    x = as_operand(x, "mean")
-    wanted = x.type.dtype if is_inexact(x.type.dtype) else default_dtype("float*")
-    wanted = wanted if dtype is None else canonical_dtype(dtype)
-    total = sum(x, axis=axis, dtype=carrier(wanted), keepdims=keepdims)  # of f16, the sum alone may overflow
-    count = x.type.size // max(1, total.type.size) if x.type.size else 0
-    return astype_weak(divide(total, count), wanted, False)
+def taken(x: Any, *, ops: tuple[Op, ...]) -> Any:
+    """`x` after ops of one operand, one after the other."""
+    for op in ops:
+        x = op(x)
+    return x
 
 
 @composed
@@ -289,27 +186,6 @@ def dot(x: Any, y: Any) -> Any:
     return Dot(((a.type.ndim - 1,), (right,)))(a, b)
 
 
-def _sum_dtype(type: ArrayType) -> Any:
-    """Sums of small integers and booleans are taken in the default width, as numpy does."""
-    if type.dtype == np.bool_:
-        return default_dtype("int*")
-    if is_integer(type.dtype) and type.dtype.itemsize < default_dtype("int*").itemsize:
-        return default_dtype("int*") if type.dtype.kind != "u" else canonical_dtype(np.uint64)
-    return type.dtype
-
-
-def _dims(name: str, axes: Sequence[int], type: ArrayType) -> tuple[int, ...]:
-    """Axes as dims from 0; one that does not exist or repeats is an error."""
-    dims = []
-    for axis in axes:
-        if not -type.ndim <= axis < type.ndim:
-            raise ValueError(f"{name}: axis {axis} does not exist in {type}, which has rank {type.ndim}")
-        dims.append(axis % type.ndim)
-    if len(set(dims)) != len(dims):
-        raise ValueError(f"{name}: an axis repeats in {tuple(axes)}")
-    return tuple(dims)
-
-
 def _operator(function: Callable[[Any, Any], Any], swapped: bool = False) -> Callable[[Any, Any], Any]:
     def operate(self: Any, other: Any) -> Any:
         if not is_array_like(other):
@@ -340,6 +216,23 @@ class ArrayMethods(Typed):
             raise TypeError("a 0-d array has no length")
         return self.type.shape[0]
 
+    def __getitem__(self, index: Any) -> Any:
+        ops = indexing_ops(index, self.type)
+        return taken(self, ops=ops) if ops else self
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.type.ndim:
+            raise TypeError("a 0-d array cannot be iterated over")
+        return self._rows()
+
+    def _rows(self) -> Iterator[Any]:
+        """The elements along dim 0. Each is a program of its own outside every frame; those of equal blocks share."""
+        if len(self) <= _BLOCK:
+            yield from (self[number] for number in range(len(self)))
+        else:
+            for start in range(0, len(self), _BLOCK):
+                yield from self[start : start + _BLOCK]
+
     __add__ = _operator(add)
     __radd__ = _operator(add, swapped=True)
     __sub__ = _operator(subtract)
@@ -348,6 +241,22 @@ class ArrayMethods(Typed):
     __rmul__ = _operator(multiply, swapped=True)
     __truediv__ = _operator(divide)
     __rtruediv__ = _operator(divide, swapped=True)
+    __floordiv__ = _operator(floor_divide)
+    __rfloordiv__ = _operator(floor_divide, swapped=True)
+    __mod__ = _operator(remainder)
+    __rmod__ = _operator(remainder, swapped=True)
+    __pow__ = _operator(power)
+    __rpow__ = _operator(power, swapped=True)
+    __and__ = _operator(bitwise_and)
+    __rand__ = _operator(bitwise_and, swapped=True)
+    __or__ = _operator(bitwise_or)
+    __ror__ = _operator(bitwise_or, swapped=True)
+    __xor__ = _operator(bitwise_xor)
+    __rxor__ = _operator(bitwise_xor, swapped=True)
+    __lshift__ = _operator(left_shift)
+    __rlshift__ = _operator(left_shift, swapped=True)
+    __rshift__ = _operator(right_shift)
+    __rrshift__ = _operator(right_shift, swapped=True)
     __matmul__ = _operator(matmul)
     __rmatmul__ = _operator(matmul, swapped=True)
     __lt__ = _comparison("LT")
@@ -362,6 +271,31 @@ class ArrayMethods(Typed):
 
     def __pos__(self) -> Any:
         return self
+
+    def __abs__(self) -> Any:
+        return absolute(self)
+
+    def __invert__(self) -> Any:
+        return invert(self)
+
+    def __divmod__(self, other: Any) -> Any:
+        return floor_divide(self, other), remainder(self, other)
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return floor_divide(other, self), remainder(other, self)
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        return around(self, decimals=ndigits or 0)
+
+    @property
+    def real(self) -> Any:
+        """The real part of each element."""
+        return real(self)
+
+    @property
+    def imag(self) -> Any:
+        """The imaginary part of each element."""
+        return imag(self)
 
     def astype(self, dtype: Any) -> Any:
         """The array with elements of `dtype`."""
@@ -384,11 +318,56 @@ class ArrayMethods(Typed):
         """The mean along `axis`."""
         return mean(self, axis=static_axes(axis), dtype=dtype, keepdims=keepdims)
 
+    def prod(self, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
+        """The product along `axis`."""
+        return prod(self, axis=static_axes(axis), dtype=dtype, keepdims=keepdims)
+
+    def max(self, axis: Any = None, keepdims: bool = False) -> Any:
+        """The largest element along `axis`."""
+        return amax(self, axis=static_axes(axis), keepdims=keepdims)
+
+    def min(self, axis: Any = None, keepdims: bool = False) -> Any:
+        """The smallest element along `axis`."""
+        return amin(self, axis=static_axes(axis), keepdims=keepdims)
+
+    def all(self, axis: Any = None, keepdims: bool = False) -> Any:
+        """Whether all elements along `axis` differ from 0."""
+        return alltrue(self, axis=static_axes(axis), keepdims=keepdims)
+
+    def any(self, axis: Any = None, keepdims: bool = False) -> Any:
+        """Whether any element along `axis` differs from 0."""
+        return sometrue(self, axis=static_axes(axis), keepdims=keepdims)
+
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Any:
+        """Where the first of the largest elements along `axis` is."""
+        return argmax(self, axis=axis, keepdims=keepdims)
+
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any:
+        """Where the first of the smallest elements along `axis` is."""
+        return argmin(self, axis=axis, keepdims=keepdims)
+
+    def var(self, axis: Any = None, dtype: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
+        """The variance along `axis`."""
+        return var(self, axis=static_axes(axis), dtype=dtype, ddof=ddof, keepdims=keepdims)
+
+    def std(self, axis: Any = None, dtype: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
+        """The standard deviation along `axis`."""
+        return std(self, axis=static_axes(axis), dtype=dtype, ddof=ddof, keepdims=keepdims)
+
+    def round(self, decimals: int = 0) -> Any:
+        """The nearest number of so many decimals."""
+        return around(self, decimals=decimals)
+
+    def clip(self, min: Any = None, max: Any = None) -> Any:
+        """The elements, but no less than `min` and no more than `max`."""
+        return clip(self, min, max)
+
+    def conj(self) -> Any:
+        """Each element with its imaginary part negated."""
+        return conjugate(self)
+
     def dot(self, other: Any) -> Any:
         """numpy's dot."""
         return dot(self, other)
 
 
-def static_axes(axes: Any) -> Any:
-    """Axes or sizes as a static keyword can hold them: lists become tuples."""
-    return tuple(axes) if isinstance(axes, list) else axes

@@ -7,7 +7,7 @@ from typing import Any, final
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Hlo, NumpyArray, Unknown
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control import Inner, present, some, spread
+from shardwise.compiler.ops.call import Inner, present, some, spread
 from shardwise.compiler.ops.elementwise import Elementwise
 
 Policy = Callable[..., bool]  # an op and the types of its operands → whether its results may be kept

@@ -1,12 +1,15 @@
 """LocalProgram: the program that every device runs on its pieces, and how the pieces make up whole arrays."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
 from shardwise.compiler.ir.program import Equation, Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.collective import Collective
+from shardwise.compiler.ops.control import Control
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import ProgramError
@@ -35,14 +38,28 @@ class LocalProgram:
     outputs: tuple[Placement, ...]
 
     def collectives(self) -> list[Equation]:
-        """The equations that move bytes between devices."""
-        return [equation for equation in self.program.equations if self.wire(equation) > 0]
+        """The equations that move bytes between devices, those of programs that ops hold too."""
+        return [equation for equation in self.program.walk() if self.wire(equation) > 0]
+
+    @cached_property
+    def times(self) -> dict[Equation, int]:
+        """How often each equation runs; of a loop whose length is not known, one turn counts."""
+        return dict(_often(self.program, 1))
 
     def wire(self, equation: Equation) -> float:
-        """The bytes that one device sends for this equation."""
+        """The bytes that one device sends for this equation each time it runs."""
         if not isinstance(equation.op, Collective):
             return 0
         return equation.op.wire(equation.inputs[0].type, self.mesh) if equation.inputs else 0
+
+
+def _often(program: Program, times: int) -> Iterator[tuple[Equation, int]]:
+    """Every equation, those of programs that ops hold too, and how often it runs."""
+    for equation in program.equations:
+        yield equation, times
+        if isinstance(equation.op, Control):
+            for inner in equation.op.programs:
+                yield from _often(inner, times * (1 if equation.op.times is None else equation.op.times))
 
 
 def verify_local(local: LocalProgram) -> LocalProgram:

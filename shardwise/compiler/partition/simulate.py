@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.ir.op import NumpyArray
-from shardwise.compiler.ir.program import Value
+from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import is_inexact
 from shardwise.compiler.ops.collective import Collective
+from shardwise.compiler.ops.control import Control
 from shardwise.compiler.partition.local import LocalProgram, Placement
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import ProgramError
@@ -16,24 +17,32 @@ from shardwise.errors import ProgramError
 
 def simulate(local: LocalProgram, args: Sequence[NumpyArray]) -> tuple[NumpyArray, ...]:
     """The whole outputs for whole `args`. Padding starts as junk, so that an op that looks at it shows."""
-    env: dict[Value, list[NumpyArray]] = {
-        value: cut(placement, np.asarray(arg, placement.type.dtype), local.mesh)
-        for value, placement, arg in zip(local.program.inputs, local.inputs, args, strict=True)
-    }
-    devices = range(local.mesh.size)
-    for equation in local.program.equations:
+    pieces = [
+        cut(placement, np.asarray(arg, placement.type.dtype), local.mesh)
+        for placement, arg in zip(local.inputs, args, strict=True)
+    ]
+    outputs = _run(local.program, local.mesh, pieces)
+    return tuple(join(placement, found, local.mesh) for placement, found in zip(local.outputs, outputs, strict=True))
+
+
+def _run(program: Program, mesh: AbstractMesh, args: Sequence[list[NumpyArray]]) -> list[list[NumpyArray]]:
+    """The outputs of a program on all devices: a value is the list of its pieces."""
+    env: dict[Value, list[NumpyArray]] = dict(zip(program.inputs, args, strict=True))
+    devices = range(mesh.size)
+    for equation in program.equations:
+        op = equation.op
         operands = [env[value] for value in equation.inputs]
-        if isinstance(equation.op, Collective):
-            results: list[Any] = [equation.op.exchange(local.mesh, *(operands or [[]]))]
+        if isinstance(op, Collective):
+            found = op.exchange(mesh, *(operands or [[]]))
+            results: list[Any] = [found] if op.single else found
+        elif isinstance(op, Control):
+            results = op.interpret(lambda n, given, op=op: _run(op.programs[n], mesh, given), operands)  # type: ignore[misc]
         else:
-            found = [equation.op.reference(*(pieces[device] for pieces in operands)) for device in devices]
-            results = [found] if equation.op.single else list(map(list, zip(*found, strict=True)))
+            each = [op.reference(*(pieces[device] for pieces in operands)) for device in devices]
+            results = [each] if op.single else list(map(list, zip(*each, strict=True)))
         for value, pieces in zip(equation.outputs, results, strict=True):
             env[value] = [np.asarray(piece, value.type.dtype) for piece in pieces]
-    return tuple(
-        join(placement, env[value], local.mesh)
-        for value, placement in zip(local.program.outputs, local.outputs, strict=True)
-    )
+    return [env[value] for value in program.outputs]
 
 
 def piece_index(placement: Placement, mesh: AbstractMesh) -> list[tuple[slice, ...]]:

@@ -21,6 +21,7 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType, DType, integer_range, is_inexact, is_integer
 from shardwise.compiler.ops.collective import Collective, DeviceIndex, OnlyFirst, Resize
 from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.control import Control
 from shardwise.compiler.ops.elementwise import Compare, Convert, Mul, Select
 from shardwise.compiler.ops.shape import Iota, full
 from shardwise.compiler.partition.local import LocalProgram, Placement, verify_local
@@ -29,6 +30,7 @@ from shardwise.compiler.plan.plan import Choice, Plan
 from shardwise.compiler.plan.verify import verify_plan
 from shardwise.compiler.propagate.colours import DimSets, is_padded_alike, padding_classes
 from shardwise.compiler.propagate.sharded import ShardedProgram
+from shardwise.compiler.propagate.unfold import Place
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -74,14 +76,15 @@ class _Piece:
 
 @final
 class _Shard:
-    """What an op's `localize` sees of its result."""
+    """What an op's `localize` sees of its results."""
 
-    def __init__(self, layout: Layout, padded: tuple[int, ...], mesh: AbstractMesh):
-        self.layout = layout
-        self.out_shapes: tuple[tuple[int, ...], ...] = (layout.cut(padded, mesh),)
+    def __init__(self, layouts: Sequence[Layout], padded: Sequence[tuple[int, ...]], mesh: AbstractMesh):
+        self.layouts = layouts
+        self.out_shapes = tuple(layout.cut(sizes, mesh) for layout, sizes in zip(layouts, padded, strict=True))
+        self.axes = mesh.axis_names
 
     def offset(self, dim: int, dtype: Any) -> Any:
-        axes = self.layout.dims[dim]
+        axes = self.layouts[0].dims[dim]
         if not axes:
             return None
         index = DeviceIndex(axes)()
@@ -96,10 +99,10 @@ class _Partitioner:
         self.mesh = sharded.mesh
         self.plan = plan
         self.frame = frame
-        self.classes = padding_classes(self.program)
+        self.classes = padding_classes(sharded.unfolded.equations)
         self.sizes = _padded_sizes(self.program, plan, self.mesh, self.classes)
         self.copies: dict[Value, list[_Piece]] = defaultdict(list)
-        self.producer = self.program.producers()
+        self.producer = {value: e for e in sharded.unfolded.equations for value in e.outputs}
         self.origin: dict[Value, str] = {}
         self.made: dict[tuple[Value, Layout, tuple[int, ...]], _Piece] = {}
 
@@ -109,13 +112,7 @@ class _Partitioner:
             tracer = self.frame.input(value.type.with_shape(pin.layout.cut(padded, self.mesh)))
             self.copies[value].append(_Piece(tracer, pin.layout, padded, (None,) * value.type.ndim))
             self.origin[value] = pin.reason or f"input {number}"
-        for equation in self.program.equations:
-            if equation in self.plan.choices:
-                working.source, working.reason = equation.source, ""
-                choice = self.plan.choices[equation]
-                for value, piece in zip(equation.outputs, self._emit(equation, choice), strict=True):
-                    self.copies[value].append(piece)
-                    self.origin[value] = f"{equation.op.name} at {equation.source}"
+        self._equations(self.program)
         outputs = []
         for number, (value, layout) in enumerate(zip(self.program.outputs, self.plan.outputs, strict=True)):
             made = self.producer.get(value)
@@ -127,10 +124,73 @@ class _Partitioner:
         working.reason = ""
         return outputs
 
+    def _equations(self, program: Program) -> None:
+        """Emit what is planned; a free value is made when it is needed."""
+        for equation in program.equations:
+            working.source, working.reason = equation.source, ""
+            if equation in self.plan.choices:
+                pieces = self._emit(equation, self.plan.choices[equation])
+            elif isinstance(equation.op, Control):
+                pieces = self._control(equation, equation.op)
+            else:
+                continue
+            for value, piece in zip(equation.outputs, pieces, strict=True):
+                self.copies[value].append(piece)
+                self.origin[value] = f"{equation.op.name} at {equation.source}"
+
+    def _control(self, equation: Equation, op: Control) -> list[_Piece]:
+        """A control op whose programs are partitioned too; values cross in the layouts that its ties have."""
+        border = self.sharded.unfolded.borders[equation]
+        crossed: dict[Place, _Piece] = {}
+
+        def cross(value: Value, place: Place, user: str) -> Any:
+            rule = _rule(place.tie)
+            padded = self._padded(value, rule, rule.operands[place.number])
+            layout = self.plan.choices[place.tie].operands[place.number]
+            crossed[place] = self._copy(value, layout, padded, user)
+            return crossed[place].tracer
+
+        def arrive(value: Value, place: Place, tracer: Any) -> _Piece:
+            """What a tie gives: a piece in the layout that the plan has for it."""
+            rule = _rule(place.tie)
+            layout = self.plan.choices[place.tie].results[place.number]
+            padded = self._padded(value, rule, rule.results[place.number])
+            came = [crossed.get(Place(place.tie, number)) for number in range(len(place.tie.inputs))]
+            fills: tuple[Any, ...] = (None,) * value.type.ndim
+            if all(piece is not None for piece in came):
+                fills = self._fills(place.tie, rule, place.number, [piece for piece in came if piece], padded)
+            self.origin[value] = f"{op.name} at {equation.source}"
+            if tracer is None:
+                tracer = self.frame.input(value.type.with_shape(layout.cut(padded, self.mesh)))
+            return _Piece(tracer, layout, padded, fills)
+
+        user = f"{op.name} at {equation.source}"
+        operands = [cross(value, place, user) for value, place in zip(equation.inputs, border.operands, strict=True)]
+        programs = []
+        for program, entries, exits in zip(op.programs, border.entries, border.exits, strict=True):
+            outside, self.frame = self.frame, Frame(program.name, absorbs=True)
+            with self.frame.open(over=()):
+                for value, place in zip(program.inputs, entries, strict=True):
+                    self.copies[value].append(arrive(value, place, None))
+                self._equations(program)
+                working.source = equation.source
+                leaving = [
+                    cross(value, place, f"what {op.name} at {equation.source} gives on")
+                    for value, place in zip(program.outputs, exits, strict=True)
+                ]
+                programs.append(self.frame.program([self.frame.lift(x) for x in leaving]))
+            self.frame = outside
+        results = op.with_programs(programs)(*operands)
+        working.source = equation.source
+        return [
+            arrive(value, place, tracer)
+            for value, place, tracer in zip(equation.outputs, border.results, results, strict=True)
+        ]
+
     def _emit(self, equation: Equation, choice: Choice) -> list[_Piece]:
         """The equation on pieces of its operands."""
         op = equation.op
-        rule = factor_rule(op, tuple(value.type for value in equation.inputs))
+        rule = _rule(equation)
         operands = []
         user = f"{op.name} at {equation.source}"
         for value, layout, dims in zip(equation.inputs, choice.operands, rule.operands, strict=True):
@@ -142,23 +202,35 @@ class _Partitioner:
         if isinstance(op, Constrain):
             return operands
         padded = [self._padded(value, rule, dims) for value, dims in zip(equation.outputs, rule.results, strict=True)]
-        return [
-            self._localized(equation, rule, number, operands, layout, padded[number])
-            for number, layout in enumerate(choice.results)
-        ]
+        return self._localized(equation, rule, operands, choice.results, padded)
 
     def _localized(
         self,
         equation: Equation,
         rule: FactorRule,
+        operands: Sequence[_Piece],
+        layouts: Sequence[Layout],
+        padded: Sequence[tuple[int, ...]],
+    ) -> list[_Piece]:
+        """The results of an op on pieces, and what their padding holds."""
+        shard = _Shard(layouts, padded, self.mesh)
+        found = equation.op.localize(shard, *(piece.tracer for piece in operands))
+        return [
+            _Piece(tracer, layout, sizes, self._fills(equation, rule, number, operands, sizes))
+            for number, (tracer, layout, sizes) in enumerate(
+                zip((found,) if equation.op.single else found, layouts, padded, strict=True)
+            )
+        ]
+
+    def _fills(
+        self,
+        equation: Equation,
+        rule: FactorRule,
         number: int,
         operands: Sequence[_Piece],
-        layout: Layout,
         padded: tuple[int, ...],
-    ) -> _Piece:
-        """Result `number` of an op on pieces, and what its padding holds."""
-        shard = _Shard(layout, padded, self.mesh)
-        tracer = equation.op.localize(shard, *(piece.tracer for piece in operands))
+    ) -> tuple[Any, ...]:
+        """What the padding of result `number` holds, given the operands'."""
         fills: list[Any] = []
         for factors, size in zip(rule.results[number], padded, strict=True):
             if not is_padded_alike(rule, factors) or size == rule.sizes[factors[0]]:
@@ -172,10 +244,12 @@ class _Partitioner:
             ]
             with np.errstate(all="ignore"):  # padding may overflow: nobody reads it
                 fills.append(equation.op.padding(along))
-        return _Piece(tracer, layout, padded, tuple(fills))
+        return tuple(fills)
 
     def _padded(self, value: Value, rule: FactorRule, dims: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
         """The padded size of each dim inside an op; its exact size where the op cannot have padding."""
+        if not self.sizes:
+            return value.type.shape
         return tuple(
             self._class_size(value, dim) if is_padded_alike(rule, factors) else value.type.shape[dim]
             for dim, factors in enumerate(dims)
@@ -240,7 +314,7 @@ class _Partitioner:
             term = OnlyFirst(tuple(axis for axis, _ in layout.partial))(piece.tracer)
             return replace(piece, tracer=term, layout=layout)
         equation = self.producer[value]
-        rule = factor_rule(equation.op, tuple(v.type for v in equation.inputs))
+        rule = _rule(equation)
         (dims,) = rule.results
         if all(is_padded_alike(rule, factors) for factors in dims):
             cut = {factors[0]: (layout.dims[dim], padded[dim]) for dim, factors in enumerate(dims)}
@@ -248,11 +322,11 @@ class _Partitioner:
             for v, table in zip(equation.inputs, rule.operands, strict=True):
                 wanted = [cut[factors[0]] if factors else ((), 1) for factors in table]  # a dim of 1 has no factor
                 operands.append(self._made(v, Layout(tuple(axes for axes, _ in wanted)), tuple(n for _, n in wanted)))
-            return self._localized(equation, rule, 0, operands, layout, padded)
+            return self._localized(equation, rule, operands, [layout], [padded])[0]
         # A reshape of constants: made whole, then cut.
         operands = [self._made(v, Layout.replicated(v.type.ndim), v.type.shape) for v in equation.inputs]
         whole = Layout.replicated(value.type.ndim)
-        piece = self._localized(equation, rule, 0, operands, whole, value.type.shape)
+        (piece,) = self._localized(equation, rule, operands, [whole], [value.type.shape])
         for step, reached in self._route(value.type, piece, layout, padded)[0]:
             piece = _stepped(piece, step, reached, value.type.shape)
         return piece
@@ -262,13 +336,17 @@ class _Partitioner:
         if piece.fills[dim] is not None and piece.fills[dim] == wanted:
             return piece
         shape = piece.tracer.type.shape
-        index = Iota(shape, dim, np.dtype(np.int32)).localize(_Shard(piece.layout, piece.padded, self.mesh))
+        index = Iota(shape, dim, np.dtype(np.int32)).localize(_Shard([piece.layout], [piece.padded], self.mesh))
         inside = Compare("LT")(index, full(shape, value.type.shape[dim], np.int32))
         cleared = Select()(inside, piece.tracer, full(shape, wanted, value.type.dtype, piece.tracer.type.weak))
         masked = replace(piece, tracer=cleared, fills=_filled(piece.fills, dim, wanted))
         if value in self.copies:
             self.copies[value] = [masked if copy is piece else copy for copy in self.copies[value]]
         return masked
+
+
+def _rule(equation: Equation) -> FactorRule:
+    return factor_rule(equation.op, tuple(value.type for value in equation.inputs))
 
 
 def _stepped(piece: _Piece, step: Collective, reached: Layout, shape: tuple[int, ...]) -> _Piece:
@@ -307,13 +385,15 @@ def neutral(how: str, dtype: DType) -> Any:
 
 
 def _padded_sizes(program: Program, plan: Plan, mesh: AbstractMesh, classes: DimSets) -> dict[Any, int]:
-    """For each padding class that some layout cuts: the smallest size that every one of its layouts divides."""
+    """For each padding class that some layout cuts unevenly: the smallest size that all of its layouts divide."""
     extents: dict[Any, int] = {}
     size: dict[Any, int] = {}
 
     def note(values: Sequence[Value], layouts: Sequence[Layout]) -> None:
         for value, layout in zip(values, layouts, strict=True):
             for dim, axes in enumerate(layout.dims):
+                if not axes:
+                    continue
                 found = classes.find(value, dim)
                 extents[found] = math.lcm(extents.get(found, 1), mesh.extent(axes))
                 size[found] = value.type.shape[dim]
@@ -322,4 +402,5 @@ def _padded_sizes(program: Program, plan: Plan, mesh: AbstractMesh, classes: Dim
         note(equation.inputs, choice.operands)
         note(equation.outputs, choice.results)
     note(program.outputs, plan.outputs)
-    return {found: -(-size[found] // extent) * extent for found, extent in extents.items()}
+    padded = {found: -(-size[found] // extent) * extent for found, extent in extents.items()}
+    return {found: whole for found, whole in padded.items() if whole != size[found]}

@@ -7,21 +7,23 @@ shared copy, of which every use takes the cheaper. Rounds over the axes go on un
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
-from typing import final
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.plan.cost import CPU, Hardware, compute_cost, reshard_cost
-from shardwise.compiler.plan.eliminate import Table, eliminate
+from shardwise.compiler.plan.eliminate import Memory, Table, eliminate
 from shardwise.compiler.plan.plan import Choice, Plan
 from shardwise.compiler.propagate.candidates import REPLICATED, Candidate, State
 from shardwise.compiler.propagate.sharded import ShardedProgram
 from shardwise.compiler.shardings.layout import Layout, Pin
 
 Picks = dict[str, dict[Equation, Candidate]]  # by axis
+Made = State | tuple[State, State]  # the state in which a value is made; and one shared copy
 ROUNDS = 3
 
 
@@ -29,6 +31,7 @@ def choose(sharded: ShardedProgram, hardware: Hardware = CPU) -> Plan:
     """The cheapest plan that keeps every pin."""
     if not sharded.mesh.axis_names:
         return Plan({}, tuple(Layout.replicated(value.type.ndim) for value in sharded.program.outputs))
+    planner = _Planner(sharded, hardware)
     picks: Picks = {}
     seen: list[Picks] = []
     against: dict[str, Picks] = {}  # the others' picks when an axis was last solved
@@ -37,61 +40,110 @@ def choose(sharded: ShardedProgram, hardware: Hardware = CPU) -> Plan:
             others = {name: rows for name, rows in picks.items() if name != axis}
             if against.get(axis) != others:
                 against[axis] = others
-                picks = {**picks, axis: _Axis(sharded, axis, others, hardware).solve()}
+                picks = {**picks, axis: _Axis(planner, axis, others).solve()}
         if seen and picks == seen[-1]:
             break
         seen.append(picks)
     else:
         # An axis does not see what its choice costs the others: rounds that go on need not get better.
-        picks = min(seen, key=lambda each: picks_cost(sharded, each, hardware))
+        picks = min(seen, key=planner.cost)
     return settle(sharded, picks)
 
 
 def picks_cost(sharded: ShardedProgram, picks: Picks, hardware: Hardware = CPU) -> float:
     """What picks cost on all axes together: compute once, and the moves along every axis."""
-    moves = 0.0
-    for axis, rows in picks.items():
-        others = {name: theirs for name, theirs in picks.items() if name != axis}
-        moves += _Axis(sharded, axis, others, hardware).moves(rows)
-    work = 0.0
-    for equation in sharded.options[next(iter(picks))] if picks else ():
-        cut = [sharded.mesh.shape[axis] for axis, rows in picks.items() if rows[equation].factor is not None]
-        work += compute_cost(equation, math.prod(cut), hardware)
-    return moves + work
+    return _Planner(sharded, hardware).cost(picks)
+
+
+class _Uses(NamedTuple):
+    """A value that is not free: who makes it (as which result), who takes it (as which operand), how it leaves."""
+
+    value: Value
+    maker: Equation | None
+    number: int
+    takers: list[tuple[Equation, int]]
+    ends: list[Pin | None]
+
+
+@final
+class _Planner:
+    """What the choices on all axes share: the uses of values, the work of equations, and tables that come again."""
+
+    def __init__(self, sharded: ShardedProgram, hardware: Hardware):
+        self.sharded = sharded
+        self.hardware = hardware
+        self.memory = Memory()
+        self.uses = self._uses()
+        times = sharded.unfolded.times
+        self.work = {e: compute_cost(e, 1, hardware) * times[e] for e in sharded.planned}
+
+    def _uses(self) -> list[_Uses]:
+        sharded = self.sharded
+        takers: dict[Value, list[tuple[Equation, int]]] = defaultdict(list)
+        for equation in sharded.planned:
+            for place, value in enumerate(equation.inputs):
+                takers[value].append((equation, place))
+        ends: dict[Value, list[Pin | None]] = defaultdict(list)
+        for value, pin in zip(sharded.program.outputs, sharded.out_pins, strict=True):
+            ends[value].append(pin)
+        makers = {value: (e, number) for e in sharded.planned for number, value in enumerate(e.outputs)}
+        return [
+            _Uses(value, maker, number, takers.get(value, []), ends.get(value, []))
+            for value in sharded.values
+            if value not in sharded.free and (value in takers or value in ends)
+            for maker, number in [makers.get(value, (None, 0))]
+        ]
+
+    def cost(self, picks: Picks) -> float:
+        """What picks cost on all axes together."""
+        moves = 0.0
+        for axis, rows in picks.items():
+            others = {name: theirs for name, theirs in picks.items() if name != axis}
+            moves += _Axis(self, axis, others).moves(rows)
+        work = sum(cost / self.split(equation, picks) for equation, cost in self.work.items())
+        return moves + work
+
+    def split(self, equation: Equation, picks: Picks) -> int:
+        """How many devices share the work of an equation."""
+        sizes = self.sharded.mesh.shape
+        return math.prod([sizes[axis] for axis, rows in picks.items() if rows[equation].factor is not None])
 
 
 @final
 class _Axis:
     """The choice on one axis, given the picks on the others."""
 
-    def __init__(self, sharded: ShardedProgram, axis: str, others: Picks, hardware: Hardware):
-        self.sharded = sharded
+    def __init__(self, planner: _Planner, axis: str, others: Picks):
+        self.planner = planner
+        self.sharded = sharded = planner.sharded
         self.axis = axis
         self.count = sharded.mesh.shape[axis]
         self.others = others
-        self.hardware = hardware
         self.options = {
-            equation: [c for c in options if divides(sharded, axis, equation, c, self.others)]
+            equation: fitting(sharded, axis, equation, options, others)
             for equation, options in sharded.options[axis].items()
         }
         self.number = {equation: number for number, equation in enumerate(self.options)}
         self.labels = [len(options) for options in self.options.values()]
         self.shared: dict[Value, int] = {}  # the variables of values with several uses
         self.tables: list[Table] = []
-        self._edges()
+        for uses in planner.uses:
+            self._edges(uses)
 
     def solve(self) -> dict[Equation, Candidate]:
         """The cheapest candidates."""
+        planner = self.planner
         for equation, options in self.options.items():
-            split = math.prod(
-                self.sharded.mesh.shape[name] for name, rows in self.others.items() if rows[equation].factor is not None
-            )
-            costs = [
-                compute_cost(equation, split * (1 if c.factor is None else self.count), self.hardware) for c in options
-            ]
-            self.tables.append(((self.number[equation],), np.array(costs)))
-        chosen = eliminate(self.labels, self.tables, self._greedy())
+            if len(options) > 1:
+                whole = planner.work[equation] / planner.split(equation, self.others)
+                costs = self._array(("work", whole, id(options)), partial(self._working, whole, options), options)
+                self.tables.append(((self.number[equation],), costs))
+        chosen = eliminate(self.labels, self.tables, self._greedy, memory=planner.memory)
         return {equation: options[chosen[self.number[equation]]] for equation, options in self.options.items()}
+
+    def _working(self, whole: float, options: tuple[Candidate, ...]) -> list[float]:
+        """What each candidate computes."""
+        return [whole / (1 if candidate.factor is None else self.count) for candidate in options]
 
     def moves(self, rows: dict[Equation, Candidate]) -> float:
         """What it costs to bring values where these candidates want them."""
@@ -102,107 +154,114 @@ class _Axis:
             tables.append((scope, costs[np.ix_(*([at[v]] if v in at else range(self.labels[v]) for v in scope))]))
         for variable in self.shared.values():
             labels[variable] = self.labels[variable]
-        found = eliminate(labels, tables, [0] * len(labels))
+        found = eliminate(labels, tables, lambda: [0] * len(labels))
         return float(sum(costs[tuple(found[variable] for variable in scope)] for scope, costs in tables))
 
-    def _edges(self) -> None:
-        program = self.sharded.program
-        uses: dict[Value, list[tuple[Equation, int]]] = defaultdict(list)
-        for equation in self.options:
-            for place, value in enumerate(equation.inputs):
-                uses[value].append((equation, place))
-        ends: dict[Value, list[Pin | None]] = defaultdict(list)
-        for value, pin in zip(program.outputs, self.sharded.out_pins, strict=True):
-            ends[value].append(pin)
-        producer = {value: equation for equation in self.options for value in equation.outputs}
-        for value in program.values():
-            if value in self.sharded.free or not (uses[value] or ends[value]):
-                continue
-            made = self._produced(value, producer.get(value))
-            whole_bytes = self._bytes(value, producer.get(value))
-            source: tuple[int, ...] = (self.number[producer[value]],) if value in producer else ()
-            if len(uses[value]) + len(ends[value]) > 1:
-                source, made = self._shared(value, source, made, uses[value], whole_bytes)
-            for pin in ends[value]:
-                self._table(source, (), [[self._leave(state, pin, whole_bytes)] for state in made])
-            for equation, place in uses[value]:
-                costs = [
-                    [
-                        min(self._reshard(s, c.operands[place], whole_bytes, c.adopts) for s in _copies(state))
-                        for c in self.options[equation]
-                    ]
-                    for state in made
-                ]
-                self._table(source, (self.number[equation],), costs)
-
-    def _produced(self, value: Value, producer: Equation | None) -> list[State | tuple[State, State]]:
-        if producer is None:
-            dim = self.sharded.pinned[value].layout.dim_of(self.axis)
-            return [REPLICATED if dim is None else dim]
-        place = producer.outputs.index(value)
-        return [candidate.results[place] for candidate in self.options[producer]]
+    def _edges(self, uses: _Uses) -> None:
+        """The tables of one value: what it costs to bring it to each of its uses."""
+        made: tuple[Made, ...]
+        source: tuple[int, ...] = ()
+        if uses.maker is None:
+            dim = self.sharded.pinned[uses.value].layout.dim_of(self.axis)
+            made = (REPLICATED if dim is None else dim,)
+        else:
+            made = tuple([candidate.results[uses.number] for candidate in self.options[uses.maker]])
+            source = (self.number[uses.maker],)
+        weight = (self._bytes(uses), self.sharded.unfolded.times[uses.value])
+        if len(uses.takers) + len(uses.ends) > 1:
+            source, made = self._shared(uses, source, made, weight)
+        for pin in uses.ends:
+            wanted = None if pin is None else pin.layout.dim_of(self.axis)
+            open_dims = None if pin is None else pin.open_dims
+            key = ("leave", made, wanted, open_dims, *weight)
+            self._table(source, (), self._array(key, partial(self._leaving, made, wanted, open_dims, weight)))
+        for equation, place in uses.takers:
+            options = self.options[equation]
+            taken = ("take", made, id(options), place, *weight)
+            costs = self._array(taken, partial(self._taking, made, options, place, weight), options)
+            self._table(source, (self.number[equation],), costs)
 
     def _shared(
-        self,
-        value: Value,
-        source: tuple[int, ...],
-        made: list[State | tuple[State, State]],
-        uses: Sequence[tuple[Equation, int]],
-        whole_bytes: float,
-    ) -> tuple[tuple[int, ...], list[State | tuple[State, State]]]:
+        self, uses: _Uses, source: tuple[int, ...], made: tuple[Made, ...], weight: tuple[float, int]
+    ) -> tuple[tuple[int, ...], tuple[Made, ...]]:
         """A variable of (state produced, one shared copy) for a value with several uses."""
-        wanted = [c.operands[place] for equation, place in uses for c in self.options[equation]]
-        pairs: list[tuple[State, State]] = []
-        for state in dict.fromkeys(made):
-            assert not isinstance(state, tuple)
-            copies = [w for w in dict.fromkeys(wanted) if w in (REPLICATED,) or isinstance(w, int)]
-            pairs += [(state, copy) for copy in dict.fromkeys([state, *copies])]
-        self.labels.append(len(pairs))
-        self.shared[value] = variable = len(self.labels) - 1
-        self.tables.append(
-            ((variable,), np.array([self._reshard(before, after, whole_bytes, False) for before, after in pairs]))
+        wanted = dict.fromkeys(c.operands[place] for equation, place in uses.takers for c in self.options[equation])
+        copies = [state for state in wanted if state == REPLICATED or isinstance(state, int)]
+        states: tuple[Any, ...] = tuple(dict.fromkeys(made))
+        pairs: tuple[tuple[State, State], ...] = tuple(
+            [(state, copy) for state in states for copy in dict.fromkeys([state, *copies])]
         )
+        self.labels.append(len(pairs))
+        self.shared[uses.value] = variable = len(self.labels) - 1
+        copying = self._array(("copy", pairs, *weight), partial(self._copying, pairs, weight))
+        self.tables.append(((variable,), copying))
         if source:
-            agree = [[0.0 if pair[0] == state else np.inf for pair in pairs] for state in made]
-            self.tables.append(((*source, variable), np.array(agree)))
-        return (variable,), list(pairs)
+            agree = self._array(("agree", made, pairs), partial(_agreeing, made, pairs))
+            self.tables.append(((*source, variable), agree))
+        return (variable,), pairs
 
-    def _reshard(self, before: State, after: State, whole_bytes: float, adopts: bool) -> float:
-        return reshard_cost(before, after, whole_bytes, self.count, adopts, self.hardware)
+    def _array(self, key: tuple[Any, ...], rows: Callable[[], Any], *named: Any) -> np.ndarray:
+        """A table's costs; equal ones are one array. `named` are the objects whose identity is in the key."""
+        return self.planner.memory.of((self.axis, *key), named, lambda: np.array(rows()))  # type: ignore[no-any-return]
 
-    def _leave(self, state: State | tuple[State, State], pin: Pin | None, whole_bytes: float) -> float:
+    def _reshard(self, before: State, after: State, weight: tuple[float, int], adopts: bool) -> float:
+        whole_bytes, times = weight
+        return times * reshard_cost(before, after, whole_bytes, self.count, adopts, self.planner.hardware)
+
+    def _taking(
+        self, made: tuple[Made, ...], options: tuple[Candidate, ...], place: int, weight: tuple[float, int]
+    ) -> list[list[float]]:
+        """What it costs to bring a value to an operand of each candidate: each takes the cheaper copy."""
+        return [
+            [min([self._reshard(s, c.operands[place], weight, c.adopts) for s in _copies(state)]) for c in options]
+            for state in made
+        ]
+
+    def _copying(self, pairs: tuple[tuple[State, State], ...], weight: tuple[float, int]) -> list[float]:
+        """What the shared copy costs."""
+        return [self._reshard(before, after, weight, False) for before, after in pairs]
+
+    def _leaving(
+        self,
+        made: tuple[Made, ...],
+        wanted: int | None,
+        open_dims: frozenset[int] | None,
+        weight: tuple[float, int],
+    ) -> list[list[float]]:
         """What it costs to give a value out: as pinned, or in any state that is not partial."""
-        costs = []
-        for copy in _copies(state):
-            dim = None if pin is None else pin.layout.dim_of(self.axis)
-            if dim is not None:
-                costs.append(self._reshard(copy, dim, whole_bytes, False))
-            elif isinstance(copy, int) and (pin is None or copy in pin.open_dims):
-                costs.append(0.0)
-            else:
-                costs.append(self._reshard(copy, REPLICATED, whole_bytes, False))
-        return min(costs)
 
-    def _table(self, source: tuple[int, ...], target: tuple[int, ...], costs: list[list[float]]) -> None:
+        def cost(copy: State) -> float:
+            if wanted is not None:
+                return self._reshard(copy, wanted, weight, False)
+            if isinstance(copy, int) and (open_dims is None or copy in open_dims):
+                return 0.0
+            return self._reshard(copy, REPLICATED, weight, False)
+
+        return [[min(map(cost, _copies(state)))] for state in made]
+
+    def _table(self, source: tuple[int, ...], target: tuple[int, ...], costs: np.ndarray) -> None:
         """Costs by the source's label and the target's; either may be fixed, and then has no dim."""
-        array = np.array(costs)
-        array = array if source else array[0]
-        array = array if target else array[..., 0]
         if source == target and source:
-            array, target = array.diagonal(), ()
-        if source or target:
-            self.tables.append(((*source, *target), array))
+            self.tables.append((source, self._part(costs, "diagonal")))
+        elif source and target:
+            self.tables.append(((*source, *target), costs))
+        elif source or target:
+            self.tables.append(((*source, *target), self._part(costs, "column" if source else "row")))
 
-    def _bytes(self, value: Value, producer: Equation | None) -> float:
+    def _part(self, costs: np.ndarray, part: str) -> np.ndarray:
+        parts = {"diagonal": costs.diagonal, "column": lambda: costs[:, 0], "row": lambda: costs[0]}
+        return self.planner.memory.of((part, id(costs)), [costs], parts[part])  # type: ignore[no-any-return]
+
+    def _bytes(self, uses: _Uses) -> float:
         """The value's bytes on one device, were it whole along this axis."""
         split = 1
         for name, rows in self.others.items():
-            if producer is None:
-                cut = self.sharded.pinned[value].layout.dim_of(name) is not None
+            if uses.maker is None:
+                cut = self.sharded.pinned[uses.value].layout.dim_of(name) is not None
             else:
-                cut = isinstance(rows[producer].results[producer.outputs.index(value)], int)
+                cut = isinstance(rows[uses.maker].results[uses.number], int)
             split *= self.sharded.mesh.shape[name] if cut else 1
-        return value.type.nbytes / split
+        return uses.value.type.nbytes / split
 
     def _greedy(self) -> list[int]:
         """Each variable in turn at its cheapest label, given those before: what elimination holds where it must.
@@ -225,6 +284,22 @@ class _Axis:
         return chosen
 
 
+def _agreeing(made: tuple[Made, ...], pairs: tuple[tuple[State, State], ...]) -> list[list[float]]:
+    """Nothing where a pair's first state is the one produced; else it cannot be."""
+    return [[0.0 if pair[0] == state else np.inf for pair in pairs] for state in made]
+
+
+def fitting(
+    sharded: ShardedProgram, axis: str, equation: Equation, options: tuple[Candidate, ...], others: Picks
+) -> tuple[Candidate, ...]:
+    """The candidates for which the picks on other axes leave room; the same object where that is all of them."""
+    rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
+    if not rule.compound:
+        return options
+    room = tuple([c for c in options if divides(sharded, axis, equation, c, others)])
+    return options if len(room) == len(options) else room
+
+
 def divides(sharded: ShardedProgram, axis: str, equation: Equation, candidate: Candidate, others: Picks) -> bool:
     """Whether the picks on other axes leave room: a factor that shares a dim is cut evenly or not at all."""
     rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
@@ -237,7 +312,7 @@ def divides(sharded: ShardedProgram, axis: str, equation: Equation, candidate: C
     return rule.sizes[candidate.factor] % cut == 0
 
 
-def _copies(state: State | tuple[State, State]) -> tuple[State, ...]:
+def _copies(state: Made) -> tuple[State, ...]:
     return state if isinstance(state, tuple) else (state,)
 
 
@@ -246,18 +321,20 @@ def settle(sharded: ShardedProgram, picks: Picks) -> Plan:
     layouts: dict[Value, Layout] = {value: pin.layout for value, pin in sharded.pinned.items()}
     axes = sharded.mesh.axis_names
     choices = {}
-    for equation in sharded.program.equations:
-        if sharded.free.issuperset(equation.outputs):
-            continue
+    for equation in sharded.planned:
         picked = {axis: picks[axis][equation] for axis in axes}
         order = _order(equation, picked, layouts, axes)
         operands = tuple(
-            _layout(value, {axis: pick.operands[i] for axis, pick in picked.items()}, order)
-            for i, value in enumerate(equation.inputs)
+            [
+                _layout(value.type.ndim, axes, tuple([pick.operands[i] for pick in picked.values()]), order)
+                for i, value in enumerate(equation.inputs)
+            ]
         )
         results = tuple(
-            _layout(value, {axis: pick.results[i] for axis, pick in picked.items()}, order)
-            for i, value in enumerate(equation.outputs)
+            [
+                _layout(value.type.ndim, axes, tuple([pick.results[i] for pick in picked.values()]), order)
+                for i, value in enumerate(equation.outputs)
+            ]
         )
         choices[equation] = Choice(operands, results)
         layouts.update(zip(equation.outputs, results, strict=True))
@@ -270,7 +347,7 @@ def settle(sharded: ShardedProgram, picks: Picks) -> Plan:
 
 def _order(
     equation: Equation, picked: dict[str, Candidate], layouts: dict[Value, Layout], axes: tuple[str, ...]
-) -> list[str]:
+) -> tuple[str, ...]:
     """All axes, in the order that the operands' dims have; the pinned order of a constraint comes first."""
     known = [layouts[value] for value in equation.inputs if value in layouts]
     pin = getattr(equation.op, "pin", None)
@@ -280,15 +357,16 @@ def _order(
         together = [axis for axis in axes if picked[axis].factor == factor]
         found = next((dim for dim in orders if set(together) <= set(dim)), together)
         best += [axis for axis in found if axis in together]
-    return best
+    return tuple(best)
 
 
-def _layout(value: Value, states: dict[str, State], order: list[str]) -> Layout:
-    dims = tuple(tuple(axis for axis in order if states[axis] == dim) for dim in range(value.type.ndim))
+@lru_cache(maxsize=65536)
+def _layout(ndim: int, axes: tuple[str, ...], picked: tuple[State, ...], order: tuple[str, ...]) -> Layout:
+    """The layout of a value of `ndim` dims whose states along `axes` were picked."""
+    states = dict(zip(axes, picked, strict=True))
+    dims = tuple(tuple(axis for axis in order if states[axis] == dim) for dim in range(ndim))
     partial = tuple(
-        (axis, str(states[axis]))
-        for axis in sorted(states)
-        if states[axis] not in (REPLICATED, *range(value.type.ndim))
+        (axis, str(states[axis])) for axis in sorted(states) if states[axis] not in (REPLICATED, *range(ndim))
     )
     return Layout(dims, partial)
 

@@ -10,8 +10,9 @@ from typing import final
 
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation
+from shardwise.compiler.ops.aggregate import ArgExtreme
 from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.reduce import Sum
+from shardwise.compiler.ops.reduce import Reduction
 from shardwise.compiler.ops.shape import Movement
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, State
 
@@ -53,6 +54,8 @@ def reshard_cost(
     if isinstance(before, int):
         if after == REPLICATED:
             return ring + hardware.collective
+        if after == PARTIAL_SUM and adopts:  # gathered, and then a term of the sum
+            return ring + hardware.collective
         return ring / count + hardware.collective if isinstance(after, int) else FORBIDDEN
     if after == REPLICATED:
         return 2 * ring + hardware.reduction
@@ -70,7 +73,7 @@ def compute_cost(equation: Equation, split: float, hardware: Hardware) -> float:
         for size in rule.sizes:
             flops *= size
         return (hardware.flop * flops + hardware.memory_byte * (operands + results)) / split
-    if isinstance(op, Sum):
+    if isinstance(op, (Reduction, ArgExtreme)):
         return hardware.memory_byte * operands / split
     if isinstance(op, Movement):
         return hardware.memory_byte * results / 5 / split

@@ -28,8 +28,7 @@ def parse_plan(text: str, sharded: ShardedProgram) -> Plan:
     head, *rows, last, end = text.strip().splitlines()
     if head != "plan {" or end != "}" or not last.strip().startswith("return"):
         raise ProgramError("a plan is 'plan {', one line an equation, 'return …' and '}'")
-    equations = sharded.program.equations if sharded.mesh.axis_names else ()
-    planned = [e for e in equations if not sharded.free.issuperset(e.outputs)]
+    planned = sharded.planned
     if len(planned) != len(rows):
         raise ProgramError(f"the plan has {len(rows)} lines for {len(planned)} equations of {sharded.program.name}")
     choices = {}

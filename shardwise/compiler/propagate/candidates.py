@@ -12,11 +12,11 @@ but 2 · inf - 1 · inf is NaN.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import final
 
 from shardwise.compiler.ir.op import Op, factor_rule
-from shardwise.compiler.ir.program import Equation
-from shardwise.compiler.ir.types import is_inexact
+from shardwise.compiler.ir.types import ArrayType, is_inexact
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.dot import Dot
 from shardwise.compiler.shardings.factors import FactorRule
@@ -55,36 +55,41 @@ def by_factor(rule: FactorRule, factor: int) -> Candidate:
     )
 
 
+@lru_cache(maxsize=65536)
 def candidates(
-    equation: Equation, axis: str, factors: set[int], partial: frozenset[int], scales: frozenset[int]
+    op: Op,
+    types: tuple[ArrayType, ...],
+    results: int,
+    axis: str,
+    factors: frozenset[int],
+    partial: frozenset[int],
+    scales: frozenset[int],
 ) -> tuple[Candidate, ...]:
-    """The candidates of an equation on an axis, lowest first.
+    """The candidates of an op on an axis, lowest first; equal ones are one object.
 
     `factors` are those whose colour has the axis; `partial` are the operands that could arrive as terms of a sum;
     `scales` are those that hold one finite number, and not zero.
     """
-    op = equation.op
-    types = tuple(value.type for value in equation.inputs)
     rule = factor_rule(op, types)
     if isinstance(op, Constrain):
         return _pinned(op, axis, factors)
     found = [by_factor(rule, factor) for factor in sorted(factors)]
     if not (found and isinstance(op, Dot)):  # replicating a product to save bytes is not done by default
-        found.insert(0, _whole(op, len(equation.inputs), len(equation.outputs)))
+        found.insert(0, _whole(len(types), results))
     for linear in op.linear_in(*types):
         together = len(linear) > 1  # a sum or a choice: whole operands join as terms, and nothing is multiplied
         others = set(range(len(types))) - set(linear)
         if not partial.isdisjoint(linear) and (together or others <= scales or not is_inexact(types[0].dtype)):
             operands = tuple(PARTIAL_SUM if i in linear else REPLICATED for i in range(len(types)))
-            found.append(Candidate(operands, (PARTIAL_SUM,) * len(equation.outputs), adopts=together))
+            found.append(Candidate(operands, (PARTIAL_SUM,) * results, adopts=together))
     return tuple(dict.fromkeys(found))
 
 
-def _whole(op: Op, operands: int, results: int) -> Candidate:
+def _whole(operands: int, results: int) -> Candidate:
     return Candidate((REPLICATED,) * operands, (REPLICATED,) * results)
 
 
-def _pinned(op: Constrain, axis: str, factors: set[int]) -> tuple[Candidate, ...]:
+def _pinned(op: Constrain, axis: str, factors: frozenset[int]) -> tuple[Candidate, ...]:
     dim = op.pin.layout.dim_of(axis)
     states: list[State] = [REPLICATED, *sorted(factors & op.pin.open_dims)] if dim is None else [dim]
     return tuple(Candidate((state,), (state,), state if isinstance(state, int) else None) for state in states)

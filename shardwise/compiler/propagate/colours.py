@@ -5,45 +5,51 @@ reshapes too. `padding_classes` joins dims that share a factor which is the whol
 their padded size, or pieces would not line up.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import final
 
 from shardwise.compiler.ir.op import factor_rule
-from shardwise.compiler.ir.program import Program, Value
+from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.shardings.factors import FactorRule
 
-Dim = tuple[Value, int]
+Groups = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
 
 
 @final
 class DimSets:
-    """Disjoint sets of dims that merge; `find` gives a dim's representative."""
+    """Disjoint sets of dims that merge; `find` gives the number of a dim's set."""
 
     def __init__(self) -> None:
-        self._parent: dict[Dim, Dim] = {}
+        self._first: dict[Value, int] = {}  # dims are numbered: those of one value follow each other
+        self._parent: list[int] = []
 
-    def find(self, value: Value, dim: int) -> Dim:
-        item = root = (value, dim)
-        while (above := self._parent.get(root, root)) != root:
-            root = above
-        while item != root:
-            self._parent[item], item = root, self._parent[item]
-        return root
+    def find(self, value: Value, dim: int) -> int:
+        parent = self._parent
+        item = self._number(value) + dim
+        while (above := parent[item]) != item:
+            parent[item] = parent[above]  # the way gets shorter every time it is gone
+            item = parent[item]
+        return item
 
-    def join(self, a: Dim, b: Dim) -> None:
-        root = self.find(*b)
-        if (leaf := self.find(*a)) != root:
-            self._parent[leaf] = root
+    def join(self, a: tuple[Value, int], b: tuple[Value, int]) -> None:
+        self._parent[self.find(*a)] = self.find(*b)
+
+    def _number(self, value: Value) -> int:
+        found = self._first.get(value)
+        if found is None:
+            found = self._first[value] = len(self._parent)
+            self._parent.extend(range(found, found + value.type.ndim))
+        return found
 
 
-def colours(program: Program) -> DimSets:
+def colours(equations: Sequence[Equation]) -> DimSets:
     """Dims joined where a layout can flow from one to the other."""
-    return _joined(program, lambda rule, factors: bool(factors) and factors[0] in rule.leading)
+    return _joined(equations, lambda rule: rule.cut_together)
 
 
-def padding_classes(program: Program) -> DimSets:
+def padding_classes(equations: Sequence[Equation]) -> DimSets:
     """Dims joined where pieces must line up, so that they share one padded size."""
-    return _joined(program, is_padded_alike)
+    return _joined(equations, lambda rule: rule.padded_together)
 
 
 def is_padded_alike(rule: FactorRule, factors: tuple[int, ...]) -> bool:
@@ -51,14 +57,13 @@ def is_padded_alike(rule: FactorRule, factors: tuple[int, ...]) -> bool:
     return len(factors) == 1 and factors[0] not in rule.compound and factors[0] not in rule.whole
 
 
-def _joined(program: Program, ties: Callable[[FactorRule, tuple[int, ...]], bool]) -> DimSets:
+def _joined(equations: Sequence[Equation], groups: Callable[[FactorRule], Groups]) -> DimSets:
     sets = DimSets()
-    for equation in program.equations:
-        rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
-        first: dict[int, Dim] = {}
-        for values, tables in ((equation.inputs, rule.operands), (equation.outputs, rule.results)):
-            for value, dims in zip(values, tables, strict=True):
-                for dim, factors in enumerate(dims):
-                    if ties(rule, factors):
-                        sets.join((value, dim), first.setdefault(factors[0], (value, dim)))
+    for equation in equations:
+        values = (*equation.inputs, *equation.outputs)
+        for _, places in groups(factor_rule(equation.op, tuple([value.type for value in equation.inputs]))):
+            number, dim = places[0]
+            first = (values[number], dim)
+            for number, dim in places[1:]:
+                sets.join((values[number], dim), first)
     return sets

@@ -11,7 +11,8 @@ from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, Candidate, candidates
-from shardwise.compiler.propagate.colours import colours
+from shardwise.compiler.propagate.colours import DimSets, colours
+from shardwise.compiler.propagate.unfold import Unfolded, unfold
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import ProgramError
@@ -20,7 +21,7 @@ from shardwise.errors import ProgramError
 @final
 @dataclass(frozen=True, eq=False)
 class ShardedProgram:
-    """A program without calls, on a mesh. `options[axis]` has the candidates of every equation that is not free.
+    """A program without calls, on a mesh. `options[axis]` has the candidates of every equation that is planned.
 
     A *free* value (a constant, and what is cheaply computed from constants alone) is made wherever it is needed: it
     has no candidates, constrains nothing and costs nothing.
@@ -30,6 +31,7 @@ class ShardedProgram:
     mesh: AbstractMesh
     in_pins: tuple[Pin, ...]
     out_pins: tuple[Pin | None, ...]
+    unfolded: Unfolded
     free: frozenset[Value]
     options: dict[str, dict[Equation, tuple[Candidate, ...]]]
 
@@ -37,6 +39,17 @@ class ShardedProgram:
     def pinned(self) -> dict[Value, Pin]:
         """The pin of each input."""
         return dict(zip(self.program.inputs, self.in_pins, strict=True))
+
+    @cached_property
+    def planned(self) -> tuple[Equation, ...]:
+        """The unfolded equations that are not free."""
+        return tuple(e for e in self.unfolded.equations if not (e.outputs and self.free.issuperset(e.outputs)))
+
+    @cached_property
+    def values(self) -> tuple[Value, ...]:
+        """Every value, those of programs that ops hold too."""
+        made = (value for equation in self.unfolded.equations for value in equation.outputs)
+        return (*self.program.inputs, *made)
 
 
 def propagate(
@@ -46,44 +59,60 @@ def propagate(
     if len(in_pins) != len(program.inputs) or len(out_pins) != len(program.outputs):
         raise ProgramError(f"{program.name}: {len(in_pins)} pins for inputs and {len(out_pins)} for outputs do not fit")
     if not mesh.axis_names:  # one device: there is nothing to choose
-        return ShardedProgram(program, mesh, tuple(in_pins), tuple(out_pins), frozenset(), {})
-    free, scales = _free_values(program)
+        return ShardedProgram(program, mesh, tuple(in_pins), tuple(out_pins), Unfolded(), frozenset(), {})
+    unfolded = unfold(program)
+    free, scales = _free_values(unfolded)
+    sharded = ShardedProgram(program, mesh, tuple(in_pins), tuple(out_pins), unfolded, free, {})
     pins = [(value, pin) for value, pin in zip(program.inputs, in_pins, strict=True)]
     pins += [(value, pin) for value, pin in zip(program.outputs, out_pins, strict=True) if pin]
-    for equation in program.equations:
+    for equation in unfolded.equations:
         if isinstance(equation.op, Constrain):
             pins += [(value, equation.op.pin) for value in (*equation.inputs, *equation.outputs)]
-    tied = colours(program)
-    options = {}
+    tied = colours(unfolded.equations)
     for axis in mesh.axis_names:
         seeded = {tied.find(value, dim) for value, pin in pins if (dim := pin.layout.dim_of(axis)) is not None}
-        rows = {}
-        partial: set[Value] = set()
-        for equation in program.equations:
-            if free.issuperset(equation.outputs):
-                continue
-            rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
-            coloured = set()
-            for values, tables in ((equation.inputs, rule.operands), (equation.outputs, rule.results)):
-                for value, dims in zip(values, tables, strict=True):
-                    for dim, factors in enumerate(dims):
-                        if factors and factors[0] in rule.leading and tied.find(value, dim) in seeded:
-                            coloured.add(factors[0])
-            coloured = {f for f in coloured if f not in rule.compound or rule.sizes[f] % mesh.shape[axis] == 0}
-            reached = frozenset(place for place, value in enumerate(equation.inputs) if value in partial)
-            scaling = frozenset(place for place, value in enumerate(equation.inputs) if value in scales)
-            rows[equation] = candidates(equation, axis, coloured, reached, scaling)
+        sharded.options[axis] = _options(sharded, axis, tied, seeded, scales)
+    return sharded
+
+
+def _options(
+    sharded: ShardedProgram, axis: str, tied: DimSets, seeded: set[int], scales: frozenset[Value]
+) -> dict[Equation, tuple[Candidate, ...]]:
+    """The candidates of every equation on one axis, of which the colours in `seeded` have a pin."""
+    coloured = {}
+    size = sharded.mesh.shape[axis]
+    for equation in sharded.planned:
+        rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
+        values = (*equation.inputs, *equation.outputs)
+        coloured[equation] = frozenset(
+            [
+                factor
+                for factor, ((number, dim), *_) in rule.cut_together
+                if tied.find(values[number], dim) in seeded
+                and (factor not in rule.compound or rule.sizes[factor] % size == 0)
+            ]
+        )
+    rows: dict[Equation, tuple[Candidate, ...]] = {}
+    partial: set[Value] = set()
+    while True:  # a carry can be reached from what stands after it: once more, until nothing is new
+        before = len(partial)
+        for equation in sharded.planned:
+            types = tuple([value.type for value in equation.inputs])
+            reached = frozenset([place for place, value in enumerate(equation.inputs) if value in partial])
+            scaling = frozenset([place for place, value in enumerate(equation.inputs) if value in scales])
+            count = len(equation.outputs)
+            rows[equation] = candidates(equation.op, types, count, axis, coloured[equation], reached, scaling)
             if any(PARTIAL_SUM in candidate.results for candidate in rows[equation]):
                 partial.update(equation.outputs)
-        options[axis] = rows
-    return ShardedProgram(program, mesh, tuple(in_pins), tuple(out_pins), free, options)
+        if len(partial) == before or not sharded.unfolded.borders:
+            return rows
 
 
-def _free_values(program: Program) -> tuple[frozenset[Value], frozenset[Value]]:
+def _free_values(unfolded: Unfolded) -> tuple[frozenset[Value], frozenset[Value]]:
     """Free values; and those among them that hold one number everywhere, finite and not zero."""
     free: set[Value] = set()
     numbers: dict[Value, Any] = {}
-    for equation in program.equations:
+    for equation in unfolded.equations:
         if equation.op.cheap and free.issuperset(equation.inputs):
             free.update(equation.outputs)
             fills = [numbers.get(value) for value in equation.inputs]

@@ -131,6 +131,24 @@ class FactorRule:
         return frozenset(tied)
 
     @cached_property
+    def cut_together(self) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
+        """Each factor that can be cut along, and the dims that it leads: (number of the operand or result, dim)."""
+        return self._led_by(self.leading)
+
+    @cached_property
+    def padded_together(self) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
+        """Each factor that is the whole of its dims and may be padded, and these dims."""
+        return self._led_by(frozenset(range(len(self.sizes))) - self.compound - self.whole)
+
+    def _led_by(self, wanted: frozenset[int]) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
+        found: dict[int, list[tuple[int, int]]] = {}
+        for number, dims in enumerate((*self.operands, *self.results)):
+            for dim, factors in enumerate(dims):
+                if factors and factors[0] in wanted:
+                    found.setdefault(factors[0], []).append((number, dim))
+        return tuple((factor, tuple(places)) for factor, places in found.items())
+
+    @cached_property
     def leading(self) -> frozenset[int]:
         """Factors that are major in every dim that has them: only these can be cut along."""
         minor = {f for dims in (*self.operands, *self.results) for dim in dims for f in dim[1:]}

@@ -47,7 +47,7 @@ class Layout:
 
     def cut(self, shape: Sequence[int], mesh: AbstractMesh) -> tuple[int, ...]:
         """The shape of one piece of a whole (padded) array of this shape."""
-        return tuple(size // mesh.extent(axes) for size, axes in zip(shape, self.dims, strict=True))
+        return tuple([size // mesh.extent(axes) if axes else size for size, axes in zip(shape, self.dims, strict=True)])
 
     def even(self, shape: Sequence[int], mesh: AbstractMesh) -> tuple[int, ...]:
         """`shape` padded up so that every dim divides: the physical shape of an array in this layout."""

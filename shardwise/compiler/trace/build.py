@@ -1,26 +1,31 @@
 """build: stage a function of arrays into a Program, with the outer values that it closes over."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
+from shardwise.compiler.ir.dispatch import bound_axes
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.methods import as_operand
+from shardwise.compiler.ops.operands import as_operand
 from shardwise.compiler.ops.shape import Held, Identity
+from shardwise.compiler.trace.provenance import scoped
 from shardwise.compiler.trace.tracer import Frame, Tracer
 
 
 def build(function: Callable[..., Sequence[Any]], types: Sequence[ArrayType], name: str) -> tuple[Program, list[Any]]:
-    """`function` over arguments of these types, as a Program, and the outer values that are its further inputs."""
+    """`function` over arguments of these types, as a Program, and the outer values that are its further inputs.
+
+    The user's scopes count from here: a program may be used again in another one, and `inline` adds that.
+    """
     frame = Frame(name, absorbs=True)
-    with frame.open():
+    with frame.open(), scoped(()):
         outputs = [frame.lift(as_operand(x)) for x in function(*(frame.input(type) for type in types))]
     return frame.program(outputs), frame.captured
 
 
 def rewrite(name: str, types: Sequence[ArrayType], body: Callable[..., Sequence[Any]]) -> Program:
-    """A Program made by a transformation: `body` sees no other frame."""
-    frame = _ClosedFrame(name, absorbs=True)
+    """A Program made by a transformation: `body` sees no other frame, but a user's rule may use the axes bound here."""
+    frame = _ClosedFrame(name, absorbs=True, axes=bound_axes())
     with frame.open(over=()):
         outputs = [frame.lift(x) for x in body(*(frame.input(type) for type in types))]
     return frame.program(outputs)
@@ -30,8 +35,8 @@ def rewrite(name: str, types: Sequence[ArrayType], body: Callable[..., Sequence[
 class _ClosedFrame(Frame):
     """A frame without captured inputs: an array from outside, which a user's rule may use, is held by the program."""
 
-    def __init__(self, name: str, absorbs: bool):
-        super().__init__(name, absorbs)
+    def __init__(self, name: str, absorbs: bool, axes: Mapping[Any, int]):
+        super().__init__(name, absorbs, axes)
         self._held: dict[int, Value] = {}
 
     def lift(self, x: Any) -> Value:

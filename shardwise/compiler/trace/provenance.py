@@ -1,12 +1,17 @@
 """Where an equation comes from: the user's line that is running, or the line that a transformation works for.
 
 While a transformation replays equations it sets `working.source`, so that what it emits names the user's line. The
-partitioner also sets `working.reason`, which says why it put an equation there.
+partitioner also sets `working.reason`, which says why it put an equation there. `named_scope` sets `working.scope`:
+names that the user gives to a part of the program, which the sources of what it stages then carry.
 """
 
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
+from typing import Any, TypeVar, final
 
 from shardwise.compiler.ir.program import NOWHERE, Source
 
@@ -17,9 +22,51 @@ class _Working(threading.local):
     def __init__(self) -> None:
         self.source: Source | None = None
         self.reason = ""
+        self.scope: tuple[str, ...] = ()
 
 
 working = _Working()
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+@contextmanager
+def scoped(scope: tuple[str, ...]) -> Iterator[None]:
+    """Replace the user's scopes for a while."""
+    before, working.scope = working.scope, scope
+    try:
+        yield
+    finally:
+        working.scope = before
+
+
+@final
+class named_scope:
+    """A name for a part of a program: `with named_scope("attention"): …`, or `@named_scope("attention")` on a function.
+
+    Ops that are traced inside carry it, and those of the scopes around it, in their location: profiles, the compiled
+    program's text and messages show it. It does not change what is computed, nor make anything compile again.
+    """
+
+    def __init__(self, name: str):
+        if not isinstance(name, str):
+            raise TypeError(f"named_scope needs a string, not {name!r}")
+        self.name = name
+        self._around: list[tuple[str, ...]] = []
+
+    def __enter__(self) -> None:
+        self._around.append(working.scope)
+        working.scope = (*working.scope, self.name)
+
+    def __exit__(self, *error: object) -> None:
+        working.scope = self._around.pop()
+
+    def __call__(self, function: _Function) -> _Function:
+        @wraps(function)
+        def call(*args: Any, **keywords: Any) -> Any:
+            with scoped((*working.scope, self.name)):
+                return function(*args, **keywords)
+
+        return call  # type: ignore[return-value]
 
 
 def current_source() -> Source:
@@ -33,7 +80,7 @@ def user_source() -> Source:
     while frame is not None:
         code = frame.f_code
         if not code.co_filename.startswith(_PACKAGE):
-            return Source(code.co_filename, frame.f_lineno, code.co_name)
+            return Source(code.co_filename, frame.f_lineno, code.co_name, working.scope)
         if frame.f_back is None:
             break
         frame = frame.f_back

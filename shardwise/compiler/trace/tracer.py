@@ -4,7 +4,7 @@ A tracer belongs to one frame. Used in an inner frame it becomes an explicit inp
 its frame has closed, it is a leak, and the error says where it was made.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -26,11 +26,15 @@ from shardwise.errors import (
 
 
 class Frame:
-    """One function being staged into a Program. `absorbs`: it takes every op, not only those on its own tracers."""
+    """One function being staged into a Program. `absorbs`: it takes every op, not only those on its own tracers.
 
-    def __init__(self, name: str, absorbs: bool):
+    `axes`: the names that it gives to axes for the ops inside, and their sizes.
+    """
+
+    def __init__(self, name: str, absorbs: bool, axes: Mapping[Any, int] | None = None):
         self.name = name
         self.absorbs = absorbs
+        self.axes = axes or {}
         self.inputs: list[Value] = []
         self.equations: list[Equation] = []
         self._captured: dict[int, tuple[Any, Value]] = {}

@@ -1,9 +1,13 @@
 """Program → Program: jvp, linearize, transpose, vmap, remat, inline, dce. Each plays equations into the open frame."""
 
 from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.jvp import jvp_program
 from shardwise.compiler.transforms.linearize import linearize_program
 from shardwise.compiler.transforms.remat import rematerialize_program
+from shardwise.compiler.transforms.silence import silence
 from shardwise.compiler.transforms.transpose import transpose_program
 from shardwise.compiler.transforms.vmap import map_function, vmap_program
 
@@ -17,6 +21,10 @@ class _ProgramTransforms:
     vmap = staticmethod(vmap_program)
     map_function = staticmethod(map_function)
     rematerialize = staticmethod(rematerialize_program)
+    rewrite = staticmethod(rewrite)
+    inline = staticmethod(inline)
+    dce = staticmethod(dce)
+    silence = staticmethod(silence)
 
 
 installed.transforms = _ProgramTransforms()

@@ -5,9 +5,10 @@ from functools import lru_cache
 from typing import Any
 
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ir.types import is_inexact
-from shardwise.compiler.ops.control import present, some, spread
+from shardwise.compiler.ir.types import ArrayType, is_inexact
+from shardwise.compiler.ops.call import present, some, spread
 from shardwise.compiler.ops.elementwise import retyped
+from shardwise.compiler.ops.shape import full
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.replay import each
 
@@ -54,16 +55,31 @@ def jvp(program: Program, primals: Sequence[Any], tangents: Sequence[Any]) -> tu
 
 
 @lru_cache(maxsize=4096)
-def jvp_program(program: Program, active: tuple[bool, ...]) -> tuple[Program, tuple[bool, ...]]:
-    """(primals, tangents of the active inputs) → (outputs, tangents of the outputs that move); and which these are."""
+def jvp_program(
+    program: Program, active: tuple[bool, ...], solid: tuple[bool, ...] = ()
+) -> tuple[Program, tuple[bool, ...]]:
+    """(primals, tangents of the active inputs) → (outputs, tangents of the outputs that move); and which these are.
+
+    Outputs marked in `solid` have a tangent even where it is zero.
+    """
     moving: tuple[bool, ...] = ()
     count = len(program.inputs)
 
     def body(*args: Any) -> list[Any]:
         nonlocal moving
         outputs, tangents = jvp(program, args[:count], spread(args[count:], active))
+        tangents = solidified(tangents, solid, program.out_types)
         moving = present(tangents)
         return [*outputs, *some(tangents)]
 
     types = [*program.in_types, *(t for t, is_active in zip(program.in_types, active, strict=True) if is_active)]
     return rewrite(f"jvp_{program.name}", types, body), moving
+
+
+def solidified(tangents: Sequence[Any], solid: Sequence[bool], types: Sequence[ArrayType]) -> list[Any]:
+    """Tangents or cotangents, with zeros for those marked that are not there."""
+    marks = solid or (False,) * len(tangents)
+    return [
+        full(type.shape, 0, type.dtype, type.weak) if tangent is None and is_solid else tangent
+        for tangent, is_solid, type in zip(tangents, marks, types, strict=True)
+    ]

@@ -11,12 +11,12 @@ from typing import Any, final
 
 from shardwise.compiler.ir.dispatch import frames, open_frames
 from shardwise.compiler.ir.program import Program, Value
-from shardwise.compiler.ops.control import present, some
-from shardwise.compiler.ops.methods import as_operand
+from shardwise.compiler.ops.call import present, some
+from shardwise.compiler.ops.operands import as_operand
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.tracer import Frame, Tracer
 from shardwise.compiler.transforms.dce import dce
-from shardwise.compiler.transforms.jvp import Pairs
+from shardwise.compiler.transforms.jvp import Pairs, solidified
 from shardwise.compiler.transforms.replay import each
 from shardwise.errors import ConcretizationTypeError
 
@@ -39,8 +39,9 @@ class _Tangents:
         self.frame = Frame(f"linear_{name}", absorbs=False)
         self.pairs = Pairs(linearizing=True)
 
-    def close(self, outputs: Sequence[Value]) -> Linearized:
-        tangents = [self.pairs.tangent.get(value) for value in outputs]
+    def close(self, outputs: Sequence[Value], solid: Sequence[bool] = ()) -> Linearized:
+        found = [self.pairs.tangent.get(value) for value in outputs]
+        tangents = solidified(found, solid, [value.type for value in outputs])
         moving = present(tangents)
         staged = self.frame.program([self.frame.lift(tangent) for tangent in some(tangents)])
         count = len(self.frame.inputs)
@@ -127,8 +128,13 @@ def forward(
 
 
 @lru_cache(maxsize=4096)
-def linearize_program(program: Program, active: tuple[bool, ...]) -> tuple[Program, Program, tuple[bool, ...]]:
-    """Forward (inputs → outputs, residuals) and linear (residuals, tangents → tangents) Programs, and which move."""
+def linearize_program(
+    program: Program, active: tuple[bool, ...], solid: tuple[bool, ...] = ()
+) -> tuple[Program, Program, tuple[bool, ...]]:
+    """Forward (inputs → outputs, residuals) and linear (residuals, tangents → tangents) Programs, and which move.
+
+    Outputs marked in `solid` have a tangent even where it is zero.
+    """
     linear: Linearized | None = None
 
     def body(*args: Any) -> list[Any]:
@@ -138,7 +144,7 @@ def linearize_program(program: Program, active: tuple[bool, ...]) -> tuple[Progr
             tangents.pairs.set(value, primal, tangents.frame.input(value.type) if is_active else None)
         with tangents.frame.open():
             each(program.equations, tangents.pairs.step)
-            linear = tangents.close(program.outputs)
+            linear = tangents.close(program.outputs, solid)
         return [*linear.outputs, *linear.residuals]
 
     forward = rewrite(f"forward_{program.name}", program.in_types, body)

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-from shardwise.compiler.ir.program import Program, Value
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.scan import Scan
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.linearize import linearize_program
 from shardwise.compiler.transforms.replay import replay
+from shardwise.compiler.transforms.silence import silence
 
 
 @lru_cache(maxsize=4096)
@@ -34,14 +36,46 @@ def rematerialize_program(
 def _split(forward: Program, count: int, policy: Callable[..., bool] | None) -> tuple[Program, Program]:
     """A forward program (outputs, residuals) as one that saves what the policy allows, and one that redoes the rest."""
     saveable: list[Value] = []
-    made_by_hand = []
+    equations: list[Equation] = []
+    made_by_hand: list[Equation] = []
     for equation in forward.equations:
-        if policy is not None and policy(equation.op, *(value.type for value in equation.inputs)):
+        again = _repeatable(equation)
+        if again is None or (policy is not None and policy(equation.op, *(value.type for value in equation.inputs))):
             saveable += equation.outputs
+        elif isinstance(equation.op, Scan) and policy is not None:
+            first, again, stacks = _split_scan(equation, equation.op, policy)
+            saveable += stacks
+            made_by_hand.append(again)
+            equations.append(first)
+            continue
         else:
-            made_by_hand.append(equation)
-    again = dce(Program(forward.inputs, tuple(made_by_hand), forward.outputs[count:], forward.name))
-    used = {value for equation in again.equations for value in equation.inputs} | set(again.outputs)
+            made_by_hand.append(again)
+        equations.append(equation)
+    rest = dce(Program(forward.inputs, tuple(made_by_hand), forward.outputs[count:], forward.name))
+    used = {value for equation in rest.equations for value in equation.inputs} | set(rest.outputs)
     saved = tuple(value for value in saveable if value in used)
-    kept = dce(Program(forward.inputs, forward.equations, (*forward.outputs[:count], *saved), forward.name))
-    return kept, Program((*again.inputs, *saved), again.equations, again.outputs, again.name)
+    kept = dce(Program(forward.inputs, tuple(equations), (*forward.outputs[:count], *saved), forward.name))
+    return kept, Program((*rest.inputs, *saved), rest.equations, rest.outputs, rest.name)
+
+
+def _split_scan(equation: Equation, op: Scan, policy: Callable[..., bool]) -> tuple[Equation, Equation, list[Value]]:
+    """A loop that also stacks what the policy allows; one that takes the stacks and redoes the rest; and the stacks."""
+    kept, again = _split(op.program, 0, policy)
+    count = len(kept.outputs)
+    stacks = [Value(value.type.with_shape((op.length, *value.type.shape))) for value in kept.outputs]
+    saved = again.inputs[len(again.inputs) - count :]
+    body = Program(op.program.inputs, op.program.equations, (*op.program.outputs, *saved), op.program.name)
+    first = Equation(
+        op.with_programs([body]), equation.inputs, (*equation.outputs, *stacks), equation.source, equation.reason
+    )
+    second = Equation(op.with_programs([again]), (*equation.inputs, *stacks), equation.outputs, equation.source)
+    return first, second, stacks
+
+
+def _repeatable(equation: Equation) -> Equation | None:
+    """The equation without its effects, which happen once; None where that cannot be: its results must be kept."""
+    try:
+        op = silence(equation.op)
+    except TypeError:
+        return None
+    return equation if op is equation.op else Equation(op, equation.inputs, equation.outputs, equation.source)

@@ -6,9 +6,10 @@ from typing import Any
 
 from shardwise.compiler.ir.op import Op, Unknown
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.control import present, some, spread
+from shardwise.compiler.ops.call import present, some, spread
 from shardwise.compiler.ops.elementwise import add_tangents, retyped
 from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.transforms.jvp import solidified
 from shardwise.compiler.transforms.replay import each
 
 
@@ -54,6 +55,8 @@ def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], co
 def _check_linear(equation: Equation, unknown: Sequence[bool]) -> None:
     """An op that is linear in none of the operands together that are unknown cannot be transposed."""
     op = equation.op
+    if op.irreversible:
+        raise TypeError(f"`{op.name}` at {equation.source} cannot be differentiated in reverse mode: {op.irreversible}")
     groups = op.linear_in(*(value.type for value in equation.inputs))
     wanted = {number for number, is_unknown in enumerate(unknown) if is_unknown}
     has_rule = type(op).transpose is not Op.transpose
@@ -63,15 +66,21 @@ def _check_linear(equation: Equation, unknown: Sequence[bool]) -> None:
 
 @lru_cache(maxsize=4096)
 def transpose_program(
-    program: Program, linear: tuple[bool, ...], cotangents: tuple[bool, ...]
+    program: Program, linear: tuple[bool, ...], cotangents: tuple[bool, ...], solid: tuple[bool, ...] = ()
 ) -> tuple[Program, tuple[bool, ...]]:
-    """(known inputs, cotangents that are there) → cotangents of the linear inputs that get one; and which these are."""
+    """(known inputs, cotangents that are there) → cotangents of the linear inputs that get one; and which these are.
+
+    Linear inputs marked in `solid` (one mark for each) get a cotangent even where it is zero.
+    """
     moving: tuple[bool, ...] = ()
     count = linear.count(False)
 
     def body(*args: Any) -> list[Any]:
         nonlocal moving
         found = transpose(program, linear, args[:count], spread(args[count:], cotangents))
+        found = solidified(
+            found, solid, [t for t, is_linear in zip(program.in_types, linear, strict=True) if is_linear]
+        )
         moving = present(found)
         return some(found)
 

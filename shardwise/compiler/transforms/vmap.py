@@ -1,4 +1,7 @@
-"""vmap: a program over one more dim. Every value is a pair: the value, and its batch dim or None where it has none."""
+"""vmap: a program over one more dim. Every value is a pair: the value, and its batch dim or None where it has none.
+
+Ops on values without a batch dim stay as they are, save those that compute along the axis by its name.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -6,7 +9,7 @@ from typing import Any
 
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.methods import as_operand
+from shardwise.compiler.ops.operands import as_operand
 from shardwise.compiler.ops.shape import batch_at
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.tracer import Frame
@@ -24,7 +27,7 @@ def vmap(
         batched = [env[value][1] for value in equation.inputs]
         results: Any
         places: Any
-        if all(dim is None for dim in batched):
+        if all(dim is None for dim in batched) and (axis.name is None or axis.name not in equation.op.axis_names):
             results = equation.op(*operands)
             places = None if equation.op.single else [None] * len(results)
         else:
@@ -43,7 +46,7 @@ def map_function(
     function: Callable[..., Sequence[Any]], axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], name: str
 ) -> tuple[list[Any], list[int | None]]:
     """A function of arrays mapped over `dims` of its arguments (None: not mapped, and handed on as they are)."""
-    frame = Frame(name, absorbs=False)
+    frame = Frame(name, absorbs=False, axes=None if axis.name is None else {axis.name: axis.size})
     with frame.open():
         given = [x if dim is None else frame.input(x.type.without((dim,))) for x, dim in zip(args, dims, strict=True)]
         program = frame.program([frame.lift(as_operand(x)) for x in function(*given)])

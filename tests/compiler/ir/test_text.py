@@ -12,10 +12,11 @@ from shardwise.compiler.ir.text import format_op, format_program, parse_program
 from shardwise.compiler.ir.types import SHORT_NAMES, ArrayType, Scalar
 from shardwise.compiler.ops.collective import AllReduce
 from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.control import Call
+from shardwise.compiler.ops.call import Call
 from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Exp, Mul, Neg
+from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Mul, Neg
 from shardwise.compiler.ops.shape import Full
+from shardwise.compiler.ops.transcendental import Exp
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.trace.build import rewrite
 from shardwise.errors import ProgramError

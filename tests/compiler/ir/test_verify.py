@@ -7,9 +7,10 @@ from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
-from shardwise.compiler.ops.control import Call
-from shardwise.compiler.ops.elementwise import Add, Exp, Mul, Neg
+from shardwise.compiler.ops.call import Call
+from shardwise.compiler.ops.elementwise import Add, Mul, Neg
 from shardwise.compiler.ops.reduce import Sum
+from shardwise.compiler.ops.transcendental import Exp
 from shardwise.errors import ProgramError
 
 THREE = ArrayType((3,), np.float32)

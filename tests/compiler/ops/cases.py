@@ -19,8 +19,30 @@ from shardwise.compiler.ir.op import NumpyArray, Op, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.text import format_op
 from shardwise.compiler.ir.types import SHORT_NAMES, ArrayType, DType, Scalar, is_inexact, is_integer, parse_type
+from shardwise.compiler.ops.aggregate import (
+    Argmax,
+    Argmin,
+    ReduceAnd,
+    ReduceMax,
+    ReduceMin,
+    ReduceOr,
+    ReduceProd,
+    ReduceXor,
+)
+from shardwise.compiler.ops.bitwise import (
+    And,
+    BitcastConvert,
+    Clz,
+    Not,
+    Or,
+    PopulationCount,
+    ShiftLeft,
+    ShiftRightArithmetic,
+    ShiftRightLogical,
+    Xor,
+)
+from shardwise.compiler.ops.call import Call
 from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.control import Call
 from shardwise.compiler.ops.dot import Dot
 from shardwise.compiler.ops.elementwise import (
     DIRECTIONS,
@@ -28,17 +50,42 @@ from shardwise.compiler.ops.elementwise import (
     Compare,
     Convert,
     Div,
-    Exp,
-    Max,
     Mul,
     Neg,
+    Rem,
     Select,
     StopGradient,
     Sub,
 )
+from shardwise.compiler.ops.extremum import Clamp, Max, Min
+from shardwise.compiler.ops.parts import Abs, Complex, Conj, Imag, Real, Sign
+from shardwise.compiler.ops.powers import Cbrt, IntegerPow, Pow, Rsqrt, Sqrt, Square
 from shardwise.compiler.ops.reduce import Sum
 from shardwise.compiler.ops.remat import CheckpointName
+from shardwise.compiler.ops.rounding import Ceil, Floor, IsFinite, Nextafter, ReducePrecision, Round
 from shardwise.compiler.ops.shape import Broadcast, Full, Iota, Reshape, Transpose
+from shardwise.compiler.ops.slicing import Concatenate, Pad, Reverse, Slice
+from shardwise.compiler.ops.special import Digamma, Erf, Erfc, ErfInv, Lgamma, Polygamma
+from shardwise.compiler.ops.transcendental import (
+    Acos,
+    Acosh,
+    Asin,
+    Asinh,
+    Atan,
+    Atan2,
+    Atanh,
+    Cos,
+    Cosh,
+    Exp,
+    Expm1,
+    Log,
+    Log1p,
+    Logistic,
+    Sin,
+    Sinh,
+    Tan,
+    Tanh,
+)
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.trace.build import rewrite
 
@@ -64,7 +111,12 @@ class Case:
     @property
     def args(self) -> list[NumpyArray]:
         """The operands, always the same for equal cases."""
-        return specials(self.types) if self.special else plain(self.types, str(self))
+        return specials(self.types) if self.special else self.plain(self.types)
+
+    def plain(self, types: Sequence[ArrayType]) -> list[NumpyArray]:
+        """Operands of these types with ordinary values, in the domain of the op."""
+        low, high, signs = DOMAINS.get(self.op.name, ORDINARY)
+        return plain(types, str(self), low, high, signs)
 
     @property
     def kinds(self) -> list[DType]:
@@ -77,12 +129,24 @@ def one_op(op: Op, types: Sequence[ArrayType]) -> Program:
     return Program(tuple(inputs), (Equation(op, inputs, outputs),), tuple(outputs), op.name)
 
 
-def plain(types: Sequence[ArrayType], seed: str) -> list[NumpyArray]:
+ORDINARY = (0.5, 2.0, (-1, 1))
+_POSITIVE, _BELOW_ONE = (0.5, 2.0, (1,)), (0.1, 0.9, (-1, 1))
+# Magnitudes and signs, for ops that are not smooth on the ordinary values.
+DOMAINS = {
+    **dict.fromkeys(("log", "log1p", "sqrt", "rsqrt", "pow", "lgamma", "digamma", "polygamma"), _POSITIVE),
+    **dict.fromkeys(("asin", "acos", "atanh", "erf_inv", "tan"), _BELOW_ONE),
+    "acosh": (1.2, 3.0, (1,)),
+}
+
+
+def plain(
+    types: Sequence[ArrayType], seed: str, low: float = 0.5, high: float = 2.0, signs: Sequence[int] = (-1, 1)
+) -> list[NumpyArray]:
     """Arrays of these types with ordinary values; equal seeds give equal arrays."""
     rng = np.random.default_rng(zlib.crc32(seed.encode()))
 
     def real(shape: tuple[int, ...]) -> NumpyArray:
-        return np.asarray(rng.uniform(0.5, 2, shape) * rng.choice([-1, 1], shape))
+        return np.asarray(rng.uniform(low, high, shape) * rng.choice(signs, shape))
 
     def array(type: ArrayType) -> NumpyArray:
         if type.dtype == np.bool_:
@@ -229,6 +293,89 @@ def movement_cases() -> list[Case]:
     return found
 
 
+def slicing_cases() -> list[Case]:
+    slices = [
+        ("f32[]", (), (), ()),
+        ("f32[7]", (0,), (7,), (1,)),
+        ("f32[7]", (2,), (5,), (1,)),
+        ("f32[7]", (1,), (7,), (2,)),
+        ("f32[7]", (0,), (6,), (4,)),
+        ("f32[7]", (3,), (3,), (1,)),
+        ("f32[1]", (0,), (1,), (3,)),
+        ("f32[5,4]", (0, 1), (5, 3), (1, 1)),
+        ("f32[5,4]", (1, 0), (5, 4), (3, 1)),
+        ("f32[5,4]", (2, 0), (5, 4), (1, 2)),
+        ("f32[3,1,5]", (0, 0, 4), (3, 1, 5), (1, 2, 1)),
+        ("f32[2,3,4,3]", (1, 0, 0, 1), (2, 3, 4, 3), (1, 1, 3, 1)),
+        ("f32[0,3]", (0, 1), (0, 2), (1, 1)),
+        ("f32[3,0]", (1, 0), (3, 0), (2, 5)),
+        ("f32[7]~", (2,), (5,), (2,)),
+    ]
+    found = [case(Slice(start, limit, stride), text) for text, start, limit, stride in slices]
+    pads = [
+        ("f32[]", (), (), ()),
+        ("f32[4]", (0,), (0,), (0,)),
+        ("f32[4]", (2,), (1,), (0,)),
+        ("f32[4]", (0,), (0,), (2,)),
+        ("f32[4]", (-1,), (-2,), (0,)),
+        ("f32[4]", (-2,), (3,), (1,)),
+        ("f32[4]", (1,), (-1,), (0,)),
+        ("f32[3]", (-5,), (6,), (0,)),
+        ("f32[3]", (6,), (-5,), (1,)),
+        ("f32[3]", (-1,), (-2,), (0,)),
+        ("f32[0]", (1,), (2,), (3,)),
+        ("f32[1]", (0,), (1,), (3,)),
+        ("f32[5,4]", (0, 1), (0, 2), (0, 0)),
+        ("f32[5,4]", (0, -1), (0, -1), (0, 0)),
+        ("f32[5,4]", (1, 0), (0, 0), (2, 0)),
+        ("f32[2,3,5]", (0, 1, 0), (0, 0, 0), (0, 1, 0)),
+        ("f32[2,3,2,5]", (1, 0, 0, -1), (0, 0, 1, 1), (0, 0, 0, 2)),
+        ("f32[3,0]", (1, 0), (0, 0), (0, 1)),
+        ("f32[3,0]", (0, 1), (0, 1), (0, 1)),
+    ]
+    for text, low, high, interior in pads:
+        found.append(case(Pad(low, high, interior), f"{text} f32[]"))
+    found += [case(Pad((1,), (0,), (0,)), text) for text in ("f32[3]~ f32[]~", "f32[3] f32[]~")]
+    joins = [
+        ("f32[5]", 0),
+        ("f32[5] f32[3]", 0),
+        ("f32[5] f32[5]", 0),
+        ("f32[2] f32[0] f32[3] f32[1]", 0),
+        ("f32[5,3] f32[5,2]", 1),
+        ("f32[2,3] f32[1,3] f32[4,3]", 0),
+        ("f32[2,3,4] f32[2,1,4]", 1),
+        ("f32[0,3] f32[0,3]", 1),
+        ("f32[3,0] f32[2,0]", 0),
+        ("f32[5,4] f32[5,4]", 1),
+        ("f32[2]~ f32[3]~", 0),
+        ("f32[2]~ f32[3]", 0),
+    ]
+    found += [case(Concatenate(dim), text) for text, dim in joins]
+    reverses = [
+        ("f32[]", ()),
+        ("f32[5]", (0,)),
+        ("f32[5]", ()),
+        ("f32[5,4]", (1,)),
+        ("f32[5,4]", (1, 0)),
+        ("f32[2,3,4]", (1,)),
+        ("f32[2,1,4,3]", (3, 1)),
+        ("f32[3,0]", (1,)),
+        ("f32[4]~", (0,)),
+    ]
+    found += [case(Reverse(dims), text) for text, dims in reverses]
+    for name in ("f64", "f16", "bf16", "i32", "u8", "i64", "bool", "c64", "c128", *SMALL):
+        found.append(case(Slice((0, 1), (3, 5), (1, 2)), f"{name}[3,5]"))
+        found.append(case(Pad((0, 1), (0, 2), (0, 1)), f"{name}[3,2] {name}[]"))
+        found.append(case(Concatenate(1), f"{name}[3,2] {name}[3,3]"))
+        found.append(case(Reverse((1,)), f"{name}[3,4]"))
+    for name in ("f32", "bf16", "i32", "c64"):
+        found.append(case(Slice((1, 0), (11, 3), (2, 1)), f"{name}[11,3]", special=True))
+        found.append(case(Pad((1, 0), (-2, 0), (0, 0)), f"{name}[11,3] {name}[]", special=True))
+        found.append(case(Concatenate(0), f"{name}[11,3] {name}[2,3]", special=True))
+        found.append(case(Reverse((0,)), f"{name}[11,3]", special=True))
+    return found
+
+
 def elementwise_cases() -> list[Case]:
     found: list[Case] = []
 
@@ -245,23 +392,26 @@ def elementwise_cases() -> list[Case]:
             found.append(case(op, " ".join([f"{name}[{shape}]"] * arity), special=True))
 
     numbers = (*FLOATS, *COMPLEX, *INTEGERS, *SMALL)
-    for binary in (Add(), Mul(), Max()):
+    for binary in (Add(), Mul(), Max(), Min()):
         over(binary, 2, (*numbers, "bool"), SHAPES)
         special(binary, 2, ("f32", "f16", "bf16", "f64", "i32", "u8", "bool"))
     special(Add(), 2, ("c64",))
     over(Sub(), 2, numbers, SHAPES)
     special(Sub(), 2, ("f32", "f16", "bf16", "f64", "i32", "u8", "c64"))
     special(Max(), 2, ("c64",))
-    over(Div(), 2, (*FLOATS, *COMPLEX, "f8_e5m2"), SHAPES)
-    special(Div(), 2, ("f32", "bf16", "f64"))
+    special(Min(), 2, ("c64",))
+    over(Clamp(), 3, (*FLOATS, "f8_e5m2", *INTEGERS, "i4"), SHAPES)
+    special(Clamp(), 3, ("f32", "bf16", "i32", "u8"))
+    over(Div(), 2, (*FLOATS, *COMPLEX, "f8_e5m2", *INTEGERS, "i4", "u4"), SHAPES)
+    special(Div(), 2, ("f32", "bf16", "f64", *INTEGERS, "i4", "u4"))
+    over(Rem(), 2, (*FLOATS, "f8_e5m2", *INTEGERS, "i4", "u4"), SHAPES)
+    special(Rem(), 2, ("f32", "bf16", "f64", *INTEGERS, "i4", "u4"))
     over(Neg(), 1, numbers, SHAPES)
     special(Neg(), 1, ("f32", "bf16", "i32", "u8", "c64"))
     over(CheckpointName("activations"), 1, ("f32", "bf16", "i32"), SHAPES)
     special(CheckpointName("activations"), 1, ("f32", "c64"))
     over(StopGradient(), 1, ("f32", "bf16", "c64"), SHAPES)
     special(StopGradient(), 1, ("f32", "bf16", "c64"))
-    over(Exp(), 1, (*FLOATS, *COMPLEX, "f8_e5m2"), SHAPES)
-    special(Exp(), 1, ("f32", "f16", "bf16", "f64"))
     for direction in DIRECTIONS:
         over(Compare(direction), 2, ("f32", "c64", "i32", "u8", "bool", "bf16", "u4", "i4"), ("[3,4]", "[2,1,3]"))
         special(Compare(direction), 2, ("f32", "i32", "u8", "u32", "bool", "f16", "c64"))
@@ -278,9 +428,99 @@ def elementwise_cases() -> list[Case]:
         case(Mul(), "f32[]~ f32[]"),
         case(Max(), "f32[]~ f32[]~"),
         case(Select(), "bool[] f32[]~ f32[]~"),
+        case(Min(), "f32[]~ f32[]~"),
         case(Div(), "f32[]~ f32[]~"),
-        case(Exp(), "f32[]~"),
+        case(Div(), "i32[]~ i32[]~"),
+        case(Rem(), "f32[]~ f32[]~"),
+        case(Clamp(), "f32[]~ f32[]~ f32[]~"),
     ]
+    return found
+
+
+FUNCTIONS = (
+    *(Exp(), Expm1(), Log(), Log1p(), Logistic(), Sqrt(), Rsqrt()),
+    *(Sin(), Cos(), Tan(), Asin(), Acos(), Atan()),
+    *(Sinh(), Cosh(), Tanh(), Asinh(), Acosh(), Atanh()),
+)
+OF_REALS = (Cbrt(), Erf(), Erfc(), ErfInv(), Lgamma(), Digamma(), Polygamma(1), Polygamma(2))
+
+
+def function_cases() -> list[Case]:
+    """The functions of analysis."""
+    found = []
+    for op in (*FUNCTIONS, *OF_REALS):
+        kinds = (*FLOATS, *(COMPLEX if op in FUNCTIONS else ()), "f8_e5m2")
+        found += [case(op, f"{name}[3,4]") for name in kinds]
+        found += [case(op, f"{name}[11]", special=True) for name in ("f32", "f16", "bf16", "f64")]
+    found += [case(Exp(), f"f32{shape}") for shape in SHAPES if shape != "[3,4]"]
+    found += [case(op, "f32[]~") for op in (Exp(), Log(), Cos(), Erf())]
+    for op in (Atan2(), Pow()):
+        found += [case(op, f"{name}[3,4] {name}[3,4]") for name in (*FLOATS, "f8_e5m2")]
+        found += [case(op, f"{name}[11,11] {name}[11,11]", special=True) for name in ("f32", "f16", "bf16", "f64")]
+        found.append(case(op, "f32[]~ f32[]~"))
+    found += [case(Pow(), f"{name}[3,4] {name}[3,4]") for name in COMPLEX]
+    return found
+
+
+def number_cases() -> list[Case]:
+    """Parts and powers of numbers, and how they are spaced."""
+    found = []
+    for op in (Square(), Sign(), *map(IntegerPow, (0, 1, 2, 3, 7))):
+        found += [case(op, f"{name}[3,4]") for name in (*FLOATS, *COMPLEX, *INTEGERS, "f8_e5m2", "i4", "u4")]
+        found += [case(op, f"{name}[{count}]", special=True) for name, count in SPECIAL_REALS]
+    found += [case(IntegerPow(y), f"{name}[3,4]") for y in (-1, -3) for name in (*FLOATS, *COMPLEX)]
+    found += [case(IntegerPow(-1), f"{name}[11]", special=True) for name in ("f32", "bf16")]
+    found += [case(Abs(), f"{name}[3,4]") for name in (*FLOATS, *COMPLEX, "i32", "i8", "i64", "f8_e5m2", "i4")]
+    found += [case(Abs(), f"{name}[{count}]", special=True) for name, count in SPECIAL_REALS if name != "u8"]
+    for part in (Real(), Imag(), Conj()):
+        found += [case(part, f"{name}[3,4]") for name in COMPLEX]
+        found.append(case(part, "c64[36]", special=True))
+    found += [case(Complex(), f"{name}[3,4] {name}[3,4]") for name in ("f32", "f64")]
+    found.append(case(Complex(), "f32[11,11] f32[11,11]", special=True))
+    precisions = (ReducePrecision(5, 10), ReducePrecision(8, 7), ReducePrecision(3, 2), ReducePrecision(11, 52))
+    for step in (Floor(), Ceil(), Round(), Round("away"), IsFinite(), *precisions):
+        found += [case(step, f"{name}[3,4]") for name in (*FLOATS, "f8_e5m2")]
+        found += [case(step, f"{name}[11]", special=True) for name in ("f32", "f16", "bf16", "f64")]
+    found += [case(Nextafter(), f"{name}[3,4] {name}[3,4]") for name in (*FLOATS, "f8_e5m2")]
+    found += [case(Nextafter(), f"{name}[11,11] {name}[11,11]", special=True) for name in ("f32", "bf16", "f64")]
+    found += [case(op, "f32[]~") for op in (Square(), Sign(), Abs(), Floor(), IsFinite(), IntegerPow(3))]
+    return found
+
+
+SPECIAL_REALS = (("f32", 11), ("f16", 11), ("bf16", 11), ("f64", 11), ("i32", 7), ("u8", 7), ("i64", 7))
+
+
+def bitwise_cases() -> list[Case]:
+    found = []
+    names = (*INTEGERS, "i4", "u4", "u64", "i16")
+    for op in (And(), Or(), Xor(), ShiftLeft(), ShiftRightLogical(), ShiftRightArithmetic()):
+        logic = () if "shift" in op.name else ("bool",)
+        found += [case(op, f"{name}[3,4] {name}[3,4]") for name in (*names, *logic)]
+        found += [case(op, f"{name}[7,7] {name}[7,7]", special=True) for name in names]
+        found.append(case(op, "i32[]~ i32[]~"))
+    found += [case(op, "bool[2,2] bool[2,2]", special=True) for op in (And(), Or(), Xor())]
+    for unary in (Not(), PopulationCount(), Clz()):
+        found += [case(unary, f"{name}[3,4]") for name in names]
+        found += [case(unary, f"{name}[7]", special=True) for name in names]
+    found += [case(Not(), "bool[3,4]"), case(Not(), "bool[2]", special=True)]
+    bits = [
+        ("f32[3,4]", "i32"),
+        ("i32[5]", "f32"),
+        ("bf16[2,3]", "u16"),
+        ("f16[3]", "bf16"),
+        ("f64[4]", "u64"),
+        ("u8[3]", "i8"),
+        ("u32[]", "f32"),
+        ("f32[3]", "u8"),
+        ("f64[2,3]", "f32"),
+        ("u8[3,4]", "f32"),
+        ("bf16[5,3,2]", "u32"),
+        ("u16[4]", "f64"),
+        ("f8_e5m2[4]", "u8"),
+    ]
+    found += [case(BitcastConvert(dtype(after)), text) for text, after in bits]
+    found += [case(BitcastConvert(dtype("u32")), "f32[11]", special=True)]
+    found += [case(BitcastConvert(dtype("u8")), "i32[7]", special=True)]
     return found
 
 
@@ -302,6 +542,19 @@ def convert_cases() -> list[Case]:
         case(Convert(np.dtype(np.float32)), "c64[3,4]"),
     ]
     return found
+
+
+REDUCED = (
+    ("[]", ()),
+    ("[5]", (0,)),
+    ("[3,4]", (1, 0)),
+    ("[2,3,5]", (0, 2)),
+    ("[0,3]", (1,)),
+    ("[5]", ()),
+    ("[2,3,2,5]", (3, 1)),
+    ("[1,5]", (0,)),
+    ("[13,2]", (0,)),
+)
 
 
 def reduction_cases() -> list[Case]:
@@ -326,6 +579,28 @@ def reduction_cases() -> list[Case]:
     found += [case(Sum((0,)), f"{name}[14,3]", special=True) for name in ("i32", "u8", "bool", "i64")]
     # Long enough that a sum which is rounded at every step would stop growing.
     found += [case(Sum((0,)), f"{name}[3000]") for name in ("f16", "bf16")]
+    for op in (ReduceMax, ReduceMin, ReduceProd):
+        found += [case(op(dims), f"f32{text}") for text, dims in REDUCED]
+        found.append(case(op((0,)), "i32[0,3]"))
+        names = ("f16", "bf16", "f64", "i32", "u8", "bool", "c64", *SMALL)
+        found += [case(op((1,)), f"{name}[3,6]") for name in names]
+        found.append(case(op((0,)), "f32[3]~"))
+    for op in (ReduceMax, ReduceMin):
+        found += [case(op((0,)), f"{name}[11,3]", special=True) for name in ("f32", "bf16", "f64")]
+        found += [case(op((0,)), f"{name}[7,3]", special=True) for name in ("i32", "u8", "i64")]
+    found += [case(ReduceProd((0,)), f"{name}[7,3]", special=True) for name in ("i32", "u8", "bool")]
+    for op in (ReduceAnd, ReduceOr, ReduceXor):
+        found += [case(op(dims), f"{name}{text}") for text, dims in REDUCED[:5] for name in ("i32", "bool")]
+        found += [case(op((1,)), f"{name}[3,4]") for name in ("u8", "i64", "i4", "u4")]
+        found += [case(op((0,)), f"{name}[7,3]", special=True) for name in ("i32", "bool")]
+    index = np.dtype(np.int32)
+    for arg in (Argmax, Argmin):
+        found += [case(arg(dim, index), text) for text, dim in [("f32[5]", 0), ("f32[3,4]", 0), ("f32[2,3,5]", 1)]]
+        found += [case(arg(1, index), f"{name}[3,6]") for name in ("f16", "f64", "i32", "u8", "bool", *SMALL)]
+        found += [case(arg(0, dtype(name)), "bf16[300,2]") for name in ("i64", "u8", "i8")]  # the last two wrap
+        found += [case(arg(0, index), f"{name}[11,3]", special=True) for name in ("f32", "bf16", "f64")]
+        found += [case(arg(1, index), f"{name}[3,7]", special=True) for name in ("i32", "u8")]
+        found.append(case(arg(0, index), "f32[3]~"))
     # No extremes: their sum depends on the order. Rows of NaN, infinities and zeros do not.
     found += [case(Sum((1,)), "f32[11,1]", special=True), case(Sum((1,)), "bf16[11,1]", special=True)]
     return found
@@ -410,7 +685,11 @@ def op_cases() -> tuple[Case, ...]:
     return (
         *nullary_cases(),
         *movement_cases(),
+        *slicing_cases(),
         *elementwise_cases(),
+        *function_cases(),
+        *number_cases(),
+        *bitwise_cases(),
         *convert_cases(),
         *reduction_cases(),
         *dot_cases(),

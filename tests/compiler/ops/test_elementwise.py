@@ -5,7 +5,10 @@ import pytest
 
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.types import parse_type
-from shardwise.compiler.ops.elementwise import Max, Select
+from shardwise.compiler.ops.elementwise import Rem, Select
+from shardwise.compiler.ops.extremum import Clamp, Max, Min
+from shardwise.compiler.ops.parts import Abs
+from shardwise.compiler.ops.powers import IntegerPow, Pow
 from shardwise.compiler.transforms.jvp import jvp_program
 from shardwise.compiler.transforms.transpose import transpose_program
 from tests.compiler.ops.cases import one_op
@@ -22,6 +25,48 @@ def test_the_derivative_of_a_maximum_at_a_tie_is_shared(active, expected):
     tangents = [np.full(3, 1.0)] * active[0] + [np.full(3, 10.0)] * active[1]
     _, tangent = evaluate(program, [x, y, *tangents])
     np.testing.assert_array_equal(tangent, expected)
+
+
+def tangent_of(op, operands, tangents):
+    """The tangent of an op of floats."""
+    types = [parse_type(f"f32[{len(operands[0])}]")] * len(operands)
+    program, moving = jvp_program(one_op(op, types), (True,) * len(operands))
+    arrays = [np.array(array, np.float32) for array in (*operands, *tangents)]
+    return evaluate(program, arrays)[1] if any(moving) else None
+
+
+@pytest.mark.parametrize("op", [Max(), Min()], ids=str)
+def test_at_nan_an_extremum_has_no_slope(op):
+    nan = np.nan
+    moved = tangent_of(op, ([nan, 1.0, nan], [1.0, nan, nan]), ([1.0] * 3, [10.0] * 3))
+    np.testing.assert_array_equal(moved, [0.0, 0.0, 0.0])
+
+
+def test_what_loses_gives_nothing_even_if_its_tangent_is_infinite():
+    np.testing.assert_array_equal(tangent_of(Min(), ([1.0], [2.0]), ([3.0], [np.inf])), [3.0])
+
+
+def test_the_derivative_of_an_absolute_value_at_zero_is_one():
+    np.testing.assert_array_equal(tangent_of(Abs(), ([0.0, -0.0, -2.0],), ([3.0] * 3,)), [3.0, 3.0, -3.0])
+
+
+def test_a_clamp_moves_with_the_bound_that_holds_it():
+    low, x, high = [0.0, 0.0, 0.0, 0.0, 2.0], [-1.0, 0.5, 0.0, 3.0, 0.0], [1.0, 1.0, 1.0, 1.0, 1.0]
+    moved = tangent_of(Clamp(), (low, x, high), ([1.0] * 5, [10.0] * 5, [100.0] * 5))
+    np.testing.assert_array_equal(moved, [1.0, 10.0, 0.0, 100.0, 100.0])  # at a bound there is no slope
+
+
+def test_powers_at_zero():
+    x, y, ones, zeros = [0.0] * 3, [0.0, 1.0, 2.0], [1.0] * 3, [0.0] * 3
+    np.testing.assert_array_equal(tangent_of(Pow(), (x, y), (ones, zeros)), [0.0, 1.0, 0.0])
+    np.testing.assert_array_equal(tangent_of(Pow(), (x, y), (zeros, ones)), [0.0, 0.0, 0.0])
+    assert tangent_of(IntegerPow(0), (x,), (ones,)) is None
+    np.testing.assert_array_equal(tangent_of(IntegerPow(1), (x,), (ones,)), ones)
+
+
+def test_a_remainder_falls_by_whole_steps():
+    moved = tangent_of(Rem(), ([7.5, -7.5], [2.0, 2.0]), ([0.0, 0.0], [1.0, 1.0]))
+    np.testing.assert_array_equal(moved, [-3.0, 3.0])
 
 
 def test_a_branch_that_was_not_taken_gets_zero_and_no_nan():

@@ -5,17 +5,24 @@ import pytest
 
 from shardwise.compiler.ir.op import BatchAxis, Op, result_types
 from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
+from shardwise.compiler.ops.aggregate import Argmax, Argmin, ReduceAnd, ReduceMax, ReduceProd
+from shardwise.compiler.ops.bitwise import And, BitcastConvert, ShiftLeft
+from shardwise.compiler.ops.call import Call
 from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.control import Call
 from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Div, Exp, Mul, Neg, Select
+from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Div, Mul, Neg, Rem, Select
+from shardwise.compiler.ops.parts import Abs, Complex, Real
+from shardwise.compiler.ops.powers import IntegerPow, Pow
 from shardwise.compiler.ops.reduce import Sum
+from shardwise.compiler.ops.rounding import ReducePrecision, Round
 from shardwise.compiler.ops.shape import Broadcast, Full, Iota, Reshape, Transpose
+from shardwise.compiler.ops.special import Erf, Polygamma
+from shardwise.compiler.ops.transcendental import Exp
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.trace.build import rewrite
 from shardwise.errors import MissingRuleError
 
-F32 = np.dtype(np.float32)
+F32, INDEX = np.dtype(np.float32), np.dtype(np.int32)
 
 
 @pytest.mark.parametrize(
@@ -27,10 +34,48 @@ F32 = np.dtype(np.float32)
         (Neg(), "f32[3] f32[3]", "neg: needs 1 operand, not 2"),
         (Select(), "bool[3] f32[3]", "select: needs 3 operands, not 2"),
         (Convert(F32), "f32[3] f32[3]", "convert: needs 1 operand, not 2"),
-        (Div(), "i32[3] i32[3]", "div: needs floats or complex numbers, not i32[3]"),
+        (Div(), "bool[3] bool[3]", "div: needs numbers, not bool[3]"),
         (Div(), "f32[3] i32[3]", "div: operands must have one shape and one dtype, not f32[3], i32[3]"),
         (Exp(), "i32[3]", "exp: needs floats or complex numbers, not i32[3]"),
         (Neg(), "bool[3]", "neg: a boolean has no negative; use logical not"),
+        (Rem(), "c64[3] c64[3]", "rem: needs integers or floats, not c64[3]"),
+        (Abs(), "u8[3]", "abs: needs signed numbers, not u8[3]"),
+        (Real(), "f32[3]", "real: needs complex numbers, not f32[3]"),
+        (Complex(), "bf16[3] bf16[3]", "complex: needs f32 or f64, not bf16[3]"),
+        (Erf(), "c64[3]", "erf: needs floats, not c64[3]"),
+        (Polygamma(0), "f32[3]", "polygamma: the order is 1 or more, not 0; of order 0 it is digamma"),
+        (Pow(), "i32[3] i32[3]", "pow: needs floats or complex numbers, not i32[3]"),
+        (
+            IntegerPow(-2),
+            "i32[3]",
+            "integer_pow: integers have no power -2: i32[3]; convert them to floats",
+        ),
+        (Round("up"), "f32[3]", "round: half 'up' is not one of even, away"),
+        (
+            ReducePrecision(0, 3),
+            "f32[3]",
+            "reduce_precision: needs a bit of exponent at least and no negative number of mantissa bits, not 0 and 3",
+        ),
+        (And(), "f32[3] f32[3]", "and: needs integers or booleans, not f32[3]"),
+        (ShiftLeft(), "bool[3] bool[3]", "shift_left: needs integers, not bool[3]"),
+        (
+            BitcastConvert(np.dtype(np.int32)),
+            "c64[3]",
+            "bitcast_convert: needs numbers of 8 bits or more with one part, not c64[3]",
+        ),
+        (
+            BitcastConvert(np.dtype(np.bool_)),
+            "u8[3]",
+            "bitcast_convert: makes numbers of 8 bits or more with one part, not bool",
+        ),
+        (BitcastConvert(F32), "u8[3]", "bitcast_convert: 4 elements make one f32: the last dim of u8[3]"),
+        (ReduceMax((0, 2)), "f32[3,4]", "reduce_max: dims [2] do not exist in f32[3,4]"),
+        (ReduceProd((1, 1)), "f32[3,4]", "reduce_prod: a dim repeats in (1, 1)"),
+        (ReduceAnd((0,)), "f32[3]", "reduce_and: needs integers or booleans, not f32[3]"),
+        (Argmax(1, INDEX), "f32[3]", "argmax: dim 1 does not exist in f32[3]"),
+        (Argmax(0, F32), "f32[3]", "argmax: indices are integers, not f32"),
+        (Argmin(0, INDEX), "c64[3]", "argmin: complex numbers have no order: c64[3]"),
+        (Argmin(0, INDEX), "f32[0,3]", "argmin: dim 0 of f32[0,3] is empty"),
         (Select(), "i32[3] f32[3] f32[3]", "select: needs booleans of shape (3,) to choose by, not i32[3]"),
         (Select(), "bool[4] f32[3] f32[3]", "select: needs booleans of shape (3,) to choose by, not bool[4]"),
         (Select(), "bool[3] f32[3] i32[3]", "select: operands must have one shape and one dtype, not f32[3], i32[3]"),

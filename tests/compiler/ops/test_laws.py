@@ -5,6 +5,7 @@ import pytest
 import shardwise  # noqa: F401  (fills the registry with every op that users can reach)
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ops.collective import Collective
+from shardwise.compiler.ops.named import Named
 from tests.compiler.ops.cases import op_cases
 from tests.compiler.ops.laws import (
     LAWS,
@@ -21,22 +22,42 @@ from tests.compiler.ops.laws import (
 # What these do is the user's to say, or only holds an array: tests/api/test_custom.py shows them.
 THE_USERS = {"custom_jvp", "custom_vjp", "custom_backward", "held"}
 # remat is a call that computes again, which tests/api/test_remat.py shows; a barrier is lowered with its neighbours.
+# What computes along a named axis means nothing until the name is bound: tests/api/test_named_axes.py.
 OPS = sorted(
     name
     for name, op in Op.registry.items()
-    if not issubclass(op, Collective) and name not in {*THE_USERS, "remat", "barrier"}
+    if not issubclass(op, (Collective, Named)) and name not in {*THE_USERS, "remat", "barrier"}
 )
+
+OF_BITS = {
+    *("and", "or", "xor", "not", "shift_left", "shift_right_logical", "shift_right_arithmetic"),
+    *("population_count", "clz", "reduce_and", "reduce_or", "reduce_xor"),
+}
+BY_DECREE = {"stop_gradient", "reduce_precision", "nextafter", "bitcast_convert"}
+FUNCTIONS = {
+    *("exp", "expm1", "log", "log1p", "logistic", "sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
+    *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "square", "sqrt", "rsqrt", "cbrt", "integer_pow", "pow"),
+    *("erf", "erfc", "erf_inv", "lgamma", "digamma", "polygamma", "abs", "sign", "floor", "ceil", "round"),
+    *("max", "min", "clamp", "rem"),
+}
+REDUCTIONS = {"sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor"}
+POSITIONS = {"argmax", "argmin"}
 
 # The ops that a law says nothing about, and why.
 OUTSIDE = {
     lowers_like_numpy: {"constrain"},  # needs its mesh: see test_constrain.py
     folds_like_numpy: {"full", "iota", "call", "constrain"},  # no operands; nothing of their own to fold
-    jvp_like_finite_difference: {"full", "iota", "stop_gradient"},  # no operands; no derivative, on purpose
-    transpose_is_adjoint: {"full", "iota", "compare", "stop_gradient"},  # no operands; no derivative
+    jvp_like_finite_difference: {"full", "iota", *OF_BITS, *BY_DECREE},  # no operands; no derivative, or no slope
+    # no operands; no derivative
+    transpose_is_adjoint: {*OF_BITS, *BY_DECREE, *POSITIONS, "is_finite", "full", "iota", "compare"},
     vmap_like_loop: {"full", "iota"},  # no operands
     factors_like_shards: {"call", "constrain"},  # inlined before layouts are chosen; see test_constrain.py
-    sums_pass_through: {"call", "compare", "constrain", "exp", "full", "iota", "max"},  # not linear, or pinned
-    padding_is_as_stated: {"call", "dot", "iota", "sum"},  # nothing is known past the end
+    # not linear, or pinned
+    sums_pass_through: {
+        *(*OF_BITS, *FUNCTIONS, *POSITIONS, *REDUCTIONS - {"sum"}, *BY_DECREE - {"stop_gradient"}),
+        *("is_finite", "call", "compare", "constrain", "full", "iota"),
+    },
+    padding_is_as_stated: {*REDUCTIONS, *POSITIONS, "call", "dot", "iota"},  # nothing is known past the end
 }
 
 

@@ -181,7 +181,7 @@ def test_no_random_plan_is_cheaper(seed, monkeypatch):
 def test_the_greedy_plan_is_not_cheaper(seed, monkeypatch):
     sharded = sharded_case(random_case(seed))
     ours = picks_cost(sharded, chosen_picks(sharded, monkeypatch))
-    monkeypatch.setattr("shardwise.compiler.plan.choose.eliminate", lambda labels, tables, hint: hint)
+    monkeypatch.setattr("shardwise.compiler.plan.choose.eliminate", lambda labels, tables, hint, memory: hint())
     greedy = chosen_picks(sharded, monkeypatch)
     assert ours <= picks_cost(sharded, greedy) * (1 + 1e-12)
     assert np.isfinite(picks_cost(sharded, greedy))

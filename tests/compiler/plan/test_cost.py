@@ -7,7 +7,7 @@ from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective import AllGather, AllReduce, AllToAll, OwnBlock, ReduceScatter
 from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.elementwise import Exp
+from shardwise.compiler.ops.transcendental import Exp
 from shardwise.compiler.plan.cost import CPU, FORBIDDEN, Hardware, compute_cost, reshard_cost
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -45,7 +45,9 @@ def test_staying_is_free():
 def test_only_a_whole_value_becomes_a_term_of_a_sum_and_only_where_it_is_adopted():
     assert reshard_cost(REPLICATED, PARTIAL_SUM, WHOLE.nbytes, 4, True, CPU) == 0
     assert reshard_cost(REPLICATED, PARTIAL_SUM, WHOLE.nbytes, 4, False, CPU) == FORBIDDEN
-    assert reshard_cost(0, PARTIAL_SUM, WHOLE.nbytes, 4, True, CPU) == FORBIDDEN
+    gathered = reshard_cost(0, REPLICATED, WHOLE.nbytes, 4, False, CPU)
+    assert reshard_cost(0, PARTIAL_SUM, WHOLE.nbytes, 4, True, CPU) == gathered
+    assert reshard_cost(0, PARTIAL_SUM, WHOLE.nbytes, 4, False, CPU) == FORBIDDEN
     assert reshard_cost("max", PARTIAL_SUM, WHOLE.nbytes, 4, True, CPU) == FORBIDDEN
 
 

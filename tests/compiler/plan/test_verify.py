@@ -7,7 +7,7 @@ import pytest
 
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.elementwise import Exp
+from shardwise.compiler.ops.transcendental import Exp
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.plan.plan import Choice, Plan
 from shardwise.compiler.plan.verify import verify_plan

@@ -12,11 +12,13 @@ from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.collective import AllReduce
-from shardwise.compiler.ops.control import Call
+from shardwise.compiler.ops.call import Call
 from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Div, Exp, Max, Mul, Neg, Select
+from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Div, Mul, Neg, Select
+from shardwise.compiler.ops.extremum import Max
 from shardwise.compiler.ops.reduce import Sum
 from shardwise.compiler.ops.shape import Broadcast, Full, Reshape, Transpose
+from shardwise.compiler.ops.transcendental import Exp
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.provenance import working
 from shardwise.compiler.transforms.dce import dce

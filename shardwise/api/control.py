@@ -1,0 +1,465 @@
+"""Control flow on trees of arrays: cond, switch, while_loop, fori_loop, scan, map.
+
+Each traces the user's functions into programs, checks that what comes out fits, leaf by leaf, and applies one op.
+"""
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from shardwise import tree
+from shardwise.api.arguments import array_leaves, described, function_name
+from shardwise.api.boundary import boundary
+from shardwise.api.flat import check_results
+from shardwise.api.jit import is_jit_disabled
+from shardwise.api.vectorize import vmap
+from shardwise.compiler.ir.program import Program, Value
+from shardwise.compiler.ir.types import ArrayType, is_integer
+from shardwise.compiler.ops.branch import Cond
+from shardwise.compiler.ops.elementwise import retyped
+from shardwise.compiler.ops.loop import While
+from shardwise.compiler.ops.methods import where
+from shardwise.compiler.ops.operands import as_operand, type_of
+from shardwise.compiler.ops.promote import meet
+from shardwise.compiler.ops.scan import Scan
+from shardwise.compiler.ops.slicing import Concatenate
+from shardwise.compiler.trace.build import build
+from shardwise.compiler.trace.tracer import Tracer
+from shardwise.numpy.joining import stack
+
+Function = Callable[..., Any]
+_ABSENT: Any = object()
+
+
+@final
+@dataclass(frozen=True)
+class _Traced:
+    """A user's function as a program of (captured values, arguments), and the tree that it returned."""
+
+    function: Function
+    program: Program
+    captured: list[Any]
+    returned: Any
+
+    @staticmethod
+    def of(
+        function: Function, args: tuple[Any, ...], types: Sequence[ArrayType], outs: Sequence[Any] = ()
+    ) -> "_Traced":
+        """`function` of trees like `args`, whose leaves have these types.
+
+        A result for which `outs` gives a type of the same elements gets just that type, weak or not.
+        """
+        structure = tree.structure(args)
+        returned: Any = None
+
+        def flat(*leaves: Any) -> list[Any]:
+            nonlocal returned
+            result = function(*structure.unflatten(leaves))
+            found, results = tree.flatten(result)
+            check_results(function, found)
+            arrays = [as_operand(x) for x in found]
+            returned = results.unflatten([x.type for x in arrays])
+            wanted = [*outs, *[None] * len(arrays)]
+            return [_weakened(x, type) for x, type in zip(arrays, wanted, strict=False)]
+
+        program, captured = build(flat, types, function_name(function))
+        count = len(program.inputs) - len(captured)
+        inputs = (*program.inputs[count:], *program.inputs[:count])
+        return _Traced(function, Program(inputs, program.equations, program.outputs, program.name), captured, returned)
+
+    @property
+    def structure(self) -> tree.Structure:
+        return tree.structure(self.returned)
+
+    @property
+    def arguments(self) -> tuple[Value, ...]:
+        return self.program.inputs[len(self.captured) :]
+
+
+def _weakened(x: Any, type: ArrayType | None) -> Any:
+    return x if type is None or x.type.strong() is not type.strong() else retyped(x, type)
+
+
+def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any, operand: Any = _ABSENT) -> Any:
+    """`true_fun(*operands)` where `pred` is true, else `false_fun(*operands)`: only one of them runs.
+
+    Both must return the same tree of the same types. Under vmap with a mapped `pred`, both run and each element takes
+    the results of its own.
+    """
+    _check_callable("cond", true_fun=true_fun, false_fun=false_fun)
+    chosen = as_operand(pred, "cond")
+    if chosen.type.ndim:
+        raise TypeError(f"cond: the predicate should be a scalar, not {chosen.type}")
+    given = _operands("cond", operands, operand)
+    if is_jit_disabled() and not isinstance(chosen, Tracer):
+        return true_fun(*given) if chosen else false_fun(*given)
+    index = (chosen if chosen.type.dtype == np.bool_ else chosen != 0).astype(np.int32)
+    return _branch("cond", index, [false_fun, true_fun], given)
+
+
+def switch(index: Any, branches: Sequence[Function], *operands: Any, operand: Any = _ABSENT) -> Any:
+    """`branches[index](*operands)`; an index out of range takes the nearest branch."""
+    if not isinstance(branches, Sequence):
+        raise TypeError(f"switch: branches should be a list of functions, not {branches!r}")
+    if not branches:
+        raise ValueError("switch: there must be at least one branch")
+    if wrong := [branch for branch in branches if not callable(branch)]:
+        raise TypeError(f"switch: branches should be functions, not {wrong[0]!r}")
+    chosen = as_operand(index, "switch")
+    if chosen.type.ndim or not is_integer(chosen.type.dtype):
+        raise TypeError(f"switch: the index should be an integer scalar, not {chosen.type}")
+    given = _operands("switch", operands, operand)
+    last = len(branches) - 1
+    if is_jit_disabled() and not isinstance(chosen, Tracer):
+        return branches[min(max(int(chosen), 0), last)](*given)
+    inside = where(chosen < 0, 0, where(chosen > last, last, chosen)).astype(np.int32)
+    return _branch("switch", inside, list(branches), given)
+
+
+def _check_callable(name: str, **functions: Any) -> None:
+    for what, function in functions.items():
+        if not callable(function):
+            raise TypeError(f"{name}: {what} should be a function, not {function!r}")
+
+
+def _operands(name: str, operands: tuple[Any, ...], operand: Any) -> tuple[Any, ...]:
+    """What the branches take: `operand` is the older way to give one, which may be None."""
+    if operand is _ABSENT:
+        return operands
+    if operands:
+        raise TypeError(f"{name}: give what the branches take by position, or as `operand`, not both")
+    return (operand,)
+
+
+@boundary
+def _branch(name: str, index: Any, branches: list[Function], operands: tuple[Any, ...]) -> Any:
+    leaves, _ = array_leaves(branches[0], operands, {})
+    arrays = [as_operand(leaf) for leaf in leaves]
+    types = [x.type for x in arrays]
+    traced = [_Traced.of(branch, operands, types) for branch in branches]
+    first = traced[-1] if name == "cond" else traced[0]  # true_fun is what users read first
+    for other in traced:
+        _check_alike(name, first, other)
+    # A result is weak only where it is so in every branch.
+    outs = [_joined(column) for column in zip(*(tree.leaves(t.returned) for t in traced), strict=True)]
+    if any(list(t.program.out_types) != outs for t in traced):
+        traced = [_Traced.of(branch, operands, types, outs) for branch in branches]
+    captured = list({id(x): x for t in traced for x in t.captured}.values())
+    programs = [_taking(t, captured) for t in traced]
+    found = Cond(tuple(programs))(index, *captured, *arrays)
+    return first.structure.unflatten(list(found))
+
+
+def _check_alike(name: str, first: _Traced, other: _Traced) -> None:
+    """Both branches return one tree of one type."""
+    if first.structure != other.structure:
+        raise TypeError(
+            f"{name}: the branches must return trees of one structure; {described(first.function)} and "
+            f"{described(other.function)} differ {_difference(first.returned, other.returned)}"
+        )
+    leaves = zip(
+        tree.leaf_names(first.returned, "result"), tree.leaves(first.returned), tree.leaves(other.returned), strict=True
+    )
+    wrong = [
+        f"\n  {leaf}: {a} in {described(first.function)}, {b} in {described(other.function)}"
+        for leaf, a, b in leaves
+        if a.strong() is not b.strong()
+    ]
+    if wrong:
+        raise TypeError(f"{name}: the branches must return arrays of the same types:{''.join(wrong)}")
+
+
+def _difference(first: Any, second: Any) -> Any:
+    """The first place where two trees differ; a leaf is a prefix of any tree, so both ways are looked."""
+    return tree.first_difference(tree.structure(first), first, second) or tree.first_difference(
+        tree.structure(second), second, first
+    )
+
+
+def _joined(types: Sequence[ArrayType]) -> ArrayType:
+    return next((type for type in types if not type.weak), types[0])
+
+
+def _taking(traced: _Traced, captured: Sequence[Any]) -> Program:
+    """The branch as a program of what all branches capture."""
+    own = {id(x): value for x, value in zip(traced.captured, traced.program.inputs, strict=False)}
+    inputs = [own[id(x)] if id(x) in own else Value(x.type) for x in captured]
+    program = traced.program
+    return Program((*inputs, *traced.arguments), program.equations, program.outputs, program.name)
+
+
+@boundary
+def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
+    """`init_val`, replaced by `body_fun` of it as long as `cond_fun` of it is true.
+
+    It can be differentiated in forward mode only: use `scan`, or `fori_loop` with Python integers, for reverse mode.
+    """
+    _check_callable("while_loop", cond_fun=cond_fun, body_fun=body_fun)
+    return _while("while_loop", cond_fun, body_fun, init_val)
+
+
+def _while(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
+    if is_jit_disabled():
+        value = init_val
+        while cond_fun(value):
+            value = body_fun(value)
+        return value
+    arrays, types, body = _carried(name, body_fun, init_val, lambda carry: (carry,), lambda result: result)
+    head = _Traced.of(cond_fun, (init_val,), types)
+    if head.program.out_types != (ArrayType((), np.bool_),):
+        found = ", ".join(str(type) for type in head.program.out_types) or "nothing"
+        raise TypeError(f"{name}: {described(cond_fun)} should return one boolean scalar, not {found}")
+    if head.program.effect:  # XLA knows no effects there: it is asked at the end of each turn
+        return _asked_in_the_body(name, cond_fun, body_fun, init_val)
+    loop = While(head.program, body.program, len(head.captured), len(body.captured))
+    return tree.structure(init_val).unflatten(list(loop(*head.captured, *body.captured, *arrays)))
+
+
+def _asked_in_the_body(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
+    def turn(carry: Any) -> Any:
+        value = body_fun(carry.value)
+        return _Beside(cond_fun(value), value)
+
+    name_as(turn, body_fun)
+    return _while(name, lambda carry: carry.ours, turn, _Beside(cond_fun(init_val), init_val)).value
+
+
+@boundary
+def fori_loop(lower: Any, upper: Any, body_fun: Function, init_val: Any, *, unroll: int | bool | None = None) -> Any:
+    """`init_val`, replaced by `body_fun(i, …)` of it for every i from `lower` to `upper` (which is left out).
+
+    With bounds that are Python integers it is a `scan`, and can be differentiated in reverse mode too.
+    """
+    _check_callable("fori_loop", body_fun=body_fun)
+    array_leaves(body_fun, (lower, init_val), {})
+    types = [type_of(bound, "fori_loop") for bound in (lower, upper)]
+    for what, type in zip(("lower", "upper"), types, strict=True):
+        if type.ndim or not is_integer(type.dtype):
+            raise TypeError(f"fori_loop: {what} should be an integer scalar, not {type}")
+    dtypes = {type.dtype for type in types if not type.weak} or {types[0].dtype}
+    if len(dtypes) > 1:
+        raise TypeError(f"fori_loop: lower is {types[0]} and upper is {types[1]}: give both one type")
+    if not isinstance(lower, Tracer) and not isinstance(upper, Tracer):
+        first, last = int(lower), int(upper)
+
+        def step(carry: Any, _: None) -> Any:
+            index, value = carry
+            return _Beside(index + 1, body_fun(index, value)), None
+
+        name_as(step, body_fun)
+        if is_jit_disabled() and last <= first:
+            return init_val
+        turns = 1 if unroll is None else unroll
+        start = _Beside(as_operand(first), init_val)
+        return _scan("fori_loop", step, start, None, max(0, last - first), unroll=turns)[0].value
+    if unroll is not None:
+        raise ValueError("fori_loop: unroll needs bounds that are Python integers")
+    counter = ArrayType((), dtypes.pop(), types[0].weak)  # a Python integer takes the other's type
+    stop = retyped(as_operand(upper), counter)
+
+    def goes_on(carry: Any) -> Any:
+        return carry.ours < stop
+
+    def turn(carry: Any) -> Any:
+        index, value = carry
+        return _Beside(index + 1, body_fun(index, value))
+
+    name_as(turn, body_fun)
+    return _while("fori_loop", goes_on, turn, _Beside(retyped(as_operand(lower), counter), init_val)).value
+
+
+class _Beside(NamedTuple):
+    """The carry of a loop that carries something of ours beside the user's value."""
+
+    ours: Any
+    value: Any
+
+
+@boundary
+def scan(
+    f: Function,
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+) -> tuple[Any, Any]:
+    """`carry, y = f(carry, x)` for every slice x of `xs` along dim 0: the last carry, and all ys, stacked.
+
+    `xs` is a tree of arrays that are equally long, or None: then `length` says how often. `reverse` goes from the last
+    slice to the first. `unroll` runs so many steps in one turn of the loop that XLA sees; True unrolls it whole.
+    """
+    _check_callable("scan", f=f)
+    array_leaves(f, (init, xs), {})
+    return _scan("scan", f, init, xs, length, reverse, unroll)
+
+
+def _scan(
+    name: str,
+    f: Function,
+    init: Any,
+    xs: Any,
+    length: int | None = None,
+    reverse: bool = False,
+    unroll: int | bool = 1,
+) -> tuple[Any, Any]:
+    slices = [as_operand(leaf) for leaf in tree.leaves(xs)]
+    steps = _length(name, f, slices, tree.leaf_names(xs, "xs"), length)
+    turns = (max(1, steps) if unroll else 1) if isinstance(unroll, bool) else _whole(name, "unroll", unroll)
+    if turns < 1:
+        raise ValueError(f"{name}: unroll should be at least 1, not {unroll}")
+    if is_jit_disabled():
+        return _scan_in_python(
+            f, init, [tree.structure(xs).unflatten([x[i] for x in slices]) for i in range(steps)], reverse
+        )
+    kinds = [x.type.without((0,)) for x in slices]
+    rows = tree.structure(xs).unflatten(kinds)
+
+    def pair(result: Any) -> Any:
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise TypeError(f"scan: {described(f)} should return a pair (carry, y), not {result!r}")
+        return result[0]
+
+    arrays, _, body = _carried(name, f, init, lambda carry: (carry, rows), pair, kinds)
+    op = Scan(body.program, steps, len(body.captured), len(arrays), bool(reverse), turns)
+    found = op(*body.captured, *arrays, *slices)
+    stacked = tree.structure(body.returned[1]).unflatten(list(found[len(arrays) :]))
+    return tree.structure(init).unflatten(list(found[: len(arrays)])), stacked
+
+
+@boundary
+def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
+    """`f` of every slice of `xs` along dim 0, one after the other, stacked.
+
+    With `batch_size`, so many slices at once, by vmap.
+    """
+    _check_callable("map", f=f)
+    array_leaves(f, (xs,), {})
+    if batch_size is not None:
+        return _map_in_batches(f, xs, batch_size)
+
+    def step(_: None, x: Any) -> Any:
+        return None, f(x)
+
+    name_as(step, f)
+    return _scan("map", step, None, xs)[1]
+
+
+def _scan_in_python(f: Function, init: Any, slices: Sequence[Any], reverse: bool) -> tuple[Any, Any]:
+    """The loop as it is written, for a debugger to follow."""
+    if not slices:
+        raise ValueError(
+            f"scan: with jit disabled, {described(f)} must run at least once: what it returns is not known"
+        )
+    carry, ys = init, []
+    for x in reversed(slices) if reverse else slices:
+        carry, y = f(carry, x)
+        ys.append(y)
+    return carry, tree.map(lambda *rows: stack(rows), *(reversed(ys) if reverse else ys))
+
+
+def _map_in_batches(f: Function, xs: Any, size: int) -> Any:
+    arrays = [as_operand(leaf) for leaf in tree.leaves(xs)]
+    length = _length("map", f, arrays, tree.leaf_names(xs, "xs"), None)
+    if _whole("map", "batch_size", size) < 1:
+        raise ValueError(f"map: batch_size should be at least 1, not {size}")
+    whole = length // size * size
+    structure = tree.structure(xs)
+    batches = structure.unflatten(
+        [x[:whole].reshape((whole // size, size, *x.type.shape[1:])) for x in arrays] if whole else arrays
+    )
+    found = []
+    if whole:
+        stacked = map(vmap(f), batches)
+        found.append(tree.map(lambda y: y.reshape((whole, *y.type.shape[2:])), stacked))
+    if whole < length or not length:
+        found.append(vmap(f)(structure.unflatten([x[whole:] for x in arrays])))
+    return found[0] if len(found) == 1 else tree.map(Concatenate(0), *found)
+
+
+def _carried(
+    name: str,
+    function: Function,
+    init: Any,
+    arguments: Callable[[Any], tuple[Any, ...]],
+    carry_of: Callable[[Any], Any],
+    others: Sequence[ArrayType] = (),
+) -> tuple[list[Any], list[ArrayType], _Traced]:
+    """The leaves of a loop's carry, their types, and the loop's body, which takes and returns them."""
+    leaves, _ = array_leaves(function, (init,), {})
+    arrays = [as_operand(leaf) for leaf in leaves]
+    types = [x.type for x in arrays]
+    args = arguments(init)
+    names = tree.leaf_names(init, "carry")
+    if isinstance(init, _Beside):
+        names = [*tree.leaf_names(init.ours, "ours"), *tree.leaf_names(init.value, "carry")]
+    while True:
+        traced = _Traced.of(function, args, [*types, *others], types)
+        after = carry_of(traced.returned)
+        if tree.structure(init) != tree.structure(after):
+            theirs = (init.value, after.value) if isinstance(init, _Beside) else (init, after)
+            raise TypeError(
+                f"{name}: {described(function)} must return a carry of the structure that it takes; they differ "
+                f"{_difference(*theirs)}"
+            )
+        made = tree.leaves(after)
+        settled = [_settled(before, now) for before, now in zip(types, made, strict=True)]
+        if settled != types:
+            types = settled
+            continue
+        wrong = [
+            f"\n  {leaf} enters as {before} and leaves as {now}"
+            for leaf, before, now in zip(names, types, made, strict=True)
+            if before.strong() is not now.strong()
+        ]
+        if wrong:
+            raise TypeError(
+                f"{name}: {described(function)} must return its carry with the types that it takes:{''.join(wrong)}\n"
+                "  Convert or reshape what it returns, or start with a carry of that type."
+            )
+        return [retyped(x, type) for x, type in zip(arrays, types, strict=True)], types, traced
+
+
+def _settled(before: ArrayType, now: ArrayType) -> ArrayType:
+    """A number that a loop starts with is weak; once round, it has the type that it has met there."""
+    if not before.weak or before.shape != now.shape:
+        return before
+    if before.dtype == now.dtype:
+        return now
+    dtype, _ = meet("carry", (before, now))
+    return before if dtype == before.dtype else ArrayType(before.shape, dtype)
+
+
+def _length(loop: str, f: Function, slices: Sequence[Any], names: Sequence[str], length: int | None) -> int:
+    lengths = {}
+    for x, name in zip(slices, names, strict=True):
+        if not x.type.ndim:
+            raise TypeError(f"{loop}: {name} for {described(f)} is {x.type}: a scalar has no slices to take")
+        lengths[name] = x.type.shape[0]
+    if length is not None:
+        lengths["length"] = _whole(loop, "length", length)
+    if not lengths:
+        way_out = "`length` must say how often it runs" if loop == "scan" else "nothing says how often it runs"
+        raise ValueError(f"{loop}: with no xs for {described(f)}, {way_out}")
+    if len(set(lengths.values())) > 1:
+        lines = "".join(f"\n  {name} has {size}" for name, size in lengths.items())
+        raise ValueError(f"{loop}: the slices for {described(f)} must be equally many:{lines}")
+    if lengths.get("length", 0) < 0:
+        raise ValueError(f"{loop}: length should not be negative: {length}")
+    return int(next(iter(lengths.values())))
+
+
+def _whole(loop: str, what: str, number: Any) -> int:
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise TypeError(f"{loop}: {what} should be a Python integer, not {number!r}") from None
+
+
+def name_as(function: Function, other: Function) -> None:
+    """Give a function that we wrote the name of the user's that it wraps, for messages and plans."""
+    function.__name__ = function_name(other)
+    function.__wrapped__ = other  # type: ignore[attr-defined]

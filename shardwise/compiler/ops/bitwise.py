@@ -1,0 +1,239 @@
+"""Elementwise ops on bits: and or xor not, shifts, population_count clz, bitcast_convert. Of booleans, logic."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, quiet
+from shardwise.compiler.ir.types import ArrayType, DType, carrier, integer_range, is_integer, short_name
+from shardwise.compiler.ops import shape
+from shardwise.compiler.ops.elementwise import Elementwise, Kinds, compared
+from shardwise.compiler.shardings.factors import FactorRule
+
+
+def has_bytes(dtype: DType) -> bool:
+    """Whether an element is one number that fills its bytes."""
+    return dtype.kind != "c" and dtype != np.bool_ and short_name(dtype) not in ("i4", "u4")
+
+
+BITS = Kinds("integers or booleans", lambda dtype: dtype == np.bool_ or is_integer(dtype))
+INTEGERS = Kinds("integers", is_integer)
+WHOLE_BYTES = Kinds("numbers of 8 bits or more with one part", has_bytes)
+
+
+class Bitwise(Elementwise):
+    """Integers: no derivatives. `meaning` is numpy's function."""
+
+    takes = BITS
+    meaning: ClassVar[Any]
+
+    @quiet
+    def reference(self, *operands: NumpyArray) -> Any:
+        dtype = operands[0].dtype
+        return np.asarray(self.meaning(*(x.astype(carrier(dtype)) for x in operands))).astype(dtype)
+
+
+@final
+@dataclass(frozen=True)
+class And(Bitwise):
+    """The bits that both have."""
+
+    name = hlo_name = "and"
+    meaning = np.bitwise_and
+
+
+@final
+@dataclass(frozen=True)
+class Or(Bitwise):
+    """The bits that either has."""
+
+    name = hlo_name = "or"
+    meaning = np.bitwise_or
+
+
+@final
+@dataclass(frozen=True)
+class Xor(Bitwise):
+    """The bits that one of them has."""
+
+    name = hlo_name = "xor"
+    meaning = np.bitwise_xor
+
+
+@final
+@dataclass(frozen=True)
+class Not(Bitwise):
+    """The bits that it does not have."""
+
+    name = hlo_name = "not"
+    arity = 1
+    meaning = np.bitwise_not
+
+
+class Shift(Bitwise):
+    """Bits moved by the second operand. A shift by the width or more, or by less than 0, moves all of them out."""
+
+    takes = INTEGERS
+
+    @quiet
+    def reference(self, *operands: NumpyArray) -> Any:
+        x, by = operands
+        width = bit_width(x.dtype)
+        amount = by.astype(carrier(by.dtype))
+        inside = (amount >= 0) & (amount < width)
+        return self.shifted(x, np.where(inside, amount, 0).astype(np.uint64), inside, width).astype(x.dtype)
+
+    def shifted(self, x: NumpyArray, by: NumpyArray, inside: NumpyArray, width: int) -> NumpyArray:
+        raise self.missing("shifted")
+
+
+@final
+@dataclass(frozen=True)
+class ShiftLeft(Shift):
+    """Towards the high bits; zeros come in."""
+
+    name = hlo_name = "shift_left"
+
+    def shifted(self, x: NumpyArray, by: NumpyArray, inside: NumpyArray, width: int) -> NumpyArray:
+        return np.where(inside, unsigned(x) << by, np.uint64(0))
+
+
+@final
+@dataclass(frozen=True)
+class ShiftRightLogical(Shift):
+    """Towards the low bits; zeros come in."""
+
+    name = hlo_name = "shift_right_logical"
+
+    def shifted(self, x: NumpyArray, by: NumpyArray, inside: NumpyArray, width: int) -> NumpyArray:
+        return np.where(inside, unsigned(x) >> by, np.uint64(0))
+
+
+@final
+@dataclass(frozen=True)
+class ShiftRightArithmetic(Shift):
+    """Towards the low bits; copies of the highest bit come in."""
+
+    name = hlo_name = "shift_right_arithmetic"
+
+    def shifted(self, x: NumpyArray, by: NumpyArray, inside: NumpyArray, width: int) -> NumpyArray:
+        spread = np.uint64(64 - width)
+        high = (unsigned(x) << spread).view(np.int64)  # the highest bit as the sign
+        return high >> np.where(inside, by + spread, np.uint64(63)).astype(np.int64)
+
+
+@final
+@dataclass(frozen=True)
+class PopulationCount(Bitwise):
+    """How many bits are ones."""
+
+    name = "population_count"
+    hlo_name = "popcnt"
+    arity = 1
+    takes = INTEGERS
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        if short_name(x.type.dtype) != "i4":
+            return super().lower(hlo, x)
+        wide = x.type.with_dtype(np.int32)  # XLA would count the bits of its sign four bits further
+        found = hlo.op("stablehlo.and", (hlo.op("stablehlo.convert", (x,), wide), hlo.constant(15, wide)), wide)
+        return hlo.op("stablehlo.convert", (hlo.op("stablehlo.popcnt", (found,), wide),), x.type)
+
+    def reference(self, *operands: NumpyArray) -> Any:
+        (x,) = operands
+        bits = unsigned(x)
+        ones = [(bits >> np.uint64(place)) & np.uint64(1) for place in range(bit_width(x.dtype))]
+        return np.sum(ones, 0).astype(x.dtype)
+
+
+@final
+@dataclass(frozen=True)
+class Clz(Bitwise):
+    """How many zeros stand before the highest one."""
+
+    name = "clz"
+    hlo_name = "count_leading_zeros"
+    arity = 1
+    takes = INTEGERS
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        found = super().lower(hlo, x)
+        if short_name(x.type.dtype)[0] == "u":
+            return found
+        zero = hlo.constant(0, x.type)  # XLA counts those of a negative constant in 64 bits
+        return hlo.op("stablehlo.select", (compared(hlo, "LT", x, zero), zero, found), x.type)
+
+    def reference(self, *operands: NumpyArray) -> Any:
+        (x,) = operands
+        bits, width = unsigned(x), bit_width(x.dtype)
+        return np.sum([bits < np.uint64(1) << np.uint64(place) for place in range(width)], 0).astype(x.dtype)
+
+
+@final
+@dataclass(frozen=True)
+class BitcastConvert(Elementwise):
+    """The same bits as `dtype`. Where that is narrower, a last dim counts its parts, low bits first; where it is wider,
+    the last dim holds the parts and goes away.
+    """
+
+    name = "bitcast_convert"
+    hlo_name = "bitcast_convert"
+    arity = 1
+    takes = WHOLE_BYTES
+    dtype: DType
+
+    def agreed(self, *types: ArrayType) -> ArrayType:
+        x = super().agreed(*types)
+        if not has_bytes(self.dtype):
+            raise TypeError(f"bitcast_convert: makes {self.takes.words}, not {short_name(self.dtype)}")
+        parts = self.parts(x)
+        if parts > 0:
+            return ArrayType((*x.shape, parts), self.dtype)
+        if parts == 0:
+            return ArrayType(x.shape, self.dtype)
+        if x.shape[-1:] != (-parts,):
+            raise TypeError(
+                f"bitcast_convert: {-parts} elements make one {short_name(self.dtype)}: the last dim of {x}"
+            )
+        return ArrayType(x.shape[:-1], self.dtype)
+
+    def parts(self, x: ArrayType) -> int:
+        """Into how many parts an element falls; negative where so many make one element, 0 where each is one."""
+        before, after = x.dtype.itemsize, self.dtype.itemsize
+        return 0 if before == after else before // after if before > after else -(after // before)
+
+    def factors(self, *types: ArrayType) -> FactorRule:
+        (x,) = types
+        if not self.parts(x):
+            return super().factors(x)
+        longer = max(x.shape, self.out_type(x).shape, key=len)
+        dims = [tuple((dim,) for dim in range(rank)) for rank in (x.ndim, self.out_type(x).ndim)]
+        return FactorRule((dims[0],), (dims[1],), longer, whole=frozenset({len(longer) - 1}))
+
+    def padding(self, fills: Sequence[Any]) -> Any:
+        return None if fills[0] is None or fills[0].dtype.itemsize != self.dtype.itemsize else super().padding(fills)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), None
+
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return self(shape.batch_at(operands[0], dims[0], 0, axis.size)), 0
+
+    def reference(self, *operands: NumpyArray) -> Any:
+        (x,) = operands
+        out = self.out_type(ArrayType(x.shape, x.dtype))
+        return np.ascontiguousarray(x).reshape(-1).view(self.dtype).reshape(out.shape)
+
+
+def bit_width(dtype: DType) -> int:
+    low, high = integer_range(dtype)
+    return (high - low).bit_length()
+
+
+def unsigned(x: NumpyArray) -> NumpyArray:
+    """The bits of integers, as the low bits of 64."""
+    width = bit_width(x.dtype)
+    mask = np.uint64(2**width - 1)
+    return x.astype(carrier(x.dtype)).astype(np.int64 if x.dtype != np.uint64 else np.uint64).astype(np.uint64) & mask

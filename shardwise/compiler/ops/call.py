@@ -1,0 +1,85 @@
+"""Ops that are a program: call (a jit inside another), and what every such op shares."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self, final
+
+from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.ir.evaluate import evaluate
+from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, Unknown
+from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.types import ArrayType
+
+
+@dataclass(frozen=True)
+class Inner(Op):
+    """One program, whose results are the op's; its equations take the op's place before `propagate`."""
+
+    single = False
+    inlined = True
+    program: Program
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        return (self.program,)
+
+    def with_program(self, program: Program) -> Self:
+        """The same op of another program."""
+        raise self.missing("with_program")
+
+    def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
+        if types != self.program.in_types:
+            raise TypeError(f"{self.name}: {self.program.name} takes {self.program.in_types}, not {types}")
+        return self.program.out_types
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        program, moving = installed.transforms.jvp(self.program, present(tangents))
+        results = self.with_program(program)(*primals, *some(tangents))
+        count = len(self.program.outputs)
+        return results[:count], spread(results[count:], moving)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        linear = tuple(isinstance(x, Unknown) for x in operands)
+        program, moving = installed.transforms.transpose(self.program, linear, present(cotangent))
+        known = [x for x in operands if not isinstance(x, Unknown)]
+        return tuple(spread(spread(self.with_program(program)(*known, *some(cotangent)), moving), linear))
+
+    def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
+        return evaluate(self.program, operands)
+
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        program, out_dims = installed.transforms.vmap(self.program, axis, tuple(dims))
+        return self.with_program(program)(*operands), out_dims
+
+
+@final
+@dataclass(frozen=True)
+class Call(Inner):
+    """The program's results. Equal calls share one program until `propagate` inlines them."""
+
+    name = "call"
+
+    def with_program(self, program: Program) -> "Call":
+        return Call(program)
+
+    def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        forward, linear, moving = installed.transforms.linearize(self.program, present(tangents))
+        results = Call(forward)(*primals)
+        count = len(self.program.outputs)
+        return results[:count], spread(Call(linear)(*results[count:], *some(tangents)), moving)
+
+
+def present(values: Sequence[Any]) -> tuple[bool, ...]:
+    """Which values are there."""
+    return tuple(value is not None for value in values)
+
+
+def some(values: Sequence[Any]) -> list[Any]:
+    """The values that are there."""
+    return [value for value in values if value is not None]
+
+
+def spread(values: Sequence[Any], here: Sequence[bool]) -> list[Any]:
+    """The values at the places marked, None at the others."""
+    rest = iter(values)
+    return [next(rest) if marked else None for marked in here]

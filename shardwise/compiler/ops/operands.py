@@ -1,0 +1,122 @@
+"""What functions on arrays do with their arguments: take numbers and numpy arrays too, promote, broadcast, compile."""
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, TypeVar
+
+import numpy as np
+
+from shardwise.compiler.ir.dispatch import installed, open_frames
+from shardwise.compiler.ir.types import ArrayType, is_inexact
+from shardwise.compiler.ops import elementwise
+from shardwise.compiler.ops.promote import canonical_dtype, default_dtype, meet, scalar_type
+from shardwise.compiler.ops.shape import Broadcast, Reshape, full
+
+PYTHON_SCALARS = (bool, int, float, complex)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def composed(function: _Function) -> _Function:
+    """Run `function` as one compiled program where no frame stages its ops."""
+
+    @wraps(function)
+    def call(*args: Any, **static: Any) -> Any:
+        for frame in open_frames():
+            if frame.absorbs or any(frame.owns(arg) for arg in args):
+                return function(*args, **static)
+        return installed.executor.call(function, args, static)
+
+    return call  # type: ignore[return-value]
+
+
+def type_of(x: Any, name: str = "array") -> ArrayType:
+    """The type that `x` has as an operand. `name` is the function that was given it, for the error."""
+    found = getattr(x, "type", None)
+    if isinstance(found, ArrayType):
+        return found
+    if isinstance(x, PYTHON_SCALARS):
+        return scalar_type(x)
+    if isinstance(x, (np.ndarray, np.generic)):
+        return ArrayType(x.shape, canonical_dtype(x.dtype))
+    raise TypeError(f"{name}: needs an array or a number, not {x!r} of type {type(x).__name__}")
+
+
+def as_operand(x: Any, name: str = "array") -> Any:
+    """`x` as an array or tracer."""
+    kind = type_of(x, name)
+    if isinstance(x, (*PYTHON_SCALARS, np.generic)):
+        return full((), x, kind.dtype, kind.weak)
+    return installed.executor.place(x) if isinstance(x, np.ndarray) else x
+
+
+def as_inexact(x: Any, name: str) -> Any:
+    """`x` as an array or tracer of floats or complex numbers: integers become floats."""
+    x = as_operand(x, name)
+    return x if is_inexact(x.type.dtype) else astype_weak(x, default_dtype("float*"), x.type.weak)
+
+
+def astype_weak(x: Any, dtype: Any, weak: bool) -> Any:
+    if x.type.dtype == dtype and x.type.weak == weak:
+        return x
+    return elementwise.Convert(np.dtype(dtype), weak)(x)
+
+
+def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that these broadcast to, by numpy's rule."""
+    if len(set(shapes)) == 1:
+        return shapes[0]
+    ndim = max(map(len, shapes))
+    out: list[int] = []
+    for sizes in zip(*((1,) * (ndim - len(shape)) + shape for shape in shapes), strict=True):
+        wide = {size for size in sizes if size != 1}
+        if len(wide) > 1:
+            raise TypeError(
+                f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast: "
+                f"sizes {' and '.join(map(str, sizes))} meet at dim {len(out) - ndim}, and neither is 1"
+            )
+        out.append(wide.pop() if wide else 1)
+    return tuple(out)
+
+
+def stretch(x: Any, shape: tuple[int, ...]) -> Any:
+    """`x` broadcast to `shape`, with which it is known to be compatible."""
+    if x.type.shape == shape:
+        return x
+    lead = len(shape) - x.type.ndim
+    kept = [dim for dim in range(x.type.ndim) if x.type.shape[dim] == shape[lead + dim]]
+    squeezed = tuple(x.type.shape[dim] for dim in kept)
+    if squeezed != x.type.shape:
+        x = Reshape(squeezed)(x)
+    return Broadcast(shape, tuple(lead + dim for dim in kept))(x)
+
+
+def aligned(name: str, operands: Sequence[Any], dtype: Any = None, weak: bool | None = None) -> list[Any]:
+    """Operands promoted to one dtype (or to `dtype`) and broadcast to one shape."""
+    types = [type_of(x, name) for x in operands]
+    if dtype is None:
+        dtype, weak = meet(name, types)
+    shape = broadcast_shapes(name, *(type.shape for type in types))
+    out = []
+    for x in operands:
+        if isinstance(x, (*PYTHON_SCALARS, np.generic)):
+            out.append(full(shape, x, dtype, bool(weak)))
+        else:
+            out.append(stretch(astype_weak(as_operand(x, name), dtype, bool(weak)), shape))
+    return out
+
+
+def dims_of(name: str, axes: Sequence[int], type: ArrayType) -> tuple[int, ...]:
+    """Axes as dims from 0; one that does not exist or repeats is an error."""
+    dims = []
+    for axis in axes:
+        if not -type.ndim <= axis < type.ndim:
+            raise ValueError(f"{name}: axis {axis} does not exist in {type}, which has rank {type.ndim}")
+        dims.append(axis % type.ndim)
+    if len(set(dims)) != len(dims):
+        raise ValueError(f"{name}: an axis repeats in {tuple(axes)}")
+    return tuple(dims)
+
+
+def static_axes(axes: Any) -> Any:
+    """Axes or sizes as a static keyword can hold them: lists become tuples."""
+    return tuple(axes) if isinstance(axes, list) else axes

@@ -1,0 +1,312 @@
+"""Ops that take arrays apart and put them together, at places that are known: slice, pad, concatenate, reverse.
+
+A dim that one of them changes lies whole on every device; the other dims pass through, cut evenly or not.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Shard, Unknown
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise import Select
+from shardwise.compiler.ops.reduce import Sum
+from shardwise.compiler.ops.shape import Broadcast, Movement, batch_at, full, int_list, zeros_like
+from shardwise.compiler.shardings.factors import FactorRule
+
+
+@final
+@dataclass(frozen=True)
+class Slice(Movement):
+    """Along dim i the elements `start[i]`, `start[i] + stride[i]`, and so on, before `limit[i]`."""
+
+    name = "slice"
+    start: tuple[int, ...]
+    limit: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        if not len(self.start) == len(self.limit) == len(self.stride) == x.ndim:
+            raise TypeError(
+                f"slice: needs a start, a limit and a stride for each dim of {x}, "
+                f"not {self.start}, {self.limit} and {self.stride}"
+            )
+        for dim, (start, limit, stride) in enumerate(zip(self.start, self.limit, self.stride, strict=True)):
+            if not 0 <= start <= limit <= x.shape[dim]:
+                raise TypeError(f"slice: {start}:{limit} is not a part of dim {dim} of {x}")
+            if stride < 1:
+                raise TypeError(f"slice: dim {dim} needs a stride of 1 or more, not {stride}; reverse to go backwards")
+        parts = zip(self.start, self.limit, self.stride, strict=True)
+        return x.with_shape(tuple(-(-(limit - start) // stride) for start, limit, stride in parts))
+
+    def factors(self, x: ArrayType) -> FactorRule:
+        result = self.out_type(x).shape
+        return _changing((x.shape,), result, {dim for dim in range(x.ndim) if result[dim] != x.shape[dim]})
+
+    def localize(self, shard: Shard, *operands: Any) -> Any:
+        (x,) = operands
+        # A dim that keeps its size is taken as it is, however long the piece; the others are not cut.
+        parts = [
+            (0, size, 1) if size == wanted else part
+            for size, wanted, part in zip(
+                x.type.shape, shard.out_shapes[0], zip(self.start, self.limit, self.stride, strict=True), strict=True
+            )
+        ]
+        return sliced(x, parts)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        (x,) = operands
+        high = [
+            size - start - _spread(count, stride - 1)
+            for size, start, count, stride in zip(
+                x.type.shape, self.start, cotangent.type.shape, self.stride, strict=True
+            )
+        ]
+        interior = tuple(stride - 1 for stride in self.stride)
+        return (Pad(self.start, tuple(high), interior)(cotangent, full((), 0, cotangent.type.dtype)),)
+
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (dim,) = dims
+        assert dim is not None
+        start, limit, stride = self.start, self.limit, self.stride
+        op = Slice(_inserted(start, dim, 0), _inserted(limit, dim, axis.size), _inserted(stride, dim, 1))
+        return op(*operands), dim
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        lists = {"start_indices": self.start, "limit_indices": self.limit, "strides": self.stride}
+        return hlo.op("stablehlo.slice", (x,), self.out_type(x.type), _attributes(lists))
+
+    def reference(self, x: NumpyArray) -> NumpyArray:
+        return x[tuple(map(slice, self.start, self.limit, self.stride))]
+
+
+@final
+@dataclass(frozen=True)
+class Reverse(Movement):
+    """The elements in opposite order along `dims`."""
+
+    name = "reverse"
+    dims: tuple[int, ...]
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        if missing := [dim for dim in self.dims if not 0 <= dim < x.ndim]:
+            raise TypeError(f"reverse: dims {missing} do not exist in {x}")
+        if len(set(self.dims)) != len(self.dims):
+            raise TypeError(f"reverse: a dim repeats in {self.dims}")
+        return x
+
+    def factors(self, x: ArrayType) -> FactorRule:
+        return _changing((x.shape,), x.shape, self.dims)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        return (self(cotangent),)
+
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (dim,) = dims
+        assert dim is not None
+        return Reverse(tuple(d + (d >= dim) for d in self.dims))(*operands), dim
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        return hlo.op("stablehlo.reverse", (x,), x.type, _attributes({"dimensions": self.dims}))
+
+    def reference(self, x: NumpyArray) -> NumpyArray:
+        return np.flip(x, self.dims)
+
+
+class Joining(Movement):
+    """Elements of several operands in one result: linear in all of them together."""
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return (tuple(range(len(types))),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        moved = [zeros_like(x) if dx is None else dx for x, dx in zip(primals, tangents, strict=True)]
+        return self(*primals), self(*moved)
+
+
+@final
+@dataclass(frozen=True)
+class Pad(Joining):
+    """The first operand with copies of the second, a scalar, around it and between its elements.
+
+    Along dim i `low[i]` come before, `high[i]` after, and `interior[i]` between two elements. A negative `low` or
+    `high` takes as many away, once the others are there.
+    """
+
+    name = "pad"
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    interior: tuple[int, ...]
+
+    def out_type(self, x: ArrayType, value: ArrayType) -> ArrayType:
+        if not len(self.low) == len(self.high) == len(self.interior) == x.ndim:
+            raise TypeError(
+                f"pad: needs a low, a high and an interior padding for each dim of {x}, "
+                f"not {self.low}, {self.high} and {self.interior}"
+            )
+        if value.shape or value.dtype != x.dtype:
+            raise TypeError(f"pad: {x} is padded with a scalar of its dtype, not with {value}")
+        if any(between < 0 for between in self.interior):
+            raise TypeError(f"pad: interior padding cannot be negative: {self.interior}")
+        shape = self._shape(x.shape)
+        for dim, size in enumerate(shape):
+            if size < 0:
+                raise TypeError(
+                    f"pad: {self.low[dim]} and {self.high[dim]} take more than there is of dim {dim} of {x}"
+                )
+        return ArrayType(shape, x.dtype, x.weak and value.weak)
+
+    def _shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        parts = zip(shape, self.low, self.high, self.interior, strict=True)
+        return tuple(low + _spread(size, between) + high for size, low, high, between in parts)
+
+    def factors(self, x: ArrayType, value: ArrayType) -> FactorRule:
+        parts = zip(self.low, self.high, self.interior, strict=True)
+        changed = {dim for dim, part in enumerate(parts) if part != (0, 0, 0)}
+        return _changing((x.shape, ()), self._shape(x.shape), changed)
+
+    def padding(self, fills: Sequence[Any]) -> Any:
+        # Past the end of a dim that passes through, the padding of other dims brings the scalar in.
+        brings = any(count > 0 for count in (*self.low, *self.high, *self.interior))
+        return _common(fills) if len(fills) == 2 or not brings else None
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        x, value = operands
+        zero = full((), 0, cotangent.type.dtype)
+        to_x = to_value = None
+        if isinstance(x, Unknown):
+            low, high = (tuple(-count for count in counts) for counts in (self.low, self.high))
+            spread = Pad(low, high, (0,) * len(low))(cotangent, zero)
+            steps = (between + 1 for between in self.interior)
+            to_x = sliced(spread, [(0, size, step) for size, step in zip(spread.type.shape, steps, strict=True)])
+        if isinstance(value, Unknown):
+            # Chosen, not subtracted from the sum of all: what flows to the operand may be infinite.
+            added = Select()(self._is_new(x.type.shape), cotangent, zeros_like(cotangent))
+            to_value = Sum(tuple(range(cotangent.type.ndim)))(added)
+        return to_x, to_value
+
+    def _is_new(self, shape: tuple[int, ...]) -> Any:
+        """Where the result for an operand of `shape` holds the scalar."""
+        return self(full(shape, False, np.bool_), full((), True, np.bool_))
+
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (x, value), (dim, value_dim) = operands, dims
+        target = 0 if dim is None else dim
+        x = batch_at(x, dim, target, axis.size)
+        op = Pad(*(_inserted(counts, target, 0) for counts in (self.low, self.high, self.interior)))
+        if value_dim is None:
+            return op(x, value), target
+        padded = op(x, full((), 0, x.type.dtype, x.type.weak))
+        values = Broadcast(padded.type.shape, (target,))(value)  # one for each element of the batch
+        return Select()(op._is_new(x.type.shape), values, padded), target
+
+    def lower(self, hlo: Hlo, x: Any, value: Any) -> Any:
+        lists = {"edge_padding_low": self.low, "edge_padding_high": self.high, "interior_padding": self.interior}
+        return hlo.op("stablehlo.pad", (x, value), self.out_type(x.type, value.type), _attributes(lists))
+
+    def reference(self, x: NumpyArray, value: NumpyArray) -> NumpyArray:
+        before, after = (tuple(max(0, count) for count in counts) for counts in (self.low, self.high))
+        whole = np.full(Pad(before, after, self.interior)._shape(x.shape), value, x.dtype)
+        parts = zip(x.shape, before, self.interior, strict=True)
+        whole[tuple(slice(low, low + _spread(size, between), between + 1) for size, low, between in parts)] = x
+        edges = zip(whole.shape, self.low, self.high, strict=True)
+        return whole[tuple(slice(max(0, -low), size - max(0, -high)) for size, low, high in edges)]
+
+
+@final
+@dataclass(frozen=True)
+class Concatenate(Joining):
+    """The operands one after the other along `dim`."""
+
+    name = "concatenate"
+    dim: int
+
+    def out_type(self, *types: ArrayType) -> ArrayType:
+        if not types:
+            raise TypeError("concatenate: needs at least one operand")
+        if not 0 <= self.dim < types[0].ndim:
+            raise TypeError(f"concatenate: dim {self.dim} does not exist in {types[0]}")
+        if len({(type.dtype, type.ndim, type.without((self.dim,)).shape) for type in types}) != 1:
+            raise TypeError(
+                f"concatenate: operands must have one dtype and equal sizes in all dims but {self.dim}, "
+                f"not {', '.join(map(str, types))}"
+            )
+        size = sum(type.shape[self.dim] for type in types)
+        shape = (*types[0].shape[: self.dim], size, *types[0].shape[self.dim + 1 :])
+        return ArrayType(shape, types[0].dtype, all(type.weak for type in types))
+
+    def factors(self, *types: ArrayType) -> FactorRule:
+        return _changing([type.shape for type in types], self.out_type(*types).shape, {self.dim})
+
+    def padding(self, fills: Sequence[Any]) -> Any:
+        return _common(fills)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        found: list[Any] = []
+        start = 0
+        for x in operands:
+            limit = start + x.type.shape[self.dim]
+            found.append(along(cotangent, self.dim, start, limit) if isinstance(x, Unknown) else None)
+            start = limit
+        return tuple(found)
+
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        target = next(dim for dim in dims if dim is not None)
+        batched = [batch_at(x, dim, target, axis.size) for x, dim in zip(operands, dims, strict=True)]
+        return Concatenate(self.dim + (self.dim >= target))(*batched), target
+
+    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+        out = self.out_type(*(x.type for x in operands))
+        return hlo.op("stablehlo.concatenate", operands, out, f"dimension = {self.dim} : i64")
+
+    def reference(self, *operands: NumpyArray) -> NumpyArray:
+        return np.concatenate(operands, self.dim)
+
+
+def sliced(x: Any, parts: Sequence[tuple[int, int, int]]) -> Any:
+    """`x` cut to a start, a limit and a stride for each dim; itself where that changes nothing."""
+    if list(parts) == [(0, size, 1) for size in x.type.shape]:
+        return x
+    return Slice(*(tuple(part[i] for part in parts) for i in range(3)))(x)
+
+
+def along(x: Any, dim: int, start: int, limit: int, stride: int = 1) -> Any:
+    """`x` cut along one dim."""
+    parts = [(0, size, 1) for size in x.type.shape]
+    parts[dim] = (start, limit, stride)
+    return sliced(x, parts)
+
+
+def _changing(operands: Sequence[tuple[int, ...]], result: tuple[int, ...], changed: Collection[int]) -> FactorRule:
+    """Dim i of each operand is dim i of the result, but for the dims that change: those stay whole."""
+    sizes, whole = list(result), set(changed)
+
+    def factor(dim: int, size: int) -> int:
+        if dim not in changed:
+            return dim
+        sizes.append(size)
+        whole.add(len(sizes) - 1)
+        return len(sizes) - 1
+
+    tables = tuple(tuple((factor(dim, size),) for dim, size in enumerate(shape)) for shape in operands)
+    return FactorRule(tables, (tuple((dim,) for dim in range(len(result))),), tuple(sizes), whole=frozenset(whole))
+
+
+def _spread(count: int, between: int) -> int:
+    """How far `count` elements reach with `between` others between two of them."""
+    return count + max(0, count - 1) * between
+
+
+def _inserted(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
+    return (*values[:at], value, *values[at:])
+
+
+def _common(fills: Sequence[Any]) -> Any:
+    """What all of these are, if they are one."""
+    return fills[0] if all(fill is not None and fill == fills[0] for fill in fills) else None
+
+
+def _attributes(lists: dict[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} = {int_list(values)}" for name, values in lists.items())

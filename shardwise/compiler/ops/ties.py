@@ -1,0 +1,146 @@
+"""Ties: the ways in which a value crosses the border of an op that holds programs (a loop, a branch).
+
+    enter     an operand that the programs take as it is
+    unstack   an operand of which a program takes one slice after the other
+    carry     an operand that a program takes, replaces and takes again; what it is in the end is a result
+    stack     a result, stacked from what a program gives time after time
+    merge     a result that one of several programs gives
+    decide    a scalar on which depends what runs next
+
+Ties are ops for planning: layouts are chosen in one flat list of equations, in which an equation for each tie stands
+for the border. They say how dims hang together across it, and never run.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+from shardwise.compiler.ir.op import Op
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.shardings.factors import Dims, FactorRule
+
+
+class Tie(Op):
+    """`leading`: how many dims its outer values have in front of those that its inner ones have."""
+
+    single = False
+    leading: ClassVar[int] = 0
+
+
+class _Alike(Tie):
+    """All values have one type."""
+
+    results: int
+
+    def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
+        if len(set(types)) != 1:
+            raise TypeError(f"{' and '.join(map(str, dict.fromkeys(types)))} should be one type")
+        return types[:1] * self.results
+
+    def factors(self, *types: ArrayType) -> FactorRule:
+        dims = _each_dim(types[0])
+        return FactorRule((dims,) * len(types), (dims,) * self.results, types[0].shape)
+
+
+@final
+@dataclass(frozen=True)
+class Enter(_Alike):
+    """An operand that `results` programs take."""
+
+    name = "enter"
+    results: int
+
+    def padding(self, fills: Sequence[Any]) -> Any:
+        return fills[0]
+
+
+@final
+@dataclass(frozen=True)
+class Carry(_Alike):
+    """(what it starts as, what a program makes of it) → what each program takes, and what it is in the end.
+
+    It may travel as terms of a sum: then the sum is taken once, after the loop.
+    """
+
+    name = "carry"
+    results: int
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0, 1),)
+
+
+@final
+@dataclass(frozen=True)
+class Merge(_Alike):
+    """One of the operands."""
+
+    name = "merge"
+    results: ClassVar[int] = 1  # type: ignore[misc]
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return (tuple(range(len(types))),)
+
+    def padding(self, fills: Sequence[Any]) -> Any:
+        return fills[0] if all(fill is not None and fill == fills[0] for fill in fills) else None
+
+
+@final
+@dataclass(frozen=True)
+class Unstack(Tie):
+    """Slices along dim 0, which stays whole."""
+
+    name = "unstack"
+    leading = 1
+    length: int
+
+    def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
+        if not x.ndim or x.shape[0] != self.length:
+            raise TypeError(f"{x} does not have {self.length} slices along its first dim")
+        return (x.without((0,)),)
+
+    def factors(self, x: ArrayType) -> FactorRule:
+        dims = _each_dim(x)
+        return FactorRule((dims,), (dims[1:],), x.shape, whole=frozenset({0}))
+
+    def padding(self, fills: Sequence[Any]) -> Any:
+        return fills[0]
+
+
+@final
+@dataclass(frozen=True)
+class Stack(Tie):
+    """Slices joined along a new dim 0, which stays whole."""
+
+    name = "stack"
+    leading = 1
+    length: int
+
+    def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
+        return (x.with_shape((self.length, *x.shape)),)
+
+    def factors(self, x: ArrayType) -> FactorRule:
+        dims = _each_dim(x.with_shape((self.length, *x.shape)))
+        return FactorRule((dims[1:],), (dims,), (self.length, *x.shape), whole=frozenset({0}))
+
+    def padding(self, fills: Sequence[Any]) -> Any:
+        return fills[0] if fills else None
+
+
+@final
+@dataclass(frozen=True)
+class Decide(Tie):
+    """Every device must see the same value, whole: devices that went different ways would wait for each other."""
+
+    name = "decide"
+
+    def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
+        if x.ndim:
+            raise TypeError(f"{x} should be a scalar")
+        return ()
+
+    def factors(self, x: ArrayType) -> FactorRule:
+        return FactorRule(((),), (), ())
+
+
+def _each_dim(type: ArrayType) -> Dims:
+    return tuple((dim,) for dim in range(type.ndim))

@@ -1,0 +1,98 @@
+"""unfold: a program, and the programs that its ops hold, as one flat list of equations in which layouts are chosen.
+
+An op that holds programs is replaced by their equations and by an equation for each of its crossings, whose op is the
+tie. A loop's carry ties a value to a later one: the list need not define values before it uses them.
+"""
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, final
+
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.control import Control, End
+
+SUPPOSED_TIMES = 16  # of a loop whose length is not known
+
+
+class Place(NamedTuple):
+    """An operand or a result of a tie, by its number."""
+
+    tie: Equation
+    number: int
+
+
+@final
+@dataclass(frozen=True)
+class Border:
+    """For each operand, result, entry and exit of a control op, the place where it is in a tie."""
+
+    operands: tuple[Place, ...]
+    results: tuple[Place, ...]
+    entries: tuple[tuple[Place, ...], ...]
+    exits: tuple[tuple[Place, ...], ...]
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Unfolded:
+    """`times` says how often each equation runs, and how often each value is made."""
+
+    equations: list[Equation] = field(default_factory=list)
+    borders: dict[Equation, Border] = field(default_factory=dict)
+    times: dict[Equation | Value, int] = field(default_factory=dict)
+
+
+def unfold(program: Program) -> Unfolded:
+    """The flat list. No two ops of `program` hold the same program."""
+    found = Unfolded()
+    _unfold(program, 1, found)
+    return found
+
+
+def _unfold(program: Program, times: int, found: Unfolded) -> None:
+    found.times.update(dict.fromkeys(program.inputs, times))
+    for equation in program.equations:
+        found.times.update(dict.fromkeys(equation.outputs, times))
+        if isinstance(equation.op, Control):
+            _unfold_control(equation, equation.op, times, found)
+        else:
+            found.equations.append(equation)
+            found.times[equation] = times
+
+
+def _unfold_control(equation: Equation, op: Control, times: int, found: Unfolded) -> None:
+    often = times * max(1, SUPPOSED_TIMES if op.times is None else op.times)
+    values = {
+        "operand": [equation.inputs],
+        "result": [equation.outputs],
+        "entry": [program.inputs for program in op.programs],
+        "exit": [program.outputs for program in op.programs],
+    }
+    places: dict[End, Place] = {}
+    late = []
+    for crossing in op.crossings:
+        taken, given = (
+            [values[end.kind][end.program][end.number] for end in ends] for ends in (crossing.takes, crossing.gives)
+        )
+        tie = Equation(crossing.tie, taken, given, equation.source)
+        found.times[tie] = often
+        for ends in (crossing.takes, crossing.gives):
+            places.update((end, Place(tie, number)) for number, end in enumerate(ends))
+        if all(end.kind == "exit" for end in crossing.takes):
+            late.append(tie)
+        else:
+            found.equations.append(tie)
+    for program in op.programs:
+        _unfold(program, often, found)
+    found.equations.extend(late)
+
+    def numbered(kind: str, program: int = 0) -> tuple[Place, ...]:
+        ends = [end for end in places if end.kind == kind and end.program == program]
+        return tuple(places[end] for end in sorted(ends, key=lambda end: end.number))
+
+    numbers = range(len(op.programs))
+    found.borders[equation] = Border(
+        numbered("operand"),
+        numbered("result"),
+        tuple(numbered("entry", n) for n in numbers),
+        tuple(numbered("exit", n) for n in numbers),
+    )

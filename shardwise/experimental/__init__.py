@@ -1,0 +1,12 @@
+"""Names that JAX keeps under `experimental`."""
+
+from typing import NoReturn
+
+from shardwise.api.callback import io_callback
+from shardwise.errors import not_here
+
+__all__ = ["io_callback"]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise not_here("shardwise.experimental", name, __all__)

@@ -1,0 +1,228 @@
+"""numpy's functions on each element, beside those that arrays have as operators. Integers become floats where a
+function needs them.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from shardwise.compiler.ir.op import Op
+from shardwise.compiler.ir.types import is_inexact
+from shardwise.compiler.ops.bitwise import And, Not, Or, Xor
+from shardwise.compiler.ops.elementwise import Add, Compare, Mul, Rem, Select, Sub, like
+from shardwise.compiler.ops.extremum import Max
+from shardwise.compiler.ops.numeric import absolute, floor_divide, imag, real, remainder, truth
+from shardwise.compiler.ops.operands import aligned, as_inexact, as_operand, composed, type_of
+from shardwise.compiler.ops.parts import Sign
+from shardwise.compiler.ops.powers import Cbrt, Sqrt
+from shardwise.compiler.ops.promote import default_dtype, meet
+from shardwise.compiler.ops.rounding import Ceil, Floor, IsFinite, Nextafter
+from shardwise.compiler.ops.shape import full
+from shardwise.compiler.ops.transcendental import (
+    Acos,
+    Acosh,
+    Asin,
+    Asinh,
+    Atan,
+    Atan2,
+    Atanh,
+    Cos,
+    Cosh,
+    Exp,
+    Expm1,
+    Log,
+    Log1p,
+    Sin,
+    Sinh,
+    Tan,
+    Tanh,
+)
+
+
+def _function(name: str, op: Op) -> Callable[[Any], Any]:
+    """The function of floats or complex numbers that is this op."""
+
+    def function(x: Any) -> Any:
+        return op(as_inexact(x, name))
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = op.__doc__
+    return composed(function)
+
+
+expm1 = _function("expm1", Expm1())
+log = _function("log", Log())
+log1p = _function("log1p", Log1p())
+sin = _function("sin", Sin())
+cos = _function("cos", Cos())
+tan = _function("tan", Tan())
+arcsin = asin = _function("arcsin", Asin())
+arccos = acos = _function("arccos", Acos())
+arctan = atan = _function("arctan", Atan())
+sinh = _function("sinh", Sinh())
+cosh = _function("cosh", Cosh())
+tanh = _function("tanh", Tanh())
+arcsinh = asinh = _function("arcsinh", Asinh())
+arccosh = acosh = _function("arccosh", Acosh())
+arctanh = atanh = _function("arctanh", Atanh())
+sqrt = _function("sqrt", Sqrt())
+cbrt = _function("cbrt", Cbrt())
+
+
+def _floats(name: str, *operands: Any) -> list[Any]:
+    """Operands promoted to floats or complex numbers, and broadcast."""
+    dtype, weak = meet(name, [type_of(x, name) for x in operands])
+    return aligned(name, operands, dtype if is_inexact(dtype) else default_dtype("float*"), weak)
+
+
+@composed
+def arctan2(x1: Any, x2: Any) -> Any:
+    """The angle of the point whose ordinate is `x1` and whose abscissa is `x2`."""
+    return Atan2()(*_floats("arctan2", x1, x2))
+
+
+atan2 = arctan2
+
+
+@composed
+def nextafter(x: Any, y: Any) -> Any:
+    """The float that follows `x` on the way to `y`."""
+    return Nextafter()(*_floats("nextafter", x, y))
+
+
+@composed
+def hypot(x1: Any, x2: Any) -> Any:
+    """The length of the vector that has these two parts; no square overflows on the way."""
+    x, y = (absolute(z) for z in _floats("hypot", x1, x2))
+    longer, shorter = Select()(Compare("GT")(x, y), x, y), Select()(Compare("GT")(x, y), y, x)
+    is_zero = Compare("EQ")(longer, like(longer, 0))
+    ratio = shorter / Select()(is_zero, like(longer, 1), longer)
+    length = Mul()(longer, Sqrt()(Add()(Mul()(ratio, ratio), like(ratio, 1))))
+    is_infinite = Or()(*(Compare("EQ")(z, like(z, np.inf)) for z in (x, y)))
+    return Select()(is_infinite, like(length, np.inf), length)
+
+
+@composed
+def exp2(x: Any) -> Any:
+    """2 to the power of each element."""
+    x = as_inexact(x, "exp2")
+    return Exp()(Mul()(x, like(x, math.log(2))))
+
+
+@composed
+def log2(x: Any) -> Any:
+    """The logarithm to base 2."""
+    x = as_inexact(x, "log2")
+    return Log()(x) / like(x, math.log(2))
+
+
+@composed
+def log10(x: Any) -> Any:
+    """The logarithm to base 10."""
+    x = as_inexact(x, "log10")
+    return Log()(x) / like(x, math.log(10))
+
+
+@composed
+def logaddexp(x1: Any, x2: Any) -> Any:
+    """`log(exp(x1) + exp(x2))`, where neither power overflows."""
+    x, y = _floats("logaddexp", x1, x2)
+    larger, apart = Max()(x, y), Sub()(x, y)
+    sum_of_both = Add()(larger, Log1p()(Exp()(-absolute(apart))))
+    # Where both are the same infinity, their difference is NaN.
+    return Select()(Compare("NE")(apart, apart), Add()(x, y), sum_of_both)
+
+
+@composed
+def sign(x: Any) -> Any:
+    """-1, 0 or 1; of complex numbers the one of magnitude 1 in the same direction."""
+    return Sign()(as_operand(x, "sign"))
+
+
+@composed
+def floor(x: Any) -> Any:
+    """The largest integer that is not above the element."""
+    x = as_operand(x, "floor")
+    return Floor()(x) if is_inexact(x.type.dtype) else x
+
+
+@composed
+def ceil(x: Any) -> Any:
+    """The smallest integer that is not below the element."""
+    x = as_operand(x, "ceil")
+    return Ceil()(x) if is_inexact(x.type.dtype) else x
+
+
+@composed
+def trunc(x: Any) -> Any:
+    """The element without its fraction."""
+    x = as_operand(x, "trunc")
+    if not is_inexact(x.type.dtype):
+        return x
+    return Select()(Compare("LT")(x, like(x, 0)), Ceil()(x), Floor()(x))
+
+
+@composed
+def fmod(x1: Any, x2: Any) -> Any:
+    """What is left of `x1` after whole times `x2`, with the sign of `x1`; an integer by 0 leaves 0."""
+    x, y = aligned("fmod", (x1, x2))
+    left = Rem()(x, y)
+    return left if is_inexact(y.type.dtype) else Select()(Compare("EQ")(y, like(y, 0)), like(left, 0), left)
+
+
+def divmod(x1: Any, x2: Any) -> tuple[Any, Any]:
+    """`floor_divide` and `remainder`."""
+    return floor_divide(x1, x2), remainder(x1, x2)
+
+
+@composed
+def isnan(x: Any) -> Any:
+    """Whether the element is no number."""
+    x = as_operand(x, "isnan")
+    return Compare("NE")(x, x) if is_inexact(x.type.dtype) else full(x.type.shape, False, np.bool_)
+
+
+@composed
+def isfinite(x: Any) -> Any:
+    """Whether the element is neither infinite nor NaN."""
+    x = as_operand(x, "isfinite")
+    if x.type.dtype.kind == "c":
+        return And()(IsFinite()(real(x)), IsFinite()(imag(x)))
+    return IsFinite()(x) if is_inexact(x.type.dtype) else full(x.type.shape, True, np.bool_)
+
+
+@composed
+def isinf(x: Any) -> Any:
+    """Whether the element is infinite; a complex number is where either part is."""
+    x = as_operand(x, "isinf")
+    if x.type.dtype.kind == "c":
+        return Or()(isinf(real(x)), isinf(imag(x)))
+    if not is_inexact(x.type.dtype):
+        return full(x.type.shape, False, np.bool_)
+    return Compare("EQ")(absolute(x), like(x, np.inf))
+
+
+@composed
+def logical_and(x: Any, y: Any) -> Any:
+    """Whether both differ from 0."""
+    return And()(*aligned("logical_and", [truth(z, "logical_and") for z in (x, y)]))
+
+
+@composed
+def logical_or(x: Any, y: Any) -> Any:
+    """Whether either differs from 0."""
+    return Or()(*aligned("logical_or", [truth(z, "logical_or") for z in (x, y)]))
+
+
+@composed
+def logical_xor(x: Any, y: Any) -> Any:
+    """Whether one of them differs from 0."""
+    return Xor()(*aligned("logical_xor", [truth(z, "logical_xor") for z in (x, y)]))
+
+
+@composed
+def logical_not(x: Any) -> Any:
+    """Whether the element is 0."""
+    return Not()(truth(x, "logical_not"))

@@ -1,0 +1,141 @@
+"""slice, pad, concatenate, reverse beyond the laws: what they refuse, what moves on a mesh, derivatives of padding."""
+
+import numpy as np
+import pytest
+
+from shardwise.compiler.ir.evaluate import evaluate
+from shardwise.compiler.ir.op import result_types
+from shardwise.compiler.ir.types import ArrayType, parse_type
+from shardwise.compiler.ops.dot import Dot
+from shardwise.compiler.ops.shape import full
+from shardwise.compiler.ops.slicing import Concatenate, Pad, Reverse, Slice
+from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.spec import PartitionSpec as P
+from shardwise.compiler.shardings.spec import pin_of
+from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.transforms.transpose import transpose_program
+
+MESH = AbstractMesh((4, 2), ("data", "model"))
+
+
+@pytest.mark.parametrize(
+    ("op", "types", "message"),
+    [
+        (
+            Slice((0,), (1,), (1,)),
+            "f32[3,4]",
+            "slice: needs a start, a limit and a stride for each dim of f32[3,4], not (0,), (1,) and (1,)",
+        ),
+        (Slice((0, 2), (3, 5), (1, 1)), "f32[3,4]", "slice: 2:5 is not a part of dim 1 of f32[3,4]"),
+        (Slice((2,), (1,), (1,)), "f32[3]", "slice: 2:1 is not a part of dim 0 of f32[3]"),
+        (Slice((-1,), (1,), (1,)), "f32[3]", "slice: -1:1 is not a part of dim 0 of f32[3]"),
+        (
+            Slice((0,), (3,), (-1,)),
+            "f32[3]",
+            "slice: dim 0 needs a stride of 1 or more, not -1; reverse to go backwards",
+        ),
+        (
+            Pad((0,), (0,), (0, 0)),
+            "f32[3] f32[]",
+            "pad: needs a low, a high and an interior padding for each dim of f32[3], not (0,), (0,) and (0, 0)",
+        ),
+        (Pad((0,), (0,), (0,)), "f32[3] i32[]", "pad: f32[3] is padded with a scalar of its dtype, not with i32[]"),
+        (Pad((0,), (0,), (0,)), "f32[3] f32[1]", "pad: f32[3] is padded with a scalar of its dtype, not with f32[1]"),
+        (Pad((0,), (0,), (-1,)), "f32[3] f32[]", "pad: interior padding cannot be negative: (-1,)"),
+        (Pad((-2,), (-2,), (0,)), "f32[3] f32[]", "pad: -2 and -2 take more than there is of dim 0 of f32[3]"),
+        (Concatenate(0), "", "concatenate: needs at least one operand"),
+        (Concatenate(1), "f32[3] f32[3]", "concatenate: dim 1 does not exist in f32[3]"),
+        (
+            Concatenate(0),
+            "f32[3] i32[3]",
+            "concatenate: operands must have one dtype and equal sizes in all dims but 0, not f32[3], i32[3]",
+        ),
+        (
+            Concatenate(1),
+            "f32[3,4] f32[2,4]",
+            "concatenate: operands must have one dtype and equal sizes in all dims but 1, not f32[3,4], f32[2,4]",
+        ),
+        (
+            Concatenate(1),
+            "f32[3,4] f32[3]",
+            "concatenate: operands must have one dtype and equal sizes in all dims but 1, not f32[3,4], f32[3]",
+        ),
+        (Reverse((0, 2)), "f32[3,4]", "reverse: dims [2] do not exist in f32[3,4]"),
+        (Reverse((-1,)), "f32[3,4]", "reverse: dims [-1] do not exist in f32[3,4]"),
+        (Reverse((1, 1)), "f32[3,4]", "reverse: a dim repeats in (1, 1)"),
+    ],
+    ids=str,
+)
+def test_wrong_operands(op, types, message):
+    with pytest.raises(TypeError) as caught:
+        result_types(op, tuple(parse_type(text) for text in types.split()))
+    assert str(caught.value) == message
+
+
+def along_columns(op):
+    """An op of one operand that changes its columns and leaves its rows alone."""
+    return lambda x: [op(x, full((), 2, np.float32)) if isinstance(op, Pad) else op(x)]
+
+
+CHANGE_COLUMNS = {
+    "slice": lambda rows: Slice((0, 1), (rows, 5), (1, 2)),
+    "pad": lambda rows: Pad((0, 2), (0, -1), (0, 1)),
+    "reverse": lambda rows: Reverse((1,)),
+    "concatenate": lambda rows: lambda x: Concatenate(1)(x, x, x),
+}
+
+
+def stages(body, shape, spec):
+    """A program of one array that lies as `spec` says, and its stages."""
+    program = rewrite("program", [ArrayType(shape, np.float32)], body)
+    return program, partitioned(program, MESH, [pin_of(spec, shape, MESH)], [None] * len(program.outputs))
+
+
+@pytest.mark.parametrize("rows", [8, 7], ids=["even", "uneven"])
+@pytest.mark.parametrize("name", CHANGE_COLUMNS)
+def test_a_dim_that_does_not_change_stays_cut(name, rows):
+    program, found = stages(along_columns(CHANGE_COLUMNS[name](rows)), (rows, 6), P("data", None))
+    assert found.local.collectives() == []
+    assert [placement.layout.dims for placement in found.local.outputs] == [(("data",), ())]
+    x = np.arange(rows * 6, dtype=np.float32).reshape(rows, 6)
+    np.testing.assert_array_equal(simulate(found.local, [x])[0], evaluate(program, [x])[0])
+
+
+@pytest.mark.parametrize("columns", [6, 7], ids=["even", "uneven"])
+@pytest.mark.parametrize("name", CHANGE_COLUMNS)
+def test_only_the_dim_that_changes_is_gathered(name, columns):
+    program, found = stages(along_columns(CHANGE_COLUMNS[name](8)), (8, columns), P("data", "model"))
+    assert {(step.op.name, step.op.dim, step.op.axes) for step in found.local.collectives()} == {
+        ("all_gather", 1, ("model",))
+    }
+    x = np.arange(8 * columns, dtype=np.float32).reshape(8, columns)
+    np.testing.assert_array_equal(simulate(found.local, [x])[0], evaluate(program, [x])[0])
+
+
+def test_terms_of_a_sum_pass_through_and_are_added_once():
+    """A product that is cut along its contracting dim leaves terms: what is left of it at the end is less to add up."""
+
+    def body(x):
+        product = Dot(((0,), (0,)))(x, x)
+        top, bottom = (Slice((row, 0), (row + 1, 16), (1, 1))(product) for row in (0, 15))
+        return [Pad((0, 1), (0, -2), (0, 0))(Reverse((1,))(Concatenate(0)(top, bottom)), full((), 3, np.float32))]
+
+    program, found = stages(body, (8, 16), P("data", None))
+    (step,) = found.local.collectives()
+    assert step.op.name == "all_reduce"
+    assert step is found.local.program.equations[-1]
+    x = np.arange(128, dtype=np.float32).reshape(8, 16) / 8
+    np.testing.assert_allclose(simulate(found.local, [x])[0], evaluate(program, [x])[0])
+
+
+def test_what_flows_to_the_padding_value_is_untouched_by_what_flows_to_the_operand():
+    types = [ArrayType((3,), np.float32), ArrayType((), np.float32)]
+    program = rewrite("padded", types, lambda x, value: [Pad((1,), (-1,), (1,))(x, value)])
+    backward, reached = transpose_program(program, (True, True), (True,))
+    assert reached == (True, True)
+    to_x, to_value = evaluate(backward, [np.array([1, np.inf, 2, np.nan, 4], np.float32)])
+    # The result is value, x[0], value, x[1], value: x[2] was taken away.
+    np.testing.assert_array_equal(to_x, [np.inf, np.nan, 0])
+    assert to_value == 1 + 2 + 4

@@ -1,0 +1,89 @@
+"""A Recipe is a program as data. A step may hold recipes of its own: what is called, the body of a loop, branches."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from shardwise.compiler.ir.types import ArrayType, short_name
+from tests.fuzz.layouts import Spec, spec_text
+
+F32, I32, BOOL, BF16 = (np.dtype(kind) for kind in (np.float32, np.int32, np.bool_, ml_dtypes.bfloat16))
+
+Constrain = Callable[[Any, Spec], Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One op of a recipe: values by number, static parameters, types of the results."""
+
+    kind: str
+    args: tuple[int, ...]
+    params: tuple[Any, ...]
+    results: tuple[ArrayType, ...]
+
+    def __str__(self) -> str:
+        params = ", ".join(spec_text(p) if self.kind == "constrain" else str(p) for p in self.params)
+        return f"{self.kind}[{params}] {' '.join(f'v{arg}' for arg in self.args)}"
+
+    @property
+    def inner(self) -> tuple["Recipe", ...]:
+        """The recipes that it holds."""
+        return tuple(param for param in self.params if isinstance(param, Recipe))
+
+    def with_inner(self, recipes: tuple["Recipe", ...]) -> "Step":
+        """The same step of other recipes."""
+        rest = iter(recipes)
+        params = tuple(next(rest) if isinstance(param, Recipe) else param for param in self.params)
+        return Step(self.kind, self.args, params, self.results)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Values are numbered: inputs first, then the results of each step. `exact` says which outputs are."""
+
+    inputs: tuple[ArrayType, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+    exact: tuple[bool, ...]
+    integers: tuple[bool, ...]  # inputs that hold small integers
+
+    def __str__(self) -> str:
+        lines = [f"recipe({', '.join(f'v{i}: {t}' for i, t in enumerate(self.inputs))})"]
+        number = len(self.inputs)
+        for step in self.steps:
+            names = ", ".join(f"v{number + i}: {t}" for i, t in enumerate(step.results))
+            number += len(step.results)
+            lines.append(f"  {names} = {step}".replace("\n", "\n  "))
+        lines.append(f"  return {', '.join(f'v{i}' for i in self.outputs)}")
+        return "\n".join(lines)
+
+    @property
+    def types(self) -> list[ArrayType]:
+        """The type of every value."""
+        return [*self.inputs, *(type for step in self.steps for type in step.results)]
+
+    @property
+    def all_steps(self) -> Iterator[Step]:
+        """Every step, those of inner recipes too."""
+        for step in self.steps:
+            yield step
+            for inner in step.inner:
+                yield from inner.all_steps
+
+
+def random_array(rng: np.random.Generator, type: ArrayType, integers: bool) -> np.ndarray:
+    """Small integers, or numbers between -3 and 3."""
+    if type.dtype == BOOL:
+        return rng.random(type.shape) < 0.5
+    if integers:
+        return rng.integers(-3, 4, type.shape).astype(type.dtype)
+    return (rng.random(type.shape) * 6 - 3).astype(type.dtype)
+
+
+def has_narrow_floats(recipe: Recipe) -> bool:
+    """Whether bfloat16 takes part: tolerances are wide then."""
+    made = (type for step in recipe.all_steps for type in step.results)
+    return any(short_name(type.dtype) == "bf16" for type in (*recipe.inputs, *made))
