@@ -1,6 +1,7 @@
 """Derivatives: vjp, jvp, linearize, linear_transpose; on top of them grad, value_and_grad, jacfwd, jacrev, hessian."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from typing import Any, final
 
@@ -11,6 +12,7 @@ from shardwise.api.arguments import argument_names, described, function_name
 from shardwise.api.boundary import boundary
 from shardwise.api.flat import Flat, check_results
 from shardwise.api.vectorize import vmap
+from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType, is_float, is_inexact
 from shardwise.compiler.ops.call import spread
 from shardwise.compiler.ops.elementwise import Compare, Convert, retyped
@@ -22,6 +24,7 @@ from shardwise.compiler.transforms.linearize import Linearized, forward
 from shardwise.compiler.transforms.linearize import linearize as linearize_flat
 from shardwise.compiler.transforms.replay import replay
 from shardwise.compiler.transforms.transpose import transpose
+from shardwise.tree_util import Partial
 
 Function = Callable[..., Any]
 float0 = np.dtype([("float0", np.void, 0)])  # the type of derivatives with respect to integers: it has no values
@@ -60,23 +63,42 @@ class _Flat(Flat):
 
 
 @boundary
-def vjp(function: Function, *primals: Any, has_aux: bool = False) -> Any:
+def vjp(function: Function, *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
     """The function's value, and a function from a cotangent of that value to cotangents of the arguments.
 
-    With `has_aux`, `function` returns (value, anything), and a third result is that anything.
+    With `has_aux`, `function` returns (value, anything), and a third result is that anything. The second result is a
+    tree, whose leaves are the values that it keeps: compiled functions can return and take it.
     """
+    _check_no_reduce_axes("vjp", reduce_axes)
     flat, linear, operands = _linearized(function, primals, has_aux)
-    count = flat.results.num_leaves
-    types = [type_of(x) for x in linear.outputs[:count]]
+    types = tuple(type_of(x) for x in linear.outputs[: flat.results.num_leaves])
+    moving = linear.moving
+    pullback = _Pullback(
+        function, linear.program, moving, flat.results, types, flat.primals, tuple(x.type for x in operands)
+    )
+    return flat.with_aux((flat.outputs(linear.outputs), Partial(pullback, linear.residuals)), linear.outputs)
 
-    def pullback(cotangent: Any) -> tuple[Any, ...]:
-        given = _matching("vjp", "cotangent", cotangent, flat.results, types, function)
-        found = _pulled(linear, [*given, *[None] * (len(linear.outputs) - count)], len(operands))
-        return flat.primals.unflatten(  # type: ignore[no-any-return]
-            [_cotangent(x, ct) for x, ct in zip(operands, found, strict=True)]
+
+@final
+@dataclass(frozen=True)
+class _Pullback:
+    """From a cotangent of a function's value back to its arguments, given the residuals."""
+
+    function: Function
+    program: Program
+    moving: tuple[bool, ...]
+    results: tree.Structure
+    out_types: tuple[ArrayType, ...]
+    primals: tree.Structure
+    in_types: tuple[ArrayType, ...]
+
+    def __call__(self, residuals: Sequence[Any], cotangent: Any) -> tuple[Any, ...]:
+        given = _matching("vjp", "cotangent", cotangent, self.results, self.out_types, self.function)
+        more = [None] * (len(self.moving) - len(given))
+        found = _pulled(self.program, self.moving, residuals, [*given, *more], len(self.in_types))
+        return self.primals.unflatten(  # type: ignore[no-any-return]
+            [_cotangent(type, ct) for type, ct in zip(self.in_types, found, strict=True)]
         )
-
-    return flat.with_aux((flat.outputs(linear.outputs), pullback), linear.outputs)
 
 
 @boundary
@@ -92,7 +114,7 @@ def jvp(function: Function, primals: Any, tangents: Any, has_aux: bool = False) 
     given = _matching("jvp", "tangent", tuple(tangents), structure, [x.type for x in operands], function)
     flat = _Flat(function, tuple(primals), has_aux)
     outputs, moved = forward(flat, operands, given, function_name(function))
-    directions = [_cotangent(x, t) for x, t in zip(outputs, moved, strict=True)]
+    directions = [_cotangent(x.type, t) for x, t in zip(outputs, moved, strict=True)]
     return flat.with_aux((flat.outputs(outputs), flat.outputs(directions)), outputs)
 
 
@@ -105,16 +127,17 @@ def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
         given = _matching("linearize", "tangent", tangents, flat.primals, [x.type for x in operands], function)
         dense = [zeros_like(x) if t is None else t for x, t in zip(operands, given, strict=True)]
         directions = spread(replay(linear.program, [*linear.residuals, *dense]), linear.moving)
-        return flat.outputs([_cotangent(x, t) for x, t in zip(linear.outputs, directions, strict=True)])
+        return flat.outputs([_cotangent(x.type, t) for x, t in zip(linear.outputs, directions, strict=True)])
 
     return flat.with_aux((flat.outputs(linear.outputs), pushforward), linear.outputs)
 
 
-def linear_transpose(function: Function, *primals: Any) -> Function:
+def linear_transpose(function: Function, *primals: Any, reduce_axes: Sequence[Any] = ()) -> Function:
     """The transpose of a linear function: from a cotangent of its value to a tuple of cotangents of its arguments.
 
     Of `primals` only shapes and dtypes are read.
     """
+    _check_no_reduce_axes("linear_transpose", reduce_axes)
     leaves, structure = tree.flatten(primals)
     types = [type_of(x, "linear_transpose") for x in leaves]
     flat = _Flat(function, primals, has_aux=False)
@@ -137,24 +160,27 @@ def value_and_grad(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
 ) -> Function:
     """A function that returns `function`'s value and its gradient with respect to the arguments `argnums`.
 
     With `has_aux`, `function` returns (value, anything), and the result is ((value, anything), gradient). A function of
     complex numbers needs `holomorphic`; integer arguments need `allow_int` and have gradients of type `float0`.
     """
+    _check_no_reduce_axes("grad", reduce_axes)
 
     @wraps(function)
     @boundary
     def call(*args: Any, **keywords: Any) -> Any:
         inner, active, places = _at(function, argnums, args, keywords)
-        _check_inputs(function, args, places, tree.leaves(active), holomorphic, allow_int)
+        _check_inputs("grad", function, args, places, tree.leaves(active), holomorphic, allow_int)
         flat, linear, operands = _linearized(inner, active, has_aux)
         _check_scalar(function, flat, linear.outputs, holomorphic)
         value = linear.outputs[0]
         seed = full((), 1.0, value.type.dtype, value.type.weak)
-        found = _pulled(linear, [seed, *[None] * (len(linear.outputs) - 1)], len(operands))
-        grads = flat.primals.unflatten([_cotangent(x, ct) for x, ct in zip(operands, found, strict=True)])
+        cotangents = [seed, *[None] * (len(linear.outputs) - 1)]
+        found = _pulled(linear.program, linear.moving, linear.residuals, cotangents, len(operands))
+        grads = flat.primals.unflatten([_cotangent(x.type, ct) for x, ct in zip(operands, found, strict=True)])
         gradient = grads[0] if isinstance(argnums, int) else tuple(grads)
         return (flat.with_aux((value,), linear.outputs) if has_aux else value), gradient
 
@@ -167,12 +193,13 @@ def grad(
     has_aux: bool = False,
     holomorphic: bool = False,
     allow_int: bool = False,
+    reduce_axes: Sequence[Any] = (),
 ) -> Function:
     """A function that returns the gradient of `function` with respect to the arguments `argnums`.
 
     With `has_aux`, `function` returns (value, anything), and the result is (gradient, anything).
     """
-    both = value_and_grad(function, argnums, has_aux, holomorphic, allow_int)
+    both = value_and_grad(function, argnums, has_aux, holomorphic, allow_int, reduce_axes)
 
     @wraps(function)
     @boundary
@@ -183,13 +210,16 @@ def grad(
     return call
 
 
-def jacfwd(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+def jacfwd(
+    function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Function:
     """The Jacobian, by forward mode: one pass for each element of the arguments, all at once by vmap."""
 
     @wraps(function)
     @boundary
     def call(*args: Any, **keywords: Any) -> Any:
-        inner, active, _ = _at(function, argnums, args, keywords)
+        inner, active, places = _at(function, argnums, args, keywords)
+        _check_inputs("jacfwd", function, args, places, tree.leaves(active), holomorphic, allow_int=False)
         leaves, structure = tree.flatten(active)
         operands = [as_operand(x, "jacfwd") for x in leaves]
         columns: list[list[Any]] = []
@@ -213,13 +243,20 @@ def jacfwd(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool =
     return call
 
 
-def jacrev(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+def jacrev(
+    function: Function,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+    allow_int: bool = False,
+) -> Function:
     """The Jacobian, by reverse mode: one pass back for each element of the results, all at once by vmap."""
 
     @wraps(function)
     @boundary
     def call(*args: Any, **keywords: Any) -> Any:
-        inner, active, _ = _at(function, argnums, args, keywords)
+        inner, active, places = _at(function, argnums, args, keywords)
+        _check_inputs("jacrev", function, args, places, tree.leaves(active), holomorphic, allow_int)
         value, pullback, *aux = vjp(inner, *active, has_aux=has_aux)
         outputs, results = tree.flatten(value)
         rows = []
@@ -239,9 +276,11 @@ def jacrev(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool =
     return call
 
 
-def hessian(function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+def hessian(
+    function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
+) -> Function:
     """The second derivatives: forward over reverse."""
-    return jacfwd(jacrev(function, argnums, has_aux), argnums, has_aux)
+    return jacfwd(jacrev(function, argnums, has_aux, holomorphic), argnums, has_aux, holomorphic)
 
 
 def _linearized(function: Function, primals: tuple[Any, ...], has_aux: bool) -> tuple[_Flat, Linearized, list[Any]]:
@@ -250,18 +289,25 @@ def _linearized(function: Function, primals: tuple[Any, ...], has_aux: bool) -> 
     return flat, linearize_flat(flat, operands, function_name(function)), operands
 
 
-def _pulled(linear: Linearized, cotangents: Sequence[Any], count: int) -> list[Any]:
-    """Cotangents of all outputs back to the `count` inputs."""
-    arriving = [ct for ct, moves in zip(cotangents, linear.moving, strict=True) if moves]
-    flags = (False,) * len(linear.residuals) + (True,) * count
-    return transpose(linear.program, flags, linear.residuals, arriving)
+def _pulled(
+    program: Program, moving: Sequence[bool], residuals: Sequence[Any], cotangents: Sequence[Any], count: int
+) -> list[Any]:
+    """Cotangents of all outputs back to the `count` inputs, by the transpose of a linearised function."""
+    arriving = [ct for ct, moves in zip(cotangents, moving, strict=True) if moves]
+    flags = (False,) * len(residuals) + (True,) * count
+    return transpose(program, flags, residuals, arriving)
 
 
-def _cotangent(x: Any, found: Any) -> Any:
-    """A derivative with respect to `x` as users see it: zeros where there is none, `float0` for integers."""
-    if not is_inexact(x.type.dtype):
-        return np.zeros(x.type.shape, float0)
-    return zeros_like(x) if found is None else found
+def _cotangent(type: ArrayType, found: Any) -> Any:
+    """A derivative with respect to an array as users see it: zeros where there is none, `float0` for integers."""
+    if not is_inexact(type.dtype):
+        return np.zeros(type.shape, float0)
+    return full(type.shape, 0, type.dtype) if found is None else found
+
+
+def _check_no_reduce_axes(name: str, reduce_axes: Sequence[Any]) -> None:
+    if reduce_axes:
+        raise NotImplementedError(f"{name}: reduce_axes is not supported: reduce inside the function, as with lax.psum")
 
 
 def _at(
@@ -318,6 +364,7 @@ def _basis(type: ArrayType) -> Any:
 
 
 def _check_inputs(
+    name: str,
     function: Function,
     args: tuple[Any, ...],
     places: Sequence[int],
@@ -326,7 +373,7 @@ def _check_inputs(
     allow_int: bool,
 ) -> None:
     for number, leaf in enumerate(leaves):
-        dtype = type_of(leaf, "grad").dtype
+        dtype = type_of(leaf, name).dtype
         if holomorphic and dtype.kind != "c":
             problem = "a holomorphic function has complex arguments"
         elif not is_inexact(dtype) and not allow_int:
@@ -336,8 +383,10 @@ def _check_inputs(
         else:
             continue
         given = [args[place] if place in places else None for place in range(len(args))]
-        name = argument_names(function, tuple(given), {})[number]
-        raise TypeError(f"grad of {described(function)} with respect to {name}: it is {type_of(leaf)}, and {problem}.")
+        which = argument_names(function, tuple(given), {})[number]
+        raise TypeError(
+            f"{name} of {described(function)} with respect to {which}: it is {type_of(leaf)}, and {problem}."
+        )
 
 
 def _check_scalar(function: Function, flat: _Flat, outputs: Sequence[Any], holomorphic: bool) -> None:

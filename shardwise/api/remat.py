@@ -26,16 +26,23 @@ def checkpoint(
     prevent_cse: bool = True,
     policy: Policy | None = None,
     static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] | None = None,
 ) -> Any:
     """`fun`, whose intermediate values are not kept for the derivative but computed again, save what `policy` allows.
 
     `prevent_cse` keeps XLA from finding the first computation again and keeping its values after all.
     """
     if fun is None:
-        return lambda f: checkpoint(f, prevent_cse=prevent_cse, policy=policy, static_argnums=static_argnums)
+        return lambda f: checkpoint(
+            f,
+            prevent_cse=prevent_cse,
+            policy=policy,
+            static_argnums=static_argnums,
+            static_argnames=static_argnames,
+        )
     if not callable(fun):
         raise TypeError(f"checkpoint needs a function, not {fun!r}")
-    static = select(fun, "static", static_argnums, None)
+    static = select(fun, "static", static_argnums, static_argnames)
     function = fun
 
     @wraps(function)

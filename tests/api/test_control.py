@@ -1,6 +1,5 @@
 """Control flow as users write it: values, derivatives, maps, counts, layouts, memory, and every error's text."""
 
-import re
 from collections import Counter
 
 import numpy as np
@@ -9,6 +8,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax, tree
+from shardwise.api.execute import prepare
 from shardwise.api.request import stages
 from shardwise.compiler.ops.branch import Cond
 from shardwise.compiler.ops.loop import While
@@ -181,7 +181,7 @@ def x64(monkeypatch):
 MATRICES = RNG.uniform(-0.5, 0.5, (3, 4, 4))
 SMOOTH = {
     "cond": lambda x: lax.cond(x.sum() > 0, lambda y: jnp.exp(y).sum(), lambda y: (y * y).sum(), x),
-    "switch": lambda x: lax.switch(jnp.int32(1), [lambda: x.sum(), lambda: (jnp.exp(x) * x).sum(), lambda: 0.0]),
+    "switch": lambda x: lax.switch(jnp.int32(1), [lambda: x[0] * 2, lambda: jnp.exp(x) @ x, lambda: 0.0]),
     "scan of consts": lambda x: lax.scan(lambda c, y: (c + jnp.exp(x * y).sum() * c, None), 1.0, np.arange(3.0))[0],
     "scan of carry": lambda x: lax.scan(lambda c, w: (jnp.exp(w @ c), None), x, MATRICES)[0].sum(),
     "scan of xs": lambda x: lax.scan(lambda c, y: (c * y + jnp.exp(c), c), 0.3, x)[1].sum(),
@@ -198,7 +198,9 @@ SMOOTH = {
     )[0].sum(),
 }
 FORWARD_ONLY = {
-    "while": lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.exp(c[1]) * x), (0, x))[1].sum(),
+    "while": lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.exp(0.3 * c[1]) * x), (0, x))[
+        1
+    ].sum(),
     "while of x": lambda x: lax.while_loop(lambda c: c.sum() < 20, lambda c: c * (1 + x) + 0.1, x).sum(),
 }
 
@@ -211,20 +213,23 @@ def slopes(f, x, step=1e-6):
 
 @pytest.mark.parametrize("name", [*SMOOTH, *FORWARD_ONLY])
 def test_derivatives_are_slopes(name, x64):
-    f = sw.jit({**SMOOTH, **FORWARD_ONLY}[name])
+    f = {**SMOOTH, **FORWARD_ONLY}[name]
     x, v = X.astype(np.float64), np.array([0.5, -1.0, 2.0, 0.25])
-    first = slopes(f, x)
-    np.testing.assert_allclose(sw.jacfwd(f)(x), first, rtol=1e-6)
-    np.testing.assert_allclose(sw.jvp(f, (x,), (v,))[1], first @ v, rtol=1e-6)
-    np.testing.assert_allclose(sw.linearize(f, x)[1](v), first @ v, rtol=1e-6)
-    forward = sw.jit(sw.jacfwd(f))
-    np.testing.assert_allclose(sw.jacfwd(forward)(x), slopes(forward, x), rtol=1e-5, atol=1e-7)
+
+    @sw.jit
+    def forward(x):
+        pushed = sw.jvp(f, (x,), (v,))[1], sw.linearize(f, x)[1](v)
+        return f(x), sw.jacfwd(f)(x), sw.jacfwd(sw.jacfwd(f))(x), pushed
+
+    first, second = slopes(lambda x: forward(x)[0], x), slopes(lambda x: forward(x)[1], x)
+    close(forward(x)[1:], (first, second, (first @ v,) * 2), rtol=1e-5, atol=1e-7)
+
+    @sw.jit
+    def backward(x):
+        return sw.grad(f)(x), sw.vjp(f, x)[1](2.0)[0], sw.hessian(f)(x), sw.jacrev(sw.grad(f))(x)
+
     if name in SMOOTH:
-        np.testing.assert_allclose(sw.grad(f)(x), first, rtol=1e-6)
-        np.testing.assert_allclose(sw.vjp(f, x)[1](2.0)[0], 2 * first, rtol=1e-6)
-        backward = sw.jit(sw.grad(f))
-        np.testing.assert_allclose(sw.hessian(f)(x), slopes(backward, x), rtol=1e-5, atol=1e-7)
-        np.testing.assert_allclose(sw.jacrev(backward)(x), slopes(backward, x), rtol=1e-5, atol=1e-7)
+        close(backward(x), (first, 2 * first, second, second), rtol=1e-5, atol=1e-7)
 
 
 def test_derivatives_flow_through_closures_of_every_level():
@@ -336,9 +341,7 @@ def test_grad_runs_the_forward_body_once():
 
 def test_branches_share_the_slots_of_their_residuals():
     def loss(x):
-        return lax.switch(
-            jnp.int32(1), [lambda: jnp.exp(x).sum(), lambda: (jnp.exp(2 * x) * jnp.exp(x)).sum(), lambda: x.sum()]
-        )
+        return lax.switch(jnp.int32(1), [lambda: jnp.exp(x) @ x, lambda: jnp.exp(2 * x) @ jnp.exp(x), lambda: x @ x])
 
     program = traced(sw.grad(loss), X)
     first, *_ = [equation.op for equation in program.walk() if isinstance(equation.op, Cond)]
@@ -456,3 +459,359 @@ def test_a_callback_in_a_while_condition_runs_each_time_that_it_is_asked():
     for run in (lambda f: f, sw.jit):
         assert int(run(lambda c: lax.while_loop(goes_on, lambda c: c + 1, c))(0)) == 3
     assert sorted(seen) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+# Layouts.
+
+
+def stages_of(function, *args):
+    request, _ = sw.jit(function).request(args, {})
+    return stages(request, request.target())[0]
+
+
+def moves(local):
+    """How many collectives of each kind a local program has, outside and inside its loops."""
+    outside = [equation for equation in local.collectives() if equation in local.program.equations]
+    inside = [equation for equation in local.collectives() if equation not in local.program.equations]
+    return [dict(Counter(equation.op.name for equation in found)) for found in (outside, inside)]
+
+
+@pytest.mark.parametrize("rows", [8, 10])
+@pytest.mark.parametrize("kind", ["scan", "while", "fori", "cond"])
+def test_a_sharded_carry_stays_sharded(kind, rows, mesh):
+    def turn(c):
+        return jnp.exp(c * 0.1) + 1
+
+    loop = {
+        "scan": lambda x: lax.scan(lambda c, _: (turn(c), None), x, length=3)[0],
+        "while": lambda x: lax.while_loop(lambda c: c[0] < 3, lambda c: (c[0] + 1, turn(c[1])), (0, x))[1],
+        "fori": lambda x: lax.fori_loop(0, 3, lambda i, c: turn(c) + i, x),
+        "cond": lambda x: lax.cond(True, turn, lambda c: c, x),
+    }[kind]
+    x = RNG.normal(size=(rows, 6)).astype(np.float32)
+    sharding = NamedSharding(mesh, P("data", "model"))
+    placed = sw.device_put(x, sharding)
+    assert moves(stages_of(loop, placed).local) == [{}, {}]
+    found = sw.jit(loop)(placed)
+    np.testing.assert_allclose(found, loop(x), rtol=1e-5)
+    assert found.sharding == sharding
+
+
+def test_a_loop_settles_on_what_its_body_needs(mesh):
+    # The carry starts whole; the body makes it sharded: it is cut once, before the loop.
+    x = np.ones((8, 4), np.float32)
+    ys = sw.device_put(RNG.normal(size=(3, 8, 4)).astype(np.float32), NamedSharding(mesh, P(None, "data")))
+
+    def f(x, ys):
+        return lax.scan(lambda c, y: (c * y, c + y), x, ys)
+
+    placed = sw.device_put(x, NamedSharding(mesh, P()))
+    assert moves(stages_of(f, placed, ys).local) == [{}, {}]
+    close(sw.jit(f)(placed, ys), f(x, np.asarray(ys)))
+
+
+@pytest.mark.parametrize("rows", [8, 10])
+def test_gradients_of_microbatches_are_reduced_once(rows, mesh):
+    w = RNG.normal(size=(6, 5)).astype(np.float32)
+    batches = RNG.normal(size=(4, rows, 6)).astype(np.float32)
+
+    def total(w, batches):
+        def step(sums, batch):
+            gradient = sw.grad(lambda w: jnp.square(jnp.exp(0.1 * (batch @ w))).sum())(w)
+            return sums + gradient, None
+
+        return lax.scan(step, jnp.zeros_like(w), batches)[0]
+
+    args = sw.device_put(w, NamedSharding(mesh, P())), sw.device_put(batches, NamedSharding(mesh, P(None, "data")))
+    assert moves(stages_of(total, *args).local) == [{"all_reduce": 1}, {}]
+    np.testing.assert_allclose(sw.jit(total)(*args), total(w, batches), rtol=1e-4)
+
+
+@pytest.mark.parametrize("rows", [16, 10])
+def test_megatron_layers_in_a_scan(rows, mesh):
+    up, down = (RNG.normal(size=shape).astype(np.float32) / 4 for shape in ((3, 8, 16), (3, 16, 8)))
+    x = RNG.normal(size=(rows, 8)).astype(np.float32)
+
+    def model(up, down, x):
+        return lax.scan(lambda h, w: (h + jnp.maximum(h @ w[0], 0.0) @ w[1], None), x, (up, down))[0]
+
+    def loss(up, down, x):
+        return jnp.square(model(up, down, x)).sum()
+
+    specs = (P(None, None, "model"), P(None, "model", None), P("data"))
+    args = [sw.device_put(a, NamedSharding(mesh, spec)) for a, spec in zip((up, down, x), specs, strict=True)]
+    assert moves(stages_of(model, *args).local) == [{}, {"all_reduce": 1}]
+    np.testing.assert_allclose(sw.jit(model)(*args), model(up, down, x), rtol=1e-4, atol=1e-5)
+    gradient = sw.jit(sw.grad(loss, (0, 1)))
+    # Backwards, each layer reduces the cotangent of its input over model; weights are reduced over data.
+    outside, inside = moves(stages_of(sw.grad(loss, (0, 1)), *args).local)
+    assert inside["all_reduce"] + outside.get("all_reduce", 0) == 4 and set(inside) == {"all_reduce"}
+    close(gradient(*args), sw.grad(loss, (0, 1))(up, down, x), rtol=1e-3, atol=1e-4)
+
+
+def test_a_decision_is_made_alike_on_all_devices(mesh):
+    x = RNG.normal(size=(10, 6)).astype(np.float32)
+    placed = sw.device_put(x, NamedSharding(mesh, P("data", "model")))
+
+    def f(x):
+        grown = lax.while_loop(lambda c: c.sum() < 100.0, lambda c: c + 1, x)
+        return lax.cond(x.sum() > grown.mean(), lambda: grown * 2, lambda: grown - 1)
+
+    np.testing.assert_allclose(sw.jit(f)(placed), f(x), rtol=1e-5)
+
+
+# Memory.
+
+LAYERS, BATCH, WIDTH = 16, 64, 64
+
+
+def temporary_bytes(wrap):
+    def layer(x, w):
+        return jnp.exp(-jnp.square(x @ w)) @ w
+
+    def loss(ws, x):
+        return lax.scan(lambda c, w: (wrap(layer)(c, w), None), x, ws)[0].sum()
+
+    ws, x = np.zeros((LAYERS, WIDTH, WIDTH), np.float32), np.zeros((BATCH, WIDTH), np.float32)
+    request, traced_program = sw.jit(sw.grad(loss)).request((ws, x), {})
+    assert not traced_program.captured
+    loaded = prepare(request, []).executable.loaded
+    return loaded.get_compiled_memory_stats().temp_size_in_bytes
+
+
+def test_remat_of_layers_keeps_what_its_policy_says():
+    policies = sw.checkpoint_policies
+    stack = LAYERS * BATCH * WIDTH * 4
+    plain = temporary_bytes(lambda f: f)
+    nothing = temporary_bytes(sw.checkpoint)
+    dots = temporary_bytes(lambda f: sw.checkpoint(f, policy=policies.dots_saveable))
+    everything = temporary_bytes(lambda f: sw.checkpoint(f, policy=policies.everything_saveable))
+    # Each layer's input; then the first product (the second is the next input); then what `exp` gives, too.
+    assert stack <= nothing < 1.5 * stack
+    assert dots - nothing == pytest.approx(stack, rel=0.05)
+    assert plain - dots == pytest.approx(stack, rel=0.05)
+    assert everything == pytest.approx(plain, rel=0.05)
+
+
+# Errors.
+
+
+def a_pair(c, x):
+    return c, x
+
+
+def changes(c, x):
+    return {"a": c["a"], "b": [c["b"][0].astype(np.int32)]}, x
+
+
+def forgets(c, x):
+    return {"a": c["a"]}, x
+
+
+CARRY = {"a": 1.0, "b": [np.ones(2, np.float32)]}
+THREE = np.ones(3, np.float32)
+HERE = r"\(test_control.py:\d+\)"
+ERRORS = {
+    "scan changes a type": (
+        lambda: lax.scan(changes, CARRY, THREE),
+        rf"scan: `changes` {HERE} must return its carry with the types that it takes:\n"
+        r"  carry\['b'\]\[0\] enters as f32\[2\] and leaves as i32\[2\]\n"
+        r"  Convert or reshape what it returns, or start with a carry of that type.",
+    ),
+    "scan changes the tree": (
+        lambda: lax.scan(forgets, CARRY, THREE),
+        rf"scan: `forgets` {HERE} must return a carry of the structure that it takes; they differ at the root: "
+        r"dict with keys {'a', 'b'} against dict with keys {'a'}: missing 'b'",
+    ),
+    "scan grows the tree": (
+        lambda: lax.scan(lambda c, x: ((c, c), x), 1.0, THREE),
+        r"must return a carry of the structure that it takes; they differ at the root: tuple of length 2 against leaf",
+    ),
+    "scan returns no pair": (
+        lambda: lax.scan(lambda c, x: c, 1.0, THREE),
+        rf"scan: `<lambda>` {HERE} should return a pair \(carry, y\), not f32\[\]~",
+    ),
+    "scan returns a list": (
+        lambda: lax.scan(lambda c, x: [c, x], 1.0, THREE),
+        r"should return a pair \(carry, y\), not \[f32\[\]~, f32\[\]\]",
+    ),
+    "scan of unequal lengths": (
+        lambda: lax.scan(a_pair, 1.0, {"a": THREE, "b": np.ones(2)}),
+        rf"scan: the slices for `a_pair` {HERE} must be equally many:\n  xs\['a'\] has 3\n  xs\['b'\] has 2",
+    ),
+    "scan of another length": (lambda: lax.scan(a_pair, 1.0, THREE, length=4), r"xs has 3\n  length has 4"),
+    "scan of a scalar": (
+        lambda: lax.scan(a_pair, 1.0, {"a": THREE, "b": 2.0}),
+        rf"scan: xs\['b'\] for `a_pair` {HERE} is f32\[\]~: a scalar has no slices to take",
+    ),
+    "scan of nothing": (
+        lambda: lax.scan(a_pair, 1.0),
+        rf"scan: with no xs for `a_pair` {HERE}, `length` must say how often it runs",
+    ),
+    "scan of negative length": (lambda: lax.scan(a_pair, 1.0, length=-1), "scan: length should not be negative: -1"),
+    "scan of a fraction": (
+        lambda: lax.scan(a_pair, 1.0, length=2.5),
+        r"scan: length should be a Python integer, not 2\.5",
+    ),
+    "scan of a traced length": (
+        lambda: sw.jit(lambda n: lax.scan(a_pair, 1.0, length=n))(3),
+        r"scan: length should be a Python integer, not Traced<i32\[\]~",
+    ),
+    "scan of no function": (lambda: lax.scan(3, 1.0, THREE), "scan: f should be a function, not 3"),
+    "scan unrolled 0 times": (lambda: lax.scan(a_pair, 1.0, THREE, unroll=0), "unroll should be at least 1, not 0"),
+    "scan unrolled by halves": (
+        lambda: lax.scan(a_pair, 1.0, THREE, unroll=1.5),
+        r"scan: unroll should be a Python integer, not 1\.5",
+    ),
+    "scan from a string": (
+        lambda: lax.scan(a_pair, {"q": "text"}, THREE),
+        rf"argument `c\['q'\]` of `a_pair` {HERE} is 'text' of type str",
+    ),
+    "scan over strings": (
+        lambda: lax.scan(a_pair, 1.0, ["text"]),
+        rf"argument `x\[0\]` of `a_pair` {HERE} is 'text' of type str",
+    ),
+    "scan to a string": (
+        lambda: lax.scan(lambda c, x: (c, "text"), 1.0, THREE),
+        "returned 'text' of type str as result",
+    ),
+    "while changes a type": (
+        lambda: lax.while_loop(lambda c: c["n"] < 3, lambda c: {"n": c["n"] + 0.5}, {"n": jnp.int32(1)}),
+        r"while_loop: .* must return its carry .*:\n  carry\['n'\] enters as i32\[\] and leaves as f32\[\]~",
+    ),
+    "while asks for a number": (
+        lambda: lax.while_loop(lambda c: c, lambda c: c, 1.0),
+        rf"while_loop: `<lambda>` {HERE} should return one boolean scalar, not f32\[\]~",
+    ),
+    "while asks for two": (
+        lambda: lax.while_loop(lambda c: (c > 0, c > 1), lambda c: c, 1.0),
+        r"should return one boolean scalar, not bool\[\], bool\[\]",
+    ),
+    "while asks for an array": (
+        lambda: lax.while_loop(lambda c: c > 0, lambda c: c, THREE),
+        r"should return one boolean scalar, not bool\[3\]",
+    ),
+    "while asks for nothing": (
+        lambda: lax.while_loop(lambda c: None, lambda c: c, 1.0),
+        "should return one boolean scalar, not nothing",
+    ),
+    "while of no condition": (
+        lambda: lax.while_loop(3, a_pair, 1.0),
+        "while_loop: cond_fun should be a function, not 3",
+    ),
+    "while of no body": (lambda: lax.while_loop(a_pair, 4, 1.0), "while_loop: body_fun should be a function, not 4"),
+    "fori changes a type": (
+        lambda: lax.fori_loop(0, 3, lambda i, c: {"a": c["a"] * THREE}, {"a": 1.0}),
+        rf"fori_loop: `<lambda>` {HERE} must return its carry with the types that it takes:\n"
+        r"  carry\['a'\] enters as f32\[\]~ and leaves as f32\[3\]",
+    ),
+    "fori changes a type, to a traced bound": (
+        lambda: sw.jit(lambda n: lax.fori_loop(0, n, lambda i, c: c * THREE, 1.0))(3),
+        r"fori_loop: .*\n  carry enters as f32\[\]~ and leaves as f32\[3\]",
+    ),
+    "fori changes the tree": (
+        lambda: lax.fori_loop(0, 3, lambda i, c: {"a": (c["a"],)}, {"a": 1.0}),
+        r"fori_loop: .* they differ at \['a'\]: tuple of length 1 against leaf of type float",
+    ),
+    "fori of floats": (
+        lambda: lax.fori_loop(0.0, 3, a_pair, 1.0),
+        r"fori_loop: lower should be an integer scalar, not f32\[\]~",
+    ),
+    "fori of arrays": (
+        lambda: lax.fori_loop(0, np.ones(2, np.int32), a_pair, 1.0),
+        r"fori_loop: upper should be an integer scalar, not i32\[2\]",
+    ),
+    "fori of two types": (
+        lambda: lax.fori_loop(np.int16(0), np.int32(3), a_pair, 1.0),
+        r"fori_loop: lower is i16\[\] and upper is i32\[\]: give both one type",
+    ),
+    "fori of no function": (lambda: lax.fori_loop(0, 3, 4, 1.0), "fori_loop: body_fun should be a function, not 4"),
+    "fori from a string": (
+        lambda: lax.fori_loop(0, 3, lambda i, c: c, "text"),
+        rf"argument `c` of `<lambda>` {HERE} is 'text' of type str",
+    ),
+    "fori unrolled to a traced bound": (
+        lambda: sw.jit(lambda n: lax.fori_loop(0, n, lambda i, c: c, 1.0, unroll=2))(3),
+        "fori_loop: unroll needs bounds that are Python integers",
+    ),
+    "map of a scalar": (
+        lambda: lax.map(lambda x: x, 3.0),
+        rf"map: xs for `<lambda>` {HERE} is f32\[\]~: a scalar has no slices to take",
+    ),
+    "map of nothing": (lambda: lax.map(lambda x: x, None), "map: with no xs for .*, nothing says how often it runs"),
+    "map of no function": (lambda: lax.map(3, THREE), "map: f should be a function, not 3"),
+    "map in empty batches": (
+        lambda: lax.map(lambda x: x, THREE, batch_size=0),
+        "map: batch_size should be at least 1, not 0",
+    ),
+    "cond by an array": (
+        lambda: lax.cond(np.array([True, False]), lambda: 1, lambda: 2),
+        r"cond: the predicate should be a scalar, not bool\[2\]",
+    ),
+    "cond by a string": (lambda: lax.cond("p", lambda: 1, lambda: 2), "cond: needs an array or a number, not 'p'"),
+    "cond of no function": (lambda: lax.cond(True, lambda: 1, 2), "cond: false_fun should be a function, not 2"),
+    "cond of two types": (
+        lambda: lax.cond(True, lambda x: {"a": x, "b": x}, lambda x: {"a": x, "b": x.sum()}, THREE),
+        rf"cond: the branches must return arrays of the same types:\n"
+        rf"  result\['b'\]: f32\[3\] in `<lambda>` {HERE}, f32\[\] in `<lambda>` {HERE}",
+    ),
+    "cond of two trees": (
+        lambda: lax.cond(True, lambda x: {"a": x, "b": x}, lambda x: {"a": x}, THREE),
+        rf"cond: the branches must return trees of one structure; `<lambda>` {HERE} and `<lambda>` {HERE} differ at "
+        r"the root: dict with keys {'a', 'b'} against dict with keys {'a'}: missing 'b'",
+    ),
+    "cond of a leaf and a tree": (
+        lambda: lax.cond(True, lambda x: {"a": x}, lambda x: {"a": [x]}, THREE),
+        r"differ at \['a'\]: list of length 1 against leaf",
+    ),
+    "cond with two ways to give operands": (
+        lambda: lax.cond(True, lambda x: x, lambda x: x, 1.0, operand=2.0),
+        "cond: give what the branches take by position, or as `operand`, not both",
+    ),
+    "switch by a float": (
+        lambda: lax.switch(1.0, [lambda: 1]),
+        "switch: the index should be an integer scalar, not f32",
+    ),
+    "switch of no branches": (lambda: lax.switch(0, []), "switch: there must be at least one branch"),
+    "switch of no list": (lambda: lax.switch(0, 3), "switch: branches should be a list of functions, not 3"),
+    "switch of no functions": (lambda: lax.switch(0, [lambda: 1, 3]), "switch: branches should be functions, not 3"),
+    "switch of two types": (
+        lambda: lax.switch(0, [lambda: 1, lambda: 2, lambda: 3.0]),
+        r"switch: the branches must return arrays of the same types:\n  result: i32\[\]~ in .*, f32\[\]~ in",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors(name):
+    wrong, text = ERRORS[name]
+    with pytest.raises((TypeError, ValueError), match=text):
+        wrong()
+
+
+@pytest.mark.parametrize("outer", [lambda f: f, sw.jit, sw.grad], ids=["eager", "jit", "grad"])
+def test_a_value_that_leaks_out_of_a_loop_names_its_line(outer):
+    kept = []
+
+    def step(c, x):
+        kept.append(c * x)
+        return c + x, None
+
+    line = step.__code__.co_firstlineno + 1
+    text = (
+        rf"a traced f32\[\].* of `step` is used after `step` returned.\n  It was made at test_control.py:{line} by mul"
+    )
+    with pytest.raises(sw.errors.UnexpectedTracerError, match=text):
+        outer(lambda x: (lax.scan(step, x, THREE), kept[0] + x)[1])(1.0)
+
+
+@pytest.mark.parametrize("outer", [lambda f: f, sw.jit, sw.grad], ids=["eager", "jit", "grad"])
+def test_python_cannot_decide_inside_a_loop(outer):
+    def step(c, x):
+        return (c if c > 0 else x), None
+
+    text = (
+        r"Python needs True or False here .* but this bool\[\] is not known while `step` is traced.\n  It was made at"
+    )
+    with pytest.raises(sw.errors.TracerBoolConversionError, match=text):
+        outer(lambda x: lax.scan(step, x, THREE)[0])(1.0)

@@ -144,3 +144,25 @@ def test_gradient_on_eight_devices_equals_one(mesh):
     for g in (sw.grad(f)(*sharded), sw.jit(sw.grad(f))(*sharded)):
         np.testing.assert_allclose(g, expected, rtol=1e-4, atol=1e-6)
         assert g.sharding.spec == P(None, "model")
+
+
+def test_the_pullback_of_vjp_is_a_tree_that_compiled_functions_return_and_take():
+    value, pullback = sw.jit(lambda x: sw.vjp(lambda x: jnp.exp(x) * x, x))(2.0)
+    assert float(value) == pytest.approx(2 * np.exp(2))
+    assert float(sw.jit(lambda pull, ct: pull(ct))(pullback, 2.0)[0]) == pytest.approx(6 * np.exp(2))
+    assert len(sw.tree.leaves(pullback)) == 2
+
+
+@pytest.mark.parametrize("jacobian", [sw.jacfwd, sw.jacrev])
+def test_jacobians_of_holomorphic_functions(jacobian):
+    z = jnp.array([1 + 2j, 3])
+    np.testing.assert_allclose(np.asarray(jacobian(lambda z: z * z, holomorphic=True)(z)), np.diag([2 + 4j, 6]))
+    with pytest.raises(TypeError, match="defined where it is holomorphic: say so"):
+        jacobian(lambda z: z * z)(z)
+    with pytest.raises(TypeError, match="derivatives need floats"):
+        jacobian(lambda x: x * 2.0)(3)
+
+
+def test_reduce_axes_are_refused_as_jax_does():
+    with pytest.raises(NotImplementedError, match="reduce_axes"):
+        sw.grad(lambda x: x, reduce_axes=("i",))

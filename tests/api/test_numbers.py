@@ -61,3 +61,11 @@ def test_with_a_donated_argument(checking):
 
 def test_off_by_default():
     assert np.isnan(np.asarray(jnp.zeros(2) / jnp.zeros(2))).all()
+
+
+def test_a_nan_inside_a_loop_names_the_op_in_its_body(checking):
+    def function(x):
+        return sw.lax.scan(lambda carry, a: (jnp.log(carry - a), None), x, jnp.arange(3.0))[0]
+
+    with pytest.raises(FloatingPointError, match=r"nan in the result of `log` at test_numbers.py:\d+"):
+        sw.jit(function)(1.5)

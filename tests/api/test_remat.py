@@ -125,3 +125,8 @@ def test_closures_static_arguments_and_forms():
     np.testing.assert_allclose(w, 2 * np.exp(1.0), rtol=1e-5)
     with pytest.raises(TypeError, match="checkpoint needs a function, not 3"):
         sw.checkpoint(3)
+
+
+def test_static_arguments_by_name():
+    power = sw.checkpoint(lambda x, n: x**n if n else x, static_argnames="n")
+    assert float(sw.jit(sw.grad(lambda x: power(x, n=3)))(2.0)) == 12.0

@@ -177,6 +177,12 @@ class Op:
     def reference(self, *operands: Any, **_: Any) -> Any:
         raise self.missing("reference")
 
+    def interpret(
+        self, run: Callable[[int, list[list[NumpyArray]]], list[list[NumpyArray]]], operands: list[list[NumpyArray]]
+    ) -> list[list[NumpyArray]]:
+        """What an op that holds programs means. A value is the list of its pieces on all devices; `run` runs program n."""
+        raise self.missing("interpret")
+
     def missing(self, rule: str) -> MissingRuleError:
         where = type(self)
         return MissingRuleError(

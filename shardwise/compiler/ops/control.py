@@ -86,12 +86,6 @@ class Control(Op):
         """The same op of other programs, with `counts[g]` crossings of group g where these have changed."""
         raise self.missing("with_programs")
 
-    def interpret(
-        self, run: Callable[[int, list[list[NumpyArray]]], list[list[NumpyArray]]], operands: list[list[NumpyArray]]
-    ) -> list[list[NumpyArray]]:
-        """What the op means. A value is the list of its pieces on all devices; `run` runs one of the programs."""
-        raise self.missing("interpret")
-
     @property
     def times(self) -> int | None:
         """How often its programs run; None where that is not known."""
