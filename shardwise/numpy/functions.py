@@ -2,7 +2,6 @@
 
 from typing import Any
 
-
 from shardwise.compiler.ops import along_axes, methods, numeric
 from shardwise.compiler.ops.operands import composed, static_axes, type_of
 from shardwise.compiler.ops.powers import Square

@@ -92,6 +92,10 @@ class Shard(Protocol):
 
     out_shapes: tuple[tuple[int, ...], ...]
     axes: tuple[str, ...]  # all axes of the mesh
+    types: tuple[ArrayType, ...]  # of the whole operands, without padding
+
+    def cut(self, dim: int) -> tuple[tuple[str, ...], int]:
+        """The axes that cut `dim` of the first result, and into how many pieces."""
 
     def offset(self, dim: int, dtype: Any) -> Any:
         """Where this device's piece of the result starts along `dim`: a scalar, or None where that is always 0."""
@@ -151,6 +155,10 @@ class Op:
         """Sets of operands in which the op is linear together: partial sums may flow through these. () where none."""
         return ()
 
+    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+        """The bytes that each device sends where the op is cut into `count` along a factor that it reaches across."""
+        raise self.missing("exchanged")
+
     def padding(self, fills: Sequence[Any]) -> Any:
         """What the result holds past the end of a dim whose operands hold `fills` there; None where unknown."""
         return None
@@ -178,7 +186,10 @@ class Op:
         raise self.missing("reference")
 
     def interpret(
-        self, run: Callable[[int, list[list[NumpyArray]]], list[list[NumpyArray]]], operands: list[list[NumpyArray]]
+        self,
+        run: Callable[[int, list[list[NumpyArray]]], list[list[NumpyArray]]],
+        operands: list[list[NumpyArray]],
+        devices: int = 1,
     ) -> list[list[NumpyArray]]:
         """What an op that holds programs means. A value is the list of its pieces on all devices; `run` runs program n."""
         raise self.missing("interpret")

@@ -65,13 +65,16 @@ class Cond(Control):
         return Cond(tuple(programs))
 
     def interpret(
-        self, run: Callable[[int, list[list[NumpyArray]]], list[list[NumpyArray]]], operands: list[list[NumpyArray]]
+        self,
+        run: Callable[[int, list[list[NumpyArray]]], list[list[NumpyArray]]],
+        operands: list[list[NumpyArray]],
+        devices: int = 1,
     ) -> list[list[NumpyArray]]:
         return run(int(agreed(self, operands[0])), operands[1:])
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """Each branch keeps residuals of its own, in slots that the branches share by type."""
-        moving = self.moving(tangents)
+        moving = self.moving(tangents, linearizing=True)
         halves = [
             installed.transforms.linearize(branch, self.marked(moving, "entry", n), self.marked(moving, "exit", n))
             for n, branch in enumerate(self.branches)

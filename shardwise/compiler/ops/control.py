@@ -194,11 +194,16 @@ class Control(Op):
                     raise TypeError(f"{self.name}: {_ends(crossing.takes)} is {type}, but {_ends((end,))} is {taken}")
         return tuple(results[number] for number in range(len(results)))
 
-    def moving(self, tangents: Sequence[Any]) -> tuple[bool, ...]:
-        """The crossings that have a tangent, given those of the operands."""
+    def moving(self, tangents: Sequence[Any], linearizing: bool = False) -> tuple[bool, ...]:
+        """The crossings that have a tangent, given those of the operands.
+
+        `linearizing`: as `linearize` finds it, which some ops have and `jvp` not.
+        """
+        transforms = installed.transforms
 
         def step(n: int, entries: tuple[bool, ...]) -> tuple[bool, ...]:
-            return installed.transforms.jvp(self.programs[n], entries)[1]
+            program = self.programs[n]
+            return transforms.linearize(program, entries)[2] if linearizing else transforms.jvp(program, entries)[1]
 
         return self.reach(present(tangents), step)
 

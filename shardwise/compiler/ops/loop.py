@@ -78,7 +78,10 @@ class While(Control):
         return list(operands[: self.cond_consts]), list(operands[self.cond_consts : after]), list(operands[after:])
 
     def interpret(
-        self, run: Callable[[int, list[list[NumpyArray]]], list[list[NumpyArray]]], operands: list[list[NumpyArray]]
+        self,
+        run: Callable[[int, list[list[NumpyArray]]], list[list[NumpyArray]]],
+        operands: list[list[NumpyArray]],
+        devices: int = 1,
     ) -> list[list[NumpyArray]]:
         cond_consts, body_consts, carried = self.parts(operands)
         while agreed(self, run(0, [*cond_consts, *carried])[0]):

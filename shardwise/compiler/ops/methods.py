@@ -369,5 +369,3 @@ class ArrayMethods(Typed):
     def dot(self, other: Any) -> Any:
         """numpy's dot."""
         return dot(self, other)
-
-

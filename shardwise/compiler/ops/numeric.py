@@ -1,5 +1,5 @@
-"""Functions on each element, composed of ops: they promote and broadcast as numpy and JAX do. No module of users'
-names: `methods`, `numpy` and `lax` pick from here.
+"""Functions on each element, composed of ops: they promote and broadcast as numpy and JAX do. `methods` and `numpy`
+give them to users.
 """
 
 from typing import Any

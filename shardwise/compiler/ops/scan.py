@@ -80,10 +80,12 @@ class Scan(Control):
         return list(operands[: self.consts]), list(operands[self.consts : after]), list(operands[after:])
 
     def interpret(
-        self, run: Callable[[int, list[list[NumpyArray]]], list[list[NumpyArray]]], operands: list[list[NumpyArray]]
+        self,
+        run: Callable[[int, list[list[NumpyArray]]], list[list[NumpyArray]]],
+        operands: list[list[NumpyArray]],
+        devices: int = 1,
     ) -> list[list[NumpyArray]]:
         consts, carried, sliced = self.parts(operands)
-        devices = range(len(operands[0]) if operands else 1)
         given: list[list[list[NumpyArray]]] = []
         steps = range(self.length)
         for step in reversed(steps) if self.reverse else steps:
@@ -96,11 +98,11 @@ class Scan(Control):
         for number, value in enumerate(self.program.outputs[self.carried :]):
             type = value.type
             empty = np.zeros((0, *type.shape), type.dtype)
-            stacks.append([np.stack([row[number][d] for row in rows]) if rows else empty for d in devices])
+            stacks.append([np.stack([row[number][d] for row in rows]) if rows else empty for d in range(devices)])
         return [*carried, *stacks]
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        moving = self.moving(tangents)
+        moving = self.moving(tangents, linearizing=True)
         active, solid = self.marked(moving, "entry"), self.marked(moving, "exit")
         forward, linear, _ = installed.transforms.linearize(self.program, active, solid)
         forward = installed.transforms.inline(forward)
@@ -159,6 +161,8 @@ class Scan(Control):
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         """Backwards: cotangents are carried, those of consts are summed up on the way."""
+        if any(equation.op.inlined for equation in self.program.equations):  # what is known may be told apart inside
+            return self.with_programs([installed.transforms.inline(self.program)]).transpose(cotangent, *operands)
         unknown = [isinstance(x, Unknown) for x in operands]
         reached_by = self.marked(self.reach(unknown, self._depends), "operand")
         if not all(self.parts(reached_by)[1]):

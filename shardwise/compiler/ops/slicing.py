@@ -1,6 +1,7 @@
 """Ops that take arrays apart and put them together, at places that are known: slice, pad, concatenate, reverse.
 
-A dim that one of them changes lies whole on every device; the other dims pass through, cut evenly or not.
+Along a dim that one of them changes, each device takes the stretch that its piece of the result is made of from its
+neighbours; the other dims pass through. Cuts may be uneven everywhere.
 """
 
 from collections.abc import Collection, Sequence
@@ -11,9 +12,11 @@ import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Shard, Unknown
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise import Select
+from shardwise.compiler.ops.bitwise import And
+from shardwise.compiler.ops.elementwise import Add, Compare, Select
 from shardwise.compiler.ops.reduce import Sum
-from shardwise.compiler.ops.shape import Broadcast, Movement, batch_at, full, int_list, zeros_like
+from shardwise.compiler.ops.shape import Broadcast, Iota, Movement, batch_at, full, int_list, zeros_like
+from shardwise.compiler.ops.window import TakeWindow
 from shardwise.compiler.shardings.factors import FactorRule
 
 
@@ -42,19 +45,33 @@ class Slice(Movement):
         return x.with_shape(tuple(-(-(limit - start) // stride) for start, limit, stride in parts))
 
     def factors(self, x: ArrayType) -> FactorRule:
+        return _changing((x.shape,), self.out_type(x).shape, self._changed(x))
+
+    def _changed(self, x: ArrayType) -> set[int]:
         result = self.out_type(x).shape
-        return _changing((x.shape,), result, {dim for dim in range(x.ndim) if result[dim] != x.shape[dim]})
+        return {dim for dim in range(x.ndim) if result[dim] != x.shape[dim]}
 
     def localize(self, shard: Shard, *operands: Any) -> Any:
         (x,) = operands
-        # A dim that keeps its size is taken as it is, however long the piece; the others are not cut.
-        parts = [
-            (0, size, 1) if size == wanted else part
-            for size, wanted, part in zip(
-                x.type.shape, shard.out_shapes[0], zip(self.start, self.limit, self.stride, strict=True), strict=True
-            )
-        ]
+        parts = [(0, size, 1) for size in x.type.shape]  # a dim that keeps its size is taken as it is, padding too
+        for dim in self._changed(shard.types[0]):
+            wanted = shard.out_shapes[0][dim]
+            if not shard.cut(dim)[0]:
+                parts[dim] = (self.start[dim], self.limit[dim], self.stride[dim])
+                continue
+            window = self._window(dim, *shard.cut(dim), wanted)
+            x = window(x)
+            parts[dim] = (0, window.width, self.stride[dim])
         return sliced(x, parts)
+
+    def _window(self, dim: int, axes: tuple[str, ...], count: int, piece: int) -> TakeWindow:
+        """What a piece of the result is made of."""
+        step = self.stride[dim]
+        return TakeWindow(dim, axes, count, self.start[dim], step * piece, max(0, step * (piece - 1) + 1))
+
+    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+        piece = -(-self.out_type(*types).shape[factor] // count)
+        return _sent(self._window(factor, (), count, piece), types[0])
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         (x,) = operands
@@ -99,6 +116,21 @@ class Reverse(Movement):
 
     def factors(self, x: ArrayType) -> FactorRule:
         return _changing((x.shape,), x.shape, self.dims)
+
+    def localize(self, shard: Shard, *operands: Any) -> Any:
+        (x,) = operands
+        for dim in self.dims:
+            if shard.cut(dim)[0]:
+                x = self._window(dim, *shard.cut(dim), shard.out_shapes[0][dim], shard.types[0].shape[dim])(x)
+        return self(x)
+
+    def _window(self, dim: int, axes: tuple[str, ...], count: int, piece: int, size: int) -> TakeWindow:
+        """What a piece of the result is made of: the last piece's elements come first."""
+        return TakeWindow(dim, axes, count, size - piece, -piece, piece)
+
+    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+        size = types[0].shape[factor]
+        return _sent(self._window(factor, (), count, -(-size // count), size), types[0])
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (self(cotangent),)
@@ -163,9 +195,38 @@ class Pad(Joining):
         return tuple(low + _spread(size, between) + high for size, low, high, between in parts)
 
     def factors(self, x: ArrayType, value: ArrayType) -> FactorRule:
-        parts = zip(self.low, self.high, self.interior, strict=True)
+        parts = list(zip(self.low, self.high, self.interior, strict=True))
         changed = {dim for dim, part in enumerate(parts) if part != (0, 0, 0)}
-        return _changing((x.shape, ()), self._shape(x.shape), changed)
+        whole = {dim for dim in changed if self.interior[dim]}
+        return _changing((x.shape, ()), self._shape(x.shape), changed, whole)
+
+    def localize(self, shard: Shard, *operands: Any) -> Any:
+        x, value = operands
+        low, high, interior = (list(counts) for counts in (self.low, self.high, self.interior))
+        shape = list(x.type.shape)
+        outside = []
+        for dim, size in enumerate(shard.types[0].shape):
+            axes, count = shard.cut(dim)
+            if axes and (low[dim] or high[dim]):
+                piece = shard.out_shapes[0][dim]
+                x = self._window(dim, axes, count, piece)(x)
+                outside.append((dim, self.low[dim], self.low[dim] + size))
+                low[dim] = high[dim] = 0
+                shape[dim] = piece
+        for dim, first, last in outside:
+            index = counted(shard, tuple(shape), dim)
+            bounds = [full(tuple(shape), bound, np.int32) for bound in (first, last)]
+            inside = And()(Compare("GE")(index, bounds[0]), Compare("LT")(index, bounds[1]))
+            x = Select()(inside, x, Broadcast(tuple(shape), ())(value))
+        return Pad(tuple(low), tuple(high), tuple(interior))(x, value)
+
+    def _window(self, dim: int, axes: tuple[str, ...], count: int, piece: int) -> TakeWindow:
+        """What a piece of the result is made of."""
+        return TakeWindow(dim, axes, count, -self.low[dim], piece, piece)
+
+    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+        piece = -(-self._shape(types[0].shape)[factor] // count)
+        return _sent(self._window(factor, (), count, piece), types[0])
 
     def padding(self, fills: Sequence[Any]) -> Any:
         # Past the end of a dim that passes through, the padding of other dims brings the scalar in.
@@ -240,6 +301,31 @@ class Concatenate(Joining):
     def factors(self, *types: ArrayType) -> FactorRule:
         return _changing([type.shape for type in types], self.out_type(*types).shape, {self.dim})
 
+    def localize(self, shard: Shard, *operands: Any) -> Any:
+        axes, count = shard.cut(self.dim)
+        if not axes:
+            return self(*operands)
+        piece = shard.out_shapes[0][self.dim]
+        found: Any = None
+        for x, first in zip(operands, self._firsts(shard.types), strict=True):
+            taken = TakeWindow(self.dim, axes, count, -first, piece, piece)(x)
+            if found is None:
+                found = taken
+                continue
+            shape = taken.type.shape
+            is_here = Compare("GE")(counted(shard, shape, self.dim), full(shape, first, np.int32))
+            found = Select()(is_here, taken, found)
+        return found
+
+    def _firsts(self, types: Sequence[ArrayType]) -> list[int]:
+        """Where each operand begins in the result."""
+        return [sum(type.shape[self.dim] for type in types[:number]) for number in range(len(types))]
+
+    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+        piece = -(-self.out_type(*types).shape[self.dim] // count)
+        windows = [TakeWindow(self.dim, (), count, -first, piece, piece) for first in self._firsts(types)]
+        return sum(_sent(window, type) for window, type in zip(windows, types, strict=True))
+
     def padding(self, fills: Sequence[Any]) -> Any:
         return _common(fills)
 
@@ -279,19 +365,31 @@ def along(x: Any, dim: int, start: int, limit: int, stride: int = 1) -> Any:
     return sliced(x, parts)
 
 
-def _changing(operands: Sequence[tuple[int, ...]], result: tuple[int, ...], changed: Collection[int]) -> FactorRule:
-    """Dim i of each operand is dim i of the result, but for the dims that change: those stay whole."""
-    sizes, whole = list(result), set(changed)
+def counted(shard: Shard, shape: tuple[int, ...], dim: int) -> Any:
+    """For a piece of the result of this shape: each element's index along `dim` in the whole."""
+    index = Iota(shape, dim, np.dtype(np.int32))()
+    offset = shard.offset(dim, np.int32)
+    return index if offset is None else Add()(index, Broadcast(shape, ())(offset))
 
-    def factor(dim: int, size: int) -> int:
-        if dim not in changed:
-            return dim
-        sizes.append(size)
-        whole.add(len(sizes) - 1)
-        return len(sizes) - 1
 
-    tables = tuple(tuple((factor(dim, size),) for dim, size in enumerate(shape)) for shape in operands)
-    return FactorRule(tables, (tuple((dim,) for dim in range(len(result))),), tuple(sizes), whole=frozenset(whole))
+def _sent(window: TakeWindow, whole: ArrayType) -> float:
+    """The bytes that each device sends for a window of an array of this type, cut along that dim alone."""
+    piece = -(-whole.shape[window.dim] // window.count)
+    shape = (*whole.shape[: window.dim], piece, *whole.shape[window.dim + 1 :])
+    return window.sent(whole.with_shape(shape))
+
+
+def _changing(
+    operands: Sequence[tuple[int, ...]],
+    result: tuple[int, ...],
+    changed: Collection[int],
+    whole: Collection[int] = (),
+) -> FactorRule:
+    """Dim i of each operand is dim i of the result; where it changes, devices talk, or it stays whole."""
+    tables = tuple(tuple((dim,) for dim in range(len(shape))) for shape in operands)
+    dims = tuple((dim,) for dim in range(len(result)))
+    talks = frozenset(changed) - frozenset(whole)
+    return FactorRule(tables, (dims,), result, whole=frozenset(whole), exchange=talks)
 
 
 def _spread(count: int, between: int) -> int:

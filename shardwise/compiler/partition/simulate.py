@@ -36,7 +36,7 @@ def _run(program: Program, mesh: AbstractMesh, args: Sequence[list[NumpyArray]])
             found = op.exchange(mesh, *(operands or [[]]))
             results: list[Any] = [found] if op.single else found
         elif isinstance(op, Control):
-            results = op.interpret(lambda n, given, op=op: _run(op.programs[n], mesh, given), operands)  # type: ignore[misc]
+            results = op.interpret(lambda n, given, op=op: _run(op.programs[n], mesh, given), operands, mesh.size)  # type: ignore[misc]
         else:
             each = [op.reference(*(pieces[device] for pieces in operands)) for device in devices]
             results = [each] if op.single else list(map(list, zip(*each, strict=True)))

@@ -28,7 +28,7 @@ from shardwise.compiler.partition.local import LocalProgram, Placement, verify_l
 from shardwise.compiler.partition.reshard import reshard_steps
 from shardwise.compiler.plan.plan import Choice, Plan
 from shardwise.compiler.plan.verify import verify_plan
-from shardwise.compiler.propagate.colours import DimSets, is_padded_alike, padding_classes
+from shardwise.compiler.propagate.colours import DimSets, padding_classes
 from shardwise.compiler.propagate.sharded import ShardedProgram
 from shardwise.compiler.propagate.unfold import Place
 from shardwise.compiler.shardings.factors import FactorRule
@@ -78,10 +78,22 @@ class _Piece:
 class _Shard:
     """What an op's `localize` sees of its results."""
 
-    def __init__(self, layouts: Sequence[Layout], padded: Sequence[tuple[int, ...]], mesh: AbstractMesh):
+    def __init__(
+        self,
+        layouts: Sequence[Layout],
+        padded: Sequence[tuple[int, ...]],
+        mesh: AbstractMesh,
+        types: tuple[ArrayType, ...] = (),
+    ):
         self.layouts = layouts
+        self.mesh = mesh
+        self.types = types
         self.out_shapes = tuple(layout.cut(sizes, mesh) for layout, sizes in zip(layouts, padded, strict=True))
         self.axes = mesh.axis_names
+
+    def cut(self, dim: int) -> tuple[tuple[str, ...], int]:
+        axes = self.layouts[0].dims[dim]
+        return axes, self.mesh.extent(axes)
 
     def offset(self, dim: int, dtype: Any) -> Any:
         axes = self.layouts[0].dims[dim]
@@ -145,8 +157,8 @@ class _Partitioner:
 
         def cross(value: Value, place: Place, user: str) -> Any:
             rule = _rule(place.tie)
-            padded = self._padded(value, rule, rule.operands[place.number])
             layout = self.plan.choices[place.tie].operands[place.number]
+            padded = self._padded(value, rule, rule.operands[place.number], layout)
             crossed[place] = self._copy(value, layout, padded, user)
             return crossed[place].tracer
 
@@ -154,7 +166,7 @@ class _Partitioner:
             """What a tie gives: a piece in the layout that the plan has for it."""
             rule = _rule(place.tie)
             layout = self.plan.choices[place.tie].results[place.number]
-            padded = self._padded(value, rule, rule.results[place.number])
+            padded = self._padded(value, rule, rule.results[place.number], layout)
             came = [crossed.get(Place(place.tie, number)) for number in range(len(place.tie.inputs))]
             fills: tuple[Any, ...] = (None,) * value.type.ndim
             if all(piece is not None for piece in came):
@@ -194,14 +206,17 @@ class _Partitioner:
         operands = []
         user = f"{op.name} at {equation.source}"
         for value, layout, dims in zip(equation.inputs, choice.operands, rule.operands, strict=True):
-            piece = self._copy(value, layout, self._padded(value, rule, dims), user)
+            piece = self._copy(value, layout, self._padded(value, rule, dims, layout), user)
             for dim, factors in enumerate(dims):
                 if factors and factors[0] in rule.reduce and piece.padded[dim] != value.type.shape[dim]:
                     piece = self._masked(value, piece, dim, neutral(rule.reduce[factors[0]], value.type.dtype))
             operands.append(piece)
         if isinstance(op, Constrain):
             return operands
-        padded = [self._padded(value, rule, dims) for value, dims in zip(equation.outputs, rule.results, strict=True)]
+        padded = [
+            self._padded(value, rule, dims, layout)
+            for value, dims, layout in zip(equation.outputs, rule.results, choice.results, strict=True)
+        ]
         return self._localized(equation, rule, operands, choice.results, padded)
 
     def _localized(
@@ -213,8 +228,11 @@ class _Partitioner:
         padded: Sequence[tuple[int, ...]],
     ) -> list[_Piece]:
         """The results of an op on pieces, and what their padding holds."""
-        shard = _Shard(layouts, padded, self.mesh)
+        shard = _Shard(layouts, padded, self.mesh, tuple(value.type for value in equation.inputs))
+        across = sorted({axis for layout in layouts for axis in layout.axes}) if rule.exchange else []
+        working.reason = f"{equation.op.name} reaches across the cuts over {', '.join(across)}" if across else ""
         found = equation.op.localize(shard, *(piece.tracer for piece in operands))
+        working.reason = ""
         return [
             _Piece(tracer, layout, sizes, self._fills(equation, rule, number, operands, sizes))
             for number, (tracer, layout, sizes) in enumerate(
@@ -233,7 +251,7 @@ class _Partitioner:
         """What the padding of result `number` holds, given the operands'."""
         fills: list[Any] = []
         for factors, size in zip(rule.results[number], padded, strict=True):
-            if not is_padded_alike(rule, factors) or size == rule.sizes[factors[0]]:
+            if not rule.may_be_padded(factors) or factors[0] in rule.exchange or size == rule.sizes[factors[0]]:
                 fills.append(None)
                 continue
             along = [
@@ -246,12 +264,19 @@ class _Partitioner:
                 fills.append(equation.op.padding(along))
         return tuple(fills)
 
-    def _padded(self, value: Value, rule: FactorRule, dims: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
-        """The padded size of each dim inside an op; its exact size where the op cannot have padding."""
+    def _padded(
+        self, value: Value, rule: FactorRule, dims: tuple[tuple[int, ...], ...], layout: Layout
+    ) -> tuple[int, ...]:
+        """The padded size of each dim inside an op; its exact size where the op cannot have padding.
+
+        An op that reaches across cuts can have it only where there are cuts.
+        """
         if not self.sizes:
             return value.type.shape
         return tuple(
-            self._class_size(value, dim) if is_padded_alike(rule, factors) else value.type.shape[dim]
+            self._class_size(value, dim)
+            if rule.may_be_padded(factors) and (layout.dims[dim] or factors[0] not in rule.exchange)
+            else value.type.shape[dim]
             for dim, factors in enumerate(dims)
         )
 
@@ -316,7 +341,7 @@ class _Partitioner:
         equation = self.producer[value]
         rule = _rule(equation)
         (dims,) = rule.results
-        if all(is_padded_alike(rule, factors) for factors in dims):
+        if all(rule.may_be_padded(factors) and factors[0] not in rule.exchange for factors in dims):
             cut = {factors[0]: (layout.dims[dim], padded[dim]) for dim, factors in enumerate(dims)}
             operands = []
             for v, table in zip(equation.inputs, rule.operands, strict=True):

@@ -136,14 +136,34 @@ class _Axis:
         for equation, options in self.options.items():
             if len(options) > 1:
                 whole = planner.work[equation] / planner.split(equation, self.others)
-                costs = self._array(("work", whole, id(options)), partial(self._working, whole, options), options)
+                talk = self._talk(equation, options)
+                key = ("work", whole, talk, id(options))
+                costs = self._array(key, partial(self._working, whole, talk, options), options)
                 self.tables.append(((self.number[equation],), costs))
         chosen = eliminate(self.labels, self.tables, self._greedy, memory=planner.memory)
         return {equation: options[chosen[self.number[equation]]] for equation, options in self.options.items()}
 
-    def _working(self, whole: float, options: tuple[Candidate, ...]) -> list[float]:
-        """What each candidate computes."""
-        return [whole / (1 if candidate.factor is None else self.count) for candidate in options]
+    def _talk(self, equation: Equation, options: tuple[Candidate, ...]) -> tuple[float, ...]:
+        """What each candidate sends from device to device inside the op; () where none does."""
+        types = tuple([value.type for value in equation.inputs])
+        rule = factor_rule(equation.op, types)
+        if not rule.exchange:
+            return ()
+        planner = self.planner
+        times = self.sharded.unfolded.times[equation] / planner.split(equation, self.others)
+        return tuple(
+            [
+                planner.hardware.collective + times * equation.op.exchanged(c.factor, self.count, *types)
+                if c.factor is not None and c.factor in rule.exchange
+                else 0.0
+                for c in options
+            ]
+        )
+
+    def _working(self, whole: float, talk: tuple[float, ...], options: tuple[Candidate, ...]) -> list[float]:
+        """What each candidate computes, and what it sends while it does."""
+        work = [whole / (1 if candidate.factor is None else self.count) for candidate in options]
+        return [cost + sent for cost, sent in zip(work, talk, strict=True)] if talk else work
 
     def moves(self, rows: dict[Equation, Candidate]) -> float:
         """What it costs to bring values where these candidates want them."""

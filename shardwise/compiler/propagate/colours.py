@@ -52,11 +52,6 @@ def padding_classes(equations: Sequence[Equation]) -> DimSets:
     return _joined(equations, lambda rule: rule.padded_together)
 
 
-def is_padded_alike(rule: FactorRule, factors: tuple[int, ...]) -> bool:
-    """Whether a dim of these factors may be padded inside the op; else the op needs its exact size."""
-    return len(factors) == 1 and factors[0] not in rule.compound and factors[0] not in rule.whole
-
-
 def _joined(equations: Sequence[Equation], groups: Callable[[FactorRule], Groups]) -> DimSets:
     sets = DimSets()
     for equation in equations:

@@ -4,7 +4,9 @@
     (i j) k -> i (j k)         a reshape; dims in parentheses are compound, major factor first
 
 A factor is one loop of the op. Cutting the op along a factor cuts every dim that has it. Kinds of factor: one that
-passes through; one that is reduced (a result cut along it is partial); one that must stay whole (`whole`).
+passes through; one that is reduced (a result cut along it is partial); one across whose cuts the op's own `localize`
+reaches (`exchange`: a slice, a window, a running sum), and whose dims may have different sizes; one that must stay whole
+(`whole`).
 """
 
 import math
@@ -26,6 +28,7 @@ class FactorRule:
     sizes: tuple[int, ...]
     reduce: Mapping[int, str] = field(default_factory=dict, hash=False)
     whole: frozenset[int] = frozenset()
+    exchange: frozenset[int] = frozenset()
 
     @staticmethod
     def parse(text: str, sizes: Mapping[str, int], reduce: Mapping[str, str] | None = None) -> "FactorRule":
@@ -124,6 +127,10 @@ class FactorRule:
                 rest_b = after[b] if b < len(after) else 1
         return FactorRule((tuple(map(tuple, left)),), (tuple(map(tuple, right)),), tuple(sizes), whole=frozenset(whole))
 
+    def may_be_padded(self, factors: tuple[int, ...]) -> bool:
+        """Whether a dim of these factors may be padded inside the op; else the op needs its exact size."""
+        return len(factors) == 1 and factors[0] not in self.compound and factors[0] not in self.whole
+
     @cached_property
     def compound(self) -> frozenset[int]:
         """Factors that share a dim with another, or meet such a dim elsewhere: they cut evenly or not at all."""
@@ -137,8 +144,8 @@ class FactorRule:
 
     @cached_property
     def padded_together(self) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
-        """Each factor that is the whole of its dims and may be padded, and these dims."""
-        return self._led_by(frozenset(range(len(self.sizes))) - self.compound - self.whole)
+        """Each factor that is the whole of its dims, which are padded alike, and these dims."""
+        return self._led_by(frozenset(range(len(self.sizes))) - self.compound - self.whole - self.exchange)
 
     def _led_by(self, wanted: frozenset[int]) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
         found: dict[int, list[tuple[int, int]]] = {}

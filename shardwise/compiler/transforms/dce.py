@@ -32,7 +32,8 @@ def _trimmed(equation: Equation, op: Control, wanted: set[Value]) -> Equation:
         for n, program in enumerate(op.programs):
             exits = op.marked(kept, "exit", n)
             outputs = tuple(value for value, is_kept in zip(program.outputs, exits, strict=True) if is_kept)
-            programs.append(dce(Program(program.inputs, program.equations, outputs, program.name)))
+            needed = program if all(exits) else Program(program.inputs, program.equations, outputs, program.name)
+            programs.append(dce(needed))
         used = [_used(program) for program in programs]
         more = [
             is_kept

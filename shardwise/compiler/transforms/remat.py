@@ -1,6 +1,6 @@
 """rematerialize: the derivative of a program that keeps little and computes the rest again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -23,18 +23,21 @@ def rematerialize_program(
     The second computes the residuals again from the inputs and from what the policy lets the first save.
     """
     forward, linear, moving = linearize_program(program, active)
-    kept, again = _split(inline(forward), len(program.outputs), policy)
+    whole, count = inline(forward), len(program.outputs)
+    kept, again = _split(whole, whole.outputs[:count], whole.outputs[count:], policy)
     tangents = [type for type, is_active in zip(program.in_types, active, strict=True) if is_active]
-    count = len(again.inputs)
+    taken = len(again.inputs)
 
     def body(*args: Any) -> list[Any]:
-        return replay(linear, [*replay(again, args[:count]), *args[count:]])
+        return replay(linear, [*replay(again, args[:taken]), *args[taken:]])
 
     return kept, rewrite(f"again_{program.name}", [*again.in_types, *tangents], body), moving
 
 
-def _split(forward: Program, count: int, policy: Callable[..., bool] | None) -> tuple[Program, Program]:
-    """A forward program (outputs, residuals) as one that saves what the policy allows, and one that redoes the rest."""
+def _split(
+    forward: Program, results: Sequence[Value], residuals: Sequence[Value], policy: Callable[..., bool] | None
+) -> tuple[Program, Program]:
+    """A program as one that gives `results` and saves what the policy allows, and one that redoes `residuals`."""
     saveable: list[Value] = []
     equations: list[Equation] = []
     made_by_hand: list[Equation] = []
@@ -51,22 +54,21 @@ def _split(forward: Program, count: int, policy: Callable[..., bool] | None) -> 
         else:
             made_by_hand.append(again)
         equations.append(equation)
-    rest = dce(Program(forward.inputs, tuple(made_by_hand), forward.outputs[count:], forward.name))
+    rest = dce(Program(forward.inputs, tuple(made_by_hand), tuple(residuals), forward.name))
     used = {value for equation in rest.equations for value in equation.inputs} | set(rest.outputs)
     saved = tuple(value for value in saveable if value in used)
-    kept = dce(Program(forward.inputs, tuple(equations), (*forward.outputs[:count], *saved), forward.name))
+    kept = dce(Program(forward.inputs, tuple(equations), (*results, *saved), forward.name))
     return kept, Program((*rest.inputs, *saved), rest.equations, rest.outputs, rest.name)
 
 
 def _split_scan(equation: Equation, op: Scan, policy: Callable[..., bool]) -> tuple[Equation, Equation, list[Value]]:
     """A loop that also stacks what the policy allows; one that takes the stacks and redoes the rest; and the stacks."""
-    kept, again = _split(op.program, 0, policy)
-    count = len(kept.outputs)
-    stacks = [Value(value.type.with_shape((op.length, *value.type.shape))) for value in kept.outputs]
-    saved = again.inputs[len(again.inputs) - count :]
-    body = Program(op.program.inputs, op.program.equations, (*op.program.outputs, *saved), op.program.name)
+    outputs = op.program.outputs
+    kept, again = _split(op.program, outputs, outputs, policy)
+    saved = kept.outputs[len(outputs) :]
+    stacks = [Value(value.type.with_shape((op.length, *value.type.shape))) for value in saved]
     first = Equation(
-        op.with_programs([body]), equation.inputs, (*equation.outputs, *stacks), equation.source, equation.reason
+        op.with_programs([kept]), equation.inputs, (*equation.outputs, *stacks), equation.source, equation.reason
     )
     second = Equation(op.with_programs([again]), (*equation.inputs, *stacks), equation.outputs, equation.source)
     return first, second, stacks

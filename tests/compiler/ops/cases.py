@@ -8,7 +8,7 @@ numbers; operands are counted through like digits, so that every pair meets wher
 import itertools
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, final
 
@@ -41,8 +41,10 @@ from shardwise.compiler.ops.bitwise import (
     ShiftRightLogical,
     Xor,
 )
+from shardwise.compiler.ops.branch import Cond
 from shardwise.compiler.ops.call import Call
 from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.control import Control
 from shardwise.compiler.ops.dot import Dot
 from shardwise.compiler.ops.elementwise import (
     DIRECTIONS,
@@ -58,11 +60,13 @@ from shardwise.compiler.ops.elementwise import (
     Sub,
 )
 from shardwise.compiler.ops.extremum import Clamp, Max, Min
+from shardwise.compiler.ops.loop import While
 from shardwise.compiler.ops.parts import Abs, Complex, Conj, Imag, Real, Sign
 from shardwise.compiler.ops.powers import Cbrt, IntegerPow, Pow, Rsqrt, Sqrt, Square
 from shardwise.compiler.ops.reduce import Sum
 from shardwise.compiler.ops.remat import CheckpointName
 from shardwise.compiler.ops.rounding import Ceil, Floor, IsFinite, Nextafter, ReducePrecision, Round
+from shardwise.compiler.ops.scan import Scan
 from shardwise.compiler.ops.shape import Broadcast, Full, Iota, Reshape, Transpose
 from shardwise.compiler.ops.slicing import Concatenate, Pad, Reverse, Slice
 from shardwise.compiler.ops.special import Digamma, Erf, Erfc, ErfInv, Lgamma, Polygamma
@@ -100,7 +104,10 @@ class Case:
     special: bool = False
 
     def __str__(self) -> str:
-        op = f"call[{self.op.program.name}]" if isinstance(self.op, Call) else format_op(self.op)
+        op = format_op(self.op)
+        if self.op.programs:  # by their names
+            rest = [getattr(self.op, field.name) for field in fields(self.op) if field.type in (int, bool)]
+            op = f"{self.op.name}[{', '.join(map(str, [*(p.name for p in self.op.programs), *rest]))}]"
         return " ".join([op, *map(str, self.types), *(["special"] if self.special else [])])
 
     @property
@@ -116,7 +123,19 @@ class Case:
     def plain(self, types: Sequence[ArrayType]) -> list[NumpyArray]:
         """Operands of these types with ordinary values, in the domain of the op."""
         low, high, signs = DOMAINS.get(self.op.name, ORDINARY)
-        return plain(types, str(self), low, high, signs)
+        found = plain(types, str(self), low, high, signs)
+        if isinstance(self.op, Cond):  # its index is in range
+            found[0] = np.asarray(found[0] % len(self.op.branches), np.int32)
+        return found
+
+    def batch(self, number: int, size: int) -> list[NumpyArray]:
+        """Several values of an operand: its elements in other places; an index goes through the branches."""
+        arg = self.args[number]
+        if isinstance(self.op, Cond) and not number:
+            return [np.asarray((arg + shift) % len(self.op.branches), arg.dtype) for shift in range(size)]
+        if isinstance(self.op, Control) and not arg.ndim and is_inexact(arg.dtype):
+            return [np.asarray(arg * (1 + shift), arg.dtype) for shift in range(size)]
+        return [np.roll(arg.reshape(-1), shift).reshape(arg.shape) for shift in range(size)]
 
     @property
     def kinds(self) -> list[DType]:
@@ -679,6 +698,132 @@ def call_cases() -> list[Case]:
     ]
 
 
+def _program(name: str, text: str, body: Callable[..., Sequence[Any]]) -> Program:
+    return rewrite(name, [parse_type(word) for word in text.split()], body)
+
+
+def _number(value: float, name: str = "f32") -> Any:
+    return Full((), Scalar.of(value, dtype(name)))()
+
+
+def cond_cases() -> list[Case]:
+    def branches(text: str, **bodies: Callable[..., Sequence[Any]]) -> Case:
+        return case(Cond(tuple(_program(name, text, body) for name, body in bodies.items())), f"i32[] {text}")
+
+    inner = Cond((_program("same", "f32[3]", lambda x: [x]), _program("exp", "f32[3]", lambda x: [Exp()(x)])))
+    return [
+        branches("f32[3]", square=lambda x: [Mul()(x, x)], exp=lambda x: [Exp()(x)]),
+        branches("f32[3] f32[3]", first=lambda x, y: [x], second=lambda x, y: [y], both=lambda x, y: [Mul()(x, y)]),
+        branches("f32[3] f32[]", one=lambda x, y: [Exp()(Exp()(x)), Mul()(y, y)], two=lambda x, y: [x, Exp()(y)]),
+        branches("f32[3]", constant=lambda x: [Full((3,), Scalar.of(0.5, np.float32))()], neg=lambda x: [Neg()(x)]),
+        branches("f32[3] i32[]", counted=lambda x, n: [Add()(n, n), x], same=lambda x, n: [n, Neg()(x)]),
+        branches("f32[3]", alone=lambda x: [Sin()(x)]),
+        branches("f32[3]", no_results=lambda x: [], nor_here=lambda x: []),
+        branches("f32[]~", weak=lambda x: [Mul()(x, x)], too=lambda x: [x]),
+        branches("c64[2]", turned=lambda x: [Mul()(x, x)], conj=lambda x: [Conj()(x)]),
+        branches("bool[3]", negated=lambda x: [Not()(x)], same=lambda x: [x]),
+        branches("f32[0,2]", empty=lambda x: [Sum((0,))(x)], zeros=lambda x: [Full((2,), Scalar.of(0, np.float32))()]),
+        branches(
+            "i32[] f32[3]", nested=lambda n, x: inner(Rem()(Mul()(n, n), _number(2, "i32")), x), not_=lambda n, x: [x]
+        ),
+    ]
+
+
+def scan_cases() -> list[Case]:
+    def loop(name: str, length: int, consts: str, carried: str, sliced: str, body: Any, **options: Any) -> Case:
+        """`sliced`: the types of the whole arrays."""
+        slices = [parse_type(word).without((0,)) for word in sliced.split()]
+        program = _program(name, " ".join([consts, carried, *map(str, slices)]), body)
+        op = Scan(program, length, len(consts.split()), len(carried.split()), **options)
+        return case(op, " ".join([consts, carried, sliced]))
+
+    def product(c: Any, x: Any) -> list[Any]:
+        return [Mul()(c, x), Exp()(c)]
+
+    def row(w: Any, c: Any, x: Any) -> list[Any]:
+        return [Sin()(Dot(((1,), (0,)))(w, c)), Mul()(c, x)]
+
+    square = Scan(_program("square", "f32[]", lambda c: [Mul()(c, Sin()(c))]), 2, 0, 1)
+    pick = Cond((_program("same", "f32[3]", lambda x: [x]), _program("exp", "f32[3]", lambda x: [Sin()(x)])))
+    return [
+        loop("product", 4, "", "f32[3]", "f32[4,3]", product),
+        loop("product", 4, "", "f32[3]", "f32[4,3]", product, reverse=True),
+        loop("product", 5, "", "f32[]", "f32[5]", product, unroll=2),
+        loop("product", 3, "", "f32[]", "f32[3]", product, reverse=True, unroll=7),
+        loop("product", 0, "", "f32[2]", "f32[0,2]", product),
+        loop("product", 1, "", "f32[2]", "f32[1,2]", product),
+        loop("row", 3, "f32[2,2]", "f32[2]", "f32[3,2]", row),
+        loop("row", 3, "f32[2,2]", "f32[2]", "f32[3,2]", row, reverse=True, unroll=2),
+        loop("map", 3, "f32[]", "", "f32[3,2]", lambda s, x: [Mul()(Exp()(x), Broadcast((2,), ())(Exp()(s)))]),
+        loop("iterate", 3, "", "f32[3]", "", lambda c: [Sin()(c)]),
+        loop("swap", 3, "", "f32[2] f32[2]", "", lambda a, b: [b, Mul()(a, b), a]),
+        loop("forget", 3, "f32[2]", "f32[2]", "", lambda k, c: [Sin()(k), Mul()(c, k)]),
+        loop("hand_on", 3, "f32[2]", "f32[2]", "f32[3,2]", lambda k, c, x: [c, x, k, x, c]),
+        loop(
+            "count",
+            3,
+            "",
+            "i32[] f32[]",
+            "",
+            lambda n, c: [Add()(n, _number(1, "i32")), Mul()(c, Convert(np.dtype(np.float32))(n)), n],
+        ),
+        loop("integers", 4, "i8[2]", "i8[2]", "i8[4,2]", lambda k, c, x: [Add()(Mul()(c, k), x), c]),
+        loop("booleans", 3, "", "bool[]", "bool[3]", lambda c, x: [Xor()(c, x), And()(c, x)]),
+        loop("complex", 3, "", "c64[2]", "c64[3,2]", lambda c, x: [Mul()(c, x), Add()(c, x)]),
+        loop("small", 3, "", "bf16[2]", "bf16[3,2]", lambda c, x: [Mul()(c, x), Neg()(c)]),
+        loop("weak", 3, "", "f32[]~", "", lambda c: [Mul()(c, c), c]),
+        loop("nested", 2, "f32[]", "f32[]", "", lambda k, c: [Mul()(*square(c), k)]),
+        loop(
+            "choose",
+            3,
+            "",
+            "i32[] f32[3]",
+            "",
+            lambda n, c: [Add()(n, _number(1, "i32")), *pick(Rem()(Mul()(n, n), _number(2, "i32")), c)],
+        ),
+    ]
+
+
+def while_cases() -> list[Case]:
+    def loop(name: str, firsts: str, consts: str, carried: str, goes_on: Any, body: Any) -> Case:
+        cond = _program(f"until_{name}", f"{firsts} {carried}", lambda *args: [goes_on(*args)])
+        op = While(cond, _program(name, f"{consts} {carried}", body), len(firsts.split()), len(consts.split()))
+        return case(op, f"{firsts} {consts} {carried}")
+
+    def below(n: Any, limit: int) -> Any:
+        return Compare("LT")(n, _number(limit, "i32"))
+
+    def step(n: Any) -> Any:
+        return Add()(n, _number(1, "i32"))
+
+    return [
+        loop("count", "", "", "i32[]", lambda n: below(n, 5), lambda n: [step(n)]),
+        loop("never", "", "", "i32[] f32[2]", lambda n, c: below(n, -9), lambda n, c: [n, Mul()(c, c)]),
+        loop("iterate", "", "", "i32[] f32[3]", lambda n, c: below(n, 2), lambda n, c: [step(n), Sin()(c)]),
+        loop("scale", "", "f32[3]", "i32[] f32[3]", lambda n, c: below(n, -2), lambda k, n, c: [step(n), Mul()(c, k)]),
+        loop(
+            "to_a_bound",
+            "i32[]",
+            "f32[]",
+            "i32[] f32[]",
+            lambda m, n, c: Compare("LT")(n, m),
+            lambda k, n, c: [step(n), Mul()(c, Sin()(k))],
+        ),
+        loop(
+            "grow",
+            "f32[]",
+            "",
+            "f32[3]",
+            lambda a, c: Compare("LT")(Sum((0,))(Mul()(c, c)), Add()(Mul()(a, a), _number(30))),
+            lambda c: [Add()(c, c)],
+        ),
+        loop(
+            "swap", "", "", "i32[] f32[2] f32[2]", lambda n, a, b: below(n, 0), lambda n, a, b: [step(n), b, Sin()(a)]
+        ),
+        loop("boolean", "", "", "bool[] i32[]", lambda go, n: go, lambda go, n: [below(n, 3), step(n)]),
+    ]
+
+
 @lru_cache(maxsize=1)
 def op_cases() -> tuple[Case, ...]:
     """All cases of all ops but the collectives, which see other devices and have laws of their own."""
@@ -695,4 +840,7 @@ def op_cases() -> tuple[Case, ...]:
         *dot_cases(),
         *constrain_cases(),
         *call_cases(),
+        *cond_cases(),
+        *scan_cases(),
+        *while_cases(),
     )

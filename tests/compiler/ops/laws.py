@@ -33,6 +33,7 @@ from shardwise.compiler.ops.aggregate import Extreme
 from shardwise.compiler.ops.bitwise import BitcastConvert
 from shardwise.compiler.ops.call import Call
 from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.control import Control
 from shardwise.compiler.ops.dot import Dot
 from shardwise.compiler.ops.elementwise import (
     Add,
@@ -58,7 +59,6 @@ from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import load, partitioned
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.propagate.candidates import by_factor
-from shardwise.compiler.propagate.colours import is_padded_alike
 from shardwise.compiler.propagate.sharded import propagate
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
@@ -166,7 +166,7 @@ def assert_types_return(program: Program, active: tuple[bool, ...]) -> None:
 
 def vmap_like_loop(case: Case) -> None:
     program, args, size = case.program, case.args, 3
-    batches = [[np.roll(arg.reshape(-1), shift).reshape(arg.shape) for shift in range(size)] for arg in args]
+    batches = [case.batch(number, size) for number in range(len(args))]
     places: list[list[int | None]] = [[None, *range(type.ndim + 1)] for type in case.types]
     for dims in itertools.product(*places):
         if all(dim is None for dim in dims):
@@ -262,7 +262,7 @@ def padding_is_as_stated(case: Case) -> None:
                 continue
             shape = (*result.shape[:at], result.shape[at] + 1, *result.shape[at + 1 :])
             types = [ArrayType(arg.shape, arg.dtype) for arg in args]
-            local = rewrite("local", types, lambda *xs, shape=shape: [case.op.localize(_Longer((shape,)), *xs)])
+            local = rewrite("local", types, lambda *xs, shape=shape: [case.op.localize(_Longer((shape,), case.types), *xs)])
             past = np.take(evaluate(local, args)[0], -1, at)
             assert_alike(case.op, [past], [np.full(past.shape, stated).astype(past.dtype)])
 
@@ -273,6 +273,11 @@ class _Longer:
     """What `localize` is told of a result that is one longer than the whole."""
 
     out_shapes: tuple[tuple[int, ...], ...]
+    types: tuple[ArrayType, ...]
+    axes = ()
+
+    def cut(self, dim: int) -> tuple[tuple[str, ...], int]:
+        return (), 1
 
     def offset(self, dim: int, dtype: Any) -> None:
         return None
@@ -280,7 +285,11 @@ class _Longer:
 
 def padded_dims(rule: FactorRule) -> list[tuple[int, tuple[int, ...]]]:
     """The result's dims that may be padded inside the op, with their factors."""
-    return [(dim, factors) for dim, factors in enumerate(rule.results[0]) if is_padded_alike(rule, factors)]
+    return [
+        (dim, factors)
+        for dim, factors in enumerate(rule.results[0])
+        if rule.may_be_padded(factors) and factors[0] not in rule.exchange
+    ]
 
 
 def text_reads_back(case: Case) -> None:
@@ -296,8 +305,8 @@ def text_reads_back(case: Case) -> None:
 
 
 def has_rule(case: Case) -> bool:
-    """Whether the op has factors of its own: a call is inlined before anyone asks."""
-    return not isinstance(case.op, Call)
+    """Whether the op has factors of its own: a call is inlined and a control op unfolded before anyone asks."""
+    return not isinstance(case.op, (Call, Control))
 
 
 def is_cut(case: Case) -> bool:
@@ -330,6 +339,7 @@ LAWS: dict[Callable[[Case], None], Callable[[Case], bool]] = {
     transpose_is_adjoint: lambda case: (
         any(active_operands(case))
         and not isinstance(case.op, NO_SLOPE)
+        and not case.op.irreversible
         and any(is_inexact(type.dtype) for type in case.program.out_types)
     ),
     vmap_like_loop: lambda case: bool(case.types),
@@ -438,6 +448,8 @@ def wide_op(op: Op) -> Op:
         match value:
             case Program():
                 return widened(value)
+            case tuple():
+                return tuple(map(wide_field, value))
             case np.dtype():
                 return wide_dtype(value)
             case Scalar():

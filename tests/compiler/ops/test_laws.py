@@ -19,14 +19,16 @@ from tests.compiler.ops.laws import (
     vmap_like_loop,
 )
 
-# What these do is the user's to say, or only holds an array: tests/api/test_custom.py shows them.
-THE_USERS = {"custom_jvp", "custom_vjp", "custom_backward", "held"}
+# What these do is the user's to say, or only holds an array: tests/api/test_custom.py and test_callback.py show them.
+THE_USERS = {"custom_jvp", "custom_vjp", "custom_backward", "held", "callback"}
+# Stand for the borders of loops and branches while layouts are chosen, and never run: see test_control.py.
+TIES = {"enter", "carry", "merge", "unstack", "stack", "decide"}
 # remat is a call that computes again, which tests/api/test_remat.py shows; a barrier is lowered with its neighbours.
 # What computes along a named axis means nothing until the name is bound: tests/api/test_named_axes.py.
 OPS = sorted(
     name
     for name, op in Op.registry.items()
-    if not issubclass(op, (Collective, Named)) and name not in {*THE_USERS, "remat", "barrier"}
+    if not issubclass(op, (Collective, Named)) and name not in {*THE_USERS, *TIES, "remat", "barrier"}
 )
 
 OF_BITS = {
@@ -43,21 +45,24 @@ FUNCTIONS = {
 REDUCTIONS = {"sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor"}
 POSITIONS = {"argmax", "argmin"}
 
+CONTROL = {"cond", "scan", "while"}
+
 # The ops that a law says nothing about, and why.
 OUTSIDE = {
     lowers_like_numpy: {"constrain"},  # needs its mesh: see test_constrain.py
-    folds_like_numpy: {"full", "iota", "call", "constrain"},  # no operands; nothing of their own to fold
+    folds_like_numpy: {"full", "iota", "call", "constrain", *CONTROL},  # no operands; nothing of their own to fold
     jvp_like_finite_difference: {"full", "iota", *OF_BITS, *BY_DECREE},  # no operands; no derivative, or no slope
     # no operands; no derivative
-    transpose_is_adjoint: {*OF_BITS, *BY_DECREE, *POSITIONS, "is_finite", "full", "iota", "compare"},
+    transpose_is_adjoint: {*OF_BITS, *BY_DECREE, *POSITIONS, "is_finite", "full", "iota", "compare", "while"},
     vmap_like_loop: {"full", "iota"},  # no operands
-    factors_like_shards: {"call", "constrain"},  # inlined before layouts are chosen; see test_constrain.py
+    # inlined or unfolded before layouts are chosen; see test_constrain.py
+    factors_like_shards: {"call", "constrain", *CONTROL},
     # not linear, or pinned
     sums_pass_through: {
         *(*OF_BITS, *FUNCTIONS, *POSITIONS, *REDUCTIONS - {"sum"}, *BY_DECREE - {"stop_gradient"}),
-        *("is_finite", "call", "compare", "constrain", "full", "iota"),
+        *("is_finite", "call", "compare", "constrain", "full", "iota", *CONTROL),
     },
-    padding_is_as_stated: {*REDUCTIONS, *POSITIONS, "call", "dot", "iota"},  # nothing is known past the end
+    padding_is_as_stated: {*REDUCTIONS, *POSITIONS, *CONTROL, "call", "dot", "iota"},  # nothing is known past the end
 }
 
 

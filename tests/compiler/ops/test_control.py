@@ -1,0 +1,294 @@
+"""Ties and crossings: how values get into the programs of loops and branches and out, and how they lie on a mesh."""
+
+from random import Random
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import lax
+from shardwise.compiler.ir.evaluate import evaluate
+from shardwise.compiler.ir.op import BatchAxis
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.types import parse_type
+from shardwise.compiler.ir.verify import verify
+from shardwise.compiler.ops.branch import Cond
+from shardwise.compiler.ops.control import agreed
+from shardwise.compiler.ops.elementwise import Add, Compare, Mul
+from shardwise.compiler.ops.loop import While
+from shardwise.compiler.ops.scan import Scan
+from shardwise.compiler.ops.shape import Held, Identity, full
+from shardwise.compiler.ops.ties import Carry, Decide, Enter, Merge, Stack, Unstack
+from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.spmd import partition
+from shardwise.compiler.plan.choose import choose, settle
+from shardwise.compiler.propagate.sharded import propagate
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.spec import pin_of
+from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.inline import inline
+from shardwise.compiler.transforms.lift import lift
+from shardwise.compiler.transforms.linearize import linearize_program
+from shardwise.compiler.transforms.vmap import vmap_program
+from shardwise.errors import ProgramError
+from tests.compiler.ops.cases import cond_cases, scan_cases, while_cases
+from tests.fuzz.check import random_picks
+from tests.fuzz.layouts import partition_spec, random_spec
+
+MATRIX = parse_type("f32[3,4]")
+
+
+def types(text):
+    return [parse_type(word) for word in text.split()]
+
+
+# Ties.
+
+
+@pytest.mark.parametrize(
+    ("tie", "takes", "gives"),
+    [
+        (Enter(2), "f32[3,4]", "f32[3,4] f32[3,4]"),
+        (Carry(2), "f32[3,4] f32[3,4]", "f32[3,4] f32[3,4]"),
+        (Carry(3), "f32[]~ f32[]~", "f32[]~ f32[]~ f32[]~"),
+        (Merge(), "i32[2] i32[2] i32[2]", "i32[2]"),
+        (Unstack(3), "f32[3,4]", "f32[4]"),
+        (Stack(5), "f32[3,4]", "f32[5,3,4]"),
+        (Stack(0), "f32[]", "f32[0]"),
+        (Decide(), "bool[]", ""),
+        (Decide(), "i32[]", ""),
+    ],
+    ids=str,
+)
+def test_types_of_ties(tie, takes, gives):
+    assert list(tie.out_types(*types(takes))) == types(gives)
+
+
+@pytest.mark.parametrize(
+    ("tie", "takes", "text"),
+    [
+        (Carry(2), "f32[3] f32[4]", r"f32\[3\] and f32\[4\] should be one type"),
+        (Carry(2), "f32[] f32[]~", r"f32\[\] and f32\[\]~ should be one type"),
+        (Merge(), "f32[] i32[] f32[]", r"f32\[\] and i32\[\] should be one type"),
+        (Unstack(3), "f32[4,3]", r"f32\[4,3\] does not have 3 slices along its first dim"),
+        (Unstack(3), "f32[]", r"f32\[\] does not have 3 slices"),
+        (Decide(), "bool[2]", r"bool\[2\] should be a scalar"),
+    ],
+    ids=str,
+)
+def test_ties_refuse(tie, takes, text):
+    with pytest.raises(TypeError, match=text):
+        tie.out_types(*types(takes))
+
+
+def test_dims_pass_through_ties():
+    same = ((0,), (1,))
+    for tie, operands in ((Enter(2), 1), (Carry(2), 2), (Merge(), 2)):
+        rule = tie.factors(*[MATRIX] * operands)
+        assert rule.operands == (same,) * operands and rule.results == (same,) * tie.results
+        assert rule.sizes == (3, 4) and not rule.whole and not rule.reduce
+
+
+def test_the_dim_of_the_steps_stays_whole():
+    unstack = Unstack(3).factors(MATRIX)
+    assert (unstack.operands, unstack.results, unstack.whole) == ((((0,), (1,)),), (((1,),),), {0})
+    stack = Stack(5).factors(MATRIX)
+    assert (stack.operands, stack.results, stack.whole) == ((((1,), (2,)),), (((0,), (1,), (2,)),), {0})
+    assert stack.sizes == (5, 3, 4)
+
+
+def test_a_decision_is_seen_whole():
+    rule = Decide().factors(parse_type("bool[]"))
+    assert (rule.operands, rule.results) == (((),), ())
+
+
+def test_sums_may_be_taken_after_the_loop_or_the_branch():
+    assert Carry(2).linear_in(MATRIX, MATRIX) == ((0, 1),)
+    assert Merge().linear_in(MATRIX, MATRIX, MATRIX) == ((0, 1, 2),)
+    assert Enter(1).linear_in(MATRIX) == Stack(2).linear_in(MATRIX) == Unstack(3).linear_in(MATRIX) == ()
+
+
+def test_what_padding_holds_behind_a_tie():
+    assert [tie.padding([0.5]) for tie in (Enter(1), Unstack(3), Stack(3))] == [0.5] * 3
+    assert Carry(2).padding([0.5, 0.5]) is None  # after a turn it may be anything
+    assert [Merge().padding(fills) for fills in ([0.5, 0.5], [0.5, 1.5], [0.5, None], [None, None])] == [
+        *(0.5, None, None, None)
+    ]
+
+
+# Types of control ops.
+
+
+def program(name, text, body):
+    return rewrite(name, types(text), body)
+
+
+SQUARE = program("square", "f32[3]", lambda x: [Mul()(x, x)])
+LOOP = Scan(program("add", "f32[2] f32[2] f32[2]", lambda k, c, x: [Add()(c, k), Mul()(c, x)]), 4, 1, 1)
+COUNT = While(
+    program("below", "i32[]", lambda n: [Compare("LT")(n, full((), 3, np.int32))]),
+    program("next", "i32[]", lambda n: [Add()(n, full((), 1, np.int32))]),
+    0,
+    0,
+)
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "text"),
+    [
+        (LOOP, "f32[2] f32[2]", "scan: takes 3 operands, not 2"),
+        (
+            LOOP,
+            "f32[2] f32[3] f32[4,2]",
+            r"scan: carry of operand 1 and exit 0 of program 0: f32\[3\] and f32\[2\] should",
+        ),
+        (LOOP, "f32[2] f32[2] f32[5,2]", r"scan: unstack of operand 2: f32\[5,2\] does not have 4 slices"),
+        (LOOP, "f32[2] f32[2] f32[4,3]", r"scan: operand 2 is f32\[3\], but entry 2 of program 0 is f32\[2\]"),
+        (LOOP, "i32[2] f32[2] f32[4,2]", r"scan: operand 0 is i32\[2\], but entry 0 of program 0 is f32\[2\]"),
+        (COUNT, "f32[]", r"while: carry of operand 0 and exit 0 of program 1: f32\[\] and i32\[\] should be one type"),
+        (COUNT, "i32[]~", r"i32\[\]~ and i32\[\] should be one type"),
+        (Cond((SQUARE,)), "i32[2] f32[3]", r"cond: decide of operand 0: i32\[2\] should be a scalar"),
+        (Cond((SQUARE,)), "i32[] f32[4]", r"cond: operand 1 is f32\[4\], but entry 0 of program 0 is f32\[3\]"),
+        (
+            Cond((SQUARE, program("count", "f32[3]", lambda x: [full((3,), 1, np.int32)]))),
+            "i32[] f32[3]",
+            r"cond: merge of exit 0 of program 0 and exit 0 of program 1: f32\[3\] and i32\[3\] should be one type",
+        ),
+        (
+            While(program("wide", "f32[3]", lambda x: [x]), SQUARE, 0, 0),
+            "f32[3]",
+            r"while: decide of exit 0 of program 0: f32\[3\] should be a scalar",
+        ),
+    ],
+)
+def test_control_ops_refuse(op, given, text):
+    with pytest.raises(TypeError, match=text):
+        op.out_types(*types(given))
+
+
+CONTROL_CASES = [*cond_cases(), *scan_cases(), *while_cases()]
+
+
+@pytest.mark.parametrize("case", CONTROL_CASES, ids=str)
+def test_an_op_is_made_of_its_strands(case):
+    op = case.op
+    operands = [Value(type) for type in case.types]
+    strands = op.strands(operands, [p.inputs for p in op.programs], [p.outputs for p in op.programs])
+    again, given, places = op.woven(strands, op.programs)
+    assert again == op and given == operands
+    assert len(places) == len(case.program.outputs)
+    # In any order of groups: each group's own order is kept.
+    later = sorted(strands, key=lambda strand: -strand.group)
+    assert op.woven(later, op.programs)[0] == op
+
+
+def test_crossings_of_one_group_stand_together():
+    for case in CONTROL_CASES:
+        groups = [crossing.group for crossing in case.op.crossings]
+        assert groups == sorted(groups)
+
+
+def test_devices_must_agree():
+    assert agreed(COUNT, [np.int32(3), np.int32(3)]) == 3
+    with pytest.raises(ProgramError, match=r"while: devices disagree on where to go: \[3, 4\]"):
+        agreed(COUNT, [np.int32(3), np.int32(4)])
+
+
+def test_what_a_loop_does_not_change_is_computed_before_it():
+    body = program("scaled", "f32[2] f32[2]", lambda k, c: [Mul()(c, Mul()(k, k))])
+    loop = Scan(body, 3, 1, 1)
+    given = [Value(type) for type in types("f32[2] f32[2]")]
+    outputs = [Value(parse_type("f32[2]"))]
+    whole = Program(tuple(given), (Equation(loop, given, outputs),), tuple(outputs))
+    forward, _, _ = linearize_program(whole, (False, True))
+    names = [equation.op.name for equation in inline(forward).equations]
+    assert names == ["mul", "scan"]
+
+
+def test_an_axis_without_batched_operands_leaves_the_op_alone():
+    for case in CONTROL_CASES:
+        batched, dims = vmap_program(case.program, BatchAxis(3), (None,) * len(case.types))
+        assert batched == case.program and set(dims) <= {None}
+
+
+def test_arrays_that_loops_hold_become_operands():
+    array = jnp.arange(2.0)
+    held = Held(Identity(array))
+    inner = program("inner", "f32[2]", lambda c: [Mul()(c, held())])
+    body = program("body", "f32[2]", lambda c: [*Scan(inner, 2, 0, 1)(c)])
+    branches = Cond((program("same", "f32[2]", lambda x: [x]), program("loop", "f32[2]", Scan(body, 3, 0, 1))))
+    whole = program("whole", "i32[] f32[2]", branches)
+    lifted, arrays = lift(inline(whole))
+    assert all(x is array for x in arrays) and len(arrays) == 1
+    assert not any(isinstance(equation.op, Held) for equation in lifted.walk())
+    x = np.array([1.0, 2.0], np.float32)
+    for index, expected in enumerate((x, x * np.arange(2.0) ** 6)):
+        (found,) = evaluate(verify(lifted), [np.int32(index), x, np.arange(2, dtype=np.float32)])
+        np.testing.assert_array_equal(found, expected)
+
+
+# Layouts: whatever is pinned and whatever is chosen, the partitioned program is the whole one.
+
+
+def layers(c, ws):
+    return lax.scan(lambda h, w: (jnp.exp(0.1 * (h @ w)), h.sum(axis=0)), c, ws)
+
+
+def grown(c, ws):
+    return lax.while_loop(lambda s: s[0].sum() < 40.0, lambda s: (s[0] + jnp.square(s[1]) + 1, s[1]), (c, ws[0, :1]))
+
+
+def chosen(c, ws):
+    return lax.cond(c.sum() > 0, lambda: c @ ws[0], lambda: c * ws[1].sum())
+
+
+def summed(c, ws):
+    return lax.scan(lambda s, w: (s + c.sum(axis=0) @ w, None), jnp.zeros(5), ws)[0]
+
+
+def nested(c, ws):
+    def row(h, w):
+        return lax.cond(h.sum() > 0, lambda: lax.fori_loop(0, 2, lambda i, g: g @ w + i, h), lambda: h), None
+
+    return lax.scan(row, c, ws, reverse=True)[0]
+
+
+def gradient(function):
+    def loss(c, ws):
+        return sum(jnp.square(leaf).sum() for leaf in sw.tree.leaves(function(c, ws)))
+
+    return sw.grad(loss, (0, 1))
+
+
+FUNCTIONS = {
+    **{f.__name__: f for f in (layers, grown, chosen, summed, nested)},
+    **{f"gradient of {f.__name__}": gradient(f) for f in (layers, chosen, summed, nested)},
+    "mapped while": lambda c, ws: sw.vmap(
+        lambda row: lax.while_loop(lambda r: r.sum() < 9, lambda r: r + jnp.exp(-r) + 0.5, row)
+    )(c),
+}
+MESHES = [{"x": 4, "a": 2}, {"x": 3}, {"a": 2, "x": 2}]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("rows", [8, 6])
+def test_every_layout_computes_the_same(name, rows):
+    shapes = [(rows, 5), (3, 5, 5)]
+    values = np.random.default_rng(rows)
+    args = [values.uniform(-0.6, 1, shape).astype(np.float32) for shape in shapes]
+    traced = sw.make_jaxpr(FUNCTIONS[name])(*args)
+    assert not traced.consts
+    whole = dce(inline(verify(traced.program)))
+    expected = evaluate(whole, args)
+    rng = Random(f"{name} {rows}")
+    for sizes in MESHES * 2:
+        mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
+        pins = [pin_of(partition_spec(random_spec(rng, shape, sizes)), shape, mesh) for shape in shapes]
+        sharded = propagate(whole, mesh, pins, [None] * len(whole.outputs))
+        plans = [choose(sharded), *(settle(sharded, random_picks(sharded, rng)) for _ in range(3))]
+        for plan in plans:
+            local = partition(sharded, plan)
+            for found, value in zip(simulate(local, args), expected, strict=True):
+                np.testing.assert_allclose(found, value, rtol=2e-4, atol=2e-5)
