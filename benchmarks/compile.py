@@ -9,7 +9,6 @@ from benchmarks.measure import Effort, interleaved
 from benchmarks.programs import DEMO, TWELVE_LAYERS, Sizes, on_mesh, on_one_device
 from benchmarks.row import Case, Row
 
-
 LAYERS = (12, 48)
 
 

@@ -17,7 +17,7 @@ from shardwise.api.flat import check_results
 from shardwise.api.jit import is_jit_disabled
 from shardwise.api.vectorize import vmap
 from shardwise.compiler.ir.program import Program, Value
-from shardwise.compiler.ir.types import ArrayType, is_integer
+from shardwise.compiler.ir.types import ArrayType, integer_range, is_integer
 from shardwise.compiler.ops.branch import Cond
 from shardwise.compiler.ops.elementwise import retyped
 from shardwise.compiler.ops.loop import While
@@ -115,6 +115,8 @@ def switch(index: Any, branches: Sequence[Function], *operands: Any, operand: An
     last = len(branches) - 1
     if is_jit_disabled() and not isinstance(chosen, Tracer):
         return branches[min(max(int(chosen), 0), last)](*given)
+    if chosen.type.dtype.itemsize < 4:  # the number of the last branch may not fit
+        chosen = chosen.astype(np.int32)
     inside = where(chosen < 0, 0, where(chosen > last, last, chosen)).astype(np.int32)
     return _branch("switch", inside, list(branches), given)
 
@@ -258,6 +260,10 @@ def fori_loop(lower: Any, upper: Any, body_fun: Function, init_val: Any, *, unro
     if unroll is not None:
         raise ValueError("fori_loop: unroll needs bounds that are Python integers")
     counter = ArrayType((), dtypes.pop(), types[0].weak)  # a Python integer takes the other's type
+    least, most = integer_range(counter.dtype)
+    for what, bound in (("lower", lower), ("upper", upper)):
+        if isinstance(bound, int) and not least <= bound <= most:
+            raise OverflowError(f"fori_loop: {what}={bound} does not fit the other bound's {counter.strong()}")
     stop = retyped(as_operand(upper), counter)
 
     def goes_on(carry: Any) -> Any:

@@ -10,6 +10,7 @@ import shardwise.numpy as jnp
 from shardwise import lax, tree
 from shardwise.api.execute import prepare
 from shardwise.api.request import stages
+from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ops.branch import Cond
 from shardwise.compiler.ops.loop import While
 from shardwise.compiler.ops.scan import Scan
@@ -117,6 +118,14 @@ def test_switch_takes_the_nearest_branch():
     assert sw.vmap(lambda i: lax.switch(i, branches, 3))(jnp.array(list(expected))).tolist() == [*expected.values()]
 
 
+def test_the_index_of_a_switch_may_be_narrower_than_the_number_of_branches():
+    many = [lambda number=number: number for number in range(300)]
+    for index in (np.int8(127), np.int8(-128), np.uint8(255), np.uint16(299), np.uint32(2**32 - 1)):
+        expected = min(max(int(index), 0), 299)
+        (found,) = evaluate(sw.make_jaxpr(lambda i: lax.switch(i, many))(index).program, [index])
+        assert int(found) == expected
+
+
 def test_only_one_branch_runs():
     seen = []
     tell = {name: lambda x, name=name: sw.debug.callback(lambda v: seen.append((name, float(v))), x) for name in "ab"}
@@ -211,7 +220,13 @@ def slopes(f, x, step=1e-6):
     return np.array([(np.asarray(f(x + row)) - np.asarray(f(x - row))) / (2 * step) for row in moved])
 
 
-@pytest.mark.parametrize("name", [*SMOOTH, *FORWARD_ONLY])
+OFTEN = ("cond", "scan of carry", "scan of ys", "while of x")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in (*SMOOTH, *FORWARD_ONLY)],
+)
 def test_derivatives_are_slopes(name, x64):
     f = {**SMOOTH, **FORWARD_ONLY}[name]
     x, v = X.astype(np.float64), np.array([0.5, -1.0, 2.0, 0.25])
@@ -245,6 +260,44 @@ def test_derivatives_flow_through_closures_of_every_level():
     np.testing.assert_allclose(f(0.5, 2.0), plain(0.5, 2.0))
     ours, expected = sw.grad(f, (0, 1))(0.5, 2.0), sw.grad(plain, (0, 1))(0.5, 2.0)
     np.testing.assert_allclose(ours, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("outer", [lambda f: f, sw.checkpoint, sw.vmap], ids=["plain", "remat", "vmap"])
+def test_rules_for_reverse_mode_are_used_inside_loops_and_branches(outer):
+    @sw.custom_vjp
+    def f(x):
+        return jnp.exp(x)
+
+    f.defvjp(lambda x: (jnp.exp(x), x), lambda x, ct: (ct * 10.0 * jnp.exp(x),))  # ten times the slope
+
+    def loss(x):
+        def step(c, y):
+            return lax.cond(y > 0, lambda: outer(f)(c), lambda: outer(lambda z: z * 2)(c)), None
+
+        return lax.scan(step, x, jnp.array([1.0, -1.0, 1.0]))[0].sum()
+
+    x = np.array([-1.0, -0.5], np.float32)
+    inner = 2 * np.exp(x)
+    np.testing.assert_allclose(sw.grad(loss)(x), 200 * np.exp(inner) * np.exp(x), rtol=1e-5)
+    with pytest.raises(TypeError, match=r"custom_vjp: `(vmap_)?f` has a rule for reverse mode only"):
+        sw.jvp(loss, (x,), (x,))
+
+
+@pytest.mark.parametrize("policy", ["nothing_saveable", "dots_saveable", "everything_saveable"])
+def test_policies_reach_into_loops_in_loops(policy):
+    w = MATRICES[0].astype(np.float32)
+
+    def loss(x):
+        def row(c, y):
+            return lax.scan(lambda d, z: (jnp.exp(0.1 * (d @ w)) * z, d), c, jnp.array([1.0, 2.0]) * y)
+
+        return lax.scan(row, x, jnp.array([0.5, 1.5]))[0].sum()
+
+    saved = sw.checkpoint(loss, policy=getattr(sw.checkpoint_policies, policy))
+    np.testing.assert_allclose(sw.grad(saved)(X), sw.grad(loss)(X), rtol=1e-5)
+    counts = {"nothing_saveable": (3, 2), "dots_saveable": (2, 2), "everything_saveable": (2, 1)}
+    found = ops(traced(sw.value_and_grad(saved), X))
+    assert (found["dot"], found["exp"]) == counts[policy]
 
 
 def test_while_in_reverse_says_what_to_do_instead():
@@ -286,6 +339,14 @@ def test_linear_transpose_of_a_loop_with_a_counter():
     np.testing.assert_allclose(
         (np.asarray(last) * X).sum() + (np.asarray(stacked) * weights).sum(), back @ X, rtol=1e-5
     )
+
+
+def test_linear_transpose_tells_a_counter_from_what_is_linear_inside_a_call():
+    def f(x):
+        return lax.scan(lambda c, _: (sw.jit(lambda n, v: (n + 1, v * 2))(*c), c[0] * c[1]), (1, x), length=3)[1]
+
+    (back,) = sw.linear_transpose(f, X)(np.ones((3, 4), np.float32))
+    np.testing.assert_allclose(back, [1 * 1 + 2 * 2 + 3 * 4] * 4)
 
 
 # What a derivative keeps: structure.
@@ -725,6 +786,10 @@ ERRORS = {
         lambda: lax.fori_loop(np.int16(0), np.int32(3), a_pair, 1.0),
         r"fori_loop: lower is i16\[\] and upper is i32\[\]: give both one type",
     ),
+    "fori to a narrow bound": (
+        lambda: sw.jit(lambda n: lax.fori_loop(300, n, a_pair, 1.0))(np.uint8(3)),
+        r"fori_loop: lower=300 does not fit the other bound's u8\[\]",
+    ),
     "fori of no function": (lambda: lax.fori_loop(0, 3, 4, 1.0), "fori_loop: body_fun should be a function, not 4"),
     "fori from a string": (
         lambda: lax.fori_loop(0, 3, lambda i, c: c, "text"),
@@ -785,7 +850,7 @@ ERRORS = {
 @pytest.mark.parametrize("name", ERRORS)
 def test_errors(name):
     wrong, text = ERRORS[name]
-    with pytest.raises((TypeError, ValueError), match=text):
+    with pytest.raises((TypeError, ValueError, OverflowError), match=text):
         wrong()
 
 

@@ -21,6 +21,11 @@ XS = RNG.uniform(-1, 1, (5, 4)).astype(np.float32)
 COUNTS = np.arange(6, dtype=np.int32)
 
 
+def often(names, every):
+    """All names; those that are not one of so many run with the slow tests."""
+    return [pytest.param(name, marks=pytest.mark.slow if number % every else ()) for number, name in enumerate(names)]
+
+
 def close(ours, theirs, rtol=1e-5, atol=1e-6):
     mine, other = tree.leaves(ours), jax.tree.leaves(theirs)
     assert len(mine) == len(other)
@@ -142,13 +147,13 @@ def same(name, ours, theirs):
             assert a.weak_type == b.weak_type, f"{a.type} is not {b.aval}"
 
 
-@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("name", often(VALUES, 8))
 def test_values(name):
     with np.errstate(all="ignore"):
         same(name, VALUES[name](HERE), VALUES[name](THERE))
 
 
-@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("name", often(VALUES, 3))
 def test_values_under_jit(name):
     same(name, sw.jit(lambda: VALUES[name](HERE))(), jax.jit(lambda: VALUES[name](THERE))())
 
@@ -276,14 +281,14 @@ def reverse_derivatives(m, f):
     return found
 
 
-@pytest.mark.parametrize("name", SMOOTH)
+@pytest.mark.parametrize("name", often(SMOOTH, 9))
 def test_forward_mode(name):
     f = SMOOTH[name]
     ours = sw.jit(forward_derivatives(HERE, f))(X, V)
     close(ours, jax.jit(forward_derivatives(THERE, f))(X, V), 1e-3, 1e-3)
 
 
-@pytest.mark.parametrize("name", [name for name in SMOOTH if name not in ONLY_FORWARD])
+@pytest.mark.parametrize("name", often([name for name in SMOOTH if name not in ONLY_FORWARD], 8))
 def test_reverse_mode(name):
     f = SMOOTH[name]
     ours = sw.jit(reverse_derivatives(HERE, f))(X, V)
@@ -338,7 +343,7 @@ def batched(axes):
     ]
 
 
-@pytest.mark.parametrize("name", MAPPED)
+@pytest.mark.parametrize("name", often(MAPPED, 4))
 def test_vmap(name):
     def mapped(m):
         return [m.jax.vmap(lambda x, w, n: MAPPED[name](m, x, w, n), axes, out)(*batched(axes)) for axes, out in WAYS]
@@ -346,7 +351,7 @@ def test_vmap(name):
     close(sw.jit(lambda: mapped(HERE))(), jax.jit(lambda: mapped(THERE))(), 1e-4, 1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in MAPPED if "while" not in name and name != "fori to n"])
+@pytest.mark.parametrize("name", often([n for n in MAPPED if "while" not in n and n != "fori to n"], 5))
 def test_vmap_of_grad_and_grad_of_vmap(name):
     def derivatives(m):
         def loss(x, w, n):

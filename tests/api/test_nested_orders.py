@@ -81,16 +81,23 @@ def in_numpy(names):
 
 ORDERS = list(itertools.product(WRAPPERS, repeat=3))
 # Spread over all orders: 35 and their number have no common factor, so that every wrapper comes at every place.
-OFTEN = {ORDERS[(35 * n) % len(ORDERS)] for n in range(36)}
-PARAMS = [pytest.param(names, id="-".join(names), marks=() if names in OFTEN else pytest.mark.slow) for names in ORDERS]
+SPREAD = [ORDERS[(35 * number) % len(ORDERS)] for number in range(len(ORDERS))]
+
+
+def orders(often, all=len(ORDERS)):
+    """So many orders; `often` of them run with the fast tests."""
+    return [
+        pytest.param(names, id="-".join(names), marks=() if number < often else pytest.mark.slow)
+        for number, names in enumerate(SPREAD[:all])
+    ]
 
 
 def test_the_orders_that_run_often_have_every_wrapper_at_every_place():
     for place in range(3):
-        assert {names[place] for names in OFTEN} == set(WRAPPERS)
+        assert {names[place] for names in SPREAD[:24]} == set(WRAPPERS)
 
 
-@pytest.mark.parametrize("names", PARAMS)
+@pytest.mark.parametrize("names", orders(often=24))
 def test_like_numpy(names):
     function = sw.jit(nested(HERE, names))
     for sign in (1, -1):
@@ -100,7 +107,7 @@ def test_like_numpy(names):
 
 
 @pytest.mark.jax
-@pytest.mark.parametrize("names", PARAMS)
+@pytest.mark.parametrize("names", orders(often=6))
 def test_like_jax(names):
     jax = pytest.importorskip("jax")
     there = SimpleNamespace(jax=jax, np=jax.numpy, lax=jax.lax)
@@ -110,18 +117,8 @@ def test_like_jax(names):
     np.testing.assert_allclose(nested(HERE, names)(x), expected, rtol=1e-4, atol=1e-5)
 
 
-SAMPLED = [ORDERS[(35 * n) % len(ORDERS)] for n in range(12)]
-
-
 @pytest.mark.parametrize("size", [8, 6, 3])
-@pytest.mark.parametrize(
-    "names",
-    [
-        pytest.param(names, id="-".join(names), marks=() if names in SAMPLED else pytest.mark.slow)
-        for names in ORDERS
-        if names in OFTEN
-    ],
-)
+@pytest.mark.parametrize("names", orders(often=6, all=36))
 def test_on_eight_devices(names, size, mesh):
     x = np.linspace(-0.4, 0.8, size, dtype=np.float32)
     expected = sw.jit(nested(HERE, names))(x)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import shardwise
+from shardwise import lax
 from shardwise import numpy as jnp
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.types import ArrayType
@@ -247,3 +248,73 @@ def test_what_padding_holds_has_the_dtype_of_the_value():
     args = [np.arange(5) % 2 == 0, np.arange(5).astype(bf16.dtype), np.ones(5, bf16.dtype)]
     for found, expected in zip(simulate(local, args), evaluate(program, args), strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("length", [0, 1, 3])
+def test_a_loop_that_takes_nothing_runs_on_every_device(length):
+    """What a scan stacks may be made of constants alone: the simulation then gave the pieces of one device."""
+
+    def function(x):
+        def turn(carry, row):
+            return carry, Iota((4, 2), 0, np.dtype(np.int32))()
+
+        return [x + 1, lax.scan(turn, (), None, length=length)[1]]
+
+    out_specs = [P("x"), P(None, "x")]
+    program, stages = stages_of(function, [f32(4)], [P("x")], PAIR, out_specs)
+    assert [len(e.inputs) for e in stages.local.program.equations if e.op.name == "scan"] == [0]
+    assert_simulates(program, stages.local, [np.ones(4)])
+
+
+def in_scan(f):
+    return lambda x: lax.scan(lambda carry, _: (f(carry), None), x, None, length=2)[0]
+
+
+def in_branch(f):
+    return lambda x: lax.cond(x > 0, f, lambda x: x, x)
+
+
+@pytest.mark.parametrize("inside", [in_scan, in_branch], ids=["scan", "cond"])
+def test_a_gradient_through_control_flow_around_a_custom_vjp(inside):
+    """Which values move was asked in forward mode, of which a custom_vjp has none."""
+
+    @shardwise.custom_vjp
+    def square(x):
+        return x * x
+
+    square.defvjp(lambda x: (x * x, x), lambda x, ct: (2 * x * ct,))
+    expected = shardwise.grad(inside(lambda x: x * x))(3.0)
+    assert shardwise.grad(inside(square))(3.0) == expected
+    assert shardwise.jit(shardwise.grad(inside(square)))(3.0) == expected
+
+
+def in_call(f):
+    return shardwise.jit(f)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=TypeError,
+    reason="the derivative of an op that holds programs computes its result and its tangent together: in the rule of a "
+    "custom_jvp, the result then counts as linear in the tangents",
+)
+@pytest.mark.parametrize("inside", [in_scan, in_branch, in_call], ids=["scan", "cond", "call"])
+def test_a_gradient_of_a_custom_jvp_whose_rule_differentiates_control_flow(inside):
+    """`mul … is not linear in what it is given`: x ** 2 uses the result of a rule that is the jvp of a loop."""
+    body = inside(lambda x: x * x)
+    function = shardwise.custom_jvp(body)
+    function.defjvp(lambda primals, tangents: shardwise.jvp(body, primals, tangents))
+    assert shardwise.grad(lambda x: function(x) ** 2)(3.0) == shardwise.grad(lambda x: body(x) ** 2)(3.0)
+
+
+@pytest.mark.parametrize("which", [False, True])
+def test_padding_of_what_one_of_two_branches_gives(which):
+    """One branch leaves zeros past the end, the other exp(0): after both, the padding must be cleared again."""
+
+    def function(which, x):
+        before = x.sum(0)  # clears what is past the rows of x
+        return [before, lax.cond(which, jnp.exp, lambda x: x, x).sum(0)]
+
+    program, stages = stages_of(function, [ArrayType((), np.bool_), f32(5, 2)], [P(), P("x")], PAIR)
+    local = partition(stages.sharded, settle(stages.sharded, cut_along(stages.sharded, {"x": 0})))
+    assert_simulates(program, local, [np.array(which), np.ones((5, 2))])

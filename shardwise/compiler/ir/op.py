@@ -191,7 +191,7 @@ class Op:
         operands: list[list[NumpyArray]],
         devices: int = 1,
     ) -> list[list[NumpyArray]]:
-        """What an op that holds programs means. A value is the list of its pieces on all devices; `run` runs program n."""
+        """What an op that holds programs means. A value is the list of its pieces on all devices; `run` runs one."""
         raise self.missing("interpret")
 
     def missing(self, rule: str) -> MissingRuleError:

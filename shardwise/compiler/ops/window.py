@@ -1,8 +1,8 @@
 """take_window: from an array that is cut along a dim, each device takes a stretch of its own, across the cuts.
 
 What an op that shifts or looks around needs of its neighbours (a slice, a pad, a reversal, a convolution) is such a
-window: device k takes the elements from `(offset + stride * k) // divisor` on. Each sends to each just what any needs over the same
-distance, by permutes; where that would be as much as everything, all is gathered.
+window: device k takes the elements from `(offset + stride * k) // divisor` on. Each sends to each just what any needs
+over the same distance, by permutes; where that would be as much as everything, all is gathered.
 """
 
 from collections.abc import Sequence

@@ -18,7 +18,8 @@ import numpy as np
 
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ir.types import ArrayType, DType, integer_range, is_inexact, is_integer
+from shardwise.compiler.ir.types import ArrayType, DType
+from shardwise.compiler.ops.aggregate import highest, lowest
 from shardwise.compiler.ops.collective import Collective, DeviceIndex, OnlyFirst, Resize
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.control import Control
@@ -397,15 +398,7 @@ def _filled(fills: tuple[Any, ...], dim: int, fill: Any) -> tuple[Any, ...]:
 
 def neutral(how: str, dtype: DType) -> Any:
     """The element that changes nothing when it takes part in a reduction."""
-    lowest = how == "max"
-    if how == "sum":
-        element: Any = 0
-    elif is_inexact(dtype):
-        element = -np.inf if lowest else np.inf
-    elif is_integer(dtype):
-        element = integer_range(dtype)[0 if lowest else 1]
-    else:
-        element = not lowest
+    element = 0 if how == "sum" else lowest(dtype) if how == "max" else highest(dtype)
     return np.asarray(element).astype(dtype)[()]
 
 

@@ -4,9 +4,9 @@
     (i j) k -> i (j k)         a reshape; dims in parentheses are compound, major factor first
 
 A factor is one loop of the op. Cutting the op along a factor cuts every dim that has it. Kinds of factor: one that
-passes through; one that is reduced (a result cut along it is partial); one across whose cuts the op's own `localize`
-reaches (`exchange`: a slice, a window, a running sum), and whose dims may have different sizes; one that must stay whole
-(`whole`).
+passes through; one that is reduced (a result cut along it is partial); one that must stay whole (`whole`); one across
+whose cuts the op's own `localize` reaches (`exchange`: a slice, a window, a running sum), and whose dims may differ in
+size.
 """
 
 import math

@@ -10,9 +10,9 @@ import pytest
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.text import format_op, format_program, parse_program
 from shardwise.compiler.ir.types import SHORT_NAMES, ArrayType, Scalar
+from shardwise.compiler.ops.call import Call
 from shardwise.compiler.ops.collective import AllReduce
 from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.call import Call
 from shardwise.compiler.ops.dot import Dot
 from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Mul, Neg
 from shardwise.compiler.ops.shape import Full

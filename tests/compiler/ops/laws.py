@@ -262,7 +262,8 @@ def padding_is_as_stated(case: Case) -> None:
                 continue
             shape = (*result.shape[:at], result.shape[at] + 1, *result.shape[at + 1 :])
             types = [ArrayType(arg.shape, arg.dtype) for arg in args]
-            local = rewrite("local", types, lambda *xs, shape=shape: [case.op.localize(_Longer((shape,), case.types), *xs)])
+            shard = _Longer((shape,), case.types)
+            local = rewrite("local", types, lambda *xs, shard=shard: [case.op.localize(shard, *xs)])
             past = np.take(evaluate(local, args)[0], -1, at)
             assert_alike(case.op, [past], [np.full(past.shape, stated).astype(past.dtype)])
 

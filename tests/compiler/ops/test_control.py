@@ -283,11 +283,11 @@ def test_every_layout_computes_the_same(name, rows):
     whole = dce(inline(verify(traced.program)))
     expected = evaluate(whole, args)
     rng = Random(f"{name} {rows}")
-    for sizes in MESHES * 2:
+    for sizes in MESHES:
         mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
         pins = [pin_of(partition_spec(random_spec(rng, shape, sizes)), shape, mesh) for shape in shapes]
         sharded = propagate(whole, mesh, pins, [None] * len(whole.outputs))
-        plans = [choose(sharded), *(settle(sharded, random_picks(sharded, rng)) for _ in range(3))]
+        plans = [choose(sharded), *(settle(sharded, random_picks(sharded, rng)) for _ in range(2))]
         for plan in plans:
             local = partition(sharded, plan)
             for found, value in zip(simulate(local, args), expected, strict=True):

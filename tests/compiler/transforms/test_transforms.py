@@ -11,8 +11,8 @@ from shardwise.compiler.ir.op import BatchAxis, NumpyArray
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
 from shardwise.compiler.ir.verify import verify
-from shardwise.compiler.ops.collective import AllReduce
 from shardwise.compiler.ops.call import Call
+from shardwise.compiler.ops.collective import AllReduce
 from shardwise.compiler.ops.dot import Dot
 from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Div, Mul, Neg, Select
 from shardwise.compiler.ops.extremum import Max
