@@ -28,6 +28,7 @@ from shardwise.compiler.ops.scan import Scan
 from shardwise.compiler.ops.slicing import Concatenate
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
+from shardwise.errors import ConcretizationTypeError
 from shardwise.numpy.joining import stack
 
 Function = Callable[..., Any]
@@ -206,9 +207,12 @@ def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
 def _while(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
     if is_jit_disabled():
         value = init_val
-        while cond_fun(value):
-            value = body_fun(value)
-        return value
+        try:
+            while cond_fun(value):
+                value = body_fun(value)
+            return value
+        except ConcretizationTypeError:
+            pass  # under vmap there is not one answer: the op knows what to do
     arrays, types, body = _carried(name, body_fun, init_val, lambda carry: (carry,), lambda result: result)
     head = _Traced.of(cond_fun, (init_val,), types)
     if head.program.out_types != (ArrayType((), np.bool_),):

@@ -259,6 +259,12 @@ def jacrev(
         _check_inputs("jacrev", function, args, places, tree.leaves(active), holomorphic, allow_int)
         value, pullback, *aux = vjp(inner, *active, has_aux=has_aux)
         outputs, results = tree.flatten(value)
+        for y in outputs:
+            if y.type.dtype.kind == "c" and not holomorphic:
+                raise TypeError(
+                    f"jacrev of {described(function)}: a result is {y.type}, and the derivative of a complex result is "
+                    "defined where the function is holomorphic: say so."
+                )
         rows = []
         for number, y in enumerate(outputs):
 
@@ -378,8 +384,8 @@ def _check_inputs(
             problem = "a holomorphic function has complex arguments"
         elif not is_inexact(dtype) and not allow_int:
             problem = "derivatives need floats. Convert it with `.astype`, or leave it out of argnums"
-        elif dtype.kind == "c" and not holomorphic:
-            problem = "the gradient of a function of complex numbers is defined where it is holomorphic: say so"
+        elif name == "jacfwd" and dtype.kind == "c" and not holomorphic:
+            problem = "forward mode follows complex arguments only where the function is holomorphic: say so"
         else:
             continue
         given = [args[place] if place in places else None for place in range(len(args))]

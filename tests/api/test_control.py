@@ -179,6 +179,27 @@ def test_map_in_batches(size):
     close(lax.map(f, xs), expected)
 
 
+DEBUGGED = {
+    "scan": lambda: lax.scan(swap, {"a": 1.0, "b": 2.0}, (XS[:, 0], {"n": X[:1] * np.ones(5, "f4")}), reverse=True),
+    "fori": lambda: [lax.fori_loop(a, 3, lambda i, c: c + i, X) for a in (0, 5)],
+    "grad of fori": lambda: sw.grad(lambda x: lax.fori_loop(0, 3, lambda i, c: c * x + i, x).sum())(X),
+    "while": lambda: lax.while_loop(lambda c: c.sum() < 9, lambda c: c * 2, X),
+    "vmap of while": lambda: sw.vmap(lambda x: lax.while_loop(lambda c: c.sum() < 9, lambda c: c * 2 + 1, x))(XS),
+    "vmap of fori": lambda: sw.vmap(lambda n: lax.fori_loop(0, n, lambda i, c: c + i, 0))(jnp.array([1, 3])),
+    "cond": lambda: [lax.cond(p, lambda x: x * 2, lambda x: x, X) for p in (True, False)],
+    "vmap of cond": lambda: sw.vmap(lambda x: lax.cond(x.sum() > 0, lambda: x * 2, lambda: x))(XS),
+    "switch": lambda: [lax.switch(i, [lambda: X, lambda: X * 2]) for i in (-1, 1, 7)],
+    "map": lambda: [lax.map(lambda row: row.sum() * X, XS, batch_size=size) for size in (None, 3)],
+}
+
+
+@pytest.mark.parametrize("name", DEBUGGED)
+def test_the_same_with_jit_disabled(name):
+    with sw.disable_jit():
+        found = DEBUGGED[name]()
+    close(found, DEBUGGED[name]())
+
+
 # Derivatives: against finite differences, in 64 bits.
 
 
@@ -608,6 +629,34 @@ def test_megatron_layers_in_a_scan(rows, mesh):
     outside, inside = moves(stages_of(sw.grad(loss, (0, 1)), *args).local)
     assert inside["all_reduce"] + outside.get("all_reduce", 0) == 4 and set(inside) == {"all_reduce"}
     close(gradient(*args), sw.grad(loss, (0, 1))(up, down, x), rtol=1e-3, atol=1e-4)
+
+
+def test_what_a_loop_does_not_change_is_gathered_before_it(mesh):
+    w = RNG.normal(size=(64, 64)).astype(np.float32) / 16
+    x = RNG.normal(size=(512, 64)).astype(np.float32)
+
+    def f(w, x):
+        return lax.scan(lambda c, _: (jnp.exp(0.1 * (c @ w)), None), x, length=8)[0]
+
+    args = sw.device_put(w, NamedSharding(mesh, P("data"))), sw.device_put(x, NamedSharding(mesh, P("data")))
+    assert moves(stages_of(f, *args).local) == [{"all_gather": 1}, {}]
+    np.testing.assert_allclose(sw.jit(f)(*args), f(w, x), rtol=1e-4)
+
+
+def test_gradients_of_weights_that_lie_in_shards_are_scattered_layer_by_layer(mesh):
+    ws = RNG.normal(size=(3, 64, 64)).astype(np.float32) / 16
+    x = RNG.normal(size=(512, 64)).astype(np.float32)
+
+    def loss(ws, x):
+        return lax.scan(lambda c, w: (sw.checkpoint(lambda c, w: jnp.exp(0.1 * (c @ w)))(c, w), None), x, ws)[0].sum()
+
+    args = sw.device_put(ws, NamedSharding(mesh, P(None, "data"))), sw.device_put(x, NamedSharding(mesh, P("data")))
+    gradient = sw.jit(sw.grad(loss), out_shardings=NamedSharding(mesh, P(None, "data")))
+    request, _ = gradient.request(args, {})
+    outside, inside = moves(stages(request, request.target())[0].local)
+    # Weights stay in shards, and are gathered one layer at a time, forwards and backwards.
+    assert set(outside) <= {"all_reduce"} and inside == {"all_gather": 2, "reduce_scatter": 1}
+    np.testing.assert_allclose(gradient(*args), sw.grad(loss)(ws, x), rtol=1e-3, atol=1e-4)
 
 
 def test_a_decision_is_made_alike_on_all_devices(mesh):

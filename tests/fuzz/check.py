@@ -212,6 +212,8 @@ def _check(case: Case, on_devices: bool) -> None:
     judge = _Judge(case, program, args)
     if case.kind == "vmap":
         judge("one by one", one_by_one(case), None)
+    if case.kind == "grad" and not only_reverse(case.recipe) and not case.specials:
+        check_adjoint(case, judge)
     mesh = abstract(case.mesh)
     in_specs = (*case.in_specs, *((),) * len(captured))
     pins = [pin_of(partition_spec(s), t.shape, mesh) for s, t in zip(in_specs, program.in_types, strict=True)]
@@ -280,6 +282,22 @@ def one_by_one(case: Case) -> list[np.ndarray]:
         args = [x if d is None else np.take(x, number, d) for x, d in zip(case.args, case.batch, strict=True)]
         slices.append(evaluate(program, [*args, *constants]))
     return [np.stack(parts) for parts in zip(*slices, strict=True)]
+
+
+def check_adjoint(case: Case, judge: _Judge) -> None:
+    """The gradient along a direction is what forward mode gives for it."""
+    program, captured = replace(case, kind="jvp").traced
+    moved = evaluate(program, [*case.args, *(np.asarray(array) for array in captured)])[len(case.recipe.outputs) :]
+    forward = sum(float(np.sum(tangent, dtype=np.float64)) for tangent in moved)
+    active = [arg for arg, type in zip(case.args, case.recipe.inputs, strict=True) if is_float(type.dtype)]
+    terms = [
+        grad.astype(np.float64) * (arg.astype(np.float64) + 1)
+        for grad, arg in zip(judge.expected[1:], active, strict=True)
+    ]
+    count = sum(term.size for term in terms) + sum(tangent.size for tangent in moved)
+    reverse = sum(float(np.sum(term)) for term in terms)
+    if not abs(forward - reverse) <= judge.tolerance * 8 * math.sqrt(count):
+        raise Mismatch(f"adjoint: reverse mode gives {reverse}, forward mode {forward}")
 
 
 def largest(program: Program, args: Sequence[np.ndarray]) -> float:

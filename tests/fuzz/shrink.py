@@ -1,7 +1,7 @@
 """shrink: a smaller recipe that still fails, found by trying one change after the other.
 
-Outputs are dropped; values become inputs (or, where inputs must stay as they are, constants); steps that hold recipes
-hold smaller ones, or become calls.
+Outputs are dropped; values become earlier ones of their type, or inputs (or, where inputs must stay as they are,
+constants); steps that hold recipes hold smaller ones, or become calls.
 """
 
 from collections.abc import Callable, Iterator
@@ -38,14 +38,10 @@ def _smaller(recipe: Recipe, keep_inputs: bool) -> Iterator[Recipe]:
             outputs = recipe.outputs[:number] + recipe.outputs[number + 1 :]
             exact = recipe.exact[:number] + recipe.exact[number + 1 :]
             yield without_dead(replace(recipe, outputs=outputs, exact=exact), keep_inputs)
-    for number in reversed(range(len(recipe.steps))):
-        if not keep_inputs:
+    if not keep_inputs:
+        for number in reversed(range(len(recipe.steps))):
             yield without_dead(_as_inputs(recipe, number))
-        elif recipe.steps[number].args:
-            yield without_dead(_as_constants(recipe, number), keep_inputs)
-    for number, step in enumerate(recipe.steps):
-        for simpler in _simpler(step):
-            yield _with_step(recipe, number, simpler)
+    yield from _less(recipe, keep_inputs)
 
 
 def _simpler(step: Step) -> Iterator[Step]:
@@ -65,12 +61,32 @@ def _inside(recipe: Recipe) -> Iterator[Recipe]:
     alive = without_dead(recipe, keep_inputs=True)
     if len(alive.steps) < len(recipe.steps):
         yield alive
+    yield from _less(recipe, keep_inputs=True)
+
+
+def _less(recipe: Recipe, keep_inputs: bool) -> Iterator[Recipe]:
+    """A recipe that does not do one of its steps, or one that holds less."""
     for number in reversed(range(len(recipe.steps))):
+        yield from (without_dead(other, keep_inputs) for other in _as_another(recipe, number))
         if recipe.steps[number].args:
-            yield without_dead(_as_constants(recipe, number), keep_inputs=True)
+            yield without_dead(_as_constants(recipe, number), keep_inputs)
     for number, step in enumerate(recipe.steps):
         for simpler in _simpler(step):
             yield _with_step(recipe, number, simpler)
+
+
+def _as_another(recipe: Recipe, number: int) -> Iterator[Recipe]:
+    """The first value of its type instead of a result of this step."""
+    types = recipe.types
+    end = len(recipe.inputs) + sum(len(step.results) for step in recipe.steps[: number + 1])
+    for value in range(end - len(recipe.steps[number].results), end):
+        other = types.index(types[value])
+        if other < value:
+            changed = {value: other}
+            steps = [replace(s, args=tuple(changed.get(arg, arg) for arg in s.args)) for s in recipe.steps]
+            outputs = tuple(changed.get(output, output) for output in recipe.outputs)
+            if outputs != recipe.outputs or tuple(steps) != recipe.steps:
+                yield replace(recipe, steps=tuple(steps), outputs=outputs)
 
 
 def _with_step(recipe: Recipe, number: int, step: Step) -> Recipe:

@@ -292,12 +292,6 @@ def in_call(f):
     return shardwise.jit(f)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=TypeError,
-    reason="the derivative of an op that holds programs computes its result and its tangent together: in the rule of a "
-    "custom_jvp, the result then counts as linear in the tangents",
-)
 @pytest.mark.parametrize("inside", [in_scan, in_branch, in_call], ids=["scan", "cond", "call"])
 def test_a_gradient_of_a_custom_jvp_whose_rule_differentiates_control_flow(inside):
     """`mul … is not linear in what it is given`: x ** 2 uses the result of a rule that is the jvp of a loop."""
@@ -318,3 +312,16 @@ def test_padding_of_what_one_of_two_branches_gives(which):
     program, stages = stages_of(function, [ArrayType((), np.bool_), f32(5, 2)], [P(), P("x")], PAIR)
     local = partition(stages.sharded, settle(stages.sharded, cut_along(stages.sharded, {"x": 0})))
     assert_simulates(program, local, [np.array(which), np.ones((5, 2))])
+
+
+def test_a_gradient_of_a_loop_around_one_that_does_not_change():
+    """Of what the inner loop gives, some is kept for the derivative, computed before the loop, and some is used."""
+
+    def function(x, y):
+        def turn(carry, _):
+            rows = lax.scan(lambda power, _: (power * power, power * power), y, None, length=2)[1]
+            return carry + rows.sum(), None
+
+        return lax.scan(turn, x, None, length=3)[0]
+
+    assert shardwise.grad(function, (0, 1))(1.0, 2.0) == (1.0, 3 * (2 * 2.0 + 4 * 2.0**3))

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.op import NumpyArray
+from shardwise.compiler.ir.op import NumpyArray, Pieces
 from shardwise.compiler.ir.program import Equation, Program, Value
 
 
@@ -32,7 +32,7 @@ def find(
     def watched(equation: Equation, operands: list[NumpyArray]) -> Any:
         op = equation.op
 
-        def inside(n: int, given: list[list[NumpyArray]]) -> list[list[NumpyArray]]:
+        def inside(n: int, given: list[Pieces]) -> list[Pieces]:
             return [[y] for y in _run(op.programs[n], [pieces[0] for pieces in given], watched)]
 
         if op.programs:

@@ -27,6 +27,8 @@ from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.errors import MissingRuleError
 
 NumpyArray = np.ndarray[Any, Any]
+Pieces = list[NumpyArray]  # of one value, one a device
+RunProgram = Callable[[int, list[Pieces]], list[Pieces]]  # the number of a program, its inputs → its outputs
 quiet = np.errstate(all="ignore")  # decorates a `reference`: devices do not warn of an overflow, nor does its meaning
 
 
@@ -72,6 +74,17 @@ class Hlo(Protocol):
         dims: Sequence[int],
         join: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]],
     ) -> list[Any]: ...
+    def reduce_window(
+        self,
+        operands: Sequence[Any],
+        starts: Sequence[Any],
+        dim: int,
+        window: int,
+        join: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]],
+    ) -> list[Any]: ...
+    def sort(
+        self, operands: Sequence[Any], dim: int, comes_first: Callable[[Sequence[Any], Sequence[Any]], Any]
+    ) -> list[Any]: ...
     def loop(
         self,
         start: Sequence[Any],
@@ -94,11 +107,12 @@ class Shard(Protocol):
     axes: tuple[str, ...]  # all axes of the mesh
     types: tuple[ArrayType, ...]  # of the whole operands, without padding
 
-    def cut(self, dim: int) -> tuple[tuple[str, ...], int]:
-        """The axes that cut `dim` of the first result, and into how many pieces."""
+    def cut(self, dim: int, operand: int | None = None) -> tuple[tuple[str, ...], int]:
+        """The axes that cut `dim` of the first result, or of an operand, and into how many pieces."""
 
-    def offset(self, dim: int, dtype: Any) -> Any:
-        """Where this device's piece of the result starts along `dim`: a scalar, or None where that is always 0."""
+    def offset(self, dim: int, dtype: Any, operand: int | None = None) -> Any:
+        """Where this device's piece of the first result, or of an operand, starts along `dim`: a scalar, or None where
+        that is always 0."""
 
 
 class Op:
@@ -185,12 +199,7 @@ class Op:
     def reference(self, *operands: Any, **_: Any) -> Any:
         raise self.missing("reference")
 
-    def interpret(
-        self,
-        run: Callable[[int, list[list[NumpyArray]]], list[list[NumpyArray]]],
-        operands: list[list[NumpyArray]],
-        devices: int = 1,
-    ) -> list[list[NumpyArray]]:
+    def interpret(self, run: RunProgram, operands: list[Pieces], devices: int = 1) -> list[Pieces]:
         """What an op that holds programs means. A value is the list of its pieces on all devices; `run` runs one."""
         raise self.missing("interpret")
 

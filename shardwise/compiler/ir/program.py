@@ -132,6 +132,14 @@ class Program:
             for program in equation.op.programs:
                 yield from program.walk()
 
+    def depending(self, inputs: Sequence[bool]) -> list[bool]:
+        """The outputs that depend on the inputs marked."""
+        found = {value for value, marked in zip(self.inputs, inputs, strict=True) if marked}
+        for equation in self.equations:
+            if not found.isdisjoint(equation.inputs):
+                found.update(equation.outputs)
+        return [value in found for value in self.outputs]
+
     def producers(self) -> dict[Value, Equation]:
         """The equation that defines each value that is not an input."""
         return {value: equation for equation in self.equations for value in equation.outputs}

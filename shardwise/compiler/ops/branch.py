@@ -1,7 +1,7 @@
 """cond: one of several programs, by an index."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, final
@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Unknown
+from shardwise.compiler.ir.op import BatchAxis, Hlo, Pieces, RunProgram, Unknown
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.call import Call, present, some, spread
@@ -64,12 +64,7 @@ class Cond(Control):
     def with_programs(self, programs: Sequence[Program], counts: Sequence[int] | None = None) -> "Cond":
         return Cond(tuple(programs))
 
-    def interpret(
-        self,
-        run: Callable[[int, list[list[NumpyArray]]], list[list[NumpyArray]]],
-        operands: list[list[NumpyArray]],
-        devices: int = 1,
-    ) -> list[list[NumpyArray]]:
+    def interpret(self, run: RunProgram, operands: list[Pieces], devices: int = 1) -> list[Pieces]:
         return run(int(agreed(self, operands[0])), operands[1:])
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op
+from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, Pieces
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.call import present, spread
@@ -275,7 +275,7 @@ class Control(Op):
         return results, [out_dims[number] for number in range(len(results))]
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
-        def run(n: int, args: list[list[NumpyArray]]) -> list[list[NumpyArray]]:
+        def run(n: int, args: list[Pieces]) -> list[Pieces]:
             return [[y] for y in evaluate(self.programs[n], [pieces[0] for pieces in args])]
 
         return tuple(pieces[0] for pieces in self.interpret(run, [[x] for x in operands]))

@@ -1,6 +1,6 @@
 """while: a program that runs as long as another says so."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray
+from shardwise.compiler.ir.op import BatchAxis, Hlo, Pieces, RunProgram
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ops.call import Call
 from shardwise.compiler.ops.control import Control, Crossing, agreed, batch_dims, entry, exit_, operand, result
@@ -77,12 +77,7 @@ class While(Control):
         after = self.cond_consts + self.body_consts
         return list(operands[: self.cond_consts]), list(operands[self.cond_consts : after]), list(operands[after:])
 
-    def interpret(
-        self,
-        run: Callable[[int, list[list[NumpyArray]]], list[list[NumpyArray]]],
-        operands: list[list[NumpyArray]],
-        devices: int = 1,
-    ) -> list[list[NumpyArray]]:
+    def interpret(self, run: RunProgram, operands: list[Pieces], devices: int = 1) -> list[Pieces]:
         cond_consts, body_consts, carried = self.parts(operands)
         while agreed(self, run(0, [*cond_consts, *carried])[0]):
             carried = run(1, [*body_consts, *carried])

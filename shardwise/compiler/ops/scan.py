@@ -1,6 +1,6 @@
 """scan: a program that runs a known number of times, with values that it carries, takes in slices and stacks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, final
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Unknown
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Pieces, RunProgram, Unknown
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.call import Call, present, some, spread
@@ -79,12 +79,7 @@ class Scan(Control):
         after = self.consts + self.carried
         return list(operands[: self.consts]), list(operands[self.consts : after]), list(operands[after:])
 
-    def interpret(
-        self,
-        run: Callable[[int, list[list[NumpyArray]]], list[list[NumpyArray]]],
-        operands: list[list[NumpyArray]],
-        devices: int = 1,
-    ) -> list[list[NumpyArray]]:
+    def interpret(self, run: RunProgram, operands: list[Pieces], devices: int = 1) -> list[Pieces]:
         consts, carried, sliced = self.parts(operands)
         given: list[list[list[NumpyArray]]] = []
         steps = range(self.length)
@@ -113,7 +108,7 @@ class Scan(Control):
         known = dict(zip(kept.once.outputs, inputs, strict=True))  # computed before the loop: now one more const
         body = Program(
             (*inputs, *forward.inputs),
-            tuple(e for e in forward.equations if known.keys().isdisjoint(e.outputs)),
+            tuple(e for e in forward.equations if not e.outputs or not known.keys() >= set(e.outputs)),
             (*(known.get(v, v) for v in forward.outputs[:count]), *kept.stacked),
             forward.name,
         )
@@ -164,7 +159,7 @@ class Scan(Control):
         if any(equation.op.inlined for equation in self.program.equations):  # what is known may be told apart inside
             return self.with_programs([installed.transforms.inline(self.program)]).transpose(cotangent, *operands)
         unknown = [isinstance(x, Unknown) for x in operands]
-        reached_by = self.marked(self.reach(unknown, self._depends), "operand")
+        reached_by = self.marked(self.reach(unknown, lambda n, entries: self.program.depending(entries)), "operand")
         if not all(self.parts(reached_by)[1]):
             return self._without_known(cotangent, operands, reached_by)
         # What is carried is linear, even where it starts as something known: as zero.
@@ -191,14 +186,6 @@ class Scan(Control):
     def _places(self) -> range:
         """The operands that are carried."""
         return range(self.consts, self.consts + self.carried)
-
-    def _depends(self, n: int, entries: tuple[bool, ...]) -> list[bool]:
-        """The outputs of the program that depend on the inputs marked."""
-        reached = {value for value, marked in zip(self.program.inputs, entries, strict=True) if marked}
-        for equation in self.program.equations:
-            if not reached.isdisjoint(equation.inputs):
-                reached.update(equation.outputs)
-        return [value in reached for value in self.program.outputs]
 
     def _without_known(self, cotangent: Any, operands: Sequence[Any], linear: Sequence[bool]) -> tuple[Any, ...]:
         """The transpose where some of what is carried (a counter) is known: it is run first, and becomes slices."""

@@ -10,7 +10,8 @@ import numpy as np
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.propagate.candidates import PARTIAL_SUM, Candidate, candidates
+from shardwise.compiler.ops.ties import Unstack
+from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Candidate, candidates
 from shardwise.compiler.propagate.colours import DimSets, colours
 from shardwise.compiler.propagate.unfold import Unfolded, unfold
 from shardwise.compiler.shardings.layout import Pin
@@ -101,11 +102,25 @@ def _options(
             reached = frozenset([place for place, value in enumerate(equation.inputs) if value in partial])
             scaling = frozenset([place for place, value in enumerate(equation.inputs) if value in scales])
             count = len(equation.outputs)
-            rows[equation] = candidates(equation.op, types, count, axis, coloured[equation], reached, scaling)
+            found = candidates(equation.op, types, count, axis, coloured[equation], reached, scaling)
+            rows[equation] = _as_given(sharded, axis, equation, found) if isinstance(equation.op, Unstack) else found
             if any(PARTIAL_SUM in candidate.results for candidate in rows[equation]):
                 partial.update(equation.outputs)
         if len(partial) == before or not sharded.unfolded.borders:
             return rows
+
+
+def _as_given(
+    sharded: ShardedProgram, axis: str, tie: Equation, options: tuple[Candidate, ...]
+) -> tuple[Candidate, ...]:
+    """An input that a loop takes in slices stays as the user laid it out, and is brought where it is needed slice by
+    slice: the whole of it would be a copy of all layers at once."""
+    pin = sharded.pinned.get(tie.inputs[0])
+    if pin is None:
+        return options
+    dim = pin.layout.dim_of(axis)
+    kept = tuple([c for c in options if c.operands[0] == (REPLICATED if dim is None else dim)])
+    return kept or options  # where the dim of the slices itself is cut, the loop needs it whole
 
 
 def _free_values(unfolded: Unfolded) -> tuple[frozenset[Value], frozenset[Value]]:

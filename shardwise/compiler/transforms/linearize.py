@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, final
 
 from shardwise.compiler.ir.dispatch import frames, open_frames
+from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ops.call import present, some
 from shardwise.compiler.ops.operands import as_operand
@@ -17,7 +18,7 @@ from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.tracer import Frame, Tracer
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.jvp import Pairs, solidified
-from shardwise.compiler.transforms.replay import each
+from shardwise.compiler.transforms.replay import each, replay
 from shardwise.errors import ConcretizationTypeError
 
 
@@ -32,11 +33,25 @@ class Linearized:
     moving: tuple[bool, ...]
 
 
+@final
+class LinearFrame(Frame):
+    """Takes what depends on tangents. A call that also computes what does not is taken apart, and only its linear part
+    stays here: a user's rule may compute both in one compiled function."""
+
+    def __init__(self, name: str):
+        super().__init__(name, absorbs=False)
+
+    def bind(self, op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
+        if op.inlined and not all(op.programs[0].depending([self.owns(arg) for arg in args])):
+            return tuple(replay(op.programs[0], args))
+        return super().bind(op, args)
+
+
 class _Tangents:
     """The linear half: pairs whose tangents are staged in a frame that takes nothing else."""
 
     def __init__(self, name: str):
-        self.frame = Frame(f"linear_{name}", absorbs=False)
+        self.frame = LinearFrame(f"linear_{name}")
         self.pairs = Pairs(linearizing=True)
 
     def close(self, outputs: Sequence[Value], solid: Sequence[bool] = ()) -> Linearized:
@@ -120,8 +135,11 @@ def linearize(function: Callable[..., Sequence[Any]], primals: Sequence[Any], na
 def forward(
     function: Callable[..., Sequence[Any]], primals: Sequence[Any], tangents: Sequence[Any], name: str
 ) -> tuple[list[Any], list[Any]]:
-    """Call `function` on `primals`, moving along `tangents`: its results, and how they move (None: they do not)."""
-    pairs = Pairs()
+    """Call `function` on `primals`, moving along `tangents`: its results, and how they move (None: they do not).
+
+    Tangents that are being staged, as in a user's rule under grad, must not draw the primals in with them.
+    """
+    pairs = Pairs(linearizing=any(isinstance(t, Tracer) and isinstance(t.frame, LinearFrame) for t in tangents))
     frame = ValueFrame(name, pairs, open_frames())
     outputs = frame.run(function, [frame.pair(x, t) for x, t in zip(primals, tangents, strict=True)])
     return [pairs.primal[value] for value in outputs], [pairs.tangent.get(value) for value in outputs]

@@ -11,6 +11,7 @@ from shardwise import lax
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.text import format_program, parse_program
 from shardwise.compiler.ir.types import parse_type
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.branch import Cond
@@ -285,10 +286,14 @@ def test_every_layout_computes_the_same(name, rows):
     rng = Random(f"{name} {rows}")
     for sizes in MESHES:
         mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
-        pins = [pin_of(partition_spec(random_spec(rng, shape, sizes)), shape, mesh) for shape in shapes]
-        sharded = propagate(whole, mesh, pins, [None] * len(whole.outputs))
+        pins, out_pins = (
+            [pin_of(partition_spec(random_spec(rng, shape, sizes)), shape, mesh) for shape in of]
+            for of in (shapes, [type.shape for type in whole.out_types])
+        )
+        sharded = propagate(whole, mesh, pins, [pin if rng.random() < 0.5 else None for pin in out_pins])
         plans = [choose(sharded), *(settle(sharded, random_picks(sharded, rng)) for _ in range(2))]
         for plan in plans:
             local = partition(sharded, plan)
+            assert parse_program(format_program(local.program)) == local.program
             for found, value in zip(simulate(local, args), expected, strict=True):
                 np.testing.assert_allclose(found, value, rtol=2e-4, atol=2e-5)
