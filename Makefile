@@ -7,7 +7,8 @@ WORKERS ?= 2
 
 # Op laws and fuzz cases do not depend on what else is installed: they run once.
 USERS := tests/api tests/lax tests/numpy tests/runtime tests/compiler/test_pipeline.py tests/compiler/lower \
-	tests/test_demo.py tests/test_docs.py tests/test_jaxlib.py tests/test_package.py tests/test_tree.py tests/test_tree_util.py
+	tests/test_demo.py tests/test_docs.py tests/test_jaxlib.py tests/test_package.py tests/test_tree.py tests/test_tree_util.py \
+	tests/test_seeds.py tests/explain tests/experimental
 
 BIN := .venv/bin
 NOJAX := .venv-nojax/bin

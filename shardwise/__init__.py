@@ -4,6 +4,11 @@ from typing import NoReturn
 
 from shardwise import debug, distributed, errors, lax, numpy, sharding, tree, tree_util
 from shardwise.api.callback import io_callback, pure_callback
+from shardwise.api.creation import (
+    make_array_from_callback,
+    make_array_from_process_local_data,
+    make_array_from_single_device_arrays,
+)
 from shardwise.api.custom import custom_jvp, custom_vjp
 from shardwise.api.differentiate import (
     grad,
@@ -18,7 +23,7 @@ from shardwise.api.differentiate import (
 )
 from shardwise.api.inspect import ShapeDtypeStruct, eval_shape, make_jaxpr, typeof
 from shardwise.api.jit import disable_jit, jit
-from shardwise.api.placement import block_until_ready, device_get, device_put, make_mesh
+from shardwise.api.placement import block_until_ready, device_get, device_put, make_mesh, set_mesh
 from shardwise.api.remat import checkpoint, checkpoint_policies
 from shardwise.api.vectorize import vmap
 from shardwise.compiler.ops.methods import ArrayMethods as Array
@@ -74,6 +79,9 @@ __all__ = [
     "linearize",
     "local_device_count",
     "local_devices",
+    "make_array_from_callback",
+    "make_array_from_process_local_data",
+    "make_array_from_single_device_arrays",
     "make_jaxpr",
     "make_mesh",
     "named_scope",
@@ -82,6 +90,7 @@ __all__ = [
     "process_index",
     "pure_callback",
     "remat",
+    "set_mesh",
     "sharding",
     "tree",
     "tree_util",

@@ -169,10 +169,35 @@ def launcher(executable: Any, handlers: Sequence[Any], wait: bool = False) -> Ca
     return launch
 
 
-def read_pieces(buffers: Any) -> list[np.ndarray[Any, Any]]:
-    """The pieces that are on this process's devices, as numpy arrays, in device order.
+def split(buffers: Any) -> list[Any]:
+    """The pieces that are on this process's devices, each as Buffers of one device, in device order. Nothing moves."""
+    return list(buffers._arrays) if len(buffers._sharding.device_set) > 1 else [buffers]
+
+
+def join(
+    pieces: Sequence[Any], shape: tuple[int, ...], dtype: Any, devices: Sequence[Any], local: Sequence[Any]
+) -> Any:
+    """Buffers over `devices`, made of Buffers of one device each: one for each device that is here (`local`).
+
+    A piece that lies on its device is taken as it is, and shares its memory; others are copied from device to device.
+    """
+    kind = _WholeType(shape, dtype, len(devices))
+    return _jax.batched_device_put(kind, _OnDevices(tuple(devices)), list(pieces), list(local), enable_x64=True)
+
+
+def read(piece: Any) -> np.ndarray[Any, Any]:
+    """Buffers of one device as a numpy array.
 
     `np.asarray` on Buffers is a trap: for bfloat16, and after a failed run, it gives an object array without an error.
     """
-    singles = buffers._arrays if len(buffers._sharding.device_set) > 1 else [buffers]
-    return [single._single_device_array_to_np_array_did_copy()[0] for single in singles]
+    return piece._single_device_array_to_np_array_did_copy()[0]  # type: ignore[no-any-return]
+
+
+def start_read(piece: Any) -> None:
+    """Begin to copy Buffers of one device to the host, for a `read` that comes later."""
+    piece._copy_single_device_array_to_host_async()
+
+
+def read_pieces(buffers: Any) -> list[np.ndarray[Any, Any]]:
+    """The pieces that are on this process's devices, as numpy arrays, in device order."""
+    return [read(piece) for piece in split(buffers)]

@@ -28,6 +28,10 @@ class TracerArrayConversionError(ConcretizationTypeError):
     """A traced value was handed to numpy."""
 
 
+class NonConcreteBooleanIndexError(IndexError):
+    """A traced array of booleans was used as an index: how many elements it takes is not known."""
+
+
 class UnexpectedTracerError(RuntimeError):
     """A traced value was used after the function that made it had returned."""
 

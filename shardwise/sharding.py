@@ -1,7 +1,28 @@
 """Meshes, specs and shardings: how arrays lie on devices."""
 
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
-from shardwise.compiler.shardings.spec import PartitionSpec
-from shardwise.runtime.sharding import NamedSharding, Sharding, SingleDeviceSharding
+from typing import NoReturn
 
-__all__ = ["AbstractMesh", "Mesh", "NamedSharding", "PartitionSpec", "Sharding", "SingleDeviceSharding"]
+from shardwise.api.placement import get_abstract_mesh, get_mesh, set_mesh, use_mesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh
+from shardwise.compiler.shardings.spec import PartitionSpec
+from shardwise.errors import not_here
+from shardwise.runtime.sharding import NamedSharding, PositionalSharding, Sharding, SingleDeviceSharding
+
+__all__ = [
+    "AbstractMesh",
+    "AxisType",
+    "Mesh",
+    "NamedSharding",
+    "PartitionSpec",
+    "PositionalSharding",
+    "Sharding",
+    "SingleDeviceSharding",
+    "get_abstract_mesh",
+    "get_mesh",
+    "set_mesh",
+    "use_mesh",
+]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise not_here("shardwise.sharding", name, __all__)

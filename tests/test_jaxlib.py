@@ -53,6 +53,29 @@ def test_later_writes_to_numpy_memory_do_not_reach_the_device(client, count):
         np.testing.assert_array_equal(piece, np.ones((1024, 4)))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.bool_, ml_dtypes.bfloat16, np.complex64, ml_dtypes.int4])
+def test_pieces_are_split_and_joined_from_device_to_device(client, dtype):
+    devices = client.devices()
+    pieces = [np.full((2, 3), number % 2).astype(dtype) for number in range(4)]
+    buffers = _jaxlib.put(pieces, devices[:4], devices[:4])
+    singles = _jaxlib.split(buffers)
+    addresses = [single.unsafe_buffer_pointer() for single in singles]
+    here = _jaxlib.join(singles[1:3], (2, 3), dtype, devices[1:3], devices[1:3])
+    assert [single.unsafe_buffer_pointer() for single in _jaxlib.split(here)] == addresses[1:3]  # nothing was copied
+    there = _jaxlib.join(singles, (2, 3), dtype, devices[4:], devices[4:])
+    assert there._sharding.device_set == set(devices[4:])
+    for got, expected in zip(_jaxlib.read_pieces(there), pieces, strict=True):
+        assert got.dtype == np.dtype(dtype)
+        np.testing.assert_array_equal(got, expected)
+    (one,) = _jaxlib.split(_jaxlib.join([singles[3]], (2, 3), dtype, devices[:1], devices[:1]))
+    _jaxlib.start_read(one)
+    np.testing.assert_array_equal(_jaxlib.read(one), pieces[3])
+    assert one.on_device_size_in_bytes() == singles[3].on_device_size_in_bytes()
+    buffers.delete()
+    assert here.is_deleted() or all(single.is_deleted() for single in _jaxlib.split(here))
+    assert not there.is_deleted()
+
+
 def test_a_compile_error_is_a_runtime_failure(client):
     with pytest.raises(_jaxlib.RuntimeFailure, match="nonsense"):
         _jaxlib.compile_text(client, INCREMENT.replace("stablehlo.add", "stablehlo.nonsense"), client.devices()[:1])

@@ -11,7 +11,7 @@ from shardwise.compiler.ops.methods import is_array_like
 from shardwise.compiler.ops.operands import type_of
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import ShardingError
-from shardwise.runtime.sharding import Sharding
+from shardwise.runtime.sharding import Sharding, sharding_in_force
 
 
 def function_name(function: Callable[..., Any]) -> str:
@@ -78,14 +78,13 @@ def spread_shardings(
         spread = tree.broadcast_prefix(shardings, arguments, is_leaf)
     except tree.TreeMismatch as mismatch:
         raise ShardingError(f"{what} of {described(function)} do not fit.\n  {misfit(mismatch, what)}") from None
-    for sharding, type, name in zip(spread, types, names, strict=True):
-        if sharding is None:
-            continue
+    found: list[Sharding | None] = []
+    for given, type, name in zip(spread, types, names, strict=True):
         try:
-            _check(sharding, what, type)
+            found.append(_checked(given, what, type))
         except ShardingError as error:
             raise ShardingError(f"cannot shard {name} of {described(function)}.\n  {type} with {error}") from None
-    return tuple(spread)
+    return tuple(found)
 
 
 def misfit(mismatch: tree.TreeMismatch, what: str) -> str:
@@ -102,12 +101,15 @@ def misfit(mismatch: tree.TreeMismatch, what: str) -> str:
     return f"{text}\n  Give a tuple with one entry for each positional argument, or one entry for all of them."
 
 
-def _check(sharding: Any, what: str, type: ArrayType) -> None:
-    if isinstance(sharding, PartitionSpec):
-        raise TypeError(f"{what}: a bare {sharding} needs a mesh: write NamedSharding(mesh, {sharding})")
+def _checked(given: Any, what: str, type: ArrayType) -> Sharding | None:
+    """The sharding that is given; a bare spec is for the mesh in force."""
+    sharding = sharding_in_force(given, what) if isinstance(given, PartitionSpec) else given
+    if sharding is None:
+        return None
     if not isinstance(sharding, Sharding):
         raise TypeError(f"{what}: needs shardings, such as NamedSharding(mesh, spec), not {sharding!r}")
     sharding.pin(type.shape)
+    return sharding
 
 
 def leaf_types(leaves: Sequence[Any]) -> tuple[ArrayType, ...]:

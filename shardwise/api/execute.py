@@ -6,22 +6,25 @@ functions of `ops/methods` outside every frame; importing this module installs i
 
 import warnings
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.api.boundary import boundary
+from shardwise.api.move import moved
 from shardwise.api.numbers import check_numbers
-from shardwise.api.request import Request, default_device, hoisted, mesh_of, stages
+from shardwise.api.request import Request, Target, default_device, hoisted, stages
+from shardwise.api.watch import tell
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Op, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.callback import Callback
-from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.inspect import Inspect
 from shardwise.compiler.ops.operands import PYTHON_SCALARS, type_of
 from shardwise.compiler.pipeline import load
+from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
@@ -29,7 +32,7 @@ from shardwise.config import config
 from shardwise.errors import UnexpectedTracerError
 from shardwise.runtime.array import Array, deleted_error, memory, place
 from shardwise.runtime.executable import Executable
-from shardwise.runtime.sharding import NamedSharding, Sharding, SingleDeviceSharding
+from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
 
 
 @final
@@ -82,6 +85,7 @@ def prepare(request: Request, constants: Sequence[Array] = ()) -> Launch:
         first = len(request.signatures) - len(constants)
     target = request.target()
     compiled, moves = stages(request, target)
+    tell(compiled, target)
     for number, is_donated in enumerate(request.donated):
         if is_donated and number not in compiled.module.aliases:
             given = request.signatures[number]
@@ -90,20 +94,20 @@ def prepare(request: Request, constants: Sequence[Array] = ()) -> Launch:
                 f"layout ({given.type} in {given.sharding}): its memory is not reused.",
                 stacklevel=4,
             )
-    shardings = [target.sharding(layout) for layout in compiled.plan.outputs]
+    shardings = [
+        _as_asked(asked, layout, target)
+        for asked, layout in zip(request.out_shardings, compiled.plan.outputs, strict=True)
+    ]
     executable = load(compiled, target.devices, shardings, target.committed)
     bound = [moved(array, moves.pop(first + i)) if first + i in moves else array for i, array in enumerate(constants)]
     return Launch(executable, request, moves, bound)
 
 
-def moved(array: Array, sharding: Sharding) -> Array:
-    """The array in another sharding: by a compiled exchange where the devices are the same, else through the host."""
-    if array.sharding == sharding:
-        return array
-    if isinstance(sharding, NamedSharding) and mesh_of(array.sharding) == sharding.mesh:
-        pin = sharding.pin(array.type.shape)
-        return installed.executor.run(Constrain(pin.layout.dims, sharding.mesh), (array,))[0]  # type: ignore[no-any-return]
-    return place(array.numpy(), array.type, sharding, committed=True)
+def _as_asked(asked: Sharding | None, layout: Layout, target: Target) -> Sharding:
+    """The sharding of a result: the user's own, where it leaves nothing open."""
+    if asked is None or asked.pin((1,) * len(layout.dims)).open_dims:
+        return target.sharding(layout)
+    return asked
 
 
 def as_array(x: Any, name: str = "array") -> Array:
@@ -132,11 +136,17 @@ class _Executor:
     def place(self, value: Any) -> Array:
         return as_array(value)
 
+    def move(self, array: Array, sharding: Sharding) -> Array:
+        return moved(array, sharding)
+
     def run(self, op: Op, args: Sequence[Array]) -> tuple[Array, ...]:
         """One op."""
         if isinstance(op, Callback):
             found = op.function(*(x.numpy() for x in args))
             return tuple(as_array(x) for x in found)
+        if isinstance(op, Inspect):
+            op.look(args[0].sharding)
+            return ()
         key = (op, config.enable_x64, *(x.signature for x in args))
         launch = self._launches.get(key)
         if launch is None:
@@ -146,18 +156,26 @@ class _Executor:
             launch = self._launches[key] = prepare(_request(program, args))
         return tuple(launch(args))
 
-    @boundary
     def call(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> Array:
         """A function of arrays with static keywords, as one program."""
+        return self.several(function, args, static)[0]
+
+    @boundary
+    def several(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> list[Array]:
+        """The same of a function that may return a list."""
         arrays = [x if isinstance(x, Array) else as_array(x, function.__name__) for x in args]
         key = (function, config.enable_x64, *(x.signature for x in arrays), *static.items())
         launch = self._launches.get(key)
         if launch is None:
-            bound = partial(function, **static)
-            program, captured = build(lambda *xs: [bound(*xs)], [x.type for x in arrays], function.__name__)
+
+            def listed(*xs: Any) -> list[Any]:
+                found = function(*xs, **static)
+                return found if isinstance(found, list) else [found]
+
+            program, captured = build(listed, [x.type for x in arrays], function.__name__)
             assert not captured, f"{function.__name__} closes over arrays"
             launch = self._launches[key] = prepare(_request(program, arrays))
-        return launch(arrays)[0]
+        return launch(arrays)
 
 
 def _request(program: Program, args: Sequence[Array]) -> Request:

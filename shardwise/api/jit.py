@@ -29,11 +29,12 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.call import Call
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.operands import as_operand
+from shardwise.compiler.shardings.mesh import in_force
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.replay import replay
 from shardwise.config import config
-from shardwise.runtime.sharding import NamedSharding, Sharding
+from shardwise.runtime.sharding import Sharding, mesh_of
 
 _flatten = tree.registry.flatten
 _log = logging.getLogger("shardwise")
@@ -106,7 +107,7 @@ class Jitted:
             leaves, structure = _flatten((args, keywords))
         if open_frames() and (is_traced(leaves) or bound_axes()):  # it may compute along the axes that have a name here
             return self._staged(found or split(self.function, NOTHING, args, keywords))
-        fixed = (config.enable_x64, found.key if found is not None else ())
+        fixed = (in_force.mesh, config.enable_x64, found.key if found is not None else ())
         try:
             key = (structure, fixed, *[x.signature for x in leaves])
         except AttributeError:  # not all are arrays yet
@@ -131,7 +132,7 @@ class Jitted:
     def traced(self, found: Split) -> Traced:
         """The function staged for these arguments; once for each structure, types, static arguments and named axes."""
         leaves, structure = self._array_leaves(found)
-        key = (structure, config.enable_x64, found.key, leaf_types(leaves), tuple(bound_axes().items()))
+        key = (structure, config.enable_x64, in_force.mesh, found.key, leaf_types(leaves), tuple(bound_axes().items()))
         traced = self._traced.get(key)
         if traced is None or not _is_alive(traced.captured):
             traced = self._traced[key] = trace(found.bind(self.function), structure, leaf_types(leaves))
@@ -213,7 +214,7 @@ class Jitted:
         if key[0] != last[0]:
             reasons.append(f"the arguments are {key[0]}, last time {last[0]}")
         elif key[1] != last[1]:
-            reasons.append(f"enable_x64 and static arguments are {key[1]}, last time {last[1]}")
+            reasons.append(f"the mesh in force, enable_x64 and static arguments are {key[1]}, last time {last[1]}")
         for name, now, before in zip(self._names(found), key[2:], last[2:], strict=False):
             if now is not before:
                 here, there = (f"{s.type} in {s.sharding}" for s in (now, before))
@@ -267,10 +268,11 @@ def _constrained(values: Any, shardings: Sequence[Sharding | None]) -> list[Any]
 
 def constrain(x: Any, sharding: Sharding) -> Any:
     """`x` pinned to a sharding; on one device there is nothing to pin."""
-    if not isinstance(sharding, NamedSharding):
+    mesh = mesh_of(sharding)
+    if mesh is None:
         return x
     pin = sharding.pin(x.type.shape)
-    return Constrain(pin.layout.dims, sharding.mesh, tuple(sorted(pin.open_dims)))(x)
+    return Constrain(pin.layout.dims, mesh, tuple(sorted(pin.open_dims)))(x)
 
 
 _shared: WeakKeyDictionary[Any, dict[Options, Any]] = WeakKeyDictionary()

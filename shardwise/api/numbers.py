@@ -49,7 +49,7 @@ def _seen(array: Array) -> np.ndarray[Any, Any]:
     """The elements that this process can see."""
     if array.is_fully_addressable or array.is_fully_replicated:
         return array.numpy()
-    return np.concatenate([shard.data.ravel() for shard in array.addressable_shards])
+    return np.concatenate([part.numpy().ravel() for part in array.distinct_parts()])
 
 
 def _is_readable(array: Array) -> bool:

@@ -1,27 +1,38 @@
-"""Where arrays live: make_mesh, device_put, with_sharding_constraint."""
+"""Where arrays live: make_mesh, set_mesh, device_put, with_sharding_constraint."""
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from typing import Any, final
 
 import numpy as np
 
 from shardwise import tree
 from shardwise._jaxlib import Device
 from shardwise._jaxlib import block_until_ready as wait_for
-from shardwise.api.execute import as_array, moved
-from shardwise.api.jit import constrain
+from shardwise.api.execute import as_array
+from shardwise.api.jit import constrain, jit
+from shardwise.api.move import moved
+from shardwise.compiler.ir.dispatch import installed, staging
+from shardwise.compiler.ops.elementwise import Convert
 from shardwise.compiler.ops.operands import as_operand, type_of
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, in_force
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError
-from shardwise.runtime.array import Array, place, signature
+from shardwise.runtime.array import Array, deleted_error, place, signature
 from shardwise.runtime.client import devices as all_devices
-from shardwise.runtime.sharding import NamedSharding, Sharding, SingleDeviceSharding
+from shardwise.runtime.sharding import ONE_DEVICE, NamedSharding, Sharding, SingleDeviceSharding, sharding_in_force
 
 
-def make_mesh(axis_shapes: Sequence[int], axis_names: Sequence[str], *, devices: Sequence[Any] | None = None) -> Mesh:
+def make_mesh(
+    axis_shapes: Sequence[int],
+    axis_names: Sequence[str],
+    axis_types: AxisType | Sequence[AxisType] | None = None,
+    *,
+    devices: Sequence[Any] | None = None,
+) -> Mesh:
     """A mesh of these sizes and names over the first devices (or over `devices`)."""
     sizes = AbstractMesh(axis_shapes, axis_names).axis_sizes  # sizes and names that do not fit are an error here
     count = math.prod(sizes)
@@ -33,27 +44,93 @@ def make_mesh(axis_shapes: Sequence[int], axis_names: Sequence[str], *, devices:
         )
     grid = np.empty(count, object)
     grid[:] = found[:count]
-    return Mesh(grid.reshape(sizes), tuple(axis_names))
+    return Mesh(grid.reshape(sizes), tuple(axis_names), axis_types)
 
 
-def device_put(x: Any, device: Any = None) -> Any:
-    """The arrays of a tree, moved to `device`: a Sharding, a device, a tree prefix of these, or None for any device."""
+@final
+class set_mesh:
+    """Make `mesh` the one that bare PartitionSpecs are meant for, in this thread, from now on; or inside `with`."""
+
+    def __init__(self, mesh: Mesh):
+        if not isinstance(mesh, Mesh):
+            raise TypeError(f"set_mesh needs a Mesh, not {mesh!r}")
+        if staging():
+            raise ValueError("set_mesh inside a function that is being traced: set the mesh where you call it")
+        self._before = in_force.mesh
+        in_force.mesh = mesh
+
+    def __enter__(self) -> Mesh | None:
+        return in_force.mesh
+
+    def __exit__(self, *exception: object) -> None:
+        in_force.mesh = self._before
+
+
+@contextmanager
+def use_mesh(mesh: Mesh) -> Iterator[Mesh]:
+    """`with use_mesh(mesh):` is `with mesh:`."""
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"use_mesh needs a Mesh, not {mesh!r}")
+    with mesh:
+        yield mesh
+
+
+def get_abstract_mesh() -> AbstractMesh:
+    """The mesh in force in this thread, without its devices; without axes where there is none."""
+    return ONE_DEVICE if in_force.mesh is None else in_force.mesh.abstract
+
+
+def get_mesh() -> Mesh:
+    """The mesh in force in this thread."""
+    if in_force.mesh is None:
+        raise ShardingError("get_mesh: no mesh is in force here: set one, with `with mesh:` or `set_mesh(mesh)`")
+    return in_force.mesh
+
+
+def device_put(
+    x: Any, device: Any = None, *, src: Any = None, donate: bool = False, may_alias: bool | None = None
+) -> Any:
+    """The arrays of a tree, moved to `device`: a Sharding, a device, a tree prefix of these, or None for any device.
+
+    A PartitionSpec is for the mesh in force. With `may_alias=False` the results never share memory with `x`. With
+    `donate` the memory of `x` is given up where it is not part of a result. `src` is where `x` is; arrays know it.
+    """
+    if donate and may_alias:
+        raise ValueError("device_put: memory that is donated cannot be shared: give donate or may_alias, not both")
     leaves, structure = tree.flatten(x)
-    given = _spread("device_put", "device", device, x)
-    return structure.unflatten([_put(leaf, _sharding(where)) for leaf, where in zip(leaves, given, strict=True)])
+    out = []
+    for leaf, where in zip(leaves, _spread("device_put", "device", device, x), strict=True):
+        made = _put(leaf, _sharding("device_put", where))
+        if isinstance(leaf, Array) and may_alias is False:
+            made = Array(_own_memory(made).buffers, made.signature)
+        if isinstance(leaf, Array) and donate and leaf.devices().isdisjoint(made.devices()):
+            leaf.delete()
+        out.append(made)
+    return structure.unflatten(out)
+
+
+def _own_memory(array: Array) -> Array:
+    """A copy on the same devices: a compiled identity gives memory of its own."""
+    (copy,) = installed.executor.run(Convert(array.type.dtype, array.type.weak), (array,))
+    return copy  # type: ignore[no-any-return]
 
 
 def with_sharding_constraint(x: Any, shardings: Any) -> Any:
     """The arrays of a tree, pinned to shardings (a tree prefix): the planner never overrules them."""
     leaves, structure = tree.flatten(x)
     out = []
-    for leaf, where in zip(leaves, _spread("with_sharding_constraint", "shardings", shardings, x), strict=True):
+    for leaf, given in zip(leaves, _spread("with_sharding_constraint", "shardings", shardings, x), strict=True):
+        where = sharding_in_force(given, "with_sharding_constraint") if isinstance(given, PartitionSpec) else given
         if not isinstance(where, Sharding):
             raise TypeError(
                 f"with_sharding_constraint needs shardings, such as NamedSharding(mesh, spec), not {where!r}"
             )
         _check("with_sharding_constraint", leaf, where)
-        out.append(constrain(as_operand(leaf), where))
+        operand = as_operand(leaf)
+        if isinstance(operand, Array) and not (operand.committed or staging() or _leaves_open(where)):
+            out.append(_put(operand, where))  # straight to where it is wanted, and not whole to every device first
+        else:
+            out.append(constrain(operand, where))
     return structure.unflatten(out)
 
 
@@ -69,12 +146,18 @@ def _spread(name: str, parameter: str, given: Any, x: Any) -> list[Any]:
         raise ShardingError(f"{name}: `{parameter}` is no tree prefix of x.\n  {text}") from None
 
 
-def _sharding(where: Any) -> Sharding | None:
+def _sharding(name: str, where: Any) -> Sharding | None:
     if where is None or isinstance(where, Sharding):
         return where
     if isinstance(where, Device):
         return SingleDeviceSharding(where)
-    raise TypeError(f"device_put needs a Sharding or a device, not {where!r}")
+    if isinstance(where, PartitionSpec):
+        return sharding_in_force(where, name)
+    raise TypeError(f"{name} needs a Sharding or a device, not {where!r}")
+
+
+def _leaves_open(where: Sharding) -> bool:
+    return isinstance(where, NamedSharding) and any(entry is PartitionSpec.UNCONSTRAINED for entry in where.spec)
 
 
 def _check(name: str, leaf: Any, where: Sharding) -> None:
@@ -91,13 +174,31 @@ def _put(leaf: Any, where: Sharding | None) -> Any:
     _check("device_put", leaf, where)
     if isinstance(leaf, Tracer):
         return constrain(leaf, where)
-    if isinstance(where, NamedSharding) and any(entry is PartitionSpec.UNCONSTRAINED for entry in where.spec):
-        raise ShardingError(f"device_put: {where.spec} leaves dims open, and only a planner can close them")
+    if _leaves_open(where):
+        raise ShardingError(f"device_put: {where} leaves dims open, and only a planner can close them")
     if isinstance(leaf, Array):
+        if leaf.is_deleted():
+            raise deleted_error(leaf.type, "an array that is moved")
         there = moved(leaf, where)
         return Array(there.buffers, signature(there.type, where, True))
     kind = type_of(leaf, "device_put")
     return place(np.asarray(leaf), kind, where, committed=True)
+
+
+def created(function: Callable[..., Any], args: tuple[Any, ...], device: Any, name: str) -> Any:
+    """What `function` makes of `args`, which are known now, on `device`: each device makes its own piece."""
+    where = _sharding(name, device)
+    if where is None:
+        return function(*args)
+    if staging():
+        return constrain(function(*args), where)
+    return _maker(function, args, repr(args), where)()
+
+
+@lru_cache(maxsize=1024)
+def _maker(function: Callable[..., Any], args: tuple[Any, ...], text: str, where: Sharding) -> Any:
+    """The compiled function; `text` tells arguments apart that are equal but not the same, such as 0.0 and -0.0."""
+    return jit(partial(function, *args), out_shardings=where)
 
 
 def device_get(x: Any) -> Any:

@@ -10,10 +10,12 @@ from typing import Any, final
 
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.control import Control
 from shardwise.compiler.ops.shape import Held
 from shardwise.compiler.pipeline import Partitioned, partitioned
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import Mesh
+from shardwise.compiler.shardings.refine import coarsened, common_mesh, refined_pin
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.transforms.dce import dce
@@ -22,17 +24,29 @@ from shardwise.compiler.transforms.lift import lift
 from shardwise.errors import DeviceMismatchError
 from shardwise.runtime.array import Array, Signature
 from shardwise.runtime.client import local_devices
-from shardwise.runtime.sharding import ONE_DEVICE, NamedSharding, Sharding, SingleDeviceSharding
+from shardwise.runtime.sharding import (
+    ONE_DEVICE,
+    NamedSharding,
+    PositionalSharding,
+    Sharding,
+    SingleDeviceSharding,
+    mesh_of,
+)
 
 
 @final
 @dataclass(frozen=True)
 class Target:
-    """Where a program runs: on a mesh, or on one device. `committed`: because the user said so."""
+    """Where a program runs: on a mesh, or on one device. `committed`: because the user said so.
+
+    `meshes` are those that the user named, over the same devices; `positional`: none of them has names for its axes.
+    """
 
     mesh: Mesh | None
     device: Any
     committed: bool
+    meshes: tuple[Mesh, ...] = ()
+    positional: bool = False
 
     @property
     def devices(self) -> tuple[Any, ...]:
@@ -42,7 +56,19 @@ class Target:
         """`layout` here."""
         if self.mesh is None:
             return SingleDeviceSharding(self.device)
+        if self.positional:
+            return PositionalSharding.on(self.mesh, layout)
+        for mesh in self.meshes:
+            if (found := coarsened(layout, mesh.abstract, self.mesh.abstract)) is not None:
+                return NamedSharding(mesh, spec_of(found))
         return NamedSharding(self.mesh, spec_of(layout))
+
+    def pin(self, sharding: Sharding, shape: tuple[int, ...], reason: str = "") -> Pin:
+        """What a sharding over the same devices asks for, on the mesh of this target."""
+        pin, mesh = sharding.pin(shape, reason), mesh_of(sharding)
+        if mesh is None or self.mesh is None or mesh == self.mesh:
+            return pin
+        return refined_pin(pin, mesh.abstract, self.mesh.abstract)
 
 
 @final
@@ -98,24 +124,33 @@ class Request:
             if sharding is not None:
                 wishes.append((f"out_shardings for output {number}", sharding))
         wishes += [(f"with_sharding_constraint at {equation.source}", mesh) for equation, mesh in _meshes(self.program)]
-        meshes = [(who, mesh_of(wish)) for who, wish in wishes]
-        places = {mesh if mesh is not None else wish for (_, wish), (_, mesh) in zip(wishes, meshes, strict=True)}
-        if len(places) > 1:
+        found = _common(wishes)
+        if found is None:
             lines = "\n".join(f"  {who}: {wish}" for who, wish in dict(wishes).items())
             raise DeviceMismatchError(
                 f"`{self.program.name}`, called at {user_source()}, cannot run on different devices at once.\n{lines}\n"
                 "  Move arrays to one mesh or one device with `device_put` first."
             )
-        for where in places:
-            if isinstance(where, Mesh):
-                return Target(where, None, True)
-            assert isinstance(where, Sharding)
-            return Target(None, where.devices[0], True)
+        return found
+
+
+def _common(wishes: Sequence[tuple[str, Sharding | Mesh]]) -> Target | None:
+    """The place that serves all wishes: they name the same devices, on meshes that have a common refinement."""
+    if not wishes:
         return Target(None, default_device(), False)
-
-
-def mesh_of(wish: Sharding | Mesh) -> Mesh | None:
-    return wish if isinstance(wish, Mesh) else wish.mesh if isinstance(wish, NamedSharding) else None
+    wanted = {wish: mesh_of(wish) for _, wish in wishes}
+    places = {mesh.flat_devices if mesh else wish.devices for wish, mesh in wanted.items()}
+    if len(places) > 1:
+        return None
+    meshes = tuple(dict.fromkeys(mesh for mesh in wanted.values() if mesh is not None))
+    if not meshes:
+        return Target(None, next(iter(places))[0], True)
+    mesh = common_mesh(meshes)
+    if mesh is None:
+        return None
+    cut = [wish for wish in wanted if isinstance(wish, (NamedSharding, PositionalSharding))]
+    positional = bool(cut) and all(isinstance(wish, PositionalSharding) for wish in cut)
+    return Target(mesh, None, True, meshes, positional)
 
 
 def default_device() -> Any:
@@ -131,39 +166,56 @@ def stages(request: Request, target: Target) -> tuple[Partitioned, dict[int, Sha
     for number, given in enumerate(request.signatures):
         name = request.names[number] if number < len(request.names) else "a captured array"
         asked = request.in_shardings[number] if number < len(request.in_shardings) else None
-        here = given.sharding.devices == target.devices
-        if here and (target.mesh is None or mesh_of(given.sharding) == target.mesh):
-            pins.append(given.sharding.pin(given.type.shape, name))
+        if given.sharding.devices == target.devices and (given.committed or mesh_of(given.sharding) == target.mesh):
+            pins.append(target.pin(given.sharding, given.type.shape, name))
             continue
         wanted = asked or target.sharding(Layout.replicated(given.type.ndim))
-        pins.append(Pin(wanted.pin(given.type.shape).layout, reason=name))
+        pins.append(Pin(target.pin(wanted, given.type.shape).layout, reason=name))
         moves[number] = wanted
     out_pins = [
-        None if sharding is None else sharding.pin(type.shape, f"out_shardings of output {number}")
+        None if sharding is None else target.pin(sharding, type.shape, f"out_shardings of output {number}")
         for number, (type, sharding) in enumerate(zip(request.program.out_types, request.out_shardings, strict=True))
     ]
     return partitioned(_constrained(request, target), mesh, pins, out_pins, request.donated), moves
 
 
 def _constrained(request: Request, target: Target) -> Program:
-    """The program with `in_shardings` as constraints on its inputs."""
+    """The program with `in_shardings` as constraints on its inputs, and all constraints on the target's mesh."""
     program = request.program
-    if target.mesh is None or not any(request.in_shardings):
+    if target.mesh is None:
         return program
+    if any(mesh != target.mesh for _, mesh in _meshes(program)):
+        program = _refined(inline(program), target.mesh)
     inputs: dict[Value, Value] = {}
     pinning = []
     for value, asked in zip(program.inputs, request.in_shardings, strict=False):
-        if isinstance(asked, NamedSharding):
-            pin = asked.pin(value.type.shape)
+        if asked is not None:
+            pin = target.pin(asked, value.type.shape)
             inputs[value] = Value(value.type)
-            op = Constrain(pin.layout.dims, asked.mesh, tuple(sorted(pin.open_dims)))
+            op = Constrain(pin.layout.dims, target.mesh, tuple(sorted(pin.open_dims)))
             pinning.append(Equation(op, [inputs[value]], [value]))
+    if not pinning:
+        return program
     return Program(
         tuple(inputs.get(value, value) for value in program.inputs),
         (*pinning, *program.equations),
         program.outputs,
         program.name,
     )
+
+
+def _refined(program: Program, mesh: Mesh) -> Program:
+    """A program without calls whose constraints are all on `mesh`, a refinement of the meshes that they are on."""
+    equations = []
+    for equation in program.equations:
+        op = equation.op
+        if isinstance(op, Constrain) and isinstance(op.mesh, Mesh):
+            pin = refined_pin(op.pin, op.mesh.abstract, mesh.abstract)
+            op = Constrain(pin.layout.dims, mesh, op.open_dims)
+        elif isinstance(op, Control):
+            op = op.with_programs([_refined(inner, mesh) for inner in op.programs])
+        equations.append(Equation(op, equation.inputs, equation.outputs, equation.source, equation.reason))
+    return Program(program.inputs, tuple(equations), program.outputs, program.name)
 
 
 def hoisted(request: Request, constants: Sequence[Array]) -> tuple[Request, list[Array]]:

@@ -4,8 +4,9 @@ from typing import NoReturn
 
 from shardwise.api.callback import io_callback
 from shardwise.errors import not_here
+from shardwise.experimental import mesh_utils, pjit
 
-__all__ = ["io_callback"]
+__all__ = ["io_callback", "mesh_utils", "pjit"]
 
 
 def __getattr__(name: str) -> NoReturn:

@@ -1,52 +1,98 @@
-"""Pictures of shardings: which device holds which part of an array, as a table in the terminal."""
+"""Pictures of shardings: which device holds which part of an array, in the terminal.
 
+Rank 1 and 2 are drawn, each part as long and as wide as it is; higher ranks are a list of blocks. Colours come where
+the terminal has them.
+"""
+
+from collections.abc import Sequence
 from typing import Any
 
 from rich.box import SQUARE
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
 from shardwise.runtime.array import Array
 from shardwise.runtime.sharding import Sharding
+from shardwise.runtime.show import Span, device_label, held_parts, span_text
 
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta")
+_HEIGHT, _WIDTH = 3, 16  # of the longest part, in lines and characters
 
 
-def visualize_sharding(shape: tuple[int, ...], sharding: Sharding, *, console: Console | None = None) -> None:
-    """Print which devices hold which part of an array of this shape. Dims past the second are listed, not drawn."""
-    (console or Console()).print(picture(tuple(shape), sharding))
+def visualize_sharding(
+    shape: Sequence[int],
+    sharding: Sharding,
+    *,
+    use_color: bool = True,
+    min_width: int = 9,
+    max_width: int = 80,
+    console: Console | None = None,
+) -> None:
+    """Print which devices hold which part of an array of this shape.
+
+    `min_width` and `max_width` are of one part and of the whole picture, in characters.
+    """
+    where = console or Console(no_color=not use_color)
+    where.print(picture(tuple(shape), sharding, min_width, max_width))
 
 
-def visualize_array_sharding(array: Array, *, console: Console | None = None) -> None:
-    """Print which devices hold which part of an array."""
+def visualize_array_sharding(array: Any, **keywords: Any) -> None:
+    """Print which devices hold which part of an array. Keywords are those of `visualize_sharding`."""
     if not isinstance(array, Array):
-        raise TypeError(f"visualize_array_sharding needs an array that lies on devices, not {array!r}")
-    visualize_sharding(array.shape, array.sharding, console=console)
+        raise TypeError(
+            f"visualize_array_sharding needs an array that lies on devices, not {array!r}: inside a compiled function, "
+            "use inspect_array_sharding"
+        )
+    visualize_sharding(array.shape, array.sharding, **keywords)
 
 
-def picture(shape: tuple[int, ...], sharding: Sharding) -> Any:
-    """The parts in a grid: rows are parts of dim 0, columns parts of dim 1 (and of the dims after it)."""
-    parts: dict[tuple[tuple[int, int], ...], list[int]] = {}
-    for device, index in sharding.devices_indices_map(shape).items():
-        parts.setdefault(tuple((part.start, part.stop) for part in index), []).append(device.id)
-    if not shape:
-        parts = {((0, 1),): parts[()]}
-    rows = sorted({part[0] for part in parts}) if len(shape) != 1 else [(0, 1)]
-    columns = sorted({part[1:] if len(shape) > 1 else part[:1] for part in parts})
+def picture(shape: tuple[int, ...], sharding: Sharding, min_width: int = 9, max_width: int = 80) -> Any:
+    """The parts as something that rich prints."""
+    parts = held_parts(shape, sharding)
+    empty = parts.pop(((0, 0),) * len(shape), None) if shape else None
+    if len(shape) not in (1, 2):
+        return _listed(shape, parts, empty)
+    rows = sorted({spans[0] for spans in parts}) if len(shape) == 2 else [(0, 1)]
+    columns = sorted({spans[-1] for spans in parts})
+    room = (max_width - 16) // max(1, len(columns)) - 3  # beside the labels of rows, and without borders
+    widths = _scaled(columns, min_width, max(min_width, min(_WIDTH, room)))
+    heights = _scaled(rows, 1, _HEIGHT)
     table = Table(box=SQUARE, show_header=True, show_lines=True, header_style="dim")
-    table.add_column("×".join(map(str, shape)) or "scalar", style="dim")
-    for column in columns:
-        table.add_column(" ".join(_range(part) for part in column), justify="center")
-    for row in rows:
-        cells: list[Any] = [_range(row) if len(shape) > 1 else ""]
-        for column in columns:
-            held = parts.get((row, *column) if len(shape) > 1 else column, [])
-            label = f"{'CPU' if held else ''} {','.join(map(str, sorted(held)))}".strip()
-            cells.append(Text(label, style=_COLOURS[min(held) % len(_COLOURS)] if held else "dim"))
-        table.add_row(*cells)
-    return table
+    table.add_column("×".join(map(str, shape)), style="dim", vertical="middle")
+    for span, width in zip(columns, widths, strict=True):
+        table.add_column(_range(span), justify="center", min_width=width, vertical="middle")
+    for row, height in zip(rows, heights, strict=True):
+        cells = [_cell(parts[(row, column) if len(shape) == 2 else (column,)], height) for column in columns]
+        table.add_row(_range(row) if len(shape) == 2 else "", *cells)
+    return Group(table, Text(f"{device_label(empty)} hold nothing", style="dim")) if empty else table
 
 
-def _range(part: tuple[int, int]) -> str:
+def _listed(shape: tuple[int, ...], parts: dict[tuple[Span, ...], list[Any]], empty: list[Any] | None) -> Text:
+    """One line a block."""
+    text = Text("×".join(map(str, shape)) or "scalar", style="dim")
+    for spans, held in parts.items():
+        text.append(f"\n{span_text(spans)} " if shape else "\n", style="dim")
+        text.append(device_label(held), style=_colour(held))
+    if empty:
+        text.append(f"\n{device_label(empty)} hold nothing", style="dim")
+    return text
+
+
+def _cell(held: list[Any], height: int) -> Text:
+    above, below = (height - 1) // 2, height // 2
+    return Text("\n" * above + device_label(held) + "\n" * below, style=_colour(held))
+
+
+def _colour(held: list[Any]) -> str:
+    return _COLOURS[min(device.id for device in held) % len(_COLOURS)]
+
+
+def _scaled(spans: Sequence[Span], least: int, most: int) -> list[int]:
+    """Lengths on the screen: the longest part gets `most`, others in proportion, but no less than `least`."""
+    longest = max((high - low for low, high in spans), default=1)
+    return [max(least, round(most * (high - low) / longest)) for low, high in spans]
+
+
+def _range(part: Span) -> str:
     return f"{part[0]}:{part[1]}"

@@ -6,6 +6,16 @@ from shardwise.api.control import cond, fori_loop, map, scan, switch, while_loop
 from shardwise.api.placement import with_sharding_constraint
 from shardwise.errors import not_here
 from shardwise.lax.associative import associative_scan
+from shardwise.lax.convolution import (
+    ConvDimensionNumbers,
+    conv,
+    conv_dimension_numbers,
+    conv_general_dilated,
+    conv_general_dilated_patches,
+    conv_transpose,
+    conv_with_general_padding,
+)
+from shardwise.lax.cumulative import cumlogsumexp, cummax, cummin, cumprod, cumsum
 from shardwise.lax.elementwise import (
     RoundingMethod,
     abs,
@@ -79,6 +89,25 @@ from shardwise.lax.elementwise import (
     tanh,
 )
 from shardwise.lax.gradient import stop_gradient
+from shardwise.lax.indexing import (
+    GatherDimensionNumbers,
+    GatherScatterMode,
+    ScatterDimensionNumbers,
+    dynamic_index_in_dim,
+    dynamic_slice,
+    dynamic_slice_in_dim,
+    dynamic_update_index_in_dim,
+    dynamic_update_slice,
+    dynamic_update_slice_in_dim,
+    gather,
+    index_take,
+    scatter,
+    scatter_add,
+    scatter_max,
+    scatter_min,
+    scatter_mul,
+    scatter_sub,
+)
 from shardwise.lax.named import (
     all_gather,
     all_to_all,
@@ -93,6 +122,8 @@ from shardwise.lax.named import (
     psum_scatter,
     pswapaxes,
 )
+from shardwise.lax.ordering import approx_max_k, approx_min_k, sort, sort_key_val, top_k
+from shardwise.lax.precision import Precision
 from shardwise.lax.reduce import (
     argmax,
     argmin,
@@ -105,15 +136,23 @@ from shardwise.lax.reduce import (
     reduce_xor,
 )
 from shardwise.lax.slicing import concatenate, pad, rev, slice, slice_in_dim
+from shardwise.lax.windows import reduce_window
 
 __all__ = [
+    "ConvDimensionNumbers",
+    "GatherDimensionNumbers",
+    "GatherScatterMode",
+    "Precision",
     "RoundingMethod",
+    "ScatterDimensionNumbers",
     "abs",
     "acos",
     "acosh",
     "add",
     "all_gather",
     "all_to_all",
+    "approx_max_k",
+    "approx_min_k",
     "argmax",
     "argmin",
     "asin",
@@ -137,11 +176,28 @@ __all__ = [
     "concatenate",
     "cond",
     "conj",
+    "conv",
+    "conv_dimension_numbers",
+    "conv_general_dilated",
+    "conv_general_dilated_patches",
+    "conv_transpose",
+    "conv_with_general_padding",
     "convert_element_type",
     "cos",
     "cosh",
+    "cumlogsumexp",
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
     "digamma",
     "div",
+    "dynamic_index_in_dim",
+    "dynamic_slice",
+    "dynamic_slice_in_dim",
+    "dynamic_update_index_in_dim",
+    "dynamic_update_slice",
+    "dynamic_update_slice_in_dim",
     "eq",
     "erf",
     "erf_inv",
@@ -150,9 +206,11 @@ __all__ = [
     "expm1",
     "floor",
     "fori_loop",
+    "gather",
     "ge",
     "gt",
     "imag",
+    "index_take",
     "integer_pow",
     "is_finite",
     "le",
@@ -188,12 +246,19 @@ __all__ = [
     "reduce_precision",
     "reduce_prod",
     "reduce_sum",
+    "reduce_window",
     "reduce_xor",
     "rem",
     "rev",
     "round",
     "rsqrt",
     "scan",
+    "scatter",
+    "scatter_add",
+    "scatter_max",
+    "scatter_min",
+    "scatter_mul",
+    "scatter_sub",
     "select",
     "shift_left",
     "shift_right_arithmetic",
@@ -203,6 +268,8 @@ __all__ = [
     "sinh",
     "slice",
     "slice_in_dim",
+    "sort",
+    "sort_key_val",
     "sqrt",
     "square",
     "stop_gradient",
@@ -210,6 +277,7 @@ __all__ = [
     "switch",
     "tan",
     "tanh",
+    "top_k",
     "while_loop",
     "with_sharding_constraint",
 ]

@@ -25,7 +25,7 @@ from numpy import (
 )
 
 from shardwise.compiler.ops.methods import ArrayMethods as ndarray
-from shardwise.compiler.ops.methods import dot, matmul, where
+from shardwise.compiler.ops.methods import dot, matmul
 from shardwise.compiler.ops.numeric import (
     absolute,
     add,
@@ -50,6 +50,7 @@ from shardwise.compiler.ops.numeric import (
     subtract,
 )
 from shardwise.errors import not_here
+from shardwise.numpy.convolution import convolve, correlate
 from shardwise.numpy.creation import arange, array, asarray, eye, full, full_like, ones, ones_like, zeros, zeros_like
 from shardwise.numpy.elementwise import (
     acos,
@@ -122,7 +123,34 @@ from shardwise.numpy.functions import (
     transpose,
     var,
 )
+from shardwise.numpy.indexing import (
+    argwhere,
+    flatnonzero,
+    ix_,
+    nonzero,
+    take,
+    take_along_axis,
+    unravel_index,
+    where,
+)
 from shardwise.numpy.joining import concatenate, flip, pad, split, stack
+from shardwise.numpy.ordering import (
+    argpartition,
+    argsort,
+    cumprod,
+    cumsum,
+    cumulative_prod,
+    cumulative_sum,
+    lexsort,
+    median,
+    nancumprod,
+    nancumsum,
+    partition,
+    percentile,
+    quantile,
+    searchsorted,
+    sort,
+)
 
 true_divide = divide
 abs = absolute
@@ -153,6 +181,9 @@ __all__ = [
     "arctanh",
     "argmax",
     "argmin",
+    "argpartition",
+    "argsort",
+    "argwhere",
     "around",
     "array",
     "asarray",
@@ -177,8 +208,14 @@ __all__ = [
     "concatenate",
     "conj",
     "conjugate",
+    "convolve",
+    "correlate",
     "cos",
     "cosh",
+    "cumprod",
+    "cumsum",
+    "cumulative_prod",
+    "cumulative_sum",
     "divide",
     "divmod",
     "dot",
@@ -188,6 +225,7 @@ __all__ = [
     "exp2",
     "expm1",
     "eye",
+    "flatnonzero",
     "flip",
     "float16",
     "float32",
@@ -210,9 +248,11 @@ __all__ = [
     "isfinite",
     "isinf",
     "isnan",
+    "ix_",
     "left_shift",
     "less",
     "less_equal",
+    "lexsort",
     "log",
     "log1p",
     "log2",
@@ -226,30 +266,39 @@ __all__ = [
     "max",
     "maximum",
     "mean",
+    "median",
     "min",
     "minimum",
     "mod",
     "multiply",
     "nan",
+    "nancumprod",
+    "nancumsum",
     "ndarray",
     "negative",
     "nextafter",
+    "nonzero",
     "not_equal",
     "ones",
     "ones_like",
     "pad",
+    "partition",
+    "percentile",
     "pi",
     "pow",
     "power",
     "prod",
+    "quantile",
     "real",
     "remainder",
     "reshape",
     "right_shift",
     "round",
+    "searchsorted",
     "sign",
     "sin",
     "sinh",
+    "sort",
     "split",
     "sqrt",
     "square",
@@ -257,6 +306,8 @@ __all__ = [
     "std",
     "subtract",
     "sum",
+    "take",
+    "take_along_axis",
     "tan",
     "tanh",
     "transpose",
@@ -266,6 +317,7 @@ __all__ = [
     "uint16",
     "uint32",
     "uint64",
+    "unravel_index",
     "var",
     "where",
     "zeros",

@@ -1,16 +1,19 @@
 """Array: elements on one or many devices. It has a type, a sharding, and the buffers that jaxlib holds for it."""
 
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, final
 
 import numpy as np
 
-from shardwise._jaxlib import put, read_pieces
+from shardwise._jaxlib import Device, join, put, read, split, start_read
+from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.methods import ArrayMethods
+from shardwise.compiler.ops.slicing import Slice
 from shardwise.compiler.partition.simulate import piece_index
 from shardwise.runtime.client import local_devices
 from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
+from shardwise.runtime.show import Span, array_html, array_repr, array_str
 
 
 @final
@@ -36,16 +39,48 @@ def signature(type: ArrayType, sharding: Sharding, committed: bool) -> Signature
 
 @final
 class Shard:
-    """One device's part of an array."""
+    """One device's part of an array: its place in the whole, and how many devices before it hold the same part."""
 
-    def __init__(self, device: Any, index: tuple[slice, ...], data: np.ndarray[Any, Any], replica_id: int):
+    def __init__(self, device: Any, index: tuple[slice, ...], replica_id: int, type: ArrayType, piece: Any):
         self.device = device
         self.index = index
-        self.data = data
         self.replica_id = replica_id
+        self._type = type  # of the piece: with padding
+        self._piece = piece  # Buffers; None where the device belongs to another process
+
+    @cached_property
+    def data(self) -> "Array | None":
+        """The part as an array on its device, without padding; None where the device belongs to another process."""
+        if self._piece is None:
+            return None
+        return alone(self.block(_spans(self.index)), self._type.with_shape(_sizes(self.index)), self.device)
+
+    def block(self, spans: tuple[Span, ...]) -> Any:
+        """Buffers with the elements in these spans of the whole array, which lie inside this part."""
+        starts = tuple(low - part.start for (low, _), part in zip(spans, self.index, strict=True))
+        ends = tuple(high - part.start for (_, high), part in zip(spans, self.index, strict=True))
+        if ends == self._type.shape and not any(starts):
+            return self._piece
+        cut = Slice(starts, ends, (1,) * len(starts))
+        return installed.executor.run(cut, (alone(self._piece, self._type, self.device),))[0].buffers
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """The part on the host, without padding."""
+        return read(self._piece)[tuple(slice(0, size) for size in _sizes(self.index))]
+
+    def start_read(self) -> None:
+        start_read(self._piece)
 
     def __repr__(self) -> str:
         return f"Shard(device={self.device}, index={self.index}, replica_id={self.replica_id}, data={self.data})"
+
+
+def _spans(index: tuple[slice, ...]) -> tuple[Span, ...]:
+    return tuple((part.start, part.stop) for part in index)
+
+
+def _sizes(index: tuple[slice, ...]) -> tuple[int, ...]:
+    return tuple(part.stop - part.start for part in index)
 
 
 class _Memory:
@@ -83,6 +118,21 @@ class Array(ArrayMethods):
         return self.sharding.device_set
 
     @property
+    def device(self) -> Any:
+        """The device that holds the array; its sharding where there are many."""
+        return self.sharding.devices[0] if isinstance(self.sharding, SingleDeviceSharding) else self.sharding
+
+    def to_device(self, device: Any, *, stream: None = None) -> "Array":
+        """The array on another device, or in another sharding."""
+        if stream is not None:
+            raise NotImplementedError("to_device: streams are not here: copies wait for what they copy by themselves")
+        if not isinstance(device, (Device, Sharding)):
+            raise TypeError(f"to_device needs a device or a Sharding, not {device!r}")
+        where = SingleDeviceSharding(device) if isinstance(device, Device) else device
+        moved = installed.executor.move(self, where)
+        return Array(moved.buffers, signature(self.type, where, True))
+
+    @property
     def is_fully_addressable(self) -> bool:
         """Whether every part is on a device of this process."""
         return self.sharding.is_fully_addressable
@@ -90,39 +140,67 @@ class Array(ArrayMethods):
     @property
     def is_fully_replicated(self) -> bool:
         """Whether every device holds the whole array."""
-        return bool(self.sharding.is_fully_replicated)  # type: ignore[attr-defined]
+        return self.sharding.is_fully_replicated
+
+    @property
+    def global_shards(self) -> list[Shard]:
+        """The parts on all devices. Those on devices of other processes have no data here."""
+        parts = []
+        copies: dict[Any, int] = {}
+        here = self.sharding.addressable_devices
+        placement = self.sharding.placement(self.type)
+        kind = self.type.with_shape(placement.piece_shape(self.sharding.mesh_shape))
+        pieces = iter(split(self._alive().buffers))
+        indices = piece_index(placement, self.sharding.mesh_shape)
+        for device, index in zip(self.sharding.devices, indices, strict=True):
+            key = _spans(index)
+            copies[key] = replica = copies.get(key, -1) + 1
+            parts.append(Shard(device, index, replica, kind, next(pieces) if device in here else None))
+        return parts
 
     @property
     def addressable_shards(self) -> list[Shard]:
-        """The parts on this process's devices, without padding."""
-        parts = []
-        copies: dict[Any, int] = {}
-        here = set(self.sharding.local_devices)
-        pieces = iter(read_pieces(self.buffers))
-        indices = piece_index(self.sharding.placement(self.type), self.sharding.mesh_shape)
-        for device, index in zip(self.sharding.devices, indices, strict=True):
-            key = tuple((part.start, part.stop) for part in index)
-            copies[key] = replica = copies.get(key, -1) + 1
-            if device in here:
-                inside = next(pieces)[tuple(slice(0, part.stop - part.start) for part in index)]
-                parts.append(Shard(device, index, inside, replica))
-        return parts
+        """The parts on this process's devices."""
+        here = self.sharding.addressable_devices
+        return [shard for shard in self.global_shards if shard.device in here]
+
+    def addressable_data(self, index: int) -> "Array":
+        """The part on this process's device number `index`, without padding."""
+        data = self.addressable_shards[index].data
+        assert data is not None  # the device is of this process
+        return data
+
+    def distinct_parts(self) -> list[Shard]:
+        """The parts that this process has, each once."""
+        return list({_spans(shard.index): shard for shard in reversed(self.addressable_shards)}.values())
+
+    def _alive(self) -> "Array":
+        if self.is_deleted():
+            raise deleted_error(self.type, "an array that is read")
+        return self
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The whole array on the host."""
-        if self.is_deleted():
-            raise deleted_error(self.type, "an array that is read")
         if self.is_fully_replicated:
-            return read_pieces(self.buffers)[0]
+            return read(split(self._alive().buffers)[0])
         if not self.is_fully_addressable:
             raise RuntimeError(
                 f"this {self.type} in {self.sharding} has parts on other processes: read `addressable_shards`, "
                 "or replicate it first with `device_put`"
             )
         whole = np.empty(self.type.shape, self.type.dtype)
-        for shard in self.addressable_shards:
-            whole[shard.index] = shard.data
+        for part in self.distinct_parts():
+            whole[part.index] = part.numpy()
         return whole
+
+    def copy_to_host_async(self) -> None:
+        """Begin to copy to the host what this process has of the array; reading it later waits for less."""
+        for part in self.distinct_parts():
+            part.start_read()
+
+    def on_device_size_in_bytes(self) -> int:
+        """The memory that this process's devices use for it, padding and copies included."""
+        return sum(int(piece.on_device_size_in_bytes()) for piece in split(self._alive().buffers))
 
     def is_deleted(self) -> bool:
         """Whether the memory was given up: by `delete`, or by donation to a compiled function."""
@@ -151,6 +229,10 @@ class Array(ArrayMethods):
         """The only element, as a Python scalar."""
         return self.numpy().item()
 
+    def tobytes(self, order: Any = "C") -> bytes:
+        """The elements as bytes, as numpy's."""
+        return self.numpy().tobytes(order)
+
     def tolist(self) -> Any:
         """The elements as nested lists."""
         return self.numpy().tolist()
@@ -174,20 +256,30 @@ class Array(ArrayMethods):
         return format(self.numpy()[()] if not self.type.ndim else self.numpy(), spec)
 
     def __repr__(self) -> str:
+        if self.is_deleted():
+            return f"Array({self.type}, memory given up)"
         if not (self.is_fully_addressable or self.is_fully_replicated):
             return f"Array({self.type}, {self.sharding}, parts on other processes)"
-        body = np.array2string(self.numpy(), separator=", ", prefix="Array(")
-        return f"Array({body}, dtype={self.type.dtype})"
+        return array_repr(self)
 
     def __str__(self) -> str:
-        if not (self.is_fully_addressable or self.is_fully_replicated):
+        if self.is_deleted() or not (self.is_fully_addressable or self.is_fully_replicated):
             return repr(self)
-        return str(self.numpy())
+        return array_str(self)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{self!r}</pre>" if self.is_deleted() else array_html(self)
 
 
 def _restored(host: np.ndarray[Any, Any], type: ArrayType) -> Array:
     """A pickled array, on this process's first device: shardings belong to the process that made them."""
     return place(host, type, SingleDeviceSharding(local_devices()[0]), committed=False)
+
+
+def alone(piece: Any, type: ArrayType, device: Any) -> Array:
+    """Buffers of one device as an array there; it shares their memory."""
+    buffers = join([piece], type.shape, type.dtype, (device,), (device,))
+    return Array(buffers, signature(type, SingleDeviceSharding(device), True))
 
 
 def deleted_error(type: ArrayType, what: str) -> RuntimeError:
@@ -203,15 +295,14 @@ def place(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding, comm
     host = np.asarray(value, type.dtype)
     if isinstance(sharding, SingleDeviceSharding):
         return Array(put([host], sharding.devices, sharding.devices), signature(type, sharding, committed))
-    placement = sharding.placement(type)
-    shape = placement.piece_shape(sharding.mesh_shape)
-    here = set(sharding.local_devices)
-    pieces = []
-    for device, index in zip(sharding.devices, piece_index(placement, sharding.mesh_shape), strict=True):
-        if device in here:
-            piece = host[index]
-            if piece.shape != shape:
-                padding = [(0, whole - part) for whole, part in zip(shape, piece.shape, strict=True)]
-                piece = np.pad(piece, padding)
-            pieces.append(piece)
+    shape = sharding.shard_shape(type.shape)
+    indices = sharding.addressable_devices_indices_map(type.shape)
+    pieces = [padded(host[index], shape) for index in indices.values()]
     return Array(put(pieces, sharding.devices, sharding.local_devices), signature(type, sharding, committed))
+
+
+def padded(part: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """A part with zeros past its end, up to the shape of a piece."""
+    if part.shape == shape:
+        return part
+    return np.pad(part, [(0, whole - size) for whole, size in zip(shape, part.shape, strict=True)])

@@ -1,14 +1,19 @@
 """Shardings: a layout on devices, as users see it on an array."""
 
+import math
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, final
+
+import numpy as np
 
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.local import Placement
 from shardwise.compiler.partition.simulate import piece_index
 from shardwise.compiler.shardings.layout import Layout, Pin
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, in_force
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
+from shardwise.errors import ShardingError
 
 ONE_DEVICE = AbstractMesh((), ())
 
@@ -18,9 +23,15 @@ class Sharding:
 
     mesh_shape: AbstractMesh
     devices: tuple[Any, ...]
+    memory_kind: str | None = None  # a device has one memory here
 
     def pin(self, shape: tuple[int, ...], reason: str = "") -> Pin:
         """The layout for an array of this shape; a ShardingError where it does not fit."""
+        raise NotImplementedError
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        """Whether every device holds the whole array."""
         raise NotImplementedError
 
     def placement(self, type: ArrayType) -> Placement:
@@ -30,6 +41,10 @@ class Sharding:
     def device_set(self) -> set[Any]:
         return set(self.devices)
 
+    @property
+    def num_devices(self) -> int:
+        return len(self.devices)
+
     @cached_property
     def local_devices(self) -> tuple[Any, ...]:
         """The devices that belong to this process, in order."""
@@ -37,30 +52,62 @@ class Sharding:
         return tuple(device for device in self.devices if device.process_index == here)
 
     @property
+    def addressable_devices(self) -> set[Any]:
+        """The devices that belong to this process."""
+        return set(self.local_devices)
+
+    @property
     def is_fully_addressable(self) -> bool:
         """Whether every device belongs to this process."""
         return len(self.local_devices) == len(self.devices)
 
-    def devices_indices_map(self, shape: tuple[int, ...]) -> dict[Any, tuple[slice, ...]]:
+    def devices_indices_map(self, global_shape: Sequence[int]) -> dict[Any, tuple[slice, ...]]:
         """For each device, the part of an array of this shape that it holds."""
-        placement = Placement(ArrayType(tuple(shape), "float32"), self.pin(tuple(shape)).layout)
-        return dict(zip(self.devices, piece_index(placement, self.mesh_shape), strict=True))
+        return dict(zip(self.devices, self.parts(tuple(global_shape)), strict=True))
 
-    def shard_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+    def addressable_devices_indices_map(self, global_shape: Sequence[int]) -> dict[Any, tuple[slice, ...]]:
+        """For each device of this process, the part of an array of this shape that it holds."""
+        here = self.addressable_devices
+        return {device: index for device, index in self.devices_indices_map(global_shape).items() if device in here}
+
+    def parts(self, shape: tuple[int, ...]) -> list[tuple[slice, ...]]:
+        """The part of an array of this shape that each device holds, in the order of `devices`, without padding."""
+        return piece_index(self.placement(ArrayType(shape, "float32")), self.mesh_shape)
+
+    def shard_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
         """The shape of one piece; of an uneven dim, the longest piece."""
-        layout = self.pin(tuple(shape)).layout
+        shape = tuple(global_shape)
+        layout = self.pin(shape).layout
         return layout.cut(layout.even(shape, self.mesh_shape), self.mesh_shape)
+
+    def is_equivalent_to(self, other: "Sharding", ndim: int) -> bool:
+        """Whether both put the same parts of any array of this rank on the same devices."""
+        if self.device_set != other.device_set:
+            return False
+        probe = (self.num_devices,) * ndim  # long enough that any two ways to cut a dim differ
+        return self.devices_indices_map(probe) == other.devices_indices_map(probe)
+
+    def with_memory_kind(self, kind: str) -> "Sharding":
+        """This sharding in a certain memory of its devices: they have one, which is called `device`."""
+        check_memory_kind(kind)
+        return self
+
+
+def check_memory_kind(kind: str | None) -> None:
+    if kind not in (None, "device"):
+        raise NotImplementedError(f"memory_kind={kind!r} is not here yet: arrays lie in the memory 'device'")
 
 
 @final
 class NamedSharding(Sharding):
     """An array cut along the axes of `mesh` as `spec` says."""
 
-    def __init__(self, mesh: Mesh, spec: PartitionSpec):
+    def __init__(self, mesh: Mesh, spec: PartitionSpec, *, memory_kind: str | None = None):
         if not isinstance(mesh, Mesh):
             raise TypeError(f"NamedSharding needs a Mesh, not {mesh!r}")
         if not isinstance(spec, PartitionSpec):
             raise TypeError(f"NamedSharding needs a PartitionSpec, not {spec!r}: write PartitionSpec({spec!r})")
+        check_memory_kind(memory_kind)
         self.mesh = mesh
         self.spec = spec
         self.mesh_shape = mesh.abstract
@@ -69,6 +116,14 @@ class NamedSharding(Sharding):
 
     def pin(self, shape: tuple[int, ...], reason: str = "") -> Pin:
         return pin_of(self.spec, shape, self.mesh.abstract, reason)
+
+    def with_spec(self, spec: Any) -> "NamedSharding":
+        """Another spec on the same mesh."""
+        return NamedSharding(self.mesh, spec if isinstance(spec, PartitionSpec) else PartitionSpec(*spec))
+
+    def update(self, *, mesh: Mesh | None = None, spec: PartitionSpec | None = None) -> "NamedSharding":
+        """This sharding with another mesh, or another spec."""
+        return NamedSharding(self.mesh if mesh is None else mesh, self.spec if spec is None else spec)
 
     @cached_property
     def _key(self) -> tuple[Any, ...]:
@@ -100,13 +155,17 @@ class SingleDeviceSharding(Sharding):
     """A whole array on one device."""
 
     mesh_shape = ONE_DEVICE
-    is_fully_replicated = True
 
-    def __init__(self, device: Any):
+    def __init__(self, device: Any, *, memory_kind: str | None = None):
+        check_memory_kind(memory_kind)
         self.devices = (device,)
 
     def pin(self, shape: tuple[int, ...], reason: str = "") -> Pin:
         return Pin(Layout.replicated(len(shape)), reason=reason)
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        return True
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, SingleDeviceSharding) and self.devices == other.devices
@@ -116,3 +175,184 @@ class SingleDeviceSharding(Sharding):
 
     def __repr__(self) -> str:
         return f"SingleDeviceSharding({self.devices[0]})"
+
+
+@final
+class PositionalSharding(Sharding):
+    """An array cut as a grid of devices is: dim by dim, into as many pieces as the grid is long there.
+
+        PositionalSharding(devices).reshape(4, 2)                 rows into 4, columns into 2
+        PositionalSharding(devices).reshape(4, 2).replicate(1)    rows into 4, each on 2 devices
+
+    Under it lies a mesh without names of its own: the grid's dims are axes of it, in pieces where a reshape has taken
+    them apart. Devices stay in their order, so that all that is made from one grid can meet in one program.
+    """
+
+    def __init__(self, devices: Any, *, memory_kind: str | None = None):
+        check_memory_kind(memory_kind)
+        grid = np.asarray(devices, dtype=object)
+        self._set(tuple(grid.flat), grid.shape, tuple((axis,) for axis in range(grid.ndim)))
+
+    def _set(self, devices: tuple[Any, ...], sizes: tuple[int, ...], dims: tuple[tuple[int, ...], ...]) -> None:
+        """`dims` are the axes, by number, that cut each dim; other axes replicate."""
+        names = [f"axis{number}" for number in range(len(sizes))]
+        grid = np.empty(len(devices), object)
+        grid[:] = devices
+        self.mesh = Mesh(grid.reshape(sizes), names)
+        self.mesh_shape = self.mesh.abstract
+        self.devices = devices
+        self.layout = Layout(tuple(tuple(names[axis] for axis in dim) for dim in dims))
+        self._dims = dims
+
+    @staticmethod
+    def _made(devices: tuple[Any, ...], sizes: Sequence[int], dims: Sequence[tuple[int, ...]]) -> "PositionalSharding":
+        made = object.__new__(PositionalSharding)
+        made._set(devices, tuple(sizes), tuple(dims))
+        return made
+
+    @staticmethod
+    def on(mesh: Mesh, layout: Layout) -> "PositionalSharding":
+        """A layout on the mesh of another PositionalSharding."""
+        dims = [tuple(mesh.axis_names.index(axis) for axis in axes) for axes in layout.dims]
+        return PositionalSharding._made(mesh.flat_devices, mesh.axis_sizes, dims)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Into how many pieces each dim is cut."""
+        return tuple(self.mesh_shape.extent(axes) for axes in self.layout.dims)
+
+    @property
+    def ndim(self) -> int:
+        return len(self._dims)
+
+    def reshape(self, *shape: Any) -> "PositionalSharding":
+        """The same pieces in a grid of another shape; one size may be -1."""
+        sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
+        count = math.prod(self.shape)
+        if sizes.count(-1) == 1:
+            rest = -math.prod(sizes)
+            sizes = tuple(count // rest if size == -1 and rest else size for size in sizes)
+        if math.prod(sizes) != count or any(size < 1 for size in sizes):
+            raise ShardingError(f"PositionalSharding: {self.shape} is {count} pieces, which have no shape {shape}")
+        parts = _factored([self.mesh.axis_sizes[axis] for dim in self._dims for axis in dim], sizes)
+        if parts is None:  # 3×2 as 2×3: no order of axes does it, so the devices get another order
+            copies = self._copies()
+            grid = tuple(device for held in copies for device in held)
+            axes = range(len(sizes))
+            return self._made(grid, (*sizes, len(copies[0])), [(axis,) for axis in axes])
+        used = [axis for dim in self._dims for axis in dim]
+        split: dict[int, list[int]] = {axis: [] for axis in used}
+        for place, size in (part for dim in parts for part in dim):
+            split[used[place]].append(size)
+        fine: list[int] = []
+        first: dict[int, int] = {}
+        for axis, size in enumerate(self.mesh.axis_sizes):
+            first[axis] = len(fine)
+            fine += split.get(axis, [size])
+        seen = dict.fromkeys(used, 0)
+        dims = []
+        for dim in parts:
+            axes_here = []
+            for place, _ in dim:
+                axes_here.append(first[used[place]] + seen[used[place]])
+                seen[used[place]] += 1
+            dims.append(tuple(axes_here))
+        return self._made(self.devices, fine, dims)
+
+    def transpose(self, *axes: Any) -> "PositionalSharding":
+        """The grid with its dims in another order."""
+        order = tuple(axes[0]) if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+        order = order or tuple(reversed(range(self.ndim)))
+        if sorted(order) != list(range(self.ndim)):
+            raise ShardingError(f"PositionalSharding: {order} is no order of the {self.ndim} dims of {self.shape}")
+        return self._made(self.devices, self.mesh.axis_sizes, [self._dims[dim] for dim in order])
+
+    @property
+    def T(self) -> "PositionalSharding":
+        return self.transpose()
+
+    def replicate(self, axis: int | Sequence[int] | None = None, keepdims: bool = True) -> "PositionalSharding":
+        """Every device holds what those along `axis` (all dims where None) held; these dims are 1, or are gone."""
+        given = range(self.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+        if wrong := [dim for dim in given if not -self.ndim <= dim < self.ndim]:
+            raise ShardingError(f"PositionalSharding: {self.shape} has no dim {wrong[0]}")
+        whole = {dim % self.ndim for dim in given}
+        dims = [() if dim in whole else axes for dim, axes in enumerate(self._dims) if keepdims or dim not in whole]
+        return self._made(self.devices, self.mesh.axis_sizes, dims)
+
+    def pin(self, shape: tuple[int, ...], reason: str = "") -> Pin:
+        dims = self.layout.dims
+        if self.is_fully_replicated:
+            dims = ((),) * len(shape)
+        while len(dims) > len(shape) and self.mesh_shape.extent(dims[0]) == 1:
+            dims = dims[1:]
+        if len(dims) != len(shape):
+            raise ShardingError(
+                f"PositionalSharding of shape {self.shape} cannot cut an array of rank {len(shape)} (shape {shape}): "
+                "reshape it to one size a dim"
+            )
+        return Pin(Layout(dims), reason=reason)
+
+    @property
+    def is_fully_replicated(self) -> bool:
+        return math.prod(self.shape) == 1
+
+    def _copies(self) -> list[tuple[Any, ...]]:
+        """The devices of each piece, in the order of the grid."""
+        pieces: dict[tuple[int, ...], list[Any]] = {}
+        positions = [self.mesh_shape.coordinates(axes) for axes in self.layout.dims]
+        for number, device in enumerate(self.devices):
+            pieces.setdefault(tuple(int(place[number]) for place in positions), []).append(device)
+        return [tuple(pieces[place]) for place in sorted(pieces)]
+
+    @cached_property
+    def _key(self) -> tuple[Any, ...]:
+        return self.devices, self.shape, tuple(map(frozenset, self._copies()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, PositionalSharding) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __repr__(self) -> str:
+        cells = np.array([f"{{{','.join(str(device.id) for device in held)}}}" for held in self._copies()], object)
+        grid = np.array2string(cells.reshape(self.shape), separator=" ", formatter={"all": str}).replace("\n", "")
+        return f"PositionalSharding({' '.join(grid.split())})"
+
+
+def _factored(axes: Sequence[int], sizes: Sequence[int]) -> list[list[tuple[int, int]]] | None:
+    """For each of `sizes`, the parts (axis, size) of axes in a row that make it up; None where there are none."""
+    left = [(place, size) for place, size in enumerate(axes) if size > 1]
+    dims = []
+    for size in sizes:
+        parts, need = [], size
+        while need > 1:
+            place, have = left[0]
+            if have % need and need % have:
+                return None
+            parts.append((place, min(have, need)))
+            if have > need:
+                left[0] = (place, have // need)
+            else:
+                left.pop(0)
+            need //= min(have, need)
+        dims.append(parts)
+    return dims
+
+
+def mesh_of(where: Sharding | Mesh | None) -> Mesh | None:
+    """The mesh that a sharding is about; None where it is about one device."""
+    if isinstance(where, Mesh):
+        return where
+    return where.mesh if isinstance(where, (NamedSharding, PositionalSharding)) else None
+
+
+def sharding_in_force(spec: PartitionSpec, what: str) -> NamedSharding:
+    """What a bare spec means: it on the mesh in force."""
+    if in_force.mesh is None:
+        raise TypeError(
+            f"{what}: a bare {spec} needs a mesh: write NamedSharding(mesh, {spec}), or set the mesh that is meant, "
+            "with `with mesh:` or `set_mesh(mesh)`"
+        )
+    return NamedSharding(in_force.mesh, spec)

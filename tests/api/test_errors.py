@@ -118,7 +118,8 @@ def test_placements_that_are_no_prefix_of_the_tree(mesh):
 def test_bare_spec_needs_a_mesh():
     step = sw.jit(train_step, in_shardings=P("data"))
     assert message_of(TypeError, step, {"w": 1.0}, {"tokens": jnp.ones(2)}) == (
-        "in_shardings: a bare P('data') needs a mesh: write NamedSharding(mesh, P('data'))"
+        "in_shardings: a bare P('data') needs a mesh: write NamedSharding(mesh, P('data')), or set the mesh that is "
+        "meant, with `with mesh:` or `set_mesh(mesh)`"
     )
 
 

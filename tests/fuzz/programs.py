@@ -15,19 +15,25 @@ from typing import Any
 import numpy as np
 
 import shardwise
+from shardwise import lax
 from shardwise import numpy as jnp
 from shardwise.ad_checkpoint import checkpoint_name
 from shardwise.compiler.ir.types import ArrayType, Scalar, is_float
+from shardwise.compiler.ops.conv import Conv
+from shardwise.compiler.ops.cumulative import Cumulative
 from shardwise.compiler.ops.dot import Dot
 from shardwise.compiler.ops.elementwise import Div
+from shardwise.compiler.ops.reduce_window import ReduceWindow
 from shardwise.compiler.ops.shape import Broadcast, Full, Iota
 from shardwise.compiler.ops.slicing import Concatenate, Pad, Slice
+from shardwise.compiler.ops.sort import Sort
 from tests.fuzz.layouts import random_spec
 from tests.fuzz.recipe import BF16, BOOL, F32, I32, Constrain, Recipe, Step
 
 SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16)
 LARGEST = 2048  # elements of one value
 BOUND = 1e4  # of a value that is not an integer
+SLIDINGS = ((1, 1, 2), (-1, 0, 1, 2), (-1, 0, 1, 2), (1, 1, 2), (1, 1, 2))  # strides, padding, dilations
 EXACT_UP_TO = {F32: 2**24, BF16: 2**8}
 
 
@@ -47,6 +53,9 @@ KINDS = {
     "binary": 5, "scalar": 2, "neg": 1, "exp": 1.5, "div": 1.5, "compare": 1.5, "select": 2, "convert": 2,
     "constant": 1.5, "broadcast": 2.5, "reshape": 4, "transpose": 3, "sum": 4, "dot": 4, "constrain": 3, "array": 0.3,
     "slice": 1.5, "pad": 1.5, "concatenate": 2, "reverse": 1, "name": 0.4,
+    "cumulative": 1.5, "sort": 1, "largest": 1,
+    "take": 1.5, "update": 1.5, "dynamic_slice": 1, "dynamic_update": 1, "put": 1,
+    "conv": 1.5, "window": 1.5,
 }  # fmt: skip
 
 
@@ -333,6 +342,152 @@ class Writer:
             dims = tuple(self.rng.sample(range(x.type.ndim), self.rng.randint(1, x.type.ndim)))
             self.add("reverse", (x,), (dims,), x.type, bound=x.bound, whole=x.whole, exact=x.exact)
 
+    def _index(self) -> tuple[tuple[Known, ...], tuple[tuple[int, ...], tuple[int, ...]] | None, tuple[int, ...]]:
+        """Integers to index with, some of them outside: a value of the program, or numbers; and their shape."""
+        known = self.pick(lambda x: x.type.dtype == I32 and x.exact and x.type.ndim < 3 and x.type.size <= 24)
+        if known is not None and self.rng.random() < 0.6:
+            return (known,), None, known.type.shape
+        shape = tuple(self.rng.randint(1, 4) for _ in range(self.rng.randint(0, 2)))
+        return (), (shape, tuple(self.rng.randint(-9, 9) for _ in range(math.prod(shape)))), shape
+
+    def _take(self) -> None:
+        x = self.pick(lambda x: x.type.ndim > 0)
+        if x is None:
+            return
+        args, numbers, places = self._index()
+        dim = self.rng.randrange(x.type.ndim)
+        shape = (*x.type.shape[:dim], *places, *x.type.shape[dim + 1 :])
+        if math.prod(shape) <= LARGEST and len(shape) < 6:
+            way = self.rng.choice(("index", "fill", "wrap"))
+            facts = {"bound": max(1, x.bound), "whole": x.whole, "exact": x.exact}
+            self.add("take", (x, *args), (dim, numbers, way), ArrayType(shape, x.type.dtype), **facts)
+
+    def _update(self) -> None:
+        x = self.pick(lambda x: x.type.ndim > 0)
+        if x is None:
+            return
+        args, numbers, places = self._index()
+        dim = self.rng.randrange(x.type.ndim)
+        shape = (*x.type.shape[:dim], *places, *x.type.shape[dim + 1 :])
+        how = self.rng.choice(("set", "add", "max") if x.exact else ("set", "add"))
+        if math.prod(shape) > LARGEST or len(shape) >= 6:
+            return
+        value = self.fitted(ArrayType(shape, x.type.dtype))
+        if how == "max" and not value.exact:
+            return
+        self._met("update", how, x, value, args, (dim, numbers), math.prod(places))
+
+    def _put(self) -> None:
+        """At slices, which are known."""
+        x = self.pick(lambda x: x.type.ndim > 0)
+        if x is None:
+            return
+        parts = []
+        for size in x.type.shape:
+            start, limit = sorted(self.rng.sample(range(size + 1), 2))
+            part = (start, limit, self.rng.choice((1, 1, 2))) if self.rng.random() < 0.6 else (0, size, 1)
+            parts.append(part)
+        shape = tuple(len(range(*part)) for part in parts)
+        if self.rng.random() < 0.4:
+            shape = shape[1:]
+        how = self.rng.choice(("set", "add", "max") if x.exact else ("set", "add"))
+        value = self.fitted(ArrayType(shape, x.type.dtype))
+        if how == "max" and not value.exact:
+            return
+        self._met("put", how, x, value, (), (tuple(parts),), 1)
+
+    def _met(
+        self, kind: str, how: str, x: Known, value: Known, args: Sequence[Known], params: Sequence[Any], often: int
+    ) -> None:
+        """A value that meets another at some places, at each as often as that."""
+        whole = x.whole and value.whole
+        bound = x.bound + often * value.bound if how == "add" else max(x.bound, value.bound)
+        if x.type.dtype == BOOL:
+            bound = 1
+        if is_float(x.type.dtype) and not whole and bound > BOUND:
+            return
+        exact = whole if how == "add" else x.exact and value.exact
+        self.add(kind, (x, value, *args), (how, *params), x.type, bound=bound, whole=whole, exact=exact)
+
+    def _starts(self, ndim: int) -> tuple[tuple[Known, ...], tuple[int | None, ...]]:
+        """Where a slice begins: scalars of the program, or numbers."""
+        numbers, args = [], []
+        for _ in range(ndim):
+            known = self.pick(lambda x: x.type.dtype == I32 and x.exact and not x.type.ndim)
+            if known is not None and self.rng.random() < 0.5:
+                args.append(known)
+                numbers.append(None)
+            else:
+                numbers.append(self.rng.randint(-9, 9))
+        return tuple(args), tuple(numbers)
+
+    def _dynamic_slice(self) -> None:
+        x = self.pick(lambda x: x.type.ndim > 0)
+        if x is None:
+            return
+        sizes = tuple(size if self.rng.random() < 0.4 else self.rng.randint(1, size) for size in x.type.shape)
+        args, numbers = self._starts(x.type.ndim)
+        type = ArrayType(sizes, x.type.dtype)
+        self.add("dynamic_slice", (x, *args), (sizes, numbers), type, bound=x.bound, whole=x.whole, exact=x.exact)
+
+    def _dynamic_update(self) -> None:
+        x = self.pick(lambda x: x.type.ndim > 0)
+        if x is None:
+            return
+        sizes = tuple(size if self.rng.random() < 0.4 else self.rng.randint(1, size) for size in x.type.shape)
+        value = self.fitted(ArrayType(sizes, x.type.dtype))
+        args, numbers = self._starts(x.type.ndim)
+        facts = {"bound": max(x.bound, value.bound), "whole": x.whole and value.whole}
+        exact = x.exact and value.exact
+        self.add("dynamic_update", (x, value, *args), (numbers,), x.type, **facts, exact=exact)
+
+    def _cumulative(self) -> None:
+        """Maxima and minima of exact values, as ties would show a rounding."""
+        x = self.pick(lambda x: x.type.ndim > 0)
+        if x is None:
+            return
+        dim, reverse = self.rng.randrange(x.type.ndim), self.rng.random() < 0.5
+        count = x.type.shape[dim]
+        hows = ["max", "min"] * x.exact + ["sum", "sum", "prod"] * (x.type.dtype != BOOL)
+        hows += ["logsumexp"] * is_float(x.type.dtype)
+        if not hows:
+            return
+        how = self.rng.choice(hows)
+        logarithm = math.log(max(1.0, x.bound)) * count
+        if how == "prod" and logarithm > math.log(BOUND):
+            return
+        bounds = {"sum": x.bound * count, "prod": math.exp(logarithm), "logsumexp": x.bound + math.log(count)}
+        bound = bounds.get(how, x.bound)
+        if is_float(x.type.dtype) and not x.whole and bound > BOUND:
+            return
+        whole = x.whole and how != "logsumexp"
+        exact = whole or (how in ("max", "min") and x.exact)
+        self.add("cumulative", (x,), (dim, how, reverse), x.type, bound=bound, whole=whole, exact=exact)
+
+    def _sort(self) -> None:
+        """A value by itself, or by others that are exact."""
+        x = self.pick(lambda x: x.type.ndim > 0)
+        if x is None:
+            return
+        key = self.pick(lambda y: y.type.shape == x.type.shape and y.exact)
+        if key is None:
+            return
+        dim, descending = self.rng.randrange(x.type.ndim), self.rng.random() < 0.3
+        self.add("sort", (key, x), (dim, descending), x.type, bound=x.bound, whole=x.whole, exact=x.exact)
+
+    def _largest(self) -> None:
+        x = self.pick(lambda x: x.type.ndim > 0 and x.exact)
+        if x is None:
+            return
+        size = x.type.shape[-1]
+        k, places = self.rng.randint(1, size), self.rng.random() < 0.4
+        shape = (*x.type.shape[:-1], k)
+        if places:
+            self.add("largest", (x,), (k, places), ArrayType(shape, I32), bound=size, whole=True, exact=True)
+        else:
+            kind = ArrayType(shape, x.type.dtype)
+            self.add("largest", (x,), (k, places), kind, bound=x.bound, whole=x.whole, exact=x.exact)
+
     def _sum(self) -> None:
         x = self.pick(lambda x: x.type.ndim > 0)
         if x is None:
@@ -370,6 +525,64 @@ class Writer:
         if type.size > LARGEST or (is_float(type.dtype) and not whole and bound > BOUND):
             return
         self.add("dot", (x, y), lists, type, bound=bound, whole=whole, exact=whole)
+
+    def _conv(self) -> None:
+        """Dims of equal size are summed over, or a batch of convolutions; one or two others of each are spatial."""
+        x = self.pick(lambda x: x.type.ndim > 0 and x.type.dtype != BOOL)
+        y = None if x is None else self.pick(lambda y: y.type.ndim > 0 and y.type.dtype == x.type.dtype)
+        if x is None or y is None:
+            return
+        count = self.rng.randint(1, min(2, x.type.ndim, y.type.ndim))
+        left, right = ([""] * z.type.ndim for z in (x, y))
+        for names in (left, right):
+            for number, dim in enumerate(self.rng.sample(range(len(names)), count)):
+                names[dim] = str(number)
+        fresh = iter("abcdefghijklmnop")
+        summed, out = 1, [str(number) for number in range(count)]
+        for dim, name in enumerate(left):
+            if name:
+                continue
+            left[dim] = next(fresh)
+            alike = [at for at, other in enumerate(right) if not other and y.type.shape[at] == x.type.shape[dim]]
+            if alike and self.rng.random() < 0.8:
+                right[self.rng.choice(alike)] = left[dim]
+                if self.rng.random() < 0.7:
+                    summed *= x.type.shape[dim]
+                    continue
+            out.append(left[dim])
+        right = [name or next(fresh) for name in right]
+        out += [name for name in right if name not in (*left, *out)]
+        self.rng.shuffle(out)
+        columns = [[self.rng.choice(numbers) for _ in range(count)] for numbers in SLIDINGS]
+        windows = [y.type.shape[right.index(str(number))] for number in range(count)]
+        params = (*map("".join, (left, right, out)), *map(tuple, columns))
+        type = Conv(*params, x.type.dtype).out_type(x.type, y.type)
+        whole = x.whole and y.whole
+        bound = x.bound * y.bound * summed * math.prod(windows)
+        if not 0 < type.size <= LARGEST or max(windows) > 8 or (is_float(type.dtype) and not whole and bound > BOUND):
+            return
+        self.add("conv", (x, y), params, type, bound=bound, whole=whole, exact=whole)
+
+    def _window(self) -> None:
+        """No window of a maximum lies outside of the array: it would be infinite."""
+        how = self.rng.choice(("sum", "max", "min"))
+        x = self.pick(lambda x: x.type.ndim > 0 and x.type.dtype != BOOL and (how == "sum" or x.exact))
+        if x is None:
+            return
+        parts = []
+        for size in x.type.shape:
+            window = self.rng.randint(1, min(size, 4))
+            before, after = (self.rng.randint(0, window - 1) for _ in range(2))
+            stride, base, dilation = (self.rng.choice((1, 1, 2)) for _ in range(3))
+            inside = (window, stride, before, after, 1, 1)
+            free = (window, stride, before, after, base, dilation)
+            parts.append((1, 1, 0, 0, 1, 1) if self.rng.random() < 0.5 else free if how == "sum" else inside)
+        fields = (how, *zip(*parts, strict=True))
+        type = ReduceWindow(*fields).out_type(x.type)
+        bound = x.bound * (math.prod(part[0] for part in parts) if how == "sum" else 1)
+        if not 0 < type.size <= LARGEST or (is_float(type.dtype) and not x.whole and bound > BOUND):
+            return
+        self.add("window", (x,), fields, type, bound=bound, whole=x.whole, exact=x.whole or how != "sum")
 
     def _constrain(self) -> None:
         x = self.pick()
@@ -426,6 +639,12 @@ class Writer:
         )
 
 
+def starts_of(numbers: Sequence[int | None], given: Sequence[Any]) -> list[Any]:
+    """Where a slice begins: numbers, and values where there is none."""
+    rest = iter(given)
+    return [next(rest) if number is None else number for number in numbers]
+
+
 def apply_step(step: Step, xs: list[Any], constrain: Constrain) -> Any:
     """What one step gives, of a kind that has one result."""
     match step.kind, step.params:
@@ -478,10 +697,35 @@ def apply_step(step: Step, xs: list[Any], constrain: Constrain) -> Any:
             found = jnp.concatenate(xs, dim)
         case "reverse", (dims,):
             found = jnp.flip(xs[0], dims)
+        case "take", (dim, numbers, way):
+            index = xs[1] if numbers is None else np.array(numbers[1], np.int32).reshape(numbers[0])
+            if way == "index":
+                found = xs[0][(*(slice(None),) * dim, index)]
+            else:
+                found = jnp.take(xs[0], index, axis=dim, mode=way, fill_value=1)
+        case "update", (how, dim, numbers):
+            index = xs[2] if numbers is None else np.array(numbers[1], np.int32).reshape(numbers[0])
+            found = getattr(xs[0].at[(*(slice(None),) * dim, index)], how)(xs[1])
+        case "put", (how, parts):
+            found = getattr(xs[0].at[tuple(slice(*part) for part in parts)], how)(xs[1])
+        case "dynamic_slice", (sizes, numbers):
+            found = shardwise.lax.dynamic_slice(xs[0], starts_of(numbers, xs[1:]), sizes)
+        case "dynamic_update", (numbers,):
+            found = shardwise.lax.dynamic_update_slice(xs[0], xs[1], starts_of(numbers, xs[2:]))
+        case "cumulative", (dim, how, reverse):
+            found = Cumulative(dim, how, reverse)(xs[0])
+        case "sort", (dim, descending):
+            found = Sort(dim, 1, descending)(*xs)[1]
+        case "largest", (k, places):
+            found = lax.top_k(xs[0], k)[places]
         case "sum", (dims, keep):
             found = xs[0].sum(dims, keepdims=keep)
         case "dot", (contract, batch):
             found = Dot(contract, batch)(*xs)
+        case "conv", (left, right, out, *lists):
+            found = Conv(left, right, out, *lists, xs[0].dtype)(*xs)
+        case "window", fields:
+            found = ReduceWindow(*fields)(xs[0])
         case "constrain", (spec,):
             found = constrain(xs[0], spec)
         case "name", (label,):

@@ -6,6 +6,7 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
+from shardwise import _jaxlib
 from shardwise.sharding import NamedSharding, SingleDeviceSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -68,6 +69,57 @@ def test_later_writes_to_the_source_do_not_show(mesh):
     assert float(on_one.sum()) == float(on_many.sum()) == 1024.0
 
 
+def test_shards_are_arrays_on_their_devices(mesh):
+    x = np.arange(30, dtype=np.int32).reshape(10, 3)
+    y = sw.device_put(x, NamedSharding(mesh, P("data")))
+    shards = y.addressable_shards
+    assert [shard.device for shard in shards] == list(sw.devices())
+    assert [shard.replica_id for shard in shards] == [0, 1] * 4
+    assert [shard.data.shape for shard in shards] == [(3, 3)] * 6 + [(1, 3)] * 2  # without padding
+    for number, shard in enumerate(shards):
+        assert isinstance(shard.data, sw.Array) and shard.data is shard.data
+        assert shard.data.sharding == SingleDeviceSharding(shard.device)
+        np.testing.assert_array_equal(shard.data + 1, x[shard.index] + 1)  # it computes where it lies
+        assert (shard.data + 1).devices() == {shard.device}
+        np.testing.assert_array_equal(y.addressable_data(number), x[shard.index])
+    assert [str(shard.index) for shard in y.global_shards] == [str(shard.index) for shard in shards]
+    assert repr(shards[6]) == (
+        "Shard(device=cpu:6, index=(slice(9, 10, None), slice(0, 3, None)), replica_id=0, data=[[27 28 29]])"
+    )
+
+
+def test_shards_are_read_only_when_they_are_asked_for(mesh, monkeypatch):
+    x = sw.device_put(np.ones((8, 2), np.float32), NamedSharding(mesh, P("data")))
+    monkeypatch.setattr("shardwise.runtime.array.read", None)
+    assert [shard.data.shape for shard in x.addressable_shards] == [(2, 2)] * 8
+
+
+def test_where_arrays_are(mesh):
+    one, many = sw.device_put(1.0, sw.devices()[3]), sw.device_put(np.ones(8), NamedSharding(mesh, P("data")))
+    assert one.device == sw.devices()[3]
+    assert many.device == many.sharding
+    assert many.to_device(sw.devices()[1]).device == sw.devices()[1]
+    assert one.to_device(many.sharding.with_spec(P())).is_fully_replicated
+    assert one.is_fully_addressable and one.is_fully_replicated and not many.is_fully_replicated
+    assert many.on_device_size_in_bytes() == 2 * 8 * 4  # two copies
+    many.copy_to_host_async()
+    assert many.tolist() == [1.0] * 8
+    with pytest.raises(TypeError, match="to_device needs a device or a Sharding, not 'cpu'"):
+        one.to_device("cpu")
+    with pytest.raises(NotImplementedError, match="streams are not here"):
+        one.to_device(sw.devices()[0], stream=1)
+
+
+def test_shards_of_a_deleted_array(mesh):
+    x = sw.device_put(np.ones(8), NamedSharding(mesh, P("data")))
+    x.delete()
+    assert repr(x) == str(x) == "Array(f32[8], memory given up)"
+    assert x._repr_html_() == "<pre>Array(f32[8], memory given up)</pre>"
+    for use in (lambda: x.addressable_shards, x.numpy, x.on_device_size_in_bytes):
+        with pytest.raises(RuntimeError, match=r"an array that is read is a f32\[8\] whose memory was given up"):
+            use()
+
+
 def test_conversions():
     assert float(jnp.asarray(2.5)) == 2.5
     assert int(jnp.asarray(3)) == 3
@@ -76,6 +128,7 @@ def test_conversions():
     assert [10, 20, 30][jnp.asarray(1)] == 20
     assert jnp.asarray(4.0).item() == 4.0
     assert jnp.arange(3).tolist() == [0, 1, 2]
+    assert jnp.arange(3).tobytes() == np.arange(3, dtype=np.int32).tobytes()
     assert f"{jnp.asarray(1.23456):.2f}" == "1.23"
     with pytest.raises(TypeError):
         hash(jnp.ones(2))
@@ -88,6 +141,67 @@ def test_printing(mesh):
     assert str(x) == "[[0 1]\n [2 3]]"
     assert repr(x) == "Array([[0, 1],\n       [2, 3]], dtype=int32)"
     assert repr(sw.device_put(x, NamedSharding(mesh, P("model")))) == repr(x)
+
+
+@pytest.fixture
+def bytes_read(monkeypatch):
+    """How much of arrays comes to the host."""
+    counted = []
+
+    def counting(piece):
+        found = _jaxlib.read(piece)
+        counted.append(found.nbytes)
+        return found
+
+    monkeypatch.setattr("shardwise.runtime.array.read", counting)
+    monkeypatch.setattr("shardwise.runtime.show.read", counting)
+    return counted
+
+
+@pytest.mark.parametrize("shape", [(2000,), (100, 30), (7, 300), (40, 5, 41), (2, 3, 4, 100), (1001, 1), (7, 7, 7, 7)])
+@pytest.mark.parametrize("spec", [P(), P("data"), P(("model", "data")), P(None, "data"), P("model", "data")], ids=str)
+def test_large_arrays_print_as_numpy_prints_them_and_are_not_gathered(mesh, shape, spec, bytes_read):
+    if len(spec) > len(shape):
+        return
+    x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+    y = sw.device_put(x, NamedSharding(mesh, spec))
+    assert str(y) == str(x)
+    shown = np.prod([min(size, 7) for size in shape])
+    assert sum(bytes_read) <= 4 * shown
+    assert repr(y) == f"Array({np.array2string(x, separator=', ', prefix='Array(')}, dtype=float32)"
+    assert sum(bytes_read) <= 8 * shown
+
+
+def test_printing_follows_numpys_options(mesh, bytes_read):
+    x = np.arange(10000).reshape(100, 100).astype(np.int32)
+    y = sw.device_put(x, NamedSharding(mesh, P("data", "model")))
+    with np.printoptions(edgeitems=1, threshold=10):
+        assert str(y) == str(x)
+        assert sum(bytes_read) == 4 * 4
+    with np.printoptions(threshold=20000):
+        assert str(y) == str(x)
+
+
+def test_copies_are_read_once(mesh, bytes_read):
+    x = np.arange(64, dtype=np.float32)
+    for spec in (P(), P("data"), P(("data", "model"))):
+        del bytes_read[:]
+        np.testing.assert_array_equal(np.asarray(sw.device_put(x, NamedSharding(mesh, spec))), x)
+        assert sum(bytes_read) == x.nbytes
+
+
+def test_notebooks_show_the_layout(mesh):
+    x = sw.device_put(np.arange(20, dtype=np.int32).reshape(5, 4), NamedSharding(mesh, P("data", "model")))
+    page = x._repr_html_()
+    assert "<th>shape</th><td>5×4</td>" in page and "<th>dtype</th><td>int32</td>" in page
+    assert "NamedSharding(mesh(data=4, model=2), P(&#x27;data&#x27;, &#x27;model&#x27;))" in page
+    for place in ('title="[0:2, 0:2]">CPU 0<', 'title="[4:5, 2:4]">CPU 5<', 'title="[0:0, 0:0]">CPU 6,7<'):
+        assert place in page
+    assert "<pre>[[ 0  1  2  3]" in page
+    assert (
+        "[0:2, 0:2, 0:2] CPU 0,1,2,3,4,5,6,7"
+        in sw.device_put(np.ones((2, 2, 2)), x.sharding.with_spec(P()))._repr_html_()
+    )
 
 
 def test_attributes():

@@ -15,9 +15,9 @@ from shardwise.compiler.ops.shape import int_list
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 _ELEMENTS = {"bool": "i1", "c64": "complex<f32>", "c128": "complex<f64>", "f8_e4m3fn": "f8E4M3FN", "f8_e5m2": "f8E5M2"}
-_REDUCERS = {"sum": "add", "max": "maximum", "min": "minimum"}
+_REDUCERS = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
 _TOKEN = "!stablehlo.token"
-_LOGICAL = {"sum": "or", "max": "or", "min": "and"}  # for booleans
+_LOGICAL = {"sum": "or", "prod": "and", "max": "or", "min": "and"}  # for booleans
 
 
 @final
@@ -176,6 +176,41 @@ class Builder:
         out = [x.type.without(tuple(dims)) for x in operands]
         return self.many("stablehlo.reduce", [*operands, *starts], out, attributes, [region])
 
+    def reduce_window(
+        self,
+        operands: Sequence[HloValue],
+        starts: Sequence[HloValue],
+        dim: int,
+        window: int,
+        combine: Callable[[Sequence[HloValue], Sequence[HloValue]], Sequence[HloValue]],
+    ) -> list[HloValue]:
+        """Several arrays of one shape; each element is combined with up to `window` - 1 before it along `dim`."""
+        scalars = [ArrayType((), x.type.dtype) for x in operands]
+        count = len(operands)
+        region = self._region([*scalars, *scalars], lambda at: combine(at[:count], at[count:]))
+        ndim = operands[0].type.ndim
+        ones, sizes, edges = [1] * ndim, [1] * ndim, [[0, 0] for _ in range(ndim)]
+        sizes[dim], edges[dim] = window, [window - 1, 0]
+        attributes = (
+            f"window_dimensions = {int_list(sizes)}, window_strides = {int_list(ones)}, "
+            f"base_dilations = {int_list(ones)}, window_dilations = {int_list(ones)}, "
+            f"padding = dense<{edges}> : tensor<{ndim}x2xi64>"
+        )
+        out = [x.type for x in operands]
+        return self.many("stablehlo.reduce_window", [*operands, *starts], out, attributes, [region])
+
+    def sort(
+        self,
+        operands: Sequence[HloValue],
+        dim: int,
+        comes_first: Callable[[Sequence[HloValue], Sequence[HloValue]], HloValue],
+    ) -> list[HloValue]:
+        """Several arrays of one shape sorted together along `dim`; elements that are equal stay in order."""
+        pairs = [ArrayType((), x.type.dtype) for x in operands for _ in range(2)]
+        region = self._region(pairs, lambda at: [comes_first(at[::2], at[1::2])])
+        attributes = f"dimension = {dim} : i64, is_stable = true"
+        return self.many("stablehlo.sort", operands, [x.type for x in operands], attributes, [region])
+
     def _last_token(self) -> str:
         """The token of the last ordered effect."""
         if not self._token:
@@ -236,8 +271,10 @@ class Builder:
         return self.op("stablehlo.constant", (), type, f"value = dense<{literal(value, type.dtype)}> : {tensor(type)}")
 
     def reducer(self, how: str, dtype: DType) -> str:
-        """The region that reduces two scalars."""
+        """The region that reduces two scalars; "last" takes the second."""
         scalar = tensor(ArrayType((), dtype))
+        if how == "last":
+            return f"{{ ^bb0(%a: {scalar}, %b: {scalar}): stablehlo.return %b : {scalar} }}"
         name = (_LOGICAL if dtype == np.bool_ else _REDUCERS)[how]
         return (
             f"{{ ^bb0(%a: {scalar}, %b: {scalar}): %r = stablehlo.{name} %a, %b : {scalar} "

@@ -1,5 +1,11 @@
-"""Reductions other than sum: reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor, and argmax argmin."""
+"""Reductions other than sum: reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor, and argmax argmin.
 
+Along dims that are cut, each device reduces its piece. Where a collective joins such results by name (a maximum of
+floats), they are terms that it joins when they are needed. Else the devices exchange them, one slice each, and every
+device reduces those once more.
+"""
+
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
@@ -7,11 +13,12 @@ from typing import Any, ClassVar, final
 import ml_dtypes
 import numpy as np
 
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, quiet
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
 from shardwise.compiler.ir.types import ArrayType, DType, carrier, integer_range, is_float, is_integer, short_name
 from shardwise.compiler.ops import shape
 from shardwise.compiler.ops.bitwise import BITS, And, Or, Xor
-from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Div, Mul, Select, compared
+from shardwise.compiler.ops.collective import AllGather
+from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Div, Mul, Select, compared, like
 from shardwise.compiler.ops.extremum import Max, Min
 from shardwise.compiler.ops.reduce import Reduction, Sum
 from shardwise.compiler.ops.slicing import Pad, Slice
@@ -40,7 +47,56 @@ def has_infinity(dtype: DType) -> bool:
     return short_name(dtype) != "f8_e4m3fn"
 
 
-class Extreme(Reduction):
+class Aggregate(Reduction):
+    """A reduction that finds its pieces' results by an exchange where no collective joins them."""
+
+    def factors(self, x: ArrayType) -> FactorRule:
+        rule = super().factors(x)
+        return rule if rule.reduce else replace(rule, whole=frozenset(), exchange=frozenset(self.dims))
+
+    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+        return float((count - 1) * self.out_type(*types).size * _wide(types[0].dtype).itemsize)
+
+    def localize(self, shard: Shard, *operands: Any) -> Any:
+        (x,) = operands
+        out = self.out_type(x.type)
+        cut = [dim for dim in self.dims if shard.cut(dim, 0)[0]]
+        if not cut or self.how(out.dtype):
+            return self(x)
+        wide = _wide(out.dtype)
+        if wide != out.dtype:
+            x = Convert(wide, x.type.weak)(x)
+        for dim in cut:
+            inside = within(shard, x.type.shape, dim)
+            x = x if inside is None else Select()(inside, x, like(x, self.start(wide)))
+        found = self(x)
+        axes = tuple(axis for dim in cut for axis in shard.cut(dim, 0)[0])
+        count = math.prod(shard.cut(dim, 0)[1] for dim in cut)
+        found = type(self)((0,))(AllGather(0, axes, count)(shape.Reshape((1, *found.type.shape))(found)))
+        return found if wide == out.dtype else Convert(out.dtype, out.weak)(found)
+
+
+def _wide(dtype: DType) -> DType:
+    """What pieces are reduced in, so that the result is rounded once."""
+    return carrier(dtype) if is_float(dtype) else dtype
+
+
+def within(shard: Shard, piece: tuple[int, ...], dim: int) -> Any:
+    """Which elements of the first operand's piece are not padding along `dim`; None where none can be."""
+    size = shard.types[0].shape[dim]
+    if piece[dim] * shard.cut(dim, 0)[1] == size:
+        return None
+    return Compare("LT")(numbered(shard, piece, dim), shape.full(piece, size, np.int32))
+
+
+def numbered(shard: Shard, piece: tuple[int, ...], dim: int) -> Any:
+    """Each element's index along `dim` in the whole first operand, of which this is a piece."""
+    index = shape.Iota(piece, dim, np.dtype(np.int32))()
+    offset = shard.offset(dim, np.int32, 0)
+    return index if offset is None else Add()(index, shape.Broadcast(piece, ())(offset))
+
+
+class Extreme(Aggregate):
     """The largest or the smallest of the elements along `dims`; NaN where any is. Equal ones share its derivative."""
 
     kind: ClassVar[str]
@@ -100,7 +156,7 @@ class ReduceMin(Extreme):
 
 @final
 @dataclass(frozen=True)
-class ReduceProd(Reduction):
+class ReduceProd(Aggregate):
     """The product of the elements along `dims`; of booleans, whether all are true."""
 
     name = "reduce_prod"
@@ -151,7 +207,7 @@ def _halves(x: Any, half: int, rest: int) -> tuple[Any, Any]:
     return left, right
 
 
-class BitReduction(Reduction):
+class BitReduction(Aggregate):
     """Integers or booleans: no derivative."""
 
     def out_type(self, x: ArrayType) -> ArrayType:
@@ -214,6 +270,84 @@ class ReduceXor(BitReduction):
         return 0
 
 
+@final
+@dataclass(frozen=True)
+class Winner(Op):
+    """Of values and their numbers, the pair along `dim` whose value is the largest (`wins` is "GT") or the smallest
+    ("LT"); of equal ones the one with the lowest number. NaN is more extreme than any number.
+    """
+
+    name = "winner"
+    single = False
+    dim: int
+    wins: str
+
+    def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
+        x, index = types
+        if not 0 <= self.dim < x.ndim:
+            raise TypeError(f"winner: dim {self.dim} does not exist in {x}")
+        if x.shape != index.shape or not is_integer(index.dtype):
+            raise TypeError(f"winner: each element of {x} needs an integer as its number, not {index}")
+        if x.dtype.kind == "c":
+            raise TypeError(f"winner: complex numbers have no order: {x}")
+        return x.without((self.dim,)), index.without((self.dim,))
+
+    def start(self, dtype: DType) -> Any:
+        """The value that is the least extreme."""
+        return lowest(dtype) if self.wins == "GT" else highest(dtype)
+
+    def factors(self, x: ArrayType, index: ArrayType) -> FactorRule:
+        rule = FactorRule.reducing(x.shape, (self.dim,), "")
+        return FactorRule(rule.operands * 2, rule.results * 2, rule.sizes, whole=frozenset({self.dim}))
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        (x, index), (dx, _) = primals, tangents
+        y, found = self(x, index)
+        kept = tuple(dim for dim in range(x.type.ndim) if dim != self.dim)
+        same = [Compare("EQ")(a, shape.Broadcast(x.type.shape, kept)(b)) for a, b in ((x, y), (index, found))]
+        is_it = And()(*same)
+        return (y, found), (Sum((self.dim,))(Select()(is_it, dx, shape.zeros_like(x))), None)
+
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        x, index = (shape.batch_at(y, dim, 0, axis.size) for y, dim in zip(operands, dims, strict=True))
+        return Winner(self.dim + 1, self.wins)(x, index), (0, 0)
+
+    def lower(self, hlo: Hlo, x: Any, index: Any) -> Any:
+        out = self.out_types(x.type, index.type)
+        if is_float(x.type.dtype):
+            x = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(carrier(x.type.dtype)))
+        last = integer_range(index.type.dtype)[1]
+        starts = [
+            hlo.constant(start, ArrayType((), y.type.dtype))
+            for start, y in ((self.start(x.type.dtype), x), (last, index))
+        ]
+        # Value and number are carried together: an extreme that is found first and looked up after may not be there
+        # again, once XLA has computed the operand twice, with other roundings.
+        y, found = hlo.reduce([x, index], starts, (self.dim,), lambda a, b: self._better(hlo, *a, *b))
+        return y if y.type.dtype == out[0].dtype else hlo.op("stablehlo.convert", (y,), out[0]), found
+
+    def _better(self, hlo: Hlo, x: Any, i: Any, y: Any, j: Any) -> list[Any]:
+        def logical(how: str, left: Any, right: Any) -> Any:
+            return hlo.op(f"stablehlo.{how}", (left, right), left.type)
+
+        wins, ties = compared(hlo, self.wins, x, y), compared(hlo, "EQ", x, y)
+        if is_float(x.type.dtype):
+            x_is_nan, y_is_nan = compared(hlo, "NE", x, x), compared(hlo, "NE", y, y)
+            wins = logical("or", wins, logical("and", x_is_nan, compared(hlo, "EQ", y, y)))
+            ties = logical("or", ties, logical("and", x_is_nan, y_is_nan))
+        wins = logical("or", wins, logical("and", ties, compared(hlo, "LT", i, j)))
+        return [hlo.op("stablehlo.select", (wins, a, b), a.type) for a, b in ((x, y), (i, j))]
+
+    def reference(self, x: NumpyArray, index: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
+        numbers = index.astype(np.int64)
+        order = np.argsort(numbers, self.dim, kind="stable")  # the first extreme is then the one that wins
+        wide = np.take_along_axis(x.astype(carrier(x.dtype)), order, self.dim)
+        found = (np.argmax if self.wins == "GT" else np.argmin)(wide, self.dim, keepdims=True)
+        at = np.take_along_axis(order, found, self.dim)
+        y, i = (np.squeeze(np.take_along_axis(z, at, self.dim), self.dim) for z in (x, index))
+        return y, i
+
+
 class ArgExtreme(Op):
     """Where along `dim` the first of the largest or the smallest elements is, counted in `dtype`. NaN is more extreme
     than any number.
@@ -222,10 +356,6 @@ class ArgExtreme(Op):
     wins: ClassVar[str]  # how the extreme compares with others
     dim: int
     dtype: DType
-
-    def start(self, dtype: DType) -> Any:
-        """The element that is the least extreme."""
-        raise self.missing("start")
 
     def out_type(self, x: ArrayType) -> ArrayType:
         if not 0 <= self.dim < x.ndim:
@@ -240,7 +370,27 @@ class ArgExtreme(Op):
 
     def factors(self, x: ArrayType) -> FactorRule:
         rule = FactorRule.reducing(x.shape, (self.dim,), "")
-        return replace(rule, reduce={}, whole=frozenset({self.dim}))
+        return replace(rule, reduce={}, exchange=frozenset({self.dim}))
+
+    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+        (x,) = types
+        return float((count - 1) * self.out_type(x).size * (x.dtype.itemsize + np.dtype(np.int32).itemsize))
+
+    def localize(self, shard: Shard, *operands: Any) -> Any:
+        """Each device finds its own; then they exchange these, each with its place in the whole."""
+        (x,) = operands
+        axes, count = shard.cut(self.dim, 0)
+        if not axes:
+            return self(x)
+        winner, piece = Winner(self.dim, self.wins), x.type.shape
+        index, inside = numbered(shard, piece, self.dim), within(shard, piece, self.dim)
+        if inside is not None:  # of equal ones the lowest number wins: padding has the highest
+            x = Select()(inside, x, like(x, winner.start(x.type.dtype)))
+            index = Select()(inside, index, like(index, integer_range(np.dtype(np.int32))[1]))
+        row = (*piece[: self.dim], 1, *piece[self.dim + 1 :])
+        gathered = [AllGather(self.dim, axes, count)(shape.Reshape(row)(y)) for y in winner(x, index)]
+        _, found = winner(*gathered)
+        return found if self.dtype == np.int32 else Convert(self.dtype)(found)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), None
@@ -251,31 +401,10 @@ class ArgExtreme(Op):
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         out = self.out_type(x.type)
-        if is_float(x.type.dtype):
-            x = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(carrier(x.type.dtype)))
         counted = np.dtype(np.int64 if self.dtype.itemsize > np.dtype(np.int32).itemsize else np.int32)
         index = shape.Iota(x.type.shape, self.dim, counted).lower(hlo)
-        starts = [hlo.constant(self.start(x.type.dtype), ArrayType((), x.type.dtype)), _zero(hlo, counted)]
-        # Value and index are carried together: an extreme that is found first and looked up after may not be there
-        # again, once XLA has computed the operand twice, with other roundings.
-        _, found = hlo.reduce([x, index], starts, (self.dim,), lambda a, b: self._winner(hlo, *a, *b))
+        _, found = Winner(self.dim, self.wins).lower(hlo, x, index)
         return found if found.type == out else hlo.op("stablehlo.convert", (found,), out)
-
-    def _winner(self, hlo: Hlo, x: Any, i: Any, y: Any, j: Any) -> list[Any]:
-        def logical(how: str, left: Any, right: Any) -> Any:
-            return hlo.op(f"stablehlo.{how}", (left, right), left.type)
-
-        wins, ties = compared(hlo, self.wins, x, y), compared(hlo, "EQ", x, y)
-        if is_float(x.type.dtype):
-            x_is_nan, y_is_nan = compared(hlo, "NE", x, x), compared(hlo, "NE", y, y)
-            wins = logical("or", wins, logical("and", x_is_nan, compared(hlo, "EQ", y, y)))
-            ties = logical("or", ties, logical("and", x_is_nan, y_is_nan))
-        wins = logical("or", wins, logical("and", ties, compared(hlo, "LT", i, j)))
-        return [hlo.op("stablehlo.select", (wins, a, b), a.type) for a, b in ((x, y), (i, j))]
-
-
-def _zero(hlo: Hlo, dtype: DType) -> Any:
-    return hlo.constant(0, ArrayType((), dtype))
 
 
 @final
@@ -287,9 +416,6 @@ class Argmax(ArgExtreme):
     wins = "GT"
     dim: int
     dtype: DType
-
-    def start(self, dtype: DType) -> Any:
-        return lowest(dtype)
 
     def reference(self, x: NumpyArray) -> NumpyArray:
         return np.asarray(np.argmax(x.astype(carrier(x.dtype)), self.dim)).astype(self.dtype)
@@ -304,9 +430,6 @@ class Argmin(ArgExtreme):
     wins = "LT"
     dim: int
     dtype: DType
-
-    def start(self, dtype: DType) -> Any:
-        return highest(dtype)
 
     def reference(self, x: NumpyArray) -> NumpyArray:
         return np.asarray(np.argmin(x.astype(carrier(x.dtype)), self.dim)).astype(self.dtype)

@@ -6,6 +6,7 @@ is the meaning of such an op: pieces of all devices (in mesh order) in, pieces o
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any, final
 
 import numpy as np
@@ -38,6 +39,11 @@ def _each_group(mesh: AbstractMesh, axes: tuple[str, ...], pieces: Sequence[Nump
     return out
 
 
+def _reduced(how: str, group: Sequence[NumpyArray]) -> NumpyArray:
+    """One piece of all, one after the other: numpy's own sums start at zero, which -0.0 + 0.0 shows."""
+    return reduce(REDUCTIONS[how], group).astype(group[0].dtype)
+
+
 @final
 @dataclass(frozen=True)
 class AllReduce(Collective):
@@ -52,8 +58,7 @@ class AllReduce(Collective):
 
     @quiet
     def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
-        reduce = REDUCTIONS[self.how].reduce
-        return _each_group(mesh, self.axes, pieces, lambda group: [reduce(group).astype(group[0].dtype)] * len(group))
+        return _each_group(mesh, self.axes, pieces, lambda group: [_reduced(self.how, group)] * len(group))
 
     def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         count = mesh.extent(self.axes)
@@ -108,12 +113,8 @@ class ReduceScatter(Collective):
 
     @quiet
     def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
-        reduce = REDUCTIONS[self.how].reduce
         return _each_group(
-            mesh,
-            self.axes,
-            pieces,
-            lambda group: np.split(reduce(group).astype(group[0].dtype), self.count, self.dim),
+            mesh, self.axes, pieces, lambda group: np.split(_reduced(self.how, group), self.count, self.dim)
         )
 
     def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:

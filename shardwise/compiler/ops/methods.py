@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.types import Typed
 from shardwise.compiler.ops import elementwise
 from shardwise.compiler.ops.along_axes import (
@@ -28,7 +27,7 @@ from shardwise.compiler.ops.along_axes import (
     var,
 )
 from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.indexing import indexing_ops
+from shardwise.compiler.ops.indexing import indexer, take_at
 from shardwise.compiler.ops.numeric import (
     absolute,
     add,
@@ -63,8 +62,10 @@ from shardwise.compiler.ops.operands import (
     stretch,
     type_of,
 )
+from shardwise.compiler.ops.ordering import cumulated, order_along, sorted_along
 from shardwise.compiler.ops.promote import canonical_dtype, meet
 from shardwise.compiler.ops.shape import Reshape, permuted
+from shardwise.compiler.ops.updating import At
 
 _BLOCK = 32  # elements that iteration over an array takes at once
 
@@ -132,14 +133,6 @@ def broadcast_to(x: Any, *, shape: Sequence[int]) -> Any:
     if broadcast_shapes("broadcast_to", x.type.shape, target) != target:
         raise TypeError(f"broadcast_to: {x.type} does not broadcast to {target}")
     return stretch(x, target)
-
-
-@composed
-def taken(x: Any, *, ops: tuple[Op, ...]) -> Any:
-    """`x` after ops of one operand, one after the other."""
-    for op in ops:
-        x = op(x)
-    return x
 
 
 @composed
@@ -217,8 +210,13 @@ class ArrayMethods(Typed):
         return self.type.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
-        ops = indexing_ops(index, self.type)
-        return taken(self, ops=ops) if ops else self
+        by, arrays = indexer(index, self.type)
+        return self if by.is_everything else take_at(self, *arrays, by=by)
+
+    @property
+    def at(self) -> At:
+        """Updates of some elements: `x.at[index].set(values)` is an array like `x` with others there."""
+        return At(self)
 
     def __iter__(self) -> Iterator[Any]:
         if not self.type.ndim:
@@ -345,6 +343,22 @@ class ArrayMethods(Typed):
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any:
         """Where the first of the smallest elements along `axis` is."""
         return argmin(self, axis=axis, keepdims=keepdims)
+
+    def cumsum(self, axis: int | None = None, dtype: Any = None) -> Any:
+        """The sums of the elements up to each along `axis`; without one, of the flattened array."""
+        return cumulated(self, how="sum", axis=axis, dtype=dtype)
+
+    def cumprod(self, axis: int | None = None, dtype: Any = None) -> Any:
+        """The products of the elements up to each along `axis`; without one, of the flattened array."""
+        return cumulated(self, how="prod", axis=axis, dtype=dtype)
+
+    def sort(self, axis: int | None = -1, *, stable: bool = True, descending: bool = False) -> Any:
+        """The elements along `axis` in order, NaN last."""
+        return sorted_along(self, axis=axis, descending=bool(descending))
+
+    def argsort(self, axis: int | None = -1, *, stable: bool = True, descending: bool = False) -> Any:
+        """Where the elements along `axis` would be taken from to be in order."""
+        return order_along(self, axis=axis, descending=bool(descending))
 
     def var(self, axis: Any = None, dtype: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
         """The variance along `axis`."""

@@ -77,7 +77,7 @@ class _Piece:
 
 @final
 class _Shard:
-    """What an op's `localize` sees of its results."""
+    """What an op's `localize` sees of its results, and of how its operands lie."""
 
     def __init__(
         self,
@@ -85,23 +85,26 @@ class _Shard:
         padded: Sequence[tuple[int, ...]],
         mesh: AbstractMesh,
         types: tuple[ArrayType, ...] = (),
+        operands: Sequence[_Piece] = (),
     ):
         self.layouts = layouts
         self.mesh = mesh
         self.types = types
+        self.operands = operands
         self.out_shapes = tuple(layout.cut(sizes, mesh) for layout, sizes in zip(layouts, padded, strict=True))
         self.axes = mesh.axis_names
 
-    def cut(self, dim: int) -> tuple[tuple[str, ...], int]:
-        axes = self.layouts[0].dims[dim]
+    def cut(self, dim: int, operand: int | None = None) -> tuple[tuple[str, ...], int]:
+        axes = (self.layouts[0] if operand is None else self.operands[operand].layout).dims[dim]
         return axes, self.mesh.extent(axes)
 
-    def offset(self, dim: int, dtype: Any) -> Any:
-        axes = self.layouts[0].dims[dim]
+    def offset(self, dim: int, dtype: Any, operand: int | None = None) -> Any:
+        axes, _ = self.cut(dim, operand)
         if not axes:
             return None
         index = DeviceIndex(axes)()
-        start = Mul()(index, full((), self.out_shapes[0][dim], np.int32))
+        piece = self.out_shapes[0] if operand is None else self.operands[operand].tracer.type.shape
+        start = Mul()(index, full((), piece[dim], np.int32))
         return start if np.dtype(dtype) == np.int32 else Convert(np.dtype(dtype))(start)
 
 
@@ -229,8 +232,11 @@ class _Partitioner:
         padded: Sequence[tuple[int, ...]],
     ) -> list[_Piece]:
         """The results of an op on pieces, and what their padding holds."""
-        shard = _Shard(layouts, padded, self.mesh, tuple(value.type for value in equation.inputs))
-        across = sorted({axis for layout in layouts for axis in layout.axes}) if rule.exchange else []
+        shard = _Shard(layouts, padded, self.mesh, tuple(value.type for value in equation.inputs), operands)
+        lie = [*zip([piece.layout for piece in operands], rule.operands, strict=True)]
+        lie += zip(layouts, rule.results, strict=True)
+        cuts = [(axes, mine) for layout, dims in lie for axes, mine in zip(layout.dims, dims, strict=True)]
+        across = sorted({axis for axes, mine in cuts if mine and mine[0] in rule.exchange for axis in axes})
         working.reason = f"{equation.op.name} reaches across the cuts over {', '.join(across)}" if across else ""
         found = equation.op.localize(shard, *(piece.tracer for piece in operands))
         working.reason = ""

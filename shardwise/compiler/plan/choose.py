@@ -166,7 +166,7 @@ class _Axis:
         return [cost + sent for cost, sent in zip(work, talk, strict=True)] if talk else work
 
     def moves(self, rows: dict[Equation, Candidate]) -> float:
-        """What it costs to bring values where these candidates want them."""
+        """What it costs to bring values where these candidates want them, and what they send themselves."""
         labels = [1] * len(self.labels)
         at = {self.number[equation]: options.index(rows[equation]) for equation, options in self.options.items()}
         tables = []
@@ -175,7 +175,8 @@ class _Axis:
         for variable in self.shared.values():
             labels[variable] = self.labels[variable]
         found = eliminate(labels, tables, lambda: [0] * len(labels))
-        return float(sum(costs[tuple(found[variable] for variable in scope)] for scope, costs in tables))
+        brought = sum(costs[tuple(found[variable] for variable in scope)] for scope, costs in tables)
+        return float(brought) + sum(sum(self._talk(equation, (candidate,))) for equation, candidate in rows.items())
 
     def _edges(self, uses: _Uses) -> None:
         """The tables of one value: what it costs to bring it to each of its uses."""

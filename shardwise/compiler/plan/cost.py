@@ -14,6 +14,7 @@ from shardwise.compiler.ops.aggregate import ArgExtreme
 from shardwise.compiler.ops.dot import Dot
 from shardwise.compiler.ops.reduce import Reduction
 from shardwise.compiler.ops.shape import Movement
+from shardwise.compiler.ops.sort import TopK
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, State
 
 FORBIDDEN = float("inf")
@@ -73,7 +74,7 @@ def compute_cost(equation: Equation, split: float, hardware: Hardware) -> float:
         for size in rule.sizes:
             flops *= size
         return (hardware.flop * flops + hardware.memory_byte * (operands + results)) / split
-    if isinstance(op, (Reduction, ArgExtreme)):
+    if isinstance(op, (Reduction, ArgExtreme, TopK)):
         return hardware.memory_byte * operands / split
     if isinstance(op, Movement):
         return hardware.memory_byte * results / 5 / split

@@ -67,7 +67,8 @@ def _partial_wrongly(equation: Equation, rule: FactorRule, choice: Choice) -> st
     entered = {term for layout in choice.operands for term in layout.partial}
     for term in sorted(entered):
         places = {place for place, layout in enumerate(choice.operands) if term in layout.partial}
-        if term[1] != PARTIAL_SUM or places not in linear:
+        added = term in made and places <= rule.terms
+        if term[1] != PARTIAL_SUM or not (places in linear or added):
             return f"operands {sorted(places)} are terms of a {term[1]} over {term[0]!r}, in which it is not linear"
     for layout in choice.results:
         if set(layout.partial) != made | entered:

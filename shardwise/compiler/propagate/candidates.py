@@ -42,17 +42,17 @@ class Candidate:
 
 def by_factor(rule: FactorRule, factor: int) -> Candidate:
     """Cut along one factor."""
+    how = rule.reduce.get(factor, REPLICATED)
+    terms = rule.terms if how == PARTIAL_SUM else frozenset()
 
-    def states(tables: tuple[tuple[tuple[int, ...], ...], ...], absent: State) -> tuple[State, ...]:
-        found: list[State] = []
-        for dims in tables:
-            at = [dim for dim, factors in enumerate(dims) if factors[:1] == (factor,)]
-            found.append(at[0] if at else absent)
-        return tuple(found)
+    def state(dims: tuple[tuple[int, ...], ...], absent: State) -> State:
+        return next((dim for dim, factors in enumerate(dims) if factors[:1] == (factor,)), absent)
 
-    return Candidate(
-        states(rule.operands, REPLICATED), states(rule.results, rule.reduce.get(factor, REPLICATED)), factor
-    )
+    operands = [
+        state(dims, PARTIAL_SUM if number in terms else REPLICATED) for number, dims in enumerate(rule.operands)
+    ]
+    results = [state(dims, how) for dims in rule.results]
+    return Candidate(tuple(operands), tuple(results), factor, adopts=PARTIAL_SUM in operands)
 
 
 @lru_cache(maxsize=65536)
@@ -78,7 +78,8 @@ def candidates(
         found.insert(0, _whole(len(types), results))
     for linear in op.linear_in(*types):
         together = len(linear) > 1  # a sum or a choice: whole operands join as terms, and nothing is multiplied
-        others = set(range(len(types))) - set(linear)
+        # An index or a choice does not multiply.
+        others = {i for i, type in enumerate(types) if i not in linear and is_inexact(type.dtype)}
         if not partial.isdisjoint(linear) and (together or others <= scales or not is_inexact(types[0].dtype)):
             operands = tuple(PARTIAL_SUM if i in linear else REPLICATED for i in range(len(types)))
             found.append(Candidate(operands, (PARTIAL_SUM,) * results, adopts=together))

@@ -21,7 +21,10 @@ Dims = tuple[tuple[int, ...], ...]  # for each dim, its factors, major to minor
 @final
 @dataclass(frozen=True)
 class FactorRule:
-    """Factors are numbered; `sizes[f]` is the extent of factor f, `reduce[f]` how it is reduced, if it is."""
+    """Factors are numbered; `sizes[f]` is the extent of factor f, `reduce[f]` how it is reduced, if it is.
+
+    `terms`: operands that are added to the sums. Where a summed factor that they lack is cut, they are terms too.
+    """
 
     operands: tuple[Dims, ...]
     results: tuple[Dims, ...]
@@ -29,6 +32,7 @@ class FactorRule:
     reduce: Mapping[int, str] = field(default_factory=dict, hash=False)
     whole: frozenset[int] = frozenset()
     exchange: frozenset[int] = frozenset()
+    terms: frozenset[int] = frozenset()
 
     @staticmethod
     def parse(text: str, sizes: Mapping[str, int], reduce: Mapping[str, str] | None = None) -> "FactorRule":

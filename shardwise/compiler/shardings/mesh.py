@@ -1,12 +1,15 @@
 """A mesh: devices in a grid whose axes have names.
 
 `AbstractMesh` is names and sizes, all that the compiler reads. `Mesh` adds the devices, which stay opaque here.
+`in_force` is the mesh that a thread has set: `with mesh:`. A bare PartitionSpec is meant for it.
 """
 
 import math
+import threading
 import warnings
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from enum import Enum
 from functools import cached_property
 from typing import Any, final
 
@@ -16,10 +19,27 @@ from shardwise.errors import ShardingError
 
 
 @final
-class AbstractMesh:
-    """The names and sizes of a mesh's axes, in order."""
+class AxisType(Enum):
+    """Who decides how values lie along a mesh axis: the planner, the types of the program, or the program itself."""
 
-    def __init__(self, axis_sizes: Sequence[int], axis_names: Sequence[str]):
+    Auto = "auto"
+    Explicit = "explicit"
+    Manual = "manual"
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@final
+class AbstractMesh:
+    """The names and sizes of a mesh's axes, in order, and who decides along each: the planner where nothing is said."""
+
+    def __init__(
+        self,
+        axis_sizes: Sequence[int],
+        axis_names: Sequence[str],
+        axis_types: AxisType | Sequence[AxisType] | None = None,
+    ):
         self.axis_sizes = tuple(int(size) for size in axis_sizes)
         self.axis_names = tuple(axis_names)
         if len(self.axis_sizes) != len(self.axis_names):
@@ -31,8 +51,18 @@ class AbstractMesh:
             raise ShardingError(f"mesh axis names must differ: {sorted(repeated)} repeat in {self.axis_names}")
         if any(size < 1 for size in self.axis_sizes):
             raise ShardingError(f"mesh axis sizes must be at least 1, not {self.axis_sizes}")
+        self.axis_types = _axis_types(axis_types, self.axis_names)
         self.shape = dict(zip(self.axis_names, self.axis_sizes, strict=True))
         self.size = math.prod(self.axis_sizes)
+
+    @property
+    def empty(self) -> bool:
+        """Whether it has no axes: no mesh is in force."""
+        return not self.axis_names
+
+    @property
+    def shape_tuple(self) -> tuple[tuple[str, int], ...]:
+        return tuple(self.shape.items())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, AbstractMesh) and self._key == other._key
@@ -42,10 +72,13 @@ class AbstractMesh:
 
     @property
     def _key(self) -> tuple[Any, ...]:
-        return self.axis_sizes, self.axis_names
+        return self.axis_sizes, self.axis_names, self.axis_types
 
     def __str__(self) -> str:
-        return ", ".join(f"{name}={size}" for name, size in self.shape.items())
+        return ", ".join(
+            f"{name}={size}" if kind is AxisType.Auto else f"{name}={size} {kind.value}"
+            for (name, size), kind in zip(self.shape.items(), self.axis_types, strict=True)
+        )
 
     def __repr__(self) -> str:
         return f"AbstractMesh({self})"
@@ -76,16 +109,48 @@ class AbstractMesh:
 
 
 def parse_mesh(text: str) -> AbstractMesh:
-    """The abstract mesh that prints as `text`: `data=4, model=2`."""
+    """The abstract mesh that prints as `text`: `data=4, model=2 explicit`."""
     axes = [part.partition("=") for part in text.split(", ") if part]
-    return AbstractMesh([int(size) for _, _, size in axes], [name for name, _, _ in axes])
+    sizes = [size.partition(" ") for _, _, size in axes]
+    types = [AxisType(kind or "auto") for _, _, kind in sizes]
+    return AbstractMesh([int(size) for size, _, _ in sizes], [name for name, _, _ in axes], types)
+
+
+def _axis_types(given: Any, names: tuple[str, ...]) -> tuple[AxisType, ...]:
+    if given is None or isinstance(given, AxisType):
+        return (given or AxisType.Auto,) * len(names)
+    types = tuple(given)
+    if wrong := [kind for kind in types if not isinstance(kind, AxisType)]:
+        raise TypeError(f"axis_types takes AxisType.Auto, AxisType.Explicit or AxisType.Manual, not {wrong[0]!r}")
+    if len(types) != len(names):
+        raise ShardingError(f"axis_types needs one type an axis: {len(types)} types for the axes {names}")
+    return types
+
+
+class _InForce(threading.local):
+    """The mesh that this thread has set, and the ones before it that `with mesh:` puts back."""
+
+    def __init__(self) -> None:
+        self.mesh: Mesh | None = None
+        self.before: list[Mesh | None] = []
+
+
+in_force = _InForce()
 
 
 @final
 class Mesh:
-    """Devices in a grid with named axes: `Mesh(np.array(devices).reshape(4, 2), ("data", "model"))`."""
+    """Devices in a grid with named axes: `Mesh(np.array(devices).reshape(4, 2), ("data", "model"))`.
 
-    def __init__(self, devices: Any, axis_names: str | Sequence[str]):
+    `with mesh:` makes it the mesh that bare PartitionSpecs are meant for, in this thread.
+    """
+
+    def __init__(
+        self,
+        devices: Any,
+        axis_names: str | Sequence[str],
+        axis_types: AxisType | Sequence[AxisType] | None = None,
+    ):
         names = (axis_names,) if isinstance(axis_names, str) else tuple(axis_names)
         grid = np.array(devices, dtype=object)  # a copy: the mesh's own is frozen below
         if grid.ndim == 1 and len(names) > 1:
@@ -96,7 +161,13 @@ class Mesh:
                 stacklevel=2,
             )
             grid = grid.reshape(sizes)
-        self.abstract = AbstractMesh(grid.shape, names)
+        self.abstract = AbstractMesh(grid.shape, names, axis_types)
+        if others := {kind.name for kind in self.abstract.axis_types} - {"Auto"}:
+            warnings.warn(
+                f"{self.abstract}: axes of type {', '.join(sorted(others))} are planned as Auto ones are: shardings "
+                "are not part of types yet, and nothing is refused that an Explicit axis would refuse.",
+                stacklevel=2,
+            )
         if len(set(map(id, grid.flat))) != grid.size:
             raise ShardingError(f"a mesh cannot hold a device twice: {list(grid.flat)}")
         grid.flags.writeable = False
@@ -107,12 +178,52 @@ class Mesh:
         return self.abstract.axis_names
 
     @property
+    def axis_sizes(self) -> tuple[int, ...]:
+        return self.abstract.axis_sizes
+
+    @property
+    def axis_types(self) -> tuple[AxisType, ...]:
+        return self.abstract.axis_types
+
+    @property
+    def abstract_mesh(self) -> AbstractMesh:
+        """The mesh without its devices."""
+        return self.abstract
+
+    @property
     def shape(self) -> dict[str, int]:
         return self.abstract.shape
 
     @property
+    def shape_tuple(self) -> tuple[tuple[str, int], ...]:
+        return self.abstract.shape_tuple
+
+    @property
     def size(self) -> int:
         return self.abstract.size
+
+    @property
+    def empty(self) -> bool:
+        return self.abstract.empty
+
+    @property
+    def device_ids(self) -> np.ndarray[Any, Any]:
+        """The numbers of the devices, in the grid."""
+        return np.array([device.id for device in self.flat_devices]).reshape(self.devices.shape)
+
+    @property
+    def local_devices(self) -> list[Any]:
+        """The devices that belong to this process, in mesh order."""
+        here = self.flat_devices[0].client.process_index()
+        return [device for device in self.flat_devices if device.process_index == here]
+
+    def __enter__(self) -> "Mesh":
+        in_force.before.append(in_force.mesh)
+        in_force.mesh = self
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        in_force.mesh = in_force.before.pop()
 
     @cached_property
     def flat_devices(self) -> tuple[Any, ...]:

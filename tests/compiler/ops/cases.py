@@ -28,6 +28,7 @@ from shardwise.compiler.ops.aggregate import (
     ReduceOr,
     ReduceProd,
     ReduceXor,
+    Winner,
 )
 from shardwise.compiler.ops.bitwise import (
     And,
@@ -45,7 +46,10 @@ from shardwise.compiler.ops.branch import Cond
 from shardwise.compiler.ops.call import Call
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.control import Control
+from shardwise.compiler.ops.conv import Conv
+from shardwise.compiler.ops.cumulative import HOWS, Cumulative, Recurrence
 from shardwise.compiler.ops.dot import Dot
+from shardwise.compiler.ops.dynamic import DynamicSlice, DynamicUpdateSlice
 from shardwise.compiler.ops.elementwise import (
     DIRECTIONS,
     Add,
@@ -60,15 +64,20 @@ from shardwise.compiler.ops.elementwise import (
     Sub,
 )
 from shardwise.compiler.ops.extremum import Clamp, Max, Min
+from shardwise.compiler.ops.gather import Gather
 from shardwise.compiler.ops.loop import While
 from shardwise.compiler.ops.parts import Abs, Complex, Conj, Imag, Real, Sign
+from shardwise.compiler.ops.picking import AddToWindow, PickFromWindow, WindowWinner
 from shardwise.compiler.ops.powers import Cbrt, IntegerPow, Pow, Rsqrt, Sqrt, Square
 from shardwise.compiler.ops.reduce import Sum
+from shardwise.compiler.ops.reduce_window import ReduceWindow
 from shardwise.compiler.ops.remat import CheckpointName
 from shardwise.compiler.ops.rounding import Ceil, Floor, IsFinite, Nextafter, ReducePrecision, Round
 from shardwise.compiler.ops.scan import Scan
+from shardwise.compiler.ops.scatter import Scatter
 from shardwise.compiler.ops.shape import Broadcast, Full, Iota, Reshape, Transpose
 from shardwise.compiler.ops.slicing import Concatenate, Pad, Reverse, Slice
+from shardwise.compiler.ops.sort import Sort, TopK
 from shardwise.compiler.ops.special import Digamma, Erf, Erfc, ErfInv, Lgamma, Polygamma
 from shardwise.compiler.ops.transcendental import (
     Acos,
@@ -135,6 +144,8 @@ class Case:
             return [np.asarray((arg + shift) % len(self.op.branches), arg.dtype) for shift in range(size)]
         if isinstance(self.op, Control) and not arg.ndim and is_inexact(arg.dtype):
             return [np.asarray(arg * (1 + shift), arg.dtype) for shift in range(size)]
+        if isinstance(self.op, (DynamicSlice, DynamicUpdateSlice)) and not arg.ndim and is_integer(arg.dtype):
+            return [np.asarray(arg + shift, arg.dtype) for shift in range(size)]
         return [np.roll(arg.reshape(-1), shift).reshape(arg.shape) for shift in range(size)]
 
     @property
@@ -395,6 +406,94 @@ def slicing_cases() -> list[Case]:
     return found
 
 
+def dynamic_cases() -> list[Case]:
+    """Slices at places that are operands: some lie outside."""
+    parts = [
+        ("[]", ()),
+        ("[7]", (1,)),
+        ("[7]", (3,)),
+        ("[7]", (7,)),
+        ("[7]", (0,)),
+        ("[7]", (6,)),
+        ("[5,4]", (1, 4)),
+        ("[5,4]", (5, 1)),
+        ("[5,4]", (2, 3)),
+        ("[4,3,5]", (1, 3, 4)),
+        ("[2,3,4,3]", (2, 1, 4, 2)),
+        ("[0,3]", (0, 2)),
+        ("[1,3]", (1, 1)),
+    ]
+    found = []
+    for text, sizes in parts:
+        starts = " i32[]" * len(sizes)
+        part = f"[{','.join(map(str, sizes))}]"
+        found.append(case(DynamicSlice(sizes), f"f32{text}{starts}"))
+        found.append(case(DynamicUpdateSlice(), f"f32{text} f32{part}{starts}"))
+    for name in ("f64", "f16", "bf16", "i32", "u8", "i64", "bool", "c64", "c128", *SMALL):
+        found.append(case(DynamicSlice((3, 2)), f"{name}[3,5] i64[] i64[]"))
+        found.append(case(DynamicUpdateSlice(), f"{name}[3,5] {name}[2,5] i64[] i64[]"))
+    for name in ("f32", "bf16", "i32", "c64"):
+        found.append(case(DynamicSlice((5, 3)), f"{name}[11,3] i32[] i32[]", special=True))
+        found.append(case(DynamicUpdateSlice(), f"{name}[11,3] {name}[4,3] i32[] i32[]", special=True))
+    found.append(case(DynamicSlice((2,)), "f32[5]~ i32[]~"))
+    found += [case(DynamicUpdateSlice(), f"f32[5]~ f32[2]{weak} i32[]~") for weak in ("~", "")]
+    return found
+
+
+# The dims of a gather or scatter (window, collapsed, batch, index_batch, mapped), an operand's shape, that of the
+# indices, and the sizes of windows.
+PLACES: list[tuple[tuple[tuple[int, ...], ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = [
+    (((), (0,), (), (), (0,)), (7,), (5, 1), (1,)),  # elements of a vector
+    (((1,), (0,), (), (), (0,)), (6, 4), (5, 1), (1, 4)),  # rows
+    (((2,), (0,), (), (), (0,)), (6, 4), (3, 2, 1), (1, 4)),
+    (((0,), (1,), (), (), (1,)), (3, 6), (4, 1), (3, 1)),  # columns
+    (((), (0, 1), (), (), (0, 1)), (4, 3), (5, 2), (1, 1)),  # elements of a matrix
+    (((1,), (0, 2), (), (), (2, 0)), (4, 3, 5), (4, 2), (1, 3, 1)),
+    (((), (1,), (0,), (0,), (1,)), (3, 5), (3, 4, 1), (1, 1)),  # along each row
+    (((2,), (1,), (0,), (1,), (1,)), (3, 5, 2), (4, 3, 1), (1, 1, 2)),
+    (((0,), (), (), (), (0,)), (7,), (1,), (3,)),  # one window
+    (((0, 2), (), (), (), (0, 1)), (5, 6), (4, 2), (2, 3)),  # windows of several elements, which may overlap
+    (((1, 2), (), (), (), (1,)), (3, 6), (4, 1), (3, 2)),
+    (((1,), (0,), (), (), (0, 1)), (4, 3), (5, 2), (1, 3)),  # a dim that a window has all of is mapped too
+    (((0,), (0,), (), (), ()), (1, 4), (0,), (1, 4)),  # no index at all
+    (((), (0,), (), (), (0,)), (4,), (1,), (1,)),  # one place
+    (((1,), (0,), (), (), (0,)), (6, 4), (0, 1), (1, 4)),  # no place
+    (((1,), (0,), (), (), (0,)), (5, 0), (3, 1), (1, 0)),
+    (((), (0,), (), (), (0,)), (1,), (3, 1), (1,)),
+]
+
+
+def indexed_cases() -> list[Case]:
+    """Gather and scatter: some of the places lie outside, some are the same."""
+
+    def text(shape: tuple[int, ...]) -> str:
+        return f"[{','.join(map(str, shape))}]"
+
+    found = []
+    for dims, shape, index, sizes in PLACES:
+        gather = Gather(*dims, sizes)
+        result = gather.out_type(ArrayType(shape, np.float32), ArrayType(index, np.int32)).shape
+        found.append(case(gather, f"f32{text(shape)} i32{text(index)}"))
+        for how in ("set", "add", "mul", "min", "max"):
+            found.append(case(Scatter(*dims, how), f"f32{text(shape)} i32{text(index)} f32{text(result)}"))
+    rows = PLACES[1][0]
+    one = PLACES[13][0]
+    for name in ("f64", "f16", "bf16", "i32", "u8", "i64", "bool", "c64", "c128", *SMALL):
+        found.append(case(Gather(*rows, (1, 4)), f"{name}[6,4] i64[5,1]"))
+        ways = ("set", "add", "mul", *(() if name in COMPLEX else ("min", "max")))
+        found += [case(Scatter(*rows, how), f"{name}[6,4] i64[5,1] {name}[5,4]") for how in ways]
+    found += [case(Scatter(*one, how, unique=True), "f32[4] i32[1] f32[]") for how in ("set", "add", "mul", "max")]
+    found.append(case(Gather(*one, (1,), unique=True, sorted=True), "f32[4] i32[1]"))
+    found.append(case(Gather(*rows, (1, 4)), "f32[6,4]~ i32[5,1]"))
+    found += [case(Scatter(*rows, "add"), f"f32[6,4]~ i32[5,1] f32[5,4]{weak}") for weak in ("~", "")]
+    for name in ("f32", "bf16", "i32", "c64"):
+        found.append(case(Gather(*rows, (1, 3)), f"{name}[11,3] i32[7,1]", special=True))
+        found.append(case(Scatter(*rows, "set"), f"{name}[11,3] i32[7,1] {name}[7,3]", special=True))
+        if name != "c64":
+            found.append(case(Scatter(*rows, "max"), f"{name}[11,3] i32[7,1] {name}[7,3]", special=True))
+    return found
+
+
 def elementwise_cases() -> list[Case]:
     found: list[Case] = []
 
@@ -620,8 +719,65 @@ def reduction_cases() -> list[Case]:
         found += [case(arg(0, index), f"{name}[11,3]", special=True) for name in ("f32", "bf16", "f64")]
         found += [case(arg(1, index), f"{name}[3,7]", special=True) for name in ("i32", "u8")]
         found.append(case(arg(0, index), "f32[3]~"))
+    for wins in ("GT", "LT"):
+        texts = [("f32[5] i32[5]", 0), ("f32[3,4] i32[3,4]", 0), ("bf16[2,3,5] u8[2,3,5]", 1), ("u8[4,3] i64[4,3]", 0)]
+        found += [case(Winner(dim, wins), text) for text, dim in texts]
+        found += [
+            case(Winner(1, wins), f"{name}[2,22] i32[2,22]", special=True) for name in ("f32", "bf16", "i32", "bool")
+        ]
+        found.append(case(Winner(0, wins), "f32[3]~ i32[3]"))
     # No extremes: their sum depends on the order. Rows of NaN, infinities and zeros do not.
     found += [case(Sum((1,)), "f32[11,1]", special=True), case(Sum((1,)), "bf16[11,1]", special=True)]
+    return found
+
+
+def cumulative_cases() -> list[Case]:
+    found = []
+    for how in HOWS:
+        for reverse in (False, True):
+            texts = [("f32[5]", 0), ("f32[19,2]", 0), ("f32[2,3,5]", 1), ("f32[2,1,7]", 2), ("f32[3,0]", 1)]
+            found += [case(Cumulative(dim, how, reverse), text) for text, dim in texts]
+            names = ["f16", "bf16", "f64", "f8_e4m3fn", "f8_e5m2"]
+            if how != "logsumexp":
+                names += ["i32", "u8", "c64", "i4", "u4"]
+            names += ["bool"] * (how in ("max", "min"))
+            found += [case(Cumulative(1, how, reverse), f"{name}[2,5]") for name in names]
+        found += [case(Cumulative(dim, how), text) for text, dim in [("f32[1,3]", 0), ("f32[0,3]", 1), ("f32[3]~", 0)]]
+    for how in ("max", "min"):
+        found += [case(Cumulative(0, how), f"{name}[22]", special=True) for name in ("f32", "bf16", "f64")]
+        found += [case(Cumulative(0, how, True), f"{name}[15]", special=True) for name in ("i32", "u8", "bool")]
+    for how in ("sum", "prod"):
+        found += [case(Cumulative(0, how), f"{name}[70,2]", special=True) for name in ("i32", "u8", "i64")]
+    # Special values one at a time: what several make together depends on the order.
+    found += [case(Cumulative(1, how), "f32[11,1]", special=True) for how in HOWS]
+    found.append(case(Recurrence(1), "f32[11,1] f32[11,1]", special=True))
+    for reverse in (False, True):
+        texts = [("f32[5]", 0), ("f32[19,2]", 0), ("f32[2,3,5]", 1), ("f32[3,0]", 1), ("f32[3,1]", 1), ("f32[3]~", 0)]
+        found += [case(Recurrence(dim, reverse), f"{text} {text}") for text, dim in texts]
+        names = ("f16", "bf16", "f64", "c64", "f8_e5m2")
+        found += [case(Recurrence(1, reverse), f"{name}[2,5] {name}[2,5]") for name in names]
+    return found
+
+
+def sort_cases() -> list[Case]:
+    found = []
+    for descending in (False, True):
+        texts = [("f32[5]", 0), ("f32[7,3]", 0), ("f32[2,3,5]", 1), ("f32[4,1]", 1), ("f32[3,0]", 1), ("f32[3]~", 0)]
+        found += [case(Sort(dim, 1, descending), text) for text, dim in texts]
+        names = ("f16", "bf16", "f64", "i32", "u8", "i64", "bool", "c64", *SMALL)
+        found += [case(Sort(1, 1, descending), f"{name}[3,6] i32[3,6]") for name in names]
+        found += [case(Sort(0, 1, descending), f"{name}[23] i32[23]", special=True) for name in ("f32", "bf16", "f64")]
+        found += [case(Sort(0, 1, descending), f"{name}[15] f32[15]", special=True) for name in ("i32", "u8", "bool")]
+        found.append(case(Sort(0, 1, descending), "c64[72] i32[72]", special=True))
+        found += [case(Sort(dim, 2, descending), "i32[5,4] f32[5,4] f32[5,4]") for dim in (0, 1)]
+        found.append(case(Sort(1, 3, descending), "bool[3,8] u8[3,8] bf16[3,8] i32[3,8]"))
+    texts = [("f32[5]", 3), ("f32[5]", 5), ("f32[5]", 0), ("f32[5]", 1), ("f32[3,7]", 2), ("f32[2,3,9]", 4)]
+    texts += [("f32[0,4]", 2), ("f32[3,1]", 1), ("f32[4]~", 2), ("f32[2,0]", 0)]
+    found += [case(TopK(k), text) for text, k in texts]
+    names = ("f16", "bf16", "f64", "i32", "u8", "i8", "u32", "i64", "bool", *SMALL)
+    found += [case(TopK(3), f"{name}[2,8]") for name in names]
+    found += [case(TopK(20), f"{name}[22]", special=True) for name in ("f32", "bf16", "f64", "f8_e4m3fn", "f8_e5m2")]
+    found += [case(TopK(12), f"{name}[14]", special=True) for name in ("i32", "u8", "i64", "bool")]
     return found
 
 
@@ -824,6 +980,103 @@ def while_cases() -> list[Case]:
     ]
 
 
+def conv_cases() -> list[Case]:
+    def conv(names: str, types: str, slidings: Sequence[tuple[int, int, int, int, int]], result: str = "f32") -> Case:
+        """For each spatial dim a stride, the padding before and after, and the dilations of array and kernel."""
+        columns = tuple(zip(*slidings, strict=True)) or ((),) * 5
+        return case(Conv(*names.replace(" ->", ",").split(", "), *columns, dtype(result)), types)
+
+    plain_row, row = (1, 0, 0, 1, 1), "bi0, oi0 -> bo0"
+    images, same = "bi01, oi01 -> bo01", (1, 1, 1, 1, 1)
+    return [
+        conv(row, "f32[3,2,7] f32[2,2,3]", [plain_row]),
+        conv(row, "f32[2,3,8] f32[2,3,3]", [same]),
+        conv(row, "f32[2,1,9] f32[2,1,2]", [(2, 1, 0, 1, 1)]),
+        conv(row, "f32[1,2,7] f32[2,2,3]", [(3, 2, 3, 1, 2)]),
+        conv(row, "f32[1,2,5] f32[1,2,3]", [(1, 2, 1, 2, 1)]),  # as of a stride of 2, backwards
+        conv(row, "f32[1,1,7] f32[1,1,3]", [(1, 0, 2, 3, 1)]),
+        conv(row, "f32[1,1,6] f32[1,1,3]", [(2, 3, 1, 3, 2)]),
+        conv(row, "f32[2,2,9] f32[2,2,3]", [(1, -2, -1, 1, 1)]),
+        conv(row, "f32[1,2,6] f32[2,2,2]", [(2, -1, 2, 2, 1)]),
+        conv(row, "f32[2,2,8] f32[2,2,1]", [plain_row]),
+        conv(row, "f32[2,2,7] f32[2,2,1]", [(2, 0, 0, 1, 1)]),
+        # The kernel is longer than the result: it is cut too.
+        conv(row, "f32[2,2,9] f32[2,2,7]", [plain_row]),
+        conv(row, "f32[1,2,8] f32[2,2,8]", [same]),
+        conv(row, "f32[1,1,13] f32[1,1,6]", [(2, 1, 0, 1, 2)]),
+        conv(row, "f32[1,1,5] f32[1,1,7]", [(3, 2, 1, 2, 1)]),
+        conv(images, "f32[2,2,5,4] f32[3,2,3,3]", [same, same]),
+        conv(images, "f32[1,2,6,5] f32[2,2,3,2]", [(2, 1, 1, 1, 1), (1, 0, 1, 1, 2)]),
+        conv(images, "f32[1,1,5,6] f32[2,1,4,5]", [plain_row, same]),
+        conv("b01i, 01io -> b01o", "f32[2,4,5,3] f32[2,3,3,2]", [same, (2, 1, 0, 1, 1)]),
+        conv("01bi, o1i0 -> 1b0o", "f32[4,3,2,2] f32[3,2,2,2]", [same, plain_row]),
+        conv("bi012, oi012 -> bo012", "f32[1,2,3,4,3] f32[2,2,2,2,2]", [same, (2, 0, 1, 1, 1), plain_row]),
+        conv("bi, oi -> bo", "f32[3,4] f32[2,4]", []),
+        # Groups, as features of either operand are cut; then one more of them, as vmap adds it.
+        conv("bgi0, goi0 -> bgo0", "f32[2,2,3,6] f32[2,2,3,3]", [same]),
+        conv("bgi0, goi0 -> bgo0", "f32[2,4,1,6] f32[4,1,1,3]", [(2, 1, 1, 1, 1)]),
+        conv("gbi0, goi0 -> bgo0", "f32[2,2,3,6] f32[2,2,3,3]", [same]),
+        conv("bgi0, bgo0 -> goi0", "f32[2,3,2,6] f32[2,3,2,6]", [same]),
+        conv("bagi0, goai0 -> abgo0", "f32[2,2,2,1,5] f32[2,2,2,1,3]", [same]),
+        conv("abi0, oi0 -> aob0", "f32[2,2,3,5] f32[2,3,3]", [same]),
+        conv("bi0, aoi0 -> boa0", "f32[2,3,5] f32[2,2,3,3]", [same]),
+        conv(row, "f32[0,2,7] f32[2,2,3]", [plain_row]),
+        conv(row, "f32[2,0,7] f32[2,0,3]", [plain_row]),
+        conv(row, "f32[2,2,2] f32[2,2,3]", [plain_row]),
+        conv(row, "f32[2,2,0] f32[2,2,3]", [(1, 2, 2, 1, 1)]),
+        *(conv(row, f"{name}[2,2,6] {name}[2,2,3]", [same], name) for name in ("f16", "bf16", "f64", *COMPLEX)),
+        *(conv(row, f"{name}[2,2,6] {name}[2,2,3]", [same], name) for name in (*INTEGERS, *SMALL)),
+        *(conv(row, f"{name}[2,2,6] {name}[2,2,3]", [same], "f32") for name in ("bf16", "f16")),
+        conv(row, "i8[2,2,6] i8[2,2,3]", [same], "i32"),
+        conv(row, "f32[2,2,6]~ f32[2,2,3]~", [same]),
+    ]
+
+
+def window_cases() -> list[Case]:
+    rows: list[tuple[str, list[tuple[int, ...]]]] = [
+        ("[7]", [(3, 1, 1, 1, 1, 1)]),
+        ("[9]", [(2, 2, 0, 1, 1, 1)]),
+        ("[8]", [(2, 3, 1, 0, 1, 2)]),
+        ("[7]", [(3, 1, 0, 1, 1, 2)]),
+        ("[9]", [(3, 2, -1, -2, 1, 1)]),
+        ("[5,4]", [(3, 2, 1, 1, 1, 1), (2, 1, 0, 0, 1, 1)]),
+        ("[2,6]", [(1, 1, 0, 0, 1, 1), (3, 3, 0, 0, 1, 1)]),
+        ("[3,2,4]", [(2, 1, 0, 1, 1, 1), (2, 1, 0, 0, 1, 1), (4, 1, 0, 0, 1, 1)]),
+        ("[5]", [(3, 1, 1, 1, 2, 1)]),
+        ("[5]", [(4, 2, 0, 1, 3, 1)]),
+    ]
+    found = [
+        case(ReduceWindow(how, *zip(*slidings, strict=True)), f"f32{shape}")  # type: ignore[arg-type]
+        for how in ("sum", "prod", "max", "min")
+        for shape, slidings in rows
+    ]
+    pair = ((2,), (1,), (1,), (0,), (1,), (1,))
+    kinds = {"sum": (*FLOATS, *COMPLEX, *INTEGERS, *SMALL), "prod": ("bf16", "c64", "i32", "u8")}
+    kinds |= dict.fromkeys(("max", "min"), (*FLOATS, *INTEGERS, *SMALL, "bool"))
+    found += [case(ReduceWindow(how, *pair), f"{name}[7]") for how, names in kinds.items() for name in names]
+    found += [case(ReduceWindow(how, *pair), "f32[33]", special=True) for how in ("max", "min")]
+    found += [
+        case(ReduceWindow("sum", (), (), (), (), (), ()), "f32[]"),
+        case(ReduceWindow("max", *pair), "f32[3]~"),
+        case(ReduceWindow("sum", *pair), "f32[0]"),
+        case(ReduceWindow("sum", (3,), (1,), (0,), (0,), (1,), (1,)), "f32[2]"),
+        case(ReduceWindow("min", (3,), (1,), (2,), (2,), (1,), (1,)), "i32[0]"),
+    ]
+    for shape, slidings in rows:
+        dim = len(slidings) - 1
+        x = parse_type(f"f32{shape}")
+        for wins in ("GT", "LT"):
+            found.append(Case(WindowWinner(dim, *slidings[-1], wins), (x,)))
+        pick, add = PickFromWindow(dim, *slidings[-1]), AddToWindow(dim, *slidings[-1])
+        found.append(Case(pick, (x, ArrayType(pick.placed(x).shape, np.int32))))
+        found.append(Case(add, (x, ArrayType(x.shape, np.int32))))
+    sliding = (4, 1, 1, 2, 1, 1)
+    found += [case(WindowWinner(0, *sliding, wins), "f32[33]", special=True) for wins in ("GT", "LT")]
+    found += [case(AddToWindow(0, *sliding), f"{name}[5] i32[5]") for name in ("bf16", "f64", "c64", "i32")]
+    found += [case(PickFromWindow(0, *sliding), f"{name}[5] i32[5]") for name in ("bf16", "f64", "c64", "i32")]
+    return found
+
+
 @lru_cache(maxsize=1)
 def op_cases() -> tuple[Case, ...]:
     """All cases of all ops but the collectives, which see other devices and have laws of their own."""
@@ -831,13 +1084,19 @@ def op_cases() -> tuple[Case, ...]:
         *nullary_cases(),
         *movement_cases(),
         *slicing_cases(),
+        *dynamic_cases(),
+        *indexed_cases(),
         *elementwise_cases(),
         *function_cases(),
         *number_cases(),
         *bitwise_cases(),
         *convert_cases(),
         *reduction_cases(),
+        *cumulative_cases(),
+        *sort_cases(),
         *dot_cases(),
+        *conv_cases(),
+        *window_cases(),
         *constrain_cases(),
         *call_cases(),
         *cond_cases(),

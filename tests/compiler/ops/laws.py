@@ -35,6 +35,7 @@ from shardwise.compiler.ops.call import Call
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.control import Control
 from shardwise.compiler.ops.dot import Dot
+from shardwise.compiler.ops.dynamic import DynamicSlice, DynamicUpdateSlice
 from shardwise.compiler.ops.elementwise import (
     Add,
     Convert,
@@ -48,11 +49,14 @@ from shardwise.compiler.ops.elementwise import (
     Sub,
 )
 from shardwise.compiler.ops.extremum import Clamp, Max, Min
+from shardwise.compiler.ops.gather import Gather
 from shardwise.compiler.ops.parts import Abs, Complex, Conj, Imag, Real, Sign
 from shardwise.compiler.ops.powers import Square
 from shardwise.compiler.ops.reduce import Reduction, Sum
 from shardwise.compiler.ops.rounding import Ceil, Floor, Nextafter, ReducePrecision, Round
+from shardwise.compiler.ops.scatter import Scatter
 from shardwise.compiler.ops.shape import Full, Movement, Nullary
+from shardwise.compiler.ops.sort import Sort
 from shardwise.compiler.ops.special import Special
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
@@ -80,7 +84,11 @@ def lowers_like_numpy(case: Case) -> None:
 
 
 def folds_like_numpy(case: Case) -> None:
-    program = rewrite("folded", [], lambda: [case.op(*(constant() for constant in row)) for row in constants(case)])
+    def folded() -> list[Any]:
+        found = [case.op(*(constant() for constant in row)) for row in constants(case)]
+        return found if case.op.single else [y for results in found for y in results]
+
+    program = rewrite("folded", [], folded)
     assert_alike(case.op, on_one_device(program, []), evaluate(program, []))
 
 
@@ -277,10 +285,10 @@ class _Longer:
     types: tuple[ArrayType, ...]
     axes = ()
 
-    def cut(self, dim: int) -> tuple[tuple[str, ...], int]:
+    def cut(self, dim: int, operand: int | None = None) -> tuple[tuple[str, ...], int]:
         return (), 1
 
-    def offset(self, dim: int, dtype: Any) -> None:
+    def offset(self, dim: int, dtype: Any, operand: int | None = None) -> None:
         return None
 
 
@@ -389,7 +397,9 @@ def total(a: NumpyArray, b: NumpyArray) -> NumpyArray:
 
 def moves_bits(op: Op) -> bool:
     """Whether the op's results are copies: compared to the bit, NaN and signed zeros too."""
-    return isinstance(op, (Nullary, Movement, Select, Constrain))
+    if isinstance(op, Scatter):
+        return op.how == "set"
+    return isinstance(op, (Nullary, Movement, Select, Constrain, Sort, DynamicSlice, DynamicUpdateSlice, Gather))
 
 
 # Rounded once and correctly, or not at all.

@@ -5,6 +5,7 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
+from shardwise import lax
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -53,3 +54,40 @@ def test_a_maximum_over_a_cut_dim_is_one_all_reduce(mesh):
     x = sw.device_put(np.ones((8, 6), np.float32), NamedSharding(mesh, P("data")))
     assert sw.explain(sw.jit(lambda x: jnp.max(x, 0)))(x).counts() == {"all_reduce": 1}
     assert sw.explain(sw.jit(lambda x: jnp.all(x > 0, 0)))(x).counts() == {"all_reduce": 1}
+
+
+def test_a_position_along_a_cut_dim_is_found_by_one_candidate_a_shard(mesh):
+    x = sw.device_put(np.ones((64, 4096), np.float32), NamedSharding(mesh, P(None, ("data", "model"))))
+    report = sw.explain(sw.jit(lambda x: jnp.argmax(x, 1)))(x)
+    assert report.counts() == {"all_gather": 2}
+    assert report.wire_bytes == 7 * 64 * (4 + 4)
+    assert report.collectives[0].reason == "argmax reaches across the cuts over data, model"
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_pieces_find_the_position_of_the_whole(mesh, name):
+    """Ties across pieces, NaN in several of them, the least extreme everywhere, pieces of nothing but padding."""
+    extreme = -np.inf if name == "argmax" else np.inf
+    rng = np.random.default_rng(0)
+    for columns, spec in [(16, P(None, "data")), (9, P("model", "data")), (9, P(None, ("data", "model")))]:
+        x = rng.integers(-2, 3, (6, columns)).astype(np.float32)
+        x[1], x[2, 1:] = extreme, extreme
+        x[3, ::3], x[4, 5] = np.nan, np.nan
+        put = sw.device_put(x, NamedSharding(mesh, spec))
+        found = sw.jit(lambda x: getattr(jnp, name)(x, 1))
+        np.testing.assert_array_equal(found(put), getattr(np, name)(x, 1))
+
+
+def test_bits_and_products_of_pieces_are_exchanged(mesh):
+    x = np.random.default_rng(0).integers(-100, 100, (10, 6)).astype(np.int32)
+    put = sw.device_put(x, NamedSharding(mesh, P(("data", "model"))))
+    for function, oracle in [
+        (lax.reduce_and, np.bitwise_and),
+        (lax.reduce_or, np.bitwise_or),
+        (lax.reduce_xor, np.bitwise_xor),
+        (lax.reduce_prod, np.multiply),
+    ]:
+        reduced = sw.jit(lambda x, function=function: function(x, (0,)))
+        np.testing.assert_array_equal(reduced(put), oracle.reduce(x, 0, dtype=np.int32))
+        large = sw.device_put(np.ones((4096, 64), np.int32), NamedSharding(mesh, P("data", "model")))
+        assert sw.explain(reduced)(large).counts() == {"all_gather": 1}

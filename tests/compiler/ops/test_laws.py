@@ -19,8 +19,9 @@ from tests.compiler.ops.laws import (
     vmap_like_loop,
 )
 
-# What these do is the user's to say, or only holds an array: tests/api/test_custom.py and test_callback.py show them.
-THE_USERS = {"custom_jvp", "custom_vjp", "custom_backward", "held", "callback"}
+# What these do is the user's to say, or only holds an array: test_custom.py, test_callback.py and test_debug.py in
+# tests/api show them.
+THE_USERS = {"custom_jvp", "custom_vjp", "custom_backward", "held", "callback", "inspect"}
 # Stand for the borders of loops and branches while layouts are chosen, and never run: see test_control.py.
 TIES = {"enter", "carry", "merge", "unstack", "stack", "decide"}
 # remat is a call that computes again, which tests/api/test_remat.py shows; a barrier is lowered with its neighbours.
@@ -43,26 +44,44 @@ FUNCTIONS = {
     *("max", "min", "clamp", "rem"),
 }
 REDUCTIONS = {"sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor"}
-POSITIONS = {"argmax", "argmin"}
+POSITIONS = {"argmax", "argmin", "winner", "window_winner"}
+TOTALS = {"cumulative", "recurrence"}
+ORDERED = {"sort", "top_k"}
+WINDOWS = {"conv", "reduce_window", "pick_from_window", "add_to_window"}
+AT_PLACES = {"dynamic_slice", "dynamic_update_slice", "gather", "scatter"}
 
 CONTROL = {"cond", "scan", "while"}
 
 # The ops that a law says nothing about, and why.
 OUTSIDE = {
     lowers_like_numpy: {"constrain"},  # needs its mesh: see test_constrain.py
-    folds_like_numpy: {"full", "iota", "call", "constrain", *CONTROL},  # no operands; nothing of their own to fold
+    # no operands; nothing of their own to fold
+    folds_like_numpy: {"full", "iota", "call", "constrain", *CONTROL, *WINDOWS - {"reduce_window"}},
     jvp_like_finite_difference: {"full", "iota", *OF_BITS, *BY_DECREE},  # no operands; no derivative, or no slope
     # no operands; no derivative
-    transpose_is_adjoint: {*OF_BITS, *BY_DECREE, *POSITIONS, "is_finite", "full", "iota", "compare", "while"},
+    transpose_is_adjoint: {
+        *OF_BITS,
+        *BY_DECREE,
+        *POSITIONS - {"winner"},
+        "is_finite",
+        "full",
+        "iota",
+        "compare",
+        "while",
+    },
     vmap_like_loop: {"full", "iota"},  # no operands
     # inlined or unfolded before layouts are chosen; see test_constrain.py
     factors_like_shards: {"call", "constrain", *CONTROL},
     # not linear, or pinned
     sums_pass_through: {
-        *(*OF_BITS, *FUNCTIONS, *POSITIONS, *REDUCTIONS - {"sum"}, *BY_DECREE - {"stop_gradient"}),
+        *(*OF_BITS, *FUNCTIONS, *POSITIONS, *ORDERED, *REDUCTIONS - {"sum"}, *BY_DECREE - {"stop_gradient"}),
         *("is_finite", "call", "compare", "constrain", "full", "iota", *CONTROL),
     },
-    padding_is_as_stated: {*REDUCTIONS, *POSITIONS, *CONTROL, "call", "dot", "iota"},  # nothing is known past the end
+    # nothing is known past the end
+    padding_is_as_stated: {
+        *(*REDUCTIONS, *POSITIONS, *TOTALS, *ORDERED, *AT_PLACES, *WINDOWS, *CONTROL),
+        *("call", "dot", "iota"),
+    },
 }
 
 

@@ -1,0 +1,207 @@
+"""reduce_window: a sum, product, maximum or minimum of each window of an array.
+
+On a mesh each device takes the rows around its piece from its neighbours.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
+from shardwise.compiler.ir.types import ArrayType, DType, carrier, is_float
+from shardwise.compiler.ops.aggregate import ReduceProd, highest, lowest
+from shardwise.compiler.ops.elementwise import NUMBERS, Kinds
+from shardwise.compiler.ops.picking import PickFromWindow, WindowWinner, views
+from shardwise.compiler.ops.shape import Reshape, full, int_list
+from shardwise.compiler.ops.slicing import Concatenate, Pad
+from shardwise.compiler.ops.sliding import Sliding, reach, sent
+from shardwise.compiler.shardings.factors import FactorRule
+
+ORDERED = Kinds("integers, floats or booleans", lambda dtype: dtype.kind != "c")
+
+
+@final
+@dataclass(frozen=True)
+class How:
+    """One way to reduce a window: of no elements, of two in numpy; and the element types it is for."""
+
+    start: Callable[[DType], Any]
+    meaning: Any
+    takes: Kinds
+    wins: str = ""  # how the element that is picked compares with others
+
+
+HOWS = {
+    "sum": How(lambda dtype: 0, np.add, NUMBERS),
+    "prod": How(lambda dtype: 1, np.multiply, NUMBERS),
+    "max": How(lowest, np.maximum, ORDERED, "GT"),
+    "min": How(highest, np.minimum, ORDERED, "LT"),
+}
+
+
+@final
+@dataclass(frozen=True)
+class ReduceWindow(Op):
+    """Along dim i windows of `window[i]` elements, each `window_dilation[i]` from the next, lie `strides[i]` apart.
+
+    The array's elements are `base_dilation[i]` apart, with `low[i]` and `high[i]` more around them: negative counts
+    take away, and what is added changes nothing. `how`: "sum", "prod", "max" or "min" (NaN where any is).
+    """
+
+    name = "reduce_window"
+    how: str
+    window: tuple[int, ...]
+    strides: tuple[int, ...]
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    base_dilation: tuple[int, ...]
+    window_dilation: tuple[int, ...]
+
+    @property
+    def slidings(self) -> list[Sliding]:
+        """How windows lie along each dim."""
+        return [Sliding(*numbers) for numbers in zip(*self._lists, strict=True)]
+
+    @property
+    def _lists(self) -> tuple[tuple[int, ...], ...]:
+        return self.window, self.strides, self.low, self.high, self.base_dilation, self.window_dilation
+
+    def over(self, slidings: Sequence[Sliding]) -> "ReduceWindow":
+        """The same with other windows."""
+        return ReduceWindow(self.how, *(tuple(sliding[i] for sliding in slidings) for i in range(6)))
+
+    def start(self, dtype: DType) -> Any:
+        """The element that changes nothing."""
+        return HOWS[self.how].start(dtype)
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        if self.how not in HOWS:
+            raise TypeError(f"reduce_window: {self.how!r} is not a way to reduce windows; these are: {', '.join(HOWS)}")
+        if any(len(numbers) != x.ndim for numbers in self._lists):
+            raise TypeError(f"reduce_window: needs a number for each dim of {x} in each of {self._lists}")
+        for dim, sliding in enumerate(self.slidings):
+            sliding.check("reduce_window", dim)
+        takes = HOWS[self.how].takes
+        if not takes.holds(x.dtype):
+            raise TypeError(f"reduce_window: a {self.how} needs {takes.words}, not {x}")
+        return x.with_shape(tuple(s.places(size) for s, size in zip(self.slidings, x.shape, strict=True)))
+
+    def factors(self, x: ArrayType) -> FactorRule:
+        dims = tuple((dim,) for dim in range(x.ndim))
+        moved = frozenset(dim for dim, sliding in enumerate(self.slidings) if sliding != Sliding(1))
+        return FactorRule((dims,), (dims,), self.out_type(x).shape, exchange=moved)
+
+    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+        piece = -(-self.out_type(*types).shape[factor] // count)
+        return sent(self.slidings[factor].halo(factor, (), count, piece), types[0])
+
+    def localize(self, shard: Shard, *operands: Any) -> Any:
+        (x,) = operands
+        slidings = self.slidings
+        start = self.start(x.type.dtype)
+        if 0 in shard.out_shapes[0]:
+            return full(shard.out_shapes[0], start, x.type.dtype, x.type.weak)
+        for dim, sliding in enumerate(slidings):
+            if sliding != Sliding(1) and shard.cut(dim)[0]:
+                size, piece = shard.types[0].shape[dim], shard.out_shapes[0][dim]
+                x, slidings[dim] = reach(x, dim, size, sliding, shard.cut(dim), piece, start)
+        return self.over(slidings)(x)
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),) if self.how == "sum" else ()
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        (x,), (dx,) = primals, tangents
+        y = self(x)
+        if self.how == "sum":
+            return y, self(dx)
+        if not y.type.size:
+            return y, None
+        # Dim by dim, the last one first: so of equal elements the first in row-major order is picked.
+        here, moved = x, dx
+        for dim in reversed(range(x.type.ndim)):
+            sliding = self.slidings[dim]
+            if sliding == Sliding(1):
+                continue
+            if self.how == "prod":
+                stacks = [self._stacked(z, dim, sliding, fill) for z, fill in ((here, 1), (moved, 0))]
+                here, moved = ReduceProd((x.type.ndim,)).jvp(stacks[:1], stacks[1:])
+                continue
+            index = WindowWinner(dim, *sliding, HOWS[self.how].wins)(here)
+            moved = PickFromWindow(dim, *sliding)(moved, index)
+            here = self.over([sliding if d == dim else Sliding(1) for d in range(x.type.ndim)])(here)
+        return y, moved
+
+    def _stacked(self, x: Any, dim: int, sliding: Sliding, fill: int) -> Any:
+        """The windows along `dim`, each along a new last dim."""
+        found = [Reshape((*view.type.shape, 1))(view) for view in views(_applied, x, x.type, dim, sliding, fill)]
+        return Concatenate(x.type.ndim)(*found)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        shape = operands[0].type.shape
+        if not cotangent.type.size:
+            return (full(shape, 0, cotangent.type.dtype),)
+        return (self.over([s.back(size) for s, size in zip(self.slidings, shape, strict=True)])(cotangent),)
+
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (dim,) = dims
+        assert dim is not None
+        slidings = self.slidings
+        slidings.insert(dim, Sliding(1))
+        return self.over(slidings)(*operands), dim
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        out = self.out_type(x.type)
+        if not (x.type.size and out.size):
+            return hlo.constant(self.start(out.dtype), out)
+        if not out.ndim:
+            return x
+        wide = _wide(out.dtype)
+        if wide != out.dtype:
+            x = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(wide))
+        start = hlo.constant(self.start(out.dtype), ArrayType((), wide))
+        low, high, base = self.low, self.high, self.base_dilation
+        if any(count < 0 for count in (*low, *high)):  # XLA's simplifier dies of a reduce_window that takes away
+            x = Pad(low, high, tuple(dilation - 1 for dilation in base)).lower(hlo, x, start)
+            low, high, base = (0,) * out.ndim, (0,) * out.ndim, (1,) * out.ndim
+        lists = {
+            "window_dimensions": self.window,
+            "window_strides": self.strides,
+            "base_dilations": base,
+            "window_dilations": self.window_dilation,
+        }
+        edges = [list(pair) for pair in zip(low, high, strict=True)]
+        attributes = ", ".join(
+            [
+                *(f"{name} = {int_list(numbers)}" for name, numbers in lists.items()),
+                f"padding = dense<{edges}> : tensor<{len(edges)}x2xi64>",
+            ]
+        )
+        region = hlo.reducer(self.how, wide)
+        found = hlo.op("stablehlo.reduce_window", (x, start), ArrayType(out.shape, wide), attributes, (region,))
+        return found if wide == out.dtype else hlo.op("stablehlo.convert", (found,), out)
+
+    @quiet
+    def reference(self, x: NumpyArray) -> NumpyArray:
+        out = self.out_type(ArrayType(x.shape, x.dtype))
+        start = np.asarray(self.start(x.dtype)).astype(carrier(x.dtype))
+        between = tuple(dilation - 1 for dilation in self.base_dilation)
+        padded = Pad(self.low, self.high, between).reference(x.astype(carrier(x.dtype)), start)
+        total = np.full(out.shape, start)
+        for position in np.ndindex(*self.window) if out.size else ():
+            firsts = [p * dilation for p, dilation in zip(position, self.window_dilation, strict=True)]
+            seen = zip(firsts, self.strides, out.shape, strict=True)
+            view = padded[tuple(slice(first, first + step * (n - 1) + 1, step) for first, step, n in seen)]
+            total = HOWS[self.how].meaning(total, view)
+        return total.astype(x.dtype)
+
+
+def _applied(op: Op, *operands: Any) -> Any:
+    return op(*operands)
+
+
+def _wide(dtype: DType) -> DType:
+    """What windows are reduced in, so that the result is rounded once."""
+    return carrier(dtype) if is_float(dtype) else dtype

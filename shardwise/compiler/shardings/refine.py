@@ -1,0 +1,96 @@
+"""Meshes over the same devices in the same order, as one: the mesh whose axes are common pieces of all their axes.
+
+4×2 and 2×4 are both 2×2×2, whose axes they join in other ways: an array that lies on one of them lies on that mesh too,
+without moving, and so programs can mix them.
+
+    axes_on(AbstractMesh((4, 2), ("a", "b")), AbstractMesh((2, 2, 2), ("a_0", "a_1", "b")))
+    == {"a": ("a_0", "a_1"), "b": ("b",)}
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from shardwise.compiler.shardings.layout import Layout, Pin
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+
+# An axis: from one neighbour along it to the next it is so many devices, and so many to where it ends.
+Stretch = tuple[int, int]
+
+
+def common_mesh(meshes: Sequence[Mesh]) -> Mesh | None:
+    """The coarsest mesh that all of these are joins of; one of them where it will do. None where there is none."""
+    first = meshes[0]
+    if any(mesh.flat_devices != first.flat_devices for mesh in meshes):
+        return None
+    ends = sorted({end for mesh in meshes for stretch in _stretches(mesh.abstract).values() for end in stretch})
+    if any(high % low for low, high in pairwise(ends)):
+        return None
+    wanted = list(reversed(list(pairwise(ends))))
+    for mesh in meshes:
+        if [stretch for stretch in _stretches(mesh.abstract).values() if stretch[0] < stretch[1]] == wanted:
+            return mesh
+    names: list[str] = []
+    for stretch in wanted:
+        names.append(_name(stretch, meshes, names))
+    grid = np.empty(first.size, object)
+    grid[:] = first.flat_devices
+    return Mesh(grid.reshape([high // low for low, high in wanted]), names)
+
+
+def axes_on(coarse: AbstractMesh, fine: AbstractMesh) -> dict[str, tuple[str, ...]]:
+    """For each axis of a mesh, the axes of a finer one that it is made of."""
+    pieces = _stretches(fine)
+    return {
+        axis: tuple(name for name, (start, end) in pieces.items() if low <= start < end <= high)
+        for axis, (low, high) in _stretches(coarse).items()
+    }
+
+
+def refined_pin(pin: Pin, coarse: AbstractMesh, fine: AbstractMesh) -> Pin:
+    """A pin on a mesh, said on a finer one."""
+    if coarse == fine:
+        return pin
+    axes = axes_on(coarse, fine)
+    dims = tuple(tuple(piece for axis in dim for piece in axes[axis]) for dim in pin.layout.dims)
+    return Pin(Layout(dims), pin.open_dims, pin.reason)
+
+
+def coarsened(layout: Layout, coarse: AbstractMesh, fine: AbstractMesh) -> Layout | None:
+    """A layout on a fine mesh, said on a coarser one; None where it takes an axis of that apart."""
+    whole = {pieces[0]: (axis, pieces) for axis, pieces in axes_on(coarse, fine).items() if pieces}
+    dims = []
+    for dim in layout.dims:
+        axes, rest = [], dim
+        while rest:
+            axis, pieces = whole.get(rest[0], ("", ()))
+            if not axis or rest[: len(pieces)] != pieces:
+                return None
+            axes.append(axis)
+            rest = rest[len(pieces) :]
+        dims.append(tuple(axes))
+    return Layout(tuple(dims))
+
+
+def _stretches(mesh: AbstractMesh) -> dict[str, Stretch]:
+    low = [math.prod(mesh.axis_sizes[place + 1 :]) for place in range(len(mesh.axis_sizes))]
+    return {
+        name: (start, start * size) for name, start, size in zip(mesh.axis_names, low, mesh.axis_sizes, strict=True)
+    }
+
+
+def _name(stretch: Stretch, meshes: Sequence[Mesh], taken: Sequence[str]) -> str:
+    """The name of the axis that is this stretch, in the first mesh that has it whole; or a new one, after its axis."""
+    low, high = stretch
+    for mesh in meshes:
+        for name, (start, end) in _stretches(mesh.abstract).items():
+            if (start, end) == stretch and name not in taken:
+                return name
+    inside = next(name for name, (start, end) in _stretches(meshes[0].abstract).items() if start <= low and high <= end)
+    known = {name for mesh in meshes for name in mesh.axis_names} | set(taken)
+    number = 0
+    while f"{inside}_{number}" in known:
+        number += 1
+    return f"{inside}_{number}"

@@ -1,0 +1,5 @@
+"""pjit, the older name of jit."""
+
+from shardwise.api.jit import jit as pjit
+
+__all__ = ["pjit"]

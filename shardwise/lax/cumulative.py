@@ -1,0 +1,44 @@
+"""Running totals along an axis: close to the op of `compiler/ops/cumulative.py`."""
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from shardwise.compiler.ops.cumulative import Cumulative
+from shardwise.compiler.ops.operands import as_operand
+
+
+def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+    """The sums of the elements up to each along `axis`; from each on where `reverse`."""
+    return _cumulated("cumsum", operand, "sum", axis, reverse)
+
+
+def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+    """The products of the elements up to each along `axis`; from each on where `reverse`."""
+    return _cumulated("cumprod", operand, "prod", axis, reverse)
+
+
+def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+    """The largest of the elements up to each along `axis`; from each on where `reverse`. NaN where any is."""
+    return _cumulated("cummax", operand, "max", axis, reverse)
+
+
+def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+    """The smallest of the elements up to each along `axis`; from each on where `reverse`. NaN where any is."""
+    return _cumulated("cummin", operand, "min", axis, reverse)
+
+
+def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
+    """The logarithms of the sums of e to the powers up to each along `axis`; from each on where `reverse`."""
+    return _cumulated("cumlogsumexp", operand, "logsumexp", axis, reverse)
+
+
+def _cumulated(name: str, operand: Any, how: str, axis: int, reverse: bool) -> Any:
+    x = as_operand(operand, name)
+    dim = operator.index(axis)
+    if not 0 <= dim < x.type.ndim:
+        raise ValueError(f"{name}: axis {dim} does not exist in {x.type}; axes count from 0")
+    if x.type.dtype == np.bool_:
+        raise TypeError(f"{name}: booleans have no totals: {x.type}; convert them to integers")
+    return Cumulative(dim, how, bool(reverse))(x)

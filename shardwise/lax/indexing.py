@@ -1,0 +1,266 @@
+"""Parts of arrays at places that may be of the program: close to the ops of `dynamic.py`, `gather.py`, `scatter.py`."""
+
+import enum
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from shardwise.compiler.ir.types import Scalar
+from shardwise.compiler.ops.dynamic import DynamicSlice, DynamicUpdateSlice
+from shardwise.compiler.ops.gather import Gather
+from shardwise.compiler.ops.indexed import WindowDims
+from shardwise.compiler.ops.indexing import (
+    as_index,
+    dim_of,
+    fill_of,
+    filled,
+    from_start,
+    indexer,
+    mode_of,
+    moved_inside,
+    same_kind,
+    take_at,
+)
+from shardwise.compiler.ops.numeric import negative, remainder
+from shardwise.compiler.ops.operands import as_operand, composed, type_of
+from shardwise.compiler.ops.scatter import Scatter
+from shardwise.compiler.ops.shape import Reshape, permuted
+
+
+class GatherScatterMode(enum.Enum):
+    """What is done where a window does not lie inside of the array."""
+
+    CLIP = "clip"
+    FILL_OR_DROP = "fill"
+    PROMISE_IN_BOUNDS = "promise_in_bounds"
+
+    @staticmethod
+    def from_any(mode: "str | GatherScatterMode | None") -> "GatherScatterMode":
+        """The mode of this name; where there is none, the one that fills or drops."""
+        found = mode_of("GatherScatterMode", mode, "fill")
+        return GatherScatterMode("fill" if found == "drop" else found)
+
+
+class GatherDimensionNumbers(NamedTuple):
+    """Which dims of a gather's operands and result belong together. Index vectors lie along the indices' last dim.
+
+    `offset_dims`: of the result, those of a window. `collapsed_slice_dims`: of the operand, those of which a window has
+    one element, and that the result lacks. `start_index_map`: for which dim of the operand each component of an index
+    vector is. `operand_batching_dims` run along with `start_indices_batching_dims`.
+    """
+
+    offset_dims: Sequence[int]
+    collapsed_slice_dims: Sequence[int]
+    start_index_map: Sequence[int]
+    operand_batching_dims: Sequence[int] = ()
+    start_indices_batching_dims: Sequence[int] = ()
+
+
+class ScatterDimensionNumbers(NamedTuple):
+    """Which dims of a scatter's operands belong together: as in `GatherDimensionNumbers`, updates for the result."""
+
+    update_window_dims: Sequence[int]
+    inserted_window_dims: Sequence[int]
+    scatter_dims_to_operand_dims: Sequence[int]
+    operand_batching_dims: Sequence[int] = ()
+    scatter_indices_batching_dims: Sequence[int] = ()
+
+
+def dynamic_slice(operand: Any, start_indices: Any, slice_sizes: Sequence[int]) -> Any:
+    """`slice_sizes[i]` elements along each dim i from `start_indices[i]` on. Negative starts count from the end; a
+    slice that would reach past an end is moved in.
+    """
+    starts = _starts("dynamic_slice", start_indices, type_of(operand, "dynamic_slice").ndim)
+    return _dynamic_slice(operand, *starts, sizes=tuple(map(operator.index, slice_sizes)))
+
+
+@composed
+def _dynamic_slice(x: Any, *starts: Any, sizes: tuple[int, ...]) -> Any:
+    x = as_operand(x)
+    return DynamicSlice(sizes)(x, *_from_start(x, starts))
+
+
+def dynamic_update_slice(operand: Any, update: Any, start_indices: Any) -> Any:
+    """`operand` with `update` in place of a part of it, which begins at `start_indices`, as in `dynamic_slice`."""
+    starts = _starts("dynamic_update_slice", start_indices, type_of(operand, "dynamic_update_slice").ndim)
+    return _dynamic_update_slice(operand, update, *starts)
+
+
+@composed
+def _dynamic_update_slice(x: Any, update: Any, *starts: Any) -> Any:
+    x = as_operand(x)
+    return DynamicUpdateSlice()(x, as_operand(update, "dynamic_update_slice"), *_from_start(x, starts))
+
+
+def dynamic_slice_in_dim(operand: Any, start_index: Any, slice_size: int, axis: int = 0) -> Any:
+    """`dynamic_slice` along one dim."""
+    kind = type_of(operand, "dynamic_slice_in_dim")
+    dim = dim_of("dynamic_slice_in_dim", axis, kind.ndim)
+    sizes = (*kind.shape[:dim], slice_size, *kind.shape[dim + 1 :])
+    return dynamic_slice(operand, _start_along(dim, start_index, kind.ndim), sizes)
+
+
+def dynamic_index_in_dim(operand: Any, index: Any, axis: int = 0, keepdims: bool = True) -> Any:
+    """The element at `index` along one dim, which stays as one of size 1 if `keepdims`."""
+    found = dynamic_slice_in_dim(operand, index, 1, axis)
+    dim = dim_of("dynamic_index_in_dim", axis, found.type.ndim)
+    return found if keepdims else Reshape(found.type.without((dim,)).shape)(found)
+
+
+def dynamic_update_slice_in_dim(operand: Any, update: Any, start_index: Any, axis: int) -> Any:
+    """`dynamic_update_slice` along one dim."""
+    ndim = type_of(operand, "dynamic_update_slice_in_dim").ndim
+    dim = dim_of("dynamic_update_slice_in_dim", axis, ndim)
+    return dynamic_update_slice(operand, update, _start_along(dim, start_index, ndim))
+
+
+def dynamic_update_index_in_dim(operand: Any, update: Any, index: Any, axis: int) -> Any:
+    """`operand` with `update` at `index` along one dim; the update has that dim with size 1, or lacks it."""
+    kind = type_of(operand, "dynamic_update_index_in_dim")
+    dim = dim_of("dynamic_update_index_in_dim", axis, kind.ndim)
+    update = as_operand(update, "dynamic_update_index_in_dim")
+    if update.type.ndim == kind.ndim - 1:
+        shape = update.type.shape
+        update = Reshape((*shape[:dim], 1, *shape[dim:]))(update)
+    return dynamic_update_slice_in_dim(operand, update, index, dim)
+
+
+def _starts(name: str, starts: Any, ndim: int) -> list[Any]:
+    """One index for each dim, of a sequence or an array."""
+    found = list(starts)
+    if len(found) != ndim:
+        raise ValueError(f"{name}: needs a start for each of {ndim} dims, not {len(found)}")
+    return found
+
+
+def _start_along(dim: int, start: Any, ndim: int) -> list[Any]:
+    return [start if d == dim else 0 for d in range(ndim)]
+
+
+def _from_start(x: Any, starts: Sequence[Any]) -> list[Any]:
+    return [from_start(start, size) for start, size in zip(same_kind(starts), x.type.shape, strict=True)]
+
+
+def gather(
+    operand: Any,
+    start_indices: Any,
+    dimension_numbers: GatherDimensionNumbers,
+    slice_sizes: Sequence[int],
+    *,
+    unique_indices: bool = False,
+    indices_are_sorted: bool = False,
+    mode: Any = None,
+    fill_value: Any = None,
+) -> Any:
+    """A window of `slice_sizes` for each index vector. One that does not lie inside is moved in (mode "clip", unless
+    told), or else ("fill") all `fill_value`. Negative indices lie outside.
+    """
+    numbers = dimension_numbers
+    dims = _dims(
+        numbers.offset_dims,
+        numbers.collapsed_slice_dims,
+        numbers.operand_batching_dims,
+        numbers.start_indices_batching_dims,
+        numbers.start_index_map,
+    )
+    sizes = tuple(map(operator.index, slice_sizes))
+    op = Gather(*dims, sizes=sizes, sorted=indices_are_sorted, unique=unique_indices)
+    fill = None
+    if mode_of("gather", mode, "clip") in ("fill", "drop"):
+        fill = fill_of(fill_value, type_of(operand, "gather").dtype)
+    return _gathered(operand, start_indices, op=op, fill=fill)
+
+
+def _dims(
+    window: Sequence[int],
+    collapsed: Sequence[int],
+    batch: Sequence[int],
+    index_batch: Sequence[int],
+    mapped: Sequence[int],
+) -> WindowDims:
+    """As fields of an op can hold them."""
+    return tuple(window), tuple(collapsed), tuple(batch), tuple(index_batch), tuple(mapped)
+
+
+@composed
+def _gathered(x: Any, indices: Any, *, op: Gather, fill: Scalar | None) -> Any:
+    return filled(op, op.sizes, as_operand(x, "gather"), as_index(indices), fill)
+
+
+def scatter(operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: Any, **options: Any) -> Any:
+    """`operand` with updates put at the places of index vectors. Where places repeat, any of them may be taken.
+
+    Options of this family: `mode`, for windows that do not lie inside: "drop" leaves them out, and is meant unless
+    told; "clip" moves them in. `indices_are_sorted` and `unique_indices` are promises, which devices may use.
+    """
+    return _scatter("set", operand, scatter_indices, updates, dimension_numbers, **options)
+
+
+def scatter_add(operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: Any, **options: Any) -> Any:
+    """`operand` with updates added at the places of index vectors; see `scatter`."""
+    return _scatter("add", operand, scatter_indices, updates, dimension_numbers, **options)
+
+
+def scatter_sub(operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: Any, **options: Any) -> Any:
+    """`operand` with updates subtracted at the places of index vectors; see `scatter`."""
+    return _scatter("add", operand, scatter_indices, negative(updates), dimension_numbers, **options)
+
+
+def scatter_mul(operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: Any, **options: Any) -> Any:
+    """`operand` multiplied by updates at the places of index vectors; see `scatter`."""
+    return _scatter("mul", operand, scatter_indices, updates, dimension_numbers, **options)
+
+
+def scatter_min(operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: Any, **options: Any) -> Any:
+    """`operand`, but no more than the updates at the places of index vectors; see `scatter`."""
+    return _scatter("min", operand, scatter_indices, updates, dimension_numbers, **options)
+
+
+def scatter_max(operand: Any, scatter_indices: Any, updates: Any, dimension_numbers: Any, **options: Any) -> Any:
+    """`operand`, but no less than the updates at the places of index vectors; see `scatter`."""
+    return _scatter("max", operand, scatter_indices, updates, dimension_numbers, **options)
+
+
+def _scatter(
+    how: str,
+    operand: Any,
+    scatter_indices: Any,
+    updates: Any,
+    dimension_numbers: ScatterDimensionNumbers,
+    *,
+    indices_are_sorted: bool = False,
+    unique_indices: bool = False,
+    mode: Any = None,
+) -> Any:
+    numbers = dimension_numbers
+    dims = _dims(
+        numbers.update_window_dims,
+        numbers.inserted_window_dims,
+        numbers.operand_batching_dims,
+        numbers.scatter_indices_batching_dims,
+        numbers.scatter_dims_to_operand_dims,
+    )
+    op = Scatter(*dims, how=how, sorted=indices_are_sorted, unique=unique_indices)
+    clips = mode_of("scatter", mode, "drop") == "clip"
+    return _scattered(operand, scatter_indices, updates, op=op, clips=clips)
+
+
+@composed
+def _scattered(x: Any, indices: Any, updates: Any, *, op: Scatter, clips: bool) -> Any:
+    x, updates, indices = as_operand(x, "scatter"), as_operand(updates, "scatter"), as_index(indices)
+    if clips:
+        indices = moved_inside(op, x.type.shape, op.sizes_of(x.type, updates.type), indices)
+    return op(x, indices, updates)
+
+
+def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
+    """The elements at places along `axes`, of which a row of indices each is given, in front of the other dims.
+
+    Indices outside are counted around.
+    """
+    x = as_operand(src, "index_take")
+    dims = [dim_of("index_take", axis, x.type.ndim) for axis in axes]
+    moved = [*dims, *(dim for dim in range(x.type.ndim) if dim not in dims)]
+    around = tuple(remainder(index, x.type.shape[dim]) for index, dim in zip(idxs, dims, strict=True))
+    by, arrays = indexer(around, x.type.with_shape(tuple(x.type.shape[dim] for dim in moved)))
+    return take_at(permuted(x, tuple(moved)), *arrays, by=by)

@@ -1,0 +1,229 @@
+"""Arrays made of parts: by a callback, of arrays on single devices, of what each process has."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+from shardwise.errors import ShardingError
+from shardwise.sharding import NamedSharding, PositionalSharding, SingleDeviceSharding
+from shardwise.sharding import PartitionSpec as P
+from tests.runtime.test_cluster import free_port
+
+ROOT = Path(__file__).resolve().parents[2]
+WHOLE = np.arange(30, dtype=np.int32).reshape(10, 3)
+
+
+@pytest.fixture(params=[P("data"), P("data", "model"), P(None, ("model", "data")), P()], ids=str)
+def sharding(request, mesh):
+    return NamedSharding(mesh, request.param)
+
+
+def test_a_callback_gives_each_part_once(sharding):
+    asked = []
+
+    def part(index):
+        asked.append(str(index))
+        return WHOLE[index]
+
+    x = sw.make_array_from_callback((10, 3), sharding, part)
+    assert x.sharding == sharding
+    assert (x.shape, x.dtype) == ((10, 3), np.int32)
+    assert len(asked) == len(set(asked)) == len({str(i) for i in sharding.devices_indices_map((10, 3)).values()})
+    for shard in x.addressable_shards:
+        np.testing.assert_array_equal(shard.data, WHOLE[shard.index])
+    half = sw.make_array_from_callback((10, 3), sharding, lambda index: WHOLE[index], dtype=sw.numpy.bfloat16)
+    assert half.dtype == sw.numpy.bfloat16
+    np.testing.assert_array_equal(np.asarray(half).astype(int), WHOLE)
+
+
+def test_parts_on_single_devices_are_taken_as_they_are(sharding):
+    parts = [sw.device_put(WHOLE[index], device) for device, index in sharding.devices_indices_map(WHOLE.shape).items()]
+    x = sw.make_array_from_single_device_arrays((10, 3), sharding, parts[::-1])
+    assert x.sharding == sharding
+    np.testing.assert_array_equal(np.asarray(x), WHOLE)
+    for shard, part in zip(x.addressable_shards, parts, strict=True):
+        np.testing.assert_array_equal(shard.data, part)
+    whole_pieces = [n for n, part in enumerate(parts) if part.shape == sharding.shard_shape((10, 3))]
+    for number in whole_pieces:
+        data = x.addressable_shards[number].data
+        assert data.buffers.unsafe_buffer_pointer() == parts[number].buffers.unsafe_buffer_pointer()
+
+
+def test_shards_make_the_array_again(mesh):
+    x = sw.device_put(WHOLE, PositionalSharding(sw.devices()).reshape(4, 2).replicate(0))
+    again = sw.make_array_from_single_device_arrays(x.shape, x.sharding, [shard.data for shard in x.addressable_shards])
+    np.testing.assert_array_equal(np.asarray(again), WHOLE)
+
+
+def test_one_process_has_all_data(sharding):
+    x = sw.make_array_from_process_local_data(sharding, WHOLE)
+    assert x.sharding == sharding
+    np.testing.assert_array_equal(np.asarray(x), WHOLE)
+    np.testing.assert_array_equal(np.asarray(sw.make_array_from_process_local_data(sharding, WHOLE, (10, 3))), WHOLE)
+
+
+def put(value, device):
+    return sw.device_put(np.asarray(value, np.float32), sw.devices()[device])
+
+
+MANY = "make_array_from_single_device_arrays"
+CALLBACK = "make_array_from_callback"
+LOCAL = "make_array_from_process_local_data"
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda s: sw.make_array_from_single_device_arrays((4,), s, [put([1], 0), put([2, 3, 4], 1)]),
+            ValueError,
+            f"{MANY}: the array on cpu:0 is f32[1], but that device holds (2,) of (4,): [0:2] in NamedSharding(",
+        ),
+        (
+            lambda s: sw.make_array_from_single_device_arrays(
+                (4,), s, [put([1, 2], 0), sw.device_put(np.ones(2, np.int32), sw.devices()[1])]
+            ),
+            ValueError,
+            f"{MANY}: the array on cpu:1 is i32[2], but the whole has dtype float32",
+        ),
+        (
+            lambda s: sw.make_array_from_single_device_arrays((4,), s, [put([1, 2], 0), put([3, 4], 5)]),
+            ValueError,
+            f"{MANY}: array 1 lies on cpu:5, which is no device of this process in NamedSharding(",
+        ),
+        (
+            lambda s: sw.make_array_from_single_device_arrays((4,), s, [put([1, 2], 0), put([3, 4], 0)]),
+            ValueError,
+            f"{MANY}: two arrays lie on cpu:0; there should be one on each device",
+        ),
+        (
+            lambda s: sw.make_array_from_single_device_arrays((4,), s, [put([1, 2], 0)]),
+            ValueError,
+            f"{MANY}: no array lies on cpu:1; there should be one on each device",
+        ),
+        (
+            lambda s: sw.make_array_from_single_device_arrays((4,), s, [np.ones(2), np.ones(2)]),
+            TypeError,
+            f"{MANY}: array 0 is array([1., 1.]), not an array that lies on a device",
+        ),
+        (
+            lambda s: sw.make_array_from_single_device_arrays((4,), s, [sw.device_put(np.ones(4), s)]),
+            ValueError,
+            f"{MANY}: array 0 lies in NamedSharding(mesh(x=2), P('x')), not on one device",
+        ),
+        (
+            lambda s: sw.make_array_from_callback((4,), s, lambda index: np.ones(3)),
+            ValueError,
+            f"{CALLBACK}: the callback returned shape (3,) for the index [0:2], where cpu:0 holds (2,) of (4,)",
+        ),
+        (
+            lambda s: sw.make_array_from_callback((4,), s, lambda i: np.ones(2, "i4" if i[0].start else "f4")),
+            ValueError,
+            f"{CALLBACK}: the callback returned int32 for the index [2:4], and float32 before: parts have one dtype",
+        ),
+        (
+            lambda s: sw.make_array_from_callback((), s, lambda index: 1.0),
+            ShardingError,
+            f"{CALLBACK}: cannot lay out an array of shape ().\n  P('x') has 1 entries, but the array has rank 0",
+        ),
+        (
+            lambda s: sw.make_array_from_callback((4,), s.with_spec(P(P.UNCONSTRAINED)), np.ones),
+            ShardingError,
+            "leaves dims open, and only a planner can close them",
+        ),
+        (
+            lambda s: sw.make_array_from_callback((4,), sw.devices()[0], np.ones),
+            TypeError,
+            f"{CALLBACK} needs a Sharding, not ",
+        ),
+        (
+            lambda s: sw.make_array_from_callback((4,), P("x"), np.ones),
+            TypeError,
+            f"{CALLBACK}: a bare P('x') needs a mesh",
+        ),
+        (
+            lambda s: sw.make_array_from_process_local_data(s, np.ones(3), (4,)),
+            ValueError,
+            f"{LOCAL}: dim 0 of the local data is 3 long, where this process's devices hold 4 of 4: give that part, or",
+        ),
+        (
+            lambda s: sw.make_array_from_process_local_data(s, np.ones(4), (4, 1)),
+            ValueError,
+            f"{LOCAL}: local data of shape (4,) has another rank than global_shape (4, 1)",
+        ),
+    ],
+)
+def test_what_does_not_fit_says_so(call, error, message):
+    two = NamedSharding(sw.make_mesh((2,), ("x",)), P("x"))
+    with pytest.raises(error) as caught:
+        call(two)
+    assert message in str(caught.value)
+
+
+def test_one_device_is_a_sharding_too():
+    where = SingleDeviceSharding(sw.devices()[3])
+    x = sw.make_array_from_callback((2, 2), where, lambda index: np.eye(2)[index])
+    assert x.devices() == {sw.devices()[3]}
+
+
+WORKER = """
+import json, sys
+import numpy as np
+import shardwise as sw
+from shardwise.sharding import NamedSharding, PartitionSpec as P
+rank, port = map(int, sys.argv[1:])
+sw.config.update("num_cpu_devices", 2)
+sw.distributed.initialize(f"127.0.0.1:{port}", 2, rank)
+mesh = sw.make_mesh((4,), ("x",))
+rows, columns = NamedSharding(mesh, P("x")), NamedSharding(mesh, P(None, "x"))
+whole = np.arange(24.0, dtype=np.float32).reshape(8, 3)
+mine = whole[4 * rank : 4 * rank + 4]
+found = {}
+for name, x in {
+    "inferred": sw.make_array_from_process_local_data(rows, mine),
+    "given": sw.make_array_from_process_local_data(rows, mine, (8, 3)),
+    "all": sw.make_array_from_process_local_data(rows, whole, (8, 3)),
+    "columns": sw.make_array_from_process_local_data(columns, whole[:, 2 * rank : 2 * rank + 2], (8, 3)),
+    "called": sw.make_array_from_callback((8, 3), rows, lambda index: whole[index]),
+    "moved": sw.device_put(sw.make_array_from_process_local_data(rows, mine), columns),
+}.items():
+    there = [bool((np.asarray(s.data) == whole[s.index]).all()) for s in x.addressable_shards]
+    absent = [s.data is None for s in x.global_shards]
+    found[name] = [list(x.shape), there, sum(absent), float(x.sum())]
+print(json.dumps(found), flush=True)
+sw.distributed.shutdown()
+"""
+
+
+def test_two_processes_give_a_part_each(tmp_path):
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    port = free_port()
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), str(port)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        for rank in range(2)
+    ]
+    try:
+        outputs = [rank.communicate(timeout=120) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    for rank, (out, err) in zip(ranks, outputs, strict=True):
+        assert rank.returncode == 0, err
+        found = json.loads(out.splitlines()[-1])
+        assert set(found) == {"inferred", "given", "all", "columns", "called", "moved"}
+        for name, (shape, there, absent, total) in found.items():
+            assert (shape, there, absent, total) == ([8, 3], [True, True], 2, 276.0), name

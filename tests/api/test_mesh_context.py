@@ -1,0 +1,122 @@
+"""The mesh in force: `with mesh:`, set_mesh and use_mesh, what bare specs mean there, and threads."""
+
+import threading
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise.errors import ShardingError
+from shardwise.sharding import NamedSharding, get_abstract_mesh, get_mesh, set_mesh, use_mesh
+from shardwise.sharding import PartitionSpec as P
+
+
+def in_thread(function):
+    """What `function` returns in a thread of its own."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(function()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+@pytest.mark.parametrize("context", [lambda mesh: mesh, set_mesh, sw.set_mesh, use_mesh])
+def test_contexts_nest_and_end(mesh, context):
+    other = sw.make_mesh((8,), ("x",))
+    assert get_abstract_mesh().empty
+    with context(mesh):
+        assert get_mesh() is mesh
+        assert get_abstract_mesh() == mesh.abstract_mesh
+        with context(other):
+            assert get_mesh() is other
+            with other, mesh, other:
+                assert get_mesh() is other
+        assert get_mesh() is mesh
+        with pytest.raises(ZeroDivisionError), context(other):
+            raise ZeroDivisionError
+        assert get_mesh() is mesh
+    assert get_abstract_mesh().empty
+
+
+def test_set_mesh_stays_in_its_thread(mesh):
+    def called():
+        set_mesh(mesh)
+        return sw.device_put(np.ones(8), P("data")).sharding
+
+    assert in_thread(called) == NamedSharding(mesh, P("data"))
+    assert get_abstract_mesh().empty
+    with mesh:
+        assert in_thread(lambda: get_abstract_mesh().empty)
+
+
+def test_bare_specs_mean_the_mesh_in_force(mesh):
+    x = np.arange(16.0, dtype=np.float32).reshape(8, 2)
+    f = sw.jit(lambda x: {"y": x + 1, "z": x.sum(1)}, in_shardings=P("data"), out_shardings={"y": P(), "z": P("model")})
+    with mesh:
+        found = f(x)
+        put = sw.device_put({"a": x, "b": [x]}, {"a": P("data"), "b": P(None, "model")})
+        pinned = sw.jit(lambda x: sw.lax.with_sharding_constraint(x * 2, P("model", None)))(put["a"])
+    assert found["y"].sharding == NamedSharding(mesh, P())
+    assert found["z"].sharding == NamedSharding(mesh, P("model"))
+    assert put["a"].sharding == NamedSharding(mesh, P("data"))
+    assert put["b"][0].sharding == NamedSharding(mesh, P(None, "model"))
+    assert pinned.sharding == NamedSharding(mesh, P("model"))
+    np.testing.assert_array_equal(np.asarray(found["z"]), x.sum(1))
+
+
+def test_a_function_is_compiled_for_each_mesh_in_force():
+    one, other = sw.make_mesh((8,), ("x",)), sw.make_mesh((2,), ("x",))
+    traced = []
+
+    @sw.jit
+    def f(a):
+        traced.append(a)
+        return sw.lax.with_sharding_constraint(a * 2, P("x"))
+
+    x = np.ones(8, np.float32)
+    for mesh in (one, other, one, other):
+        with mesh:
+            assert f(x).sharding == NamedSharding(mesh, P("x"))
+    assert len(traced) == 2
+
+
+def test_named_shardings_need_no_mesh_in_force(mesh):
+    other = sw.make_mesh((8,), ("x",))
+    with other:
+        assert sw.device_put(np.ones(8), NamedSharding(mesh, P("data"))).sharding.mesh is mesh
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda mesh: sw.jit(lambda x: x, out_shardings=P("data"))(1.0),
+            TypeError,
+            "out_shardings: a bare P('data') needs a mesh: write NamedSharding(mesh, P('data')), or set the mesh that "
+            "is meant, with `with mesh:` or `set_mesh(mesh)`",
+        ),
+        (
+            lambda mesh: sw.lax.with_sharding_constraint(jnp.ones(8), P("data")),
+            TypeError,
+            "with_sharding_constraint: a bare P('data') needs a mesh",
+        ),
+        (lambda mesh: get_mesh(), ShardingError, "get_mesh: no mesh is in force here: set one, with `with mesh:`"),
+        (lambda mesh: set_mesh(mesh.abstract_mesh), TypeError, "set_mesh needs a Mesh, not AbstractMesh("),
+        (lambda mesh: use_mesh(3).__enter__(), TypeError, "use_mesh needs a Mesh, not 3"),
+        (
+            lambda mesh: sw.jit(lambda x: (set_mesh(mesh), x)[1])(1.0),
+            ValueError,
+            "set_mesh inside a function that is being traced",
+        ),
+    ],
+)
+def test_errors(mesh, call, error, message):
+    with pytest.raises(error) as caught:
+        call(mesh)
+    assert message in str(caught.value)
+
+
+def test_a_spec_that_does_not_fit_the_mesh_in_force(mesh):
+    with mesh, pytest.raises(ShardingError, match=r"has no axis 'date'\. Did you mean 'data'"):
+        sw.jit(lambda x: x, in_shardings=P("date"))(np.ones(8))

@@ -1,0 +1,67 @@
+"""Ops that reach across the cuts of a dim do on devices what they mean, however small the array is.
+
+The law `factors_like_shards` runs their pieces in numpy. A planner would gather arrays this small, so the plan is made
+to cut.
+"""
+
+from dataclasses import replace
+
+import pytest
+
+from shardwise._jaxlib import compile_text, launcher, put, read_pieces, result_handler
+from shardwise.compiler.ir.evaluate import evaluate
+from shardwise.compiler.ir.op import factor_rule
+from shardwise.compiler.lower.lower import lower
+from shardwise.compiler.partition.simulate import cut, join
+from shardwise.compiler.partition.spmd import partition
+from shardwise.compiler.plan.choose import choose
+from shardwise.compiler.propagate.candidates import by_factor
+from shardwise.compiler.propagate.sharded import propagate
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.runtime.client import client, devices
+from tests.compiler.ops.cases import op_cases
+from tests.compiler.ops.laws import assert_alike, cut_along, has_rule
+
+OPS = {
+    *("cumulative", "recurrence", "sort", "top_k", "argmax", "argmin"),
+    *("reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_xor"),
+}
+KINDS = {"f32", "bf16", "i32", "bool", "c64", "f8_e4m3fn", "u8"}
+MESH = AbstractMesh((4, 2), ("a", "b"))
+
+
+def exchanges():
+    """Cases of these ops with a factor that they reach across: cut into 8, or into 4 with another dim cut into 2."""
+    for case in op_cases():
+        if case.op.name not in OPS or not has_rule(case) or case.types[0].size == 0:
+            continue
+        rule = factor_rule(case.op, case.types)
+        for factor in sorted(rule.exchange):
+            others = sorted(rule.leading - {factor})
+            if str(case.types[0]).split("[")[0] in KINDS:
+                yield case, {"a": factor, "b": others[0] if others and not case.special else factor}
+
+
+@pytest.mark.parametrize(("case", "factors"), [pytest.param(*each, id=f"{each[0]} {each[1]}") for each in exchanges()])
+def test_devices_do_what_it_means(case, factors):
+    program, args = case.program, case.args
+    rule = factor_rule(case.op, case.types)
+    (equation,) = program.equations
+    reduced = any(factor in rule.reduce for factor in factors.values())
+    pins = [cut_along(factors, dims) for dims in rule.operands]
+    outs = [None if reduced else cut_along(factors, dims) for dims in rule.results]
+    sharded = propagate(program, MESH, pins, outs)
+    options = {axis: {equation: (by_factor(rule, factor),)} for axis, factor in factors.items()}
+    sharded = replace(sharded, options=options)
+    local = partition(sharded, choose(sharded))
+    text = lower(local).text
+    all_devices = devices()[: MESH.size]
+    shapes = [(placement.piece_shape(MESH), placement.type.dtype) for placement in local.outputs]
+    handlers = [result_handler(shape, dtype, all_devices) for shape, dtype in shapes]
+    launch = launcher(compile_text(client.get(), text, all_devices), handlers)
+    pieces = [cut(placement, arg, MESH) for placement, arg in zip(local.inputs, args, strict=True)]
+    found = launch([put(each, all_devices, all_devices) for each in pieces])
+    whole = [
+        join(placement, read_pieces(buffers), MESH) for placement, buffers in zip(local.outputs, found, strict=True)
+    ]
+    assert_alike(case.op, whole, evaluate(program, args))

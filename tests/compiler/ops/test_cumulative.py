@@ -1,0 +1,177 @@
+"""Running totals beyond the laws: what they refuse, special values, what moves on a mesh, derivatives."""
+
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import lax
+from shardwise.compiler.ir.evaluate import evaluate
+from shardwise.compiler.ir.op import factor_rule, result_types
+from shardwise.compiler.ir.types import ArrayType, parse_type
+from shardwise.compiler.ops.cumulative import HOWS, Cumulative, Recurrence
+from shardwise.compiler.ops.elementwise import Neg
+from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.spmd import partition
+from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.plan.choose import choose
+from shardwise.compiler.propagate.candidates import by_factor
+from shardwise.compiler.propagate.sharded import propagate
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.spec import PartitionSpec as P
+from shardwise.compiler.shardings.spec import pin_of
+from shardwise.compiler.trace.build import rewrite
+from shardwise.sharding import NamedSharding
+
+
+@pytest.mark.parametrize(
+    ("op", "types", "message"),
+    [
+        (Cumulative(1, "sum"), "f32[3]", "cumulative: dim 1 does not exist in f32[3]"),
+        (Cumulative(-1, "sum"), "f32[3]", "cumulative: dim -1 does not exist in f32[3]"),
+        (Cumulative(0, "sum"), "bool[3]", "cumulative: a sum needs numbers, not bool[3]"),
+        (Cumulative(0, "logsumexp"), "c64[3]", "cumulative: a logsumexp needs floats, not c64[3]"),
+        (
+            Cumulative(0, "mean"),
+            "f32[3]",
+            "cumulative: 'mean' is not a way to make totals; these are: sum, prod, max, min, logsumexp",
+        ),
+        (
+            Recurrence(0),
+            "f32[3] f32[4]",
+            "recurrence: operands must have one shape and one dtype, not f32[3] and f32[4]",
+        ),
+        (Recurrence(1), "f32[3] f32[3]", "recurrence: dim 1 does not exist in f32[3]"),
+        (Recurrence(0), "i32[3] i32[3]", "recurrence: needs floats or complex numbers, not i32[3]"),
+    ],
+    ids=str,
+)
+def test_wrong_operands(op, types, message):
+    with pytest.raises(TypeError) as caught:
+        result_types(op, tuple(parse_type(text) for text in types.split()))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16])
+def test_small_floats_go_on_growing(mesh, dtype):
+    """Of ones that are rounded one by one, the total would stay at 2048 or 256."""
+    x = np.ones(3000, dtype)
+    put = sw.device_put(x, NamedSharding(mesh, P("data")))
+    for given in (x, put):
+        np.testing.assert_array_equal(sw.jit(jnp.cumsum)(given), np.arange(1, 3001, dtype=np.float32).astype(dtype))
+
+
+def test_nan_and_infinities_spread_to_what_follows():
+    inf, nan = np.inf, np.nan
+    x = jnp.array([1.0, inf, 2.0, -inf, 3.0])
+    np.testing.assert_array_equal(lax.cumsum(x), [1, inf, inf, nan, nan])
+    np.testing.assert_array_equal(lax.cumsum(x, reverse=True), [nan, nan, -inf, -inf, 3])
+    np.testing.assert_array_equal(lax.cummax(jnp.array([1.0, nan, 3.0])), [1, nan, nan])
+    np.testing.assert_array_equal(lax.cummin(jnp.array([1.0, nan, 3.0]), reverse=True), [nan, nan, 3])
+    np.testing.assert_array_equal(lax.cumlogsumexp(jnp.array([-inf, -inf, 2.0, inf, inf])), [-inf, -inf, 2, inf, inf])
+
+
+def test_a_power_that_would_overflow_does_not():
+    np.testing.assert_allclose(lax.cumlogsumexp(jnp.array([1000.0, 1000.0])), [1000, 1000 + np.log(2)], rtol=1e-6)
+    np.testing.assert_allclose(lax.cumlogsumexp(jnp.array([-1000.0, -1000.0])), [-1000, np.log(2) - 1000], rtol=1e-6)
+
+
+MESH = AbstractMesh((8,), ("x",))
+
+
+def stages(op, shape, dtype=np.float32):
+    program = rewrite("program", [ArrayType(shape, dtype)], lambda x: [op(x)])
+    return program, partitioned(program, MESH, [pin_of(P("x"), shape, MESH)], [None])
+
+
+@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("rows", [4096, 4095], ids=["even", "uneven"])
+def test_one_small_exchange(how, rows):
+    """Reported against XLA: a running sum along a cut dim gathers everything."""
+    program, found = stages(Cumulative(0, how), (rows, 64))
+    (step,) = found.local.collectives()
+    assert step.op.name == "all_gather"
+    assert found.local.wire(step) == 7 * 64 * 4
+    assert [placement.layout.dims for placement in found.local.outputs] == [(("x",), ())]
+    x = np.random.default_rng(0).uniform(0.9, 1.1, (rows, 64)).astype(np.float32)
+    np.testing.assert_allclose(simulate(found.local, [x])[0], evaluate(program, [x])[0], rtol=1e-4)
+
+
+def test_operands_and_the_result_may_be_padded_to_different_sizes():
+    """One operand of 10 is cut over 4 elsewhere, so it is padded to 12; what is cut over 2 alone is not."""
+    mesh = AbstractMesh((2, 2), ("a", "b"))
+
+    def body(x, y):
+        return [Cumulative(0, "max", reverse=True)(x), Recurrence(0)(x, y), Recurrence(0, reverse=True)(y, x), Neg()(x)]
+
+    program = rewrite("program", [ArrayType((10,), np.float32)] * 2, body)
+    pins = [pin_of(spec, (10,), mesh) for spec in (P("a"), P(("a", "b")))]
+    sharded = propagate(program, mesh, pins[:1] * 2, [*pins[:1] * 3, pins[1]])
+    options: dict[str, dict[Any, Any]] = {"a": {}, "b": {}}
+    for equation in program.equations:
+        cut = by_factor(factor_rule(equation.op, tuple(value.type for value in equation.inputs)), 0)
+        options["a"][equation] = (cut,)
+        options["b"][equation] = (cut,) if equation.op.name == "neg" else sharded.options["b"][equation][:1]
+    sharded = replace(sharded, options=options)
+    local = partition(sharded, choose(sharded))
+    assert {"take_window", "cumulative", "recurrence", "all_gather"} <= {
+        step.op.name for step in local.program.equations
+    }
+    args = [np.arange(10, dtype=np.float32) % 3, np.ones(10, np.float32)]
+    for got, want in zip(simulate(local, args), evaluate(program, args), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+CUT = [(13, P("data")), (3, P("data")), (24, P(("model", "data")))]
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("how", HOWS)
+def test_pieces_make_the_whole(mesh, how, reverse):
+    """On devices: integers to the bit, floats up to rounding; derivatives too."""
+    rng = np.random.default_rng(0)
+    for rows, spec in CUT:
+        for dtype in (np.float32, np.int32)[: 1 + (how != "logsumexp")]:
+            x = rng.integers(-3, 4, (rows, 3)).astype(dtype)
+            put = sw.device_put(x, NamedSharding(mesh, spec))
+            total = sw.jit(Cumulative(0, how, reverse))
+            exact = dtype == np.int32 or how in ("max", "min")
+            close = np.testing.assert_array_equal if exact else np.testing.assert_allclose
+            close(total(put), total(x), **({} if exact else {"rtol": 1e-5, "atol": 1e-5}))
+    x = rng.uniform(0.5, 1.5, (13, 3)).astype(np.float32)
+    slope = sw.jit(sw.grad(lambda x: (Cumulative(0, how, reverse)(x) ** 2).sum()))
+    np.testing.assert_allclose(slope(sw.device_put(x, NamedSharding(mesh, P("data")))), slope(x), rtol=1e-4)
+
+
+def test_derivatives_along_a_cut_dim_are_small_exchanges_too(mesh):
+    x = sw.device_put(np.ones((4096, 64), np.float32), NamedSharding(mesh, P(("data", "model"))))
+    for how in HOWS:
+        report = sw.explain(sw.jit(sw.grad(lambda x, how=how: (Cumulative(0, how)(x) ** 2).sum())))(x)
+        assert report.wire_bytes < 20_000, report  # everything is 1 MB
+
+
+def test_zeros_leave_the_other_derivatives_of_a_product_alone():
+    jacobian = sw.jacrev(lax.cumprod)(jnp.array([2.0, 0.0, 3.0]))
+    np.testing.assert_array_equal(jacobian, [[1, 0, 0], [0, 2, 0], [0, 6, 0]])
+
+
+def test_equal_elements_share_the_derivative_of_their_maximum():
+    np.testing.assert_array_equal(sw.jacrev(lax.cummax)(jnp.array([1.0, 1.0])), [[1, 0], [0.5, 0.5]])
+    np.testing.assert_array_equal(sw.jacrev(lax.cummax)(jnp.array([1.0, 3.0, 2.0])), [[1, 0, 0], [0, 1, 0], [0, 1, 0]])
+
+
+def test_second_derivatives():
+    x = np.array([0.5, -1.5, 2.0, 0.25], np.float32)
+    for function in (lax.cumprod, lax.cumlogsumexp):
+        found = sw.hessian(lambda x, function=function: (function(x) ** 2).sum())(x)
+        step = 1e-2
+        slope = sw.grad(lambda x, function=function: (function(x) ** 2).sum())
+        for i in range(4):
+            along = np.eye(4, dtype=np.float32)[i] * step
+            np.testing.assert_allclose(
+                found[i], (slope(x + along) - slope(x - along)) / (2 * step), rtol=2e-2, atol=2e-2
+            )

@@ -1,0 +1,317 @@
+"""dynamic_slice, dynamic_update_slice, gather, scatter beyond the laws: what they refuse, and what moves on a mesh.
+
+Each of the reports against other partitioners that is about indexed access is a test here, and names it.
+"""
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import lax
+from shardwise.compiler.ir.evaluate import evaluate
+from shardwise.compiler.ir.op import result_types
+from shardwise.compiler.ir.types import ArrayType, parse_type
+from shardwise.compiler.ops.dynamic import DynamicSlice, DynamicUpdateSlice
+from shardwise.compiler.ops.gather import Gather
+from shardwise.compiler.ops.scatter import Scatter
+from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.spec import PartitionSpec as P
+from shardwise.compiler.shardings.spec import pin_of
+from shardwise.compiler.trace.build import build
+from shardwise.sharding import NamedSharding
+
+MESH = AbstractMesh((4, 2), ("data", "model"))
+ROWS = ((1,), (0,), (), (), (0,))
+
+
+@pytest.mark.parametrize(
+    ("op", "types", "message"),
+    [
+        (DynamicSlice((2,)), "f32[3,4] i32[]", "dynamic_slice: needs a start for each dim of f32[3,4], not 1"),
+        (DynamicSlice((4,)), "f32[3] i32[]", "dynamic_slice: sizes (4,) are not those of a part of f32[3]"),
+        (
+            DynamicSlice((1, 1)),
+            "f32[3,4] i32[] i64[]",
+            "dynamic_slice: starts must be scalars of i32, or all of i64, not i32[], i64[]",
+        ),
+        (
+            DynamicSlice((1,)),
+            "f32[3] f32[]",
+            "dynamic_slice: starts must be scalars of i32, or all of i64, not f32[]",
+        ),
+        (DynamicUpdateSlice(), "f32[3] f32[4] i32[]", "dynamic_update_slice: f32[4] is no part of f32[3]"),
+        (DynamicUpdateSlice(), "f32[3] i32[2] i32[]", "dynamic_update_slice: i32[2] is no part of f32[3]"),
+        (
+            Gather(*ROWS, (1, 4)),
+            "f32[3,4] f32[5,1]",
+            "gather: needs index vectors of i32 or i64 along the last dim, not f32[5,1]",
+        ),
+        (Gather(*ROWS, (1, 4)), "f32[3,4] i32[5,2]", "gather: i32[5,2] holds vectors of 2, for dims (0,)"),
+        (Gather(*ROWS, (1, 5)), "f32[3,4] i32[5,1]", "gather: windows of (1, 5) do not fit f32[3,4]"),
+        (
+            Gather(*ROWS, (2, 4)),
+            "f32[3,4] i32[5,1]",
+            "gather: windows of (2, 4) have more than one element of a collapsed dim",
+        ),
+        (
+            Gather((1,), (2,), (), (), (0,), (1, 4)),
+            "f32[3,4] i32[5,1]",
+            "gather: collapsed dims (2,) are not different dims of f32[3,4]",
+        ),
+        (
+            Gather((1,), (), (0,), (0,), (0,), (1, 4)),
+            "f32[3,4] i32[5,1]",
+            "gather: batch dims [0] cannot be collapsed or mapped too",
+        ),
+        (
+            Gather((), (1,), (0,), (0,), (1,), (1, 1)),
+            "f32[3,4] i32[5,1]",
+            "gather: dim 0 of f32[3,4] does not run along with dim 0 of i32[5,1]",
+        ),
+        (
+            Gather((), (1,), (0,), (), (1,), (1, 1)),
+            "f32[3,4] i32[5,1]",
+            "gather: batch dims (0,) and () are not pairs",
+        ),
+        (
+            Gather((0, 1), (0,), (), (), (0,), (1, 4)),
+            "f32[3,4] i32[5,1]",
+            "gather: 2 window dims for dims [1] of f32[3,4]",
+        ),
+        (
+            Gather((2,), (0,), (), (), (0,), (1, 4)),
+            "f32[3,4] i32[5,1]",
+            "gather: window dims (2,) must ascend, and be dims of rank 2",
+        ),
+        (
+            Scatter(*ROWS, "or"),
+            "f32[3,4] i32[5,1] f32[5,4]",
+            "scatter: there is no way 'or' to meet what is there; ways: set, add, mul, min, max",
+        ),
+        (
+            Scatter(*ROWS, "set"),
+            "f32[3,4] i32[5,1] i32[5,4]",
+            "scatter: f32[3,4] takes updates of its dtype, not i32[5,4]",
+        ),
+        (Scatter(*ROWS, "min"), "c64[3,4] i32[5,1] c64[5,4]", "scatter: complex numbers have no min: c64[3,4]"),
+        (
+            Scatter(*ROWS, "set"),
+            "f32[3,4] i32[5,1] f32[5]",
+            "scatter: f32[5] is not for dims [1] of f32[3,4] at places i32[5,1]",
+        ),
+        (
+            Scatter(*ROWS, "set"),
+            "f32[3,4] i32[5,1] f32[6,4]",
+            "scatter: f32[6,4] has not the shape of the places i32[5,1]",
+        ),
+    ],
+    ids=str,
+)
+def test_wrong_operands(op, types, message):
+    with pytest.raises(TypeError) as caught:
+        result_types(op, tuple(parse_type(text) for text in types.split()))
+    assert str(caught.value) == message
+
+
+def planned(function, *args):
+    """A function of arrays of (shape, dtype, spec): its program and its stages."""
+    types = [ArrayType(shape, dtype) for shape, dtype, _ in args]
+    program, captured = build(lambda *xs: [function(*xs)], types, "planned")
+    assert not captured
+    pins = [pin_of(spec, shape, MESH) for shape, _, spec in args]
+    return program, partitioned(program, MESH, pins, [None])
+
+
+def moved(stages):
+    """The collectives, by name, with the shape of what they leave."""
+    return [(step.op.name, step.outputs[0].type.shape) for step in stages.local.collectives()]
+
+
+def assert_like_one_device(program, stages, *args):
+    for got, want in zip(simulate(stages.local, args), evaluate(program, args), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+F32, I32 = np.float32, np.int32
+
+
+@pytest.mark.parametrize("rows", [8, 7], ids=["even", "uneven"])
+@pytest.mark.parametrize("index", [3, -1, -77, 77, 6])
+@pytest.mark.parametrize("known", [True, False], ids=["known", "of the program"])
+def test_a_layer_of_a_stack_that_is_cut_by_layers_is_all_that_moves(rows, index, known):
+    """XLA gathers the whole stack to take one layer of it (xla PR 44796)."""
+    spec = P("data", None, None)
+    function = (lambda w, i: w[index]) if known else (lambda w, i: w[i])
+    program, stages = planned(function, ((rows, 16, 64), F32, spec), ((), I32, P()))
+    assert moved(stages) == [("all_reduce", (1, 16, 64))]
+    assert_like_one_device(program, stages, np.arange(rows * 1024, dtype=F32).reshape(rows, 16, 64), np.int32(index))
+
+
+@pytest.mark.parametrize("size", [16, 13], ids=["even", "uneven"])
+@pytest.mark.parametrize("start", [-100, -3, 0, 2, 7, 11, 100])
+def test_dynamic_slice_is_not_clamped_by_each_device(size, start):
+    """XLA clamped the start to each device's piece (xla#49122)."""
+    for width in (1, 3, 6):
+        program, stages = planned(
+            lambda x, i, width=width: DynamicSlice((width, 5))(x, i, i),
+            ((size, 5), F32, P("data", None)),
+            ((), I32, P()),
+        )
+        assert moved(stages) == [("all_reduce", (width, 5))]
+        assert_like_one_device(program, stages, np.arange(size * 5, dtype=F32).reshape(size, 5), np.int32(start))
+
+
+@pytest.mark.parametrize("size", [16, 13], ids=["even", "uneven"])
+@pytest.mark.parametrize("start", [-100, -3, 0, 2, 7, 11, 100])
+def test_dynamic_update_slice_outside_is_not_dropped(size, start):
+    """XLA dropped an update whose start lay outside, where one device moves it in (xla#49118)."""
+    for width in (1, 3, 6):
+        program, stages = planned(
+            lambda x, u, i: DynamicUpdateSlice()(x, u, i, i),
+            ((size, 5), F32, P("data", None)),
+            ((width, 5), F32, P()),
+            ((), I32, P()),
+        )
+        assert moved(stages) == []
+        x = np.arange(size * 5, dtype=F32).reshape(size, 5)
+        assert_like_one_device(program, stages, x, -1 - x[:width], np.int32(start))
+
+
+@pytest.mark.parametrize("size", [16, 13], ids=["even", "uneven"])
+def test_static_updates_do_not_gather(size):
+    """XLA gathers for `.at[static].set` along a cut dim (jax#23052)."""
+    spec = P("data", None)
+    for function in (
+        lambda x: x.at[3].set(1.0),
+        lambda x: x.at[-1].add(2.0),
+        lambda x: x.at[2:9].set(0.0),
+        lambda x: x.at[1:, 0].multiply(3.0),
+        lambda x: x.at[::3].max(1.5),
+        lambda x: x.at[:, 2].set(7.0),
+    ):
+        program, stages = planned(function, ((size, 5), F32, spec))
+        assert moved(stages) == []
+        assert stages.local.outputs[0].layout.dims == (("data",), ())
+        assert_like_one_device(program, stages, np.arange(size * 5, dtype=F32).reshape(size, 5))
+
+
+def test_an_update_of_the_inside_takes_rows_from_neighbours():
+    """The step of a stencil: what is written is cut as what it is written to."""
+    program, stages = planned(lambda x: x.at[1:-1].set(x[2:] + x[:-2]), ((4096, 64), F32, P("data", None)))
+    assert {name for name, _ in moved(stages)} == {"take_window"}
+    assert sum(map(stages.local.wire, stages.local.collectives())) <= 8 * 64 * 4
+    assert_like_one_device(program, stages, np.arange(4096 * 64, dtype=F32).reshape(4096, 64) % 97)
+
+
+@pytest.mark.parametrize("words", [48, 50], ids=["even", "uneven"])
+def test_an_embedding_that_is_cut_by_words_is_looked_up_where_it_lies(words):
+    table, tokens = ((words, 16), F32, P("model", None)), ((8, 6), I32, P("data", None))
+    program, stages = planned(lambda table, tokens: table[tokens], table, tokens)
+    assert moved(stages) == [("all_reduce", (2, 6, 16))]
+    rng = np.random.default_rng(0)
+    args = rng.standard_normal((words, 16)).astype(F32), rng.integers(-99, 99, (8, 6)).astype(I32)
+    assert_like_one_device(program, stages, *args)
+    program, stages = planned(lambda table, tokens: jnp.take(table, tokens, axis=0), table, tokens)
+    assert moved(stages) == [("all_reduce", (2, 6, 16))]  # what is filled in is a term like others
+    assert_like_one_device(program, stages, *args)
+
+
+@pytest.mark.parametrize("spec", [P("data", None), P(None, "model"), P()], ids=str)
+@pytest.mark.parametrize("words", [48, 50], ids=["even", "uneven"])
+def test_the_gradient_of_an_embedding(words, spec):
+    """XLA's partitioned scatter-add gave wrong gradients (xla#42481)."""
+
+    def step(table, tokens):
+        return table - 0.5 * sw.grad(lambda table: (table[tokens] * jnp.arange(16.0)).sum())(table)
+
+    program, stages = planned(step, ((words, 16), F32, spec), ((8, 6), I32, P("data", None)))
+    assert stages.local.outputs[0].layout.dims == pin_of(spec, (words, 16), MESH).layout.dims
+    rng = np.random.default_rng(0)
+    args = rng.integers(-8, 8, (words, 16)).astype(F32), rng.integers(-99, 99, (8, 6)).astype(I32)
+    assert_like_one_device(program, stages, *args)
+
+
+@pytest.mark.parametrize("places", [16, 11], ids=["even", "uneven"])
+@pytest.mark.parametrize("how", ["add", "min", "max"])
+def test_updates_that_are_cut_need_one_reduction(how, places):
+    """The array that they are added to counts once."""
+    program, stages = planned(
+        lambda x, i, u: getattr(x.at[i], how)(u),
+        ((20, 8), F32, P()),
+        ((places,), I32, P("data")),
+        ((places, 8), F32, P("data", None)),
+    )
+    assert moved(stages) == [("all_reduce", (20, 8))]
+    rng = np.random.default_rng(0)
+    x, u = (rng.integers(-9, 9, shape).astype(F32) for shape in ((20, 8), (places, 8)))
+    assert_like_one_device(program, stages, x, rng.integers(-30, 30, places).astype(I32), u)
+
+
+def test_updates_at_many_places_of_a_cut_array_move_nothing():
+    program, stages = planned(
+        lambda x, i, u: x.at[i].set(u), ((50, 8), F32, P("data", None)), ((7,), I32, P()), ((7, 8), F32, P())
+    )
+    assert moved(stages) == []
+    rng = np.random.default_rng(0)
+    x, u = (rng.standard_normal(shape).astype(F32) for shape in ((50, 8), (7, 8)))
+    assert_like_one_device(program, stages, x, np.array([0, 49, 12, 12, 50, -50, -51], I32), u)
+
+
+def test_a_cache_that_is_cut_along_time_is_updated_where_it_lies():
+    """At a place of its own for each of a batch too."""
+    cache, new = ((6, 128, 8), F32, P(None, "data", None)), ((6, 1, 8), F32, P())
+    _, stages = planned(lambda c, u, t: lax.dynamic_update_slice(c, u, (0, t, 0)), cache, new, ((), I32, P()))
+    assert moved(stages) == []
+    each = sw.vmap(lambda c, u, t: lax.dynamic_update_slice_in_dim(c, u, t, 0))
+    program, stages = planned(each, cache, new, ((6,), I32, P()))
+    assert moved(stages) == []
+    x = np.arange(6 * 128 * 8, dtype=F32).reshape(6, 128, 8)
+    assert_like_one_device(program, stages, x, -x[:, :1], np.array([0, 5, 127, 500, -1, -500], I32))
+
+
+def test_rows_of_a_batch_are_looked_up_in_place():
+    """The logits of targets: both the batch and the classes are cut."""
+    program, stages = planned(
+        lambda x, i: jnp.take_along_axis(x, i[:, None], 1), ((16, 50), F32, P("data", "model")), ((16,), I32, P("data"))
+    )
+    assert moved(stages) == [("all_reduce", (4, 1))]
+    x = np.arange(800, dtype=F32).reshape(16, 50)
+    assert_like_one_device(program, stages, x, np.arange(-8, 8, dtype=I32) * 7)
+
+
+def test_minus_zero_survives_a_lookup():
+    _, stages = planned(lambda x, i: x[i], ((8,), F32, P("data")), ((3,), I32, P()))
+    (found,) = simulate(stages.local, [np.full(8, -0.0, F32), np.array([1, 7, 4], I32)])
+    assert np.signbit(found).all()
+
+
+@pytest.mark.parametrize("spec", [P("data"), P("model", "data"), P(None, "data"), P(("data", "model"))], ids=str)
+@pytest.mark.parametrize("shape", [(16, 8), (13, 7)], ids=["even", "uneven"])
+def test_on_devices(mesh, shape, spec):
+    """All of these at once, with their gradients, like one device."""
+    x = np.cos(np.arange(np.prod(shape), dtype=F32)).reshape(shape)
+    rows = np.array([0, 12, -1, 5, 5, 40, -40], I32)
+    update = np.ones((3, shape[1]), F32)
+
+    def function(x, i, rows):
+        return [
+            lax.dynamic_slice(x, (i, i), (5, 2)),
+            lax.dynamic_update_slice(x, update, (i, 0)),
+            lax.dynamic_index_in_dim(x, i, 1),
+            x[rows],
+            x[:, rows % 5],
+            x.at[rows].add(x[rows + 1]),
+            x.at[rows].max(0.25),
+            x.at[i, 1:].set(2.0),
+            sw.vmap(lambda r: lax.dynamic_slice_in_dim(x, r, 3, 0))(rows),
+            sw.grad(lambda x: (x[rows] * x.at[rows].multiply(0.5)[rows]).sum())(x),
+        ]
+
+    for i in (-100, -2, 0, 6, 100):
+        expected = sw.jit(function)(x, i, rows)
+        found = sw.jit(function)(sw.device_put(x, NamedSharding(mesh, spec)), i, rows)
+        for got, want in zip(found, expected, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)

@@ -1,0 +1,134 @@
+"""reduce_window beyond the laws: what it refuses, what moves on a mesh, what its derivative picks."""
+
+import numpy as np
+import pytest
+
+from shardwise.compiler.ir.evaluate import evaluate
+from shardwise.compiler.ir.op import result_types
+from shardwise.compiler.ir.types import ArrayType, parse_type
+from shardwise.compiler.ops.picking import AddToWindow, PickFromWindow, WindowWinner
+from shardwise.compiler.ops.reduce_window import ReduceWindow
+from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.spec import PartitionSpec as P
+from shardwise.compiler.shardings.spec import pin_of
+from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.transforms.linearize import linearize_program
+from shardwise.compiler.transforms.transpose import transpose_program
+
+MESH = AbstractMesh((4, 2), ("data", "model"))
+
+
+def pool(how, window=3, stride=2, low=1, high=1):
+    """Windows along the first of two dims."""
+    return ReduceWindow(how, (window, 1), (stride, 1), (low, 0), (high, 0), (1, 1), (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("op", "types", "message"),
+    [
+        (
+            ReduceWindow("mean", (2,), (1,), (0,), (0,), (1,), (1,)),
+            "f32[3]",
+            "reduce_window: 'mean' is not a way to reduce windows; these are: sum, prod, max, min",
+        ),
+        (
+            ReduceWindow("sum", (2,), (1,), (0,), (0,), (1,), (1,)),
+            "f32[3,4]",
+            "reduce_window: needs a number for each dim of f32[3,4] in each of ((2,), (1,), (0,), (0,), (1,), (1,))",
+        ),
+        (pool("sum", window=0), "f32[3,4]", "reduce_window: a window along dim 0 needs 1 element or more, not 0"),
+        (pool("sum"), "bool[3,4]", "reduce_window: a sum needs numbers, not bool[3,4]"),
+        (pool("max"), "c64[3,4]", "reduce_window: a max needs integers, floats or booleans, not c64[3,4]"),
+        (
+            WindowWinner(0, 2, 1, 0, 0, 1, 1, "GT"),
+            "c64[3]",
+            "window_winner: complex numbers have no order: c64[3]",
+        ),
+        (WindowWinner(1, 2, 1, 0, 0, 1, 1, "GT"), "f32[3]", "window_winner: dim 1 does not exist in f32[3]"),
+        (
+            PickFromWindow(0, 2, 1, 0, 0, 1, 1),
+            "f32[3] i32[3]",
+            "pick_from_window: needs a position for each window, i32[2], not i32[3]",
+        ),
+        (
+            AddToWindow(0, 2, 1, 0, 0, 1, 1),
+            "f32[3] i64[3]",
+            "add_to_window: needs a position for each window, i32[3], not i64[3]",
+        ),
+    ],
+    ids=str,
+)
+def test_wrong_operands(op, types, message):
+    with pytest.raises(TypeError) as caught:
+        result_types(op, tuple(parse_type(text) for text in types.split()))
+    assert str(caught.value) == message
+
+
+def with_slope(op, shape):
+    """A program of an array and what flows back to the result: the result, and what flows to the array."""
+    program = rewrite("pool", [ArrayType(shape, np.float32)], lambda x: [op(x)])
+    forward, linear, _ = linearize_program(program, (True,))
+    residuals = len(forward.outputs) - 1
+    backward, _ = transpose_program(linear, (*(False,) * residuals, True), (True,))
+    return forward, backward
+
+
+@pytest.mark.parametrize("rows", [32, 30], ids=["even", "uneven"])
+@pytest.mark.parametrize("how", ["sum", "max", "min", "prod"])
+def test_rows_that_are_cut_send_one_row(how, rows):
+    op = pool(how)
+    program = rewrite("pool", [ArrayType((rows, 8), np.float32)], lambda x: [op(x)])
+    found = partitioned(program, MESH, [pin_of(P("data"), (rows, 8), MESH)], [None])
+    steps = found.local.collectives()
+    assert [step.op.name for step in steps] == ["take_window"]
+    assert sum(map(found.local.wire, steps)) <= (1 if rows == 32 else 3) * 8 * 4
+    assert found.local.outputs[0].layout.dims == (("data",), ())
+    x = np.random.default_rng(0).normal(size=(rows, 8)).astype(np.float32)
+    np.testing.assert_allclose(simulate(found.local, [x])[0], evaluate(program, [x])[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [32, 30], ids=["even", "uneven"])
+@pytest.mark.parametrize("how", ["sum", "max"])
+def test_derivatives_of_rows_that_are_cut_gather_nothing(how, rows):
+    forward, backward = with_slope(pool(how), (rows, 1024))
+    rng = np.random.default_rng(0)
+    args = [rng.integers(0, 3, (rows, 1024)).astype(np.float32)]  # many are equal
+    for program in (forward, backward):
+        types = program.in_types
+        pins = [pin_of(P("data"), type.shape, MESH) for type in types]
+        found = partitioned(program, MESH, pins, [None] * len(program.outputs))
+        assert {step.op.name for step in found.local.collectives()} == {"take_window"}
+        rows_sent = sum(map(found.local.wire, found.local.collectives())) / (1024 * 4)
+        assert rows_sent <= 6
+        whole = evaluate(program, args)
+        for ours, theirs in zip(simulate(found.local, args), whole, strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        args = [*whole[1:], rng.integers(1, 9, whole[0].shape).astype(np.float32)]
+
+
+def test_the_first_of_equal_elements_is_picked():
+    x = np.array([[1, 3, 3], [3, 0, 3]], np.float32)
+    op = ReduceWindow("max", (2, 2), (1, 1), (0, 0), (0, 0), (1, 1), (1, 1))
+    forward, backward = with_slope(op, x.shape)
+    y, *residuals = evaluate(forward, [x])
+    np.testing.assert_array_equal(y, [[3, 3]])
+    (slope,) = evaluate(backward, [*residuals, np.array([[5, 7]], np.float32)])
+    np.testing.assert_array_equal(slope, [[0, 12, 0], [0, 0, 0]])
+
+
+def test_what_is_not_picked_gets_zero_beside_infinities():
+    x = np.array([[1], [2], [0]], np.float32)
+    forward, backward = with_slope(pool("max", window=2, stride=1, low=0, high=0), x.shape)
+    _, *residuals = evaluate(forward, [x])
+    (slope,) = evaluate(backward, [*residuals, np.array([[np.inf], [1]], np.float32)])
+    np.testing.assert_array_equal(slope, [[0], [np.inf], [0]])
+
+
+def test_a_window_of_padding_alone_is_constant():
+    forward, backward = with_slope(pool("max", window=1, stride=1, low=1, high=0), (2, 1))
+    y, *residuals = evaluate(forward, [np.array([[4], [5]], np.float32)])
+    np.testing.assert_array_equal(y, [[-np.inf], [4], [5]])
+    (slope,) = evaluate(backward, [*residuals, np.array([[9], [1], [2]], np.float32)])
+    np.testing.assert_array_equal(slope, [[1], [2]])

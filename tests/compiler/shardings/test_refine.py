@@ -1,0 +1,76 @@
+"""Meshes over the same devices as one: every layout says the same of every device on the common mesh."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.partition.local import Placement
+from shardwise.compiler.partition.simulate import piece_index
+from shardwise.compiler.shardings.layout import Layout, Pin
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, parse_mesh
+from shardwise.compiler.shardings.refine import axes_on, coarsened, common_mesh, refined_pin
+
+DEVICES = list(range(24))  # a mesh does not care what its devices are
+
+
+def mesh_of(sizes, names="abcd", devices=DEVICES):
+    return Mesh(np.array(devices[: int(np.prod(sizes))], object).reshape(sizes), tuple(names[: len(sizes)]))
+
+
+def layouts(mesh, ndim=2):
+    names = mesh.axis_names
+    for count in range(len(names) + 1):
+        for axes in itertools.permutations(names, count):
+            for cuts in itertools.combinations_with_replacement(range(count + 1), ndim - 1):
+                ends = (0, *cuts, count)
+                yield Layout(tuple(axes[low:high] for low, high in itertools.pairwise(ends)))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "common"),
+    [
+        ((4, 2), (2, 4), (2, 2, 2)),
+        ((8,), (4, 2), (4, 2)),
+        ((2, 1, 4), (4, 2), (2, 2, 2)),
+        ((4, 6), (12, 2), (4, 3, 2)),
+        ((24,), (2, 3, 4), (2, 3, 4)),
+        ((1,), (1, 1), (1,)),
+    ],
+)
+def test_layouts_on_the_common_mesh(first, second, common):
+    one, other = mesh_of(first), mesh_of(second, "pqrs")
+    fine = common_mesh([one, other])
+    assert tuple(size for size in fine.axis_sizes if size > 1 or common == (1,)) == common
+    for mesh in (one, other):
+        for layout in layouts(mesh):
+            pin = refined_pin(Pin(layout, frozenset({0}), "why"), mesh.abstract, fine.abstract)
+            kind = ArrayType((7, 24), "float32")
+            assert piece_index(Placement(kind, pin.layout), fine.abstract) == piece_index(
+                Placement(kind, layout), mesh.abstract
+            )
+            assert (pin.open_dims, pin.reason) == (frozenset({0}), "why")
+            back = coarsened(pin.layout, mesh.abstract, fine.abstract)
+            # axes of size 1 cut nothing, and are forgotten on the way
+            long = Layout(tuple(tuple(axis for axis in dim if mesh.shape[axis] > 1) for dim in layout.dims))
+            assert back == long or fine is mesh
+
+
+def test_names_of_the_common_mesh():
+    fine = common_mesh([mesh_of((4, 2), "ab"), mesh_of((2, 4), "cd")])
+    assert str(fine.abstract) == "c=2, a_0=2, b=2"
+    assert axes_on(AbstractMesh((4, 2), "ab"), fine.abstract) == {"a": ("c", "a_0"), "b": ("b",)}
+    assert coarsened(Layout((("a_0",), ())), AbstractMesh((4, 2), "ab"), fine.abstract) is None
+    assert coarsened(Layout((("a_0", "c"), ())), AbstractMesh((4, 2), "ab"), fine.abstract) is None
+
+
+def test_meshes_that_have_nothing_in_common():
+    assert common_mesh([mesh_of((3, 2)), mesh_of((2, 3))]) is None
+    assert common_mesh([mesh_of((4,)), mesh_of((4,), devices=DEVICES[::-1])]) is None
+
+
+def test_axis_types_in_text():
+    mesh = parse_mesh("data=4, model=2 explicit, rest=1 manual")
+    assert str(mesh) == "data=4, model=2 explicit, rest=1 manual"
+    assert parse_mesh(str(mesh)) == mesh != parse_mesh("data=4, model=2, rest=1")

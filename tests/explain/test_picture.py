@@ -1,0 +1,82 @@
+"""Pictures of shardings: drawn to scale for rank 1 and 2, listed above, and with colours where there are any."""
+
+import io
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import shardwise as sw
+from shardwise.sharding import NamedSharding, PositionalSharding, SingleDeviceSharding
+from shardwise.sharding import PartitionSpec as P
+
+
+def drawn(shape, sharding, colours=False, **keywords):
+    console = Console(
+        file=io.StringIO(), width=100, force_terminal=colours, color_system="standard" if colours else None
+    )
+    sw.debug.visualize_sharding(shape, sharding, console=console, **keywords)
+    return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+
+
+def test_uneven_parts_are_drawn_as_long_as_they_are(mesh):
+    assert drawn((10, 6), NamedSharding(mesh, P("data", "model")), max_width=20) == (
+        "┌──────┬───────────┬───────────┐\n"
+        "│ 10×6 │    0:3    │    3:6    │\n"
+        "├──────┼───────────┼───────────┤\n"
+        "│      │           │           │\n"
+        "│ 0:3  │   CPU 0   │   CPU 1   │\n"
+        "│      │           │           │\n"
+        "├──────┼───────────┼───────────┤\n"
+        "│      │           │           │\n"
+        "│ 3:6  │   CPU 2   │   CPU 3   │\n"
+        "│      │           │           │\n"
+        "├──────┼───────────┼───────────┤\n"
+        "│      │           │           │\n"
+        "│ 6:9  │   CPU 4   │   CPU 5   │\n"
+        "│      │           │           │\n"
+        "├──────┼───────────┼───────────┤\n"
+        "│ 9:10 │   CPU 6   │   CPU 7   │\n"
+        "└──────┴───────────┴───────────┘"
+    )
+
+
+def test_one_dim_and_devices_without_a_part(mesh):
+    text = drawn((5,), NamedSharding(mesh, P(("model", "data"))), min_width=3, max_width=56)
+    assert "│ 5 │  0:1  │  1:2  │  2:3  │  3:4  │  4:5  │" in text
+    assert "│   │ CPU 0 │ CPU 2 │ CPU 4 │ CPU 6 │ CPU 1 │" in text
+    assert text.endswith("CPU 3,5,7 hold nothing")
+    two = NamedSharding(sw.make_mesh((2,), ("x",)), P("x"))
+    wide, narrow = drawn((9,), two).splitlines()[1].split("│")[2:4]
+    assert len(wide) > len(narrow) > 0  # 5 and 4 elements
+
+
+def test_copies_share_a_part():
+    grid = PositionalSharding(sw.devices()).reshape(4, 2).replicate(0)
+    assert "CPU 0,2,4,6" in drawn((8, 8), grid)
+    assert "CPU 0 " in drawn((8, 8), SingleDeviceSharding(sw.devices()[0]))
+
+
+def test_higher_ranks_are_a_list_of_blocks(mesh):
+    assert drawn((5, 2, 6), NamedSharding(mesh, P("data", None, "model"))) == (
+        "5×2×6\n"
+        "[0:2, 0:2, 0:3] CPU 0\n"
+        "[0:2, 0:2, 3:6] CPU 1\n"
+        "[2:4, 0:2, 0:3] CPU 2\n"
+        "[2:4, 0:2, 3:6] CPU 3\n"
+        "[4:5, 0:2, 0:3] CPU 4\n"
+        "[4:5, 0:2, 3:6] CPU 5\n"
+        "CPU 6,7 hold nothing"
+    )
+    assert drawn((), NamedSharding(mesh, P())) == "scalar\nCPU 0,1,2,3,4,5,6,7"
+    assert drawn((0, 3), NamedSharding(mesh, P("data"))).endswith("CPU 0,1,2,3,4,5,6,7 hold nothing")
+
+
+def test_colours_only_where_the_terminal_has_them(mesh, capsys):
+    where = NamedSharding(mesh, P("data"))
+    assert "\x1b[" in drawn((8,), where, colours=True)
+    sw.debug.visualize_array_sharding(sw.device_put(np.ones(8), where))
+    text = capsys.readouterr().out
+    assert "CPU 0,1" in text and "\x1b[" not in text
+    with pytest.raises(TypeError, match=r"needs an array that lies on devices, .* use inspect_array_sharding"):
+        sw.jit(sw.debug.visualize_array_sharding)(1.0)

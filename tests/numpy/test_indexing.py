@@ -1,0 +1,152 @@
+"""take, take_along_axis, nonzero and its kin: values and dtypes like JAX, and like numpy where both agree."""
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise.sharding import NamedSharding
+from shardwise.sharding import PartitionSpec as P
+
+X = np.array([[0, 3, 0, 4], [5, 0, 0, 1], [0, 2, 6, 0]], np.float32)
+TABLE = np.array([[0, 2], [-1, 99]])
+CALLS = {
+    **{
+        f"take {axis} {mode}": lambda np, x, axis=axis, mode=mode: np.take(x, TABLE, axis=axis, mode=mode)
+        for axis in (None, 0, 1, -1)
+        for mode in (None, "fill", "clip", "wrap")
+    },
+    "take one": lambda np, x: np.take(x, 1, axis=0),
+    "take one outside": lambda np, x: np.take(x, 5, axis=0, fill_value=7),
+    "take integers": lambda np, x: np.take(x.astype("int32"), np.array([0, 99])),
+    "along rows": lambda np, x: np.take_along_axis(x, np.array([[0], [-1], [9]]), 1),
+    "along columns": lambda np, x: np.take_along_axis(x, np.array([[0, 1, -1, 2]]), 0),
+    "along all": lambda np, x: np.take_along_axis(x, np.array([0, -1, 5]), None),
+    "along, clipped": lambda np, x: np.take_along_axis(x, np.array([[0, -1, 9, -9]]), 1, mode="clip"),
+    "along, filled": lambda np, x: np.take_along_axis(x, np.array([[0, -1, 9, -9]]), 1, fill_value=3),
+    "along, repeated": lambda np, x: np.take_along_axis(x[:1], np.array([[0, 1], [2, 3], [3, 3]]), 1),
+    "nonzero few": lambda np, x: np.nonzero(x, size=3),
+    "nonzero many": lambda np, x: np.nonzero(x, size=8, fill_value=-1),
+    "nonzero, filled by dim": lambda np, x: np.nonzero(x, size=8, fill_value=(7, 9)),
+    "nonzero one": lambda np, x: np.nonzero(x > 3, size=1),
+    "nonzero none": lambda np, x: np.nonzero(x, size=0),
+    "nonzero of zeros": lambda np, x: np.nonzero(x * 0, size=2),
+    "argwhere": lambda np, x: np.argwhere(x, size=7),
+    "flatnonzero": lambda np, x: np.flatnonzero(x, size=7, fill_value=12),
+    "where": lambda np, x: np.where(x > 2, size=5, fill_value=1),
+    "where of three": lambda np, x: np.where(x > 2, x, -1),
+    "unravel_index": lambda np, x: np.unravel_index(np.array([0, 5, 50, -1, -50]), (3, 4)),
+    "unravel_index in one dim": lambda np, x: np.unravel_index(np.array([[1], [0]]), 4),
+    "ix_": lambda np, x: np.ix_(np.array([0, 1]), np.array([2, 3, 0]), np.array([1])),
+    "x[ix_]": lambda np, x: x[np.ix_(np.array([0, 2]), np.array([2, 3, 0]))],
+}
+
+
+def leaves(found):
+    return list(found) if isinstance(found, (tuple, list)) else [found]
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize("name", CALLS)
+def test_like_jax(name):
+    jax = pytest.importorskip("jax")
+    call = CALLS[name]
+    expected = leaves(jax.jit(lambda x: call(jax.numpy, x))(X))
+    for found in (call(jnp, jnp.asarray(X)), sw.jit(lambda x: call(jnp, x))(X)):
+        for got, want in zip(leaves(found), expected, strict=True):
+            assert (got.dtype, got.shape) == (want.dtype, want.shape)
+            np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("name", ["nonzero", "argwhere", "flatnonzero", "where"])
+def test_of_known_arrays_like_numpy(name):
+    for x in (X, X > 2, X * 0, X[:, :0], X[0]):
+        found = getattr(jnp, name)(jnp.asarray(x))
+        for got, want in zip(leaves(found), leaves(getattr(np, name)(x)), strict=True):
+            assert got.dtype == np.int32
+            np.testing.assert_array_equal(got, want)
+
+
+def test_derivatives():
+    index = np.array([[2, 0], [1, 1], [9, -1]])
+
+    def loss(x):
+        return (jnp.take_along_axis(x, index, 1, fill_value=0) * index).sum() + (
+            jnp.take(x, np.array([1, 1, 8]), 0) * X
+        )[:2].sum()
+
+    expected = np.zeros_like(X)
+    np.add.at(expected, (np.arange(3)[:, None], np.where(index == 9, 0, index)), np.where(index == 9, 0, index))
+    expected[1] += X[0] + X[1]
+    np.testing.assert_allclose(sw.grad(loss)(X), expected)
+
+
+@pytest.mark.parametrize("spec", [P("data"), P(None, "model"), P("model", "data")], ids=str)
+def test_on_a_mesh(mesh, spec):
+    x = sw.device_put(X, NamedSharding(mesh, spec))
+    names = list(CALLS)
+    found = sw.jit(lambda x: [CALLS[name](jnp, x) for name in names])(x)
+    expected = sw.jit(lambda x: [CALLS[name](jnp, x) for name in names])(X)
+    for got, want in zip(found, expected, strict=True):
+        for a, b in zip(leaves(got), leaves(want), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: jnp.take(X, 1.5), ValueError, "take: indices must be integers, not f32[]~"),
+        (lambda: jnp.take(X, [0, 1]), TypeError, "take: needs an array or a number, not [0, 1] of type list"),
+        (lambda: jnp.take(X, 0, axis=2), ValueError, "take: axis 2 does not exist in an array of rank 2"),
+        (
+            lambda: jnp.take(X, 0, mode="raise"),
+            NotImplementedError,
+            "take: a computation cannot raise; the modes are 'fill', 'clip' and 'wrap'",
+        ),
+        (
+            lambda: jnp.take(X, 0, mode="bogus"),
+            ValueError,
+            "take: there is no mode 'bogus'; modes: clip, fill, drop, promise_in_bounds, wrap",
+        ),
+        (
+            lambda: jnp.take(X, 0, 0, X),
+            NotImplementedError,
+            "take: arrays are immutable, so there is no `out`; use the result",
+        ),
+        (
+            lambda: jnp.take_along_axis(X, np.array([0, 1]), 0),
+            ValueError,
+            "take_along_axis: f32[3,4] and the indices i32[2] must have one rank",
+        ),
+        (
+            lambda: jnp.take_along_axis(X, X, 0),
+            TypeError,
+            "take_along_axis: indices must be integers, not f32[3,4]",
+        ),
+        (
+            lambda: jnp.nonzero(1.0),
+            ValueError,
+            "nonzero: a 0-d array has no places; give it a dim first, `x[None]`",
+        ),
+        (
+            lambda: sw.jit(jnp.argwhere)(X),
+            sw.errors.ConcretizationTypeError,
+            "argwhere: f32[3,4] is traced, so nobody knows how many elements differ from zero, and the shape of the "
+            "result. Say how many there are at most: `argwhere(a, size=...)`",
+        ),
+        (
+            lambda: jnp.nonzero(X, size=2, fill_value=(1, 2, 3)),
+            ValueError,
+            "nonzero: 3 fill values for f32[3,4], which has rank 2",
+        ),
+        (lambda: jnp.where(X, X), ValueError, "where: needs both x and y, or neither"),
+        (lambda: jnp.where(X, X, 0, size=2), ValueError, "where: size and fill_value are for a condition alone"),
+        (lambda: jnp.ix_(X), ValueError, "ix_: needs rows of indices, not f32[3,4]"),
+        (lambda: jnp.ix_(X[0] > 0), NotImplementedError, "ix_: booleans are not here yet; use `nonzero` first"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "",
+)
+def test_errors(call, error, message):
+    with pytest.raises(error) as caught:
+        call()
+    assert str(caught.value).splitlines()[0] == message

@@ -1,0 +1,121 @@
+"""Running totals, sorting and quantiles against numpy, on one device and on a mesh."""
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise.sharding import NamedSharding
+from shardwise.sharding import PartitionSpec as P
+
+X = np.random.default_rng(0).normal(size=(9, 14)).astype(np.float32)
+
+
+def placed(mesh):
+    """`X` on one device, and cut in several ways."""
+    specs = (P("data"), P(None, "data"), P("model", "data"), P(("data", "model")))
+    return [X, *(sw.device_put(X, NamedSharding(mesh, spec)) for spec in specs)]
+
+
+CALLS = {
+    "cumsum": lambda numpy, x: numpy.cumsum(x),
+    "cumsum 0": lambda numpy, x: numpy.cumsum(x, 0),
+    "cumsum -1": lambda numpy, x: numpy.cumsum(x, axis=-1),
+    "cumprod 1": lambda numpy, x: numpy.cumprod(x, 1),
+    "nancumsum": lambda numpy, x: numpy.nancumsum(numpy.where(x > 1, numpy.nan, x), 1),
+    "nancumprod": lambda numpy, x: numpy.nancumprod(numpy.where(x > 1, numpy.nan, x), 0),
+    "sort": lambda numpy, x: numpy.sort(x),
+    "sort 0": lambda numpy, x: numpy.sort(x, 0),
+    "sort None": lambda numpy, x: numpy.sort(x, None),
+    "argsort": lambda numpy, x: numpy.argsort(x),
+    "argsort 0": lambda numpy, x: numpy.argsort(x, 0),
+    "lexsort": lambda numpy, x: numpy.lexsort((x, x > 0)),
+    "lexsort 0": lambda numpy, x: numpy.lexsort((x, x > 0), 0),
+    "median": lambda numpy, x: numpy.median(x),
+    "median 0": lambda numpy, x: numpy.median(x, 0),
+    "median kept": lambda numpy, x: numpy.median(x, (1,), keepdims=True),
+    "quantile": lambda numpy, x: numpy.quantile(x, 0.3, 1),
+    "quantiles": lambda numpy, x: numpy.quantile(x, numpy.array([0.0, 0.25, 1.0]), 0),
+    "percentile": lambda numpy, x: numpy.percentile(x, 30.0, (0, 1)),
+    "searchsorted": lambda numpy, x: numpy.searchsorted(numpy.sort(x, None), x),
+    "searchsorted right": lambda numpy, x: numpy.searchsorted(numpy.sort(x, None), x[::2], side="right"),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_like_numpy(mesh, name):
+    wanted = CALLS[name](np, X)
+    for x in placed(mesh):
+        found = sw.jit(lambda x: CALLS[name](jnp, x))(x)
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("method", ["linear", "lower", "higher", "midpoint", "nearest"])
+def test_quantiles_between_two_elements(method):
+    x = np.array([4.0, 1.0, 3.0, 2.0], np.float32)
+    shares = np.array([0, 0.1, 0.3, 0.6, 1], np.float32)
+    np.testing.assert_allclose(jnp.quantile(x, shares, method=method), np.quantile(x, shares, method=method), rtol=1e-6)
+
+
+def test_quantiles_of_nan_and_infinities():
+    x = np.array([[1, np.nan, 2], [np.inf, 1, np.inf], [-np.inf, 0, 5]], np.float32)
+    np.testing.assert_array_equal(jnp.median(x, 1), [np.nan, np.inf, 0])
+    assert jnp.median(jnp.array([1, 2, 3, 4])).dtype == np.float32
+    assert jnp.median(jnp.ones(3, jnp.bfloat16)).dtype == jnp.bfloat16
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("count", [40, 3000], ids=["all pairs", "together"])
+def test_places_in_a_sorted_row(side, count):
+    """Many equal, NaN among them; large rows go another way than small ones."""
+    rng = np.random.default_rng(0)
+    row = np.sort(np.concatenate([rng.integers(0, 20, count), [np.nan, np.inf]])).astype(np.float32)
+    wanted = np.concatenate([rng.integers(-2, 22, count), [np.nan, -np.inf, np.inf]]).astype(np.float32)
+    np.testing.assert_array_equal(jnp.searchsorted(row, wanted, side=side), np.searchsorted(row, wanted, side=side))
+    integers = row[:-2].astype(np.int32)
+    np.testing.assert_array_equal(jnp.searchsorted(integers, 7, side=side), np.searchsorted(integers, 7, side=side))
+
+
+def test_descending_order_keeps_equal_ones():
+    x = np.array([2, 3, 2, np.nan, 3], np.float32)
+    assert jnp.argsort(x, descending=True).tolist() == [3, 1, 4, 0, 2]
+    np.testing.assert_array_equal(jnp.sort(x, descending=True), [np.nan, 3, 3, 2, 2])
+
+
+def test_partitions():
+    found = np.asarray(jnp.partition(X, 4))
+    assert (found[:, :4] <= found[:, 4:5]).all()
+    assert (found[:, 5:] >= found[:, 4:5]).all()
+    places = np.asarray(jnp.argpartition(X, 4, 0))
+    np.testing.assert_array_equal(np.take_along_axis(X, places, 0), np.sort(X, 0))
+
+
+def test_totals_with_that_of_none():
+    assert jnp.cumulative_sum(jnp.arange(4), include_initial=True).tolist() == [0, 0, 1, 3, 6]
+    assert jnp.cumulative_prod(jnp.arange(1, 4)).tolist() == [1, 2, 6]
+    x = np.ones((2, 3), np.float32)
+    np.testing.assert_array_equal(
+        jnp.cumulative_prod(x, axis=0, include_initial=True), np.cumulative_prod(x, axis=0, include_initial=True)
+    )
+
+
+def test_booleans_are_counted():
+    found = jnp.cumsum(np.array([True, False, True]))
+    assert (found.tolist(), found.dtype) == ([1, 1, 2], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: jnp.cumulative_sum(X), r"cumulative_sum: f32\[9,14\] has 2 axes: say which with `axis`"),
+        (lambda: jnp.partition(X, 14), r"partition: place 14 does not exist along axis -1 of f32\[9,14\]"),
+        (lambda: jnp.searchsorted(X, 1.0), r"searchsorted: a must be one row, not f32\[9,14\]"),
+        (lambda: jnp.searchsorted(X[0], 1.0, side="middle"), "searchsorted: side is 'left' or 'right', not 'middle'"),
+        (lambda: jnp.quantile(X, 0.5, method="best"), "quantile: method 'best' is none of linear, lower, higher"),
+        (lambda: jnp.sort(1.0), "sort: axis -1 does not exist in an array of rank 0"),
+        (lambda: jnp.median(np.ones((0, 3), np.float32)), r"quantile: dims \(0, 1\) of f32\[0,3\] have no elements"),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()

@@ -1,0 +1,139 @@
+"""Shardings: what they say of arrays, when they are alike, grids without names, and what cannot be."""
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+from shardwise.errors import ShardingError
+from shardwise.sharding import AxisType, Mesh, NamedSharding, PositionalSharding, SingleDeviceSharding
+from shardwise.sharding import PartitionSpec as P
+
+
+def ids(sharding, shape):
+    """The whole array with the numbers of the devices that hold each element, as bits."""
+    held = np.zeros(shape, int)
+    for device, index in sharding.devices_indices_map(shape).items():
+        held[index] |= 1 << device.id
+    return held
+
+
+def test_what_a_sharding_says(mesh):
+    sharding = NamedSharding(mesh, P("data", None))
+    assert sharding.num_devices == 8
+    assert sharding.addressable_devices == sharding.device_set == set(sw.devices())
+    assert sharding.is_fully_addressable and not sharding.is_fully_replicated
+    assert sharding.memory_kind is None
+    assert sharding.with_spec(P("model")) == NamedSharding(mesh, P("model"))
+    assert sharding.with_spec((None, "model")) == NamedSharding(mesh, P(None, "model"))
+    assert sharding.update(spec=P()).is_fully_replicated
+    other = sw.make_mesh((8,), ("data",))
+    assert sharding.update(mesh=other) == NamedSharding(other, P("data"))
+    assert sharding.addressable_devices_indices_map((8, 2)) == sharding.devices_indices_map((8, 2))
+
+
+def test_equivalent_shardings_put_the_same_parts_on_the_same_devices(mesh):
+    flat = sw.make_mesh((8,), ("x",))
+    grid = PositionalSharding(sw.devices())
+    both = NamedSharding(mesh, P(("data", "model")))
+    assert both.is_equivalent_to(NamedSharding(flat, P("x")), 1)
+    assert both.is_equivalent_to(grid, 1)
+    assert not both.is_equivalent_to(NamedSharding(mesh, P(("model", "data"))), 1)
+    assert not both.is_equivalent_to(SingleDeviceSharding(sw.devices()[0]), 1)
+    assert NamedSharding(mesh, P()).is_equivalent_to(grid.replicate(), 3)
+    assert not NamedSharding(mesh, P("data")).is_equivalent_to(NamedSharding(mesh, P(None, "data")), 2)
+    one = Mesh(sw.devices()[:1], ("x",))
+    assert NamedSharding(one, P("x")).is_equivalent_to(SingleDeviceSharding(sw.devices()[0]), 2)
+
+
+def test_grids_of_devices():
+    devices = np.arange(8)
+    grid = PositionalSharding(sw.devices())
+    for shape in [(8,), (4, 2), (2, 4), (2, 2, 2), (1, 8), (8, 1)]:
+        found = grid.reshape(shape)
+        assert found.shape == shape
+        np.testing.assert_array_equal(ids(found, shape), 1 << devices.reshape(shape))
+        np.testing.assert_array_equal(ids(found.T, shape[::-1]), 1 << devices.reshape(shape).T)
+        assert found.mesh.flat_devices == tuple(sw.devices())  # they can all meet in one program
+    square = grid.reshape(4, 2)
+    rows = square.replicate(1)
+    assert rows.shape == (4, 1)
+    np.testing.assert_array_equal(ids(rows, (4, 1)).ravel(), [0b11, 0b1100, 0b110000, 0b11000000])
+    np.testing.assert_array_equal(ids(square.replicate(0), (1, 2)).ravel(), [0b01010101, 0b10101010])
+    assert square.replicate(0, keepdims=False).shape == (2,)
+    assert square.replicate().is_fully_replicated
+    assert square.replicate(-1) == rows
+    np.testing.assert_array_equal(ids(square.T.reshape(8), (8,)), 1 << devices.reshape(4, 2).T.ravel())
+    assert square.reshape(2, -1).shape == (2, 4)
+    assert square.reshape(2, 4) == grid.reshape(2, 4) and hash(square.reshape(2, 4)) == hash(grid.reshape(2, 4))
+    assert square != square.T
+
+
+def test_grids_whose_shapes_share_no_factors():
+    six = PositionalSharding(sw.devices()[:6])
+    np.testing.assert_array_equal(ids(six.reshape(3, 2).reshape(2, 3), (2, 3)), 1 << np.arange(6).reshape(2, 3))
+    turned = np.arange(6).reshape(3, 2).T.reshape(3, 2)
+    np.testing.assert_array_equal(ids(six.reshape(3, 2).T.reshape(3, 2), (3, 2)), 1 << turned)
+    np.testing.assert_array_equal(
+        ids(six.reshape(3, 2).replicate(1).reshape(1, 3), (1, 3)).ravel(), [0b11, 0b1100, 0b110000]
+    )
+
+
+def test_grids_print_as_grids():
+    square = PositionalSharding(sw.devices()).reshape(4, 2)
+    assert repr(square) == "PositionalSharding([[{0} {1}] [{2} {3}] [{4} {5}] [{6} {7}]])"
+    assert repr(square.replicate(0)) == "PositionalSharding([[{0,2,4,6} {1,3,5,7}]])"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda mesh: NamedSharding(mesh, P("date")), "has no axis 'date'. Did you mean 'data'?"),
+        (lambda mesh: NamedSharding(mesh, P("data", "data")), "an axis can cut one dim only"),
+        (
+            lambda mesh: NamedSharding(mesh, P("data", None, "model")).shard_shape((8, 8)),
+            "P('data', None, 'model') has 3 entries, but the array has rank 2 (shape (8, 8)). Remove 1",
+        ),
+        (
+            lambda mesh: PositionalSharding(sw.devices()).reshape(3, 2),
+            "PositionalSharding: (8,) is 8 pieces, which have no shape (3, 2)",
+        ),
+        (
+            lambda mesh: PositionalSharding(sw.devices()).shard_shape((8, 8)),
+            "PositionalSharding of shape (8,) cannot cut an array of rank 2 (shape (8, 8)): reshape it",
+        ),
+        (lambda mesh: PositionalSharding(sw.devices()).replicate(1), "PositionalSharding: (8,) has no dim 1"),
+        (lambda mesh: PositionalSharding(sw.devices()).transpose(1), "(1,) is no order of the 1 dims of (8,)"),
+        (
+            lambda mesh: sw.make_mesh((16, 2), ("data", "model")),
+            "make_mesh((16, 2), ('data', 'model')) needs 32 devices, and there are 8.",
+        ),
+        (
+            lambda mesh: sw.make_mesh((4, 2), ("a", "b"), (AxisType.Auto,)),
+            "axis_types needs one type an axis: 1 types for the axes ('a', 'b')",
+        ),
+    ],
+)
+def test_what_cannot_be(mesh, make, message):
+    with pytest.raises(ShardingError) as caught:
+        make(mesh)
+    assert message in str(caught.value)
+
+
+def test_memories_that_are_not_here(mesh):
+    assert NamedSharding(mesh, P(), memory_kind="device").with_memory_kind("device") == NamedSharding(mesh, P())
+    with pytest.raises(NotImplementedError, match="memory_kind='pinned_host' is not here yet"):
+        NamedSharding(mesh, P(), memory_kind="pinned_host")
+
+
+def test_axis_types_are_kept_and_said_to_change_nothing():
+    plain = sw.make_mesh((4, 2), ("a", "b"))
+    assert plain.axis_types == (AxisType.Auto, AxisType.Auto)
+    assert sw.make_mesh((4, 2), ("a", "b"), (AxisType.Auto,) * 2) == plain
+    with pytest.warns(UserWarning, match="axes of type Explicit are planned as Auto ones are"):
+        explicit = sw.make_mesh((4, 2), ("a", "b"), axis_types=(AxisType.Explicit, AxisType.Auto))
+    assert explicit.axis_types == (AxisType.Explicit, AxisType.Auto)
+    assert explicit != plain
+    x = sw.device_put(np.arange(8.0), NamedSharding(explicit, P("a")))
+    assert (x + sw.device_put(x, NamedSharding(plain, P("b")))).tolist() == list(np.arange(8.0) * 2)
+    with pytest.raises(TypeError, match=r"axis_types takes AxisType.Auto, .* not 'Auto'"):
+        sw.make_mesh((4, 2), ("a", "b"), axis_types=("Auto", "Auto"))
