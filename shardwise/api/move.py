@@ -40,7 +40,8 @@ def moved(array: Array, sharding: Sharding) -> Array:
             pin = sharding.pin(shape)
             (found,) = installed.executor.run(Constrain(pin.layout.dims, after), (array,))
             return Array(found.buffers, signature(array.type, sharding, True))
-    if not (array.sharding.is_fully_addressable and sharding.is_fully_addressable):
+    on_its_way = not array.committed and array.sharding.devices[0].platform == "cpu"  # in the host's own memory
+    if on_its_way or not (array.sharding.is_fully_addressable and sharding.is_fully_addressable):
         return place(array.numpy(), array.type, sharding, committed=True)
     if before is not None and after is not None and before.size == after.size:
         here = _over(before.flat_devices, after)

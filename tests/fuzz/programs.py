@@ -55,7 +55,7 @@ KINDS = {
     "slice": 1.5, "pad": 1.5, "concatenate": 2, "reverse": 1, "name": 0.4,
     "cumulative": 1.5, "sort": 1, "largest": 1,
     "take": 1.5, "update": 1.5, "dynamic_slice": 1, "dynamic_update": 1, "put": 1,
-    "conv": 1.5, "window": 1.5,
+    "conv": 1, "window": 1,
 }  # fmt: skip
 
 

@@ -201,7 +201,6 @@ def test_values_that_do_not_fit_are_converted_with_a_warning():
         (lambda x: x.at[0].set([1, 2, 3]), TypeError, "at.set: needs an array or a number, not [1, 2, 3] of type list"),
         (lambda x: (x * 1j).at[np.array([0])].max(1j), TypeError, "scatter: complex numbers have no max: c64[4,3]"),
     ],
-    ids=str,
 )
 def test_errors(call, error, message):
     with pytest.raises(error) as caught:
