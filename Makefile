@@ -13,7 +13,7 @@ USERS := tests/api tests/lax tests/numpy tests/runtime tests/compiler/test_pipel
 BIN := .venv/bin
 NOJAX := .venv-nojax/bin
 
-.PHONY: venv demo test fuzz bench format clean
+.PHONY: venv demo test slow fuzz bench format clean
 
 venv: .venv/.checks-installed
 
@@ -25,10 +25,13 @@ test: .venv/.checks-installed .venv-nojax/.checks-installed
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest -n $(WORKERS)
+	$(BIN)/pytest -n $(WORKERS) -m "not slow"
 	@echo "What users reach, where jax is not installed:"
 	$(NOJAX)/python -c 'from importlib.util import find_spec; assert not find_spec("jax"), "jax is importable here"'
 	$(NOJAX)/pytest -n $(WORKERS) -m "not jax and not slow" $(USERS)
+
+slow: .venv/.checks-installed
+	$(BIN)/pytest -n $(WORKERS) -m slow
 
 fuzz: .venv/.checks-installed
 	$(BIN)/python -m tests.fuzz.run --cases $(CASES) --seed $(SEED)

@@ -456,7 +456,7 @@ class Writer:
         logarithm = math.log(max(1.0, x.bound)) * count
         if how == "prod" and logarithm > math.log(BOUND):
             return
-        bounds = {"sum": x.bound * count, "prod": math.exp(logarithm), "logsumexp": x.bound + math.log(count)}
+        bounds = {"sum": x.bound * count, "prod": math.exp(min(logarithm, 700)), "logsumexp": x.bound + math.log(count)}
         bound = bounds.get(how, x.bound)
         if is_float(x.type.dtype) and not x.whole and bound > BOUND:
             return

@@ -129,6 +129,7 @@ class Op:
     name: ClassVar[str]
     single: ClassVar[bool] = True  # one result, given and returned bare; else a tuple
     cheap: ClassVar[bool] = False  # costs next to nothing to make again, wherever it is needed
+    multiplies: ClassVar[bool] = False  # a product: one multiplication and one addition for each turn of its loops
     inlined: ClassVar[bool] = False  # it holds one program, whose equations take its place before `propagate`
     irreversible: ClassVar[str] = ""  # why it has no transpose, and what to do instead, where that needs saying
     registry: ClassVar[dict[str, type["Op"]]] = {}

@@ -47,6 +47,7 @@ class Conv(Op):
     """
 
     name = "conv"
+    multiplies = True
     lhs: str
     rhs: str
     out: str

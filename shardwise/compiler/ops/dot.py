@@ -24,6 +24,7 @@ class Dot(Op):
     """
 
     name = "dot"
+    multiplies = True
     contract: Pair
     batch: Pair = ((), ())
 

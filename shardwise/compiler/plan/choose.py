@@ -153,10 +153,13 @@ class _Axis:
         times = self.sharded.unfolded.times[equation] / planner.split(equation, self.others)
         return tuple(
             [
-                planner.hardware.collective + times * equation.op.exchanged(c.factor, self.count, *types)
-                if c.factor is not None and c.factor in rule.exchange
-                else 0.0
+                planner.hardware.collective + times * sent if sent else 0.0
                 for c in options
+                for sent in [
+                    equation.op.exchanged(c.factor, self.count, *types)
+                    if c.factor is not None and c.factor in rule.exchange
+                    else 0.0
+                ]
             ]
         )
 

@@ -11,7 +11,6 @@ from typing import final
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation
 from shardwise.compiler.ops.aggregate import ArgExtreme
-from shardwise.compiler.ops.dot import Dot
 from shardwise.compiler.ops.reduce import Reduction
 from shardwise.compiler.ops.shape import Movement
 from shardwise.compiler.ops.sort import TopK
@@ -68,7 +67,7 @@ def compute_cost(equation: Equation, split: float, hardware: Hardware) -> float:
     op = equation.op
     results = sum(value.type.nbytes for value in equation.outputs)
     operands = sum(value.type.nbytes for value in equation.inputs)
-    if isinstance(op, Dot):
+    if op.multiplies:
         rule = factor_rule(op, tuple(value.type for value in equation.inputs))
         flops = 2.0
         for size in rule.sizes:

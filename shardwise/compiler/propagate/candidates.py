@@ -18,7 +18,6 @@ from typing import final
 from shardwise.compiler.ir.op import Op, factor_rule
 from shardwise.compiler.ir.types import ArrayType, is_inexact
 from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.dot import Dot
 from shardwise.compiler.shardings.factors import FactorRule
 
 State = int | str  # a dim; or REPLICATED; or the name of the reduction that a partial value awaits
@@ -74,7 +73,7 @@ def candidates(
     if isinstance(op, Constrain):
         return _pinned(op, axis, factors)
     found = [by_factor(rule, factor) for factor in sorted(factors)]
-    if not (found and isinstance(op, Dot)):  # replicating a product to save bytes is not done by default
+    if not (found and op.multiplies):  # replicating a product to save bytes is not done by default
         found.insert(0, _whole(len(types), results))
     for linear in op.linear_in(*types):
         together = len(linear) > 1  # a sum or a choice: whole operands join as terms, and nothing is multiplied
