@@ -150,6 +150,33 @@ def carrier(dtype: DType) -> DType:
     return np.dtype(np.int32) if is_integer(dtype) and dtype.kind not in "iu" else dtype
 
 
+def reduced_in(dtype: DType) -> DType:
+    """What many elements are reduced in, so that the result is rounded once: of small floats, f32."""
+    return carrier(dtype) if is_float(dtype) else dtype
+
+
+def lowest(dtype: DType) -> Any:
+    """What every element is at least."""
+    if dtype == np.bool_:
+        return False
+    if is_integer(dtype):
+        return integer_range(dtype)[0]
+    if dtype.kind == "c":
+        return complex(-np.inf, -np.inf)
+    return -np.inf if has_infinity(dtype) else ml_dtypes.finfo(dtype).min  # type: ignore[no-untyped-call]
+
+
+def highest(dtype: DType) -> Any:
+    """What every element is at most."""
+    if dtype == np.bool_:
+        return True
+    return integer_range(dtype)[1] if is_integer(dtype) else -lowest(dtype)
+
+
+def has_infinity(dtype: DType) -> bool:
+    return short_name(dtype) != "f8_e4m3fn"
+
+
 @final
 @dataclass(frozen=True)
 class Scalar:

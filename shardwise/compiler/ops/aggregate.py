@@ -10,41 +10,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
 
-import ml_dtypes
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
-from shardwise.compiler.ir.types import ArrayType, DType, carrier, integer_range, is_float, is_integer, short_name
+from shardwise.compiler.ir.types import (
+    ArrayType,
+    DType,
+    carrier,
+    has_infinity,
+    highest,
+    integer_range,
+    is_float,
+    is_integer,
+    lowest,
+    reduced_in,
+    short_name,
+)
 from shardwise.compiler.ops import shape
 from shardwise.compiler.ops.bitwise import BITS, And, Or, Xor
 from shardwise.compiler.ops.collective import AllGather
 from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Div, Mul, Select, compared, like
 from shardwise.compiler.ops.extremum import Max, Min
 from shardwise.compiler.ops.reduce import Reduction, Sum
-from shardwise.compiler.ops.slicing import Pad, Slice
+from shardwise.compiler.ops.slicing import Pad, Slice, counted, within
 from shardwise.compiler.shardings.factors import FactorRule
-
-
-def lowest(dtype: DType) -> Any:
-    """What every element is at least."""
-    if dtype == np.bool_:
-        return False
-    if is_integer(dtype):
-        return integer_range(dtype)[0]
-    if dtype.kind == "c":
-        return complex(-np.inf, -np.inf)
-    return -np.inf if has_infinity(dtype) else ml_dtypes.finfo(dtype).min  # type: ignore[no-untyped-call]
-
-
-def highest(dtype: DType) -> Any:
-    """What every element is at most."""
-    if dtype == np.bool_:
-        return True
-    return integer_range(dtype)[1] if is_integer(dtype) else -lowest(dtype)
-
-
-def has_infinity(dtype: DType) -> bool:
-    return short_name(dtype) != "f8_e4m3fn"
 
 
 class Aggregate(Reduction):
@@ -55,7 +44,7 @@ class Aggregate(Reduction):
         return rule if rule.reduce else replace(rule, whole=frozenset(), exchange=frozenset(self.dims))
 
     def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
-        return float((count - 1) * self.out_type(*types).size * _wide(types[0].dtype).itemsize)
+        return float((count - 1) * self.out_type(*types).size * reduced_in(types[0].dtype).itemsize)
 
     def localize(self, shard: Shard, *operands: Any) -> Any:
         (x,) = operands
@@ -63,37 +52,17 @@ class Aggregate(Reduction):
         cut = [dim for dim in self.dims if shard.cut(dim, 0)[0]]
         if not cut or self.how(out.dtype):
             return self(x)
-        wide = _wide(out.dtype)
+        wide = reduced_in(out.dtype)
         if wide != out.dtype:
             x = Convert(wide, x.type.weak)(x)
         for dim in cut:
-            inside = within(shard, x.type.shape, dim)
+            inside = within(shard, x.type.shape, dim, 0)
             x = x if inside is None else Select()(inside, x, like(x, self.start(wide)))
         found = self(x)
         axes = tuple(axis for dim in cut for axis in shard.cut(dim, 0)[0])
         count = math.prod(shard.cut(dim, 0)[1] for dim in cut)
         found = type(self)((0,))(AllGather(0, axes, count)(shape.Reshape((1, *found.type.shape))(found)))
         return found if wide == out.dtype else Convert(out.dtype, out.weak)(found)
-
-
-def _wide(dtype: DType) -> DType:
-    """What pieces are reduced in, so that the result is rounded once."""
-    return carrier(dtype) if is_float(dtype) else dtype
-
-
-def within(shard: Shard, piece: tuple[int, ...], dim: int) -> Any:
-    """Which elements of the first operand's piece are not padding along `dim`; None where none can be."""
-    size = shard.types[0].shape[dim]
-    if piece[dim] * shard.cut(dim, 0)[1] == size:
-        return None
-    return Compare("LT")(numbered(shard, piece, dim), shape.full(piece, size, np.int32))
-
-
-def numbered(shard: Shard, piece: tuple[int, ...], dim: int) -> Any:
-    """Each element's index along `dim` in the whole first operand, of which this is a piece."""
-    index = shape.Iota(piece, dim, np.dtype(np.int32))()
-    offset = shard.offset(dim, np.int32, 0)
-    return index if offset is None else Add()(index, shape.Broadcast(piece, ())(offset))
 
 
 class Extreme(Aggregate):
@@ -383,7 +352,7 @@ class ArgExtreme(Op):
         if not axes:
             return self(x)
         winner, piece = Winner(self.dim, self.wins), x.type.shape
-        index, inside = numbered(shard, piece, self.dim), within(shard, piece, self.dim)
+        index, inside = counted(shard, piece, self.dim, 0), within(shard, piece, self.dim, 0)
         if inside is not None:  # of equal ones the lowest number wins: padding has the highest
             x = Select()(inside, x, like(x, winner.start(x.type.dtype)))
             index = Select()(inside, index, like(index, integer_range(np.dtype(np.int32))[1]))

@@ -22,7 +22,7 @@ from shardwise.compiler.ops.collective import DeviceIndex
 from shardwise.compiler.ops.elementwise import NUMBERS, Compare, Convert, Select, add_tangents, like
 from shardwise.compiler.ops.shape import Broadcast, Reshape, Transpose, full, int_list, zeros_like
 from shardwise.compiler.ops.slicing import Pad, Reverse, along
-from shardwise.compiler.ops.sliding import Sliding, reach, sent
+from shardwise.compiler.ops.sliding import Sliding, reach
 from shardwise.compiler.shardings.factors import FactorRule
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -158,7 +158,7 @@ class Conv(Op):
         sliding, size = self.slidings(kernel)[number], x.shape[dim]
         if self._is_long(x, kernel)[number]:
             sliding = sliding.swapped(size)
-        return sent(sliding.halo(dim, (), count, -(-sliding.places(size) // count)), x)
+        return sliding.halo(dim, (), count, -(-sliding.places(size) // count)).window.sent_of(x)
 
     def localize(self, shard: Shard, *operands: Any) -> Any:
         x, kernel = operands

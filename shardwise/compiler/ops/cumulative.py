@@ -11,8 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
-from shardwise.compiler.ir.types import ArrayType, DType, carrier, is_float
-from shardwise.compiler.ops.aggregate import highest, lowest
+from shardwise.compiler.ir.types import ArrayType, DType, carrier, highest, is_float, lowest, reduced_in
 from shardwise.compiler.ops.collective import AllGather, DeviceIndex
 from shardwise.compiler.ops.elementwise import (
     ANY,
@@ -31,7 +30,7 @@ from shardwise.compiler.ops.elementwise import (
 from shardwise.compiler.ops.extremum import Max, Min
 from shardwise.compiler.ops.parts import Abs
 from shardwise.compiler.ops.shape import Broadcast, Iota, Reshape, batch_at, full, zeros_like
-from shardwise.compiler.ops.slicing import Pad, Reverse, Slice, along, counted
+from shardwise.compiler.ops.slicing import Pad, Reverse, Slice, along, within
 from shardwise.compiler.ops.transcendental import Exp, Log1p
 from shardwise.compiler.ops.window import TakeWindow
 from shardwise.compiler.shardings.factors import FactorRule
@@ -92,7 +91,7 @@ class Running(Op):
 
     def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
         slices = sum(type.nbytes / max(1, type.shape[self.dim]) for type in types)
-        return (count - 1) * slices * _wide(types[0].dtype).itemsize / types[0].dtype.itemsize
+        return (count - 1) * slices * reduced_in(types[0].dtype).itemsize / types[0].dtype.itemsize
 
     def localize(self, shard: Shard, *operands: Any) -> Any:
         axes, count = shard.cut(self.dim)
@@ -100,7 +99,7 @@ class Running(Op):
         if not axes or not piece:
             return self(*operands)
         out = self.out_type(*shard.types)
-        wide = _wide(out.dtype)
+        wide = reduced_in(out.dtype)
         starts = self.starts(wide)
         # An operand may be padded to another size than the result.
         window = TakeWindow(self.dim, axes, count, 0, piece, piece)
@@ -123,12 +122,8 @@ class Running(Op):
 
     def _without_padding(self, shard: Shard, x: Any, start: Any) -> Any:
         """`x` with `start` past its end: where totals run from there, the padding is the first they see."""
-        size = shard.types[0].shape[self.dim]
-        shape = x.type.shape
-        if shape[self.dim] * shard.cut(self.dim)[1] == size:
-            return x
-        inside = Compare("LT")(counted(shard, shape, self.dim), full(shape, size, np.int32))
-        return Select()(inside, x, like(x, start))
+        inside = within(shard, x.type.shape, self.dim)
+        return x if inside is None else Select()(inside, x, like(x, start))
 
     def _spread(self, x: Any, size: int) -> Any:
         """One slice, repeated along `dim`."""
@@ -149,7 +144,7 @@ class Running(Op):
     def lowered(self, hlo: Hlo, operands: Sequence[Any]) -> list[Any]:
         """All totals, in StableHLO."""
         out = self.out_type(*(x.type for x in operands))
-        wide = _wide(out.dtype)
+        wide = reduced_in(out.dtype)
         if wide != out.dtype:
             operands = [hlo.op("stablehlo.convert", (x,), x.type.with_dtype(wide)) for x in operands]
         starts = [hlo.constant(start, ArrayType((), wide)) for start in self.starts(wide)]
@@ -167,11 +162,6 @@ class Running(Op):
 
 def _applied(op: Op, *operands: Any) -> Any:
     return op(*operands)
-
-
-def _wide(dtype: DType) -> DType:
-    """What totals are made in: of many small floats, each rounded, one would stop growing."""
-    return carrier(dtype) if is_float(dtype) else dtype
 
 
 BLOCK = 8

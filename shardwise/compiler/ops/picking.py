@@ -13,13 +13,12 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
-from shardwise.compiler.ir.types import ArrayType, DType, Scalar, carrier, is_float, is_inexact
-from shardwise.compiler.ops.aggregate import highest, lowest
+from shardwise.compiler.ir.types import ArrayType, DType, Scalar, carrier, highest, is_float, is_inexact, lowest
 from shardwise.compiler.ops.bitwise import And, Or
 from shardwise.compiler.ops.elementwise import Add, Compare, Select
 from shardwise.compiler.ops.shape import Full, batch_at, full
 from shardwise.compiler.ops.slicing import Pad, Slice
-from shardwise.compiler.ops.sliding import Sliding, reach, sent
+from shardwise.compiler.ops.sliding import Sliding, reach
 from shardwise.compiler.ops.window import TakeWindow
 from shardwise.compiler.shardings.factors import FactorRule
 
@@ -87,7 +86,7 @@ class AlongWindows(Op):
     def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
         piece = -(-self.placed(types[0]).shape[self.dim] // count)
         halo = self.sliding.halo(self.dim, (), count, piece)
-        return sum(sent(halo, type) for type in types[: len(self.fills(types[0].dtype))])
+        return sum(halo.window.sent_of(type) for type in types[: len(self.fills(types[0].dtype))])
 
     def localize(self, shard: Shard, *operands: Any) -> Any:
         cut, piece = shard.cut(self.dim), shard.out_shapes[0][self.dim]

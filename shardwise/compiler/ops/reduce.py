@@ -7,7 +7,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, quiet
-from shardwise.compiler.ir.types import ArrayType, DType, carrier, is_float
+from shardwise.compiler.ir.types import ArrayType, DType, carrier, reduced_in
 from shardwise.compiler.ops import elementwise, shape
 from shardwise.compiler.shardings.factors import FactorRule
 
@@ -55,7 +55,7 @@ class Reduction(Op):
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         out = self.out_type(x.type)
-        wide = carrier(out.dtype) if is_float(out.dtype) else out.dtype
+        wide = reduced_in(out.dtype)
         if wide != out.dtype:
             x = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(wide))
         start = hlo.constant(self.start(wide), ArrayType((), wide))

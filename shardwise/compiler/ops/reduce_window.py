@@ -10,13 +10,13 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
-from shardwise.compiler.ir.types import ArrayType, DType, carrier, is_float
-from shardwise.compiler.ops.aggregate import ReduceProd, highest, lowest
+from shardwise.compiler.ir.types import ArrayType, DType, carrier, highest, lowest, reduced_in
+from shardwise.compiler.ops.aggregate import ReduceProd
 from shardwise.compiler.ops.elementwise import NUMBERS, Kinds
 from shardwise.compiler.ops.picking import PickFromWindow, WindowWinner, views
 from shardwise.compiler.ops.shape import Reshape, full, int_list
 from shardwise.compiler.ops.slicing import Concatenate, Pad
-from shardwise.compiler.ops.sliding import Sliding, reach, sent
+from shardwise.compiler.ops.sliding import Sliding, reach
 from shardwise.compiler.shardings.factors import FactorRule
 
 ORDERED = Kinds("integers, floats or booleans", lambda dtype: dtype.kind != "c")
@@ -95,7 +95,7 @@ class ReduceWindow(Op):
 
     def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
         piece = -(-self.out_type(*types).shape[factor] // count)
-        return sent(self.slidings[factor].halo(factor, (), count, piece), types[0])
+        return self.slidings[factor].halo(factor, (), count, piece).window.sent_of(types[0])
 
     def localize(self, shard: Shard, *operands: Any) -> Any:
         (x,) = operands
@@ -158,7 +158,7 @@ class ReduceWindow(Op):
             return hlo.constant(self.start(out.dtype), out)
         if not out.ndim:
             return x
-        wide = _wide(out.dtype)
+        wide = reduced_in(out.dtype)
         if wide != out.dtype:
             x = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(wide))
         start = hlo.constant(self.start(out.dtype), ArrayType((), wide))
@@ -200,8 +200,3 @@ class ReduceWindow(Op):
 
 def _applied(op: Op, *operands: Any) -> Any:
     return op(*operands)
-
-
-def _wide(dtype: DType) -> DType:
-    """What windows are reduced in, so that the result is rounded once."""
-    return carrier(dtype) if is_float(dtype) else dtype

@@ -71,7 +71,7 @@ class Slice(Movement):
 
     def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
         piece = -(-self.out_type(*types).shape[factor] // count)
-        return _sent(self._window(factor, (), count, piece), types[0])
+        return self._window(factor, (), count, piece).sent_of(types[0])
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         (x,) = operands
@@ -130,7 +130,7 @@ class Reverse(Movement):
 
     def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
         size = types[0].shape[factor]
-        return _sent(self._window(factor, (), count, -(-size // count), size), types[0])
+        return self._window(factor, (), count, -(-size // count), size).sent_of(types[0])
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (self(cotangent),)
@@ -226,7 +226,7 @@ class Pad(Joining):
 
     def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
         piece = -(-self._shape(types[0].shape)[factor] // count)
-        return _sent(self._window(factor, (), count, piece), types[0])
+        return self._window(factor, (), count, piece).sent_of(types[0])
 
     def padding(self, fills: Sequence[Any]) -> Any:
         # Past the end of a dim that passes through, the padding of other dims brings the scalar in.
@@ -324,7 +324,7 @@ class Concatenate(Joining):
     def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
         piece = -(-self.out_type(*types).shape[self.dim] // count)
         windows = [TakeWindow(self.dim, (), count, -first, piece, piece) for first in self._firsts(types)]
-        return sum(_sent(window, type) for window, type in zip(windows, types, strict=True))
+        return sum(window.sent_of(type) for window, type in zip(windows, types, strict=True))
 
     def padding(self, fills: Sequence[Any]) -> Any:
         return _common(fills)
@@ -365,18 +365,19 @@ def along(x: Any, dim: int, start: int, limit: int, stride: int = 1) -> Any:
     return sliced(x, parts)
 
 
-def counted(shard: Shard, shape: tuple[int, ...], dim: int) -> Any:
-    """For a piece of the result of this shape: each element's index along `dim` in the whole."""
+def counted(shard: Shard, shape: tuple[int, ...], dim: int, operand: int | None = None) -> Any:
+    """Each element's index along `dim` in the whole (the result, or an operand) of which this shape is a piece."""
     index = Iota(shape, dim, np.dtype(np.int32))()
-    offset = shard.offset(dim, np.int32)
+    offset = shard.offset(dim, np.int32, operand)
     return index if offset is None else Add()(index, Broadcast(shape, ())(offset))
 
 
-def _sent(window: TakeWindow, whole: ArrayType) -> float:
-    """The bytes that each device sends for a window of an array of this type, cut along that dim alone."""
-    piece = -(-whole.shape[window.dim] // window.count)
-    shape = (*whole.shape[: window.dim], piece, *whole.shape[window.dim + 1 :])
-    return window.sent(whole.with_shape(shape))
+def within(shard: Shard, shape: tuple[int, ...], dim: int, operand: int | None = None) -> Any:
+    """Which elements of such a piece are not padding of the first operand's `dim`; None where none can be."""
+    size = shard.types[0].shape[dim]
+    if shape[dim] * shard.cut(dim, operand)[1] == size:
+        return None
+    return Compare("LT")(counted(shard, shape, dim, operand), full(shape, size, np.int32))
 
 
 def _changing(

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective import DeviceIndex
 from shardwise.compiler.ops.dynamic import DynamicSlice, counted_from
 from shardwise.compiler.ops.elementwise import Add, Div, Mul, Rem, Select
@@ -140,10 +139,3 @@ def _filled(x: Any, window: TakeWindow, size: int, padded: int, fill: Any) -> An
     inside = between(counted_from(start, window.width), shift, shift + size - 1)
     chosen = Broadcast(x.type.shape, (window.dim,))(inside)
     return Select()(chosen, x, full(x.type.shape, fill, x.type.dtype, x.type.weak))
-
-
-def sent(halo: Halo, whole: ArrayType) -> float:
-    """The bytes that each device sends for this, of an operand of this type that is cut along that dim alone."""
-    window = halo.window
-    piece = -(-whole.shape[window.dim] // window.count)
-    return window.sent(whole.with_shape((*whole.shape[: window.dim], piece, *whole.shape[window.dim + 1 :])))

@@ -13,13 +13,12 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard
-from shardwise.compiler.ir.types import ArrayType, DType, carrier, is_float, is_integer
-from shardwise.compiler.ops.aggregate import lowest, within
+from shardwise.compiler.ir.types import ArrayType, DType, carrier, is_float, is_integer, lowest
 from shardwise.compiler.ops.collective import AllGather, AllToAll, OwnBlock
 from shardwise.compiler.ops.elementwise import Add, Select, compared, like
 from shardwise.compiler.ops.gather import Gather
 from shardwise.compiler.ops.shape import Broadcast, Iota, Reshape, batch_at, full, move_dim
-from shardwise.compiler.ops.slicing import Pad, Slice, along
+from shardwise.compiler.ops.slicing import Pad, Slice, along, within
 from shardwise.compiler.shardings.factors import FactorRule
 
 INDEX = np.dtype(np.int32)
@@ -222,7 +221,7 @@ class TopK(Op):
         if not axes or not self.k:
             return self(x)
         piece = x.type.shape
-        inside = within(shard, piece, last)
+        inside = within(shard, piece, last, 0)
         # Padding comes after all that is as small, so none of it is chosen while there is anything else.
         x = x if inside is None else Select()(inside, x, like(x, lowest(x.type.dtype)))
         values, places = TopK(min(self.k, piece[last]))(x)

@@ -89,6 +89,10 @@ class TakeWindow(Collective):
             return operand.nbytes * (self.count - 1)
         return sum(row * (part.stop - part.start) for part in self._parts(piece) if part.distance)
 
+    def sent_of(self, whole: ArrayType) -> float:
+        """What one device sends of an array of this type that is cut along this dim alone."""
+        return self.sent(self._sized(whole, -(-whole.shape[self.dim] // self.count)))
+
     def lower(self, hlo: Hlo, x: Any) -> Any:
         piece = x.type.shape[self.dim]
         if self._gathers(piece):

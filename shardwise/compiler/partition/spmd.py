@@ -18,8 +18,7 @@ import numpy as np
 
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ir.types import ArrayType, DType
-from shardwise.compiler.ops.aggregate import highest, lowest
+from shardwise.compiler.ir.types import ArrayType, DType, highest, lowest
 from shardwise.compiler.ops.collective import Collective, DeviceIndex, OnlyFirst, Resize
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.control import Control

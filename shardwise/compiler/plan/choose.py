@@ -151,17 +151,14 @@ class _Axis:
             return ()
         planner = self.planner
         times = self.sharded.unfolded.times[equation] / planner.split(equation, self.others)
-        return tuple(
-            [
-                planner.hardware.collective + times * sent if sent else 0.0
-                for c in options
-                for sent in [
-                    equation.op.exchanged(c.factor, self.count, *types)
-                    if c.factor is not None and c.factor in rule.exchange
-                    else 0.0
-                ]
-            ]
-        )
+
+        def cost(candidate: Candidate) -> float:
+            if candidate.factor not in rule.exchange:
+                return 0.0
+            sent = equation.op.exchanged(candidate.factor, self.count, *types)
+            return planner.hardware.collective + times * sent if sent else 0.0
+
+        return tuple([cost(candidate) for candidate in options])
 
     def _working(self, whole: float, talk: tuple[float, ...], options: tuple[Candidate, ...]) -> list[float]:
         """What each candidate computes, and what it sends while it does."""
