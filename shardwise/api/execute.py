@@ -85,6 +85,7 @@ def prepare(request: Request, constants: Sequence[Array] = ()) -> Launch:
         first = len(request.signatures) - len(constants)
     target = request.target()
     compiled, moves = stages(request, target)
+    target = target.refined(compiled.sharded.mesh)
     tell(compiled, target)
     for number, is_donated in enumerate(request.donated):
         if is_donated and number not in compiled.module.aliases:

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
+import numpy as np
+
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.control import Control
 from shardwise.compiler.ops.shape import Held
 from shardwise.compiler.pipeline import Partitioned, partitioned
+from shardwise.compiler.propagate.refine import refined_program
 from shardwise.compiler.shardings.layout import Layout, Pin
-from shardwise.compiler.shardings.mesh import Mesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.refine import coarsened, common_mesh, refined_pin
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.compiler.trace.provenance import user_source
@@ -62,6 +64,14 @@ class Target:
             if (found := coarsened(layout, mesh.abstract, self.mesh.abstract)) is not None:
                 return NamedSharding(mesh, spec_of(found))
         return NamedSharding(self.mesh, spec_of(layout))
+
+    def refined(self, fine: AbstractMesh) -> "Target":
+        """This target on a finer mesh over the same devices."""
+        if self.mesh is None or self.mesh.abstract == fine:
+            return self
+        grid = np.empty(self.mesh.size, object)
+        grid[:] = self.mesh.flat_devices
+        return replace(self, mesh=Mesh(grid.reshape(fine.axis_sizes), fine.axis_names))
 
     def pin(self, sharding: Sharding, shape: tuple[int, ...], reason: str = "") -> Pin:
         """What a sharding over the same devices asks for, on the mesh of this target."""
@@ -185,7 +195,7 @@ def _constrained(request: Request, target: Target) -> Program:
     if target.mesh is None:
         return program
     if any(mesh != target.mesh for _, mesh in _meshes(program)):
-        program = _refined(inline(program), target.mesh)
+        program = refined_program(inline(program), target.mesh)
     inputs: dict[Value, Value] = {}
     pinning = []
     for value, asked in zip(program.inputs, request.in_shardings, strict=False):
@@ -202,20 +212,6 @@ def _constrained(request: Request, target: Target) -> Program:
         program.outputs,
         program.name,
     )
-
-
-def _refined(program: Program, mesh: Mesh) -> Program:
-    """A program without calls whose constraints are all on `mesh`, a refinement of the meshes that they are on."""
-    equations = []
-    for equation in program.equations:
-        op = equation.op
-        if isinstance(op, Constrain) and isinstance(op.mesh, Mesh):
-            pin = refined_pin(op.pin, op.mesh.abstract, mesh.abstract)
-            op = Constrain(pin.layout.dims, mesh, op.open_dims)
-        elif isinstance(op, Control):
-            op = op.with_programs([_refined(inner, mesh) for inner in op.programs])
-        equations.append(Equation(op, equation.inputs, equation.outputs, equation.source, equation.reason))
-    return Program(program.inputs, tuple(equations), program.outputs, program.name)
 
 
 def hoisted(request: Request, constants: Sequence[Array]) -> tuple[Request, list[Array]]:

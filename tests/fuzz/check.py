@@ -32,7 +32,7 @@ from shardwise.compiler.partition.local import LocalProgram
 from shardwise.compiler.partition.simulate import cut, simulate
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import partitioned
-from shardwise.compiler.plan.choose import Picks, divides, settle
+from shardwise.compiler.plan.choose import Picks, goes_with, settle
 from shardwise.compiler.plan.plan import Plan
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Candidate, State
 from shardwise.compiler.propagate.sharded import ShardedProgram
@@ -380,7 +380,7 @@ def random_picks(sharded: ShardedProgram, rng: Random) -> Picks:
             options = [
                 candidate
                 for candidate in sharded.options[axis][equation]
-                if divides(sharded, axis, equation, candidate, others)
+                if goes_with(sharded, axis, equation, candidate, others)
                 and _can_be_had(sharded, equation, candidate, states[axis])
                 and all(
                     value not in summed[axis] or _can_be_term(state)

@@ -2,10 +2,12 @@
 
 Steps: take one's own block (free), all-gather, all-to-all, permute, reduce-scatter, all-reduce, and the entry of a
 whole value into a sum (free). Blocks are appended and removed at the minor end of a dim's axes, because there the
-pieces are contiguous. The search is Dijkstra's over layouts; layouts are few, and results are remembered.
+pieces are contiguous. The search is Dijkstra's over layouts; layouts are few, and results are remembered. On the way no
+device holds more than at the start or at the end, unless it is little or there is no other way.
 """
 
 import heapq
+import math
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import count
@@ -28,6 +30,7 @@ from shardwise.errors import ShardingError
 
 Step = tuple[Collective, Layout]  # an op, and the layout that it leaves
 FREE_STEP = 1.0  # a step that moves nothing still costs a little: fewer are better
+LITTLE = 1 << 20  # bytes that a device may hold on the way, whatever it holds at the start and at the end
 
 
 @lru_cache(maxsize=65536)
@@ -35,6 +38,22 @@ def reshard_steps(
     whole: ArrayType, mesh: AbstractMesh, before: Layout, after: Layout
 ) -> tuple[tuple[Step, ...], float]:
     """The steps, and their cost; `whole` is the padded array."""
+    bound = max(LITTLE, _held(whole, before, mesh), _held(whole, after, mesh))
+    found = _cheapest(whole, mesh, before, after, bound) or _cheapest(whole, mesh, before, after, math.inf)
+    if found is None:
+        raise ShardingError(f"no way from {before} to {after} for {whole} on the mesh {mesh}")
+    return found
+
+
+def _held(whole: ArrayType, layout: Layout, mesh: AbstractMesh) -> int:
+    """The bytes of one device's piece."""
+    return whole.with_shape(layout.cut(whole.shape, mesh)).nbytes
+
+
+def _cheapest(
+    whole: ArrayType, mesh: AbstractMesh, before: Layout, after: Layout, bound: float
+) -> tuple[tuple[Step, ...], float] | None:
+    """The cheapest way on which no piece has more than `bound` bytes."""
     queue: list[tuple[float, int, Layout, tuple[Step, ...]]] = [(0.0, 0, before, ())]
     best = {before: 0.0}
     ticket = count(1)
@@ -50,10 +69,10 @@ def reshard_steps(
                 continue
             sent = op.wire(piece, mesh)
             total = cost + sent + (_latency(op) if sent else FREE_STEP)
-            if total < best.get(reached, float("inf")):
+            if total < best.get(reached, math.inf) and _held(whole, reached, mesh) <= bound:
                 best[reached] = total
                 heapq.heappush(queue, (total, next(ticket), reached, (*steps, (op, reached))))
-    raise ShardingError(f"no way from {before} to {after} for {whole} on the mesh {mesh}")
+    return None
 
 
 def _latency(op: Collective) -> float:

@@ -10,8 +10,10 @@ to the other is a step like any other.
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
+from types import MappingProxyType
 from typing import Any, final
 
 import numpy as np
@@ -24,8 +26,10 @@ from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.control import Control
 from shardwise.compiler.ops.elementwise import Compare, Convert, Mul, Select
 from shardwise.compiler.ops.shape import Iota, full
+from shardwise.compiler.ops.window import TakeWindow
 from shardwise.compiler.partition.local import LocalProgram, Placement, verify_local
 from shardwise.compiler.partition.reshard import reshard_steps
+from shardwise.compiler.plan.cost import CPU
 from shardwise.compiler.plan.plan import Choice, Plan
 from shardwise.compiler.plan.verify import verify_plan
 from shardwise.compiler.propagate.colours import DimSets, padding_classes
@@ -208,8 +212,9 @@ class _Partitioner:
         rule = _rule(equation)
         operands = []
         user = f"{op.name} at {equation.source}"
+        units = self._units(equation, rule, choice)
         for value, layout, dims in zip(equation.inputs, choice.operands, rule.operands, strict=True):
-            piece = self._copy(value, layout, self._padded(value, rule, dims, layout), user)
+            piece = self._copy(value, layout, self._padded(value, rule, dims, layout, units), user)
             for dim, factors in enumerate(dims):
                 if factors and factors[0] in rule.reduce and piece.padded[dim] != value.type.shape[dim]:
                     piece = self._masked(value, piece, dim, neutral(rule.reduce[factors[0]], value.type.dtype))
@@ -217,7 +222,7 @@ class _Partitioner:
         if isinstance(op, Constrain):
             return operands
         padded = [
-            self._padded(value, rule, dims, layout)
+            self._padded(value, rule, dims, layout, units)
             for value, dims, layout in zip(equation.outputs, rule.results, choice.results, strict=True)
         ]
         return self._localized(equation, rule, operands, choice.results, padded)
@@ -257,34 +262,60 @@ class _Partitioner:
         """What the padding of result `number` holds, given the operands'."""
         fills: list[Any] = []
         for factors, size in zip(rule.results[number], padded, strict=True):
-            if not rule.may_be_padded(factors) or factors[0] in rule.exchange or size == rule.sizes[factors[0]]:
+            if not factors or factors[0] in rule.exchange or size == math.prod(rule.sizes[f] for f in factors):
                 fills.append(None)
                 continue
             along = [
                 piece.fills[dim]
                 for piece, table in zip(operands, rule.operands, strict=True)
                 for dim, mine in enumerate(table)
-                if mine == factors
+                if mine[:1] == factors[:1]
             ]
             with np.errstate(all="ignore"):  # padding may overflow: nobody reads it
                 fills.append(equation.op.padding(along))
         return tuple(fills)
 
     def _padded(
-        self, value: Value, rule: FactorRule, dims: tuple[tuple[int, ...], ...], layout: Layout
+        self,
+        value: Value,
+        rule: FactorRule,
+        dims: tuple[tuple[int, ...], ...],
+        layout: Layout,
+        units: Mapping[int, int] = MappingProxyType({}),
     ) -> tuple[int, ...]:
         """The padded size of each dim inside an op; its exact size where the op cannot have padding.
 
-        An op that reaches across cuts can have it only where there are cuts.
+        An op that reaches across cuts can have it only where there are cuts. `units` has the padded size of each
+        factor that is cut unevenly and leads a dim of several.
         """
         if not self.sizes:
             return value.type.shape
         return tuple(
             self._class_size(value, dim)
             if rule.may_be_padded(factors) and (layout.dims[dim] or factors[0] not in rule.exchange)
-            else value.type.shape[dim]
-            for dim, factors in enumerate(dims)
+            else size * units[factors[0]] // rule.sizes[factors[0]]
+            if factors and factors[0] in units
+            else size
+            for dim, (factors, size) in enumerate(zip(dims, value.type.shape, strict=True))
         )
+
+    def _units(self, equation: Equation, rule: FactorRule, choice: Choice) -> dict[int, int]:
+        """The padded sizes of factors that are cut unevenly and lead a dim of several: as the dims have it that they
+        lead, if these agree."""
+        if not rule.compound_dims:
+            return {}
+        values = (*equation.inputs, *equation.outputs)
+        units = {}
+        for factor, places in _uneven(rule, choice, self.mesh).items():
+            size, count = rule.sizes[factor], places[0][2]
+            wanted = {
+                Fraction(self._class_size(values[number], dim) * size, values[number].type.shape[dim])
+                for number, dim, _ in places
+            }
+            unit = wanted.pop()
+            agreed = not wanted and unit.denominator == 1 and unit % count == 0
+            units[factor] = int(unit) if agreed else -(-size // count) * count
+        return units
 
     def _class_size(self, value: Value, dim: int) -> int:
         return self.sizes.get(self.classes.find(value, dim), value.type.shape[dim])
@@ -305,7 +336,7 @@ class _Partitioner:
         piece = self.copies[value][number]
         for step, reached in steps:
             working.reason = self._reason(value, piece, layout, step, user)
-            piece = _stepped(piece, step, reached, whole.shape)
+            piece = _stepped(piece, step, reached, whole.shape, self.mesh)
             self.copies[value].append(piece)
         working.reason = ""
         return piece
@@ -313,20 +344,51 @@ class _Partitioner:
     def _route(
         self, whole: ArrayType, piece: _Piece, layout: Layout, padded: tuple[int, ...]
     ) -> tuple[list[Any], float]:
-        """Steps from a copy to a layout and padding. A dim that changes its padded size is made whole on the way."""
+        """The cheapest steps from a copy to a layout and padding.
+
+        A dim that changes its padded size changes it in the layout that it has, in the one that it gets, or whole.
+        """
         if piece.padded == padded:
             steps, cost = reshard_steps(whole.with_shape(padded), self.mesh, piece.layout, layout)
             return list(steps), cost
         changed = [dim for dim in range(whole.ndim) if piece.padded[dim] != padded[dim]]
         dims = tuple(() if dim in changed else axes for dim, axes in enumerate(piece.layout.dims))
-        middle = Layout(dims, piece.layout.partial)
-        first, cost = reshard_steps(whole.with_shape(piece.padded), self.mesh, piece.layout, middle)
-        second, more = reshard_steps(whole.with_shape(padded), self.mesh, middle, layout)
-        resizes = [(Resize(dim, padded[dim]), middle) for dim in changed]
-        return [*first, *resizes, *second], cost + more + len(resizes)
+        found = []
+        for middle in dict.fromkeys([piece.layout, layout, Layout(dims, piece.layout.partial)]):
+            if not all(self._fits(middle, sizes) for sizes in (piece.padded, padded)):
+                continue
+            first, cost = reshard_steps(whole.with_shape(piece.padded), self.mesh, piece.layout, middle)
+            resizes, between = self._resized(whole, piece.padded, padded, middle)
+            second, more = reshard_steps(whole.with_shape(padded), self.mesh, middle, layout)
+            found.append(([*first, *resizes, *second], cost + between + more))
+        return min(found, key=lambda route: route[1])
+
+    def _fits(self, layout: Layout, sizes: tuple[int, ...]) -> bool:
+        return layout.even(sizes, self.mesh) == sizes
+
+    def _resized(
+        self, whole: ArrayType, before: tuple[int, ...], after: tuple[int, ...], layout: Layout
+    ) -> tuple[list[Any], float]:
+        """Steps that change padded sizes in a layout: along a dim that is cut, pieces begin at other places."""
+        steps: list[Any] = []
+        cost, sizes = 0.0, list(before)
+        for dim, axes in enumerate(layout.dims):
+            if before[dim] == after[dim]:
+                continue
+            count = self.mesh.extent(axes)
+            size = after[dim] // count
+            step = TakeWindow(dim, axes, count, 0, size, size) if axes else Resize(dim, size)
+            sent = step.wire(whole.with_shape(layout.cut(sizes, self.mesh)), self.mesh)
+            cost += sent + (CPU.collective if sent else 1)
+            sizes[dim] = after[dim]
+            steps.append((step, layout))
+        return steps, cost
 
     def _reason(self, value: Value, piece: _Piece, layout: Layout, step: Any, user: str) -> str:
         origin = self.origin.get(value, "a value")
+        if isinstance(step, TakeWindow):
+            before, after = (f"{size} along dim {step.dim}" for size in (piece.tracer.type.shape[step.dim], step.width))
+            return f"{origin} does not divide evenly: it lies in pieces of {before}; {user} needs pieces of {after}"
         if piece.layout.partial and not layout.partial:
             terms = ", ".join(f"{axis!r}" for axis, _ in piece.layout.partial)
             return f"{origin} leaves terms of a sum along {terms}; {user} needs the sum"
@@ -359,7 +421,7 @@ class _Partitioner:
         whole = Layout.replicated(value.type.ndim)
         (piece,) = self._localized(equation, rule, operands, [whole], [value.type.shape])
         for step, reached in self._route(value.type, piece, layout, padded)[0]:
-            piece = _stepped(piece, step, reached, value.type.shape)
+            piece = _stepped(piece, step, reached, value.type.shape, self.mesh)
         return piece
 
     def _masked(self, value: Value, piece: _Piece, dim: int, wanted: Any) -> _Piece:
@@ -380,17 +442,18 @@ def _rule(equation: Equation) -> FactorRule:
     return factor_rule(equation.op, tuple(value.type for value in equation.inputs))
 
 
-def _stepped(piece: _Piece, step: Collective, reached: Layout, shape: tuple[int, ...]) -> _Piece:
+def _stepped(piece: _Piece, step: Collective, reached: Layout, shape: tuple[int, ...], mesh: AbstractMesh) -> _Piece:
     """The piece of an array of `shape` after one step."""
     moved = replace(piece, tracer=step(piece.tracer), layout=reached)
-    if not isinstance(step, Resize):
+    if not isinstance(step, (Resize, TakeWindow)):
         return moved
-    padded = tuple(step.size if dim == step.dim else size for dim, size in enumerate(piece.padded))
-    if step.size == shape[step.dim]:
-        return replace(moved, padded=padded)
-    grown = piece.padded[step.dim] == shape[step.dim]  # from its own size: all of the padding is new, and zero
-    fill = neutral("sum", moved.tracer.type.dtype) if grown else None
-    return replace(moved, padded=padded, fills=_filled(piece.fills, step.dim, fill))
+    dim, before = step.dim, piece.padded[step.dim]
+    after = moved.tracer.type.shape[dim] * mesh.extent(reached.dims[dim])
+    padded = tuple(after if d == dim else size for d, size in enumerate(piece.padded))
+    fill, zero = piece.fills[dim], neutral("sum", moved.tracer.type.dtype)
+    if after > before:  # what is new is zero; from its own size on, that is all of the padding
+        fill = zero if before == shape[dim] or (fill is not None and fill == zero) else None
+    return replace(moved, padded=padded, fills=_filled(piece.fills, dim, fill))
 
 
 def _filled(fills: tuple[Any, ...], dim: int, fill: Any) -> tuple[Any, ...]:
@@ -407,8 +470,30 @@ def neutral(how: str, dtype: DType) -> Any:
     return np.asarray(element).astype(dtype)[()]
 
 
+def _uneven(rule: FactorRule, choice: Choice, mesh: AbstractMesh) -> dict[int, list[tuple[int, int, int]]]:
+    """The factors that are cut unevenly and lead a dim of several; of each, the dims that it leads, and how many pieces
+    these are in: (number of the operand or result, dim, pieces)."""
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    for factor in rule.compound & rule.leading:
+        places = [
+            (number, dim, mesh.extent(layout.dims[dim]))
+            for number, (dims, layout) in enumerate(
+                zip((*rule.operands, *rule.results), (*choice.operands, *choice.results), strict=True)
+            )
+            for dim, factors in enumerate(dims)
+            if factors[:1] == (factor,)
+        ]
+        # Where factors after it are cut too, it is in single elements: evenly.
+        if all(count <= rule.sizes[factor] and rule.sizes[factor] % count for _, _, count in places):
+            found[factor] = places
+    return found
+
+
 def _padded_sizes(program: Program, plan: Plan, mesh: AbstractMesh, classes: DimSets) -> dict[Any, int]:
-    """For each padding class that some layout cuts unevenly: the smallest size that all of its layouts divide."""
+    """For each padding class that some layout cuts unevenly: the smallest size that all of its layouts divide.
+
+    Where a reshape is cut unevenly, a row on one side is several on the other: their classes are padded in step.
+    """
     extents: dict[Any, int] = {}
     size: dict[Any, int] = {}
 
@@ -425,5 +510,31 @@ def _padded_sizes(program: Program, plan: Plan, mesh: AbstractMesh, classes: Dim
         note(equation.inputs, choice.operands)
         note(equation.outputs, choice.results)
     note(program.outputs, plan.outputs)
-    padded = {found: -(-size[found] // extent) * extent for found, extent in extents.items()}
+    steps = _in_step(plan, mesh, classes, size)
+    padded = {}
+    for found, extent in extents.items():
+        together = steps.get(found, {found: 1})
+        pieces = math.lcm(*(extents.get(other, 1) for other in together)) if len(together) > 1 else extent
+        rows = together[found]  # that are one row of the smallest
+        padded[found] = -(-size[found] // (rows * pieces)) * pieces * rows
     return {found: whole for found, whole in padded.items() if whole != size[found]}
+
+
+def _in_step(plan: Plan, mesh: AbstractMesh, classes: DimSets, size: dict[Any, int]) -> dict[Any, dict[Any, int]]:
+    """Padding classes that unevenly cut reshapes tie: for each its group, and how many rows of each class are one."""
+    groups: dict[Any, dict[Any, int]] = {}
+    for equation, choice in plan.choices.items():
+        rule = _rule(equation)
+        if not rule.compound_dims:
+            continue
+        values = (*equation.inputs, *equation.outputs)
+        for places in _uneven(rule, choice, mesh).values():
+            (one, *others) = [classes.find(values[number], dim) for number, dim, _ in places]
+            for other in others:
+                together = {**groups.get(one, {one: 1}), **groups.get(other, {other: 1})}
+                units = math.gcd(*(size[found] // groups.get(found, {found: 1})[found] for found in (one, other)))
+                scaled = {found: size[found] // units for found in together}
+                if all(size[found] % units == 0 for found in together):
+                    for found in scaled:
+                        groups[found] = scaled
+    return groups

@@ -317,20 +317,18 @@ def fitting(
     rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
     if not rule.compound:
         return options
-    room = tuple([c for c in options if divides(sharded, axis, equation, c, others)])
+    room = tuple([c for c in options if goes_with(sharded, axis, equation, c, others)])
     return options if len(room) == len(options) else room
 
 
-def divides(sharded: ShardedProgram, axis: str, equation: Equation, candidate: Candidate, others: Picks) -> bool:
-    """Whether the picks on other axes leave room: a factor that shares a dim is cut evenly or not at all."""
+def goes_with(sharded: ShardedProgram, axis: str, equation: Equation, candidate: Candidate, others: Picks) -> bool:
+    """Whether it goes together with the picks on other axes: in a dim of several factors, pieces are contiguous."""
     rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
-    if candidate.factor is None or candidate.factor not in rule.compound:
-        return True
-    cut = sharded.mesh.shape[axis]
-    for name, rows in others.items():
-        if rows[equation].factor == candidate.factor:
-            cut *= sharded.mesh.shape[name]
-    return rule.sizes[candidate.factor] % cut == 0
+    cuts: dict[int, int] = {}
+    for name, pick in ((axis, candidate), *((name, rows[equation]) for name, rows in others.items())):
+        if pick.factor is not None:
+            cuts[pick.factor] = cuts.get(pick.factor, 1) * sharded.mesh.shape[name]
+    return rule.allows(cuts)
 
 
 def _copies(state: Made) -> tuple[State, ...]:
@@ -374,8 +372,9 @@ def _order(
     pin = getattr(equation.op, "pin", None)
     orders = [dim for layout in ([pin.layout] if pin else []) + known for dim in layout.dims]
     best: list[str] = []
-    for factor in dict.fromkeys(candidate.factor for candidate in picked.values()):
-        together = [axis for axis in axes if picked[axis].factor == factor]
+    # In a dim of several factors the first is major.
+    for factor in sorted({-1 if candidate.factor is None else candidate.factor for candidate in picked.values()}):
+        together = [axis for axis in axes if picked[axis].factor == (None if factor < 0 else factor)]
         found = next((dim for dim in orders if set(together) <= set(dim)), together)
         best += [axis for axis in found if axis in together]
     return tuple(best)

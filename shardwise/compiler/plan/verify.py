@@ -35,7 +35,7 @@ def verify_plan(sharded: ShardedProgram, plan: Plan) -> Plan:
 
 
 def _cut_unevenly(rule: FactorRule, choice: Choice, mesh: AbstractMesh) -> str:
-    """Every dim that has a factor is cut by the same axes, in one order; a factor that shares a dim, evenly."""
+    """Every dim that has a factor is cut by the same axes, in one order; a dim of several, into contiguous pieces."""
     axes_of: dict[int, tuple[str, ...]] = {}
 
     def check(layouts: Sequence[Layout], tables: Sequence[Dims]) -> str:
@@ -43,15 +43,19 @@ def _cut_unevenly(rule: FactorRule, choice: Choice, mesh: AbstractMesh) -> str:
             if len(set(layout.axes)) != len(layout.axes):
                 return f"{layout} uses an axis twice"
             for factors, axes in zip(dims, layout.dims, strict=True):
-                if axes and not (factors and factors[0] in rule.leading):
+                if axes and (not factors or factors[0] in rule.whole):
                     return f"{layout} cuts a dim that must stay whole"
-                if factors and axes_of.setdefault(factors[0], axes) != axes:
-                    return f"one factor is cut by {axes_of[factors[0]]} and by {axes}"
-                if factors and factors[0] in rule.compound and rule.sizes[factors[0]] % mesh.extent(axes):
-                    return f"{layout} cuts a factor of {rule.sizes[factors[0]]} unevenly"
+                for factor, mine in zip(factors, rule.spread(factors, axes, mesh.shape), strict=True):
+                    if axes_of.setdefault(factor, mine) != mine:
+                        return f"one factor is cut by {axes_of[factor]} and by {mine}"
         return ""
 
-    return check(choice.operands, rule.operands) or check(choice.results, rule.results)
+    wrong = check(choice.operands, rule.operands) or check(choice.results, rule.results)
+    if not wrong and not rule.allows({factor: mesh.extent(axes) for factor, axes in axes_of.items()}):
+        wrong = (
+            f"{choice.operands} -> {choice.results} cuts dims of several factors into pieces that are not contiguous"
+        )
+    return wrong
 
 
 def _partial_wrongly(equation: Equation, rule: FactorRule, choice: Choice) -> str:

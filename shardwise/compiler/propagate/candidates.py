@@ -45,7 +45,7 @@ def by_factor(rule: FactorRule, factor: int) -> Candidate:
     terms = rule.terms if how == PARTIAL_SUM else frozenset()
 
     def state(dims: tuple[tuple[int, ...], ...], absent: State) -> State:
-        return next((dim for dim, factors in enumerate(dims) if factors[:1] == (factor,)), absent)
+        return next((dim for dim, factors in enumerate(dims) if factor in factors), absent)
 
     operands = [
         state(dims, PARTIAL_SUM if number in terms else REPLICATED) for number, dims in enumerate(rule.operands)

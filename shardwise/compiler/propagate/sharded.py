@@ -12,10 +12,13 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.ties import Unstack
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Candidate, candidates
-from shardwise.compiler.propagate.colours import DimSets, colours
+from shardwise.compiler.propagate.colours import colours
+from shardwise.compiler.propagate.refine import refined_program
+from shardwise.compiler.propagate.seeds import Seeds, seeded, split_axes
 from shardwise.compiler.propagate.unfold import Unfolded, unfold
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.refine import refined_pin
 from shardwise.errors import ProgramError
 
 
@@ -56,41 +59,58 @@ class ShardedProgram:
 def propagate(
     program: Program, mesh: AbstractMesh, in_pins: Sequence[Pin], out_pins: Sequence[Pin | None]
 ) -> ShardedProgram:
-    """Every equation's candidates on every axis. `program` has no calls."""
+    """Every equation's candidates on every axis. `program` has no calls.
+
+    Where a reshape needs an axis in pieces, the result is on a finer mesh.
+    """
     if len(in_pins) != len(program.inputs) or len(out_pins) != len(program.outputs):
         raise ProgramError(f"{program.name}: {len(in_pins)} pins for inputs and {len(out_pins)} for outputs do not fit")
     if not mesh.axis_names:  # one device: there is nothing to choose
         return ShardedProgram(program, mesh, tuple(in_pins), tuple(out_pins), Unfolded(), frozenset(), {})
     unfolded = unfold(program)
+    tied = colours(unfolded.equations)
+    pins = _pins(program, unfolded, in_pins, out_pins)
+    fine = split_axes(unfolded.equations, mesh, pins, tied)
+    if fine != mesh:
+        program = refined_program(program, fine)
+        in_pins = [refined_pin(pin, mesh, fine) for pin in in_pins]
+        out_pins = [pin and refined_pin(pin, mesh, fine) for pin in out_pins]
+        unfolded = unfold(program)
+        tied = colours(unfolded.equations)
+        pins = _pins(program, unfolded, in_pins, out_pins)
     free, scales = _free_values(unfolded)
-    sharded = ShardedProgram(program, mesh, tuple(in_pins), tuple(out_pins), unfolded, free, {})
+    sharded = ShardedProgram(program, fine, tuple(in_pins), tuple(out_pins), unfolded, free, {})
+    for axis, seeds in seeded(unfolded.equations, mesh, fine, pins, tied).items():
+        sharded.options[axis] = _options(sharded, axis, seeds, scales)
+    return sharded
+
+
+def _pins(
+    program: Program, unfolded: Unfolded, in_pins: Sequence[Pin], out_pins: Sequence[Pin | None]
+) -> list[tuple[Value, Pin]]:
+    """What the user asked of inputs, outputs and constrained values."""
     pins = [(value, pin) for value, pin in zip(program.inputs, in_pins, strict=True)]
     pins += [(value, pin) for value, pin in zip(program.outputs, out_pins, strict=True) if pin]
     for equation in unfolded.equations:
         if isinstance(equation.op, Constrain):
             pins += [(value, equation.op.pin) for value in (*equation.inputs, *equation.outputs)]
-    tied = colours(unfolded.equations)
-    for axis in mesh.axis_names:
-        seeded = {tied.find(value, dim) for value, pin in pins if (dim := pin.layout.dim_of(axis)) is not None}
-        sharded.options[axis] = _options(sharded, axis, tied, seeded, scales)
-    return sharded
+    return pins
 
 
 def _options(
-    sharded: ShardedProgram, axis: str, tied: DimSets, seeded: set[int], scales: frozenset[Value]
+    sharded: ShardedProgram, axis: str, seeds: Seeds, scales: frozenset[Value]
 ) -> dict[Equation, tuple[Candidate, ...]]:
-    """The candidates of every equation on one axis, of which the colours in `seeded` have a pin."""
-    coloured = {}
+    """The candidates of every equation on one axis."""
     size = sharded.mesh.shape[axis]
+    coloured = {}
     for equation in sharded.planned:
         rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
         values = (*equation.inputs, *equation.outputs)
-        coloured[equation] = frozenset(
+        coloured[equation] = seeds.minor.get(equation, frozenset()) | frozenset(
             [
                 factor
                 for factor, ((number, dim), *_) in rule.cut_together
-                if tied.find(values[number], dim) in seeded
-                and (factor not in rule.compound or rule.sizes[factor] % size == 0)
+                if seeds.has(values[number], dim) and (factor not in rule.compound or rule.allows({factor: size}))
             ]
         )
     rows: dict[Equation, tuple[Candidate, ...]] = {}

@@ -135,11 +135,49 @@ class FactorRule:
         """Whether a dim of these factors may be padded inside the op; else the op needs its exact size."""
         return len(factors) == 1 and factors[0] not in self.compound and factors[0] not in self.whole
 
+    def allows(self, cuts: Mapping[int, int]) -> bool:
+        """Whether factors may be cut into so many pieces at once.
+
+        In a compound dim pieces must be contiguous: a factor after another is cut, evenly, only where that one is cut
+        into single elements. The first may be cut unevenly: its padding lies at the end of the dim.
+        """
+        for factors in self.compound_dims:
+            split = True  # whether all before is in single elements
+            for place, factor in enumerate(factors):
+                size, count = self.sizes[factor], cuts.get(factor, 1)
+                if count > 1 and not (split and count <= size and (place == 0 or size % count == 0)):
+                    return False
+                split = split and count == size
+        return True
+
+    def spread(
+        self, factors: tuple[int, ...], axes: tuple[str, ...], extents: Mapping[str, int]
+    ) -> list[tuple[str, ...]]:
+        """Which of the axes that cut a dim cut each of its factors, where `allows` is kept."""
+        found: list[tuple[str, ...]] = []
+        rest = axes
+        for factor in factors:
+            count = taken = 0
+            while taken < len(rest) and self.sizes[factor] % ((count or 1) * extents[rest[taken]]) == 0:
+                count = (count or 1) * extents[rest[taken]]
+                taken += 1
+            found.append(rest[:taken])
+            rest = rest[taken:]
+            if rest and count != self.sizes[factor]:
+                break
+        if rest:  # the first factor is cut unevenly, and alone
+            found = [axes]
+        return [*found, *[()] * (len(factors) - len(found))]
+
+    @cached_property
+    def compound_dims(self) -> tuple[tuple[int, ...], ...]:
+        """The factors of every dim that has several."""
+        return tuple(dim for dims in (*self.operands, *self.results) for dim in dims if len(dim) > 1)
+
     @cached_property
     def compound(self) -> frozenset[int]:
-        """Factors that share a dim with another, or meet such a dim elsewhere: they cut evenly or not at all."""
-        tied = {f for dims in (*self.operands, *self.results) for dim in dims if len(dim) > 1 for f in dim}
-        return frozenset(tied)
+        """Factors that share a dim with another, or meet such a dim elsewhere."""
+        return frozenset(factor for dim in self.compound_dims for factor in dim)
 
     @cached_property
     def cut_together(self) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
@@ -161,6 +199,19 @@ class FactorRule:
 
     @cached_property
     def leading(self) -> frozenset[int]:
-        """Factors that are major in every dim that has them: only these can be cut along."""
-        minor = {f for dims in (*self.operands, *self.results) for dim in dims for f in dim[1:]}
-        return frozenset(range(len(self.sizes))) - minor - self.whole
+        """Factors that are major in every dim that has them: these can be cut along, whatever else is."""
+        return frozenset(range(len(self.sizes))) - self.minor - self.whole
+
+    @cached_property
+    def minor(self) -> frozenset[int]:
+        """Factors that come after another in some dim: they can be cut only where that one is in single elements."""
+        return frozenset(factor for dim in self.compound_dims for factor in dim[1:]) - self.whole
+
+    def places(self, factor: int) -> list[tuple[int, int]]:
+        """The dims that have a factor: (number of the operand or result, dim)."""
+        return [
+            (number, dim)
+            for number, dims in enumerate((*self.operands, *self.results))
+            for dim, factors in enumerate(dims)
+            if factor in factors
+        ]

@@ -8,13 +8,13 @@ without moving, and so programs can mix them.
 """
 
 import math
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
+from itertools import count, pairwise
 
 import numpy as np
 
 from shardwise.compiler.shardings.layout import Layout, Pin
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh
 
 # An axis: from one neighbour along it to the next it is so many devices, and so many to where it ends.
 Stretch = tuple[int, int]
@@ -38,6 +38,20 @@ def common_mesh(meshes: Sequence[Mesh]) -> Mesh | None:
     grid = np.empty(first.size, object)
     grid[:] = first.flat_devices
     return Mesh(grid.reshape([high // low for low, high in wanted]), names)
+
+
+def split_mesh(mesh: AbstractMesh, parts: Mapping[str, int]) -> AbstractMesh:
+    """The mesh with axes taken in two: `parts` gives the size of the major piece of each."""
+    names: list[str] = []
+    sizes: list[int] = []
+    types: list[AxisType] = []
+    for (name, size), kind in zip(mesh.shape.items(), mesh.axis_types, strict=True):
+        pieces = (parts[name], size // parts[name]) if name in parts else (size,)
+        taken = [*mesh.axis_names, *names]
+        names += [_new(name, taken), _new(name, [*taken, _new(name, taken)])] if name in parts else [name]
+        sizes += pieces
+        types += [kind] * len(pieces)
+    return AbstractMesh(sizes, names, types)
 
 
 def axes_on(coarse: AbstractMesh, fine: AbstractMesh) -> dict[str, tuple[str, ...]]:
@@ -89,8 +103,9 @@ def _name(stretch: Stretch, meshes: Sequence[Mesh], taken: Sequence[str]) -> str
             if (start, end) == stretch and name not in taken:
                 return name
     inside = next(name for name, (start, end) in _stretches(meshes[0].abstract).items() if start <= low and high <= end)
-    known = {name for mesh in meshes for name in mesh.axis_names} | set(taken)
-    number = 0
-    while f"{inside}_{number}" in known:
-        number += 1
-    return f"{inside}_{number}"
+    return _new(inside, [*(name for mesh in meshes for name in mesh.axis_names), *taken])
+
+
+def _new(axis: str, known: Sequence[str]) -> str:
+    """A name for a piece of an axis that is not among the known ones."""
+    return next(name for number in count() if (name := f"{axis}_{number}") not in known)

@@ -196,3 +196,18 @@ def test_another_axis_is_cheaper_through_a_permute_than_through_a_gather():
 def test_nothing_to_do_takes_no_step():
     layout = Layout((("a",), ("b",)))
     assert reshard_steps(ArrayType((8, 8), np.float32), FOUR_TWO, layout, layout) == ((), 0.0)
+
+
+@pytest.mark.parametrize("mesh", [FOUR_TWO, TWO_TWO_TWO], ids=["4x2", "2x2x2"])
+def test_no_device_holds_more_on_the_way_than_at_its_ends(mesh):
+    """Every pair of layouts of a large array, sums too."""
+    whole = ArrayType((4096, 4096), np.float32)
+    found = layouts(mesh, 2, partial=mesh is FOUR_TWO)
+
+    def held(layout):
+        return whole.with_shape(layout.cut(whole.shape, mesh)).nbytes
+
+    for before, after in product(found, [layout for layout in found if not layout.partial]):
+        steps, _ = reshard_steps(whole, mesh, before, after)
+        most = max([held(layout) for _, layout in steps], default=0)
+        assert most <= max(held(before), held(after)), f"{before} → {after}: {[str(op) for op, _ in steps]}"

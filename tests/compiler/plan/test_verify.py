@@ -49,12 +49,12 @@ BROKEN = {
     "a dim within another is cut": (
         "reshape",
         Choice((WHOLE,), (Layout(((), ("a",), ())),)),
-        "cuts a dim that must stay whole",
+        "one factor is cut by",
     ),
-    "a factor is cut unevenly": (
+    "a factor of 2 is cut into 4": (
         "reshape",
         Choice((BOTH,), (Layout((("a", "b"), (), ())),)),
-        "cuts a factor of 2 unevenly",
+        "one factor is cut by",
     ),
     "a constraint is overruled": ("constrain", Choice((COLUMNS,), (COLUMNS,)), r"pinned to P\('a', None\)"),
 }

@@ -147,3 +147,40 @@ def test_a_leading_factor_of_any_reshape_cuts_both_sides_alike(size):
 def test_reshapes_can_be_cut_where_they_should(before, after, leading):
     rule = FactorRule.reshaping(before, after)
     assert {rule.sizes[f] for f in rule.leading} == leading
+
+
+class TestCutsOfCompoundDims:
+    """`(i j) k -> i j k` of 6×4 rows: pieces must be contiguous."""
+
+    RULE = FactorRule.parse("(i j) k -> i j k", dict(i=6, j=4, k=5))
+
+    @pytest.mark.parametrize(
+        ("cuts", "allowed"),
+        [
+            ({0: 2}, True),
+            ({0: 6}, True),
+            ({0: 4}, True),  # unevenly: padding lies at the end of both dims
+            ({0: 8}, False),  # more pieces than elements
+            ({1: 2}, False),  # every piece would be in many places
+            ({0: 3, 1: 2}, False),
+            ({0: 6, 1: 2}, True),
+            ({0: 6, 1: 3}, False),  # padding would lie inside
+            ({2: 4}, True),
+        ],
+    )
+    def test_allows(self, cuts, allowed):
+        assert self.RULE.allows(cuts) is allowed
+
+    @pytest.mark.parametrize(
+        ("axes", "spread"),
+        [
+            ((), [(), ()]),
+            (("two",), [("two",), ()]),
+            (("two", "three"), [("two", "three"), ()]),
+            (("two", "three", "four"), [("two", "three"), ("four",)]),
+            (("four",), [("four",), ()]),  # unevenly
+            (("two", "two_more"), [("two", "two_more"), ()]),
+        ],
+    )
+    def test_spread(self, axes, spread):
+        assert self.RULE.spread((0, 1), axes, {"two": 2, "two_more": 2, "three": 3, "four": 4}) == spread

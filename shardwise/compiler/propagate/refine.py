@@ -1,0 +1,26 @@
+"""A program whose constraints name the axes of one mesh, said on a finer one."""
+
+from shardwise.compiler.ir.program import Equation, Program
+from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.control import Control
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.shardings.refine import refined_pin
+
+
+def refined_program(program: Program, mesh: Mesh | AbstractMesh) -> Program:
+    """A program without calls whose constraints are all on `mesh`, a refinement of the meshes that they are on."""
+    fine = _abstract(mesh)
+    equations = []
+    for equation in program.equations:
+        op = equation.op
+        if isinstance(op, Constrain):
+            pin = refined_pin(op.pin, _abstract(op.mesh), fine)
+            op = Constrain(pin.layout.dims, mesh, op.open_dims)
+        elif isinstance(op, Control):
+            op = op.with_programs([refined_program(inner, mesh) for inner in op.programs])
+        equations.append(Equation(op, equation.inputs, equation.outputs, equation.source, equation.reason))
+    return Program(program.inputs, tuple(equations), program.outputs, program.name)
+
+
+def _abstract(mesh: Mesh | AbstractMesh) -> AbstractMesh:
+    return mesh.abstract if isinstance(mesh, Mesh) else mesh

@@ -1,0 +1,165 @@
+"""What users of other stacks reported when programs are partitioned, each by its name: here it is right, or does not
+move what it need not. Ops have their own: tests/compiler/ops, tests/lax."""
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import lax
+from shardwise.sharding import NamedSharding, PartitionSpec as P
+
+
+def placed(mesh, *arrays_and_specs):
+    return [sw.device_put(x, NamedSharding(mesh, spec)) for x, spec in arrays_and_specs]
+
+
+def numbers(*shape, dtype=np.float32):
+    return np.random.default_rng(0).normal(size=shape).astype(dtype)
+
+
+@pytest.fixture(scope="module")
+def line():
+    return sw.make_mesh((8,), ("data",))
+
+
+class TestGradientAccumulationReshape:
+    """xla#13306: a batch seen as microbatches × rows sends everything everywhere."""
+
+    def test_the_reshape_itself_moves_nothing(self, line):
+        (x,) = placed(line, (numbers(32, 3), P("data")))
+        plan = sw.explain(lambda x: x.reshape(4, 8, 3) * 2)(x)
+        assert plan.collectives == []
+
+    def test_microbatches_over_all_devices_cost_two_moves_of_a_piece(self, line):
+        (x,) = placed(line, (numbers(4096, 64), P("data")))
+        micro = NamedSharding(line, P(None, "data"))
+
+        def step(x):
+            return lax.with_sharding_constraint(x.reshape(4, 1024, 64), micro).sum(1)
+
+        plan = sw.explain(step)(x)
+        moved = [row for row in plan.collectives if row.kind != "all_reduce"]
+        assert sum(row.sent for row in moved) <= 2 * x.nbytes / 8
+        np.testing.assert_allclose(sw.jit(step)(x), np.asarray(x).reshape(4, 1024, 64).sum(1), rtol=1e-4, atol=1e-4)
+
+    def test_a_loop_over_microbatches_keeps_all_devices_at_work(self, line):
+        """Nothing is said about the microbatches: each is cut over all 8 devices all the same."""
+        x, w = placed(line, (numbers(1024, 128), P("data")), (numbers(128, 128), P()))
+
+        def loss(w, x):
+            def micro(total, rows):
+                return total + jnp.sum(jnp.tanh(rows @ w) ** 2), None
+
+            return lax.scan(micro, jnp.zeros(()), x.reshape(4, 256, 128))[0]
+
+        local = sw.explain(sw.jit(sw.grad(loss)))(w, x).stages.local
+        dots = [equation for equation in local.program.walk() if equation.op.name == "dot"]
+        assert len(dots) >= 2
+        assert all(32 in equation.inputs[0].type.shape for equation in dots)
+        got = sw.jit(sw.grad(loss))(w, x)
+        np.testing.assert_allclose(got, sw.grad(loss)(np.asarray(w), np.asarray(x)), rtol=1e-3, atol=1e-3)
+
+
+class TestHeads:
+    """marin#7247: heads split from and merged into the model dim under tensor parallelism."""
+
+    def test_split_and_merge_move_nothing(self, mesh):
+        (x,) = placed(mesh, (numbers(8, 6, 32), P("data", None, "model")))
+        plan = sw.explain(lambda x: jnp.swapaxes(x.reshape(8, 6, 4, 8), 1, 2))(x)
+        assert plan.collectives == []
+        (y,) = placed(mesh, (numbers(8, 4, 6, 8), P("data", "model")))
+        plan = sw.explain(lambda y: jnp.swapaxes(y, 1, 2).reshape(8, 6, 32))(y)
+        assert plan.collectives == []
+
+    def test_heads_that_do_not_divide(self, mesh):
+        """3 heads over 2 devices: the reshape pads, and only what lies past the even cut moves."""
+        (x,) = placed(mesh, (numbers(8, 3, 16), P("data", "model")))
+
+        def merge(x):
+            return x.reshape(8, 48) * 2
+
+        plan = sw.explain(merge)(x)
+        assert plan.wire_bytes <= 8 / 4 * 8 * 4  # half a head, for 2 rows
+        np.testing.assert_array_equal(sw.jit(merge)(x), np.asarray(x).reshape(8, 48) * 2)
+
+
+def test_a_batch_that_does_not_divide_is_flattened_in_place(mesh):
+    """jax#26946: where a dim does not divide, all is replicated without a word."""
+    (x,) = placed(mesh, (numbers(6, 5, 7), P("data")))
+    (w,) = placed(mesh, (numbers(7, 8), P(None, "model")))
+
+    def layer(x, w):
+        return (x.reshape(30, 7) @ w).reshape(6, 5, 8)
+
+    assert sw.explain(layer)(x, w).collectives == []
+    got = sw.jit(layer)(x, w)
+    assert got.sharding.spec == P("data", None, "model")
+    np.testing.assert_allclose(got, np.asarray(x) @ np.asarray(w), rtol=1e-5, atol=1e-5)
+
+
+def test_a_product_with_a_transposed_operand_gathers_neither(mesh):
+    """xla#4062: dot + transpose gathers both operands."""
+    x, w = placed(mesh, (numbers(64, 32), P("data", "model")), (numbers(48, 32), P(None, "model")))
+    plan = sw.explain(lambda x, w: jnp.tanh(x @ w.T))(x, w)
+    assert plan.counts() == {"all_reduce": 1} or plan.counts() == {"reduce_scatter": 1}
+    assert plan.wire_bytes <= 2 * 16 * 48 * 4 / 2
+
+
+def test_a_batch_parallel_op_does_not_gather(mesh):
+    """jax#20381: an all-gather in a batch-parallel op that nobody can explain."""
+    x, w = placed(mesh, (numbers(64, 10, 16), P(("data", "model"))), (numbers(16, 16), P()))
+
+    def attention(x, w):
+        q, k = x @ w, x @ w.T
+        scores = jnp.einsum("btd,bsd->bts", q, k)
+        weights = jnp.exp(scores - scores.max(-1, keepdims=True))
+        return jnp.einsum("bts,bsd->btd", weights / weights.sum(-1, keepdims=True), x)
+
+    assert sw.explain(attention)(x, w).collectives == []
+
+
+def test_a_sum_inside_a_loop_is_that_of_its_turn(mesh):
+    """xla#49143: an all-reduce moved out of a scan sums what it should not: here the turns depend on the sum."""
+    (x,) = placed(mesh, (numbers(5, 16), P(None, "data")))
+
+    def normalized(x):
+        def turn(carry, row):
+            total = jnp.sum(row * carry)  # over devices, of this turn's row
+            return carry / (1 + jnp.abs(total)), total
+
+        return lax.scan(turn, jnp.ones(16), x)
+
+    for got, wanted in zip(sw.jit(normalized)(x), normalized(np.asarray(x)), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_maximum_inside_a_loop_is_not_a_sum_of_maxima(mesh):
+    """xla#49143, with a reduction that does not distribute over the loop's addition."""
+    (x,) = placed(mesh, (numbers(5, 16), P(None, "data")))
+
+    def total(x):
+        return lax.scan(lambda total, row: (total + row.max(), None), jnp.zeros(()), x)[0]
+
+    np.testing.assert_allclose(sw.jit(total)(x), np.asarray(x).max(1).sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("rows", [16, 13])
+def test_cumsum_along_a_cut_dim(mesh, rows):
+    """jax#21403: cumsum is wrong when partitioned."""
+    x = np.arange(rows * 3, dtype=np.int32).reshape(rows, 3) % 7
+    for spec in (P("data"), P(("data", "model")), P("model", "data")):
+        (y,) = placed(mesh, (x, spec))
+        np.testing.assert_array_equal(sw.jit(lambda x: jnp.cumsum(x, 0))(y), x.cumsum(0))
+        np.testing.assert_array_equal(sw.jit(lambda x: lax.cumsum(x, 0, reverse=True))(y), x[::-1].cumsum(0)[::-1])
+
+
+@pytest.mark.parametrize("columns", [64, 45])
+def test_top_k_along_a_cut_dim(mesh, columns):
+    """jax#19271: top_k is wrong when partitioned; equal values too come from the lowest index."""
+    x = (np.arange(4 * columns, dtype=np.int32) * 7919 % 13).reshape(4, columns)
+    (y,) = placed(mesh, (x, P(None, ("data", "model"))))
+    values, places = sw.jit(lambda x: lax.top_k(x, 9))(y)
+    wanted = np.argsort(-x, axis=1, kind="stable")[:, :9]
+    np.testing.assert_array_equal(places, wanted)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, wanted, 1))
