@@ -7,7 +7,8 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.sharding import NamedSharding, PartitionSpec as P
+from shardwise.sharding import NamedSharding
+from shardwise.sharding import PartitionSpec as P
 
 
 def placed(mesh, *arrays_and_specs):

@@ -197,8 +197,7 @@ class Pad(Joining):
     def factors(self, x: ArrayType, value: ArrayType) -> FactorRule:
         parts = list(zip(self.low, self.high, self.interior, strict=True))
         changed = {dim for dim, part in enumerate(parts) if part != (0, 0, 0)}
-        whole = {dim for dim in changed if self.interior[dim]}
-        return _changing((x.shape, ()), self._shape(x.shape), changed, whole)
+        return _changing((x.shape, ()), self._shape(x.shape), changed)
 
     def localize(self, shard: Shard, *operands: Any) -> Any:
         x, value = operands
@@ -207,11 +206,11 @@ class Pad(Joining):
         outside = []
         for dim, size in enumerate(shard.types[0].shape):
             axes, count = shard.cut(dim)
-            if axes and (low[dim] or high[dim]):
+            if axes and (low[dim] or high[dim] or interior[dim]):
                 piece = shard.out_shapes[0][dim]
-                x = self._window(dim, axes, count, piece)(x)
-                outside.append((dim, self.low[dim], self.low[dim] + size))
-                low[dim] = high[dim] = 0
+                x = self._window(dim, axes, count, piece)(self._spread_out(x, value, dim))
+                outside.append((dim, self.low[dim], self.low[dim] + _spread(size, interior[dim])))
+                low[dim] = high[dim] = interior[dim] = 0
                 shape[dim] = piece
         for dim, first, last in outside:
             index = counted(shard, tuple(shape), dim)
@@ -220,13 +219,21 @@ class Pad(Joining):
             x = Select()(inside, x, Broadcast(tuple(shape), ())(value))
         return Pad(tuple(low), tuple(high), tuple(interior))(x, value)
 
+    def _spread_out(self, x: Any, value: Any, dim: int) -> Any:
+        """`x` with the scalar after each of its elements along `dim`: pieces of this still follow each other."""
+        between = _inserted((0,) * (x.type.ndim - 1), dim, self.interior[dim])
+        return Pad((0,) * x.type.ndim, between, between)(x, value) if self.interior[dim] else x
+
     def _window(self, dim: int, axes: tuple[str, ...], count: int, piece: int) -> TakeWindow:
-        """What a piece of the result is made of."""
+        """What a piece of the result is made of, of pieces that are spread out."""
         return TakeWindow(dim, axes, count, -self.low[dim], piece, piece)
 
     def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
-        piece = -(-self._shape(types[0].shape)[factor] // count)
-        return self._window(factor, (), count, piece).sent_of(types[0])
+        shape = types[0].shape
+        piece = -(-self._shape(shape)[factor] // count)
+        rows = -(-shape[factor] // count) * count * (self.interior[factor] + 1)
+        spread = types[0].with_shape((*shape[:factor], rows, *shape[factor + 1 :]))
+        return self._window(factor, (), count, piece).sent_of(spread)
 
     def padding(self, fills: Sequence[Any]) -> Any:
         # Past the end of a dim that passes through, the padding of other dims brings the scalar in.
@@ -380,17 +387,11 @@ def within(shard: Shard, shape: tuple[int, ...], dim: int, operand: int | None =
     return Compare("LT")(counted(shard, shape, dim, operand), full(shape, size, np.int32))
 
 
-def _changing(
-    operands: Sequence[tuple[int, ...]],
-    result: tuple[int, ...],
-    changed: Collection[int],
-    whole: Collection[int] = (),
-) -> FactorRule:
-    """Dim i of each operand is dim i of the result; where it changes, devices talk, or it stays whole."""
+def _changing(operands: Sequence[tuple[int, ...]], result: tuple[int, ...], changed: Collection[int]) -> FactorRule:
+    """Dim i of each operand is dim i of the result; where it changes, devices talk."""
     tables = tuple(tuple((dim,) for dim in range(len(shape))) for shape in operands)
     dims = tuple((dim,) for dim in range(len(result)))
-    talks = frozenset(changed) - frozenset(whole)
-    return FactorRule(tables, (dims,), result, whole=frozenset(whole), exchange=talks)
+    return FactorRule(tables, (dims,), result, exchange=frozenset(changed))
 
 
 def _spread(count: int, between: int) -> int:

@@ -29,6 +29,7 @@ from shardwise.compiler.ops.shape import Iota, full
 from shardwise.compiler.ops.window import TakeWindow
 from shardwise.compiler.partition.local import LocalProgram, Placement, verify_local
 from shardwise.compiler.partition.reshard import reshard_steps
+from shardwise.compiler.partition.share import share
 from shardwise.compiler.plan.cost import CPU
 from shardwise.compiler.plan.plan import Choice, Plan
 from shardwise.compiler.plan.verify import verify_plan
@@ -60,7 +61,7 @@ def partition(sharded: ShardedProgram, plan: Plan) -> LocalProgram:
         pieces = run.run()
     inputs = tuple(Placement(v.type, pin.layout) for v, pin in zip(program.inputs, sharded.in_pins, strict=True))
     placed = tuple(Placement(v.type, layout) for v, layout in zip(program.outputs, plan.outputs, strict=True))
-    local = dce(frame.program([frame.lift(piece) for piece in pieces]))
+    local = dce(share(frame.program([frame.lift(piece) for piece in pieces])))
     return verify_local(LocalProgram(local, mesh, inputs, placed))
 
 
