@@ -2,8 +2,28 @@
 
 from typing import NoReturn
 
-from shardwise import debug, distributed, errors, lax, numpy, sharding, tree, tree_util
+from shardwise import (
+    debug,
+    distributed,
+    dlpack,
+    dtypes,
+    errors,
+    experimental,
+    lax,
+    nn,
+    numpy,
+    ops,
+    profiler,
+    random,
+    scipy,
+    sharding,
+    stages,
+    tree,
+    tree_util,
+    typing,
+)
 from shardwise.api.callback import io_callback, pure_callback
+from shardwise.api.closure import closure_convert, custom_gradient
 from shardwise.api.creation import (
     make_array_from_callback,
     make_array_from_process_local_data,
@@ -21,10 +41,37 @@ from shardwise.api.differentiate import (
     value_and_grad,
     vjp,
 )
-from shardwise.api.inspect import ShapeDtypeStruct, eval_shape, make_jaxpr, typeof
-from shardwise.api.jit import disable_jit, jit
+from shardwise.api.environment import (
+    clear_caches,
+    copy_to_host_async,
+    effects_barrier,
+    live_arrays,
+    print_environment_info,
+    process_indices,
+)
+from shardwise.api.inspect import eval_shape, make_jaxpr, typeof
+from shardwise.api.jit import jit
 from shardwise.api.placement import block_until_ready, device_get, device_put, make_mesh, set_mesh
 from shardwise.api.remat import checkpoint, checkpoint_policies
+from shardwise.api.struct import ShapeDtypeStruct
+from shardwise.api.switches import (
+    debug_infs,
+    debug_nans,
+    default_device,
+    default_matmul_precision,
+    disable_jit,
+    enable_x64,
+    ensure_compile_time_eval,
+    explain_cache_misses,
+    log_compiles,
+    named_call,
+    numpy_dtype_promotion,
+    numpy_rank_promotion,
+    transfer_guard,
+    transfer_guard_device_to_device,
+    transfer_guard_device_to_host,
+    transfer_guard_host_to_device,
+)
 from shardwise.api.vectorize import vmap
 from shardwise.compiler.ops.methods import ArrayMethods as Array
 from shardwise.compiler.trace.provenance import named_scope
@@ -44,6 +91,8 @@ from shardwise.sharding import NamedSharding
 
 P = sharding.PartitionSpec
 remat = checkpoint
+jacobian = jacrev
+float0 = dtypes.float0
 
 __all__ = [
     "Array",
@@ -53,48 +102,83 @@ __all__ = [
     "block_until_ready",
     "checkpoint",
     "checkpoint_policies",
+    "clear_caches",
+    "closure_convert",
     "config",
+    "copy_to_host_async",
+    "custom_gradient",
     "custom_jvp",
     "custom_vjp",
     "debug",
+    "debug_infs",
+    "debug_nans",
     "default_backend",
+    "default_device",
+    "default_matmul_precision",
     "device_count",
     "device_get",
     "device_put",
     "devices",
     "disable_jit",
     "distributed",
+    "dlpack",
+    "dtypes",
+    "effects_barrier",
+    "enable_x64",
+    "ensure_compile_time_eval",
     "errors",
     "eval_shape",
+    "experimental",
     "explain",
+    "explain_cache_misses",
+    "float0",
     "grad",
     "hessian",
     "io_callback",
     "jacfwd",
+    "jacobian",
     "jacrev",
     "jit",
     "jvp",
     "lax",
     "linear_transpose",
     "linearize",
+    "live_arrays",
     "local_device_count",
     "local_devices",
+    "log_compiles",
     "make_array_from_callback",
     "make_array_from_process_local_data",
     "make_array_from_single_device_arrays",
     "make_jaxpr",
     "make_mesh",
+    "named_call",
     "named_scope",
+    "nn",
     "numpy",
+    "numpy_dtype_promotion",
+    "numpy_rank_promotion",
+    "ops",
+    "print_environment_info",
     "process_count",
     "process_index",
+    "process_indices",
+    "profiler",
     "pure_callback",
+    "random",
     "remat",
+    "scipy",
     "set_mesh",
     "sharding",
+    "stages",
+    "transfer_guard",
+    "transfer_guard_device_to_device",
+    "transfer_guard_device_to_host",
+    "transfer_guard_host_to_device",
     "tree",
     "tree_util",
     "typeof",
+    "typing",
     "value_and_grad",
     "vjp",
     "vmap",

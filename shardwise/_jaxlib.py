@@ -4,14 +4,18 @@ Works with jaxlib 0.10.2 (Python 3.11) to 0.11.x. `tests/test_jaxlib.py` exercis
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
+from functools import cache, partial
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, final
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA's own log is off unless the user asks: errors are raised
 
 import numpy as np
-from jaxlib import _hlo, _jax
+from jaxlib import _hlo, _jax, _profiler
+from jaxlib import version as _version
 from jaxlib import xla_client as _xla
 
 PyTreeRegistry = _jax.pytree.PyTreeRegistry
@@ -25,7 +29,11 @@ all_leaves = _jax.pytree.all_leaves
 Buffers = _jax.ArrayImpl  # one piece on each of some devices
 RuntimeFailure = _jax.JaxRuntimeError
 Device = _jax.Device
+ProfileOptions = _profiler.ProfileOptions
+TraceMe = _profiler.TraceMe
 block_until_ready = _jax.batched_block_until_ready
+
+_LAPACK, _HYBRID = "lapack_", "cuhybrid_"  # how the names of their routines begin
 
 # In 0.11 the checks of a result handler can no longer be skipped, and the keyword is gone.
 _HANDLER_KEYWORDS = {"_skip_checks": True} if "_skip_checks" in (_jax.array_result_handler.__doc__ or "") else {}
@@ -74,6 +82,40 @@ def cpu_client(devices: int) -> Any:
     return _xla.make_cpu_client(num_devices=devices)
 
 
+@cache
+def cuda_library() -> Path | None:
+    """The file of the CUDA plugin, if it is installed."""
+    plugins = find_spec("jax_plugins")
+    folders = plugins.submodule_search_locations if plugins else None
+    return next((path for folder in folders or () for path in sorted(Path(folder).glob("*/xla_cuda_plugin.so"))), None)
+
+
+def _cuda_package(library: Path) -> str:
+    """The package that holds what the CUDA plugin calls: `jax_cuda13_plugin`."""
+    return f"jax_cuda{library.parent.name.removeprefix('xla_cuda')}_plugin"
+
+
+def cuda_client() -> Any:
+    """A client with all GPUs of this machine. The plugin's own `initialize` imports jax; this does the same without."""
+    library = cuda_library()
+    assert library is not None
+    package = _cuda_package(library)
+    api = _xla.load_pjrt_plugin_dynamically("cuda", str(library))
+    _xla.initialize_pjrt_plugin("cuda")
+    _profiler.register_plugin_profiler(api)
+    extension = import_module(f"{package}.cuda_plugin_extension")
+    _xla.register_custom_type_handler("CUDA", partial(extension.register_custom_type, api))
+    _xla.register_custom_call_handler("CUDA", partial(extension.register_custom_call_target, api))
+    for name, value in extension.ffi_types().items():
+        _xla.register_custom_type(name, value, platform="CUDA")
+    handlers = {**extension.ffi_handlers()}
+    for part in ("_solver", "_sparse", "_hybrid"):
+        handlers.update(import_module(f"{package}.{part}").registrations())
+    for name, value in handlers.items():
+        _xla.register_custom_call_target(name, value, platform="CUDA", api_version=1)
+    return _xla.make_c_api_client("cuda", _xla.generate_pjrt_gpu_plugin_options(), None)
+
+
 def cluster_service(address: str, processes: int, timeout: int) -> Any:
     """The coordination service; one process hosts it."""
     return _jax.get_distributed_runtime_service(
@@ -108,19 +150,66 @@ def cluster_cpu_client(store: Any, rank: int, processes: int, devices: int, host
     )
 
 
-def compile_text(client: Any, text: str, devices: Sequence[Any], callbacks: Sequence[Callable[..., Any]] = ()) -> Any:
+def compile_text(text: str, devices: Sequence[Any], callbacks: Sequence[Callable[..., Any]] = ()) -> Any:
     """An executable that runs a module once on each device (replica i is `devices[i]`).
 
     `callbacks` are what the module's custom calls to Python call, by number: numpy arrays (and tokens) in and out.
     """
+    options, where, client = _options(devices), _jax.DeviceList(tuple(devices)), devices[0].client
+    _bind_libraries(text)
+    if not callbacks:
+        return client.compile_and_load(text, where, options)
+    return client.compile_and_load(_parsed(text), where, options, host_callbacks=list(callbacks))
+
+
+def _options(devices: Sequence[Any]) -> Any:
     options = _xla.CompileOptions()
     options.num_replicas, options.num_partitions = len(devices), 1
     assignment = np.array([device.id for device in devices]).reshape(-1, 1)
     options.device_assignment = _xla.DeviceAssignment.create(assignment)
-    where = _jax.DeviceList(tuple(devices))
-    if not callbacks:
-        return client.compile_and_load(text, where, options)
-    return client.compile_and_load(_parsed(text), where, options, host_callbacks=list(callbacks))
+    return options
+
+
+def saved(executable: Any) -> bytes:
+    """An executable as bytes. They have no checksum: what loads them must know that they are whole."""
+    return bytes(executable.client.serialize_executable(executable))
+
+
+def load_saved(blob: bytes, text: str, devices: Sequence[Any]) -> Any:
+    """The executable that was saved, of the module `text`, for the same devices."""
+    _bind_libraries(text)
+    return devices[0].client.deserialize_executable(blob, _jax.DeviceList(tuple(devices)), _options(devices))
+
+
+def versions(device: Any) -> str:
+    """What an executable depends on besides its text: jaxlib, the platform's own version, the kind of device."""
+    return f"{_version.__version__} {device.client.platform_version} {device.device_kind}"
+
+
+def _bind_libraries(text: str) -> None:
+    """Make ready the libraries whose routines a module calls."""
+    if _LAPACK in text:
+        _lapack()
+    if _HYBRID in text:
+        _hybrid()
+
+
+@cache
+def _hybrid() -> None:
+    """Routines for arrays on GPUs that LAPACK does on the host need to know where LAPACK is."""
+    library = cuda_library()
+    assert library is not None
+    import_module(f"{_cuda_package(library)}._hybrid").initialize()
+
+
+@cache
+def _lapack() -> None:
+    """Make LAPACK's routines known to XLA by their names. They are scipy's, which takes long to import."""
+    library = import_module("jaxlib.cpu._lapack")
+    library.initialize()
+    for name, handler in library.registrations().items():
+        if name.startswith(_LAPACK):
+            _xla.register_custom_call_target(name, handler, platform="cpu", api_version=1)
 
 
 def _parsed(text: str) -> Any:
@@ -179,10 +268,21 @@ def join(
 ) -> Any:
     """Buffers over `devices`, made of Buffers of one device each: one for each device that is here (`local`).
 
-    A piece that lies on its device is taken as it is, and shares its memory; others are copied from device to device.
+    A piece that lies on its device is taken as it is, and shares its memory; others are copied from device to device,
+    or by way of the host where these are of different platforms.
     """
     kind = _WholeType(shape, dtype, len(devices))
-    return _jax.batched_device_put(kind, _OnDevices(tuple(devices)), list(pieces), list(local), enable_x64=True)
+    reached = [
+        piece if _client_of(piece) is device.client else read(piece)
+        for piece, device in zip(pieces, local, strict=True)
+    ]
+    return _jax.batched_device_put(kind, _OnDevices(tuple(devices)), reached, list(local), enable_x64=True)
+
+
+def _client_of(piece: Any) -> Any:
+    """The client whose device Buffers of one device are on."""
+    (device,) = piece._sharding.device_set
+    return device.client
 
 
 def read(piece: Any) -> np.ndarray[Any, Any]:
@@ -201,3 +301,42 @@ def start_read(piece: Any) -> None:
 def read_pieces(buffers: Any) -> list[np.ndarray[Any, Any]]:
     """The pieces that are on this process's devices, as numpy arrays, in device order."""
     return [read(piece) for piece in split(buffers)]
+
+
+def to_dlpack(piece: Any) -> Any:
+    """A capsule that hands the memory of Buffers of one device to another library, which shares it."""
+    return _jax.buffer_to_dlpack_managed_tensor(piece, stream=None)
+
+
+def from_dlpack(capsule: Any, device: Any, may_copy: bool) -> Any:
+    """Buffers of one device that share the memory of another library's array; a copy where XLA cannot use that, and
+    that is allowed."""
+    return _jax.dlpack_managed_tensor_to_buffer(capsule, device, None, None if may_copy else False)
+
+
+def profiler_session(options: Any = None) -> Any:
+    """Begin to record what runs in this process."""
+    return _profiler.ProfilerSession(options or ProfileOptions())
+
+
+def stop_session(session: Any, folder: str) -> None:
+    """End a recording, and write it as TensorBoard reads it."""
+    session.stop_and_export(folder)
+
+
+def profiler_server(port: int) -> Any:
+    """What lets others take profiles of this process, for as long as it is kept."""
+    return _profiler.start_server(port)
+
+
+def heap_profile(client: Any) -> bytes:
+    """Who holds memory of a client's devices, as `pprof` reads it."""
+    return bytes(client.heap_profile())
+
+
+def module_texts(client: Any, names: Container[str]) -> Iterator[tuple[str, Callable[[], str]]]:
+    """The modules of these names that are compiled and alive, each with what gives its text, optimised."""
+    for executable in client.live_executables():
+        for module in executable.hlo_modules():
+            if module.name in names:
+                yield module.name, module.to_string

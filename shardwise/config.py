@@ -1,88 +1,416 @@
 """Settings: one table of names, defaults and meanings, read as attributes and changed by `config.update(name, value)`.
 
-A setting may be named as JAX names it (`jax_enable_x64`) or without the prefix.
+A setting may be named as JAX names it (`jax_enable_x64`) or without the prefix. What `update` sets holds in all
+threads; inside `config.override(name, value)`, of which the functions of `api/switches.py` are made, a value holds in
+the thread that opened it. Settings that JAX has and that would change nothing here are taken where they ask for what is
+done anyway (`MEANINGLESS`), and refused otherwise. `docs/config.md` is made from these tables.
 """
 
 import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, final
+from functools import lru_cache, wraps
+from typing import Any, ClassVar, TypeVar, final
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_ABSENT: Any = object()  # there is no value in this thread alone
+
+FIRST_USE = "the first use of a device"
+PRECISIONS = {  # how exactly products are made, as users write it: the name of the level
+    "default": "DEFAULT",
+    "high": "HIGH",
+    "highest": "HIGHEST",
+    "fastest": "DEFAULT",
+    "bfloat16": "DEFAULT",
+    "bfloat16_3x": "HIGH",
+    "tensorfloat32": "HIGH",
+    "float32": "HIGHEST",
+}
+GUARDS = ("allow", "log", "disallow", "log_explicit", "disallow_explicit")
 
 
 @final
 @dataclass(frozen=True)
 class Setting:
-    """One row of the table. `frozen_by` names the event after which the setting can no longer change."""
+    """One row of the table.
+
+    `choices`: the values that it can have, where these are few. `fits` says whether it can have a value, where that is
+    not a matter of the default's type, and `wanted` what these are. `frozen_by` names the event after which it can no
+    longer change. `shapes_programs`: a program that was traced or compiled under another value is not used.
+    """
 
     default: Any
     meaning: str
+    choices: tuple[Any, ...] = ()
+    fits: Callable[[Any], bool] | None = None
+    wanted: str = ""
     frozen_by: str = ""
+    shapes_programs: bool = False
+
+    def accepted(self, name: str, value: Any) -> Any:
+        """`value` as this setting holds it; what it cannot have is an error."""
+        if self.choices:
+            if not any(value == choice and type(value) is type(choice) for choice in self.choices):
+                raise ValueError(f"config {name!r} is one of {', '.join(map(repr, self.choices))}, not {value!r}")
+            return value
+        if value is None and self.default == "":
+            return ""
+        if type(value) is int and type(self.default) is float:
+            return float(value)
+        if not (type(value) is type(self.default) if self.fits is None else self.fits(value)):
+            wanted = self.wanted or f"a {type(self.default).__name__}"
+            raise TypeError(f"config {name!r} is {self.meaning}: it takes {wanted}, not {value!r}")
+        return value
+
+    def read(self, variable: str, text: str) -> Any:
+        """The value that an environment variable gives."""
+        kind = type(self.default)
+        if text in self.choices or (kind is str and not self.choices):
+            return text
+        if self.default is None and (not text or not self.choices):
+            return text or None
+        if kind is bool and text.lower() in ("0", "1", "true", "false"):
+            return text.lower() in ("1", "true")
+        if kind is int and text.removeprefix("-").isdecimal():
+            return int(text)
+        if kind is float and text.replace(".", "", 1).isdecimal():
+            return float(text)
+        wanted = f"one of {', '.join(map(str, self.choices))}" if self.choices else f"a {kind.__name__}"
+        raise ValueError(f"environment variable {variable}={text!r} is not {wanted}")
 
 
 SETTINGS = {
-    "enable_x64": Setting(False, "64-bit types keep their width; off, they become 32-bit when they enter an array"),
-    "num_cpu_devices": Setting(
-        8, "how many virtual devices the CPU client shows", frozen_by="the first use of a device"
+    "enable_x64": Setting(
+        False, "64-bit types keep their width; off, they become 32-bit when they enter an array", shapes_programs=True
     ),
+    "default_matmul_precision": Setting(
+        None,
+        "how exactly products and convolutions are made whose `precision` is None, on devices that make a difference",
+        choices=(None, *PRECISIONS),
+        shapes_programs=True,
+    ),
+    "numpy_dtype_promotion": Setting(
+        "standard",
+        "whether arrays of different dtypes meet in a common one (standard), or must be converted first (strict)",
+        choices=("standard", "strict"),
+        shapes_programs=True,
+    ),
+    "numpy_rank_promotion": Setting(
+        "allow",
+        "whether arrays of different ranks broadcast (allow), with a warning (warn), or not (raise); scalars always do",
+        choices=("allow", "warn", "raise"),
+        shapes_programs=True,
+    ),
+    "default_device": Setting(
+        None,
+        "the device, or the platform, where arrays go and programs run that nothing else places; None for the first",
+        fits=lambda value: value is None or isinstance(value, str) or hasattr(value, "device_kind"),
+        wanted="a device, the name of a platform, or None",
+        shapes_programs=True,
+    ),
+    "platforms": Setting(
+        "",
+        "which kinds of devices to use, the first by default: cpu, gpu (cuda); empty for GPUs if there are any",
+        frozen_by=FIRST_USE,
+    ),
+    "num_cpu_devices": Setting(8, "how many virtual devices the CPU client shows", frozen_by=FIRST_USE),
+    "disable_jit": Setting(False, "jitted functions run as they are written, op by op"),
     "debug_nans": Setting(False, "check every result for NaN, and name the op and the line that made the first"),
     "debug_infs": Setting(False, "the same for infinities"),
-    "dump_to": Setting("", "a folder to which every compilation writes its stages as text; empty for none"),
+    "log_compiles": Setting(False, "log every compilation, with the time that it took"),
     "explain_cache_misses": Setting(False, "log why a jitted function is compiled again"),
-    "traceback_filtering": Setting("auto", "errors hide this package's frames (auto), or show them (off)"),
-    "threefry_partitionable": Setting(True, "random bits do not depend on the layout; always so here"),
+    "transfer_guard_host_to_device": Setting(
+        "allow",
+        "numpy arrays and numbers that become arrays on a device without `device_put`: let them (allow), log or "
+        "disallow; with _explicit, `device_put` too",
+        choices=GUARDS,
+    ),
+    "transfer_guard_device_to_device": Setting(
+        "allow",
+        "the same for arrays that are not where a program runs, and are moved there without `device_put`",
+        choices=GUARDS,
+    ),
+    "transfer_guard_device_to_host": Setting(
+        "allow", "the same for arrays that are read on the host without `device_get`", choices=GUARDS
+    ),
+    "traceback_filtering": Setting(
+        "auto",
+        "errors show this package's frames (off), or hide them (all others)",
+        choices=("auto", "off", "tracebackhide", "remove_frames", "quiet_remove_frames"),
+    ),
+    "dump_to": Setting("", "a folder to which every compilation writes its stages as text; empty for none"),
+    "enable_compilation_cache": Setting(True, "whether the folder `compilation_cache_dir` is used"),
+    "compilation_cache_dir": Setting("", "a folder that keeps compiled programs for other processes; empty for none"),
+    "compilation_cache_max_size": Setting(
+        2**30, "how many bytes that folder may hold: what was not used for longest goes first; -1 for any number"
+    ),
+    "persistent_cache_min_compile_time_secs": Setting(0.0, "programs that take less to compile are not kept there"),
+}
+
+# Other names of settings, and the settings that `transfer_guard` sets together.
+ALIASES = {"platform_name": "platforms", "dump_ir_to": "dump_to"}
+TRANSFERS = tuple(name for name in SETTINGS if name.startswith("transfer_guard_"))
+
+# What JAX can be told and is always so here: the values that ask for it, and why there is no other.
+MEANINGLESS: dict[str, tuple[tuple[Any, ...], str]] = {
+    "threefry_partitionable": ((True,), "random bits never depend on the layout"),
+    "default_prng_impl": (("threefry2x32",), "it is the only generator"),
+    "enable_custom_prng": ((False,), "`random.key` makes typed keys, `random.PRNGKey` raw ones"),
+    "random_seed_offset": ((0,), "seeds are taken as they are"),
+    "debug_key_reuse": ((False,), "keys that are used twice are not looked for"),
+    "use_shardy_partitioner": ((True, False), "the partitioner is this package's own"),
+    "enable_checks": ((True, False), "programs are always verified"),
+    "check_tracer_leaks": ((False,), "a leaked tracer is an error when it is used, with the line that made it"),
+    "cpu_collectives_implementation": (("gloo",), "processes talk through gloo"),
+    "cpu_enable_async_dispatch": ((True,), "calls return before their results are there"),
+    "disable_most_optimizations": ((False,), "XLA_FLAGS says what XLA optimises"),
+    "array_garbage_collection_guard": ((None, "allow"), "arrays in cycles are collected like other objects"),
+    "include_full_tracebacks_in_locations": ((False,), "an op keeps the one line of the user's that made it"),
+    "traceback_in_locations_limit": ((1,), "an op keeps the one line of the user's that made it"),
+    "compilation_cache_include_metadata_in_key": ((False,), "source lines are not part of what is looked up"),
+    "persistent_cache_min_entry_size_bytes": ((0, -1), "programs of any size are kept"),
+    "raise_persistent_cache_errors": ((False,), "a cache that cannot be used is logged, and done without"),
 }
 
 
-class Config:
-    """The settings in force. The environment variable of `enable_x64` is `SHARDWISE_ENABLE_X64`, and so on."""
+@final
+class Traced:
+    """The values of the settings that shape programs. One object for equal values, so that keys compare identities."""
+
+    __slots__ = ("values",)
+    _interned: ClassVar[dict[tuple[Any, ...], "Traced"]] = {}
+
+    def __init__(self, values: tuple[Any, ...]):
+        self.values = values
+
+    @staticmethod
+    def of(values: tuple[Any, ...]) -> "Traced":
+        return Traced._interned.setdefault(values, Traced(values))
+
+    def __repr__(self) -> str:
+        return ", ".join(f"{name}={value}" for name, value in zip(_SHAPING, self.values, strict=True))
+
+
+_SHAPING = tuple(name for name, setting in SETTINGS.items() if setting.shapes_programs)
+
+
+@final
+class State:
+    """What a call of a jitted function has to know of the settings, at the price of one read of a thread's own."""
+
+    __slots__ = ("disable_jit", "traced")
+
+    def __init__(self, disable_jit: bool, traced: Traced):
+        self.disable_jit = disable_jit
+        self.traced = traced
+
+
+class _Watching:
+    """Whether numbers are checked in any thread: only then is it worth asking for this one."""
+
+    numbers = False
+
+
+watching = _Watching()
+
+
+class Config(threading.local):
+    """The settings in force. The environment variable of `enable_x64` is `SHARDWISE_ENABLE_X64`, and so on.
+
+    Attributes of the class are the values for all threads; a thread's own, which hide them, are its overrides.
+    """
 
     enable_x64: bool
+    default_matmul_precision: str | None
+    numpy_dtype_promotion: str
+    numpy_rank_promotion: str
+    default_device: Any
+    platforms: str
     num_cpu_devices: int
+    disable_jit: bool
     debug_nans: bool
     debug_infs: bool
-    dump_to: str
+    log_compiles: bool
     explain_cache_misses: bool
+    transfer_guard_host_to_device: str
+    transfer_guard_device_to_device: str
+    transfer_guard_device_to_host: str
     traceback_filtering: str
-    threefry_partitionable: bool
+    dump_to: str
+    enable_compilation_cache: bool
+    compilation_cache_dir: str
+    compilation_cache_max_size: int
+    persistent_cache_min_compile_time_secs: float
+    state: State  # follows from the others
 
-    def __init__(self) -> None:
-        self._frozen: set[str] = set()
-        for name, setting in SETTINGS.items():
-            text = os.environ.get(f"SHARDWISE_{name.upper()}")
-            setattr(self, name, setting.default if text is None else _read(name, text))
+    _frozen: ClassVar[set[str]] = set()
+    _overriding: ClassVar[dict[int, dict[str, Any]]] = {}  # the attributes of threads that have some
+    _lock: ClassVar[Any] = threading.RLock()
 
     def update(self, name: str, value: Any) -> None:
-        """Set `name` to `value`; an unknown name, a wrong type, or a setting that came too late is an error."""
+        """Set `name` to `value`, in all threads that have not overridden it.
+
+        An unknown name, a value that it cannot have, or a setting that came too late is an error.
+        """
+        for known, accepted in self._accepted(name, value).items():
+            with Config._lock:
+                setattr(Config, known, accepted)
+                _derive()
+
+    @contextmanager
+    def override(self, name: str, value: Any) -> Iterator[None]:
+        """While open, `name` is `value` in this thread."""
+        mine = self.__dict__
+        wanted = self._accepted(name, value)
+        before = {known: mine.get(known, _ABSENT) for known in wanted}
+        _write(mine, wanted)
+        try:
+            yield
+        finally:
+            _write(mine, before)
+
+    def read(self, name: str) -> Any:
+        """The value of a setting, by either of its names."""
         known = name.removeprefix("jax_")
+        known = ALIASES.get(known, known)
+        if known in MEANINGLESS:
+            return MEANINGLESS[known][0][0]
         if known not in SETTINGS:
-            near = get_close_matches(known, SETTINGS, 1)
-            hint = f" Did you mean {near[0]!r}?" if near else f" Settings: {', '.join(SETTINGS)}."
-            raise AttributeError(f"config has no setting {name!r}.{hint}")
-        setting = SETTINGS[known]
-        if type(value) is not type(setting.default):
-            wanted = type(setting.default).__name__
-            raise TypeError(f"config {known!r} is {setting.meaning}: it takes a {wanted}, not {value!r}")
-        if setting.frozen_by in self._frozen and value != getattr(self, known):
-            raise RuntimeError(
-                f"config {known!r} cannot change from {getattr(self, known)} to {value} after {setting.frozen_by}: "
-                "set it at the start of the program, or in the environment"
-            )
-        setattr(self, known, value)
+            raise _unknown(name, known)
+        return getattr(self, known)
+
+    def __getattr__(self, name: str) -> Any:
+        """JAX's name of a setting: those that are not found otherwise come here."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self.read(name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.update(name, value)
 
     def freeze(self, event: str) -> None:
         """Note that `event` has happened: the settings that it freezes cannot change any more."""
         self._frozen.add(event)
 
+    def _accepted(self, name: str, value: Any) -> dict[str, Any]:
+        """The settings that `name` stands for, with the value as they hold it; none where it would change nothing."""
+        known = name.removeprefix("jax_")
+        known = ALIASES.get(known, known)
+        if known == "transfer_guard":
+            return {each: SETTINGS[each].accepted(each, "allow" if value is None else value) for each in TRANSFERS}
+        if known in MEANINGLESS:
+            values, why = MEANINGLESS[known]
+            if value not in values:
+                raise NotImplementedError(
+                    f"config {known!r} is always {' or '.join(map(repr, values))} here, and cannot be {value!r}: {why}"
+                )
+            return {}
+        if known not in SETTINGS:
+            raise _unknown(name, known)
+        setting = SETTINGS[known]
+        accepted = setting.accepted(known, value)
+        if setting.frozen_by in self._frozen and accepted != getattr(self, known):
+            raise RuntimeError(
+                f"config {known!r} cannot change from {getattr(self, known)} to {accepted} after {setting.frozen_by}: "
+                "set it at the start of the program, or in the environment"
+            )
+        return {known: accepted}
 
-def _read(name: str, text: str) -> Any:
-    kind = type(SETTINGS[name].default)
-    if kind is str:
-        return text
-    if kind is bool and text.lower() in ("0", "1", "true", "false"):
-        return text.lower() in ("1", "true")
-    if kind is int and text.isdecimal():
-        return int(text)
-    raise ValueError(f"environment variable SHARDWISE_{name.upper()}={text!r} is not a {kind.__name__}")
+
+def _unknown(name: str, known: str) -> AttributeError:
+    near = get_close_matches(known, SETTINGS, 1)
+    hint = f" Did you mean {near[0]!r}?" if near else f" Settings: {', '.join(SETTINGS)}."
+    return AttributeError(f"config has no setting {name!r}.{hint}")
 
 
-config = Config()
+def _write(mine: dict[str, Any], values: dict[str, Any]) -> None:
+    """Change a thread's own attributes; what is absent is deleted."""
+    with Config._lock:
+        for name, value in values.items():
+            mine.pop(name, None)
+            if value is not _ABSENT:
+                mine[name] = value
+        if any(name in SETTINGS for name in mine):
+            Config._overriding[id(mine)] = mine
+        else:
+            mine.pop("state", None)
+            Config._overriding.pop(id(mine), None)
+        _derive()
+
+
+def _derive() -> None:
+    """Bring up to date what follows from the settings."""
+    Config.state = _state({})
+    for mine in Config._overriding.values():
+        mine["state"] = _state(mine)
+    watching.numbers = any(
+        scope.get(name, getattr(Config, name))
+        for scope in ({}, *Config._overriding.values())
+        for name in ("debug_nans", "debug_infs")
+    )
+
+
+def _state(mine: dict[str, Any]) -> State:
+    def value(name: str) -> Any:
+        return mine.get(name, getattr(Config, name))
+
+    return State(value("disable_jit"), Traced.of(tuple(map(value, _SHAPING))))
+
+
+def _start() -> Config:
+    for name, setting in SETTINGS.items():
+        variable = f"SHARDWISE_{name.upper()}"
+        text = os.environ.get(variable)
+        setattr(Config, name, setting.default if text is None else setting.read(variable, text))
+    _derive()
+    return Config()
+
+
+config = _start()
+
+
+def format_settings() -> str:
+    """The tables, as `docs/config.md` shows them."""
+    rows = ["| name | default | environment variable | meaning |", "|---|---|---|---|"]
+    for name, setting in SETTINGS.items():
+        values = f" One of {', '.join(f'`{choice!r}`' for choice in setting.choices)}." if setting.choices else ""
+        fixed = f" It cannot change after {setting.frozen_by}." if setting.frozen_by else ""
+        meaning = f"{setting.meaning[0].upper()}{setting.meaning[1:]}.{values}{fixed}"
+        rows.append(f"| `{name}` | `{setting.default!r}` | `SHARDWISE_{name.upper()}` | {meaning} |")
+    same = ["| name | values that are taken | why there is no other |", "|---|---|---|"]
+    for name, (choices, why) in MEANINGLESS.items():
+        same.append(f"| `{name}` | {', '.join(f'`{choice!r}`' for choice in choices)} | {why} |")
+    other = [f"`{alias}` is another name of `{name}`" for alias, name in ALIASES.items()]
+    together = " and ".join(f"`{name}`" for name in TRANSFERS)
+    notes = f"{'; '.join(other)}; `transfer_guard` sets {together} together."
+    return "\n".join(["## Settings", "", *rows, "", notes, "", "## Always so", "", *same]) + "\n"
+
+
+_remembered: list[Any] = []
+
+
+def remembered(maxsize: int) -> Callable[[_Function], _Function]:
+    """`lru_cache` for what is made of programs: an entry is found under the settings that it was made with."""
+
+    def decorate(function: _Function) -> _Function:
+        @lru_cache(maxsize=maxsize)
+        def made(traced: Traced, *args: Any, **keywords: Any) -> Any:
+            return function(*args, **keywords)
+
+        @wraps(function)
+        def call(*args: Any, **keywords: Any) -> Any:
+            return made(config.state.traced, *args, **keywords)
+
+        _remembered.append(made)
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def forget() -> None:
+    """Empty what `remembered` keeps."""
+    for made in _remembered:
+        made.cache_clear()

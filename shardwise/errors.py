@@ -3,6 +3,24 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+from shardwise._jaxlib import RuntimeFailure as JaxRuntimeError
+
+
+class OutOfMemoryError(JaxRuntimeError):  # type: ignore[misc]
+    """A device has too little memory for what a program, or an array, needs there."""
+
+
+class TransferError(JaxRuntimeError):  # type: ignore[misc]
+    """An array moved between host and devices where a transfer guard forbids it."""
+
+
+class JAXTypeError(TypeError):
+    """A value was used where its kind cannot be."""
+
+
+class JAXIndexError(IndexError):
+    """An index cannot be used."""
+
 
 class ShardingError(ValueError):
     """A layout that cannot be: an unknown axis, an axis used twice, a spec that does not fit its array."""
@@ -12,7 +30,11 @@ class DeviceMismatchError(ValueError):
     """Arrays that live on different devices met in one computation."""
 
 
-class ConcretizationTypeError(TypeError):
+class TypePromotionError(TypeError, ValueError):
+    """Dtypes met that have no common one: one of them must be converted."""
+
+
+class ConcretizationTypeError(JAXTypeError):
     """Python asked for the value of an array that is only known when the compiled program runs."""
 
 
@@ -28,11 +50,11 @@ class TracerArrayConversionError(ConcretizationTypeError):
     """A traced value was handed to numpy."""
 
 
-class NonConcreteBooleanIndexError(IndexError):
+class NonConcreteBooleanIndexError(JAXIndexError):
     """A traced array of booleans was used as an index: how many elements it takes is not known."""
 
 
-class UnexpectedTracerError(RuntimeError):
+class UnexpectedTracerError(JAXTypeError, RuntimeError):
     """A traced value was used after the function that made it had returned."""
 
 

@@ -19,6 +19,11 @@ import numpy as np
 import shardwise as sw
 from shardwise.sharding import NamedSharding, PartitionSpec
 
+try:
+    import jax
+except ImportError:  # the oracle of most tests, which need not be installed
+    jax = None
+
 
 @final
 @dataclass(frozen=True)
@@ -140,6 +145,20 @@ def values_like_numpy(ours: Any, cases: Sequence[Case], numpy: Any = np) -> None
     for case, x in zip(cases, mine, strict=True):
         with np.errstate(all="ignore"):
             equal(x, _found(numpy, case.name)(*case.args, **case.keywords), case, types=False)
+
+
+def values_like_both(ours: Any, cases: Sequence[Case], more: Sequence[Case] = ()) -> None:
+    """The same calls on numpy, and those and more in JAX where that is installed: one program of ours for both."""
+    opened = _opened([*cases, *more])
+    arrays = [one.arrays for one in opened]
+    mine = sw.jit(_all_of(ours, opened))(arrays)
+    for case, x in zip(cases, mine, strict=False):
+        with np.errstate(all="ignore"):
+            equal(x, _found(np, case.name)(*case.args, **case.keywords), case, types=False)
+    if jax is not None:
+        others = jax.jit(_all_of(jax.numpy, opened))(arrays)
+        for one, x, y in zip(opened, mine, others, strict=True):
+            equal(x, y, one.case)
 
 
 def eagerly_like(ours: Any, theirs: Any, cases: Sequence[Case]) -> None:

@@ -23,7 +23,7 @@ def test_put_run_and_read(client, count):
     devices = client.devices()[:count]
     pieces = [np.full((2, 3), number, np.float32) for number in range(count)]
     buffers = _jaxlib.put(pieces, devices, devices)
-    executable = _jaxlib.compile_text(client, INCREMENT, devices)
+    executable = _jaxlib.compile_text(INCREMENT, devices)
     launch = _jaxlib.launcher(executable, [_jaxlib.result_handler((2, 3), np.float32, devices)])
     (result,) = launch([buffers])
     _jaxlib.block_until_ready([result])
@@ -76,9 +76,30 @@ def test_pieces_are_split_and_joined_from_device_to_device(client, dtype):
     assert not there.is_deleted()
 
 
+CHOLESKY = """
+module @m { func.func public @main(%x: tensor<2x2xf64>) -> tensor<2x2xf64> {
+  %1:2 = "stablehlo.custom_call"(%x) <{call_target_name = "lapack_dpotrf_ffi", api_version = 4 : i32,
+    backend_config = {uplo = 76 : ui8}, operand_layouts = [dense<[0, 1]> : tensor<2xindex>],
+    result_layouts = [dense<[0, 1]> : tensor<2xindex>, dense<> : tensor<0xindex>]}>
+    : (tensor<2x2xf64>) -> (tensor<2x2xf64>, tensor<i32>)
+  return %1#0 : tensor<2x2xf64> } }
+"""
+
+
+@pytest.mark.parametrize("count", [1, 8])
+def test_lapack_is_known_to_what_calls_it(client, count):
+    devices = client.devices()[:count]
+    buffers = _jaxlib.put([np.array([[4.0, 0.0], [2.0, 10.0]])] * count, devices, devices)
+    executable = _jaxlib.compile_text(CHOLESKY, devices)
+    launch = _jaxlib.launcher(executable, [_jaxlib.result_handler((2, 2), np.float64, devices)])
+    (result,) = launch([buffers])
+    for piece in _jaxlib.read_pieces(result):
+        np.testing.assert_array_equal(np.tril(piece), [[2.0, 0.0], [1.0, 3.0]])
+
+
 def test_a_compile_error_is_a_runtime_failure(client):
     with pytest.raises(_jaxlib.RuntimeFailure, match="nonsense"):
-        _jaxlib.compile_text(client, INCREMENT.replace("stablehlo.add", "stablehlo.nonsense"), client.devices()[:1])
+        _jaxlib.compile_text(INCREMENT.replace("stablehlo.add", "stablehlo.nonsense"), client.devices()[:1])
 
 
 def test_registry_flattens_trees():
@@ -137,3 +158,13 @@ def test_devices_are_devices(client):
     assert all(isinstance(device, _jaxlib.Device) for device in client.devices())
     assert client.process_index() == 0
     assert client.platform == "cpu"
+
+
+def test_memory_is_shared_by_dlpack(client):
+    device = client.devices()[0]
+    buffers = _jaxlib.put([np.arange(6, dtype=np.float32).reshape(2, 3)], [device], [device])
+    again = _jaxlib.from_dlpack(_jaxlib.to_dlpack(buffers), device, may_copy=False)
+    assert again.unsafe_buffer_pointer() == buffers.unsafe_buffer_pointer()
+    np.testing.assert_array_equal(_jaxlib.read(again), _jaxlib.read(buffers))
+    turned = np.arange(6, dtype=np.float32).reshape(2, 3).T
+    np.testing.assert_array_equal(_jaxlib.read(_jaxlib.from_dlpack(turned.__dlpack__(), device, may_copy=True)), turned)

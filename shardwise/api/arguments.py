@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from shardwise import tree
+from shardwise.api.struct import ShapeDtypeStruct
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.methods import is_array_like
 from shardwise.compiler.ops.operands import type_of
@@ -45,12 +46,15 @@ def argument_names(function: Callable[..., Any], args: tuple[Any, ...], keywords
 
 
 def array_leaves(
-    function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]
+    function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any], abstract: bool = False
 ) -> tuple[list[Any], tree.Structure]:
-    """The arrays and numbers among the arguments, in order; anything else is an error that names the argument."""
+    """The arrays and numbers among the arguments, in order; anything else is an error that names the argument.
+
+    `abstract`: also what stands for an array.
+    """
     leaves, structure = tree.flatten((args, keywords))
     for number, leaf in enumerate(leaves):
-        if not is_array_like(leaf):
+        if not (is_array_like(leaf) or (abstract and isinstance(leaf, ShapeDtypeStruct))):
             name = argument_names(function, args, keywords)[number]
             raise TypeError(
                 f"argument {name} of {described(function)} is {leaf!r} of type {type(leaf).__name__}: "

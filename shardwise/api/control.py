@@ -14,8 +14,8 @@ from shardwise import tree
 from shardwise.api.arguments import array_leaves, described, function_name
 from shardwise.api.boundary import boundary
 from shardwise.api.flat import check_results
-from shardwise.api.jit import is_jit_disabled
 from shardwise.api.vectorize import vmap
+from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType, integer_range, is_integer
 from shardwise.compiler.ops.branch import Cond
@@ -28,8 +28,8 @@ from shardwise.compiler.ops.scan import Scan
 from shardwise.compiler.ops.slicing import Concatenate
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
+from shardwise.config import config
 from shardwise.errors import ConcretizationTypeError
-from shardwise.numpy.joining import stack
 
 Function = Callable[..., Any]
 _ABSENT: Any = object()
@@ -89,20 +89,27 @@ def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any, ope
 
     Both must return the same tree of the same types. Under vmap with a mapped `pred`, both run and each element takes
     the results of its own.
+
+    >>> lax.cond(True, lambda x: x + 1, lambda x: x - 1, 5)
+    Array(6, dtype=int32)
     """
     _check_callable("cond", true_fun=true_fun, false_fun=false_fun)
     chosen = as_operand(pred, "cond")
     if chosen.type.ndim:
         raise TypeError(f"cond: the predicate should be a scalar, not {chosen.type}")
     given = _operands("cond", operands, operand)
-    if is_jit_disabled() and not isinstance(chosen, Tracer):
+    if config.disable_jit and not isinstance(chosen, Tracer):
         return true_fun(*given) if chosen else false_fun(*given)
     index = (chosen if chosen.type.dtype == np.bool_ else chosen != 0).astype(np.int32)
     return _branch("cond", index, [false_fun, true_fun], given)
 
 
 def switch(index: Any, branches: Sequence[Function], *operands: Any, operand: Any = _ABSENT) -> Any:
-    """`branches[index](*operands)`; an index out of range takes the nearest branch."""
+    """`branches[index](*operands)`; an index out of range takes the nearest branch.
+
+    >>> lax.switch(1, [lambda x: x + 1, lambda x: x * 10], 5)
+    Array(50, dtype=int32)
+    """
     if not isinstance(branches, Sequence):
         raise TypeError(f"switch: branches should be a list of functions, not {branches!r}")
     if not branches:
@@ -114,7 +121,7 @@ def switch(index: Any, branches: Sequence[Function], *operands: Any, operand: An
         raise TypeError(f"switch: the index should be an integer scalar, not {chosen.type}")
     given = _operands("switch", operands, operand)
     last = len(branches) - 1
-    if is_jit_disabled() and not isinstance(chosen, Tracer):
+    if config.disable_jit and not isinstance(chosen, Tracer):
         return branches[min(max(int(chosen), 0), last)](*given)
     if chosen.type.dtype.itemsize < 4:  # the number of the last branch may not fit
         chosen = chosen.astype(np.int32)
@@ -199,13 +206,16 @@ def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
     """`init_val`, replaced by `body_fun` of it as long as `cond_fun` of it is true.
 
     It can be differentiated in forward mode only: use `scan`, or `fori_loop` with Python integers, for reverse mode.
+
+    >>> lax.while_loop(lambda x: x < 100, lambda x: x * 3, 2)
+    Array(162, dtype=int32)
     """
     _check_callable("while_loop", cond_fun=cond_fun, body_fun=body_fun)
     return _while("while_loop", cond_fun, body_fun, init_val)
 
 
 def _while(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
-    if is_jit_disabled():
+    if config.disable_jit:
         value = init_val
         try:
             while cond_fun(value):
@@ -238,6 +248,9 @@ def fori_loop(lower: Any, upper: Any, body_fun: Function, init_val: Any, *, unro
     """`init_val`, replaced by `body_fun(i, …)` of it for every i from `lower` to `upper` (which is left out).
 
     With bounds that are Python integers it is a `scan`, and can be differentiated in reverse mode too.
+
+    >>> lax.fori_loop(0, 5, lambda i, total: total + i, 0)
+    Array(10, dtype=int32)
     """
     _check_callable("fori_loop", body_fun=body_fun)
     array_leaves(body_fun, (lower, init_val), {})
@@ -256,7 +269,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Function, init_val: Any, *, unro
             return _Beside(index + 1, body_fun(index, value)), None
 
         name_as(step, body_fun)
-        if is_jit_disabled() and last <= first:
+        if config.disable_jit and last <= first:
             return init_val
         turns = 1 if unroll is None else unroll
         start = _Beside(as_operand(first), init_val)
@@ -301,6 +314,9 @@ def scan(
 
     `xs` is a tree of arrays that are equally long, or None: then `length` says how often. `reverse` goes from the last
     slice to the first. `unroll` runs so many steps in one turn of the loop that XLA sees; True unrolls it whole.
+
+    >>> lax.scan(lambda total, x: (total + x, total * x), 0, jnp.arange(4))
+    (Array(6, dtype=int32), Array([0, 0, 2, 9], dtype=int32))
     """
     _check_callable("scan", f=f)
     array_leaves(f, (init, xs), {})
@@ -321,7 +337,7 @@ def _scan(
     turns = (max(1, steps) if unroll else 1) if isinstance(unroll, bool) else _whole(name, "unroll", unroll)
     if turns < 1:
         raise ValueError(f"{name}: unroll should be at least 1, not {unroll}")
-    if is_jit_disabled():
+    if config.disable_jit:
         return _scan_in_python(
             f, init, [tree.structure(xs).unflatten([x[i] for x in slices]) for i in range(steps)], reverse
         )
@@ -345,6 +361,9 @@ def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
     """`f` of every slice of `xs` along dim 0, one after the other, stacked.
 
     With `batch_size`, so many slices at once, by vmap.
+
+    >>> lax.map(lambda x: x * x, jnp.arange(4))
+    Array([0, 1, 4, 9], dtype=int32)
     """
     _check_callable("map", f=f)
     array_leaves(f, (xs,), {})
@@ -368,7 +387,7 @@ def _scan_in_python(f: Function, init: Any, slices: Sequence[Any], reverse: bool
     for x in reversed(slices) if reverse else slices:
         carry, y = f(carry, x)
         ys.append(y)
-    return carry, tree.map(lambda *rows: stack(rows), *(reversed(ys) if reverse else ys))
+    return carry, tree.map(lambda *rows: installed.namespace.stack(rows), *(reversed(ys) if reverse else ys))
 
 
 def _map_in_batches(f: Function, xs: Any, size: int) -> Any:

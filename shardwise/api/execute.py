@@ -4,16 +4,22 @@
 functions of `ops/methods` outside every frame; importing this module installs it.
 """
 
+import logging
+import time
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, final
 
 import numpy as np
 
+from shardwise._jaxlib import RuntimeFailure
 from shardwise.api.boundary import boundary
+from shardwise.api.exhausted import check_memory
 from shardwise.api.move import moved
 from shardwise.api.numbers import check_numbers
+from shardwise.api.recent import Recent
 from shardwise.api.request import Request, Target, default_device, hoisted, stages
 from shardwise.api.watch import tell
 from shardwise.compiler.ir.dispatch import installed
@@ -23,16 +29,20 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.callback import Callback
 from shardwise.compiler.ops.inspect import Inspect
 from shardwise.compiler.ops.operands import PYTHON_SCALARS, type_of
-from shardwise.compiler.pipeline import load
+from shardwise.compiler.pipeline import Partitioned, load
 from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.mesh import AbsentDevice
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.config import config
+from shardwise.config import config, watching
 from shardwise.errors import UnexpectedTracerError
 from shardwise.runtime.array import Array, deleted_error, memory, place
 from shardwise.runtime.executable import Executable
+from shardwise.runtime.guard import check_transfer
 from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
+
+_log = logging.getLogger("shardwise")
 
 
 @final
@@ -40,7 +50,7 @@ class Launch:
     """A compiled program for arrays of certain signatures: moves those that lie elsewhere, runs, wraps."""
 
     def __init__(
-        self, executable: Executable, request: "Request", moves: dict[int, Sharding], constants: Sequence[Array]
+        self, executable: Executable, request: Request, moves: dict[int, Sharding], constants: Sequence[Array]
     ):
         self.executable = executable
         self.request = request
@@ -49,8 +59,12 @@ class Launch:
         self._plain = request.kept is None and not moves and not constants and True not in request.donated
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        if self._plain and not (memory.given_up or config.debug_nans or config.debug_infs):
-            return self.executable([array.buffers for array in arrays])
+        if self._plain and not (memory.given_up or watching.numbers):
+            try:
+                return self.executable([array.buffers for array in arrays])
+            except RuntimeFailure as error:
+                check_memory(error, f"`{self.request.program.name}`", self.executable.loaded)
+                raise
         if self.request.kept is not None:
             arrays = [arrays[number] for number in self.request.kept if number < len(arrays)]
         if memory.given_up:  # jaxlib crashes on buffers that are gone
@@ -66,42 +80,99 @@ class Launch:
         buffers = [array.buffers for array in arrays]
         if self.moves:
             for number, sharding in self.moves.items():
+                check_transfer("device_to_device", arrays[number].type)
                 buffers[number] = moved(arrays[number], sharding).buffers
         if self.constants:
             buffers += [array.buffers for array in self.constants]
-        results = self.executable(buffers)
-        if config.debug_nans or config.debug_infs:
+        try:
+            results = self.executable(buffers)
+        except RuntimeFailure as error:
+            check_memory(error, f"`{self.request.program.name}`", self.executable.loaded)
+            raise
+        if watching.numbers:
             check_numbers(self.request.program, [*arrays, *self.constants], results)
         return results
 
 
-def prepare(request: Request, constants: Sequence[Array] = ()) -> Launch:
-    """Compile a request. `constants` are captured arrays, bound as the last inputs."""
+@final
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A request up to the text that XLA gets. `constants` are bound as the last inputs; `moves`: inputs that lie
+    elsewhere."""
+
+    request: Request
+    constants: list[Array]
+    target: Target
+    stages: Partitioned
+    moves: dict[int, Sharding]
+
+    def load(self) -> Launch:
+        """Compiled, and ready to run."""
+        if isinstance(self.target.devices[0], AbsentDevice):
+            raise ValueError(
+                f"`{self.request.program.name}` was lowered for the mesh {self.stages.sharded.mesh}, which has no "
+                "devices: it can be looked at, and not compiled. Use shardings on a Mesh."
+            )
+        for number, is_donated in enumerate(self.request.donated):
+            if is_donated and number not in self.stages.module.aliases:
+                given = self.request.signatures[number]
+                warnings.warn(
+                    f"{self.request.names[number]} of `{self.request.program.name}` is donated, but no result has its "
+                    f"type and layout ({given.type} in {given.sharding}): its memory is not reused.",
+                    stacklevel=4,
+                )
+        executable = self._loaded()
+        first = len(self.request.signatures) - len(self.constants)
+        bound = [
+            moved(array, self.moves[first + i]) if first + i in self.moves else array
+            for i, array in enumerate(self.constants)
+        ]
+        moves = {number: sharding for number, sharding in self.moves.items() if number < first}
+        return Launch(executable, self.request, moves, bound)
+
+    def _loaded(self) -> Executable:
+        start, name = time.perf_counter(), self.request.program.name
+        try:
+            executable = load(self.stages, self.target.devices, self.out_shardings, self.target.committed)
+        except RuntimeFailure as error:
+            check_memory(error, f"XLA, which compiles `{name}`,")
+            raise
+        _log.log(
+            logging.WARNING if config.log_compiles else logging.DEBUG,
+            "compiled `%s` for %s on %d devices: XLA took %.3f s",
+            name,
+            ", ".join(f"{one.type} in {one.sharding}" for one in self.request.signatures) or "no arguments",
+            len(self.target.devices),
+            time.perf_counter() - start,
+        )
+        return executable
+
+    @property
+    def out_shardings(self) -> list[Sharding]:
+        asked = zip(self.request.out_shardings, self.stages.plan.outputs, self.stages.out_types, strict=True)
+        return [
+            _as_asked(sharding, Layout(layout.dims[: type.ndim]), self.target)  # without the dim of a key's words
+            for sharding, layout, type in asked
+        ]
+
+
+def staged(request: Request, constants: Sequence[Array] = ()) -> Prepared:
+    """Every stage that needs no device. `constants` are captured arrays."""
     request, constants = hoisted(request, constants)
     first = len(request.signatures) - len(constants)
     request = request.used()
     if request.kept is not None:
         constants = [constants[number - first] for number in request.kept if number >= first]
-        first = len(request.signatures) - len(constants)
     target = request.target()
     compiled, moves = stages(request, target)
     target = target.refined(compiled.sharded.mesh)
     tell(compiled, target)
-    for number, is_donated in enumerate(request.donated):
-        if is_donated and number not in compiled.module.aliases:
-            given = request.signatures[number]
-            warnings.warn(
-                f"{request.names[number]} of `{request.program.name}` is donated, but no result has its type and "
-                f"layout ({given.type} in {given.sharding}): its memory is not reused.",
-                stacklevel=4,
-            )
-    shardings = [
-        _as_asked(asked, layout, target)
-        for asked, layout in zip(request.out_shardings, compiled.plan.outputs, strict=True)
-    ]
-    executable = load(compiled, target.devices, shardings, target.committed)
-    bound = [moved(array, moves.pop(first + i)) if first + i in moves else array for i, array in enumerate(constants)]
-    return Launch(executable, request, moves, bound)
+    return Prepared(request, list(constants), target, compiled, moves)
+
+
+def prepare(request: Request, constants: Sequence[Array] = ()) -> Launch:
+    """Compile a request. `constants` are captured arrays, bound as the last inputs."""
+    return staged(request, constants).load()
 
 
 def _as_asked(asked: Sharding | None, layout: Layout, target: Target) -> Sharding:
@@ -111,12 +182,17 @@ def _as_asked(asked: Sharding | None, layout: Layout, target: Target) -> Shardin
     return asked
 
 
-def as_array(x: Any, name: str = "array") -> Array:
-    """`x` as an Array: numpy arrays and scalars are copied to the default device, uncommitted."""
+def as_array(x: Any, name: str = "array", explicit: bool = False) -> Array:
+    """`x` as an Array: numpy arrays and scalars are copied to the default device, uncommitted.
+
+    `explicit`: the user asked for just this.
+    """
     if isinstance(x, Array):
         return x
     if isinstance(x, Tracer):
         raise UnexpectedTracerError(x.frame.leak(x))
+    if config.transfer_guard_host_to_device != "allow":
+        check_transfer("host_to_device", type_of(x, name), explicit)
     if isinstance(x, PYTHON_SCALARS):
         # 0.0 and -0.0 are equal but not the same: the text tells them apart.
         return _scalar(type_of(x), x, str(x), default_device())
@@ -132,7 +208,7 @@ class _Executor:
     """Ops and functions on concrete arrays, outside every frame."""
 
     def __init__(self) -> None:
-        self._launches: dict[Any, Launch] = {}
+        self._launches = Recent(4096)
 
     def place(self, value: Any) -> Array:
         return as_array(value)
@@ -144,17 +220,19 @@ class _Executor:
         """One op."""
         if isinstance(op, Callback):
             found = op.function(*(x.numpy() for x in args))
-            return tuple(as_array(x) for x in found)
+            return tuple(as_array(x, explicit=True) for x in found)
         if isinstance(op, Inspect):
             op.look(args[0].sharding)
             return ()
-        key = (op, config.enable_x64, *(x.signature for x in args))
+        key = (op, config.state.traced, *(x.signature for x in args))
         launch = self._launches.get(key)
+        if launch is None:
+            launch = self._launches.older(key)
         if launch is None:
             inputs = [Value(x.type) for x in args]
             outputs = [Value(type) for type in result_types(op, tuple(value.type for value in inputs))]
             program = Program(tuple(inputs), (Equation(op, inputs, outputs, user_source()),), tuple(outputs), op.name)
-            launch = self._launches[key] = prepare(_request(program, args))
+            launch = self._launches.keep(key, prepare(_request(program, args)))
         return tuple(launch(args))
 
     def call(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> Array:
@@ -165,8 +243,10 @@ class _Executor:
     def several(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> list[Array]:
         """The same of a function that may return a list."""
         arrays = [x if isinstance(x, Array) else as_array(x, function.__name__) for x in args]
-        key = (function, config.enable_x64, *(x.signature for x in arrays), *static.items())
+        key = (function, config.state.traced, *(x.signature for x in arrays), *static.items())
         launch = self._launches.get(key)
+        if launch is None:
+            launch = self._launches.older(key)
         if launch is None:
 
             def listed(*xs: Any) -> list[Any]:
@@ -175,8 +255,12 @@ class _Executor:
 
             program, captured = build(listed, [x.type for x in arrays], function.__name__)
             assert not captured, f"{function.__name__} closes over arrays"
-            launch = self._launches[key] = prepare(_request(program, arrays))
-        return launch(arrays)
+            launch = self._launches.keep(key, prepare(_request(program, arrays)))
+        return launch(arrays)  # type: ignore[no-any-return]
+
+    def forget(self) -> None:
+        """Drop what was compiled."""
+        self._launches.clear()
 
 
 def _request(program: Program, args: Sequence[Array]) -> Request:
@@ -184,4 +268,10 @@ def _request(program: Program, args: Sequence[Array]) -> Request:
     return Request(program, tuple(x.signature for x in args), (None,) * len(program.outputs), names)
 
 
-installed.executor = _Executor()
+_executor = installed.executor = _Executor()
+
+
+def forget_launches() -> None:
+    """Drop what was compiled for single ops and functions, and the scalars that were placed."""
+    _executor.forget()
+    _scalar.cache_clear()

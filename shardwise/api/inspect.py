@@ -8,35 +8,11 @@ from shardwise import tree
 from shardwise.api.arguments import described
 from shardwise.api.jit import Jitted, trace
 from shardwise.api.static import NOTHING, select, split
+from shardwise.api.struct import leaf_type, struct
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.text import format_program
-from shardwise.compiler.ir.types import ArrayType, Typed
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.operands import type_of
-from shardwise.compiler.ops.promote import canonical_dtype
-
-
-@final
-class ShapeDtypeStruct(Typed):
-    """A shape and a dtype without elements: stands for an array where only its type is read."""
-
-    __slots__ = ("sharding", "type")
-
-    def __init__(self, shape: Sequence[int], dtype: Any, *, sharding: Any = None, weak_type: bool = False):
-        if dtype is None:
-            raise ValueError("ShapeDtypeStruct needs a dtype")
-        self.type = ArrayType(tuple(shape), canonical_dtype(dtype), weak_type)
-        self.sharding = sharding
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ShapeDtypeStruct) and (self.type, self.sharding) == (other.type, other.sharding)
-
-    def __hash__(self) -> int:
-        return hash((self.type, self.sharding))
-
-    def __repr__(self) -> str:
-        where = f", sharding={self.sharding}" if self.sharding is not None else ""
-        weak = ", weak_type=True" if self.weak_type else ""
-        return f"ShapeDtypeStruct(shape={self.shape}, dtype={self.dtype.name}{where}{weak})"
 
 
 @final
@@ -60,8 +36,8 @@ def eval_shape(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any
     """
     found = split(function, function.options.static if isinstance(function, Jitted) else NOTHING, args, keywords)
     leaves, structure = tree.flatten((found.args, found.keywords))
-    traced = trace(found.bind(function), structure, [_type(leaf, function) for leaf in leaves])
-    return traced.structure.unflatten([_struct(type) for type in traced.program.out_types])
+    traced = trace(found.bind(function), structure, [leaf_type(leaf, described(function)) for leaf in leaves])
+    return traced.structure.unflatten([struct(type) for type in traced.program.out_types])
 
 
 def make_jaxpr(
@@ -77,11 +53,11 @@ def make_jaxpr(
     def call(*args: Any, **keywords: Any) -> Any:
         found = split(function, static, args, keywords)
         leaves, structure = tree.flatten((found.args, found.keywords))
-        traced = trace(found.bind(function), structure, [_type(leaf, function) for leaf in leaves])
+        traced = trace(found.bind(function), structure, [leaf_type(leaf, described(function)) for leaf in leaves])
         printed = TracedProgram(traced.program, traced.captured)
         if not return_shape:
             return printed
-        return printed, traced.structure.unflatten([_struct(type) for type in traced.program.out_types])
+        return printed, traced.structure.unflatten([struct(type) for type in traced.program.out_types])
 
     return call
 
@@ -89,14 +65,3 @@ def make_jaxpr(
 def typeof(x: Any) -> ArrayType:
     """The type of an array or number: its shape, dtype and whether it is weak."""
     return type_of(x, "typeof")
-
-
-def _type(leaf: Any, function: Callable[..., Any]) -> ArrayType:
-    shape, dtype = getattr(leaf, "shape", None), getattr(leaf, "dtype", None)
-    if shape is not None and dtype is not None and not hasattr(leaf, "type"):
-        return ArrayType(tuple(shape), canonical_dtype(dtype))
-    return type_of(leaf, described(function))
-
-
-def _struct(type: ArrayType) -> ShapeDtypeStruct:
-    return ShapeDtypeStruct(type.shape, type.dtype, weak_type=type.weak)

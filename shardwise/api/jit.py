@@ -1,15 +1,14 @@
 """jit: a function compiled once for each type, layout and structure of its arguments."""
 
 import logging
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial, update_wrapper
 from typing import Any, final
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from shardwise import tree
+from shardwise.api.aot import Lowered, Traced
 from shardwise.api.arguments import (
     argument_names,
     array_leaves,
@@ -23,6 +22,7 @@ from shardwise.api.execute import Launch, as_array, prepare
 from shardwise.api.flat import Flat, is_traced
 from shardwise.api.request import Request
 from shardwise.api.static import NOTHING, Selection, Split, check_overlap, donated_leaves, select, split
+from shardwise.api.struct import ShapeDtypeStruct
 from shardwise.compiler.ir.dispatch import bound_axes, open_frames
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
@@ -42,34 +42,12 @@ _log = logging.getLogger("shardwise")
 
 @final
 @dataclass(frozen=True, eq=False)
-class Traced:
+class Recorded:
     """A function staged for arguments of certain types. `captured` are outer values, the program's last inputs."""
 
     program: Program
     captured: list[Any]
     structure: tree.Structure  # of the results
-
-
-class _Switches(threading.local):
-    jit_disabled = False
-
-
-_switches = _Switches()
-
-
-@contextmanager
-def disable_jit(disable: bool = True) -> Iterator[None]:
-    """While open, jitted functions run as they are written, op by op, so that a debugger can follow them."""
-    before, _switches.jit_disabled = _switches.jit_disabled, disable
-    try:
-        yield
-    finally:
-        _switches.jit_disabled = before
-
-
-def is_jit_disabled() -> bool:
-    """Whether functions run as they are written."""
-    return _switches.jit_disabled
 
 
 @final
@@ -91,13 +69,15 @@ class Jitted:
     def __init__(self, function: Callable[..., Any], options: Options):
         self.function = function
         self.options = options
-        self._traced: dict[Any, Traced]
+        self._traced: dict[Any, Recorded]
         self._launches: dict[Any, tuple[Launch, tree.Structure]]
         self._traced, self._launches = _caches(function, options)
+        _jitted.add(self)
         update_wrapper(self, function, updated=())  # not the attributes: another jit has those of the same names
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        if _switches.jit_disabled:
+        state = config.state
+        if state.disable_jit:
             return self.function(*args, **keywords)
         found = None
         if self.options.static:
@@ -107,7 +87,7 @@ class Jitted:
             leaves, structure = _flatten((args, keywords))
         if open_frames() and (is_traced(leaves) or bound_axes()):  # it may compute along the axes that have a name here
             return self._staged(found or split(self.function, NOTHING, args, keywords))
-        fixed = (in_force.mesh, config.enable_x64, found.key if found is not None else ())
+        fixed = (in_force.mesh, state.traced, found.key if found is not None else ())
         try:
             key = (structure, fixed, *[x.signature for x in leaves])
         except AttributeError:  # not all are arrays yet
@@ -129,27 +109,54 @@ class Jitted:
         """As a method: the instance is the first argument."""
         return self if instance is None else partial(self, instance)
 
-    def traced(self, found: Split) -> Traced:
+    def clear_cache(self) -> None:
+        """Forget what was traced and compiled for this function."""
+        self._traced.clear()
+        self._launches.clear()
+
+    def trace(self, *args: Any, **keywords: Any) -> Traced:
+        """What the function computes for these arguments, or for such as ShapeDtypeStructs say; nothing runs."""
+        return self._looked_at(args, keywords)
+
+    def lower(self, *args: Any, **keywords: Any) -> Lowered:
+        """What each device would do, as text for XLA; nothing runs."""
+        return self._looked_at(args, keywords).lower()
+
+    def eval_shape(self, *args: Any, **keywords: Any) -> Any:
+        """The types of the results, as `ShapeDtypeStruct`s; nothing runs."""
+        return self._looked_at(args, keywords).out_info
+
+    @boundary
+    def _looked_at(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Traced:
+        request, recorded = self.request(args, keywords)
+        found = split(self.function, self.options.static, args, keywords)
+        structure = self._array_leaves(found, abstract=True)[1]
+        return Traced(request, recorded.captured, structure, recorded.structure)
+
+    def traced(self, found: Split) -> Recorded:
         """The function staged for these arguments; once for each structure, types, static arguments and named axes."""
-        leaves, structure = self._array_leaves(found)
-        key = (structure, config.enable_x64, in_force.mesh, found.key, leaf_types(leaves), tuple(bound_axes().items()))
+        leaves, structure = self._array_leaves(found, abstract=True)
+        fixed = (config.state.traced, in_force.mesh, found.key, tuple(bound_axes().items()))
+        key = (structure, fixed, leaf_types(leaves))
         traced = self._traced.get(key)
         if traced is None or not _is_alive(traced.captured):
             traced = self._traced[key] = trace(found.bind(self.function), structure, leaf_types(leaves))
         return traced
 
-    def request(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Request, Traced]:
+    def request(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Request, Recorded]:
         """What it takes to run the function on these arguments."""
         return self._request(split(self.function, self.options.static, args, keywords))
 
-    def _request(self, found: Split) -> tuple[Request, Traced]:
-        leaves, _ = self._array_leaves(found)
+    def _request(self, found: Split) -> tuple[Request, Recorded]:
+        leaves, _ = self._array_leaves(found, abstract=True)
         traced = self.traced(found)
         names = self._names(found)
-        arrays = [as_array(x) for x in (*leaves, *traced.captured)]
         request = Request(
             traced.program,
-            tuple(x.signature for x in arrays),
+            tuple(
+                x.placed if isinstance(x, ShapeDtypeStruct) else as_array(x).signature
+                for x in (*leaves, *traced.captured)
+            ),
             self._out_shardings(traced),
             tuple(names),
             self._in_shardings(found.args, leaf_types(leaves), names),
@@ -178,8 +185,8 @@ class Jitted:
         results = replay(traced.program, operands) if self.options.inline else Call(traced.program)(*operands)
         return traced.structure.unflatten(_constrained(results, self._out_shardings(traced)))
 
-    def _array_leaves(self, found: Split) -> tuple[list[Any], tree.Structure]:
-        return array_leaves(found.bind(self.function), found.args, found.keywords)
+    def _array_leaves(self, found: Split, abstract: bool = False) -> tuple[list[Any], tree.Structure]:
+        return array_leaves(found.bind(self.function), found.args, found.keywords, abstract)
 
     def _names(self, found: Split) -> list[str]:
         return argument_names(found.bind(self.function), found.args, found.keywords)
@@ -197,7 +204,7 @@ class Jitted:
         given = spread_shardings(shardings, args, "in_shardings", self.function, types[:count], names[:count])
         return given + (None,) * (len(types) - count)
 
-    def _out_shardings(self, traced: Traced) -> tuple[Sharding | None, ...]:
+    def _out_shardings(self, traced: Recorded) -> tuple[Sharding | None, ...]:
         count = len(traced.program.outputs)
         outputs = traced.structure.unflatten(list(range(count)))
         names = [f"output {number}" for number in range(count)]
@@ -214,7 +221,7 @@ class Jitted:
         if key[0] != last[0]:
             reasons.append(f"the arguments are {key[0]}, last time {last[0]}")
         elif key[1] != last[1]:
-            reasons.append(f"the mesh in force, enable_x64 and static arguments are {key[1]}, last time {last[1]}")
+            reasons.append(f"the mesh in force, settings and static arguments are {key[1]}, last time {last[1]}")
         for name, now, before in zip(self._names(found), key[2:], last[2:], strict=False):
             if now is not before:
                 here, there = (f"{s.type} in {s.sharding}" for s in (now, before))
@@ -255,11 +262,11 @@ def jit(
     return Jitted(function, Options(in_shardings, out_shardings, static, donate, keep_unused, inline))
 
 
-def trace(function: Callable[..., Any], structure: tree.Structure, types: Sequence[ArrayType]) -> Traced:
+def trace(function: Callable[..., Any], structure: tree.Structure, types: Sequence[ArrayType]) -> Recorded:
     """Stage `function` for arguments of this structure whose arrays have these types."""
     flat = Flat(function, structure)
     program, captured = build(flat, types, function_name(function))
-    return Traced(program, captured, flat.results)
+    return Recorded(program, captured, flat.results)
 
 
 def _constrained(values: Any, shardings: Sequence[Sharding | None]) -> list[Any]:
@@ -276,6 +283,14 @@ def constrain(x: Any, sharding: Sharding) -> Any:
 
 
 _shared: WeakKeyDictionary[Any, dict[Options, Any]] = WeakKeyDictionary()
+_jitted: WeakSet[Jitted] = WeakSet()
+
+
+def forget_functions() -> None:
+    """Drop all that was traced and compiled for jitted functions."""
+    for jitted in list(_jitted):
+        jitted.clear_cache()
+    _shared.clear()
 
 
 def _caches(function: Callable[..., Any], options: Options) -> tuple[dict[Any, Any], dict[Any, Any]]:

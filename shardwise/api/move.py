@@ -14,13 +14,14 @@ import numpy as np
 
 from shardwise._jaxlib import join, put, split
 from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.ir.types import is_key
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.shape import full
 from shardwise.compiler.ops.slicing import Concatenate, Pad, sliced
 from shardwise.compiler.shardings.mesh import Mesh
 from shardwise.compiler.shardings.refine import common_mesh
 from shardwise.compiler.shardings.spec import spec_of
-from shardwise.runtime.array import Array, alone, place, signature
+from shardwise.runtime.array import Array, alone, over_words, place, signature
 from shardwise.runtime.sharding import NamedSharding, Sharding, mesh_of
 from shardwise.runtime.show import Span
 
@@ -31,6 +32,8 @@ def moved(array: Array, sharding: Sharding) -> Array:
     """The array in another sharding, committed to it."""
     if array.sharding == sharding:
         return array
+    if is_key(array.type.dtype):
+        return Array(moved(array.words, over_words(sharding)).buffers, signature(array.type, sharding, True))
     shape = array.type.shape
     before, after = mesh_of(array.sharding), mesh_of(sharding)
     if array.sharding.devices == sharding.devices:

@@ -9,6 +9,7 @@ from shardwise.compiler.ir.evaluate import find
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import carrier, is_inexact
 from shardwise.compiler.transforms.inline import inline
+from shardwise.compiler.transforms.keys import keys_as_words
 from shardwise.compiler.transforms.silence import silent
 from shardwise.config import config
 from shardwise.runtime.array import Array
@@ -19,6 +20,7 @@ def check_numbers(program: Program, args: Sequence[Array], results: Sequence[Arr
 
     The program is then run once more, in numpy, one op after the other, to find the first that made it.
     """
+    args, results = [array.words for array in args], [array.words for array in results]
     wanted = [name for name, on in (("nan", config.debug_nans), ("inf", config.debug_infs)) if on]
     for name in wanted:
         bad = _is_nan if name == "nan" else _is_inf
@@ -39,7 +41,7 @@ def check_numbers(program: Program, args: Sequence[Array], results: Sequence[Arr
 
 def _found(program: Program, args: Sequence[Array], bad: Callable[[Any], bool]) -> Any:
     try:
-        again = silent(inline(program))
+        again = silent(keys_as_words(inline(program)))
     except TypeError:  # what an effect gave cannot be had again
         return None
     return find(again, [array.numpy() for array in args], bad)

@@ -15,6 +15,7 @@ from shardwise.api.execute import as_array
 from shardwise.api.jit import constrain, jit
 from shardwise.api.move import moved
 from shardwise.compiler.ir.dispatch import installed, staging
+from shardwise.compiler.ir.types import is_key
 from shardwise.compiler.ops.elementwise import Convert
 from shardwise.compiler.ops.operands import as_operand, type_of
 from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, in_force
@@ -23,6 +24,7 @@ from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError
 from shardwise.runtime.array import Array, deleted_error, place, signature
 from shardwise.runtime.client import devices as all_devices
+from shardwise.runtime.guard import check_transfer
 from shardwise.runtime.sharding import ONE_DEVICE, NamedSharding, Sharding, SingleDeviceSharding, sharding_in_force
 
 
@@ -116,7 +118,12 @@ def _own_memory(array: Array) -> Array:
 
 
 def with_sharding_constraint(x: Any, shardings: Any) -> Any:
-    """The arrays of a tree, pinned to shardings (a tree prefix): the planner never overrules them."""
+    """The arrays of a tree, pinned to shardings (a tree prefix): the planner never overrules them.
+
+    >>> mesh = jax.make_mesh((1,), ("x",))
+    >>> lax.with_sharding_constraint(jnp.arange(3), jax.NamedSharding(mesh, jax.P("x")))
+    Array([0, 1, 2], dtype=int32)
+    """
     leaves, structure = tree.flatten(x)
     out = []
     for leaf, given in zip(leaves, _spread("with_sharding_constraint", "shardings", shardings, x), strict=True):
@@ -170,7 +177,7 @@ def _check(name: str, leaf: Any, where: Sharding) -> None:
 
 def _put(leaf: Any, where: Sharding | None) -> Any:
     if where is None:
-        return leaf if isinstance(leaf, Tracer) else as_array(leaf, "device_put")
+        return leaf if isinstance(leaf, Tracer) else as_array(leaf, "device_put", explicit=True)
     _check("device_put", leaf, where)
     if isinstance(leaf, Tracer):
         return constrain(leaf, where)
@@ -179,9 +186,12 @@ def _put(leaf: Any, where: Sharding | None) -> Any:
     if isinstance(leaf, Array):
         if leaf.is_deleted():
             raise deleted_error(leaf.type, "an array that is moved")
+        if leaf.sharding != where:
+            check_transfer("device_to_device", leaf.type, explicit=True)
         there = moved(leaf, where)
         return Array(there.buffers, signature(there.type, where, True))
     kind = type_of(leaf, "device_put")
+    check_transfer("host_to_device", kind, explicit=True)
     return place(np.asarray(leaf), kind, where, committed=True)
 
 
@@ -203,7 +213,14 @@ def _maker(function: Callable[..., Any], args: tuple[Any, ...], text: str, where
 
 def device_get(x: Any) -> Any:
     """The arrays of a tree as numpy arrays on the host; other leaves as they are."""
-    return tree.map(lambda leaf: leaf.numpy() if isinstance(leaf, Array) else leaf, x)
+
+    def got(leaf: Any) -> Any:
+        if not isinstance(leaf, Array) or is_key(leaf.type.dtype):
+            return leaf
+        check_transfer("device_to_host", leaf.type, explicit=True)
+        return leaf.numpy()
+
+    return tree.map(got, x)
 
 
 def block_until_ready(x: Any) -> Any:

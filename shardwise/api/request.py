@@ -23,9 +23,10 @@ from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.lift import lift
+from shardwise.config import config
 from shardwise.errors import DeviceMismatchError
 from shardwise.runtime.array import Array, Signature
-from shardwise.runtime.client import local_devices
+from shardwise.runtime.client import local_devices, platform_of
 from shardwise.runtime.sharding import (
     ONE_DEVICE,
     NamedSharding,
@@ -165,7 +166,8 @@ def _common(wishes: Sequence[tuple[str, Sharding | Mesh]]) -> Target | None:
 
 def default_device() -> Any:
     """Where arrays go that nobody placed."""
-    return local_devices()[0]
+    asked = config.default_device
+    return local_devices(backend=asked)[0] if asked is None or isinstance(asked, str) else asked
 
 
 def stages(request: Request, target: Target) -> tuple[Partitioned, dict[int, Sharding]]:
@@ -186,7 +188,9 @@ def stages(request: Request, target: Target) -> tuple[Partitioned, dict[int, Sha
         None if sharding is None else target.pin(sharding, type.shape, f"out_shardings of output {number}")
         for number, (type, sharding) in enumerate(zip(request.program.out_types, request.out_shardings, strict=True))
     ]
-    return partitioned(_constrained(request, target), mesh, pins, out_pins, request.donated), moves
+    return partitioned(
+        _constrained(request, target), mesh, pins, out_pins, request.donated, platform_of(target.devices[0])
+    ), moves
 
 
 def _constrained(request: Request, target: Target) -> Program:

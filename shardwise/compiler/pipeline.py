@@ -12,6 +12,7 @@ from typing import Any, final
 
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.text import format_program
+from shardwise.compiler.ir.types import ArrayType, is_key
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.lower.lower import StableHlo, lower
 from shardwise.compiler.partition.local import LocalProgram
@@ -22,10 +23,11 @@ from shardwise.compiler.plan.plan import Plan
 from shardwise.compiler.plan.text import format_plan
 from shardwise.compiler.propagate.sharded import ShardedProgram, propagate
 from shardwise.compiler.propagate.text import format_sharded
-from shardwise.compiler.shardings.layout import Pin
+from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
+from shardwise.compiler.transforms.keys import keys_as_words
 from shardwise.config import config
 from shardwise.runtime.executable import Executable
 from shardwise.runtime.sharding import Sharding
@@ -36,12 +38,13 @@ _dumps = count()
 @final
 @dataclass(frozen=True, eq=False)
 class Partitioned:
-    """A program up to the text that XLA gets, with every stage on the way."""
+    """A program up to the text that XLA gets, with every stage on the way; in all of them keys are words."""
 
     sharded: ShardedProgram
     plan: Plan
     local: LocalProgram
     module: StableHlo
+    out_types: tuple[ArrayType, ...]  # as users see them: keys are keys
 
 
 def partitioned(
@@ -50,22 +53,37 @@ def partitioned(
     in_pins: Sequence[Pin],
     out_pins: Sequence[Pin | None],
     donated: Sequence[bool] = (),
+    platform: str = "cpu",
 ) -> Partitioned:
     """Every stage that needs no device. `donated` marks inputs whose memory may be reused for outputs."""
-    simple = dce(inline(verify(program)))
-    sharded = propagate(simple, mesh, in_pins, out_pins)
+    simple = dce(keys_as_words(inline(verify(program))))
+    ins = [
+        _of_words(pin, type) if is_key(type.dtype) else pin for pin, type in zip(in_pins, program.in_types, strict=True)
+    ]
+    outs = [
+        _of_words(pin, type) if is_key(type.dtype) else pin
+        for pin, type in zip(out_pins, program.out_types, strict=True)
+    ]
+    sharded = propagate(simple, mesh, ins, outs)
     plan = choose(sharded)
     local = partition(sharded, plan)
-    module = lower(local, donated)
-    stages = Partitioned(sharded, plan, local, module)
+    module = lower(local, donated, platform)
+    stages = Partitioned(sharded, plan, local, module, program.out_types)
     if config.dump_to:
         _dump(program, stages)
     return stages
 
 
+def _of_words(pin: Pin | None, type: ArrayType) -> Pin:
+    """What is asked of keys, for their words: the last dim, which keys do not show, stays whole."""
+    if pin is None:
+        return Pin(Layout.replicated(type.ndim + 1), frozenset(range(type.ndim)))
+    return Pin(Layout((*pin.layout.dims, ()), pin.layout.partial), pin.open_dims, pin.reason)
+
+
 def load(stages: Partitioned, devices: Sequence[Any], out_shardings: Sequence[Sharding], committed: bool) -> Executable:
     """The last stage: XLA compiles the text for these devices."""
-    return Executable(stages.module, stages.local, devices, out_shardings, committed)
+    return Executable(stages.module, stages.local, devices, out_shardings, committed, stages.out_types)
 
 
 def _dump(program: Program, stages: Partitioned) -> None:

@@ -3,10 +3,11 @@
 from typing import NoReturn
 
 from shardwise.api.callback import io_callback
+from shardwise.api.switches import disable_x64, enable_x64
 from shardwise.errors import not_here
 from shardwise.experimental import mesh_utils, pjit
 
-__all__ = ["io_callback", "mesh_utils", "pjit"]
+__all__ = ["disable_x64", "enable_x64", "io_callback", "mesh_utils", "pjit"]
 
 
 def __getattr__(name: str) -> NoReturn:

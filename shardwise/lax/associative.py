@@ -18,6 +18,9 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     `elems` is a tree of arrays whose sizes along `axis` agree. `fn(earlier, later)` combines two such trees element
     by element along `axis` and gives a third of the same types. It need not commute. Of n elements it takes about
     2 log2(n) rounds, in which 2n pairs are combined.
+
+    >>> lax.associative_scan(jnp.add, jnp.arange(5))
+    Array([ 0,  1,  3,  6, 10], dtype=int32)
     """
     if not callable(fn):
         raise TypeError(f"associative_scan: fn must be a function of two trees, not {fn!r}")

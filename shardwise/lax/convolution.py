@@ -15,6 +15,7 @@ from shardwise.compiler.ops.shape import Broadcast, Reshape, permuted
 from shardwise.compiler.ops.slicing import Reverse
 from shardwise.lax.padding import integers, padding_pairs
 from shardwise.lax.precision import precisions
+from shardwise.lax.shape import laid_out
 
 
 @final
@@ -31,7 +32,11 @@ class ConvDimensionNumbers(NamedTuple):
 def conv_dimension_numbers(
     lhs_shape: Sequence[int], rhs_shape: Sequence[int], dimension_numbers: Any
 ) -> ConvDimensionNumbers:
-    """Dimension numbers of three strings such as ("NHWC", "HWIO", "NHWC"); of None, those of NCHW, OIHW and NCHW."""
+    """Dimension numbers of three strings such as ("NHWC", "HWIO", "NHWC"); of None, those of NCHW, OIHW and NCHW.
+
+    >>> lax.conv_dimension_numbers((1, 8, 8, 3), (3, 3, 3, 4), ("NHWC", "HWIO", "NHWC")).lhs_spec
+    (0, 3, 1, 2)
+    """
     ndim = len(lhs_shape)
     if len(rhs_shape) != ndim:
         raise TypeError(f"convolution: operands must have the same rank, not shapes {lhs_shape} and {rhs_shape}")
@@ -71,6 +76,7 @@ def conv_general_dilated(
     batch_group_count: int = 1,
     precision: Any = None,
     preferred_element_type: Any = None,
+    out_sharding: Any = None,
 ) -> Any:
     """`lhs` convolved with the kernel `rhs`, without turning it around.
 
@@ -78,6 +84,9 @@ def conv_general_dilated(
     or "VALID" (none), "SAME" or "SAME_LOWER" (so many that there is a result for each stride). With
     `feature_group_count` the features, with `batch_group_count` the batch are cut into so many groups, each with its
     own part of the kernel's out features.
+
+    >>> lax.conv_general_dilated(jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2)), (1,), "SAME")
+    Array([[[2., 2., 2., 1.]]], dtype=float32)
     """
     name = "conv_general_dilated"
     x, kernel = type_of(lhs, name), type_of(rhs, name)
@@ -105,7 +114,7 @@ def conv_general_dilated(
     left, right, out = map("".join, names)
     low, high = (tuple(pair[i] for pair in pads) for i in range(2))
     op = Conv(left, right, out, strides, low, high, base, dilation, dtype, precisions(name, precision))
-    return _convolved(lhs, rhs, op=op, names=names, groups=features * batches)
+    return laid_out(_convolved(lhs, rhs, op=op, names=names, groups=features * batches), out_sharding)
 
 
 def _names(spec: Sequence[int], letters: Sequence[str]) -> tuple[str, ...]:
@@ -165,7 +174,11 @@ def conv(
     precision: Any = None,
     preferred_element_type: Any = None,
 ) -> Any:
-    """A convolution of an array NCHW with a kernel OIHW, with any number of spatial dims."""
+    """A convolution of an array NCHW with a kernel OIHW, with any number of spatial dims.
+
+    >>> lax.conv(jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2)), (1,), "VALID")
+    Array([[[2., 2., 2.]]], dtype=float32)
+    """
     return conv_general_dilated(
         lhs, rhs, window_strides, padding, precision=precision, preferred_element_type=preferred_element_type
     )
@@ -181,7 +194,11 @@ def conv_with_general_padding(
     precision: Any = None,
     preferred_element_type: Any = None,
 ) -> Any:
-    """A convolution of an array NCHW with a kernel OIHW, with padding and dilations."""
+    """A convolution of an array NCHW with a kernel OIHW, with padding and dilations.
+
+    >>> lax.conv_with_general_padding(jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2)), (1,), [(1, 0)], None, None)
+    Array([[[1., 2., 2., 2.]]], dtype=float32)
+    """
     return conv_general_dilated(
         lhs,
         rhs,
@@ -215,6 +232,9 @@ def conv_transpose(
     Dims are those of NHWC, HWIO and NHWC where none are given. Where `transpose_kernel`, the kernel is turned around
     and its in and out features change places: then this is the derivative of a convolution with that kernel, and
     numbers in `padding` are that convolution's where `use_consistent_padding`.
+
+    >>> lax.conv_transpose(jnp.ones((1, 2, 1)), jnp.ones((2, 1, 1)), (2,), "SAME").shape
+    (1, 4, 1)
     """
     name = "conv_transpose"
     x, kernel = type_of(lhs, name), as_operand(rhs, name)
@@ -229,7 +249,7 @@ def conv_transpose(
     extents = [(kernel.type.shape[dim] - 1) * d + 1 for dim, d in zip(spatial, dilation, strict=True)]
     pads: Any = padding
     if isinstance(padding, str):
-        pads = [_transposed_padding(name, padding, k, s) for k, s in zip(extents, steps, strict=True)]
+        pads = [transposed_padding(name, padding, k, s) for k, s in zip(extents, steps, strict=True)]
     elif use_consistent_padding:
         pads = [(k - 1 - low, k - 1 - high) for k, (low, high) in zip(extents, padding, strict=True)]
     if transpose_kernel:
@@ -249,7 +269,7 @@ def conv_transpose(
     )
 
 
-def _transposed_padding(name: str, padding: str, extent: int, stride: int) -> tuple[int, int]:
+def transposed_padding(name: str, padding: str, extent: int, stride: int) -> tuple[int, int]:
     """So many zeros that there are `stride` results for each element; more where the kernel is to meet each alone."""
     if padding == "SAME":
         total = extent + stride - 2
@@ -275,6 +295,10 @@ def conv_general_dilated_patches(
 ) -> Any:
     """What a kernel of `filter_shape` meets at each place, as features: all positions of the first feature, then of the
     next.
+
+    >>> lax.conv_general_dilated_patches(jnp.arange(4.0).reshape(1, 1, 4), (2,), (1,), "VALID")
+    Array([[[0., 1., 2.],
+            [1., 2., 3.]]], dtype=float32)
     """
     name = "conv_general_dilated_patches"
     x = type_of(lhs, name)

@@ -10,27 +10,47 @@ from shardwise.compiler.ops.operands import as_operand
 
 
 def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """The sums of the elements up to each along `axis`; from each on where `reverse`."""
+    """The sums of the elements up to each along `axis`; from each on where `reverse`.
+
+    >>> lax.cumsum(jnp.array([1, 3, 2]))
+    Array([1, 4, 6], dtype=int32)
+    """
     return _cumulated("cumsum", operand, "sum", axis, reverse)
 
 
 def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """The products of the elements up to each along `axis`; from each on where `reverse`."""
+    """The products of the elements up to each along `axis`; from each on where `reverse`.
+
+    >>> lax.cumprod(jnp.array([1, 3, 2]))
+    Array([1, 3, 6], dtype=int32)
+    """
     return _cumulated("cumprod", operand, "prod", axis, reverse)
 
 
 def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """The largest of the elements up to each along `axis`; from each on where `reverse`. NaN where any is."""
+    """The largest of the elements up to each along `axis`; from each on where `reverse`. NaN where any is.
+
+    >>> lax.cummax(jnp.array([1, 3, 2]))
+    Array([1, 3, 3], dtype=int32)
+    """
     return _cumulated("cummax", operand, "max", axis, reverse)
 
 
 def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """The smallest of the elements up to each along `axis`; from each on where `reverse`. NaN where any is."""
+    """The smallest of the elements up to each along `axis`; from each on where `reverse`. NaN where any is.
+
+    >>> lax.cummin(jnp.array([3, 1, 2]))
+    Array([3, 1, 1], dtype=int32)
+    """
     return _cumulated("cummin", operand, "min", axis, reverse)
 
 
 def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """The logarithms of the sums of e to the powers up to each along `axis`; from each on where `reverse`."""
+    """The logarithms of the sums of e to the powers up to each along `axis`; from each on where `reverse`.
+
+    >>> lax.cumlogsumexp(jnp.zeros(3))
+    Array([0.       , 0.6931472, 1.0986123], dtype=float32)
+    """
     return _cumulated("cumlogsumexp", operand, "logsumexp", axis, reverse)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from shardwise import tree
 from shardwise.compiler.ir.dispatch import bound_axes
-from shardwise.compiler.ops.elementwise import Convert
+from shardwise.compiler.ops.elementwise import Convert, Select
 from shardwise.compiler.ops.methods import reshape
 from shardwise.compiler.ops.named import (
     NamedExchange,
@@ -23,11 +23,16 @@ from shardwise.compiler.ops.named import (
     NamedScatter,
     NamedSum,
 )
-from shardwise.compiler.ops.operands import PYTHON_SCALARS, as_operand
+from shardwise.compiler.ops.operands import PYTHON_SCALARS, as_operand, stretch
+from shardwise.compiler.ops.shape import zeros_like
 
 
 def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
-    """The sum over all members. Of a Python number it is one: `psum(1, "i")` is the size of the axis."""
+    """The sum over all members. Of a Python number it is one: `psum(1, "i")` is the size of the axis.
+
+    >>> jax.vmap(lambda x: lax.psum(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
+    Array([18, 18, 18], dtype=int32)
+    """
     axes = _bound("psum", axis_name, axis_index_groups)
 
     def total(leaf: Any) -> Any:
@@ -42,23 +47,41 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
 
 
 def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
-    """The mean over all members."""
+    """The mean over all members.
+
+    >>> jax.vmap(lambda x: lax.pmean(x, "i"), axis_name="i")(jnp.array([5.0, 6.0, 7.0]))
+    Array([6., 6., 6.], dtype=float32)
+    """
     size = math.prod(_bound("pmean", axis_name, axis_index_groups).values())
     return tree.map(lambda total: total / size, psum(x, axis_name))
 
 
 def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
-    """The largest over all members; NaN where any is."""
+    """The largest over all members; NaN where any is.
+
+    >>> jax.vmap(lambda x: lax.pmax(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
+    Array([7, 7, 7], dtype=int32)
+    """
     return _extreme("pmax", "max", x, axis_name, axis_index_groups)
 
 
 def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
-    """The smallest over all members; NaN where any is."""
+    """The smallest over all members; NaN where any is.
+
+    >>> jax.vmap(lambda x: lax.pmin(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
+    Array([5, 5, 5], dtype=int32)
+    """
     return _extreme("pmin", "min", x, axis_name, axis_index_groups)
 
 
 def all_gather(x: Any, axis_name: Any, *, axis_index_groups: Any = None, axis: int = 0, tiled: bool = False) -> Any:
-    """The values of all members, stacked along a new dim `axis`; with `tiled`, joined along the dim that is there."""
+    """The values of all members, stacked along a new dim `axis`; with `tiled`, joined along the dim that is there.
+
+    >>> jax.vmap(lambda x: lax.all_gather(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
+    Array([[5, 6, 7],
+           [5, 6, 7],
+           [5, 6, 7]], dtype=int32)
+    """
     axes = _bound("all_gather", axis_name, axis_index_groups)
 
     def gathered(leaf: Any) -> Any:
@@ -75,7 +98,11 @@ def psum_scatter(
     x: Any, axis_name: Any, *, scatter_dimension: int = 0, axis_index_groups: Any = None, tiled: bool = False
 ) -> Any:
     """Of the sum over all members, each gets its own slice along `scatter_dimension`, which has one for each and is
-    gone in the result; with `tiled`, its own block, and the dim stays."""
+    gone in the result; with `tiled`, its own block, and the dim stays.
+
+    >>> jax.vmap(lambda x: lax.psum_scatter(x, "i"), axis_name="i")(jnp.arange(4).reshape(2, 2))
+    Array([2, 4], dtype=int32)
+    """
     axes = _bound("psum_scatter", axis_name, axis_index_groups)
 
     def scattered(leaf: Any) -> Any:
@@ -96,6 +123,10 @@ def all_to_all(
 
     `split_axis` has a slice for each member and is gone in the result; with `tiled`, it is cut into as many blocks,
     which are joined along the dim `concat_axis` that is there.
+
+    >>> jax.vmap(lambda x: lax.all_to_all(x, "i", 0, 0), axis_name="i")(jnp.arange(4).reshape(2, 2))
+    Array([[0, 2],
+           [1, 3]], dtype=int32)
     """
     name, size = _only("all_to_all", axis_name, axis_index_groups)
 
@@ -110,12 +141,21 @@ def all_to_all(
 
 
 def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> Any:
-    """The axis with the name and the dim `axis`, which has its size, change places."""
+    """The axis with the name and the dim `axis`, which has its size, change places.
+
+    >>> jax.vmap(lambda x: lax.pswapaxes(x, "i", 0), axis_name="i")(jnp.arange(4).reshape(2, 2))
+    Array([[0, 2],
+           [1, 3]], dtype=int32)
+    """
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 
 
 def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
-    """For each pair (a, b) in `perm`, member b gets the value of member a; one that nobody sends to gets zeros."""
+    """For each pair (a, b) in `perm`, member b gets the value of member a; one that nobody sends to gets zeros.
+
+    >>> jax.vmap(lambda x: lax.ppermute(x, "i", [(0, 1), (1, 2)]), axis_name="i")(jnp.array([5, 6, 7]))
+    Array([0, 5, 6], dtype=int32)
+    """
     name, size = _only("ppermute", axis_name)
     pairs = tuple((int(a), int(b)) for a, b in perm)
     if any(not 0 <= member < size for pair in pairs for member in pair):
@@ -127,7 +167,11 @@ def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
 
 
 def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
-    """Member k gets the value of member `perm[k]`."""
+    """Member k gets the value of member `perm[k]`.
+
+    >>> jax.vmap(lambda x: lax.pshuffle(x, "i", [2, 0, 1]), axis_name="i")(jnp.array([5, 6, 7]))
+    Array([7, 5, 6], dtype=int32)
+    """
     name, size = _only("pshuffle", axis_name)
     if sorted(perm) != list(range(size)):
         raise ValueError(f"pshuffle: {list(perm)} is not a permutation of the {size} members of {name!r}")
@@ -135,7 +179,11 @@ def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
 
 
 def axis_index(axis_name: Any) -> Any:
-    """Each member's number along the axis."""
+    """Each member's number along the axis.
+
+    >>> jax.vmap(lambda x: lax.axis_index("i"), axis_name="i")(jnp.array([5, 6, 7]))
+    Array([0, 1, 2], dtype=int32)
+    """
     index: Any = None
     for name, size in _bound("axis_index", axis_name).items():
         digit = NamedIndex(name)()
@@ -144,8 +192,44 @@ def axis_index(axis_name: Any) -> Any:
 
 
 def axis_size(axis_name: Any) -> int:
-    """The number of members along the axis: a Python integer."""
+    """The number of members along the axis: a Python integer.
+
+    >>> jax.vmap(lambda x: x * lax.axis_size("i"), axis_name="i")(jnp.array([5, 6, 7]))
+    Array([15, 18, 21], dtype=int32)
+    """
     return math.prod(_bound("axis_size", axis_name).values())
+
+
+def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
+    """The value of the member whose number is `source`, for all of them.
+
+    >>> jax.vmap(lambda x: lax.pbroadcast(x, "i", 2), axis_name="i")(jnp.array([5, 6, 7]))
+    Array([7, 7, 7], dtype=int32)
+    """
+    size = math.prod(_bound("pbroadcast", axis_name).values())
+    if not 0 <= source < size:
+        raise ValueError(f"pbroadcast: the members of {axis_name!r} are 0 to {size - 1}, and {source} is none of them")
+
+    def sent(leaf: Any) -> Any:
+        operand = as_operand(leaf, "pbroadcast")
+        chosen = stretch(axis_index(axis_name) == source, operand.type.shape)
+        return psum(Select()(chosen, operand, zeros_like(operand)), axis_name)
+
+    return tree.map(sent, x)
+
+
+def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
+    """The value itself: along axes of `vmap`, members know already whether they differ.
+
+    >>> jax.vmap(lambda x: lax.pcast(x, "i", to="varying"), axis_name="i")(jnp.array([5, 6]))
+    Array([5, 6], dtype=int32)
+    """
+    if to not in ("varying", "reduced", "unreduced"):
+        raise ValueError(f"pcast: to is 'varying', 'reduced' or 'unreduced', not {to!r}")
+    _bound("pcast", axis_name)
+    if to != "varying":
+        raise NotImplementedError(f"pcast: to {to!r} is not here yet; 'varying' is")
+    return tree.map(lambda leaf: as_operand(leaf, "pcast"), x)
 
 
 def _extreme(function: str, how: str, x: Any, axis_name: Any, axis_index_groups: Any) -> Any:

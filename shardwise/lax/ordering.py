@@ -14,6 +14,9 @@ from shardwise.compiler.ops.sort import Sort, TopK
 def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
     """The elements along `dimension` in order, NaN last. Of several arrays all are put in the order of the first
     `num_keys`. Elements that are equal stay in order, whatever `is_stable` says.
+
+    >>> lax.sort(jnp.array([3, 1, 2]))
+    Array([1, 2, 3], dtype=int32)
     """
     several = isinstance(operand, (list, tuple))
     arrays = [as_operand(x, "sort") for x in (operand if several else (operand,))]
@@ -26,13 +29,20 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
 
 
 def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = True) -> Any:
-    """`keys` along `dimension` in order, and `values` in the order of the keys."""
+    """`keys` along `dimension` in order, and `values` in the order of the keys.
+
+    >>> lax.sort_key_val(jnp.array([3, 1, 2]), jnp.array([7, 8, 9]))
+    (Array([1, 2, 3], dtype=int32), Array([8, 9, 7], dtype=int32))
+    """
     return sort((keys, values), dimension, is_stable)
 
 
 def top_k(operand: Any, k: int, *, axis: int = -1) -> Any:
     """The `k` largest elements along `axis`, largest first, and where they are; of equal ones the first. NaN is larger
     than any number.
+
+    >>> lax.top_k(jnp.array([3, 9, 2]), 2)[1]
+    Array([1, 0], dtype=int32)
     """
     x = as_operand(operand, "top_k")
     dim = dim_of("top_k", axis, x.type.ndim)
@@ -51,7 +61,11 @@ def approx_max_k(
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
 ) -> Any:
-    """As `top_k`, of which others may miss a few (`recall_target`) where that is faster: here none is missed."""
+    """As `top_k`, of which others may miss a few (`recall_target`) where that is faster: here none is missed.
+
+    >>> lax.approx_max_k(jnp.array([3.0, 1.0, 2.0]), 2)[0]
+    Array([3., 2.], dtype=float32)
+    """
     if not aggregate_to_topk:
         raise NotImplementedError("approx_max_k: candidates are always reduced to k: leave `aggregate_to_topk` true")
     return top_k(operand, k, axis=reduction_dimension)
@@ -65,7 +79,11 @@ def approx_min_k(
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
 ) -> Any:
-    """The `k` smallest elements along a dim and where they are, as `approx_max_k` finds the largest."""
+    """The `k` smallest elements along a dim and where they are, as `approx_max_k` finds the largest.
+
+    >>> lax.approx_min_k(jnp.array([3.0, 1.0, 2.0]), 2)[0]
+    Array([1., 2.], dtype=float32)
+    """
     x = as_operand(operand, "approx_min_k")
     if not is_float(x.type.dtype):
         raise TypeError(f"approx_min_k: needs floats, not {x.type}")

@@ -13,14 +13,22 @@ from shardwise.compiler.ops.slicing import Concatenate, Pad, Reverse, Slice, alo
 def slice(
     operand: Any, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None
 ) -> Any:
-    """Along dim i, every `strides[i]`-th element from `start_indices[i]` up to but not including `limit_indices[i]`."""
+    """Along dim i, every `strides[i]`-th element from `start_indices[i]` up to but not including `limit_indices[i]`.
+
+    >>> lax.slice(jnp.arange(6), (1,), (5,), (2,))
+    Array([1, 3], dtype=int32)
+    """
     start = _integers(start_indices)
     stride = (1,) * len(start) if strides is None else _integers(strides)
     return Slice(start, _integers(limit_indices), stride)(as_operand(operand, "slice"))
 
 
 def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0) -> Any:
-    """A slice along one dim. None is its start or its end; negative numbers count from its end."""
+    """A slice along one dim. None is its start or its end; negative numbers count from its end.
+
+    >>> lax.slice_in_dim(jnp.arange(6), -3, None)
+    Array([3, 4, 5], dtype=int32)
+    """
     x = as_operand(operand, "slice_in_dim")
     dim = dim_of("slice_in_dim", axis, x.type.ndim)
     size = x.type.shape[dim]
@@ -34,6 +42,9 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
     """`operand` with a scalar around it and between its elements: for each dim a low, a high and an interior count.
 
     A negative low or high count takes as many elements away.
+
+    >>> lax.pad(jnp.array([1, 2]), 0, [(1, 2, 1)])
+    Array([0, 1, 0, 2, 0, 0], dtype=int32)
     """
     kind = type_of(operand, "pad")
     if meet("pad", (kind, type_of(padding_value, "pad")))[0] != kind.dtype:
@@ -52,7 +63,11 @@ def _padded(x: Any, value: Any, *, op: Pad) -> Any:
 
 
 def concatenate(operands: Any, dimension: int) -> Any:
-    """Arrays of one dtype, one after the other along `dimension`."""
+    """Arrays of one dtype, one after the other along `dimension`.
+
+    >>> lax.concatenate([jnp.arange(2), jnp.arange(3)], 0)
+    Array([0, 1, 0, 1, 2], dtype=int32)
+    """
     arrays = [as_operand(x, "concatenate") for x in operands]
     joined = Concatenate(operator.index(dimension))
     if len(arrays) == 1:
@@ -62,7 +77,11 @@ def concatenate(operands: Any, dimension: int) -> Any:
 
 
 def rev(operand: Any, dimensions: Sequence[int]) -> Any:
-    """The elements in opposite order along `dimensions`."""
+    """The elements in opposite order along `dimensions`.
+
+    >>> lax.rev(jnp.arange(3), (0,))
+    Array([2, 1, 0], dtype=int32)
+    """
     return Reverse(_integers(dimensions))(as_operand(operand, "rev"))
 
 

@@ -36,6 +36,9 @@ def reduce_window(
 
     Windows have `window_dimensions` elements, `window_dilation` apart, and lie `window_strides` apart. `padding`: for
     each dim how much comes before and after, or "SAME", "SAME_LOWER" or "VALID"; none of it counts.
+
+    >>> lax.reduce_window(jnp.arange(5), 0, lax.add, (2,))
+    Array([1, 3, 5, 7], dtype=int32)
     """
     name = "reduce_window"
     x = type_of(operand, name)

@@ -14,6 +14,9 @@ from shardwise.lax.precision import precisions
 def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None) -> Any:
     """Element k is the sum of all `a[i] * v[j]` with i + j = k. `mode`: "full" has all k, "valid" those where all of
     the shorter row takes part, "same" as many as the longer row has elements, in the middle.
+
+    >>> jnp.convolve(jnp.array([1, 2, 3]), jnp.array([1, 1]))
+    Array([1., 3., 5., 3.], dtype=float32)
     """
     _check("convolve", a, v, mode)
     levels = precisions("convolve", precision)
@@ -21,7 +24,11 @@ def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, prefe
 
 
 def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """Element k is the sum of all `a[i + k] * conj(v[i])`; `mode` is as in `convolve`."""
+    """Element k is the sum of all `a[i + k] * conj(v[i])`; `mode` is as in `convolve`.
+
+    >>> jnp.correlate(jnp.array([1, 2, 3]), jnp.array([1, 1]))
+    Array([3., 5.], dtype=float32)
+    """
     _check("correlate", a, v, mode)
     levels = precisions("correlate", precision)
     return _slid(a, v, name="correlate", mode=mode, precision=levels, dtype=preferred_element_type)

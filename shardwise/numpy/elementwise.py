@@ -41,61 +41,73 @@ from shardwise.compiler.ops.transcendental import (
 )
 
 
-def _function(name: str, op: Op) -> Callable[[Any], Any]:
-    """The function of floats or complex numbers that is this op."""
+def _function(name: str, op: Op, at: float, value: float) -> Callable[[Any], Any]:
+    """The function of floats or complex numbers that is this op. Its example shows its `value` at one number."""
 
-    def function(x: Any) -> Any:
+    def function(x: Any, /) -> Any:
         return op(as_inexact(x, name))
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = op.__doc__
+    function.__doc__ = f"{op.__doc__}\n\n    >>> round(float(jnp.{name}({at})), 3)\n    {value}\n    "
     return composed(function)
 
 
-expm1 = _function("expm1", Expm1())
-log = _function("log", Log())
-log1p = _function("log1p", Log1p())
-sin = _function("sin", Sin())
-cos = _function("cos", Cos())
-tan = _function("tan", Tan())
-arcsin = asin = _function("arcsin", Asin())
-arccos = acos = _function("arccos", Acos())
-arctan = atan = _function("arctan", Atan())
-sinh = _function("sinh", Sinh())
-cosh = _function("cosh", Cosh())
-tanh = _function("tanh", Tanh())
-arcsinh = asinh = _function("arcsinh", Asinh())
-arccosh = acosh = _function("arccosh", Acosh())
-arctanh = atanh = _function("arctanh", Atanh())
-sqrt = _function("sqrt", Sqrt())
-cbrt = _function("cbrt", Cbrt())
+expm1 = _function("expm1", Expm1(), 1.0, 1.718)
+log = _function("log", Log(), 2.0, 0.693)
+log1p = _function("log1p", Log1p(), 1.0, 0.693)
+sin = _function("sin", Sin(), 1.0, 0.841)
+cos = _function("cos", Cos(), 1.0, 0.54)
+tan = _function("tan", Tan(), 1.0, 1.557)
+arcsin = asin = _function("arcsin", Asin(), 1.0, 1.571)
+arccos = acos = _function("arccos", Acos(), 0.0, 1.571)
+arctan = atan = _function("arctan", Atan(), 1.0, 0.785)
+sinh = _function("sinh", Sinh(), 1.0, 1.175)
+cosh = _function("cosh", Cosh(), 1.0, 1.543)
+tanh = _function("tanh", Tanh(), 1.0, 0.762)
+arcsinh = asinh = _function("arcsinh", Asinh(), 1.0, 0.881)
+arccosh = acosh = _function("arccosh", Acosh(), 2.0, 1.317)
+arctanh = atanh = _function("arctanh", Atanh(), 0.5, 0.549)
+sqrt = _function("sqrt", Sqrt(), 2.0, 1.414)
+cbrt = _function("cbrt", Cbrt(), -27.0, -3.0)
 
 
-def _floats(name: str, *operands: Any) -> list[Any]:
+def floats(name: str, *operands: Any) -> list[Any]:
     """Operands promoted to floats or complex numbers, and broadcast."""
     dtype, weak = meet(name, [type_of(x, name) for x in operands])
     return aligned(name, operands, dtype if is_inexact(dtype) else default_dtype("float*"), weak)
 
 
 @composed
-def arctan2(x1: Any, x2: Any) -> Any:
-    """The angle of the point whose ordinate is `x1` and whose abscissa is `x2`."""
-    return Atan2()(*_floats("arctan2", x1, x2))
+def arctan2(x1: Any, x2: Any, /) -> Any:
+    """The angle of the point whose ordinate is `x1` and whose abscissa is `x2`.
+
+    >>> jnp.arctan2(1.0, jnp.array([0.0, -1.0]))
+    Array([1.5707964, 2.3561945], dtype=float32)
+    """
+    return Atan2()(*floats("arctan2", x1, x2))
 
 
 atan2 = arctan2
 
 
 @composed
-def nextafter(x: Any, y: Any) -> Any:
-    """The float that follows `x` on the way to `y`."""
-    return Nextafter()(*_floats("nextafter", x, y))
+def nextafter(x: Any, y: Any, /) -> Any:
+    """The float that follows `x` on the way to `y`.
+
+    >>> jnp.nextafter(jnp.array([1.0, 0.0]), 2.0)
+    Array([1.0000001e+00, 1.4012985e-45], dtype=float32)
+    """
+    return Nextafter()(*floats("nextafter", x, y))
 
 
 @composed
-def hypot(x1: Any, x2: Any) -> Any:
-    """The length of the vector that has these two parts; no square overflows on the way."""
-    x, y = (absolute(z) for z in _floats("hypot", x1, x2))
+def hypot(x1: Any, x2: Any, /) -> Any:
+    """The length of the vector that has these two parts; no square overflows on the way.
+
+    >>> jnp.hypot(jnp.array([3.0, 1e30]), 4.0)
+    Array([5.e+00, 1.e+30], dtype=float32)
+    """
+    x, y = (absolute(z) for z in floats("hypot", x1, x2))
     longer, shorter = Select()(Compare("GT")(x, y), x, y), Select()(Compare("GT")(x, y), y, x)
     is_zero = Compare("EQ")(longer, like(longer, 0))
     ratio = shorter / Select()(is_zero, like(longer, 1), longer)
@@ -105,30 +117,46 @@ def hypot(x1: Any, x2: Any) -> Any:
 
 
 @composed
-def exp2(x: Any) -> Any:
-    """2 to the power of each element."""
+def exp2(x: Any, /) -> Any:
+    """2 to the power of each element.
+
+    >>> jnp.exp2(jnp.array([0.0, -1.0]))
+    Array([1. , 0.5], dtype=float32)
+    """
     x = as_inexact(x, "exp2")
     return Exp()(Mul()(x, like(x, math.log(2))))
 
 
 @composed
-def log2(x: Any) -> Any:
-    """The logarithm to base 2."""
+def log2(x: Any, /) -> Any:
+    """The logarithm to base 2.
+
+    >>> jnp.log2(jnp.array([8.0, 0.5]))
+    Array([ 3., -1.], dtype=float32)
+    """
     x = as_inexact(x, "log2")
     return Log()(x) / like(x, math.log(2))
 
 
 @composed
-def log10(x: Any) -> Any:
-    """The logarithm to base 10."""
+def log10(x: Any, /) -> Any:
+    """The logarithm to base 10.
+
+    >>> jnp.log10(jnp.array([1.0, 1000.0]))
+    Array([0., 3.], dtype=float32)
+    """
     x = as_inexact(x, "log10")
     return Log()(x) / like(x, math.log(10))
 
 
 @composed
-def logaddexp(x1: Any, x2: Any) -> Any:
-    """`log(exp(x1) + exp(x2))`, where neither power overflows."""
-    x, y = _floats("logaddexp", x1, x2)
+def logaddexp(x1: Any, x2: Any, /) -> Any:
+    """`log(exp(x1) + exp(x2))`, where neither power overflows.
+
+    >>> jnp.logaddexp(jnp.array([0.0, 1000.0]), 0.0)
+    Array([6.931472e-01, 1.000000e+03], dtype=float32)
+    """
+    x, y = floats("logaddexp", x1, x2)
     larger, apart = Max()(x, y), Sub()(x, y)
     sum_of_both = Add()(larger, Log1p()(Exp()(-absolute(apart))))
     # Where both are the same infinity, their difference is NaN.
@@ -136,28 +164,48 @@ def logaddexp(x1: Any, x2: Any) -> Any:
 
 
 @composed
-def sign(x: Any) -> Any:
-    """-1, 0 or 1; of complex numbers the one of magnitude 1 in the same direction."""
+def sign(x: Any, /) -> Any:
+    """-1, 0 or 1; of complex numbers the one of magnitude 1 in the same direction.
+
+    >>> jnp.sign(jnp.array([-3, 0, 2]))
+    Array([-1,  0,  1], dtype=int32)
+    """
     return Sign()(as_operand(x, "sign"))
 
 
 @composed
-def floor(x: Any) -> Any:
-    """The largest integer that is not above the element."""
+def floor(x: Any, /) -> Any:
+    """The largest integer that is not above the element.
+
+    >>> jnp.floor(jnp.array([1.5, -1.5]))
+    Array([ 1., -2.], dtype=float32)
+    """
     x = as_operand(x, "floor")
     return Floor()(x) if is_inexact(x.type.dtype) else x
 
 
 @composed
-def ceil(x: Any) -> Any:
-    """The smallest integer that is not below the element."""
+def ceil(x: Any, /) -> Any:
+    """The smallest integer that is not below the element.
+
+    >>> jnp.ceil(jnp.array([1.5, -1.5]))
+    Array([ 2., -1.], dtype=float32)
+    """
     x = as_operand(x, "ceil")
     return Ceil()(x) if is_inexact(x.type.dtype) else x
 
 
-@composed
 def trunc(x: Any) -> Any:
-    """The element without its fraction."""
+    """The element without its fraction.
+
+    >>> jnp.trunc(jnp.array([1.5, -1.5]))
+    Array([ 1., -1.], dtype=float32)
+    """
+    return _trunc(x)
+
+
+@composed
+def _trunc(x: Any) -> Any:
     x = as_operand(x, "trunc")
     if not is_inexact(x.type.dtype):
         return x
@@ -165,28 +213,44 @@ def trunc(x: Any) -> Any:
 
 
 @composed
-def fmod(x1: Any, x2: Any) -> Any:
-    """What is left of `x1` after whole times `x2`, with the sign of `x1`; an integer by 0 leaves 0."""
+def fmod(x1: Any, x2: Any, /) -> Any:
+    """What is left of `x1` after whole times `x2`, with the sign of `x1`; an integer by 0 leaves 0.
+
+    >>> jnp.fmod(jnp.array([7, -7]), 3)
+    Array([ 1, -1], dtype=int32)
+    """
     x, y = aligned("fmod", (x1, x2))
     left = Rem()(x, y)
     return left if is_inexact(y.type.dtype) else Select()(Compare("EQ")(y, like(y, 0)), like(left, 0), left)
 
 
-def divmod(x1: Any, x2: Any) -> tuple[Any, Any]:
-    """`floor_divide` and `remainder`."""
+def divmod(x1: Any, x2: Any, /) -> tuple[Any, Any]:
+    """`floor_divide` and `remainder`.
+
+    >>> jnp.divmod(jnp.array([7, -7]), 3)
+    (Array([ 2, -3], dtype=int32), Array([1, 2], dtype=int32))
+    """
     return floor_divide(x1, x2), remainder(x1, x2)
 
 
 @composed
-def isnan(x: Any) -> Any:
-    """Whether the element is no number."""
+def isnan(x: Any, /) -> Any:
+    """Whether the element is no number.
+
+    >>> jnp.isnan(jnp.array([1.0, jnp.nan]))
+    Array([False,  True], dtype=bool)
+    """
     x = as_operand(x, "isnan")
     return Compare("NE")(x, x) if is_inexact(x.type.dtype) else full(x.type.shape, False, np.bool_)
 
 
 @composed
-def isfinite(x: Any) -> Any:
-    """Whether the element is neither infinite nor NaN."""
+def isfinite(x: Any, /) -> Any:
+    """Whether the element is neither infinite nor NaN.
+
+    >>> jnp.isfinite(jnp.array([1.0, jnp.inf, jnp.nan]))
+    Array([ True, False, False], dtype=bool)
+    """
     x = as_operand(x, "isfinite")
     if x.type.dtype.kind == "c":
         return And()(IsFinite()(real(x)), IsFinite()(imag(x)))
@@ -194,8 +258,12 @@ def isfinite(x: Any) -> Any:
 
 
 @composed
-def isinf(x: Any) -> Any:
-    """Whether the element is infinite; a complex number is where either part is."""
+def isinf(x: Any, /) -> Any:
+    """Whether the element is infinite; a complex number is where either part is.
+
+    >>> jnp.isinf(jnp.array([1.0, -jnp.inf, jnp.nan]))
+    Array([False,  True, False], dtype=bool)
+    """
     x = as_operand(x, "isinf")
     if x.type.dtype.kind == "c":
         return Or()(isinf(real(x)), isinf(imag(x)))
@@ -205,24 +273,40 @@ def isinf(x: Any) -> Any:
 
 
 @composed
-def logical_and(x: Any, y: Any) -> Any:
-    """Whether both differ from 0."""
+def logical_and(x: Any, y: Any, /) -> Any:
+    """Whether both differ from 0.
+
+    >>> jnp.logical_and(jnp.array([0, 1, 2]), True)
+    Array([False,  True,  True], dtype=bool)
+    """
     return And()(*aligned("logical_and", [truth(z, "logical_and") for z in (x, y)]))
 
 
 @composed
-def logical_or(x: Any, y: Any) -> Any:
-    """Whether either differs from 0."""
+def logical_or(x: Any, y: Any, /) -> Any:
+    """Whether either differs from 0.
+
+    >>> jnp.logical_or(jnp.array([0, 1, 2]), False)
+    Array([False,  True,  True], dtype=bool)
+    """
     return Or()(*aligned("logical_or", [truth(z, "logical_or") for z in (x, y)]))
 
 
 @composed
-def logical_xor(x: Any, y: Any) -> Any:
-    """Whether one of them differs from 0."""
+def logical_xor(x: Any, y: Any, /) -> Any:
+    """Whether one of them differs from 0.
+
+    >>> jnp.logical_xor(jnp.array([0, 1, 2]), True)
+    Array([ True, False, False], dtype=bool)
+    """
     return Xor()(*aligned("logical_xor", [truth(z, "logical_xor") for z in (x, y)]))
 
 
 @composed
-def logical_not(x: Any) -> Any:
-    """Whether the element is 0."""
+def logical_not(x: Any, /) -> Any:
+    """Whether the element is 0.
+
+    >>> jnp.logical_not(jnp.array([0, 1, 2]))
+    Array([ True, False, False], dtype=bool)
+    """
     return Not()(truth(x, "logical_not"))

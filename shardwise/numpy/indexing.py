@@ -39,6 +39,9 @@ def take(
 
     `mode`: what an index outside means: `fill_value` ("fill", unless told), the nearest element ("clip", where negative
     indices lie outside too), or one that is found by counting around ("wrap").
+
+    >>> jnp.take(jnp.array([5, 6, 7]), jnp.array([2, 0]))
+    Array([7, 5], dtype=int32)
     """
     if out is not None:
         raise NotImplementedError("take: arrays are immutable, so there is no `out`; use the result")
@@ -71,6 +74,10 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = N
     """Along `axis`, for each place of the other dims the elements at indices of its own.
 
     The other dims of both arrays broadcast. An index outside means `fill_value`, or the nearest element (mode "clip").
+
+    >>> jnp.take_along_axis(jnp.array([[5, 6], [7, 8]]), jnp.array([[1], [0]]), axis=1)
+    Array([[6],
+           [7]], dtype=int32)
     """
     kind, x = type_of(indices, "take_along_axis"), as_operand(arr, "take_along_axis")
     if not is_integer(kind.dtype):
@@ -96,7 +103,11 @@ def _along_axis(x: Any, indices: Any, *, dim: int, fill: Scalar | None) -> Any:
 
 
 def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """Where `condition` holds `x`, else `y`; all three broadcast. Of a condition alone, `nonzero`."""
+    """Where `condition` holds `x`, else `y`; all three broadcast. Of a condition alone, `nonzero`.
+
+    >>> jnp.where(jnp.array([True, False]), 1, 2)
+    Array([1, 2], dtype=int32)
+    """
     if x is None and y is None:
         return nonzero(condition, size=size, fill_value=fill_value)
     if x is None or y is None:
@@ -111,6 +122,9 @@ def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple
 
     How many there are must be known: of an array of the program, give `size`. Those that are too many are left out;
     where there are too few, `fill_value` follows (one for all dims, or one for each), else zeros.
+
+    >>> jnp.nonzero(jnp.array([0, 3, 0, 5]))
+    (Array([1, 3], dtype=int32),)
     """
     return tuple(_places("nonzero", a, size, fill_value))
 
@@ -172,12 +186,21 @@ def _unravelled(index: Any, shape: Sequence[int]) -> list[Any]:
 
 
 def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """Where elements of the flattened array differ from zero; see `nonzero`."""
+    """Where elements of the flattened array differ from zero; see `nonzero`.
+
+    >>> jnp.flatnonzero(jnp.array([[0, 3], [4, 0]]))
+    Array([1, 2], dtype=int32)
+    """
     return _places("flatnonzero", reshape(a, shape=-1), size, fill_value)[0]
 
 
 def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """Where elements differ from zero: a row of indices for each; see `nonzero`."""
+    """Where elements differ from zero: a row of indices for each; see `nonzero`.
+
+    >>> jnp.argwhere(jnp.array([[0, 3], [4, 0]]))
+    Array([[0, 1],
+           [1, 0]], dtype=int32)
+    """
     return _places("argwhere", a, size, fill_value).T
 
 
@@ -185,6 +208,9 @@ def unravel_index(indices: Any, shape: int | Sequence[int]) -> tuple[Any, ...]:
     """Places in an array of this shape, counted in row-major order, as an index along each dim.
 
     Negative ones count from the end; one outside means the nearest element.
+
+    >>> jnp.unravel_index(jnp.array([1, 5]), (2, 3))
+    (Array([0, 1], dtype=int32), Array([1, 2], dtype=int32))
     """
     sizes = (shape,) if isinstance(shape, int) else tuple(map(operator.index, shape))
     return tuple(_unravel(indices, shape=sizes))
@@ -197,7 +223,12 @@ def _unravel(indices: Any, *, shape: tuple[int, ...]) -> Any:
 
 
 def ix_(*args: Any) -> tuple[Any, ...]:
-    """Rows of indices as arrays that index together: `x[ix_(i, j)]` takes all pairs."""
+    """Rows of indices as arrays that index together: `x[ix_(i, j)]` takes all pairs.
+
+    >>> jnp.arange(9).reshape(3, 3)[jnp.ix_(jnp.array([0, 2]), jnp.array([1, 2]))]
+    Array([[1, 2],
+           [7, 8]], dtype=int32)
+    """
     kinds: list[ArrayType] = [type_of(arg, "ix_") for arg in args]
     for kind in kinds:
         if kind.ndim != 1:

@@ -16,7 +16,11 @@ from shardwise.compiler.ops.slicing import Concatenate, Pad, Reverse, along
 
 
 def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
-    """Arrays one after the other along `axis`; where that is None, all their elements in one row."""
+    """Arrays one after the other along `axis`; where that is None, all their elements in one row.
+
+    >>> jnp.concatenate([jnp.array([1, 2]), jnp.array([3])])
+    Array([1, 2, 3], dtype=int32)
+    """
     operands = list(arrays)
     types = [type_of(x, "concatenate") for x in operands]
     if not types:
@@ -32,7 +36,12 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
 
 
 def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Any:
-    """Arrays of one shape along a new dim, which is dim `axis` of the result."""
+    """Arrays of one shape along a new dim, which is dim `axis` of the result.
+
+    >>> jnp.stack([jnp.array([1, 2]), jnp.array([3, 4])], axis=1)
+    Array([[1, 3],
+           [2, 4]], dtype=int32)
+    """
     if out is not None:
         raise NotImplementedError("stack: arrays are immutable, so there is no `out`; use the result")
     operands = list(arrays)
@@ -58,7 +67,11 @@ def _joined(*arrays: Any, dim: int, dtype: Any, stacked: bool = False) -> Any:
 
 
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
-    """Parts along `axis`: as many of equal size, or those between the places that are given."""
+    """Parts along `axis`: as many of equal size, or those between the places that are given.
+
+    >>> jnp.split(jnp.arange(4), 2)
+    [Array([0, 1], dtype=int32), Array([2, 3], dtype=int32)]
+    """
     x = as_operand(ary, "split")
     dim = dim_of("split", axis, x.type.ndim)
     size = x.type.shape[dim]
@@ -76,7 +89,11 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
 
 
 def flip(m: Any, axis: int | Sequence[int] | None = None) -> Any:
-    """The elements in opposite order along `axis` (all dims where none is given)."""
+    """The elements in opposite order along `axis` (all dims where none is given).
+
+    >>> jnp.flip(jnp.arange(3))
+    Array([2, 1, 0], dtype=int32)
+    """
     x = as_operand(m, "flip")
     if axis is None:
         dims = tuple(range(x.type.ndim))
@@ -91,6 +108,9 @@ def pad(array: Any, pad_width: Any, mode: str = "constant", **kwargs: Any) -> An
 
     `pad_width`: how many before and after, for each dim, as numpy broadcasts it: `2`, `(1, 2)`, `((1, 2), (0, 3))`.
     `constant_values`: which constants, in the same way.
+
+    >>> jnp.pad(jnp.array([1, 2]), (1, 2), constant_values=9)
+    Array([9, 1, 2, 9, 9], dtype=int32)
     """
     if mode != "constant":
         raise NotImplementedError(f"pad: mode {mode!r} is not here yet; 'constant' is")

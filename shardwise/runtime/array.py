@@ -5,15 +5,19 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise._jaxlib import Device, join, put, read, split, start_read
+from shardwise._jaxlib import Device, RuntimeFailure, join, put, read, split, start_read, to_dlpack
 from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ir.types import ArrayType, is_key
 from shardwise.compiler.ops.methods import ArrayMethods
 from shardwise.compiler.ops.slicing import Slice
 from shardwise.compiler.partition.simulate import piece_index
+from shardwise.config import config
 from shardwise.runtime.client import local_devices
-from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
+from shardwise.runtime.guard import check_transfer
+from shardwise.runtime.sharding import PositionalSharding, Sharding, SingleDeviceSharding
 from shardwise.runtime.show import Span, array_html, array_repr, array_str
+
+DLPACK_DEVICES = {"cpu": 1, "gpu": 2, "cuda": 2, "rocm": 10}  # the numbers of the standard
 
 
 @final
@@ -179,8 +183,19 @@ class Array(ArrayMethods):
             raise deleted_error(self.type, "an array that is read")
         return self
 
+    @property
+    def words(self) -> "Array":
+        """Of keys, the array of their words, which shares their memory; of others, the array itself."""
+        if not is_key(self.type.dtype):
+            return self
+        return Array(self.buffers, signature(self.type.physical, over_words(self.sharding), self.committed))
+
     def numpy(self) -> np.ndarray[Any, Any]:
         """The whole array on the host."""
+        if is_key(self.type.dtype):
+            raise TypeError(
+                f"numpy has no arrays of keys, such as this {self.type}; `random.key_data` gives their words"
+            )
         if self.is_fully_replicated:
             return read(split(self._alive().buffers)[0])
         if not self.is_fully_addressable:
@@ -192,6 +207,12 @@ class Array(ArrayMethods):
         for part in self.distinct_parts():
             whole[part.index] = part.numpy()
         return whole
+
+    def _read(self) -> np.ndarray[Any, Any]:
+        """The same for Python and numpy, which read arrays without being told to by `device_get`."""
+        if config.transfer_guard_device_to_host != "allow":
+            check_transfer("device_to_host", self.type)
+        return self.numpy()
 
     def copy_to_host_async(self) -> None:
         """Begin to copy to the host what this process has of the array; reading it later waits for less."""
@@ -212,10 +233,12 @@ class Array(ArrayMethods):
         self.buffers.delete()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _restored, (np.array(self.numpy()), self.type)
+        return _restored, (np.array(self.words.numpy()), self.type)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Array":
-        return place(self.numpy(), self.type, self.sharding, self.committed)
+        words = self.words
+        copy = place(words.numpy(), words.type, words.sharding, self.committed)
+        return Array(copy.buffers, self.signature)
 
     def block_until_ready(self) -> "Array":
         """Wait until the elements are there."""
@@ -223,49 +246,92 @@ class Array(ArrayMethods):
         return self
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        return np.asarray(self.numpy(), dtype=dtype, copy=copy)
+        return np.asarray(self._read(), dtype=dtype, copy=copy)
 
-    def item(self) -> Any:
-        """The only element, as a Python scalar."""
-        return self.numpy().item()
+    def __dlpack_device__(self) -> tuple[int, int]:
+        device = self._only_device()
+        return DLPACK_DEVICES[device.platform], 0 if device.platform == "cpu" else int(device.id)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        """A capsule with which another library shares the memory (with `copy`, that of a copy)."""
+        device = self._only_device()
+        if dl_device is not None and tuple(map(int, dl_device)) != self.__dlpack_device__():
+            raise BufferError(f"this {self.type} is on {device}: move it first, with `to_device`")
+        self._alive().block_until_ready()
+        try:
+            return to_dlpack((self.copy() if copy else self).buffers)
+        except RuntimeFailure as error:
+            raise BufferError(f"{self.type} cannot be shared by DLPack: {error}") from None
+
+    def _only_device(self) -> Any:
+        """The device that holds the array."""
+        devices = self.sharding.devices
+        if len(devices) > 1:
+            raise BufferError(
+                f"this {self.type} lies on {len(devices)} devices, in {self.sharding}, and a DLPack capsule is for "
+                "one: share `x.addressable_shards[i].data`, or gather it with `device_put(x, device)`"
+            )
+        return devices[0]
+
+    def is_ready(self) -> bool:
+        """Whether the elements are there already."""
+        return bool(self.buffers.is_ready())
+
+    def unsafe_buffer_pointer(self) -> int:
+        """Where the elements are in the memory of the only device that holds them."""
+        self._only_device()
+        return int(split(self._alive().buffers)[0].unsafe_buffer_pointer())
+
+    def item(self, *args: int) -> Any:
+        """The only element, or the one at this index, as a Python scalar."""
+        return self._read().item(*args)
 
     def tobytes(self, order: Any = "C") -> bytes:
         """The elements as bytes, as numpy's."""
-        return self.numpy().tobytes(order)
+        return self._read().tobytes(order)
 
     def tolist(self) -> Any:
         """The elements as nested lists."""
-        return self.numpy().tolist()
+        return self._read().tolist()
 
     def __bool__(self) -> bool:
-        return bool(self.numpy())
+        return bool(self._read())
 
     def __int__(self) -> int:
-        return int(self.numpy())
+        return int(self._read())
 
     def __float__(self) -> float:
-        return float(self.numpy())
+        return float(self._read())
 
     def __complex__(self) -> complex:
-        return complex(self.numpy())
+        return complex(self._read())
 
     def __index__(self) -> int:
-        return self.numpy().__index__()
+        return self._read().__index__()
 
     def __format__(self, spec: str) -> str:
-        return format(self.numpy()[()] if not self.type.ndim else self.numpy(), spec)
+        return format(self._read()[()] if not self.type.ndim else self._read(), spec)
 
     def __repr__(self) -> str:
         if self.is_deleted():
             return f"Array({self.type}, memory given up)"
         if not (self.is_fully_addressable or self.is_fully_replicated):
             return f"Array({self.type}, {self.sharding}, parts on other processes)"
+        if is_key(self.type.dtype):
+            return f"Array({self.type.shape}, dtype={self.type.dtype}) overlaying:\n{self.words}"
         return array_repr(self)
 
     def __str__(self) -> str:
         if self.is_deleted() or not (self.is_fully_addressable or self.is_fully_replicated):
             return repr(self)
-        return array_str(self)
+        return repr(self) if is_key(self.type.dtype) else array_str(self)
 
     def _repr_html_(self) -> str:
         return f"<pre>{self!r}</pre>" if self.is_deleted() else array_html(self)
@@ -273,12 +339,19 @@ class Array(ArrayMethods):
 
 def _restored(host: np.ndarray[Any, Any], type: ArrayType) -> Array:
     """A pickled array, on this process's first device: shardings belong to the process that made them."""
-    return place(host, type, SingleDeviceSharding(local_devices()[0]), committed=False)
+    here = SingleDeviceSharding(local_devices()[0])
+    return Array(place(host, type.physical, here, committed=False).buffers, signature(type, here, False))
+
+
+def over_words(sharding: Sharding) -> Sharding:
+    """How the words of keys lie that lie in `sharding`: their dim, which comes last, is whole everywhere."""
+    return sharding.reshape((*sharding.shape, 1)) if isinstance(sharding, PositionalSharding) else sharding
 
 
 def alone(piece: Any, type: ArrayType, device: Any) -> Array:
     """Buffers of one device as an array there; it shares their memory."""
-    buffers = join([piece], type.shape, type.dtype, (device,), (device,))
+    held = type.physical
+    buffers = join([piece], held.shape, held.dtype, (device,), (device,))
     return Array(buffers, signature(type, SingleDeviceSharding(device), True))
 
 

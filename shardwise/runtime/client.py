@@ -1,11 +1,18 @@
-"""The client: the devices of this process, or of a cluster of processes. Made at the first use of a device."""
+"""Clients: the devices of this process, or of a cluster of processes. Each is made when its devices are first used.
 
+A platform is a kind of device: `cpu`, `gpu`. Programs run on the first of `config.platforms`; where nothing is said, on
+GPUs if there are any.
+"""
+
+import warnings
 from typing import Any, final
 
 import numpy as np
 
-from shardwise._jaxlib import cpu_client
+from shardwise._jaxlib import RuntimeFailure, cpu_client, cuda_client, cuda_library
 from shardwise.config import config
+
+_NAMES = {"cpu": "cpu", "gpu": "gpu", "cuda": "gpu"}  # what users write
 
 
 @final
@@ -18,56 +25,113 @@ class DeviceList(list[Any]):
         return grid.reshape(*shape)
 
 
-class _Client:
-    """The one client of this process."""
+@final
+class _Clients:
+    """The clients of this process, by platform."""
 
     def __init__(self) -> None:
-        self._client: Any = None
+        self._clients: dict[str, Any] = {}
+        self._default = ""
 
-    def get(self) -> Any:
-        if self._client is None:
-            self.set(cpu_client(config.num_cpu_devices))
-        return self._client
+    def get(self, platform: str | None = None) -> Any:
+        """The client of a platform; of the one that programs run on, if none is named."""
+        if platform is None:
+            if not self._default:
+                self._choose()
+            return self._clients[self._default]
+        known = _known(platform)
+        if known not in self._clients:
+            if known == "gpu" and cuda_library() is None:
+                raise RuntimeError("no GPU can be used: jaxlib's CUDA plugin is not installed")
+            self._clients[known] = cuda_client() if known == "gpu" else cpu_client(config.num_cpu_devices)
+            config.freeze("the first use of a device")
+        return self._clients[known]
 
-    def set(self, client: Any) -> None:
-        self._client = client
+    def set(self, platform: str, client: Any) -> None:
+        """Use this client for a platform, and run programs there."""
+        self._clients[platform] = client
+        self._default = platform
         config.freeze("the first use of a device")
 
+    def all(self) -> list[Any]:
+        """Those that have been made."""
+        return list(self._clients.values())
+
     @property
-    def exists(self) -> bool:
-        return self._client is not None
+    def exist(self) -> bool:
+        return bool(self._clients)
+
+    def _choose(self) -> None:
+        asked = [name.strip() for name in config.platforms.split(",") if name.strip()]
+        if asked:
+            self.get(asked[0])
+            self._default = _known(asked[0])
+            return
+        if cuda_library() is not None:
+            try:
+                self.get("gpu")
+                self._default = "gpu"
+                return
+            except RuntimeFailure as error:
+                warnings.warn(
+                    f"The CUDA plugin is installed, but no GPU can be used; programs run on the CPU. {error}",
+                    stacklevel=4,
+                )
+        self.get("cpu")
+        self._default = "cpu"
 
 
-client = _Client()
+def _known(platform: str) -> str:
+    if platform not in _NAMES:
+        raise RuntimeError(f"there is no platform {platform!r}: there are {', '.join(sorted(_NAMES))}")
+    return _NAMES[platform]
 
 
-def devices() -> DeviceList:
-    """All devices, those of other processes too."""
-    return DeviceList(client.get().devices())
+clients = _Clients()
 
 
-def local_devices() -> DeviceList:
-    """The devices of this process."""
-    return DeviceList(client.get().local_devices())
+def devices(backend: str | None = None) -> DeviceList:
+    """All devices of a platform, those of other processes too."""
+    return DeviceList(clients.get(backend).devices())
 
 
-def device_count() -> int:
-    return len(client.get().devices())
+def local_devices(
+    process_index: int | None = None, backend: str | None = None, host_id: int | None = None
+) -> DeviceList:
+    """The devices of this process, or of another one."""
+    number = process_index if process_index is not None else host_id
+    if number is None:
+        return DeviceList(clients.get(backend).local_devices())
+    if not 0 <= number < process_count(backend):
+        raise ValueError(f"local_devices: there is no process {number}: there are {process_count(backend)}")
+    return DeviceList(device for device in devices(backend) if device.process_index == number)
 
 
-def local_device_count() -> int:
-    return len(client.get().local_devices())
+def device_count(backend: str | None = None) -> int:
+    """How many devices there are, with those of other processes."""
+    return len(clients.get(backend).devices())
 
 
-def process_index() -> int:
+def local_device_count(backend: str | None = None) -> int:
+    """How many devices this process has."""
+    return len(clients.get(backend).local_devices())
+
+
+def process_index(backend: str | None = None) -> int:
     """Which of the processes this is, from 0."""
-    return int(client.get().process_index())
+    return int(clients.get(backend).process_index())
 
 
-def process_count() -> int:
-    return int(max(device.process_index for device in devices())) + 1
+def process_count(backend: str | None = None) -> int:
+    """How many processes there are."""
+    return int(max(device.process_index for device in devices(backend))) + 1
 
 
 def default_backend() -> str:
     """The platform that programs run on: `cpu`, `gpu`, …"""
-    return str(client.get().platform)
+    return platform_of(clients.get().devices()[0])
+
+
+def platform_of(device: Any) -> str:
+    """The platform of a device."""
+    return _NAMES[str(device.platform)]

@@ -5,7 +5,7 @@ from typing import Any
 
 from shardwise._jaxlib import cluster_cpu_client, cluster_service, cluster_store
 from shardwise.config import config
-from shardwise.runtime.client import client
+from shardwise.runtime.client import clients
 
 # A rank that dies must not leave the others waiting for XLA's default of half an hour.
 COLLECTIVE_TIMEOUT = 60
@@ -20,7 +20,7 @@ class _Cluster:
 
     def join(self, address: str, processes: int, rank: int, timeout: int) -> None:
         """Connect, and make the client. Every process calls this once, before it uses a device."""
-        if client.exists:
+        if clients.exist:
             raise RuntimeError(
                 "distributed.initialize must come before the first use of a device: call it at the start of the program"
             )
@@ -36,7 +36,7 @@ class _Cluster:
         if rank == 0:
             self.service = cluster_service(address, processes, timeout)
         self.store = cluster_store(address, rank, timeout)
-        client.set(cluster_cpu_client(self.store, rank, processes, config.num_cpu_devices, host))
+        clients.set("cpu", cluster_cpu_client(self.store, rank, processes, config.num_cpu_devices, host))
 
     def leave(self) -> None:
         """Wait for the others, and disconnect."""

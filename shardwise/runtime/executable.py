@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import Any, final
 
-from shardwise._jaxlib import compile_text, launcher, result_handler
+from shardwise._jaxlib import launcher, result_handler
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.lower.lower import StableHlo
 from shardwise.compiler.partition.local import LocalProgram
 from shardwise.runtime.array import Array, signature
+from shardwise.runtime.cache import compiled
 from shardwise.runtime.callbacks import Callbacks
-from shardwise.runtime.client import client
 from shardwise.runtime.sharding import Sharding
 
 
@@ -25,9 +26,10 @@ class Executable:
         devices: Sequence[Any],
         out_shardings: Sequence[Sharding],
         committed: bool,
+        out_types: Sequence[ArrayType] = (),
     ):
         self._callbacks = Callbacks(module.callbacks, len(devices))
-        self.loaded = compile_text(client.get(), module.text, devices, self._callbacks.functions)
+        self.loaded = compiled(module.text, devices, self._callbacks.functions)
         handlers = [
             result_handler(placement.piece_shape(local.mesh), placement.type.dtype, devices)
             for placement in local.outputs
@@ -35,9 +37,13 @@ class Executable:
         self._launch = launcher(self.loaded, handlers, wait=bool(module.callbacks))
         self.out_shardings = tuple(out_shardings)
         self._out_signatures = [
-            signature(placement.type, sharding, committed)
-            for placement, sharding in zip(local.outputs, out_shardings, strict=True)
+            signature(type, sharding, committed)
+            for type, sharding in zip(out_types or [p.type for p in local.outputs], out_shardings, strict=True)
         ]
+
+    def texts(self) -> list[str]:
+        """XLA's text of each module, optimised."""
+        return [module.to_string() for module in self.loaded.hlo_modules()]
 
     def __call__(self, buffers: list[Any]) -> list[Array]:
         if not self._callbacks.functions:

@@ -11,7 +11,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.local import Placement
 from shardwise.compiler.partition.simulate import piece_index
 from shardwise.compiler.shardings.layout import Layout, Pin
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, in_force
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, in_force, stand_in
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
 from shardwise.errors import ShardingError
 
@@ -100,22 +100,23 @@ def check_memory_kind(kind: str | None) -> None:
 
 @final
 class NamedSharding(Sharding):
-    """An array cut along the axes of `mesh` as `spec` says."""
+    """An array cut along the axes of `mesh` as `spec` says. On an AbstractMesh it can be planned for, and not run."""
 
-    def __init__(self, mesh: Mesh, spec: PartitionSpec, *, memory_kind: str | None = None):
-        if not isinstance(mesh, Mesh):
+    def __init__(self, mesh: Mesh | AbstractMesh, spec: PartitionSpec, *, memory_kind: str | None = None):
+        if not isinstance(mesh, (Mesh, AbstractMesh)):
             raise TypeError(f"NamedSharding needs a Mesh, not {mesh!r}")
         if not isinstance(spec, PartitionSpec):
             raise TypeError(f"NamedSharding needs a PartitionSpec, not {spec!r}: write PartitionSpec({spec!r})")
         check_memory_kind(memory_kind)
         self.mesh = mesh
         self.spec = spec
-        self.mesh_shape = mesh.abstract
-        self.devices = mesh.flat_devices
-        pin_of(spec, (1,) * len(spec), mesh.abstract)  # an unknown or repeated axis is an error here already
+        self.grid = mesh if isinstance(mesh, Mesh) else stand_in(mesh)
+        self.mesh_shape = self.grid.abstract
+        self.devices = self.grid.flat_devices
+        pin_of(spec, (1,) * len(spec), self.mesh_shape)  # an unknown or repeated axis is an error here already
 
     def pin(self, shape: tuple[int, ...], reason: str = "") -> Pin:
-        return pin_of(self.spec, shape, self.mesh.abstract, reason)
+        return pin_of(self.spec, shape, self.mesh_shape, reason)
 
     def with_spec(self, spec: Any) -> "NamedSharding":
         """Another spec on the same mesh."""
@@ -147,7 +148,7 @@ class NamedSharding(Sharding):
         return all(size == 1 for size in self.mesh_shape.axis_sizes) or not any(self.spec)
 
     def __repr__(self) -> str:
-        return f"NamedSharding(mesh({self.mesh.abstract}), {self.spec})"
+        return f"NamedSharding(mesh({self.mesh_shape}), {self.spec})"
 
 
 @final
@@ -345,7 +346,9 @@ def mesh_of(where: Sharding | Mesh | None) -> Mesh | None:
     """The mesh that a sharding is about; None where it is about one device."""
     if isinstance(where, Mesh):
         return where
-    return where.mesh if isinstance(where, (NamedSharding, PositionalSharding)) else None
+    if isinstance(where, NamedSharding):
+        return where.grid
+    return where.mesh if isinstance(where, PositionalSharding) else None
 
 
 def sharding_in_force(spec: PartitionSpec, what: str) -> NamedSharding:

@@ -137,7 +137,7 @@ def test_recompilations_are_explained(caplog):
     first, second = [record.getMessage() for record in caplog.records]
     assert "is compiled for the 2. time" in first
     assert "`x` is f32[4] in SingleDeviceSharding(cpu:0), last time f32[3]" in first
-    assert "enable_x64 and static arguments are" in second
+    assert "settings and static arguments are" in second
 
 
 def test_a_jit_of_known_arguments_inside_grad_may_close_over_the_tracer():

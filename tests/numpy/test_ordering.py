@@ -113,7 +113,7 @@ def test_booleans_are_counted():
         (lambda: jnp.searchsorted(X[0], 1.0, side="middle"), "searchsorted: side is 'left' or 'right', not 'middle'"),
         (lambda: jnp.quantile(X, 0.5, method="best"), "quantile: method 'best' is none of linear, lower, higher"),
         (lambda: jnp.sort(1.0), "sort: axis -1 does not exist in an array of rank 0"),
-        (lambda: jnp.median(np.ones((0, 3), np.float32)), r"quantile: dims \(0, 1\) of f32\[0,3\] have no elements"),
+        (lambda: jnp.median(np.ones((0, 3), np.float32)), r"median: dims \(0, 1\) of f32\[0,3\] have no elements"),
     ],
 )
 def test_errors(call, message):

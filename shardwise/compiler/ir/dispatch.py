@@ -5,7 +5,7 @@ A frame stages ops into a program (see `trace/`). Two kinds of frame differ in w
 values from outside stays outside, and ops that compute along an axis which the frame has given a name (vmap).
 
 Layers above install what layers below must reach: `executor` runs an op on concrete arrays, `transforms` rewrites
-programs inside ops that hold one.
+programs inside ops that hold one, `namespace` is the module of array functions, of which methods of arrays are some.
 """
 
 import threading
@@ -58,7 +58,7 @@ class Transforms(Protocol):
         solid: tuple[bool, ...] = (),
     ) -> "tuple[Program, tuple[bool, ...]]": ...
     def rewrite(self, name: str, types: "Sequence[ArrayType]", body: Callable[..., Sequence[Any]]) -> "Program": ...
-    def inline(self, program: "Program") -> "Program": ...
+    def inline(self, program: "Program", closed: bool = True) -> "Program": ...
     def dce(self, program: "Program") -> "Program": ...
     def silence(self, op: "Op") -> "Op": ...
     def vmap(
@@ -89,6 +89,7 @@ class _Stack(threading.local):
 class _Installed:
     executor: Executor
     transforms: Transforms
+    namespace: Any
 
 
 _stack = _Stack()

@@ -13,7 +13,7 @@ The base takes `**_: Any` in rules whose operands each op names for itself: it l
 Rules compute by applying ops, so they work in any frame. Applying an op is calling it: `Sum((0,))(x)`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol, final
@@ -22,7 +22,7 @@ import numpy as np
 
 from shardwise.compiler.ir.dispatch import bind
 from shardwise.compiler.ir.program import Program, strongest
-from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ir.types import ArrayType, is_key
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.errors import MissingRuleError
 
@@ -52,6 +52,8 @@ class BatchAxis:
 
 class Hlo(Protocol):
     """What `lower` is handed. Operands and results are the builder's own values, which carry their type."""
+
+    platform: str  # that the text is for: cpu, gpu
 
     def op(
         self,
@@ -103,6 +105,16 @@ class Hlo(Protocol):
     def callback(
         self, function: Any, operands: Sequence[Any], results: Sequence[ArrayType], effect: str
     ) -> list[Any]: ...
+    def custom_call(
+        self,
+        target: str,
+        operands: Sequence[Any],
+        results: Sequence[ArrayType],
+        attributes: Mapping[str, str],
+        operand_layouts: Sequence[Sequence[int]],
+        result_layouts: Sequence[Sequence[int]],
+        written: Sequence[tuple[int, int]] = (),
+    ) -> list[Any]: ...
     def branch(
         self, index: Any, branches: Sequence[Callable[[], Sequence[Any]]], ordered: bool = False
     ) -> list[Any]: ...
@@ -128,9 +140,11 @@ class Op:
 
     name: ClassVar[str]
     single: ClassVar[bool] = True  # one result, given and returned bare; else a tuple
+    takes_keys: ClassVar[bool] = False  # it only moves or compares elements, so keys may be among its operands
     cheap: ClassVar[bool] = False  # costs next to nothing to make again, wherever it is needed
     multiplies: ClassVar[bool] = False  # a product: one multiplication and one addition for each turn of its loops
     inlined: ClassVar[bool] = False  # it holds one program, whose equations take its place before `propagate`
+    closed: ClassVar[bool] = False  # what is inlined has rules of its own: no transformation takes it apart before
     irreversible: ClassVar[str] = ""  # why it has no transpose, and what to do instead, where that needs saying
     registry: ClassVar[dict[str, type["Op"]]] = {}
 
@@ -222,6 +236,11 @@ class Op:
 @lru_cache(maxsize=65536)
 def result_types(op: Op, types: tuple[ArrayType, ...]) -> tuple[ArrayType, ...]:
     """`op.out_types`, remembered: equal ops on equal types are common."""
+    if not op.takes_keys and (keys := [type for type in types if is_key(type.dtype)]):
+        raise TypeError(
+            f"{op.name}: keys are no numbers, and this is {keys[0]}. The functions of `random` make numbers of a key; "
+            "`random.key_data` gives its words."
+        )
     return op.out_types(*types)
 
 

@@ -47,8 +47,16 @@ def format_program(program: Program, indent: str = "") -> str:
 
 
 def format_op(op: Op, indent: str = "") -> str:
-    """`sum[dims=(0,)]`."""
-    params = ", ".join(f"{f.name}={_format(getattr(op, f.name), indent)}" for f in fields(op))  # type: ignore[arg-type]
+    """`sum[dims=(0,)]`. A field that is declared with `repr=False` is left out where it has its default, or where that
+    depends on settings, what its metadata call `omitted`."""
+    values = [(f, getattr(op, f.name)) for f in fields(op)]  # type: ignore[arg-type]
+    # (numpy takes None for f64.)
+    shown = [
+        (f.name, value)
+        for f, value in values
+        if f.repr or (type(value), value) != (type(omitted := f.metadata.get("omitted", f.default)), omitted)
+    ]
+    params = ", ".join(f"{name}={_format(value, indent)}" for name, value in shown)
     return f"{op.name}[{params}]" if params else op.name
 
 
@@ -103,7 +111,7 @@ def parse_stage(kind: str, text: str) -> tuple[Program, AbstractMesh, list[str],
 
 
 _TOKEN = re.compile(
-    r"\s+|#[^\n]*|(?P<type>\w+\[[\d,]*\]~?(?=\s|[,)=]|$))|(?P<string>'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\")"
+    r"\s+|#[^\n]*|(?P<type>[\w<>]+\[[\d,]*\]~?(?=\s|[,)=]|$))|(?P<string>'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\")"
     rf"|(?P<number>{_NUMBER.pattern})|(?P<word>\w+)|(?P<mark>[()\[\]{{}},:=])"
 )
 
@@ -218,8 +226,8 @@ def _op(tokens: _Tokens) -> Op:
         what = f"there is no op {tokens.next!r}" if tokens.kind == "word" else f"expected an op, found {tokens.next!r}"
         raise tokens.error(what)
     kind = Op.registry[tokens.take()]
-    known = {field.name: field.default is MISSING for field in fields(kind)}  # type: ignore[arg-type]
-    params: dict[str, Any] = {}
+    known = {f.name: f.default is MISSING and "omitted" not in f.metadata for f in fields(kind)}  # type: ignore[arg-type]
+    params: dict[str, Any] = {f.name: f.metadata["omitted"] for f in fields(kind) if "omitted" in f.metadata}  # type: ignore[arg-type]
     if tokens.accept("["):
         while not tokens.accept("]"):
             if tokens.next not in known:

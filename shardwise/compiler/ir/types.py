@@ -10,20 +10,68 @@ import numpy as np
 
 DType = np.dtype[Any]
 
+SMALL_FLOATS: dict[str, DType] = {  # those that numpy does not know
+    "bf16": np.dtype(ml_dtypes.bfloat16),
+    "f8_e3m4": np.dtype(ml_dtypes.float8_e3m4),
+    "f8_e4m3": np.dtype(ml_dtypes.float8_e4m3),
+    "f8_e4m3b11fnuz": np.dtype(ml_dtypes.float8_e4m3b11fnuz),
+    "f8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
+    "f8_e4m3fnuz": np.dtype(ml_dtypes.float8_e4m3fnuz),
+    "f8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    "f8_e5m2fnuz": np.dtype(ml_dtypes.float8_e5m2fnuz),
+    "f8_e8m0fnu": np.dtype(ml_dtypes.float8_e8m0fnu),
+    "f4_e2m1fn": np.dtype(ml_dtypes.float4_e2m1fn),
+}
+SMALL_INTEGERS: dict[str, DType] = {  # of less than a byte
+    "i2": np.dtype(ml_dtypes.int2),
+    "i4": np.dtype(ml_dtypes.int4),
+    "u2": np.dtype(ml_dtypes.uint2),
+    "u4": np.dtype(ml_dtypes.uint4),
+}
 SHORT_NAMES: dict[str, DType] = {
     "bool": np.dtype(np.bool_),
     **{f"{kind[0]}{bits}": np.dtype(f"{kind}{bits}") for kind in ("int", "float") for bits in (16, 32, 64)},
     **{f"u{bits}": np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
     "i8": np.dtype(np.int8),
-    "i4": np.dtype(ml_dtypes.int4),
-    "u4": np.dtype(ml_dtypes.uint4),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "f8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn),
-    "f8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
+    **SMALL_INTEGERS,
+    **SMALL_FLOATS,
     "c64": np.dtype(np.complex64),
     "c128": np.dtype(np.complex128),
 }
-_SHORT_OF = {dtype: name for name, dtype in SHORT_NAMES.items()}
+
+
+class extended(np.generic):
+    """The kind of dtypes that numpy does not have."""
+
+
+class prng_key(extended):
+    """The kind of dtypes of keys of random numbers."""
+
+
+@final
+class KeyType:
+    """The dtype of keys of random numbers, which stands where numpy's dtypes do. An element is two words: a last dim of
+    u32 that the array does not show, and that `transforms/keys` brings out before layouts are chosen.
+    """
+
+    name, kind, itemsize = "key<fry>", "key", 8
+    type = prng_key
+    impl = "threefry2x32"
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __reduce__(self) -> str:
+        return "KEY"  # there is one
+
+
+KEY: Any = KeyType()
+_SHORT_OF: dict[Any, str] = {**{dtype: name for name, dtype in SHORT_NAMES.items()}, KEY: KEY.name}
+
+
+def is_key(dtype: DType) -> bool:
+    """Whether elements are keys of random numbers."""
+    return dtype is KEY
 
 
 def short_name(dtype: DType) -> str:
@@ -48,7 +96,7 @@ class ArrayType:
         found = cls._interned.get((shape, dtype, weak))
         if found is not None:
             return found
-        key = (tuple(map(int, shape)), np.dtype(dtype), weak)
+        key = (tuple(map(int, shape)), dtype if dtype is KEY else np.dtype(dtype), weak)
         if key[1] not in _SHORT_OF:
             raise TypeError(f"arrays of {key[1]} are not supported; element types: {', '.join(SHORT_NAMES)}")
         if any(size < 0 for size in key[0]):
@@ -71,6 +119,11 @@ class ArrayType:
 
     def without(self, dims: tuple[int, ...]) -> "ArrayType":
         return self.with_shape(tuple(size for dim, size in enumerate(self.shape) if dim not in dims))
+
+    @property
+    def physical(self) -> "ArrayType":
+        """The type of what devices hold: of keys, their words."""
+        return ArrayType((*self.shape, 2), np.uint32) if self.dtype is KEY else self
 
     def strong(self) -> "ArrayType":
         return ArrayType(self.shape, self.dtype) if self.weak else self
@@ -117,15 +170,16 @@ class Typed:
 
 def parse_type(text: str) -> ArrayType:
     """The type that prints as `text`."""
-    match = re.fullmatch(r"(\w+)\[([\d,]*)\](~?)", text)
-    if not match or match[1] not in SHORT_NAMES:
+    match = re.fullmatch(r"([\w<>]+)\[([\d,]*)\](~?)", text)
+    dtype = None if match is None else KEY if match[1] == KEY.name else SHORT_NAMES.get(match[1])
+    if match is None or dtype is None:
         raise ValueError(f"not a type: {text!r}")
-    return ArrayType(tuple(int(size) for size in match[2].split(",") if size), SHORT_NAMES[match[1]], bool(match[3]))
+    return ArrayType(tuple(int(size) for size in match[2].split(",") if size), dtype, bool(match[3]))
 
 
 def is_float(dtype: DType) -> bool:
     """Whether elements are real numbers with a fraction (ml_dtypes' kinds included)."""
-    return dtype.kind == "f" or short_name(dtype) in ("bf16", "f8_e4m3fn", "f8_e5m2")
+    return dtype.kind == "f" or short_name(dtype) in SMALL_FLOATS
 
 
 def is_inexact(dtype: DType) -> bool:
@@ -134,7 +188,7 @@ def is_inexact(dtype: DType) -> bool:
 
 
 def is_integer(dtype: DType) -> bool:
-    return dtype.kind in "iu" or short_name(dtype) in ("i4", "u4")
+    return dtype.kind in "iu" or short_name(dtype) in SMALL_INTEGERS
 
 
 def integer_range(dtype: DType) -> tuple[int, int]:
@@ -170,11 +224,15 @@ def highest(dtype: DType) -> Any:
     """What every element is at most."""
     if dtype == np.bool_:
         return True
-    return integer_range(dtype)[1] if is_integer(dtype) else -lowest(dtype)
+    if is_integer(dtype):
+        return integer_range(dtype)[1]
+    if dtype.kind == "c":
+        return complex(np.inf, np.inf)
+    return np.inf if has_infinity(dtype) else ml_dtypes.finfo(dtype).max  # type: ignore[no-untyped-call]
 
 
 def has_infinity(dtype: DType) -> bool:
-    return short_name(dtype) != "f8_e4m3fn"
+    return not short_name(dtype).endswith(("fn", "fnu", "fnuz"))
 
 
 @final

@@ -1,6 +1,6 @@
 """The builder that ops' `lower` rules write StableHLO with: one line an op, each with the user's source line."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -12,9 +12,10 @@ from shardwise.compiler.ir.types import ArrayType, DType, is_float, short_name
 from shardwise.compiler.ops.collective import Collective, Permute
 from shardwise.compiler.ops.remat import Barrier
 from shardwise.compiler.ops.shape import int_list
+from shardwise.compiler.ops.slicing import Concatenate
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
-_ELEMENTS = {"bool": "i1", "c64": "complex<f32>", "c128": "complex<f64>", "f8_e4m3fn": "f8E4M3FN", "f8_e5m2": "f8E5M2"}
+_ELEMENTS = {"bool": "i1", "c64": "complex<f32>", "c128": "complex<f64>"}
 _REDUCERS = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
 _TOKEN = "!stablehlo.token"
 _LOGICAL = {"sum": "or", "prod": "and", "max": "or", "min": "and"}  # for booleans
@@ -42,8 +43,9 @@ class HostCall:
 class Builder:
     """Lines of one function's body."""
 
-    def __init__(self, mesh: AbstractMesh):
+    def __init__(self, mesh: AbstractMesh, platform: str = "cpu"):
         self.mesh = mesh
+        self.platform = platform
         self.lines: list[str] = []
         self.location = ""
         self._count = 0
@@ -155,11 +157,39 @@ class Builder:
             for types in ([x.type for x in operands], results)
         ]
         attributes = (
-            f'call_target_name = "xla_ffi_python_cpu_callback", has_side_effect = {"true" if effect else "false"}, '
+            f'call_target_name = "xla_ffi_python_{self.platform}_callback", has_side_effect = {"true" if effect else "false"}, '
             f"api_version = 4 : i32, backend_config = {{index = {index} : ui64}}, "
             f"operand_layouts = [{layouts[0]}], result_layouts = [{layouts[1]}]"
         )
         return self.many("stablehlo.custom_call", operands, results, attributes, (), ordered, ordered)
+
+    def custom_call(
+        self,
+        target: str,
+        operands: Sequence[HloValue],
+        results: Sequence[ArrayType],
+        attributes: Mapping[str, str],
+        operand_layouts: Sequence[Sequence[int]],
+        result_layouts: Sequence[Sequence[int]],
+        written: Sequence[tuple[int, int]] = (),
+    ) -> list[HloValue]:
+        """What a function of a library makes of arrays. A layout has the dims from minor to major: every array has
+        one, else what the function sees is XLA's to choose. `written`: pairs of a result and the operand in whose
+        memory it is made."""
+        places = [
+            "#stablehlo.output_operand_alias<"
+            f"output_tuple_indices = {[result] if len(results) > 1 else []}, "
+            f"operand_index = {operand}, operand_tuple_indices = []>"
+            for result, operand in written
+        ]
+        layouts = [", ".join(map(_layout, of)) for of in (operand_layouts, result_layouts)]
+        config = ", ".join(f"{name} = {value}" for name, value in attributes.items())
+        text = (
+            f'call_target_name = "{target}", api_version = 4 : i32, backend_config = {{{config}}}, '
+            f"operand_layouts = [{layouts[0]}], result_layouts = [{layouts[1]}], "
+            f"output_operand_aliases = [{', '.join(places)}]"
+        )
+        return self.many("stablehlo.custom_call", operands, results, text)
 
     def reduce(
         self,
@@ -262,9 +292,16 @@ class Builder:
         results: Any
         if isinstance(equation.op, Collective) and equation.op.single and not equation.outputs[0].type.size:
             results = self.constant(0, equation.outputs[0].type)  # StableHLO refuses to move empty arrays
+        elif _is_narrow(equation):
+            # XLA's collectives do not know integers of two bits, and its CPU crashes when it joins them: as bytes.
+            wide = [self._converted(env[value], np.int8) for value in equation.inputs]
+            results = self._converted(equation.op.lower(self, *wide), equation.outputs[0].type.dtype)
         else:
             results = equation.op.lower(self, *[env[value] for value in equation.inputs])
         env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
+
+    def _converted(self, x: HloValue, dtype: Any) -> HloValue:
+        return self.op("stablehlo.convert", (x,), x.type.with_dtype(dtype))
 
     def constant(self, value: Any, type: ArrayType) -> HloValue:
         """An array of one value."""
@@ -338,18 +375,31 @@ def _runs(program: Program) -> Iterator[list[Equation]]:
         yield barriers
 
 
+def _is_narrow(equation: Equation) -> bool:
+    """Whether two-bit integers are to be moved."""
+    moves = equation.op.single and isinstance(equation.op, (Collective, Concatenate))
+    return moves and bool(equation.inputs) and short_name(equation.inputs[0].type.dtype) in ("i2", "u2")
+
+
 def tensor(type: ArrayType) -> str:
     """The MLIR spelling of a type."""
     return f"tensor<{''.join([f'{size}x' for size in type.shape])}{_element(type.dtype)}>"
 
 
 def _row_major(ndim: int) -> str:
-    dims = ", ".join(map(str, reversed(range(ndim))))
-    return f"dense<[{dims}]> : tensor<{ndim}xindex>" if ndim else "dense<> : tensor<0xindex>"
+    return _layout(tuple(reversed(range(ndim))))
+
+
+def _layout(dims: Sequence[int]) -> str:
+    """Dims from minor to major."""
+    return f"dense<{list(dims) or ''}> : tensor<{len(dims)}xindex>"
 
 
 def _element(dtype: DType) -> str:
     name = short_name(dtype)
+    if "_" in name:  # f8_e4m3fn is f8E4M3FN
+        width, parts = name.split("_")
+        return width + parts.upper()
     return _ELEMENTS.get(name) or (f"ui{name[1:]}" if name[0] == "u" else name)
 
 

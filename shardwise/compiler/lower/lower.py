@@ -21,10 +21,10 @@ class StableHlo:
     callbacks: tuple[HostCall, ...] = ()
 
 
-def lower(local: LocalProgram, donated: Sequence[bool] = ()) -> StableHlo:
+def lower(local: LocalProgram, donated: Sequence[bool] = (), platform: str = "cpu") -> StableHlo:
     """StableHLO for a local program; the memory of `donated` inputs is reused where an output has their type."""
     program = local.program
-    builder = Builder(local.mesh)
+    builder = Builder(local.mesh, platform)
     results = builder.program(program, [HloValue(f"%arg{n}", type) for n, type in enumerate(program.in_types)])
     aliases = _aliases(program, donated)
     marks = {number: f" {{tf.aliasing_output = {output} : i32}}" for number, output in aliases.items()}

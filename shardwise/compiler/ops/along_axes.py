@@ -34,7 +34,7 @@ Axes = int | Sequence[int] | None
 def sum(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Any:
     """The sum along `axis` (all dims where none is given)."""
     x = as_operand(x, "sum")
-    dims = _reduced_dims("sum", axis, x.type)
+    dims = reduced_dims("sum", axis, x.type)
     wanted = canonical_dtype(dtype) if dtype is not None else _sum_dtype(x.type)
     narrow = is_float(wanted) and wanted.itemsize < np.dtype(np.float32).itemsize
     x = astype_weak(x, np.float32 if narrow else wanted, False)
@@ -45,7 +45,7 @@ def sum(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False)
 def prod(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Any:
     """The product along `axis` (all dims where none is given)."""
     x = as_operand(x, "prod")
-    dims = _reduced_dims("prod", axis, x.type)
+    dims = reduced_dims("prod", axis, x.type)
     x = astype_weak(x, canonical_dtype(dtype) if dtype is not None else _sum_dtype(x.type), False)
     return _kept(ReduceProd(dims)(x), x.type, dims, keepdims)
 
@@ -64,7 +64,7 @@ def amin(x: Any, *, axis: Axes = None, keepdims: bool = False, or_none: bool = F
 
 def _extreme(name: str, op: type[Reduction], x: Any, axis: Axes, keepdims: bool, or_none: bool) -> Any:
     x = as_operand(x, name)
-    dims = _reduced_dims(name, axis, x.type)
+    dims = reduced_dims(name, axis, x.type)
     if not or_none and (empty := [dim for dim in dims if not x.type.shape[dim]]):
         raise ValueError(f"{name}: dims {empty} of {x.type} are empty, and no element is the {name} of none")
     return _kept(op(dims)(astype_weak(x, x.type.dtype, False)), x.type, dims, keepdims)
@@ -74,7 +74,7 @@ def _extreme(name: str, op: type[Reduction], x: Any, axis: Axes, keepdims: bool,
 def alltrue(x: Any, *, axis: Axes = None, keepdims: bool = False) -> Any:
     """Whether all elements along `axis` differ from 0."""
     x = truth(x, "all")
-    dims = _reduced_dims("all", axis, x.type)
+    dims = reduced_dims("all", axis, x.type)
     return _kept(ReduceAnd(dims)(x), x.type, dims, keepdims)
 
 
@@ -82,7 +82,7 @@ def alltrue(x: Any, *, axis: Axes = None, keepdims: bool = False) -> Any:
 def sometrue(x: Any, *, axis: Axes = None, keepdims: bool = False) -> Any:
     """Whether any element along `axis` differs from 0."""
     x = truth(x, "any")
-    dims = _reduced_dims("any", axis, x.type)
+    dims = reduced_dims("any", axis, x.type)
     return _kept(ReduceOr(dims)(x), x.type, dims, keepdims)
 
 
@@ -100,7 +100,7 @@ def argmin(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Any:
 
 def _position(name: str, op: Callable[[int, Any], Op], x: Any, axis: int | None, keepdims: bool) -> Any:
     x = as_operand(x, name)
-    dims = _reduced_dims(name, axis, x.type)
+    dims = reduced_dims(name, axis, x.type)
     if not math.prod(x.type.shape[dim] for dim in dims):
         raise ValueError(f"{name}: {x.type} has no element to find")
     (dim,) = (0,) if axis is None else dims
@@ -144,7 +144,7 @@ def var(x: Any, *, axis: Axes = None, dtype: Any = None, ddof: int = 0, keepdims
     away = subtract(wide, mean(wide, axis=axis, keepdims=True))
     square = Square()(Abs()(away) if away.type.dtype.kind == "c" else away)
     total = sum(square, axis=axis, keepdims=keepdims)
-    count = math.prod(x.type.shape[dim] for dim in _reduced_dims("var", axis, x.type)) - ddof
+    count = math.prod(x.type.shape[dim] for dim in reduced_dims("var", axis, x.type)) - ddof
     found = divide(total, max(count, 0))
     return found if wanted.kind == "c" else astype_weak(found, wanted, False)
 
@@ -164,7 +164,8 @@ def _sum_dtype(type: ArrayType) -> Any:
     return type.dtype
 
 
-def _reduced_dims(name: str, axis: Axes, type: ArrayType) -> tuple[int, ...]:
+def reduced_dims(name: str, axis: Axes, type: ArrayType) -> tuple[int, ...]:
+    """The dims that `axis` means: all where it is None."""
     if axis is None:
         return tuple(range(type.ndim))
     return dims_of(name, (axis,) if isinstance(axis, int) else axis, type)

@@ -1,4 +1,4 @@
-"""Elementwise ops on bits: and or xor not, shifts, population_count clz, bitcast_convert. Of booleans, logic."""
+"""Elementwise ops on bits: and or xor not, mulhi, shifts, population_count clz, bitcast_convert. Of booleans, logic."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,15 +7,17 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, quiet
-from shardwise.compiler.ir.types import ArrayType, DType, carrier, integer_range, is_integer, short_name
+from shardwise.compiler.ir.types import SMALL_INTEGERS, ArrayType, DType, carrier, integer_range, is_integer, short_name
 from shardwise.compiler.ops import shape
 from shardwise.compiler.ops.elementwise import Elementwise, Kinds, compared
 from shardwise.compiler.shardings.factors import FactorRule
 
+PARTS_OF_BYTES = {*SMALL_INTEGERS, "f4_e2m1fn"}
+
 
 def has_bytes(dtype: DType) -> bool:
     """Whether an element is one number that fills its bytes."""
-    return dtype.kind != "c" and dtype != np.bool_ and short_name(dtype) not in ("i4", "u4")
+    return dtype.kind != "c" and dtype != np.bool_ and short_name(dtype) not in PARTS_OF_BYTES
 
 
 BITS = Kinds("integers or booleans", lambda dtype: dtype == np.bool_ or is_integer(dtype))
@@ -70,6 +72,53 @@ class Not(Bitwise):
     name = hlo_name = "not"
     arity = 1
     meaning = np.bitwise_not
+
+
+@final
+@dataclass(frozen=True)
+class MulHigh(Bitwise):
+    """The high half of the bits of `x * y`, which has twice as many as either."""
+
+    name = "mulhi"
+    takes = INTEGERS
+
+    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+        type = self.out_type(*(x.type for x in operands))
+        width = bit_width(type.dtype)
+        kind = "u" if integer_range(type.dtype)[0] == 0 else "i"
+        if width == 64:
+            return _high_of_halves(hlo, *operands)
+        wide = type.with_dtype(np.dtype(f"{kind}8"))
+        product = hlo.op("stablehlo.multiply", [hlo.op("stablehlo.convert", (x,), wide) for x in operands], wide)
+        how = "logical" if kind == "u" else "arithmetic"
+        high = hlo.op(f"stablehlo.shift_right_{how}", (product, hlo.constant(width, wide.strong())), wide)
+        return hlo.op("stablehlo.convert", (high,), type)
+
+    def reference(self, *operands: NumpyArray) -> Any:
+        x, y = (operand.astype(carrier(operand.dtype)).astype(object) for operand in operands)
+        width = bit_width(operands[0].dtype)
+        return np.asarray((x * y) >> width).astype(carrier(operands[0].dtype)).astype(operands[0].dtype)
+
+
+def _high_of_halves(hlo: Hlo, x: Any, y: Any) -> Any:
+    """The high 64 bits of a product of 64-bit integers, of the products of their halves of 32 bits."""
+    signed = x.type.dtype.kind == "i"
+    type = x.type.strong()
+    thirty_two, low_half = hlo.constant(32, type), hlo.constant(2**32 - 1, type)
+
+    def of(name: str, a: Any, b: Any) -> Any:
+        return hlo.op(f"stablehlo.{name}", (a, b), type)
+
+    def carried(a: Any) -> Any:
+        return of("shift_right_arithmetic" if signed else "shift_right_logical", a, thirty_two)
+
+    x_low, y_low = (of("and", a, low_half) for a in (x, y))
+    x_high, y_high = carried(x), carried(y)
+    # No sum overflows: each is a product of halves and at most two more halves.
+    low = of("shift_right_logical", of("multiply", x_low, y_low), thirty_two)
+    middle = of("add", of("multiply", x_high, y_low), low)
+    rest = of("add", of("multiply", x_low, y_high), of("and", middle, low_half))
+    return of("add", of("add", of("multiply", x_high, y_high), carried(middle)), carried(rest))
 
 
 class Shift(Bitwise):
@@ -135,10 +184,11 @@ class PopulationCount(Bitwise):
     takes = INTEGERS
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        if short_name(x.type.dtype) != "i4":
+        if short_name(x.type.dtype) not in ("i2", "i4"):
             return super().lower(hlo, x)
-        wide = x.type.with_dtype(np.int32)  # XLA would count the bits of its sign four bits further
-        found = hlo.op("stablehlo.and", (hlo.op("stablehlo.convert", (x,), wide), hlo.constant(15, wide)), wide)
+        wide = x.type.with_dtype(np.int32)  # XLA would count the bits of its sign as far as a byte goes
+        ones = hlo.constant(2 ** bit_width(x.type.dtype) - 1, wide)
+        found = hlo.op("stablehlo.and", (hlo.op("stablehlo.convert", (x,), wide), ones), wide)
         return hlo.op("stablehlo.convert", (hlo.op("stablehlo.popcnt", (found,), wide),), x.type)
 
     def reference(self, *operands: NumpyArray) -> Any:

@@ -16,7 +16,7 @@ class Inner(Op):
     """One program, whose results are the op's; its equations take the op's place before `propagate`."""
 
     single = False
-    inlined = True
+    inlined = takes_keys = True
     program: Program
 
     @property

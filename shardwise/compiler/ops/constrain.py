@@ -18,6 +18,7 @@ class Constrain(Op):
     """The operand, laid out on `mesh` by `dims`. `open_dims` may be cut further; the other dims are closed."""
 
     name = "constrain"
+    takes_keys = True
     dims: tuple[tuple[str, ...], ...]
     mesh: Mesh | AbstractMesh
     open_dims: tuple[int, ...] = ()

@@ -72,6 +72,7 @@ class Control(Op):
     """Programs that run as the op says. Crossings are listed by group, and so are all ends."""
 
     single = False
+    takes_keys = True
 
     @cached_property
     def crossings(self) -> tuple[Crossing, ...]:

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, Unknown, quiet
-from shardwise.compiler.ir.types import ArrayType, DType, carrier, is_float, is_integer, short_name
+from shardwise.compiler.ir.types import ArrayType, DType, carrier, short_name
 from shardwise.compiler.ops.collective import DeviceIndex
+from shardwise.compiler.ops.dot import sums_in
 from shardwise.compiler.ops.elementwise import NUMBERS, Compare, Convert, Select, add_tangents, like
 from shardwise.compiler.ops.shape import Broadcast, Reshape, Transpose, full, int_list, zeros_like
 from shardwise.compiler.ops.slicing import Pad, Reverse, along
@@ -76,7 +77,7 @@ class Conv(Op):
             raise TypeError(f"conv: operands must have one dtype, not {x} and {kernel}")
         if not NUMBERS.holds(x.dtype):
             raise TypeError(f"conv: needs {NUMBERS.words}, not {x}")
-        if not _holds(self.dtype, x.dtype):
+        if not sums_in(self.dtype, x.dtype):
             raise TypeError(f"conv: {short_name(self.dtype)} is too narrow for sums of products of {x}")
         return ArrayType(tuple(sizes[letter] for letter in self.out), self.dtype, x.weak and kernel.weak)
 
@@ -330,16 +331,6 @@ class Conv(Op):
                 taken[at] = p
             total += np.einsum(rule, padded[tuple(seen)], kernel.astype(wide)[tuple(taken)])
         return total.astype(self.dtype)
-
-
-def _holds(dtype: DType, narrower: DType) -> bool:
-    """Whether a result may have `dtype` where operands have another."""
-    of_one_kind = [kind(dtype) and kind(narrower) for kind in (is_integer, is_float, _is_complex)]
-    return dtype == narrower or (any(of_one_kind) and dtype.itemsize > narrower.itemsize)
-
-
-def _is_complex(dtype: DType) -> bool:
-    return dtype.kind == "c"
 
 
 def _backwards(x: Any, dims: Sequence[int]) -> Any:

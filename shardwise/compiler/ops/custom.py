@@ -102,6 +102,7 @@ class Backward(Op):
 
     name = "custom_backward"
     single = False
+    takes_keys = True
     rule: VjpRule
     in_types: tuple[ArrayType, ...]
     results: tuple[ArrayType, ...]

@@ -1,18 +1,26 @@
 """dot: the product of two arrays summed over contracting dims, one product for each index of the batch dims."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Unknown, quiet
-from shardwise.compiler.ir.types import ArrayType, carrier
-from shardwise.compiler.ops.elementwise import add_tangents
+from shardwise.compiler.ir.types import ArrayType, DType, carrier, is_float, is_inexact, is_integer, short_name
+from shardwise.compiler.ops.elementwise import Convert, add_tangents
 from shardwise.compiler.ops.shape import inverse, permuted
 from shardwise.compiler.shardings.factors import FactorRule
+from shardwise.config import PRECISIONS, config
 
 Pair = tuple[tuple[int, ...], tuple[int, ...]]
+_DEFAULT = ("DEFAULT", "DEFAULT")
+
+
+def default_precision() -> tuple[str, str]:
+    """The precision of products that ask for none, as `default_matmul_precision` has it."""
+    level = config.default_matmul_precision
+    return _DEFAULT if level is None else (PRECISIONS[level], PRECISIONS[level])
 
 
 @final
@@ -21,12 +29,15 @@ class Dot(Op):
     """Result dims: batch, then the free dims of the left operand, then those of the right.
 
     `contract` and `batch` pair dims of the left operand with dims of the right: x @ w is `Dot(((1,), (0,)))`.
+    `dtype` is the result's, where that is wider than the operands'; `precision` says how exact each operand is taken.
     """
 
     name = "dot"
     multiplies = True
     contract: Pair
     batch: Pair = ((), ())
+    dtype: DType | None = field(default=None, repr=False)
+    precision: tuple[str, str] = field(default_factory=default_precision, repr=False, metadata={"omitted": _DEFAULT})
 
     def out_type(self, x: ArrayType, y: ArrayType) -> ArrayType:
         for what, (left, right) in (("contracting", self.contract), ("batch", self.batch)):
@@ -45,9 +56,11 @@ class Dot(Op):
                 raise TypeError(f"dot: a dim repeats in contract={self.contract}, batch={self.batch}")
         if x.dtype != y.dtype:
             raise TypeError(f"dot: operands must have one dtype, not {x} and {y}")
+        if self.dtype is not None and not sums_in(self.dtype, x.dtype):
+            raise TypeError(f"dot: {short_name(self.dtype)} is too narrow for sums of products of {x}")
         free_x, free_y = self.free(x.ndim, y.ndim)
         shape = [x.shape[d] for d in (*self.batch[0], *free_x)] + [y.shape[d] for d in free_y]
-        return ArrayType(tuple(shape), x.dtype, x.weak and y.weak)
+        return ArrayType(tuple(shape), self.dtype or x.dtype, x.weak and y.weak)
 
     def free(self, left: int, right: int) -> Pair:
         """The dims of either operand that are neither contracted nor batch."""
@@ -71,7 +84,8 @@ class Dot(Op):
         )
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
-        return ((0,), (1,))
+        # Terms of integers are sums that may have wrapped around: they say nothing of a wider result.
+        return ((0,), (1,)) if self.dtype in (None, types[0].dtype) or is_inexact(types[0].dtype) else ()
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (x, y), (dx, dy) = primals, tangents
@@ -85,13 +99,20 @@ class Dot(Op):
         columns = tuple(range(len(batch) + len(free_x), cotangent.type.ndim))
         if isinstance(x, Unknown):
             # Dims of the product: batch, x's free dims, then y's contracted dims in y's order.
-            product = Dot((columns, free_y), (batch, self.batch[1]))(cotangent, y)
+            product = self._back(x.type, (columns, free_y), (batch, self.batch[1]), (cotangent, y))
             order = sorted(range(len(self.contract[1])), key=self.contract[1].__getitem__)
             return permuted(product, inverse((*self.batch[0], *free_x, *(self.contract[0][i] for i in order)))), None
         # Dims of the product: batch, x's contracted dims in x's order, then y's free dims.
-        product = Dot((free_x, rows), (self.batch[0], batch))(x, cotangent)
+        product = self._back(y.type, (free_x, rows), (self.batch[0], batch), (x, cotangent))
         order = sorted(range(len(self.contract[0])), key=self.contract[0].__getitem__)
         return None, permuted(product, inverse((*self.batch[1], *(self.contract[1][i] for i in order), *free_y)))
+
+    def _back(self, to: ArrayType, contract: Pair, batch: Pair, operands: tuple[Any, Any]) -> Any:
+        """The product of a cotangent, which may be wider, and an operand, for the other operand, of type `to`."""
+        wide = self.dtype or to.dtype
+        x, y = (z if z.type.dtype == wide else Convert(wide, z.type.weak)(z) for z in operands)
+        product = Dot(contract, batch, None, self.precision)(x, y)
+        return product if wide == to.dtype else Convert(to.dtype, to.weak)(product)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         pairs = [self._shifted(side, dims[side]) for side in (0, 1)]
@@ -99,8 +120,9 @@ class Dot(Op):
         batch = (pairs[0][1], pairs[1][1])
         left, right = dims
         if left is not None and right is not None:
-            return Dot(contract, ((left, *batch[0]), (right, *batch[1])))(*operands), 0
-        op = Dot(contract, batch)
+            both = ((left, *batch[0]), (right, *batch[1]))
+            return replace(self, contract=contract, batch=both)(*operands), 0
+        op = replace(self, contract=contract, batch=batch)
         free = op.free(operands[0].type.ndim, operands[1].type.ndim)
         if left is not None:
             return op(*operands), len(batch[0]) + free[0].index(left)
@@ -124,16 +146,26 @@ class Dot(Op):
             for i, side in enumerate(("lhs", "rhs"))
         ]
         numbers = ", ".join(sorted(lists, key=lambda text: ("batching" not in text, text)))
-        return hlo.op(
-            "stablehlo.dot_general",
-            (x, y),
-            self.out_type(x.type, y.type),
-            f"dot_dimension_numbers = #stablehlo.dot<{numbers}>",
-        )
+        attributes = f"dot_dimension_numbers = #stablehlo.dot<{numbers}>"
+        if self.precision != _DEFAULT:
+            levels = ", ".join(f"#stablehlo<precision {level}>" for level in self.precision)
+            attributes += f", precision_config = [{levels}]"
+        return hlo.op("stablehlo.dot_general", (x, y), self.out_type(x.type, y.type), attributes)
 
     @quiet
     def reference(self, x: NumpyArray, y: NumpyArray) -> NumpyArray:
         rule = self.factors(ArrayType(x.shape, x.dtype), ArrayType(y.shape, y.dtype))
-        left, right = (operand.astype(carrier(x.dtype)) for operand in (x, y))
+        out = self.dtype or x.dtype
+        left, right = (operand.astype(carrier(out)) for operand in (x, y))
         letters = ["".join(chr(ord("a") + f) for (f,) in dims) for dims in (*rule.operands, *rule.results)]
-        return np.asarray(np.einsum(f"{letters[0]},{letters[1]}->{letters[2]}", left, right)).astype(x.dtype)
+        return np.asarray(np.einsum(f"{letters[0]},{letters[1]}->{letters[2]}", left, right)).astype(out)
+
+
+def sums_in(dtype: DType, narrower: DType) -> bool:
+    """Whether sums of products may have `dtype` where the operands have another."""
+    of_one_kind = any(kind(dtype) and kind(narrower) for kind in (is_integer, is_float, _is_complex))
+    return dtype == narrower or (of_one_kind and dtype.itemsize > narrower.itemsize)
+
+
+def _is_complex(dtype: DType) -> bool:
+    return dtype.kind == "c"

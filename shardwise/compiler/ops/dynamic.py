@@ -27,6 +27,7 @@ class DynamicSlice(Op):
     """`sizes[i]` elements along each dim i, from the i-th of the scalars on."""
 
     name = "dynamic_slice"
+    takes_keys = True
     sizes: tuple[int, ...]
 
     def out_type(self, x: ArrayType, *starts: ArrayType) -> ArrayType:
@@ -105,6 +106,7 @@ class DynamicUpdateSlice(Op):
     """The first operand with the second in place of a part of it, which begins at the scalars that follow."""
 
     name = "dynamic_update_slice"
+    takes_keys = True
 
     def out_type(self, x: ArrayType, update: ArrayType, *starts: ArrayType) -> ArrayType:
         _check_starts(self.name, x, starts)

@@ -20,6 +20,7 @@ from shardwise.compiler.ir.types import (
     is_float,
     is_inexact,
     is_integer,
+    is_key,
     short_name,
 )
 from shardwise.compiler.ops import shape  # iota counts in integers and converts
@@ -306,6 +307,7 @@ class StopGradient(Elementwise):
     """The operand itself, through which no derivative flows."""
 
     name = "stop_gradient"
+    takes_keys = True
     arity = 1
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
@@ -327,6 +329,7 @@ class Select(Elementwise):
     """Where the first operand is true the second, else the third."""
 
     name = hlo_name = "select"
+    takes_keys = True
     arity = 3
 
     def agreed(self, *types: ArrayType) -> ArrayType:
@@ -372,11 +375,14 @@ class Compare(Elementwise):
     """
 
     name = hlo_name = "compare"
+    takes_keys = True
     direction: str
 
     def out_type(self, *types: ArrayType) -> ArrayType:
         if self.direction not in DIRECTIONS:
             raise TypeError(f"compare: direction {self.direction!r} is not one of {', '.join(DIRECTIONS)}")
+        if self.direction not in ("EQ", "NE") and is_key(types[0].dtype):
+            raise TypeError(f"compare: keys are equal or not, and have no order: {types[0]}")
         return ArrayType(super().out_type(*types).shape, np.bool_)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -410,7 +416,7 @@ def part_type(type: ArrayType) -> ArrayType:
 def compared(hlo: Hlo, direction: str, x: Any, y: Any) -> Any:
     """One compare in StableHLO, which knows no order of complex numbers."""
     dtype = x.type.dtype
-    signed = is_integer(dtype) and dtype.kind != "u" and short_name(dtype) != "u4"
+    signed = is_integer(dtype) and short_name(dtype)[0] != "u"
     kind = "FLOAT" if is_inexact(dtype) else "SIGNED" if signed else "UNSIGNED"
     attributes = (
         f"comparison_direction = #stablehlo<comparison_direction {direction}>, "
@@ -433,6 +439,8 @@ class Convert(Elementwise):
     weak: bool = False
 
     def agreed(self, *types: ArrayType) -> ArrayType:
+        if is_key(self.dtype):
+            raise TypeError(f"convert: {types[0]} cannot become keys; `random.wrap_key_data` makes them of their words")
         return ArrayType(types[0].shape, self.dtype, self.weak)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:

@@ -70,6 +70,29 @@ class Min(Extremum):
 
 @final
 @dataclass(frozen=True)
+class Relu(Elementwise):
+    """The operand where it is above 0, else 0; NaN where it is. At 0 its derivative is 0."""
+
+    name = "relu"
+    arity = 1
+    takes = REALS
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        (x,), (dx,) = primals, tangents
+        return self(x), Select()(Compare("GT")(x, like(x, 0)), dx, shape.zeros_like(dx))
+
+    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+        (x,) = operands
+        return hlo.op("stablehlo.maximum", (x, hlo.constant(0, x.type.strong())), x.type)
+
+    @quiet
+    def reference(self, *operands: NumpyArray) -> Any:
+        (x,) = operands
+        return np.maximum(x, np.zeros((), x.dtype))
+
+
+@final
+@dataclass(frozen=True)
 class Clamp(Elementwise):
     """The second operand, but no less than the first, and then no more than the third; NaN where any is."""
 

@@ -29,6 +29,7 @@ class Gather(Indexed):
     """
 
     name = "gather"
+    takes_keys = True
     sizes: tuple[int, ...]
     sorted: bool = False
     unique: bool = False

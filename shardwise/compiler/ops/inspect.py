@@ -18,6 +18,7 @@ class Inspect(Op):
     """
 
     name = "inspect"
+    takes_keys = True
     single = False
     look: Callable[[Any], None]
 

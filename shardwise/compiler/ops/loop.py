@@ -1,6 +1,6 @@
 """while: a program that runs as long as another says so."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -10,6 +10,7 @@ import numpy as np
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import BatchAxis, Hlo, Pieces, RunProgram
 from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ops.aggregate import ReduceOr
 from shardwise.compiler.ops.call import Call
 from shardwise.compiler.ops.control import Control, Crossing, agreed, batch_dims, entry, exit_, operand, result
 from shardwise.compiler.ops.elementwise import Compare, Convert, Select
@@ -131,3 +132,17 @@ class While(Control):
             lambda at: hlo.program(self.body, [*body_consts, *at]),
             self.effect == "ordered",
         )
+
+
+def repeated(
+    name: str, start: Sequence[Any], goes_on: Callable[..., Any], step: Callable[..., Sequence[Any]]
+) -> list[Any]:
+    """Values that `step` replaces as long as any element of `goes_on` is true of them."""
+    types = [x.type for x in start]
+
+    def any_goes_on(*values: Any) -> list[Any]:
+        found = goes_on(*values)
+        return [ReduceOr(tuple(range(found.type.ndim)))(found)]
+
+    rewrite = installed.transforms.rewrite
+    return list(While(rewrite(name, types, any_goes_on), rewrite(name, types, step), 0, 0)(*start))

@@ -11,23 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.types import Typed
 from shardwise.compiler.ops import elementwise
-from shardwise.compiler.ops.along_axes import (
-    alltrue,
-    amax,
-    amin,
-    argmax,
-    argmin,
-    mean,
-    prod,
-    sometrue,
-    std,
-    sum,
-    var,
-)
+from shardwise.compiler.ops.along_axes import sometrue
 from shardwise.compiler.ops.dot import Dot
 from shardwise.compiler.ops.indexing import indexer, take_at
+from shardwise.compiler.ops.namespace import NamespaceMethods
 from shardwise.compiler.ops.numeric import (
     absolute,
     add,
@@ -35,17 +23,13 @@ from shardwise.compiler.ops.numeric import (
     bitwise_and,
     bitwise_or,
     bitwise_xor,
-    clip,
-    conjugate,
     divide,
     floor_divide,
-    imag,
     invert,
     left_shift,
     multiply,
     negative,
     power,
-    real,
     remainder,
     right_shift,
     subtract,
@@ -58,14 +42,13 @@ from shardwise.compiler.ops.operands import (
     broadcast_shapes,
     composed,
     dims_of,
-    static_axes,
     stretch,
     type_of,
 )
-from shardwise.compiler.ops.ordering import cumulated, order_along, sorted_along
-from shardwise.compiler.ops.promote import canonical_dtype, meet
+from shardwise.compiler.ops.promote import canonical_dtype, default_dtype, meet
 from shardwise.compiler.ops.shape import Reshape, permuted
 from shardwise.compiler.ops.updating import At
+from shardwise.compiler.ops.views import byteswapped, viewed
 
 _BLOCK = 32  # elements that iteration over an array takes at once
 
@@ -192,17 +175,12 @@ def _comparison(direction: str) -> Callable[[Any, Any], Any]:
     return _operator(lambda x, y: compare(x, y, direction=direction))
 
 
-class ArrayMethods(Typed):
+class ArrayMethods(NamespaceMethods):
     """Operators and methods of arrays; a subclass has `type`."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
     __array_priority__ = 100  # numpy leaves mixed operators to us
-
-    @property
-    def T(self) -> Any:
-        """The array with its dims reversed."""
-        return transpose(self)
 
     def __len__(self) -> int:
         if not self.type.ndim:
@@ -212,6 +190,12 @@ class ArrayMethods(Typed):
     def __getitem__(self, index: Any) -> Any:
         by, arrays = indexer(index, self.type)
         return self if by.is_everything else take_at(self, *arrays, by=by)
+
+    def __setitem__(self, index: Any, values: Any) -> None:
+        raise TypeError("an array is not written to: `x = x.at[index].set(values)` gives one with other elements there")
+
+    def __contains__(self, x: Any) -> bool:
+        return bool(sometrue(compare(self, x, direction="EQ")))
 
     @property
     def at(self) -> At:
@@ -283,103 +267,15 @@ class ArrayMethods(Typed):
         return floor_divide(other, self), remainder(other, self)
 
     def __round__(self, ndigits: int | None = None) -> Any:
-        return around(self, decimals=ndigits or 0)
+        rounded = around(self, decimals=ndigits or 0)
+        return astype(rounded, dtype=default_dtype("int*")) if ndigits is None else rounded
 
-    @property
-    def real(self) -> Any:
-        """The real part of each element."""
-        return real(self)
+    def view(self, dtype: Any = None, type: None = None) -> Any:
+        """The bytes of the last dim as elements of another dtype."""
+        if type is not None:
+            raise NotImplementedError("view: arrays have one type: leave `type` out")
+        return self if dtype is None else viewed(self, dtype=dtype)
 
-    @property
-    def imag(self) -> Any:
-        """The imaginary part of each element."""
-        return imag(self)
-
-    def astype(self, dtype: Any) -> Any:
-        """The array with elements of `dtype`."""
-        return astype(self, dtype=dtype)
-
-    def reshape(self, *shape: Any) -> Any:
-        """The same elements in another shape: `x.reshape(2, -1)` or `x.reshape((2, -1))`."""
-        return reshape(self, shape=static_axes(shape[0]) if len(shape) == 1 else shape)
-
-    def transpose(self, *axes: Any) -> Any:
-        """Dims in the order given; reversed where none is."""
-        order = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes or None
-        return transpose(self, axes=None if order is None else tuple(order))
-
-    def sum(self, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
-        """The sum along `axis`."""
-        return sum(self, axis=static_axes(axis), dtype=dtype, keepdims=keepdims)
-
-    def mean(self, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
-        """The mean along `axis`."""
-        return mean(self, axis=static_axes(axis), dtype=dtype, keepdims=keepdims)
-
-    def prod(self, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Any:
-        """The product along `axis`."""
-        return prod(self, axis=static_axes(axis), dtype=dtype, keepdims=keepdims)
-
-    def max(self, axis: Any = None, keepdims: bool = False) -> Any:
-        """The largest element along `axis`."""
-        return amax(self, axis=static_axes(axis), keepdims=keepdims)
-
-    def min(self, axis: Any = None, keepdims: bool = False) -> Any:
-        """The smallest element along `axis`."""
-        return amin(self, axis=static_axes(axis), keepdims=keepdims)
-
-    def all(self, axis: Any = None, keepdims: bool = False) -> Any:
-        """Whether all elements along `axis` differ from 0."""
-        return alltrue(self, axis=static_axes(axis), keepdims=keepdims)
-
-    def any(self, axis: Any = None, keepdims: bool = False) -> Any:
-        """Whether any element along `axis` differs from 0."""
-        return sometrue(self, axis=static_axes(axis), keepdims=keepdims)
-
-    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Any:
-        """Where the first of the largest elements along `axis` is."""
-        return argmax(self, axis=axis, keepdims=keepdims)
-
-    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any:
-        """Where the first of the smallest elements along `axis` is."""
-        return argmin(self, axis=axis, keepdims=keepdims)
-
-    def cumsum(self, axis: int | None = None, dtype: Any = None) -> Any:
-        """The sums of the elements up to each along `axis`; without one, of the flattened array."""
-        return cumulated(self, how="sum", axis=axis, dtype=dtype)
-
-    def cumprod(self, axis: int | None = None, dtype: Any = None) -> Any:
-        """The products of the elements up to each along `axis`; without one, of the flattened array."""
-        return cumulated(self, how="prod", axis=axis, dtype=dtype)
-
-    def sort(self, axis: int | None = -1, *, stable: bool = True, descending: bool = False) -> Any:
-        """The elements along `axis` in order, NaN last."""
-        return sorted_along(self, axis=axis, descending=bool(descending))
-
-    def argsort(self, axis: int | None = -1, *, stable: bool = True, descending: bool = False) -> Any:
-        """Where the elements along `axis` would be taken from to be in order."""
-        return order_along(self, axis=axis, descending=bool(descending))
-
-    def var(self, axis: Any = None, dtype: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
-        """The variance along `axis`."""
-        return var(self, axis=static_axes(axis), dtype=dtype, ddof=ddof, keepdims=keepdims)
-
-    def std(self, axis: Any = None, dtype: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
-        """The standard deviation along `axis`."""
-        return std(self, axis=static_axes(axis), dtype=dtype, ddof=ddof, keepdims=keepdims)
-
-    def round(self, decimals: int = 0) -> Any:
-        """The nearest number of so many decimals."""
-        return around(self, decimals=decimals)
-
-    def clip(self, min: Any = None, max: Any = None) -> Any:
-        """The elements, but no less than `min` and no more than `max`."""
-        return clip(self, min, max)
-
-    def conj(self) -> Any:
-        """Each element with its imaginary part negated."""
-        return conjugate(self)
-
-    def dot(self, other: Any) -> Any:
-        """numpy's dot."""
-        return dot(self, other)
+    def byteswap(self) -> Any:
+        """The array with the bytes of each element in opposite order."""
+        return byteswapped(self)

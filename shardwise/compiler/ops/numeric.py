@@ -29,55 +29,87 @@ from shardwise.compiler.ops.transcendental import Exp
 
 
 @composed
-def add(x: Any, y: Any) -> Any:
-    """`x + y`, element by element."""
+def add(x: Any, y: Any, /) -> Any:
+    """`x + y`, element by element.
+
+    >>> jnp.add(jnp.array([1, 2]), 0.5)
+    Array([1.5, 2.5], dtype=float32)
+    """
     return Add()(*aligned("add", (x, y)))
 
 
 @composed
-def subtract(x: Any, y: Any) -> Any:
-    """`x - y`, element by element."""
+def subtract(x: Any, y: Any, /) -> Any:
+    """`x - y`, element by element.
+
+    >>> jnp.subtract(jnp.array([1, 2]), 3)
+    Array([-2, -1], dtype=int32)
+    """
     return Sub()(*aligned("subtract", (x, y)))
 
 
 @composed
-def multiply(x: Any, y: Any) -> Any:
-    """`x * y`, element by element."""
+def multiply(x: Any, y: Any, /) -> Any:
+    """`x * y`, element by element.
+
+    >>> jnp.multiply(jnp.array([1, 2]), 3)
+    Array([3, 6], dtype=int32)
+    """
     return Mul()(*aligned("multiply", (x, y)))
 
 
 @composed
-def divide(x: Any, y: Any) -> Any:
-    """`x / y`, element by element; integers become floats."""
-    dtype, weak = meet("divide", (type_of(x, "divide"), type_of(y, "divide")))
+def divide(x1: Any, x2: Any, /) -> Any:
+    """`x1 / x2`, element by element; integers become floats.
+
+    >>> jnp.divide(jnp.array([1, 2]), 4)
+    Array([0.25, 0.5 ], dtype=float32)
+    """
+    dtype, weak = meet("divide", (type_of(x1, "divide"), type_of(x2, "divide")))
     if not is_inexact(dtype):
         dtype = default_dtype("float*")
-    return Div()(*aligned("divide", (x, y), dtype, weak))
+    return Div()(*aligned("divide", (x1, x2), dtype, weak))
 
 
 @composed
-def negative(x: Any) -> Any:
-    """`-x`, element by element."""
+def negative(x: Any, /) -> Any:
+    """`-x`, element by element.
+
+    >>> jnp.negative(jnp.array([1, -2]))
+    Array([-1,  2], dtype=int32)
+    """
     return Neg()(as_operand(x, "negative"))
 
 
 @composed
-def exp(x: Any) -> Any:
-    """e to the power of each element; integers become floats."""
+def exp(x: Any, /) -> Any:
+    """e to the power of each element; integers become floats.
+
+    >>> round(float(jnp.exp(1)), 3)
+    2.718
+    """
     return Exp()(as_inexact(x, "exp"))
 
 
 @composed
-def absolute(x: Any) -> Any:
-    """The magnitude of each element."""
+def absolute(x: Any, /) -> Any:
+    """The magnitude of each element.
+
+    >>> jnp.absolute(jnp.array([-3, 2]))
+    Array([3, 2], dtype=int32)
+    """
     x = as_operand(x, "absolute")
     return Abs()(x) if SIGNED.holds(x.type.dtype) else x
 
 
 @composed
-def floor_divide(x: Any, y: Any) -> Any:
-    """The largest integer that is not above `x / y`; an integer by 0 gives 0."""
-    x, y = numbers("floor_divide", x, y)
+def floor_divide(x1: Any, x2: Any, /) -> Any:
+    """The largest integer that is not above `x1 / x2`; an integer by 0 gives 0.
+
+    >>> jnp.floor_divide(jnp.array([7, -7]), 2)
+    Array([ 3, -4], dtype=int32)
+    """
+    x, y = numbers("floor_divide", x1, x2)
     left = Rem()(x, y)
     if is_integer(x.type.dtype):
         down = Sub()(Div()(x, y), Convert(x.type.dtype, x.type.weak)(_is_under(left, y)))
@@ -94,19 +126,27 @@ def _is_under(left: Any, y: Any) -> Any:
 
 
 @composed
-def remainder(x: Any, y: Any) -> Any:
-    """What is left of `x` after whole times `y`, with the sign of `y`; an integer by 0 leaves 0."""
-    x, y = numbers("remainder", x, y)
+def remainder(x1: Any, x2: Any, /) -> Any:
+    """What is left of `x1` after whole times `x2`, with the sign of `x2`; an integer by 0 leaves 0.
+
+    >>> jnp.remainder(jnp.array([7, -7]), 3)
+    Array([1, 2], dtype=int32)
+    """
+    x, y = numbers("remainder", x1, x2)
     left = Rem()(x, y)
     found = Select()(_is_under(left, y), Add()(left, y), left)
     return Select()(Compare("EQ")(y, like(y, 0)), like(y, 0), found) if is_integer(y.type.dtype) else found
 
 
-def power(x: Any, y: Any) -> Any:
-    """`x ** y`, element by element. A negative power of integers that is not known beforehand is 0, but of 1 and -1."""
-    if isinstance(y, int) and not isinstance(y, bool):
-        return integer_power(x, y=y)
-    return _power(x, y)
+def power(x1: Any, x2: Any, /) -> Any:
+    """`x1 ** x2`, element by element. A negative power of integers that is not known beforehand is 0, but of 1 and -1.
+
+    >>> jnp.power(jnp.array([2, 3]), 3)
+    Array([ 8, 27], dtype=int32)
+    """
+    if isinstance(x2, int) and not isinstance(x2, bool):
+        return integer_power(x1, y=x2)
+    return _power(x1, x2)
 
 
 @composed
@@ -138,51 +178,83 @@ def numbers(name: str, *operands: Any) -> list[Any]:
 
 
 @composed
-def bitwise_and(x: Any, y: Any) -> Any:
-    """The bits that both have; of booleans, whether both are true."""
+def bitwise_and(x: Any, y: Any, /) -> Any:
+    """The bits that both have; of booleans, whether both are true.
+
+    >>> jnp.bitwise_and(jnp.array([5, 3]), 4)
+    Array([4, 0], dtype=int32)
+    """
     return And()(*aligned("bitwise_and", (x, y)))
 
 
 @composed
-def bitwise_or(x: Any, y: Any) -> Any:
-    """The bits that either has; of booleans, whether either is true."""
+def bitwise_or(x: Any, y: Any, /) -> Any:
+    """The bits that either has; of booleans, whether either is true.
+
+    >>> jnp.bitwise_or(jnp.array([5, 3]), 4)
+    Array([5, 7], dtype=int32)
+    """
     return Or()(*aligned("bitwise_or", (x, y)))
 
 
 @composed
-def bitwise_xor(x: Any, y: Any) -> Any:
-    """The bits that one of them has; of booleans, whether one of them is true."""
+def bitwise_xor(x: Any, y: Any, /) -> Any:
+    """The bits that one of them has; of booleans, whether one of them is true.
+
+    >>> jnp.bitwise_xor(jnp.array([5, 3]), 4)
+    Array([1, 7], dtype=int32)
+    """
     return Xor()(*aligned("bitwise_xor", (x, y)))
 
 
 @composed
-def invert(x: Any) -> Any:
-    """The bits that it does not have; of booleans, whether it is false."""
+def invert(x: Any, /) -> Any:
+    """The bits that it does not have; of booleans, whether it is false.
+
+    >>> jnp.invert(jnp.array([0, 5]))
+    Array([-1, -6], dtype=int32)
+    """
     return Not()(as_operand(x, "invert"))
 
 
 @composed
-def left_shift(x: Any, y: Any) -> Any:
-    """The bits of `x` moved by `y` places towards the high ones."""
+def left_shift(x: Any, y: Any, /) -> Any:
+    """The bits of `x` moved by `y` places towards the high ones.
+
+    >>> jnp.left_shift(jnp.array([1, 3]), 2)
+    Array([ 4, 12], dtype=int32)
+    """
     return ShiftLeft()(*numbers("left_shift", x, y))
 
 
 @composed
-def right_shift(x: Any, y: Any) -> Any:
-    """The bits of `x` moved by `y` places towards the low ones; a negative number stays negative."""
+def right_shift(x: Any, y: Any, /) -> Any:
+    """The bits of `x` moved by `y` places towards the low ones; a negative number stays negative.
+
+    >>> jnp.right_shift(jnp.array([8, -8]), 2)
+    Array([ 2, -2], dtype=int32)
+    """
     x, y = numbers("right_shift", x, y)
     return (ShiftRightArithmetic() if SIGNED.holds(x.type.dtype) else ShiftRightLogical())(x, y)
 
 
 @composed
-def maximum(x: Any, y: Any) -> Any:
-    """The larger of two, element by element; NaN where either is."""
+def maximum(x: Any, y: Any, /) -> Any:
+    """The larger of two, element by element; NaN where either is.
+
+    >>> jnp.maximum(jnp.array([1, 5]), 3)
+    Array([3, 5], dtype=int32)
+    """
     return Max()(*aligned("maximum", (x, y)))
 
 
 @composed
-def minimum(x: Any, y: Any) -> Any:
-    """The smaller of two, element by element; NaN where either is."""
+def minimum(x: Any, y: Any, /) -> Any:
+    """The smaller of two, element by element; NaN where either is.
+
+    >>> jnp.minimum(jnp.array([1, 5]), 3)
+    Array([1, 3], dtype=int32)
+    """
     return Min()(*aligned("minimum", (x, y)))
 
 
@@ -211,22 +283,34 @@ def around(x: Any, *, decimals: int = 0) -> Any:
 
 
 @composed
-def real(x: Any) -> Any:
-    """The real part of each element."""
-    x = as_operand(x, "real")
+def real(val: Any, /) -> Any:
+    """The real part of each element.
+
+    >>> jnp.real(jnp.array([1 + 2j]))
+    Array([1.], dtype=float32)
+    """
+    x = as_operand(val, "real")
     return Real()(x) if x.type.dtype.kind == "c" else x
 
 
 @composed
-def imag(x: Any) -> Any:
-    """The imaginary part of each element: 0 of a real one."""
-    x = as_operand(x, "imag")
+def imag(val: Any, /) -> Any:
+    """The imaginary part of each element: 0 of a real one.
+
+    >>> jnp.imag(jnp.array([1 + 2j]))
+    Array([2.], dtype=float32)
+    """
+    x = as_operand(val, "imag")
     return Imag()(x) if x.type.dtype.kind == "c" else full(x.type.shape, 0, x.type.dtype, x.type.weak)
 
 
 @composed
-def conjugate(x: Any) -> Any:
-    """Each element with its imaginary part negated."""
+def conjugate(x: Any, /) -> Any:
+    """Each element with its imaginary part negated.
+
+    >>> jnp.conjugate(jnp.array([1 + 2j]))
+    Array([1.-2.j], dtype=complex64)
+    """
     x = as_operand(x, "conjugate")
     return Conj()(x) if x.type.dtype.kind == "c" else x
 

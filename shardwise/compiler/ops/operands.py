@@ -1,5 +1,6 @@
 """What functions on arrays do with their arguments: take numbers and numpy arrays too, promote, broadcast, compile."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ from shardwise.compiler.ir.types import ArrayType, is_inexact
 from shardwise.compiler.ops import elementwise
 from shardwise.compiler.ops.promote import canonical_dtype, default_dtype, meet, scalar_type
 from shardwise.compiler.ops.shape import Broadcast, Reshape, full
+from shardwise.config import config
 
 PYTHON_SCALARS = (bool, int, float, complex)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -18,13 +20,21 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 def composed(function: _Function) -> _Function:
     """Run `function` as one compiled program where no frame stages its ops."""
+    return _staged(function, lambda args, static: installed.executor.call(function, args, static))
 
+
+def composed_list(function: _Function) -> _Function:
+    """The same for a function that returns a list."""
+    return _staged(function, lambda args, static: installed.executor.several(function, args, static))
+
+
+def _staged(function: _Function, compiled: Callable[[Any, dict[str, Any]], Any]) -> _Function:
     @wraps(function)
     def call(*args: Any, **static: Any) -> Any:
         for frame in open_frames():
             if frame.absorbs or any(frame.owns(arg) for arg in args):
                 return function(*args, **static)
-        return installed.executor.call(function, args, static)
+        return compiled(args, static)
 
     return call  # type: ignore[return-value]
 
@@ -95,7 +105,10 @@ def aligned(name: str, operands: Sequence[Any], dtype: Any = None, weak: bool | 
     types = [type_of(x, name) for x in operands]
     if dtype is None:
         dtype, weak = meet(name, types)
-    shape = broadcast_shapes(name, *(type.shape for type in types))
+    shapes = [type.shape for type in types]
+    if config.numpy_rank_promotion != "allow":
+        _check_ranks(name, shapes)
+    shape = broadcast_shapes(name, *shapes)
     out = []
     for x in operands:
         if isinstance(x, (*PYTHON_SCALARS, np.generic)):
@@ -103,6 +116,19 @@ def aligned(name: str, operands: Sequence[Any], dtype: Any = None, weak: bool | 
         else:
             out.append(stretch(astype_weak(as_operand(x, name), dtype, bool(weak)), shape))
     return out
+
+
+def _check_ranks(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Warn of shapes that broadcast though their ranks differ, or refuse them; scalars always broadcast."""
+    if len({len(shape) for shape in shapes if shape}) < 2:
+        return
+    text = (
+        f"{name}: shapes {' and '.join(map(str, shapes))} differ in rank, and numpy_rank_promotion is "
+        f"{config.numpy_rank_promotion!r}: add dims of size 1 with `x[None]`"
+    )
+    if config.numpy_rank_promotion == "raise":
+        raise ValueError(text)
+    warnings.warn(text, stacklevel=3)
 
 
 def dims_of(name: str, axes: Sequence[int], type: ArrayType) -> tuple[int, ...]:
@@ -120,3 +146,9 @@ def dims_of(name: str, axes: Sequence[int], type: ArrayType) -> tuple[int, ...]:
 def static_axes(axes: Any) -> Any:
     """Axes or sizes as a static keyword can hold them: lists become tuples."""
     return tuple(axes) if isinstance(axes, list) else axes
+
+
+def no_out(name: str, out: Any) -> None:
+    """Refuse the `out` of numpy's functions."""
+    if out is not None:
+        raise NotImplementedError(f"{name}: arrays are not written to, so `out` must be None")

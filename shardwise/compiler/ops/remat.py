@@ -45,6 +45,7 @@ class Barrier(Elementwise):
     """The operand itself; XLA does not see through. Neighbouring barriers are lowered as one."""
 
     name = "barrier"
+    takes_keys = True
     arity = 1
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
@@ -63,6 +64,7 @@ class CheckpointName(Elementwise):
     """The operand itself, under a name that a policy can ask for."""
 
     name = "checkpoint_name"
+    takes_keys = True
     arity = 1
     label: str
 

@@ -156,8 +156,9 @@ class Scan(Control):
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         """Backwards: cotangents are carried, those of consts are summed up on the way."""
-        if any(equation.op.inlined for equation in self.program.equations):  # what is known may be told apart inside
-            return self.with_programs([installed.transforms.inline(self.program)]).transpose(cotangent, *operands)
+        if any(equation.op.inlined and not equation.op.closed for equation in self.program.equations):
+            opened = installed.transforms.inline(self.program, closed=False)  # what is known may be told apart inside
+            return self.with_programs([opened]).transpose(cotangent, *operands)
         unknown = [isinstance(x, Unknown) for x in operands]
         reached_by = self.marked(self.reach(unknown, lambda n, entries: self.program.depending(entries)), "operand")
         if not all(self.parts(reached_by)[1]):

@@ -46,6 +46,7 @@ class Scatter(Indexed):
     """
 
     name = "scatter"
+    takes_keys = True
     how: str
     sorted: bool = False
     unique: bool = False

@@ -135,7 +135,7 @@ class Identity:
 class Movement(Op):
     """One operand, rearranged: linear, and past the end of a dim lies what lay there before."""
 
-    cheap = True
+    cheap = takes_keys = True
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)

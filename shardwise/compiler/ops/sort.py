@@ -5,7 +5,6 @@ enough; else everything is gathered) and takes them back. The largest k need les
 these are exchanged.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
@@ -14,11 +13,12 @@ import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard
 from shardwise.compiler.ir.types import ArrayType, DType, carrier, is_float, is_integer, lowest
-from shardwise.compiler.ops.collective import AllGather, AllToAll, OwnBlock
+from shardwise.compiler.ops.collective import AllGather
 from shardwise.compiler.ops.elementwise import Add, Select, compared, like
 from shardwise.compiler.ops.gather import Gather
-from shardwise.compiler.ops.shape import Broadcast, Iota, Reshape, batch_at, full, move_dim
-from shardwise.compiler.ops.slicing import Pad, Slice, along, within
+from shardwise.compiler.ops.rows import Rows
+from shardwise.compiler.ops.shape import Broadcast, Iota, Reshape, batch_at
+from shardwise.compiler.ops.slicing import Slice, within
 from shardwise.compiler.shardings.factors import FactorRule
 
 INDEX = np.dtype(np.int32)
@@ -36,6 +36,7 @@ class Sort(Op):
     """
 
     name = "sort"
+    takes_keys = True
     single = False
     dim: int
     keys: int = 1
@@ -58,40 +59,17 @@ class Sort(Op):
         return FactorRule(tables, tables, types[0].shape, exchange=frozenset({self.dim}))
 
     def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
-        rows = types[0].without((self.dim,)).size
         piece = -(-types[0].shape[self.dim] // count) * sum(type.dtype.itemsize for type in types)
-        if _deals(rows, count):
-            return 2.0 * _dealt(rows, count) * piece * (count - 1) / count
-        return float(rows * piece * (count - 1))
+        return Rows.of(types[0].shape, self.dim, (), count).sent(piece, piece)
 
     def localize(self, shard: Shard, *operands: Any) -> Any:
         axes, count = shard.cut(self.dim)
         if not axes:
             return self(*operands)
-        size = shard.types[0].shape[self.dim]
-        rows = shard.out_shapes[0][: self.dim] + shard.out_shapes[0][self.dim + 1 :]
-        height = math.prod(rows)
-        deals = _deals(height, count)
-
-        def whole(x: Any) -> Any:
-            """Rows that are not cut: all of them, or some on each device."""
-            row = move_dim(x, self.dim, x.type.ndim - 1)
-            row = Reshape((height, row.type.shape[-1]))(row)
-            if deals:
-                row = AllToAll(0, 1, axes, count)(_resized(row, 0, _dealt(height, count)))
-            else:
-                row = AllGather(1, axes, count)(row)
-            return _resized(row, 1, size)
-
-        def cut(row: Any, shape: tuple[int, ...]) -> Any:
-            """Their pieces, on the devices to which they belong."""
-            piece = shape[self.dim]
-            row = _resized(row, 1, piece * count)
-            row = _resized(AllToAll(1, 0, axes, count)(row), 0, height) if deals else OwnBlock(1, axes, count)(row)
-            return move_dim(Reshape((*rows, piece))(row), len(rows), self.dim)
-
-        found = Sort(1, self.keys, self.descending)(*map(whole, operands))
-        return tuple(cut(row, shape) for row, shape in zip(found, shard.out_shapes, strict=True))
+        rows = Rows.of(shard.out_shapes[0], self.dim, axes, count)
+        whole = [rows.whole(x, shard.types[0].shape[self.dim]) for x in operands]
+        found = Sort(1, self.keys, self.descending)(*whole)
+        return tuple(rows.cut(row, shape[self.dim]) for row, shape in zip(found, shard.out_shapes, strict=True))
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         index = Iota(primals[0].type.shape, self.dim, INDEX)()
@@ -152,27 +130,6 @@ def _is_less(hlo: Hlo, x: Any, y: Any) -> Any:
 
 def _logical(hlo: Hlo, how: str, *operands: Any) -> Any:
     return hlo.op(f"stablehlo.{how}", operands, operands[0].type)
-
-
-def _deals(rows: int, count: int) -> bool:
-    """Whether to deal rows out to devices and back sends less than to give all of them to each."""
-    return 2 * _dealt(rows, count) < rows * count
-
-
-def _dealt(rows: int, count: int) -> int:
-    """Rows, and as many more as it takes to deal them out evenly."""
-    return -(-rows // count) * count
-
-
-def _resized(x: Any, dim: int, size: int) -> Any:
-    """`x` cut off at `size` along `dim`, or longer by zeros."""
-    have = x.type.shape[dim]
-    if size <= have:
-        return along(x, dim, 0, size)
-    high = [0] * x.type.ndim
-    high[dim] = size - have
-    zeros = (0,) * len(high)
-    return Pad(zeros, tuple(high), zeros)(x, full((), 0, x.type.dtype, x.type.weak))
 
 
 @final

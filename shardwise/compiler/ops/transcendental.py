@@ -1,12 +1,13 @@
 """Elementwise ops of analysis: exponentials, logarithms, trigonometric and hyperbolic functions and their inverses."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import NumpyArray, quiet
+from shardwise.compiler.ir.op import Hlo, NumpyArray, quiet
 from shardwise.compiler.ir.types import carrier
 from shardwise.compiler.ops import powers  # each has derivatives that need the other
 from shardwise.compiler.ops.elementwise import FLOATS, Add, Div, Elementwise, Mul, Neg, Sub, Unary, add_tangents, like
@@ -23,6 +24,23 @@ class Exp(Unary):
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         return Mul()(dx, y)
+
+
+@final
+@dataclass(frozen=True)
+class Exp2(Unary):
+    """2 to the power of each element."""
+
+    name = "exp2"
+    meaning = np.exp2
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, Mul()(y, like(y, math.log(2))))
+
+    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+        (x,) = operands
+        power = hlo.op("stablehlo.multiply", (x, hlo.constant(math.log(2), x.type.strong())), x.type)
+        return hlo.op("stablehlo.exponential", (power,), x.type)
 
 
 @final

@@ -1,10 +1,12 @@
 """LocalProgram: the program that every device runs on its pieces, and how the pieces make up whole arrays."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
+from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
@@ -51,6 +53,17 @@ class LocalProgram:
         if not isinstance(equation.op, Collective):
             return 0
         return equation.op.wire(equation.inputs[0].type, self.mesh) if equation.inputs else 0
+
+    def counts(self) -> dict[str, float]:
+        """Of one device, in one call: flops of products, bytes that ops read and write, bytes that it sends."""
+        flops = touched = sent = 0.0
+        for equation, times in self.times.items():
+            touched += times * sum(value.type.nbytes for value in (*equation.inputs, *equation.outputs))
+            sent += times * self.wire(equation)
+            if equation.op.multiplies:
+                sizes = factor_rule(equation.op, tuple(value.type for value in equation.inputs)).sizes
+                flops += times * 2.0 * math.prod(sizes)
+        return {"flops": flops, "bytes accessed": touched, "wire bytes": sent}
 
 
 def _often(program: Program, times: int) -> Iterator[tuple[Equation, int]]:

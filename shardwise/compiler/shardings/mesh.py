@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, final
 
 import numpy as np
@@ -125,6 +125,25 @@ def _axis_types(given: Any, names: tuple[str, ...]) -> tuple[AxisType, ...]:
     if len(types) != len(names):
         raise ShardingError(f"axis_types needs one type an axis: {len(types)} types for the axes {names}")
     return types
+
+
+@final
+class AbsentDevice:
+    """Stands for a device of a mesh that is only planned for."""
+
+    platform = "cpu"
+    device_kind = "absent"
+    process_index = 0
+
+    def __init__(self, number: int):
+        self.id = number
+
+    @property
+    def client(self) -> Any:
+        raise ValueError("an AbstractMesh has no devices: programs can be planned for it, and no array can lie there")
+
+    def __repr__(self) -> str:
+        return f"AbsentDevice(id={self.id})"
 
 
 class _InForce(threading.local):
@@ -255,3 +274,11 @@ def _even_factors(count: int, parts: int) -> tuple[int, ...]:
     root = count ** (1 / parts)
     last = max(d for d in range(1, int(root + 1e-9) + 1) if count % d == 0)
     return tuple(sorted((*_even_factors(count // last, parts - 1), last), reverse=True))
+
+
+@lru_cache(maxsize=256)
+def stand_in(mesh: AbstractMesh) -> Mesh:
+    """A mesh of absent devices: programs are planned and lowered for it, and cannot run."""
+    grid = np.empty(mesh.size, object)
+    grid[:] = [AbsentDevice(number) for number in range(mesh.size)]
+    return Mesh(grid.reshape(mesh.axis_sizes), mesh.axis_names)

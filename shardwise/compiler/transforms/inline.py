@@ -6,19 +6,20 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.control import Control
 
 
-def inline(program: Program) -> Program:
-    """`program` without calls. Equations keep their own source lines, in the scope of the call that held them.
+def inline(program: Program, closed: bool = True) -> Program:
+    """`program` without calls, or but the `closed` ones. Equations keep their own source lines, in the scope of the
+    call that held them.
 
     Programs that control ops hold are copied, so that every equation of the whole is one object in one place.
     """
     if not any(equation.op.programs for equation in program.equations):
         return program
-    equations, outputs = _inlined(program, program.inputs)
+    equations, outputs = _inlined(program, program.inputs, closed)
     return Program(program.inputs, tuple(equations), tuple(outputs), program.name)
 
 
 def _inlined(
-    program: Program, inputs: Sequence[Value], scope: tuple[str, ...] = ()
+    program: Program, inputs: Sequence[Value], closed: bool, scope: tuple[str, ...] = ()
 ) -> tuple[list[Equation], list[Value]]:
     """The equations of a program over these inputs, and its outputs; all values but the inputs are new."""
     known: dict[Value, Value] = dict(zip(program.inputs, inputs, strict=True))
@@ -26,19 +27,19 @@ def _inlined(
     for equation in program.equations:
         operands = [known[value] for value in equation.inputs]
         op, source = equation.op, equation.source.within(scope)
-        if op.inlined:
-            body, results = _inlined(op.programs[0], operands, source.scope)
+        if op.inlined and (closed or not op.closed):
+            body, results = _inlined(op.programs[0], operands, closed, source.scope)
             equations += body
         else:
             if isinstance(op, Control):
-                op = op.with_programs([_copied(inner, source.scope) for inner in op.programs])
+                op = op.with_programs([_copied(inner, closed, source.scope) for inner in op.programs])
             results = [Value(value.type) for value in equation.outputs]
             equations.append(Equation(op, operands, results, source, equation.reason))
         known.update(zip(equation.outputs, results, strict=True))
     return equations, [known[value] for value in program.outputs]
 
 
-def _copied(program: Program, scope: tuple[str, ...]) -> Program:
+def _copied(program: Program, closed: bool, scope: tuple[str, ...]) -> Program:
     inputs = tuple(Value(value.type) for value in program.inputs)
-    equations, outputs = _inlined(program, inputs, scope)
+    equations, outputs = _inlined(program, inputs, closed, scope)
     return Program(inputs, tuple(equations), tuple(outputs), program.name)

@@ -1,7 +1,6 @@
 """jvp: forward-mode differentiation. Every value is a pair: its primal, and its tangent or None where that is zero."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 from shardwise.compiler.ir.program import Equation, Program, Value
@@ -11,6 +10,7 @@ from shardwise.compiler.ops.elementwise import retyped
 from shardwise.compiler.ops.shape import full
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.replay import each
+from shardwise.config import remembered
 
 
 class Pairs:
@@ -54,7 +54,7 @@ def jvp(program: Program, primals: Sequence[Any], tangents: Sequence[Any]) -> tu
     return [pairs.primal[value] for value in program.outputs], [pairs.tangent.get(value) for value in program.outputs]
 
 
-@lru_cache(maxsize=4096)
+@remembered(maxsize=4096)
 def jvp_program(
     program: Program, active: tuple[bool, ...], solid: tuple[bool, ...] = ()
 ) -> tuple[Program, tuple[bool, ...]]:

@@ -6,7 +6,6 @@ tangent. Primal values that the tangents need are captured by that frame: they a
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, final
 
 from shardwise.compiler.ir.dispatch import frames, open_frames
@@ -19,6 +18,7 @@ from shardwise.compiler.trace.tracer import Frame, Tracer
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.jvp import Pairs, solidified
 from shardwise.compiler.transforms.replay import each, replay
+from shardwise.config import remembered
 from shardwise.errors import ConcretizationTypeError
 
 
@@ -145,7 +145,7 @@ def forward(
     return [pairs.primal[value] for value in outputs], [pairs.tangent.get(value) for value in outputs]
 
 
-@lru_cache(maxsize=4096)
+@remembered(maxsize=4096)
 def linearize_program(
     program: Program, active: tuple[bool, ...], solid: tuple[bool, ...] = ()
 ) -> tuple[Program, Program, tuple[bool, ...]]:

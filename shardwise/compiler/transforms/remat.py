@@ -1,7 +1,6 @@
 """rematerialize: the derivative of a program that keeps little and computes the rest again."""
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 from shardwise.compiler.ir.program import Equation, Program, Value
@@ -12,9 +11,10 @@ from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.linearize import linearize_program
 from shardwise.compiler.transforms.replay import replay
 from shardwise.compiler.transforms.silence import silence
+from shardwise.config import remembered
 
 
-@lru_cache(maxsize=4096)
+@remembered(maxsize=4096)
 def rematerialize_program(
     program: Program, active: tuple[bool, ...], policy: Callable[..., bool] | None
 ) -> tuple[Program, Program, tuple[bool, ...]]:

@@ -1,7 +1,6 @@
 """transpose: a linear program backwards, from cotangents of its outputs to cotangents of its linear inputs."""
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 from shardwise.compiler.ir.op import Op, Unknown
@@ -11,6 +10,7 @@ from shardwise.compiler.ops.elementwise import add_tangents, retyped
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.jvp import solidified
 from shardwise.compiler.transforms.replay import each
+from shardwise.config import remembered
 
 
 def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
@@ -64,7 +64,7 @@ def _check_linear(equation: Equation, unknown: Sequence[bool]) -> None:
         raise TypeError(f"`{op.name}` at {equation.source} is not linear in what it is given, so it has no transpose")
 
 
-@lru_cache(maxsize=4096)
+@remembered(maxsize=4096)
 def transpose_program(
     program: Program, linear: tuple[bool, ...], cotangents: tuple[bool, ...], solid: tuple[bool, ...] = ()
 ) -> tuple[Program, tuple[bool, ...]]:

@@ -4,7 +4,6 @@ Ops on values without a batch dim stay as they are, save those that compute alon
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Any
 
 from shardwise.compiler.ir.op import BatchAxis
@@ -14,6 +13,7 @@ from shardwise.compiler.ops.shape import batch_at
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.tracer import Frame
 from shardwise.compiler.transforms.replay import each
+from shardwise.config import remembered
 
 
 def vmap(
@@ -56,7 +56,7 @@ def map_function(
     return vmap(program, axis, [x for x, _ in mapped] + captured, places + [None] * len(captured))
 
 
-@lru_cache(maxsize=4096)
+@remembered(maxsize=4096)
 def vmap_program(
     program: Program, axis: BatchAxis, dims: tuple[int | None, ...], everywhere: bool | tuple[bool, ...] = False
 ) -> tuple[Program, tuple[int | None, ...]]:

@@ -86,8 +86,9 @@ class TestDtypes:
             assert short_name(dtype) == name
 
     def test_kinds(self):
-        floats = {"f16", "f32", "f64", "bf16", "f8_e4m3fn", "f8_e5m2"}
-        integers = {"i4", "i8", "i16", "i32", "i64", "u4", "u8", "u16", "u32", "u64"}
+        eight = {f"f8_{kind}" for kind in "e3m4 e4m3 e4m3b11fnuz e4m3fn e4m3fnuz e5m2 e5m2fnuz e8m0fnu".split()}
+        floats = {"f16", "f32", "f64", "bf16", "f4_e2m1fn", *eight}
+        integers = {"i2", "u2", "i4", "i8", "i16", "i32", "i64", "u4", "u8", "u16", "u32", "u64"}
         assert {name for name, dtype in SHORT_NAMES.items() if is_float(dtype)} == floats
         assert {name for name, dtype in SHORT_NAMES.items() if is_integer(dtype)} == integers
         assert {name for name, dtype in SHORT_NAMES.items() if is_inexact(dtype)} == {*floats, "c64", "c128"}
@@ -102,7 +103,7 @@ class TestDtypes:
             wide = carrier(dtype)
             assert wide.isbuiltin == 1
             if dtype.itemsize == 1 and dtype != np.bool_:
-                codes = np.arange(16 if name in ("i4", "u4") else 256, dtype=np.uint8)
+                codes = np.arange({"2": 4, "4": 16}.get(name[1], 256), dtype=np.uint8)
                 values = codes.view(dtype)
                 again = values.astype(wide).astype(dtype)
                 np.testing.assert_array_equal(again.astype(wide), values.astype(wide))

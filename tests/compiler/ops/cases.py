@@ -18,7 +18,16 @@ import numpy as np
 from shardwise.compiler.ir.op import NumpyArray, Op, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.text import format_op
-from shardwise.compiler.ir.types import SHORT_NAMES, ArrayType, DType, Scalar, is_inexact, is_integer, parse_type
+from shardwise.compiler.ir.types import (
+    SHORT_NAMES,
+    ArrayType,
+    DType,
+    Scalar,
+    carrier,
+    is_inexact,
+    is_integer,
+    parse_type,
+)
 from shardwise.compiler.ops.aggregate import (
     Argmax,
     Argmin,
@@ -34,6 +43,7 @@ from shardwise.compiler.ops.bitwise import (
     And,
     BitcastConvert,
     Clz,
+    MulHigh,
     Not,
     Or,
     PopulationCount,
@@ -44,12 +54,15 @@ from shardwise.compiler.ops.bitwise import (
 )
 from shardwise.compiler.ops.branch import Cond
 from shardwise.compiler.ops.call import Call
+from shardwise.compiler.ops.condensed import Hessenberg, Schur, Tridiagonal
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.control import Control
 from shardwise.compiler.ops.conv import Conv
 from shardwise.compiler.ops.cumulative import HOWS, Cumulative, Recurrence
 from shardwise.compiler.ops.dot import Dot
+from shardwise.compiler.ops.draws import RandomGamma
 from shardwise.compiler.ops.dynamic import DynamicSlice, DynamicUpdateSlice
+from shardwise.compiler.ops.eigen import Eig, Eigh
 from shardwise.compiler.ops.elementwise import (
     DIRECTIONS,
     Add,
@@ -63,14 +76,36 @@ from shardwise.compiler.ops.elementwise import (
     StopGradient,
     Sub,
 )
-from shardwise.compiler.ops.extremum import Clamp, Max, Min
+from shardwise.compiler.ops.extremum import Clamp, Max, Min, Relu
+from shardwise.compiler.ops.fft import Fft
+from shardwise.compiler.ops.fitted import (
+    BesselI0e,
+    BesselI1e,
+    CosineIntegral,
+    Dawsn,
+    Erfcx,
+    Exp1,
+    Expi,
+    Fresnel,
+    Ndtri,
+    SineIntegral,
+    Spence,
+)
+from shardwise.compiler.ops.fused_attention import FusedAttention, FusedAttentionGrad
 from shardwise.compiler.ops.gather import Gather
+from shardwise.compiler.ops.householder import Geqrf, HouseholderProduct, Ormqr, Qr
+from shardwise.compiler.ops.incomplete import Betainc, Expn, Igamma, Igammac, IgammaGradA, RandomGammaGrad
+from shardwise.compiler.ops.linear_solve import LinearSolve
 from shardwise.compiler.ops.loop import While
+from shardwise.compiler.ops.lu import Lu, PivotsToPermutation
+from shardwise.compiler.ops.matrix import Stacked
 from shardwise.compiler.ops.parts import Abs, Complex, Conj, Imag, Real, Sign
 from shardwise.compiler.ops.picking import AddToWindow, PickFromWindow, WindowWinner
 from shardwise.compiler.ops.powers import Cbrt, IntegerPow, Pow, Rsqrt, Sqrt, Square
+from shardwise.compiler.ops.random import RandomBits, RandomKeys
 from shardwise.compiler.ops.reduce import Sum
 from shardwise.compiler.ops.reduce_window import ReduceWindow
+from shardwise.compiler.ops.rejection import Counts, Rejection, Waiting
 from shardwise.compiler.ops.remat import CheckpointName
 from shardwise.compiler.ops.rounding import Ceil, Floor, IsFinite, Nextafter, ReducePrecision, Round
 from shardwise.compiler.ops.scan import Scan
@@ -78,7 +113,8 @@ from shardwise.compiler.ops.scatter import Scatter
 from shardwise.compiler.ops.shape import Broadcast, Full, Iota, Reshape, Transpose
 from shardwise.compiler.ops.slicing import Concatenate, Pad, Reverse, Slice
 from shardwise.compiler.ops.sort import Sort, TopK
-from shardwise.compiler.ops.special import Digamma, Erf, Erfc, ErfInv, Lgamma, Polygamma
+from shardwise.compiler.ops.special import Digamma, Entr, Erf, Erfc, ErfInv, Lgamma, Polygamma, Xlog1py, Xlogy, Zeta
+from shardwise.compiler.ops.svd import Svd
 from shardwise.compiler.ops.transcendental import (
     Acos,
     Acosh,
@@ -90,6 +126,7 @@ from shardwise.compiler.ops.transcendental import (
     Cos,
     Cosh,
     Exp,
+    Exp2,
     Expm1,
     Log,
     Log1p,
@@ -99,6 +136,7 @@ from shardwise.compiler.ops.transcendental import (
     Tan,
     Tanh,
 )
+from shardwise.compiler.ops.triangular import Cholesky, TriangularSolve, TridiagonalSolve
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.trace.build import rewrite
 
@@ -129,17 +167,32 @@ class Case:
         """The operands, always the same for equal cases."""
         return specials(self.types) if self.special else self.plain(self.types)
 
-    def plain(self, types: Sequence[ArrayType]) -> list[NumpyArray]:
-        """Operands of these types with ordinary values, in the domain of the op."""
+    def plain(self, types: Sequence[ArrayType], seed: str = "") -> list[NumpyArray]:
+        """Operands of these types with ordinary values, in the domain of the op; of another seed, others."""
         low, high, signs = DOMAINS.get(self.op.name, ORDINARY)
-        found = plain(types, str(self), low, high, signs)
+        found = plain(types, seed or str(self), low, high, signs)
         if isinstance(self.op, Cond):  # its index is in range
             found[0] = np.asarray(found[0] % len(self.op.branches), np.int32)
+        if isinstance(self.op, Stacked):
+            well_conditioned(self.op, found)
+        if isinstance(self.op, Counts):
+            expectable(self.op, found)
+        if isinstance(self.op, (Polygamma, Expn)):  # its order is whole
+            found[0] = np.round(found[0].astype(np.float64)).astype(found[0].dtype)
+        return found
+
+    def directions(self, types: Sequence[ArrayType]) -> list[NumpyArray]:
+        """Tangents of operands of these types: Hermitian where the op takes its operand for that."""
+        found = plain(types, f"tangents of {self}")
+        if isinstance(self.op, (Cholesky, Eigh)):
+            found[0] = np.asarray(found[0] + np.swapaxes(found[0], -1, -2).conj())
         return found
 
     def batch(self, number: int, size: int) -> list[NumpyArray]:
         """Several values of an operand: its elements in other places; an index goes through the branches."""
         arg = self.args[number]
+        if isinstance(self.op, Stacked):
+            return [self.plain(self.types, f"{self}, {shift}")[number] for shift in range(size)]
         if isinstance(self.op, Cond) and not number:
             return [np.asarray((arg + shift) % len(self.op.branches), arg.dtype) for shift in range(size)]
         if isinstance(self.op, Control) and not arg.ndim and is_inexact(arg.dtype):
@@ -159,13 +212,39 @@ def one_op(op: Op, types: Sequence[ArrayType]) -> Program:
     return Program(tuple(inputs), (Equation(op, inputs, outputs),), tuple(outputs), op.name)
 
 
+def well_conditioned(op: Op, operands: list[NumpyArray]) -> None:
+    """Operands changed so that the op has a result for them that rounding does not spoil."""
+    first = operands[0]
+    if isinstance(op, PivotsToPermutation):
+        operands[0] = np.asarray(np.abs(first) % op.size, first.dtype)
+    elif isinstance(op, TridiagonalSolve):
+        operands[1] += np.asarray(4 * np.sign(operands[1].real), first.dtype)
+    elif isinstance(op, Cholesky):
+        operands[0] = first @ np.swapaxes(first, -1, -2).conj() + np.eye(first.shape[-1], dtype=first.dtype)
+    elif isinstance(op, TriangularSolve):
+        heavier = 1 + 3 * np.eye(first.shape[-1])
+        operands[0] = np.asarray(first.astype(carrier(first.dtype)) * heavier).astype(first.dtype)
+
+
+def expectable(op: Counts, operands: list[NumpyArray]) -> None:
+    """Rates, trials and chances of which few events are expected, or many where they are drawn by rejection."""
+    first, times = (4, 100) if isinstance(op, Rejection) else (2, 3)
+    operands[first] = np.asarray(times * operands[first], operands[first].dtype)
+    if op.kind == "binomial":
+        operands[-1] = np.asarray(operands[-1] / 5, operands[-1].dtype)
+
+
 ORDINARY = (0.5, 2.0, (-1, 1))
 _POSITIVE, _BELOW_ONE = (0.5, 2.0, (1,)), (0.1, 0.9, (-1, 1))
 # Magnitudes and signs, for ops that are not smooth on the ordinary values.
 DOMAINS = {
     **dict.fromkeys(("log", "log1p", "sqrt", "rsqrt", "pow", "lgamma", "digamma", "polygamma"), _POSITIVE),
+    **dict.fromkeys(("igamma", "igammac", "igamma_grad_a", "random_gamma_grad"), _POSITIVE),
+    **dict.fromkeys(("exp1", "expn", "cosine_integral", "spence", "xlogy", "xlog1py", "entr"), _POSITIVE),
+    **dict.fromkeys(("betainc", "ndtri"), (0.3, 0.9, (1,))),
     **dict.fromkeys(("asin", "acos", "atanh", "erf_inv", "tan"), _BELOW_ONE),
-    "acosh": (1.2, 3.0, (1,)),
+    **dict.fromkeys(("acosh", "zeta"), (1.2, 3.0, (1,))),
+    **dict.fromkeys(("random_gamma", "random_waiting", "random_rejection"), _POSITIVE),
 }
 
 
@@ -520,6 +599,8 @@ def elementwise_cases() -> list[Case]:
     special(Min(), 2, ("c64",))
     over(Clamp(), 3, (*FLOATS, "f8_e5m2", *INTEGERS, "i4"), SHAPES)
     special(Clamp(), 3, ("f32", "bf16", "i32", "u8"))
+    over(Relu(), 1, (*FLOATS, "f8_e5m2", *INTEGERS, "i4"), SHAPES)
+    special(Relu(), 1, ("f32", "bf16", "f64", "i32", "u8"))
     over(Div(), 2, (*FLOATS, *COMPLEX, "f8_e5m2", *INTEGERS, "i4", "u4"), SHAPES)
     special(Div(), 2, ("f32", "bf16", "f64", *INTEGERS, "i4", "u4"))
     over(Rem(), 2, (*FLOATS, "f8_e5m2", *INTEGERS, "i4", "u4"), SHAPES)
@@ -556,11 +637,11 @@ def elementwise_cases() -> list[Case]:
 
 
 FUNCTIONS = (
-    *(Exp(), Expm1(), Log(), Log1p(), Logistic(), Sqrt(), Rsqrt()),
+    *(Exp(), Exp2(), Expm1(), Log(), Log1p(), Logistic(), Sqrt(), Rsqrt()),
     *(Sin(), Cos(), Tan(), Asin(), Acos(), Atan()),
     *(Sinh(), Cosh(), Tanh(), Asinh(), Acosh(), Atanh()),
 )
-OF_REALS = (Cbrt(), Erf(), Erfc(), ErfInv(), Lgamma(), Digamma(), Polygamma(1), Polygamma(2))
+OF_REALS = (Cbrt(), Erf(), Erfc(), ErfInv(), Lgamma(), Digamma())
 
 
 def function_cases() -> list[Case]:
@@ -578,6 +659,24 @@ def function_cases() -> list[Case]:
         found.append(case(op, "f32[]~ f32[]~"))
     found += [case(Pow(), f"{name}[3,4] {name}[3,4]") for name in COMPLEX]
     return found
+
+
+def special_cases() -> list[Case]:
+    """Special functions beyond those of CHLO, and those of several operands."""
+    found = []
+    fitted = (BesselI0e(), BesselI1e(), Dawsn(), Erfcx(), Ndtri(), Expi(), Exp1(), Spence())
+    waves = (SineIntegral(), CosineIntegral(), Fresnel(True), Fresnel(False))
+    logs = (Xlogy(), Xlog1py(), Entr())
+    for op in (*fitted, *waves, *logs, Zeta(), Polygamma(), *INCOMPLETE):
+        found += [case(op, " ".join([f"{name}[3,4]"] * op.arity)) for name in ("f32", "bf16", "f64", "f8_e5m2")]
+        found.append(case(op, " ".join(["f32[]~"] * op.arity)))
+    for op in (*fitted, *waves, *logs, Zeta(), Polygamma()):
+        shape = ",".join(["11"] * op.arity)
+        found += [case(op, " ".join([f"{name}[{shape}]"] * op.arity), special=True) for name in ("f32", "bf16")]
+    return found
+
+
+INCOMPLETE = (Igamma(), Igammac(), IgammaGradA(), RandomGammaGrad(), Betainc(), Expn())
 
 
 def number_cases() -> list[Case]:
@@ -611,8 +710,8 @@ SPECIAL_REALS = (("f32", 11), ("f16", 11), ("bf16", 11), ("f64", 11), ("i32", 7)
 def bitwise_cases() -> list[Case]:
     found = []
     names = (*INTEGERS, "i4", "u4", "u64", "i16")
-    for op in (And(), Or(), Xor(), ShiftLeft(), ShiftRightLogical(), ShiftRightArithmetic()):
-        logic = () if "shift" in op.name else ("bool",)
+    for op in (And(), Or(), Xor(), MulHigh(), ShiftLeft(), ShiftRightLogical(), ShiftRightArithmetic()):
+        logic = ("bool",) if isinstance(op, (And, Or, Xor)) else ()
         found += [case(op, f"{name}[3,4] {name}[3,4]") for name in (*names, *logic)]
         found += [case(op, f"{name}[7,7] {name}[7,7]", special=True) for name in names]
         found.append(case(op, "i32[]~ i32[]~"))
@@ -812,7 +911,116 @@ def dot_cases() -> list[Case]:
         found.append(case(Dot(((1,), (0,))), f"{name}[3,4] {name}[4,5]"))
         found.append(case(Dot(((2,), (1,)), ((0,), (2,))), f"{name}[2,3,4] {name}[5,4,2]"))
     found += [case(Dot(((0,), (0,))), f"{name}[7,7] {name}[7,7]", special=True) for name in ("i32", "u8")]
+    for name, wide in (("bf16", "f32"), ("f16", "f32"), ("f32", "f64"), ("i8", "i32"), ("u8", "u32"), ("c64", "c128")):
+        found.append(case(Dot(((1,), (0,)), dtype=dtype(wide)), f"{name}[3,4] {name}[4,5]"))
+        found.append(case(Dot(((2,), (1,)), ((0,), (2,)), dtype(wide)), f"{name}[2,3,4] {name}[5,4,2]"))
+    found.append(case(Dot(((1,), (0,)), precision=("HIGHEST", "HIGH")), "f32[3,4] f32[4,5]"))
     return found
+
+
+def linalg_cases() -> list[Case]:
+    """Stacks of matrices: square, tall and wide, of one element, of none, and none at all; every dtype."""
+    square = ("[4,4]", "[3,2,2]", "[1,1]", "[0,3,3]", "[0,0]")
+    any_shape = (*square, "[5,3]", "[3,5]", "[2,3,2]", "[4,1]", "[3,0]", "[0,3]")
+    of_square = (Cholesky(), Eigh(), Schur(), Hessenberg(), Tridiagonal(), Eig(left=False, right=False))
+    of_any = (Lu(), Geqrf(), Geqrf(pivoting=True), Qr(full=False), Qr(full=True), Svd(), Svd(vectors=False))
+    found = [case(op, f"f32{text}") for op in of_square for text in square]
+    found += [case(op, f"f32{text}") for op in of_any for text in any_shape]
+    found += [case(op, f"{name}[2,3,3]") for op in of_square for name in ("f64", *COMPLEX)]
+    found += [case(op, f"{name}[2,4,3]") for op in of_any for name in ("f64", "c64")]
+    found += [case(op, "c128[3,4]") for op in of_any]
+    found.append(case(Cholesky(), "f32[2,3,2,2]"))
+    found += [case(op, "f32[3,3]~") for op in (*of_square, *of_any)]
+    for name in ("f32", "c64"):
+        for text in ("[2,3,3]", "[4,3]", "[3,4]", "[3,0]", "[0,2]"):
+            found += [case(Svd(full=True), f"{name}{text}"), case(Qr(full=False, pivoting=True), f"{name}{text}")]
+            found.append(case(Qr(full=True, pivoting=True), f"{name}{text}"))
+        found += [case(op, f"{name}[2,3,3]") for op in (Eigh(is_lower=False), Tridiagonal(is_lower=False))]
+        found += [case(Schur(vectors=False), f"{name}[3,4,4]"), case(Eig(left=True, right=True), f"{name}[3,3]")]
+        found += [case(Eig(left, not left, differentiable=True), f"{name}[2,3,3]") for left in (False, True)]
+        found.append(case(Eig(left=True, right=True, differentiable=True), f"{name}[4,4]"))
+        found.append(case(HouseholderProduct(), f"{name}[4,3] {name}[3]"))
+        found.append(case(HouseholderProduct(), f"{name}[2,4,4] {name}[2,2]"))
+        found.append(case(HouseholderProduct(), f"{name}[3,3] {name}[0]"))
+        for way in itertools.product((False, True), repeat=2):
+            found.append(case(Ormqr(*way), f"{name}[2,4,3] {name}[2,3] {name}{'[2,4,5]' if way[0] else '[2,5,4]'}"))
+        found.append(case(Ormqr(), f"{name}[4,0] {name}[0] {name}[4,2]"))
+        found.append(case(TridiagonalSolve(), " ".join([f"{name}[2,5]"] * 3 + [f"{name}[2,5,3]"])))
+    for left, lower, transposed, other in itertools.product((False, True), repeat=4):
+        b = "[2,3,4]" if left else "[2,4,3]"
+        unit = TriangularSolve(left, lower, transposed, unit_diagonal=other)
+        found.append(case(unit, f"f32[2,3,3] f32{b}"))
+        found.append(case(TriangularSolve(left, lower, transposed, conjugate_a=other), f"c64[2,3,3] c64{b}"))
+    for name in ("f64", "c128", "bf16", "f16"):
+        found.append(case(TriangularSolve(left_side=True, is_lower=True), f"{name}[3,3] {name}[3,2]"))
+    empty = (("[0,0]", "[0,3]"), ("[3,3]", "[3,0]"), ("[0,2,2]", "[0,2,3]"))
+    for a, b in (("[1,1]", "[1,3]"), ("[3,3]~", "[3,1]~"), *empty):
+        found.append(case(TriangularSolve(left_side=True, is_lower=False), f"f32{a} f32{b}"))
+    for size, columns in ((1, 2), (2, 1), (0, 2), (3, 0)):
+        found.append(case(TridiagonalSolve(), " ".join([f"f32[{size}]"] * 3 + [f"f32[{size},{columns}]"])))
+    found += [case(TridiagonalSolve(), " ".join([f"{name}[4]"] * 3 + [f"{name}[4,2]"])) for name in ("f64", "c128")]
+    texts = ((4, "[4]"), (5, "[3,3]"), (3, "[0]"), (0, "[0]"), (4, "[0,2]"), (3, "[2,2,3]"))
+    return [*found, *(case(PivotsToPermutation(size), f"i32{text}") for size, text in texts)]
+
+
+def fft_cases() -> list[Case]:
+    found = []
+    complex_texts = [("[8]", 0), ("[7]", 0), ("[1]", 0), ("[4,5]", 1), ("[5,4]", 0), ("[3,6,2]", 1), ("[2,3,2,5]", 3)]
+    for text, dim in complex_texts:
+        length = parse_type(f"c64{text}").shape[dim]
+        found += [case(Fft(kind, dim, length), f"c64{text}") for kind in ("FFT", "IFFT")]
+        found.append(case(Fft("RFFT", dim, length), f"f32{text}"))
+        found += [case(Fft("IRFFT", dim, 2 * length - odd), f"c64{text}") for odd in (1, 2) if 2 * length > odd]
+    for kind, name in [("FFT", "c128"), ("IFFT", "c128"), ("RFFT", "f64"), ("IRFFT", "c128")]:
+        found.append(case(Fft(kind, 1, 6 if kind == "IRFFT" else 4), f"{name}[3,4]"))
+        found.append(case(Fft(kind, 1, 6 if kind == "IRFFT" else 4), f"{name}[0,4]"))
+    found += [case(Fft(kind, 0, 4), f"{name}[4]~") for kind, name in (("FFT", "c64"), ("RFFT", "f32"))]
+    found.append(case(Fft("IRFFT", 0, 6), "c64[4]~"))
+    return found
+
+
+def attention_cases() -> list[Case]:
+    """Queries, keys and values: heads of their own or shared, causal or not, with biases of every shape."""
+    found = []
+    for q, k, bias in [
+        ("[2,3,4,8]", "[2,5,4,8]", ""),
+        ("[3,4,6,2]", "[3,4,2,2]", ""),
+        ("[2,4,4,3]", "[2,4,2,3]", "[2,4,4,4]"),
+        ("[2,4,4,3]", "[2,4,4,3]", "[1,4,4,4]"),
+        ("[2,4,2,3]", "[2,5,1,3]", "[2,1,1,5]"),
+    ]:
+        rows, heads = (parse_type(f"f32{q}").shape[dim] for dim in (1, 2))
+        sums = f"f32[{q[1]},{heads},{rows}]"
+        others = [f"f32{bias}"] if bias else []
+        for op in ((0.5, False, 0), (0.3, True, 0), (0.4, True, 2)):
+            found.append(case(FusedAttention(*op), " ".join([f"f32{q}", *[f"f32{k}"] * 2, *others])))
+            grad = [f"f32{q}", *[f"f32{k}"] * 2, sums, *[f"f32{q}"] * 2, *others]
+            found.append(case(FusedAttentionGrad(*op), " ".join(grad)))
+    return found
+
+
+def solve_cases() -> list[Case]:
+    """Systems whose matrix is one number, or a diagonal; with others for the transposed system, and without."""
+
+    def held(name: str, body: Callable[..., Sequence[Any]], *types: str) -> Program:
+        return rewrite(name, [parse_type(text) for text in types], body)
+
+    number = ("f32[3]", "f32[3]")
+    times, by = held("times", lambda x, a: [Mul()(a, x)], *number), held("by", lambda b, a: [Div()(b, a)], *number)
+    counted = held("counted", lambda b, a: [Div()(b, a), Full((2,), Scalar.of(7, np.int32))()], *number)
+    squares = held("squares", lambda x, y, a: [Mul()(a, x), Mul()(Mul()(a, a), y)], *("f32[3]",) * 3)
+    roots = held("roots", lambda x, y, a: [Div()(x, a), Div()(y, Mul()(a, a))], *("f32[3]",) * 3)
+    one, aside = LinearSolve(1, times, by, times, by), LinearSolve(1, times, counted, times, counted)
+    two = LinearSolve(2, squares, roots, squares, roots)
+    return [
+        case(one, "f32[3] f32[3] f32[3] f32[3] f32[3]"),
+        case(aside, "f32[3] f32[3] f32[3] f32[3] f32[3]"),
+        case(two, "f32[3] f32[3] f32[3] f32[3] f32[3] f32[3]"),
+        # The derivative is the slope where all programs speak of one system.
+        _body("solved", "f32[3] f32[3]", lambda b, a: one(b, a, a, a, a)),
+        _body("solved_aside", "f32[3] f32[3]", lambda b, a: aside(b, a, a, a, a)),
+        _body("solved_twice", "f32[3] f32[3] f32[3]", lambda x, y, a: two(x, y, a, a, a, a)),
+    ]
 
 
 MESH = AbstractMesh((2, 3), ("a", "b"))
@@ -1078,6 +1286,31 @@ def window_cases() -> list[Case]:
 
 
 @lru_cache(maxsize=1)
+def random_cases() -> list[Case]:
+    found = [case(RandomBits((5, 3), (3, 1), width), "u32[2] u64[]") for width in (8, 16, 32, 64)]
+    found += [
+        case(RandomBits((), (), 32), "u32[2] u64[]"),
+        case(RandomBits((7,), (1,), 32), "u32[3,2] u64[3]"),
+        case(RandomBits((3, 0), (0, 1), 32), "u32[2] u64[]"),
+        # Counters of more than 32 bits: inside a piece, or where it starts.
+        case(RandomBits((3, 2), (2**33, 2**31), 32), "u32[2] u64[]"),
+        case(RandomBits((5,), (2**30,), 64), "u32[2] u64[]", special=True),
+        case(RandomKeys((), ()), "u32[2] u64[]"),
+        case(RandomKeys((4,), (1,)), "u32[3,2] u64[3]"),
+        case(RandomKeys((2, 3), (2**40, 2**32)), "u32[2] u64[]"),
+    ]
+    found += [case(RandomGamma(log), f"u32{shape[:-1]},2] f32{shape}") for log in (False, True) for shape in ("[5]",)]
+    found += [case(RandomGamma(False), "u32[2,3,2] f32[2,3]"), case(RandomGamma(True), "u32[2] f32[]")]
+    for kind, types in (("poisson", "f32[{}]"), ("binomial", "f32[{}] f32[{}]")):
+        found += [
+            case(Waiting(kind, (1,)), f"u32[2] u64[] {types.format(5, 5)}"),
+            case(Waiting(kind, ()), f"u32[3,2] u64[3] {types.format(3, 3)}"),
+            case(Rejection(kind, (1,)), f"u32[2] u64[] i32[] bool[7] {types.format(7, 7)}"),
+            case(Rejection(kind, ()), f"u32[3,2] u64[3] i32[3] bool[3] {types.format(3, 3)}"),
+        ]
+    return found
+
+
 def op_cases() -> tuple[Case, ...]:
     """All cases of all ops but the collectives, which see other devices and have laws of their own."""
     return (
@@ -1088,6 +1321,7 @@ def op_cases() -> tuple[Case, ...]:
         *indexed_cases(),
         *elementwise_cases(),
         *function_cases(),
+        *special_cases(),
         *number_cases(),
         *bitwise_cases(),
         *convert_cases(),
@@ -1095,9 +1329,14 @@ def op_cases() -> tuple[Case, ...]:
         *cumulative_cases(),
         *sort_cases(),
         *dot_cases(),
+        *fft_cases(),
+        *attention_cases(),
+        *linalg_cases(),
         *conv_cases(),
         *window_cases(),
+        *random_cases(),
         *constrain_cases(),
+        *solve_cases(),
         *call_cases(),
         *cond_cases(),
         *scan_cases(),

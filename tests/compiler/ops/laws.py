@@ -35,7 +35,7 @@ from shardwise.compiler.ops.condensed import Condensed
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.control import Control
 from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.draws import RandomGamma
+from shardwise.compiler.ops.draws import RandomGamma, Sampler
 from shardwise.compiler.ops.dynamic import DynamicSlice, DynamicUpdateSlice
 from shardwise.compiler.ops.eigen import Eig, Eigh
 from shardwise.compiler.ops.elementwise import (
@@ -50,13 +50,15 @@ from shardwise.compiler.ops.elementwise import (
     StopGradient,
     Sub,
 )
-from shardwise.compiler.ops.extremum import Clamp, Max, Min
+from shardwise.compiler.ops.extremum import Clamp, Max, Min, Relu
+from shardwise.compiler.ops.fused_attention import FusedAttention, FusedAttentionGrad
 from shardwise.compiler.ops.gather import Gather
 from shardwise.compiler.ops.householder import Packed
 from shardwise.compiler.ops.linear_solve import LinearSolve
 from shardwise.compiler.ops.parts import Abs, Complex, Conj, Imag, Real, Sign
 from shardwise.compiler.ops.powers import Square
 from shardwise.compiler.ops.reduce import Reduction, Sum
+from shardwise.compiler.ops.rejection import Counts
 from shardwise.compiler.ops.rounding import Ceil, Floor, Nextafter, ReducePrecision, Round
 from shardwise.compiler.ops.scatter import Scatter
 from shardwise.compiler.ops.shape import Full, Movement, Nullary
@@ -182,7 +184,9 @@ def vmap_like_loop(case: Case) -> None:
     program, args, size = case.program, case.args, 3
     batches = [case.batch(number, size) for number in range(len(args))]
     places: list[list[int | None]] = [[None, *range(type.ndim + 1)] for type in case.types]
-    for dims in itertools.product(*places):
+    ways = list(itertools.product(*places))
+    most = 10 if isinstance(case.op, Sampler) else 100  # a sampler's loop takes numpy long
+    for dims in ways[:: 1 + len(ways) // most]:
         if all(dim is None for dim in dims):
             continue
         batched, out_dims = vmap_program(program, BatchAxis(size), dims)
@@ -345,12 +349,12 @@ def states_padding(case: Case) -> bool:
 
 
 # Their derivative is by decree, not a slope.
-NO_SLOPE = (StopGradient, ReducePrecision, Nextafter, BitcastConvert, LinearSolve, RandomGamma)
+NO_SLOPE = (StopGradient, ReducePrecision, Nextafter, BitcastConvert, LinearSolve, RandomGamma, Counts)
 
 
 def has_derivative(case: Case) -> bool:
     """Whether the op can be differentiated at all: factors that leave too much open cannot."""
-    if isinstance(case.op, (Packed, Condensed)):
+    if isinstance(case.op, (Packed, Condensed, FusedAttention, FusedAttentionGrad)):
         return False
     if isinstance(case.op, Svd):
         return not (case.op.full and case.op.vectors and case.types[0].shape[-1] != case.types[0].shape[-2])
@@ -435,7 +439,7 @@ def moves_bits(op: Op) -> bool:
 # Rounded once and correctly, or not at all.
 ROUNDED_ONCE = (
     *(Add, Sub, Mul, Div, Rem, Neg, Max, Min, Clamp, Convert, Abs, Sign, Real, Imag, Conj, Complex, Square),
-    *(Floor, Ceil, Round, Nextafter, ReducePrecision, Extreme),
+    *(Floor, Ceil, Round, Nextafter, ReducePrecision, Relu, Extreme),
 )
 
 

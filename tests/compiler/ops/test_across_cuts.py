@@ -18,7 +18,7 @@ from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.propagate.candidates import by_factor
 from shardwise.compiler.propagate.sharded import propagate
 from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.runtime.client import client, devices
+from shardwise.runtime.client import devices
 from tests.compiler.ops.cases import op_cases
 from tests.compiler.ops.laws import assert_alike, cut_along, has_rule
 
@@ -58,7 +58,7 @@ def test_devices_do_what_it_means(case, factors):
     all_devices = devices()[: MESH.size]
     shapes = [(placement.piece_shape(MESH), placement.type.dtype) for placement in local.outputs]
     handlers = [result_handler(shape, dtype, all_devices) for shape, dtype in shapes]
-    launch = launcher(compile_text(client.get(), text, all_devices), handlers)
+    launch = launcher(compile_text(text, all_devices), handlers)
     pieces = [cut(placement, arg, MESH) for placement, arg in zip(local.inputs, args, strict=True)]
     found = launch([put(each, all_devices, all_devices) for each in pieces])
     whole = [

@@ -31,7 +31,7 @@ from shardwise.compiler.partition.local import LocalProgram
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.trace.build import rewrite
 from shardwise.errors import MissingRuleError
-from shardwise.runtime.client import client, devices
+from shardwise.runtime.client import devices
 from tests.compiler.ops.cases import one_op, special_values
 
 # Each mesh with the axes, in order, that collectives on it run over.
@@ -124,7 +124,7 @@ def run(program: Program, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> l
     module = lower(LocalProgram(program, mesh, (), ()))
     here = devices()[: mesh.size]
     (out,) = program.out_types
-    launch = launcher(compile_text(client.get(), module.text, here), [result_handler(out.shape, out.dtype, here)])
+    launch = launcher(compile_text(module.text, here), [result_handler(out.shape, out.dtype, here)])
     (result,) = launch([put(pieces, here, here)] if pieces else [])
     return read_pieces(result)
 

@@ -43,7 +43,7 @@ F32, INDEX = np.dtype(np.float32), np.dtype(np.int32)
         (Real(), "f32[3]", "real: needs complex numbers, not f32[3]"),
         (Complex(), "bf16[3] bf16[3]", "complex: needs f32 or f64, not bf16[3]"),
         (Erf(), "c64[3]", "erf: needs floats, not c64[3]"),
-        (Polygamma(0), "f32[3]", "polygamma: the order is 1 or more, not 0; of order 0 it is digamma"),
+        (Polygamma(), "f32[3]", "polygamma: needs 2 operands, not 1"),
         (Pow(), "i32[3] i32[3]", "pow: needs floats or complex numbers, not i32[3]"),
         (
             IntegerPow(-2),

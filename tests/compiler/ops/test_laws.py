@@ -22,6 +22,10 @@ from tests.compiler.ops.laws import (
 # What these do is the user's to say, or only holds an array: test_custom.py, test_callback.py and test_debug.py in
 # tests/api show them.
 THE_USERS = {"custom_jvp", "custom_vjp", "custom_backward", "held", "callback", "inspect"}
+# What these give is XLA's to say: tests/lax/test_random.py compares it with JAX's.
+THE_XLAS = {"rng_bit_generator", "rng_uniform"}
+# Borders between keys and numbers, which are gone before layouts are chosen: tests/random/test_keys.py.
+BORDERS = {"key_data", "wrap_key_data"}
 # Stand for the borders of loops and branches while layouts are chosen, and never run: see test_control.py.
 TIES = {"enter", "carry", "merge", "unstack", "stack", "decide"}
 # remat is a call that computes again, which tests/api/test_remat.py shows; a barrier is lowered with its neighbours.
@@ -29,7 +33,8 @@ TIES = {"enter", "carry", "merge", "unstack", "stack", "decide"}
 OPS = sorted(
     name
     for name, op in Op.registry.items()
-    if not issubclass(op, (Collective, Named)) and name not in {*THE_USERS, *TIES, "remat", "barrier"}
+    if not issubclass(op, (Collective, Named))
+    and name not in {*THE_USERS, *THE_XLAS, *BORDERS, *TIES, "remat", "barrier"}
 )
 
 OF_BITS = {
@@ -37,11 +42,16 @@ OF_BITS = {
     *("population_count", "clz", "reduce_and", "reduce_or", "reduce_xor"),
 }
 BY_DECREE = {"stop_gradient", "reduce_precision", "nextafter", "bitcast_convert"}
+# Loops inside, which take long to fold; and of these, the ones that are derivatives themselves and have none.
+LAST_DERIVATIVES = {"igamma_grad_a", "random_gamma_grad"}
+INCOMPLETE = {"igamma", "igammac", "betainc", "expn", *LAST_DERIVATIVES}
 FUNCTIONS = {
     *("exp", "expm1", "log", "log1p", "logistic", "sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
     *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "square", "sqrt", "rsqrt", "cbrt", "integer_pow", "pow"),
     *("erf", "erfc", "erf_inv", "lgamma", "digamma", "polygamma", "abs", "sign", "floor", "ceil", "round"),
     *("max", "min", "clamp", "rem"),
+    *("bessel_i0e", "bessel_i1e", "dawsn", "erfcx", "ndtri", "expi", "exp1", "spence", "sine_integral"),
+    *("cosine_integral", "fresnel", "zeta", "xlogy", "xlog1py", "entr", *INCOMPLETE),
 }
 REDUCTIONS = {"sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor"}
 POSITIONS = {"argmax", "argmin", "winner", "window_winner"}
@@ -50,19 +60,40 @@ ORDERED = {"sort", "top_k"}
 WINDOWS = {"conv", "reduce_window", "pick_from_window", "add_to_window"}
 AT_PLACES = {"dynamic_slice", "dynamic_update_slice", "gather", "scatter"}
 
+SOLVES = {"triangular_solve", "tridiagonal_solve"}
+NO_DERIVATIVE = {"geqrf", "householder_product", "ormqr", "schur", "hessenberg", "tridiagonal"}
+FACTORS = {"cholesky", "lu", "lu_pivots_to_permutation", "qr", "eigh", "eig", "svd", *NO_DERIVATIVE}
+
+DRAWS = {"random_bits", "random_keys", "random_gamma", "random_waiting", "random_rejection"}
+
 CONTROL = {"cond", "scan", "while"}
+ATTENTION = {"fused_attention", "fused_attention_grad"}
 
 # The ops that a law says nothing about, and why.
 OUTSIDE = {
     lowers_like_numpy: {"constrain"},  # needs its mesh: see test_constrain.py
     # no operands; nothing of their own to fold
-    folds_like_numpy: {"full", "iota", "call", "constrain", *CONTROL, *WINDOWS - {"reduce_window"}},
-    jvp_like_finite_difference: {"full", "iota", *OF_BITS, *BY_DECREE},  # no operands; no derivative, or no slope
+    folds_like_numpy: {
+        *("full", "iota", "call", "constrain", *CONTROL, *WINDOWS - {"reduce_window"}, *FACTORS, *SOLVES, *ATTENTION),
+        *DRAWS - {"random_bits"},
+        *("fft", *INCOMPLETE),
+    },
+    # no operands; no derivative, or no slope
+    jvp_like_finite_difference: {
+        *LAST_DERIVATIVES,
+        *("full", "iota", *OF_BITS, *BY_DECREE, *NO_DERIVATIVE, *ATTENTION, "lu_pivots_to_permutation"),
+        *DRAWS,
+    },
     # no operands; no derivative
     transpose_is_adjoint: {
+        *LAST_DERIVATIVES,
         *OF_BITS,
         *BY_DECREE,
         *POSITIONS - {"winner"},
+        *NO_DERIVATIVE,
+        *ATTENTION,
+        *DRAWS,
+        "lu_pivots_to_permutation",
         "is_finite",
         "full",
         "iota",
@@ -75,12 +106,12 @@ OUTSIDE = {
     # not linear, or pinned
     sums_pass_through: {
         *(*OF_BITS, *FUNCTIONS, *POSITIONS, *ORDERED, *REDUCTIONS - {"sum"}, *BY_DECREE - {"stop_gradient"}),
-        *("is_finite", "call", "compare", "constrain", "full", "iota", *CONTROL),
+        *("is_finite", "call", "compare", "constrain", "full", "iota", *CONTROL, *FACTORS, *DRAWS, *ATTENTION),
     },
     # nothing is known past the end
     padding_is_as_stated: {
-        *(*REDUCTIONS, *POSITIONS, *TOTALS, *ORDERED, *AT_PLACES, *WINDOWS, *CONTROL),
-        *("call", "dot", "iota"),
+        *(*REDUCTIONS, *POSITIONS, *TOTALS, *ORDERED, *AT_PLACES, *WINDOWS, *CONTROL, *FACTORS, *SOLVES, *DRAWS),
+        *("call", "dot", "fft", "iota", *ATTENTION),
     },
 }
 

@@ -17,10 +17,9 @@ SCALARS = (True, 1, 1.5, 1j)
 
 
 @pytest.fixture(params=[False, True], ids=["32-bit", "64-bit"])
-def wide(request, monkeypatch):
+def wide(request):
     """Both packages with 64-bit types off, then on."""
-    monkeypatch.setattr(config, "enable_x64", request.param)
-    with jax.enable_x64(request.param):
+    with config.override("enable_x64", request.param), jax.enable_x64(request.param):
         yield request.param
 
 

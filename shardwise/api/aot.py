@@ -1,0 +1,205 @@
+"""Ahead of time: a jitted function for certain arguments, stage by stage. Arguments may be arrays, or ShapeDtypeStructs
+that say where an array would lie.
+
+    traced = jit(f).trace(x)       what it computes
+    lowered = traced.lower()       what each device does, as StableHLO
+    compiled = lowered.compile()   what XLA made of that, ready to be called
+"""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+from shardwise import tree
+from shardwise.api.boundary import boundary
+from shardwise.api.execute import Launch, Prepared, as_array, staged
+from shardwise.api.move import moved
+from shardwise.api.request import Request
+from shardwise.api.struct import struct
+from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.text import format_program
+from shardwise.compiler.partition.text import format_local
+from shardwise.compiler.plan.text import format_plan
+from shardwise.compiler.propagate.text import format_sharded
+from shardwise.runtime.array import Array, Signature
+from shardwise.runtime.sharding import Sharding
+
+
+class _Stage:
+    """What all stages know of the function: its arguments and its results."""
+
+    def __init__(self, request: Request, in_tree: tree.Structure, out_tree: tree.Structure):
+        self._request = request
+        self.in_tree = in_tree
+        self.out_tree = out_tree
+
+    @property
+    def args_info(self) -> Any:
+        """The arguments, as `ShapeDtypeStruct`s: a tuple of the positional ones and a dict of the others."""
+        given = self._request.signatures[: self.in_tree.num_leaves]
+        return self.in_tree.unflatten([struct(one.type, one.sharding if one.committed else None) for one in given])
+
+    @property
+    def donate_argnums(self) -> tuple[int, ...]:
+        """The numbers of the arrays among the arguments whose memory may be reused."""
+        return tuple(number for number, donated in enumerate(self._request.donated) if donated)
+
+
+@final
+class Traced(_Stage):
+    """A function as a program of ops."""
+
+    def __init__(
+        self, request: Request, captured: Sequence[Any], in_tree: tree.Structure, out_tree: tree.Structure
+    ) -> None:
+        super().__init__(request, in_tree, out_tree)
+        self._captured = captured
+
+    @property
+    def fun_name(self) -> str:
+        return self._request.program.name
+
+    @property
+    def jaxpr(self) -> Program:
+        """The program; it prints as text."""
+        return self._request.program
+
+    @property
+    def out_info(self) -> Any:
+        """The types of the results, as `ShapeDtypeStruct`s."""
+        return self.out_tree.unflatten([struct(type) for type in self._request.program.out_types])
+
+    def __str__(self) -> str:
+        return format_program(self._request.program)
+
+    @boundary
+    def lower(self) -> "Lowered":
+        """Planned, partitioned, and written as StableHLO."""
+        prepared = staged(self._request, [as_array(x) for x in self._captured])
+        return Lowered(self._request, prepared, self.in_tree, self.out_tree)
+
+
+@final
+class Lowered(_Stage):
+    """A function as the text that XLA gets, with every stage before it."""
+
+    def __init__(self, request: Request, prepared: Prepared, in_tree: tree.Structure, out_tree: tree.Structure) -> None:
+        super().__init__(request, in_tree, out_tree)
+        self._prepared = prepared
+
+    @property
+    def out_info(self) -> Any:
+        """The results, as `ShapeDtypeStruct`s that say where each will lie."""
+        types = self._request.program.out_types
+        return self.out_tree.unflatten(list(map(struct, types, self._prepared.out_shardings)))
+
+    def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
+        """The text of a stage: "stablehlo" (what XLA gets), or one before it: "program", "sharded", "plan", "local".
+
+        Every line of the user's is in the text, whether `debug_info` asks for it or not.
+        """
+        stages = self._prepared.stages
+        texts = {
+            "program": lambda: format_program(self._request.program),
+            "sharded": lambda: format_sharded(stages.sharded),
+            "plan": lambda: format_plan(stages.plan),
+            "local": lambda: format_local(stages.local),
+            "stablehlo": lambda: stages.module.text,
+        }
+        wanted = dialect or "stablehlo"
+        if wanted not in texts:
+            raise ValueError(f"as_text: there is no stage {dialect!r}: there are {', '.join(map(repr, texts))}")
+        return texts[wanted]()
+
+    def cost_analysis(self) -> dict[str, float]:
+        """Counts for one device and one call: "flops" of products, "bytes accessed" by ops, "wire bytes" sent."""
+        return self._prepared.stages.local.counts()
+
+    @boundary
+    def compile(self, compiler_options: dict[str, Any] | None = None) -> "Compiled":
+        """Compiled by XLA for the devices of the arguments."""
+        if compiler_options:
+            raise NotImplementedError(
+                f"compile: compiler_options {sorted(compiler_options)} are not here: set XLA_FLAGS in the environment"
+            )
+        return Compiled(self._request, self._prepared, self._prepared.load(), self.in_tree, self.out_tree)
+
+
+@final
+class Compiled(_Stage):
+    """A function ready to run on arrays like those it was compiled for. Static arguments are not given again."""
+
+    def __init__(
+        self,
+        request: Request,
+        prepared: Prepared,
+        launch: Launch,
+        in_tree: tree.Structure,
+        out_tree: tree.Structure,
+    ) -> None:
+        super().__init__(request, in_tree, out_tree)
+        self._prepared = prepared
+        self._launch = launch
+
+    @boundary
+    def __call__(self, *args: Any, **keywords: Any) -> Any:
+        leaves, structure = tree.flatten((args, keywords))
+        name = self._request.program.name
+        if structure != self.in_tree:
+            raise TypeError(f"`{name}` was compiled for arguments {self.in_tree}, and is called with {structure}")
+        arrays = [
+            self._fitting(number, as_array(leaf), expected)
+            for number, (leaf, expected) in enumerate(zip(leaves, self._request.signatures, strict=False))
+        ]
+        return self.out_tree.unflatten(self._launch(arrays))
+
+    def _fitting(self, number: int, array: Array, expected: Signature) -> Array:
+        """An array as an argument; one that nobody has placed is moved to where it is expected."""
+        name = f"argument {self._request.names[number]} of `{self._request.program.name}`"
+        if array.type.strong() is not expected.type.strong():
+            raise TypeError(f"{name} is {array.type}; it was compiled for {expected.type}")
+        if array.sharding == expected.sharding:
+            return array
+        if array.signature.committed:
+            raise ValueError(
+                f"{name} lies as {array.sharding}; it was compiled for {expected.sharding}.\n"
+                "  Move it there with `device_put` first, or call the jitted function, which compiles for both."
+            )
+        return moved(array, expected.sharding)
+
+    @property
+    def out_info(self) -> Any:
+        """The results, as `ShapeDtypeStruct`s that say where each will lie."""
+        types = self._request.program.out_types
+        return self.out_tree.unflatten(list(map(struct, types, self._prepared.out_shardings)))
+
+    @property
+    def input_shardings(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Where the arguments are expected: a tuple of the positional ones, and a dict of the others."""
+        moves, kept = self._prepared.moves, self._prepared.request.kept
+        given = list(self._request.signatures[: self.in_tree.num_leaves])
+        places: dict[int, Sharding] = {number if kept is None else kept[number]: s for number, s in moves.items()}
+        return self.in_tree.unflatten([places.get(n, one.sharding) for n, one in enumerate(given)])  # type: ignore[no-any-return]
+
+    @property
+    def output_shardings(self) -> Any:
+        """Where the results will lie."""
+        return self.out_tree.unflatten(self._prepared.out_shardings)
+
+    def as_text(self) -> str:
+        """XLA's own text of what each device runs, optimised."""
+        return "\n".join(self._launch.executable.texts())
+
+    def cost_analysis(self) -> dict[str, float]:
+        """XLA's counts for one device and one call: "flops", "bytes accessed" and more; and "wire bytes" sent."""
+        return {**self._launch.executable.loaded.cost_analysis(), "wire bytes": self._counts()["wire bytes"]}
+
+    def memory_analysis(self) -> Any:
+        """XLA's account of one device's memory: argument_size_in_bytes, output_size_in_bytes, temp_size_in_bytes, …"""
+        return self._launch.executable.loaded.get_compiled_memory_stats()
+
+    def runtime_executable(self) -> Any:
+        """jaxlib's own object."""
+        return self._launch.executable.loaded
+
+    def _counts(self) -> dict[str, float]:
+        return self._prepared.stages.local.counts()

@@ -1,0 +1,69 @@
+"""numpy.linalg on arrays that may lie on many devices. Dims before the last two are a batch: where it is cut, each
+device works on its own matrices.
+"""
+
+from typing import NoReturn
+
+from shardwise.errors import not_here
+from shardwise.numpy.linalg.factors import (
+    cholesky,
+    eig,
+    eigh,
+    eigvals,
+    eigvalsh,
+    qr,
+    svd,
+    svdvals,
+)
+from shardwise.numpy.linalg.norms import cond, matrix_norm, matrix_rank, norm, vector_norm
+from shardwise.numpy.linalg.products import (
+    cross,
+    diagonal,
+    matmul,
+    matrix_power,
+    matrix_transpose,
+    multi_dot,
+    outer,
+    tensordot,
+    trace,
+    vecdot,
+)
+from shardwise.numpy.linalg.solving import det, inv, lstsq, pinv, slogdet, solve, tensorinv, tensorsolve
+
+__all__ = [
+    "cholesky",
+    "cond",
+    "cross",
+    "det",
+    "diagonal",
+    "eig",
+    "eigh",
+    "eigvals",
+    "eigvalsh",
+    "inv",
+    "lstsq",
+    "matmul",
+    "matrix_norm",
+    "matrix_power",
+    "matrix_rank",
+    "matrix_transpose",
+    "multi_dot",
+    "norm",
+    "outer",
+    "pinv",
+    "qr",
+    "slogdet",
+    "solve",
+    "svd",
+    "svdvals",
+    "tensordot",
+    "tensorinv",
+    "tensorsolve",
+    "trace",
+    "vecdot",
+    "vector_norm",
+]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise not_here("shardwise.numpy.linalg", name, __all__)

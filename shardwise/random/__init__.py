@@ -1,0 +1,87 @@
+"""Random numbers from keys: the same bits as JAX's for the same key, however the result is laid out over devices."""
+
+from typing import NoReturn
+
+from shardwise.errors import not_here
+from shardwise.random.continuous import (
+    cauchy,
+    exponential,
+    gumbel,
+    laplace,
+    logistic,
+    pareto,
+    rayleigh,
+    triangular,
+    weibull_min,
+)
+from shardwise.random.counts import binomial, geometric, multinomial, poisson
+from shardwise.random.gamma import ball, beta, chisquare, dirichlet, f, gamma, generalized_normal, loggamma, t
+from shardwise.random.keys import (
+    PRNGKey,
+    clone,
+    fold_in,
+    key,
+    key_data,
+    key_dtype,
+    key_impl,
+    split,
+    wrap_key_data,
+)
+from shardwise.random.linear import multivariate_normal, orthogonal
+from shardwise.random.normal import double_sided_maxwell, lognormal, maxwell, normal, truncated_normal, wald
+from shardwise.random.picking import categorical, choice, permutation
+from shardwise.random.uniform import bernoulli, bits, rademacher, randint, uniform
+
+__all__ = [
+    "PRNGKey",
+    "ball",
+    "bernoulli",
+    "beta",
+    "binomial",
+    "bits",
+    "categorical",
+    "cauchy",
+    "chisquare",
+    "choice",
+    "clone",
+    "dirichlet",
+    "double_sided_maxwell",
+    "exponential",
+    "f",
+    "fold_in",
+    "gamma",
+    "generalized_normal",
+    "geometric",
+    "gumbel",
+    "key",
+    "key_data",
+    "key_dtype",
+    "key_impl",
+    "laplace",
+    "loggamma",
+    "logistic",
+    "lognormal",
+    "maxwell",
+    "multinomial",
+    "multivariate_normal",
+    "normal",
+    "orthogonal",
+    "pareto",
+    "permutation",
+    "poisson",
+    "rademacher",
+    "randint",
+    "rayleigh",
+    "split",
+    "t",
+    "triangular",
+    "truncated_normal",
+    "uniform",
+    "wald",
+    "weibull_min",
+    "wrap_key_data",
+]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise not_here("shardwise.random", name, __all__)

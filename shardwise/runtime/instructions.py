@@ -1,0 +1,104 @@
+"""XLA's text of a compiled module, read back: for each instruction, which ops of ours it is made of, and their lines.
+
+    %fusion.3 = f32[8] fusion(%a, %b), kind=kLoop, calls=%fused, metadata={op_name="train.py:41/sub" stack_frame_id=2}
+
+An op's name ends with its kind, and before that come scopes and the line (see `compiler/lower/hlo.py`). Which file that
+is of, XLA writes in tables at the head of the text, or with the instruction.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import final
+
+_INSTRUCTION = re.compile(r"\s*(?:ROOT )?%?([\w.\-]+) = (.*)")
+_COMPUTATION = re.compile(r"(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
+_OPCODE = re.compile(r"(?:^|\s)([a-z][\w\-]*)\(")
+_METADATA = re.compile(r"metadata=\{(.*?)\}")
+_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
+_CALLS = re.compile(r"calls=%?([\w.\-]+)")
+_ROW = re.compile(r"(\d+) (.*)")
+_FIELD = re.compile(r'(\w+)=(?:"([^"]*)"|(\d+))')
+_TABLES = ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+_COLLECTIVE = re.compile(
+    r"(all-reduce|all-gather|all-to-all|ragged-all-to-all|reduce-scatter|collective-permute|collective-broadcast)"
+    r"(-start|-done)?"
+)
+
+
+@final
+@dataclass(frozen=True)
+class Instruction:
+    """One instruction: `name` and `source` (`/home/me/train.py:41`) of its op, and the names of what it is made of."""
+
+    opcode: str
+    name: str
+    source: str
+    made_of: tuple[str, ...]
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether devices exchange something here."""
+        return _COLLECTIVE.fullmatch(self.opcode) is not None
+
+
+def read_instructions(text: str) -> dict[str, Instruction]:
+    """The instructions of a module, by their names. Those that come from no op of ours have the name ''."""
+    sources = _sources(text)
+    rows: dict[str, tuple[str, str, str, str]] = {}
+    computations: dict[str, list[str]] = {}
+    inside: list[str] = []
+    for line in text.splitlines():
+        if head := _COMPUTATION.match(line):
+            inside = computations.setdefault(head[1], [])
+        elif (found := _INSTRUCTION.match(line)) and (opcode := _OPCODE.search(found[2])):
+            metadata = _METADATA.search(found[2])
+            fields = {field[1]: field[2] or field[3] for field in _FIELD.finditer(metadata[1] if metadata else "")}
+            name = _NAME.search(found[2])
+            source = f"{fields['source_file']}:{fields['source_line']}" if "source_file" in fields else ""
+            calls = _CALLS.search(found[2])
+            rows[found[1]] = (
+                opcode[1],
+                name[1].replace('\\"', '"').replace("\\\\", "\\") if name else "",
+                sources.get(fields.get("stack_frame_id", ""), source),
+                calls[1] if calls else "",
+            )
+            inside.append(found[1])
+
+    def parts(instruction: str) -> Iterator[str]:
+        _, name, _, calls = rows[instruction]
+        for inner in computations.get(calls, ()):
+            yield from parts(inner)
+        yield from filter(None, name.split(";"))
+
+    return {
+        instruction: Instruction(opcode, name, source, tuple(dict.fromkeys(parts(instruction))))
+        for instruction, (opcode, name, source, _) in rows.items()
+    }
+
+
+def _sources(text: str) -> dict[str, str]:
+    """`/home/me/train.py:41` by the number of a stack frame, from the tables at the head of the text."""
+    tables: dict[str, dict[str, str]] = {title: {} for title in _TABLES}
+    title = ""
+    for line in text.splitlines():
+        if line in tables:
+            title = line
+        elif not line:
+            continue
+        elif title and (row := _ROW.match(line)):
+            tables[title][row[1]] = row[2].strip('"')
+        elif title:
+            break
+    found = {}
+    for number, frame in tables["StackFrames"].items():
+        location = tables["FileLocations"].get(_fields(frame).get("file_location_id", ""), "")
+        fields = _fields(location)
+        file = tables["FileNames"].get(fields.get("file_name_id", ""), "")
+        if file:
+            found[number] = f"{file}:{fields['line']}"
+    return found
+
+
+def _fields(text: str) -> dict[str, str]:
+    return {field[1]: field[3] for field in _FIELD.finditer(text)}

@@ -1,0 +1,12 @@
+"""scipy's functions on arrays that may lie on many devices."""
+
+from typing import NoReturn
+
+from shardwise.errors import not_here
+from shardwise.scipy import linalg, special
+
+__all__ = ["linalg", "special"]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise not_here("shardwise.scipy", name, __all__)

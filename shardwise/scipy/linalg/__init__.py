@@ -1,0 +1,88 @@
+"""scipy.linalg on arrays that may lie on many devices."""
+
+from typing import NoReturn
+
+from shardwise.errors import not_here
+from shardwise.scipy.linalg.factors import (
+    cho_factor,
+    cholesky,
+    eigh,
+    eigh_tridiagonal,
+    hessenberg,
+    lu,
+    lu_factor,
+    polar,
+    qr,
+    schur,
+    svd,
+)
+from shardwise.scipy.linalg.functions import expm, expm_frechet, sqrtm
+from shardwise.scipy.linalg.matrices import (
+    block_diag,
+    circulant,
+    companion,
+    convolution_matrix,
+    dft,
+    fiedler,
+    hadamard,
+    hankel,
+    helmert,
+    hilbert,
+    invhilbert,
+    invpascal,
+    leslie,
+    pascal,
+    toeplitz,
+)
+from shardwise.scipy.linalg.solving import (
+    cho_solve,
+    det,
+    inv,
+    lu_solve,
+    solve,
+    solve_sylvester,
+    solve_triangular,
+)
+
+__all__ = [
+    "block_diag",
+    "cho_factor",
+    "cho_solve",
+    "cholesky",
+    "circulant",
+    "companion",
+    "convolution_matrix",
+    "det",
+    "dft",
+    "eigh",
+    "eigh_tridiagonal",
+    "expm",
+    "expm_frechet",
+    "fiedler",
+    "hadamard",
+    "hankel",
+    "helmert",
+    "hessenberg",
+    "hilbert",
+    "inv",
+    "invhilbert",
+    "invpascal",
+    "leslie",
+    "lu",
+    "lu_factor",
+    "lu_solve",
+    "pascal",
+    "polar",
+    "qr",
+    "schur",
+    "solve",
+    "solve_sylvester",
+    "solve_triangular",
+    "sqrtm",
+    "svd",
+    "toeplitz",
+]
+
+
+def __getattr__(name: str) -> NoReturn:
+    raise not_here("shardwise.scipy.linalg", name, __all__)

@@ -1,0 +1,178 @@
+"""lax.linalg: values against JAX, what it means where JAX is not, on 8 devices as on one."""
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import lax
+from tests.agreement import Case, batch_name, batches, gradients_like, mesh_like_one_device, values_like, vmap_like_loop
+
+RNG = np.random.default_rng(0)
+
+
+def real(*shape):
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def complex_(*shape):
+    return (RNG.normal(size=shape) + 1j * RNG.normal(size=shape)).astype(np.complex64)
+
+
+def positive(*shape):
+    x = real(*shape)
+    return (x @ np.swapaxes(x, -1, -2) + np.eye(shape[-1])).astype(np.float32)
+
+
+def dominant(*shape):
+    return (real(*shape) + 4 * np.eye(shape[-1])).astype(np.float32)
+
+
+def case(name, *args, smooth=True, **keywords):
+    return Case(f"linalg.{name}", args, keywords, rtol=2e-4, atol=5e-5, weak=False, smooth=smooth)
+
+
+CASES = [
+    *(case("cholesky", positive(2, 3, 3), symmetrize_input=symmetrize) for symmetrize in (False, True)),
+    case("cholesky_update", np.linalg.cholesky(positive(4, 4)).T.copy(), real(4), smooth=False),
+    *(case("eig", x, smooth=False) for x in (real(3, 3), complex_(2, 3, 3))),
+    case("eig", real(3, 3), compute_left_eigenvectors=False, compute_right_eigenvectors=False),
+    case("eig", positive(3, 3), compute_left_eigenvectors=False, enable_eigvec_derivs=True, smooth=False),
+    *(case("eigh", positive(2, 3, 3), lower=lower) for lower in (False, True)),
+    case("eigh", complex_(3, 3), smooth=False),
+    *(case("hessenberg", x, smooth=False) for x in (real(2, 4, 4), complex_(3, 3))),
+    *(
+        case("householder_product", x, y, smooth=False)
+        for x, y in ((real(4, 3), real(3)), (complex_(4, 4), complex_(2)))
+    ),
+    *(case("lu", x) for x in (real(3, 3), real(2, 4, 3), real(3, 4), complex_(3, 3))),
+    case("lu_pivots_to_permutation", np.array([[2, 2, 2], [0, 2, 3]], np.int32), 4),
+    *(
+        case("ormqr", real(4, 3), real(3), real(4, 2) if left else real(2, 4), left=left, transpose=back, smooth=False)
+        for left in (False, True)
+        for back in (False, True)
+    ),
+    case("ormqr", complex_(4, 3), complex_(3), complex_(4, 2), transpose=True, smooth=False),
+    *(case("qr", x, full_matrices=full) for x in (real(4, 3), real(3, 4), complex_(4, 3)) for full in (False, True)),
+    case("qr", real(4, 3), pivoting=True, full_matrices=False),
+    case("qr", real(2, 3, 4), pivoting=True, full_matrices=False, smooth=False),  # JAX fails to
+    *(case("schur", x, smooth=False) for x in (real(4, 4), complex_(3, 3))),
+    case("schur", real(3, 3), compute_schur_vectors=False, smooth=False),
+    *(case("svd", x, full_matrices=False) for x in (real(4, 3), real(2, 3, 4))),
+    case("svd", real(4, 3), compute_uv=False),
+    case("svd", complex_(4, 3), smooth=False),
+    case(
+        "symmetric_product", real(2, 3, 4), positive(2, 3, 3), alpha=2.0, beta=0.5, symmetrize_output=True, smooth=False
+    ),
+    *(case("triangular_solve", dominant(2, 3, 3), real(2, 4, 3), lower=lower) for lower in (False, True)),
+    case("triangular_solve", dominant(2, 3, 3), real(2, 3), left_side=True, smooth=False),
+    case("triangular_solve", complex_(3, 3), complex_(3, 2), left_side=True, transpose_a=True, conjugate_a=True),
+    case("triangular_solve", complex_(3, 3), complex_(3, 2), left_side=True, conjugate_a=True, unit_diagonal=True),
+    case("triangular_solve", dominant(3, 3).astype(np.float16), real(3, 1).astype(np.float16), left_side=True),
+    *(case("tridiagonal", positive(2, 4, 4), lower=lower, smooth=False) for lower in (False, True)),
+    case("tridiagonal_solve", real(4), real(4) + 6, real(4), real(4, 2)),
+]
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
+def test_like_jax(cases):
+    jax = pytest.importorskip("jax")
+    values_like(lax, pytest.importorskip("jax.lax"), cases, jax)
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
+def test_gradients_like_jax(cases):
+    jax = pytest.importorskip("jax")
+    gradients_like(lax, pytest.importorskip("jax.lax"), cases, jax)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
+def test_mapped_is_one_by_one(cases):
+    vmap_like_loop(lax, cases)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["first", "last"])
+@pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
+def test_on_a_mesh_as_on_one_device(mesh, cases, which):
+    mesh_like_one_device(mesh, lax, cases, which)
+
+
+def test_factors_make_the_matrix():
+    """Where JAX is not: what they are factors of, in one program."""
+    x, symmetric = real(4, 4), positive(4, 4)
+    upper, moved = np.linalg.cholesky(symmetric).T.copy(), real(4)
+
+    def run(x, symmetric):
+        return {
+            "lu": lax.linalg.lu(x),
+            "qr": lax.linalg.qr(x, pivoting=True),
+            "schur": lax.linalg.schur(x),
+            "eig": lax.linalg.eig(x),
+            "eigh": lax.linalg.eigh(symmetric),
+            "some": lax.linalg.eigh(symmetric, subset_by_index=(1, 3)),
+            "update": lax.linalg.cholesky_update(upper, moved),
+            "tridiagonal": lax.linalg.tridiagonal(symmetric),
+        }
+
+    found = sw.tree.map(np.asarray, sw.jit(run)(x, symmetric))
+    both, _, order = found["lu"]
+    close = {"rtol": 1e-4, "atol": 1e-4}
+    np.testing.assert_allclose((np.tril(both, -1) + np.eye(4)) @ np.triu(both), x[order], **close)
+    q, r, columns = found["qr"]
+    np.testing.assert_allclose(q @ r, x[:, columns], **close)
+    assert (np.diff(np.abs(np.diag(r))) <= 0).all()
+    t, z = found["schur"]
+    np.testing.assert_allclose(z @ t @ z.T, x, **close)
+    values, left, right = found["eig"]
+    np.testing.assert_allclose(x @ right, right * values, **close)
+    np.testing.assert_allclose(left.conj().T @ x, values[:, None] * left.conj().T, **close)
+    vectors, values = found["eigh"]
+    np.testing.assert_allclose(vectors * values @ vectors.T, symmetric, **close)
+    np.testing.assert_array_equal(found["some"][1], values[1:3])
+    np.testing.assert_array_equal(found["some"][0], vectors[:, 1:3])
+    np.testing.assert_allclose(found["update"].T @ found["update"], upper.T @ upper + np.outer(moved, moved), **close)
+    _, on, beside, _ = found["tridiagonal"]
+    same = np.diag(on) + np.diag(beside, 1) + np.diag(beside, -1)
+    np.testing.assert_allclose(np.linalg.eigvalsh(same), np.linalg.eigvalsh(symmetric), **close)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda x: lax.linalg.qr(x.astype(jnp.bfloat16)), TypeError, "qr: needs f32, f64, c64 or c128, not bf16[3,3]"),
+        (lambda x: lax.linalg.lu(x.astype(jnp.int32)), TypeError, "lu: needs f32, f64, c64 or c128, not i32[3,3]"),
+        (
+            lambda x: lax.linalg.svd(x, algorithm=lax.linalg.SvdAlgorithm.JACOBI),
+            NotImplementedError,
+            "svd: divide and conquer is the only algorithm here",
+        ),
+        (
+            lambda x: lax.linalg.eigh(x, implementation=lax.linalg.EighImplementation.QDWH),
+            NotImplementedError,
+            "eigh: QR is the only implementation here",
+        ),
+        (
+            lambda x: lax.linalg.eig(x, implementation=lax.linalg.EigImplementation.MAGMA),
+            NotImplementedError,
+            "eig: LAPACK is the only implementation here",
+        ),
+        (lambda x: lax.linalg.schur(x, sort_eig_vals=True), NotImplementedError, "schur: eigenvalues cannot be sorted"),
+        (lambda x: lax.linalg.eigh(x, subset_by_index=(0, 9)), ValueError, "eigh: subset_by_index (0, 9) must lie in"),
+        (
+            lambda x: lax.linalg.symmetric_product(x, x[:2]),
+            ValueError,
+            "symmetric_product: of A in (3, 3), C must be in",
+        ),
+        (lambda x: lax.linalg.cholesky_update(x, x), TypeError, "cholesky_update: needs a square matrix and a vector"),
+        (lambda x: lax.linalg.no_such_name, AttributeError, "shardwise.lax.linalg has no 'no_such_name'"),
+    ],
+    ids=lambda x: x.split(":")[0] if isinstance(x, str) else "",
+)
+def test_what_is_refused(call, kind, message):
+    with pytest.raises(kind) as caught:
+        call(jnp.ones((3, 3)))
+    assert str(caught.value).startswith(message)

@@ -1,0 +1,156 @@
+"""Activations, softmax and its kin: the same calls on JAX and here."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import shardwise as sw
+from shardwise import nn
+from tests.agreement import (
+    Case,
+    batch_name,
+    batches,
+    eagerly_like,
+    gradients_like,
+    mesh_like_one_device,
+    values_like,
+    vmap_like_loop,
+)
+
+jax = pytest.importorskip("jax")
+pytestmark = pytest.mark.jax
+
+RNG = np.random.default_rng(0)
+X = (3 * RNG.normal(size=(5, 6))).astype(np.float32)
+# Kinks, and numbers whose powers overflow.
+KINKS = np.array([-7.0, -3.0, -1.0, -0.0, 0.0, 1.0, 2.0, 3.0, 6.0, 90.0, -90.0], np.float32)
+ENDS = np.array([np.inf, -np.inf, np.nan, 3e38, -3e38, 1e-38], np.float32)
+NARROW = X.astype(ml_dtypes.bfloat16)
+EMPTY = np.zeros((0, 4), np.float32)
+POINT = np.array(0.5, np.float32)
+WHERE = RNG.integers(0, 2, (5, 6)).astype(bool)
+ROW = np.array([True, False, True, True, False, True])
+
+PLAIN = (
+    *("identity", "relu", "relu6", "sigmoid", "silu", "swish", "softplus", "log_sigmoid", "squareplus", "sparse_plus"),
+    *("sparse_sigmoid", "soft_sign", "mish", "elu", "selu", "celu", "leaky_relu", "hard_tanh", "hard_sigmoid"),
+    *("hard_silu", "hard_swish", "gelu", "tanh"),
+)
+ON_ELEMENTS = [
+    # The slope of a gelu far below zero is a difference of two equal numbers.
+    *(Case(name, (x,), atol=5e-6) for name in PLAIN for x in (np.concatenate([X.reshape(-1), KINKS]), NARROW)),
+    *(Case(name, (x,)) for name in ("relu", "gelu", "softplus") for x in (EMPTY, POINT)),
+    *(Case(name, (ENDS,), smooth=False) for name in PLAIN),
+    Case("relu", (np.array([-3, 0, 5], np.int32),)),
+    Case("relu6", (np.array([-3, 0, 9], np.int32),)),
+    Case("gelu", (np.array([-3, 0, 9], np.int32),)),
+    Case("gelu", (X, False)),
+    Case("gelu", (NARROW, False)),
+    Case("celu", (X, 0.5)),
+    Case("elu", (X, POINT)),
+    Case("leaky_relu", (X, 0.2)),
+    Case("squareplus", (X, POINT)),
+    Case("log1mexp", (np.array([1e-8, 0.1, 0.7, 2.0, 50.0], np.float32),)),
+    Case("glu", (X,)),
+    Case("glu", (X[:4], 0)),
+    Case("one_hot", (np.array([0, 2, -1, 9], np.int32), 4)),
+    Case("one_hot", (np.array([[0, 2], [1, 1]], np.int32), 3), {"axis": 0, "dtype": np.int8}),
+    Case("one_hot", (np.array(1, np.uint8), 3)),
+]
+ALONG = [
+    *(Case(name, (x,)) for name in ("softmax", "log_softmax") for x in (X, KINKS, NARROW, EMPTY)),
+    *(Case(name, (ENDS,), smooth=False) for name in ("softmax", "log_softmax", "logsumexp", "logmeanexp")),
+    Case("softmax", (X, 0)),
+    Case("softmax", (X, (0, 1))),
+    Case("softmax", (X, -1, WHERE)),
+    Case("softmax", (X, 0, ROW[:5, None].copy())),
+    Case("log_softmax", (X, (0, 1))),
+    Case("log_softmax", (X, -1, WHERE), smooth=False),
+    Case("logsumexp", (X,)),
+    Case("logsumexp", (X, 1), {"keepdims": True}),
+    Case("logsumexp", (NARROW, (0,))),
+    Case("logsumexp", (X, 0, X[0])),
+    Case("logsumexp", (X, 0, np.abs(X)), {"return_sign": True}),
+    Case("logsumexp", (X, 1, X), {"return_sign": True, "keepdims": True}),
+    Case("logsumexp", (X, 1), {"where": ROW}),
+    Case("logsumexp", (np.full((2, 3), -np.inf, np.float32), 1), smooth=False),
+    Case("logsumexp", (EMPTY, 0)),
+    Case("logsumexp", (np.arange(4, dtype=np.int32),)),
+    Case("logsumexp", ((X[:2, :3] + 1j * X[2:4, :3]).astype(np.complex64), 1), smooth=False),
+    Case("logmeanexp", (X, 1)),
+    Case("logmeanexp", (X,), {"where": WHERE, "keepdims": True}),
+    Case("standardize", (X,)),
+    Case("standardize", (X, 0), {"algorithm": "stable"}),
+    Case("standardize", (X, (0, 1)), {"epsilon": 0.1, "where": WHERE}),
+    Case("standardize", (X, -1, X[:, :1], np.abs(X[:, 1:2]))),
+    Case("standardize", (NARROW,)),
+]
+CASES = [*ON_ELEMENTS, *ALONG]
+
+
+@pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
+def test_values(cases):
+    values_like(nn, jax.nn, cases, jax)
+
+
+@pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
+def test_gradients(cases):
+    gradients_like(nn, jax.nn, cases, jax)
+
+
+@pytest.mark.parametrize(
+    "cases", batches([*ON_ELEMENTS[1:46:2], *(case for case in CASES if case.args[0] is X)], 60), ids=batch_name
+)
+def test_vmap(cases):
+    vmap_like_loop(nn, cases)
+
+
+@pytest.mark.parametrize("which", ["first", "last"])
+def test_mesh(mesh, which):
+    mesh_like_one_device(mesh, nn, ALONG, which)
+
+
+@pytest.mark.slow
+def test_elements_on_a_mesh(mesh):
+    mesh_like_one_device(mesh, nn, ON_ELEMENTS[:46:2], "last")
+
+
+def test_eagerly():
+    eagerly_like(nn, jax.nn, [Case("relu", (X,)), Case("celu", (X, 0.5)), Case("softmax", (X, -1, WHERE)), ALONG[-1]])
+
+
+def test_second_derivatives():
+    def twice(package, nn, x):
+        def total(x):
+            parts = (nn.softmax(x), nn.gelu(x), nn.silu(x), nn.relu(x), nn.log1mexp(x), nn.logsumexp(x, where=ROW))
+            return sum((part * part).sum() for part in parts)
+
+        return package.jit(package.grad(lambda x: (package.grad(total)(x) ** 2).sum()))(x)
+
+    x = np.abs(X[0]) + 0.1
+    np.testing.assert_allclose(twice(sw, nn, x), twice(jax, jax.nn, x), rtol=2e-4)
+
+
+def test_relu_is_one_op():
+    program = sw.make_jaxpr(nn.relu)(X).program
+    assert [equation.op.name for equation in program.equations] == ["relu"]
+
+
+def test_one_hot_along_a_mapped_axis():
+    x = np.array([2, 0], np.int32)
+
+    def member(index, nn):
+        return nn.one_hot(x, 3, axis="i")
+
+    ours = sw.vmap(lambda i: member(i, nn), axis_name="i")(np.arange(3))
+    theirs = jax.vmap(lambda i: member(i, jax.nn), axis_name="i")(np.arange(3))
+    np.testing.assert_array_equal(ours, theirs)
+    with pytest.raises(ValueError, match="num_classes is 4, and the axis 'i' has 3 members"):
+        sw.vmap(lambda i: nn.one_hot(x, 4, axis="i"), axis_name="i")(np.arange(3))
+
+
+def test_wrong_calls():
+    with pytest.raises(ValueError, match="must have an even size"):
+        nn.glu(X[:, :5])
+    with pytest.raises(ValueError, match="algorithm is 'fast' or 'stable', not 'slow'"):
+        nn.standardize(X, algorithm="slow")

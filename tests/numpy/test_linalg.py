@@ -1,0 +1,282 @@
+"""jnp.linalg: values, dtypes and gradients against numpy and JAX, mapped as one by one, on 8 devices as on one."""
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise.sharding import NamedSharding
+from shardwise.sharding import PartitionSpec as P
+from tests.agreement import (
+    Case,
+    batch_name,
+    batches,
+    gradients_like,
+    mesh_like_one_device,
+    values_like,
+    values_like_numpy,
+    vmap_like_loop,
+)
+
+RNG = np.random.default_rng(0)
+
+
+def real(*shape):
+    return RNG.normal(size=shape).astype(np.float32)
+
+
+def complex_(*shape):
+    return (RNG.normal(size=shape) + 1j * RNG.normal(size=shape)).astype(np.complex64)
+
+
+def positive(*shape):
+    x = real(*shape)
+    return (x @ np.swapaxes(x, -1, -2) + np.eye(shape[-1])).astype(np.float32)
+
+
+def dominant(*shape):
+    """Matrices that are far from singular."""
+    return (real(*shape) + 4 * np.eye(shape[-1])).astype(np.float32)
+
+
+def case(name, *args, smooth=True, **keywords):
+    return Case(f"linalg.{name}", args, keywords, rtol=2e-4, atol=5e-5, weak=False, smooth=smooth)
+
+
+VECTOR_NORMS = (None, 0, 1, 3, -1, np.inf, -np.inf)
+MATRIX_NORMS = (None, 1, -2, np.inf, "fro", "nuc")
+CASES = [
+    *(case("cholesky", positive(3, 4, 4), **options) for options in ({}, {"upper": True})),
+    *(
+        case("qr", x, smooth=mode != "complete")
+        for mode in ("reduced", "complete")
+        for x in (real(4, 3), real(2, 3, 4))
+    ),
+    *(case("qr", x, "r") for x in (real(4, 3), complex_(3, 3))),
+    *(case("svd", x, full_matrices=False) for x in (real(4, 3), real(2, 3, 4))),
+    *(case("svd", x, smooth=False) for x in (real(4, 3), complex_(3, 4))),
+    case("svd", real(5, 3), compute_uv=False),
+    case("svdvals", real(2, 3, 4)),
+    case("eigh", positive(3, 3)),
+    case("eigvalsh", positive(2, 3, 3)),
+    case("eigvalsh", np.array([[2, 1j], [-1j, 3]], np.complex64)),
+    case("solve", dominant(3, 3), real(3)),
+    case("solve", dominant(3, 3), real(3, 2)),
+    case("solve", dominant(2, 3, 3), real(3, 2)),
+    case("solve", dominant(3, 3), real(2, 3, 2)),
+    case("solve", dominant(4, 1, 3, 3), real(2, 3, 2)),
+    case("solve", complex_(3, 3) + 4 * np.eye(3, dtype=np.complex64), complex_(3)),
+    case("inv", dominant(2, 3, 3)),
+    *(case("pinv", x) for x in (real(4, 3), real(2, 3, 5), complex_(3, 2))),
+    case("lstsq", real(5, 3), real(5), None, smooth=False),
+    *(case("det", real(size, size), smooth=size > 0) for size in (0, 1, 2, 3, 4, 6)),
+    case("det", complex_(2, 4, 4)),
+    *(case("slogdet", x) for x in (real(3, 3), real(2, 5, 5), np.zeros((2, 2), np.float32))),
+    case("slogdet", complex_(4, 4)),
+    *(case("norm", real(5), order) for order in VECTOR_NORMS),
+    *(case("norm", real(4, 3), order) for order in MATRIX_NORMS),
+    *(case("norm", real(2, 3, 4), order, (0, 2)) for order in MATRIX_NORMS),
+    *(case("norm", real(2, 3, 4), order, 1, True) for order in (None, 1, np.inf)),
+    *(case("norm", real(2, 3, 4), order, (2, 0), True) for order in (1, 2, "nuc")),
+    *(case("norm", x) for x in (real(2, 3, 4), complex_(3, 2), np.arange(1, 4))),
+    case("vector_norm", real(2, 3, 4), ord=1),
+    case("vector_norm", real(2, 3, 4), axis=(0, 1), keepdims=True),
+    case("matrix_norm", real(2, 3, 4), ord="nuc", keepdims=True),
+    *(case("cond", dominant(3, 3), p) for p in MATRIX_NORMS),
+    case("cond", real(4, 3)),
+    *(case("matrix_rank", x) for x in (real(2, 4, 3), np.ones((3, 3), np.float32), real(3), np.zeros(3, np.float32))),
+    case("matrix_rank", positive(3, 3), hermitian=True),
+    *(case("matrix_power", dominant(2, 3, 3), n) for n in (-2, 0, 1, 2, 5)),
+    case("matrix_power", np.array([[1, 1], [0, 1]]), 5),
+    case("multi_dot", [real(2, 9), real(9, 3), real(3, 7)]),
+    case("multi_dot", [real(3), real(3, 4), real(4, 2), real(2)]),
+    case("tensorinv", dominant(6, 6).reshape(2, 3, 6), ind=2),
+    case("tensorsolve", dominant(6, 6).reshape(2, 3, 6), real(2, 3)),
+    case("tensorsolve", dominant(6, 6).reshape(2, 3, 6).transpose(0, 2, 1), real(2, 3), (1,)),
+    case("matmul", real(2, 3, 4), real(4, 2)),
+    case("vecdot", real(3, 4), real(4)),
+    case("tensordot", real(2, 3, 4), real(3, 4)),
+    case("outer", real(3), real(4)),
+    case("cross", real(4, 3), real(3)),
+    *(case(name, real(2, 3, 4), offset=1) for name in ("trace", "diagonal")),
+    case("matrix_transpose", real(2, 3, 4)),
+]
+FEW = [
+    case("solve", dominant(3, 3, 3), real(3, 3, 2)),
+    case("inv", dominant(8, 3, 3)),
+    case("det", dominant(6, 4, 4)),
+    case("pinv", real(5, 3)),
+    case("norm", real(9, 5), 2),
+    case("qr", real(9, 5)),
+]
+NO_NUMPY = {"linalg.lstsq"}
+NO_JAX = [  # which takes either tolerance for absolute, other than it says
+    case("matrix_rank", np.diag([10.0, 1.0]).astype(np.float32), rtol=0.5),
+    case("matrix_rank", np.diag([10.0, 1.0, 0.1]).astype(np.float32), tol=0.5),
+]
+OURS_AND_JAX = [
+    case("qr", real(4, 3), "raw", smooth=False),
+    *(case("svd", positive(3, 3), hermitian=True, compute_uv=uv, smooth=False) for uv in (True, False)),
+    case("svd", np.array([[2, 1j], [-1j, -3]], np.complex64), hermitian=True, compute_uv=False, smooth=False),
+    case("eigh", real(3, 3), "U", False, smooth=False),  # JAX differentiates at the mean of it and its adjoint
+    case("eigh", complex_(3, 3), smooth=False),
+    case("eig", real(3, 3), smooth=False),
+    case("eig", complex_(2, 3, 3), smooth=False),
+    case("eigvals", real(4, 4)),
+    case("cholesky", real(3, 3)),  # not positive definite
+    case("pinv", real(4, 3), rtol=0.4),
+    case("pinv", positive(3, 3), hermitian=True, smooth=False),
+    case("pinv", np.ones((3, 3), np.float32)),
+    case("lstsq", real(5, 3), real(5)),
+    case("lstsq", real(3, 5), real(3, 2)),
+    case("lstsq", real(5, 3), real(5, 2), 0.5, smooth=False),
+    case("cond", np.ones((3, 3), np.float32), 1, smooth=False),
+    *(case(name, np.arange(9).reshape(3, 3) + 5 * np.eye(3, dtype=int)) for name in ("inv", "det", "svdvals", "norm")),
+    *(case("det", np.eye(3).astype(name)) for name in ("float16", "bool")),
+    case("solve", np.eye(2, dtype=np.int32), np.arange(2)),
+    case("det", np.ones((4, 4), np.float32), smooth=False),  # singular
+]
+
+
+@pytest.mark.parametrize("cases", batches([*(c for c in CASES if c.name not in NO_NUMPY), *NO_JAX], 60), ids=batch_name)
+def test_like_numpy(cases):
+    values_like_numpy(jnp, cases)
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize("cases", batches([*CASES, *OURS_AND_JAX], 60), ids=batch_name)
+def test_like_jax(cases):
+    jax = pytest.importorskip("jax")
+    values_like(jnp, jax.numpy, cases, jax)
+
+
+@pytest.mark.jax
+@pytest.mark.parametrize(
+    "cases",
+    [
+        FEW,
+        *(pytest.param(cases, marks=pytest.mark.slow) for cases in batches([*CASES, *OURS_AND_JAX], 60)),
+    ],
+    ids=batch_name,
+)
+def test_gradients_like_jax(cases):
+    jax = pytest.importorskip("jax")
+    gradients_like(jnp, jax.numpy, cases, jax)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
+def test_mapped_is_one_by_one(cases):
+    vmap_like_loop(jnp, cases)
+
+
+@pytest.mark.parametrize("which", ["first", "last"])
+@pytest.mark.parametrize(
+    "cases",
+    [FEW, *(pytest.param(cases, marks=pytest.mark.slow) for cases in batches(CASES, 60))],
+    ids=batch_name,
+)
+def test_on_a_mesh_as_on_one_device(mesh, cases, which):
+    mesh_like_one_device(mesh, jnp, cases, which)
+
+
+def test_the_gradient_of_a_singular_determinant_is_its_cofactors():
+    """Which are a polynomial too: also where the rank is less by one, wherever the zero pivot is, or by two."""
+    rng = np.random.default_rng(0)
+    first = rng.normal(size=(4, 4)).astype(np.float32)
+    first[:, 0] = 0
+    middle = rng.normal(size=(4, 4)).astype(np.float32)
+    middle[2] = middle[0] - middle[1]
+    given = np.stack([first, middle, np.ones((4, 4), np.float32), np.zeros((4, 4), np.float32)])
+    found = sw.jit(sw.grad(lambda x: jnp.linalg.det(x).sum()))(given)
+    for x, slope in zip(given, np.asarray(found), strict=True):
+        minors = [[np.linalg.det(np.delete(np.delete(x, i, 0), j, 1)) for j in range(4)] for i in range(4)]
+        signs = (-1.0) ** np.add.outer(np.arange(4), np.arange(4))
+        np.testing.assert_allclose(slope, signs * minors, rtol=1e-3, atol=1e-4)
+
+
+def test_results_have_names():
+    x = jnp.array(positive(3, 3))
+    assert jnp.linalg.eigh(x)._fields == jnp.linalg.eig(x)._fields == ("eigenvalues", "eigenvectors")
+    assert jnp.linalg.qr(x)._fields == ("Q", "R")
+    assert jnp.linalg.svd(x)._fields == ("U", "S", "Vh")
+    assert jnp.linalg.slogdet(x)._fields == ("sign", "logabsdet")
+
+
+def test_hermitian_matrices_are_made_of_their_singular_vectors():
+    x = np.array([[2, 1j], [-1j, -3]], np.complex64)
+    u, s, vh = map(np.asarray, jnp.linalg.svd(jnp.array(x), hermitian=True))
+    np.testing.assert_allclose(u * s @ vh, x, atol=1e-5)
+    np.testing.assert_allclose(vh @ vh.conj().T, np.eye(2), atol=1e-5)
+
+
+def test_subsets_are_parts_of_all():
+    x = jnp.array(real(4, 3))
+    u, s, vh = jnp.linalg.svd(x, full_matrices=False)
+    some = jnp.linalg.svd(x, full_matrices=False, subset_by_index=(1, 3))
+    for got, want in zip(some, (u[:, 1:3], s[1:3], vh[1:3]), strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert jnp.linalg.svd(x, compute_uv=False, subset_by_index=(0, 1)).shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda x: jnp.linalg.inv(x[:2]), ValueError, "inv: needs square matrices, of rank 2 or more, not f32[2,3]"),
+        (
+            lambda x: jnp.linalg.inv(x.astype(jnp.bfloat16)),
+            TypeError,
+            "inv: needs f32, f64, c64 or c128, not bf16[3,3]; convert with `astype`",
+        ),
+        (lambda x: jnp.linalg.svd(x.astype(jnp.float16)), TypeError, "svd: needs f32, f64, c64 or c128, not f16[3,3]"),
+        (lambda x: jnp.linalg.solve(x, x[:2]), ValueError, "solve: matrices of f32[3,3] need as many rows of b, not"),
+        (lambda x: jnp.linalg.eigh(x, "X"), ValueError, "eigh: UPLO must be None, 'L' or 'U', not 'X'"),
+        (lambda x: jnp.linalg.qr(x, "some"), ValueError, "qr: mode 'some' is none of 'reduced', 'complete', 'r'"),
+        (lambda x: jnp.linalg.norm(x, "q"), ValueError, "norm: 'q' is not a norm of matrices"),
+        (lambda x: jnp.linalg.norm(x[0], "fro"), ValueError, "norm: 'fro' is not a norm of vectors"),
+        (lambda x: jnp.linalg.norm(x[None], 2), ValueError, "norm: axis (0, 1, 2) names 3 axes"),
+        (
+            lambda x: jnp.linalg.matrix_power(x, 1.5),
+            TypeError,
+            "matrix_power: the exponent must be an integer, not 1.5",
+        ),
+        (lambda x: jnp.linalg.svd(x, subset_by_index=(0, 1)), ValueError, "svd: full_matrices and subset_by_index"),
+        (
+            lambda x: jnp.linalg.svd(x, False, subset_by_index=(0, 4)),
+            ValueError,
+            "svd: subset_by_index (0, 4) must lie in 0 to 3",
+        ),
+        (lambda x: jnp.linalg.lstsq(x[None], x), TypeError, "lstsq: needs a matrix, and a vector or matrix"),
+        (lambda x: jnp.linalg.multi_dot([x]), ValueError, "multi_dot: needs two or more matrices"),
+        (lambda x: jnp.linalg.slogdet(x, method="x"), ValueError, "slogdet: method 'x' is none of None and 'lu'"),
+        (lambda x: jnp.linalg.outer(x, x), ValueError, "outer: needs two vectors, not f32[3,3] and f32[3,3]"),
+    ],
+    ids=lambda x: x.split(":")[0] if isinstance(x, str) else "",
+)
+def test_what_is_refused(call, kind, message):
+    with pytest.raises(kind) as caught:
+        call(jnp.ones((3, 3)))
+    assert str(caught.value).startswith(message)
+
+
+def test_numpy_residuals_are_none_where_they_say_nothing():
+    wide = jnp.linalg.lstsq(jnp.array(real(3, 5)), jnp.array(real(3)), numpy_resid=True)
+    assert wide[1].shape == (0,)
+    tall = jnp.linalg.lstsq(jnp.array(real(5, 3)), jnp.array(real(5)), numpy_resid=True)
+    assert tall[1].shape == (1,)
+
+
+@pytest.mark.parametrize("size", [16, 13], ids=["even", "uneven"])
+def test_a_sharded_batch_stays_where_it_is(size):
+    """jax#13081, #15680, #13087: of a batch over devices, each solves its own part."""
+    mesh = sw.make_mesh((8,), ("x",))
+    a, b = dominant(size, 3, 3), real(size, 3, 2)
+    placed = [sw.device_put(x, NamedSharding(mesh, P("x"))) for x in (a, b)]
+    names = ("inv", "pinv", "det", "slogdet", "svdvals", "cholesky", "qr", "eigh", "eigvals", "cond", "matrix_norm")
+
+    def run(a, b):
+        return [jnp.linalg.solve(a, b), *(getattr(jnp.linalg, name)(a) for name in names)]
+
+    for got, want in zip(sw.tree.leaves(sw.jit(run)(*placed)), sw.tree.leaves(sw.jit(run)(a, b)), strict=True):
+        assert got.sharding.spec[0] == "x"
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)

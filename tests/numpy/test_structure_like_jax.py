@@ -1,0 +1,101 @@
+"""Functions that change the shape and the place of elements against JAX: values, types, gradients, vmap, meshes."""
+
+import numpy as np
+import pytest
+
+import shardwise.numpy as jnp
+from tests.agreement import (
+    Case,
+    batch_name,
+    batches,
+    eagerly_like,
+    gradients_like,
+    mesh_like_one_device,
+    values_like,
+    vmap_like_loop,
+)
+from tests.numpy.structure_cases import CHOICES, COMPLEX, FILLED, GRIDS, INTEGERS, MOVES, PUT, ROW, SHAPES, TRIANGLES, X
+
+jax = pytest.importorskip("jax")
+pytestmark = pytest.mark.jax
+
+STRUCTURE = [*SHAPES, *MOVES, *TRIANGLES, *FILLED, *CHOICES, *PUT]
+CASES = [*STRUCTURE, *GRIDS]
+VALUES_DECIDE = [
+    Case("repeat", (X, np.array([1, 0, 2]), 0)),
+    Case("repeat", (ROW, np.array([3]))),
+    Case("delete", (X, np.array([0, 2, 2]), 1)),
+    Case("delete", (ROW, ROW > 2)),
+    Case("delete", (INTEGERS, np.array([0, 2, 4, 6]))),
+    Case("compress", (np.array([0, 1, 1]), X, 0)),
+    Case("extract", (X > 4, X)),
+    Case("trim_zeros", (np.array([0, 0, 1, 0, 2, 0]),)),
+    Case("trim_zeros", (np.array([0, 0, 1, 0, 2, 0]), "b")),
+    Case("trim_zeros", (np.array([[0, 0], [0, 3], [0, 0]]), "fb", 0)),
+    Case("trim_zeros", (np.zeros(3),)),
+    Case("mask_indices", (3, lambda m, k: m - np.eye(3, k=k, dtype=np.float32), 1)),
+    Case("choose", (np.array([1, 0]), [1, 2])),
+    Case("ravel_multi_index", ((np.array([1, 0]), np.array([2, 1])), (2, 3))),
+    Case("fromfunction", (lambda i, j: i * 2 + j, (2, 3))),
+    Case("frombuffer", (b"abcd", np.int16)),
+    Case("fromstring", ("1 2 3", np.int32), {"sep": " "}),
+]
+
+
+@pytest.mark.parametrize("cases", batches(CASES), ids=batch_name)
+def test_values(cases):
+    values_like(jnp, jax.numpy, cases, jax)
+
+
+@pytest.mark.parametrize("cases", batches(STRUCTURE, 40), ids=batch_name)
+def test_gradients(cases):
+    gradients_like(jnp, jax.numpy, cases, jax)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cases", batches(STRUCTURE, 40), ids=batch_name)
+def test_vmap(cases):
+    vmap_like_loop(jnp, cases)
+
+
+@pytest.mark.parametrize("which", ["first", pytest.param("last", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("cases", batches(STRUCTURE, 30), ids=batch_name)
+def test_on_a_mesh(mesh, cases, which):
+    mesh_like_one_device(mesh, jnp, cases, which)
+
+
+def test_where_values_decide_the_shape():
+    eagerly_like(jnp, jax.numpy, VALUES_DECIDE)
+
+
+@pytest.mark.parametrize(
+    "take",
+    {
+        "mgrid": lambda np: np.mgrid[0:2, 0:3.0],
+        "mgrid one": lambda np: np.mgrid[2:8:2],
+        "mgrid points": lambda np: np.mgrid[0:1:5j, 0:2],
+        "ogrid": lambda np: np.ogrid[0:2, 0:3],
+        "ogrid one": lambda np: np.ogrid[:3],
+        "r_": lambda np: np.r_[1, 2:5, np.arange(2), 7.5],
+        "r_ points": lambda np: np.r_[-1:1:5j],
+        "r_ axis": lambda np: np.r_["1,2,0", np.arange(2), np.arange(2)],
+        "r_ rows": lambda np: np.r_["0,2", 1:3, 4:6],
+        "r_ r": lambda np: np.r_["r", 1:3],
+        "r_ c": lambda np: np.r_["c", 1:3],
+        "c_": lambda np: np.c_[1:3, 3:5],
+        "c_ one": lambda np: np.c_[1],
+        "s_": lambda np: np.arange(9)[np.s_[1:7:2]],
+        "index_exp": lambda np: np.arange(9)[np.index_exp[2:4]],
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_objects_that_are_indexed(take):
+    found, wanted = take[1](jnp), take[1](jax.numpy)
+    pairs = zip(found, wanted, strict=True) if isinstance(wanted, list) else [(found, wanted)]
+    for x, y in pairs:
+        assert x.dtype == y.dtype
+        np.testing.assert_array_equal(x, y)
+
+
+def test_a_complex_line():
+    values_like(jnp, jax.numpy, [Case("geomspace", (1j, -8j, 4), atol=1e-5), Case("logspace", (COMPLEX, 1, 3))], jax)

@@ -1,0 +1,182 @@
+"""Memory: calls leave nothing behind, dropped arrays are freed, caches are bounded, and running out is told."""
+
+import gc
+import os
+import tracemalloc
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise._jaxlib import RuntimeFailure
+from shardwise.api.exhausted import check_memory, size
+from shardwise.api.recent import Recent
+from shardwise.compiler.ir.dispatch import installed
+from shardwise.errors import JaxRuntimeError, OutOfMemoryError
+from shardwise.sharding import NamedSharding
+from shardwise.sharding import PartitionSpec as P
+
+CALLS = 10_000
+PIECE = np.ones(1024, np.float32)  # 4 KiB: one left behind by each call would be 40 MiB
+
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def buffers():
+    gc.collect()
+    return len(sw.devices()[0].client.live_arrays())
+
+
+def jitted(x):
+    @sw.jit
+    def f(x, pair):
+        return {"sum": x + pair[0], "product": x * pair[1]}
+
+    return lambda: f(x, (x, x))
+
+
+def donating(x):
+    f = sw.jit(lambda y: y + 1, donate_argnums=0)
+    return lambda: f(f(x + x))
+
+
+RUNS = {
+    "jitted function": jitted,
+    "op": lambda x: lambda: x * x,
+    "op with a number": lambda x: lambda: x + 1.5,
+    "numpy argument": lambda x: lambda: jnp.add(x, PIECE),
+    "donated": donating,
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_calls_leave_nothing_behind(name):
+    run = RUNS[name](jnp.asarray(PIECE))
+    calls = CALLS if name in ("jitted function", "op") else CALLS // 5
+    for _ in range(200):
+        run()
+    count, before = buffers(), resident()
+    for _ in range(calls):
+        run()
+    assert buffers() == count
+    assert resident() - before < 10 * 2**20 * calls / CALLS + 4 * 2**20
+    tracemalloc.start()
+    try:
+        run()
+        first = tracemalloc.get_traced_memory()[0]
+        for _ in range(500):
+            run()
+        assert tracemalloc.get_traced_memory()[0] - first < 500 * 16
+    finally:
+        tracemalloc.stop()
+
+
+def test_sharded_calls_leave_nothing_behind(mesh):
+    x = sw.device_put(np.ones((64, 64), np.float32), NamedSharding(mesh, P("data", "model")))
+    step = sw.jit(lambda x: x @ x / 64)
+    for _ in range(20):
+        x = step(x)
+    count, before = buffers(), resident()
+    for _ in range(500):
+        x = step(x)
+    x.block_until_ready()
+    assert buffers() == count
+    assert resident() - before < 4 * 2**20
+
+
+def test_arrays_that_are_dropped_are_freed(mesh):
+    count = buffers()
+    kept = [jnp.full(10, float(number)) for number in range(5)]
+    kept.append(sw.device_put(np.ones(8, np.float32), NamedSharding(mesh, P("data"))))
+    kept += kept[-1].addressable_shards
+    assert buffers() > count
+    made = jnp.ones(10) + kept[0]
+    made.block_until_ready()
+    del kept, made
+    assert buffers() <= count + 2  # scalars are kept
+
+
+def test_dropped_functions_take_their_programs_with_them():
+    client = sw.devices()[0].client
+
+    def loaded():
+        gc.collect()
+        return len(client.live_executables())
+
+    sw.jit(lambda x: x + 1.25)(jnp.ones(3))
+    before = loaded()
+    for _ in range(5):
+        sw.jit(lambda x: x + 1.25)(jnp.ones(3))
+    assert loaded() <= before
+
+
+def test_what_was_used_lately_is_kept():
+    table = Recent(4)
+
+    def find(key):
+        found = table.get(key)
+        return found if found is not None else table.older(key)
+
+    for number in range(3):
+        table.keep(number, str(number))
+    assert [find(number) for number in range(3)] == ["0", "1", "2"]
+    for number in range(10, 20):
+        table.keep(number, str(number))
+        assert find(0) == "0"  # used again and again
+    assert find(1) is None and find(19) == "19"
+    assert len(table) + len(table._older) <= 4
+    table.clear()
+    assert find(0) is None
+
+
+def test_programs_of_single_ops_are_bounded():
+    table = installed.executor._launches
+    assert isinstance(table, Recent) and table._half == 2048
+
+
+def test_running_out_of_memory_names_the_function_and_what_it_needs():
+    with pytest.raises(OutOfMemoryError) as caught:
+        jnp.zeros((1 << 45,))  # more than the addresses that a process has
+    text = str(caught.value)
+    assert text.startswith(
+        "`full` ran out of memory. Each device needs 128.0 TiB: 128.0 TiB for results.\n  XLA says: "
+    )
+    assert "Shard its arrays over more devices" in text
+    assert isinstance(caught.value, JaxRuntimeError) and isinstance(caught.value.__cause__, RuntimeFailure)
+
+    @sw.jit
+    def enormous(x):
+        return jnp.broadcast_to(x, (1 << 35, 1024)) * 2
+
+    with pytest.raises(
+        OutOfMemoryError, match=r"^`enormous` ran out of memory. Each device needs 128\.0 TiB: 4\.0 KiB"
+    ):
+        enormous(jnp.ones(1024))
+    assert float(jnp.ones(3).sum()) == 3.0  # and all goes on
+
+
+def test_on_a_mesh_each_device_is_meant(mesh):
+    made = sw.jit(lambda: jnp.zeros((1 << 46, 2)), out_shardings=NamedSharding(mesh, P("data")))
+    with pytest.raises(OutOfMemoryError, match=r"Each device needs 128\.0 TiB: 128\.0 TiB for results"):
+        made()
+    assert float(sw.jit(jnp.sum)(sw.device_put(np.ones(8), NamedSharding(mesh, P("data"))))) == 8.0
+
+
+def test_other_failures_are_left_alone():
+    check_memory(RuntimeFailure("INVALID_ARGUMENT: no"), "`f`")
+    with pytest.raises(
+        OutOfMemoryError, match=r"^XLA, which compiles `f`, ran out of memory\.\n  XLA says: Out of memory"
+    ):
+        check_memory(RuntimeFailure("RESOURCE_EXHAUSTED: Out of memory while it folds"), "XLA, which compiles `f`,")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 * 2**29, "1.5 GiB"), (2**50, "1024.0 TiB")],
+)
+def test_sizes_as_people_read_them(count, text):
+    assert size(count) == text

@@ -1,0 +1,225 @@
+"""The settings: names, values, the environment, threads, and the document that lists them."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import shardwise as sw
+from shardwise.config import MEANINGLESS, SETTINGS, Config, config, format_settings, remembered, watching
+
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "config.md"
+
+
+@pytest.fixture(autouse=True)
+def unchanged():
+    """A test leaves all settings as they were."""
+    before = {name: getattr(config, name) for name in SETTINGS}
+    state = config.state.traced
+    yield
+    assert {name: getattr(config, name) for name in SETTINGS} == before
+    assert config.state.traced is state
+    assert not Config._overriding
+
+
+def test_the_document_is_what_the_tables_give():
+    text = DOCUMENT.read_text()
+    assert text[text.index("## Settings") :] == format_settings()
+    head = text[: text.index("## Settings")]
+    assert [name for name, setting in SETTINGS.items() if setting.shapes_programs and f"`{name}`" not in head] == []
+
+
+def test_every_setting_is_an_attribute_with_a_type():
+    assert set(Config.__annotations__) - {"state", "_frozen", "_overriding", "_lock"} == set(SETTINGS)
+    for name in SETTINGS:
+        assert (
+            config.read(name) == config.read(f"jax_{name}") == getattr(config, name) == getattr(config, f"jax_{name}")
+        )
+
+
+def test_an_update_holds_in_all_threads_and_an_override_in_one():
+    seen = []
+
+    def look():
+        seen.append((config.enable_x64, config.state.traced.values[0]))
+
+    def in_a_thread():
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+
+    config.update("jax_enable_x64", True)
+    try:
+        in_a_thread()
+        with config.override("enable_x64", False):
+            look()
+            in_a_thread()
+    finally:
+        config.enable_x64 = False  # as `update`
+    in_a_thread()
+    assert seen == [(True, True), (False, False), (True, True), (False, False)]
+
+
+def test_overrides_nest_and_end_with_an_error():
+    with config.override("numpy_rank_promotion", "warn"):
+        with pytest.raises(ZeroDivisionError), config.override("numpy_rank_promotion", "raise"):
+            assert config.numpy_rank_promotion == "raise"
+            raise ZeroDivisionError
+        assert config.numpy_rank_promotion == "warn"
+
+
+def test_equal_settings_are_one_key():
+    before = config.state.traced
+    with config.override("enable_x64", True):
+        wide = config.state.traced
+        assert wide is not before
+        with config.override("enable_x64", False):
+            assert config.state.traced is before
+        with config.override("log_compiles", True):
+            assert config.state.traced is wide
+
+
+def test_an_update_from_another_thread_reaches_the_key_of_one_that_overrides():
+    """Thread B sets the ranks while A has 64 bits for itself: A's programs depend on both."""
+    with config.override("enable_x64", True):
+        thread = threading.Thread(target=config.update, args=("numpy_rank_promotion", "raise"))
+        thread.start()
+        thread.join()
+        try:
+            assert "enable_x64=True" in repr(config.state.traced)
+            assert "numpy_rank_promotion=raise" in repr(config.state.traced)
+        finally:
+            config.update("numpy_rank_promotion", "allow")
+
+
+def test_numbers_are_watched_while_any_thread_wants_it():
+    assert not watching.numbers
+    with config.override("debug_infs", True):
+        assert watching.numbers
+    assert not watching.numbers
+
+
+def test_what_is_remembered_is_found_under_the_same_settings_only():
+    calls = []
+
+    @remembered(maxsize=8)
+    def double(x):
+        calls.append(x)
+        return 2 * x
+
+    assert double(2) == double(2) == 4
+    with config.override("enable_x64", True):
+        assert double(2) == 4
+    assert double(2) == 4
+    assert calls == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "text"),
+    [
+        ("jax_enable_x46", True, AttributeError, "config has no setting 'jax_enable_x46'. Did you mean 'enable_x64'?"),
+        (
+            "enable_x64",
+            1,
+            TypeError,
+            "config 'enable_x64' is 64-bit types keep their width; off, they become 32-bit when they enter an array: "
+            "it takes a bool, not 1",
+        ),
+        (
+            "jax_numpy_rank_promotion",
+            "never",
+            ValueError,
+            "config 'numpy_rank_promotion' is one of 'allow', 'warn', 'raise', not 'never'",
+        ),
+        (
+            "jax_threefry_partitionable",
+            False,
+            NotImplementedError,
+            "config 'threefry_partitionable' is always True here, and cannot be False: random bits never depend on the "
+            "layout",
+        ),
+        (
+            "default_device",
+            3,
+            TypeError,
+            "config 'default_device' is the device, or the platform, where arrays go and programs run that nothing "
+            "else places; None for the first: it takes a device, the name of a platform, or None, not 3",
+        ),
+    ],
+    ids=["name", "type", "choice", "meaningless", "device"],
+)
+def test_errors(name, value, error, text):
+    with pytest.raises(error) as caught:
+        config.update(name, value)
+    assert str(caught.value) == text
+    with pytest.raises(error), config.override(name, value):
+        pass
+
+
+@pytest.mark.parametrize("name", MEANINGLESS)
+def test_what_is_always_so_may_be_asked_for(name):
+    for value in MEANINGLESS[name][0]:
+        config.update(f"jax_{name}", value)
+    assert config.read(name) == MEANINGLESS[name][0][0]
+
+
+def test_values_as_jax_gives_them():
+    config.update("jax_compilation_cache_dir", None)
+    assert config.compilation_cache_dir == ""
+    config.update("jax_persistent_cache_min_compile_time_secs", 2)
+    assert config.persistent_cache_min_compile_time_secs == 2.0
+    config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    with config.override("jax_transfer_guard", "log"):
+        assert config.transfer_guard_device_to_device == config.transfer_guard_device_to_host == "log"
+
+
+def run(code, **environment):
+    given = {**os.environ, **environment}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, env=given, check=False
+    )
+
+
+def test_the_environment_sets_them():
+    found = run(
+        "from shardwise.config import config as c;"
+        "print(c.enable_x64, c.num_cpu_devices, c.default_matmul_precision, c.numpy_rank_promotion,"
+        " c.compilation_cache_max_size, c.persistent_cache_min_compile_time_secs, c.default_device)",
+        SHARDWISE_ENABLE_X64="1",
+        SHARDWISE_NUM_CPU_DEVICES="3",
+        SHARDWISE_DEFAULT_MATMUL_PRECISION="highest",
+        SHARDWISE_NUMPY_RANK_PROMOTION="warn",
+        SHARDWISE_COMPILATION_CACHE_MAX_SIZE="-1",
+        SHARDWISE_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS="1.5",
+        SHARDWISE_DEFAULT_DEVICE="cpu",
+    )
+    assert found.stdout.split() == ["True", "3", "highest", "warn", "-1", "1.5", "cpu"], found.stderr
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "message"),
+    [
+        ("SHARDWISE_NUM_CPU_DEVICES", "many", "SHARDWISE_NUM_CPU_DEVICES='many' is not a int"),
+        (
+            "SHARDWISE_NUMPY_RANK_PROMOTION",
+            "no",
+            "SHARDWISE_NUMPY_RANK_PROMOTION='no' is not one of allow, warn, raise",
+        ),
+    ],
+    ids=["number", "choice"],
+)
+def test_the_environment_is_checked(variable, text, message):
+    found = run("import shardwise.config", **{variable: text})
+    assert found.returncode and f"ValueError: environment variable {message}" in found.stderr
+
+
+def test_what_the_first_device_freezes_cannot_change():
+    count = len(sw.devices("cpu"))
+    config.update("num_cpu_devices", config.num_cpu_devices)
+    with pytest.raises(
+        RuntimeError, match=f"cannot change from {count} to {count + 1} after the first use of a device"
+    ):
+        config.update("num_cpu_devices", count + 1)

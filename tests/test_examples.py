@@ -1,0 +1,43 @@
+"""Every public function shows one example, and what it shows is what happens."""
+
+import doctest
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import lax, nn, ops, scipy
+
+NAMESPACES: list[ModuleType] = [
+    *(jnp, lax, nn, nn.initializers, ops),
+    *(jnp.linalg, lax.linalg, scipy.linalg, jnp.fft, scipy.special),
+]
+SCOPE = {"jax": sw, "sw": sw, "jnp": jnp, "lax": lax, "np": np}
+
+
+def public(namespace: ModuleType) -> Iterator[tuple[str, Any]]:
+    """The functions that the namespace offers and that are ours."""
+    for name in sorted(namespace.__all__):
+        found = getattr(namespace, name)
+        module = getattr(found, "__module__", None) or ""
+        if callable(found) and not isinstance(found, type) and module.startswith("shardwise"):
+            yield name, found
+
+
+FUNCTIONS = {f"{space.__name__}.{name}": function for space in NAMESPACES for name, function in public(space)}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_example(name: str) -> None:
+    function = FUNCTIONS[name]
+    text = function.__doc__ or ""
+    assert text, f"{name} has no docstring"
+    example = doctest.DocTestParser().get_doctest(text, dict(SCOPE), name, None, 0)
+    assert example.examples, f"{name} shows no example"
+    shown: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    assert runner.run(example, out=shown.append).failed == 0, "".join(shown)

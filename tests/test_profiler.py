@@ -1,0 +1,212 @@
+"""Profiles: events name the op and the line, in a file that Perfetto opens; and XLA's text is read back."""
+
+import gzip
+import json
+import re
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import profiler
+from shardwise.runtime.instructions import read_instructions
+from shardwise.sharding import NamedSharding
+from shardwise.sharding import PartitionSpec as P
+
+
+def line_of(mark):
+    """`test_profiler.py:12`, where the source says `# mark`."""
+    with open(__file__) as file:
+        (number,) = [number for number, line in enumerate(file, 1) if line.rstrip().endswith(f"# {mark}")]
+    return f"test_profiler.py:{number}"
+
+
+def loss(weights, x):
+    with sw.named_scope("hidden"):
+        h = jnp.tanh(x @ weights[0])  # first product
+    out = h @ weights[1]  # second product
+    return (out * out).mean()
+
+
+@sw.jit
+def step(weights, x):
+    slopes = sw.grad(loss)(weights, x)
+    return [w - 0.1 * slope for w, slope in zip(weights, slopes, strict=True)]  # update
+
+
+@pytest.fixture(scope="module")
+def events(mesh, tmp_path_factory):
+    """What a traced step of training leaves in the file for Perfetto, and the folder."""
+    folder = tmp_path_factory.mktemp("trace")
+    columns, rows, batch = (NamedSharding(mesh, spec) for spec in (P(None, "model"), P("model"), P("data")))
+    weights = [
+        sw.device_put(np.ones((16, 32), np.float32), columns),
+        sw.device_put(np.ones((32, 8), np.float32), rows),
+    ]
+    x = sw.device_put(np.ones((64, 16), np.float32), batch)
+    weights = step(weights, x)
+    options = profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    with profiler.trace(folder, profiler_options=options), profiler.StepTraceAnnotation("train", step_num=7):
+        sw.block_until_ready(step(weights, x))
+    with gzip.open(folder / "perfetto_trace.json.gz", "rt") as file:
+        found = json.load(file)["traceEvents"]
+    return folder, found
+
+
+def of_category(events, category):
+    return [event for event in events[1] if event.get("cat") == category]
+
+
+def test_what_xla_exports_is_there_too(events):
+    assert len(list(events[0].glob("plugins/profile/*/*.xplane.pb"))) == 1
+    assert len(list(events[0].glob("plugins/profile/*/*.trace.json.gz"))) == 1
+
+
+def test_products_name_their_line_on_every_device(events):
+    for name, mark in (("hidden/", "first product"), ("", "second product")):
+        found = [event for event in of_category(events, "compute") if event["name"] == f"{name}{line_of(mark)}/dot"]
+        assert {event["args"]["device_ordinal"] for event in found} == {str(number) for number in range(8)}
+        assert all(event["args"]["source"] == f"{__file__}:{line_of(mark).split(':')[1]}" for event in found)
+        assert all(event["dur"] > 0 and event["args"]["hlo_module"] == "step" for event in found)
+
+
+def test_collectives_are_a_category(events):
+    found = {event["name"] for event in of_category(events, "collective")}
+    assert f"{line_of('second product')}/all_reduce" in found
+    assert all(re.fullmatch(r"test_profiler\.py:\d+/all_reduce", name) for name in found)
+    assert not any("all_reduce" in event["name"] for event in of_category(events, "compute"))
+
+
+def test_fusions_say_what_they_are_made_of(events):
+    place = line_of("update")
+    found = [event for event in of_category(events, "compute") if event["name"] == f"{place}/sub"]
+    assert found
+    for event in found:
+        assert {f"{place}/sub", f"{place}/mul"} <= set(event["args"]["made_of"].split(", "))
+
+
+def test_every_op_has_our_name_and_noise_is_gone(events):
+    ran = of_category(events, "compute") + of_category(events, "collective")
+    unnamed = {event["name"] for event in ran if not re.search(r"test_profiler\.py:\d+/\w+$", event["name"])}
+    assert unnamed == set()
+    assert not any(event["name"].startswith(("end: ", "ThreadpoolListener")) for event in events[1])
+
+
+def test_steps_and_threads_are_there(events):
+    (train,) = [event for event in events[1] if event["name"] == "train"]
+    assert train["args"]["step_num"] == "7" and train["cat"] == "host"
+    assert [event["args"]["name"] for event in events[1] if event["name"] == "process_name"] == ["/host:CPU"]
+
+
+def test_one_trace_at_a_time(tmp_path):
+    with pytest.raises(RuntimeError, match="stop_trace: no trace has been started"):
+        profiler.stop_trace()
+    already = rf"a trace, to {tmp_path}, has been started already"
+    with profiler.trace(tmp_path), pytest.raises(RuntimeError, match=already):
+        profiler.start_trace(tmp_path / "other")
+    assert (tmp_path / "perfetto_trace.json.gz").exists()
+    with pytest.raises(RuntimeError, match="no trace has been started"):
+        profiler.stop_trace()
+
+
+def test_a_trace_ends_with_an_error_and_two_may_share_a_folder(tmp_path):
+    for name in ("one", "two"):
+        with pytest.raises(ZeroDivisionError), profiler.trace(tmp_path), profiler.TraceAnnotation(name):
+            raise ZeroDivisionError
+        with gzip.open(tmp_path / "perfetto_trace.json.gz", "rt") as file:
+            names = {event.get("name") for event in json.load(file)["traceEvents"]}
+        assert name in names and len(names & {"one", "two"}) == 1
+
+
+def test_a_link_is_not_here(tmp_path):
+    with pytest.raises(NotImplementedError, match=r"open .*perfetto_trace.json.gz in https://ui.perfetto.dev"):
+        profiler.start_trace(tmp_path, create_perfetto_link=True)
+
+
+def test_functions_and_blocks_are_events(tmp_path):
+    @profiler.annotate_function
+    def load(x):
+        return x + 1
+
+    named = profiler.annotate_function(load, name="again", batch=3)
+    with profiler.trace(tmp_path, create_perfetto_trace=True):
+        assert load(1) == 2 and named(1) == 2
+    with gzip.open(tmp_path / "perfetto_trace.json.gz", "rt") as file:
+        found = {event["name"]: event.get("args") for event in json.load(file)["traceEvents"]}
+    assert any(name.endswith("<locals>.load") for name in found)
+    assert found["again"] == {"batch": "3"}
+
+
+def test_memory_profiles_name_who_holds_it(tmp_path):
+    kept = jnp.ones(1000)
+    before = gzip.decompress(profiler.device_memory_profile())
+    assert b"buffer" in before and b"executable" in before
+    kept.delete()
+    more = [jnp.full((3, 7), 1.0) for _ in range(10)]
+    profiler.save_device_memory_profile(tmp_path / "memory.prof")
+    after = gzip.decompress((tmp_path / "memory.prof").read_bytes())
+    assert after != before and len(more) == 10
+
+
+def test_a_server_at_a_time():
+    with pytest.raises(ValueError, match="no profiler server is running"):
+        profiler.stop_server()
+    profiler.start_server(0)
+    try:
+        with pytest.raises(ValueError, match="running already"):
+            profiler.start_server(0)
+    finally:
+        profiler.stop_server()
+
+
+TEXT = r"""HloModule step, entry_computation_layout={(f32[8]{0})->f32[8]{0}}
+
+FileNames
+1 "/home/me/train.py"
+2 "/home/me/model.py"
+
+FunctionNames
+1 "train.py:41/sub"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=41 end_line=41 column=0 end_column=0}
+2 {file_name_id=2 function_name_id=1 line=7 end_line=7 column=0 end_column=0}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=1}
+2 {file_location_id=2 parent_frame_id=1}
+
+
+%inner (p.1: f32[8]) -> f32[8] {
+  %p.1 = f32[8]{0} parameter(0)
+  ROOT %tanh.1 = f32[8]{0} tanh(%p.1), metadata={op_name="a \"b\"/model.py:7/tanh" stack_frame_id=2}
+}
+
+%fused (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0:T(8,128)} parameter(0)
+  %c = f32[8]{0} call(%p), to_apply=%inner
+  %nested = f32[8]{0} fusion(%p), kind=kLoop, calls=%inner
+  ROOT %sub.0 = f32[8]{0} subtract(%p, %nested), metadata={op_name="train.py:41/mul;train.py:41/sub"}
+}
+
+ENTRY %main (x: f32[8]) -> (f32[8], f32[8]) {
+  %x = f32[8]{0} parameter(0)
+  %fusion.3 = f32[8]{0} fusion(%x), kind=kLoop, calls=%fused, metadata={op_name="train.py:41/sub" stack_frame_id=1}
+  %all-gather-start = (f32[8]{0}, f32[64]{0}) all-gather-start(%x), metadata={op_name="train.py:41/all_gather"}
+  %old = f32[8]{0} add(%x, %x), metadata={op_name="e.py:3/add" source_file="/home/me/e.py" source_line=3}
+  ROOT %tuple = (f32[8]{0}, f32[8]{0}) tuple(%x, %fusion.3)
+}
+"""
+
+
+def test_xla_s_text_is_read_back():
+    found = read_instructions(TEXT)
+    fusion = found["fusion.3"]
+    assert (fusion.opcode, fusion.name, fusion.source) == ("fusion", "train.py:41/sub", "/home/me/train.py:41")
+    assert fusion.made_of == ('a "b"/model.py:7/tanh', "train.py:41/mul", "train.py:41/sub")
+    assert found["tanh.1"].source == "/home/me/model.py:7"
+    assert found["old"].source == "/home/me/e.py:3"
+    assert (found["tuple"].opcode, found["tuple"].name, found["tuple"].made_of) == ("tuple", "", ())
+    assert [name for name, row in found.items() if row.is_collective] == ["all-gather-start"]
