@@ -206,7 +206,8 @@ def _instructions(modules: set[str]) -> dict[tuple[str, str], list[Instruction]]
 
 
 def device_memory_profile(backend: str | None = None) -> bytes:
-    """Which arrays and programs hold memory of the devices, and the Python lines that made them: a file for `pprof`.
+    """Which arrays and programs hold memory of the devices, for `pprof`. With the setting `memory_profile_lines`,
+    it says which Python lines made them.
 
     >>> len(jax.profiler.device_memory_profile()) > 0
     True

@@ -18,7 +18,7 @@ class SupportsDType(Protocol):
 
 
 # Without parameters, so that `isinstance` takes it too.
-ArrayLike: TypeAlias = ArrayMethods | np.ndarray | np.bool_ | np.number | bool | int | float | complex  # type: ignore[type-arg]
+ArrayLike: TypeAlias = ArrayMethods | np.ndarray | np.bool_ | np.number | bool | int | float | complex
 DTypeLike: TypeAlias = str | type[Any] | np.dtype[Any] | SupportsDType
 
 

@@ -1,4 +1,4 @@
-"""Every public name of JAX's array namespaces: here, or not here and why. `python -m tests.listing` writes docs/names.md.
+"""Every public name of JAX's array namespaces: here, or not here and why. `python -m tests.listing` writes the list.
 
 The names are those of the JAX that is installed; what is here is looked up in this package. A name that is missing
 needs a reason below: the script fails without one.

@@ -1,6 +1,7 @@
 """The settings: names, values, the environment, threads, and the document that lists them."""
 
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -61,6 +62,16 @@ def test_an_update_holds_in_all_threads_and_an_override_in_one():
         config.enable_x64 = False  # as `update`
     in_a_thread()
     assert seen == [(True, True), (False, False), (True, True), (False, False)]
+
+
+def test_what_is_deleted_is_as_at_the_start(monkeypatch):
+    config.numpy_rank_promotion = "raise"
+    del config.numpy_rank_promotion
+    assert config.numpy_rank_promotion == "allow"
+    with monkeypatch.context() as patch:
+        patch.setattr(config, "enable_x64", True)
+        assert sw.numpy.zeros(1).dtype == "float64"
+    assert sw.numpy.zeros(1).dtype == "float32"
 
 
 def test_overrides_nest_and_end_with_an_error():
@@ -223,3 +234,9 @@ def test_what_the_first_device_freezes_cannot_change():
         RuntimeError, match=f"cannot change from {count} to {count + 1} after the first use of a device"
     ):
         config.update("num_cpu_devices", count + 1)
+
+
+def test_the_code_in_the_document_runs():
+    (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    found = run(code)
+    assert found.returncode == 0, found.stderr

@@ -10,11 +10,12 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise import lax, nn, ops, scipy
+from shardwise import lax, nn, ops, random, scipy
 
 NAMESPACES: list[ModuleType] = [
     *(jnp, lax, nn, nn.initializers, ops),
     *(jnp.linalg, lax.linalg, scipy.linalg, jnp.fft, scipy.special),
+    random,
 ]
 SCOPE = {"jax": sw, "sw": sw, "jnp": jnp, "lax": lax, "np": np}
 

@@ -168,3 +168,57 @@ def test_memory_is_shared_by_dlpack(client):
     np.testing.assert_array_equal(_jaxlib.read(again), _jaxlib.read(buffers))
     turned = np.arange(6, dtype=np.float32).reshape(2, 3).T
     np.testing.assert_array_equal(_jaxlib.read(_jaxlib.from_dlpack(turned.__dlpack__(), device, may_copy=True)), turned)
+
+
+def test_many_runs_with_collectives_may_be_under_way(client):
+    """Without pace, XLA ends the process somewhere past 32 of them."""
+    devices = client.devices()
+    text = """
+    module @m { func.func public @main(%x: tensor<2x3xf32>) -> tensor<2x3xf32> {
+      %1 = "stablehlo.all_reduce"(%x) <{replica_groups = dense<[[0, 1, 2, 3, 4, 5, 6, 7]]> : tensor<1x8xi64>}> ({
+        ^bb0(%a: tensor<f32>, %b: tensor<f32>):
+          %s = stablehlo.maximum %a, %b : tensor<f32>
+          stablehlo.return %s : tensor<f32>
+      }) : (tensor<2x3xf32>) -> tensor<2x3xf32>
+      return %1 : tensor<2x3xf32> } }
+    """
+    executable = _jaxlib.compile_text(text, devices)
+    handlers = [_jaxlib.result_handler((2, 3), np.float32, devices)]
+    buffers = _jaxlib.put([np.full((2, 3), number, np.float32) for number in range(8)], devices, devices)
+    launch = _jaxlib.launcher(executable, handlers, paced=True)
+    for _ in range(150):
+        (buffers,) = launch([buffers])
+    for piece in _jaxlib.read_pieces(buffers):
+        np.testing.assert_array_equal(piece, np.full((2, 3), 7))
+
+
+def test_profiles(client, tmp_path):
+    devices = client.devices()[:2]
+    executable = _jaxlib.compile_text(INCREMENT.replace("@m ", "@traced "), devices)
+    launch = _jaxlib.launcher(executable, [_jaxlib.result_handler((2, 3), np.float32, devices)])
+    options = _jaxlib.ProfileOptions()
+    options.python_tracer_level = 0
+    session = _jaxlib.profiler_session(options)
+    with _jaxlib.TraceMe("step", step_num=1):
+        _jaxlib.block_until_ready(launch([_jaxlib.put([np.ones((2, 3), np.float32)] * 2, devices, devices)]))
+    _jaxlib.stop_session(session, str(tmp_path))
+    suffixes = [".trace.json.gz", ".xplane.pb"]
+    found = sorted(path.name for path in tmp_path.glob("plugins/profile/*/*"))
+    assert len(found) == 2 and all(name.endswith(suffix) for name, suffix in zip(found, suffixes, strict=True))
+    ((name, text),) = _jaxlib.module_texts(client, {"traced"})
+    assert name == "traced" and text().startswith("HloModule traced")
+    assert b"executable" in _jaxlib.heap_profile(client)
+    assert _jaxlib.profiler_server(0) is not None
+
+
+@pytest.mark.parametrize("on", [False, True])
+def test_lines_are_recorded_where_they_are_wanted(client, on):
+    devices = client.devices()[:1]
+    before = _jaxlib._jax.tracebacks_enabled()
+    _jaxlib.record_lines(on)
+    try:
+        kept = _jaxlib.put([np.ones(17, np.float32)], devices, devices)
+        assert (b"test_jaxlib.py" in _jaxlib.heap_profile(client)) == on
+        kept.delete()
+    finally:
+        _jaxlib.record_lines(before)

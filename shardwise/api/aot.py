@@ -7,16 +7,19 @@ that say where an array would lie.
 """
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any, final
 
 from shardwise import tree
 from shardwise.api.boundary import boundary
 from shardwise.api.execute import Launch, Prepared, as_array, staged
 from shardwise.api.move import moved
+from shardwise.api.planned import planned
 from shardwise.api.request import Request
 from shardwise.api.struct import struct
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.text import format_program
+from shardwise.compiler.partition.report import Report
 from shardwise.compiler.partition.text import format_local
 from shardwise.compiler.plan.text import format_plan
 from shardwise.compiler.propagate.text import format_sharded
@@ -110,6 +113,11 @@ class Lowered(_Stage):
             raise ValueError(f"as_text: there is no stage {dialect!r}: there are {', '.join(map(repr, texts))}")
         return texts[wanted]()
 
+    @cached_property
+    def plan(self) -> Report:
+        """What each device will do: collectives, layouts, steps and memory, as plain data. `explain` shows it."""
+        return planned(self._prepared.request, self._prepared.target, self._prepared.stages)
+
     def cost_analysis(self) -> dict[str, float]:
         """Counts for one device and one call: "flops" of products, "bytes accessed" by ops, "wire bytes" sent."""
         return self._prepared.stages.local.counts()
@@ -184,6 +192,11 @@ class Compiled(_Stage):
     def output_shardings(self) -> Any:
         """Where the results will lie."""
         return self.out_tree.unflatten(self._prepared.out_shardings)
+
+    @cached_property
+    def plan(self) -> Report:
+        """What each device will do: collectives, layouts, steps and memory, as plain data. `explain` shows it."""
+        return planned(self._prepared.request, self._prepared.target, self._prepared.stages)
 
     def as_text(self) -> str:
         """XLA's own text of what each device runs, optimised."""

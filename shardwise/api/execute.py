@@ -16,7 +16,6 @@ import numpy as np
 
 from shardwise._jaxlib import RuntimeFailure
 from shardwise.api.boundary import boundary
-from shardwise.api.exhausted import check_memory
 from shardwise.api.move import moved
 from shardwise.api.numbers import check_numbers
 from shardwise.api.recent import Recent
@@ -39,6 +38,7 @@ from shardwise.config import config, watching
 from shardwise.errors import UnexpectedTracerError
 from shardwise.runtime.array import Array, deleted_error, memory, place
 from shardwise.runtime.executable import Executable
+from shardwise.runtime.exhausted import check_memory
 from shardwise.runtime.guard import check_transfer
 from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
 

@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise import tree
-from shardwise._jaxlib import Device
+from shardwise._jaxlib import Device, RuntimeFailure
 from shardwise._jaxlib import block_until_ready as wait_for
 from shardwise.api.execute import as_array
 from shardwise.api.jit import constrain, jit
@@ -24,6 +24,7 @@ from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError
 from shardwise.runtime.array import Array, deleted_error, place, signature
 from shardwise.runtime.client import devices as all_devices
+from shardwise.runtime.exhausted import check_memory
 from shardwise.runtime.guard import check_transfer
 from shardwise.runtime.sharding import ONE_DEVICE, NamedSharding, Sharding, SingleDeviceSharding, sharding_in_force
 
@@ -225,5 +226,9 @@ def device_get(x: Any) -> Any:
 
 def block_until_ready(x: Any) -> Any:
     """`x`, once the elements of all its arrays are there."""
-    wait_for([leaf.buffers for leaf in tree.leaves(x) if isinstance(leaf, Array)])
+    try:
+        wait_for([leaf.buffers for leaf in tree.leaves(x) if isinstance(leaf, Array)])
+    except RuntimeFailure as error:
+        check_memory(error, "a program that makes what is waited for")
+        raise
     return x

@@ -11,14 +11,13 @@ import numpy as np
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.types import is_inexact
 from shardwise.compiler.ops.bitwise import And, Not, Or, Xor
-from shardwise.compiler.ops.elementwise import Add, Compare, Mul, Rem, Select, Sub, like
-from shardwise.compiler.ops.extremum import Max
+from shardwise.compiler.ops.elementwise import Add, Compare, Div, Mul, Rem, Select, Sub, like
 from shardwise.compiler.ops.numeric import absolute, floor_divide, imag, real, remainder, truth
 from shardwise.compiler.ops.operands import aligned, as_inexact, as_operand, composed, type_of
-from shardwise.compiler.ops.parts import Sign
+from shardwise.compiler.ops.parts import Complex, Sign
 from shardwise.compiler.ops.powers import Cbrt, Sqrt
 from shardwise.compiler.ops.promote import default_dtype, meet
-from shardwise.compiler.ops.rounding import Ceil, Floor, IsFinite, Nextafter
+from shardwise.compiler.ops.rounding import Ceil, Floor, IsFinite, Nextafter, Round
 from shardwise.compiler.ops.shape import full
 from shardwise.compiler.ops.transcendental import (
     Acos,
@@ -31,6 +30,7 @@ from shardwise.compiler.ops.transcendental import (
     Cos,
     Cosh,
     Exp,
+    Exp2,
     Expm1,
     Log,
     Log1p,
@@ -112,6 +112,8 @@ def hypot(x1: Any, x2: Any, /) -> Any:
     is_zero = Compare("EQ")(longer, like(longer, 0))
     ratio = shorter / Select()(is_zero, like(longer, 1), longer)
     length = Mul()(longer, Sqrt()(Add()(Mul()(ratio, ratio), like(ratio, 1))))
+    # At 0 the slope has no direction: both parts share it.
+    length = Select()(is_zero, Mul()(Add()(x, y), like(x, 0.5)), length)
     is_infinite = Or()(*(Compare("EQ")(z, like(z, np.inf)) for z in (x, y)))
     return Select()(is_infinite, like(length, np.inf), length)
 
@@ -123,8 +125,7 @@ def exp2(x: Any, /) -> Any:
     >>> jnp.exp2(jnp.array([0.0, -1.0]))
     Array([1. , 0.5], dtype=float32)
     """
-    x = as_inexact(x, "exp2")
-    return Exp()(Mul()(x, like(x, math.log(2))))
+    return Exp2()(as_inexact(x, "exp2"))
 
 
 @composed
@@ -156,11 +157,31 @@ def logaddexp(x1: Any, x2: Any, /) -> Any:
     >>> jnp.logaddexp(jnp.array([0.0, 1000.0]), 0.0)
     Array([6.931472e-01, 1.000000e+03], dtype=float32)
     """
-    x, y = floats("logaddexp", x1, x2)
-    larger, apart = Max()(x, y), Sub()(x, y)
-    sum_of_both = Add()(larger, Log1p()(Exp()(-absolute(apart))))
-    # Where both are the same infinity, their difference is NaN.
-    return Select()(Compare("NE")(apart, apart), Add()(x, y), sum_of_both)
+    return log_of_sum(*floats("logaddexp", x1, x2), base=math.e)
+
+
+def log_of_sum(x: Any, y: Any, base: float) -> Any:
+    """The logarithm of the sum of two powers of `base`.
+
+    Which of two equal ones counts as the larger changes neither the value nor a derivative of any order, as long as
+    larger and smaller are chosen by one comparison.
+    """
+    is_first = Compare("GE")(real(x), real(y))
+    larger, smaller = Select()(is_first, x, y), Select()(is_first, y, x)
+    # The difference of an infinity from itself is NaN; there both share the slope.
+    is_one_infinity = And()(Compare("EQ")(x, y), isinf(x))
+    finite = [Select()(is_one_infinity, like(z, 0), z) for z in (larger, smaller)]
+    scale = like(x, math.log(base))
+    share = Log1p()(Exp()(Mul()(Sub()(finite[1], finite[0]), scale))) / scale
+    found = Select()(is_one_infinity, Mul()(Add()(x, y), like(x, 0.5)), Add()(larger, share))
+    return _turned(found, 2 * math.pi / math.log(base)) if found.type.dtype.kind == "c" else found
+
+
+def _turned(z: Any, turn: float) -> Any:
+    """Complex numbers whose imaginary parts lie within half a turn around 0."""
+    angle = imag(z)
+    whole = Round()(Div()(angle, like(angle, turn)))
+    return Complex()(real(z), Sub()(angle, Mul()(whole, like(angle, turn))))
 
 
 @composed

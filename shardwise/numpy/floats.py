@@ -12,7 +12,7 @@ from shardwise.compiler.ir.types import ArrayType, DType, carrier, is_float, is_
 from shardwise.compiler.ops import numeric
 from shardwise.compiler.ops.bitwise import And, BitcastConvert, Or, ShiftLeft, ShiftRightLogical, bit_width
 from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Div, Mul, Select, Sub, like
-from shardwise.compiler.ops.extremum import Clamp, Max
+from shardwise.compiler.ops.extremum import Clamp
 from shardwise.compiler.ops.operands import (
     aligned,
     as_inexact,
@@ -31,8 +31,8 @@ from shardwise.compiler.ops.powers import Pow
 from shardwise.compiler.ops.promote import default_dtype, meet
 from shardwise.compiler.ops.rounding import Nextafter
 from shardwise.compiler.ops.shape import full, zeros_like
-from shardwise.compiler.ops.transcendental import Atan2, Exp, Log1p, Sin
-from shardwise.numpy.elementwise import floats, isinf, isnan, trunc
+from shardwise.compiler.ops.transcendental import Atan2, Sin
+from shardwise.numpy.elementwise import floats, isinf, isnan, log_of_sum, trunc
 
 
 def _real(name: str, *operands: Any) -> list[Any]:
@@ -299,16 +299,7 @@ def logaddexp2(x1: Any, x2: Any, /) -> Any:
     >>> jnp.logaddexp2(jnp.array([3.0, 200.0]), 3.0)
     Array([  4., 200.], dtype=float32)
     """
-    x, y = floats("logaddexp2", x1, x2)
-    ln2 = like(x, math.log(2))
-    if x.type.dtype.kind == "c":
-        larger = Select()(Compare("GE")(Real()(x), Real()(y)), x, y)
-        apart = Sub()(Select()(Compare("GE")(Real()(x), Real()(y)), y, x), larger)
-    else:
-        larger, apart = Max()(x, y), -Abs()(Sub()(x, y))
-    found = Add()(larger, Div()(Log1p()(Exp()(Mul()(apart, ln2))), ln2))
-    # Where both are the same infinity, their difference is NaN.
-    return Select()(isnan(apart), Add()(x, y), found)
+    return log_of_sum(*floats("logaddexp2", x1, x2), base=2)
 
 
 def _infinite(name: str, x: Any, out: None, number: float) -> Any:

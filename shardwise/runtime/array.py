@@ -13,6 +13,7 @@ from shardwise.compiler.ops.slicing import Slice
 from shardwise.compiler.partition.simulate import piece_index
 from shardwise.config import config
 from shardwise.runtime.client import local_devices
+from shardwise.runtime.exhausted import check_memory
 from shardwise.runtime.guard import check_transfer
 from shardwise.runtime.sharding import PositionalSharding, Sharding, SingleDeviceSharding
 from shardwise.runtime.show import Span, array_html, array_repr, array_str
@@ -212,7 +213,7 @@ class Array(ArrayMethods):
         """The same for Python and numpy, which read arrays without being told to by `device_get`."""
         if config.transfer_guard_device_to_host != "allow":
             check_transfer("device_to_host", self.type)
-        return self.numpy()
+        return self._alive().block_until_ready().numpy()  # jaxlib may crash on what has failed
 
     def copy_to_host_async(self) -> None:
         """Begin to copy to the host what this process has of the array; reading it later waits for less."""
@@ -242,7 +243,11 @@ class Array(ArrayMethods):
 
     def block_until_ready(self) -> "Array":
         """Wait until the elements are there."""
-        self.buffers.block_until_ready()
+        try:
+            self.buffers.block_until_ready()
+        except RuntimeFailure as error:
+            check_memory(error, f"the program that makes this {self.type}")
+            raise
         return self
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

@@ -9,8 +9,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise._jaxlib import RuntimeFailure, cpu_client, cuda_client, cuda_library
-from shardwise.config import config
+from shardwise._jaxlib import RuntimeFailure, cpu_client, cuda_client, cuda_library, record_lines
+from shardwise.config import FIRST_USE, config
 
 _NAMES = {"cpu": "cpu", "gpu": "gpu", "cuda": "gpu"}  # what users write
 
@@ -44,14 +44,14 @@ class _Clients:
             if known == "gpu" and cuda_library() is None:
                 raise RuntimeError("no GPU can be used: jaxlib's CUDA plugin is not installed")
             self._clients[known] = cuda_client() if known == "gpu" else cpu_client(config.num_cpu_devices)
-            config.freeze("the first use of a device")
+            _first_use()
         return self._clients[known]
 
     def set(self, platform: str, client: Any) -> None:
         """Use this client for a platform, and run programs there."""
         self._clients[platform] = client
         self._default = platform
-        config.freeze("the first use of a device")
+        _first_use()
 
     def all(self) -> list[Any]:
         """Those that have been made."""
@@ -79,6 +79,11 @@ class _Clients:
                 )
         self.get("cpu")
         self._default = "cpu"
+
+
+def _first_use() -> None:
+    record_lines(config.memory_profile_lines)
+    config.freeze(FIRST_USE)
 
 
 def _known(platform: str) -> str:

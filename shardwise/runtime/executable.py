@@ -34,7 +34,9 @@ class Executable:
             result_handler(placement.piece_shape(local.mesh), placement.type.dtype, devices)
             for placement in local.outputs
         ]
-        self._launch = launcher(self.loaded, handlers, wait=bool(module.callbacks))
+        here = len(devices) > 1 and devices[0].platform == "cpu"
+        meet = "replica_groups" in module.text or "source_target_pairs" in module.text
+        self._launch = launcher(self.loaded, handlers, wait=bool(module.callbacks), paced=here and meet)
         self.out_shardings = tuple(out_shardings)
         self._out_signatures = [
             signature(type, sharding, committed)

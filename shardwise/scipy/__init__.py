@@ -3,9 +3,9 @@
 from typing import NoReturn
 
 from shardwise.errors import not_here
-from shardwise.scipy import linalg, special
+from shardwise.scipy import linalg, special, stats
 
-__all__ = ["linalg", "special"]
+__all__ = ["linalg", "special", "stats"]
 
 
 def __getattr__(name: str) -> NoReturn:

@@ -243,3 +243,8 @@ def test_config_errors():
     assert "cannot change from 8 to 4 after the first use of a device" in (
         message_of(RuntimeError, sw.config.update, "num_cpu_devices", 4)
     )
+
+
+def test_an_array_of_text():
+    with pytest.raises(TypeError, match="arrays of <U21 are not supported; element types: bool"):
+        jnp.asarray([1, "a"])

@@ -46,19 +46,18 @@ print("usable")
 # The signal comes while a function is traced, planned, and compiled by XLA: each time later.
 COMPILING = """
 def deep(x):
-    for layer in range(60):
+    for layer in range(LAYERS):
         x = jnp.tanh(x @ x + layer)
     return x
 
 caught = 0
 usable()
-for delay in np.geomspace(0.01, 3.0, 10):
+for delay in DELAYS:
     f = sw.jit(sw.grad(lambda x: deep(x).sum()))
     timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     try:
         f(jnp.eye(4))
-        done = True
         timer.join()
         time.sleep(0.1)
     except KeyboardInterrupt:
@@ -89,9 +88,15 @@ def test_while_a_result_is_waited_for():
     assert process.returncode == 0
 
 
-@pytest.mark.slow
-def test_while_a_function_is_traced_and_compiled():
-    process = started(COMPILING)
+@pytest.mark.parametrize(
+    ("delays", "layers"),
+    [
+        pytest.param([0.03, 0.3], 20, id="twice"),
+        pytest.param([0.01 * 1.9**number for number in range(10)], 60, id="often", marks=pytest.mark.slow),
+    ],
+)
+def test_while_a_function_is_traced_and_compiled(delays, layers):
+    process = started(f"DELAYS, LAYERS = {delays}, {layers}\n{COMPILING}")
     out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
-    assert out.split() == ["caught", "10"]
+    assert out.split() == ["caught", str(len(delays))]

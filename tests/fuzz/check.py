@@ -312,7 +312,7 @@ def largest(program: Program, args: Sequence[np.ndarray]) -> float:
             nonlocal found
             for value, array in zip(values, arrays, strict=True):
                 env[value] = x = np.asarray(array, value.type.dtype)
-                found = max(found, float(np.max(np.abs(x[np.isfinite(x)].astype(np.float64)), initial=0.0)))
+                found = max(found, float(np.max(np.abs(x[np.isfinite(x)]).astype(np.float64), initial=0.0)))
 
         note(program.inputs, args)
         for equation in program.equations:

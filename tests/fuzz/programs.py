@@ -55,7 +55,7 @@ KINDS = {
     "slice": 1.5, "pad": 1.5, "concatenate": 2, "reverse": 1, "name": 0.4,
     "cumulative": 1.5, "sort": 1, "largest": 1,
     "take": 1.5, "update": 1.5, "dynamic_slice": 1, "dynamic_update": 1, "put": 1,
-    "conv": 1, "window": 1,
+    "conv": 1, "window": 1, "roll": 1, "softmax": 1, "spectrum": 1, "draw": 0.7, "factored": 0.7,
 }  # fmt: skip
 
 
@@ -584,6 +584,41 @@ class Writer:
             return
         self.add("window", (x,), fields, type, bound=bound, whole=x.whole, exact=x.whole or how != "sum")
 
+    def _roll(self) -> None:
+        x = self.pick(lambda x: x.type.ndim > 0)
+        if x is not None:
+            dim, shift = self.rng.randrange(x.type.ndim), self.rng.randint(-9, 9)
+            self.add("roll", (x,), (shift, dim), x.type, bound=x.bound, whole=x.whole, exact=x.exact)
+
+    def _softmax(self) -> None:
+        x = self.pick(lambda x: x.type.ndim > 0 and is_float(x.type.dtype) and x.bound <= 50)
+        if x is not None:
+            self.add("softmax", (x,), (self.rng.randrange(x.type.ndim),), x.type, bound=1, whole=False, exact=False)
+
+    def _spectrum(self) -> None:
+        """The real part of a Fourier transform."""
+        x = self.pick(lambda x: x.type.ndim > 0 and x.type.dtype == F32)
+        if x is not None:
+            dim = self.rng.randrange(x.type.ndim)
+            if x.bound * x.type.shape[dim] <= BOUND:
+                self.add("spectrum", (x,), (dim,), x.type, bound=x.bound * x.type.shape[dim], whole=False, exact=False)
+
+    def _draw(self) -> None:
+        """Random integers: the same on every layout."""
+        shape = self.shape()
+        self.add("draw", (), (shape, self.rng.randrange(1000)), ArrayType(shape, I32), bound=64, whole=True, exact=True)
+
+    def _factored(self) -> None:
+        """The Cholesky factor of a matrix that is made positive."""
+        x = self.pick(lambda x: x.type.ndim > 1 and x.type.dtype == F32)
+        if x is None:
+            return
+        rows, columns = x.type.shape[-2:]
+        shape = (*x.type.shape[:-1], rows)
+        if math.prod(shape) <= LARGEST:
+            scale = 1 / (1 + columns * x.bound**2)
+            self.add("factored", (x,), (scale,), ArrayType(shape, F32), bound=2, whole=False, exact=False)
+
     def _constrain(self) -> None:
         x = self.pick()
         assert x is not None
@@ -726,6 +761,18 @@ def apply_step(step: Step, xs: list[Any], constrain: Constrain) -> Any:
             found = Conv(left, right, out, *lists, xs[0].dtype)(*xs)
         case "window", fields:
             found = ReduceWindow(*fields)(xs[0])
+        case "roll", (shift, dim):
+            found = jnp.roll(xs[0], shift, dim)
+        case "softmax", (dim,):
+            found = shardwise.nn.softmax(xs[0], dim)
+        case "spectrum", (dim,):
+            found = jnp.fft.fft(xs[0], axis=dim).real
+        case "draw", (shape, seed):
+            bits = shardwise.random.bits(shardwise.random.PRNGKey(seed), shape)
+            found = (bits >> 26).astype(np.int32)
+        case "factored", (scale,):
+            product = xs[0] @ jnp.swapaxes(xs[0], -1, -2) * scale
+            found = shardwise.lax.linalg.cholesky(product + jnp.eye(product.shape[-1]))
         case "constrain", (spec,):
             found = constrain(xs[0], spec)
         case "name", (label,):

@@ -325,3 +325,27 @@ def test_a_gradient_of_a_loop_around_one_that_does_not_change():
         return lax.scan(turn, x, None, length=3)[0]
 
     assert shardwise.grad(function, (0, 1))(1.0, 2.0) == (1.0, 3 * (2 * 2.0 + 4 * 2.0**3))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_infinite_factors_of_a_running_product(reverse):
+    """Seed 10002116: what stands before the first element is nothing, and infinity times nothing is not NaN."""
+    x = np.array([np.inf, 2, 3, -1, 2, 0.5, 1, 3, 2, np.inf, 4, 1, 2, 3, 0.25, np.inf], np.float32)
+    dx = np.ones_like(x)
+    order = slice(None, None, -1 if reverse else 1)
+    total, slope, wanted = np.float32(1), None, []
+    with np.errstate(invalid="ignore"):
+        for value, move in zip(x[order], dx[order], strict=True):
+            slope = total * move if slope is None else slope * value + total * move
+            total = total * value
+            wanted.append(slope)
+    wanted = np.array(wanted)[order]
+
+    def slopes(x):
+        return shardwise.jvp(lambda x: lax.cumprod(x, reverse=reverse), (x,), (jnp.asarray(dx),))[1]
+
+    np.testing.assert_array_equal(shardwise.jit(slopes)(x), wanted)
+    mesh = shardwise.make_mesh((4, 2), ("data", "model"))
+    for spec in (P("data"), P(("data", "model"))):
+        placed = shardwise.device_put(x, shardwise.NamedSharding(mesh, spec))
+        np.testing.assert_array_equal(shardwise.jit(slopes)(placed), wanted)

@@ -76,7 +76,10 @@ def is_key(dtype: DType) -> bool:
 
 def short_name(dtype: DType) -> str:
     """`f32` for float32, as types print."""
-    return _SHORT_OF[dtype]
+    found = _SHORT_OF.get(dtype)
+    if found is None:
+        raise TypeError(f"arrays of {dtype} are not supported; element types: {', '.join(SHORT_NAMES)}")
+    return found
 
 
 @final

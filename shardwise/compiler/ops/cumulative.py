@@ -11,7 +11,8 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
-from shardwise.compiler.ir.types import ArrayType, DType, carrier, highest, is_float, lowest, reduced_in
+from shardwise.compiler.ir.types import ArrayType, DType, Scalar, carrier, highest, is_float, lowest, reduced_in
+from shardwise.compiler.ops.bitwise import And
 from shardwise.compiler.ops.collective import AllGather, DeviceIndex
 from shardwise.compiler.ops.elementwise import (
     ANY,
@@ -20,6 +21,7 @@ from shardwise.compiler.ops.elementwise import (
     Add,
     Compare,
     Convert,
+    Div,
     Kinds,
     Mul,
     Neg,
@@ -29,7 +31,7 @@ from shardwise.compiler.ops.elementwise import (
 )
 from shardwise.compiler.ops.extremum import Max, Min
 from shardwise.compiler.ops.parts import Abs
-from shardwise.compiler.ops.shape import Broadcast, Iota, Reshape, batch_at, full, zeros_like
+from shardwise.compiler.ops.shape import Broadcast, Full, Iota, Reshape, batch_at, full, zeros_like
 from shardwise.compiler.ops.slicing import Pad, Reverse, Slice, along, within
 from shardwise.compiler.ops.transcendental import Exp, Log1p
 from shardwise.compiler.ops.window import TakeWindow
@@ -316,12 +318,18 @@ class Recurrence(Running):
         return ((1,),)
 
     def starts(self, dtype: DType) -> list[Any]:
-        return [1, 0]
+        return [1, -0.0]
 
     def join(self, apply: Apply, earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
-        """Over a stretch, y becomes `a y + b`; over two, that of the later of that of the earlier."""
+        """Over a stretch, y becomes `a y + b`; over two, that of the later of that of the earlier.
+
+        An infinite `a` after nothing does not multiply the nothing, which is known by its negative zero.
+        """
         (a, b), (c, d) = earlier, later
-        return [apply(Mul(), a, c), apply(Add(), apply(Mul(), c, b), d)]
+        one, low = (apply(Full(b.type.shape, Scalar.of(value, b.type.dtype))) for value in (1, -np.inf))
+        is_zero = apply(Compare("EQ"), apply(Div(), one, b), low)
+        nothing = apply(And(), apply(Compare("EQ"), a, one), is_zero)
+        return [apply(Mul(), a, c), apply(Select(), nothing, d, apply(Add(), apply(Mul(), c, b), d))]
 
     def totals(self, *operands: Any) -> list[Any]:
         return [Cumulative(self.dim, "prod", self.reverse)(operands[0]), self(*operands)]

@@ -7,13 +7,11 @@ type, and two terms must have one type.
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Op
-from shardwise.compiler.ops.aggregate import ReduceOr
+from shardwise.compiler.ops import loop
 from shardwise.compiler.ops.bitwise import And, Not, Or
 from shardwise.compiler.ops.elementwise import Add, Compare, Div, Mul, Neg, Select, Sub, like
 from shardwise.compiler.ops.extremum import Max, Min
-from shardwise.compiler.ops.loop import While
 from shardwise.compiler.ops.parts import Abs
 from shardwise.compiler.ops.powers import Sqrt
 from shardwise.compiler.ops.rounding import Floor
@@ -133,15 +131,10 @@ def repeated(
     name: str, start: Sequence[Term], goes_on: Callable[..., Term], step: Callable[..., Sequence[Term]]
 ) -> list[Term]:
     """Terms that `step` replaces as long as any element of `goes_on` is true of them."""
-    types = [term.array.type for term in start]
-
-    def any_goes_on(*arrays: Any) -> list[Any]:
-        found = goes_on(*map(Term, arrays)).array
-        return [ReduceOr(tuple(range(found.type.ndim)))(found)]
-
-    def turn(*arrays: Any) -> list[Any]:
-        return [term.array for term in step(*map(Term, arrays))]
-
-    rewrite = installed.transforms.rewrite
-    loop = While(rewrite(name, types, any_goes_on), rewrite(name, types, turn), 0, 0)
-    return list(map(Term, loop(*(term.array for term in start))))
+    arrays = loop.repeated(
+        name,
+        [term.array for term in start],
+        lambda *values: goes_on(*map(Term, values)).array,
+        lambda *values: [term.array for term in step(*map(Term, values))],
+    )
+    return list(map(Term, arrays))

@@ -1,5 +1,6 @@
 """What functions on arrays do with their arguments: take numbers and numpy arrays too, promote, broadcast, compile."""
 
+import inspect
 import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -29,8 +30,15 @@ def composed_list(function: _Function) -> _Function:
 
 
 def _staged(function: _Function, compiled: Callable[[Any, dict[str, Any]], Any]) -> _Function:
+    signature = inspect.signature(function)
+    arrays = {name for name, one in signature.parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD}
+
     @wraps(function)
     def call(*args: Any, **static: Any) -> Any:
+        if static and not arrays.isdisjoint(static):  # arrays that are given by name
+            bound = signature.bind(*args, **static)
+            bound.apply_defaults()
+            args, static = bound.args, bound.kwargs
         for frame in open_frames():
             if frame.absorbs or any(frame.owns(arg) for arg in args):
                 return function(*args, **static)

@@ -96,22 +96,21 @@ class Waiting(Counts):
     def drawn(self, key: Any, first: Any, *parameters: Any) -> list[Any]:
         limit = -parameters[0] if self.kind == "poisson" else parameters[0]
 
-        def goes_on(key: Any, first: Any, events: Any, passed: Any, *_: Any) -> Any:
-            limit = _[0]
+        def goes_on(key: Any, first: Any, events: Any, passed: Any, limit: Any, *logs: Any) -> Any:
             return passed > limit if self.kind == "poisson" else passed <= limit
 
-        def turn(key: Any, first: Any, events: Any, passed: Any, *limits: Any) -> list[Any]:
-            open_ = goes_on(key, first, events, passed, *limits)
+        def turn(key: Any, first: Any, events: Any, passed: Any, limit: Any, *logs: Any) -> list[Any]:
+            open_ = goes_on(key, first, events, passed, limit)
             one, other = subkeys(key, 2)
             onward, here = (one, other) if self.kind == "poisson" else (other, one)
             step = Log()(self.uniform(here, first, passed))
             if self.kind == "binomial":
-                step = Ceil()(step / limits[1])
-            return [onward, first, Select()(open_, events + 1, events), passed + step, *limits]
+                step = Ceil()(step / logs[0])
+            return [onward, first, Select()(open_, events + 1, events), passed + step, limit, *logs]
 
-        rest = [Log1p()(-parameters[1])] if self.kind == "binomial" else []
+        logs = [Log1p()(-parameters[1])] if self.kind == "binomial" else []
         none = like(parameters[0], 0)
-        found = repeated(self.kind, [key, first, none, none, limit, *rest], goes_on, turn)
+        found = repeated(self.kind, [key, first, none, none, limit, *logs], goes_on, turn)
         return [found[2] - 1]
 
 
@@ -145,13 +144,9 @@ class Rejection(Counts):
         key, first, turns, live, *parameters = operands
         first = start_of_piece(shard, first, self.strides)
         batch, whole = first.type.ndim, shard.types[3].shape
-        axes: tuple[str, ...] = ()
-        for dim in range(batch, len(whole)):
-            along, count = shard.cut(dim)
-            axes = (*axes, *along)
-            if live.type.shape[dim] * count != whole[dim]:  # nobody waits for padding
-                index = counted(shard, live.type.shape, dim)
-                live = live & Compare("LT")(index, full(live.type.shape, whole[dim], np.int32))
+        axes = tuple(axis for dim in range(batch, len(whole)) for axis in shard.cut(dim)[0])
+        # Nobody waits for padding: of no element, and of no key.
+        live, turns = _inside(shard, live, whole), _inside(shard, turns, whole)
         if axes:
             _, needed = self(key, first, turns, live, *parameters)
             turns = AllReduce(axes, "max")(needed)
@@ -180,6 +175,15 @@ class Rejection(Counts):
         start = [key, first, like(turns, 0), turns, like(parameters[0], -1), live, *parameters]
         _, _, turn, _, found, *_ = repeated(self.kind, start, goes_on, step)
         return [found, turn]
+
+
+def _inside(shard: Shard, x: Any, whole: Sequence[int]) -> Any:
+    """A piece of something that has the first dims of the draws, with zeros in place of its padding."""
+    for dim, size in enumerate(x.type.shape):
+        if size * shard.cut(dim)[1] != whole[dim]:
+            is_inside = Compare("LT")(counted(shard, x.type.shape, dim), full(x.type.shape, whole[dim], np.int32))
+            x = Select()(is_inside, x, like(x, 0))
+    return x
 
 
 def _poisson(u: Any, v: Any, rate: Any) -> tuple[Any, Any]:

@@ -27,6 +27,7 @@ from shardwise.compiler.ops.control import Control
 from shardwise.compiler.ops.elementwise import Compare, Convert, Mul, Select
 from shardwise.compiler.ops.shape import Iota, full
 from shardwise.compiler.ops.window import TakeWindow
+from shardwise.compiler.partition.cause import Cause
 from shardwise.compiler.partition.local import LocalProgram, Placement, verify_local
 from shardwise.compiler.partition.reshard import reshard_steps
 from shardwise.compiler.partition.share import share
@@ -336,7 +337,7 @@ class _Partitioner:
         (steps, _), number = found
         piece = self.copies[value][number]
         for step, reached in steps:
-            working.reason = self._reason(value, piece, layout, step, user)
+            working.reason = Cause.of(self._reason(value, piece, layout, step, user), value, piece.layout, layout)
             piece = _stepped(piece, step, reached, whole.shape, self.mesh)
             self.copies[value].append(piece)
         working.reason = ""

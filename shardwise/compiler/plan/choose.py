@@ -338,11 +338,12 @@ def _copies(state: Made) -> tuple[State, ...]:
 def settle(sharded: ShardedProgram, picks: Picks) -> Plan:
     """Picks on each axis as layouts. The axes of one dim keep the order in which an operand has them."""
     layouts: dict[Value, Layout] = {value: pin.layout for value, pin in sharded.pinned.items()}
+    leaving = {v: pin.layout for v, pin in zip(sharded.program.outputs, sharded.out_pins, strict=True) if pin}
     axes = sharded.mesh.axis_names
     choices = {}
     for equation in sharded.planned:
         picked = {axis: picks[axis][equation] for axis in axes}
-        order = _order(equation, picked, layouts, axes)
+        order = _order(equation, picked, layouts, leaving, axes)
         operands = tuple(
             [
                 _layout(value.type.ndim, axes, tuple([pick.operands[i] for pick in picked.values()]), order)
@@ -365,10 +366,16 @@ def settle(sharded: ShardedProgram, picks: Picks) -> Plan:
 
 
 def _order(
-    equation: Equation, picked: dict[str, Candidate], layouts: dict[Value, Layout], axes: tuple[str, ...]
+    equation: Equation,
+    picked: dict[str, Candidate],
+    layouts: dict[Value, Layout],
+    leaving: dict[Value, Layout],
+    axes: tuple[str, ...],
 ) -> tuple[str, ...]:
-    """All axes, in the order that the operands' dims have; the pinned order of a constraint comes first."""
+    """All axes, in the order that the operands' dims have; the pinned order of a constraint comes first, and that in
+    which a result leaves the program last."""
     known = [layouts[value] for value in equation.inputs if value in layouts]
+    known += [leaving[value] for value in equation.outputs if value in leaving]
     pin = getattr(equation.op, "pin", None)
     orders = [dim for layout in ([pin.layout] if pin else []) + known for dim in layout.dims]
     best: list[str] = []

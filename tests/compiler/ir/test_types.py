@@ -86,7 +86,10 @@ class TestDtypes:
             assert short_name(dtype) == name
 
     def test_kinds(self):
-        eight = {f"f8_{kind}" for kind in "e3m4 e4m3 e4m3b11fnuz e4m3fn e4m3fnuz e5m2 e5m2fnuz e8m0fnu".split()}
+        eight = {
+            f"f8_{kind}"
+            for kind in ["e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu"]
+        }
         floats = {"f16", "f32", "f64", "bf16", "f4_e2m1fn", *eight}
         integers = {"i2", "u2", "i4", "i8", "i16", "i32", "i64", "u4", "u8", "u16", "u32", "u64"}
         assert {name for name, dtype in SHORT_NAMES.items() if is_float(dtype)} == floats

@@ -1,0 +1,240 @@
+"""timeline: what one device does in a call, in order: when and for how long by the cost model, and what it holds.
+
+Ops run one after the other: nothing overlaps. An op of a loop's body stands once, as long as all its turns together; a
+loop whose length is not known is counted as one turn, and of a branch all sides are counted.
+
+Memory is a sweep over the program in its order. Arguments stay to the end, unless their memory is given to a result:
+then they go when they are last used. Some values are never written, because XLA makes them where they are read: what is
+computed from constants alone, reshapes, and values of elementwise ops whose only use is another elementwise op or a
+reduction. An elementwise result takes the memory of an operand that is not used any more.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from shardwise.compiler.ir.op import factor_rule
+from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
+from shardwise.compiler.ops.collective import Collective
+from shardwise.compiler.ops.control import Control
+from shardwise.compiler.ops.elementwise import Elementwise
+from shardwise.compiler.ops.reduce import Reduction
+from shardwise.compiler.ops.shape import Broadcast, Reshape, Transpose
+from shardwise.compiler.partition.local import LocalProgram
+from shardwise.compiler.plan.hardware import Chip
+
+
+@final
+@dataclass(frozen=True)
+class Step:
+    """One op: from `start` on it takes `seconds`, all `times` that it runs; the device holds `held` bytes meanwhile.
+
+    `sent` is what it sends, in bytes, all times; `depth` the number of loops and branches around it.
+    """
+
+    op: str
+    source: Source
+    start: float
+    seconds: float
+    held: int
+    sent: float = 0.0
+    times: int = 1
+    depth: int = 0
+
+
+@final
+@dataclass(frozen=True)
+class Held:
+    """A value that is in memory: what made it, its piece's type, and the user's line."""
+
+    what: str
+    type: str
+    bytes: int
+    source: Source
+
+
+@final
+@dataclass(frozen=True)
+class Timeline:
+    """`alive` is what is held while step `peak` runs, the largest first. Without steps, it is the arguments."""
+
+    steps: tuple[Step, ...]
+    peak: int
+    peak_bytes: int
+    alive: tuple[Held, ...]
+
+
+def timeline(
+    local: LocalProgram, chip: Chip, names: Sequence[str] = (), given_up: Mapping[int, int] | None = None
+) -> Timeline:
+    """The steps of a program on this chip. `names` are its inputs'; `given_up` the inputs that give outputs their
+    memory."""
+    sweep = _Sweep(local, chip)
+    inputs = {
+        value: Held(
+            names[number] if number < len(names) else f"input {number}", str(value.type), value.type.nbytes, NOWHERE
+        )
+        for number, value in enumerate(local.program.inputs)
+    }
+    mortal = {local.program.inputs[number] for number in given_up or {}}
+    sweep.run(local.program, inputs, mortal, 1, 0)
+    if not sweep.steps:
+        sweep.note(list(inputs.values()))
+    alive = sorted(sweep.alive, key=lambda held: -held.bytes)
+    return Timeline(tuple(sweep.steps), sweep.peak, max(sweep.peak_bytes, 0), tuple(alive))
+
+
+@final
+class _Sweep:
+    def __init__(self, local: LocalProgram, chip: Chip):
+        self.local = local
+        self.chip = chip
+        self.steps: list[Step] = []
+        self.now = 0.0
+        self.outside: list[Held] = []  # what programs around the one that is swept hold
+        self.outside_bytes = 0
+        self.peak, self.peak_bytes = 0, -1
+        self.alive: list[Held] = []
+
+    def run(self, program: Program, live: dict[Value, Held], mortal: set[Value], times: int, depth: int) -> None:
+        """Sweep over a program. `live` are the inputs that it holds itself, of which `mortal` may go."""
+        unwritten = _unwritten(program)
+        last = _last_uses(program, unwritten)
+        going: dict[int, list[Value]] = {}
+        for value, place in last.items():
+            going.setdefault(place, []).append(value)
+        own = sum(held.bytes for held in live.values())
+        for place, equation in enumerate(program.equations):
+            written = [value for value in equation.outputs if value not in unwritten]
+            for value in written:
+                reused = self._taken_over(equation, value, live, mortal, last, place)
+                if reused is not None:
+                    own -= live.pop(reused).bytes
+                live[value] = Held(equation.op.name, str(value.type), value.type.nbytes, equation.source)
+                own += value.type.nbytes
+                mortal.add(value)
+            if isinstance(equation.op, Control):
+                self._inner(equation, equation.op, list(live.values()), own, times, depth)
+            else:
+                self._step(equation, unwritten, own, times, depth)
+                if self.outside_bytes + own > self.peak_bytes:
+                    self.note(list(live.values()))
+            for value in going.get(place, ()):
+                if value in live and value in mortal:
+                    own -= live.pop(value).bytes
+
+    def note(self, live: Sequence[Held]) -> None:
+        """What is held now is the most so far."""
+        self.alive = [*self.outside, *live]
+        self.peak_bytes = sum(held.bytes for held in self.alive)
+        self.peak = max(0, len(self.steps) - 1)
+
+    def _taken_over(
+        self,
+        equation: Equation,
+        result: Value,
+        live: Mapping[Value, Held],
+        mortal: set[Value],
+        last: Mapping[Value, int],
+        place: int,
+    ) -> Value | None:
+        """The operand whose memory an elementwise result takes."""
+        if not isinstance(equation.op, Elementwise):
+            return None
+        fits = (
+            value
+            for value in equation.inputs
+            if value in live
+            and value in mortal
+            and last.get(value) == place
+            and value.type.nbytes == result.type.nbytes
+        )
+        return next(fits, None)
+
+    def _inner(self, equation: Equation, op: Control, live: list[Held], own: int, times: int, depth: int) -> None:
+        """The programs that an op holds. What they take whole or carry lies outside; slices are theirs."""
+        often = times * (1 if op.times is None else op.times)
+        before, bytes_before = self.outside, self.outside_bytes
+        self.outside, self.outside_bytes = [*before, *live], bytes_before + own
+        for number, program in enumerate(op.programs):
+            slices = {
+                program.inputs[end.number]
+                for crossing in op.crossings
+                if crossing.tie.leading
+                for end in crossing.gives
+                if end.kind == "entry" and end.program == number
+            }
+            taken = {
+                value: Held(f"a slice for {op.name}", str(value.type), value.type.nbytes, equation.source)
+                for value in program.inputs
+                if value in slices
+            }
+            self.run(program, taken, set(slices), often, depth + 1)
+        self.outside, self.outside_bytes = before, bytes_before
+
+    def _step(self, equation: Equation, unwritten: set[Value], own: int, times: int, depth: int) -> None:
+        sent = self.local.wire(equation)
+        if sent:
+            assert isinstance(equation.op, Collective)
+            axes = axes_of(equation.op)
+            seconds = self.chip.collective_time(equation.op.name, sent, self.local.mesh, axes)
+        else:
+            touched = sum(v.type.nbytes for v in (*equation.inputs, *equation.outputs) if v not in unwritten)
+            kind = (*equation.inputs, *equation.outputs)[0].type.dtype if equation.inputs or equation.outputs else None
+            seconds = self.chip.compute_time(flops(equation), touched, kind) if kind is not None else 0.0
+        held = self.outside_bytes + own
+        row = Step(equation.op.name, equation.source, self.now, seconds * times, held, sent * times, times, depth)
+        self.steps.append(row)
+        self.now += row.seconds
+
+
+def flops(equation: Equation) -> float:
+    """Of a product; other ops are counted by the bytes that they move."""
+    if not equation.op.multiplies:
+        return 0.0
+    return 2.0 * math.prod(factor_rule(equation.op, tuple(value.type for value in equation.inputs)).sizes)
+
+
+def axes_of(op: Collective) -> tuple[str, ...]:
+    """The axes along which a collective's devices lie."""
+    return tuple(getattr(op, "axes", ()) or op.after)  # type: ignore[attr-defined]
+
+
+def _unwritten(program: Program) -> set[Value]:
+    """Values that are made where they are read."""
+    uses: dict[Value, list[Equation]] = {}
+    for equation in program.equations:
+        for value in equation.inputs:
+            uses.setdefault(value, []).append(equation)
+    found: set[Value] = set()
+    constant: set[Value] = set()
+    kept = set(program.outputs)
+    for equation in program.equations:
+        op = equation.op
+        if len(equation.outputs) != 1 or equation.outputs[0] in kept:
+            continue
+        (value,) = equation.outputs
+        if op.cheap and constant.issuperset(equation.inputs):
+            constant.add(value)
+            found.add(value)
+        elif isinstance(op, Reshape):
+            found.add(value)
+        elif isinstance(op, (Elementwise, Broadcast, Transpose)):
+            readers = uses.get(value, [])
+            if len(readers) == 1 and isinstance(readers[0].op, (Elementwise, Broadcast, Reduction)):
+                found.add(value)
+    return found
+
+
+def _last_uses(program: Program, unwritten: set[Value]) -> dict[Value, int]:
+    """The place of the equation that reads each value last; what makes an unwritten value is read where that is."""
+    last = dict.fromkeys(program.outputs, len(program.equations))
+    for place in range(len(program.equations) - 1, -1, -1):
+        equation = program.equations[place]
+        read = max((last.get(value, place) for value in equation.outputs if value in unwritten), default=place)
+        for value in equation.inputs:
+            last[value] = max(last.get(value, -1), read)
+        for value in equation.outputs:
+            last.setdefault(value, place)  # nobody reads it
+    return last
