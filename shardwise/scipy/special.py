@@ -388,7 +388,7 @@ def log_ndtr(x: Any, series_order: int = 3) -> Any:
 @composed
 def _log_ndtr(x: Any) -> Any:
     x = as_inexact(x, "log_ndtr")
-    near, far = jnp.maximum(x, like(x, -1)), jnp.minimum(x, like(x, -1))
+    near, far = jnp.where(x > -1, x, like(x, -1)), jnp.where(x > -1, like(x, -1), x)
     above = jnp.log1p(-0.5 * special.Erfc()(near * math.sqrt(0.5)))
     finite = jnp.maximum(far, like(x, -1e18))
     below = jnp.log(0.5 * fitted.Erfcx()(finite * -math.sqrt(0.5))) - 0.5 * far * far

@@ -231,8 +231,9 @@ def _expn_series(n: Term, x: Term) -> Term:
 
 def log_beta(a: Term, b: Term) -> Term:
     """The logarithm of the beta function of positive numbers; of large ones without a difference of larger ones."""
-    less, more = minimum(a, b), maximum(a, b)
-    large = maximum(more, more.filled(_LARGE))
+    # Chosen by comparisons, not as extremes: those share their slope where both are equal.
+    less, more = where(a < b, a, b), where(a < b, b, a)
+    large = where(more < _LARGE, _LARGE, more)
     ratio = (large - 0.5) * log1p(less / large) + less * (log(less + large) - 1)
     with_series = lgamma(less) - ratio + _stirling(large) - _stirling(less + large)
     return where(more < _LARGE, lgamma(less) + lgamma(more) - lgamma(less + more), with_series)

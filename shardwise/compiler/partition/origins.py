@@ -16,7 +16,7 @@ from shardwise.compiler.propagate.sharded import ShardedProgram
 from shardwise.compiler.shardings.factors import Dims
 from shardwise.compiler.shardings.layout import Layout
 
-INPUT, CONSTRAINT, CHOSEN = "input", "constraint", "chosen"
+INPUT, CONSTRAINT, CHOSEN, FREE = "input", "constraint", "chosen", "free"
 
 
 @final

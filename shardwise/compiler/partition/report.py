@@ -12,7 +12,7 @@ from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Va
 from shardwise.compiler.ops.collective import Collective
 from shardwise.compiler.partition.cause import Cause
 from shardwise.compiler.partition.local import LocalProgram, Placement
-from shardwise.compiler.partition.origins import CHOSEN, INPUT, Origins, origins
+from shardwise.compiler.partition.origins import CHOSEN, FREE, INPUT, Origins, origins
 from shardwise.compiler.partition.timeline import Timeline, axes_of, timeline
 from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.plan.plan import Plan
@@ -65,7 +65,8 @@ class EndRow:
 class ValueRow:
     """A value of the whole program, which `op` makes of `operands` inside `depth` loops and branches.
 
-    `origin` says where its layout came from: an input, a constraint, or it was chosen; `pins`, which pins it follows.
+    `origin` says where its layout came from: an input, a constraint, or it was chosen (free: it is made of constants,
+    wherever it is needed); `pins`, which pins it follows.
     """
 
     name: str
@@ -150,7 +151,11 @@ def report(
         chip,
         tuple(_end(name, placement, local.mesh) for name, placement in zip(listed, local.inputs, strict=True)),
         tuple(_end(f"output {n}", placement, local.mesh) for n, placement in enumerate(local.outputs)),
-        tuple(sorted((_row(e, local, chip, known) for e in local.collectives()), key=lambda row: -row.sent)),
+        tuple(
+            sorted(
+                (_row(e, local, chip, known) for e in local.collectives()), key=lambda row: (-row.seconds, -row.sent)
+            )
+        ),
         tuple(_values(sharded, known, listed)),
         timeline(local, chip, listed, given_up),
     )
@@ -209,7 +214,7 @@ def _values(sharded: ShardedProgram, known: Origins, names: Sequence[str]) -> li
                         operands,
                         str(value.type),
                         _layout(known, value),
-                        known.kind.get(value, CHOSEN),
+                        FREE if value in sharded.free else known.kind.get(value, CHOSEN),
                         known.of(value) if value in known.made else (),
                         equation.source,
                         depth,

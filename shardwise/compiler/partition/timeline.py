@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
+
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ops.collective import Collective
@@ -99,7 +101,8 @@ class _Sweep:
 
     def run(self, program: Program, live: dict[Value, Held], mortal: set[Value], times: int, depth: int) -> None:
         """Sweep over a program. `live` are the inputs that it holds itself, of which `mortal` may go."""
-        unwritten = _unwritten(program)
+        inlined, views = _unwritten(program)
+        unwritten = inlined | views
         last = _last_uses(program, unwritten)
         going: dict[int, list[Value]] = {}
         for value, place in last.items():
@@ -117,7 +120,8 @@ class _Sweep:
             if isinstance(equation.op, Control):
                 self._inner(equation, equation.op, list(live.values()), own, times, depth)
             else:
-                self._step(equation, unwritten, own, times, depth)
+                if views.isdisjoint(equation.outputs):
+                    self._step(equation, inlined, own, times, depth)
                 if self.outside_bytes + own > self.peak_bytes:
                     self.note(list(live.values()))
             for value in going.get(place, ()):
@@ -173,16 +177,19 @@ class _Sweep:
             self.run(program, taken, set(slices), often, depth + 1)
         self.outside, self.outside_bytes = before, bytes_before
 
-    def _step(self, equation: Equation, unwritten: set[Value], own: int, times: int, depth: int) -> None:
+    def _step(self, equation: Equation, inlined: set[Value], own: int, times: int, depth: int) -> None:
         sent = self.local.wire(equation)
         if sent:
             assert isinstance(equation.op, Collective)
             axes = axes_of(equation.op)
             seconds = self.chip.collective_time(equation.op.name, sent, self.local.mesh, axes)
         else:
-            touched = sum(v.type.nbytes for v in (*equation.inputs, *equation.outputs) if v not in unwritten)
-            kind = (*equation.inputs, *equation.outputs)[0].type.dtype if equation.inputs or equation.outputs else None
-            seconds = self.chip.compute_time(flops(equation), touched, kind) if kind is not None else 0.0
+            moved = [value for value in (*equation.inputs, *equation.outputs) if value not in inlined]
+            if equation.outputs and not moved:
+                return  # part of what reads it
+            touched = sum(value.type.nbytes for value in moved)
+            kind = moved[0].type.dtype if moved else np.dtype(np.float32)
+            seconds = self.chip.compute_time(flops(equation), touched, kind)
         held = self.outside_bytes + own
         row = Step(equation.op.name, equation.source, self.now, seconds * times, held, sent * times, times, depth)
         self.steps.append(row)
@@ -201,13 +208,14 @@ def axes_of(op: Collective) -> tuple[str, ...]:
     return tuple(getattr(op, "axes", ()) or op.after)  # type: ignore[attr-defined]
 
 
-def _unwritten(program: Program) -> set[Value]:
-    """Values that are made where they are read."""
+def _unwritten(program: Program) -> tuple[set[Value], set[Value]]:
+    """Values that are made where they are read; and views, which are other values in another shape."""
     uses: dict[Value, list[Equation]] = {}
     for equation in program.equations:
         for value in equation.inputs:
             uses.setdefault(value, []).append(equation)
-    found: set[Value] = set()
+    inlined: set[Value] = set()
+    views: set[Value] = set()
     constant: set[Value] = set()
     kept = set(program.outputs)
     for equation in program.equations:
@@ -217,14 +225,14 @@ def _unwritten(program: Program) -> set[Value]:
         (value,) = equation.outputs
         if op.cheap and constant.issuperset(equation.inputs):
             constant.add(value)
-            found.add(value)
+            inlined.add(value)
         elif isinstance(op, Reshape):
-            found.add(value)
+            views.add(value)
         elif isinstance(op, (Elementwise, Broadcast, Transpose)):
             readers = uses.get(value, [])
             if len(readers) == 1 and isinstance(readers[0].op, (Elementwise, Broadcast, Reduction)):
-                found.add(value)
-    return found
+                inlined.add(value)
+    return inlined, views
 
 
 def _last_uses(program: Program, unwritten: set[Value]) -> dict[Value, int]:

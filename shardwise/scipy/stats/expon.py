@@ -20,7 +20,7 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     '0.6321'
     """
     z, _ = standard("expon.cdf", x, loc, scale)
-    return -jnp.expm1(-jnp.maximum(z, 0))
+    return -jnp.expm1(jnp.where(z < 0, 0, -z))
 
 
 @composed
@@ -53,7 +53,7 @@ def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     '-1.5000'
     """
     z, _ = standard("expon.logsf", x, loc, scale)
-    return -jnp.maximum(z, 0)
+    return jnp.where(z < 0, 0, -z)
 
 
 @composed

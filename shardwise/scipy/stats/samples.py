@@ -1,4 +1,4 @@
-"""What a sample says of itself: its most frequent element, the ranks of its elements, how far its mean is to be trusted.
+"""What a sample says of itself: its most frequent element, the ranks of its elements, how sure its mean is.
 
 Equal elements are next to each other once they are sorted: runs, which are found by comparing neighbours, and whose
 ends are running extremes of places.
@@ -35,7 +35,7 @@ def mode(a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: 
     _propagated("mode", nan_policy)
     x, dim, shape = _along("mode", a, axis)
     if not x.shape[dim]:
-        nothing = jnp.full(shape, np.nan)
+        nothing = jnp.full(shape[:dim] + shape[dim + 1 :], np.nan)
         found: list[Any] = [nothing, jnp.zeros_like(nothing)]
     else:
         found = _mode(x, dim=dim)

@@ -31,7 +31,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     '-0.6931'
     """
     z, scale = standard("uniform.logpdf", x, loc, scale)
-    return jnp.where((z < 0) | (z > 1), -np.inf, -jnp.log(scale))
+    return jnp.where(is_share(z), -jnp.log(scale), jnp.where(jnp.isnan(z), np.nan, -np.inf))
 
 
 @composed

@@ -1,0 +1,193 @@
+"""advise: the single constraint that would make a plan cheaper, found by planning again with it.
+
+Around the costliest collective some values are pinned to layouts that could make it unnecessary: its operand to what
+takes it or to the same axes along another dim, and the results of what takes it, and what it was made of, to the layout
+in which it was. Each is a whole plan of its own; the cheapest is told, with what it saves, and where none is cheaper
+that is told too.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.control import Control
+from shardwise.compiler.partition.cause import Cause
+from shardwise.compiler.partition.local import LocalProgram
+from shardwise.compiler.partition.spmd import partition
+from shardwise.compiler.partition.timeline import Timeline, axes_of, timeline
+from shardwise.compiler.pipeline import Partitioned
+from shardwise.compiler.plan.choose import choose
+from shardwise.compiler.plan.hardware import Chip
+from shardwise.compiler.plan.plan import Choice
+from shardwise.compiler.propagate.sharded import ShardedProgram, propagate
+from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.refine import coarsened
+from shardwise.explain.text import human_bytes, human_seconds
+
+TRIES = 12  # plans at most
+_EQUATIONS = 20_000  # that are planned again at most, all tries together
+_GAIN = 0.99  # what is not at least one percent cheaper is not worth a line
+_MEMORY = 1.05  # nor what takes more memory: gathering once and for all is always cheap
+
+
+@final
+@dataclass(frozen=True)
+class Advice:
+    """What was found: the layout to pin, and the value as users know it; of the plan with it, time and bytes sent.
+
+    `tried`: how many plans were made. Without a better one, `layout` is None. `outputs` says which results would lie
+    elsewhere.
+    """
+
+    tried: int
+    layout: Layout | None = None
+    what: str = ""
+    outputs: tuple[str, ...] = ()
+    seconds: float = 0.0
+    sent: float = 0.0
+    before_seconds: float = 0.0
+    before_sent: float = 0.0
+
+    def __str__(self) -> str:
+        if not self.tried:
+            return ""
+        plans = f"{self.tried} plan{'' if self.tried == 1 else 's'} with one more constraint"
+        if self.layout is None:
+            return f"none of {plans} around the costliest collective is cheaper"
+        but = f"; {', '.join(self.outputs)}" if self.outputs else ""
+        return (
+            f"{self.what}, pinned to {self.layout} by with_sharding_constraint, would save "
+            f"{human_seconds(self.before_seconds - self.seconds)} of {human_seconds(self.before_seconds)} and "
+            f"{human_bytes(self.before_sent - self.sent)} of {human_bytes(self.before_sent)} sent "
+            f"(the best of {plans}){but}"
+        )
+
+
+def advise(stages: Partitioned, chip: Chip, meshes: Sequence[AbstractMesh]) -> Advice:
+    """The best single constraint, said on one of the user's meshes."""
+    sharded, local, given_up = stages.sharded, stages.local, stages.module.aliases
+    inserted = [equation for equation in local.collectives() if equation.reason]
+    if not inserted:
+        return Advice(0)
+    now = timeline(local, chip, given_up=given_up)
+    seconds, sent = _seconds(now), _sent(local)
+    costliest = max(inserted, key=lambda e: (_time(e, local, chip), local.times[e] * local.wire(e)))
+    bound = max(2, min(TRIES, _EQUATIONS // max(1, len(sharded.unfolded.equations))))
+    best, tried = Advice(0), 0
+    for value, layout in _candidates(stages, costliest):
+        said = next((known for mesh in meshes if (known := coarsened(layout, mesh, sharded.mesh)) is not None), None)
+        if said is None:
+            continue  # the user's meshes have no names for it
+        if tried == bound:
+            break
+        tried += 1
+        again = _planned_with(sharded, value, layout)
+        after = timeline(again, chip, given_up=given_up)
+        better = _seconds(after) < (best.seconds if best.layout else _GAIN * seconds) and _sent(again) < sent
+        if better and after.peak_bytes <= _MEMORY * now.peak_bytes:
+            outputs = [
+                f"output {number} would lie as {there.layout}"
+                for number, (here, there) in enumerate(zip(local.outputs, again.outputs, strict=True))
+                if here.layout != there.layout
+            ]
+            told = _told(sharded, value)
+            best = Advice(0, said, told, tuple(outputs), _seconds(after), _sent(again), seconds, sent)
+    return replace(best, tried=tried)
+
+
+def _time(equation: Equation, local: LocalProgram, chip: Chip) -> float:
+    axes = axes_of(equation.op)  # type: ignore[arg-type]
+    return local.times[equation] * chip.collective_time(equation.op.name, local.wire(equation), local.mesh, axes)
+
+
+def _candidates(stages: Partitioned, costliest: Equation) -> Iterator[tuple[Value, Layout]]:
+    """Values around a collective, and layouts that could spare it; likelier ones first, none twice."""
+    sharded, choices = stages.sharded, stages.plan.choices
+    axes = axes_of(costliest.op)  # type: ignore[arg-type]
+    made = dict(zip(sharded.program.inputs, [pin.layout for pin in sharded.in_pins], strict=True))
+    makers: dict[Value, Equation] = {}
+    for equation, choice in choices.items():
+        made.update(zip(equation.outputs, choice.results, strict=True))
+        makers.update(dict.fromkeys(equation.outputs, equation))
+    values, takers = _around(costliest, choices)
+    near = [value for taker in takers for value in taker.outputs]
+    near += [value for taker in takers for value in taker.inputs if value not in values]
+    near += [operand for value in values if value in makers for operand in makers[value].inputs]
+    wanted = [(value, layout) for value in values for layout in _moved(value, made.get(value), axes, sharded.mesh)]
+    if isinstance(costliest.reason, Cause):
+        wanted.append((costliest.reason.value, Layout(costliest.reason.after.dims)))
+    for value in near:
+        wanted += [(value, layout) for layout in _moved(value, made.get(value), axes, sharded.mesh)]
+    seen = set()
+    for value, layout in wanted:
+        if value not in sharded.free and made.get(value) != layout and (value, layout) not in seen:
+            seen.add((value, layout))
+            yield value, layout
+
+
+def _around(costliest: Equation, choices: Mapping[Equation, Choice]) -> tuple[list[Value], list[Equation]]:
+    """The value that a collective moves, and the equations that need it so. One that an op makes of its own accord, to
+    reach across cuts, moves that op's operands."""
+    here = [equation for equation in choices if equation.source == costliest.source]
+    cause = costliest.reason
+    if isinstance(cause, Cause):
+        return [cause.value], [equation for equation in here if cause.value in equation.inputs]
+    takers = [equation for equation in here if cause.startswith(f"{equation.op.name} reaches across")]
+    return list(dict.fromkeys(value for taker in takers for value in taker.inputs)), takers
+
+
+def _moved(value: Value, layout: Layout | None, axes: tuple[str, ...], mesh: AbstractMesh) -> Iterator[Layout]:
+    """The layout with these axes along each dim that they cut evenly, and nowhere."""
+    if layout is None:
+        return
+    dims = tuple(tuple(axis for axis in dim if axis not in axes) for dim in layout.dims)
+    for dim, size in enumerate(value.type.shape):
+        cut = (*dims[dim], *axes)
+        if size % mesh.extent(cut) == 0 and cut != layout.dims[dim]:
+            yield Layout(dims).with_dim(dim, cut)
+    yield Layout(dims)
+
+
+def _planned_with(sharded: ShardedProgram, value: Value, layout: Layout) -> LocalProgram:
+    program = _pinned(sharded.program, value, Constrain(layout.dims, sharded.mesh))
+    again = propagate(program, sharded.mesh, sharded.in_pins, sharded.out_pins)
+    return partition(again, choose(again))
+
+
+def _pinned(program: Program, value: Value, op: Constrain) -> Program:
+    """The program in which all who use `value` use it constrained; in programs that ops hold too."""
+    new = Value(value.type)
+    pin = Equation(op, [value], [new])
+    equations = [pin] if value in program.inputs else []
+    for equation in program.equations:
+        held = equation.op
+        if isinstance(held, Control):
+            held = held.with_programs([_pinned(inner, value, op) for inner in held.programs])
+        inputs = [new if operand is value else operand for operand in equation.inputs]
+        equations.append(Equation(held, inputs, equation.outputs, equation.source, equation.reason))
+        if value in equation.outputs:
+            pin = Equation(op, [value], [new], equation.source)
+            equations.append(pin)
+    outputs = tuple(new if output is value else output for output in program.outputs)
+    return Program(program.inputs, tuple(equations), outputs, program.name)
+
+
+def _told(sharded: ShardedProgram, value: Value) -> str:
+    for number, given in enumerate(sharded.program.inputs):
+        if given is value:
+            return sharded.in_pins[number].reason or f"input {number}"
+    for equation in sharded.program.walk():
+        if value in equation.outputs:
+            return f"the {value.type} that {equation.op.name} at {equation.source} gives"
+    return f"a value of {value.type} inside a loop"
+
+
+def _seconds(found: Timeline) -> float:
+    return sum(step.seconds for step in found.steps)
+
+
+def _sent(local: LocalProgram) -> float:
+    return sum(local.wire(equation) * local.times[equation] for equation in local.collectives())
