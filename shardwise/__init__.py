@@ -1,27 +1,8 @@
 """Shardwise: a program written for one device, run on many. `import shardwise as jax` runs JAX's programs."""
 
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
-from shardwise import (
-    debug,
-    distributed,
-    dlpack,
-    dtypes,
-    errors,
-    experimental,
-    lax,
-    nn,
-    numpy,
-    ops,
-    profiler,
-    random,
-    scipy,
-    sharding,
-    stages,
-    tree,
-    tree_util,
-    typing,
-)
+from shardwise import debug, distributed, dtypes, errors, lax, numpy, sharding, tree, tree_util
 from shardwise.api.callback import io_callback, pure_callback
 from shardwise.api.closure import closure_convert, custom_gradient
 from shardwise.api.creation import (
@@ -40,14 +21,6 @@ from shardwise.api.differentiate import (
     linearize,
     value_and_grad,
     vjp,
-)
-from shardwise.api.environment import (
-    clear_caches,
-    copy_to_host_async,
-    effects_barrier,
-    live_arrays,
-    print_environment_info,
-    process_indices,
 )
 from shardwise.api.inspect import eval_shape, make_jaxpr, typeof
 from shardwise.api.jit import jit
@@ -76,8 +49,9 @@ from shardwise.api.vectorize import vmap
 from shardwise.compiler.ops.methods import ArrayMethods as Array
 from shardwise.compiler.trace.provenance import named_scope
 from shardwise.config import config
-from shardwise.errors import not_here
+from shardwise.explain.budget import comm_budget
 from shardwise.explain.plan import explain
+from shardwise.lazy import later
 from shardwise.runtime.client import (
     default_backend,
     device_count,
@@ -88,6 +62,17 @@ from shardwise.runtime.client import (
     process_index,
 )
 from shardwise.sharding import NamedSharding
+
+if TYPE_CHECKING:
+    from shardwise import dlpack, experimental, nn, ops, profiler, random, scipy, stages, typing
+    from shardwise.api.environment import (
+        clear_caches,
+        copy_to_host_async,
+        effects_barrier,
+        live_arrays,
+        print_environment_info,
+        process_indices,
+    )
 
 P = sharding.PartitionSpec
 remat = checkpoint
@@ -104,6 +89,7 @@ __all__ = [
     "checkpoint_policies",
     "clear_caches",
     "closure_convert",
+    "comm_budget",
     "config",
     "copy_to_host_async",
     "custom_gradient",
@@ -185,5 +171,18 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> NoReturn:
-    raise not_here("shardwise", name, __all__)
+__getattr__ = later(
+    "shardwise",
+    __all__,
+    ("dlpack", "experimental", "nn", "ops", "profiler", "random", "scipy", "stages", "typing"),
+    {
+        "shardwise.api.environment": (
+            "clear_caches",
+            "copy_to_host_async",
+            "effects_barrier",
+            "live_arrays",
+            "print_environment_info",
+            "process_indices",
+        ),
+    },
+)

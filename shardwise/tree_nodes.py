@@ -32,12 +32,21 @@ default_registry.__module__, default_registry.__name__ = __name__, "default_regi
 
 
 def is_tree_node(typ: type) -> bool:
-    """Whether objects of exactly this type are nodes: built in, registered, or a namedtuple."""
+    """Whether objects of exactly this type are nodes: built in, registered, or a namedtuple.
+
+    >>> jax.tree_util.is_tree_node(dict), jax.tree_util.is_tree_node(int)
+    (True, False)
+    """
     return bool(default_registry.is_node(typ))
 
 
 def flatten_one_level(tree: Any) -> tuple[Iterable[Any], Hashable]:
-    """The children of a node, and what else it takes to build it."""
+    """The children of a node, and what else it takes to build it.
+
+    >>> children, _ = jax.tree_util.flatten_one_level([1, (2, 3)])
+    >>> list(children)
+    [1, (2, 3)]
+    """
     found = default_registry.flatten_one_level(tree)
     if found is None:
         raise ValueError(f"an object of type {type(tree).__name__} is a leaf: it has no children")
@@ -46,7 +55,11 @@ def flatten_one_level(tree: Any) -> tuple[Iterable[Any], Hashable]:
 
 
 def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[KeyEntry, Any]], Hashable]:
-    """The children of a node, each with its key, and what else it takes to build the node."""
+    """The children of a node, each with its key, and what else it takes to build the node.
+
+    >>> jax.tree_util.flatten_one_level_with_keys([5])[0]
+    [(SequenceKey(idx=0), 5)]
+    """
     _, static = flatten_one_level(tree)
     # Not the method of the same name: in jaxlib 0.10 it gives every child of a namedtuple the first field's name.
     children, _ = default_registry.flatten_with_path(tree, lambda path, _: len(path) > 0)
@@ -54,7 +67,11 @@ def flatten_one_level_with_keys(tree: Any) -> tuple[list[tuple[KeyEntry, Any]], 
 
 
 def keystr(keys: KeyPath, *, simple: bool = False, separator: str = "") -> str:
-    """A key path as text: `['layers'][0].w`; with `simple`, the bare keys, to be joined by a separator."""
+    """A key path as text: `['layers'][0].w`; with `simple`, the bare keys, to be joined by a separator.
+
+    >>> jax.tree_util.keystr((jax.tree_util.DictKey("w"), jax.tree_util.SequenceKey(0)))
+    "['w'][0]"
+    """
     return separator.join(bare_key(key) if simple else str(key) for key in keys)
 
 
@@ -102,12 +119,26 @@ def register_pytree_node(
 
     `flatten_func(node)` gives the children and static data, which can be compared and hashed;
     `unflatten_func(static data, children)` builds the node; `flatten_with_keys_func(node)` gives (key, child) pairs.
+
+    >>> Pair = type("Pair", (list,), {})
+    >>> jax.tree_util.register_pytree_node(Pair, lambda pair: (tuple(pair), None), lambda _, pair: Pair(pair))
+    >>> jax.tree_util.tree_leaves(Pair([1, 2]))
+    [1, 2]
     """
     _register(nodetype, default_registry.register_node, flatten_func, unflatten_func, flatten_with_keys_func)
 
 
 def register_pytree_node_class(cls: Class) -> Class:
-    """Make a class with `tree_flatten` and a class method `tree_unflatten` a node; a decorator."""
+    """Make a class with `tree_flatten` and a class method `tree_unflatten` a node; a decorator.
+
+    >>> class Box:
+    ...     def __init__(self, item): self.item = item
+    ...     def tree_flatten(self): return (self.item,), None
+    ...     tree_unflatten = classmethod(lambda cls, _, items: cls(*items))
+    ...
+    >>> jax.tree_util.tree_leaves(jax.tree_util.register_pytree_node_class(Box)(3))
+    [3]
+    """
     register_pytree_node(cls, operator.methodcaller("tree_flatten"), cls.tree_unflatten)
     return cls
 
@@ -118,7 +149,15 @@ def register_pytree_with_keys(
     unflatten_func: Callable[[Any, Any], T],
     flatten_func: Callable[[T], tuple[Any, Any]] | None = None,
 ) -> None:
-    """Make objects of a type nodes whose children have keys of their own; `flatten_func`, where given, saves time."""
+    """Make objects of a type nodes whose children have keys of their own; `flatten_func`, where given, saves time.
+
+    >>> Keyed = type("Keyed", (list,), {})
+    >>> jax.tree_util.register_pytree_with_keys(
+    ...     Keyed, lambda x: ([(jax.tree_util.SequenceKey(0), x[0])], None), lambda _, items: Keyed(items)
+    ... )
+    >>> jax.tree_util.tree_leaves_with_path(Keyed([7]))
+    [((SequenceKey(idx=0),), 7)]
+    """
 
     def without_keys(node: T) -> tuple[Any, Any]:
         children, static = flatten_with_keys(node)
@@ -128,7 +167,17 @@ def register_pytree_with_keys(
 
 
 def register_pytree_with_keys_class(cls: Class) -> Class:
-    """Make a class with `tree_flatten_with_keys` and a class method `tree_unflatten` a node; a decorator."""
+    """Make a class with `tree_flatten_with_keys` and a class method `tree_unflatten` a node; a decorator.
+
+    >>> class Named:
+    ...     def __init__(self, item): self.item = item
+    ...     def tree_flatten_with_keys(self): return [(jax.tree_util.GetAttrKey("item"), self.item)], None
+    ...     tree_unflatten = classmethod(lambda cls, _, items: cls(*items))
+    ...
+    >>> Named = jax.tree_util.register_pytree_with_keys_class(Named)
+    >>> jax.tree_util.tree_leaves_with_path(Named(3))
+    [((GetAttrKey(name='item'),), 3)]
+    """
     flatten_func = operator.methodcaller("tree_flatten") if hasattr(cls, "tree_flatten") else None
     register_pytree_with_keys(cls, operator.methodcaller("tree_flatten_with_keys"), cls.tree_unflatten, flatten_func)
     return cls
@@ -144,6 +193,12 @@ def register_dataclass(
 
     `data_fields` are children and `meta_fields` static; by default those marked `field(metadata={"static": True})` are
     static and the others are children. Fields in `drop_fields` are lost: the node is built again with their defaults.
+
+    >>> import dataclasses
+    >>> Layer = dataclasses.make_dataclass("Layer", ["weights", "name"])
+    >>> Layer = jax.tree_util.register_dataclass(Layer, ["weights"], ["name"])
+    >>> jax.tree_util.tree_map(lambda x: 2 * x, Layer(3, "first"))
+    Layer(weights=6, name='first')
     """
     if (data_fields is None) != (meta_fields is None):
         raise TypeError("register_dataclass: data_fields and meta_fields are given together, or neither is")
@@ -177,7 +232,12 @@ def register_dataclass(
 
 
 def register_static(cls: Class) -> Class:
-    """Make objects of a class nodes without children: all static, compared by `==` and hashed; a decorator."""
+    """Make objects of a class nodes without children: all static, compared by `==` and hashed; a decorator.
+
+    >>> Setting = jax.tree_util.register_static(type("Setting", (), {}))
+    >>> jax.tree_util.tree_leaves([1, Setting()])
+    [1]
+    """
     register_pytree_node(cls, lambda node: ((), node), lambda node, _: node)
     return cls
 

@@ -93,7 +93,11 @@ _UNSPECIFIED: Any = _Unspecified()
 
 
 def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDef]:
-    """The leaves of a tree, in order, and its structure; a node of which `is_leaf` is true counts as a leaf."""
+    """The leaves of a tree, in order, and its structure; a node of which `is_leaf` is true counts as a leaf.
+
+    >>> jax.tree_util.tree_flatten({"a": 1, "b": (2, 3)})
+    ([1, 2, 3], PyTreeDef({'a': *, 'b': (*, *)}))
+    """
     try:
         leaves, treedef = default_registry.flatten(tree, is_leaf)
     except SystemError as error:  # how a RecursionError comes out of jaxlib
@@ -102,43 +106,75 @@ def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDe
 
 
 def tree_unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
-    """The tree with this structure and these leaves."""
+    """The tree with this structure and these leaves.
+
+    >>> jax.tree_util.tree_unflatten(jax.tree_util.tree_structure((0, [0])), [1, 2])
+    (1, [2])
+    """
     return treedef.unflatten(leaves)
 
 
 def tree_leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
-    """The leaves of a tree, in order."""
+    """The leaves of a tree, in order.
+
+    >>> jax.tree_util.tree_leaves({"a": 1, "b": (2, None)})
+    [1, 2]
+    """
     return tree_flatten(tree, is_leaf)[0]
 
 
 def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> PyTreeDef:
-    """The structure of a tree: all of it but the leaves."""
+    """The structure of a tree: all of it but the leaves.
+
+    >>> jax.tree_util.tree_structure({"a": 1, "b": (2, 3)})
+    PyTreeDef({'a': *, 'b': (*, *)})
+    """
     return tree_flatten(tree, is_leaf)[1]
 
 
 def build_tree(treedef: PyTreeDef, xs: Any) -> Any:
-    """The tree with this structure whose leaves stand in `xs`, nested alike, but in any iterables."""
+    """The tree with this structure whose leaves stand in `xs`, nested alike, but in any iterables.
+
+    >>> jax.tree_util.build_tree(jax.tree_util.tree_structure((0, [0, 0])), [1, (2, 3)])
+    (1, [2, 3])
+    """
     return treedef.from_iterable_tree(xs)
 
 
 def treedef_tuple(treedefs: Iterable[PyTreeDef]) -> PyTreeDef:
-    """The structure of a tuple of trees with these structures."""
+    """The structure of a tuple of trees with these structures.
+
+    >>> jax.tree_util.treedef_tuple([jax.tree_util.tree_structure(1), jax.tree_util.tree_structure([2])])
+    PyTreeDef((*, [*]))
+    """
     return _jaxlib.treedef_tuple(default_registry, list(treedefs))
 
 
 def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
-    """The structures right below the root."""
+    """The structures right below the root.
+
+    >>> jax.tree_util.treedef_children(jax.tree_util.tree_structure((1, [2])))
+    [PyTreeDef(*), PyTreeDef([*])]
+    """
     children: list[PyTreeDef] = treedef.children()
     return children
 
 
 def treedef_is_leaf(treedef: PyTreeDef) -> bool:
-    """Whether the structure has nothing below its root: that of a leaf, of None or of an empty container."""
+    """Whether the structure has nothing below its root: that of a leaf, of None or of an empty container.
+
+    >>> jax.tree_util.treedef_is_leaf(jax.tree_util.tree_structure([1]))
+    False
+    """
     return bool(treedef.num_nodes == 1)
 
 
 def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
-    """Whether no item is a node."""
+    """Whether no item is a node.
+
+    >>> jax.tree_util.all_leaves([1, 2]), jax.tree_util.all_leaves([1, (2, 3)])
+    (True, False)
+    """
     if is_leaf is None:
         return bool(_jaxlib.all_leaves(default_registry, iterable))
     return all(is_leaf(item) or not is_tree_node(type(item)) for item in iterable)
@@ -148,7 +184,11 @@ def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
 
 
 def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
-    """The tree of `f(leaf, *what the rest have there)`: the rest have its structure, or more below its leaves."""
+    """The tree of `f(leaf, *what the rest have there)`: the rest have its structure, or more below its leaves.
+
+    >>> jax.tree_util.tree_map(lambda x, y: x + y, {"a": 1, "b": [2]}, {"a": 10, "b": [20]})
+    {'a': 11, 'b': [22]}
+    """
     leaves, treedef = tree_flatten(tree, is_leaf)
     if not rest:
         return treedef.unflatten([f(leaf) for leaf in leaves])
@@ -157,7 +197,11 @@ def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = Non
 
 
 def tree_reduce(function: Callable[[T, Any], T], tree: Any, initializer: T = _UNSPECIFIED, is_leaf: IsLeaf = None) -> T:
-    """The leaves folded from the left: `function(function(initializer, first leaf), second leaf)` and so on."""
+    """The leaves folded from the left: `function(function(initializer, first leaf), second leaf)` and so on.
+
+    >>> jax.tree_util.tree_reduce(lambda x, y: x - y, (10, [3, 2]))
+    5
+    """
     leaves = tree_leaves(tree, is_leaf)
     if initializer is not _UNSPECIFIED:
         return functools.reduce(function, leaves, initializer)
@@ -170,7 +214,11 @@ def tree_reduce(function: Callable[[T, Any], T], tree: Any, initializer: T = _UN
 def tree_reduce_associative(
     operation: Callable[[T, T], T], tree: Any, *, identity: T = _UNSPECIFIED, is_leaf: IsLeaf = None
 ) -> T:
-    """The leaves combined in pairs, then pairs of pairs; `identity` is the result where there are no leaves."""
+    """The leaves combined in pairs, then pairs of pairs; `identity` is the result where there are no leaves.
+
+    >>> jax.tree_util.tree_reduce_associative(lambda x, y: x + y, (1, [2, 3]))
+    6
+    """
     leaves = tree_leaves(tree, is_leaf)
     if not leaves:
         if identity is _UNSPECIFIED:
@@ -188,12 +236,20 @@ def tree_reduce_associative(
 
 
 def tree_all(tree: Any, *, is_leaf: IsLeaf = None) -> bool:
-    """Whether every leaf is true."""
+    """Whether every leaf is true.
+
+    >>> jax.tree_util.tree_all((True, [1, 0]))
+    False
+    """
     return all(tree_leaves(tree, is_leaf))
 
 
 def tree_transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, pytree_to_transpose: Any) -> Any:
-    """A tree of trees turned inside out; without `inner_treedef`, the first tree inside shows the inner structure."""
+    """A tree of trees turned inside out; without `inner_treedef`, the first tree inside shows the inner structure.
+
+    >>> jax.tree_util.tree_transpose(jax.tree_util.tree_structure([0, 0]), None, [(1, 2), (3, 4)])
+    ([1, 3], [2, 4])
+    """
     leaves, treedef = tree_flatten(pytree_to_transpose)
     if inner_treedef is None:
         try:
@@ -215,7 +271,11 @@ def tree_transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, py
 
 
 def tree_broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
-    """`full_tree`, with each leaf replaced by the leaf of `prefix_tree` at or above it."""
+    """`full_tree`, with each leaf replaced by the leaf of `prefix_tree` at or above it.
+
+    >>> jax.tree_util.tree_broadcast((1, 2), (0, [0, 0]))
+    (1, [2, 2])
+    """
     return tree_structure(full_tree).unflatten(broadcast_prefix(prefix_tree, full_tree, is_leaf))
 
 
@@ -254,7 +314,11 @@ def _columns(name: str, treedef: PyTreeDef, tree: Any, rest: tuple[Any, ...]) ->
 def tree_flatten_with_path(
     tree: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
 ) -> tuple[list[tuple[KeyPath, Any]], PyTreeDef]:
-    """The leaves of a tree, each with the keys that lead to it, and the tree's structure."""
+    """The leaves of a tree, each with the keys that lead to it, and the tree's structure.
+
+    >>> jax.tree_util.tree_flatten_with_path({"a": 1})[0]
+    [((DictKey(key='a'),), 1)]
+    """
 
     def without_path(_: KeyPath, node: Any) -> bool:
         return is_leaf is not None and is_leaf(node)
@@ -271,7 +335,11 @@ def tree_flatten_with_path(
 def tree_leaves_with_path(
     tree: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
 ) -> list[tuple[KeyPath, Any]]:
-    """The leaves of a tree, each with the keys that lead to it."""
+    """The leaves of a tree, each with the keys that lead to it.
+
+    >>> jax.tree_util.tree_leaves_with_path([1])
+    [((SequenceKey(idx=0),), 1)]
+    """
     return tree_flatten_with_path(tree, is_leaf, is_leaf_takes_path)[0]
 
 
@@ -282,7 +350,11 @@ def tree_map_with_path(
     is_leaf: Callable[..., bool] | None = None,
     is_leaf_takes_path: bool = False,
 ) -> Any:
-    """As `tree_map`, where `f` is also given, first, the keys that lead to the leaf."""
+    """As `tree_map`, where `f` is also given, first, the keys that lead to the leaf.
+
+    >>> jax.tree_util.tree_map_with_path(lambda path, x: (path[0].key, x), {"a": 1})
+    {'a': ('a', 1)}
+    """
     found, treedef = tree_flatten_with_path(tree, is_leaf, is_leaf_takes_path)
     columns = _columns("tree.map_with_path", treedef, tree, rest)
     return treedef.unflatten([f(*pair, *items) for pair, *items in zip(found, *columns, strict=True)])

@@ -147,16 +147,18 @@ def values_like_numpy(ours: Any, cases: Sequence[Case], numpy: Any = np) -> None
             equal(x, _found(numpy, case.name)(*case.args, **case.keywords), case, types=False)
 
 
-def values_like_both(ours: Any, cases: Sequence[Case], more: Sequence[Case] = ()) -> None:
+def values_like_both(
+    ours: Any, cases: Sequence[Case], more: Sequence[Case] = (), numpy: Any = np, theirs: str = "numpy"
+) -> None:
     """The same calls on numpy, and those and more in JAX where that is installed: one program of ours for both."""
     opened = _opened([*cases, *more])
     arrays = [one.arrays for one in opened]
     mine = sw.jit(_all_of(ours, opened))(arrays)
     for case, x in zip(cases, mine, strict=False):
         with np.errstate(all="ignore"):
-            equal(x, _found(np, case.name)(*case.args, **case.keywords), case, types=False)
+            equal(x, _found(numpy, case.name)(*case.args, **case.keywords), case, types=False)
     if jax is not None:
-        others = jax.jit(_all_of(jax.numpy, opened))(arrays)
+        others = jax.jit(_all_of(_found(jax, theirs), opened))(arrays)
         for one, x, y in zip(opened, mine, others, strict=True):
             equal(x, y, one.case)
 

@@ -10,13 +10,14 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise import lax, nn, ops, random, scipy
+from shardwise import dlpack, dtypes, lax, nn, ops, random, scipy, tree_util
 
 NAMESPACES: list[ModuleType] = [
     *(jnp, lax, nn, nn.initializers, ops),
     *(jnp.linalg, lax.linalg, scipy.linalg, jnp.fft, scipy.special),
-    random,
+    *(random, scipy.stats, dtypes, dlpack, tree_util),
 ]
+NAMESPACES += [found for name in scipy.stats.__all__ if isinstance(found := getattr(scipy.stats, name), ModuleType)]
 SCOPE = {"jax": sw, "sw": sw, "jnp": jnp, "lax": lax, "np": np}
 
 

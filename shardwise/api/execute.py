@@ -16,6 +16,7 @@ import numpy as np
 
 from shardwise._jaxlib import RuntimeFailure
 from shardwise.api.boundary import boundary
+from shardwise.api.launches import watchers
 from shardwise.api.move import moved
 from shardwise.api.numbers import check_numbers
 from shardwise.api.recent import Recent
@@ -28,6 +29,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.callback import Callback
 from shardwise.compiler.ops.inspect import Inspect
 from shardwise.compiler.ops.operands import PYTHON_SCALARS, type_of
+from shardwise.compiler.partition.avoidable import avoidable_gathers
 from shardwise.compiler.pipeline import Partitioned, load
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbsentDevice
@@ -59,12 +61,14 @@ class Launch:
         self._plain = request.kept is None and not moves and not constants and True not in request.donated
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        if self._plain and not (memory.given_up or watching.numbers):
+        if self._plain and not (memory.given_up or watching.numbers or watchers.seeing):
             try:
                 return self.executable([array.buffers for array in arrays])
             except RuntimeFailure as error:
                 check_memory(error, f"`{self.request.program.name}`", self.executable.loaded)
                 raise
+        if watchers.seeing:
+            watchers.tell(self, runs=True)
         if self.request.kept is not None:
             arrays = [arrays[number] for number in self.request.kept if number < len(arrays)]
         if memory.given_up:  # jaxlib crashes on buffers that are gone
@@ -121,6 +125,7 @@ class Prepared:
                     f"type and layout ({given.type} in {given.sharding}): its memory is not reused.",
                     stacklevel=4,
                 )
+        self._warn_of_gathers()
         executable = self._loaded()
         first = len(self.request.signatures) - len(self.constants)
         bound = [
@@ -128,7 +133,19 @@ class Prepared:
             for i, array in enumerate(self.constants)
         ]
         moves = {number: sharding for number, sharding in self.moves.items() if number < first}
-        return Launch(executable, self.request, moves, bound)
+        launch = Launch(executable, self.request, moves, bound)
+        watchers.tell(launch, runs=False)
+        return launch
+
+    def _warn_of_gathers(self) -> None:
+        """Once for each compilation."""
+        meshes = [mesh.abstract for mesh in self.target.meshes]
+        found = avoidable_gathers(self.stages.sharded, self.stages.plan, self.stages.local, meshes)
+        if found:
+            text = f"in `{self.request.program.name}`, {found[0]}"
+            more = f" There are {len(found) - 1} more like it." if len(found) > 1 else ""
+            line = user_source()
+            warnings.warn_explicit(text + more, UserWarning, line.file, line.line)
 
     def _loaded(self) -> Executable:
         start, name = time.perf_counter(), self.request.program.name
@@ -156,8 +173,8 @@ class Prepared:
         ]
 
 
-def staged(request: Request, constants: Sequence[Array] = ()) -> Prepared:
-    """Every stage that needs no device. `constants` are captured arrays."""
+def looked_at(request: Request, constants: Sequence[Array] = ()) -> Prepared:
+    """Every stage that needs no device; nobody is told. `constants` are captured arrays."""
     request, constants = hoisted(request, constants)
     first = len(request.signatures) - len(constants)
     request = request.used()
@@ -166,8 +183,14 @@ def staged(request: Request, constants: Sequence[Array] = ()) -> Prepared:
     target = request.target()
     compiled, moves = stages(request, target)
     target = target.refined(compiled.sharded.mesh)
-    tell(compiled, target)
     return Prepared(request, list(constants), target, compiled, moves)
+
+
+def staged(request: Request, constants: Sequence[Array] = ()) -> Prepared:
+    """The same on the way to being compiled: those who want to know a layout are told."""
+    prepared = looked_at(request, constants)
+    tell(prepared.stages, prepared.target)
+    return prepared
 
 
 def prepare(request: Request, constants: Sequence[Array] = ()) -> Launch:

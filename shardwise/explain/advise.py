@@ -182,7 +182,9 @@ def _told(sharded: ShardedProgram, value: Value) -> str:
     for equation in sharded.program.walk():
         if value in equation.outputs:
             return f"the {value.type} that {equation.op.name} at {equation.source} gives"
-    return f"a value of {value.type} inside a loop"
+        if any(value in inner.inputs for inner in equation.op.programs):
+            return f"the {value.type} that {equation.op.name} at {equation.source} hands to its body"
+    raise AssertionError("the value is not of this program")
 
 
 def _seconds(found: Timeline) -> float:

@@ -2,16 +2,20 @@
 
 from collections.abc import Callable
 from functools import cached_property
+from html import escape
+from os import PathLike
+from pathlib import Path
 from typing import Any, final
 
 from shardwise.api.aot import Compiled, Lowered
-from shardwise.api.execute import Prepared
+from shardwise.api.execute import Prepared, as_array, looked_at
 from shardwise.api.jit import Jitted, jit
 from shardwise.api.planned import planned
 from shardwise.compiler.partition.report import CollectiveRow, Report
 from shardwise.compiler.pipeline import Partitioned
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.explain.advise import Advice, advise
+from shardwise.explain.page import format_page
 from shardwise.explain.text import format_report
 
 
@@ -51,14 +55,29 @@ class Explanation:
         """Which single constraint would spare the costliest collective; each that is tried is a plan of its own."""
         if not self._advised:
             return Advice(0)
-        target = self._prepared.target
-        meshes = [mesh.abstract for mesh in (*target.meshes, target.mesh) if mesh is not None]
-        return advise(self.stages, self.plan.chip, meshes)
+        return advise(self.stages, self.plan.chip, [mesh.abstract for mesh in self._prepared.target.meshes])
 
     def __str__(self) -> str:
         return format_report(self.plan, str(self.advice))
 
     __repr__ = __str__
+
+    def to_html(self) -> str:
+        """One page with all of it, which needs nothing beside it."""
+        return format_page(self.plan, str(self.advice))
+
+    def write_html(self, path: str | PathLike[str]) -> Path:
+        """Write that page to a file."""
+        file = Path(path)
+        file.write_text(self.to_html(), encoding="utf-8")
+        return file
+
+    def _repr_html_(self) -> str:
+        """The page in a frame of its own: its style must not reach the notebook around it."""
+        frame = "width:100%;height:720px;border:1px solid #8884;border-radius:8px"
+        return (
+            f'<iframe title="plan of {escape(self.name)}" style="{frame}" srcdoc="{escape(self.to_html())}"></iframe>'
+        )
 
 
 def explain(
@@ -73,11 +92,12 @@ def explain(
 
     def call(*args: Any, **keywords: Any) -> Explanation:
         if isinstance(function, (Lowered, Compiled)):
-            lowered = function
+            prepared = function._prepared
         else:
             jitted = function if isinstance(function, Jitted) else jit(function)
-            lowered = jitted.lower(*args, **keywords)
-        explanation = Explanation(lowered._prepared, hardware, advise)
+            request, traced = jitted.request(args, keywords)
+            prepared = looked_at(request, [as_array(x) for x in traced.captured])
+        explanation = Explanation(prepared, hardware, advise)
         print(explanation)
         return explanation
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from shardwise.compiler.ir.program import NOWHERE
-from shardwise.compiler.partition.report import CollectiveRow, EndRow, Report
+from shardwise.compiler.partition.report import CollectiveRow, Report
 
 _SHOWN = 6  # of the values that are alive at the peak
 
@@ -19,22 +19,34 @@ def format_report(report: Report, advice: str = "") -> str:
         f"{human_seconds(report.communication_seconds)} of communication",
         "",
     ]
-    lines += [_end("in", row) for row in report.inputs] + [_end("out", row) for row in report.outputs]
+    ends = [("in", row) for row in report.inputs] + [("out", row) for row in report.outputs]
+    rows = [[what, row.name, row.type, str(row.layout), f"{shape_text(row.piece)} a device"] for what, row in ends]
+    lines += _aligned(rows, (3, 24, 16, 28, 0)) if rows else []
     if report.collectives:
-        head = f"  {'collective':14} {'axes':16} {'sent':>10} {'time':>9}  {'piece':14} {'line':18} why"
-        lines += ["", head, *map(_collective, report.collectives)]
+        heads = ["collective", "axes", "sent", "time", "piece", "line", "why"]
+        lines += ["", *_aligned([heads, *map(_collective, report.collectives)], (14, 16, -10, -9, 14, 18, 0))]
     lines += ["", *_memory(report)]
     return "\n".join([*lines, *(["", f"  {advice}"] if advice else [])])
 
 
-def _end(what: str, row: EndRow) -> str:
-    return f"  {what:3} {row.name:24} {row.type:16} {row.layout!s:28} {shape_text(row.piece)} a device"
+def _collective(row: CollectiveRow) -> list[str]:
+    why = row.reason or "you wrote it"
+    often = f"{why} ({row.times} times)" if row.times > 1 else why
+    sent, time = human_bytes(row.sent), human_seconds(row.seconds)
+    return [row.kind, ",".join(row.axes), sent, time, row.type, str(row.source), often]
 
 
-def _collective(row: CollectiveRow) -> str:
-    why = f"{row.reason or 'you wrote it'} ({row.times} times)" if row.times > 1 else row.reason or "you wrote it"
-    axes, sent, time = ",".join(row.axes), human_bytes(row.sent), human_seconds(row.seconds)
-    return f"  {row.kind:14} {axes:16} {sent:>10} {time:>9}  {row.type:14} {row.source!s:18} {why}"
+def _aligned(rows: Sequence[Sequence[str]], widths: Sequence[int]) -> list[str]:
+    """Rows in columns of at least these widths; those that are negative stand at the right."""
+    fitting = [max(abs(width), *(len(row[n]) for row in rows)) if width else 0 for n, width in enumerate(widths)]
+    return [
+        "  "
+        + " ".join(
+            f"{cell:{'>' if least < 0 else '<'}{width}}"
+            for cell, width, least in zip(row, fitting, widths, strict=True)
+        )
+        for row in rows
+    ]
 
 
 def _memory(report: Report) -> list[str]:
@@ -44,12 +56,14 @@ def _memory(report: Report) -> list[str]:
         step = found.steps[found.peak]
         during = f", while {step.op} at {step.source} runs" if step.source.file else f", while {step.op} runs"
     lines = [f"  memory: at most {human_bytes(found.peak_bytes)} a device{during}"]
-    for held in found.alive[:_SHOWN]:
-        line = str(held.source) if held.source != NOWHERE else ""
-        lines.append(f"  {human_bytes(held.bytes):>10}  {held.what:24} {held.type:16} {line}".rstrip())
+    rows = [
+        [human_bytes(held.bytes), held.what, held.type, str(held.source) if held.source != NOWHERE else ""]
+        for held in found.alive[:_SHOWN]
+    ]
+    lines += [line.rstrip() for line in _aligned(rows, (-10, 24, 16, 0))] if rows else []
     if len(found.alive) > _SHOWN:
         rest = found.alive[_SHOWN:]
-        lines.append(f"  {human_bytes(sum(held.bytes for held in rest)):>10}  in {len(rest)} smaller ones")
+        lines.append(f"  {human_bytes(sum(held.bytes for held in rest)):>10} in {len(rest)} smaller ones")
     return lines
 
 

@@ -15,6 +15,7 @@ from shardwise.lax.choice import (
     optimization_barrier,
     platform_dependent,
     select_n,
+    stage,
 )
 from shardwise.lax.conv_shapes import (
     ConvGeneralDilatedDimensionNumbers,
@@ -411,6 +412,7 @@ __all__ = [
     "square",
     "squeeze",
     "stack",
+    "stage",
     "stop_gradient",
     "sub",
     "switch",

@@ -70,6 +70,15 @@ def optimization_barrier(operand: Any, /) -> Any:
     return tree.map(lambda leaf: Barrier()(as_operand(leaf, "optimization_barrier")), operand)
 
 
+def stage(x: Any, /) -> Any:
+    """`x` as an array, or as a value of the program that is being traced.
+
+    >>> lax.stage(3)
+    Array(3, dtype=int32)
+    """
+    return as_operand(x, "stage")
+
+
 def platform_dependent(
     *args: Any, default: Callable[..., Any] | None = None, **per_platform: Callable[..., Any]
 ) -> Any:

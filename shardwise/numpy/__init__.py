@@ -32,10 +32,6 @@ from shardwise.compiler.ops.methods import ArrayMethods as ndarray
 from shardwise.compiler.ops.namespace import VERSIONS
 from shardwise.compiler.ops.numeric import (
     absolute,
-    add,
-    bitwise_and,
-    bitwise_or,
-    bitwise_xor,
     conjugate,
     divide,
     exp,
@@ -43,15 +39,10 @@ from shardwise.compiler.ops.numeric import (
     imag,
     invert,
     left_shift,
-    maximum,
-    minimum,
-    multiply,
-    negative,
     power,
     real,
     remainder,
     right_shift,
-    subtract,
 )
 from shardwise.errors import not_here
 from shardwise.numpy import fft, linalg
@@ -160,11 +151,7 @@ from shardwise.numpy.elementwise import (
     log1p,
     log2,
     log10,
-    logaddexp,
-    logical_and,
     logical_not,
-    logical_or,
-    logical_xor,
     nextafter,
     sign,
     sin,
@@ -189,7 +176,6 @@ from shardwise.numpy.floats import (
     isneginf,
     isposinf,
     ldexp,
-    logaddexp2,
     modf,
     nan_to_num,
     positive,
@@ -251,7 +237,7 @@ from shardwise.numpy.indexing import (
 )
 from shardwise.numpy.integers import bitwise_count, gcd, lcm, packbits, unpackbits
 from shardwise.numpy.interchange import __array_namespace_info__, from_dlpack
-from shardwise.numpy.joining import concatenate, flip, pad, split, stack
+from shardwise.numpy.joining import concatenate, flip, split, stack
 from shardwise.numpy.nans import (
     nanargmax,
     nanargmin,
@@ -283,6 +269,7 @@ from shardwise.numpy.ordering import (
     searchsorted,
     sort,
 )
+from shardwise.numpy.padding import pad
 from shardwise.numpy.polynomials import (
     poly,
     polyadd,
@@ -355,6 +342,22 @@ from shardwise.numpy.triangles import (
     triu,
     triu_indices,
     triu_indices_from,
+)
+from shardwise.numpy.ufuncs import (
+    add,
+    bitwise_and,
+    bitwise_or,
+    bitwise_xor,
+    logaddexp,
+    logaddexp2,
+    logical_and,
+    logical_or,
+    logical_xor,
+    maximum,
+    minimum,
+    multiply,
+    negative,
+    subtract,
 )
 from shardwise.numpy.vectorized import apply_along_axis, apply_over_axes, frompyfunc, piecewise, ufunc, vectorize
 from shardwise.numpy.windows import bartlett, blackman, hamming, hanning, i0, kaiser

@@ -157,7 +157,8 @@ def logaddexp(x1: Any, x2: Any, /) -> Any:
     >>> jnp.logaddexp(jnp.array([0.0, 1000.0]), 0.0)
     Array([6.931472e-01, 1.000000e+03], dtype=float32)
     """
-    return log_of_sum(*floats("logaddexp", x1, x2), base=math.e)
+    x, y = floats("logaddexp", x1, x2)
+    return log_of_sum(x, y, math.e)
 
 
 def log_of_sum(x: Any, y: Any, base: float) -> Any:

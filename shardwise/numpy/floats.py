@@ -299,7 +299,8 @@ def logaddexp2(x1: Any, x2: Any, /) -> Any:
     >>> jnp.logaddexp2(jnp.array([3.0, 200.0]), 3.0)
     Array([  4., 200.], dtype=float32)
     """
-    return log_of_sum(*floats("logaddexp2", x1, x2), base=2)
+    x, y = floats("logaddexp2", x1, x2)
+    return log_of_sum(x, y, 2)
 
 
 def _infinite(name: str, x: Any, out: None, number: float) -> Any:

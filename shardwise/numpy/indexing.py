@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.types import ArrayType, Scalar, is_integer
+from shardwise.compiler.ir.types import Scalar, is_integer
 from shardwise.compiler.ops import methods
 from shardwise.compiler.ops.elementwise import Compare, Div, Rem, Select
 from shardwise.compiler.ops.extremum import Max
@@ -70,10 +70,19 @@ def _at_least_zero(indices: Any) -> Any:
     return Max()(index, zeros_like(index))
 
 
-def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = None, fill_value: Any = None) -> Any:
+def take_along_axis(
+    arr: Any,
+    indices: Any,
+    axis: int | None = -1,
+    mode: Any = None,
+    fill_value: Any = None,
+    *,
+    wrap_negative_indices: bool | None = None,
+) -> Any:
     """Along `axis`, for each place of the other dims the elements at indices of its own.
 
     The other dims of both arrays broadcast. An index outside means `fill_value`, or the nearest element (mode "clip").
+    Negative ones count from the end; where `wrap_negative_indices` is False, they lie outside.
 
     >>> jnp.take_along_axis(jnp.array([[5, 6], [7, 8]]), jnp.array([[1], [0]]), axis=1)
     Array([[6],
@@ -89,12 +98,12 @@ def take_along_axis(arr: Any, indices: Any, axis: int | None = -1, mode: Any = N
         raise ValueError(f"take_along_axis: {x.type} and the indices {kind} must have one rank")
     dim = dim_of("take_along_axis", axis, x.type.ndim)
     fill = fill_of(fill_value, x.type.dtype) if how in ("fill", "drop") else None
-    return _along_axis(x, indices, dim=dim, fill=fill)
+    return _along_axis(x, indices, dim=dim, fill=fill, from_end=wrap_negative_indices is not False)
 
 
 @composed
-def _along_axis(x: Any, indices: Any, *, dim: int, fill: Scalar | None) -> Any:
-    index = from_start(as_index(indices), x.type.shape[dim])
+def _along_axis(x: Any, indices: Any, *, dim: int, fill: Scalar | None, from_end: bool) -> Any:
+    index = from_start(as_index(indices), x.type.shape[dim]) if from_end else as_index(indices)
     rest = tuple(d for d in range(x.type.ndim) if d != dim)
     others = broadcast_shapes("take_along_axis", *(y.type.without((dim,)).shape for y in (x, index)))
     x, index = (stretch(y, (*others[:dim], y.type.shape[dim], *others[dim:])) for y in (x, index))
@@ -223,17 +232,16 @@ def _unravel(indices: Any, *, shape: tuple[int, ...]) -> Any:
 
 
 def ix_(*args: Any) -> tuple[Any, ...]:
-    """Rows of indices as arrays that index together: `x[ix_(i, j)]` takes all pairs.
+    """Rows of indices as arrays that index together: `x[ix_(i, j)]` takes all pairs. Booleans say which there are.
 
     >>> jnp.arange(9).reshape(3, 3)[jnp.ix_(jnp.array([0, 2]), jnp.array([1, 2]))]
     Array([[1, 2],
            [7, 8]], dtype=int32)
     """
-    kinds: list[ArrayType] = [type_of(arg, "ix_") for arg in args]
-    for kind in kinds:
+    rows = []
+    for arg in args:
+        kind = type_of(arg, "ix_")
         if kind.ndim != 1:
             raise ValueError(f"ix_: needs rows of indices, not {kind}")
-        if kind.dtype == np.bool_:
-            raise NotImplementedError("ix_: booleans are not here yet; use `nonzero` first")
-    shapes = [tuple(kind.size if d == dim else 1 for d in range(len(args))) for dim, kind in enumerate(kinds)]
-    return tuple(reshape(arg, shape=shape) for arg, shape in zip(args, shapes, strict=True))
+        rows.append(_places("nonzero", arg, None, None)[0] if kind.dtype == np.bool_ else arg)
+    return tuple(reshape(row, shape=(*(1,) * dim, -1, *(1,) * (len(rows) - dim - 1))) for dim, row in enumerate(rows))

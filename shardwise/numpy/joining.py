@@ -1,4 +1,4 @@
-"""Arrays put together, taken apart, turned around and padded."""
+"""Arrays put together, taken apart and turned around."""
 
 import operator
 from collections.abc import Sequence
@@ -11,8 +11,7 @@ from shardwise.compiler.ops.indexing import dim_of
 from shardwise.compiler.ops.methods import reshape
 from shardwise.compiler.ops.operands import as_operand, astype_weak, composed, type_of
 from shardwise.compiler.ops.promote import canonical_dtype, meet
-from shardwise.compiler.ops.shape import full
-from shardwise.compiler.ops.slicing import Concatenate, Pad, Reverse, along
+from shardwise.compiler.ops.slicing import Concatenate, Reverse, along
 
 
 def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
@@ -101,56 +100,3 @@ def flip(m: Any, axis: int | Sequence[int] | None = None) -> Any:
         axes = axis if isinstance(axis, Sequence) else (axis,)
         dims = tuple(dim_of("flip", one, x.type.ndim) for one in axes)
     return Reverse(dims)(x)
-
-
-def pad(array: Any, pad_width: Any, mode: str = "constant", **kwargs: Any) -> Any:
-    """`array` with constants around it.
-
-    `pad_width`: how many before and after, for each dim, as numpy broadcasts it: `2`, `(1, 2)`, `((1, 2), (0, 3))`.
-    `constant_values`: which constants, in the same way.
-
-    >>> jnp.pad(jnp.array([1, 2]), (1, 2), constant_values=9)
-    Array([9, 1, 2, 9, 9], dtype=int32)
-    """
-    if mode != "constant":
-        raise NotImplementedError(f"pad: mode {mode!r} is not here yet; 'constant' is")
-    values = kwargs.pop("constant_values", 0)
-    if kwargs:
-        raise ValueError(f"pad: mode 'constant' takes constant_values, not {', '.join(sorted(kwargs))}")
-    kind = type_of(array, "pad")
-    widths = np.asarray(pad_width)
-    if widths.dtype.kind not in "iu":
-        raise TypeError(f"pad: pad_width must be integers, not {pad_width!r}")
-    if widths.size and widths.min() < 0:
-        raise ValueError(f"pad: pad_width cannot be negative: {pad_width!r}; take a slice instead")
-    try:
-        table = np.broadcast_to(widths, (kind.ndim, 2))
-    except ValueError:
-        raise ValueError(
-            f"pad: pad_width of shape {widths.shape} does not give a low and a high count for each dim of {kind}"
-        ) from None
-    counts = tuple((int(low), int(high)) for low, high in table)
-    if np.ndim(values) == 0:
-        return _padded(array, values, counts=counts)
-    return _padded(array, *np.broadcast_to(np.asarray(values), (kind.ndim, 2)).flat, counts=counts)
-
-
-@composed
-def _padded(x: Any, *values: Any, counts: tuple[tuple[int, int], ...]) -> Any:
-    """Padded with one value everywhere, or with one for each side of each dim in turn."""
-    x = as_operand(x, "pad")
-    flat = (0,) * x.type.ndim
-    if len(values) == 1:
-        return Pad(tuple(low for low, _ in counts), tuple(high for _, high in counts), flat)(x, _scalar(values[0], x))
-    for dim, (low, high) in enumerate(counts):
-        for number, (before, after) in enumerate(((low, 0), (0, high))):
-            lows, highs = ((*flat[:dim], count, *flat[dim + 1 :]) for count in (before, after))
-            x = Pad(lows, highs, flat)(x, _scalar(values[2 * dim + number], x))
-    return x
-
-
-def _scalar(value: Any, x: Any) -> Any:
-    """A padding value as elements of `x` are; a number is rounded as when it is converted."""
-    if isinstance(value, (bool, int, float, complex, np.generic)):
-        return full((), value, x.type.dtype, x.type.weak)
-    return astype_weak(as_operand(value, "pad"), x.type.dtype, x.type.weak)

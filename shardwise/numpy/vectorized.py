@@ -7,6 +7,7 @@ from typing import Any, final
 
 from shardwise.api.control import scan
 from shardwise.api.vectorize import vmap
+from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ops import methods
 from shardwise.compiler.ops.indexing import dim_of
 from shardwise.compiler.ops.operands import as_operand, composed, stretch, type_of
@@ -203,6 +204,10 @@ def frompyfunc(func: Function, /, nin: int, nout: int, *, identity: Any = None) 
     return ufunc(func, nin, nout, identity=identity)
 
 
+def _known(name: str) -> "ufunc":
+    return getattr(installed.namespace, name)  # type: ignore[no-any-return]
+
+
 @final
 class ufunc:
     """A function of single elements, as one of arrays that broadcast, which can also be run along a dim.
@@ -233,15 +238,21 @@ class ufunc:
         self._own = {"reduce": reduce, "accumulate": accumulate, "at": at, "reduceat": reduceat}
         self.nin, self.nout, self.identity = nin, nout, identity
         self.nargs = nin if nargs is None else nargs
-        self.__name__ = name or getattr(func, "__name__", "ufunc")
+        self.__name__ = str(name or getattr(func, "__name__", "ufunc"))
         self.__doc__ = func.__doc__
+
+    def __reduce__(self) -> Any:
+        """One that numpy's namespace has is found there again under its name."""
+        known = getattr(installed.namespace, self.__name__, None) is self
+        return (_known, (self.__name__,)) if known else super().__reduce__()
 
     def __repr__(self) -> str:
         return f"<shardwise.numpy.ufunc {self.__name__!r}>"
 
     def __call__(self, *args: Any, out: None = None, where: None = None) -> Any:
-        self._no("out", out)
-        self._no("where", where)
+        if out is not None or where is not None:
+            self._no("out", out)
+            self._no("where", where)
         return self._call(*args)
 
     def _no(self, argument: str, value: Any) -> None:

@@ -20,9 +20,11 @@ from shardwise.compiler.ops.promote import default_dtype
 from shardwise.compiler.ops.transcendental import Logistic
 from shardwise.errors import not_here
 from shardwise.numpy.elementwise import floats
+from shardwise.scipy.recurrences import bessel_jn, loggamma, sph_harm_y
 
 __all__ = [
     "bernoulli",
+    "bessel_jn",
     "beta",
     "betainc",
     "betaln",
@@ -54,6 +56,7 @@ __all__ = [
     "kl_div",
     "log_ndtr",
     "log_softmax",
+    "loggamma",
     "logit",
     "logsumexp",
     "multigammaln",
@@ -66,6 +69,7 @@ __all__ = [
     "sici",
     "softmax",
     "spence",
+    "sph_harm_y",
     "wofz",
     "xlog1py",
     "xlogy",

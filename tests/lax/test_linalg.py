@@ -74,6 +74,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 @pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
 def test_like_jax(cases):

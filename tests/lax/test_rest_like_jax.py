@@ -277,6 +277,7 @@ def test_vmap(cases):
     vmap_like_loop(OURS, [case for case in cases if case.name not in ("broadcast_in_dim",)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["first", "last"])
 @pytest.mark.parametrize("cases", batches(CASES), ids=batch_name)
 def test_mesh(mesh, cases, which):

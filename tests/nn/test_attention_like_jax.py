@@ -94,6 +94,7 @@ def test_values(way, cases):
     values_like(nn, jax.nn, cases, jax)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cases", batches([*CASES, *NARROW]), ids=batch_name)
 def test_gradients(way, cases):
     gradients_like(nn, jax.nn, cases, jax)

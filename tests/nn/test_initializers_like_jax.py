@@ -45,6 +45,7 @@ CALLS = [
 ]
 
 
+@pytest.mark.slow
 def test_numbers():
     def drawn(package, seed):
         key = package.random.PRNGKey(seed)

@@ -65,6 +65,7 @@ def test_like_numpy_and_jax():
     values_like_numpy(jnp, [ODD_TURNS])
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 def test_gradients_like_jax():
     jax = pytest.importorskip("jax")

@@ -38,6 +38,9 @@ CALLS = {
     "unravel_index": lambda np, x: np.unravel_index(np.array([0, 5, 50, -1, -50]), (3, 4)),
     "unravel_index in one dim": lambda np, x: np.unravel_index(np.array([[1], [0]]), 4),
     "ix_": lambda np, x: np.ix_(np.array([0, 1]), np.array([2, 3, 0]), np.array([1])),
+    "along, from the start": lambda np, x: np.take_along_axis(
+        x, np.array([[0, -1, 9, 1]]), 1, wrap_negative_indices=False
+    ),
     "x[ix_]": lambda np, x: x[np.ix_(np.array([0, 2]), np.array([2, 3, 0]))],
 }
 
@@ -142,7 +145,12 @@ def test_on_a_mesh(mesh, spec):
         (lambda: jnp.where(X, X), ValueError, "where: needs both x and y, or neither"),
         (lambda: jnp.where(X, X, 0, size=2), ValueError, "where: size and fill_value are for a condition alone"),
         (lambda: jnp.ix_(X), ValueError, "ix_: needs rows of indices, not f32[3,4]"),
-        (lambda: jnp.ix_(X[0] > 0), NotImplementedError, "ix_: booleans are not here yet; use `nonzero` first"),
+        (
+            lambda: sw.jit(jnp.ix_)(X[0] > 0),
+            sw.errors.ConcretizationTypeError,
+            "nonzero: bool[4] is traced, so nobody knows how many elements differ from zero, and the shape of the "
+            "result. Say how many there are at most: `nonzero(a, size=...)`",
+        ),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
@@ -150,3 +158,11 @@ def test_errors(call, error, message):
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value).splitlines()[0] == message
+
+
+def test_booleans_say_which_rows_and_columns():
+    """As numpy does; JAX has no booleans there."""
+    rows, columns = np.array([True, False, True]), np.array([2, 3, 0])
+    for mine, other in zip(jnp.ix_(rows, columns), np.ix_(rows, columns), strict=True):
+        np.testing.assert_array_equal(mine, other)
+    np.testing.assert_array_equal(jnp.asarray(X)[jnp.ix_(rows, columns)], X[np.ix_(rows, columns)])

@@ -261,6 +261,7 @@ def test_options_of_reductions():
         same(call(jnp), call(jax.numpy))
 
 
+@pytest.mark.slow
 def test_operators():
     x, y = np.array([7, -7, 3], np.int32), np.array([2, 2, -2], np.int32)
     calls = [

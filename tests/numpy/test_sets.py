@@ -85,12 +85,14 @@ def test_members_like_numpy():
         np.testing.assert_array_equal(mine, np.isin(*case.args, invert=case.keywords.get("invert", False)))
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 def test_like_jax_inside():
     jax = pytest.importorskip("jax")
     values_like(jnp, jax.numpy, [*SIZED, *MEMBERS], jax)
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 def test_types_like_jax_outside():
     jax = pytest.importorskip("jax")

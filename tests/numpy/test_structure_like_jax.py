@@ -47,6 +47,7 @@ def test_values(cases):
     values_like(jnp, jax.numpy, cases, jax)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cases", batches(STRUCTURE, 40), ids=batch_name)
 def test_gradients(cases):
     gradients_like(jnp, jax.numpy, cases, jax)

@@ -55,5 +55,5 @@ def test_complex_numbers(name):
 
 
 def test_exp2_is_one_op():
-    assert "exp2" in str(sw.make_jaxpr(lambda x: jnp.exp2(x))(1.0))
+    assert "= exp2 " in str(sw.make_jaxpr(lambda x: 2 * jnp.exp2(x))(1.0))
     assert jnp.exp2(jnp.array([3, -1])).tolist() == [8.0, 0.5]

@@ -108,6 +108,7 @@ def test_exact(cases):
     values_like(random, jax.random, exact, jax)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cases", batches(CLOSE, 40), ids=batch_name)
 def test_close(cases):
     values_like(random, jax.random, cases, jax)
@@ -118,6 +119,7 @@ def test_made_of_gamma():
     values_like(random, jax.random, OF_GAMMA, jax)
 
 
+@pytest.mark.slow
 def test_gradients():
     gradients_like(random, jax.random, SMOOTH, jax)
 

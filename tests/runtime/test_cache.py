@@ -188,6 +188,7 @@ def test_a_folder_that_cannot_be_made(tmp_path, caplog):
     assert "cannot be used" in caplog.text
 
 
+@pytest.mark.slow
 def test_many_processes_write_at_once(folder):
     script = (
         "import sys, shardwise as sw, shardwise.numpy as jnp\n"

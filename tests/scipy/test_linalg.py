@@ -5,6 +5,7 @@ import pytest
 import scipy.linalg
 
 import shardwise as sw
+import shardwise.numpy as jnp
 import shardwise.scipy as own
 from tests.agreement import (
     Case,
@@ -85,6 +86,11 @@ CASES = [
     case("hankel", np.arange(3)),
     case("circulant", real(4)),
     case("companion", real(4)),
+    *(case("fiedler_companion", real(size) + 3) for size in (2, 3, 4, 5, 6)),
+    *(case("qr_multiply", real(4, 3), c, mode) for c, mode in ((real(2, 4), "right"), (real(3, 2), "left"))),
+    *(case("qr_multiply", real(4, 3), c, mode, True) for c, mode in ((real(4), "right"), (real(3), "left"))),
+    case("qr_multiply", complex_(4, 3), complex_(2, 4), conjugate=True, smooth=False),
+    *(case("rsf2csf", *scipy.linalg.schur(real(size, size)), smooth=False) for size in (1, 2, 5)),
     case("fiedler", real(4), smooth=False),
     case("leslie", real(4), real(3)),
     *(case("convolution_matrix", real(3), 4, mode) for mode in ("full", "same", "valid")),
@@ -104,6 +110,7 @@ NO_SCIPY = {  # it promotes or spells some otherwise
 OURS_AND_JAX = [
     case("cho_factor", positive(3, 3), smooth=False),
     *(case(name, x) for name, x in (("toeplitz", real(2, 3)), ("circulant", real(2, 3)), ("companion", real(2, 3)))),
+    case("fiedler_companion", real(2, 4)),
     case("expm", real(2, 2) * 1e8, smooth=False),  # more squares than it may take
     case("expm", np.ones((2, 2), np.int32)),
     case("block_diag", np.ones((1, 1), np.int32), real(2, 2)),
@@ -114,6 +121,7 @@ OURS_AND_JAX = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cases", batches([*(c for c in CASES if c.name not in NO_SCIPY), *NO_JAX], 80), ids=batch_name)
 def test_like_scipy(cases):
     values_like_numpy(own, cases, scipy)
@@ -189,3 +197,34 @@ def test_what_is_refused(call, message):
     with pytest.raises(ValueError) as caught:
         call(sw.numpy.ones((3, 3)))
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_functions_of_matrices(size):
+    x = dominant(size, size)
+    for ours, theirs in ((jnp.sin, np.sin), (jnp.exp, np.exp)):
+        np.testing.assert_allclose(own.linalg.funm(x, ours), scipy.linalg.funm(x, theirs), rtol=1e-3, atol=1e-4)
+    found, error = own.linalg.funm(x, jnp.sin, disp=False)
+    assert np.abs(np.asarray(found) - scipy.linalg.funm(x.astype(float), np.sin)).max() < 1e-3
+    assert 0 < float(error) < 1e-3
+
+
+def test_equal_eigenvalues_have_no_distance():
+    """Parlett's recurrence divides by it: the estimate says how far to trust the result."""
+    _, error = own.linalg.funm(np.array([[1, 1], [0, 1]], np.float32), jnp.exp, disp=False)
+    assert float(error) == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: own.linalg.funm(real(2, 3), jnp.exp), "funm: needs one square matrix, not f32.2,3."),
+        (lambda: own.linalg.rsf2csf(real(2, 2), real(3, 3)), "rsf2csf: needs two square matrices of one size"),
+        (lambda: own.linalg.qr_multiply(real(4, 3), real(4, 3)), "qr_multiply: f32.4,3. does not go with a Q"),
+        (lambda: own.linalg.qr_multiply(real(4, 3), real(4), "up"), "mode must be 'left' or 'right', not 'up'"),
+    ],
+    ids=["funm", "rsf2csf", "qr_multiply shapes", "qr_multiply mode"],
+)
+def test_what_cannot_be(call, text):
+    with pytest.raises(ValueError, match=text):
+        call()

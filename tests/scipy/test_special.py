@@ -94,6 +94,7 @@ def test_like_scipy(cases):
     values_like_numpy(special, same, scipy.special)
 
 
+@pytest.mark.slow
 @pytest.mark.jax
 @pytest.mark.parametrize("cases", batches(CASES, 16), ids=batch_name)
 def test_like_jax(cases):
@@ -312,3 +313,65 @@ def test_signatures_are_those_of_jax():
             for space in (special, jax.scipy.special)
         )
         assert ours == theirs, name
+
+
+def test_bessel_functions():
+    """JAX's overflow where z is small beside the order that it starts from."""
+    z = np.array([[0.0, 1e-3, 0.1, 1.0], [-2.0, 10.0, 25.0, 30.0]], np.float32)
+    wanted = scipy.special.jv(np.arange(6)[:, None, None], z.astype(float))
+    np.testing.assert_allclose(special.bessel_jn(z, v=5), wanted, atol=2e-6)
+    slope = sw.grad(lambda z: special.bessel_jn(z, v=2)[2])(1.5)
+    assert float(slope) == pytest.approx(scipy.special.jvp(2, 1.5), abs=1e-5)
+    text = str(sw.make_jaxpr(lambda z: special.bessel_jn(z, v=2))(1.5))
+    assert text.count(" mul ") < 20  # a loop: 50 orders are not 50 times the program
+    with pytest.raises(ValueError, match="order v must be 0 or more, not -1"):
+        special.bessel_jn(1.0, v=-1)
+
+
+def test_loggamma():
+    z = np.array([1 + 1j, -3.5 + 0.5j, -3.5 - 0.5j, 0.3, 20 - 30j, -10.2 + 4j, 2j, -2.5 - 1e-4j], np.complex64)
+    np.testing.assert_allclose(special.loggamma(z), scipy.special.loggamma(z.astype(complex)), rtol=1e-5, atol=3e-6)
+    x = np.array([-0.5, 0.0, 1.0, 2.5, np.inf, -np.inf, np.nan, -1.0], np.float32)
+    np.testing.assert_allclose(special.loggamma(x), scipy.special.loggamma(x), atol=1e-6)
+
+
+def test_spherical_harmonics():
+    pairs = [(n, m) for n in range(7) for m in range(-n, n + 1)]
+    n, m = np.array(pairs, np.int32).T
+    theta, phi = np.linspace(0, np.pi, n.size, dtype=np.float32), np.linspace(0, 6, n.size, dtype=np.float32)
+    wanted = scipy.special.sph_harm_y(n, m, theta, phi)
+    np.testing.assert_allclose(special.sph_harm_y(n, m, theta, phi), wanted, atol=3e-6)
+    found = sw.jit(lambda *args: special.sph_harm_y(*args, n_max=6))(n, m, theta, phi)
+    np.testing.assert_allclose(found, wanted, atol=3e-6)
+    clipped = special.sph_harm_y(n, np.minimum(m, 2), theta, phi, n_max=3)
+    np.testing.assert_allclose(
+        clipped, scipy.special.sph_harm_y(np.minimum(n, 3), np.minimum(m, 2), theta, phi), atol=3e-6
+    )
+    with pytest.raises(sw.errors.ConcretizationTypeError, match="give the largest as n_max"):
+        sw.jit(special.sph_harm_y)(n, m, theta, phi)
+    with pytest.raises(ValueError, match="n must be integers, not f32"):
+        special.sph_harm_y(theta, m, theta, phi)
+
+
+@pytest.mark.jax
+def test_spherical_harmonics_like_jax():
+    jax = pytest.importorskip("jax")
+    n, m = np.array([2, 3, 5], np.int32), np.array([1, -2, 0], np.int32)
+    angles = np.array([0.5, 1.6, 2.5], np.float32)
+    values_like(special, jax.scipy.special, [Case("sph_harm_y", (n, m, angles, 2 * angles), {"n_max": 5})], jax)
+
+
+def test_slopes_where_one_form_takes_over_from_another():
+    """From 10 on betaln has a series, from -1 on log_ndtr another form: at the seam neither counts for half."""
+    slope = sw.grad(special.betaln, 1)(2.0, 10.0)
+    assert float(slope) == pytest.approx(scipy.special.digamma(10) - scipy.special.digamma(12), rel=1e-4)
+    slope = sw.grad(special.log_ndtr)(-1.0)
+    wanted = np.exp(-0.5) / np.sqrt(2 * np.pi) / scipy.special.ndtr(-1)
+    assert float(slope) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_arrays_by_name():
+    x = np.array([0.5, 2.0], np.float32)
+    np.testing.assert_allclose(special.betaln(a=x, b=2.0), scipy.special.betaln(x, 2), rtol=1e-5)
+    np.testing.assert_allclose(special.xlogy(2.0, y=x), scipy.special.xlogy(2, x), rtol=1e-6)
+    assert float(sw.grad(lambda y: special.xlogy(2.0, y=y))(4.0)) == 0.5

@@ -19,6 +19,7 @@ import numpy as np
 
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.record import complete
 from shardwise.compiler.ir.types import SHORT_NAMES, DType, Scalar, integer_range, is_integer, parse_type, short_name
 from shardwise.compiler.ir.verify import type_error
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, parse_mesh
@@ -226,8 +227,8 @@ def _op(tokens: _Tokens) -> Op:
         what = f"there is no op {tokens.next!r}" if tokens.kind == "word" else f"expected an op, found {tokens.next!r}"
         raise tokens.error(what)
     kind = Op.registry[tokens.take()]
-    known = {f.name: f.default is MISSING and "omitted" not in f.metadata for f in fields(kind)}  # type: ignore[arg-type]
-    params: dict[str, Any] = {f.name: f.metadata["omitted"] for f in fields(kind) if "omitted" in f.metadata}  # type: ignore[arg-type]
+    known = {f.name: f.default is MISSING and "omitted" not in f.metadata for f in fields(complete(kind))}
+    params: dict[str, Any] = {f.name: f.metadata["omitted"] for f in fields(complete(kind)) if "omitted" in f.metadata}
     if tokens.accept("["):
         while not tokens.accept("]"):
             if tokens.next not in known:

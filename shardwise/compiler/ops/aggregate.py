@@ -7,12 +7,13 @@ device reduces those once more.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import (
     ArrayType,
     DType,
@@ -86,7 +87,7 @@ class Extreme(Aggregate):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class ReduceMax(Extreme):
     """The largest of the elements along `dims`: of none, the lowest number."""
 
@@ -105,7 +106,7 @@ class ReduceMax(Extreme):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class ReduceMin(Extreme):
     """The smallest of the elements along `dims`: of none, the highest number."""
 
@@ -124,7 +125,7 @@ class ReduceMin(Extreme):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class ReduceProd(Aggregate):
     """The product of the elements along `dims`; of booleans, whether all are true."""
 
@@ -192,7 +193,7 @@ class BitReduction(Aggregate):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class ReduceAnd(BitReduction):
     """The bits that all elements along `dims` have."""
 
@@ -209,7 +210,7 @@ class ReduceAnd(BitReduction):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class ReduceOr(BitReduction):
     """The bits that any element along `dims` has."""
 
@@ -226,7 +227,7 @@ class ReduceOr(BitReduction):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class ReduceXor(BitReduction):
     """The bits that an odd number of the elements along `dims` have."""
 
@@ -240,7 +241,7 @@ class ReduceXor(BitReduction):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Winner(Op):
     """Of values and their numbers, the pair along `dim` whose value is the largest (`wins` is "GT") or the smallest
     ("LT"); of equal ones the one with the lowest number. NaN is more extreme than any number.
@@ -377,7 +378,7 @@ class ArgExtreme(Op):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Argmax(ArgExtreme):
     """Where the first of the largest elements is."""
 
@@ -391,7 +392,7 @@ class Argmax(ArgExtreme):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Argmin(ArgExtreme):
     """Where the first of the smallest elements is."""
 

@@ -1,12 +1,12 @@
 """Elementwise ops on bits: and or xor not, mulhi, shifts, population_count clz, bitcast_convert. Of booleans, logic."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, quiet
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import SMALL_INTEGERS, ArrayType, DType, carrier, integer_range, is_integer, short_name
 from shardwise.compiler.ops import shape
 from shardwise.compiler.ops.elementwise import Elementwise, Kinds, compared
@@ -38,7 +38,7 @@ class Bitwise(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class And(Bitwise):
     """The bits that both have."""
 
@@ -47,7 +47,7 @@ class And(Bitwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Or(Bitwise):
     """The bits that either has."""
 
@@ -56,7 +56,7 @@ class Or(Bitwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Xor(Bitwise):
     """The bits that one of them has."""
 
@@ -65,7 +65,7 @@ class Xor(Bitwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Not(Bitwise):
     """The bits that it does not have."""
 
@@ -75,7 +75,7 @@ class Not(Bitwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class MulHigh(Bitwise):
     """The high half of the bits of `x * y`, which has twice as many as either."""
 
@@ -139,7 +139,7 @@ class Shift(Bitwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class ShiftLeft(Shift):
     """Towards the high bits; zeros come in."""
 
@@ -150,7 +150,7 @@ class ShiftLeft(Shift):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class ShiftRightLogical(Shift):
     """Towards the low bits; zeros come in."""
 
@@ -161,7 +161,7 @@ class ShiftRightLogical(Shift):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class ShiftRightArithmetic(Shift):
     """Towards the low bits; copies of the highest bit come in."""
 
@@ -174,7 +174,7 @@ class ShiftRightArithmetic(Shift):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class PopulationCount(Bitwise):
     """How many bits are ones."""
 
@@ -199,7 +199,7 @@ class PopulationCount(Bitwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Clz(Bitwise):
     """How many zeros stand before the highest one."""
 
@@ -222,7 +222,7 @@ class Clz(Bitwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class BitcastConvert(Elementwise):
     """The same bits as `dtype`. Where that is narrower, a last dim counts its parts, low bits first; where it is wider,
     the last dim holds the parts and goes away.

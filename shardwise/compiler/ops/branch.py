@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, final
 
@@ -11,6 +10,7 @@ import numpy as np
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import BatchAxis, Hlo, Pieces, RunProgram, Unknown
 from shardwise.compiler.ir.program import Program, Value
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.call import Call, present, some, spread
 from shardwise.compiler.ops.control import (
@@ -30,7 +30,7 @@ from shardwise.compiler.ops.ties import Decide, Enter, Merge
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Cond(Control):
     """The results of branch number `index` (operand 0, an i32 in range) on the other operands."""
 

@@ -1,17 +1,17 @@
 """Ops that are a program: call (a jit inside another), and what every such op shares."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Self, final
 
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, Unknown
 from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 
 
-@dataclass(frozen=True)
+@record
 class Inner(Op):
     """One program, whose results are the op's; its equations take the op's place before `propagate`."""
 
@@ -53,7 +53,7 @@ class Inner(Op):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Call(Inner):
     """The program's results. Equal calls share one program until `propagate` inlines them."""
 

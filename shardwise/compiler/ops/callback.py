@@ -5,12 +5,12 @@ programs this is `call_once`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, is_float
 from shardwise.compiler.ops.collective import Collective
 from shardwise.compiler.ops.elementwise import compared
@@ -29,7 +29,7 @@ class HostFunction(Protocol):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Callback(Op):
     """What `function` returns for the operands: arrays of the types `results`.
 
@@ -93,7 +93,7 @@ class Callback(Op):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class CallOnce(Collective):
     """The results of a callback on the first device's operands, on all devices."""
 

@@ -5,13 +5,13 @@ is the meaning of such an op: pieces of all devices (in mesh order) in, pieces o
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, quiet
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, integer_range, is_float
 from shardwise.compiler.ops.elementwise import compared
 from shardwise.compiler.ops.shape import int_list
@@ -45,7 +45,7 @@ def _reduced(how: str, group: Sequence[NumpyArray]) -> NumpyArray:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class AllReduce(Collective):
     """Every device gets the reduction of all pieces."""
 
@@ -74,7 +74,7 @@ class AllReduce(Collective):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class AllGather(Collective):
     """Every device gets all pieces, joined along `dim`."""
 
@@ -98,7 +98,7 @@ class AllGather(Collective):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class ReduceScatter(Collective):
     """Device i of a group gets block i, along `dim`, of the reduction of all pieces."""
 
@@ -131,7 +131,7 @@ class ReduceScatter(Collective):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class AllToAll(Collective):
     """Device i of a group gets block i, along `split`, of every piece, joined along `join`."""
 
@@ -167,7 +167,7 @@ class AllToAll(Collective):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Permute(Collective):
     """Pieces numbered along `before` move so that they are numbered along `after`. Both cut into equally many."""
 
@@ -200,7 +200,7 @@ class Permute(Collective):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class DeviceIndex(Collective):
     """This device's position along `axes`: an i32 scalar."""
 
@@ -221,7 +221,7 @@ class DeviceIndex(Collective):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class OwnBlock(Collective):
     """Of `count` equal blocks along `dim`, the one numbered by this device's position along `axes`. Nothing moves."""
 
@@ -252,7 +252,7 @@ class OwnBlock(Collective):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class OnlyFirst(Collective):
     """The piece, on the device at position 0 along `axes`; zeros on the others: a whole value as a partial sum."""
 
@@ -276,7 +276,7 @@ class OnlyFirst(Collective):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Resize(Collective):
     """Dim `dim` of the piece grows to `size` by zeros at its end, or is cut off there. Nothing moves."""
 

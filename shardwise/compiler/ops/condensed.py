@@ -1,12 +1,12 @@
 """Similar matrices with many zeros: schur, hessenberg and tridiagonal. They have no derivatives."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import Hlo, NumpyArray
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.cusolver import letter
 from shardwise.compiler.ops.elementwise import part_type
@@ -25,7 +25,7 @@ class Condensed(Stacked):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Schur(Condensed):
     """T and the unitary Z of `a = Z T Z*`. T is upper triangular; of real matrices nearly so, with blocks of 2 × 2 on
     the diagonal for pairs of complex eigenvalues. Without `vectors`, T alone.
@@ -59,7 +59,7 @@ class Schur(Condensed):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Hessenberg(Condensed):
     """The similar matrix with zeros below the first subdiagonal, in whose place are reflections; and their taus."""
 
@@ -89,7 +89,7 @@ class Hessenberg(Condensed):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Tridiagonal(Condensed):
     """Of Hermitian matrices, of which one triangle is read, the similar tridiagonal one: packed with reflections in
     place of zeros, then its diagonal, what is beside it, and the taus.

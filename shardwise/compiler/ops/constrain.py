@@ -1,10 +1,10 @@
 """constrain: the value itself, pinned to a layout."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
@@ -13,7 +13,7 @@ from shardwise.errors import ShardingError
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Constrain(Op):
     """The operand, laid out on `mesh` by `dims`. `open_dims` may be cut further; the other dims are closed."""
 

@@ -11,12 +11,13 @@ result, as in the derivative by a kernel, it is cut too, and the results are ter
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, Unknown, quiet
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, DType, carrier, short_name
 from shardwise.compiler.ops.collective import DeviceIndex
 from shardwise.compiler.ops.dot import sums_in
@@ -39,7 +40,7 @@ class Roles(NamedTuple):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Conv(Op):
     """`lhs`, `rhs` and `out` name the dims of the array, of the kernel and of the result; see this module's head.
 

@@ -5,12 +5,12 @@ each adds to its piece what comes before it.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, DType, Scalar, carrier, highest, is_float, lowest, reduced_in
 from shardwise.compiler.ops.bitwise import And
 from shardwise.compiler.ops.collective import AllGather, DeviceIndex
@@ -41,7 +41,7 @@ Apply = Callable[..., Any]  # an op and its operands → its result, in the open
 
 
 @final
-@dataclass(frozen=True)
+@record
 class How:
     """One way of making a total: of two elements, of none, in numpy; and the element types it is for."""
 
@@ -216,7 +216,7 @@ def _prefixes(
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Cumulative(Running):
     """Element i is the total of the elements up to i along `dim`; of those from i on where `reverse`. `how`: "sum",
     "prod", "max", "min" (NaN from the first one on) or "logsumexp", the logarithm of the sum of powers of e.
@@ -295,7 +295,7 @@ def _share(x: Any, y: Any) -> Any:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Recurrence(Running):
     """Of operands a and b, `y[i] = a[i] * y[i - 1] + b[i]` along `dim`, from `y[0] = b[0]`; where `reverse`, from the
     end. The derivatives of all totals are recurrences, and those of a recurrence are too.

@@ -5,11 +5,11 @@ on flat lists of arrays by applying ops. Rules compare by identity; a program wi
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, final
 
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Unknown
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.call import Inner, present, some, spread
 from shardwise.compiler.ops.reduce import Sum
@@ -33,7 +33,7 @@ class VjpRule(Protocol):
     def backward(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]: ...
 
 
-@dataclass(frozen=True)
+@record
 class Custom(Inner):
     """The program's results. The last `captured` operands are values that the function closes over."""
 
@@ -51,7 +51,7 @@ class Custom(Inner):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class CustomJvp(Custom):
     """A function with its derivative in forward mode."""
 
@@ -68,7 +68,7 @@ class CustomJvp(Custom):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class CustomVjp(Custom):
     """A function with its derivative in reverse mode."""
 
@@ -96,7 +96,7 @@ class CustomVjp(Custom):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Backward(Op):
     """The linear map of a custom_vjp function, known by its transpose only. Operands: residuals, active tangents."""
 
@@ -127,7 +127,7 @@ class Backward(Op):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class _MappedJvp:
     """A rule over one more dim, which all results have at dim 0."""
 
@@ -156,7 +156,7 @@ class _MappedJvp:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class _MappedVjp:
     """A rule over one more dim, which all results and residuals have at dim 0."""
 

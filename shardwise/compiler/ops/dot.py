@@ -1,12 +1,13 @@
 """dot: the product of two arrays summed over contracting dims, one product for each index of the batch dims."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Unknown, quiet
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, DType, carrier, is_float, is_inexact, is_integer, short_name
 from shardwise.compiler.ops.elementwise import Convert, add_tangents
 from shardwise.compiler.ops.shape import inverse, permuted
@@ -24,7 +25,7 @@ def default_precision() -> tuple[str, str]:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Dot(Op):
     """Result dims: batch, then the free dims of the left operand, then those of the right.
 

@@ -7,7 +7,6 @@ one device's piece, and no turn waits for another device.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, final
 
@@ -18,6 +17,7 @@ from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, quiet
 from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, DType, is_float
 from shardwise.compiler.ops.bitwise import And, BitcastConvert, Or, ShiftRightLogical
 from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Div, Mul, Neg, Select, Sub, like
@@ -106,7 +106,7 @@ def subkeys(key: Any, count: int) -> list[Any]:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class RandomGamma(Sampler):
     """A draw from the gamma distribution for each element, which has a key and a shape parameter of its own; its
     logarithm where `log`, which is exact where the draw itself would vanish.

@@ -5,12 +5,12 @@ then each device gives, or takes, what overlaps with its piece.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, Unknown
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise import Add, Select, Sub
 from shardwise.compiler.ops.gather import Gather, taking
@@ -22,7 +22,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 
 
 @final
-@dataclass(frozen=True)
+@record
 class DynamicSlice(Op):
     """`sizes[i]` elements along each dim i, from the i-th of the scalars on."""
 
@@ -101,7 +101,7 @@ class DynamicSlice(Op):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class DynamicUpdateSlice(Op):
     """The first operand with the second in place of a part of it, which begins at the scalars that follow."""
 

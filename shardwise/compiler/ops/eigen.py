@@ -1,12 +1,13 @@
 """Eigenvalues and eigenvectors: eigh of Hermitian matrices, eig of any."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import Hlo, NumpyArray
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.aggregate import Argmax
 from shardwise.compiler.ops.cusolver import letter
@@ -43,7 +44,7 @@ def reciprocal_gaps(values: Any) -> Any:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Eigh(Stacked):
     """The orthonormal eigenvectors of Hermitian matrices, as columns, and their eigenvalues, in ascending order.
 
@@ -89,7 +90,7 @@ class Eigh(Stacked):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Eig(Stacked):
     """The eigenvalues of matrices, and of what `left` and `right` say the eigenvectors as columns, all complex. Left
     ones are those of the adjoint. A vector has the norm 1, and its largest element is real.

@@ -6,12 +6,12 @@ the derivative, the numpy meaning and the name in StableHLO.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Unknown, quiet
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import (
     ArrayType,
     DType,
@@ -31,7 +31,7 @@ LOGICAL = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Kinds:
     """The element types that an op takes, in words for its error."""
 
@@ -129,7 +129,7 @@ def retyped(x: Any, type: ArrayType) -> Any:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Add(Elementwise):
     """`x + y`; of booleans, or."""
 
@@ -150,7 +150,7 @@ class Add(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Sub(Elementwise):
     """`x - y`."""
 
@@ -183,7 +183,7 @@ class Sub(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Mul(Elementwise):
     """`x * y`; of booleans, and."""
 
@@ -207,7 +207,7 @@ class Mul(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Div(Elementwise):
     """`x / y`. Of integers the fraction is cut off; by 0 it is the number whose bits are all ones."""
 
@@ -249,7 +249,7 @@ class Div(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Rem(Elementwise):
     """What is left of `x` once `y` is taken away as often as it goes: it has the sign of `x`. Of integers by 0, `x`."""
 
@@ -274,7 +274,7 @@ class Rem(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Neg(Elementwise):
     """`-x`."""
 
@@ -302,7 +302,7 @@ class Neg(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class StopGradient(Elementwise):
     """The operand itself, through which no derivative flows."""
 
@@ -324,7 +324,7 @@ class StopGradient(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Select(Elementwise):
     """Where the first operand is true the second, else the third."""
 
@@ -367,7 +367,7 @@ DIRECTIONS = {
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Compare(Elementwise):
     """`x < y` and its kin, by `direction`: EQ NE LT LE GT GE. NaN compares unequal to all.
 
@@ -426,7 +426,7 @@ def compared(hlo: Hlo, direction: str, x: Any, y: Any) -> Any:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Convert(Elementwise):
     """Each element as `dtype`. To bool: whether it differs from 0. A complex number gives its real part.
 

@@ -1,12 +1,12 @@
 """Elementwise ops that choose the larger or the smaller: max min clamp."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import Hlo, NumpyArray, quiet
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops import shape
 from shardwise.compiler.ops.bitwise import And, Or
 from shardwise.compiler.ops.elementwise import REALS, Compare, Elementwise, Mul, Select, add_tangents, compared, like
@@ -41,7 +41,7 @@ class Extremum(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Max(Extremum):
     """The larger of two."""
 
@@ -55,7 +55,7 @@ class Max(Extremum):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Min(Extremum):
     """The smaller of two."""
 
@@ -69,7 +69,7 @@ class Min(Extremum):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Relu(Elementwise):
     """The operand where it is above 0, else 0; NaN where it is. At 0 its derivative is 0."""
 
@@ -92,7 +92,7 @@ class Relu(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Clamp(Elementwise):
     """The second operand, but no less than the first, and then no more than the third; NaN where any is."""
 

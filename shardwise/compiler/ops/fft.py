@@ -6,12 +6,12 @@ many even where the array is one image or one volume, so that nothing is gathere
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, carrier
 from shardwise.compiler.ops.bitwise import Or
 from shardwise.compiler.ops.elementwise import Compare, Kinds, Mul, Select, like, part_type
@@ -25,7 +25,7 @@ TAKES: dict[str, Kinds] = {"FFT": COMPLEX, "IFFT": COMPLEX, "RFFT": PARTS, "IRFF
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Fft(Op):
     """The Fourier transform of the `length` numbers along `dim`: the sums of x[j] · exp(-2πi · jk / length) for all k.
 

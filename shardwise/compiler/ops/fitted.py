@@ -8,7 +8,6 @@ is moved to its end, so that no branch overflows and what is not chosen has no N
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, final
 
@@ -16,6 +15,7 @@ import numpy as np
 import scipy
 
 from shardwise.compiler.ir.op import NumpyArray
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.elementwise import Compare, Div, Mul, Select, Sub, like
 from shardwise.compiler.ops.formula import (
     Term,
@@ -84,7 +84,7 @@ def _unless_nan(x: Term, found: Term) -> Term:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class BesselI0e(Composite):
     """The modified Bessel function of order 0, times exp(-|x|)."""
 
@@ -110,7 +110,7 @@ def _i0e_far(u: NumpyArray) -> NumpyArray:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class BesselI1e(Special):
     """The modified Bessel function of order 1, times exp(-|x|)."""
 
@@ -126,7 +126,7 @@ class BesselI1e(Special):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Dawsn(Composite):
     """Dawson's integral: exp(-x²) times the integral of exp(t²) from 0 to x."""
 
@@ -157,7 +157,7 @@ def _dawsn_far(u: NumpyArray) -> NumpyArray:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Erfcx(Composite):
     """exp(x²) times one minus the error function."""
 
@@ -193,7 +193,7 @@ def _erfcx_curve(t: NumpyArray) -> NumpyArray:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Ndtri(Composite):
     """The number below which the share `p` of the standard normal distribution lies."""
 
@@ -231,7 +231,7 @@ def _ndtri_far(inverse: NumpyArray) -> NumpyArray:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Expi(Composite):
     """The exponential integral: of exp(t) / t from minus infinity to x, through 0 by its principal value."""
 
@@ -249,7 +249,7 @@ class Expi(Composite):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Exp1(Composite):
     """The exponential integral: of exp(-t) / t from x, which is not negative, to infinity."""
 
@@ -304,7 +304,7 @@ def _expi_far(u: NumpyArray) -> NumpyArray:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class SineIntegral(Composite):
     """The integral of sin(t) / t from 0 to x."""
 
@@ -329,7 +329,7 @@ class SineIntegral(Composite):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class CosineIntegral(Composite):
     """Euler's constant, plus log x, plus the integral of (cos(t) - 1) / t from 0 to x; NaN below 0."""
 
@@ -386,7 +386,7 @@ def _alternating(u: NumpyArray, first: int) -> NumpyArray:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Fresnel(Composite):
     """The integral of sin(πt²/2) from 0 to x; with `cosine`, of cos(πt²/2)."""
 
@@ -455,7 +455,7 @@ def _fresnel_g(u: NumpyArray) -> NumpyArray:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Spence(Composite):
     """The dilogarithm of 1 - x: the integral of log(t) / (1 - t) from 1 to x; NaN below 0."""
 

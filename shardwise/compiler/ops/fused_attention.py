@@ -10,12 +10,12 @@ N is a multiple of K: queries' heads share keys in groups. Batch and shared head
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, quiet
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.dot import Dot
 from shardwise.compiler.ops.elementwise import compared
@@ -27,7 +27,7 @@ _HEADS_FIRST = (0, 2, 1, 3)
 _NO_WORKSPACE = ArrayType((0,), np.uint8)
 
 
-@dataclass(frozen=True)
+@record
 class _Attention(Op):
     """`scale` multiplies scores. `causal`: no key later than the query; then `window` is how many keys a query sees, 0
     for all before it."""
@@ -187,7 +187,7 @@ class _Attention(Op):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class FusedAttention(_Attention):
     """q, k, v, perhaps a bias: the weighted means of the values, and the logarithms of the rows' sums of powers."""
 
@@ -231,7 +231,7 @@ class FusedAttention(_Attention):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class FusedAttentionGrad(_Attention):
     """q, k, v, the sums' logarithms, the result, its cotangent, perhaps a bias: what flows back to q, k and v."""
 

@@ -6,12 +6,13 @@ means is settled before, on the whole: no device moves it into its own piece.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Shard
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops import scatter  # gather and scatter are each other's transposes
 from shardwise.compiler.ops.elementwise import Select, Sub
@@ -21,7 +22,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Gather(Indexed):
     """For each index vector the window of `sizes` that begins there; one that would reach past an end is moved in.
 

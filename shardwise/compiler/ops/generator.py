@@ -3,12 +3,12 @@ keeps a state of its own. Both make the whole array on every device; where it is
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, Op, Shard
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, DType, is_float, is_integer
 from shardwise.compiler.ops.collective import AllReduce, OnlyFirst
 from shardwise.compiler.ops.random import COUNTER, WIDTHS, WORD
@@ -29,7 +29,7 @@ def _whole(*shapes: Sequence[int], operands: int) -> FactorRule:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class RngBitGenerator(Op):
     """The state after, and random integers of `dtype`. The state is u64[2], or u32[4] with the low words first."""
 
@@ -71,7 +71,7 @@ class RngBitGenerator(Op):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class RngUniform(Op):
     """Numbers from the first operand to below the second, of a state that the device keeps: others each time."""
 

@@ -4,12 +4,12 @@ A reflection is `I - tau v v*`. Those of one matrix are kept as columns v below 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import Hlo, NumpyArray
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise import Add, Neg, Sub
 from shardwise.compiler.ops.lapack import call, of_numpy, triangle
@@ -40,7 +40,7 @@ class Packed(Stacked):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Geqrf(Packed):
     """Of each matrix R on and above the diagonal, reflections below it, and their tau. `pivoting`: also the order of
     columns in which the diagonal of R gets smaller from row to row.
@@ -79,7 +79,7 @@ class Geqrf(Packed):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class HouseholderProduct(Packed):
     """The first columns, as many as the operand has, of the product of all reflections, the first one leftmost."""
 
@@ -103,7 +103,7 @@ class HouseholderProduct(Packed):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Ormqr(Packed):
     """The product of all reflections, or its adjoint, times c; c times it where not `left`."""
 
@@ -153,7 +153,7 @@ def _check_reflections(op: Stacked, *types: ArrayType) -> None:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Qr(Stacked):
     """Q with orthonormal columns and the upper triangular R whose product is the operand.
 

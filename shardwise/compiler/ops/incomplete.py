@@ -6,7 +6,6 @@ and alike, that would take ever more turns: there Temme's uniform expansion take
 """
 
 import math
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, final
@@ -15,6 +14,7 @@ import numpy as np
 import scipy
 
 from shardwise.compiler.ir.op import NumpyArray
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.formula import (
     Term,
     absolute,
@@ -50,7 +50,7 @@ class IncompleteGamma(Composite, OfSeveral):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Igamma(IncompleteGamma):
     """The share of the gamma function's integral, of exponent `a`, that lies below `x`."""
 
@@ -67,7 +67,7 @@ class Igamma(IncompleteGamma):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Igammac(IncompleteGamma):
     """The share of the gamma function's integral, of exponent `a`, that lies above `x`."""
 
@@ -84,7 +84,7 @@ class Igammac(IncompleteGamma):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class IgammaGradA(IncompleteGamma):
     """The derivative of `igamma` along `a`."""
 
@@ -116,7 +116,7 @@ class IgammaGradA(IncompleteGamma):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class RandomGammaGrad(IncompleteGamma):
     """By how much a draw `x` from the gamma distribution moves with its parameter `a`, its share below staying."""
 
@@ -136,7 +136,7 @@ class RandomGammaGrad(IncompleteGamma):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Betainc(Composite, OfSeveral):
     """The share of the beta function's integral, of exponents `a` and `b`, that lies below `x`."""
 
@@ -173,7 +173,7 @@ class Betainc(Composite, OfSeveral):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Expn(Composite, OfSeveral):
     """The exponential integral of order `n`, which is whole and not negative: of exp(-xt) / t^n over all t from 1."""
 

@@ -8,12 +8,12 @@ result (of a scatter: of the updates) the dims in `window` are these; the others
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from shardwise.compiler.ir.op import NumpyArray, Op
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.bitwise import And
 from shardwise.compiler.ops.elementwise import Compare
@@ -26,7 +26,7 @@ WindowDims = tuple[Ints, Ints, Ints, Ints, Ints]  # the fields of this family
 INDICES = (np.dtype(np.int32), np.dtype(np.int64))
 
 
-@dataclass(frozen=True)
+@record
 class Indexed(Op):
     """Which dims belong together; see this module's head. Component i of an index vector is for dim `mapped[i]`."""
 

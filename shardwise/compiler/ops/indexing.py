@@ -18,6 +18,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.op import Op
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, Scalar, Typed, integer_range, is_inexact, is_integer
 from shardwise.compiler.ops.dynamic import DynamicSlice
 from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Select
@@ -133,7 +134,7 @@ def _concrete(entry: Any, kind: ArrayType) -> Any:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Indexer:
     """An index without its arrays: what it cuts out by slices, which dims its integers are for, and what comes out.
 

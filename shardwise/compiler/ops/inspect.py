@@ -1,16 +1,16 @@
 """inspect: looks at how a value lies once a plan is there, and computes nothing."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.factors import FactorRule
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Inspect(Op):
     """No results. While a program is compiled, `look` is called with the sharding of the operand.
 

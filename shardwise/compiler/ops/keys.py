@@ -1,18 +1,18 @@
 """The borders between keys and numbers: the words of keys, and keys of words. `transforms/keys` takes both out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Op
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import KEY, ArrayType, is_key
 from shardwise.compiler.ops.shape import batch_at
 
 
 @final
-@dataclass(frozen=True)
+@record
 class KeyData(Op):
     """The two words of each key, along a new last dim."""
 
@@ -29,7 +29,7 @@ class KeyData(Op):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class WrapKeyData(Op):
     """The keys that have these words, of which there are two along the last dim."""
 

@@ -6,7 +6,7 @@ solution is the solution of the transposed system.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, final
 
@@ -14,6 +14,7 @@ from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, Unknown
 from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.call import Call, present, some, spread
 from shardwise.compiler.ops.elementwise import Neg, Sub, retyped
@@ -21,7 +22,7 @@ from shardwise.compiler.ops.shape import batch_at, full
 
 
 @final
-@dataclass(frozen=True)
+@record
 class LinearSolve(Op):
     """The results of `solve`: `count` arrays that solve the system, and others that have no derivative.
 

@@ -1,7 +1,6 @@
 """while: a program that runs as long as another says so."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
@@ -10,6 +9,7 @@ import numpy as np
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import BatchAxis, Hlo, Pieces, RunProgram
 from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.aggregate import ReduceOr
 from shardwise.compiler.ops.call import Call
 from shardwise.compiler.ops.control import Control, Crossing, agreed, batch_dims, entry, exit_, operand, result
@@ -21,7 +21,7 @@ from shardwise.compiler.ops.ties import Carry, Decide, Enter
 
 
 @final
-@dataclass(frozen=True)
+@record
 class While(Control):
     """`body` (its consts, carried → carried) runs as long as `cond` (its consts, carried → bool) is true.
 

@@ -1,12 +1,12 @@
 """LU factors with row exchanges: lu and lu_pivots_to_permutation, and what is solved with them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import Hlo, NumpyArray
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.dynamic import DynamicSlice
 from shardwise.compiler.ops.elementwise import Add, Compare, Kinds, Select, Sub
@@ -28,7 +28,7 @@ from shardwise.compiler.ops.triangular import TriangularSolve
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Lu(Stacked):
     """Of each matrix its factors L and U in one matrix, and the pivots: row i was exchanged with row `pivots[i]`, for
     one i after the other. L is below the diagonal, and has ones on it.
@@ -82,7 +82,7 @@ class Lu(Stacked):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class PivotsToPermutation(Stacked):
     """Which row of the matrix is each of the `size` rows of `L U`, given the pivots; out of range is the nearest."""
 

@@ -15,12 +15,13 @@ pass by, and derivatives are collectives again.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Op
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, carrier, is_float
 from shardwise.compiler.ops.aggregate import ReduceMax, ReduceMin
 from shardwise.compiler.ops.elementwise import Compare, Convert, Div, Mul, Select
@@ -46,7 +47,7 @@ class Named(Op):
         return NameError(f"{self.name}: cannot run along {names}: nothing around it binds that name, as a vmap would")
 
 
-@dataclass(frozen=True)
+@record
 class Reducing(Named):
     """One value of those of all members along `axes`."""
 
@@ -77,7 +78,7 @@ class Reducing(Named):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class NamedSum(Reducing):
     """The sum over all members along `axes`."""
 
@@ -100,7 +101,7 @@ class NamedSum(Reducing):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class NamedExtreme(Reducing):
     """The largest ("max") or smallest ("min") over all members along `axes`. Equal ones share its derivative."""
 
@@ -122,7 +123,7 @@ class NamedExtreme(Reducing):
         return x
 
 
-@dataclass(frozen=True)
+@record
 class AlongOne(Named):
     """Values move along one axis; the op is linear in its operand."""
 
@@ -154,7 +155,7 @@ class AlongOne(Named):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class NamedGather(AlongOne):
     """The values of all `size` members, side by side along a new dim `dim`."""
 
@@ -178,7 +179,7 @@ class NamedGather(AlongOne):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class NamedScatter(AlongOne):
     """Of the sum over all `size` members, member k gets slice k along `dim`, which is gone."""
 
@@ -202,7 +203,7 @@ class NamedScatter(AlongOne):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class NamedExchange(AlongOne):
     """Member k gets slice k along `split` from each of `size` members, stacked along a new dim `stack`."""
 
@@ -232,7 +233,7 @@ class NamedExchange(AlongOne):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class NamedPermute(AlongOne):
     """For each pair (a, b), member b gets the value of member a. One that nobody sends to gets zeros."""
 
@@ -270,7 +271,7 @@ class NamedPermute(AlongOne):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class NamedIndex(Named):
     """Each member's number along `axis`. Not cheap: made again further inside, the name may mean another axis."""
 

@@ -1,12 +1,12 @@
 """Elementwise ops on the parts of numbers: abs sign, and of complex numbers real imag conj complex."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import Hlo, NumpyArray, Unknown, quiet
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, carrier, is_integer, short_name
 from shardwise.compiler.ops import shape
 from shardwise.compiler.ops.elementwise import (
@@ -31,7 +31,7 @@ SIGNED = Kinds(
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Abs(Unary):
     """The magnitude: of complex numbers a real one. That of the smallest integer is itself."""
 
@@ -55,7 +55,7 @@ class Abs(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Sign(Unary):
     """-1, 0 or 1; NaN of NaN. Of complex numbers the one of magnitude 1 in the same direction, and 0 of 0."""
 
@@ -77,7 +77,7 @@ class Sign(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Real(Elementwise):
     """The real part."""
 
@@ -102,7 +102,7 @@ class Real(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Imag(Elementwise):
     """The imaginary part."""
 
@@ -127,7 +127,7 @@ class Imag(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Conj(Elementwise):
     """The number with its imaginary part negated."""
 
@@ -150,7 +150,7 @@ class Conj(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Complex(Elementwise):
     """The complex number that has these two parts."""
 

@@ -6,13 +6,14 @@ what comes from there. On a mesh each device takes the rows around its piece fro
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, DType, Scalar, carrier, highest, is_float, is_inexact, lowest
 from shardwise.compiler.ops.bitwise import And, Or
 from shardwise.compiler.ops.elementwise import Add, Compare, Select
@@ -50,7 +51,7 @@ def _lowering(hlo: Hlo) -> Apply:
     return lambda op, *operands: op.lower(hlo, *operands)
 
 
-@dataclass(frozen=True)
+@record
 class AlongWindows(Op):
     """Windows along `dim` of operands of one shape; the other fields are those of a `Sliding`."""
 
@@ -114,7 +115,7 @@ class AlongWindows(Op):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class WindowWinner(AlongWindows):
     """At which position of each window the first of the largest (`wins` is "GT") or smallest ("LT") elements is. NaN is
     more extreme than any number.
@@ -175,7 +176,7 @@ def _check_positions(name: str, positions: ArrayType, shape: tuple[int, ...]) ->
 
 
 @final
-@dataclass(frozen=True)
+@record
 class PickFromWindow(Picking):
     """Of each window of the first operand the element at the position that the second has for it; zero where there is
     none.
@@ -217,7 +218,7 @@ class PickFromWindow(Picking):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class AddToWindow(Picking):
     """Of each window of the first operand the sum of the elements that were picked there: those whose position, which
     the second operand has for them, is theirs in the window, counted from its end.

@@ -1,12 +1,12 @@
 """Elementwise ops that raise to a power: square sqrt rsqrt cbrt integer_pow pow."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import Hlo, NumpyArray, quiet
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, carrier, is_inexact
 from shardwise.compiler.ops import transcendental  # each has derivatives that need the other
 from shardwise.compiler.ops.elementwise import (
@@ -27,7 +27,7 @@ from shardwise.compiler.ops.elementwise import (
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Square(Unary):
     """`x * x`."""
 
@@ -43,7 +43,7 @@ class Square(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Sqrt(Unary):
     """The square root."""
 
@@ -55,7 +55,7 @@ class Sqrt(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Rsqrt(Unary):
     """One over the square root."""
 
@@ -70,7 +70,7 @@ class Rsqrt(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Cbrt(Unary):
     """The real cube root."""
 
@@ -83,7 +83,7 @@ class Cbrt(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class IntegerPow(Unary):
     """`x ** y` for a known integer `y`, by multiplications; of integers, `y` is not negative."""
 
@@ -120,7 +120,7 @@ class IntegerPow(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Pow(Elementwise):
     """`x ** y`."""
 

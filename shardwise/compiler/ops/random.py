@@ -7,12 +7,13 @@ own piece from where it starts, and no bit depends on how the array is cut. (JAX
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, DType
 from shardwise.compiler.ops.elementwise import Add, Mul, compared
 from shardwise.compiler.ops.shape import Broadcast, batch_at, full, int_list
@@ -24,7 +25,7 @@ _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
 
 
-@dataclass(frozen=True)
+@record
 class Threefry(Op):
     """One block for each element of `shape`, for each key. Operands: the keys, and of each the counter of its first
     element; from there the counter grows by `strides[d]` with the index along dim d.
@@ -89,7 +90,7 @@ class Threefry(Op):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class RandomBits(Threefry):
     """Random integers of `width` bits: both words of a block, or the bits in which they differ, or the low end."""
 
@@ -119,7 +120,7 @@ class RandomBits(Threefry):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class RandomKeys(Threefry):
     """New keys, of which each is a block."""
 

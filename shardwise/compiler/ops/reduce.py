@@ -1,18 +1,19 @@
 """Reductions over dims: the family, and sum. More of it: aggregate."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, quiet
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, DType, carrier, reduced_in
 from shardwise.compiler.ops import elementwise, shape
 from shardwise.compiler.shardings.factors import FactorRule
 
 
-@dataclass(frozen=True)
+@record
 class Reduction(Op):
     """One element of all those along `dims`, by an op of two elements. Small floats are reduced in f32, and rounded
     once.
@@ -64,7 +65,7 @@ class Reduction(Op):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Sum(Reduction):
     """The sum of the elements along `dims`; of booleans, whether any is true."""
 

@@ -4,12 +4,12 @@ On a mesh each device takes the rows around its piece from its neighbours.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, DType, carrier, highest, lowest, reduced_in
 from shardwise.compiler.ops.aggregate import ReduceProd
 from shardwise.compiler.ops.elementwise import NUMBERS, Kinds
@@ -23,7 +23,7 @@ ORDERED = Kinds("integers, floats or booleans", lambda dtype: dtype.kind != "c")
 
 
 @final
-@dataclass(frozen=True)
+@record
 class How:
     """One way to reduce a window: of no elements, of two in numpy; and the element types it is for."""
 
@@ -42,7 +42,7 @@ HOWS = {
 
 
 @final
-@dataclass(frozen=True)
+@record
 class ReduceWindow(Op):
     """Along dim i windows of `window[i]` elements, each `window_dilation[i]` from the next, lie `strides[i]` apart.
 

@@ -5,12 +5,12 @@ number in the whole array. Operands begin with the keys and the counters that th
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Shard
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, is_float
 from shardwise.compiler.ops.aggregate import ReduceOr
 from shardwise.compiler.ops.collective import AllReduce
@@ -31,7 +31,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 PARAMETERS = {"poisson": 1, "binomial": 2}  # the rate; the number of trials, and the chance of each
 
 
-@dataclass(frozen=True)
+@record
 class Counts(Sampler):
     """Draws of a distribution whose elements are numbered with `strides`, as those of `RandomBits` are."""
 
@@ -71,7 +71,7 @@ class Counts(Sampler):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Waiting(Counts):
     """How many events happen before the time is up, one after the other. What is drawn after that changes nothing.
 
@@ -115,7 +115,7 @@ class Waiting(Counts):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Rejection(Counts):
     """Proposals, drawn until each element has accepted one; of those that an element accepts, the last counts.
 

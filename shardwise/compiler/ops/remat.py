@@ -1,11 +1,11 @@
 """Ops for computing again instead of keeping: remat (a program), barrier, and names for values that policies know."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Hlo, NumpyArray, Unknown
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.call import Inner, present, some, spread
 from shardwise.compiler.ops.elementwise import Elementwise
@@ -14,7 +14,7 @@ Policy = Callable[..., bool]  # an op and the types of its operands → whether 
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Remat(Inner):
     """The program's results; for the derivative, values that `policy` does not let it keep are computed again."""
 
@@ -40,7 +40,7 @@ class Remat(Inner):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Barrier(Elementwise):
     """The operand itself; XLA does not see through. Neighbouring barriers are lowered as one."""
 
@@ -59,7 +59,7 @@ class Barrier(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class CheckpointName(Elementwise):
     """The operand itself, under a name that a policy can ask for."""
 

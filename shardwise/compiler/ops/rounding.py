@@ -1,12 +1,12 @@
 """Elementwise ops that look at how floats are spaced: floor ceil round is_finite nextafter reduce_precision."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import Hlo, NumpyArray, quiet
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, carrier
 from shardwise.compiler.ops.elementwise import FLOATS, Elementwise, Unary
 
@@ -23,7 +23,7 @@ class Step(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Floor(Step):
     """The largest integer that is not above the element."""
 
@@ -32,7 +32,7 @@ class Floor(Step):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Ceil(Step):
     """The smallest integer that is not below the element."""
 
@@ -41,7 +41,7 @@ class Ceil(Step):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Round(Step):
     """The nearest integer. Halfway between two it is the even one, or by `half="away"` the one farther from zero."""
 
@@ -64,7 +64,7 @@ class Round(Step):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class IsFinite(Elementwise):
     """Whether the element is neither infinite nor NaN."""
 
@@ -84,7 +84,7 @@ class IsFinite(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Nextafter(Elementwise):
     """The float that follows the first operand on the way to the second; the second itself where they are equal."""
 
@@ -99,7 +99,7 @@ class Nextafter(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class ReducePrecision(Elementwise):
     """The nearest float that these many bits of exponent and mantissa can hold; past their range it is infinite, below
     it zero. Its derivative is taken for that of the identity, rounded likewise.

@@ -3,16 +3,16 @@ share. By an exchange of all with all, where there are rows enough to deal out; 
 """
 
 import math
-from dataclasses import dataclass
 from typing import Any, final
 
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.collective import AllGather, AllToAll, OwnBlock
 from shardwise.compiler.ops.shape import Reshape, full, move_dim
 from shardwise.compiler.ops.slicing import Pad, along
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Rows:
     """The rows along `dim`, which `axes` cut into `count`, of pieces whose other dims have the sizes `others`."""
 

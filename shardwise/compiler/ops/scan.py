@@ -1,7 +1,6 @@
 """scan: a program that runs a known number of times, with values that it carries, takes in slices and stacks."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
@@ -10,6 +9,7 @@ import numpy as np
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Pieces, RunProgram, Unknown
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.call import Call, present, some, spread
 from shardwise.compiler.ops.control import Control, Crossing, entry, exit_, operand, result, zeros_of
@@ -21,7 +21,7 @@ _COUNTER = ArrayType((), np.int32)
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Scan(Control):
     """`program` (consts, carried, slices → carried, stacked) runs `length` times.
 

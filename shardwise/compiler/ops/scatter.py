@@ -9,12 +9,13 @@ updates), an addition leaves terms of a sum, to which the array itself belongs o
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Shard, Unknown, quiet
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, carrier, is_float
 from shardwise.compiler.ops import gather  # gather and scatter are each other's transposes
 from shardwise.compiler.ops.bitwise import And
@@ -36,7 +37,7 @@ _PARTS = {"add": "sum", "min": "min", "max": "max"}  # how what devices made of 
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Scatter(Indexed):
     """The first operand with the updates put (`how` is "set"), added, multiplied or compared into it.
 

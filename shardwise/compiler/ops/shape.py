@@ -11,6 +11,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, DType, Scalar
 from shardwise.compiler.ops import elementwise, reduce  # reduce and shape are each other's transposes
 from shardwise.compiler.shardings.factors import FactorRule
@@ -32,7 +33,7 @@ class Nullary(Op):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Full(Nullary):
     """An array whose elements are all `value`. `weak`: it came from a Python scalar."""
 
@@ -61,7 +62,7 @@ class Full(Nullary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Iota(Nullary):
     """Each element is its own index along `dim`."""
 
@@ -100,7 +101,7 @@ class Iota(Nullary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Held(Nullary):
     """An array that exists already, in a program that a transformation made: it becomes an input before `propagate`.
 
@@ -148,7 +149,7 @@ class Movement(Op):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Broadcast(Movement):
     """Operand dim i becomes dim `dims[i]` of `shape`; the other dims are new, and repeat the operand."""
 
@@ -191,7 +192,7 @@ class Broadcast(Movement):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Reshape(Movement):
     """The same elements, in row-major order, in another shape."""
 
@@ -223,7 +224,7 @@ class Reshape(Movement):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Transpose(Movement):
     """Dim i of the result is dim `permutation[i]` of the operand."""
 

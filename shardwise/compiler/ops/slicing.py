@@ -5,12 +5,12 @@ neighbours; the other dims pass through. Cuts may be uneven everywhere.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Shard, Unknown
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.bitwise import And
 from shardwise.compiler.ops.elementwise import Add, Compare, Select
@@ -21,7 +21,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Slice(Movement):
     """Along dim i the elements `start[i]`, `start[i] + stride[i]`, and so on, before `limit[i]`."""
 
@@ -100,7 +100,7 @@ class Slice(Movement):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Reverse(Movement):
     """The elements in opposite order along `dims`."""
 
@@ -159,7 +159,7 @@ class Joining(Movement):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Pad(Joining):
     """The first operand with copies of the second, a scalar, around it and between its elements.
 
@@ -284,7 +284,7 @@ class Pad(Joining):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Concatenate(Joining):
     """The operands one after the other along `dim`."""
 

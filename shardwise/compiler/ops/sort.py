@@ -6,12 +6,12 @@ these are exchanged.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, DType, carrier, is_float, is_integer, lowest
 from shardwise.compiler.ops.collective import AllGather
 from shardwise.compiler.ops.elementwise import Add, Select, compared, like
@@ -26,7 +26,7 @@ _ENOUGH = 17  # XLA's GPU kernel for up to 16 of many drops NaN: more are found 
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Sort(Op):
     """All operands with their elements along `dim` in the order of the first `keys` of them: of the first, where that
     is equal of the second, and so on; where all are equal, as before.
@@ -133,7 +133,7 @@ def _logical(hlo: Hlo, how: str, *operands: Any) -> Any:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class TopK(Op):
     """The `k` largest elements along the last dim, largest first, and where they are; of equal ones the first.
 

@@ -4,7 +4,6 @@ the zeta function. More of them: incomplete (integrals up to a bound), fitted (a
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, final
 
@@ -14,6 +13,7 @@ import scipy  # loads `scipy.special` once it is asked for: a third of a second 
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Hlo, NumpyArray, quiet
 from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, carrier
 from shardwise.compiler.ops.elementwise import FLOATS, Mul, Neg, Unary, add_tangents, compared, like
 from shardwise.compiler.ops.formula import Term, exp, log, log1p, where
@@ -88,7 +88,7 @@ def _program(op: Composite, types: tuple[ArrayType, ...]) -> Program:
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Erf(Special):
     """The error function."""
 
@@ -102,7 +102,7 @@ class Erf(Special):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Erfc(Special):
     """One minus the error function, exact where that is close to one."""
 
@@ -116,7 +116,7 @@ class Erfc(Special):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class ErfInv(Special):
     """The number whose error function is the element."""
 
@@ -130,7 +130,7 @@ class ErfInv(Special):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Lgamma(Special):
     """The logarithm of the magnitude of the gamma function; infinite at either infinity."""
 
@@ -144,7 +144,7 @@ class Lgamma(Special):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Digamma(Special):
     """The derivative of `lgamma`; NaN at its poles."""
 
@@ -158,7 +158,7 @@ class Digamma(Special):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Polygamma(OfSeveral):
     """The derivative of `digamma` of an order, the first operand, at the second; where it is infinite with a sign that
     depends on the side, NaN. Orders are whole, from 0 to a million: of others it is NaN.
@@ -192,7 +192,7 @@ class Polygamma(OfSeveral):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Zeta(OfSeveral):
     """Hurwitz's zeta function: the sum of (q + n)^-x over all whole n from 0; NaN of x below 1."""
 
@@ -237,7 +237,7 @@ class Zeta(OfSeveral):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Xlogy(Composite, OfSeveral):
     """x log(y), but 0 where x is 0 and y is not NaN."""
 
@@ -256,7 +256,7 @@ class Xlogy(Composite, OfSeveral):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Xlog1py(Composite, OfSeveral):
     """x log(1 + y), but 0 where x is 0 and y is not NaN."""
 
@@ -275,7 +275,7 @@ class Xlog1py(Composite, OfSeveral):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Entr(Composite):
     """-x log(x): 0 at 0, and -inf below it."""
 

@@ -1,12 +1,13 @@
 """svd: singular values, and the orthonormal vectors on either side."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import Hlo, NumpyArray
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.cusolver import letter
 from shardwise.compiler.ops.eigen import reciprocal_gaps
@@ -30,7 +31,7 @@ from shardwise.compiler.ops.shape import zeros_like
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Svd(Stacked):
     """The singular values of matrices, descending, and where `vectors`, U and V* with `a = U diag(values) V*`.
 

@@ -12,10 +12,10 @@ for the border. They say how dims hang together across it, and never run.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 from shardwise.compiler.ir.op import Op
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 
@@ -43,7 +43,7 @@ class _Alike(Tie):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Enter(_Alike):
     """An operand that `results` programs take."""
 
@@ -55,7 +55,7 @@ class Enter(_Alike):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Carry(_Alike):
     """(what it starts as, what a program makes of it) → what each program takes, and what it is in the end.
 
@@ -70,7 +70,7 @@ class Carry(_Alike):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Merge(_Alike):
     """One of the operands."""
 
@@ -85,7 +85,7 @@ class Merge(_Alike):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Unstack(Tie):
     """Slices along dim 0, which stays whole."""
 
@@ -107,7 +107,7 @@ class Unstack(Tie):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Stack(Tie):
     """Slices joined along a new dim 0, which stays whole."""
 
@@ -127,7 +127,7 @@ class Stack(Tie):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Decide(Tie):
     """Every device must see the same value, whole: devices that went different ways would wait for each other."""
 

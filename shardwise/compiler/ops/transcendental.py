@@ -2,19 +2,19 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import Hlo, NumpyArray, quiet
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import carrier
 from shardwise.compiler.ops import powers  # each has derivatives that need the other
 from shardwise.compiler.ops.elementwise import FLOATS, Add, Div, Elementwise, Mul, Neg, Sub, Unary, add_tangents, like
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Exp(Unary):
     """e to the power of each element."""
 
@@ -27,7 +27,7 @@ class Exp(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Exp2(Unary):
     """2 to the power of each element."""
 
@@ -44,7 +44,7 @@ class Exp2(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Expm1(Unary):
     """`exp(x) - 1`, exact for small elements."""
 
@@ -57,7 +57,7 @@ class Expm1(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Log(Unary):
     """The natural logarithm."""
 
@@ -69,7 +69,7 @@ class Log(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Log1p(Unary):
     """`log(1 + x)`, exact for small elements."""
 
@@ -82,7 +82,7 @@ class Log1p(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Logistic(Unary):
     """`1 / (1 + exp(-x))`."""
 
@@ -97,7 +97,7 @@ class Logistic(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Sin(Unary):
     """The sine of an angle in radians."""
 
@@ -110,7 +110,7 @@ class Sin(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Cos(Unary):
     """The cosine of an angle in radians."""
 
@@ -123,7 +123,7 @@ class Cos(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Tan(Unary):
     """The tangent of an angle in radians."""
 
@@ -135,7 +135,7 @@ class Tan(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Asin(Unary):
     """The angle whose sine is the element."""
 
@@ -148,7 +148,7 @@ class Asin(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Acos(Unary):
     """The angle whose cosine is the element."""
 
@@ -161,7 +161,7 @@ class Acos(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Atan(Unary):
     """The angle whose tangent is the element."""
 
@@ -174,7 +174,7 @@ class Atan(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Atan2(Elementwise):
     """The angle of the point whose ordinate is the first operand and whose abscissa is the second."""
 
@@ -194,7 +194,7 @@ class Atan2(Elementwise):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Sinh(Unary):
     """The hyperbolic sine."""
 
@@ -207,7 +207,7 @@ class Sinh(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Cosh(Unary):
     """The hyperbolic cosine."""
 
@@ -220,7 +220,7 @@ class Cosh(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Tanh(Unary):
     """The hyperbolic tangent."""
 
@@ -232,7 +232,7 @@ class Tanh(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Asinh(Unary):
     """The number whose hyperbolic sine is the element."""
 
@@ -245,7 +245,7 @@ class Asinh(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Acosh(Unary):
     """The number whose hyperbolic cosine is the element."""
 
@@ -259,7 +259,7 @@ class Acosh(Unary):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Atanh(Unary):
     """The number whose hyperbolic tangent is the element."""
 

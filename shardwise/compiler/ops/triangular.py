@@ -1,13 +1,14 @@
 """Triangular and tridiagonal matrices: cholesky, triangular_solve and tridiagonal_solve."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
 import scipy  # loads `scipy.linalg` once it is asked for
 
 from shardwise.compiler.ir.op import Hlo, NumpyArray
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, carrier
 from shardwise.compiler.ops.cusolver import letter
 from shardwise.compiler.ops.elementwise import INEXACT, Add, Mul, Neg, Sub, like
@@ -28,7 +29,7 @@ from shardwise.compiler.ops.slicing import Pad
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Cholesky(Stacked):
     """The lower triangular matrix with a positive diagonal whose product with its adjoint is the operand.
 
@@ -74,7 +75,7 @@ class Cholesky(Stacked):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class TriangularSolve(Stacked):
     """The x of `op(a) x = b`; of `x op(a) = b` where not `left_side`. Columns of b (else rows) are solved for alone.
 
@@ -171,7 +172,7 @@ class TriangularSolve(Stacked):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class TridiagonalSolve(Stacked):
     """The x of `a x = b`, where a has `lower`, `diagonal` and `upper` beside and on its diagonal and zeros elsewhere.
 

@@ -6,12 +6,12 @@ over the same distance, by permutes; where that would be as much as everything, 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from shardwise.compiler.ir.op import Hlo, NumpyArray
+from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective import Collective
 from shardwise.compiler.ops.shape import int_list
@@ -21,7 +21,7 @@ _SCALAR, _ONE = ArrayType((), np.int32), ArrayType((1,), np.int32)
 
 
 @final
-@dataclass(frozen=True)
+@record
 class Shift:
     """Device k along `axes` gets what device k + `distance` sends; devices past the ends send nothing."""
 
@@ -45,7 +45,7 @@ class _Part(NamedTuple):
 
 
 @final
-@dataclass(frozen=True)
+@record
 class TakeWindow(Collective):
     """Device k of `count` along `axes` takes `width` elements of `dim` from its `start(k)` on; zeros outside."""
 

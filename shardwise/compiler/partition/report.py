@@ -203,32 +203,23 @@ def _values(sharded: ShardedProgram, known: Origins, names: Sequence[str]) -> li
         for value, name in called.items()
     ]
 
+    def row(value: Value, op: str, operands: tuple[str, ...], source: Source, depth: int) -> ValueRow:
+        origin = FREE if value in sharded.free else known.kind.get(value, CHOSEN)
+        pins = known.of(value) if value in known.made else ()
+        name = called.setdefault(value, f"%{len(called)}")
+        return ValueRow(name, op, operands, str(value.type), _layout(known, value), origin, pins, source, depth)
+
     def walk(program: Program, depth: int) -> None:
         for equation in program.equations:
-            operands = tuple(_called(called, value) for value in equation.inputs)
-            for value in equation.outputs:
-                rows.append(
-                    ValueRow(
-                        _called(called, value),
-                        equation.op.name,
-                        operands,
-                        str(value.type),
-                        _layout(known, value),
-                        FREE if value in sharded.free else known.kind.get(value, CHOSEN),
-                        known.of(value) if value in known.made else (),
-                        equation.source,
-                        depth,
-                    )
-                )
-            for inner in equation.op.programs:
+            op, source = equation.op, equation.source
+            operands = tuple(called[value] for value in equation.inputs)
+            rows.extend(row(value, op.name, operands, source, depth) for value in equation.outputs)
+            for inner in op.programs:
+                rows.extend(row(value, f"given by {op.name}", (), source, depth + 1) for value in inner.inputs)
                 walk(inner, depth + 1)
 
     walk(sharded.program, 0)
     return rows
-
-
-def _called(called: dict[Value, str], value: Value) -> str:
-    return called.setdefault(value, f"%{len(called)}")
 
 
 def _layout(known: Origins, value: Value) -> Layout:

@@ -13,10 +13,12 @@ from shardwise.scipy.linalg.factors import (
     lu_factor,
     polar,
     qr,
+    qr_multiply,
+    rsf2csf,
     schur,
     svd,
 )
-from shardwise.scipy.linalg.functions import expm, expm_frechet, sqrtm
+from shardwise.scipy.linalg.functions import expm, expm_frechet, funm, sqrtm
 from shardwise.scipy.linalg.matrices import (
     block_diag,
     circulant,
@@ -24,6 +26,7 @@ from shardwise.scipy.linalg.matrices import (
     convolution_matrix,
     dft,
     fiedler,
+    fiedler_companion,
     hadamard,
     hankel,
     helmert,
@@ -59,6 +62,8 @@ __all__ = [
     "expm",
     "expm_frechet",
     "fiedler",
+    "fiedler_companion",
+    "funm",
     "hadamard",
     "hankel",
     "helmert",
@@ -74,6 +79,8 @@ __all__ = [
     "pascal",
     "polar",
     "qr",
+    "qr_multiply",
+    "rsf2csf",
     "schur",
     "solve",
     "solve_sylvester",

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 
+from shardwise import numpy
+from shardwise.api.control import fori_loop
 from shardwise.compiler.ops.condensed import Hessenberg
 from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Select
 from shardwise.compiler.ops.householder import HouseholderProduct
@@ -21,6 +23,7 @@ from shardwise.compiler.ops.operands import composed, composed_list, type_of
 from shardwise.compiler.ops.shape import Broadcast, Iota, full, zeros_like
 from shardwise.compiler.ops.slicing import Concatenate
 from shardwise.lax import linalg as lax
+from shardwise.lax.indexing import dynamic_slice, dynamic_update_slice
 from shardwise.numpy import linalg
 from shardwise.numpy.linalg.factors import as_floats
 from shardwise.numpy.shapes import matrix_transpose
@@ -65,6 +68,33 @@ def qr(
         raise ValueError(f"qr: mode {mode!r} is none of 'full', 'economic' and 'r'")
     found = lax.qr(as_floats(a, "qr"), pivoting=pivoting, full_matrices=mode != "economic")
     return found[1:] if mode == "r" else found
+
+
+def qr_multiply(
+    a: Any,
+    c: Any,
+    mode: str = "right",
+    pivoting: bool = False,
+    conjugate: bool = False,
+    overwrite_a: bool = False,
+    overwrite_c: bool = False,
+) -> tuple[Any, ...]:
+    """`c Q`, or for `mode` "left" `Q c`, and the R of `a = Q R`; with `pivoting` the order of columns too.
+
+    Q has as many columns as it takes; `conjugate` multiplies by its conjugate. `c` may be a vector.
+
+    >>> jax.scipy.linalg.qr_multiply(jnp.array([[3.0], [4.0]]), jnp.array([1.0, 2.0]))[0]
+    Array([-2.2], dtype=float32)
+    """
+    if mode not in ("left", "right"):
+        raise ValueError(f"qr_multiply: mode must be 'left' or 'right', not {mode!r}")
+    q, *rest = qr(a, mode="economic", pivoting=pivoting)
+    x = as_floats(c, "qr_multiply")
+    size = q.shape[-1] if mode == "left" else q.shape[-2]
+    if not x.ndim or x.shape[0 if mode == "left" and x.ndim == 1 else -2 if mode == "left" else -1] != size:
+        raise ValueError(f"qr_multiply: {type_of(x)} does not go with a Q of {type_of(q)} on the {mode}")
+    q = q.conj() if conjugate else q
+    return (q @ x if mode == "left" else x @ q), *rest
 
 
 def svd(
@@ -205,6 +235,53 @@ def schur(a: Any, output: str = "real") -> tuple[Any, Any]:
     a = as_floats(a, "schur")
     found, vectors = lax.schur(as_complex(a) if output == "complex" else a)
     return found, vectors
+
+
+def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Any, Any]:
+    """The complex factors of Schur of the real ones: T without its blocks of 2 × 2, and Z.
+
+    >>> T, Z = jax.scipy.linalg.rsf2csf(jnp.array([[0.0, 1.0], [-1.0, 0.0]]), jnp.eye(2))
+    >>> T.round(3) + 0
+    Array([[0.+1.j, 0.+0.j],
+           [0.+0.j, 0.-1.j]], dtype=complex64)
+    """
+    t, z = type_of(T, "rsf2csf"), type_of(Z, "rsf2csf")
+    if t.ndim != 2 or t.shape[0] != t.shape[1] or t.shape != z.shape:
+        raise ValueError(f"rsf2csf: needs two square matrices of one size, not {t} and {z}")
+    found, vectors = _rotated(as_complex(as_floats(T, "rsf2csf")), as_complex(as_floats(Z, "rsf2csf")))
+    return found, vectors
+
+
+@composed_list
+def _rotated(t: Any, z: Any) -> list[Any]:
+    """Each block of 2 × 2, from the last, made triangular by a rotation of its two rows and columns."""
+    size = t.type.shape[0]
+    if size < 2:
+        return [t, z]
+    tiny = float(np.finfo(t.dtype).eps)
+
+    def step(turn: Any, pair: Any) -> Any:
+        t, z = pair
+        last = size - 1 - turn
+        (a, b), (c, d) = dynamic_slice(t, (last - 1, last - 1), (2, 2))
+        half = (a - d) / 2
+        distance = half + numpy.sqrt(half * half + b * c)  # of an eigenvalue from the last element
+        is_block = numpy.abs(c) > tiny * (numpy.abs(a) + numpy.abs(d))
+        length = numpy.sqrt(numpy.abs(distance) ** 2 + numpy.abs(c) ** 2)
+        length = numpy.where(is_block, length, 1)
+        cosine = numpy.where(is_block, distance / length, 1)
+        sine = numpy.where(is_block, c / length, 0)
+        turned = numpy.stack([numpy.stack([cosine.conj(), sine]), numpy.stack([-sine, cosine])])
+        rows = turned @ dynamic_slice(t, (last - 1, 0), (2, size))
+        t = dynamic_update_slice(t, rows, (last - 1, 0))
+        back = turned.conj().T
+        t, z = (
+            dynamic_update_slice(x, dynamic_slice(x, (0, last - 1), (size, 2)) @ back, (0, last - 1)) for x in (t, z)
+        )
+        return dynamic_update_slice(t, t[:1, :1] * 0, (last, last - 1)), z
+
+    found = fori_loop(0, size - 1, step, (t, z))
+    return [numpy.triu(found[0]), found[1]]
 
 
 @composed

@@ -1,10 +1,12 @@
-"""Functions of matrices: the exponential and the square root."""
+"""Functions of matrices: the exponential, the square root, and any that is one of numbers."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from shardwise import numpy
 from shardwise.api.control import fori_loop
 from shardwise.api.differentiate import jvp
 from shardwise.compiler.ops.aggregate import ReduceMax
@@ -12,7 +14,7 @@ from shardwise.compiler.ops.elementwise import Add, Compare, Mul, Select, StopGr
 from shardwise.compiler.ops.extremum import Max
 from shardwise.compiler.ops.lu import solve
 from shardwise.compiler.ops.matrix import as_dtype, as_matrices, compared_indices, diagonal_part, identity, product
-from shardwise.compiler.ops.operands import composed, type_of
+from shardwise.compiler.ops.operands import composed, composed_list, type_of
 from shardwise.compiler.ops.parts import Abs
 from shardwise.compiler.ops.powers import Sqrt
 from shardwise.compiler.ops.reduce import Sum
@@ -90,6 +92,46 @@ def expm_frechet(A: Any, E: Any, *, method: str | None = None, compute_expm: boo
         raise ValueError(f"expm_frechet: method must be 'SPS' or 'blockEnlarge', not {method!r}")
     found, moved = jvp(expm, (as_floats(A, "expm_frechet"),), (as_floats(E, "expm_frechet"),))
     return (found, moved) if compute_expm else moved
+
+
+def funm(A: Any, func: Callable[[Any], Any], disp: bool = True) -> Any:
+    """A function of numbers as one of a square matrix, by Schur's factors and Parlett's recurrence: a complex matrix.
+
+    Without `disp`, also an estimate of the error. Eigenvalues that are nearly equal make it large.
+
+    >>> jax.scipy.linalg.funm(jnp.array([[1.0, 0.0], [0.0, 4.0]]), jnp.sqrt).real
+    Array([[1., 0.],
+           [0., 2.]], dtype=float32)
+    """
+    kind = type_of(A, "funm")
+    if kind.ndim != 2 or kind.shape[0] != kind.shape[1]:
+        raise ValueError(f"funm: needs one square matrix, not {kind}")
+    upper, vectors = schur(as_floats(A, "funm"), "complex")
+    found, nearest = _parlett(upper, func(numpy.diagonal(upper)))
+    found = vectors @ found @ vectors.conj().T
+    if disp:
+        return found
+    tiny = float(np.finfo(upper.dtype).eps)
+    spread = numpy.max(numpy.sum(numpy.abs(numpy.triu(upper, 1)), axis=0), initial=0)
+    error = numpy.minimum(1, numpy.maximum(tiny, tiny / numpy.where(nearest == 0, tiny, nearest) * spread))
+    return found, numpy.where(numpy.all(numpy.isfinite(found)), error, np.inf)
+
+
+@composed_list
+def _parlett(t: Any, values: Any) -> list[Any]:
+    """One diagonal after the other: F and T commute, and what is known of their products gives the next of F."""
+    size = t.type.shape[0]
+    place = numpy.arange(size)
+    apart = numpy.diagonal(t)[None, :] - numpy.diagonal(t)[:, None]
+    by = numpy.where(apart == 0, 1, apart)
+
+    def step(number: Any, found: Any) -> Any:
+        is_next = place[None, :] - place[:, None] == number + 1
+        return numpy.where(is_next, (t @ found - found @ t) / by, found)
+
+    found = fori_loop(0, max(size - 1, 0), step, numpy.diag(values.astype(t.dtype)))
+    above = place[None, :] > place[:, None]
+    return [found, numpy.min(numpy.where(above, numpy.abs(apart), np.inf), initial=np.inf)]
 
 
 def sqrtm(A: Any, blocksize: int = 1) -> Any:

@@ -76,6 +76,29 @@ def companion(a: Any) -> Any:
     return concatenate([first[..., None, :], array(below)], axis=-2)
 
 
+def fiedler_companion(a: Any) -> Any:
+    """Matrices of five diagonals whose characteristic polynomial has these coefficients, the highest power first.
+
+    >>> jax.scipy.linalg.fiedler_companion(jnp.array([1.0, 2.0, 3.0]))
+    Array([[-2., -3.],
+           [ 1.,  0.]], dtype=float32)
+    """
+    a = as_floats(_vector("fiedler_companion", a), "fiedler_companion")
+    size = a.shape[-1] - 1
+    if size < 1:
+        return zeros((*a.shape[:-1], 0), a.dtype)
+    which, ones = np.zeros((size, size), np.int32), np.zeros((size, size))
+    which[0, 0], ones[1:2, 0] = 1, 1
+    for row in range(0, size - 1, 2):  # rows of even numbers hold two coefficients, those of odd ones only a 1
+        which[row, row + 1] = row + 2
+        ones[row, row + 2 : row + 3] = 1
+    for row in range(2, size, 2):
+        which[row, row - 1] = row + 1
+        ones[row + 1 : row + 2, row - 1] = 1
+    monic = concatenate([zeros(a[..., :1].shape, a.dtype), -a[..., 1:] / a[..., :1]], axis=-1)
+    return monic[..., which] + array(ones.astype(a.dtype))
+
+
 def leslie(f: Any, s: Any) -> Any:
     """Matrices with `f` in the first row, and `s` below the diagonal.
 

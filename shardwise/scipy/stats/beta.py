@@ -41,10 +41,10 @@ def logpdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     '0.5232'
     """
     z, scale, a, b = standard("beta.logpdf", x, loc, scale, a, b)
-    inside = (z >= 0) & (z <= 1)
-    z = jnp.where(inside, z, 0.5)
+    is_outside = (z < 0) | (z > 1)
+    z = jnp.where(is_outside, 0.5, z)
     found = special.xlogy(a - 1, z) + special.xlog1py(b - 1, -z) - special.betaln(a, b) - jnp.log(scale)
-    return jnp.where(inside, found, -np.inf)
+    return jnp.where(is_outside, -np.inf, found)
 
 
 @composed

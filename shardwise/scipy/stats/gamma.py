@@ -41,10 +41,10 @@ def logpdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     '-1.0945'
     """
     z, scale, a = standard("gamma.logpdf", x, loc, scale, a)
-    inside = z >= 0
-    z = jnp.where(inside, z, 1)
+    is_outside = z < 0
+    z = jnp.where(is_outside, 1, z)
     found = special.xlogy(a - 1, z) - z - special.gammaln(a) - jnp.log(scale)
-    return jnp.where(inside, found, -np.inf)
+    return jnp.where(is_outside, -np.inf, found)
 
 
 @composed

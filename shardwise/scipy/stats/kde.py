@@ -49,7 +49,7 @@ class gaussian_kde:
                 raise ValueError(f"gaussian_kde: needs a weight for each of {self.n} columns, not {given.type}")
             self.weights = given / jnp.sum(given)
         self.neff = 1 / jnp.sum(self.weights * self.weights)
-        spread = jnp.atleast_2d(jnp.cov(self.dataset, rowvar=1, bias=False, aweights=self.weights))
+        spread = jnp.atleast_2d(jnp.cov(self.dataset, aweights=self.weights))
         factor = self._factor(bw_method)
         self.covariance = spread * factor**2
         self.inv_cov = jnp.linalg.inv(spread) / factor**2

@@ -1,4 +1,4 @@
-"""Chips: found by the names that people and PJRT use; times by the α–β formulas, along the links that a ring crosses."""
+"""Chips: found by the names that people and PJRT use; times by the α–β formulas, over the links that a ring crosses."""
 
 import numpy as np
 import pytest

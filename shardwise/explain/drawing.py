@@ -1,0 +1,189 @@
+"""Drawings for a plan's page, as SVG: the mesh, how an array lies on it, steps over time, memory over time."""
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+import numpy as np
+
+from shardwise.compiler.partition.timeline import Step, Timeline
+from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.explain.text import human_bytes, human_seconds
+
+_COLOURS = 8
+_MOST_CELLS = 16  # along one side: more are not drawn
+_LABELLED = 64  # cells; in more there is no room for names
+_WIDE = 1000.0  # of charts, whose width is stretched to the page's
+
+
+def draw_mesh(mesh: AbstractMesh) -> str:
+    """Devices in a grid: the first axis down, the others across. "" where they are too many to draw, or one."""
+    if not mesh.axis_names or mesh.size > _MOST_CELLS**2:
+        return ""
+    rows = mesh.axis_sizes[0] if len(mesh.axis_sizes) > 1 else 1
+    columns = mesh.size // rows
+    if columns > 2 * _MOST_CELLS or rows > _MOST_CELLS:
+        return ""
+    cell, left, top = (28 if columns <= _MOST_CELLS else 20), 22, 18
+    names = mesh.axis_names if rows > 1 else ("", *mesh.axis_names)
+    parts = [_text(left + columns * cell / 2, 8, f"{' × '.join(names[1:])}", "name")]
+    if rows > 1:
+        middle = top + rows * cell / 2
+        parts.append(f'<g transform="rotate(-90 8 {middle})">{_text(8, middle, names[0], "name")}</g>')
+    for device in range(mesh.size):
+        x, y = left + device % columns * cell, top + device // columns * cell
+        parts.append(_cell(x, y, cell - 3, cell - 3, [device], device_text([device]), f"device {device}"))
+    return _svg(left + columns * cell, top + rows * cell, parts, f"mesh of {mesh.size} devices: {mesh}")
+
+
+def draw_layout(shape: tuple[int, ...], layout: Layout, mesh: AbstractMesh) -> str:
+    """Which devices hold which part of an array, to scale along the dims that are cut, of which two are drawn."""
+    if not shape or 0 in shape:
+        return ""
+    cut = [dim for dim, axes in enumerate(layout.dims) if axes]
+    shown = (cut + [dim for dim in reversed(range(len(shape))) if dim not in cut])[:2]
+    down, across = sorted(shown) if len(shown) == 2 else (None, shown[0])
+    rows, columns = list(_spans(shape, layout, mesh, down)), list(_spans(shape, layout, mesh, across))
+    if max(len(rows), len(columns)) > _MOST_CELLS:
+        return ""
+    width, height, left, top = 170.0, 96.0 if down is not None else 30.0, 4.0, 4.0
+    whole_down, whole_across = (1 if down is None else shape[down]), shape[across]
+    parts = []
+    for i, (low, high) in enumerate(rows):
+        for j, (start, stop) in enumerate(columns):
+            devices = _holders(layout, mesh, down, i, across, j)
+            spans = [f"{start}:{stop}"] if down is None else [f"{low}:{high}", f"{start}:{stop}"]
+            title = f"[{', '.join(spans)}] on {device_text(devices, 24)}"
+            label = device_text(devices) if len(rows) * len(columns) <= _LABELLED else ""
+            x, y = left + width * start / whole_across, top + height * low / whole_down
+            wide, high_ = width * (stop - start) / whole_across, height * (high - low) / whole_down
+            fits = label if wide >= 6 * len(label) and high_ >= 11 else ""
+            parts.append(_cell(x, y, wide - 1.5, high_ - 1.5, devices, fits, title))
+    return _svg(width + 8, height + 8, parts, f"{layout} on {mesh}")
+
+
+def _spans(shape: tuple[int, ...], layout: Layout, mesh: AbstractMesh, dim: int | None) -> Iterator[tuple[int, int]]:
+    """Where the pieces of a dim begin and end, without padding and without empty ones."""
+    if dim is None:
+        yield 0, 1
+        return
+    count, size = mesh.extent(layout.dims[dim]), shape[dim]
+    piece = -(-size // count)
+    for number in range(count):
+        if number * piece < size:
+            yield number * piece, min((number + 1) * piece, size)
+
+
+def _holders(layout: Layout, mesh: AbstractMesh, down: int | None, i: int, across: int, j: int) -> list[int]:
+    if not mesh.axis_names:
+        return [0]
+    here = mesh.coordinates(layout.dims[across]) == j
+    if down is not None:
+        here = here & (mesh.coordinates(layout.dims[down]) == i)
+    return [int(device) for device in np.nonzero(here)[0]]
+
+
+def device_text(devices: Sequence[int], most: int = 4) -> str:
+    """`0,1` or, where they are many, `0–7` or `0,2,…`."""
+    if len(devices) > 2 and list(devices) == list(range(devices[0], devices[-1] + 1)):
+        return f"{devices[0]}–{devices[-1]}"
+    return ",".join(map(str, devices[:most])) + (",…" if len(devices) > most else "")
+
+
+def draw_timeline(timeline: Timeline) -> str:
+    """Two lanes, compute and communication, over time."""
+    total = sum(step.seconds for step in timeline.steps)
+    if not total:
+        return ""
+    lanes = []
+    for name, css, talks in (("compute", "compute", False), ("communication", "talk", True)):
+        bars = [
+            f'<rect class="{css}" x="{_WIDE * start / total:.2f}" y="0" height="26" '
+            f'width="{max(0.8, _WIDE * seconds / total):.2f}"><title>{escape(title)}</title></rect>'
+            for start, seconds, title in _bars([step for step in timeline.steps if bool(step.sent) == talks], total)
+        ]
+        seconds = sum(step.seconds for step in timeline.steps if bool(step.sent) == talks)
+        label = f"{name}: {human_seconds(seconds)}, {100 * seconds / total:.0f}% of the time"
+        lanes.append(
+            f'<div class="lane">{label}</div><svg viewBox="0 0 {_WIDE:.0f} 26" height="26" preserveAspectRatio="none" '
+            f'role="img" aria-label="{label}"><rect class="track" width="{_WIDE:.0f}" height="26"/>'
+            f"{''.join(bars)}</svg>"
+        )
+    return f'<div class="chart">{"".join(lanes)}{_axis(total)}</div>'
+
+
+def _bars(steps: Sequence[Step], total: float) -> Iterator[tuple[float, float, str]]:
+    """Start, length and title of each bar; steps too short to be seen are joined with those beside them."""
+    waiting: list[Step] = []
+
+    def joined() -> tuple[float, float, str]:
+        seconds = sum(step.seconds for step in waiting)
+        title = _title(waiting[0]) if len(waiting) == 1 else f"{len(waiting)} short steps · {human_seconds(seconds)}"
+        return waiting[0].start, seconds, title
+
+    for step in steps:
+        beside = waiting and abs(waiting[-1].start + waiting[-1].seconds - step.start) < 1e-6 * total
+        if waiting and (not beside or step.seconds > total / 500 or sum(s.seconds for s in waiting) > total / 500):
+            yield joined()
+            waiting = []
+        waiting.append(step)
+    if waiting:
+        yield joined()
+
+
+def _title(step: Step) -> str:
+    where = f" at {step.source}" if step.source.file else ""
+    often = f" · {step.times} times" if step.times > 1 else ""
+    sent = f" · {human_bytes(step.sent)} sent" if step.sent else ""
+    return f"{step.op}{where} · {human_seconds(step.seconds)}{often}{sent}"
+
+
+def draw_memory(timeline: Timeline) -> str:
+    """The bytes that are held, over time, with the peak marked."""
+    steps = timeline.steps
+    total = sum(step.seconds for step in steps)
+    if not total or not timeline.peak_bytes:
+        return ""
+    points = []
+    for step in steps:
+        level = 100 - 96 * step.held / timeline.peak_bytes
+        points += [f"{_WIDE * step.start / total:.2f},{level:.2f}"]
+        points += [f"{_WIDE * (step.start + step.seconds) / total:.2f},{level:.2f}"]
+    peak = steps[timeline.peak]
+    at = (peak.start + peak.seconds / 2) / total
+    label = f"peak: {human_bytes(timeline.peak_bytes)}, {100 * at:.0f}% into the call"
+    where = f" ({peak.op} at {peak.source})" if peak.source.file else f" ({peak.op})"
+    return (
+        f'<div class="chart"><div class="lane">{escape(label + where)}</div>'
+        f'<svg viewBox="0 0 {_WIDE:.0f} 100" height="120" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(label)}"><rect class="track" width="{_WIDE:.0f}" height="100"/>'
+        f'<polygon class="held" points="0,100 {" ".join(points)} {_WIDE:.0f},100"/>'
+        f'<line class="peak" x1="{_WIDE * at:.2f}" x2="{_WIDE * at:.2f}" y1="0" y2="100" '
+        f'vector-effect="non-scaling-stroke"/></svg>{_axis(total)}</div>'
+    )
+
+
+def _axis(total: float) -> str:
+    ticks = "".join(f"<span>{human_seconds(total * part / 4)}</span>" for part in range(5))
+    return f'<div class="axis" aria-hidden="true">{ticks}</div>'
+
+
+def _cell(x: float, y: float, width: float, height: float, devices: Sequence[int], label: str, title: str) -> str:
+    colour = devices[0] % _COLOURS if devices else 0
+    box = (
+        f'<rect class="d{colour}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 1):.1f}" height="{max(height, 1):.1f}" '
+        f'rx="2"><title>{escape(title)}</title></rect>'
+    )
+    return box + (_text(x + width / 2, y + height / 2, label) if label else "")
+
+
+def _text(x: float, y: float, text: str, css: str = "") -> str:
+    name = f' class="{css}"' if css else ""
+    return f'<text{name} x="{x:.1f}" y="{y:.1f}">{escape(text)}</text>'
+
+
+def _svg(width: float, height: float, parts: Sequence[str], label: str) -> str:
+    return (
+        f'<svg class="picture" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" '
+        f'role="img" aria-label="{escape(label)}">{"".join(parts)}</svg>'
+    )

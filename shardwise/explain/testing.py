@@ -1,0 +1,31 @@
+"""A pytest plugin: `comm_budget` as a fixture and as a mark. Name it in conftest.py:
+
+pytest_plugins = ["shardwise.explain.testing"]
+"""
+
+from collections.abc import Generator
+
+import pytest
+
+from shardwise.explain import budget
+
+
+@pytest.fixture
+def comm_budget() -> type[budget.comm_budget]:
+    """`shardwise.comm_budget`: `with comm_budget(all_reduce=1): step(x)`."""
+    return budget.comm_budget
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the mark known."""
+    config.addinivalue_line("markers", "comm_budget(*, bytes=None, **counts): what the test may send between devices")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """The body of a test with the mark has its budget; fixtures do not count."""
+    mark = item.get_closest_marker("comm_budget")
+    if mark is None:
+        return (yield)
+    with budget.comm_budget(*mark.args, **mark.kwargs):
+        return (yield)

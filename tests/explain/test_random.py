@@ -1,0 +1,82 @@
+"""Reports of random programs on random meshes: their totals agree with other ways to count, and they can be shown."""
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from shardwise.compiler.partition.report import report
+from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.plan.hardware import CHIPS
+from shardwise.compiler.shardings.spec import pin_of
+from shardwise.explain.advise import _candidates, _planned_with, advise
+from shardwise.explain.page import format_page
+from shardwise.explain.text import format_report
+from tests.explain.test_page import checked
+from tests.fuzz.check import random_case
+from tests.fuzz.layouts import abstract, partition_spec
+
+BLOCK = 10
+
+
+def stages_of(case):
+    program, captured = case.traced
+    mesh = abstract(case.mesh)
+    in_specs = (*case.in_specs, *((),) * len(captured))
+    pins = [pin_of(partition_spec(s), t.shape, mesh) for s, t in zip(in_specs, program.in_types, strict=True)]
+    outs = zip(case.out_specs, program.out_types, strict=True)
+    out_pins = [None if s is None else pin_of(partition_spec(s), t.shape, mesh) for s, t in outs]
+    return partitioned(program, mesh, pins, out_pins, [n % 2 == 0 for n in range(len(pins))])
+
+
+def check(case):
+    stages = stages_of(case)
+    rng = Random(case.seed)
+    chip = rng.choice(list(CHIPS.values()))
+    found = report(stages.sharded, stages.plan, stages.local, chip, given_up=stages.module.aliases)
+    steps, alive = found.timeline.steps, found.timeline.alive
+    assert found.wire_bytes == pytest.approx(stages.local.counts()["wire bytes"])
+    assert sum(step.sent for step in steps) == pytest.approx(found.wire_bytes)
+    assert found.communication_seconds == pytest.approx(sum(row.seconds for row in found.collectives))
+    assert found.peak_bytes == max((step.held for step in steps), default=found.peak_bytes)
+    assert found.peak_bytes == sum(held.bytes for held in alive)
+    assert found.peak_bytes >= max(sum(row.bytes for row in rows) for rows in (found.inputs, found.outputs)) * (
+        not stages.module.aliases and not _repeats(stages.local.program)
+    )
+    for row in found.values:
+        assert set(row.layout.axes) <= set(found.mesh.axis_names)
+    for row in found.collectives:
+        assert row.inserted == bool(row.reason)
+    advice = advise(stages, chip, [abstract(case.mesh)])
+    if advice.layout is not None:
+        assert advice.sent < found.wire_bytes and advice.seconds < found.seconds
+        assert set(advice.layout.axes) <= set(case.mesh)
+    assert found.name in format_report(found, str(advice))
+    checked(format_page(found, str(advice)))
+    costliest = next((e for e in stages.local.collectives() if e.reason), None)
+    if costliest is not None:  # a program with one more constraint computes the same
+        args = [*case.args, *(np.asarray(array) for array in case.traced[1])]
+        for value, layout in list(_candidates(stages, costliest))[:1]:
+            pairs = zip(
+                simulate(_planned_with(stages.sharded, value, layout), args), simulate(stages.local, args), strict=True
+            )
+            for got, expected in pairs:
+                np.testing.assert_allclose(
+                    got.astype(np.complex128), expected.astype(np.complex128), rtol=2e-2, atol=1e-2, equal_nan=True
+                )
+
+
+def _repeats(program):
+    return len(set(program.outputs)) < len(program.outputs) or not set(program.outputs).isdisjoint(program.inputs)
+
+
+@pytest.mark.parametrize("first", range(5000, 5040, BLOCK))
+def test_random_programs(first):
+    for seed in range(first, first + BLOCK):
+        case = random_case(seed)
+        try:
+            with np.errstate(all="ignore"):
+                check(case)
+        except Exception as error:
+            raise AssertionError(str(case)) from error
