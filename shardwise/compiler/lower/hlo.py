@@ -157,7 +157,8 @@ class Builder:
             for types in ([x.type for x in operands], results)
         ]
         attributes = (
-            f'call_target_name = "xla_ffi_python_{self.platform}_callback", has_side_effect = {"true" if effect else "false"}, '
+            f'call_target_name = "xla_ffi_python_{self.platform}_callback", '
+            f"has_side_effect = {'true' if effect else 'false'}, "
             f"api_version = 4 : i32, backend_config = {{index = {index} : ui64}}, "
             f"operand_layouts = [{layouts[0]}], result_layouts = [{layouts[1]}]"
         )

@@ -41,14 +41,14 @@ OPS = sorted(
 
 OF_BITS = {
     *("and", "or", "xor", "not", "shift_left", "shift_right_logical", "shift_right_arithmetic"),
-    *("population_count", "clz", "reduce_and", "reduce_or", "reduce_xor"),
+    *("population_count", "clz", "mulhi", "reduce_and", "reduce_or", "reduce_xor"),
 }
 BY_DECREE = {"stop_gradient", "reduce_precision", "nextafter", "bitcast_convert"}
 # Loops inside, which take long to fold; and of these, the ones that are derivatives themselves and have none.
 LAST_DERIVATIVES = {"igamma_grad_a", "random_gamma_grad"}
 INCOMPLETE = {"igamma", "igammac", "betainc", "expn", *LAST_DERIVATIVES}
 FUNCTIONS = {
-    *("exp", "expm1", "log", "log1p", "logistic", "sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
+    *("exp", "exp2", "relu", "expm1", "log", "log1p", "logistic", "sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
     *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "square", "sqrt", "rsqrt", "cbrt", "integer_pow", "pow"),
     *("erf", "erfc", "erf_inv", "lgamma", "digamma", "polygamma", "abs", "sign", "floor", "ceil", "round"),
     *("max", "min", "clamp", "rem"),
@@ -69,6 +69,7 @@ FACTORS = {"cholesky", "lu", "lu_pivots_to_permutation", "qr", "eigh", "eig", "s
 DRAWS = {"random_bits", "random_keys", "random_gamma", "random_waiting", "random_rejection"}
 
 CONTROL = {"cond", "scan", "while"}
+HOLDS_SOLVERS = {"linear_solve"}  # its derivative is that of the system, not of its solver: see tests/lax
 ATTENTION = {"fused_attention", "fused_attention_grad"}
 
 # The ops that a law says nothing about, and why.
@@ -76,14 +77,25 @@ OUTSIDE = {
     lowers_like_numpy: {"constrain"},  # needs its mesh: see test_constrain.py
     # no operands; nothing of their own to fold
     folds_like_numpy: {
-        *("full", "iota", "call", "constrain", *CONTROL, *WINDOWS - {"reduce_window"}, *FACTORS, *SOLVES, *ATTENTION),
+        *(
+            "full",
+            "iota",
+            "call",
+            "constrain",
+            *CONTROL,
+            *WINDOWS - {"reduce_window"},
+            *FACTORS,
+            *SOLVES,
+            *ATTENTION,
+            *HOLDS_SOLVERS,
+        ),
         *DRAWS - {"random_bits"},
         *("fft", *INCOMPLETE),
     },
     # no operands; no derivative, or no slope
     jvp_like_finite_difference: {
         *LAST_DERIVATIVES,
-        *("full", "iota", *OF_BITS, *BY_DECREE, *NO_DERIVATIVE, *ATTENTION, "lu_pivots_to_permutation"),
+        *("full", "iota", *OF_BITS, *BY_DECREE, *NO_DERIVATIVE, *ATTENTION, *HOLDS_SOLVERS, "lu_pivots_to_permutation"),
         *DRAWS,
     },
     # no operands; no derivative
@@ -94,6 +106,7 @@ OUTSIDE = {
         *POSITIONS - {"winner"},
         *NO_DERIVATIVE,
         *ATTENTION,
+        *HOLDS_SOLVERS,
         *DRAWS,
         "lu_pivots_to_permutation",
         "is_finite",
@@ -104,16 +117,17 @@ OUTSIDE = {
     },
     vmap_like_loop: {"full", "iota"},  # no operands
     # inlined or unfolded before layouts are chosen; see test_constrain.py
-    factors_like_shards: {"call", "constrain", *CONTROL},
+    factors_like_shards: {"call", "constrain", *CONTROL, *HOLDS_SOLVERS},
     # not linear, or pinned
     sums_pass_through: {
         *(*OF_BITS, *FUNCTIONS, *POSITIONS, *ORDERED, *REDUCTIONS - {"sum"}, *BY_DECREE - {"stop_gradient"}),
         *("is_finite", "call", "compare", "constrain", "full", "iota", *CONTROL, *FACTORS, *DRAWS, *ATTENTION),
+        *HOLDS_SOLVERS,
     },
     # nothing is known past the end
     padding_is_as_stated: {
         *(*REDUCTIONS, *POSITIONS, *TOTALS, *ORDERED, *AT_PLACES, *WINDOWS, *CONTROL, *FACTORS, *SOLVES, *DRAWS),
-        *("call", "dot", "fft", "iota", *ATTENTION),
+        *("call", "dot", "fft", "iota", *ATTENTION, *HOLDS_SOLVERS),
     },
 }
 
