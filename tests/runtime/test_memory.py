@@ -67,10 +67,15 @@ def test_calls_leave_nothing_behind(name):
     tracemalloc.start()
     try:
         run()
-        first = tracemalloc.get_traced_memory()[0]
-        for _ in range(500):
-            run()
-        assert tracemalloc.get_traced_memory()[0] - first < 500 * 40
+        grown = []
+        for _ in range(3):  # what is still on its way to a device is held a little longer: a leak grows every time
+            gc.collect()
+            first = tracemalloc.get_traced_memory()[0]
+            for _ in range(300):
+                run()
+            gc.collect()
+            grown.append(tracemalloc.get_traced_memory()[0] - first)
+        assert min(grown) < 300 * 40
     finally:
         tracemalloc.stop()
 
