@@ -21,15 +21,20 @@ def mesh():
 TABLES = {"numpy", "lax", "nn", "random", "scipy"}  # folders of tests that go through tables of functions
 
 
+HEAVY = ("jax", "scipy", "numpy", "mesh", "gradient", "map", "slope", "device")  # they compile much, some of it twice
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Of the cases of a test that goes through a table, every run takes the first and a third of the others. The rest
-    are for `make slow`."""
+    """Of tests that go through tables, every run takes a quarter of those that compile much, and of the cases of the
+    others the first and a third of the rest. `make slow` has them all."""
     seen = set()
     for item in items:
-        if item.path.parent.name not in TABLES or not hasattr(item, "callspec"):
+        if item.path.parent.name not in TABLES:
             continue
         test = (item.path, item.originalname)
-        if test in seen and zlib.crc32(item.nodeid.encode()) % 3:
+        digest = zlib.crc32(item.nodeid.encode())
+        heavy = any(word in item.originalname or word in item.path.stem.partition("_like")[2] for word in HEAVY)
+        if digest % 4 if heavy else test in seen and hasattr(item, "callspec") and digest % 3:
             item.add_marker(pytest.mark.slow)
         seen.add(test)
