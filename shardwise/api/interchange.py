@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from shardwise._jaxlib import RuntimeFailure
 from shardwise._jaxlib import from_dlpack as shared
 from shardwise.api.placement import device_put
@@ -25,6 +27,10 @@ def from_dlpack(name: str, x: Any, device: Any, copy: bool | None) -> Array:
         )
     if isinstance(x, Array):
         found = x.sharding.devices[0]
+    if not _lies_row_by_row(x):
+        if copy is False:
+            raise BufferError(f"{name}: the memory cannot be shared: its elements do not lie row by row")
+        x = np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x.contiguous()
     try:
         made = shared(x.__dlpack__(), found, may_copy=copy is not False)
     except RuntimeFailure as error:
@@ -36,3 +42,11 @@ def from_dlpack(name: str, x: Any, device: Any, copy: bool | None) -> Array:
     elif copy:
         array = array.copy()
     return array if device is None else device_put(array, device)
+
+
+def _lies_row_by_row(x: Any) -> bool:
+    """Whether memory is laid out as ours is: numpy's arrays and PyTorch's tensors say so, each in its way."""
+    if isinstance(x, np.ndarray):
+        return bool(x.flags.c_contiguous)
+    says = getattr(x, "is_contiguous", None)
+    return True if says is None else bool(says())

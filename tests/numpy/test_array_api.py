@@ -206,6 +206,19 @@ def test_any_memory_comes_in(x):
     assert (found + found).tolist() == (x + x).tolist()
 
 
+def test_memory_that_does_not_lie_row_by_row():
+    """Aligned as jaxlib shares it: what is shared must not be taken for the transpose."""
+    memory = np.zeros(64 * 4 + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    x = memory[start : start + 24].view(np.float32).reshape(2, 3)
+    x[:] = np.arange(6).reshape(2, 3)
+    found = sw.dlpack.from_dlpack(x.T)
+    assert found.tolist() == x.T.tolist()
+    assert (found * 2).tolist() == (x.T * 2).tolist()
+    with pytest.raises(BufferError, match="do not lie row by row"):
+        sw.dlpack.from_dlpack(x.T, copy=False)
+
+
 def test_arrays_go_round():
     for x in (jnp.ones(3, jnp.bfloat16), jnp.arange(4), jnp.ones((2, 2))):
         assert jnp.from_dlpack(x).tolist() == x.tolist()

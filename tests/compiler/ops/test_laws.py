@@ -132,7 +132,7 @@ OUTSIDE = {
 }
 
 
-FEW = 6  # cases of an op that every run puts to a law; of more, every fourth: `make slow` has the others
+FEW = 4  # cases of an op that every run puts to a law; of more, every sixth: `make slow` has the others
 
 
 def put_to(law, speaks_about):
@@ -144,7 +144,7 @@ def put_to(law, speaks_about):
     for cases in by_op.values():
         cases.sort(key=lambda case: zlib.crc32(f"{law.__name__} {case}".encode()))
         for place, case in enumerate(cases):
-            often = place < max(FEW, len(cases) // 4)
+            often = place < max(FEW, len(cases) // 6)
             yield pytest.param(law, case, id=f"{law.__name__}-{case}", marks=[] if often else [pytest.mark.slow])
 
 
