@@ -304,8 +304,7 @@ def join(
 
 def _client_of(piece: Any) -> Any:
     """The client whose device Buffers of one device are on."""
-    (device,) = piece._sharding.device_set
-    return device.client
+    return piece._sharding._internal_device_list[0].client
 
 
 def read(piece: Any) -> np.ndarray[Any, Any]:
