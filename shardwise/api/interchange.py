@@ -7,9 +7,9 @@ import numpy as np
 from shardwise._jaxlib import RuntimeFailure
 from shardwise._jaxlib import from_dlpack as shared
 from shardwise.api.placement import device_put
-from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.promote import canonical_dtype
 from shardwise.runtime.array import DLPACK_DEVICES, Array, alone
+from shardwise.runtime.capsule import type_in
 from shardwise.runtime.client import local_devices
 
 
@@ -31,11 +31,12 @@ def from_dlpack(name: str, x: Any, device: Any, copy: bool | None) -> Array:
         if copy is False:
             raise BufferError(f"{name}: the memory cannot be shared: its elements do not lie row by row")
         x = np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x.contiguous()
+    capsule = x.__dlpack__()
     try:
-        made = shared(x.__dlpack__(), found, may_copy=copy is not False)
-    except RuntimeFailure as error:
+        held = type_in(capsule)
+        made = shared(capsule, found, may_copy=copy is not False)
+    except (RuntimeFailure, BufferError) as error:
         raise BufferError(f"{name}: the memory cannot be shared: {error}") from None
-    held = ArrayType(tuple(made.shape), made.dtype)
     array = alone(made, held, found)
     if canonical_dtype(held.dtype) != held.dtype:
         array = array.astype(held.dtype)

@@ -17,13 +17,13 @@ from shardwise.compiler.ops.operands import (
     astype_weak,
     broadcast_shapes,
     composed,
+    known,
     stretch,
     type_of,
 )
 from shardwise.compiler.ops.promote import canonical_dtype, meet
 from shardwise.compiler.ops.scatter import Scatter
 from shardwise.compiler.ops.shape import Reshape
-from shardwise.errors import ConcretizationTypeError
 from shardwise.lax.choice import select_n
 from shardwise.numpy.indexing import nonzero, take
 from shardwise.numpy.ordering import cumsum
@@ -56,15 +56,13 @@ def _inside(name: str, index: Any, size: int, mode: str, modes: Sequence[str]) -
     if mode not in modes:
         raise ValueError(f"{name}: mode is {', '.join(modes[:-1])} or {modes[-1]}, not {mode!r}")
     if mode == "raise":
-        try:
-            known = np.asarray(index)
-        except ConcretizationTypeError:
-            raise ConcretizationTypeError(
-                f"{name}: {type_of(index)} is traced, so that nobody can see now whether it lies inside: "
-                "say what is meant where it does not, with mode='clip' or mode='wrap'"
-            ) from None
-        if known.size and (known.min() < 0 or known.max() >= size):
-            raise ValueError(f"{name}: {known.min()} to {known.max()} is not inside of 0 to {size - 1}")
+        unknown = (
+            "that nobody can see now whether it lies inside: say what is meant where it does not, with mode='clip' or "
+            "mode='wrap'"
+        )
+        places = known(name, index, unknown)
+        if places.size and (places.min() < 0 or places.max() >= size):
+            raise ValueError(f"{name}: {places.min()} to {places.max()} is not inside of 0 to {size - 1}")
     if mode == "wrap":
         return numeric.remainder(index, size)
     return _clipped(index, limit=size - 1) if mode == "clip" else index

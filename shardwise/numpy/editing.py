@@ -10,10 +10,9 @@ from shardwise.compiler.ir.types import Typed, is_integer
 from shardwise.compiler.ops import methods
 from shardwise.compiler.ops.indexed import clamped
 from shardwise.compiler.ops.indexing import as_index, dim_of, from_start
-from shardwise.compiler.ops.operands import as_operand, astype_weak, composed, dims_of, stretch, type_of
+from shardwise.compiler.ops.operands import as_operand, astype_weak, composed, dims_of, known, stretch, type_of
 from shardwise.compiler.ops.shape import Iota, full
 from shardwise.compiler.ops.slicing import Concatenate, along
-from shardwise.errors import ConcretizationTypeError
 from shardwise.numpy.indexing import nonzero, take
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.ordering import argsort, cumsum
@@ -106,21 +105,15 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
             raise ValueError(f"delete: places are an integer, a slice, or a row of integers or booleans, not {kind}")
         if assume_unique_indices and is_integer(kind.dtype):
             return _without(x, obj, dim=dim, count=kind.size)
-    places: Any = obj if isinstance(obj, slice) else _known(obj)
+    unknown = (
+        "nobody knows how many different places it has. If none repeats, promise it: "
+        "`delete(arr, obj, assume_unique_indices=True)`"
+    )
+    places: Any = obj if isinstance(obj, slice) else known("delete", obj, unknown)
     is_row = isinstance(places, np.ndarray) and places.dtype != np.bool_ and places.size
     if is_row and (places.min() < -size or places.max() >= size):
         raise IndexError(f"delete: {places} is not inside of dim {dim} of {x.type}")
     return _kept(x, dim, np.delete(np.arange(size, dtype=np.int32), places))
-
-
-def _known(obj: Any) -> Any:
-    try:
-        return np.asarray(obj)
-    except ConcretizationTypeError:
-        raise ConcretizationTypeError(
-            f"delete: {type_of(obj)} is traced, so nobody knows how many different places it has. If none repeats, "
-            "promise it: `delete(arr, obj, assume_unique_indices=True)`"
-        ) from None
 
 
 def _kept(x: Any, dim: int, kept: Any) -> Any:
@@ -158,12 +151,8 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: int | Sequence[int] | None = N
     x = as_operand(filt, "trim_zeros")
     axes = range(x.type.ndim) if axis is None else axis if isinstance(axis, Sequence) else (axis,)
     dims = dims_of("trim_zeros", tuple(axes), x.type)
-    try:
-        places = np.nonzero(np.asarray(x))
-    except ConcretizationTypeError:
-        raise ConcretizationTypeError(
-            f"trim_zeros: {x.type} is traced, so nobody knows which elements are zero, and the shape of the result"
-        ) from None
+    unknown = "nobody knows which elements are zero, and the shape of the result"
+    places = np.nonzero(known("trim_zeros", x, unknown))
     index = [slice(None)] * x.type.ndim
     for dim in dims:
         if not places[dim].size:

@@ -16,12 +16,11 @@ from shardwise.compiler.ops.indexed import clamped
 from shardwise.compiler.ops.indexing import as_index, dim_of, fill_of, filled, from_start, indexer, mode_of, take_at
 from shardwise.compiler.ops.methods import reshape
 from shardwise.compiler.ops.numeric import remainder, subtract, truth
-from shardwise.compiler.ops.operands import as_operand, astype_weak, broadcast_shapes, composed, stretch, type_of
+from shardwise.compiler.ops.operands import as_operand, astype_weak, broadcast_shapes, composed, known, stretch, type_of
 from shardwise.compiler.ops.promote import default_dtype
 from shardwise.compiler.ops.scatter import Scatter
 from shardwise.compiler.ops.shape import Broadcast, Iota, Reshape, full, zeros_like
 from shardwise.compiler.ops.slicing import Concatenate, along
-from shardwise.errors import ConcretizationTypeError
 from shardwise.numpy.ordering import cumsum
 
 
@@ -144,13 +143,11 @@ def _places(name: str, a: Any, size: int | None, fill_value: Any) -> Any:
     if not kind.ndim:
         raise ValueError(f"{name}: a 0-d array has no places; give it a dim first, `x[None]`")
     if size is None:
-        try:
-            found = np.nonzero(np.asarray(a))
-        except ConcretizationTypeError:
-            raise ConcretizationTypeError(
-                f"{name}: {kind} is traced, so nobody knows how many elements differ from zero, and the shape of the "
-                f"result. Say how many there are at most: `{name}(a, size=...)`"
-            ) from None
+        unknown = (
+            "nobody knows how many elements differ from zero, and the shape of the result. Say how many there are at "
+            f"most: `{name}(a, size=...)`"
+        )
+        found = np.nonzero(known(name, a, unknown))
         return as_operand(np.asarray(found, default_dtype("int*")))
     fills = fill_value if isinstance(fill_value, tuple) else (fill_value,) * kind.ndim
     if len(fills) != kind.ndim:

@@ -15,6 +15,7 @@ from shardwise.compiler.ops.operands import (
     astype_weak,
     composed,
     composed_list,
+    known,
     stretch,
     type_of,
 )
@@ -81,13 +82,11 @@ def _polysub(a1: Any, a2: Any) -> Any:
 
 def _trimmed(name: str, p: Any) -> Any:
     """Without zeros before the first other number; which there are must be known."""
-    try:
-        host = np.asarray(p)
-    except ConcretizationTypeError:
-        raise ConcretizationTypeError(
-            f"{name}: {type_of(p)} is traced, so nobody knows which coefficients are zero, and the shape of the "
-            "result: leave `trim_leading_zeros` out, or call it outside of compiled functions"
-        ) from None
+    unknown = (
+        "nobody knows which coefficients are zero, and the shape of the result: leave `trim_leading_zeros` out, or "
+        "call it outside of compiled functions"
+    )
+    host = known(name, p, unknown)
     (places,) = np.nonzero(host)
     start = int(places[0]) if places.size else host.size
     return p[start:]

@@ -13,11 +13,10 @@ from shardwise.compiler.ops.dynamic import DynamicSlice
 from shardwise.compiler.ops.elementwise import Compare, Select
 from shardwise.compiler.ops.indexing import dim_of
 from shardwise.compiler.ops.numeric import minimum, remainder
-from shardwise.compiler.ops.operands import as_operand, composed, type_of
+from shardwise.compiler.ops.operands import as_operand, composed, known, type_of
 from shardwise.compiler.ops.promote import default_dtype
 from shardwise.compiler.ops.shape import Broadcast, Iota, Reshape, full
 from shardwise.compiler.ops.slicing import Concatenate, Pad
-from shardwise.errors import ConcretizationTypeError
 from shardwise.lax import shape as lax_shape
 from shardwise.lax.shape import laid_out
 from shardwise.numpy.indexing import take
@@ -175,22 +174,13 @@ def repeat(
     if counts.ndim > 1 or (counts.size not in (1, size)):
         raise ValueError(f"repeat: needs one count, or one for each of the {size} elements of {x.type}, not {counts}")
     if total_repeat_length is None:
-        return laid_out(_repeated(x, dim, _known(repeats)), out_sharding)
+        unknown = "nobody knows how long the result is. Say how long: `repeat(a, repeats, total_repeat_length=...)`"
+        return laid_out(_repeated(x, dim, known("repeat", repeats, unknown)), out_sharding)
     if not size:
         return laid_out(x, out_sharding)
     spread = methods.broadcast_to(repeats, shape=(size,))
     length = operator.index(total_repeat_length)
     return laid_out(take(x, _sources(spread, size=size, length=length), dim), out_sharding)
-
-
-def _known(repeats: Any) -> Any:
-    try:
-        return np.asarray(repeats)
-    except ConcretizationTypeError:
-        raise ConcretizationTypeError(
-            f"repeat: {type_of(repeats)} is traced, so nobody knows how long the result is. Say how long: "
-            "`repeat(a, repeats, total_repeat_length=...)`"
-        ) from None
 
 
 def _repeated(x: Any, dim: int, counts: Any) -> Any:

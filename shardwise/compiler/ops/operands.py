@@ -14,6 +14,7 @@ from shardwise.compiler.ops import elementwise
 from shardwise.compiler.ops.promote import canonical_dtype, default_dtype, meet, scalar_type
 from shardwise.compiler.ops.shape import Broadcast, Reshape, full
 from shardwise.config import config
+from shardwise.errors import ConcretizationTypeError
 
 PYTHON_SCALARS = (bool, int, float, complex)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -57,6 +58,15 @@ def type_of(x: Any, name: str = "array") -> ArrayType:
     if isinstance(x, (np.ndarray, np.generic)):
         return ArrayType(x.shape, canonical_dtype(x.dtype))
     raise TypeError(f"{name}: needs an array or a number, not {x!r} of type {type(x).__name__}")
+
+
+def known(name: str, x: Any, unknown: str) -> np.ndarray[Any, Any]:
+    """The elements of `x`, on the host. Where it is traced there are none: `unknown` says what nobody knows therefore,
+    and the way out."""
+    try:
+        return np.asarray(x)
+    except ConcretizationTypeError:
+        raise ConcretizationTypeError(f"{name}: {type_of(x)} is traced, so {unknown}") from None
 
 
 def as_operand(x: Any, name: str = "array") -> Any:

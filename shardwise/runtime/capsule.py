@@ -1,0 +1,59 @@
+"""What a DLPack capsule says of the memory that it hands over: jaxlib takes capsules, and keeps shape and dtype to
+itself where jax is not there to be told."""
+
+import ctypes
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from shardwise.compiler.ir.types import ArrayType
+
+_DTYPES: dict[tuple[int, int], Any] = {
+    **{(0, bits): np.dtype(f"int{bits}") for bits in (8, 16, 32, 64)},
+    **{(1, bits): np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)},
+    **{(2, bits): np.dtype(f"float{bits}") for bits in (16, 32, 64)},
+    (4, 16): np.dtype(ml_dtypes.bfloat16),
+    **{(5, bits): np.dtype(f"complex{bits}") for bits in (64, 128)},
+    (6, 8): np.dtype(np.bool_),
+    (7, 8): np.dtype(ml_dtypes.float8_e3m4),
+    (8, 8): np.dtype(ml_dtypes.float8_e4m3),
+    (9, 8): np.dtype(ml_dtypes.float8_e4m3b11fnuz),
+    (10, 8): np.dtype(ml_dtypes.float8_e4m3fn),
+    (11, 8): np.dtype(ml_dtypes.float8_e4m3fnuz),
+    (12, 8): np.dtype(ml_dtypes.float8_e5m2),
+    (13, 8): np.dtype(ml_dtypes.float8_e5m2fnuz),
+    (14, 8): np.dtype(ml_dtypes.float8_e8m0fnu),
+}
+
+
+class _Tensor(ctypes.Structure):
+    """DLPack's DLTensor, with which a capsule's memory begins."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_kind", ctypes.c_int32),
+        ("device_number", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+
+
+def type_in(capsule: Any) -> ArrayType:
+    """Shape and dtype of the array that an unused capsule holds; BufferError where no dtype of ours is its."""
+    tensor = _Tensor.from_address(_pointer_of(capsule, b"dltensor"))
+    dtype = _DTYPES.get((tensor.code, tensor.bits))
+    if dtype is None or tensor.lanes != 1:
+        kind = f"kind {tensor.code} with {tensor.bits} bits in {tensor.lanes} lanes"
+        raise BufferError(f"elements of DLPack's {kind} have no dtype here")
+    return ArrayType(tuple(tensor.shape[: tensor.ndim]), dtype)
