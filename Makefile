@@ -18,8 +18,8 @@ NOJAX := .venv-nojax/bin
 
 venv: .venv/.checks-installed
 
-demo: .venv/.installed
-	$(BIN)/python examples/mlp.py
+demo: .venv/.demo-installed
+	$(BIN)/python examples/transformer.py
 
 test: .venv/.checks-installed .venv-nojax/.checks-installed
 	$(BIN)/ruff format --check .
@@ -51,6 +51,9 @@ clean:
 # Stamps: an environment is brought up to date when pyproject.toml is newer.
 .venv/.installed: pyproject.toml
 	$(call install,.venv,.)
+
+.venv/.demo-installed: .venv/.installed
+	$(call install,.venv,.[demo])
 
 .venv/.checks-installed: .venv/.installed
 	$(call install,.venv,.[check$(comma)peer])

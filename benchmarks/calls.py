@@ -21,7 +21,7 @@ def cases(quick: bool) -> list[Case]:
         ("jit call, x+1, 8 devices", partial(increment, devices=8), 1.15),
         (f"jit call, tree of {TREE}, 1 device", partial(increment_tree, devices=1), 1.0),
         (f"jit call, tree of {TREE}, 8 devices", partial(increment_tree, devices=8), 1.15),
-        ("eager x+1.0, 1 device", eager, None),
+        ("eager x+1.0, 1 device", eager, 1.5),
         ("device_put of 8 numbers over 8 devices", device_put, None),
     ]
     return [Case(name, partial(rows, name, call, effort, bar)) for name, call, bar in table]

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks import ours, peer, transformer
 from benchmarks.measure import Effort, interleaved
-from benchmarks.programs import DEMO, TWELVE_LAYERS, Sizes, on_mesh, on_one_device
+from benchmarks.programs import EXAMPLE, TWELVE_LAYERS, Sizes, on_mesh, on_one_device
 from benchmarks.row import Case, Row
 
 LAYERS = (12, 48)
@@ -14,7 +14,7 @@ LAYERS = (12, 48)
 
 def cases(quick: bool) -> list[Case]:
     effort = Effort(rounds=1 if quick else 7, seconds=0.0)
-    programs = {"demo step": DEMO} if quick else {"demo step": DEMO, "12 layers": TWELVE_LAYERS}
+    programs = {"example step": EXAMPLE} if quick else {"example step": EXAMPLE, "12 layers": TWELVE_LAYERS}
     places = {"1 device": on_one_device, "8 devices": on_mesh}
     mlps = [
         Case(f"{program}, {place}", partial(rows, f"{program}, {place}", placed, sizes, effort))

@@ -179,6 +179,44 @@ def runtime() -> Iterator[tuple[str, Check]]:
         assert device.memory_stats()["bytes_in_use"] <= before, "the memory of a dropped array stays"
         return 0.0
 
+    def account() -> float:
+        """What `memory_analysis` says is what the allocator does, to 5 %. XLA tries products while it compiles: what
+        lies between must be more than that takes."""
+
+        def program(x: Any) -> Any:
+            kept = [x]
+            for _ in range(20):
+                kept.append(jnp.sin(kept[-1] @ x))
+            for other in reversed(kept):
+                x = jnp.cos(x @ other)
+            return x
+
+        device = sw.devices()[0]
+        x = sw.block_until_ready(jnp.full((4096, 4096), 1e-4))
+        compiled = sw.jit(program).lower(x).compile()
+        said = compiled.memory_analysis()
+        assert said.argument_size_in_bytes == said.output_size_in_bytes == x.nbytes
+        if device.memory_stats() is None:
+            return 0.0
+        gc.collect()
+        before = device.memory_stats()["bytes_in_use"]
+        y = sw.block_until_ready(compiled(x))
+        after = device.memory_stats()
+        held, peak = after["bytes_in_use"] - before, after["peak_bytes_in_use"] - before
+        expected = said.output_size_in_bytes + said.temp_size_in_bytes
+        assert held == y.nbytes, f"{held} bytes for a result of {y.nbytes}"
+        assert abs(peak - expected) <= 0.05 * expected, f"{peak} bytes at the peak, where {expected} are said"
+        return 0.0
+
+    def kinds() -> float:
+        there = sw.sharding.SingleDeviceSharding(sw.devices()[0], memory_kind="pinned_host")
+        x = sw.device_put(F, there)
+        kept, total = sw.jit(lambda x: (sw.device_put(jnp.sin(x), there), sw.device_put(x * 2, there).sum()))(x)
+        out = sw.jit(lambda x: x * 3, out_shardings=there)(x)
+        assert x.sharding == kept.sharding == out.sharding == there, f"{kept.sharding}, {out.sharding}"
+        assert total.sharding.memory_kind == "device"
+        return max(error(kept, np.sin(F)), error(out, F * 3), error(total, (F * 2).sum()), error(x + 1, F + 1))
+
     def moves() -> float:
         cpu = sw.devices("cpu")[0]
         there = sw.device_put(jnp.asarray(F), cpu)
@@ -197,6 +235,8 @@ def runtime() -> Iterator[tuple[str, Check]]:
     yield "donation", donation
     yield "compilation cache", cache
     yield "memory is freed", memory
+    yield "memory is accounted for", account
+    yield "memory kinds", kinds
     yield "moves between platforms", moves
     yield "usable after running out of memory", too_much
 

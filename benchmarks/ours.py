@@ -27,6 +27,11 @@ def pin(value: Any, mesh: Any, spec: Sequence[Any]) -> Any:
     return value
 
 
+def constrain(value: Any, mesh: Any, spec: Sequence[Any]) -> Any:
+    """Inside a program: this layout."""
+    return sw.lax.with_sharding_constraint(value, sw.NamedSharding(mesh, sw.P(*spec)))
+
+
 def wait_one(array: Any) -> Any:
     """For one array; the method is the shortest way."""
     return array.block_until_ready()

@@ -1,5 +1,6 @@
 """JAX's side of every comparison, with the names of `ours.py`. Importing this gives JAX eight virtual devices."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +32,11 @@ def pin(value: Any, mesh: Any, spec: Sequence[Any]) -> Any:
     """Inside a program: the layout that `put` could not give; there, JAX takes uneven ones too."""
     if _divides(value, mesh, spec):
         return value
+    return constrain(value, mesh, spec)
+
+
+def constrain(value: Any, mesh: Any, spec: Sequence[Any]) -> Any:
+    """Inside a program: this layout."""
     return jax.lax.with_sharding_constraint(value, NamedSharding(mesh, PartitionSpec(*spec)))
 
 
@@ -55,7 +61,14 @@ def compiled(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
 
 
 def _divides(value: Any, mesh: Any, spec: Sequence[Any]) -> bool:
-    return all(axis is None or size % mesh.shape[axis] == 0 for size, axis in zip(value.shape, spec, strict=False))
+    return all(size % _extent(mesh, axes) == 0 for size, axes in zip(value.shape, spec, strict=False))
+
+
+def _extent(mesh: Any, axes: Any) -> int:
+    """Into how many pieces an entry of a layout cuts a dim."""
+    if axes is None:
+        return 1
+    return math.prod(mesh.shape[axis] for axis in ((axes,) if isinstance(axes, str) else axes))
 
 
 def _fresh(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ class Sizes:
     """Of a training step of an MLP: the batch, then the width of each layer from the features to the outputs.
 
     Weights alternate between a cut of their columns and of their rows, as Megatron lays them out; with two layers and
-    the demo's numbers, this is the demo.
+    the right numbers, this is `examples/mlp.py`.
     """
 
     batch: int
@@ -44,8 +44,8 @@ class Sizes:
         return layers, normal(self.batch, self.widths[0]), normal(self.batch, self.widths[-1])
 
 
-DEMO = Sizes(30, (16, 64, 4))
-DEMO_EVEN = Sizes(32, (16, 64, 4))
+EXAMPLE = Sizes(30, (16, 64, 4))
+EXAMPLE_EVEN = Sizes(32, (16, 64, 4))
 LARGER = Sizes(510, (256, 1024, 64))
 LARGER_EVEN = Sizes(512, (256, 1024, 64))
 TWELVE_LAYERS = Sizes(32, (64,) * 13)

@@ -17,19 +17,48 @@ PACKAGES = ("shardwise", "jax", "jaxlib", "numpy")
 
 
 def table(suite: str, rows: list[Row]) -> Table:
-    """The rows of a suite; a ratio above its bar is red, one within it green."""
+    """The rows of a suite; a ratio above its bar is red, one within it green. Experts have columns where a row does."""
     shown = Table(title=suite, title_justify="left", title_style="bold")
     shown.add_column("what")
-    for column in ("ours", "JAX", "ratio", "bar"):
+    experts = any(row.expert is not None for row in rows)
+    for column in ("ours", "JAX", "ratio", "bar", *(("JAX, experts'", "ratio", "bar") if experts else ())):
         shown.add_column(column, justify="right")
     for row in rows:
-        style = {True: "green", False: "red", None: ""}[row.within_bar]
-        ratio = "–" if row.ratio is None else f"{row.ratio:.3f}"
-        bar = "" if row.bar is None else f"≤ {row.bar:g}"
-        shown.add_row(
-            row.name, _amount(row.ours, row.unit), _amount(row.peer, row.unit), f"[{style or 'none'}]{ratio}", bar
-        )
+        cells = [
+            row.name,
+            _amount(row.ours, row.unit),
+            *_beside(row.peer, row.ratio, row.bar, row.within_bar, row.unit),
+        ]
+        if experts:
+            cells += _beside(row.expert, row.expert_ratio, row.expert_bar, row.within_expert_bar, row.unit)
+        shown.add_row(*cells)
     return shown
+
+
+def above(rows: list[Row]) -> list[str]:
+    """The names of the rows that are above a bar, with the ratios that are."""
+    found = []
+    for row in rows:
+        ratios = [
+            f"{ratio:.3f} to {whose}" if ratio is not None else f"more than {whose} nothing"
+            for ratio, within, whose in (
+                (row.ratio, row.within_bar, "JAX's"),
+                (row.expert_ratio, row.within_expert_bar, "its experts'"),
+            )
+            if within is False
+        ]
+        if ratios:
+            found.append(f"{row.name}: {', '.join(ratios)}")
+    return found
+
+
+def _beside(value: float | None, ratio: float | None, bar: float | None, within: bool | None, unit: str) -> list[str]:
+    """The cells of a peer: its figure, the ratio and the bar."""
+    if value is None:
+        return ["", "", ""]
+    style = {True: "green", False: "red", None: "none"}[within]
+    shown = "–" if ratio is None else f"{ratio:.3f}"
+    return [_amount(value, unit), f"[{style}]{shown}", "" if bar is None else f"≤ {bar:g}"]
 
 
 def as_json(suites: dict[str, list[Row]], quick: bool) -> dict[str, Any]:

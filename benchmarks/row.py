@@ -1,4 +1,4 @@
-"""Row: one figure of both sides. Case: what is run to get rows."""
+"""Row: one figure of all sides. Case: what is run to get rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,10 @@ Unit = Literal["seconds", "bytes", "flops", "collectives", "growth"]
 @final
 @dataclass(frozen=True)
 class Row:
-    """One figure. `bar` is the largest ratio, ours to the peer's, that is good enough; None where there is no bar."""
+    """One figure. `bar` is the largest ratio, ours to the peer's, that is good enough; None where there is no bar.
+
+    `expert` is the peer's where its experts have added constraints; `expert_bar` is the bar beside that.
+    """
 
     name: str
     unit: Unit
@@ -20,10 +23,12 @@ class Row:
     peer: float
     bar: float | None = None
     median_ratio: float | None = None  # of the single rounds; times only
+    expert: float | None = None
+    expert_bar: float | None = None
 
     @staticmethod
     def timed(name: str, timing: Timing, bar: float | None = None) -> "Row":
-        return Row(name, "seconds", timing.ours, timing.peer, bar, timing.median_ratio)
+        return Row(name, "seconds", timing.ours, timing.peer, bar, timing.median_ratio, timing.expert)
 
     @property
     def ratio(self) -> float | None:
@@ -31,9 +36,20 @@ class Row:
         return self.ours / self.peer if self.peer else None
 
     @property
+    def expert_ratio(self) -> float | None:
+        """Ours to the peer's with its experts' constraints; None where there is none, or it is zero."""
+        return self.ours / self.expert if self.expert else None
+
+    @property
     def within_bar(self) -> bool | None:
         """Whether ours is good enough; None where there is no bar."""
         return None if self.bar is None else self.ours <= self.bar * self.peer
+
+    @property
+    def within_expert_bar(self) -> bool | None:
+        """Whether ours is good enough beside the experts'; None where there is no such bar."""
+        bar, expert = self.expert_bar, self.expert
+        return None if bar is None or expert is None else self.ours <= bar * expert
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -45,6 +61,10 @@ class Row:
             "median_ratio": self.median_ratio,
             "bar": self.bar,
             "within_bar": self.within_bar,
+            "expert": self.expert,
+            "expert_ratio": self.expert_ratio,
+            "expert_bar": self.expert_bar,
+            "within_expert_bar": self.within_expert_bar,
         }
 
 

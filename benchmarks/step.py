@@ -5,15 +5,15 @@ from functools import partial
 from benchmarks import ours, peer
 from benchmarks.counts import counts
 from benchmarks.measure import Effort, interleaved
-from benchmarks.programs import DEMO, DEMO_EVEN, LARGER, LARGER_EVEN, TWELVE_LAYERS, Sizes, on_mesh
+from benchmarks.programs import EXAMPLE, EXAMPLE_EVEN, LARGER, LARGER_EVEN, TWELVE_LAYERS, Sizes, on_mesh
 from benchmarks.row import Case, Row
 
 
 def cases(quick: bool) -> list[Case]:
     effort = Effort(rounds=1, seconds=0.02) if quick else Effort(rounds=15, seconds=0.2)
     steps = {
-        "demo": DEMO,
-        "demo, even batch": DEMO_EVEN,
+        "example": EXAMPLE,
+        "example, even batch": EXAMPLE_EVEN,
         "larger": LARGER,
         "larger, even batch": LARGER_EVEN,
         "12 layers": TWELVE_LAYERS,

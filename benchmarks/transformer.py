@@ -1,22 +1,56 @@
-"""A training step of a transformer language model with Adam, layer after layer: what compilers are slow at."""
+"""A training step of a transformer language model, under the usual kinds of parallelism."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, final
+from dataclasses import dataclass, replace
+from typing import Any, Literal, final
 
 import numpy as np
 
 from benchmarks.programs import Side
+from benchmarks.workload import Mesh, Pin, Put, Spec, Workload, unpinned, without
 
 RATE, DECAY, SQUARE_DECAY, TINY = 1e-3, 0.9, 0.999, 1e-8
 DATA, MODEL = "data", "model"
-MESH = ((4, 2), (DATA, MODEL))
+Optimizer = Literal["sgd", "adam"]
+
+
+@final
+@dataclass(frozen=True)
+class Parallel:
+    """The axes that cut the batch, every weight (fully sharded data parallel), and heads and hidden (Megatron)."""
+
+    mesh: Mesh
+    batch: str | None = None
+    weights: str | None = None
+    tensor: str | None = None
+
+    def layouts(self) -> dict[str, Spec]:
+        """Of each of a layer's parameters, of the embedding and of the last norm."""
+        columns = (self.weights, self.tensor)
+        rows = (self.tensor, self.weights) if self.tensor else columns
+        return {
+            **dict.fromkeys(("q", "k", "v", "up"), columns),
+            **dict.fromkeys(("out", "down"), rows),
+            **dict.fromkeys(("norm", "norm1", "norm2"), (None,)),
+            "embed": (self.weights, None),
+        }
+
+
+EIGHT: Mesh = ((8,), (DATA,))
+FOUR_BY_TWO: Mesh = ((4, 2), (DATA, MODEL))
+KINDS = {
+    "data parallel": Parallel(EIGHT, batch=DATA),
+    "FSDP": Parallel(EIGHT, batch=DATA, weights=DATA),
+    "tensor parallel": Parallel(((8,), (MODEL,)), tensor=MODEL),
+    "data × tensor": Parallel(FOUR_BY_TWO, batch=DATA, tensor=MODEL),
+    "FSDP × tensor": Parallel(FOUR_BY_TWO, batch=DATA, weights=DATA, tensor=MODEL),
+}
 
 
 @final
 @dataclass(frozen=True)
 class Model:
-    """Sizes; layers are cut as Megatron has it, and the batch over the data axis."""
+    """Sizes, how it is trained, and whether its layers are a loop."""
 
     layers: int
     batch: int = 8
@@ -25,91 +59,122 @@ class Model:
     heads: int = 4
     hidden: int = 64
     words: int = 64
+    optimizer: Optimizer = "adam"
+    scanned: bool = False
+
+    def trained(self, optimizer: Optimizer, scanned: bool = False) -> "Model":
+        return replace(self, optimizer=optimizer, scanned=scanned)
 
     def shapes(self) -> dict[str, Any]:
-        """Of every parameter, and its layout."""
         d, h = self.width, self.hidden
         layer = {
-            "qkv": ((d, 3, self.heads, d // self.heads), (None, None, MODEL, None)),
-            "out": ((self.heads, d // self.heads, d), (MODEL, None, None)),
-            "up": ((d, h), (None, MODEL)),
-            "down": ((h, d), (MODEL, None)),
-            "norm1": ((d,), (None,)),
-            "norm2": ((d,), (None,)),
+            **dict.fromkeys(("q", "k", "v", "out"), (d, d)),
+            "up": (d, h),
+            "down": (h, d),
+            **dict.fromkeys(("norm1", "norm2"), (d,)),
         }
-        return {"embed": ((self.words, d), (None, None)), "norm": ((d,), (None,)), "layers": [layer] * self.layers}
+        stacked = {name: (self.layers, *shape) for name, shape in layer.items()}
+        return {"embed": (self.words, d), "norm": (d,), "layers": stacked if self.scanned else [layer] * self.layers}
 
 
-def training_step(library: Any) -> Callable[..., Any]:
-    """(parameters, means, squares, tokens) → (parameters, means, squares, loss)."""
-    jnp, lax = library.numpy, library.lax
+def training_step(library: Any, model: Model, parallel: Parallel, pin: Pin) -> Callable[..., Any]:
+    """(parameters, tokens) → (parameters, loss); with Adam, means and squares stand after the parameters."""
+    jnp, lax, nn = library.numpy, library.lax, library.nn
+    rows, tensor, layouts = parallel.batch, parallel.tensor, parallel.layouts()
 
     def normed(x: Any, scale: Any) -> Any:
-        x = x - jnp.mean(x, -1, keepdims=True)
         return x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * scale
 
-    def softmax(x: Any) -> Any:
-        e = jnp.exp(x - lax.stop_gradient(jnp.max(x, -1, keepdims=True)))
-        return e / jnp.sum(e, -1, keepdims=True)
+    def whole(name: str, value: Any) -> Any:
+        return pin(value, *without(layouts[name], parallel.weights))
 
-    def attention(x: Any, layer: Any) -> Any:
-        batch, length, _ = x.shape
-        d, _, heads, size = layer["qkv"].shape
-        qkv = (x @ layer["qkv"].reshape(d, 3 * heads * size)).reshape(batch, length, 3, heads, size)
-        q, k, v = (qkv[:, :, i].transpose(0, 2, 1, 3) for i in range(3))
-        scores = q @ k.transpose(0, 1, 3, 2) * size**-0.5
-        rows, columns = jnp.arange(length)[:, None], jnp.arange(length)[None, :]
-        mixed = softmax(jnp.where(rows >= columns, scores, -1e9)) @ v
-        mixed = mixed.transpose(0, 2, 1, 3).reshape(batch, length, heads * size)
-        return mixed @ layer["out"].reshape(heads * size, d)
+    def attention(x: Any, weights: Any) -> Any:
+        batch, length, width = x.shape
+        shape = (batch, length, model.heads, width // model.heads)
+        q, k, v = (
+            pin((x @ weights[name]).reshape(shape).transpose(0, 2, 1, 3), rows, tensor, None, None) for name in "qkv"
+        )
+        scores = q @ k.transpose(0, 1, 3, 2) * shape[-1] ** -0.5
+        mixed = nn.softmax(jnp.where(jnp.tril(jnp.ones((length, length), bool)), scores, -1e9)) @ v
+        return mixed.transpose(0, 2, 1, 3).reshape(batch, length, width) @ weights["out"]
+
+    def block(x: Any, weights: Any) -> Any:
+        weights = {name: whole(name, value) for name, value in weights.items()}
+        x = pin(x + attention(normed(x, weights["norm1"]), weights), rows, None, None)
+        h = pin(nn.gelu(normed(x, weights["norm2"]) @ weights["up"]), rows, None, tensor)
+        return pin(x + h @ weights["down"], rows, None, None)
 
     def loss(params: Any, tokens: Any) -> Any:
-        words = params["embed"].shape[0]
-        chosen = (tokens[:, :, None] == jnp.arange(words)).astype(jnp.float32)
-        x = chosen[:, :-1] @ params["embed"]
-        for layer in params["layers"]:
-            x = x + attention(normed(x, layer["norm1"]), layer)
-            h = normed(x, layer["norm2"]) @ layer["up"]
-            x = x + (h * (1 + jnp.tanh(0.8 * (h + 0.04 * h * h * h)))) @ layer["down"]
-        logits = normed(x, params["norm"]) @ params["embed"].T
-        logits = logits - lax.stop_gradient(jnp.max(logits, -1, keepdims=True))
-        log_total = jnp.log(jnp.sum(jnp.exp(logits), -1))
-        return jnp.mean(log_total - jnp.sum(logits * chosen[:, 1:], -1))
+        embed = whole("embed", params["embed"])
+        x = pin(embed[tokens[:, :-1]], rows, None, None)
+        if model.scanned:
+            x, _ = lax.scan(lambda x, weights: (block(x, weights), None), x, params["layers"])
+        else:
+            for weights in params["layers"]:
+                x = block(x, weights)
+        logits = pin(normed(x, params["norm"]) @ embed.T, rows, None, None)
+        right = jnp.take_along_axis(logits, tokens[:, 1:, None], -1)[..., 0]
+        return jnp.mean(nn.logsumexp(logits, axis=-1) - right)
 
-    def step(params: Any, means: Any, squares: Any, tokens: Any) -> Any:
+    def laid_out(grads: Any) -> Any:
+        """Gradients like their parameters."""
+        lead = (None,) if model.scanned else ()
+        layers = grads["layers"] if isinstance(grads["layers"], list) else [grads["layers"]]
+        pinned = [{name: pin(g, *lead, *layouts[name]) for name, g in layer.items()} for layer in layers]
+        rest = {name: pin(grads[name], *layouts[name]) for name in ("embed", "norm")}
+        return {**rest, "layers": pinned[0] if model.scanned else pinned}
+
+    def descend(params: Any, tokens: Any) -> Any:
         value, grads = library.value_and_grad(loss)(params, tokens)
+        return library.tree.map(lambda p, g: p - RATE * g, params, laid_out(grads)), value
+
+    def adam(params: Any, means: Any, squares: Any, tokens: Any) -> Any:
+        value, grads = library.value_and_grad(loss)(params, tokens)
+        grads = laid_out(grads)
         means = library.tree.map(lambda m, g: DECAY * m + (1 - DECAY) * g, means, grads)
         squares = library.tree.map(lambda s, g: SQUARE_DECAY * s + (1 - SQUARE_DECAY) * g * g, squares, grads)
         params = library.tree.map(lambda p, m, s: p - RATE * m / (jnp.sqrt(s) + TINY), params, means, squares)
         return params, means, squares, value
 
-    return step
+    return descend if model.optimizer == "sgd" else adam
+
+
+def arguments(model: Model, parallel: Parallel, put: Put) -> tuple[Any, ...]:
+    """Of a training step."""
+    rng = np.random.default_rng(0)
+    layouts = parallel.layouts()
+
+    def made(entry: Any, value: Callable[[Any], Any], name: str = "") -> Any:
+        if isinstance(entry, dict):
+            return {name: made(part, value, name) for name, part in entry.items()}
+        if isinstance(entry, list):
+            return [made(part, value) for part in entry]
+        spec = layouts[name]
+        return put(value(entry).astype(np.float32), *(None,) * (len(entry) - len(spec)), *spec)
+
+    shapes = model.shapes()
+    params = made(shapes, lambda shape: rng.normal(size=shape) / np.sqrt(model.width))
+    moments = [made(shapes, np.zeros) for _ in range(2 if model.optimizer == "adam" else 0)]
+    tokens = rng.integers(0, model.words, (model.batch, model.length + 1)).astype(np.int32)
+    return params, *moments, put(tokens, parallel.batch, None)
+
+
+def workload(name: str, model: Model, parallel: Parallel) -> Workload:
+    return Workload(
+        name,
+        parallel.mesh,
+        lambda library, pin: training_step(library, model, parallel, pin),
+        lambda put: arguments(model, parallel, put),
+    )
 
 
 def on_one_device(side: Side, model: Model) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The step and its arguments, on one device."""
-    return training_step(side.library), _arguments(side, model, lambda value, spec: side.put(value))
+    alone = Parallel(((1,), (DATA,)))
+    step = training_step(side.library, model, alone, unpinned)
+    return step, arguments(model, alone, lambda value, *spec: side.put(value))
 
 
 def on_mesh(side: Side, model: Model) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """The step and its arguments, data × tensor parallel on a mesh of eight devices."""
-    mesh = side.mesh(*MESH)
-    return training_step(side.library), _arguments(side, model, lambda value, spec: side.put(value, mesh, spec))
-
-
-def _arguments(side: Side, model: Model, put: Callable[[Any, Any], Any]) -> tuple[Any, ...]:
-    rng = np.random.default_rng(0)
-
-    def made(entry: Any, value: Callable[[Any], Any]) -> Any:
-        if isinstance(entry, dict):
-            return {name: made(part, value) for name, part in entry.items()}
-        if isinstance(entry, list):
-            return [made(part, value) for part in entry]
-        shape, spec = entry
-        return put(value(shape).astype(np.float32), spec)
-
-    shapes = model.shapes()
-    params = made(shapes, lambda shape: rng.normal(size=shape) / np.sqrt(shape[0]))
-    means, squares = made(shapes, np.zeros), made(shapes, np.zeros)
-    tokens = put(rng.integers(0, model.words, (model.batch, model.length + 1)).astype(np.int32), (DATA, None))
-    return params, means, squares, tokens
+    return workload("", model, KINDS["data × tensor"]).on(side)

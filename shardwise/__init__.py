@@ -49,7 +49,6 @@ from shardwise.api.vectorize import vmap
 from shardwise.compiler.ops.methods import ArrayMethods as Array
 from shardwise.compiler.trace.provenance import named_scope
 from shardwise.config import config
-from shardwise.explain.budget import comm_budget
 from shardwise.explain.plan import explain
 from shardwise.lazy import later
 from shardwise.runtime.client import (
@@ -73,6 +72,10 @@ if TYPE_CHECKING:
         print_environment_info,
         process_indices,
     )
+    from shardwise.api.pmap import pmap
+    from shardwise.api.shard_map import shard_map
+    from shardwise.api.smap import smap
+    from shardwise.explain.budget import comm_budget
 
 P = sharding.PartitionSpec
 remat = checkpoint
@@ -145,6 +148,7 @@ __all__ = [
     "numpy_dtype_promotion",
     "numpy_rank_promotion",
     "ops",
+    "pmap",
     "print_environment_info",
     "process_count",
     "process_index",
@@ -155,7 +159,9 @@ __all__ = [
     "remat",
     "scipy",
     "set_mesh",
+    "shard_map",
     "sharding",
+    "smap",
     "stages",
     "transfer_guard",
     "transfer_guard_device_to_device",
@@ -171,18 +177,15 @@ __all__ = [
 ]
 
 
-__getattr__ = later(
+__getattr__, __dir__ = later(
     "shardwise",
     __all__,
     ("dlpack", "experimental", "nn", "ops", "profiler", "random", "scipy", "stages", "typing"),
-    {
-        "shardwise.api.environment": (
-            "clear_caches",
-            "copy_to_host_async",
-            "effects_barrier",
-            "live_arrays",
-            "print_environment_info",
-            "process_indices",
-        ),
-    },
+    homes=(
+        "shardwise.api.shard_map",
+        "shardwise.api.smap",
+        "shardwise.api.pmap",
+        "shardwise.api.environment",
+        "shardwise.explain.budget",
+    ),
 )

@@ -68,12 +68,13 @@ class _OnDevices(_jax.Sharding):  # type: ignore[misc]
 
     # Importing jax patches `_jax.Sharding` with read-only properties of these names: class attributes shadow them.
     _internal_device_list = None
-    memory_kind = None
+    memory_kind: str | None = None
     device_set: Any = None
 
-    def __init__(self, devices: tuple[Any, ...]):
+    def __init__(self, devices: tuple[Any, ...], memory_kind: str | None = None):
         super().__init__()
         self._internal_device_list = _jax.DeviceList(devices)
+        self.memory_kind = memory_kind  # None: the one that devices compute in
         self.device_set = set(devices)
         self.count = len(devices)
 
@@ -159,20 +160,26 @@ def cluster_cpu_client(store: Any, rank: int, processes: int, devices: int, host
     )
 
 
-def compile_text(text: str, devices: Sequence[Any], callbacks: Sequence[Callable[..., Any]] = ()) -> Any:
+CompilerOptions = Sequence[tuple[str, str | bool | int | float]]  # XLA's own, by name
+
+
+def compile_text(
+    text: str, devices: Sequence[Any], callbacks: Sequence[Callable[..., Any]] = (), asked: CompilerOptions = ()
+) -> Any:
     """An executable that runs a module once on each device (replica i is `devices[i]`).
 
     `callbacks` are what the module's custom calls to Python call, by number: numpy arrays (and tokens) in and out.
     """
-    options, where, client = _options(devices), _jax.DeviceList(tuple(devices)), devices[0].client
+    options, where, client = _options(devices, asked), _jax.DeviceList(tuple(devices)), devices[0].client
     _bind_libraries(text)
     if not callbacks:
         return client.compile_and_load(text, where, options)
     return client.compile_and_load(_parsed(text), where, options, host_callbacks=list(callbacks))
 
 
-def _options(devices: Sequence[Any]) -> Any:
+def _options(devices: Sequence[Any], asked: CompilerOptions) -> Any:
     options = _xla.CompileOptions()
+    options.env_option_overrides = list(asked)
     options.num_replicas, options.num_partitions = len(devices), 1
     assignment = np.array([device.id for device in devices]).reshape(-1, 1)
     options.device_assignment = _xla.DeviceAssignment.create(assignment)
@@ -184,10 +191,10 @@ def saved(executable: Any) -> bytes:
     return bytes(executable.client.serialize_executable(executable))
 
 
-def load_saved(blob: bytes, text: str, devices: Sequence[Any]) -> Any:
-    """The executable that was saved, of the module `text`, for the same devices."""
+def load_saved(blob: bytes, text: str, devices: Sequence[Any], asked: CompilerOptions = ()) -> Any:
+    """The executable that was saved, of the module `text`, for the same devices and options."""
     _bind_libraries(text)
-    return devices[0].client.deserialize_executable(blob, _jax.DeviceList(tuple(devices)), _options(devices))
+    return devices[0].client.deserialize_executable(blob, _jax.DeviceList(tuple(devices)), _options(devices, asked))
 
 
 def versions(device: Any) -> str:
@@ -236,15 +243,25 @@ def _parsed(text: str) -> Any:
     return ir.Module.parse(text, context)
 
 
-def put(pieces: Sequence[Any], devices: Sequence[Any], local: Sequence[Any]) -> Any:
+def put(pieces: Sequence[Any], devices: Sequence[Any], local: Sequence[Any], memory_kind: str | None = None) -> Any:
     """Buffers over `devices`: one numpy piece for each device that is here (`local`).
 
     jaxlib may alias the numpy memory for as long as the buffers live, and its options against that do not hold for
     several devices: so each piece is copied here, and nobody else has the copy.
     """
     own = [np.array(piece, order="C", copy=True) for piece in pieces]
-    kind = _WholeType(own[0].shape, own[0].dtype, len(devices))
-    return _jax.batched_device_put(kind, _OnDevices(tuple(devices)), own, list(local), enable_x64=True)
+    kind, where = _WholeType(own[0].shape, own[0].dtype, len(devices)), _OnDevices(tuple(devices), memory_kind)
+    return _jax.batched_device_put(kind, where, own, list(local), enable_x64=True)
+
+
+def in_memory(buffers: Any, devices: Sequence[Any], memory_kind: str, copied: bool = False) -> Any:
+    """The same Buffers in a certain memory of their devices; `copied`: with memory of their own in any case."""
+    where = _OnDevices(tuple(devices), memory_kind)
+    how = _jax.ArrayCopySemantics.ALWAYS_COPY if copied else _jax.ArrayCopySemantics.REUSE_INPUT
+    (found,) = _jax.batched_copy_array_to_devices_with_sharding(
+        [buffers], [where._internal_device_list], [where], [how]
+    )
+    return found
 
 
 def result_handler(shape: tuple[int, ...], dtype: Any, devices: Sequence[Any]) -> Any:
@@ -254,9 +271,13 @@ def result_handler(shape: tuple[int, ...], dtype: Any, devices: Sequence[Any]) -
 
 
 def launcher(
-    executable: Any, handlers: Sequence[Any], wait: bool = False, paced: bool = False
+    executable: Any,
+    handlers: Sequence[Any],
+    wrap: Callable[[list[Any]], list[Any]] = lambda found: found,
+    wait: bool = False,
+    paced: bool = False,
 ) -> Callable[[list[Any]], list[Any]]:
-    """Run with Buffers in and Buffers out; `wait` until all is done, effects too.
+    """Run with Buffers in and Buffers out, as `wrap` has them; `wait` until all is done, effects too.
 
     `paced`: before more than a few such runs are under way, wait for the first of them. Devices of one process that
     meet in collectives need it: XLA ends the process once dozens of runs wait for each other's threads.
@@ -266,7 +287,7 @@ def launcher(
     def launch(buffers: list[Any]) -> list[Any]:
         results = execute(buffers, with_tokens=True)
         results.consume_token().block_until_ready()
-        return results.consume_with_handlers(handlers)  # type: ignore[no-any-return]
+        return wrap(results.consume_with_handlers(handlers))
 
     def pace(buffers: list[Any]) -> list[Any]:
         results = execute(buffers, with_tokens=True)
@@ -274,11 +295,11 @@ def launcher(
         if len(_under_way) > _MOST_UNDER_WAY:
             with suppress(IndexError, RuntimeFailure):  # another thread was faster; a failure is in the results too
                 _under_way.popleft().block_until_ready()
-        return results.consume_with_handlers(handlers)  # type: ignore[no-any-return]
+        return wrap(results.consume_with_handlers(handlers))
 
     if wait:
         return launch
-    return pace if paced else lambda buffers: execute(buffers).consume_with_handlers(handlers)
+    return pace if paced else lambda buffers: wrap(execute(buffers).consume_with_handlers(handlers))
 
 
 def split(buffers: Any) -> list[Any]:
@@ -287,19 +308,25 @@ def split(buffers: Any) -> list[Any]:
 
 
 def join(
-    pieces: Sequence[Any], shape: tuple[int, ...], dtype: Any, devices: Sequence[Any], local: Sequence[Any]
+    pieces: Sequence[Any],
+    shape: tuple[int, ...],
+    dtype: Any,
+    devices: Sequence[Any],
+    local: Sequence[Any],
+    memory_kind: str | None = None,
 ) -> Any:
     """Buffers over `devices`, made of Buffers of one device each: one for each device that is here (`local`).
 
     A piece that lies on its device is taken as it is, and shares its memory; others are copied from device to device,
-    or by way of the host where these are of different platforms.
+    or by way of the host where these are of different platforms. All lie in the memory that is named.
     """
     kind = _WholeType(shape, dtype, len(devices))
     reached = [
         piece if _client_of(piece) is device.client else read(piece)
         for piece, device in zip(pieces, local, strict=True)
     ]
-    return _jax.batched_device_put(kind, _OnDevices(tuple(devices)), reached, list(local), enable_x64=True)
+    where = _OnDevices(tuple(devices), memory_kind)
+    return _jax.batched_device_put(kind, where, reached, list(local), enable_x64=True)
 
 
 def _client_of(piece: Any) -> Any:

@@ -74,13 +74,15 @@ class Setting:
             return text or None
         if kind is bool and text.lower() in ("0", "1", "true", "false"):
             return text.lower() in ("1", "true")
-        if kind is int and text.removeprefix("-").isdecimal():
+        if kind is int and text.removeprefix("-").isdecimal() and (self.fits is None or self.fits(int(text))):
             return int(text)
         if kind is float and text.replace(".", "", 1).isdecimal():
             return float(text)
-        wanted = f"one of {', '.join(map(str, self.choices))}" if self.choices else f"a {kind.__name__}"
+        wanted = f"one of {', '.join(map(str, self.choices))}" if self.choices else self.wanted or f"a {kind.__name__}"
         raise ValueError(f"environment variable {variable}={text!r} is not {wanted}")
 
+
+_HOST_DEVICES = "--xla_force_host_platform_device_count"
 
 SETTINGS = {
     "enable_x64": Setting(
@@ -116,7 +118,13 @@ SETTINGS = {
         "which kinds of devices to use, the first by default: cpu, gpu (cuda); empty for GPUs if there are any",
         frozen_by=FIRST_USE,
     ),
-    "num_cpu_devices": Setting(8, "how many virtual devices the CPU client shows", frozen_by=FIRST_USE),
+    "num_cpu_devices": Setting(
+        8,
+        "how many virtual devices the CPU client shows",
+        fits=lambda value: type(value) is int and value >= 1,
+        wanted="an int of at least 1",
+        frozen_by=FIRST_USE,
+    ),
     "disable_jit": Setting(False, "jitted functions run as they are written, op by op"),
     "debug_nans": Setting(False, "check every result for NaN, and name the op and the line that made the first"),
     "debug_infs": Setting(False, "the same for infinities"),
@@ -145,6 +153,12 @@ SETTINGS = {
         "auto",
         "errors show this package's frames (off), or hide them (all others)",
         choices=("auto", "off", "tracebackhide", "remove_frames", "quiet_remove_frames"),
+    ),
+    "memory_limit": Setting(
+        0,
+        "how many bytes a program may hold on each device of a mesh: where it would hold more, gathered copies are "
+        "dropped and gathered again; 0 for as many as a GPU has, and any number on CPU; -1 for any number",
+        shapes_programs=True,
     ),
     "dump_to": Setting("", "a folder to which every compilation writes its stages as text; empty for none"),
     "enable_compilation_cache": Setting(True, "whether the folder `compilation_cache_dir` is used"),
@@ -214,9 +228,13 @@ class State:
 
 
 class _Watching:
-    """Whether numbers are checked in any thread: only then is it worth asking for this one."""
+    """What holds for all threads: only where something does not is it worth asking for this one.
+
+    `numbers`: whether numbers are checked in any of them. `state`: that of all of them; None where some have their own.
+    """
 
     numbers = False
+    state: State | None = None
 
 
 watching = _Watching()
@@ -245,6 +263,7 @@ class Config(threading.local):
     transfer_guard_device_to_host: str
     memory_profile_lines: bool
     traceback_filtering: str
+    memory_limit: int
     dump_to: str
     enable_compilation_cache: bool
     compilation_cache_dir: str
@@ -354,6 +373,7 @@ def _write(mine: dict[str, Any], values: dict[str, Any]) -> None:
 def _derive() -> None:
     """Bring up to date what follows from the settings."""
     Config.state = _state({})
+    watching.state = None if Config._overriding else Config.state
     for mine in Config._overriding.values():
         mine["state"] = _state(mine)
     watching.numbers = any(
@@ -374,6 +394,10 @@ def _at_start(name: str) -> Any:
     """The value that the environment gives a setting, or its default."""
     variable = f"SHARDWISE_{name.upper()}"
     text = os.environ.get(variable)
+    if name == "num_cpu_devices" and text is None:  # JAX's programs say it so
+        asked = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag.startswith(f"{_HOST_DEVICES}=")]
+        if asked:
+            variable, _, text = asked[-1].partition("=")
     return SETTINGS[name].default if text is None else SETTINGS[name].read(variable, text)
 
 

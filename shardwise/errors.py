@@ -62,6 +62,14 @@ class ProgramError(ValueError):
     """A program, or its text, breaks a rule of its stage: an internal error unless the text was written by hand."""
 
 
+class UnboundAxisError(NameError):
+    """A collective names an axis that nothing around it has: no vmap, shard_map or pmap."""
+
+    def __init__(self, message: str, axis: object):
+        super().__init__(message)
+        self.axis = axis
+
+
 class MissingRuleError(NotImplementedError):
     """An op lacks a rule that a transformation needs; the message names the method to write."""
 

@@ -1,29 +1,52 @@
-"""Names that a package has and loads when they are first asked for: what a program does not use costs it nothing."""
+"""Modules, and names of modules, that are loaded when they are first asked for: what a program does not use costs it
+nothing. Nothing else here imports later than at the head of a file.
+"""
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, final
 
 from shardwise.errors import not_here
 
 
 def later(
-    package: str, names: Sequence[str], modules: Sequence[str] = (), members: Mapping[str, Sequence[str]] | None = None
-) -> Callable[[str], Any]:
-    """A package's `__getattr__`. `modules` are parts of it; `members` are names that are defined in other modules.
+    package: str, names: Sequence[str], modules: Sequence[str] = (), homes: Sequence[str] = ()
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """A package's `__getattr__` and `__dir__`. `modules` are parts of it; its other `names` are looked for in `homes`.
 
-    Any other name is one that is not here; `names` are those that are.
+    These are other modules, of which one after the other is loaded until one has the name, and has not only imported it
+    (an alias of types is nobody's own: the last that has it will do). For type checkers the package imports each name
+    from its home; tests compare.
     """
-    homes = {name: home for home, given in (members or {}).items() for name in given}
 
     def get(name: str) -> Any:
         if name in modules:
             return import_module(f"{package}.{name}")  # which makes it an attribute of the package
-        if name not in homes:
+        found = None
+        for home in homes if name in names else ():
+            found = getattr(import_module(home), name, found)
+            if getattr(found, "__module__", None) == home:
+                break
+        if found is None:
             raise not_here(package, name, names)
-        found = getattr(import_module(homes[name]), name)
         setattr(sys.modules[package], name, found)
         return found
 
-    return get
+    def known() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *names})
+
+    return get, known
+
+
+@final
+class module:
+    """Stands for a module, which is loaded once something of it is asked for: `scipy = module("scipy")`."""
+
+    def __init__(self, name: str):
+        self.__name__ = name
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(import_module(self.__name__), name)
+        setattr(self, name, found)  # not asked for again
+        return found

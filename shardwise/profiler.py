@@ -114,8 +114,10 @@ def start_trace(
             f"start_trace: a trace, to {_running.folder}, has been started already: there is one at a time. "
             "Call stop_trace first."
         )
+    folder = Path(log_dir)
+    folder.mkdir(parents=True, exist_ok=True)  # what cannot be written is known before the program has run
     clients.get()  # what watches devices comes with them
-    _running.session, _running.folder = profiler_session(profiler_options), Path(log_dir)
+    _running.session, _running.folder = profiler_session(profiler_options), folder
 
 
 def stop_trace() -> None:

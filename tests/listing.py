@@ -16,14 +16,9 @@ NAMESPACES = (
 )
 PRIMITIVE = "a primitive of JAX's tracer: ops here are classes in `shardwise.compiler.ops`"
 REASONS: dict[str, str] = {
-    "lax.linalg.qdwh": "how JAX finds polar factors; `scipy.linalg.polar` gives them, by singular values",
     "lax.psend": "of manual parallelism, which is not here yet",
     "lax.precv": "of manual parallelism, which is not here yet",
     "lax.ragged_all_to_all": "of manual parallelism, which is not here yet",
-    "nn.get_scaled_dot_general_config": "settings of a product that cuDNN alone has; `nn.scaled_matmul` is here",
-    "nn.scaled_dot_general": "rounds its operands for a product that cuDNN alone has; `nn.scaled_matmul` is here",
-    "scipy.special.hyp1f1": "not written yet: a series alone cancels for some parameters",
-    "scipy.special.hyp2f1": "not written yet: a series alone cancels for some parameters",
 }
 
 

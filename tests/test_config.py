@@ -213,18 +213,40 @@ def test_the_environment_sets_them():
 @pytest.mark.parametrize(
     ("variable", "text", "message"),
     [
-        ("SHARDWISE_NUM_CPU_DEVICES", "many", "SHARDWISE_NUM_CPU_DEVICES='many' is not a int"),
+        ("SHARDWISE_NUM_CPU_DEVICES", "many", "SHARDWISE_NUM_CPU_DEVICES='many' is not an int of at least 1"),
+        ("SHARDWISE_NUM_CPU_DEVICES", "0", "SHARDWISE_NUM_CPU_DEVICES='0' is not an int of at least 1"),
+        ("XLA_FLAGS", "--xla_force_host_platform_device_count=x", "--xla_force_host_platform_device_count='x' is not"),
         (
             "SHARDWISE_NUMPY_RANK_PROMOTION",
             "no",
             "SHARDWISE_NUMPY_RANK_PROMOTION='no' is not one of allow, warn, raise",
         ),
     ],
-    ids=["number", "choice"],
+    ids=["number", "none", "flag", "choice"],
 )
 def test_the_environment_is_checked(variable, text, message):
     found = run("import shardwise.config", **{variable: text})
     assert found.returncode and f"ValueError: environment variable {message}" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "count"),
+    [
+        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=3"}, 3),
+        ({"XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=5"}, 5),
+        ({"XLA_FLAGS": "--xla_force_host_platform_device_count=3", "SHARDWISE_NUM_CPU_DEVICES": "2"}, 2),
+    ],
+    ids=["XLA's flag", "among others", "our own comes first"],
+)
+def test_how_many_virtual_devices_there_are(variables, count):
+    found = run("import shardwise as sw; print(len(sw.devices()))", **variables)
+    assert found.stdout.split() == [str(count)], found.stderr
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.0, "4", True], ids=repr)
+def test_there_is_at_least_one_device(count):
+    with pytest.raises(TypeError, match=r"'num_cpu_devices' is how many .* it takes an int of at least 1, not"):
+        config.update("num_cpu_devices", count)
 
 
 def test_what_the_first_device_freezes_cannot_change():

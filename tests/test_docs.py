@@ -14,7 +14,9 @@ def code_of(document: str) -> str:
     return "\n".join(re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), re.DOTALL))
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md", "docs/plans.md"])
+@pytest.mark.parametrize(
+    "document", ["README.md", "CONTRIBUTING.md", "docs/manual.md", "docs/memory.md", "docs/own-ops.md", "docs/plans.md"]
+)
 def test_python_in_the_document_runs(document, tmp_path):
     script = tmp_path / "mlp.py"
     script.write_text(code_of(document))

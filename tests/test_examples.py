@@ -11,14 +11,15 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import dlpack, dtypes, lax, nn, ops, random, scipy, tree_util
+from shardwise.experimental import maps
 
 NAMESPACES: list[ModuleType] = [
     *(jnp, lax, nn, nn.initializers, ops),
     *(jnp.linalg, lax.linalg, scipy.linalg, jnp.fft, scipy.special),
-    *(random, scipy.stats, dtypes, dlpack, tree_util),
+    *(random, scipy.stats, dtypes, dlpack, tree_util, maps),
 ]
 NAMESPACES += [found for name in scipy.stats.__all__ if isinstance(found := getattr(scipy.stats, name), ModuleType)]
-SCOPE = {"jax": sw, "sw": sw, "jnp": jnp, "lax": lax, "np": np}
+SCOPE = {"jax": sw, "sw": sw, "jnp": jnp, "lax": lax, "np": np, "P": sw.P}
 
 
 def public(namespace: ModuleType) -> Iterator[tuple[str, Any]]:
@@ -31,6 +32,8 @@ def public(namespace: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 FUNCTIONS = {f"{space.__name__}.{name}": function for space in NAMESPACES for name, function in public(space)}
+FUNCTIONS |= {f"shardwise.{name}": getattr(sw, name) for name in ("pmap", "shard_map", "smap")}
+FUNCTIONS |= {"shardwise.experimental.shard_map": sw.experimental.shard_map.shard_map}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -43,6 +43,23 @@ def test_pieces_come_back_with_their_dtype(client, dtype, count):
 
 
 @pytest.mark.parametrize("count", [1, 8])
+def test_devices_have_several_memories(client, count):
+    devices = client.devices()[:count]
+    default = devices[0].default_memory().kind
+    kinds = [memory.kind for memory in devices[0].addressable_memories()]
+    assert default in kinds and "pinned_host" in kinds
+    pieces = [np.full((2, 3), number, np.float32) for number in range(count)]
+    there = _jaxlib.put(pieces, devices, devices, "pinned_host")
+    again = _jaxlib.in_memory(_jaxlib.in_memory(there, devices, default), devices, "pinned_host")
+    copied = _jaxlib.in_memory(there, devices, "pinned_host", copied=True)
+    joined = _jaxlib.join(_jaxlib.split(there), (2, 3), np.float32, devices, devices, "pinned_host")
+    for found in (there, again, copied, joined):
+        np.testing.assert_array_equal(_jaxlib.read_pieces(found), pieces)
+    places = [[piece.unsafe_buffer_pointer() for piece in _jaxlib.split(x)] for x in (there, joined, again, copied)]
+    assert places[0] == places[1] and not set(places[0]) & set(places[2]) and not set(places[0]) & set(places[3])
+
+
+@pytest.mark.parametrize("count", [1, 8])
 def test_later_writes_to_numpy_memory_do_not_reach_the_device(client, count):
     devices = client.devices()[:count]
     host = np.ones((count * 1024, 4), np.float32)

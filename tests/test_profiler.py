@@ -120,6 +120,16 @@ def test_a_trace_ends_with_an_error_and_two_may_share_a_folder(tmp_path):
         assert name in names and len(names & {"one", "two"}) == 1
 
 
+def test_a_folder_that_cannot_be_is_known_at_the_start(tmp_path):
+    (tmp_path / "file").write_text("")
+    for where in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises((FileExistsError, NotADirectoryError)):
+            sw.profiler.start_trace(where)
+    with sw.profiler.trace(tmp_path / "new" / "folder"):  # nothing was started
+        sw.block_until_ready(jnp.ones(3) + 1)
+    assert (tmp_path / "new" / "folder" / "perfetto_trace.json.gz").exists()
+
+
 def test_a_link_is_not_here(tmp_path):
     with pytest.raises(NotImplementedError, match=r"open .*perfetto_trace.json.gz in https://ui.perfetto.dev"):
         profiler.start_trace(tmp_path, create_perfetto_link=True)

@@ -1,4 +1,5 @@
-"""Programs as the documents write them, with this package in JAX's place: meshes, shardings, device_put, jit, pictures.
+"""Programs as the documents write them, with this package in JAX's place: meshes, shardings, device_put, jit, pictures,
+shard_map, pmap.
 
 Each test is one document's programs, in order, in the state that the ones before leave. Where a document's own snippet
 is wrong in JAX too (a grid of 4×2 for one axis name), the error is held.
@@ -13,6 +14,7 @@ import shardwise as jax
 import shardwise.numpy as jnp
 from shardwise.errors import ShardingError
 from shardwise.experimental import mesh_utils
+from shardwise.experimental.shard_map import shard_map
 from shardwise.sharding import Mesh, NamedSharding, PositionalSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -71,12 +73,51 @@ def test_introduction_to_parallel_programming(capsys):
     np.testing.assert_array_equal(result, np.arange(32.0).reshape(4, 8).sum(0))
 
 
-def test_a_layer_in_two_ways():
-    """Seed 002, the comparison, without its manual part."""
+def test_manual_parallelism(capsys):
+    """Seed 002, its section on shard_map."""
+    mesh = jax.make_mesh((8,), ("x",))
+
+    @jax.jit
+    def f_elementwise(x):
+        return 2 * jnp.sin(x) + 1
+
+    f_elementwise_sharded = shard_map(f_elementwise, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+    arr = jnp.arange(32)
+    result = f_elementwise_sharded(arr)
+    np.testing.assert_allclose(result, 2 * np.sin(np.arange(32)) + 1, rtol=1e-5, atol=1e-6)
+    assert result.sharding == NamedSharding(mesh, P("x"))
+
+    x = jnp.arange(32)
+    print(f"global shape: {x.shape=}")
+
+    def f(x):
+        print(f"device local shape: {x.shape=}")
+        return x * 2
+
+    y = shard_map(f, mesh=mesh, in_specs=P("x"), out_specs=P("x"))(x)
+    assert capsys.readouterr().out == "global shape: x.shape=(32,)\ndevice local shape: x.shape=(4,)\n"
+    np.testing.assert_array_equal(y, np.arange(32) * 2)
+
+    def f(x):
+        return jnp.sum(x, keepdims=True)
+
+    sums = shard_map(f, mesh=mesh, in_specs=P("x"), out_specs=P("x"))(x)
+    np.testing.assert_array_equal(sums, np.arange(32).reshape(8, 4).sum(1))
+
+    def f(x):
+        sum_in_shard = x.sum()
+        return jax.lax.psum(sum_in_shard, "x")
+
+    total = shard_map(f, mesh=mesh, in_specs=P("x"), out_specs=P())(x)
+    assert total.shape == () and total == 496 and total.is_fully_replicated
+
+
+def test_a_layer_in_three_ways():
+    """Seed 002, the comparison."""
 
     @jax.jit
     def layer(x, weights, bias):
-        return jax.lax.logistic(x @ weights + bias)
+        return jax.nn.sigmoid(x @ weights + bias)
 
     rng = np.random.default_rng(0)
     x, weights, bias = rng.normal(size=(32,)), rng.normal(size=(32, 4)), rng.normal(size=(4,))
@@ -86,7 +127,8 @@ def test_a_layer_in_two_ways():
     mesh = jax.make_mesh((8,), ("x",))
     sharding = jax.sharding.NamedSharding(mesh, P("x"))
     x_sharded, weights_sharded = jax.device_put(x, sharding), jax.device_put(weights, sharding)
-    np.testing.assert_allclose(layer(x_sharded, weights_sharded, bias), expected, rtol=1e-5)
+    automatic = layer(x_sharded, weights_sharded, bias)
+    np.testing.assert_allclose(automatic, expected, rtol=1e-5)
 
     @jax.jit
     def layer_auto(x, weights, bias):
@@ -94,7 +136,75 @@ def test_a_layer_in_two_ways():
         weights = jax.lax.with_sharding_constraint(weights, sharding)
         return layer(x, weights, bias)
 
-    np.testing.assert_allclose(layer_auto(x, weights, bias), expected, rtol=1e-5)
+    constrained = layer_auto(x, weights, bias)
+    np.testing.assert_allclose(constrained, expected, rtol=1e-5)
+
+    @jax.jit
+    @partial(shard_map, mesh=mesh, in_specs=(P("x"), P("x", None), P(None)), out_specs=P(None))
+    def layer_sharded(x, weights, bias):
+        return jax.nn.sigmoid(jax.lax.psum(x @ weights, "x") + bias)
+
+    manual = layer_sharded(x, weights, bias)
+    np.testing.assert_allclose(manual, expected, rtol=1e-5)
+    # The same program: each device multiplies its part, and one sum crosses the devices.
+    np.testing.assert_allclose(manual, constrained, rtol=1e-6)
+    np.testing.assert_allclose(automatic, constrained, rtol=1e-6)
+    for f, args in ((layer, (x_sharded, weights_sharded, bias)), (layer_sharded, (x, weights, bias))):
+        assert f.lower(*args).as_text().count("stablehlo.all_reduce") == 1
+
+
+def test_parallel_primitives():
+    """Seed 001: pmap, its collectives, and two shard_maps that claim what is not so."""
+
+    @jax.pmap
+    def parallel_fn(x):
+        return jax.lax.psum(x, axis_name="i")
+
+    data = np.arange(16.0, dtype=np.float32).reshape(8, 2)
+    np.testing.assert_array_equal(parallel_fn(data), np.tile(data.sum(0), (8, 1)))
+
+    @partial(jax.pmap, axis_name="devices")
+    def collectives(x):
+        return (
+            jax.lax.psum(x, axis_name="devices"),
+            jax.lax.all_gather(x, axis_name="devices"),
+            jax.lax.ppermute(x, axis_name="devices", perm=[(0, 1), (1, 0)]),
+        )
+
+    total, gathered, permuted = collectives(data)
+    np.testing.assert_array_equal(total[3], data.sum(0))
+    np.testing.assert_array_equal(gathered[5], data)
+    np.testing.assert_array_equal(permuted, np.concatenate([data[1::-1], np.zeros((6, 2))]))
+
+    mesh = Mesh(jax.devices().reshape(2, 4), ("x", "y"))
+    array = np.arange(64.0, dtype=np.float32).reshape(8, 8)
+
+    @partial(shard_map, mesh=mesh, in_specs=P("x", "y"), out_specs=P("x", None))
+    def sharded_fn(x_shard):
+        return x_shard.sum(axis=1)
+
+    @shard_map(mesh=mesh, in_specs=P("x", "y"), out_specs=P("x"))
+    def local_reduce(x_shard):
+        return x_shard.sum(axis=1)  # Reduction within shard
+
+    for wrong, name in ((sharded_fn, "sharded_fn"), (local_reduce, "local_reduce")):
+        with pytest.raises(ShardingError) as caught:
+            wrong(array)
+        text = str(caught.value)
+        assert f"shard_map of `{name}`" in text and "result 0 is the same on all devices along 'y'" in text
+        assert "add up what the devices have, `lax.psum(…, 'y')`" in text
+        assert "or join their pieces along a dim, out_specs=P(('x', 'y'))" in text
+
+    # Both ways out that the text gives:
+    right = shard_map(
+        lambda x: jax.lax.psum(x.sum(axis=1), "y"), mesh=mesh, in_specs=P("x", "y"), out_specs=P("x", None)
+    )
+    np.testing.assert_array_equal(right(array), array.sum(1))
+    joined = shard_map(lambda x: x.sum(axis=1), mesh=mesh, in_specs=P("x", "y"), out_specs=P(("x", "y")))
+    parts = array.reshape(2, 4, 4, 2).sum(3)  # rows of x, rows, pieces of y
+    np.testing.assert_array_equal(joined(array), parts.transpose(0, 2, 1).ravel())
+    with pytest.raises(TypeError, match=r"shard_map needs a function of the pieces, not Ellipsis\. To decorate one, "):
+        shard_map(..., in_specs=P("x", "y"), out_specs=P("x"))
 
 
 def test_automatic_parallelization(capsys):
@@ -238,6 +348,25 @@ def test_a_sharded_training_step(capsys):
     assert losses == sorted(losses, reverse=True)
     assert "Acc: 1.0000" in capsys.readouterr().out
     assert state["kernel"].sharding == replicated
+
+
+def test_constraints_anywhere():
+    """Seed 003, manual sharding constraints, with a linear model in place of the one that it leaves out."""
+    mesh = Mesh(mesh_utils.create_device_mesh((4, 2)), axis_names=("data", "model"))
+
+    @jax.jit
+    def train_step(params, batch):
+        batch = jax.lax.with_sharding_constraint(batch, NamedSharding(mesh, P("data")))
+        logits = batch["image"] @ params
+        logits = jax.lax.with_sharding_constraint(logits, NamedSharding(mesh, P()))
+        return ((logits - batch["label"]) ** 2).mean()
+
+    rng = np.random.default_rng(0)
+    params = rng.normal(size=(6, 3)).astype(np.float32)
+    batch = {"image": rng.normal(size=(8, 6)).astype(np.float32), "label": np.ones((8, 3), np.float32)}
+    loss = train_step(params, batch)
+    np.testing.assert_allclose(loss, ((batch["image"] @ params - batch["label"]) ** 2).mean(), rtol=1e-5)
+    assert loss.is_fully_replicated
 
 
 def test_inspecting_and_resharding(capsys):

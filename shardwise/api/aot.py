@@ -8,23 +8,32 @@ that say where an array would lie.
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from shardwise import tree
+from shardwise._jaxlib import CompilerOptions
 from shardwise.api.boundary import boundary
 from shardwise.api.execute import Launch, Prepared, as_array, staged
+from shardwise.api.execute import compiler_options as checked_options
 from shardwise.api.move import moved
-from shardwise.api.planned import planned
 from shardwise.api.request import Request
 from shardwise.api.struct import struct
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.text import format_program
-from shardwise.compiler.partition.report import Report
 from shardwise.compiler.partition.text import format_local
 from shardwise.compiler.plan.text import format_plan
 from shardwise.compiler.propagate.text import format_sharded
+from shardwise.compiler.trace.tracer import Tracer
+from shardwise.lazy import module
+from shardwise.runtime.account import MemoryStats
 from shardwise.runtime.array import Array, Signature
 from shardwise.runtime.sharding import Sharding
+
+if TYPE_CHECKING:
+    from shardwise.api import planned as planning
+    from shardwise.compiler.partition.report import Report
+else:
+    planning = module("shardwise.api.planned")
 
 
 class _Stage:
@@ -52,10 +61,16 @@ class Traced(_Stage):
     """A function as a program of ops."""
 
     def __init__(
-        self, request: Request, captured: Sequence[Any], in_tree: tree.Structure, out_tree: tree.Structure
+        self,
+        request: Request,
+        captured: Sequence[Any],
+        in_tree: tree.Structure,
+        out_tree: tree.Structure,
+        options: CompilerOptions = (),
     ) -> None:
         super().__init__(request, in_tree, out_tree)
         self._captured = captured
+        self._options = options
 
     @property
     def fun_name(self) -> str:
@@ -63,7 +78,7 @@ class Traced(_Stage):
 
     @property
     def jaxpr(self) -> Program:
-        """The program; it prints as text."""
+        """The program, of which `str(traced)` is the text."""
         return self._request.program
 
     @property
@@ -78,12 +93,11 @@ class Traced(_Stage):
     def lower(self) -> "Lowered":
         """Planned, partitioned, and written as StableHLO."""
         prepared = staged(self._request, [as_array(x) for x in self._captured])
-        return Lowered(self._request, prepared, self.in_tree, self.out_tree)
+        return Lowered(self._request, prepared, self.in_tree, self.out_tree, self._options)
 
 
-@final
-class Lowered(_Stage):
-    """A function as the text that XLA gets, with every stage before it."""
+class _Planned(_Stage):
+    """A stage that knows what each device will do."""
 
     def __init__(self, request: Request, prepared: Prepared, in_tree: tree.Structure, out_tree: tree.Structure) -> None:
         super().__init__(request, in_tree, out_tree)
@@ -94,6 +108,27 @@ class Lowered(_Stage):
         """The results, as `ShapeDtypeStruct`s that say where each will lie."""
         types = self._request.program.out_types
         return self.out_tree.unflatten(list(map(struct, types, self._prepared.out_shardings)))
+
+    @cached_property
+    def plan(self) -> "Report":
+        """What each device will do: collectives, layouts, steps and memory, as plain data. `explain` shows it."""
+        return planning.planned(self._prepared.request, self._prepared.stages)
+
+
+@final
+class Lowered(_Planned):
+    """A function as the text that XLA gets, with every stage before it. `options` are XLA's, as `jit` got them."""
+
+    def __init__(
+        self,
+        request: Request,
+        prepared: Prepared,
+        in_tree: tree.Structure,
+        out_tree: tree.Structure,
+        options: CompilerOptions,
+    ) -> None:
+        super().__init__(request, prepared, in_tree, out_tree)
+        self._options = options
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
         """The text of a stage: "stablehlo" (what XLA gets), or one before it: "program", "sharded", "plan", "local".
@@ -113,27 +148,21 @@ class Lowered(_Stage):
             raise ValueError(f"as_text: there is no stage {dialect!r}: there are {', '.join(map(repr, texts))}")
         return texts[wanted]()
 
-    @cached_property
-    def plan(self) -> Report:
-        """What each device will do: collectives, layouts, steps and memory, as plain data. `explain` shows it."""
-        return planned(self._prepared.request, self._prepared.target, self._prepared.stages)
-
     def cost_analysis(self) -> dict[str, float]:
         """Counts for one device and one call: "flops" of products, "bytes accessed" by ops, "wire bytes" sent."""
         return self._prepared.stages.local.counts()
 
     @boundary
     def compile(self, compiler_options: dict[str, Any] | None = None) -> "Compiled":
-        """Compiled by XLA for the devices of the arguments."""
-        if compiler_options:
-            raise NotImplementedError(
-                f"compile: compiler_options {sorted(compiler_options)} are not here: set XLA_FLAGS in the environment"
-            )
-        return Compiled(self._request, self._prepared, self._prepared.load(), self.in_tree, self.out_tree)
+        """Compiled by XLA for the devices of the arguments. `compiler_options` are XLA's, by name; those that `jit` was
+        given hold where these say nothing."""
+        options = {**dict(self._options), **dict(checked_options(compiler_options, "compile"))}
+        launch = self._prepared.load(tuple(sorted(options.items())))
+        return Compiled(self._request, self._prepared, launch, self.in_tree, self.out_tree)
 
 
 @final
-class Compiled(_Stage):
+class Compiled(_Planned):
     """A function ready to run on arrays like those it was compiled for. Static arguments are not given again."""
 
     def __init__(
@@ -144,41 +173,43 @@ class Compiled(_Stage):
         in_tree: tree.Structure,
         out_tree: tree.Structure,
     ) -> None:
-        super().__init__(request, in_tree, out_tree)
-        self._prepared = prepared
+        super().__init__(request, prepared, in_tree, out_tree)
         self._launch = launch
 
     @boundary
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         leaves, structure = tree.flatten((args, keywords))
-        name = self._request.program.name
         if structure != self.in_tree:
+            name = self._request.program.name
             raise TypeError(f"`{name}` was compiled for arguments {self.in_tree}, and is called with {structure}")
+        if any(isinstance(leaf, Tracer) for leaf in leaves):
+            raise TypeError(
+                f"`{self._request.program.name}` is compiled already, and is called where another function is traced: "
+                "it cannot be part of that. Call the jitted function there."
+            )
         arrays = [
             self._fitting(number, as_array(leaf), expected)
             for number, (leaf, expected) in enumerate(zip(leaves, self._request.signatures, strict=False))
         ]
-        return self.out_tree.unflatten(self._launch(arrays))
+        return self.out_tree.unflatten(self._launch.run(arrays))
 
     def _fitting(self, number: int, array: Array, expected: Signature) -> Array:
         """An array as an argument; one that nobody has placed is moved to where it is expected."""
-        name = f"argument {self._request.names[number]} of `{self._request.program.name}`"
+        if array.signature is expected:
+            return array
         if array.type.strong() is not expected.type.strong():
-            raise TypeError(f"{name} is {array.type}; it was compiled for {expected.type}")
+            raise TypeError(f"{self._called(number)} is {array.type}; it was compiled for {expected.type}")
         if array.sharding == expected.sharding:
             return array
         if array.signature.committed:
             raise ValueError(
-                f"{name} lies as {array.sharding}; it was compiled for {expected.sharding}.\n"
+                f"{self._called(number)} lies as {array.sharding}; it was compiled for {expected.sharding}.\n"
                 "  Move it there with `device_put` first, or call the jitted function, which compiles for both."
             )
         return moved(array, expected.sharding)
 
-    @property
-    def out_info(self) -> Any:
-        """The results, as `ShapeDtypeStruct`s that say where each will lie."""
-        types = self._request.program.out_types
-        return self.out_tree.unflatten(list(map(struct, types, self._prepared.out_shardings)))
+    def _called(self, number: int) -> str:
+        return f"argument {self._request.names[number]} of `{self._request.program.name}`"
 
     @property
     def input_shardings(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -186,17 +217,16 @@ class Compiled(_Stage):
         moves, kept = self._prepared.moves, self._prepared.request.kept
         given = list(self._request.signatures[: self.in_tree.num_leaves])
         places: dict[int, Sharding] = {number if kept is None else kept[number]: s for number, s in moves.items()}
-        return self.in_tree.unflatten([places.get(n, one.sharding) for n, one in enumerate(given)])  # type: ignore[no-any-return]
+        expected = [places.get(number, one.sharding) for number, one in enumerate(given)]
+        # What lies in another memory is expected there: the call takes it to where devices compute.
+        return self.in_tree.unflatten(  # type: ignore[no-any-return]
+            [one.sharding if one.sharding.computable == s else s for one, s in zip(given, expected, strict=True)]
+        )
 
     @property
     def output_shardings(self) -> Any:
         """Where the results will lie."""
         return self.out_tree.unflatten(self._prepared.out_shardings)
-
-    @cached_property
-    def plan(self) -> Report:
-        """What each device will do: collectives, layouts, steps and memory, as plain data. `explain` shows it."""
-        return planned(self._prepared.request, self._prepared.target, self._prepared.stages)
 
     def as_text(self) -> str:
         """XLA's own text of what each device runs, optimised."""
@@ -206,9 +236,9 @@ class Compiled(_Stage):
         """XLA's counts for one device and one call: "flops", "bytes accessed" and more; and "wire bytes" sent."""
         return {**self._launch.executable.loaded.cost_analysis(), "wire bytes": self._counts()["wire bytes"]}
 
-    def memory_analysis(self) -> Any:
-        """XLA's account of one device's memory: argument_size_in_bytes, output_size_in_bytes, temp_size_in_bytes, …"""
-        return self._launch.executable.loaded.get_compiled_memory_stats()
+    def memory_analysis(self) -> MemoryStats:
+        """The account of one device's memory: argument_size_in_bytes, output_size_in_bytes, temp_size_in_bytes, …"""
+        return MemoryStats.of(self._launch.executable.loaded)
 
     def runtime_executable(self) -> Any:
         """jaxlib's own object."""

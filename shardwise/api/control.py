@@ -16,16 +16,18 @@ from shardwise.api.boundary import boundary
 from shardwise.api.flat import check_results
 from shardwise.api.vectorize import vmap
 from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.ir.op import varying
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType, integer_range, is_integer
 from shardwise.compiler.ops.branch import Cond
-from shardwise.compiler.ops.elementwise import retyped
 from shardwise.compiler.ops.loop import While
 from shardwise.compiler.ops.methods import where
+from shardwise.compiler.ops.named import Named, NamedIndex
 from shardwise.compiler.ops.operands import as_operand, type_of
 from shardwise.compiler.ops.promote import meet
 from shardwise.compiler.ops.scan import Scan
 from shardwise.compiler.ops.slicing import Concatenate
+from shardwise.compiler.ops.typed import retyped
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.config import config
@@ -81,7 +83,12 @@ class _Traced:
 
 
 def _weakened(x: Any, type: ArrayType | None) -> Any:
-    return x if type is None or x.type.strong() is not type.strong() else retyped(x, type)
+    return retyped(x, type) if type is not None and _alike(x.type, type) else x
+
+
+def _alike(a: ArrayType, b: ArrayType) -> bool:
+    """Whether types differ at most in what a loop or a branch evens out: weak ones, and over which axes they vary."""
+    return a.strong().over(()) is b.strong().over(())
 
 
 def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any, operand: Any = _ABSENT) -> Any:
@@ -159,6 +166,7 @@ def _branch(name: str, index: Any, branches: list[Function], operands: tuple[Any
         traced = [_Traced.of(branch, operands, types, outs) for branch in branches]
     captured = list({id(x): x for t in traced for x in t.captured}.values())
     programs = [_taking(t, captured) for t in traced]
+    _check_together(name, index.type, programs)
     found = Cond(tuple(programs))(index, *captured, *arrays)
     return first.structure.unflatten(list(found))
 
@@ -176,7 +184,7 @@ def _check_alike(name: str, first: _Traced, other: _Traced) -> None:
     wrong = [
         f"\n  {leaf}: {a} in {described(first.function)}, {b} in {described(other.function)}"
         for leaf, a, b in leaves
-        if a.strong() is not b.strong()
+        if not _alike(a, b)
     ]
     if wrong:
         raise TypeError(f"{name}: the branches must return arrays of the same types:{''.join(wrong)}")
@@ -190,7 +198,22 @@ def _difference(first: Any, second: Any) -> Any:
 
 
 def _joined(types: Sequence[ArrayType]) -> ArrayType:
-    return next((type for type in types if not type.weak), types[0])
+    return next((type for type in types if not type.weak), types[0]).over(varying(types))
+
+
+def _check_together(name: str, decides: ArrayType, programs: Sequence[Program]) -> None:
+    """Devices of a manual region that go different ways must not wait for each other there."""
+    for program in programs:
+        for equation in program.walk():
+            waits = isinstance(equation.op, Named) and not isinstance(equation.op, NamedIndex)
+            if split := sorted(equation.op.axis_names.intersection(decides.varying) if waits else ()):
+                along = ", ".join([repr(axis) for axis in split])
+                raise ValueError(
+                    f"{name}: devices along {along} may go different ways here, as each decides by a value of its own, "
+                    f"but {equation.op.name} at {equation.source} needs them all: those that do not come there would "
+                    "be waited for, forever. Decide by what is the same for all, as `lax.psum` or `lax.pmax` of it is; "
+                    "or move the collective out."
+                )
 
 
 def _taking(traced: _Traced, captured: Sequence[Any]) -> Program:
@@ -225,11 +248,12 @@ def _while(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> 
             pass  # under vmap there is not one answer: the op knows what to do
     arrays, types, body = _carried(name, body_fun, init_val, lambda carry: (carry,), lambda result: result)
     head = _Traced.of(cond_fun, (init_val,), types)
-    if head.program.out_types != (ArrayType((), np.bool_),):
+    if [type.over(()) for type in head.program.out_types] != [ArrayType((), np.bool_)]:
         found = ", ".join(str(type) for type in head.program.out_types) or "nothing"
         raise TypeError(f"{name}: {described(cond_fun)} should return one boolean scalar, not {found}")
     if head.program.effect:  # XLA knows no effects there: it is asked at the end of each turn
         return _asked_in_the_body(name, cond_fun, body_fun, init_val)
+    _check_together(name, head.program.out_types[0], [head.program, body.program])
     loop = While(head.program, body.program, len(head.captured), len(body.captured))
     return tree.structure(init_val).unflatten(list(loop(*head.captured, *body.captured, *arrays)))
 
@@ -442,7 +466,7 @@ def _carried(
         wrong = [
             f"\n  {leaf} enters as {before} and leaves as {now}"
             for leaf, before, now in zip(names, types, made, strict=True)
-            if before.strong() is not now.strong()
+            if not _alike(before, now)
         ]
         if wrong:
             raise TypeError(
@@ -453,13 +477,15 @@ def _carried(
 
 
 def _settled(before: ArrayType, now: ArrayType) -> ArrayType:
-    """A number that a loop starts with is weak; once round, it has the type that it has met there."""
+    """A number that a loop starts with is weak; once round, it has the type that it has met there. In a manual region,
+    what starts as one value for all may be each device's own once round."""
+    axes = varying((before, now))
     if not before.weak or before.shape != now.shape:
-        return before
+        return before.over(axes)
     if before.dtype == now.dtype:
-        return now
+        return now.over(axes)
     dtype, _ = meet("carry", (before, now))
-    return before if dtype == before.dtype else ArrayType(before.shape, dtype)
+    return (before if dtype == before.dtype else ArrayType(before.shape, dtype)).over(axes)
 
 
 def _length(loop: str, f: Function, slices: Sequence[Any], names: Sequence[str], length: int | None) -> int:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardwise._jaxlib import join, put
-from shardwise.api.move import joined
+from shardwise.api.move import joined, moved
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.operands import type_of
@@ -54,13 +54,15 @@ def make_array_from_callback(
         pieces.append(parts[box])
     if kind is None:
         raise ValueError(f"{name}: this process has no device in {where}, so that it can hold no part")
-    return Array(put(pieces, where.devices, where.local_devices), signature(kind, where, True))
+    buffers = put(pieces, where.devices, where.local_devices, where.kind)
+    return Array(buffers, signature(kind, where, True))
 
 
 def make_array_from_single_device_arrays(
     shape: Sequence[int], sharding: Any, arrays: Sequence[Array], *, dtype: Any = None
 ) -> Array:
-    """The array whose parts are `arrays`: one on each device of this process, in any order. No part is copied."""
+    """The array whose parts are `arrays`: one on each device of this process, in any order. No part is copied that lies
+    in the memory of its device where it should."""
     name = "make_array_from_single_device_arrays"
     sizes = tuple(int(size) for size in shape)
     where = _checked(name, sharding, sizes)
@@ -81,8 +83,8 @@ def make_array_from_single_device_arrays(
         if part.type.shape != piece:
             box = tuple((0, size) for size in wanted)
             (part,) = installed.executor.several(joined, [part], {"boxes": (box,), "shape": piece})
-        pieces.append(part.buffers)
-    buffers = join(pieces, piece, kind.dtype, where.devices, where.local_devices)
+        pieces.append(moved(part, SingleDeviceSharding(device, memory_kind=where.kind)).buffers)
+    buffers = join(pieces, piece, kind.dtype, where.devices, where.local_devices, where.kind)
     return Array(buffers, signature(kind, where, True))
 
 

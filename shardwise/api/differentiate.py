@@ -15,10 +15,11 @@ from shardwise.api.vectorize import vmap
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType, is_float, is_inexact
 from shardwise.compiler.ops.call import spread
-from shardwise.compiler.ops.elementwise import Compare, Convert, retyped
+from shardwise.compiler.ops.elementwise import Compare, Convert
 from shardwise.compiler.ops.methods import reshape
 from shardwise.compiler.ops.operands import as_operand, type_of
 from shardwise.compiler.ops.shape import Iota, full, zeros_like
+from shardwise.compiler.ops.typed import retyped
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.transforms.linearize import Linearized, forward
 from shardwise.compiler.transforms.linearize import linearize as linearize_flat

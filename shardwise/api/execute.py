@@ -7,17 +7,17 @@ functions of `ops/methods` outside every frame; importing this module installs i
 import logging
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, final
 
 import numpy as np
 
-from shardwise._jaxlib import RuntimeFailure
+from shardwise._jaxlib import CompilerOptions, RuntimeFailure
 from shardwise.api.boundary import boundary
 from shardwise.api.launches import watchers
-from shardwise.api.move import moved
+from shardwise.api.move import held, moved
 from shardwise.api.numbers import check_numbers
 from shardwise.api.recent import Recent
 from shardwise.api.request import Request, Target, default_device, hoisted, stages
@@ -28,9 +28,11 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.callback import Callback
 from shardwise.compiler.ops.inspect import Inspect
+from shardwise.compiler.ops.memory import out_kinds
 from shardwise.compiler.ops.operands import PYTHON_SCALARS, type_of
 from shardwise.compiler.partition.avoidable import avoidable_gathers
 from shardwise.compiler.pipeline import Partitioned, load
+from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbsentDevice
 from shardwise.compiler.trace.build import build
@@ -49,53 +51,90 @@ _log = logging.getLogger("shardwise")
 
 @final
 class Launch:
-    """A compiled program for arrays of certain signatures: moves those that lie elsewhere, runs, wraps."""
+    """A compiled program for arrays of certain signatures: moves those that lie elsewhere, runs, wraps.
+
+    `lands` are the results that go to another memory than the one in which they are computed.
+    """
 
     def __init__(
-        self, executable: Executable, request: Request, moves: dict[int, Sharding], constants: Sequence[Array]
+        self,
+        executable: Executable,
+        request: Request,
+        moves: dict[int, Sharding],
+        constants: Sequence[Array],
+        lands: dict[int, Sharding],
     ):
         self.executable = executable
         self.request = request
         self.moves = moves
         self.constants = list(constants)
-        self._plain = request.kept is None and not moves and not constants and True not in request.donated
+        self.lands = lands
+        as_they_are = request.kept is None and not (moves or constants or lands)
+        self._plain = as_they_are and True not in request.donated
+        self._run = executable.run
 
-    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        if self._plain and not (memory.given_up or watching.numbers or watchers.seeing):
-            try:
-                return self.executable([array.buffers for array in arrays])
-            except RuntimeFailure as error:
-                check_memory(error, f"`{self.request.program.name}`", self.executable.loaded)
-                raise
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        try:
+            if self._plain and not (watching.numbers or watchers.seeing):
+                buffers = [array.buffers for array in arrays]
+                if memory.given_up:
+                    self._check_alive(buffers, arrays)
+                return self._run(buffers)
+            return self._with_care(arrays)
+        except RuntimeFailure as error:
+            check_memory(error, f"`{self.request.program.name}`", self.executable.loaded)
+            raise
+
+    def _check_alive(self, buffers: list[Any], arrays: Sequence[Array]) -> None:
+        """jaxlib crashes on buffers that are gone."""
+        if True not in [one.is_deleted() for one in buffers]:
+            return
+        for number, array in enumerate(arrays):
+            if array.is_deleted():
+                raise deleted_error(
+                    array.type, f"argument {self.request.names[number]} of `{self.request.program.name}`"
+                )
+        gone = next(array for array in self.constants if array.is_deleted())
+        raise deleted_error(gone.type, f"an array that `{self.request.program.name}` closes over")
+
+    def _with_care(self, arrays: Sequence[Array]) -> list[Array]:
+        """Where arrays may have to move, may be gone, or are looked at."""
         if watchers.seeing:
             watchers.tell(self, runs=True)
         if self.request.kept is not None:
             arrays = [arrays[number] for number in self.request.kept if number < len(arrays)]
-        if memory.given_up:  # jaxlib crashes on buffers that are gone
-            for number, array in enumerate(arrays):
-                if array.is_deleted():
-                    name = f"argument {self.request.names[number]} of `{self.request.program.name}`"
-                    raise deleted_error(array.type, name)
-            for array in self.constants:
-                if array.is_deleted():
-                    raise deleted_error(array.type, f"an array that `{self.request.program.name}` closes over")
-        if True in self.request.donated:
-            memory.given_up = True
-        buffers = [array.buffers for array in arrays]
+        buffers = [array.buffers for array in (*arrays, *self.constants)]
+        if memory.given_up:
+            self._check_alive(buffers, arrays)
         if self.moves:
             for number, sharding in self.moves.items():
                 check_transfer("device_to_device", arrays[number].type)
                 buffers[number] = moved(arrays[number], sharding).buffers
-        if self.constants:
-            buffers += [array.buffers for array in self.constants]
-        try:
-            results = self.executable(buffers)
-        except RuntimeFailure as error:
-            check_memory(error, f"`{self.request.program.name}`", self.executable.loaded)
-            raise
+        if True in self.request.donated:
+            memory.given_up = True
+            if len(set(map(id, buffers))) < len(buffers):
+                self._check_given_once(buffers)  # where there are several devices, XLA would end the process
+        results = self._run(buffers)
         if watching.numbers:
             check_numbers(self.request.program, [*arrays, *self.constants], results)
+        for number, sharding in self.lands.items():
+            results[number] = held(results[number], sharding)
         return results
+
+    def _check_given_once(self, buffers: Sequence[Any]) -> None:
+        """What is donated can be no other argument too."""
+        rest = len(buffers) - len(self.request.donated)
+        donated = [*self.request.donated, *[False] * rest]
+        names = [*self.request.names, *["a value that it closes over"] * rest]
+        first: dict[int, int] = {}
+        for number, one in enumerate(buffers):
+            before = first.setdefault(id(one), number)
+            if before != number and (donated[before] or donated[number]):
+                raise ValueError(
+                    f"`{self.request.program.name}` gets one array as {names[before]} and as {names[number]}, and one "
+                    "of them is donated: its memory is reused while the other is read. Give a copy of it, or do not "
+                    "donate it."
+                )
 
 
 @final
@@ -110,8 +149,8 @@ class Prepared:
     stages: Partitioned
     moves: dict[int, Sharding]
 
-    def load(self) -> Launch:
-        """Compiled, and ready to run."""
+    def load(self, options: CompilerOptions = ()) -> Launch:
+        """Compiled, and ready to run. `options` are XLA's own."""
         if isinstance(self.target.devices[0], AbsentDevice):
             raise ValueError(
                 f"`{self.request.program.name}` was lowered for the mesh {self.stages.sharded.mesh}, which has no "
@@ -126,14 +165,15 @@ class Prepared:
                     stacklevel=4,
                 )
         self._warn_of_gathers()
-        executable = self._loaded()
+        executable = self._loaded(options)
         first = len(self.request.signatures) - len(self.constants)
         bound = [
             moved(array, self.moves[first + i]) if first + i in self.moves else array
             for i, array in enumerate(self.constants)
         ]
         moves = {number: sharding for number, sharding in self.moves.items() if number < first}
-        launch = Launch(executable, self.request, moves, bound)
+        lands = {number: sharding for number, sharding in enumerate(self.out_shardings) if sharding.kind}
+        launch = Launch(executable, self.request, moves, bound, lands)
         watchers.tell(launch, runs=False)
         return launch
 
@@ -147,41 +187,47 @@ class Prepared:
             line = user_source()
             warnings.warn_explicit(text + more, UserWarning, line.file, line.line)
 
-    def _loaded(self) -> Executable:
+    def _loaded(self, options: CompilerOptions) -> Executable:
         start, name = time.perf_counter(), self.request.program.name
         try:
-            executable = load(self.stages, self.target.devices, self.out_shardings, self.target.committed)
+            computed = [sharding.computable for sharding in self.out_shardings]
+            executable = load(self.stages, self.target.devices, computed, self.target.committed, options)
         except RuntimeFailure as error:
             check_memory(error, f"XLA, which compiles `{name}`,")
+            if options and "option" in str(error):
+                raise ValueError(f"compiler_options of `{name}`: {error}") from None
             raise
-        _log.log(
-            logging.WARNING if config.log_compiles else logging.DEBUG,
-            "compiled `%s` for %s on %d devices: XLA took %.3f s",
-            name,
-            ", ".join(f"{one.type} in {one.sharding}" for one in self.request.signatures) or "no arguments",
-            len(self.target.devices),
-            time.perf_counter() - start,
-        )
+        took, level = time.perf_counter() - start, logging.WARNING if config.log_compiles else logging.DEBUG
+        if _log.isEnabledFor(level):
+            given = ", ".join(f"{one.type} in {one.sharding}" for one in self.request.signatures) or "no arguments"
+            devices = len(self.target.devices)
+            _log.log(level, "compiled `%s` for %s on %d devices: XLA took %.3f s", name, given, devices, took)
         return executable
 
-    @property
+    @cached_property
     def out_shardings(self) -> list[Sharding]:
         asked = zip(self.request.out_shardings, self.stages.plan.outputs, self.stages.out_types, strict=True)
-        return [
+        found = [
             _as_asked(sharding, Layout(layout.dims[: type.ndim]), self.target)  # without the dim of a key's words
             for sharding, layout, type in asked
         ]
+        kinds = out_kinds(self.request.program)
+        return [
+            sharding.with_memory_kind(kind) if kind and asked is None else sharding
+            for sharding, kind, asked in zip(found, kinds, self.request.out_shardings, strict=True)
+        ]
 
 
-def looked_at(request: Request, constants: Sequence[Array] = ()) -> Prepared:
-    """Every stage that needs no device; nobody is told. `constants` are captured arrays."""
+def looked_at(request: Request, constants: Sequence[Array] = (), chip: Chip | None = None) -> Prepared:
+    """Every stage that needs no device; nobody is told. `constants` are captured arrays; `chip`: planned for other
+    devices than those at hand."""
     request, constants = hoisted(request, constants)
     first = len(request.signatures) - len(constants)
     request = request.used()
     if request.kept is not None:
         constants = [constants[number - first] for number in request.kept if number >= first]
     target = request.target()
-    compiled, moves = stages(request, target)
+    compiled, moves = stages(request, target, chip)
     target = target.refined(compiled.sharded.mesh)
     return Prepared(request, list(constants), target, compiled, moves)
 
@@ -193,9 +239,22 @@ def staged(request: Request, constants: Sequence[Array] = ()) -> Prepared:
     return prepared
 
 
-def prepare(request: Request, constants: Sequence[Array] = ()) -> Launch:
-    """Compile a request. `constants` are captured arrays, bound as the last inputs."""
-    return staged(request, constants).load()
+def prepare(request: Request, constants: Sequence[Array] = (), options: CompilerOptions = ()) -> Launch:
+    """Compile a request. `constants` are captured arrays, bound as the last inputs; `options` are XLA's own."""
+    return staged(request, constants).load(options)
+
+
+def compiler_options(given: Any, what: str) -> CompilerOptions:
+    """Options of XLA's, by name, as `what` was given them."""
+    if given is None:
+        return ()
+    kinds = (str, bool, int, float)
+    if isinstance(given, Mapping) and all(isinstance(k, str) and isinstance(v, kinds) for k, v in given.items()):
+        return tuple(sorted(given.items()))
+    raise TypeError(
+        f"{what}: compiler_options is a dict from names of XLA's options to strings and numbers, such as "
+        f"{{'xla_cpu_enable_fast_math': True}}, not {given!r}"
+    )
 
 
 def _as_asked(asked: Sharding | None, layout: Layout, target: Target) -> Sharding:
@@ -256,7 +315,7 @@ class _Executor:
             outputs = [Value(type) for type in result_types(op, tuple(value.type for value in inputs))]
             program = Program(tuple(inputs), (Equation(op, inputs, outputs, user_source()),), tuple(outputs), op.name)
             launch = self._launches.keep(key, prepare(_request(program, args)))
-        return tuple(launch(args))
+        return tuple(launch.run(args))
 
     def call(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> Array:
         """A function of arrays with static keywords, as one program."""
@@ -279,7 +338,7 @@ class _Executor:
             program, captured = build(listed, [x.type for x in arrays], function.__name__)
             assert not captured, f"{function.__name__} closes over arrays"
             launch = self._launches.keep(key, prepare(_request(program, arrays)))
-        return launch(arrays)  # type: ignore[no-any-return]
+        return launch.run(arrays)  # type: ignore[no-any-return]
 
     def forget(self) -> None:
         """Drop what was compiled."""

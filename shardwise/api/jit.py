@@ -1,13 +1,15 @@
 """jit: a function compiled once for each type, layout and structure of its arguments."""
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial, update_wrapper
+from functools import cached_property, partial, update_wrapper
 from typing import Any, final
 from weakref import WeakKeyDictionary, WeakSet
 
 from shardwise import tree
+from shardwise._jaxlib import CompilerOptions
 from shardwise.api.aot import Lowered, Traced
 from shardwise.api.arguments import (
     argument_names,
@@ -19,25 +21,34 @@ from shardwise.api.arguments import (
 )
 from shardwise.api.boundary import boundary
 from shardwise.api.execute import Launch, as_array, prepare
+from shardwise.api.execute import compiler_options as checked_options
 from shardwise.api.flat import Flat, is_traced
+from shardwise.api.recent import Recent
 from shardwise.api.request import Request
 from shardwise.api.static import NOTHING, Selection, Split, check_overlap, donated_leaves, select, split
 from shardwise.api.struct import ShapeDtypeStruct
-from shardwise.compiler.ir.dispatch import bound_axes, open_frames
+from shardwise.compiler.ir.dispatch import bound_axes, open_frames, tracked_axes
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.call import Call
 from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.memory import InMemory
+from shardwise.compiler.ops.methods import is_array_like
 from shardwise.compiler.ops.operands import as_operand
 from shardwise.compiler.shardings.mesh import in_force
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.replay import replay
-from shardwise.config import config
+from shardwise.config import config, watching
+from shardwise.errors import ShardingError
+from shardwise.runtime.array import Array
 from shardwise.runtime.sharding import Sharding, mesh_of
 
 _flatten = tree.registry.flatten
+_LEAF = _flatten(0)[1]
 _log = logging.getLogger("shardwise")
+
+MOST_KEPT = 4096  # programs for each function; those that were not used for long go first
 
 
 @final
@@ -50,10 +61,9 @@ class Recorded:
     structure: tree.Structure  # of the results
 
 
-@final
 @dataclass(frozen=True)
 class Options:
-    """What `jit` was asked for beside the function."""
+    """What `jit` was asked for beside the function; `pmap` is asked for more."""
 
     in_shardings: Any = None
     out_shardings: Any = None
@@ -61,6 +71,21 @@ class Options:
     donate: Selection = NOTHING
     keep_unused: bool = False
     inline: bool = False
+    compiler_options: CompilerOptions = ()
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class _Given:
+    """The arguments of a call: static ones apart, and the arrays among the others, as a tree."""
+
+    found: Split
+    leaves: list[Any]
+    structure: tree.Structure
+
+    @cached_property
+    def types(self) -> tuple[ArrayType, ...]:
+        return leaf_types(self.leaves)
 
 
 class Jitted:
@@ -69,49 +94,65 @@ class Jitted:
     def __init__(self, function: Callable[..., Any], options: Options):
         self.function = function
         self.options = options
-        self._traced: dict[Any, Recorded]
-        self._launches: dict[Any, tuple[Launch, tree.Structure]]
-        self._traced, self._launches = _caches(function, options)
+        self._has_static = bool(options.static)
+        self._programs: Recent  # → Recorded
+        self._launches: Recent  # → Launch, and the structure of its results; None where that is one array
+        self._programs, self._launches = _caches(function, options)
         _jitted.add(self)
         update_wrapper(self, function, updated=())  # not the attributes: another jit has those of the same names
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        state = config.state
+        state = watching.state or config.state
         if state.disable_jit:
             return self.function(*args, **keywords)
         found = None
-        if self.options.static:
+        if self._has_static:
             found = split(self.function, self.options.static, args, keywords)
             leaves, structure = _flatten((found.args, found.keywords))
         else:
-            leaves, structure = _flatten((args, keywords))
+            bare = not keywords
+            for x in args:
+                bare = bare and x.__class__ is Array
+            # Of arrays alone, their number says all: the shortest way for the shortest calls.
+            leaves, structure = (args, len(args)) if bare else _flatten((args, keywords))
         if open_frames() and (is_traced(leaves) or bound_axes()):  # it may compute along the axes that have a name here
-            return self._staged(found or split(self.function, NOTHING, args, keywords))
-        fixed = (in_force.mesh, state.traced, found.key if found is not None else ())
+            return self._staged(self._given(args, keywords))
+        statics = found.key if found is not None else ()
         try:
-            key = (structure, fixed, *[x.signature for x in leaves])
+            key = (structure, in_force.mesh, state.traced, statics, *[x.signature for x in leaves])
         except AttributeError:  # not all are arrays yet
-            found = found or split(self.function, NOTHING, args, keywords)
-            self._array_leaves(found)
+            if not all(map(is_array_like, leaves)):
+                self._given(args, keywords)  # an error that names what can be none
             leaves = [as_array(x) for x in leaves]
-            key = (structure, fixed, *[x.signature for x in leaves])
-        entry = self._launches.get(key)
+            key = (structure, in_force.mesh, state.traced, statics, *[x.signature for x in leaves])
+        launches = self._launches
+        entry = launches.get(key)
         if entry is None:
-            found = found or split(self.function, NOTHING, args, keywords)
-            if any(isinstance(x, Tracer) for x in self._captured(found)):
-                return self._staged(found)  # it closes over a value that is being traced
-            self._explain_miss(key, found)
-            entry = self._launches[key] = self._compiled(found)
+            entry = launches.older(key)
+        if entry is None:
+            given = self._given(args, keywords)
+            if any(isinstance(x, Tracer) for x in self._captured(given)):
+                return self._staged(given)  # it closes over a value that is being traced
+            self._explain_miss(key, given)
+            entry = launches.keep(key, self._compiled(given))
         launch, results = entry
-        return results.unflatten(launch(leaves))
+        made = launch.run(leaves)
+        return made[0] if results is None else results.unflatten(made)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """As a method: the instance is the first argument."""
         return self if instance is None else partial(self, instance)
 
+    def __reduce__(self) -> Any:
+        """What is found by its name is pickled as that; else the function is, and what `jit` was asked for."""
+        name = str(getattr(self, "__qualname__", ""))  # which objects that can be called lack
+        if getattr(sys.modules.get(self.__module__), name, None) is self:
+            return name
+        return Jitted, (self.function, self.options)
+
     def clear_cache(self) -> None:
         """Forget what was traced and compiled for this function."""
-        self._traced.clear()
+        self._programs.clear()
         self._launches.clear()
 
     def trace(self, *args: Any, **keywords: Any) -> Traced:
@@ -128,70 +169,82 @@ class Jitted:
 
     @boundary
     def _looked_at(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Traced:
-        request, recorded = self.request(args, keywords)
-        found = split(self.function, self.options.static, args, keywords)
-        structure = self._array_leaves(found, abstract=True)[1]
-        return Traced(request, recorded.captured, structure, recorded.structure)
-
-    def traced(self, found: Split) -> Recorded:
-        """The function staged for these arguments; once for each structure, types, static arguments and named axes."""
-        leaves, structure = self._array_leaves(found, abstract=True)
-        fixed = (config.state.traced, in_force.mesh, found.key, tuple(bound_axes().items()))
-        key = (structure, fixed, leaf_types(leaves))
-        traced = self._traced.get(key)
-        if traced is None or not _is_alive(traced.captured):
-            traced = self._traced[key] = trace(found.bind(self.function), structure, leaf_types(leaves))
-        return traced
+        given = self._given(args, keywords, abstract=True)
+        request, recorded = self._request(given)
+        return Traced(request, recorded.captured, given.structure, recorded.structure, self.options.compiler_options)
 
     def request(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Request, Recorded]:
         """What it takes to run the function on these arguments."""
-        return self._request(split(self.function, self.options.static, args, keywords))
+        return self._request(self._given(args, keywords, abstract=True))
 
-    def _request(self, found: Split) -> tuple[Request, Recorded]:
-        leaves, _ = self._array_leaves(found, abstract=True)
-        traced = self.traced(found)
-        names = self._names(found)
+    def _given(self, args: tuple[Any, ...], keywords: dict[str, Any], abstract: bool = False) -> _Given:
+        """The arguments as arrays and numbers; `abstract`: or as what stands for such. Anything else is an error."""
+        found = split(self.function, self.options.static, args, keywords)
+        return _Given(found, *array_leaves(found.bind(self.function), found.args, found.keywords, abstract))
+
+    def _traced(self, given: _Given) -> Recorded:
+        """The function staged for these arguments; once for each structure, types, static arguments and named axes."""
+        axes = (tuple(bound_axes().items()), tracked_axes())
+        key = (given.structure, config.state.traced, in_force.mesh, given.found.key, axes, given.types)
+        traced: Recorded | None = self._programs.get(key) or self._programs.older(key)
+        if traced is None or not _is_alive(traced.captured):
+            traced = self._programs.keep(key, trace(self._body(given.found), given.structure, given.types))
+        return traced
+
+    def _body(self, found: Split) -> Callable[..., Any]:
+        """What is traced: a function of the arguments that are not static."""
+        return found.bind(self.function)
+
+    def _request(self, given: _Given) -> tuple[Request, Recorded]:
+        traced = self._traced(given)
+        names = self._names(given)
         request = Request(
             traced.program,
             tuple(
                 x.placed if isinstance(x, ShapeDtypeStruct) else as_array(x).signature
-                for x in (*leaves, *traced.captured)
+                for x in (*given.leaves, *traced.captured)
             ),
             self._out_shardings(traced),
             tuple(names),
-            self._in_shardings(found.args, leaf_types(leaves), names),
-            donated_leaves(self.options.donate, found) if self.options.donate else (),
+            self._in_shardings(traced, given.found.args, given.types, names),
+            donated_leaves(self.options.donate, given.found) if self.options.donate else (),
             self.options.keep_unused,
         )
         return request, traced
 
     @boundary
-    def _captured(self, found: Split) -> list[Any]:
-        return self.traced(found).captured
+    def _captured(self, given: _Given) -> list[Any]:
+        return self._traced(given).captured
 
     @boundary
-    def _compiled(self, found: Split) -> tuple[Launch, tree.Structure]:
-        request, traced = self._request(found)
-        return prepare(request, [as_array(x) for x in traced.captured]), traced.structure
+    def _compiled(self, given: _Given) -> tuple[Launch, tree.Structure | None]:
+        """What runs the function, and the structure of its results; None where that is one array."""
+        request, traced = self._request(given)
+        launch = prepare(request, [as_array(x) for x in traced.captured], self.options.compiler_options)
+        return launch, None if traced.structure == _LEAF else traced.structure
 
     @boundary
-    def _staged(self, found: Split) -> Any:
+    def _staged(self, given: _Given) -> Any:
         """As one op of the frame that is open; shardings become constraints."""
-        leaves, _ = self._array_leaves(found)
-        traced = self.traced(found)
-        asked = self._in_shardings(found.args, leaf_types(leaves), self._names(found))
-        pinned = _constrained(map(as_operand, leaves), asked)
+        if self.options.compiler_options:
+            raise ValueError(
+                f"{described(self.function)} has compiler_options, and is called where another function is traced: "
+                "there is one program, which is compiled as the outermost `jit` says. Give them to that one."
+            )
+        traced = self._traced(given)
+        asked = self._in_shardings(traced, given.found.args, given.types, self._names(given))
+        pinned = _constrained(map(as_operand, given.leaves), asked)
         operands = [*pinned, *traced.captured]
         results = replay(traced.program, operands) if self.options.inline else Call(traced.program)(*operands)
         return traced.structure.unflatten(_constrained(results, self._out_shardings(traced)))
 
-    def _array_leaves(self, found: Split, abstract: bool = False) -> tuple[list[Any], tree.Structure]:
-        return array_leaves(found.bind(self.function), found.args, found.keywords, abstract)
-
-    def _names(self, found: Split) -> list[str]:
+    def _names(self, given: _Given) -> list[str]:
+        found = given.found
         return argument_names(found.bind(self.function), found.args, found.keywords)
 
-    def _in_shardings(self, args: Any, types: Sequence[ArrayType], names: Sequence[str]) -> tuple[Sharding | None, ...]:
+    def _in_shardings(
+        self, traced: Recorded, args: Any, types: Sequence[ArrayType], names: Sequence[str]
+    ) -> tuple[Sharding | None, ...]:
         count = len(tree.leaves(args))
         shardings = self.options.in_shardings
         if isinstance(shardings, list):
@@ -212,27 +265,29 @@ class Jitted:
             self.options.out_shardings, outputs, "out_shardings", self.function, traced.program.out_types, names
         )
 
-    def _explain_miss(self, key: tuple[Any, ...], found: Split) -> None:
+    def _explain_miss(self, key: tuple[Any, ...], given: _Given) -> None:
         """Log why this call needs another compilation, where the user wants to know."""
         if not config.explain_cache_misses or not self._launches:
             return
         last = next(reversed(self._launches))
         reasons = []
         if key[0] != last[0]:
-            reasons.append(f"the arguments are {key[0]}, last time {last[0]}")
-        elif key[1] != last[1]:
-            reasons.append(f"the mesh in force, settings and static arguments are {key[1]}, last time {last[1]}")
-        for name, now, before in zip(self._names(found), key[2:], last[2:], strict=False):
+            here, there = (f"{s} arrays" if isinstance(s, int) else str(s) for s in (key[0], last[0]))
+            reasons.append(f"the arguments are {here}, last time {there}")
+        elif key[1:4] != last[1:4]:
+            reasons.append(f"the mesh in force, settings and static arguments are {key[1:4]}, last time {last[1:4]}")
+        for name, now, before in zip(self._names(given), key[4:], last[4:], strict=False):
             if now is not before:
                 here, there = (f"{s.type} in {s.sharding}" for s in (now, before))
                 committed = "" if here != there else f" (committed: {now.committed}, last time {before.committed})"
                 reasons.append(f"{name} is {here}, last time {there}{committed}")
-        count = len(self._launches) + 1
+        count = self._launches.count + 1
         _log.warning("%s is compiled for the %d. time:\n  %s", described(self.function), count, "\n  ".join(reasons))
 
 
 def jit(
     function: Callable[..., Any] | None = None,
+    /,
     *,
     in_shardings: Any = None,
     out_shardings: Any = None,
@@ -242,6 +297,7 @@ def jit(
     donate_argnames: str | Sequence[str] | None = None,
     keep_unused: bool = False,
     inline: bool = False,
+    compiler_options: dict[str, Any] | None = None,
 ) -> Any:
     """`function`, compiled. Its arguments and results are arrays in trees.
 
@@ -249,7 +305,7 @@ def jit(
     the arguments have and to the planner. Static arguments are hashable Python values that the function may branch on;
     it is compiled for each. The memory of donated arguments is reused for results: they cannot be used afterwards.
     Arrays that the function does not use are not even moved to its devices, unless `keep_unused`. With `inline`, a call
-    inside another trace leaves its ops there instead of one call.
+    inside another trace leaves its ops there instead of one call. `compiler_options` are XLA's, by their names.
     """
     if function is None:
         keywords = {name: value for name, value in locals().items() if name != "function"}
@@ -259,7 +315,8 @@ def jit(
     static = select(function, "static", static_argnums, static_argnames)
     donate = select(function, "donate", donate_argnums, donate_argnames)
     check_overlap(function, static, donate)
-    return Jitted(function, Options(in_shardings, out_shardings, static, donate, keep_unused, inline))
+    options = checked_options(compiler_options, "jit")
+    return Jitted(function, Options(in_shardings, out_shardings, static, donate, keep_unused, inline, options))
 
 
 def trace(function: Callable[..., Any], structure: tree.Structure, types: Sequence[ArrayType]) -> Recorded:
@@ -274,15 +331,26 @@ def _constrained(values: Any, shardings: Sequence[Sharding | None]) -> list[Any]
 
 
 def constrain(x: Any, sharding: Sharding) -> Any:
-    """`x` pinned to a sharding; on one device there is nothing to pin."""
+    """`x` pinned to a sharding, in the memory that it names."""
+    pinned = _laid_out(x, sharding)
+    return InMemory(sharding.kind)(pinned) if sharding.kind else pinned
+
+
+def _laid_out(x: Any, sharding: Sharding) -> Any:
+    """`x` pinned to the layout of a sharding; on one device there is nothing to pin."""
     mesh = mesh_of(sharding)
     if mesh is None:
         return x
     pin = sharding.pin(x.type.shape)
+    if taken := [axis for axis in pin.layout.axes if axis in in_force.manual]:
+        raise ShardingError(
+            f"with_sharding_constraint: {pin.layout} names {', '.join(map(repr, taken))}, which the shard_map around "
+            "it looks after: inside, each device has its own piece along that axis already. Name only the other axes."
+        )
     return Constrain(pin.layout.dims, mesh, tuple(sorted(pin.open_dims)))(x)
 
 
-_shared: WeakKeyDictionary[Any, dict[Options, Any]] = WeakKeyDictionary()
+_shared: WeakKeyDictionary[Any, dict[Options, tuple[Recent, Recent]]] = WeakKeyDictionary()
 _jitted: WeakSet[Jitted] = WeakSet()
 
 
@@ -293,13 +361,13 @@ def forget_functions() -> None:
     _shared.clear()
 
 
-def _caches(function: Callable[..., Any], options: Options) -> tuple[dict[Any, Any], dict[Any, Any]]:
+def _caches(function: Callable[..., Any], options: Options) -> tuple[Recent, Recent]:
     """What was traced and compiled for a function, shared by all who jit it alike, for as long as it lives."""
+    caches = Recent(MOST_KEPT), Recent(MOST_KEPT)
     try:
-        found: tuple[dict[Any, Any], dict[Any, Any]] = _shared.setdefault(function, {}).setdefault(options, ({}, {}))
+        return _shared.setdefault(function, {}).setdefault(options, caches)
     except TypeError:  # shardings in dicts, or a callable without hash or weak references
-        return {}, {}
-    return found
+        return caches
 
 
 def _is_alive(captured: Sequence[Any]) -> bool:

@@ -12,13 +12,13 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise._jaxlib import join, put, split
+from shardwise._jaxlib import in_memory, join, put, split
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import is_key
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.shape import full
 from shardwise.compiler.ops.slicing import Concatenate, Pad, sliced
-from shardwise.compiler.shardings.mesh import Mesh
+from shardwise.compiler.shardings.mesh import Mesh, grid_of
 from shardwise.compiler.shardings.refine import common_mesh
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.runtime.array import Array, alone, over_words, place, signature
@@ -34,6 +34,8 @@ def moved(array: Array, sharding: Sharding) -> Array:
         return array
     if is_key(array.type.dtype):
         return Array(moved(array.words, over_words(sharding)).buffers, signature(array.type, sharding, True))
+    if array.sharding.kind or sharding.kind:
+        return _between_memories(array, sharding)
     shape = array.type.shape
     before, after = mesh_of(array.sharding), mesh_of(sharding)
     if array.sharding.devices == sharding.devices:
@@ -53,11 +55,27 @@ def moved(array: Array, sharding: Sharding) -> Array:
     return _redistributed(array, sharding)
 
 
+def _between_memories(array: Array, sharding: Sharding) -> Array:
+    """The array in another memory. Devices exchange what lies where they compute: out of another memory comes first,
+    into another last."""
+    if array.sharding.computable == sharding.computable:
+        return held(array, sharding)
+    here = held(array, array.sharding.computable)
+    return held(moved(here, sharding.computable), sharding)
+
+
+def held(array: Array, sharding: Sharding, copied: bool = False) -> Array:
+    """The array in another memory of the same devices, in the same layout; `copied`: with memory of its own anyway."""
+    if array.sharding.kind == sharding.kind and not copied:
+        return array
+    kind = sharding.memory_kind
+    assert kind is not None  # there are devices
+    return Array(in_memory(array.buffers, sharding.devices, kind, copied), signature(array.type, sharding, True))
+
+
 def _over(devices: Sequence[Any], mesh: Mesh) -> Mesh:
     """A mesh of the same sizes and names over other devices."""
-    grid = np.empty(len(devices), object)
-    grid[:] = devices
-    return Mesh(grid.reshape(mesh.axis_sizes), mesh.axis_names)
+    return Mesh(grid_of(devices, mesh.axis_sizes), mesh.axis_names)
 
 
 def _carried(array: Array, sharding: Sharding) -> Array:

@@ -13,12 +13,12 @@ from shardwise._jaxlib import Device, RuntimeFailure
 from shardwise._jaxlib import block_until_ready as wait_for
 from shardwise.api.execute import as_array
 from shardwise.api.jit import constrain, jit
-from shardwise.api.move import moved
+from shardwise.api.move import held, moved
 from shardwise.compiler.ir.dispatch import installed, staging
 from shardwise.compiler.ir.types import is_key
 from shardwise.compiler.ops.elementwise import Convert
 from shardwise.compiler.ops.operands import as_operand, type_of
-from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, in_force
+from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, grid_of, in_force
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError
@@ -45,9 +45,7 @@ def make_mesh(
             f"make_mesh{(sizes, tuple(axis_names))} needs {count} devices, and there are {len(found)}. "
             "More virtual CPU devices: config.update('num_cpu_devices', …) before the first use of a device."
         )
-    grid = np.empty(count, object)
-    grid[:] = found[:count]
-    return Mesh(grid.reshape(sizes), tuple(axis_names), axis_types)
+    return Mesh(grid_of(found[:count], sizes), tuple(axis_names), axis_types)
 
 
 @final
@@ -79,8 +77,18 @@ def use_mesh(mesh: Mesh) -> Iterator[Mesh]:
 
 
 def get_abstract_mesh() -> AbstractMesh:
-    """The mesh in force in this thread, without its devices; without axes where there is none."""
-    return ONE_DEVICE if in_force.mesh is None else in_force.mesh.abstract
+    """The mesh in force in this thread, without its devices; without axes where there is none. Inside of shard_map, the
+    axes that it looks after are Manual."""
+    if in_force.mesh is None:
+        return ONE_DEVICE
+    mesh = in_force.mesh.abstract
+    if not in_force.manual:
+        return mesh
+    kinds = [
+        AxisType.Manual if axis in in_force.manual else kind
+        for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+    ]
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, kinds)
 
 
 def get_mesh() -> Mesh:
@@ -106,14 +114,21 @@ def device_put(
         made = _put(leaf, _sharding("device_put", where))
         if isinstance(leaf, Array) and may_alias is False:
             made = Array(_own_memory(made).buffers, made.signature)
-        if isinstance(leaf, Array) and donate and leaf.devices().isdisjoint(made.devices()):
+        if isinstance(leaf, Array) and donate and _apart(leaf.sharding, made.sharding):
             leaf.delete()
         out.append(made)
     return structure.unflatten(out)
 
 
+def _apart(before: Sharding, after: Sharding) -> bool:
+    """Whether arrays that lie so can share no memory."""
+    return before.kind != after.kind or before.device_set.isdisjoint(after.device_set)
+
+
 def _own_memory(array: Array) -> Array:
     """A copy on the same devices: a compiled identity gives memory of its own."""
+    if array.sharding.kind:
+        return held(array, array.sharding, copied=True)
     (copy,) = installed.executor.run(Convert(array.type.dtype, array.type.weak), (array,))
     return copy  # type: ignore[no-any-return]
 

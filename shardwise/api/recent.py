@@ -29,6 +29,11 @@ class Recent(dict[Any, Any]):
         self[key] = value
         return value
 
+    @property
+    def count(self) -> int:
+        """How many entries it has, older ones too."""
+        return len(self.keys() | self._older.keys())
+
     def clear(self) -> None:
         super().clear()
         self._older = {}

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
-import numpy as np
-
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.manual import Manual
 from shardwise.compiler.ops.shape import Held
 from shardwise.compiler.pipeline import Partitioned, partitioned
+from shardwise.compiler.plan.hardware import CPU, Chip, chip_of
 from shardwise.compiler.propagate.refine import refined_program
 from shardwise.compiler.shardings.layout import Layout, Pin
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, grid_of
 from shardwise.compiler.shardings.refine import coarsened, common_mesh, refined_pin
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.compiler.trace.provenance import user_source
@@ -24,7 +24,7 @@ from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.lift import lift
 from shardwise.config import config
-from shardwise.errors import DeviceMismatchError
+from shardwise.errors import DeviceMismatchError, ShardingError
 from shardwise.runtime.array import Array, Signature
 from shardwise.runtime.client import local_devices, platform_of
 from shardwise.runtime.sharding import (
@@ -70,9 +70,7 @@ class Target:
         """This target on a finer mesh over the same devices."""
         if self.mesh is None or self.mesh.abstract == fine:
             return self
-        grid = np.empty(self.mesh.size, object)
-        grid[:] = self.mesh.flat_devices
-        return replace(self, mesh=Mesh(grid.reshape(fine.axis_sizes), fine.axis_names))
+        return replace(self, mesh=Mesh(grid_of(self.mesh.flat_devices, fine.axis_sizes), fine.axis_names))
 
     def pin(self, sharding: Sharding, shape: tuple[int, ...], reason: str = "") -> Pin:
         """What a sharding over the same devices asks for, on the mesh of this target."""
@@ -134,7 +132,11 @@ class Request:
         for number, sharding in enumerate(self.out_shardings):
             if sharding is not None:
                 wishes.append((f"out_shardings for output {number}", sharding))
-        wishes += [(f"with_sharding_constraint at {equation.source}", mesh) for equation, mesh in _meshes(self.program)]
+        meshes = _meshes(self.program)
+        for equation, mesh in meshes:
+            what = "with_sharding_constraint" if isinstance(equation.op, Constrain) else "shard_map"
+            if isinstance(mesh, Mesh):
+                wishes.append((f"{what} at {equation.source}", mesh))
         found = _common(wishes)
         if found is None:
             lines = "\n".join(f"  {who}: {wish}" for who, wish in dict(wishes).items())
@@ -142,6 +144,13 @@ class Request:
                 f"`{self.program.name}`, called at {user_source()}, cannot run on different devices at once.\n{lines}\n"
                 "  Move arrays to one mesh or one device with `device_put` first."
             )
+        for equation, mesh in meshes:
+            if isinstance(equation.op, Manual) and (found.mesh is None or found.mesh.size != mesh.size):
+                raise ShardingError(
+                    f"shard_map at {equation.source} is over {mesh}, which has no devices, and the arguments of "
+                    f"`{self.program.name}` are on {len(found.devices)}, not on {mesh.size} that it could run on.\n"
+                    "  Put an argument on a mesh of these sizes with `device_put`, or give shard_map a Mesh."
+                )
         return found
 
 
@@ -170,8 +179,9 @@ def default_device() -> Any:
     return local_devices(backend=asked)[0] if asked is None or isinstance(asked, str) else asked
 
 
-def stages(request: Request, target: Target) -> tuple[Partitioned, dict[int, Sharding]]:
-    """The request up to XLA's text, and the inputs that must move to where they are expected."""
+def stages(request: Request, target: Target, chip: Chip | None = None) -> tuple[Partitioned, dict[int, Sharding]]:
+    """The request up to XLA's text, and the inputs that must move to where they are expected. `chip`: planned for
+    other devices than the target's."""
     mesh = target.mesh.abstract if target.mesh is not None else ONE_DEVICE
     moves: dict[int, Sharding] = {}
     pins = []
@@ -180,17 +190,38 @@ def stages(request: Request, target: Target) -> tuple[Partitioned, dict[int, Sha
         asked = request.in_shardings[number] if number < len(request.in_shardings) else None
         if given.sharding.devices == target.devices and (given.committed or mesh_of(given.sharding) == target.mesh):
             pins.append(target.pin(given.sharding, given.type.shape, name))
+            if given.sharding.kind:
+                moves[number] = given.sharding.computable
             continue
         wanted = asked or target.sharding(Layout.replicated(given.type.ndim))
-        pins.append(Pin(target.pin(wanted, given.type.shape).layout, reason=name))
-        moves[number] = wanted
+        nobody = frozenset(range(given.type.ndim)) if asked is None else frozenset()  # has asked for it to be whole
+        pins.append(Pin(target.pin(wanted, given.type.shape).layout, nobody, name))
+        moves[number] = wanted.computable
     out_pins = [
         None if sharding is None else target.pin(sharding, type.shape, f"out_shardings of output {number}")
         for number, (type, sharding) in enumerate(zip(request.program.out_types, request.out_shardings, strict=True))
     ]
-    return partitioned(
-        _constrained(request, target), mesh, pins, out_pins, request.donated, platform_of(target.devices[0])
-    ), moves
+    device = target.devices[0]
+    found = partitioned(
+        _constrained(request, target),
+        mesh,
+        pins,
+        out_pins,
+        request.donated,
+        platform_of(device),
+        chip or chip_of(device.device_kind),
+        _memory_limit(chip or chip_of(device.device_kind)),
+    )
+    return found, moves
+
+
+def _memory_limit(chip: Chip) -> int | None:
+    """What a device should hold at most, in bytes: as the user says, or as much as it has. Virtual devices share the
+    host's memory, of which none has a part of its own."""
+    asked = config.memory_limit
+    if asked:
+        return None if asked < 0 else asked
+    return None if chip is CPU else chip.memory
 
 
 def _constrained(request: Request, target: Target) -> Program:
@@ -198,7 +229,7 @@ def _constrained(request: Request, target: Target) -> Program:
     program = request.program
     if target.mesh is None:
         return program
-    if any(mesh != target.mesh for _, mesh in _meshes(program)):
+    if any(mesh not in (target.mesh, target.mesh.abstract) for _, mesh in _meshes(program)):
         program = refined_program(inline(program), target.mesh)
     inputs: dict[Value, Value] = {}
     pinning = []
@@ -227,9 +258,6 @@ def hoisted(request: Request, constants: Sequence[Array]) -> tuple[Request, list
     return replace(request, program=larger, signatures=signatures), [*constants, *arrays]
 
 
-def _meshes(program: Program) -> list[tuple[Equation, Mesh]]:
-    return [
-        (equation, equation.op.mesh)
-        for equation in program.walk()
-        if isinstance(equation.op, Constrain) and isinstance(equation.op.mesh, Mesh)
-    ]
+def _meshes(program: Program) -> list[tuple[Equation, Mesh | AbstractMesh]]:
+    """The meshes that constraints and manual regions are on."""
+    return [(equation, equation.op.mesh) for equation in program.walk() if isinstance(equation.op, (Constrain, Manual))]

@@ -35,6 +35,13 @@ def select(function: Callable[..., Any], what: str, numbers: Any, names: Any) ->
     """The parameters given by `numbers` (an int or several) and `names` (a string or several)."""
     found = {numbers} if isinstance(numbers, int) else set(numbers or ())
     called = {names} if isinstance(names, str) else set(names or ())
+    for argument, wrong in (
+        ("argnums", [number for number in found if not isinstance(number, int)]),
+        ("argnames", [name for name in called if not isinstance(name, str)]),
+    ):
+        if wrong:
+            kind = "ints" if argument == "argnums" else "strings"
+            raise TypeError(f"{what}_{argument} of {described(function)} are {kind}, not {wrong[0]!r}")
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # some callables have no signature: numbers and names stand for themselves

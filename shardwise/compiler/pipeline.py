@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.text import format_program
@@ -19,6 +19,7 @@ from shardwise.compiler.partition.local import LocalProgram
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.partition.text import format_local
 from shardwise.compiler.plan.choose import choose
+from shardwise.compiler.plan.hardware import CPU, Chip
 from shardwise.compiler.plan.plan import Plan
 from shardwise.compiler.plan.text import format_plan
 from shardwise.compiler.propagate.sharded import ShardedProgram, propagate
@@ -26,11 +27,19 @@ from shardwise.compiler.propagate.text import format_sharded
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.hoist import hoist
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.keys import keys_as_words
+from shardwise.compiler.transforms.untrack import untrack
 from shardwise.config import config
+from shardwise.lazy import module as module_of
 from shardwise.runtime.executable import Executable
 from shardwise.runtime.sharding import Sharding
+
+if TYPE_CHECKING:
+    from shardwise.compiler.partition import regather
+else:  # few programs need it
+    regather = module_of("shardwise.compiler.partition.regather")
 
 _dumps = count()
 
@@ -54,9 +63,12 @@ def partitioned(
     out_pins: Sequence[Pin | None],
     donated: Sequence[bool] = (),
     platform: str = "cpu",
+    chip: Chip = CPU,
+    memory_limit: int | None = None,
 ) -> Partitioned:
-    """Every stage that needs no device. `donated` marks inputs whose memory may be reused for outputs."""
-    simple = dce(keys_as_words(inline(verify(program))))
+    """Every stage that needs no device. `donated` marks inputs whose memory may be reused for outputs; `chip` is what
+    layouts are chosen for; `memory_limit`, the bytes that a device should hold at most."""
+    simple = dce(hoist(keys_as_words(untrack(inline(verify(program))))))
     ins = [
         _of_words(pin, type) if is_key(type.dtype) else pin for pin, type in zip(in_pins, program.in_types, strict=True)
     ]
@@ -65,8 +77,11 @@ def partitioned(
         for pin, type in zip(out_pins, program.out_types, strict=True)
     ]
     sharded = propagate(simple, mesh, ins, outs)
-    plan = choose(sharded)
+    plan = choose(sharded, chip)
     local = partition(sharded, plan)
+    if memory_limit is not None:
+        donors = [number for number, is_donated in enumerate(donated) if is_donated]
+        local = regather.within(local, memory_limit, donors)
     module = lower(local, donated, platform)
     stages = Partitioned(sharded, plan, local, module, program.out_types)
     if config.dump_to:
@@ -81,9 +96,15 @@ def _of_words(pin: Pin | None, type: ArrayType) -> Pin:
     return Pin(Layout((*pin.layout.dims, ()), pin.layout.partial), pin.open_dims, pin.reason)
 
 
-def load(stages: Partitioned, devices: Sequence[Any], out_shardings: Sequence[Sharding], committed: bool) -> Executable:
-    """The last stage: XLA compiles the text for these devices."""
-    return Executable(stages.module, stages.local, devices, out_shardings, committed, stages.out_types)
+def load(
+    stages: Partitioned,
+    devices: Sequence[Any],
+    out_shardings: Sequence[Sharding],
+    committed: bool,
+    asked: Sequence[tuple[str, str | bool | int | float]] = (),
+) -> Executable:
+    """The last stage: XLA compiles the text for these devices, with the options of its own that are `asked` for."""
+    return Executable(stages.module, stages.local, devices, out_shardings, committed, stages.out_types, asked)
 
 
 def _dump(program: Program, stages: Partitioned) -> None:

@@ -5,9 +5,19 @@ from typing import NoReturn
 from shardwise.api.callback import io_callback
 from shardwise.api.switches import disable_x64, enable_x64
 from shardwise.errors import not_here
-from shardwise.experimental import mesh_utils, pjit
+from shardwise.experimental import custom_partitioning, maps, mesh_utils, ops, pjit, shard_map
 
-__all__ = ["disable_x64", "enable_x64", "io_callback", "mesh_utils", "pjit"]
+__all__ = [
+    "custom_partitioning",
+    "disable_x64",
+    "enable_x64",
+    "io_callback",
+    "maps",
+    "mesh_utils",
+    "ops",
+    "pjit",
+    "shard_map",
+]
 
 
 def __getattr__(name: str) -> NoReturn:

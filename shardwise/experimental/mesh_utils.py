@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.compiler.shardings.mesh import grid_of
 from shardwise.errors import ShardingError
 from shardwise.runtime.client import devices as all_devices
 
@@ -72,6 +73,4 @@ def _grid(name: str, shape: Sequence[int], devices: list[Any]) -> np.ndarray[Any
             f"{name}: a grid of shape {tuple(shape)} needs {math.prod(shape)} devices, not {len(devices)}: "
             "pass as many as `devices`"
         )
-    grid = np.empty(len(devices), object)
-    grid[:] = devices
-    return grid.reshape(tuple(shape))
+    return grid_of(devices, tuple(shape))

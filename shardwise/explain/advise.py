@@ -13,13 +13,14 @@ from typing import final
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.control import Control
-from shardwise.compiler.partition.cause import Cause
+from shardwise.compiler.partition.cause import Cause, is_inserted
 from shardwise.compiler.partition.local import LocalProgram
+from shardwise.compiler.partition.reshard import axes_of
 from shardwise.compiler.partition.spmd import partition
-from shardwise.compiler.partition.timeline import Timeline, axes_of, timeline
+from shardwise.compiler.partition.timeline import Timeline, timeline
 from shardwise.compiler.pipeline import Partitioned
 from shardwise.compiler.plan.choose import choose
-from shardwise.compiler.plan.hardware import Chip
+from shardwise.compiler.plan.hardware import CPU, Chip
 from shardwise.compiler.plan.plan import Choice
 from shardwise.compiler.propagate.sharded import ShardedProgram, propagate
 from shardwise.compiler.shardings.layout import Layout
@@ -69,7 +70,7 @@ class Advice:
 def advise(stages: Partitioned, chip: Chip, meshes: Sequence[AbstractMesh]) -> Advice:
     """The best single constraint, said on one of the user's meshes."""
     sharded, local, given_up = stages.sharded, stages.local, stages.module.aliases
-    inserted = [equation for equation in local.collectives() if equation.reason]
+    inserted = [equation for equation in local.collectives() if is_inserted(equation.reason)]
     if not inserted:
         return Advice(0)
     now = timeline(local, chip, given_up=given_up)
@@ -84,7 +85,7 @@ def advise(stages: Partitioned, chip: Chip, meshes: Sequence[AbstractMesh]) -> A
         if tried == bound:
             break
         tried += 1
-        again = _planned_with(sharded, value, layout)
+        again = _planned_with(sharded, value, layout, stages.plan.chip)
         after = timeline(again, chip, given_up=given_up)
         better = _seconds(after) < (best.seconds if best.layout else _GAIN * seconds) and _sent(again) < sent
         if better and after.peak_bytes <= _MEMORY * now.peak_bytes:
@@ -151,10 +152,10 @@ def _moved(value: Value, layout: Layout | None, axes: tuple[str, ...], mesh: Abs
     yield Layout(dims)
 
 
-def _planned_with(sharded: ShardedProgram, value: Value, layout: Layout) -> LocalProgram:
+def _planned_with(sharded: ShardedProgram, value: Value, layout: Layout, chip: Chip = CPU) -> LocalProgram:
     program = _pinned(sharded.program, value, Constrain(layout.dims, sharded.mesh))
     again = propagate(program, sharded.mesh, sharded.in_pins, sharded.out_pins)
-    return partition(again, choose(again))
+    return partition(again, choose(again, chip))
 
 
 def _pinned(program: Program, value: Value, op: Constrain) -> Program:

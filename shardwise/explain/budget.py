@@ -29,11 +29,11 @@ class CommBudgetExceeded(AssertionError):
 class comm_budget(ContextDecorator):
     """What the programs inside may send: how many collectives of each kind, and how many `bytes` by each device.
 
-    Kinds are named as in plans: all_reduce, all_gather, reduce_scatter, all_to_all, permute, take_window. Those that
-    are not named may not occur, unless only `bytes` are given. Every call inside counts, of functions compiled long
-    before too; what is only compiled counts as one call. In a call, a collective in a loop is one, and its bytes are
-    those of all turns: as `explain` counts them. Programs that other threads run are not counted. At the end, what is
-    over the budget is a CommBudgetExceeded, an AssertionError. It can decorate a function, whose every call then has
+    Kinds are named as in plans: all_reduce, all_gather, reduce_scatter, all_to_all, permute, take_window, rotate. Those
+    that are not named may not occur, unless only `bytes` are given. Every call inside counts, of functions compiled
+    long before too; what is only compiled counts as one call. In a call, a collective in a loop is one, and its bytes
+    are those of all turns: as `explain` counts them. Programs that other threads run are not counted. At the end, what
+    is over the budget is a CommBudgetExceeded, an AssertionError. It can decorate a function, whose every call then has
     the budget.
     """
 

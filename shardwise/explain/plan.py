@@ -5,18 +5,25 @@ from functools import cached_property
 from html import escape
 from os import PathLike
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from shardwise.api.aot import Compiled, Lowered
 from shardwise.api.execute import Prepared, as_array, looked_at
 from shardwise.api.jit import Jitted, jit
-from shardwise.api.planned import planned
-from shardwise.compiler.partition.report import CollectiveRow, Report
 from shardwise.compiler.pipeline import Partitioned
+from shardwise.compiler.plan.hardware import Chip, chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.explain.advise import Advice, advise
-from shardwise.explain.page import format_page
-from shardwise.explain.text import format_report
+from shardwise.lazy import module
+
+if TYPE_CHECKING:
+    from shardwise.api import planned as planning
+    from shardwise.compiler.partition.report import CollectiveRow, Report
+    from shardwise.explain import advise as advising
+    from shardwise.explain import page, text
+else:  # `explain` is a name of the package, so that it is loaded at once; what it needs is not
+    planning = module("shardwise.api.planned")
+    advising = module("shardwise.explain.advise")
+    page, text = module("shardwise.explain.page"), module("shardwise.explain.text")
 
 
 @final
@@ -26,8 +33,8 @@ class Explanation:
     `plan` is all of it as plain data, `stages` the program at every stage.
     """
 
-    def __init__(self, prepared: Prepared, hardware: str | None = None, advised: bool = True):
-        self.plan: Report = planned(prepared.request, prepared.target, prepared.stages, hardware)
+    def __init__(self, prepared: Prepared, chip: Chip | None = None, advised: bool = True):
+        self.plan: Report = planning.planned(prepared.request, prepared.stages, chip)
         self.stages: Partitioned = prepared.stages
         self.collectives: list[CollectiveRow] = list(self.plan.collectives)
         self._prepared = prepared
@@ -51,20 +58,20 @@ class Explanation:
         return self.plan.counts()
 
     @cached_property
-    def advice(self) -> Advice:
+    def advice(self) -> "advising.Advice":
         """Which single constraint would spare the costliest collective; each that is tried is a plan of its own."""
         if not self._advised:
-            return Advice(0)
-        return advise(self.stages, self.plan.chip, [mesh.abstract for mesh in self._prepared.target.meshes])
+            return advising.Advice(0)
+        return advising.advise(self.stages, self.plan.chip, [mesh.abstract for mesh in self._prepared.target.meshes])
 
     def __str__(self) -> str:
-        return format_report(self.plan, str(self.advice))
+        return text.format_report(self.plan, str(self.advice))
 
     __repr__ = __str__
 
     def to_html(self) -> str:
         """One page with all of it, which needs nothing beside it."""
-        return format_page(self.plan, str(self.advice))
+        return page.format_page(self.plan, str(self.advice))
 
     def write_html(self, path: str | PathLike[str]) -> Path:
         """Write that page to a file."""
@@ -85,10 +92,12 @@ def explain(
 ) -> Callable[..., Explanation]:
     """`explain(f)(*args)` plans `f` (jitted or not) for these arguments, prints the plan, returns it, runs nothing.
 
-    What is lowered or compiled already needs no arguments: `explain(compiled)()`. `hardware` names the chips that times
-    are estimated for ("h100", "v5e", …) where these are not the devices at hand. With `advise`, plans with one more
-    constraint are tried around the costliest collective.
+    What is lowered or compiled already needs no arguments: `explain(compiled)()`. `hardware` names the chips that it is
+    planned for ("h100", "v5e", …) where these are not the devices at hand; of what is lowered already, only the times
+    are theirs. With `advise`, plans with one more constraint are tried around the costliest collective.
     """
+
+    asked = None if hardware is None else chip(hardware)
 
     def call(*args: Any, **keywords: Any) -> Explanation:
         if isinstance(function, (Lowered, Compiled)):
@@ -96,8 +105,8 @@ def explain(
         else:
             jitted = function if isinstance(function, Jitted) else jit(function)
             request, traced = jitted.request(args, keywords)
-            prepared = looked_at(request, [as_array(x) for x in traced.captured])
-        explanation = Explanation(prepared, hardware, advise)
+            prepared = looked_at(request, [as_array(x) for x in traced.captured], asked)
+        explanation = Explanation(prepared, asked, advise)
         print(explanation)
         return explanation
 

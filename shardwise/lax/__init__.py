@@ -1,140 +1,13 @@
 """Functions close to the ops."""
 
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
 from shardwise.api.control import cond, fori_loop, map, scan, switch, while_loop
 from shardwise.api.placement import with_sharding_constraint
-from shardwise.errors import not_here
-from shardwise.lax import linalg
 from shardwise.lax.associative import associative_scan
-from shardwise.lax.choice import (
-    after_all,
-    composite,
-    create_token,
-    dce_sink,
-    optimization_barrier,
-    platform_dependent,
-    select_n,
-    stage,
-)
-from shardwise.lax.conv_shapes import (
-    ConvGeneralDilatedDimensionNumbers,
-    conv_general_dilated_local,
-    conv_general_permutations,
-    conv_general_shape_tuple,
-    conv_shape_tuple,
-    conv_transpose_shape_tuple,
-    padtype_to_pads,
-    reduce_window_shape_tuple,
-)
-from shardwise.lax.convolution import (
-    ConvDimensionNumbers,
-    conv,
-    conv_dimension_numbers,
-    conv_general_dilated,
-    conv_general_dilated_patches,
-    conv_transpose,
-    conv_with_general_padding,
-)
-from shardwise.lax.creation import broadcasted_iota, empty, full, full_like, iota
-from shardwise.lax.cumulative import cumlogsumexp, cummax, cummin, cumprod, cumsum
-from shardwise.lax.elementwise import (
-    RoundingMethod,
-    abs,
-    acos,
-    acosh,
-    add,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
-    bitcast_convert_type,
-    bitwise_and,
-    bitwise_not,
-    bitwise_or,
-    bitwise_xor,
-    cbrt,
-    ceil,
-    clamp,
-    clz,
-    complex,
-    conj,
-    convert_element_type,
-    cos,
-    cosh,
-    digamma,
-    div,
-    eq,
-    erf,
-    erf_inv,
-    erfc,
-    exp,
-    exp2,
-    expm1,
-    floor,
-    ge,
-    gt,
-    imag,
-    integer_pow,
-    is_finite,
-    le,
-    lgamma,
-    log,
-    log1p,
-    logistic,
-    lt,
-    max,
-    min,
-    mul,
-    mulhi,
-    ne,
-    neg,
-    nextafter,
-    population_count,
-    pow,
-    real,
-    reciprocal,
-    reduce_precision,
-    rem,
-    round,
-    rsqrt,
-    select,
-    shift_left,
-    shift_right_arithmetic,
-    shift_right_logical,
-    sign,
-    sin,
-    sinh,
-    sqrt,
-    square,
-    sub,
-    tan,
-    tanh,
-)
 from shardwise.lax.fft import FftType, fft
 from shardwise.lax.fold import reduce
 from shardwise.lax.gradient import stop_gradient
-from shardwise.lax.indexing import (
-    GatherDimensionNumbers,
-    GatherScatterMode,
-    ScatterDimensionNumbers,
-    dynamic_index_in_dim,
-    dynamic_slice,
-    dynamic_slice_in_dim,
-    dynamic_update_index_in_dim,
-    dynamic_update_slice,
-    dynamic_update_slice_in_dim,
-    gather,
-    index_take,
-    scatter,
-    scatter_add,
-    scatter_apply,
-    scatter_max,
-    scatter_min,
-    scatter_mul,
-    scatter_sub,
-)
 from shardwise.lax.named import (
     all_gather,
     all_to_all,
@@ -150,8 +23,8 @@ from shardwise.lax.named import (
     psum,
     psum_scatter,
     pswapaxes,
+    pvary,
 )
-from shardwise.lax.ordering import approx_max_k, approx_min_k, sort, sort_key_val, top_k
 from shardwise.lax.precision import (
     AccuracyMode,
     DotAlgorithm,
@@ -161,53 +34,183 @@ from shardwise.lax.precision import (
     Tolerance,
 )
 from shardwise.lax.product import DotDimensionNumbers, batch_matmul, dot, dot_general
-from shardwise.lax.ragged import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
-from shardwise.lax.random import RandomAlgorithm, rng_bit_generator, rng_uniform
-from shardwise.lax.reductions import (
-    argmax,
-    argmin,
-    reduce_and,
-    reduce_max,
-    reduce_min,
-    reduce_or,
-    reduce_prod,
-    reduce_sum,
-    reduce_xor,
-)
-from shardwise.lax.scaled import scaled_dot
-from shardwise.lax.shape import (
-    broadcast,
-    broadcast_in_dim,
-    broadcast_like,
-    broadcast_shapes,
-    broadcast_to_rank,
-    collapse,
-    dtype,
-    expand_dims,
-    index_in_dim,
-    reshape,
-    shape_as_value,
-    split,
-    squeeze,
-    stack,
-    tile,
-    transpose,
-    unstack,
-)
-from shardwise.lax.slicing import concatenate, pad, rev, slice, slice_in_dim
-from shardwise.lax.solve import custom_linear_solve, custom_root
-from shardwise.lax.special import (
-    bessel_i0e,
-    bessel_i1e,
-    betainc,
-    igamma,
-    igamma_grad_a,
-    igammac,
-    polygamma,
-    random_gamma_grad,
-    zeta,
-)
-from shardwise.lax.windows import reduce_window
+from shardwise.lazy import later
+
+if TYPE_CHECKING:
+    from shardwise.lax import linalg
+    from shardwise.lax.choice import (
+        after_all,
+        composite,
+        create_token,
+        dce_sink,
+        optimization_barrier,
+        platform_dependent,
+        select_n,
+        stage,
+    )
+    from shardwise.lax.conv_shapes import (
+        ConvGeneralDilatedDimensionNumbers,
+        conv_general_dilated_local,
+        conv_general_permutations,
+        conv_general_shape_tuple,
+        conv_shape_tuple,
+        conv_transpose_shape_tuple,
+        padtype_to_pads,
+        reduce_window_shape_tuple,
+    )
+    from shardwise.lax.convolution import (
+        ConvDimensionNumbers,
+        conv,
+        conv_dimension_numbers,
+        conv_general_dilated,
+        conv_general_dilated_patches,
+        conv_transpose,
+        conv_with_general_padding,
+    )
+    from shardwise.lax.creation import broadcasted_iota, empty, full, full_like, iota
+    from shardwise.lax.cumulative import cumlogsumexp, cummax, cummin, cumprod, cumsum
+    from shardwise.lax.elementwise import (
+        RoundingMethod,
+        abs,
+        acos,
+        acosh,
+        add,
+        asin,
+        asinh,
+        atan,
+        atan2,
+        atanh,
+        bitcast_convert_type,
+        bitwise_and,
+        bitwise_not,
+        bitwise_or,
+        bitwise_xor,
+        cbrt,
+        ceil,
+        clamp,
+        clz,
+        complex,
+        conj,
+        convert_element_type,
+        cos,
+        cosh,
+        digamma,
+        div,
+        eq,
+        erf,
+        erf_inv,
+        erfc,
+        exp,
+        exp2,
+        expm1,
+        floor,
+        ge,
+        gt,
+        imag,
+        integer_pow,
+        is_finite,
+        le,
+        lgamma,
+        log,
+        log1p,
+        logistic,
+        lt,
+        max,
+        min,
+        mul,
+        mulhi,
+        ne,
+        neg,
+        nextafter,
+        population_count,
+        pow,
+        real,
+        reciprocal,
+        reduce_precision,
+        rem,
+        round,
+        rsqrt,
+        select,
+        shift_left,
+        shift_right_arithmetic,
+        shift_right_logical,
+        sign,
+        sin,
+        sinh,
+        sqrt,
+        square,
+        sub,
+        tan,
+        tanh,
+    )
+    from shardwise.lax.indexing import (
+        GatherDimensionNumbers,
+        GatherScatterMode,
+        ScatterDimensionNumbers,
+        dynamic_index_in_dim,
+        dynamic_slice,
+        dynamic_slice_in_dim,
+        dynamic_update_index_in_dim,
+        dynamic_update_slice,
+        dynamic_update_slice_in_dim,
+        gather,
+        index_take,
+        scatter,
+        scatter_add,
+        scatter_apply,
+        scatter_max,
+        scatter_min,
+        scatter_mul,
+        scatter_sub,
+    )
+    from shardwise.lax.ordering import approx_max_k, approx_min_k, sort, sort_key_val, top_k
+    from shardwise.lax.ragged import RaggedDotDimensionNumbers, ragged_dot, ragged_dot_general
+    from shardwise.lax.random import RandomAlgorithm, rng_bit_generator, rng_uniform
+    from shardwise.lax.reductions import (
+        argmax,
+        argmin,
+        reduce_and,
+        reduce_max,
+        reduce_min,
+        reduce_or,
+        reduce_prod,
+        reduce_sum,
+        reduce_xor,
+    )
+    from shardwise.lax.scaled import scaled_dot
+    from shardwise.lax.shape import (
+        broadcast,
+        broadcast_in_dim,
+        broadcast_like,
+        broadcast_shapes,
+        broadcast_to_rank,
+        collapse,
+        dtype,
+        expand_dims,
+        index_in_dim,
+        reshape,
+        shape_as_value,
+        split,
+        squeeze,
+        stack,
+        tile,
+        transpose,
+        unstack,
+    )
+    from shardwise.lax.slicing import concatenate, pad, rev, slice, slice_in_dim
+    from shardwise.lax.solve import custom_linear_solve, custom_root
+    from shardwise.lax.special import (
+        bessel_i0e,
+        bessel_i1e,
+        betainc,
+        igamma,
+        igamma_grad_a,
+        igammac,
+        polygamma,
+        random_gamma_grad,
+        zeta,
+    )
+    from shardwise.lax.windows import reduce_window
 
 __all__ = [
     "AccuracyMode",
@@ -362,6 +365,7 @@ __all__ = [
     "psum",
     "psum_scatter",
     "pswapaxes",
+    "pvary",
     "ragged_dot",
     "ragged_dot_general",
     "random_gamma_grad",
@@ -427,6 +431,27 @@ __all__ = [
     "zeta",
 ]
 
-
-def __getattr__(name: str) -> NoReturn:
-    raise not_here("shardwise.lax", name, __all__)
+__getattr__, __dir__ = later(
+    "shardwise.lax",
+    __all__,
+    ("linalg",),
+    homes=(
+        "shardwise.lax.elementwise",
+        "shardwise.lax.reductions",
+        "shardwise.lax.indexing",
+        "shardwise.lax.ordering",
+        "shardwise.lax.slicing",
+        "shardwise.lax.shape",
+        "shardwise.lax.creation",
+        "shardwise.lax.cumulative",
+        "shardwise.lax.convolution",
+        "shardwise.lax.conv_shapes",
+        "shardwise.lax.ragged",
+        "shardwise.lax.random",
+        "shardwise.lax.scaled",
+        "shardwise.lax.solve",
+        "shardwise.lax.special",
+        "shardwise.lax.windows",
+        "shardwise.lax.choice",
+    ),
+)

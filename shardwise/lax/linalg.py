@@ -25,6 +25,7 @@ from shardwise.compiler.ops.svd import Svd
 from shardwise.compiler.ops.triangular import Cholesky, TriangularSolve, TridiagonalSolve, hermitian
 from shardwise.errors import not_here
 from shardwise.lax.indexing import dynamic_index_in_dim, dynamic_update_index_in_dim
+from shardwise.lax.polar import qdwh
 
 __all__ = [
     "EigImplementation",
@@ -39,6 +40,7 @@ __all__ = [
     "lu",
     "lu_pivots_to_permutation",
     "ormqr",
+    "qdwh",
     "qr",
     "schur",
     "svd",

@@ -10,10 +10,11 @@ from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.call import Call, present, some, spread
 from shardwise.compiler.ops.custom import CustomJvp
-from shardwise.compiler.ops.elementwise import Neg, retyped
+from shardwise.compiler.ops.elementwise import Neg
 from shardwise.compiler.ops.linear_solve import LinearSolve
 from shardwise.compiler.ops.operands import as_operand
 from shardwise.compiler.ops.shape import full
+from shardwise.compiler.ops.typed import retyped
 from shardwise.compiler.trace.build import build
 
 Function = Callable[..., Any]

@@ -34,6 +34,7 @@ from shardwise.nn.activations import (
 )
 from shardwise.nn.attention import dot_product_attention
 from shardwise.nn.normalization import log_softmax, logmeanexp, logsumexp, softmax, standardize
+from shardwise.nn.quantized import get_scaled_dot_general_config, scaled_dot_general
 from shardwise.nn.scaled import scaled_matmul
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "dot_product_attention",
     "elu",
     "gelu",
+    "get_scaled_dot_general_config",
     "glu",
     "hard_sigmoid",
     "hard_silu",
@@ -58,6 +60,7 @@ __all__ = [
     "one_hot",
     "relu",
     "relu6",
+    "scaled_dot_general",
     "scaled_matmul",
     "selu",
     "sigmoid",

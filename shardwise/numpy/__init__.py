@@ -1,7 +1,7 @@
 """numpy's functions on arrays that may lie on many devices. Semantics follow JAX's: promotion, weak types, 32 bits."""
 
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING
 
 from numpy import (
     can_cast,
@@ -13,6 +13,8 @@ from numpy import (
     flexible,
     floating,
     generic,
+    get_printoptions,
+    index_exp,
     inexact,
     inf,
     integer,
@@ -22,6 +24,11 @@ from numpy import (
     number,
     object_,
     pi,
+    printoptions,
+    s_,
+    save,
+    savez,
+    set_printoptions,
     signedinteger,
     unsignedinteger,
 )
@@ -44,12 +51,7 @@ from shardwise.compiler.ops.numeric import (
     remainder,
     right_shift,
 )
-from shardwise.errors import not_here
-from shardwise.numpy import fft, linalg
-from shardwise.numpy.calculus import diff, ediff1d, gradient, interp, trapezoid, unwrap
-from shardwise.numpy.choosing import choose, compress, extract, place, put, put_along_axis, ravel_multi_index, select
-from shardwise.numpy.comparing import allclose, array_equal, array_equiv, isclose
-from shardwise.numpy.convolution import convolve, correlate
+from shardwise.lazy import later
 from shardwise.numpy.creation import (
     arange,
     array,
@@ -117,7 +119,6 @@ from shardwise.numpy.dtypes import (
     uint32,
     uint64,
 )
-from shardwise.numpy.editing import append, delete, insert, trim_zeros
 from shardwise.numpy.einsum import einsum, einsum_path
 from shardwise.numpy.elementwise import (
     acos,
@@ -161,7 +162,6 @@ from shardwise.numpy.elementwise import (
     tanh,
     trunc,
 )
-from shardwise.numpy.files import frombuffer, fromfile, fromiter, fromstring, load, save, savez
 from shardwise.numpy.floats import (
     angle,
     copysign,
@@ -210,21 +210,6 @@ from shardwise.numpy.functions import (
     sum,
     var,
 )
-from shardwise.numpy.grids import (
-    c_,
-    fromfunction,
-    geomspace,
-    index_exp,
-    indices,
-    linspace,
-    logspace,
-    meshgrid,
-    mgrid,
-    ogrid,
-    r_,
-    s_,
-)
-from shardwise.numpy.histograms import bincount, digitize, histogram, histogram2d, histogram_bin_edges, histogramdd
 from shardwise.numpy.indexing import (
     argwhere,
     flatnonzero,
@@ -235,23 +220,7 @@ from shardwise.numpy.indexing import (
     unravel_index,
     where,
 )
-from shardwise.numpy.integers import bitwise_count, gcd, lcm, packbits, unpackbits
-from shardwise.numpy.interchange import __array_namespace_info__, from_dlpack
 from shardwise.numpy.joining import concatenate, flip, split, stack
-from shardwise.numpy.nans import (
-    nanargmax,
-    nanargmin,
-    nanmax,
-    nanmean,
-    nanmedian,
-    nanmin,
-    nanpercentile,
-    nanprod,
-    nanquantile,
-    nanstd,
-    nansum,
-    nanvar,
-)
 from shardwise.numpy.ordering import (
     argpartition,
     argsort,
@@ -269,35 +238,8 @@ from shardwise.numpy.ordering import (
     searchsorted,
     sort,
 )
-from shardwise.numpy.padding import pad
-from shardwise.numpy.polynomials import (
-    poly,
-    polyadd,
-    polyder,
-    polydiv,
-    polyfit,
-    polyint,
-    polymul,
-    polysub,
-    polyval,
-    roots,
-    vander,
-)
-from shardwise.numpy.printing import array_repr, array_str, get_printoptions, printoptions, set_printoptions
 from shardwise.numpy.products import cross, dot, inner, kron, matmul, matvec, outer, tensordot, vdot, vecdot, vecmat
 from shardwise.numpy.repeating import fliplr, flipud, repeat, roll, rot90, tile
-from shardwise.numpy.sets import (
-    intersect1d,
-    isin,
-    setdiff1d,
-    setxor1d,
-    union1d,
-    unique,
-    unique_all,
-    unique_counts,
-    unique_inverse,
-    unique_values,
-)
 from shardwise.numpy.shapes import (
     astype,
     atleast_1d,
@@ -322,27 +264,7 @@ from shardwise.numpy.shapes import (
     swapaxes,
     transpose,
 )
-from shardwise.numpy.splitting import array_split, dsplit, hsplit, unstack, vsplit
-from shardwise.numpy.stacking import block, column_stack, concat, dstack, hstack, vstack
 from shardwise.numpy.statistics import average, corrcoef, count_nonzero, cov, ptp
-from shardwise.numpy.triangles import (
-    diag,
-    diag_indices,
-    diag_indices_from,
-    diagflat,
-    diagonal,
-    fill_diagonal,
-    identity,
-    mask_indices,
-    trace,
-    tri,
-    tril,
-    tril_indices,
-    tril_indices_from,
-    triu,
-    triu_indices,
-    triu_indices_from,
-)
 from shardwise.numpy.ufuncs import (
     add,
     bitwise_and,
@@ -360,7 +282,101 @@ from shardwise.numpy.ufuncs import (
     subtract,
 )
 from shardwise.numpy.vectorized import apply_along_axis, apply_over_axes, frompyfunc, piecewise, ufunc, vectorize
-from shardwise.numpy.windows import bartlett, blackman, hamming, hanning, i0, kaiser
+
+if TYPE_CHECKING:
+    from shardwise.numpy import fft, linalg
+    from shardwise.numpy.calculus import diff, ediff1d, gradient, interp, trapezoid, unwrap
+    from shardwise.numpy.choosing import (
+        choose,
+        compress,
+        extract,
+        place,
+        put,
+        put_along_axis,
+        ravel_multi_index,
+        select,
+    )
+    from shardwise.numpy.comparing import allclose, array_equal, array_equiv, isclose
+    from shardwise.numpy.convolution import convolve, correlate
+    from shardwise.numpy.editing import append, delete, insert, trim_zeros
+    from shardwise.numpy.files import frombuffer, fromfile, fromiter, fromstring, load
+    from shardwise.numpy.grids import (
+        c_,
+        fromfunction,
+        geomspace,
+        indices,
+        linspace,
+        logspace,
+        meshgrid,
+        mgrid,
+        ogrid,
+        r_,
+    )
+    from shardwise.numpy.histograms import bincount, digitize, histogram, histogram2d, histogram_bin_edges, histogramdd
+    from shardwise.numpy.integers import bitwise_count, gcd, lcm, packbits, unpackbits
+    from shardwise.numpy.interchange import __array_namespace_info__, from_dlpack
+    from shardwise.numpy.nans import (
+        nanargmax,
+        nanargmin,
+        nanmax,
+        nanmean,
+        nanmedian,
+        nanmin,
+        nanpercentile,
+        nanprod,
+        nanquantile,
+        nanstd,
+        nansum,
+        nanvar,
+    )
+    from shardwise.numpy.padding import pad
+    from shardwise.numpy.polynomials import (
+        poly,
+        polyadd,
+        polyder,
+        polydiv,
+        polyfit,
+        polyint,
+        polymul,
+        polysub,
+        polyval,
+        roots,
+        vander,
+    )
+    from shardwise.numpy.printing import array_repr, array_str
+    from shardwise.numpy.sets import (
+        intersect1d,
+        isin,
+        setdiff1d,
+        setxor1d,
+        union1d,
+        unique,
+        unique_all,
+        unique_counts,
+        unique_inverse,
+        unique_values,
+    )
+    from shardwise.numpy.splitting import array_split, dsplit, hsplit, unstack, vsplit
+    from shardwise.numpy.stacking import block, column_stack, concat, dstack, hstack, vstack
+    from shardwise.numpy.triangles import (
+        diag,
+        diag_indices,
+        diag_indices_from,
+        diagflat,
+        diagonal,
+        fill_diagonal,
+        identity,
+        mask_indices,
+        trace,
+        tri,
+        tril,
+        tril_indices,
+        tril_indices_from,
+        triu,
+        triu_indices,
+        triu_indices_from,
+    )
+    from shardwise.numpy.windows import bartlett, blackman, hamming, hanning, i0, kaiser
 
 true_divide = divide
 bool = bool_
@@ -798,6 +814,29 @@ __all__ = [
 __array_api_version__ = VERSIONS[-1]
 installed.namespace = sys.modules[__name__]
 
-
-def __getattr__(name: str) -> NoReturn:
-    raise not_here("shardwise.numpy", name, __all__)
+__getattr__, __dir__ = later(
+    "shardwise.numpy",
+    __all__,
+    ("fft", "linalg"),
+    homes=(
+        "shardwise.numpy.calculus",
+        "shardwise.numpy.choosing",
+        "shardwise.numpy.comparing",
+        "shardwise.numpy.convolution",
+        "shardwise.numpy.editing",
+        "shardwise.numpy.files",
+        "shardwise.numpy.grids",
+        "shardwise.numpy.histograms",
+        "shardwise.numpy.integers",
+        "shardwise.numpy.interchange",
+        "shardwise.numpy.nans",
+        "shardwise.numpy.padding",
+        "shardwise.numpy.polynomials",
+        "shardwise.numpy.printing",
+        "shardwise.numpy.sets",
+        "shardwise.numpy.splitting",
+        "shardwise.numpy.stacking",
+        "shardwise.numpy.triangles",
+        "shardwise.numpy.windows",
+    ),
+)

@@ -13,8 +13,6 @@ from itertools import combinations
 from typing import Any, final
 
 import numpy as np
-import opt_einsum
-from opt_einsum.parser import parse_einsum_input
 
 from shardwise.compiler.ir.types import ArrayType, DType
 from shardwise.compiler.ops.along_axes import sum
@@ -27,6 +25,9 @@ from shardwise.compiler.ops.shape import Broadcast, Iota, Reshape, permuted
 from shardwise.lax.precision import precisions
 from shardwise.lax.product import dot_general, product
 from shardwise.lax.shape import laid_out
+from shardwise.lazy import module
+
+opt_einsum = module("opt_einsum")
 
 Names = tuple[str, ...]
 Path = tuple[tuple[int, ...], ...]
@@ -109,7 +110,7 @@ def _equation(name: str, subscripts: Any, operands: Sequence[Any]) -> tuple[_Equ
         given = list(parts)
         given[: len(parts) // 2 * 2 : 2] = [kind.shape for kind in kinds]
     try:
-        names, result, _ = parse_einsum_input(given, shapes=True)
+        names, result, _ = opt_einsum.parser.parse_einsum_input(given, shapes=True)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{name}: {subscripts!r} is no equation for {_listed(kinds)}: {error}") from None
     found = _Equation(tuple(names.split(",")), result)

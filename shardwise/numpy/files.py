@@ -4,11 +4,8 @@ from typing import Any, NoReturn
 
 import ml_dtypes
 import numpy as np
-from numpy import save, savez
 
 from shardwise.numpy.creation import array
-
-__all__ = ["frombuffer", "fromfile", "fromiter", "fromstring", "load", "save", "savez"]
 
 
 def load(file: Any, *args: Any, **kwargs: Any) -> Any:

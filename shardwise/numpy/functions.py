@@ -4,7 +4,9 @@ from typing import Any
 
 from shardwise.compiler.ops import along_axes, methods, numeric
 from shardwise.compiler.ops.operands import composed, no_out, static_axes, type_of
-from shardwise.compiler.ops.powers import Square
+from shardwise.compiler.ops.powers import Sqrt, Square
+from shardwise.lax.named import pmax, pmin, psum
+from shardwise.numpy import named
 from shardwise.numpy.statistics import variance
 
 
@@ -96,7 +98,9 @@ def sum(
     no_out("sum", out)
     dtype = dtype if promote_integers or dtype is not None else type_of(a, "sum").dtype
     chosen = a if where is None else _where(where, a, 0)
-    total = along_axes.sum(chosen, axis=static_axes(axis), dtype=dtype, keepdims=keepdims)
+    dims, names = named.apart(axis)
+    total = along_axes.sum(chosen, axis=dims, dtype=dtype, keepdims=keepdims)
+    total = psum(total, names) if names else total
     return total if initial is None else numeric.add(total, _as(total, initial))
 
 
@@ -151,12 +155,13 @@ def _extreme(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: A
         if initial is None:
             raise ValueError(f"{name}: `where` may leave no element: pass `initial` too")
         a = _where(where, a, _as(a, initial))
-    found = along_axes.amax if name == "max" else along_axes.amin
-    if initial is None:
-        return found(a, axis=static_axes(axis), keepdims=keepdims)
-    pair = numeric.maximum if name == "max" else numeric.minimum
-    reduced = found(a, axis=static_axes(axis), keepdims=keepdims, or_none=True)
-    return pair(reduced, _as(reduced, initial))
+    find, over, pair = (
+        (along_axes.amax, pmax, numeric.maximum) if name == "max" else (along_axes.amin, pmin, numeric.minimum)
+    )
+    dims, names = named.apart(axis)
+    found = find(a, axis=dims, keepdims=keepdims, or_none=initial is not None)
+    found = over(found, names) if names else found
+    return found if initial is None else pair(found, _as(found, initial))
 
 
 def all(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Any:
@@ -167,7 +172,9 @@ def all(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, w
     """
     no_out("all", out)
     chosen = a if where is None else _where(where, a, 1)
-    return along_axes.alltrue(chosen, axis=static_axes(axis), keepdims=keepdims)
+    dims, names = named.apart(axis)
+    found = along_axes.alltrue(chosen, axis=dims, keepdims=keepdims)
+    return pmin(found, names) if names else found
 
 
 def any(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Any:
@@ -178,7 +185,9 @@ def any(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, w
     """
     no_out("any", out)
     chosen = a if where is None else _where(where, a, 0)
-    return along_axes.sometrue(chosen, axis=static_axes(axis), keepdims=keepdims)
+    dims, names = named.apart(axis)
+    found = along_axes.sometrue(chosen, axis=dims, keepdims=keepdims)
+    return pmax(found, names) if names else found
 
 
 def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Any:
@@ -210,10 +219,13 @@ def mean(
     Array([2., 3.], dtype=float32)
     """
     no_out("mean", out)
-    axes = static_axes(axis)
+    dims, names = named.apart(axis)
+    if names:
+        named.check_alone("mean", names, where)
+        return named.mean(a, dims, names, dtype, keepdims)
     if where is None:
-        return along_axes.mean(a, axis=axes, dtype=dtype, keepdims=keepdims)
-    return along_axes.mean_where(a, where, axis=axes, dtype=dtype, keepdims=keepdims)
+        return along_axes.mean(a, axis=dims, dtype=dtype, keepdims=keepdims)
+    return along_axes.mean_where(a, where, axis=dims, dtype=dtype, keepdims=keepdims)
 
 
 def var(
@@ -273,7 +285,11 @@ def _spread(
     if correction is not None and ddof:
         raise ValueError(f"{name}: ddof and correction are two names of one number: give one of them")
     fewer = ddof if correction is None else correction
-    axes = static_axes(axis)
+    axes, names = named.apart(axis)
+    if names:
+        named.check_alone(name, names, where, mean)
+        found = named.variance(a, axes, names, dtype, fewer, keepdims)
+        return Sqrt()(found) if name == "std" else found
     if where is None and mean is None and isinstance(fewer, int):
         find = along_axes.var if name == "var" else along_axes.std
         return find(a, axis=axes, dtype=dtype, ddof=fewer, keepdims=keepdims)

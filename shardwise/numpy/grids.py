@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
-from numpy import index_exp, s_
 
 from shardwise.api.placement import device_put
 from shardwise.api.vectorize import vmap
@@ -28,21 +27,6 @@ from shardwise.numpy.creation import arange, array
 from shardwise.numpy.elementwise import log10, sign
 from shardwise.numpy.joining import concatenate, stack
 from shardwise.numpy.shapes import broadcast_arrays
-
-__all__ = [
-    "c_",
-    "fromfunction",
-    "geomspace",
-    "index_exp",
-    "indices",
-    "linspace",
-    "logspace",
-    "meshgrid",
-    "mgrid",
-    "ogrid",
-    "r_",
-    "s_",
-]
 
 
 def linspace(

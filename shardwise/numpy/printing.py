@@ -3,11 +3,8 @@
 from typing import Any
 
 import numpy as np
-from numpy import get_printoptions, printoptions, set_printoptions
 
 from shardwise.runtime.array import Array
-
-__all__ = ["array_repr", "array_str", "get_printoptions", "printoptions", "set_printoptions"]
 
 
 def array_repr(
@@ -36,4 +33,4 @@ def array_str(
 
 def _options(max_line_width: int | None, precision: int | None, suppress_small: bool | None) -> Any:
     given = {"linewidth": max_line_width, "precision": precision, "suppress": suppress_small}
-    return printoptions(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    return np.printoptions(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]

@@ -10,13 +10,13 @@ import numpy as np
 from shardwise.compiler.ir.types import Typed, is_integer
 from shardwise.compiler.ops import methods
 from shardwise.compiler.ops.dynamic import DynamicSlice
-from shardwise.compiler.ops.elementwise import Compare, Select
 from shardwise.compiler.ops.indexing import dim_of
 from shardwise.compiler.ops.numeric import minimum, remainder
 from shardwise.compiler.ops.operands import as_operand, composed, known, type_of
 from shardwise.compiler.ops.promote import default_dtype
+from shardwise.compiler.ops.roll import Roll
 from shardwise.compiler.ops.shape import Broadcast, Iota, Reshape, full
-from shardwise.compiler.ops.slicing import Concatenate, Pad
+from shardwise.compiler.ops.slicing import Concatenate
 from shardwise.lax import shape as lax_shape
 from shardwise.lax.shape import laid_out
 from shardwise.numpy.indexing import take
@@ -66,21 +66,11 @@ def _parts(shift: Any) -> list[Any]:
 
 @composed
 def _rolled(x: Any, *, steps: tuple[tuple[int, int], ...]) -> Any:
-    """What stays inside, and what comes in at the start: each is one exchange with the neighbours."""
+    """One exchange with the neighbours for each dim."""
     x = as_operand(x)
-    shape, none = x.type.shape, (0,) * x.type.ndim
-    zero = full((), 0, x.type.dtype, x.type.weak)
     for dim, by in steps:
-        right, left = ((*none[:dim], count, *none[dim + 1 :]) for count in (by, by - shape[dim]))
-        stays = Pad(right, _negative(right), none)(x, zero)
-        comes = Pad(left, _negative(left), none)(x, zero)
-        is_first = Compare("LT")(Iota(shape, dim, np.dtype(np.int32))(), full(shape, by, np.int32))
-        x = Select()(is_first, comes, stays)
+        x = Roll(dim, by)(x)
     return x
-
-
-def _negative(counts: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(-count for count in counts)
 
 
 @composed

@@ -22,7 +22,7 @@ Function = Callable[..., Any]
 Names = tuple[str, ...]
 
 _CORE = r"\(\s*(?:\w+(?:\s*,\s*\w+)*)?\s*\)"
-_SIGNATURE = re.compile(rf"\s*{_CORE}(?:\s*,\s*{_CORE})*\s*->\s*{_CORE}(?:\s*,\s*{_CORE})*\s*")
+_SIGNATURE = rf"\s*{_CORE}(?:\s*,\s*{_CORE})*\s*->\s*{_CORE}(?:\s*,\s*{_CORE})*\s*"
 
 
 def vectorize(pyfunc: Function, *, excluded: Collection[Any] = frozenset(), signature: str | None = None) -> Function:
@@ -59,7 +59,7 @@ def vectorize(pyfunc: Function, *, excluded: Collection[Any] = frozenset(), sign
 
 def _parsed(signature: str) -> tuple[list[Names], list[Names]]:
     """The names of the dims of each operand and of each result."""
-    if not _SIGNATURE.fullmatch(signature):
+    if not re.fullmatch(_SIGNATURE, signature):
         raise ValueError(f"vectorize: a signature looks like '(n,m),(m)->(n)', not like {signature!r}")
     operands, results = (
         [tuple(re.findall(r"\w+", core)) for core in re.findall(_CORE, side)] for side in signature.split("->")

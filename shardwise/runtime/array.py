@@ -1,5 +1,6 @@
 """Array: elements on one or many devices. It has a type, a sharding, and the buffers that jaxlib holds for it."""
 
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, final
 
@@ -46,28 +47,36 @@ def signature(type: ArrayType, sharding: Sharding, committed: bool) -> Signature
 class Shard:
     """One device's part of an array: its place in the whole, and how many devices before it hold the same part."""
 
-    def __init__(self, device: Any, index: tuple[slice, ...], replica_id: int, type: ArrayType, piece: Any):
+    def __init__(
+        self, device: Any, index: tuple[slice, ...], replica_id: int, type: ArrayType, piece: Any, kind: str | None
+    ):
         self.device = device
         self.index = index
         self.replica_id = replica_id
         self._type = type  # of the piece: with padding
         self._piece = piece  # Buffers; None where the device belongs to another process
+        self._kind = kind  # of the memory, where the device does not compute in it
 
     @cached_property
     def data(self) -> "Array | None":
         """The part as an array on its device, without padding; None where the device belongs to another process."""
         if self._piece is None:
             return None
-        return alone(self.block(_spans(self.index)), self._type.with_shape(_sizes(self.index)), self.device)
+        return self._cut(_spans(self.index))
 
     def block(self, spans: tuple[Span, ...]) -> Any:
         """Buffers with the elements in these spans of the whole array, which lie inside this part."""
+        return self._cut(spans).buffers
+
+    def _cut(self, spans: tuple[Span, ...]) -> "Array":
+        """These elements as an array on the device, in the memory in which the part is."""
+        piece = alone(self._piece, self._type, self.device, self._kind)
         starts = tuple(low - part.start for (low, _), part in zip(spans, self.index, strict=True))
         ends = tuple(high - part.start for (_, high), part in zip(spans, self.index, strict=True))
         if ends == self._type.shape and not any(starts):
-            return self._piece
-        cut = Slice(starts, ends, (1,) * len(starts))
-        return installed.executor.run(cut, (alone(self._piece, self._type, self.device),))[0].buffers
+            return piece
+        (found,) = installed.executor.run(Slice(starts, ends, (1,) * len(starts)), (piece,))
+        return installed.executor.move(found, piece.sharding)  # type: ignore[no-any-return]
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The part on the host, without padding."""
@@ -160,7 +169,8 @@ class Array(ArrayMethods):
         for device, index in zip(self.sharding.devices, indices, strict=True):
             key = _spans(index)
             copies[key] = replica = copies.get(key, -1) + 1
-            parts.append(Shard(device, index, replica, kind, next(pieces) if device in here else None))
+            piece = next(pieces) if device in here else None
+            parts.append(Shard(device, index, replica, kind, piece, self.sharding.kind))
         return parts
 
     @property
@@ -342,6 +352,31 @@ class Array(ArrayMethods):
         return f"<pre>{self!r}</pre>" if self.is_deleted() else array_html(self)
 
 
+def wrapping(signatures: Sequence[Signature]) -> Callable[[list[Any]], list[Array]]:
+    """What makes arrays of a program's results, which are Buffers: as `Array` does, without a call for each of them."""
+
+    def one(found: list[Any]) -> list[Array]:
+        array = new(Array)
+        array.buffers = found[0]
+        array.signature = signature
+        array.type = type
+        return [array]
+
+    def many(found: list[Any]) -> list[Array]:
+        arrays = list(map(new, classes))
+        for array, buffers, signature in zip(arrays, found, signatures, strict=True):
+            array.buffers = buffers
+            array.signature = signature
+            array.type = signature.type
+        return arrays
+
+    new, classes = object.__new__, [Array] * len(signatures)
+    if len(signatures) != 1:
+        return many
+    signature, type = signatures[0], signatures[0].type
+    return one
+
+
 def _restored(host: np.ndarray[Any, Any], type: ArrayType) -> Array:
     """A pickled array, on this process's first device: shardings belong to the process that made them."""
     here = SingleDeviceSharding(local_devices()[0])
@@ -353,11 +388,11 @@ def over_words(sharding: Sharding) -> Sharding:
     return sharding.reshape((*sharding.shape, 1)) if isinstance(sharding, PositionalSharding) else sharding
 
 
-def alone(piece: Any, type: ArrayType, device: Any) -> Array:
-    """Buffers of one device as an array there; it shares their memory."""
+def alone(piece: Any, type: ArrayType, device: Any, kind: str | None = None) -> Array:
+    """Buffers of one device as an array there; it shares their memory, which is of this kind."""
     held = type.physical
-    buffers = join([piece], held.shape, held.dtype, (device,), (device,))
-    return Array(buffers, signature(type, SingleDeviceSharding(device), True))
+    buffers = join([piece], held.shape, held.dtype, (device,), (device,), kind)
+    return Array(buffers, signature(type, SingleDeviceSharding(device, memory_kind=kind), True))
 
 
 def deleted_error(type: ArrayType, what: str) -> RuntimeError:
@@ -372,11 +407,18 @@ def place(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding, comm
     """A host array as an Array of `type`: each local device gets its part, padded with zeros."""
     host = np.asarray(value, type.dtype)
     if isinstance(sharding, SingleDeviceSharding):
-        return Array(put([host], sharding.devices, sharding.devices), signature(type, sharding, committed))
-    shape = sharding.shard_shape(type.shape)
-    indices = sharding.addressable_devices_indices_map(type.shape)
-    pieces = [padded(host[index], shape) for index in indices.values()]
-    return Array(put(pieces, sharding.devices, sharding.local_devices), signature(type, sharding, committed))
+        buffers = put([host], sharding.devices, sharding.devices, sharding.kind)
+        return Array(buffers, signature(type, sharding, committed))
+    shape, indices = _parts_here(sharding, type.shape)
+    pieces = [padded(host[index], shape) for index in indices]
+    buffers = put(pieces, sharding.devices, sharding.local_devices, sharding.kind)
+    return Array(buffers, signature(type, sharding, committed))
+
+
+@lru_cache(maxsize=4096)
+def _parts_here(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[tuple[slice, ...], ...]]:
+    """The shape of a piece, and the parts of an array of this shape that this process's devices hold."""
+    return sharding.shard_shape(shape), tuple(sharding.addressable_devices_indices_map(shape).values())
 
 
 def padded(part: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from shardwise._jaxlib import RuntimeFailure, compile_text, load_saved, saved, versions
+from shardwise._jaxlib import CompilerOptions, RuntimeFailure, compile_text, load_saved, saved, versions
 from shardwise.config import config
 
 _MAGIC = b"shardwise executable 1\n"
@@ -26,24 +26,25 @@ _SUFFIX = ".executable"
 _log = logging.getLogger("shardwise")
 
 
-def compiled(text: str, devices: Sequence[Any], callbacks: Sequence[Any]) -> Any:
-    """The executable of a module: from the cache, or compiled now. One that calls into this process is not kept."""
+def compiled(text: str, devices: Sequence[Any], callbacks: Sequence[Any], asked: CompilerOptions = ()) -> Any:
+    """The executable of a module: from the cache, or compiled now, with the options of XLA's that are asked for. One
+    that calls into this process is not kept."""
     used = config.enable_compilation_cache and config.compilation_cache_dir and not callbacks
     folder = _folder(config.compilation_cache_dir) if used else None
     if folder is None:
-        return compile_text(text, devices, callbacks)
-    path = folder / f"{_key(text, devices)}{_SUFFIX}"
-    found = _read(path, text, devices)
+        return compile_text(text, devices, callbacks, asked)
+    path = folder / f"{_key(text, devices, asked)}{_SUFFIX}"
+    found = _read(path, text, devices, asked)
     if found is not None:
         return found
     start = time.perf_counter()
-    made = compile_text(text, devices)
+    made = compile_text(text, devices, (), asked)
     if time.perf_counter() - start >= config.persistent_cache_min_compile_time_secs:
         _write(path, made)
     return made
 
 
-def _key(text: str, devices: Sequence[Any]) -> str:
+def _key(text: str, devices: Sequence[Any], asked: CompilerOptions) -> str:
     """A digest of all that the compiled program depends on; the user's source lines are not among it."""
     parts = [
         re.sub(r" loc\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\"|\([^()]*\))*\)", "", text),
@@ -51,6 +52,7 @@ def _key(text: str, devices: Sequence[Any]) -> str:
         " ".join(str(device.id) for device in devices),
         str(devices[0].client.process_index()),
         os.environ.get("XLA_FLAGS", ""),
+        repr(sorted(asked)),
         _processor(),
     ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -88,7 +90,7 @@ def _folder(name: str) -> Path | None:
     return folder
 
 
-def _read(path: Path, text: str, devices: Sequence[Any]) -> Any:
+def _read(path: Path, text: str, devices: Sequence[Any], asked: CompilerOptions) -> Any:
     """The executable in a file; None where there is none, or none that can be used."""
     try:
         whole = path.read_bytes()
@@ -99,7 +101,7 @@ def _read(path: Path, text: str, devices: Sequence[Any]) -> Any:
         _log.warning("the compilation cache has a damaged entry, which is made again: %s", path)
         return None
     try:
-        found = load_saved(blob, text, devices)
+        found = load_saved(blob, text, devices, asked)
     except (RuntimeFailure, ValueError, TypeError) as error:
         _log.warning(
             "the compilation cache has an entry that cannot be loaded, and is made again: %s (%s)", path, error

@@ -10,6 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise._jaxlib import RuntimeFailure, cpu_client, cuda_client, cuda_library, record_lines
+from shardwise.compiler.shardings.mesh import grid_of
 from shardwise.config import FIRST_USE, config
 
 _NAMES = {"cpu": "cpu", "gpu": "gpu", "cuda": "gpu"}  # what users write
@@ -20,9 +21,7 @@ class DeviceList(list[Any]):
     """A list of devices that can be reshaped into the grid of a mesh."""
 
     def reshape(self, *shape: Any) -> np.ndarray[Any, Any]:
-        grid = np.empty(len(self), object)
-        grid[:] = self
-        return grid.reshape(*shape)
+        return grid_of(self, *shape)
 
 
 @final

@@ -1,13 +1,13 @@
 """Executable: a compiled program, its placements, and the call."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from shardwise._jaxlib import launcher, result_handler
+from shardwise._jaxlib import CompilerOptions, launcher, result_handler
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.lower.lower import StableHlo
 from shardwise.compiler.partition.local import LocalProgram
-from shardwise.runtime.array import Array, signature
+from shardwise.runtime.array import Array, signature, wrapping
 from shardwise.runtime.cache import compiled
 from shardwise.runtime.callbacks import Callbacks
 from shardwise.runtime.sharding import Sharding
@@ -15,9 +15,9 @@ from shardwise.runtime.sharding import Sharding
 
 @final
 class Executable:
-    """Runs on buffers that already lie as the program's inputs do."""
+    """`run` takes buffers that already lie as the program's inputs do."""
 
-    __slots__ = ("_callbacks", "_launch", "_out_signatures", "loaded", "out_shardings")
+    __slots__ = ("loaded", "out_shardings", "run")
 
     def __init__(
         self,
@@ -27,29 +27,25 @@ class Executable:
         out_shardings: Sequence[Sharding],
         committed: bool,
         out_types: Sequence[ArrayType] = (),
+        asked: CompilerOptions = (),
     ):
-        self._callbacks = Callbacks(module.callbacks, len(devices))
-        self.loaded = compiled(module.text, devices, self._callbacks.functions)
+        callbacks = Callbacks(module.callbacks, len(devices))
+        self.loaded = compiled(module.text, devices, callbacks.functions, asked)
         handlers = [
             result_handler(placement.piece_shape(local.mesh), placement.type.dtype, devices)
             for placement in local.outputs
         ]
         here = len(devices) > 1 and devices[0].platform == "cpu"
         meet = "replica_groups" in module.text or "source_target_pairs" in module.text
-        self._launch = launcher(self.loaded, handlers, wait=bool(module.callbacks), paced=here and meet)
         self.out_shardings = tuple(out_shardings)
-        self._out_signatures = [
+        signatures = [
             signature(type, sharding, committed)
             for type, sharding in zip(out_types or [p.type for p in local.outputs], out_shardings, strict=True)
         ]
+        calls = bool(module.callbacks)
+        launch = launcher(self.loaded, handlers, wrapping(signatures), wait=calls, paced=here and meet)
+        self.run: Callable[[list[Any]], list[Array]] = callbacks.run()(launch) if calls else launch
 
     def texts(self) -> list[str]:
         """XLA's text of each module, optimised."""
         return [module.to_string() for module in self.loaded.hlo_modules()]
-
-    def __call__(self, buffers: list[Any]) -> list[Array]:
-        if not self._callbacks.functions:
-            return list(map(Array, self._launch(buffers), self._out_signatures))
-        with self._callbacks.run():
-            results = self._launch(buffers)
-        return list(map(Array, results, self._out_signatures))

@@ -4,6 +4,7 @@ from typing import Any
 
 from shardwise._jaxlib import RuntimeFailure
 from shardwise.errors import OutOfMemoryError
+from shardwise.runtime.account import MemoryStats
 
 _EXHAUSTED = "RESOURCE_EXHAUSTED"
 
@@ -21,7 +22,7 @@ def check_memory(error: RuntimeFailure, what: str, executable: Any = None) -> No
 
 def _needs(executable: Any) -> str:
     try:
-        found = executable.get_compiled_memory_stats()
+        found = MemoryStats.of(executable)
     except RuntimeFailure:  # some platforms keep no account
         return ""
     parts = {
@@ -31,7 +32,7 @@ def _needs(executable: Any) -> str:
         "code": found.generated_code_size_in_bytes,
     }
     each = ", ".join(f"{size(count)} for {name}" for name, count in parts.items() if count > 0)
-    return f" Each device needs {size(sum(parts.values()))}: {each}."
+    return f" Each device needs {size(found.peak_memory_in_bytes)}: {each}."
 
 
 def size(count: int) -> str:

@@ -11,7 +11,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.local import Placement
 from shardwise.compiler.partition.simulate import piece_index
 from shardwise.compiler.shardings.layout import Layout, Pin
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, in_force, stand_in
+from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, Mesh, grid_of, in_force, stand_in
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
 from shardwise.errors import ShardingError
 
@@ -23,7 +23,7 @@ class Sharding:
 
     mesh_shape: AbstractMesh
     devices: tuple[Any, ...]
-    memory_kind: str | None = None  # a device has one memory here
+    kind: str | None = None  # the memory of the devices that holds the array, where it is not the one they compute in
 
     def pin(self, shape: tuple[int, ...], reason: str = "") -> Pin:
         """The layout for an array of this shape; a ShardingError where it does not fit."""
@@ -81,21 +81,43 @@ class Sharding:
         return layout.cut(layout.even(shape, self.mesh_shape), self.mesh_shape)
 
     def is_equivalent_to(self, other: "Sharding", ndim: int) -> bool:
-        """Whether both put the same parts of any array of this rank on the same devices."""
-        if self.device_set != other.device_set:
+        """Whether both put the same parts of any array of this rank on the same devices, in the same memory."""
+        if self.device_set != other.device_set or self.kind != other.kind:
             return False
         probe = (self.num_devices,) * ndim  # long enough that any two ways to cut a dim differ
         return self.devices_indices_map(probe) == other.devices_indices_map(probe)
 
-    def with_memory_kind(self, kind: str) -> "Sharding":
-        """This sharding in a certain memory of its devices: they have one, which is called `device`."""
-        check_memory_kind(kind)
-        return self
+    @property
+    def memory_kind(self) -> str | None:
+        """The memory of each device that holds its part: `device`, `pinned_host`, …; None where nobody has devices."""
+        first = self.devices[0]
+        return self.kind or (None if isinstance(first, AbsentDevice) else str(first.default_memory().kind))
+
+    def with_memory_kind(self, kind: str | None) -> "Sharding":
+        """This sharding in a certain memory of its devices; in the one that they compute in, where None."""
+        raise NotImplementedError
+
+    @property
+    def computable(self) -> "Sharding":
+        """This sharding in the memory that its devices compute in."""
+        return self if self.kind is None else self.with_memory_kind(None)
 
 
-def check_memory_kind(kind: str | None) -> None:
-    if kind not in (None, "device"):
-        raise NotImplementedError(f"memory_kind={kind!r} is not here yet: arrays lie in the memory 'device'")
+def _other_memory(name: str, kind: str | None, devices: Sequence[Any]) -> str | None:
+    """A memory of devices by its kind; None for the one that they compute in. One that they lack is an error."""
+    if kind is None:
+        return None
+    first = devices[0]
+    if isinstance(first, AbsentDevice):
+        return None if kind == "device" else kind
+    default = first.default_memory().kind
+    known = [memory.kind for memory in first.addressable_memories()] or [default]
+    if kind not in known:
+        raise ShardingError(
+            f"{name}: memory_kind={kind!r} is no memory of {first}: there {'are' if len(known) > 1 else 'is'} "
+            f"{', '.join(map(repr, known))}, of which it computes in {default!r}"
+        )
+    return None if kind == default else kind
 
 
 @final
@@ -107,12 +129,12 @@ class NamedSharding(Sharding):
             raise TypeError(f"NamedSharding needs a Mesh, not {mesh!r}")
         if not isinstance(spec, PartitionSpec):
             raise TypeError(f"NamedSharding needs a PartitionSpec, not {spec!r}: write PartitionSpec({spec!r})")
-        check_memory_kind(memory_kind)
         self.mesh = mesh
         self.spec = spec
         self.grid = mesh if isinstance(mesh, Mesh) else stand_in(mesh)
         self.mesh_shape = self.grid.abstract
         self.devices = self.grid.flat_devices
+        self.kind = _other_memory("NamedSharding", memory_kind, self.devices)
         pin_of(spec, (1,) * len(spec), self.mesh_shape)  # an unknown or repeated axis is an error here already
 
     def pin(self, shape: tuple[int, ...], reason: str = "") -> Pin:
@@ -120,18 +142,27 @@ class NamedSharding(Sharding):
 
     def with_spec(self, spec: Any) -> "NamedSharding":
         """Another spec on the same mesh."""
-        return NamedSharding(self.mesh, spec if isinstance(spec, PartitionSpec) else PartitionSpec(*spec))
+        return self.update(spec=spec if isinstance(spec, PartitionSpec) else PartitionSpec(*spec))
 
-    def update(self, *, mesh: Mesh | None = None, spec: PartitionSpec | None = None) -> "NamedSharding":
-        """This sharding with another mesh, or another spec."""
-        return NamedSharding(self.mesh if mesh is None else mesh, self.spec if spec is None else spec)
+    def with_memory_kind(self, kind: str | None) -> "NamedSharding":
+        return NamedSharding(self.mesh, self.spec, memory_kind=kind)
+
+    def update(
+        self, *, mesh: Mesh | None = None, spec: PartitionSpec | None = None, memory_kind: str | None = None
+    ) -> "NamedSharding":
+        """This sharding with another mesh, another spec, or in another memory."""
+        return NamedSharding(
+            self.mesh if mesh is None else mesh,
+            self.spec if spec is None else spec,
+            memory_kind=memory_kind or self.kind,
+        )
 
     @cached_property
     def _key(self) -> tuple[Any, ...]:
         entries = list(self.spec)
         while entries and entries[-1] is None:
             entries.pop()
-        return self.mesh, tuple(entries)
+        return self.mesh, tuple(entries), self.kind
 
     @cached_property
     def _hash(self) -> int:
@@ -148,7 +179,7 @@ class NamedSharding(Sharding):
         return all(size == 1 for size in self.mesh_shape.axis_sizes) or not any(self.spec)
 
     def __repr__(self) -> str:
-        return f"NamedSharding(mesh({self.mesh_shape}), {self.spec})"
+        return f"NamedSharding(mesh({self.mesh_shape}), {self.spec}{_memory_text(self.kind)})"
 
 
 @final
@@ -158,8 +189,11 @@ class SingleDeviceSharding(Sharding):
     mesh_shape = ONE_DEVICE
 
     def __init__(self, device: Any, *, memory_kind: str | None = None):
-        check_memory_kind(memory_kind)
         self.devices = (device,)
+        self.kind = _other_memory("SingleDeviceSharding", memory_kind, self.devices)
+
+    def with_memory_kind(self, kind: str | None) -> "SingleDeviceSharding":
+        return SingleDeviceSharding(self.devices[0], memory_kind=kind)
 
     def pin(self, shape: tuple[int, ...], reason: str = "") -> Pin:
         return Pin(Layout.replicated(len(shape)), reason=reason)
@@ -169,13 +203,13 @@ class SingleDeviceSharding(Sharding):
         return True
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, SingleDeviceSharding) and self.devices == other.devices
+        return isinstance(other, SingleDeviceSharding) and self.devices == other.devices and self.kind == other.kind
 
     def __hash__(self) -> int:
-        return hash(self.devices)
+        return hash((self.devices, self.kind))
 
     def __repr__(self) -> str:
-        return f"SingleDeviceSharding({self.devices[0]})"
+        return f"SingleDeviceSharding({self.devices[0]}{_memory_text(self.kind)})"
 
 
 @final
@@ -190,26 +224,31 @@ class PositionalSharding(Sharding):
     """
 
     def __init__(self, devices: Any, *, memory_kind: str | None = None):
-        check_memory_kind(memory_kind)
         grid = np.asarray(devices, dtype=object)
-        self._set(tuple(grid.flat), grid.shape, tuple((axis,) for axis in range(grid.ndim)))
+        self._set(tuple(grid.flat), grid.shape, tuple((axis,) for axis in range(grid.ndim)), memory_kind)
 
-    def _set(self, devices: tuple[Any, ...], sizes: tuple[int, ...], dims: tuple[tuple[int, ...], ...]) -> None:
+    def _set(
+        self, devices: tuple[Any, ...], sizes: tuple[int, ...], dims: tuple[tuple[int, ...], ...], kind: str | None
+    ) -> None:
         """`dims` are the axes, by number, that cut each dim; other axes replicate."""
         names = [f"axis{number}" for number in range(len(sizes))]
-        grid = np.empty(len(devices), object)
-        grid[:] = devices
-        self.mesh = Mesh(grid.reshape(sizes), names)
+        self.mesh = Mesh(grid_of(devices, sizes), names)
         self.mesh_shape = self.mesh.abstract
         self.devices = devices
         self.layout = Layout(tuple(tuple(names[axis] for axis in dim) for dim in dims))
         self._dims = dims
+        self.kind = _other_memory("PositionalSharding", kind, devices)
 
     @staticmethod
-    def _made(devices: tuple[Any, ...], sizes: Sequence[int], dims: Sequence[tuple[int, ...]]) -> "PositionalSharding":
+    def _made(
+        devices: tuple[Any, ...], sizes: Sequence[int], dims: Sequence[tuple[int, ...]], kind: str | None = None
+    ) -> "PositionalSharding":
         made = object.__new__(PositionalSharding)
-        made._set(devices, tuple(sizes), tuple(dims))
+        made._set(devices, tuple(sizes), tuple(dims), kind)
         return made
+
+    def with_memory_kind(self, kind: str | None) -> "PositionalSharding":
+        return self._made(self.devices, self.mesh.axis_sizes, self._dims, kind)
 
     @staticmethod
     def on(mesh: Mesh, layout: Layout) -> "PositionalSharding":
@@ -240,7 +279,7 @@ class PositionalSharding(Sharding):
             copies = self._copies()
             grid = tuple(device for held in copies for device in held)
             axes = range(len(sizes))
-            return self._made(grid, (*sizes, len(copies[0])), [(axis,) for axis in axes])
+            return self._made(grid, (*sizes, len(copies[0])), [(axis,) for axis in axes], self.kind)
         used = [axis for dim in self._dims for axis in dim]
         split: dict[int, list[int]] = {axis: [] for axis in used}
         for place, size in (part for dim in parts for part in dim):
@@ -258,7 +297,7 @@ class PositionalSharding(Sharding):
                 axes_here.append(first[used[place]] + seen[used[place]])
                 seen[used[place]] += 1
             dims.append(tuple(axes_here))
-        return self._made(self.devices, fine, dims)
+        return self._made(self.devices, fine, dims, self.kind)
 
     def transpose(self, *axes: Any) -> "PositionalSharding":
         """The grid with its dims in another order."""
@@ -266,7 +305,7 @@ class PositionalSharding(Sharding):
         order = order or tuple(reversed(range(self.ndim)))
         if sorted(order) != list(range(self.ndim)):
             raise ShardingError(f"PositionalSharding: {order} is no order of the {self.ndim} dims of {self.shape}")
-        return self._made(self.devices, self.mesh.axis_sizes, [self._dims[dim] for dim in order])
+        return self._made(self.devices, self.mesh.axis_sizes, [self._dims[dim] for dim in order], self.kind)
 
     @property
     def T(self) -> "PositionalSharding":
@@ -279,7 +318,7 @@ class PositionalSharding(Sharding):
             raise ShardingError(f"PositionalSharding: {self.shape} has no dim {wrong[0]}")
         whole = {dim % self.ndim for dim in given}
         dims = [() if dim in whole else axes for dim, axes in enumerate(self._dims) if keepdims or dim not in whole]
-        return self._made(self.devices, self.mesh.axis_sizes, dims)
+        return self._made(self.devices, self.mesh.axis_sizes, dims, self.kind)
 
     def pin(self, shape: tuple[int, ...], reason: str = "") -> Pin:
         dims = self.layout.dims
@@ -308,7 +347,7 @@ class PositionalSharding(Sharding):
 
     @cached_property
     def _key(self) -> tuple[Any, ...]:
-        return self.devices, self.shape, tuple(map(frozenset, self._copies()))
+        return self.devices, self.shape, tuple(map(frozenset, self._copies())), self.kind
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PositionalSharding) and self._key == other._key
@@ -319,7 +358,11 @@ class PositionalSharding(Sharding):
     def __repr__(self) -> str:
         cells = np.array([f"{{{','.join(str(device.id) for device in held)}}}" for held in self._copies()], object)
         grid = np.array2string(cells.reshape(self.shape), separator=" ", formatter={"all": str}).replace("\n", "")
-        return f"PositionalSharding({' '.join(grid.split())})"
+        return f"PositionalSharding({' '.join(grid.split())}{_memory_text(self.kind)})"
+
+
+def _memory_text(kind: str | None) -> str:
+    return f", memory_kind={kind!r}" if kind else ""
 
 
 def _factored(axes: Sequence[int], sizes: Sequence[int]) -> list[list[tuple[int, int]]] | None:

@@ -12,7 +12,7 @@ import scipy
 
 import shardwise.numpy as jnp
 from shardwise import nn
-from shardwise.compiler.ops import fitted, incomplete, special
+from shardwise.compiler.ops import fitted, hypergeometric, incomplete, special
 from shardwise.compiler.ops.elementwise import like
 from shardwise.compiler.ops.formula import Term
 from shardwise.compiler.ops.operands import as_inexact, composed, composed_list, type_of
@@ -49,6 +49,8 @@ __all__ = [
     "gammaincc",
     "gammaln",
     "gammasgn",
+    "hyp1f1",
+    "hyp2f1",
     "i0",
     "i0e",
     "i1",
@@ -568,6 +570,30 @@ def expn(n: Any, x: Any) -> Any:
     '0.1485'
     """
     return incomplete.Expn()(*floats("expn", n, x))
+
+
+@composed
+def hyp1f1(a: Any, b: Any, x: Any) -> Any:
+    """Kummer's hypergeometric function: the sum of (a)ₖ xᵏ / (b)ₖ k! over all k, where (a)ₖ is a (a + 1) … (a + k - 1).
+
+    Infinite where b is 0, -1, -2 and so on, unless the sum has ended before, which is so where a is one of these too.
+
+    >>> f"{jax.scipy.special.hyp1f1(1.0, 2.0, 1.0):.4f}"
+    '1.7183'
+    """
+    return hypergeometric.Hyp1f1()(*floats("hyp1f1", a, b, x))
+
+
+@composed
+def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Any:
+    """Gauss's hypergeometric function: the sum of (a)ₖ (b)ₖ xᵏ / (c)ₖ k! over all k, continued to all x below 1.
+
+    Where the sum does not end, it is infinite above 1, and where c is 0, -1, -2 and so on.
+
+    >>> f"{jax.scipy.special.hyp2f1(1.0, 1.0, 2.0, 0.5):.4f}"
+    '1.3863'
+    """
+    return hypergeometric.Hyp2f1()(*floats("hyp2f1", a, b, c, x))
 
 
 def sici(x: Any) -> tuple[Any, Any]:

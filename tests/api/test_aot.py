@@ -1,5 +1,10 @@
 """Ahead of time: trace, lower and compile give what a call gives, and what they say of it is true."""
 
+import json
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -16,6 +21,48 @@ def layer(x, w):
 
 X = np.arange(32, dtype=np.float32).reshape(8, 4) / 10
 W = {"matrix": np.ones((4, 6), np.float32), "bias": np.arange(6, dtype=np.float32)}
+
+
+TAKEN = """
+import gc, json
+import numpy as np
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import lax
+
+def resident(name):
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(name))
+
+rows = {}
+
+def measure(name, function, *args, devices=1, donate=()):
+    compiled = sw.jit(function, donate_argnums=donate).lower(*args).compile()
+    said = compiled.memory_analysis()
+    if not donate:
+        sw.block_until_ready(compiled(*args))
+    gc.collect()
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")  # the peak so far is forgotten
+    before = resident("VmRSS:")
+    kept = sw.block_until_ready(compiled(*args))
+    taken = [resident(which) - before for which in ("VmHWM:", "VmRSS:")]
+    results = said.output_size_in_bytes - said.alias_size_in_bytes
+    rows[name] = [*taken, results * devices, said.temp_size_in_bytes * devices]
+
+N = 4096  # N × N are 64 MiB
+a, b = jnp.ones((N, 8)), jnp.ones((8, N))
+measure("between", lambda a, b: (a @ b) @ a, a, b)
+measure("results", lambda a, b: a @ b, a, b)
+measure("both", lambda a, b: (jnp.sin(a @ b).T @ b.T, (a + 1) @ b), a, b)
+measure("donated", lambda x: x + 1, jnp.ones((N, N)), donate=(0,))
+measure("not donated", lambda x: x + 1, jnp.ones((N, N)))
+measure("loop", lambda a, b: lax.scan(lambda c, row: (c + 1, c @ row[:, None]), a @ b, b)[1], a, b)
+mesh = sw.make_mesh((2,), ("x",))
+rows_cut = sw.device_put(np.ones((N, 8), np.float32), sw.NamedSharding(mesh, sw.P("x")))
+measure("on two devices", lambda a, b: (a @ b) @ b.T, rows_cut, b, devices=2)
+print(json.dumps(rows))
+"""
 
 
 class TestStages:
@@ -52,6 +99,46 @@ class TestStages:
     def test_a_struct_is_no_argument_of_a_call(self):
         with pytest.raises(TypeError, match=r"argument `x` of `layer` .*ShapeDtypeStruct"):
             layer(sw.ShapeDtypeStruct((8, 4), np.float32), W)
+
+    def test_options_of_the_compiler_reach_it(self):
+        def thirds(x):
+            return x / 3.0 + x * 0.0
+
+        x, fast = np.ones(5, np.float32), {"xla_cpu_enable_fast_math": True}  # for which the product is 0
+        plain, asked = sw.jit(thirds).lower(x), sw.jit(thirds, compiler_options=fast).lower(x)
+        slow = {"xla_cpu_enable_fast_math": False}
+        texts = [
+            lowered.compile(o).as_text() for lowered, o in ((plain, None), (asked, slow), (plain, fast), (asked, {}))
+        ]
+        assert texts[0] == texts[1] != texts[2] == texts[3]
+        np.testing.assert_allclose(sw.jit(thirds, compiler_options=fast)(x), x / 3, rtol=1e-6)
+
+    @pytest.mark.parametrize(
+        ("options", "error", "text"),
+        [
+            ({"xla_fast": True}, ValueError, "compiler_options of `layer`: .*No such compile option: 'xla_fast'"),
+            ({"xla_cpu_enable_fast_math": "maybe"}, ValueError, "'maybe' is not a valid bool value"),
+            ({3: 4}, TypeError, "compile: compiler_options is a dict from names of XLA's options to strings and numb"),
+            ("fast", TypeError, "compile: compiler_options is a dict from names"),
+        ],
+        ids=["unknown", "value", "name", "no dict"],
+    )
+    def test_options_that_the_compiler_does_not_have(self, options, error, text):
+        with pytest.raises(error, match=text):
+            layer.lower(X, W).compile(options)
+
+    def test_options_of_the_compiler_are_for_the_outermost(self):
+        f = sw.jit(lambda x: x * 2, compiler_options={"xla_cpu_enable_fast_math": True})
+        assert float(f(3.0)) == 6.0
+        for outer in (sw.jit(lambda x: f(x) + 1), sw.grad(f)):
+            with pytest.raises(ValueError, match="has compiler_options, and is called where another"):
+                outer(3.0)
+
+    def test_what_is_compiled_is_no_part_of_another_function(self):
+        compiled = sw.jit(jnp.sin).lower(1.0).compile()
+        for outer, x in ((sw.jit(lambda x: compiled(x) * 2), 1.0), (sw.grad(compiled), 1.0), (sw.vmap(compiled), X[0])):
+            with pytest.raises(TypeError, match="`sin` is compiled already, and is called where another function"):
+                outer(x)
 
     def test_static_arguments_are_not_given_again(self):
         scaled = sw.jit(lambda x, times: x * times, static_argnums=1)
@@ -117,6 +204,50 @@ class TestOnAMesh:
         cost = compiled.cost_analysis()
         assert cost["flops"] >= 2 * 256 * 1024 * 128
         assert cost["wire bytes"] > 0
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", "complex64", "int8"])
+    def test_arguments_and_results_are_the_bytes_of_their_pieces(self, mesh, dtype):
+        """Uneven dims have their padding, replicated ones all of it, arguments that are not used nothing."""
+        whole = np.ones((10, 6), jnp.dtype(dtype))
+        specs = (P("data"), P(None, "model"), P(), P(("data", "model")))
+        args = [sw.device_put(whole, NamedSharding(mesh, spec)) for spec in specs]
+        wanted = tuple(NamedSharding(mesh, spec) for spec in reversed(specs))
+        compiled = sw.jit(lambda a, b, c, unused: (a, b, c, a), out_shardings=wanted).lower(*args).compile()
+        results = compiled(*args)
+        first = [[x.addressable_shards[0]._piece.on_device_size_in_bytes() for x in xs] for xs in (args[:3], results)]
+        stats = compiled.memory_analysis()
+        assert stats.argument_size_in_bytes == sum(first[0])
+        assert stats.output_size_in_bytes == sum(first[1]) + 8 * len(results)  # and where they are
+
+    def test_results_that_take_the_memory_of_donated_arguments(self, mesh):
+        for x in (jnp.ones((64, 32)), sw.device_put(np.ones((64, 32), np.float32), NamedSharding(mesh, P("data")))):
+            f = sw.jit(lambda x, y: (x + y, (x * y).sum()), donate_argnums=0)
+            stats = f.lower(x, x + 1).compile().memory_analysis()
+            one = x.addressable_shards[0].data.nbytes
+            assert stats.alias_size_in_bytes == one and stats.argument_size_in_bytes == 2 * one
+            rest = stats.output_size_in_bytes - one
+            assert stats.peak_memory_in_bytes == 2 * one + rest + stats.temp_size_in_bytes
+            assert sw.jit(lambda x: x + 1).lower(x).compile().memory_analysis().alias_size_in_bytes == 0
+
+    @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the kernel does not forget a peak")
+    def test_memory_is_what_the_allocator_takes(self):
+        """The process's resident memory at its peak, against what is said: where all that is large is mapped by itself,
+        and given back when it is freed."""
+        environment = {
+            **os.environ,
+            "MALLOC_MMAP_THRESHOLD_": "262144",
+            "MALLOC_TRIM_THRESHOLD_": "0",
+            "XLA_FLAGS": "--xla_backend_optimization_level=0",
+        }
+        call = [sys.executable, "-c", TAKEN]
+        run = subprocess.run(call, capture_output=True, text=True, timeout=300, check=False, env=environment)
+        assert not run.returncode, run.stderr
+        rows = json.loads(run.stdout)
+        assert len(rows) == 7
+        for name, (at_the_peak, afterwards, results, between) in rows.items():
+            assert abs(at_the_peak - results - between) < 3 * 2**20, (name, at_the_peak, results, between)
+            assert afterwards < results + 2**20 or between, (name, afterwards, results)
+        assert rows["results"][2] == rows["between"][3] == 2**26 and rows["donated"][2] == 0
 
     def test_counts_before_xla(self):
         plan = layer.lower(X, W).cost_analysis()

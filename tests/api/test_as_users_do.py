@@ -1,6 +1,7 @@
 """What programs written for JAX rely on."""
 
 import copy
+import math
 import pickle
 from functools import partial
 
@@ -79,6 +80,23 @@ def test_array_copies_and_asarray_does_not():
     jax.jit(lambda x: x + 1, donate_argnums=0)(x)
     assert not copied.is_deleted()
     np.testing.assert_array_equal(copied, np.ones(4))
+
+
+@jax.jit
+def doubled(x):
+    return x * 2
+
+
+def test_jitted_functions_are_copied_and_pickled():
+    doubled(1.0)  # what was compiled does not travel
+    assert pickle.loads(pickle.dumps(doubled)) is doubled is copy.deepcopy(doubled)
+    made = jax.jit(math.sqrt, static_argnums=0)
+    made(4.0)
+    again = pickle.loads(pickle.dumps(made))
+    assert again is not made and again.function is math.sqrt and again.options == made.options
+    assert float(again(9.0)) == 3.0
+    called = pickle.loads(pickle.dumps(jax.jit(partial(math.pow, 2.0), static_argnums=0)))
+    assert float(called(3.0)) == 8.0
 
 
 def test_deepcopy_and_pickle(mesh):

@@ -1,5 +1,8 @@
 """jit: results, caching, closures, shardings in and out."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -154,3 +157,56 @@ def test_dump_writes_every_stage(tmp_path):
     written = sorted(path.name for path in tmp_path.glob("*/*.txt"))
     assert written == ["1-program.txt", "2-sharded.txt", "3-plan.txt", "4-local.txt", "5-stablehlo.txt"]
     assert "stablehlo.multiply" in next(tmp_path.glob("*/5-stablehlo.txt")).read_text()
+
+
+def test_arrays_alone_and_trees_and_keywords_are_told_apart():
+    runs = []
+
+    @sw.jit
+    def f(x, y=None):
+        runs.append(1)
+        return x + 1 if y is None else x + y
+
+    x, y = jnp.arange(3.0), jnp.ones(3)
+    for _ in range(2):
+        assert f(x).tolist() == f((x,)[0]).tolist() == [1.0, 2.0, 3.0]
+        assert f(x, y).tolist() == f(x, y=y).tolist() == f(y=y, x=x).tolist() == [1.0, 2.0, 3.0]
+    assert len(runs) == 4  # f(x), f(x, y), f(x, y=y) and f(y=y, x=x), which differ in structure
+    assert sw.jit(lambda *xs: xs)() == ()
+    (same,) = sw.jit(lambda xs: xs)([x])
+    assert same.tolist() == x.tolist()
+
+
+def test_a_function_keeps_the_programs_that_were_used_last(monkeypatch):
+    monkeypatch.setattr("shardwise.api.jit.MOST_KEPT", 4)
+    traced = []
+
+    @sw.jit
+    def f(x):
+        traced.append(x.shape)
+        return x + 1
+
+    often = jnp.zeros(1)
+    f(often)
+    for size in range(2, 12):
+        f(jnp.zeros(size))
+        f(often)  # what is used often stays
+    assert len(traced) == len(set(traced)) == 11
+    assert f._launches.count <= 4 and f._programs.count <= 4
+    f(jnp.zeros(11))
+    assert len(traced) == 11  # the last one is still there
+    assert f(jnp.zeros(2)).tolist() == [1.0, 1.0]
+    assert traced[-1] == (2,) and len(traced) == 12  # the first was dropped, and is made again
+
+
+def test_programs_that_are_dropped_are_freed(monkeypatch):
+    monkeypatch.setattr("shardwise.api.jit.MOST_KEPT", 2)
+    f = sw.jit(lambda x: x + 1)
+    f(jnp.zeros(1))
+    ((launch, _),) = f._launches.values()
+    gone = weakref.ref(launch)
+    del launch
+    for size in range(2, 5):
+        f(jnp.zeros(size))
+    gc.collect()
+    assert gone() is None

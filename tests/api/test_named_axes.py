@@ -11,18 +11,12 @@ from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.text import format_program, parse_program
 from shardwise.compiler.ir.types import parse_type
-from shardwise.compiler.ops.named import (
-    NamedExchange,
-    NamedExtreme,
-    NamedGather,
-    NamedIndex,
-    NamedPermute,
-    NamedScatter,
-    NamedSum,
-)
+from shardwise.compiler.ops.moving import NamedExchange, NamedGather, NamedPermute, NamedScatter
+from shardwise.compiler.ops.named import NamedExtreme, NamedIndex, NamedSum
 from shardwise.compiler.transforms.jvp import jvp_program
 from shardwise.compiler.transforms.transpose import transpose_program
 from shardwise.compiler.transforms.vmap import vmap_program
+from shardwise.errors import UnboundAxisError
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -428,10 +422,11 @@ def message_of(error_type, function, *args):
     ],
 )
 def test_a_name_that_is_not_bound(use):
-    text = "unbound axis name 'k'. The names bound here: 'i', 'j'. `vmap(fun, axis_name='k')` binds one in `fun`."
-    assert message_of(NameError, nested(use), Y) == text
-    text = "unbound axis name 'k'. No name is bound here. `vmap(fun, axis_name='k')` binds one in `fun`."
-    assert message_of(NameError, sw.jit(lambda x: lax.psum(x, "k")), X) == text
+    way_out = "`vmap(fun, axis_name='k')` binds one in `fun`, as shard_map does the axes of its mesh."
+    text = f"unbound axis name 'k'. The names bound here: 'i', 'j'. {way_out}"
+    assert message_of(UnboundAxisError, nested(use), Y) == text
+    text = f"unbound axis name 'k'. No name is bound here. {way_out}"
+    assert message_of(UnboundAxisError, sw.jit(lambda x: lax.psum(x, "k")), X) == text
 
 
 def test_the_error_stands_at_the_users_line():
@@ -471,22 +466,26 @@ def test_what_does_not_fit_is_named():
     assert said(lambda x: lax.pshuffle(x, "i", [0, 1])) == (
         "pshuffle: [0, 1] is not a permutation of the 4 members of 'i'"
     )
-    assert message_of(NotImplementedError, over(lambda x: lax.psum(x, "i", axis_index_groups=[[0]])), y) == (
-        "psum: axis_index_groups are not here yet: leave them out"
-    )
-    assert message_of(NotImplementedError, nested(lambda x: lax.ppermute(x, ("i", "j"), [])), y) == (
-        "ppermute: along several axes, as ('i', 'j'), it is not here yet: name one"
-    )
 
 
+PAIRS = ((0, 5), (3, 1), (2, 4), (6, 7), (9, 8), (10, 15), (11, 12), (13, 14))
 OPS = [
     (NamedSum(("i",)), "f32[3,4]"),
     (NamedSum(("i", "j")), "f32[3,4]"),
-    (NamedExtreme(("j", "i"), "max"), "f32[3,4]"),
-    (NamedGather("i", 4, 1), "f32[3,4]"),
-    (NamedScatter("i", 4, 1), "f32[3,4]"),
-    (NamedExchange("i", 4, 1, 0), "f32[3,4]"),
-    (NamedPermute("i", ((0, 1), (3, 0))), "f32[3,4]"),
+    (NamedSum(("i",), groups=((3, 0), (1, 2))), "f32[3,4]"),
+    (NamedExtreme(("j", "i"), how="max"), "f32[3,4]"),
+    (NamedGather(("i",), (4,), 1), "f32[3,4]"),
+    (NamedGather(("j", "i", "k"), (4, 4, 4), 1), "f32[3,4]"),
+    (NamedGather(("i",), (4,), 1, ((0, 2), (3, 1))), "f32[3,4]"),
+    (NamedScatter(("i",), (4,), 1), "f32[3,4]"),
+    (NamedScatter(("j", "i"), (4, 4), 0), "f32[16,3]"),
+    (NamedScatter(("j", "i", "k"), (4, 4, 4), 1), "f32[2,64]"),
+    (NamedScatter(("i",), (4,), 1, ((0, 2), (3, 1))), "f32[3,2]"),
+    (NamedExchange(("i",), (4,), 1, 0), "f32[3,4]"),
+    (NamedExchange(("j", "i", "k"), (4, 4, 4), 1, 0), "f32[2,64,3]"),
+    (NamedExchange(("i", "j"), (4, 4), 0, 1, PAIRS), "f32[2,3]"),
+    (NamedPermute(("i",), (4,), ((0, 1), (3, 0))), "f32[3,4]"),
+    (NamedPermute(("i", "j"), (4, 4), ((0, 7), (3, 0), (9, 15))), "f32[3,4]"),
     (NamedIndex("i"), ""),
 ]
 
@@ -501,7 +500,7 @@ def program_of(op, text):
 def test_an_op_whose_name_nobody_binds(op, text):
     program = program_of(op, text)
     names = ", ".join(map(repr, sorted(op.axis_names)))
-    wanted = f"{op.name}: cannot run along {names}: nothing around it binds that name, as a vmap would"
+    wanted = f"{op.name}: cannot run along {names}: nothing around it binds that name, as vmap and shard_map do"
     args = [np.ones(value.type.shape, np.float32) for value in program.inputs]
     assert message_of(NameError, evaluate, program, args) == wanted
     assert message_of(NameError, lambda: op(*map(jnp.array, args))) == wanted

@@ -1,12 +1,14 @@
 """jit's static and donated arguments, unused ones, inlining, and the log of recompilations."""
 
 import logging
+from functools import partial
 
 import numpy as np
 import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
+from shardwise._jaxlib import split
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -62,6 +64,20 @@ def test_bad_static_arguments():
         sw.jit(power, static_argnums=0, donate_argnums=0)
 
 
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        ({"static_argnums": "x"}, "static_argnums of `power` .* are ints, not 'x'"),
+        ({"donate_argnums": (0, 1.5)}, "donate_argnums of `power` .* are ints, not 1.5"),
+        ({"static_argnames": (0,)}, "static_argnames of `power` .* are strings, not 0"),
+    ],
+    ids=lambda given: "",
+)
+def test_numbers_and_names_are_such(option, text):
+    with pytest.raises(TypeError, match=text):
+        sw.jit(power, **option)
+
+
 def test_dynamic_arguments_beside_static_ones_keep_their_names():
     f = sw.jit(lambda n, x, *, k: x, static_argnums=0, static_argnames="k")
     with pytest.raises(TypeError, match="argument `x` of `<lambda>`"):
@@ -84,6 +100,53 @@ def test_donated_memory_is_reused(mesh, spec):
         f(p, 1.0)
     with pytest.raises(RuntimeError, match="an array that is read is a f32"):
         np.asarray(p["w"])
+
+
+def pointers(x):
+    """Where the pieces lie, padding included."""
+    return [piece.unsafe_buffer_pointer() for piece in split(x.buffers)]
+
+
+@pytest.mark.parametrize("spec", [None, P("data"), P("model", "data"), P()], ids=str)
+@pytest.mark.parametrize("rows", [8, 10], ids=["even", "uneven"])
+def test_results_lie_where_donated_arguments_lay(mesh, spec, rows):
+    """Step after step, on one device and on each of eight; and not where nothing is donated."""
+
+    def step(state, x):
+        return {"w": state["w"] * 0.5 + x, "count": state["count"] + 1}
+
+    w = np.arange(4.0 * rows, dtype=np.float32).reshape(rows, 4)
+    where = sw.devices()[0] if spec is None else NamedSharding(mesh, spec)
+    state = {"w": sw.device_put(w, where) + 0, "count": jnp.zeros((), jnp.int32) + 0}
+    first = pointers(state["w"])
+    assert len(set(first)) == (1 if spec is None else 8)
+    donating, keeping = sw.jit(step, donate_argnums=0), sw.jit(step)
+    expected = w
+    for _ in range(3):
+        state = donating(state, 1.0)
+        expected = expected * 0.5 + 1
+        assert pointers(state["w"]) == first
+    np.testing.assert_allclose(state["w"], expected)
+    assert int(state["count"]) == 3
+    assert not set(pointers(keeping(state, 1.0)["w"])) & set(first)
+
+
+@pytest.mark.parametrize("donated", [(0, 1), 0, 1], ids=str)
+def test_an_array_that_is_donated_is_given_once(mesh, donated):
+    def both(a, b):
+        return a + b, a - b
+
+    for where in (sw.devices()[0], NamedSharding(mesh, P("data"))):
+        x = sw.device_put(np.arange(4.0, dtype=np.float32), where)
+        with pytest.raises(
+            ValueError, match=r"`both` gets one array as `a` and as `b`, and one of them is donated: its"
+        ):
+            sw.jit(both, donate_argnums=donated)(x, x)
+        closed = partial(both, b=x)
+        with pytest.raises(ValueError, match="gets one array as `a` and as a value that it closes over"):
+            sw.jit(lambda a, closed=closed: closed(a), donate_argnums=0)(x)
+        y = sw.device_put(np.arange(4.0, dtype=np.float32), where)
+        assert sw.jit(both)(y, y)[0].tolist() == [0.0, 2.0, 4.0, 6.0]
 
 
 def test_donation_by_name():

@@ -37,8 +37,8 @@ def test_collectives_in_a_scan_count_as_often_as_it_turns():
     assert found.sent == 11 * 8 * 16 * 4 and found.unknown_loops == 0
 
 
-@pytest.mark.parametrize("sizes", [programs.DEMO, programs.DEMO_EVEN], ids=str)
-def test_both_sides_compute_the_demo(sizes):
+@pytest.mark.parametrize("sizes", [programs.EXAMPLE, programs.EXAMPLE_EVEN], ids=str)
+def test_both_sides_compute_the_example(sizes):
     layers, x, y = sizes.arguments()
     named = {"w1": layers[0]["w"], "b1": layers[0]["b"], "w2": layers[1]["w"], "b2": layers[1]["b"]}
     expected, loss = mlp.train_step(named, x, y)
@@ -50,10 +50,10 @@ def test_both_sides_compute_the_demo(sizes):
             np.testing.assert_allclose(np.asarray(found), np.asarray(expected[name]), rtol=1e-5, atol=1e-6)
 
 
-def test_our_program_is_the_demo():
+def test_our_program_is_the_example():
     params, (x, y) = mlp.initial_params(), mlp.batch()
     placed = mlp.shard(ours.mesh(*programs.MESH), params, x, y)
-    step, args = programs.on_mesh(ours, programs.DEMO)
-    demo, here = counts(ours.compiled(mlp.train_step.function, placed)), counts(ours.compiled(step, args))
-    assert (demo.wire.kinds(), demo.wire.sent) == (here.wire.kinds(), here.wire.sent)
-    assert (demo.temp_bytes, demo.flops) == (here.temp_bytes, here.flops)
+    step, args = programs.on_mesh(ours, programs.EXAMPLE)
+    example, here = counts(ours.compiled(mlp.train_step.function, placed)), counts(ours.compiled(step, args))
+    assert (example.wire.kinds(), example.wire.sent) == (here.wire.kinds(), here.wire.sent)
+    assert (example.temp_bytes, example.flops) == (here.temp_bytes, here.flops)

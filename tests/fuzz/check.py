@@ -423,7 +423,7 @@ def run_local(local: LocalProgram, args: Sequence[np.ndarray]) -> list[np.ndarra
         put(cut(placement, arg, local.mesh), mesh.flat_devices, mesh.flat_devices)
         for placement, arg in zip(local.inputs, args, strict=True)
     ]
-    return [np.asarray(array) for array in executable(buffers)]
+    return [np.asarray(array) for array in executable.run(buffers)]
 
 
 def run_jit(case: Case) -> list[np.ndarray]:

@@ -9,6 +9,7 @@ from shardwise import numpy as jnp
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective import AllToAll, Resize
+from shardwise.compiler.ops.cumulative import Recurrence
 from shardwise.compiler.ops.dot import Dot
 from shardwise.compiler.ops.elementwise import Add
 from shardwise.compiler.ops.shape import Iota, Transpose, full
@@ -349,3 +350,10 @@ def test_infinite_factors_of_a_running_product(reverse):
     for spec in (P("data"), P(("data", "model"))):
         placed = shardwise.device_put(x, shardwise.NamedSharding(mesh, spec))
         np.testing.assert_array_equal(shardwise.jit(slopes)(placed), wanted)
+
+
+def test_an_infinite_factor_behind_padding():
+    """Seed 20004168: past the end of an uneven dim there is nothing, and in the simulator too infinity times that is
+    not NaN."""
+    a, b = np.array([1, np.inf, 1], np.float32), np.array([-0.0, 5, 2], np.float32)
+    np.testing.assert_array_equal(Recurrence(0).reference(a, b), np.array([-0.0, 5, 7], np.float32))

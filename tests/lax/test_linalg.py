@@ -56,6 +56,10 @@ CASES = [
     *(case("qr", x, full_matrices=full) for x in (real(4, 3), real(3, 4), complex_(4, 3)) for full in (False, True)),
     case("qr", real(4, 3), pivoting=True, full_matrices=False),
     case("qr", real(2, 3, 4), pivoting=True, full_matrices=False, smooth=False),  # JAX fails to
+    *(case("qdwh", x, smooth=False) for x in (real(4, 4), real(6, 3), complex_(5, 4), np.eye(3, dtype=np.float32))),
+    case("qdwh", real(4, 4), max_iterations=2, smooth=False),
+    case("qdwh", real(6, 5), dynamic_shape=(4, 3), smooth=False),
+    case("qdwh", np.zeros((3, 2), np.float32), smooth=False),
     *(case("schur", x, smooth=False) for x in (real(4, 4), complex_(3, 3))),
     case("schur", real(3, 3), compute_schur_vectors=False, smooth=False),
     *(case("svd", x, full_matrices=False) for x in (real(4, 3), real(2, 3, 4))),
@@ -117,6 +121,7 @@ def test_factors_make_the_matrix():
             "some": lax.linalg.eigh(symmetric, subset_by_index=(1, 3)),
             "update": lax.linalg.cholesky_update(upper, moved),
             "tridiagonal": lax.linalg.tridiagonal(symmetric),
+            "qdwh": lax.linalg.qdwh(x * np.logspace(0, -5, 4, dtype=np.float32)),
         }
 
     found = sw.tree.map(np.asarray, sw.jit(run)(x, symmetric))
@@ -139,6 +144,12 @@ def test_factors_make_the_matrix():
     _, on, beside, _ = found["tridiagonal"]
     same = np.diag(on) + np.diag(beside, 1) + np.diag(beside, -1)
     np.testing.assert_allclose(np.linalg.eigvalsh(same), np.linalg.eigvalsh(symmetric), **close)
+    u, h, steps, is_converged = found["qdwh"]
+    np.testing.assert_allclose(u @ h, x * np.logspace(0, -5, 4), **close)
+    np.testing.assert_allclose(u.T @ u, np.eye(4), **close)
+    np.testing.assert_array_equal(h, h.T)
+    assert is_converged
+    assert 4 < steps < 10
 
 
 @pytest.mark.parametrize(
@@ -169,6 +180,8 @@ def test_factors_make_the_matrix():
             "symmetric_product: of A in (3, 3), C must be in",
         ),
         (lambda x: lax.linalg.cholesky_update(x, x), TypeError, "cholesky_update: needs a square matrix and a vector"),
+        (lambda x: lax.linalg.qdwh(x[:2]), ValueError, "qdwh: needs one matrix with no more columns than rows"),
+        (lambda x: lax.linalg.qdwh(x.astype(jnp.int32)), ValueError, "qdwh: needs floats or complex numbers, not i32"),
         (lambda x: lax.linalg.no_such_name, AttributeError, "shardwise.lax.linalg has no 'no_such_name'"),
     ],
     ids=lambda x: x.split(":")[0] if isinstance(x, str) else "",

@@ -134,6 +134,12 @@ def test_keys_tell_programs_apart(folder, compilations):
     assert compilations == []
 
 
+def test_options_of_the_compiler_count(folder, compilations):
+    for options in (None, {"xla_cpu_enable_fast_math": True}, {"xla_cpu_enable_fast_math": False}) * 2:
+        sw.jit(lambda x: jnp.sin(x) * 2, compiler_options=options)(X)
+    assert len(entries(folder)) == len(compilations) == 3
+
+
 def test_source_lines_do_not_count(folder, compilations):
     function()(X)
     compilations.clear()

@@ -22,7 +22,7 @@ def test_what_a_sharding_says(mesh):
     assert sharding.num_devices == 8
     assert sharding.addressable_devices == sharding.device_set == set(sw.devices())
     assert sharding.is_fully_addressable and not sharding.is_fully_replicated
-    assert sharding.memory_kind is None
+    assert sharding.memory_kind == "device"
     assert sharding.with_spec(P("model")) == NamedSharding(mesh, P("model"))
     assert sharding.with_spec((None, "model")) == NamedSharding(mesh, P(None, "model"))
     assert sharding.update(spec=P()).is_fully_replicated
@@ -117,12 +117,6 @@ def test_what_cannot_be(mesh, make, message):
     with pytest.raises(ShardingError) as caught:
         make(mesh)
     assert message in str(caught.value)
-
-
-def test_memories_that_are_not_here(mesh):
-    assert NamedSharding(mesh, P(), memory_kind="device").with_memory_kind("device") == NamedSharding(mesh, P())
-    with pytest.raises(NotImplementedError, match="memory_kind='pinned_host' is not here yet"):
-        NamedSharding(mesh, P(), memory_kind="pinned_host")
 
 
 def test_axis_types_are_kept_and_said_to_change_nothing():

@@ -60,6 +60,10 @@ ONE = {
     "spence": ABOVE,
 }
 A, B = np.meshgrid(np.array([0.3, 1.2, 4.0, 25.0], np.float32), np.array([0.4, 1.0, 3.5, 30.0], np.float32))
+# Of the hypergeometric functions JAX has the positive parameters, and arguments that are not far from zero.
+C = np.array([0.7, 1.3, 2.5, 4.2], np.float32)
+SHORT, SMALL = np.meshgrid(np.array([-3.3, -0.7, 0.4, 2.9], np.float32), C)
+BELOW_ONE = np.meshgrid(np.array([-0.6, 0.05, 0.4, 0.8], np.float32), C)[0]
 WHOLE, REAL = np.meshgrid(np.array([0, 1, 2, 4], np.float32), np.array([0.4, 1.0, 3.5, 9.0], np.float32))
 CASES = [
     # The gradient of JAX's spence is NaN around 1.
@@ -75,6 +79,8 @@ CASES = [
     Case("betainc", (A, B, B / 40 + 0.1), rtol=2e-4, atol=5e-6, smooth=False),
     Case("comb", (np.array([5, 7, 3, -1], np.float32), np.array([2, 0, 4, 2], np.float32)), rtol=1e-4, smooth=False),
     Case("multigammaln", (ABOVE + 2, 3), rtol=2e-4),
+    Case("hyp1f1", (SMALL, SMALL.T + 0.6, SHORT), rtol=2e-4),
+    Case("hyp2f1", (SMALL, SMALL.T + 0.6, SMALL[::-1] + 1.1, BELOW_ONE), rtol=2e-4),
     Case("logsumexp", (A,), {"axis": 1}),
     Case("logsumexp", (A,), {"b": B - 2, "return_sign": True}, smooth=False),
     Case("softmax", (A,), {"axis": 0}),
@@ -177,6 +183,8 @@ def test_nothing_moves(rows):
             special.betainc(x, x, x / 10),
             special.expn(2, x),
             special.polygamma(1, x),
+            special.hyp1f1(x, x + 1, x),
+            special.hyp2f1(x, x, x + 1, x / 10),
         ]
         found += [lax.igamma_grad_a(x, x), lax.random_gamma_grad(x, x), special.owens_t(x, x), special.kl_div(x, x)]
         return [leaf for y in found for leaf in (y if isinstance(y, tuple) else (y,))]
@@ -229,6 +237,74 @@ def test_the_ends_of_incomplete_functions():
         )
 
 
+def test_hypergeometric_functions_far_from_zero():
+    """Of negative parameters too; and where a sum would overflow, cancel, or hardly settle."""
+    some = np.array([-2.0, -0.3, 0.5, 1.0, 2.0, 3.3], np.float32)
+    b, far = some[1:], np.array([-3e4, -300.0, -90.0, -10.0, 10.0, 40.0, 80.0], np.float32)
+    grid = [x.reshape(-1) for x in np.meshgrid(some, b, far)]
+    wide = [x.astype(float) for x in grid]
+    with np.errstate(all="ignore"):
+        wanted = scipy.special.hyp1f1(*wide).astype(np.float32)
+    np.testing.assert_allclose(special.hyp1f1(*grid), wanted, rtol=2e-4, atol=1e-25)
+    near = np.array([-1e4, -30.0, -0.9, 0.501, 0.9, 0.99, 0.9999, 1.0], np.float32)
+    grid = [x.reshape(-1) for x in np.meshgrid(some, some, b, near)]
+    wide = [x.astype(float) for x in grid]
+    found, wanted = np.asarray(special.hyp2f1(*grid)), scipy.special.hyp2f1(*wide).astype(np.float32)
+    np.testing.assert_array_equal(np.isinf(found), np.isinf(wanted))  # of some the sign is not scipy's
+    np.testing.assert_allclose(found[np.isfinite(wanted)], wanted[np.isfinite(wanted)], rtol=5e-4)
+
+
+def test_the_ends_of_hypergeometric_functions():
+    inf, nan = np.inf, np.nan
+    ends = {  # a, b, x: at poles of b, where a sum ends before or does not
+        (0.5, 0, 1): inf,
+        (-2, -1, 1): inf,
+        (-1, -2, 3): 1 + 3 / 2,
+        (0, -1, 2): 1,
+        (0.5, 2, inf): inf,
+        (0.5, 2, -inf): 0,
+        (-0.5, 2, inf): -inf,
+        (nan, 1, 1): nan,
+        (1, 1, nan): nan,
+    }
+    a, b, x = np.array(list(ends), np.float32).T
+    np.testing.assert_allclose(special.hyp1f1(a, b, x), list(ends.values()), rtol=1e-6)
+    ends = {  # a, b, c, x: where a sum ends, x may be anything
+        (-2, 3, 1.5, 4): 1 - 2 * 3 / 1.5 * 4 + 3 * 4 / (1.5 * 2.5) * 16,
+        (-1, 2, -3, 5): 1 + 2 / 3 * 5,
+        (0.5, 2, -1, 0.5): inf,
+        (0.5, 2, 1.5, 1): inf,
+        (-0.5, 2, 1.25, 1): -inf,
+        (0.5, 2, 1.5, 2): inf,
+        (1, 2, 0, 0): 1,
+        (0.5, 0.5, 2, 1): 4 / np.pi,
+        (1, nan, 1, 0.5): nan,
+        (1, 1, 2, nan): nan,
+    }
+    a, b, c, x = np.array(list(ends), np.float32).T
+    np.testing.assert_allclose(special.hyp2f1(a, b, c, x), list(ends.values()), rtol=1e-5)
+
+
+def test_slopes_of_hypergeometric_functions_like_differences():
+    """Also where JAX has none: of arguments below -1 and close to 1, and along a parameter that ends the sum."""
+    step = 1e-5
+    points = {
+        "hyp1f1": [(-2.0, 1.3, -8.0), (0.5, 0.5, -90.0), (1.5, 2.3, 60.0), (0.3, 0.8, -0.6)],
+        "hyp2f1": [(-2.0, 1.3, 0.6, 0.4), (0.5, 1.25, 0.8, -7.0), (0.3, 1.1, 2.2, 0.97), (2.5, 0.4, 0.7, -0.6)],
+    }
+    for name, rows in points.items():
+        ours, theirs = getattr(special, name), getattr(scipy.special, name)
+        for number in range(len(rows[0])):
+            for row in rows:
+                above, below = (
+                    theirs(*(x + sign * step * (place == number) for place, x in enumerate(row))) for sign in (1, -1)
+                )
+                found = sw.grad(ours, number)(*row)
+                np.testing.assert_allclose(
+                    found, (above - below) / (2 * step), rtol=2e-3, atol=1e-36, err_msg=f"{name}{row} {number}"
+                )
+
+
 def test_wide_types():
     with sw.config.override("enable_x64", True):
         x = np.linspace(0.05, 12, 50)
@@ -238,6 +314,8 @@ def test_wide_types():
                 special.gammainc(a, x),
                 special.betainc(a, x, x / 13),
                 special.expn(3, x),
+                special.hyp1f1(a, x, x - 5),
+                special.hyp2f1(a / 9, x / 4, x / 3, x / 13 - 0.2),
                 *(getattr(special, name)(x) for name in ("i0e", "dawsn", "erfcx", "exp1", "expi", "spence")),
                 *special.sici(x),
                 *special.fresnel(x),
@@ -249,6 +327,8 @@ def test_wide_types():
             scipy.special.gammainc(a, x),
             scipy.special.betainc(a, x, x / 13),
             scipy.special.expn(3, x),
+            scipy.special.hyp1f1(a, x, x - 5),
+            scipy.special.hyp2f1(a / 9, x / 4, x / 3, x / 13 - 0.2),
             *(getattr(scipy.special, name)(x) for name in ("i0e", "dawsn", "erfcx", "exp1", "expi", "spence")),
             *scipy.special.sici(x),
             *scipy.special.fresnel(x),
@@ -284,6 +364,11 @@ def test_wide_types():
             "igamma_grad_a: has no derivative of its own: igamma can be differentiated along a once",
         ),
         (
+            lambda: sw.grad(sw.grad(special.hyp1f1))(1.5, 2.5, 0.5),
+            NotImplementedError,
+            "hyp1f1_slope: has no derivative of its own: hyp1f1 can be differentiated along a and b once",
+        ),
+        (
             lambda: special.zeta(2.0),
             NotImplementedError,
             "zeta: pass q = 1 for Riemann's zeta function",
@@ -296,7 +381,17 @@ def test_wide_types():
         (lambda: lax.random_gamma_grad(1.0), TypeError, "lax.random_gamma_grad: needs two arrays, a and x, not 1"),
         (lambda: special.bernoulli(-1), ValueError, "bernoulli: n must be 0 or more, not -1"),
     ],
-    ids=["betainc", "polygamma", "expn", "igamma_grad_a", "zeta", "factorial", "random_gamma_grad", "bernoulli"],
+    ids=[
+        "betainc",
+        "polygamma",
+        "expn",
+        "igamma_grad_a",
+        "hyp1f1_slope",
+        "zeta",
+        "factorial",
+        "random_gamma_grad",
+        "bernoulli",
+    ],
 )
 def test_refusals(call, error, message):
     with pytest.raises(error) as caught:

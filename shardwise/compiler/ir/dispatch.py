@@ -10,7 +10,7 @@ programs inside ops that hold one, `namespace` is the module of array functions,
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shardwise.errors import UnexpectedTracerError
@@ -26,6 +26,7 @@ class Frame(Protocol):
 
     absorbs: bool
     axes: Mapping[Any, int]
+    tracked: frozenset[Any]
 
     def owns(self, value: Any) -> bool: ...
     def bind(self, op: "Op", args: Sequence[Any]) -> tuple[Any, ...]: ...
@@ -61,6 +62,7 @@ class Transforms(Protocol):
     def inline(self, program: "Program", closed: bool = True) -> "Program": ...
     def dce(self, program: "Program") -> "Program": ...
     def silence(self, op: "Op") -> "Op": ...
+    def untrack(self, program: "Program") -> "Program": ...
     def vmap(
         self,
         program: "Program",
@@ -120,6 +122,35 @@ def staging() -> bool:
 def bound_axes() -> dict[Any, int]:
     """The names of axes that ops can use here, and their sizes; an inner axis hides an outer one of its name."""
     return {name: size for frame in _stack.frames for name, size in frame.axes.items()}
+
+
+def tracked_axes() -> frozenset[Any]:
+    """Those of the bound axes along which types say what varies: of manual regions, unless a vmap hides the name."""
+    found: frozenset[Any] = frozenset()
+    for frame in _stack.frames:
+        found = (found - frozenset(frame.axes)) | frame.tracked
+    return found
+
+
+class _Names:
+    """A frame that only gives names to axes: programs are being rewritten that stand where they have them."""
+
+    absorbs = False
+
+    def __init__(self, axes: Mapping[Any, int], tracked: frozenset[Any]):
+        self.axes = axes
+        self.tracked = tracked
+
+    def owns(self, value: Any) -> bool:
+        return False
+
+    def bind(self, op: "Op", args: Sequence[Any]) -> tuple[Any, ...]:
+        raise AssertionError(f"{op.name} is applied where only programs are rewritten")
+
+
+def naming(axes: Mapping[Any, int], tracked: frozenset[Any]) -> AbstractContextManager[None]:
+    """While programs from inside a manual region are rewritten outside of it: the axes that have a name there."""
+    return frames([*_stack.frames, _Names(axes, tracked)])
 
 
 def bind(op: "Op", args: Sequence[Any]) -> tuple[Any, ...]:

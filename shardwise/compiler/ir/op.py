@@ -24,6 +24,8 @@ from shardwise.compiler.ir.dispatch import bind
 from shardwise.compiler.ir.program import Program, strongest
 from shardwise.compiler.ir.types import ArrayType, is_key
 from shardwise.compiler.shardings.factors import FactorRule
+from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import MissingRuleError
 
 NumpyArray = np.ndarray[Any, Any]
@@ -73,7 +75,7 @@ class Hlo(Protocol):
     ) -> list[Any]: ...
     def constant(self, value: Any, type: ArrayType) -> Any: ...
     def reducer(self, how: str, dtype: Any) -> str: ...
-    def groups(self, axes: tuple[str, ...]) -> str: ...
+    def groups(self, axes: tuple[str, ...], parts: tuple[tuple[int, ...], ...] | None = None) -> str: ...
     def device_index(self, axes: tuple[str, ...]) -> Any: ...
     def pairs(self, permute: Any) -> str: ...
     def program(self, program: Program, operands: Sequence[Any]) -> list[Any]: ...
@@ -115,6 +117,7 @@ class Hlo(Protocol):
         result_layouts: Sequence[Sequence[int]],
         written: Sequence[tuple[int, int]] = (),
     ) -> list[Any]: ...
+    def in_memory(self, x: Any, kind: str) -> Any: ...
     def branch(
         self, index: Any, branches: Sequence[Callable[[], Sequence[Any]]], ordered: bool = False
     ) -> list[Any]: ...
@@ -124,8 +127,13 @@ class Shard(Protocol):
     """What `localize` is handed: the pieces that one device makes of the op's results."""
 
     out_shapes: tuple[tuple[int, ...], ...]
-    axes: tuple[str, ...]  # all axes of the mesh
+    axes: tuple[str, ...]  # the axes of the mesh along which the program is cut for the user; not the manual ones
     types: tuple[ArrayType, ...]  # of the whole operands, without padding
+    mesh: AbstractMesh
+    layouts: Sequence[Layout]  # of the results
+
+    def named(self, name: Any) -> tuple[str, ...]:
+        """The axes of the mesh that an axis of a manual region around the op consists of."""
 
     def cut(self, dim: int, operand: int | None = None) -> tuple[tuple[str, ...], int]:
         """The axes that cut `dim` of the first result, or of an operand, and into how many pieces."""
@@ -144,6 +152,7 @@ class Op:
     cheap: ClassVar[bool] = False  # costs next to nothing to make again, wherever it is needed
     multiplies: ClassVar[bool] = False  # a product: one multiplication and one addition for each turn of its loops
     inlined: ClassVar[bool] = False  # it holds one program, whose equations take its place before `propagate`
+    tracks: ClassVar[bool] = False  # its own rule for types says over what results vary in a manual region
     closed: ClassVar[bool] = False  # what is inlined has rules of its own: no transformation takes it apart before
     irreversible: ClassVar[str] = ""  # why it has no transpose, and what to do instead, where that needs saying
     registry: ClassVar[dict[str, type["Op"]]] = {}
@@ -184,6 +193,14 @@ class Op:
 
     def out_type(self, *types: Any, **_: Any) -> ArrayType:
         raise self.missing("out_type")
+
+    def entering(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
+        """In a manual region, the axes over which each operand varies once it is in: all over those of any."""
+        return (varying(types),) * len(types)
+
+    def leaving(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        """In a manual region, the axes over which the results vary, where the operands vary over `axes`."""
+        return axes
 
     def factors(self, *types: Any, **_: Any) -> FactorRule:
         raise self.missing("factors")
@@ -241,7 +258,16 @@ def result_types(op: Op, types: tuple[ArrayType, ...]) -> tuple[ArrayType, ...]:
             f"{op.name}: keys are no numbers, and this is {keys[0]}. The functions of `random` make numbers of a key; "
             "`random.key_data` gives its words."
         )
-    return op.out_types(*types)
+    axes = varying(types)
+    if not axes or op.tracks:
+        return op.out_types(*types)
+    found = op.out_types(*[type.over(()) for type in types])
+    return tuple([type.over(op.leaving(axes)) for type in found])
+
+
+def varying(types: Sequence[ArrayType]) -> tuple[str, ...]:
+    """The axes of manual regions over which any of these varies."""
+    return tuple(sorted({axis for type in types for axis in type.varying}))
 
 
 @lru_cache(maxsize=65536)

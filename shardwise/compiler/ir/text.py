@@ -88,7 +88,7 @@ def parse_program(text: str) -> Program:
     return program
 
 
-_NUMBER = re.compile(r"-?(?:inf|nan|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w)")
+_NUMBER = r"-?(?:inf|nan|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w)"
 
 
 def format_stage(kind: str, program: Program, mesh: AbstractMesh, ins: Iterable[str], outs: Iterable[str]) -> str:
@@ -111,9 +111,10 @@ def parse_stage(kind: str, text: str) -> tuple[Program, AbstractMesh, list[str],
     return parse_program(f"program {rest}"), mesh, ins, outs
 
 
-_TOKEN = re.compile(
-    r"\s+|#[^\n]*|(?P<type>[\w<>]+\[[\d,]*\]~?(?=\s|[,)=]|$))|(?P<string>'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\")"
-    rf"|(?P<number>{_NUMBER.pattern})|(?P<word>\w+)|(?P<mark>[()\[\]{{}},:=])"
+_TOKEN = (
+    rf"\s+|#[^\n]*|(?P<type>[\w<>]+\[[\d,]*\]~?(?:{{[^{{}}\n]+}})?(?=\s|[,)=]|$))"
+    rf"|(?P<string>'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\")"
+    rf"|(?P<number>{_NUMBER})|(?P<word>\w+)|(?P<mark>[()\[\]{{}},:=])"
 )
 
 
@@ -125,9 +126,9 @@ class _Tokens:
         self.at = 0
 
     def _split(self) -> Iterator[tuple[str, str, int]]:
-        position = 0
+        position, token = 0, re.compile(_TOKEN)
         while position < len(self.text):
-            match = _TOKEN.match(self.text, position)
+            match = token.match(self.text, position)
             if match is None:
                 raise ProgramError(f"line {self._line(position)}: cannot read {self.text[position : position + 20]!r}")
             if match.lastgroup:
@@ -301,7 +302,7 @@ def _constant(words: list[str], dtype: DType) -> Scalar | None:
         return Scalar(dtype, bytes.fromhex(bits[1])[::-1])
     if dtype == np.bool_:
         return Scalar.of(words == ["True"], dtype) if words in (["True"], ["False"]) else None
-    if len(words) != (2 if dtype.kind == "c" else 1) or not all(map(_NUMBER.fullmatch, words)):
+    if len(words) != (2 if dtype.kind == "c" else 1) or not all(re.fullmatch(_NUMBER, word) for word in words):
         return None
     numbers = [_number(word) for word in words]
     if is_integer(dtype):

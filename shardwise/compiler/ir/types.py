@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -84,22 +85,29 @@ def short_name(dtype: DType) -> str:
 
 @final
 class ArrayType:
-    """`f32[30,16]`. `weak` marks a type that came from a Python scalar and gives way to others (printed `f32[]~`)."""
+    """`f32[30,16]`. `weak` marks a type that came from a Python scalar and gives way to others (printed `f32[]~`).
 
-    __slots__ = ("dtype", "nbytes", "ndim", "shape", "size", "weak")
+    `varying`: the axes of a manual region, by name and in order, along which each device has a value of its own
+    (printed `f32[30,16]{data}`).
+    """
+
+    __slots__ = ("dtype", "nbytes", "ndim", "shape", "size", "varying", "weak")
     shape: tuple[int, ...]
     dtype: DType
     weak: bool
+    varying: tuple[str, ...]
     ndim: int
     size: int
     nbytes: int
     _interned: ClassVar[dict[tuple[Any, ...], "ArrayType"]] = {}
 
-    def __new__(cls, shape: tuple[int, ...], dtype: Any, weak: bool = False) -> "ArrayType":
-        found = cls._interned.get((shape, dtype, weak))
+    def __new__(
+        cls, shape: tuple[int, ...], dtype: Any, weak: bool = False, varying: tuple[str, ...] = ()
+    ) -> "ArrayType":
+        found = cls._interned.get((shape, dtype, weak, varying))
         if found is not None:
             return found
-        key = (tuple(map(int, shape)), dtype if dtype is KEY else np.dtype(dtype), weak)
+        key = (tuple(map(int, shape)), dtype if dtype is KEY else np.dtype(dtype), weak, varying)
         if key[1] not in _SHORT_OF:
             raise TypeError(f"arrays of {key[1]} are not supported; element types: {', '.join(SHORT_NAMES)}")
         if any(size < 0 for size in key[0]):
@@ -107,7 +115,7 @@ class ArrayType:
         self = object.__new__(cls)
         size = math.prod(key[0])
         derived = {"ndim": len(key[0]), "size": size, "nbytes": size * key[1].itemsize}
-        for name, part in {"shape": key[0], "dtype": key[1], "weak": weak, **derived}.items():
+        for name, part in {"shape": key[0], "dtype": key[1], "weak": weak, "varying": varying, **derived}.items():
             object.__setattr__(self, name, part)
         return cls._interned.setdefault(key, self)
 
@@ -115,29 +123,39 @@ class ArrayType:
         raise AttributeError(f"ArrayType is immutable: cannot set {name}")
 
     def with_shape(self, shape: tuple[int, ...]) -> "ArrayType":
-        return ArrayType(shape, self.dtype, self.weak)
+        return ArrayType(shape, self.dtype, self.weak, self.varying)
 
     def with_dtype(self, dtype: Any) -> "ArrayType":
-        return ArrayType(self.shape, dtype)
+        return ArrayType(self.shape, dtype, False, self.varying)
+
+    def over(self, axes: Iterable[str]) -> "ArrayType":
+        """The same, varying over these axes."""
+        return ArrayType(self.shape, self.dtype, self.weak, tuple(sorted(set(axes))))
 
     def without(self, dims: tuple[int, ...]) -> "ArrayType":
         return self.with_shape(tuple(size for dim, size in enumerate(self.shape) if dim not in dims))
 
     @property
+    def vma(self) -> frozenset[str]:
+        """JAX's name for the axes over which it varies."""
+        return frozenset(self.varying)
+
+    @property
     def physical(self) -> "ArrayType":
         """The type of what devices hold: of keys, their words."""
-        return ArrayType((*self.shape, 2), np.uint32) if self.dtype is KEY else self
+        return ArrayType((*self.shape, 2), np.uint32, False, self.varying) if self.dtype is KEY else self
 
     def strong(self) -> "ArrayType":
-        return ArrayType(self.shape, self.dtype) if self.weak else self
+        return ArrayType(self.shape, self.dtype, False, self.varying) if self.weak else self
 
     def __str__(self) -> str:
-        return f"{short_name(self.dtype)}[{','.join(map(str, self.shape))}]{'~' if self.weak else ''}"
+        axes = f"{{{','.join(self.varying)}}}" if self.varying else ""
+        return f"{short_name(self.dtype)}[{','.join(map(str, self.shape))}]{'~' if self.weak else ''}{axes}"
 
     __repr__ = __str__
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ArrayType, (self.shape, self.dtype, self.weak)
+        return ArrayType, (self.shape, self.dtype, self.weak, self.varying)
 
 
 class Typed:
@@ -173,11 +191,12 @@ class Typed:
 
 def parse_type(text: str) -> ArrayType:
     """The type that prints as `text`."""
-    match = re.fullmatch(r"([\w<>]+)\[([\d,]*)\](~?)", text)
+    match = re.fullmatch(r"([\w<>]+)\[([\d,]*)\](~?)(?:\{([^{}]+)\})?", text)
     dtype = None if match is None else KEY if match[1] == KEY.name else SHORT_NAMES.get(match[1])
     if match is None or dtype is None:
         raise ValueError(f"not a type: {text!r}")
-    return ArrayType(tuple(int(size) for size in match[2].split(",") if size), dtype, bool(match[3]))
+    varying = tuple(match[4].split(",")) if match[4] else ()
+    return ArrayType(tuple(int(size) for size in match[2].split(",") if size), dtype, bool(match[3]), varying)
 
 
 def is_float(dtype: DType) -> bool:

@@ -90,8 +90,10 @@ class Builder:
         regions: Sequence[str] = (),
         takes_token: bool = False,
         gives_token: bool = False,
+        notes: str = "",
     ) -> list[HloValue]:
-        """One op with any number of results. A token, which orders effects, comes before all else."""
+        """One op with any number of results. A token, which orders effects, comes before all else. `notes` are
+        attributes that are not the op's own."""
         names, types = [x.name for x in operands], [tensor(x.type) for x in operands]
         outs = [tensor(type) for type in out]
         if takes_token:
@@ -102,9 +104,10 @@ class Builder:
         self._count += 1
         inside = f" <{{{attributes}}}>" if attributes else ""
         region = f" ({', '.join(regions)})" if regions else ""
+        beside = f" {{{notes}}}" if notes else ""
         head = f"{result}:{len(outs)} = " if outs else ""
         ends = f"({', '.join(types)}) -> ({', '.join(outs)})"
-        self.lines.append(f'{head}"{name}"({", ".join(names)}){inside}{region} : {ends}{self.location}')
+        self.lines.append(f'{head}"{name}"({", ".join(names)}){inside}{region}{beside} : {ends}{self.location}')
         found = [f"{result}#{number}" for number in range(len(outs))]
         if gives_token:
             self._token = found.pop(0)
@@ -191,6 +194,12 @@ class Builder:
             f"output_operand_aliases = [{', '.join(places)}]"
         )
         return self.many("stablehlo.custom_call", operands, results, text)
+
+    def in_memory(self, x: HloValue, kind: str) -> HloValue:
+        """The value, and to XLA a word about the memory of the device in which it is to be."""
+        what = 'call_target_name = "annotate_device_placement", has_side_effect = true'
+        where = f'mhlo.frontend_attributes = {{_xla_buffer_placement = "{kind}"}}'
+        return self.many("stablehlo.custom_call", (x,), (x.type,), what, notes=where)[0]
 
     def reduce(
         self,
@@ -319,9 +328,9 @@ class Builder:
             f"stablehlo.return %r : {scalar} }}"
         )
 
-    def groups(self, axes: tuple[str, ...]) -> str:
-        """The devices that take part in a collective along `axes`, group by group."""
-        return self._table(("groups", axes), lambda: self.mesh.groups(axes))
+    def groups(self, axes: tuple[str, ...], parts: tuple[tuple[int, ...], ...] | None = None) -> str:
+        """The devices that take part in a collective along `axes`, group by group; `parts` of each for themselves."""
+        return self._table(("groups", axes, parts), lambda: self.mesh.groups(axes, parts))
 
     def pairs(self, permute: Permute) -> str:
         """Source and target of every message."""
@@ -338,9 +347,11 @@ class Builder:
 
     def device_index(self, axes: tuple[str, ...]) -> HloValue:
         """This device's position along `axes`, as i32; worked out once for each tuple of axes."""
+        scalar = ArrayType((), np.int32)
+        if not axes:
+            return self.constant(0, scalar)
         if axes not in self._indices:
-            scalar = ArrayType((), np.int32)
-            if () not in self._indices:
+            if () not in self._indices:  # the device's number
                 number = self.op("stablehlo.replica_id", (), ArrayType((), np.uint32))
                 self._indices[()] = self.op("stablehlo.convert", (number,), scalar)
             position = None

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import field, replace
 from functools import cached_property, partial
 from typing import Any, final
 
@@ -14,28 +15,29 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.call import Call, present, some, spread
 from shardwise.compiler.ops.control import (
-    Control,
     Crossing,
-    agreed,
+    Deciding,
+    chosen,
     entry,
     exit_,
     operand,
     result,
-    zeros_of,
 )
 from shardwise.compiler.ops.elementwise import Compare, Select
 from shardwise.compiler.ops.scan import one_by_one
 from shardwise.compiler.ops.shape import Broadcast, batch_at, full
 from shardwise.compiler.ops.ties import Decide, Enter, Merge
+from shardwise.compiler.ops.typed import zeros_of
 
 
 @final
 @record
-class Cond(Control):
+class Cond(Deciding):
     """The results of branch number `index` (operand 0, an i32 in range) on the other operands."""
 
     name = "cond"
     branches: tuple[Program, ...]
+    apart: bool = field(default=False, repr=False)
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -62,10 +64,17 @@ class Cond(Control):
         return ((1, tuple(range(len(self.branches)))),) * len(self.branches)
 
     def with_programs(self, programs: Sequence[Program], counts: Sequence[int] | None = None) -> "Cond":
-        return Cond(tuple(programs))
+        return Cond(tuple(programs), self.apart)
+
+    def parted(self) -> "Cond":
+        return replace(self, apart=True)
 
     def interpret(self, run: RunProgram, operands: list[Pieces], devices: int = 1) -> list[Pieces]:
-        return run(int(agreed(self, operands[0])), operands[1:])
+        ways = self.ways(operands[0])
+        found = run(ways[0], operands[1:])
+        for way in sorted(set(ways) - {ways[0]}):
+            found = chosen(ways, way, run(way, operands[1:]), found)
+        return found
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """Each branch keeps residuals of its own, in slots that the branches share by type."""

@@ -16,7 +16,7 @@ class Inner(Op):
     """One program, whose results are the op's; its equations take the op's place before `propagate`."""
 
     single = False
-    inlined = takes_keys = True
+    inlined = takes_keys = tracks = True
     program: Program
 
     @property
@@ -31,6 +31,9 @@ class Inner(Op):
         if types != self.program.in_types:
             raise TypeError(f"{self.name}: {self.program.name} takes {self.program.in_types}, not {types}")
         return self.program.out_types
+
+    def entering(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
+        return tuple(type.varying for type in self.program.in_types)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         program, moving = installed.transforms.jvp(self.program, present(tangents))

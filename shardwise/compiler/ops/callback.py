@@ -1,7 +1,7 @@
 """callback: a Python function of the host, called from a running program.
 
 On many devices it is called once: on the first device, with whole operands; all devices then get its results. In local
-programs this is `call_once`.
+programs this is `call_once`. In a manual region it is called once for each of the region's devices, with what that has.
 """
 
 from collections.abc import Sequence
@@ -64,7 +64,7 @@ class Callback(Op):
         return FactorRule(dims(types), dims(self.results), tuple(sizes), whole=frozenset(range(len(sizes))))
 
     def localize(self, shard: Shard, *operands: Any) -> Any:
-        return CallOnce(self, shard.axes)(*operands)
+        return CallOnce(self, shard.axes)(*operands) if shard.axes else self(*operands)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         if self.kind not in ("watch", "ordered_watch"):
@@ -110,8 +110,14 @@ class CallOnce(Collective):
         return self.callback.out_types(*types)
 
     def exchange(self, mesh: AbstractMesh, *operands: Sequence[NumpyArray]) -> Any:
-        found = self.callback.reference(*(pieces[0] for pieces in operands if len(pieces)))
-        return [[piece] * mesh.size for piece in found]
+        given = [pieces for pieces in operands if len(pieces)]
+        out: list[list[Any]] = [[None] * mesh.size for _ in self.callback.results]
+        for group in mesh.groups(self.axes):
+            found = self.callback.reference(*(pieces[group[0]] for pieces in given))
+            for device in group:
+                for pieces, piece in zip(out, found, strict=True):
+                    pieces[device] = piece
+        return out
 
     def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         count = mesh.extent(self.axes)

@@ -1,10 +1,12 @@
 """Ops in which a device sees others, or asks where it is. They live in local programs, over one device's pieces.
 
-An axis tuple names the devices that take part: those that differ only along these axes, first axis major. `exchange`
-is the meaning of such an op: pieces of all devices (in mesh order) in, pieces of all devices out.
+An axis tuple names the devices that take part: those that differ only along these axes, first axis major. Where there
+are `groups`, of their numbers along the axes, each group is for itself, in its own order. `exchange` is the meaning of
+such an op: pieces of all devices (in mesh order) in, pieces of all devices out.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import field
 from functools import reduce
 from typing import Any, final
 
@@ -19,6 +21,8 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 
 REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
+Groups = tuple[tuple[int, ...], ...]  # all of one size; each number once
+
 
 class Collective(Op):
     """`wire` is what one device sends, in bytes, by the ring model."""
@@ -30,10 +34,12 @@ class Collective(Op):
         raise self.missing("wire")
 
 
-def _each_group(mesh: AbstractMesh, axes: tuple[str, ...], pieces: Sequence[NumpyArray], join: Any) -> list[NumpyArray]:
+def _each_group(
+    mesh: AbstractMesh, axes: tuple[str, ...], groups: Groups | None, pieces: Sequence[NumpyArray], join: Any
+) -> list[NumpyArray]:
     """Apply `join(pieces of a group) -> piece of each member` to every group of devices along `axes`."""
     out: list[Any] = [None] * mesh.size
-    for group in mesh.groups(axes):
+    for group in mesh.groups(axes, groups):
         for device, piece in zip(group, join([pieces[device] for device in group]), strict=True):
             out[device] = piece
     return out
@@ -52,20 +58,21 @@ class AllReduce(Collective):
     name = "all_reduce"
     axes: tuple[str, ...]
     how: str
+    groups: Groups | None = field(default=None, repr=False)
 
     def out_type(self, x: ArrayType) -> ArrayType:
         return _reducible(self, x)
 
     @quiet
     def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
-        return _each_group(mesh, self.axes, pieces, lambda group: [_reduced(self.how, group)] * len(group))
+        return _each_group(mesh, self.axes, self.groups, pieces, lambda group: [_reduced(self.how, group)] * len(group))
 
     def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        count = mesh.extent(self.axes)
+        count = len(self.groups[0]) if self.groups else mesh.extent(self.axes)
         return 2 * operand.nbytes * (count - 1) / count
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        groups = f"replica_groups = {hlo.groups(self.axes)}"
+        groups = f"replica_groups = {hlo.groups(self.axes, self.groups)}"
 
         def reduce(y: Any) -> Any:
             return hlo.op("stablehlo.all_reduce", (y,), y.type, groups, (hlo.reducer(self.how, y.type.dtype),))
@@ -82,18 +89,21 @@ class AllGather(Collective):
     dim: int
     axes: tuple[str, ...]
     count: int
+    groups: Groups | None = field(default=None, repr=False)
 
     def out_type(self, x: ArrayType) -> ArrayType:
         return _scaled(x, self.dim, self.count, 1)
 
     def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
-        return _each_group(mesh, self.axes, pieces, lambda group: [np.concatenate(group, self.dim)] * len(group))
+        return _each_group(
+            mesh, self.axes, self.groups, pieces, lambda group: [np.concatenate(group, self.dim)] * len(group)
+        )
 
     def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return operand.nbytes * (self.count - 1)
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        attributes = f"all_gather_dim = {self.dim} : i64, replica_groups = {hlo.groups(self.axes)}"
+        attributes = f"all_gather_dim = {self.dim} : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
         return hlo.op("stablehlo.all_gather", (x,), self.out_type(x.type), attributes)
 
 
@@ -107,21 +117,23 @@ class ReduceScatter(Collective):
     axes: tuple[str, ...]
     count: int
     how: str
+    groups: Groups | None = field(default=None, repr=False)
 
     def out_type(self, x: ArrayType) -> ArrayType:
         return _scaled(_reducible(self, x), self.dim, 1, self.count)
 
     @quiet
     def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
-        return _each_group(
-            mesh, self.axes, pieces, lambda group: np.split(_reduced(self.how, group), self.count, self.dim)
-        )
+        def join(group: list[NumpyArray]) -> list[NumpyArray]:
+            return np.split(_reduced(self.how, group), self.count, self.dim)
+
+        return _each_group(mesh, self.axes, self.groups, pieces, join)
 
     def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return operand.nbytes * (self.count - 1) / self.count
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        attributes = f"scatter_dimension = {self.dim} : i64, replica_groups = {hlo.groups(self.axes)}"
+        attributes = f"scatter_dimension = {self.dim} : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
 
         def reduce(y: Any) -> Any:
             reducer = hlo.reducer(self.how, y.type.dtype)
@@ -140,6 +152,7 @@ class AllToAll(Collective):
     join: int
     axes: tuple[str, ...]
     count: int
+    groups: Groups | None = field(default=None, repr=False)
 
     def out_type(self, x: ArrayType) -> ArrayType:
         return _scaled(_scaled(x, self.split, 1, self.count), self.join, self.count, 1)
@@ -149,7 +162,7 @@ class AllToAll(Collective):
             blocks = [np.split(piece, self.count, self.split) for piece in group]
             return [np.concatenate([row[i] for row in blocks], self.join) for i in range(self.count)]
 
-        return _each_group(mesh, self.axes, pieces, join)
+        return _each_group(mesh, self.axes, self.groups, pieces, join)
 
     def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return operand.nbytes * (self.count - 1) / self.count
@@ -157,7 +170,7 @@ class AllToAll(Collective):
     def lower(self, hlo: Hlo, x: Any) -> Any:
         attributes = (
             f"split_dimension = {self.split} : i64, concat_dimension = {self.join} : i64, "
-            f"split_count = {self.count} : i64, replica_groups = {hlo.groups(self.axes)}"
+            f"split_count = {self.count} : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
         )
         if 1 in _scaled(x.type, self.split, 1, self.count).shape:
             # XLA cuts x into blocks itself. It shares them with equal slices in the program, whose memory order may
@@ -196,6 +209,38 @@ class Permute(Collective):
         return operand.nbytes
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
+        return hlo.op("stablehlo.collective_permute", (x,), x.type, f"source_target_pairs = {hlo.pairs(self)}")
+
+
+@final
+@record
+class Send(Collective):
+    """For each pair (a, b), device b of a group gets the piece of device a. One that nobody sends to gets zeros."""
+
+    name = "send"
+    axes: tuple[str, ...]
+    to: tuple[tuple[int, int], ...]
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        return x
+
+    def pairs(self, mesh: AbstractMesh) -> NumpyArray:
+        """(source, target), in every group."""
+        return np.array([(group[a], group[b]) for group in mesh.groups(self.axes) for a, b in self.to]).reshape(-1, 2)
+
+    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
+        sources = {target: source for source, target in self.pairs(mesh)}
+        return [
+            pieces[sources[device]] if device in sources else np.zeros_like(piece)
+            for device, piece in enumerate(pieces)
+        ]
+
+    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        return operand.nbytes if any(a != b for a, b in self.to) else 0
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        if not self.to:
+            return hlo.constant(0, x.type.strong())
         return hlo.op("stablehlo.collective_permute", (x,), x.type, f"source_target_pairs = {hlo.pairs(self)}")
 
 

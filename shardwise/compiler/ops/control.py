@@ -15,8 +15,9 @@ from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, Pieces
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.call import present, spread
-from shardwise.compiler.ops.shape import batch_at, full
+from shardwise.compiler.ops.shape import batch_at
 from shardwise.compiler.ops.ties import Tie
+from shardwise.compiler.ops.typed import zeros_of
 from shardwise.errors import ProgramError
 
 
@@ -72,7 +73,7 @@ class Control(Op):
     """Programs that run as the op says. Crossings are listed by group, and so are all ends."""
 
     single = False
-    takes_keys = True
+    takes_keys = tracks = True
 
     @cached_property
     def crossings(self) -> tuple[Crossing, ...]:
@@ -195,6 +196,16 @@ class Control(Op):
                     raise TypeError(f"{self.name}: {_ends(crossing.takes)} is {type}, but {_ends((end,))} is {taken}")
         return tuple(results[number] for number in range(len(results)))
 
+    def entering(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
+        """As the programs take it."""
+        found = [type.varying for type in types]
+        for crossing in self.crossings:
+            taken = [self.programs[end.program].in_types[end.number] for end in crossing.gives if end.kind == "entry"]
+            for end in crossing.takes:
+                if end.kind == "operand" and taken:
+                    found[end.number] = crossing.tie.outside(taken[0].varying)
+        return tuple(found)
+
     def moving(self, tangents: Sequence[Any], linearizing: bool = False) -> tuple[bool, ...]:
         """The crossings that have a tangent, given those of the operands.
 
@@ -282,11 +293,30 @@ class Control(Op):
         return tuple(pieces[0] for pieces in self.interpret(run, [[x] for x in operands]))
 
 
-def agreed(op: Op, pieces: Sequence[NumpyArray]) -> Any:
-    """The scalar that all devices hold."""
-    if any(piece != pieces[0] for piece in pieces):
-        raise ProgramError(f"{op.name}: devices disagree on where to go: {[piece.item() for piece in pieces]}")
-    return pieces[0]
+class Deciding(Control):
+    """What runs depends on a scalar. `apart`: in a manual region, devices may go different ways; elsewhere they must
+    not."""
+
+    apart: bool
+
+    def parted(self) -> Self:
+        """The same, where devices may go different ways."""
+        raise self.missing("parted")
+
+    def ways(self, pieces: Sequence[NumpyArray]) -> list[int]:
+        """Which way each device goes."""
+        ways = [int(piece) for piece in pieces]
+        if not self.apart and len(set(ways)) > 1:
+            raise ProgramError(f"{self.name}: devices disagree on where to go: {ways}")
+        return ways
+
+
+def chosen(marks: Sequence[int], wanted: int, these: Sequence[Pieces], those: Sequence[Pieces]) -> list[Pieces]:
+    """On each device `these` where its mark is the one wanted, else `those`."""
+    return [
+        [x if mark == wanted else y for mark, x, y in zip(marks, mine, others, strict=True)]
+        for mine, others in zip(these, those, strict=True)
+    ]
 
 
 def _ends(ends: Sequence[End]) -> str:
@@ -294,10 +324,6 @@ def _ends(ends: Sequence[End]) -> str:
         f"{end.kind} {end.number}" + (f" of program {end.program}" if end.kind in ("entry", "exit") else "")
         for end in ends
     )
-
-
-def zeros_of(type: ArrayType) -> Any:
-    return full(type.shape, 0, type.dtype, type.weak)
 
 
 def batch_dims(marks: Sequence[bool]) -> tuple[int | None, ...]:

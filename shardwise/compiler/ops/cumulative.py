@@ -359,9 +359,10 @@ class Recurrence(Running):
     def reference(self, a: NumpyArray, b: NumpyArray) -> NumpyArray:
         rows = [np.moveaxis(x.astype(carrier(x.dtype)), self.dim, 0) for x in (a, b)]
         out = np.empty_like(rows[1])
-        last: Any = None
+        factor, last = (np.full(out.shape[1:], start, out.dtype) for start in self.starts(out.dtype))
         places = range(len(out))
         for i in reversed(places) if self.reverse else places:
-            last = rows[1][i] if last is None else rows[0][i] * last + rows[1][i]
+            nothing = (factor == 1) & (1 / last == -np.inf)  # as `join` has it
+            factor, last = factor * rows[0][i], np.where(nothing, rows[1][i], rows[0][i] * last + rows[1][i])
             out[i] = last
         return np.moveaxis(out, 0, self.dim).astype(a.dtype)

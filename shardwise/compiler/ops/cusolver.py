@@ -38,11 +38,11 @@ def on_gpu(
     target, translated = _SAME[name]
     if name == "geev":
         target = f"cuhybrid_eig_{'comp' if operands[0].type.dtype.kind == 'c' else 'real'}"
-    taken, given = ([_order(type, batch) for type in types] for types in ([x.type for x in operands], results))
+    taken, given = ([order(type, batch) for type in types] for types in ([x.type for x in operands], results))
     return hlo.custom_call(target, operands, results, translated(attributes), taken, given, written)
 
 
-def _order(type: ArrayType, batch: int, by_rows: bool = False) -> tuple[int, ...]:
+def order(type: ArrayType, batch: int, by_rows: bool = False) -> tuple[int, ...]:
     """The dims of an array from minor to major; matrices lie column by column, unless `by_rows`."""
     rows = tuple(reversed(range(type.ndim)))
     return (rows[1], rows[0], *rows[2:]) if type.ndim == batch + 2 and not by_rows else rows
@@ -85,7 +85,7 @@ def _singular_values(
         shared = min(rows, columns)
         u, vh = (a.with_shape((*a.shape[:batch], *shape)) for shape in ((rows, shared), (shared, columns)))
     given = (a, values, *((vh, u) if wide else (u, vh)), failed)
-    layouts = [_order(type, batch, by_rows=wide) for type in (operands[0].type, *given)]
+    layouts = [order(type, batch, by_rows=wide) for type in (operands[0].type, *given)]
     options = {
         "compute_uv": _flag(attributes["mode"] != letter("N")),
         "full_matrices": _flag(attributes["mode"] == letter("A")),
@@ -112,6 +112,6 @@ def _tridiagonal_solve(
     hlo: Hlo, operands: Sequence[Any], results: Sequence[ArrayType], batch: int, attributes: Attributes
 ) -> list[Any]:
     """cuSPARSE's solver says nothing of failures, and leaves the diagonals as they are."""
-    layouts = [_order(x.type, batch) for x in operands]
+    layouts = [order(x.type, batch) for x in operands]
     (found,) = hlo.custom_call("cusparse_gtsv2_ffi", operands, results[3:4], {}, layouts, layouts[3:], ((0, 3),))
     return [*operands[:3], found, hlo.constant(0, results[4])]

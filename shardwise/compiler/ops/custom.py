@@ -102,7 +102,7 @@ class Backward(Op):
 
     name = "custom_backward"
     single = False
-    takes_keys = True
+    takes_keys = tracks = True
     rule: VjpRule
     in_types: tuple[ArrayType, ...]
     results: tuple[ArrayType, ...]
@@ -111,6 +111,9 @@ class Backward(Op):
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
         return self.results
+
+    def entering(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
+        return tuple(type.varying for type in types)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         residuals = operands[: self.residuals]

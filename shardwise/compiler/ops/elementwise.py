@@ -123,11 +123,6 @@ def add_tangents(a: Any, b: Any) -> Any:
     return Add()(a, b)
 
 
-def retyped(x: Any, type: ArrayType) -> Any:
-    """A tangent or cotangent of a value of this type, weak where that is: rules need not look after it."""
-    return x if x.type == type else Convert(type.dtype, type.weak)(x)
-
-
 @final
 @record
 class Add(Elementwise):

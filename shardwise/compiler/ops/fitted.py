@@ -12,7 +12,6 @@ from functools import lru_cache
 from typing import Any, final
 
 import numpy as np
-import scipy
 
 from shardwise.compiler.ir.op import NumpyArray
 from shardwise.compiler.ir.record import record
@@ -35,6 +34,9 @@ from shardwise.compiler.ops.formula import (
 from shardwise.compiler.ops.parts import Sign
 from shardwise.compiler.ops.special import Composite, ErfInv, Special
 from shardwise.compiler.ops.transcendental import Cos, Exp, Log1p, Sin
+from shardwise.lazy import module
+
+scipy = module("scipy")
 
 erf_inv = function(ErfInv())
 

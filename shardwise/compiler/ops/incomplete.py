@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any, final
 
 import numpy as np
-import scipy
 
 from shardwise.compiler.ir.op import NumpyArray
 from shardwise.compiler.ir.record import record
@@ -31,6 +30,9 @@ from shardwise.compiler.ops.formula import (
     where,
 )
 from shardwise.compiler.ops.special import Composite, Digamma, Erfc, Lgamma, OfSeveral
+from shardwise.lazy import module
+
+scipy = module("scipy")
 
 lgamma, digamma, erfc = function(Lgamma()), function(Digamma()), function(Erfc())
 

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import scipy  # loads `scipy.linalg` once it is asked for: a third of a second that few programs need
 
 from shardwise.compiler.ir.op import Hlo
 from shardwise.compiler.ir.types import ArrayType, DType
-from shardwise.compiler.ops.cusolver import on_gpu
+from shardwise.compiler.ops.cusolver import on_gpu, order
 from shardwise.compiler.ops.elementwise import Kinds, compared
+from shardwise.lazy import module
+
+scipy = module("scipy")  # a third of a second that few programs need
 
 _LETTERS = {np.dtype(letter): name for letter, name in (("f4", "s"), ("f8", "d"), ("c8", "c"), ("c16", "z"))}
 # What is symmetric and orthogonal among real matrices is Hermitian and unitary among complex ones.
@@ -46,21 +48,15 @@ def call(
     `written`: pairs of a result and the operand in whose memory the routine makes it. LAPACK's matrices lie column by
     column.
     """
-
     if hlo.platform == "gpu":
         return on_gpu(hlo, name, operands, results, batch, written, attributes)
-
-    def order(type: ArrayType) -> tuple[int, ...]:
-        rows = tuple(reversed(range(type.ndim)))
-        return (rows[1], rows[0], *rows[2:]) if type.ndim == batch + 2 else rows
-
     return hlo.custom_call(
         f"lapack_{spelled(name, operands[0].type.dtype)}_ffi",
         operands,
         results,
         attributes,
-        [order(x.type) for x in operands],
-        [order(type) for type in results],
+        [order(x.type, batch) for x in operands],
+        [order(type, batch) for type in results],
         written,
     )
 

@@ -17,8 +17,9 @@ from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.call import Call, present, some, spread
-from shardwise.compiler.ops.elementwise import Neg, Sub, retyped
-from shardwise.compiler.ops.shape import batch_at, full
+from shardwise.compiler.ops.elementwise import Neg, Sub
+from shardwise.compiler.ops.shape import batch_at
+from shardwise.compiler.ops.typed import retyped, zeros_of
 
 
 @final
@@ -32,8 +33,7 @@ class LinearSolve(Op):
 
     name = "linear_solve"
     single = False
-    inlined = True
-    closed = True
+    inlined = closed = tracks = True
     count: int
     matvec: Program
     solve: Program
@@ -70,6 +70,9 @@ class LinearSolve(Op):
         if types != program.in_types:
             raise TypeError(f"linear_solve: {self.solve.name} takes {program.in_types}, not {types}")
         return self.solve.out_types
+
+    def entering(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
+        return tuple(type.varying for type in self.programs[0].in_types)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """`linearize` gets no other: the work on primals is apart from that on tangents."""
@@ -148,4 +151,4 @@ def _difference(x: Any, y: Any) -> Any:
 
 
 def _present(x: Any, type: ArrayType) -> Any:
-    return full(type.shape, 0, type.dtype, type.weak) if x is None else retyped(x, type)
+    return zeros_of(type) if x is None else retyped(x, type)

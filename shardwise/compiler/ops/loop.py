@@ -1,6 +1,7 @@
 """while: a program that runs as long as another says so."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import field, replace
 from functools import cached_property
 from typing import Any, final
 
@@ -12,7 +13,7 @@ from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.aggregate import ReduceOr
 from shardwise.compiler.ops.call import Call
-from shardwise.compiler.ops.control import Control, Crossing, agreed, batch_dims, entry, exit_, operand, result
+from shardwise.compiler.ops.control import Crossing, Deciding, batch_dims, chosen, entry, exit_, operand, result
 from shardwise.compiler.ops.elementwise import Compare, Convert, Select
 from shardwise.compiler.ops.reduce import Sum
 from shardwise.compiler.ops.scan import one_by_one
@@ -22,7 +23,7 @@ from shardwise.compiler.ops.ties import Carry, Decide, Enter
 
 @final
 @record
-class While(Control):
+class While(Deciding):
     """`body` (its consts, carried → carried) runs as long as `cond` (its consts, carried → bool) is true.
 
     Operands: consts of `cond`, consts of `body`, what is carried at first. Results: what is carried in the end.
@@ -37,6 +38,7 @@ class While(Control):
     body: Program
     cond_consts: int
     body_consts: int
+    apart: bool = field(default=False, repr=False)
 
     @property
     def programs(self) -> tuple[Program, ...]:
@@ -71,7 +73,10 @@ class While(Control):
     def with_programs(self, programs: Sequence[Program], counts: Sequence[int] | None = None) -> "While":
         cond, body = programs
         first, second = (self.cond_consts, self.body_consts) if counts is None else counts[:2]
-        return While(cond, body, first, second)
+        return While(cond, body, first, second, self.apart)
+
+    def parted(self) -> "While":
+        return replace(self, apart=True)
 
     def parts(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """Consts of `cond`, consts of `body`, carried."""
@@ -80,8 +85,8 @@ class While(Control):
 
     def interpret(self, run: RunProgram, operands: list[Pieces], devices: int = 1) -> list[Pieces]:
         cond_consts, body_consts, carried = self.parts(operands)
-        while agreed(self, run(0, [*cond_consts, *carried])[0]):
-            carried = run(1, [*body_consts, *carried])
+        while any(goes_on := self.ways(run(0, [*cond_consts, *carried])[0])):
+            carried = chosen(goes_on, 1, run(1, [*body_consts, *carried]), carried)
         return carried
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:

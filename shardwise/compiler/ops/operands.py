@@ -3,7 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cache, partial, wraps
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,13 +31,12 @@ def composed_list(function: _Function) -> _Function:
 
 
 def _staged(function: _Function, compiled: Callable[[Any, dict[str, Any]], Any]) -> _Function:
-    signature = inspect.signature(function)
-    arrays = {name for name, one in signature.parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD}
+    arrays = cache(partial(_array_names, function))  # found out once something is given by name
 
     @wraps(function)
     def call(*args: Any, **static: Any) -> Any:
-        if static and not arrays.isdisjoint(static):  # arrays that are given by name
-            bound = signature.bind(*args, **static)
+        if static and not arrays().isdisjoint(static):  # arrays that are given by name
+            bound = inspect.signature(function).bind(*args, **static)
             bound.apply_defaults()
             args, static = bound.args, bound.kwargs
         for frame in open_frames():
@@ -46,6 +45,12 @@ def _staged(function: _Function, compiled: Callable[[Any, dict[str, Any]], Any])
         return compiled(args, static)
 
     return call  # type: ignore[return-value]
+
+
+def _array_names(function: Callable[..., Any]) -> frozenset[str]:
+    """The parameters that may be given by position too: these are arrays."""
+    parameters = inspect.signature(function).parameters
+    return frozenset(name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD)
 
 
 def type_of(x: Any, name: str = "array") -> ArrayType:

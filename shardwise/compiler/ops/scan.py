@@ -12,10 +12,11 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.call import Call, present, some, spread
-from shardwise.compiler.ops.control import Control, Crossing, entry, exit_, operand, result, zeros_of
+from shardwise.compiler.ops.control import Control, Crossing, entry, exit_, operand, result
 from shardwise.compiler.ops.elementwise import Add, compared
 from shardwise.compiler.ops.shape import batch_at, int_list
 from shardwise.compiler.ops.ties import Carry, Enter, Stack, Unstack
+from shardwise.compiler.ops.typed import zeros_of
 
 _COUNTER = ArrayType((), np.int32)
 

@@ -1,5 +1,6 @@
 """Elementwise special functions: the error function and its kin, the gamma function's logarithm and its derivatives,
-the zeta function. More of them: incomplete (integrals up to a bound), fitted (approximated by polynomials).
+the zeta function. More of them: incomplete (integrals up to a bound), hypergeometric (sums), fitted (approximated by
+polynomials).
 """
 
 import math
@@ -8,7 +9,6 @@ from functools import lru_cache
 from typing import Any, ClassVar, final
 
 import numpy as np
-import scipy  # loads `scipy.special` once it is asked for: a third of a second that few programs need
 
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Hlo, NumpyArray, quiet
@@ -19,6 +19,9 @@ from shardwise.compiler.ops.elementwise import FLOATS, Mul, Neg, Unary, add_tang
 from shardwise.compiler.ops.formula import Term, exp, log, log1p, where
 from shardwise.compiler.ops.powers import Square
 from shardwise.compiler.ops.transcendental import Exp
+from shardwise.lazy import module
+
+scipy = module("scipy")  # a third of a second that few programs need
 
 
 class Special(Unary):

@@ -6,6 +6,8 @@
     stack     a result, stacked from what a program gives time after time
     merge     a result that one of several programs gives
     decide    a scalar on which depends what runs next
+    split     an operand of which the devices of a manual region take a piece each
+    join      a result, of which each device of a manual region gives a piece
 
 Ties are ops for planning: layouts are chosen in one flat list of equations, in which an equation for each tie stands
 for the border. They say how dims hang together across it, and never run.
@@ -18,6 +20,7 @@ from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.factors import Dims, FactorRule
+from shardwise.compiler.shardings.layout import Layout, Pin
 
 
 class Tie(Op):
@@ -25,6 +28,10 @@ class Tie(Op):
 
     single = False
     leading: ClassVar[int] = 0
+
+    def outside(self, varying: tuple[str, ...]) -> tuple[str, ...]:
+        """The axes over which an operand varies, where what the programs take varies over these."""
+        return varying
 
 
 class _Alike(Tie):
@@ -140,6 +147,85 @@ class Decide(Tie):
 
     def factors(self, x: ArrayType) -> FactorRule:
         return FactorRule(((),), (), ())
+
+
+class _Pieces(Tie):
+    """A whole value and one device's piece of it: `dims` has the mesh axes that cut each dim, `counts` into how many.
+
+    A dim that is cut is two factors: the number of the piece, which these axes cut into single ones, and the place in
+    it, which other axes may cut further.
+    """
+
+    dims: tuple[tuple[str, ...], ...]
+    counts: tuple[int, ...]
+
+    @property
+    def pin(self) -> Pin:
+        return Pin(Layout(self.dims))
+
+    def number(self, dim: int) -> int:
+        """The factor of a dim that is cut which numbers the pieces."""
+        return 2 * dim
+
+    @property
+    def numbers(self) -> frozenset[int]:
+        """The factors that number pieces."""
+        return frozenset(self.number(dim) for dim, axes in enumerate(self.dims) if axes)
+
+    def tables(self, piece: tuple[int, ...]) -> tuple[Dims, Dims, tuple[int, ...]]:
+        """The factors of the whole and of the piece, and their sizes."""
+        inside = tuple((2 * dim + 1,) for dim in range(len(piece)))
+        whole = tuple((2 * dim, 2 * dim + 1) if axes else (2 * dim + 1,) for dim, axes in enumerate(self.dims))
+        sizes = tuple(size for pair in zip(self.counts, piece, strict=True) for size in pair)
+        return whole, inside, sizes
+
+    def padding(self, fills: Sequence[Any]) -> Any:
+        return fills[0] if fills else None
+
+
+@final
+@record
+class Split(_Pieces):
+    """The piece of a whole. `names`: the axes over which it varies, as types call them."""
+
+    name = "split"
+    dims: tuple[tuple[str, ...], ...]
+    counts: tuple[int, ...]
+    names: tuple[str, ...] = ()
+
+    def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
+        if len(self.dims) != x.ndim or any(size % count for size, count in zip(x.shape, self.counts, strict=True)):
+            raise TypeError(f"{x} does not divide into {self.counts} pieces")
+        piece = x.with_shape(tuple(size // count for size, count in zip(x.shape, self.counts, strict=True)))
+        return (piece.over((*x.varying, *self.names)),)
+
+    def outside(self, varying: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(axis for axis in varying if axis not in self.names)
+
+    def factors(self, x: ArrayType) -> FactorRule:
+        whole, piece, sizes = self.tables(self.out_types(x)[0].shape)
+        return FactorRule((whole,), (piece,), sizes)
+
+
+@final
+@record
+class Join(_Pieces):
+    """The whole of pieces. `names`: the axes of the region, over which the whole does not vary any more."""
+
+    name = "join"
+    dims: tuple[tuple[str, ...], ...]
+    counts: tuple[int, ...]
+    names: tuple[str, ...] = ()
+
+    def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
+        if len(self.dims) != x.ndim:
+            raise TypeError(f"{x} does not have {len(self.dims)} dims")
+        whole = x.with_shape(tuple(size * count for size, count in zip(x.shape, self.counts, strict=True)))
+        return (whole.over(axis for axis in x.varying if axis not in self.names),)
+
+    def factors(self, x: ArrayType) -> FactorRule:
+        whole, piece, sizes = self.tables(x.shape)
+        return FactorRule((piece,), (whole,), sizes)
 
 
 def _each_dim(type: ArrayType) -> Dims:

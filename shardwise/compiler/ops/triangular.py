@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
-import scipy  # loads `scipy.linalg` once it is asked for
 
 from shardwise.compiler.ir.op import Hlo, NumpyArray
 from shardwise.compiler.ir.record import record
@@ -26,6 +25,9 @@ from shardwise.compiler.ops.matrix import (
 )
 from shardwise.compiler.ops.shape import full
 from shardwise.compiler.ops.slicing import Pad
+from shardwise.lazy import module
+
+scipy = module("scipy")
 
 
 @final

@@ -1,4 +1,5 @@
-"""Cause: why a collective was put into a local program, as text for users and as data for reports."""
+"""Why a collective is in a local program, as text for users and as data for reports: the planner put it there, for a
+cause, or the user wrote it."""
 
 from typing import final
 
@@ -20,3 +21,15 @@ class Cause(str):
         cause = Cause(text)
         cause.value, cause.before, cause.after = value, before, after
         return cause
+
+
+@final
+class ByHand(str):
+    """The reason of a collective that the user wrote, in a manual region, or that is the derivative of one."""
+
+    __slots__ = ()
+
+
+def is_inserted(reason: str) -> bool:
+    """Whether the planner put an equation there, by its reason."""
+    return bool(reason) and not isinstance(reason, ByHand)

@@ -10,10 +10,11 @@ from typing import final
 
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ops.collective import Collective
-from shardwise.compiler.partition.cause import Cause
+from shardwise.compiler.partition.cause import Cause, is_inserted
 from shardwise.compiler.partition.local import LocalProgram, Placement
 from shardwise.compiler.partition.origins import CHOSEN, FREE, INPUT, Origins, origins
-from shardwise.compiler.partition.timeline import Timeline, axes_of, timeline
+from shardwise.compiler.partition.reshard import axes_of
+from shardwise.compiler.partition.timeline import Timeline, timeline
 from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.plan.plan import Plan
 from shardwise.compiler.propagate.sharded import ShardedProgram
@@ -179,7 +180,7 @@ def _row(equation: Equation, local: LocalProgram, chip: Chip, known: Origins) ->
         str(equation.reason),
         times,
         chip.collective_time(equation.op.name, sent, local.mesh, axes) * times,
-        bool(equation.reason),
+        is_inserted(equation.reason),
         _met(equation, known, axes) if isinstance(equation.reason, Cause) else (),
     )
 

@@ -23,7 +23,8 @@ from shardwise.compiler.ops.collective import (
     Permute,
     ReduceScatter,
 )
-from shardwise.compiler.plan.cost import CPU
+from shardwise.compiler.plan.cost import Costs
+from shardwise.compiler.plan.hardware import CPU, Chip
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import ShardingError
@@ -35,11 +36,12 @@ LITTLE = 1 << 20  # bytes that a device may hold on the way, whatever it holds a
 
 @lru_cache(maxsize=65536)
 def reshard_steps(
-    whole: ArrayType, mesh: AbstractMesh, before: Layout, after: Layout
+    whole: ArrayType, mesh: AbstractMesh, before: Layout, after: Layout, chip: Chip = CPU
 ) -> tuple[tuple[Step, ...], float]:
-    """The steps, and their cost; `whole` is the padded array."""
+    """The steps on such chips, and their cost; `whole` is the padded array."""
     bound = max(LITTLE, _held(whole, before, mesh), _held(whole, after, mesh))
-    found = _cheapest(whole, mesh, before, after, bound) or _cheapest(whole, mesh, before, after, math.inf)
+    costs = Costs(chip, mesh)
+    found = _cheapest(whole, costs, before, after, bound) or _cheapest(whole, costs, before, after, math.inf)
     if found is None:
         raise ShardingError(f"no way from {before} to {after} for {whole} on the mesh {mesh}")
     return found
@@ -51,9 +53,10 @@ def _held(whole: ArrayType, layout: Layout, mesh: AbstractMesh) -> int:
 
 
 def _cheapest(
-    whole: ArrayType, mesh: AbstractMesh, before: Layout, after: Layout, bound: float
+    whole: ArrayType, costs: Costs, before: Layout, after: Layout, bound: float
 ) -> tuple[tuple[Step, ...], float] | None:
     """The cheapest way on which no piece has more than `bound` bytes."""
+    mesh = costs.mesh
     queue: list[tuple[float, int, Layout, tuple[Step, ...]]] = [(0.0, 0, before, ())]
     best = {before: 0.0}
     ticket = count(1)
@@ -67,16 +70,25 @@ def _cheapest(
         for op, reached in _moves(layout, after, mesh):
             if any(size % mesh.extent(axes) for size, axes in zip(whole.shape, reached.dims, strict=True)):
                 continue
-            sent = op.wire(piece, mesh)
-            total = cost + sent + (_latency(op) if sent else FREE_STEP)
+            total = cost + step_cost(op, piece, costs)
             if total < best.get(reached, math.inf) and _held(whole, reached, mesh) <= bound:
                 best[reached] = total
                 heapq.heappush(queue, (total, next(ticket), reached, (*steps, (op, reached))))
     return None
 
 
-def _latency(op: Collective) -> float:
-    return CPU.reduction if isinstance(op, (AllReduce, ReduceScatter)) else CPU.collective
+def step_cost(op: Collective, piece: ArrayType, costs: Costs) -> float:
+    """What one step costs that starts from such a piece."""
+    sent = op.wire(piece, costs.mesh)
+    if not sent:
+        return FREE_STEP
+    way = costs.way(*axes_of(op))
+    return sent * way.byte + (way.reduction if isinstance(op, (AllReduce, ReduceScatter)) else way.collective)
+
+
+def axes_of(op: Collective) -> tuple[str, ...]:
+    """The axes along which a collective's devices lie."""
+    return tuple(getattr(op, "axes", ()) or op.after)  # type: ignore[attr-defined]
 
 
 def _moves(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Step]:

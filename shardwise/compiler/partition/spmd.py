@@ -23,15 +23,17 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType, DType, highest, lowest
 from shardwise.compiler.ops.collective import Collective, DeviceIndex, OnlyFirst, Resize
 from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.control import Control
+from shardwise.compiler.ops.control import Control, Deciding
 from shardwise.compiler.ops.elementwise import Compare, Convert, Mul, Select
+from shardwise.compiler.ops.manual import Manual
+from shardwise.compiler.ops.named import Named
 from shardwise.compiler.ops.shape import Iota, full
 from shardwise.compiler.ops.window import TakeWindow
-from shardwise.compiler.partition.cause import Cause
+from shardwise.compiler.partition.cause import ByHand, Cause
 from shardwise.compiler.partition.local import LocalProgram, Placement, verify_local
-from shardwise.compiler.partition.reshard import reshard_steps
+from shardwise.compiler.partition.reshard import reshard_steps, step_cost
 from shardwise.compiler.partition.share import share
-from shardwise.compiler.plan.cost import CPU
+from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.plan import Choice, Plan
 from shardwise.compiler.plan.verify import verify_plan
 from shardwise.compiler.propagate.colours import DimSets, padding_classes
@@ -91,13 +93,19 @@ class _Shard:
         mesh: AbstractMesh,
         types: tuple[ArrayType, ...] = (),
         operands: Sequence[_Piece] = (),
+        regions: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     ):
         self.layouts = layouts
         self.mesh = mesh
         self.types = types
         self.operands = operands
         self.out_shapes = tuple(layout.cut(sizes, mesh) for layout, sizes in zip(layouts, padded, strict=True))
-        self.axes = mesh.axis_names
+        self.regions = regions
+        held = {part for parts in regions.values() for part in parts}
+        self.axes = tuple([axis for axis in mesh.axis_names if axis not in held])
+
+    def named(self, name: Any) -> tuple[str, ...]:
+        return self.regions[name]
 
     def cut(self, dim: int, operand: int | None = None) -> tuple[tuple[str, ...], int]:
         axes = (self.layouts[0] if operand is None else self.operands[operand].layout).dims[dim]
@@ -126,6 +134,7 @@ class _Partitioner:
         self.producer = {value: e for e in sharded.unfolded.equations for value in e.outputs}
         self.origin: dict[Value, str] = {}
         self.made: dict[tuple[Value, Layout, tuple[int, ...]], _Piece] = {}
+        self.regions: Mapping[str, tuple[str, ...]] = {}  # the axes of the manual regions around
 
     def run(self) -> list[Any]:
         for number, (value, pin) in enumerate(zip(self.program.inputs, self.sharded.in_pins, strict=True)):
@@ -151,6 +160,8 @@ class _Partitioner:
             working.source, working.reason = equation.source, ""
             if equation in self.plan.choices:
                 pieces = self._emit(equation, self.plan.choices[equation])
+            elif isinstance(equation.op, Manual):
+                pieces = self._manual(equation, equation.op)
             elif isinstance(equation.op, Control):
                 pieces = self._control(equation, equation.op)
             else:
@@ -201,11 +212,40 @@ class _Partitioner:
                 ]
                 programs.append(self.frame.program([self.frame.lift(x) for x in leaving]))
             self.frame = outside
-        results = op.with_programs(programs)(*operands)
+        local = op.with_programs(programs)
+        if self.regions and isinstance(local, Deciding):
+            local = local.parted()
+        results = local(*operands)
         working.source = equation.source
         return [
             arrive(value, place, tracer)
             for value, place, tracer in zip(equation.outputs, border.results, results, strict=True)
+        ]
+
+    def _manual(self, equation: Equation, op: Manual) -> list[_Piece]:
+        """A manual region: what its devices do with their pieces stands in its place."""
+        border = self.sharded.unfolded.borders[equation]
+        user = f"{op.name} at {equation.source}"
+
+        def crossed(outer: Value, inner: Value, place: Place, user: str) -> _Piece:
+            """A copy on one side of the border, seen from the other."""
+            rule, choice = _rule(place.tie), self.plan.choices[place.tie]
+            layout, after = choice.operands[0], choice.results[0]
+            piece = self._copy(outer, layout, self._padded(outer, rule, rule.operands[0], layout), user)
+            padded = self._padded(inner, rule, rule.results[0], after)
+            return _Piece(piece.tracer, after, padded, self._fills(place.tie, rule, 0, [piece], padded))
+
+        for outer, inner, place in zip(equation.inputs, op.program.inputs, border.operands, strict=True):
+            self.copies[inner].append(crossed(outer, inner, place, user))
+            self.origin[inner] = self.origin.get(outer, "a value")
+        outside, self.regions = self.regions, {**self.regions, **op.named}
+        self._equations(op.program)
+        self.regions = outside
+        working.source = equation.source
+        leaving = f"what {op.name} at {equation.source} gives"
+        return [
+            crossed(inner, outer, place, leaving)
+            for inner, outer, place in zip(op.program.outputs, equation.outputs, border.results, strict=True)
         ]
 
     def _emit(self, equation: Equation, choice: Choice) -> list[_Piece]:
@@ -238,12 +278,15 @@ class _Partitioner:
         padded: Sequence[tuple[int, ...]],
     ) -> list[_Piece]:
         """The results of an op on pieces, and what their padding holds."""
-        shard = _Shard(layouts, padded, self.mesh, tuple(value.type for value in equation.inputs), operands)
+        types = tuple(value.type for value in equation.inputs)
+        shard = _Shard(layouts, padded, self.mesh, types, operands, self.regions)
         lie = [*zip([piece.layout for piece in operands], rule.operands, strict=True)]
         lie += zip(layouts, rule.results, strict=True)
         cuts = [(axes, mine) for layout, dims in lie for axes, mine in zip(layout.dims, dims, strict=True)]
         across = sorted({axis for axes, mine in cuts if mine and mine[0] in rule.exchange for axis in axes})
         working.reason = f"{equation.op.name} reaches across the cuts over {', '.join(across)}" if across else ""
+        if isinstance(equation.op, Named):
+            working.reason = ByHand(f"written by hand, along {', '.join(sorted(map(repr, equation.op.axis_names)))}")
         found = equation.op.localize(shard, *(piece.tracer for piece in operands))
         working.reason = ""
         return [
@@ -351,7 +394,7 @@ class _Partitioner:
         A dim that changes its padded size changes it in the layout that it has, in the one that it gets, or whole.
         """
         if piece.padded == padded:
-            steps, cost = reshard_steps(whole.with_shape(padded), self.mesh, piece.layout, layout)
+            steps, cost = self._steps(whole, padded, piece.layout, layout)
             return list(steps), cost
         changed = [dim for dim in range(whole.ndim) if piece.padded[dim] != padded[dim]]
         dims = tuple(() if dim in changed else axes for dim, axes in enumerate(piece.layout.dims))
@@ -359,11 +402,16 @@ class _Partitioner:
         for middle in dict.fromkeys([piece.layout, layout, Layout(dims, piece.layout.partial)]):
             if not all(self._fits(middle, sizes) for sizes in (piece.padded, padded)):
                 continue
-            first, cost = reshard_steps(whole.with_shape(piece.padded), self.mesh, piece.layout, middle)
+            first, cost = self._steps(whole, piece.padded, piece.layout, middle)
             resizes, between = self._resized(whole, piece.padded, padded, middle)
-            second, more = reshard_steps(whole.with_shape(padded), self.mesh, middle, layout)
+            second, more = self._steps(whole, padded, middle, layout)
             found.append(([*first, *resizes, *second], cost + between + more))
         return min(found, key=lambda route: route[1])
+
+    def _steps(
+        self, whole: ArrayType, padded: tuple[int, ...], before: Layout, after: Layout
+    ) -> tuple[tuple[Any, ...], float]:
+        return reshard_steps(whole.with_shape(padded), self.mesh, before, after, self.plan.chip)
 
     def _fits(self, layout: Layout, sizes: tuple[int, ...]) -> bool:
         return layout.even(sizes, self.mesh) == sizes
@@ -373,15 +421,14 @@ class _Partitioner:
     ) -> tuple[list[Any], float]:
         """Steps that change padded sizes in a layout: along a dim that is cut, pieces begin at other places."""
         steps: list[Any] = []
-        cost, sizes = 0.0, list(before)
+        cost, sizes, costs = 0.0, list(before), Costs(self.plan.chip, self.mesh)
         for dim, axes in enumerate(layout.dims):
             if before[dim] == after[dim]:
                 continue
             count = self.mesh.extent(axes)
             size = after[dim] // count
             step = TakeWindow(dim, axes, count, 0, size, size) if axes else Resize(dim, size)
-            sent = step.wire(whole.with_shape(layout.cut(sizes, self.mesh)), self.mesh)
-            cost += sent + (CPU.collective if sent else 1)
+            cost += step_cost(step, whole.with_shape(layout.cut(sizes, self.mesh)), costs)
             sizes[dim] = after[dim]
             steps.append((step, layout))
         return steps, cost

@@ -5,14 +5,14 @@ loop whose length is not known is counted as one turn, and of a branch all sides
 
 Memory is a sweep over the program in its order. Arguments stay to the end, unless their memory is given to a result:
 then they go when they are last used. Some values are never written, because XLA makes them where they are read: what is
-computed from constants alone, reshapes, and values of elementwise ops whose only use is another elementwise op or a
-reduction. An elementwise result takes the memory of an operand that is not used any more.
+computed from constants alone, reshapes and barriers, and values of elementwise ops whose only use is another
+elementwise op or a reduction. An elementwise result takes the memory of an operand that is not used any more.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 
@@ -22,8 +22,10 @@ from shardwise.compiler.ops.collective import Collective
 from shardwise.compiler.ops.control import Control
 from shardwise.compiler.ops.elementwise import Elementwise
 from shardwise.compiler.ops.reduce import Reduction
+from shardwise.compiler.ops.remat import Barrier
 from shardwise.compiler.ops.shape import Broadcast, Reshape, Transpose
 from shardwise.compiler.partition.local import LocalProgram
+from shardwise.compiler.partition.reshard import axes_of
 from shardwise.compiler.plan.hardware import Chip
 
 
@@ -72,32 +74,63 @@ def timeline(
 ) -> Timeline:
     """The steps of a program on this chip. `names` are its inputs'; `given_up` the inputs that give outputs their
     memory."""
-    sweep = _Sweep(local, chip)
     inputs = {
         value: Held(
             names[number] if number < len(names) else f"input {number}", str(value.type), value.type.nbytes, NOWHERE
         )
         for number, value in enumerate(local.program.inputs)
     }
-    mortal = {local.program.inputs[number] for number in given_up or {}}
-    sweep.run(local.program, inputs, mortal, 1, 0)
-    if not sweep.steps:
-        sweep.note(list(inputs.values()))
-    alive = sorted(sweep.alive, key=lambda held: -held.bytes)
-    return Timeline(tuple(sweep.steps), sweep.peak, max(sweep.peak_bytes, 0), tuple(alive))
+    sweep = _Sweep(local, inputs, given_up or {}, chip)
+    alive = [held for level in sweep.at_peak() for held in level.live.values()]
+    alive.sort(key=lambda held: -held.bytes)
+    return Timeline(tuple(sweep.steps), sweep.peak, sweep.peak_bytes, tuple(alive))
+
+
+class Level(NamedTuple):
+    """A program, the place of the equation in it that runs, and what it holds itself meanwhile."""
+
+    program: Program
+    place: int
+    live: Mapping[Value, Held]
+
+
+def peak(local: LocalProgram, given_up: Collection[int] = ()) -> tuple[int, list[Level]]:
+    """The most bytes that a device holds; and when: the program, then the loop or branch that runs in it, and so on."""
+    inputs = {value: Held("input", "", value.type.nbytes, NOWHERE) for value in local.program.inputs}
+    sweep = _Sweep(local, inputs, given_up)
+    return sweep.peak_bytes, sweep.at_peak()
 
 
 @final
 class _Sweep:
-    def __init__(self, local: LocalProgram, chip: Chip):
+    """Without a chip, only memory is looked at. `until` is the visit, of all to equations, after which to stop."""
+
+    def __init__(
+        self,
+        local: LocalProgram,
+        inputs: Mapping[Value, Held],
+        given_up: Collection[int],
+        chip: Chip | None = None,
+        until: int = -1,
+    ):
         self.local = local
+        self.inputs = inputs
+        self.given_up = given_up
         self.chip = chip
+        self.until = until
         self.steps: list[Step] = []
         self.now = 0.0
-        self.outside: list[Held] = []  # what programs around the one that is swept hold
+        self.outside: list[Level] = []  # the programs around the one that is swept
         self.outside_bytes = 0
-        self.peak, self.peak_bytes = 0, -1
-        self.alive: list[Held] = []
+        self.peak = self.visit = self.peak_visit = 0
+        self.peak_bytes = sum(held.bytes for held in inputs.values())
+        self.found: list[Level] = [Level(local.program, 0, inputs)]
+        mortal = {local.program.inputs[number] for number in given_up}
+        self.run(local.program, dict(inputs), mortal, 1, 0)
+
+    def at_peak(self) -> list[Level]:
+        """What is held when it is most: found by sweeping up to there once more."""
+        return _Sweep(self.local, self.inputs, self.given_up, until=self.peak_visit).found
 
     def run(self, program: Program, live: dict[Value, Held], mortal: set[Value], times: int, depth: int) -> None:
         """Sweep over a program. `live` are the inputs that it holds itself, of which `mortal` may go."""
@@ -118,21 +151,26 @@ class _Sweep:
                 own += value.type.nbytes
                 mortal.add(value)
             if isinstance(equation.op, Control):
-                self._inner(equation, equation.op, list(live.values()), own, times, depth)
+                self._inner(equation, equation.op, Level(program, place, live), own, times, depth)
             else:
-                if views.isdisjoint(equation.outputs):
-                    self._step(equation, inlined, own, times, depth)
-                if self.outside_bytes + own > self.peak_bytes:
-                    self.note(list(live.values()))
+                if self.chip is not None and views.isdisjoint(equation.outputs):
+                    self._step(equation, self.chip, inlined, own, times, depth)
+                self._note(Level(program, place, live), own)
+            if 0 <= self.until <= self.visit:
+                return
             for value in going.get(place, ()):
                 if value in live and value in mortal:
                     own -= live.pop(value).bytes
 
-    def note(self, live: Sequence[Held]) -> None:
-        """What is held now is the most so far."""
-        self.alive = [*self.outside, *live]
-        self.peak_bytes = sum(held.bytes for held in self.alive)
-        self.peak = max(0, len(self.steps) - 1)
+    def _note(self, now: Level, own: int) -> None:
+        """One more visit: perhaps this is the most so far, or what is looked for."""
+        self.visit += 1
+        if self.outside_bytes + own > self.peak_bytes:
+            self.peak_bytes = self.outside_bytes + own
+            self.peak = max(0, len(self.steps) - 1)
+            self.peak_visit = self.visit
+        if self.visit == self.until:
+            self.found = [*self.outside, now]
 
     def _taken_over(
         self,
@@ -156,11 +194,11 @@ class _Sweep:
         )
         return next(fits, None)
 
-    def _inner(self, equation: Equation, op: Control, live: list[Held], own: int, times: int, depth: int) -> None:
+    def _inner(self, equation: Equation, op: Control, around: Level, own: int, times: int, depth: int) -> None:
         """The programs that an op holds. What they take whole or carry lies outside; slices are theirs."""
         often = times * (1 if op.times is None else op.times)
-        before, bytes_before = self.outside, self.outside_bytes
-        self.outside, self.outside_bytes = [*before, *live], bytes_before + own
+        self.outside.append(around)
+        self.outside_bytes += own
         for number, program in enumerate(op.programs):
             slices = {
                 program.inputs[end.number]
@@ -175,21 +213,22 @@ class _Sweep:
                 if value in slices
             }
             self.run(program, taken, set(slices), often, depth + 1)
-        self.outside, self.outside_bytes = before, bytes_before
+        self.outside.pop()
+        self.outside_bytes -= own
 
-    def _step(self, equation: Equation, inlined: set[Value], own: int, times: int, depth: int) -> None:
+    def _step(self, equation: Equation, chip: Chip, inlined: set[Value], own: int, times: int, depth: int) -> None:
         sent = self.local.wire(equation)
         if sent:
             assert isinstance(equation.op, Collective)
             axes = axes_of(equation.op)
-            seconds = self.chip.collective_time(equation.op.name, sent, self.local.mesh, axes)
+            seconds = chip.collective_time(equation.op.name, sent, self.local.mesh, axes)
         else:
             moved = [value for value in (*equation.inputs, *equation.outputs) if value not in inlined]
             if equation.outputs and not moved:
                 return  # part of what reads it
             touched = sum(value.type.nbytes for value in moved)
             kind = moved[0].type.dtype if moved else np.dtype(np.float32)
-            seconds = self.chip.compute_time(flops(equation), touched, kind)
+            seconds = chip.compute_time(flops(equation), touched, kind)
         held = self.outside_bytes + own
         row = Step(equation.op.name, equation.source, self.now, seconds * times, held, sent * times, times, depth)
         self.steps.append(row)
@@ -201,11 +240,6 @@ def flops(equation: Equation) -> float:
     if not equation.op.multiplies:
         return 0.0
     return 2.0 * math.prod(factor_rule(equation.op, tuple(value.type for value in equation.inputs)).sizes)
-
-
-def axes_of(op: Collective) -> tuple[str, ...]:
-    """The axes along which a collective's devices lie."""
-    return tuple(getattr(op, "axes", ()) or op.after)  # type: ignore[attr-defined]
 
 
 def _unwritten(program: Program) -> tuple[set[Value], set[Value]]:
@@ -226,7 +260,7 @@ def _unwritten(program: Program) -> tuple[set[Value], set[Value]]:
         if op.cheap and constant.issuperset(equation.inputs):
             constant.add(value)
             inlined.add(value)
-        elif isinstance(op, Reshape):
+        elif isinstance(op, (Reshape, Barrier)):
             views.add(value)
         elif isinstance(op, (Elementwise, Broadcast, Transpose)):
             readers = uses.get(value, [])

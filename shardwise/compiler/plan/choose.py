@@ -15,8 +15,9 @@ import numpy as np
 
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
-from shardwise.compiler.plan.cost import CPU, Hardware, compute_cost, reshard_cost
+from shardwise.compiler.plan.cost import Costs, compute_cost, reshard_cost
 from shardwise.compiler.plan.eliminate import Memory, Table, eliminate
+from shardwise.compiler.plan.hardware import CPU, Chip
 from shardwise.compiler.plan.plan import Choice, Plan
 from shardwise.compiler.propagate.candidates import REPLICATED, Candidate, State
 from shardwise.compiler.propagate.sharded import ShardedProgram
@@ -27,11 +28,11 @@ Made = State | tuple[State, State]  # the state in which a value is made; and on
 ROUNDS = 3
 
 
-def choose(sharded: ShardedProgram, hardware: Hardware = CPU) -> Plan:
-    """The cheapest plan that keeps every pin."""
+def choose(sharded: ShardedProgram, chip: Chip = CPU) -> Plan:
+    """The cheapest plan on such chips that keeps every pin."""
     if not sharded.mesh.axis_names:
-        return Plan({}, tuple(Layout.replicated(value.type.ndim) for value in sharded.program.outputs))
-    planner = _Planner(sharded, hardware)
+        return Plan({}, tuple(Layout.replicated(value.type.ndim) for value in sharded.program.outputs), chip)
+    planner = _Planner(sharded, Costs(chip, sharded.mesh))
     picks: Picks = {}
     seen: list[Picks] = []
     against: dict[str, Picks] = {}  # the others' picks when an axis was last solved
@@ -47,12 +48,12 @@ def choose(sharded: ShardedProgram, hardware: Hardware = CPU) -> Plan:
     else:
         # An axis does not see what its choice costs the others: rounds that go on need not get better.
         picks = min(seen, key=planner.cost)
-    return settle(sharded, picks)
+    return settle(sharded, picks, chip)
 
 
-def picks_cost(sharded: ShardedProgram, picks: Picks, hardware: Hardware = CPU) -> float:
+def picks_cost(sharded: ShardedProgram, picks: Picks, chip: Chip = CPU) -> float:
     """What picks cost on all axes together: compute once, and the moves along every axis."""
-    return _Planner(sharded, hardware).cost(picks)
+    return _Planner(sharded, Costs(chip, sharded.mesh)).cost(picks)
 
 
 class _Uses(NamedTuple):
@@ -69,13 +70,16 @@ class _Uses(NamedTuple):
 class _Planner:
     """What the choices on all axes share: the uses of values, the work of equations, and tables that come again."""
 
-    def __init__(self, sharded: ShardedProgram, hardware: Hardware):
+    def __init__(self, sharded: ShardedProgram, costs: Costs):
         self.sharded = sharded
-        self.hardware = hardware
+        self.costs = costs
         self.memory = Memory()
         self.uses = self._uses()
         times = sharded.unfolded.times
-        self.work = {e: compute_cost(e, 1, hardware) * times[e] for e in sharded.planned}
+        self.work = {e: compute_cost(e, 1, costs) * times[e] for e in sharded.planned}
+        rules = [(e, factor_rule(e.op, tuple([value.type for value in e.inputs]))) for e in sharded.planned]
+        self.compound = [e for e, rule in rules if rule.compound]
+        self.talking = dict.fromkeys(e for e, rule in rules if rule.exchange)
 
     def _uses(self) -> list[_Uses]:
         sharded = self.sharded
@@ -118,11 +122,11 @@ class _Axis:
         self.sharded = sharded = planner.sharded
         self.axis = axis
         self.count = sharded.mesh.shape[axis]
+        self.way = planner.costs.way(axis)
         self.others = others
-        self.options = {
-            equation: fitting(sharded, axis, equation, options, others)
-            for equation, options in sharded.options[axis].items()
-        }
+        self.options = dict(sharded.options[axis])
+        for equation in planner.compound:
+            self.options[equation] = fitting(sharded, axis, equation, self.options[equation], others)
         self.number = {equation: number for number, equation in enumerate(self.options)}
         self.labels = [len(options) for options in self.options.values()]
         self.shared: dict[Value, int] = {}  # the variables of values with several uses
@@ -136,7 +140,7 @@ class _Axis:
         for equation, options in self.options.items():
             if len(options) > 1:
                 whole = planner.work[equation] / planner.split(equation, self.others)
-                talk = self._talk(equation, options)
+                talk = self._talk(equation, options) if equation in planner.talking else ()
                 key = ("work", whole, talk, id(options))
                 costs = self._array(key, partial(self._working, whole, talk, options), options)
                 self.tables.append(((self.number[equation],), costs))
@@ -144,19 +148,17 @@ class _Axis:
         return {equation: options[chosen[self.number[equation]]] for equation, options in self.options.items()}
 
     def _talk(self, equation: Equation, options: tuple[Candidate, ...]) -> tuple[float, ...]:
-        """What each candidate sends from device to device inside the op; () where none does."""
+        """What each candidate sends from device to device inside the op."""
         types = tuple([value.type for value in equation.inputs])
         rule = factor_rule(equation.op, types)
-        if not rule.exchange:
-            return ()
-        planner = self.planner
-        times = self.sharded.unfolded.times[equation] / planner.split(equation, self.others)
+        times = self.sharded.unfolded.times[equation]
+        split = self.planner.split(equation, self.others)
 
         def cost(candidate: Candidate) -> float:
             if candidate.factor not in rule.exchange:
                 return 0.0
             sent = equation.op.exchanged(candidate.factor, self.count, *types)
-            return planner.hardware.collective + times * sent if sent else 0.0
+            return times * (self.way.collective + self.way.byte * sent / split) if sent else 0.0
 
         return tuple([cost(candidate) for candidate in options])
 
@@ -176,7 +178,7 @@ class _Axis:
             labels[variable] = self.labels[variable]
         found = eliminate(labels, tables, lambda: [0] * len(labels))
         brought = sum(costs[tuple(found[variable] for variable in scope)] for scope, costs in tables)
-        return float(brought) + sum(sum(self._talk(equation, (candidate,))) for equation, candidate in rows.items())
+        return float(brought) + sum(sum(self._talk(equation, (rows[equation],))) for equation in self.planner.talking)
 
     def _edges(self, uses: _Uses) -> None:
         """The tables of one value: what it costs to bring it to each of its uses."""
@@ -227,7 +229,8 @@ class _Axis:
 
     def _reshard(self, before: State, after: State, weight: tuple[float, int], adopts: bool) -> float:
         whole_bytes, times = weight
-        return times * reshard_cost(before, after, whole_bytes, self.count, adopts, self.planner.hardware)
+        way = self.way if times == 1 else self.way.in_loop
+        return times * reshard_cost(before, after, whole_bytes, self.count, adopts, way)
 
     def _taking(
         self, made: tuple[Made, ...], options: tuple[Candidate, ...], place: int, weight: tuple[float, int]
@@ -314,9 +317,6 @@ def fitting(
     sharded: ShardedProgram, axis: str, equation: Equation, options: tuple[Candidate, ...], others: Picks
 ) -> tuple[Candidate, ...]:
     """The candidates for which the picks on other axes leave room; the same object where that is all of them."""
-    rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
-    if not rule.compound:
-        return options
     room = tuple([c for c in options if goes_with(sharded, axis, equation, c, others)])
     return options if len(room) == len(options) else room
 
@@ -335,7 +335,7 @@ def _copies(state: Made) -> tuple[State, ...]:
     return state if isinstance(state, tuple) else (state,)
 
 
-def settle(sharded: ShardedProgram, picks: Picks) -> Plan:
+def settle(sharded: ShardedProgram, picks: Picks, chip: Chip = CPU) -> Plan:
     """Picks on each axis as layouts. The axes of one dim keep the order in which an operand has them."""
     layouts: dict[Value, Layout] = {value: pin.layout for value, pin in sharded.pinned.items()}
     leaving = {v: pin.layout for v, pin in zip(sharded.program.outputs, sharded.out_pins, strict=True) if pin}
@@ -362,7 +362,7 @@ def settle(sharded: ShardedProgram, picks: Picks) -> Plan:
         _out_layout(layouts.get(value, Layout.replicated(value.type.ndim)), pin)
         for value, pin in zip(sharded.program.outputs, sharded.out_pins, strict=True)
     )
-    return Plan(choices, outputs)
+    return Plan(choices, outputs, chip)
 
 
 def _order(

@@ -1,68 +1,105 @@
-"""What a choice costs, in bytes that one device could have sent in the same time.
+"""What a choice costs, in bytes that one device could have sent over its fastest links in the same time.
 
 Communication is counted by the ring model: over n devices, gathering or scattering V whole bytes sends V(n−1)/n,
-reducing twice that, exchanging V(n−1)/n². Every collective also costs a fixed latency. Compute is counted so that work
-that is cut beats work that is repeated.
+reducing twice that, exchanging V(n−1)/n². Over a slower link each byte counts for more. Every collective also costs a
+fixed latency. Compute is counted so that work that is cut beats work that is repeated. All figures are the chip's: see
+`hardware.py`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import final
 
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation
+from shardwise.compiler.ir.types import DType
 from shardwise.compiler.ops.aggregate import ArgExtreme
 from shardwise.compiler.ops.reduce import Reduction
 from shardwise.compiler.ops.shape import Movement
 from shardwise.compiler.ops.sort import TopK
+from shardwise.compiler.ops.ties import Stack
+from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, State
+from shardwise.compiler.shardings.mesh import AbstractMesh
 
 FORBIDDEN = float("inf")
+TOGETHER = 50  # reductions of a program that XLA combines into one: they share its latency
 
 
 @final
 @dataclass(frozen=True)
-class Hardware:
-    """Link bytes that one device could send in the time of: one flop, one byte of memory traffic, one collective.
+class Way:
+    """Between the devices along some axes: what one byte costs, one collective, and one reduction.
 
-    A reduction waits less than other collectives: XLA combines those over the same devices into one, and the sums of a
-    training step (gradients, loss) are all of that kind.
+    A collective waits for one hop: what more it waits, others can use. A reduction waits less: XLA combines those over
+    the same devices, and the sums of a training step (gradients, loss) are all of that kind. In a loop there are few.
     """
 
-    flop: float
-    memory_byte: float
+    byte: float
     collective: float
     reduction: float
 
+    @property
+    def in_loop(self) -> "Way":
+        """The same inside a loop."""
+        return Way(self.byte, self.collective, self.collective)
 
-# Virtual devices share one memory: a collective is a copy and a rendezvous.
-CPU = Hardware(flop=1e-3, memory_byte=0.03, collective=20_000, reduction=200)
+
+NOWHERE = Way(1.0, 0.0, 0.0)  # along axes of one device
 
 
-def reshard_cost(
-    before: State, after: State, whole_bytes: float, count: int, adopts: bool, hardware: Hardware
-) -> float:
+@final
+@dataclass(frozen=True)
+class Costs:
+    """What the devices of a mesh cost, if they are such chips."""
+
+    chip: Chip
+    mesh: AbstractMesh
+
+    def way(self, *axes: str) -> Way:
+        """Between the devices along these axes."""
+        return _way(self.chip, self.mesh, axes)
+
+    def flop(self, dtype: DType) -> float:
+        """One flop of products of this dtype."""
+        return self.chip.near.bandwidth / self.chip.flops(dtype)
+
+    @cached_property
+    def memory_byte(self) -> float:
+        """One byte between a chip and its memory."""
+        return self.chip.near.bandwidth / self.chip.memory_bandwidth
+
+
+@lru_cache(maxsize=4096)
+def _way(chip: Chip, mesh: AbstractMesh, axes: tuple[str, ...]) -> Way:
+    if mesh.extent(axes) == 1:
+        return NOWHERE
+    link = chip.link(mesh, axes)
+    latency = link.latency * chip.near.bandwidth
+    return Way(chip.near.bandwidth / link.bandwidth, latency, latency / TOGETHER)
+
+
+def reshard_cost(before: State, after: State, whole_bytes: float, count: int, adopts: bool, way: Way) -> float:
     """From one state to another along one axis of `count` devices, of a value of `whole_bytes` along it."""
     if before == after:
         return 0.0
-    if count == 1:  # nothing moves; but what cannot become a term of a sum still cannot
-        hardware = replace(hardware, collective=0.0, reduction=0.0)
-    ring = whole_bytes * (count - 1) / count
+    ring = whole_bytes * (count - 1) / count * way.byte
     if before == REPLICATED:
         if isinstance(after, int):
             return 0.0
         return 0.0 if after == PARTIAL_SUM and adopts else FORBIDDEN
     if isinstance(before, int):
         if after == REPLICATED:
-            return ring + hardware.collective
+            return ring + way.collective
         if after == PARTIAL_SUM and adopts:  # gathered, and then a term of the sum
-            return ring + hardware.collective
-        return ring / count + hardware.collective if isinstance(after, int) else FORBIDDEN
+            return ring + way.collective
+        return ring / count + way.collective if isinstance(after, int) else FORBIDDEN
     if after == REPLICATED:
-        return 2 * ring + hardware.reduction
-    return ring + hardware.reduction if isinstance(after, int) else FORBIDDEN
+        return 2 * ring + way.reduction
+    return ring + way.reduction if isinstance(after, int) else FORBIDDEN
 
 
-def compute_cost(equation: Equation, split: float, hardware: Hardware) -> float:
+def compute_cost(equation: Equation, split: float, costs: Costs) -> float:
     """The work of one equation on one device, where `split` devices share it."""
     op = equation.op
     results = sum(value.type.nbytes for value in equation.outputs)
@@ -72,9 +109,10 @@ def compute_cost(equation: Equation, split: float, hardware: Hardware) -> float:
         flops = 2.0
         for size in rule.sizes:
             flops *= size
-        return (hardware.flop * flops + hardware.memory_byte * (operands + results)) / split
-    if isinstance(op, (Reduction, ArgExtreme, TopK)):
-        return hardware.memory_byte * operands / split
+        worth = costs.flop(equation.inputs[0].type.dtype)
+        return (worth * flops + costs.memory_byte * (operands + results)) / split
+    if isinstance(op, (Reduction, ArgExtreme, TopK, Stack)):  # a loop writes one slice of a stack each turn
+        return costs.memory_byte * operands / split
     if isinstance(op, Movement):
-        return hardware.memory_byte * results / 5 / split
-    return hardware.memory_byte * results / split
+        return costs.memory_byte * results / 5 / split
+    return costs.memory_byte * results / split

@@ -1,8 +1,8 @@
 """Chips: what published figures say of the devices that programs run on, and what an op or a collective takes there.
 
 An estimate is α–β: a collective takes a latency for each hop of its ring, and its bytes over the bandwidth of the
-slowest link it crosses; an op takes the longer of its flops at the peak and its bytes at the memory's bandwidth. The
-planner does not read these (it has its own costs, see `cost.py`): they are for reports.
+slowest link it crosses; an op takes the longer of its flops at the peak and its bytes at the memory's bandwidth.
+Reports give such estimates; the planner weighs its choices by the same figures (`cost.py`).
 """
 
 from collections.abc import Sequence
@@ -66,7 +66,7 @@ class Chip:
 
 def hops(kind: str, count: int) -> int:
     """How many neighbours one after the other a collective over `count` devices waits for."""
-    if kind in ("permute", "take_window"):
+    if kind in ("permute", "rotate", "take_window"):
         return 1
     return 2 * (count - 1) if kind == "all_reduce" else count - 1
 
@@ -88,7 +88,7 @@ CHIPS = {
     chip.name: chip
     for chip in (
         # Virtual devices share one memory and a few cores: the order of magnitude of a laptop, no data sheet.
-        Chip("cpu", ("cpu", "absent"), 2e10, 2e10, 4 * _GIB, 1e10, Link(2e9, 5e-6), Link(1e9, 5e-5), 1 << 16),
+        Chip("cpu", ("cpu", "absent"), 2e10, 2e10, 4 * _GIB, 4e10, Link(2e9, 5e-6), Link(1e9, 5e-5), 1 << 16),
         Chip("a100", ("A100",), 312e12, 156e12, 80 * 10**9, 2.039e12, _NVLINK3, _HDR, 8),
         Chip("h100", ("H100",), 989e12, 494e12, 80 * 10**9, 3.35e12, _NVLINK4, _NDR, 8),
         Chip("h200", ("H200",), 989e12, 494e12, 141 * 10**9, 4.8e12, _NVLINK4, _NDR, 8),
@@ -130,6 +130,8 @@ CHIPS = {
     )
 }
 
+CPU = CHIPS["cpu"]
+
 
 def chip(name: str) -> Chip:
     """The chip of this name; case does not matter, and TPUs may be called `tpu v5e`."""
@@ -146,4 +148,4 @@ def chip_of(device_kind: str) -> Chip:
     for row in CHIPS.values():
         if any(kind.lower() in device_kind.lower() for kind in row.kinds):
             return row
-    return CHIPS["cpu"]
+    return CPU

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import final
 
 from shardwise.compiler.ir.program import Equation
+from shardwise.compiler.plan.hardware import CPU, Chip
 from shardwise.compiler.shardings.layout import Layout
 
 
@@ -19,7 +20,11 @@ class Choice:
 @final
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A choice for every equation that is not free, and the layout of every output. One device leaves no choice."""
+    """A choice for every equation that is not free, and the layout of every output. One device leaves no choice.
+
+    `chip` is what it was chosen for.
+    """
 
     choices: dict[Equation, Choice]
     outputs: tuple[Layout, ...]
+    chip: Chip = CPU

@@ -16,17 +16,20 @@ from shardwise.errors import ProgramError
 
 def verify_plan(sharded: ShardedProgram, plan: Plan) -> Plan:
     """`plan`, if it keeps the rules; else a ProgramError that names the equation."""
+    right: dict[tuple[int, ...], FactorRule] = {}  # rules and layouts that keep it: layer after layer has the same
     for number, equation in enumerate(sharded.planned):
-        rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
+        rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
         choice = plan.choices[equation]
+        key = (id(rule), *map(id, choice.operands), *map(id, choice.results))
         wrong = (
-            _cut_unevenly(rule, choice, sharded.mesh)
+            ("" if key in right else _cut_unevenly(rule, choice, sharded.mesh))
             or _partial_wrongly(equation, rule, choice)
             or (_overruled(choice.results[0], equation.op.pin) if isinstance(equation.op, Constrain) else "")
         )
         if wrong:
             where = f"{sharded.program.name}, equation {number} ({equation.op.name}, {equation.source})"
             raise ProgramError(f"{where}: {wrong}")
+        right[key] = rule
     for number, (layout, pin) in enumerate(zip(plan.outputs, sharded.out_pins, strict=True)):
         wrong = f"leaves as {layout}" if layout.partial else _overruled(layout, pin) if pin else ""
         if wrong:

@@ -18,6 +18,7 @@ from typing import final
 from shardwise.compiler.ir.op import Op, factor_rule
 from shardwise.compiler.ir.types import ArrayType, is_inexact
 from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.ties import Join, Split
 from shardwise.compiler.shardings.factors import FactorRule
 
 State = int | str  # a dim; or REPLICATED; or the name of the reduction that a partial value awaits
@@ -83,6 +84,15 @@ def candidates(
             operands = tuple(PARTIAL_SUM if i in linear else REPLICATED for i in range(len(types)))
             found.append(Candidate(operands, (PARTIAL_SUM,) * results, adopts=together))
     return tuple(dict.fromkeys(found))
+
+
+@lru_cache(maxsize=65536)
+def given(op: Op, types: tuple[ArrayType, ...], results: int, axis: str) -> tuple[Candidate, ...]:
+    """The one way in which an equation of a manual region lies along an axis of that: each device has its own. On the
+    border, the whole is cut as the user said."""
+    if isinstance(op, (Split, Join)) and (dim := op.pin.layout.dim_of(axis)) is not None:
+        return (by_factor(factor_rule(op, types), op.number(dim)),)
+    return (_whole(len(types), results),)
 
 
 def _whole(operands: int, results: int) -> Candidate:

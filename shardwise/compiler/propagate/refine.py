@@ -1,14 +1,15 @@
-"""A program whose constraints name the axes of one mesh, said on a finer one."""
+"""A program whose constraints and manual regions name the axes of one mesh, said on a finer one."""
 
 from shardwise.compiler.ir.program import Equation, Program
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.control import Control
+from shardwise.compiler.ops.manual import Manual
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
-from shardwise.compiler.shardings.refine import refined_pin
+from shardwise.compiler.shardings.refine import axes_on, refined_pin
 
 
 def refined_program(program: Program, mesh: Mesh | AbstractMesh) -> Program:
-    """A program without calls whose constraints are all on `mesh`, a refinement of the meshes that they are on."""
+    """A program without calls, all of it on `mesh`, a refinement of the meshes that its parts are on."""
     fine = _abstract(mesh)
     equations = []
     for equation in program.equations:
@@ -16,6 +17,8 @@ def refined_program(program: Program, mesh: Mesh | AbstractMesh) -> Program:
         if isinstance(op, Constrain):
             pin = refined_pin(op.pin, _abstract(op.mesh), fine)
             op = Constrain(pin.layout.dims, mesh, op.open_dims)
+        elif isinstance(op, Manual):
+            op = op.on(mesh, axes_on(_abstract(op.mesh), fine), refined_program(op.program, mesh))
         elif isinstance(op, Control):
             op = op.with_programs([refined_program(inner, mesh) for inner in op.programs])
         equations.append(Equation(op, equation.inputs, equation.outputs, equation.source, equation.reason))

@@ -13,6 +13,7 @@ from typing import final
 
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
+from shardwise.compiler.ops.ties import Join, Split
 from shardwise.compiler.propagate.colours import DimSets
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Pin
@@ -43,7 +44,9 @@ def split_axes(equations: Sequence[Equation], mesh: AbstractMesh, pins: Pins, ti
             if axes:
                 lists[tied.find(value, dim)].add(axes)
     parts: dict[str, int] = {}
-    for _, rule, values in _compound(equations):
+    for equation, rule, values in _compound(equations):
+        if isinstance(equation.op, (Split, Join)):
+            continue
         for number, dims in enumerate((*rule.operands, *rule.results)):
             for dim, factors in enumerate(dims):
                 if len(factors) < 2 or not rule.whole.isdisjoint(factors):

@@ -10,9 +10,10 @@ import numpy as np
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.ties import Unstack
-from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Candidate, candidates
+from shardwise.compiler.ops.ties import Join, Split, Unstack
+from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Candidate, candidates, given
 from shardwise.compiler.propagate.colours import colours
+from shardwise.compiler.propagate.follow import followed
 from shardwise.compiler.propagate.refine import refined_program
 from shardwise.compiler.propagate.seeds import Seeds, seeded, split_axes
 from shardwise.compiler.propagate.unfold import Unfolded, unfold
@@ -67,6 +68,7 @@ def propagate(
         raise ProgramError(f"{program.name}: {len(in_pins)} pins for inputs and {len(out_pins)} for outputs do not fit")
     if not mesh.axis_names:  # one device: there is nothing to choose
         return ShardedProgram(program, mesh, tuple(in_pins), tuple(out_pins), Unfolded(), frozenset(), {})
+    out_pins = followed(program, in_pins, out_pins)
     unfolded = unfold(program)
     tied = colours(unfolded.equations)
     pins = _pins(program, unfolded, in_pins, out_pins)
@@ -92,8 +94,13 @@ def _pins(
     pins = [(value, pin) for value, pin in zip(program.inputs, in_pins, strict=True)]
     pins += [(value, pin) for value, pin in zip(program.outputs, out_pins, strict=True) if pin]
     for equation in unfolded.equations:
-        if isinstance(equation.op, Constrain):
-            pins += [(value, equation.op.pin) for value in (*equation.inputs, *equation.outputs)]
+        match equation.op:
+            case Constrain():
+                pins += [(value, equation.op.pin) for value in (*equation.inputs, *equation.outputs)]
+            case Split():
+                pins += [(value, equation.op.pin) for value in equation.inputs]
+            case Join():
+                pins += [(value, equation.op.pin) for value in equation.outputs]
     return pins
 
 
@@ -102,6 +109,7 @@ def _options(
 ) -> dict[Equation, tuple[Candidate, ...]]:
     """The candidates of every equation on one axis."""
     size = sharded.mesh.shape[axis]
+    manual = sharded.unfolded.manual
     coloured = {}
     for equation in sharded.planned:
         rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
@@ -113,6 +121,8 @@ def _options(
                 if seeds.has(values[number], dim) and (factor not in rule.compound or rule.allows({factor: size}))
             ]
         )
+        if isinstance(equation.op, (Split, Join)):
+            coloured[equation] -= equation.op.numbers
     rows: dict[Equation, tuple[Candidate, ...]] = {}
     partial: set[Value] = set()
     while True:  # a carry can be reached from what stands after it: once more, until nothing is new
@@ -122,6 +132,9 @@ def _options(
             reached = frozenset([place for place, value in enumerate(equation.inputs) if value in partial])
             scaling = frozenset([place for place, value in enumerate(equation.inputs) if value in scales])
             count = len(equation.outputs)
+            if axis in manual.get(equation, ()):
+                rows[equation] = given(equation.op, types, count, axis)
+                continue
             found = candidates(equation.op, types, count, axis, coloured[equation], reached, scaling)
             rows[equation] = _as_given(sharded, axis, equation, found) if isinstance(equation.op, Unstack) else found
             if any(PARTIAL_SUM in candidate.results for candidate in rows[equation]):

@@ -4,12 +4,16 @@ An op that holds programs is replaced by their equations and by an equation for 
 tie. A loop's carry ties a value to a later one: the list need not define values before it uses them.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.control import Control, End
+from shardwise.compiler.ops.manual import Manual
+from shardwise.compiler.ops.named import Named
 
+Regions = Mapping[str, tuple[str, ...]]
 SUPPOSED_TIMES = 16  # of a loop whose length is not known
 
 
@@ -34,32 +38,42 @@ class Border:
 @final
 @dataclass(frozen=True, eq=False)
 class Unfolded:
-    """`times` says how often each equation runs, and how often each value is made."""
+    """`times` says how often each equation runs, and how often each value is made. `manual`: the axes of the mesh that
+    are not planned in an equation, as it is in a manual region or on the border of one."""
 
     equations: list[Equation] = field(default_factory=list)
     borders: dict[Equation, Border] = field(default_factory=dict)
     times: dict[Equation | Value, int] = field(default_factory=dict)
+    manual: dict[Equation, frozenset[str]] = field(default_factory=dict)
 
 
 def unfold(program: Program) -> Unfolded:
     """The flat list. No two ops of `program` hold the same program."""
     found = Unfolded()
-    _unfold(program, 1, found)
+    _unfold(program, 1, {}, found)
     return found
 
 
-def _unfold(program: Program, times: int, found: Unfolded) -> None:
+def _unfold(program: Program, times: int, named: Regions, found: Unfolded) -> None:
+    """`named`: the axes of the manual regions around, and what they are made of."""
+    held = frozenset(part for parts in named.values() for part in parts)
     found.times.update(dict.fromkeys(program.inputs, times))
     for equation in program.equations:
         found.times.update(dict.fromkeys(equation.outputs, times))
         if isinstance(equation.op, Control):
-            _unfold_control(equation, equation.op, times, found)
-        else:
-            found.equations.append(equation)
-            found.times[equation] = times
+            _unfold_control(equation, equation.op, times, named, found)
+            continue
+        if isinstance(equation.op, Named) and not equation.op.axis_names <= named.keys():
+            raise equation.op.unbound()
+        found.equations.append(equation)
+        found.times[equation] = times
+        if held:
+            found.manual[equation] = held
 
 
-def _unfold_control(equation: Equation, op: Control, times: int, found: Unfolded) -> None:
+def _unfold_control(equation: Equation, op: Control, times: int, named: Regions, found: Unfolded) -> None:
+    inside = {**named, **op.named} if isinstance(op, Manual) else named
+    held = frozenset(part for parts in inside.values() for part in parts)
     often = times * max(1, SUPPOSED_TIMES if op.times is None else op.times)
     values = {
         "operand": [equation.inputs],
@@ -75,6 +89,8 @@ def _unfold_control(equation: Equation, op: Control, times: int, found: Unfolded
         )
         tie = Equation(crossing.tie, taken, given, equation.source)
         found.times[tie] = often
+        if held:
+            found.manual[tie] = held
         for ends in (crossing.takes, crossing.gives):
             places.update((end, Place(tie, number)) for number, end in enumerate(ends))
         if all(end.kind == "exit" for end in crossing.takes):
@@ -82,7 +98,7 @@ def _unfold_control(equation: Equation, op: Control, times: int, found: Unfolded
         else:
             found.equations.append(tie)
     for program in op.programs:
-        _unfold(program, often, found)
+        _unfold(program, often, inside, found)
     found.equations.extend(late)
 
     def numbered(kind: str, program: int = 0) -> tuple[Place, ...]:

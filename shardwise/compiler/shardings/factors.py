@@ -163,7 +163,7 @@ class FactorRule:
                 taken += 1
             found.append(rest[:taken])
             rest = rest[taken:]
-            if rest and count != self.sizes[factor]:
+            if rest and (count or 1) != self.sizes[factor]:
                 break
         if rest:  # the first factor is cut unevenly, and alone
             found = [axes]

@@ -95,11 +95,15 @@ class AbstractMesh:
             position = position * self.shape[axis] + grid[self.axis_names.index(axis)]
         return position
 
-    def groups(self, axes: Sequence[str]) -> np.ndarray[Any, Any]:
-        """Devices that differ only along `axes`: one row a group, ordered by position along `axes`."""
+    def groups(self, axes: Sequence[str], parts: Sequence[Sequence[int]] | None = None) -> np.ndarray[Any, Any]:
+        """Devices that differ only along `axes`: one row a group, ordered by position along `axes`.
+
+        `parts`, of such positions, all of one size, take each group apart: then a row is one of them, in its order.
+        """
         rest = [axis for axis in self.axis_names if axis not in axes]
         order = [self.axis_names.index(axis) for axis in (*rest, *axes)]
-        return np.arange(self.size).reshape(self.axis_sizes).transpose(order).reshape(-1, self.extent(axes))
+        whole = np.arange(self.size).reshape(self.axis_sizes).transpose(order).reshape(-1, self.extent(axes))
+        return whole if parts is None else whole[:, np.array(parts)].reshape(-1, len(parts[0]))
 
     def unknown_axis(self, axis: str) -> str:
         """Why `axis` cannot be used here, with a suggestion."""
@@ -127,6 +131,13 @@ def _axis_types(given: Any, names: tuple[str, ...]) -> tuple[AxisType, ...]:
     return types
 
 
+def grid_of(devices: Sequence[Any], *shape: Any) -> np.ndarray[Any, Any]:
+    """Devices in a grid, as numpy's `reshape` takes its shape. What they are, numpy is not to look into."""
+    grid = np.empty(len(devices), object)
+    grid[:] = devices
+    return grid.reshape(*shape)
+
+
 @final
 class AbsentDevice:
     """Stands for a device of a mesh that is only planned for."""
@@ -147,10 +158,12 @@ class AbsentDevice:
 
 
 class _InForce(threading.local):
-    """The mesh that this thread has set, and the ones before it that `with mesh:` puts back."""
+    """The mesh that this thread has set, and the ones before it that `with mesh:` puts back. `manual`: the axes that
+    the manual regions being traced look after."""
 
     def __init__(self) -> None:
         self.mesh: Mesh | None = None
+        self.manual: frozenset[str] = frozenset()
         self.before: list[Mesh | None] = []
 
 
@@ -279,6 +292,5 @@ def _even_factors(count: int, parts: int) -> tuple[int, ...]:
 @lru_cache(maxsize=256)
 def stand_in(mesh: AbstractMesh) -> Mesh:
     """A mesh of absent devices: programs are planned and lowered for it, and cannot run."""
-    grid = np.empty(mesh.size, object)
-    grid[:] = [AbsentDevice(number) for number in range(mesh.size)]
-    return Mesh(grid.reshape(mesh.axis_sizes), mesh.axis_names)
+    absent = [AbsentDevice(number) for number in range(mesh.size)]
+    return Mesh(grid_of(absent, mesh.axis_sizes), mesh.axis_names)

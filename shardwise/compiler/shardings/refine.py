@@ -11,10 +11,8 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import count, pairwise
 
-import numpy as np
-
 from shardwise.compiler.shardings.layout import Layout, Pin
-from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, grid_of
 
 # An axis: from one neighbour along it to the next it is so many devices, and so many to where it ends.
 Stretch = tuple[int, int]
@@ -35,9 +33,7 @@ def common_mesh(meshes: Sequence[Mesh]) -> Mesh | None:
     names: list[str] = []
     for stretch in wanted:
         names.append(_name(stretch, meshes, names))
-    grid = np.empty(first.size, object)
-    grid[:] = first.flat_devices
-    return Mesh(grid.reshape([high // low for low, high in wanted]), names)
+    return Mesh(grid_of(first.flat_devices, [high // low for low, high in wanted]), names)
 
 
 def split_mesh(mesh: AbstractMesh, parts: Mapping[str, int]) -> AbstractMesh:

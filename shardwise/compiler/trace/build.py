@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
-from shardwise.compiler.ir.dispatch import bound_axes
+from shardwise.compiler.ir.dispatch import bound_axes, tracked_axes
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.operands import as_operand
@@ -12,12 +12,19 @@ from shardwise.compiler.trace.provenance import scoped
 from shardwise.compiler.trace.tracer import Frame, Tracer
 
 
-def build(function: Callable[..., Sequence[Any]], types: Sequence[ArrayType], name: str) -> tuple[Program, list[Any]]:
+def build(
+    function: Callable[..., Sequence[Any]],
+    types: Sequence[ArrayType],
+    name: str,
+    axes: Mapping[Any, int] | None = None,
+    tracked: frozenset[Any] = frozenset(),
+) -> tuple[Program, list[Any]]:
     """`function` over arguments of these types, as a Program, and the outer values that are its further inputs.
 
-    The user's scopes count from here: a program may be used again in another one, and `inline` adds that.
+    The user's scopes count from here: a program may be used again in another one, and `inline` adds that. `axes` get a
+    name inside, and along those `tracked` types say what varies.
     """
-    frame = Frame(name, absorbs=True)
+    frame = Frame(name, absorbs=True, axes=axes, tracked=tracked)
     with frame.open(), scoped(()):
         outputs = [frame.lift(as_operand(x)) for x in function(*(frame.input(type) for type in types))]
     return frame.program(outputs), frame.captured
@@ -25,7 +32,7 @@ def build(function: Callable[..., Sequence[Any]], types: Sequence[ArrayType], na
 
 def rewrite(name: str, types: Sequence[ArrayType], body: Callable[..., Sequence[Any]]) -> Program:
     """A Program made by a transformation: `body` sees no other frame, but a user's rule may use the axes bound here."""
-    frame = _ClosedFrame(name, absorbs=True, axes=bound_axes())
+    frame = _ClosedFrame(name, absorbs=True, axes=bound_axes(), tracked=tracked_axes())
     with frame.open(over=()):
         outputs = [frame.lift(x) for x in body(*(frame.input(type) for type in types))]
     return frame.program(outputs)
@@ -35,8 +42,8 @@ def rewrite(name: str, types: Sequence[ArrayType], body: Callable[..., Sequence[
 class _ClosedFrame(Frame):
     """A frame without captured inputs: an array from outside, which a user's rule may use, is held by the program."""
 
-    def __init__(self, name: str, absorbs: bool, axes: Mapping[Any, int]):
-        super().__init__(name, absorbs, axes)
+    def __init__(self, name: str, absorbs: bool, axes: Mapping[Any, int], tracked: frozenset[Any]):
+        super().__init__(name, absorbs, axes, tracked)
         self._held: dict[int, Value] = {}
 
     def lift(self, x: Any) -> Value:

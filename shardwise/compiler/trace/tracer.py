@@ -15,6 +15,8 @@ from shardwise.compiler.ir.op import Op, result_types
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.methods import ArrayMethods
+from shardwise.compiler.ops.named import Vary
+from shardwise.compiler.ops.shape import Broadcast, Reshape, Transpose
 from shardwise.compiler.trace.provenance import current_source, working
 from shardwise.errors import (
     ConcretizationTypeError,
@@ -28,16 +30,25 @@ from shardwise.errors import (
 class Frame:
     """One function being staged into a Program. `absorbs`: it takes every op, not only those on its own tracers.
 
-    `axes`: the names that it gives to axes for the ops inside, and their sizes.
+    `axes`: the names that it gives to axes for the ops inside, and their sizes. `tracked`: those of them along which
+    types say what varies.
     """
 
-    def __init__(self, name: str, absorbs: bool, axes: Mapping[Any, int] | None = None):
+    def __init__(
+        self,
+        name: str,
+        absorbs: bool,
+        axes: Mapping[Any, int] | None = None,
+        tracked: frozenset[Any] = frozenset(),
+    ):
         self.name = name
         self.absorbs = absorbs
         self.axes = axes or {}
+        self.tracked = tracked
         self.inputs: list[Value] = []
         self.equations: list[Equation] = []
         self._captured: dict[int, tuple[Any, Value]] = {}
+        self._varied: dict[tuple[Value, tuple[str, ...]], Value] = {}
 
     def input(self, type: ArrayType) -> "Tracer":
         """A new input of the program."""
@@ -50,11 +61,40 @@ class Frame:
 
     def bind(self, op: Op, args: Sequence[Any]) -> "tuple[Tracer, ...]":
         inputs = [self.lift(arg) for arg in args]
-        outputs = [Value(type) for type in result_types(op, tuple(value.type for value in inputs))]
+        types = tuple([value.type for value in inputs])
+        for type in types:
+            if type.varying:
+                inputs = self._entering(inputs, op.entering(*types))
+                types = tuple([value.type for value in inputs])
+                break
+        outputs = [Value(type) for type in result_types(op, types)]
         source = current_source()
         equation = Equation(op, inputs, outputs, source, working.reason)
         self.equations.append(equation)
         return tuple(Tracer(self, value, equation, source) for value in outputs)
+
+    def _entering(self, inputs: Sequence[Value], entering: Sequence[tuple[str, ...]]) -> list[Value]:
+        """The operands of an op in a manual region: what is one value for all devices meets what each has its own of
+        as a value that each has."""
+        found = []
+        for value, axes in zip(inputs, entering, strict=True):
+            more = tuple([axis for axis in axes if axis not in value.type.varying])
+            found.append(self._vary(value, more) if more else value)
+        return found
+
+    def _vary(self, value: Value, axes: tuple[str, ...]) -> Value:
+        """`value` as each device's own along `axes`. This is where a derivative sums over devices: once for all uses,
+        and of what a value is spread from or turned over from, rather than of itself."""
+        found = self._varied.get((value, axes))
+        if found is None:
+            made_by = next((equation for equation in reversed(self.equations) if value in equation.outputs), None)
+            if made_by and isinstance(made_by.op, (Broadcast, Reshape, Transpose)) and made_by.inputs:
+                spread = Tracer(self, self._vary(made_by.inputs[0], axes), None)
+                found = self.bind(made_by.op, [spread])[0].value
+            else:
+                found = self.bind(Vary(axes), [Tracer(self, value, None)])[0].value
+            self._varied[value, axes] = found
+        return found
 
     def lift(self, x: Any) -> Value:
         """The value that stands for `x` in this frame's program."""

@@ -1,4 +1,4 @@
-"""Program → Program: jvp, linearize, transpose, vmap, remat, inline, dce. Each plays equations into the open frame."""
+"""Program → Program: jvp, linearize, transpose, vmap, remat, inline, dce, untrack, and the like."""
 
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.trace.build import rewrite
@@ -9,6 +9,7 @@ from shardwise.compiler.transforms.linearize import linearize_program
 from shardwise.compiler.transforms.remat import rematerialize_program
 from shardwise.compiler.transforms.silence import silence
 from shardwise.compiler.transforms.transpose import transpose_program
+from shardwise.compiler.transforms.untrack import untrack
 from shardwise.compiler.transforms.vmap import map_function, vmap_program
 
 
@@ -25,6 +26,7 @@ class _ProgramTransforms:
     inline = staticmethod(inline)
     dce = staticmethod(dce)
     silence = staticmethod(silence)
+    untrack = staticmethod(untrack)
 
 
 installed.transforms = _ProgramTransforms()

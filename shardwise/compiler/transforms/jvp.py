@@ -6,11 +6,10 @@ from typing import Any
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType, is_inexact
 from shardwise.compiler.ops.call import present, some, spread
-from shardwise.compiler.ops.elementwise import retyped
-from shardwise.compiler.ops.shape import full
+from shardwise.compiler.ops.typed import retyped, zeros_of
 from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.transforms.cached import cached
 from shardwise.compiler.transforms.replay import each
-from shardwise.config import remembered
 
 
 class Pairs:
@@ -54,7 +53,7 @@ def jvp(program: Program, primals: Sequence[Any], tangents: Sequence[Any]) -> tu
     return [pairs.primal[value] for value in program.outputs], [pairs.tangent.get(value) for value in program.outputs]
 
 
-@remembered(maxsize=4096)
+@cached(maxsize=4096)
 def jvp_program(
     program: Program, active: tuple[bool, ...], solid: tuple[bool, ...] = ()
 ) -> tuple[Program, tuple[bool, ...]]:
@@ -80,6 +79,6 @@ def solidified(tangents: Sequence[Any], solid: Sequence[bool], types: Sequence[A
     """Tangents or cotangents, with zeros for those marked that are not there."""
     marks = solid or (False,) * len(tangents)
     return [
-        full(type.shape, 0, type.dtype, type.weak) if tangent is None and is_solid else tangent
+        zeros_of(type) if tangent is None and is_solid else tangent
         for tangent, is_solid, type in zip(tangents, marks, types, strict=True)
     ]

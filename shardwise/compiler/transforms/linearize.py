@@ -15,10 +15,11 @@ from shardwise.compiler.ops.call import present, some
 from shardwise.compiler.ops.operands import as_operand
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.tracer import Frame, Tracer
+from shardwise.compiler.transforms.cached import cached
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.jvp import Pairs, solidified
+from shardwise.compiler.transforms.lighten import lighten
 from shardwise.compiler.transforms.replay import each, replay
-from shardwise.config import remembered
 from shardwise.errors import ConcretizationTypeError
 
 
@@ -145,7 +146,7 @@ def forward(
     return [pairs.primal[value] for value in outputs], [pairs.tangent.get(value) for value in outputs]
 
 
-@remembered(maxsize=4096)
+@cached(maxsize=4096)
 def linearize_program(
     program: Program, active: tuple[bool, ...], solid: tuple[bool, ...] = ()
 ) -> tuple[Program, Program, tuple[bool, ...]]:
@@ -167,4 +168,5 @@ def linearize_program(
 
     forward = rewrite(f"forward_{program.name}", program.in_types, body)
     assert linear is not None
-    return dce(forward), linear.program, linear.moving
+    lighter, staged = lighten(forward, linear.program, len(program.outputs))
+    return dce(lighter), staged, linear.moving

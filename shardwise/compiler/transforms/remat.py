@@ -6,15 +6,15 @@ from typing import Any
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.scan import Scan
 from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.transforms.cached import cached
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.linearize import linearize_program
 from shardwise.compiler.transforms.replay import replay
 from shardwise.compiler.transforms.silence import silence
-from shardwise.config import remembered
 
 
-@remembered(maxsize=4096)
+@cached(maxsize=4096)
 def rematerialize_program(
     program: Program, active: tuple[bool, ...], policy: Callable[..., bool] | None
 ) -> tuple[Program, Program, tuple[bool, ...]]:

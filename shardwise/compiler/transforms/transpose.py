@@ -6,11 +6,12 @@ from typing import Any
 from shardwise.compiler.ir.op import Op, Unknown
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.call import present, some, spread
-from shardwise.compiler.ops.elementwise import add_tangents, retyped
+from shardwise.compiler.ops.elementwise import add_tangents
+from shardwise.compiler.ops.typed import summed
 from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.transforms.cached import cached
 from shardwise.compiler.transforms.jvp import solidified
 from shardwise.compiler.transforms.replay import each
-from shardwise.config import remembered
 
 
 def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
@@ -42,12 +43,12 @@ def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], co
         sent = equation.op.transpose(arrived[0] if equation.op.single else arrived, *operands)
         for value, operand, cotangent in zip(equation.inputs, operands, sent, strict=True):
             if isinstance(operand, Unknown) and cotangent is not None:
-                flowing[value] = add_tangents(flowing.get(value), retyped(cotangent, value.type))
+                flowing[value] = add_tangents(flowing.get(value), summed(cotangent, value.type))
 
     each(program.equations, forward)
     for value, cotangent in zip(program.outputs, cotangents, strict=True):
         if cotangent is not None and isinstance(env[value], Unknown):
-            flowing[value] = add_tangents(flowing.get(value), retyped(cotangent, value.type))
+            flowing[value] = add_tangents(flowing.get(value), summed(cotangent, value.type))
     each(reversed(backwards), backward)
     return [flowing.get(value) for value, is_linear in zip(program.inputs, linear, strict=True) if is_linear]
 
@@ -64,7 +65,7 @@ def _check_linear(equation: Equation, unknown: Sequence[bool]) -> None:
         raise TypeError(f"`{op.name}` at {equation.source} is not linear in what it is given, so it has no transpose")
 
 
-@remembered(maxsize=4096)
+@cached(maxsize=4096)
 def transpose_program(
     program: Program, linear: tuple[bool, ...], cotangents: tuple[bool, ...], solid: tuple[bool, ...] = ()
 ) -> tuple[Program, tuple[bool, ...]]:

@@ -12,8 +12,8 @@ from shardwise.compiler.ops.operands import as_operand
 from shardwise.compiler.ops.shape import batch_at
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.tracer import Frame
+from shardwise.compiler.transforms.cached import cached
 from shardwise.compiler.transforms.replay import each
-from shardwise.config import remembered
 
 
 def vmap(
@@ -56,7 +56,7 @@ def map_function(
     return vmap(program, axis, [x for x, _ in mapped] + captured, places + [None] * len(captured))
 
 
-@remembered(maxsize=4096)
+@cached(maxsize=4096)
 def vmap_program(
     program: Program, axis: BatchAxis, dims: tuple[int | None, ...], everywhere: bool | tuple[bool, ...] = False
 ) -> tuple[Program, tuple[int | None, ...]]:

@@ -94,11 +94,13 @@ from shardwise.compiler.ops.fitted import (
 from shardwise.compiler.ops.fused_attention import FusedAttention, FusedAttentionGrad
 from shardwise.compiler.ops.gather import Gather
 from shardwise.compiler.ops.householder import Geqrf, HouseholderProduct, Ormqr, Qr
+from shardwise.compiler.ops.hypergeometric import Hyp1f1, Hyp1f1Slope, Hyp2f1, Hyp2f1Slope
 from shardwise.compiler.ops.incomplete import Betainc, Expn, Igamma, Igammac, IgammaGradA, RandomGammaGrad
 from shardwise.compiler.ops.linear_solve import LinearSolve
 from shardwise.compiler.ops.loop import While
 from shardwise.compiler.ops.lu import Lu, PivotsToPermutation
 from shardwise.compiler.ops.matrix import Stacked
+from shardwise.compiler.ops.memory import InMemory
 from shardwise.compiler.ops.parts import Abs, Complex, Conj, Imag, Real, Sign
 from shardwise.compiler.ops.picking import AddToWindow, PickFromWindow, WindowWinner
 from shardwise.compiler.ops.powers import Cbrt, IntegerPow, Pow, Rsqrt, Sqrt, Square
@@ -107,6 +109,7 @@ from shardwise.compiler.ops.reduce import Sum
 from shardwise.compiler.ops.reduce_window import ReduceWindow
 from shardwise.compiler.ops.rejection import Counts, Rejection, Waiting
 from shardwise.compiler.ops.remat import CheckpointName
+from shardwise.compiler.ops.roll import Roll
 from shardwise.compiler.ops.rounding import Ceil, Floor, IsFinite, Nextafter, ReducePrecision, Round
 from shardwise.compiler.ops.scan import Scan
 from shardwise.compiler.ops.scatter import Scatter
@@ -242,6 +245,7 @@ DOMAINS = {
     **dict.fromkeys(("igamma", "igammac", "igamma_grad_a", "random_gamma_grad"), _POSITIVE),
     **dict.fromkeys(("exp1", "expn", "cosine_integral", "spence", "xlogy", "xlog1py", "entr"), _POSITIVE),
     **dict.fromkeys(("betainc", "ndtri"), (0.3, 0.9, (1,))),
+    **dict.fromkeys(("hyp1f1", "hyp1f1_slope", "hyp2f1", "hyp2f1_slope"), (0.3, 0.9, (1,))),
     **dict.fromkeys(("asin", "acos", "atanh", "erf_inv", "tan"), _BELOW_ONE),
     **dict.fromkeys(("acosh", "zeta"), (1.2, 3.0, (1,))),
     **dict.fromkeys(("random_gamma", "random_waiting", "random_rejection"), _POSITIVE),
@@ -472,16 +476,21 @@ def slicing_cases() -> list[Case]:
         ("f32[4]~", (0,)),
     ]
     found += [case(Reverse(dims), text) for text, dims in reverses]
+    rolls = [("f32[5]", 0, 2), ("f32[5]", 0, 0), ("f32[6,4]", 0, 5), ("f32[6,12]", 1, 1), ("f32[2,12,3]", 1, 7)]
+    rolls += [("f32[0]", 0, 0), ("f32[3,0]", 0, 1), ("f32[4]~", 0, 1), ("f32[1,3]", 0, 0)]
+    found += [case(Roll(dim, by), text) for text, dim, by in rolls]
     for name in ("f64", "f16", "bf16", "i32", "u8", "i64", "bool", "c64", "c128", *SMALL):
         found.append(case(Slice((0, 1), (3, 5), (1, 2)), f"{name}[3,5]"))
         found.append(case(Pad((0, 1), (0, 2), (0, 1)), f"{name}[3,2] {name}[]"))
         found.append(case(Concatenate(1), f"{name}[3,2] {name}[3,3]"))
         found.append(case(Reverse((1,)), f"{name}[3,4]"))
+        found.append(case(Roll(1, 3), f"{name}[3,4]"))
     for name in ("f32", "bf16", "i32", "c64"):
         found.append(case(Slice((1, 0), (11, 3), (2, 1)), f"{name}[11,3]", special=True))
         found.append(case(Pad((1, 0), (-2, 0), (0, 0)), f"{name}[11,3] {name}[]", special=True))
         found.append(case(Concatenate(0), f"{name}[11,3] {name}[2,3]", special=True))
         found.append(case(Reverse((0,)), f"{name}[11,3]", special=True))
+        found.append(case(Roll(0, 4), f"{name}[11,3]", special=True))
     return found
 
 
@@ -609,6 +618,8 @@ def elementwise_cases() -> list[Case]:
     special(Neg(), 1, ("f32", "bf16", "i32", "u8", "c64"))
     over(CheckpointName("activations"), 1, ("f32", "bf16", "i32"), SHAPES)
     special(CheckpointName("activations"), 1, ("f32", "c64"))
+    over(InMemory("pinned_host"), 1, ("f32", "bf16", "i32"), SHAPES)
+    special(InMemory("unpinned_host"), 1, ("f32", "c64"))
     over(StopGradient(), 1, ("f32", "bf16", "c64"), SHAPES)
     special(StopGradient(), 1, ("f32", "bf16", "c64"))
     for direction in DIRECTIONS:
@@ -667,9 +678,11 @@ def special_cases() -> list[Case]:
     fitted = (BesselI0e(), BesselI1e(), Dawsn(), Erfcx(), Ndtri(), Expi(), Exp1(), Spence())
     waves = (SineIntegral(), CosineIntegral(), Fresnel(True), Fresnel(False))
     logs = (Xlogy(), Xlog1py(), Entr())
-    for op in (*fitted, *waves, *logs, Zeta(), Polygamma(), *INCOMPLETE):
+    for op in (*fitted, *waves, *logs, Zeta(), Polygamma(), *INCOMPLETE, Hyp1f1(), Hyp2f1()):
         found += [case(op, " ".join([f"{name}[3,4]"] * op.arity)) for name in ("f32", "bf16", "f64", "f8_e5m2")]
         found.append(case(op, " ".join(["f32[]~"] * op.arity)))
+    slopes = (*map(Hyp1f1Slope, range(2)), *map(Hyp2f1Slope, range(3)))
+    found += [case(op, " ".join([f"{name}[3,4]"] * op.arity)) for op in slopes for name in ("f32", "f64")]
     for op in (*fitted, *waves, *logs, Zeta(), Polygamma()):
         shape = ",".join(["11"] * op.arity)
         found += [case(op, " ".join([f"{name}[{shape}]"] * op.arity), special=True) for name in ("f32", "bf16")]

@@ -54,6 +54,7 @@ from shardwise.compiler.ops.extremum import Clamp, Max, Min, Relu
 from shardwise.compiler.ops.fused_attention import FusedAttention, FusedAttentionGrad
 from shardwise.compiler.ops.gather import Gather
 from shardwise.compiler.ops.householder import Packed
+from shardwise.compiler.ops.hypergeometric import Hyp1f1Slope, Hyp2f1Slope
 from shardwise.compiler.ops.linear_solve import LinearSolve
 from shardwise.compiler.ops.parts import Abs, Complex, Conj, Imag, Real, Sign
 from shardwise.compiler.ops.powers import Square
@@ -118,7 +119,7 @@ def on_one_device(program: Program, args: Sequence[NumpyArray]) -> list[NumpyArr
     )
     executable = load(stages, [device], [here] * outs(program), False)
     buffers = [place(arg, type, here, False).buffers for arg, type in zip(args, program.in_types, strict=True)]
-    return [array.numpy() for array in executable(buffers)]
+    return [array.numpy() for array in executable.run(buffers)]
 
 
 def jvp_like_finite_difference(case: Case) -> None:
@@ -185,7 +186,7 @@ def vmap_like_loop(case: Case) -> None:
     batches = [case.batch(number, size) for number in range(len(args))]
     places: list[list[int | None]] = [[None, *range(type.ndim + 1)] for type in case.types]
     ways = list(itertools.product(*places))
-    most = 10 if isinstance(case.op, Sampler) else 100  # a sampler's loop takes numpy long
+    most = 10 if isinstance(case.op, (Sampler, Hyp1f1Slope, Hyp2f1Slope)) else 100  # their loops take numpy long
     for dims in ways[:: 1 + len(ways) // most]:
         if all(dim is None for dim in dims):
             continue

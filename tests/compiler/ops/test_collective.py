@@ -25,7 +25,9 @@ from shardwise.compiler.ops.collective import (
     Permute,
     ReduceScatter,
     Resize,
+    Send,
 )
+from shardwise.compiler.ops.roll import Rotate
 from shardwise.compiler.ops.window import TakeWindow
 from shardwise.compiler.partition.local import LocalProgram
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -74,9 +76,14 @@ def collectives(mesh: AbstractMesh) -> Iterator[Collective]:
         yield OnlyFirst(axes)
     for before, after in permutes(mesh, COMPILED[mesh]):
         yield Permute(before, after)
+    for axes in COMPILED[mesh]:
+        last = mesh.extent(axes) - 1
+        yield Send(axes, ((0, last), (last, 0)))  # those between get zeros
+    yield Send(COMPILED[mesh][0], ())
     yield from (Resize(dim, size) for dim, size in ((0, 11), (1, 2), (2, 8), (1, 0)))
     for axes in COMPILED[mesh]:
         yield from (TakeWindow(dim, axes, mesh.extent(axes), *window) for dim, window in WINDOWS)
+        yield from (Rotate(dim, axes, mesh.extent(axes), by) for dim, by in ((0, 1), (2, 8), (1, 4), (0, 0)))
 
 
 def permutes(mesh: AbstractMesh, choices: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:

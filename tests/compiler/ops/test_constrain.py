@@ -56,7 +56,7 @@ def test_devices_hold_the_parts_that_the_layout_gives_them(case: Case):
     stages = partitioned(case.program, MESH, [given.pin(arg.shape)], [None])
     (after,) = stages.plan.outputs
     executable = load(stages, mesh.flat_devices, [NamedSharding(mesh, spec_of(after))], True)
-    (found,) = executable([place(arg, case.types[0], given, True).buffers])
+    (found,) = executable.run([place(arg, case.types[0], given, True).buffers])
     assert found.numpy().tobytes() == arg.tobytes()
     for shard in found.addressable_shards:
         assert shard.data.tobytes() == arg[shard.index].tobytes()

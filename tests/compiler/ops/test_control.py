@@ -15,12 +15,11 @@ from shardwise.compiler.ir.text import format_program, parse_program
 from shardwise.compiler.ir.types import parse_type
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.branch import Cond
-from shardwise.compiler.ops.control import agreed
 from shardwise.compiler.ops.elementwise import Add, Compare, Mul
 from shardwise.compiler.ops.loop import While
 from shardwise.compiler.ops.scan import Scan
 from shardwise.compiler.ops.shape import Held, Identity, full
-from shardwise.compiler.ops.ties import Carry, Decide, Enter, Merge, Stack, Unstack
+from shardwise.compiler.ops.ties import Carry, Decide, Enter, Join, Merge, Split, Stack, Unstack
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose, settle
@@ -60,6 +59,9 @@ def types(text):
         (Stack(0), "f32[]", "f32[0]"),
         (Decide(), "bool[]", ""),
         (Decide(), "i32[]", ""),
+        (Split((("x", "y"), ()), (6, 1), ("x", "y")), "f32[12,5]", "f32[2,5]{x,y}"),
+        (Split(((), ("x",)), (1, 5)), "f32[12,5]{z}", "f32[12,1]{z}"),
+        (Join((("x",), ()), (2, 1), ("x", "y")), "f32[12,5]{x,z}", "f32[24,5]{z}"),
     ],
     ids=str,
 )
@@ -76,6 +78,8 @@ def test_types_of_ties(tie, takes, gives):
         (Unstack(3), "f32[4,3]", r"f32\[4,3\] does not have 3 slices along its first dim"),
         (Unstack(3), "f32[]", r"f32\[\] does not have 3 slices"),
         (Decide(), "bool[2]", r"bool\[2\] should be a scalar"),
+        (Split((("x",),), (4,)), "f32[6]", r"f32\[6\] does not divide into \(4,\) pieces"),
+        (Join((("x",),), (4,)), "f32[6,2]", r"f32\[6,2\] does not have 1 dims"),
     ],
     ids=str,
 )
@@ -90,6 +94,15 @@ def test_dims_pass_through_ties():
         rule = tie.factors(*[MATRIX] * operands)
         assert rule.operands == (same,) * operands and rule.results == (same,) * tie.results
         assert rule.sizes == (3, 4) and not rule.whole and not rule.reduce
+
+
+def test_a_dim_that_a_region_cuts_is_two():
+    """The number of the piece, and the place in it, which both sides have."""
+    split = Split((("x",), ()), (2, 1)).factors(parse_type("f32[12,5]"))
+    assert (split.operands, split.results) == ((((0, 1), (3,)),), (((1,), (3,)),))
+    join = Join((("x",), ()), (2, 1)).factors(parse_type("f32[6,5]"))
+    assert (join.operands, join.results) == (split.results, split.operands)
+    assert split.sizes == join.sizes == (2, 6, 1, 5)
 
 
 def test_the_dim_of_the_steps_stays_whole():
@@ -192,9 +205,10 @@ def test_crossings_of_one_group_stand_together():
 
 
 def test_devices_must_agree():
-    assert agreed(COUNT, [np.int32(3), np.int32(3)]) == 3
+    assert COUNT.ways([np.int32(3), np.int32(3)]) == [3, 3]
     with pytest.raises(ProgramError, match=r"while: devices disagree on where to go: \[3, 4\]"):
-        agreed(COUNT, [np.int32(3), np.int32(4)])
+        COUNT.ways([np.int32(3), np.int32(4)])
+    assert COUNT.parted().ways([np.int32(3), np.int32(4)]) == [3, 4]  # in a manual region
 
 
 def test_what_a_loop_does_not_change_is_computed_before_it():

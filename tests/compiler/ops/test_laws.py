@@ -22,21 +22,23 @@ from tests.compiler.ops.laws import (
 )
 
 # What these do is the user's to say, or only holds an array: test_custom.py, test_callback.py and test_debug.py in
-# tests/api show them.
-THE_USERS = {"custom_jvp", "custom_vjp", "custom_backward", "held", "callback", "inspect"}
+# tests/api show them, and tests/experimental/test_custom_partitioning.py.
+THE_USERS = {"custom_jvp", "custom_vjp", "custom_backward", "custom_partitioning", "held", "callback", "inspect"}
 # What these give is XLA's to say: tests/lax/test_random.py compares it with JAX's.
 THE_XLAS = {"rng_bit_generator", "rng_uniform"}
 # Borders between keys and numbers, which are gone before layouts are chosen: tests/random/test_keys.py.
 BORDERS = {"key_data", "wrap_key_data"}
 # Stand for the borders of loops and branches while layouts are chosen, and never run: see test_control.py.
-TIES = {"enter", "carry", "merge", "unstack", "stack", "decide"}
+TIES = {"enter", "carry", "merge", "unstack", "stack", "decide", "split", "join"}
+# Manual regions, and what types say in them, which needs a region around it: tests/manual.
+MANUAL = {"manual", "vary", "settle"}
 # remat is a call that computes again, which tests/api/test_remat.py shows; a barrier is lowered with its neighbours.
 # What computes along a named axis means nothing until the name is bound: tests/api/test_named_axes.py.
 OPS = sorted(
     name
     for name, op in Op.registry.items()
     if not issubclass(op, (Collective, Named))
-    and name not in {*THE_USERS, *THE_XLAS, *BORDERS, *TIES, "remat", "barrier"}
+    and name not in {*THE_USERS, *THE_XLAS, *BORDERS, *TIES, *MANUAL, "remat", "barrier"}
 )
 
 OF_BITS = {
@@ -45,8 +47,8 @@ OF_BITS = {
 }
 BY_DECREE = {"stop_gradient", "reduce_precision", "nextafter", "bitcast_convert"}
 # Loops inside, which take long to fold; and of these, the ones that are derivatives themselves and have none.
-LAST_DERIVATIVES = {"igamma_grad_a", "random_gamma_grad"}
-INCOMPLETE = {"igamma", "igammac", "betainc", "expn", *LAST_DERIVATIVES}
+LAST_DERIVATIVES = {"igamma_grad_a", "random_gamma_grad", "hyp1f1_slope", "hyp2f1_slope"}
+INCOMPLETE = {"igamma", "igammac", "betainc", "expn", "hyp1f1", "hyp2f1", *LAST_DERIVATIVES}
 FUNCTIONS = {
     *("exp", "exp2", "relu", "expm1", "log", "log1p", "logistic", "sin", "cos", "tan", "asin", "acos", "atan", "atan2"),
     *("sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "square", "sqrt", "rsqrt", "cbrt", "integer_pow", "pow"),
@@ -132,7 +134,7 @@ OUTSIDE = {
 }
 
 
-FEW = 4  # cases of an op that every run puts to a law; of more, every sixth: `make slow` has the others
+FEW = 2  # cases of an op that every run puts to a law; of more, every twelfth: `make slow` has the others
 
 
 def put_to(law, speaks_about):
@@ -144,7 +146,7 @@ def put_to(law, speaks_about):
     for cases in by_op.values():
         cases.sort(key=lambda case: zlib.crc32(f"{law.__name__} {case}".encode()))
         for place, case in enumerate(cases):
-            often = place < max(FEW, len(cases) // 6)
+            often = place < max(FEW, len(cases) // 12)
             yield pytest.param(law, case, id=f"{law.__name__}-{case}", marks=[] if often else [pytest.mark.slow])
 
 

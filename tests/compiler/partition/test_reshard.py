@@ -11,7 +11,8 @@ from shardwise.compiler.ops.collective import AllGather, AllReduce, OwnBlock
 from shardwise.compiler.partition.local import Placement
 from shardwise.compiler.partition.reshard import reshard_steps
 from shardwise.compiler.partition.simulate import cut, join
-from shardwise.compiler.plan.cost import CPU
+from shardwise.compiler.plan.cost import Costs
+from shardwise.compiler.plan.hardware import CPU, chip
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
@@ -190,7 +191,20 @@ def test_another_axis_is_cheaper_through_a_permute_than_through_a_gather():
         ArrayType((1024, 512), np.float32), FOUR_TWO, Layout((("a",), ())), Layout((("b",), ()))
     )
     assert [op.name for op, _ in steps] == ["own_block", "permute", "all_gather"]
-    assert cost == pytest.approx(1024 * 512 * 4 * (1 / 8 + 3 / 8) + 2 * CPU.collective, rel=1e-5)
+    latency = Costs(CPU, FOUR_TWO).way("a").collective
+    assert cost == pytest.approx(1024 * 512 * 4 * (1 / 8 + 3 / 8) + 2 * latency, rel=1e-5)
+
+
+def test_what_crosses_the_slow_links_is_gathered_before_it_has_grown():
+    # A piece goes from node to node first: 1/32 of the array from each of the 3 others; then the node shares 1/8 each.
+    mesh = AbstractMesh((4, 8), ("node", "gpu"))
+    whole = ArrayType((4096, 4096), np.float32)
+    cut, gathered = Layout((("node",), ("gpu",))), Layout(((), ()))
+    steps, _ = reshard_steps(whole, mesh, cut, gathered, chip("h100"))
+    assert [op.axes for op, _ in steps] == [("node",), ("gpu",)]
+    other = AbstractMesh((8, 4), ("gpu", "node"))  # the last axis is within a node: now that is called `node`
+    steps, _ = reshard_steps(whole, other, cut, gathered, chip("h100"))
+    assert [op.axes for op, _ in steps] == [("gpu",), ("node",)]
 
 
 def test_nothing_to_do_takes_no_step():

@@ -15,6 +15,8 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import partitioned
 from shardwise.compiler.plan.choose import choose, picks_cost, settle
+from shardwise.compiler.plan.eliminate import Memory
+from shardwise.compiler.plan.hardware import CHIPS, CPU, chip
 from shardwise.compiler.propagate.sharded import propagate
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -162,7 +164,7 @@ def local_cost(sharded, plan):
 
 def chosen_picks(sharded, monkeypatch):
     found = []
-    monkeypatch.setattr("shardwise.compiler.plan.choose.settle", lambda _, picks: found.append(picks))
+    monkeypatch.setattr("shardwise.compiler.plan.choose.settle", lambda _, picks, chip: found.append(picks))
     choose(sharded)
     monkeypatch.undo()
     return found[0]
@@ -252,3 +254,74 @@ def test_a_value_with_more_uses_than_an_array_has_dims_can_be_planned():
 def test_an_axis_of_one_device_changes_nothing():
     alone = planned(mlp, [f32(32, 64), f32(64, 256), f32(256, 64)], MEGATRON, AbstractMesh((1, 2), ("data", "model")))
     assert collectives(alone) == {"all_reduce": 1}
+
+
+def training_step(layers):
+    """A step of gradient descent of an MLP, its types and its layouts."""
+
+    def step(x, y, *weights):
+        return [w - 0.1 * g for w, g in zip(weights, shardwise.grad(loss)(list(weights), x, y), strict=True)]
+
+    types = [f32(32, 64), f32(32, 64), *[f32(64, 128), f32(128, 64)] * layers]
+    return step, types, [P("data"), P("data"), *[P(None, "model"), P("model", None)] * layers]
+
+
+def test_what_was_worked_out_for_a_layer_is_found_again_for_the_next(monkeypatch):
+    made = []
+    of = Memory.of
+
+    def counted(self, key, named, work):
+        def working():
+            made.append(key)
+            return work()
+
+        return of(self, key, named, working)
+
+    monkeypatch.setattr(Memory, "of", counted)
+    counts = []
+    for layers in (4, 8, 16):
+        made.clear()
+        planned(*training_step(layers))
+        counts.append(len(made))
+    four, eight, sixteen = counts
+    assert eight < 1.25 * four and sixteen < 1.25 * eight
+
+
+def test_training_steps_are_solved_exactly(monkeypatch):
+    """Elimination holds nothing: no hint is asked for."""
+    monkeypatch.setattr("shardwise.compiler.plan.choose._Axis._greedy", lambda self: pytest.fail("held"))
+    planned(*training_step(8))
+
+
+class TestHardware:
+    """Choices are weighed by the figures of the chip: over slow links, latency and bytes count for more."""
+
+    def test_a_plan_knows_its_chip(self):
+        sharded = planned(mlp, [f32(32, 64), f32(64, 256), f32(256, 64)], MEGATRON).sharded
+        assert choose(sharded).chip is CPU
+        assert choose(sharded, chip("h100")).chip is chip("h100")
+
+    @pytest.mark.parametrize("name", CHIPS)
+    def test_large_programs_have_the_same_plan_on_all_chips(self, name):
+        """Where bytes matter more than latencies, Megatron's layout needs its sums and nothing else."""
+        types = [f32(8192, 4096), f32(4096, 16384), f32(16384, 4096)]
+        sharded = planned(mlp, types, MEGATRON).sharded
+        local = partition(sharded, choose(sharded, chip(name)))
+        assert [equation.op.name for equation in local.collectives()] == ["all_reduce"]
+
+    def test_over_slow_links_waiting_once_is_worth_repeated_work(self):
+        """A sum, some work on it, and the result everywhere: scattered, worked on in pieces and gathered, or summed at
+        once, which sends as many bytes, waits once, and repeats the work. Within a node devices wait little."""
+
+        def work(x, w):
+            y = jnp.tanh(jnp.tanh(jnp.tanh(x @ w)))
+            return y, y
+
+        mesh = AbstractMesh((4, 8), ("node", "gpu"))
+        found = {}
+        for axis in mesh.axis_names:
+            types, specs = [f32(2048, 65536), f32(65536, 1024)], [P(None, axis), P(axis, None)]
+            sharded = planned(work, types, specs, mesh, [P(), P(axis, None)]).sharded
+            local = partition(sharded, choose(sharded, chip("h100")))
+            found[axis] = [equation.op.name for equation in local.collectives()]
+        assert found == {"gpu": ["reduce_scatter", "all_gather"], "node": ["all_reduce"]}

@@ -7,12 +7,16 @@ from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective import AllGather, AllReduce, AllToAll, OwnBlock, ReduceScatter
 from shardwise.compiler.ops.dot import Dot
+from shardwise.compiler.ops.ties import Stack
 from shardwise.compiler.ops.transcendental import Exp
-from shardwise.compiler.plan.cost import CPU, FORBIDDEN, Hardware, compute_cost, reshard_cost
+from shardwise.compiler.plan.cost import FORBIDDEN, TOGETHER, Costs, compute_cost, reshard_cost
+from shardwise.compiler.plan.hardware import CHIPS, CPU, chip
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 MESH = AbstractMesh((4, 2), ("a", "b"))
+COSTS = Costs(CPU, MESH)
+WAY = COSTS.way("a")
 WHOLE = ArrayType((64, 32), np.float32)
 ROWS, COLUMNS = WHOLE.with_shape((16, 32)), WHOLE.with_shape((64, 8))
 
@@ -27,42 +31,66 @@ MOVES = {
 @pytest.mark.parametrize("name", MOVES)
 def test_a_move_costs_what_its_collective_sends(name):
     before, after, op, piece = MOVES[name]
-    counted = reshard_cost(before, after, WHOLE.nbytes, 4, False, CPU)
-    latency = CPU.reduction if isinstance(op, (AllReduce, ReduceScatter)) else CPU.collective
+    counted = reshard_cost(before, after, WHOLE.nbytes, 4, False, WAY)
+    latency = WAY.reduction if isinstance(op, (AllReduce, ReduceScatter)) else WAY.collective
     assert counted == op.wire(piece, MESH) + latency
 
 
 def test_taking_a_block_is_free():
-    assert reshard_cost(REPLICATED, 0, WHOLE.nbytes, 4, False, CPU) == 0
+    assert reshard_cost(REPLICATED, 0, WHOLE.nbytes, 4, False, WAY) == 0
     assert OwnBlock(0, ("a",), 4).wire(WHOLE, MESH) == 0
 
 
 def test_staying_is_free():
     for state in (REPLICATED, 0, PARTIAL_SUM):
-        assert reshard_cost(state, state, WHOLE.nbytes, 4, False, CPU) == 0
+        assert reshard_cost(state, state, WHOLE.nbytes, 4, False, WAY) == 0
 
 
 def test_only_a_whole_value_becomes_a_term_of_a_sum_and_only_where_it_is_adopted():
-    assert reshard_cost(REPLICATED, PARTIAL_SUM, WHOLE.nbytes, 4, True, CPU) == 0
-    assert reshard_cost(REPLICATED, PARTIAL_SUM, WHOLE.nbytes, 4, False, CPU) == FORBIDDEN
-    gathered = reshard_cost(0, REPLICATED, WHOLE.nbytes, 4, False, CPU)
-    assert reshard_cost(0, PARTIAL_SUM, WHOLE.nbytes, 4, True, CPU) == gathered
-    assert reshard_cost(0, PARTIAL_SUM, WHOLE.nbytes, 4, False, CPU) == FORBIDDEN
-    assert reshard_cost("max", PARTIAL_SUM, WHOLE.nbytes, 4, True, CPU) == FORBIDDEN
+    assert reshard_cost(REPLICATED, PARTIAL_SUM, WHOLE.nbytes, 4, True, WAY) == 0
+    assert reshard_cost(REPLICATED, PARTIAL_SUM, WHOLE.nbytes, 4, False, WAY) == FORBIDDEN
+    gathered = reshard_cost(0, REPLICATED, WHOLE.nbytes, 4, False, WAY)
+    assert reshard_cost(0, PARTIAL_SUM, WHOLE.nbytes, 4, True, WAY) == gathered
+    assert reshard_cost(0, PARTIAL_SUM, WHOLE.nbytes, 4, False, WAY) == FORBIDDEN
+    assert reshard_cost("max", PARTIAL_SUM, WHOLE.nbytes, 4, True, WAY) == FORBIDDEN
 
 
 def test_along_an_axis_of_one_device_nothing_costs():
+    alone = Costs(CPU, AbstractMesh((1, 8), ("a", "b"))).way("a")
     for before in (REPLICATED, 0, PARTIAL_SUM):
         for after in (REPLICATED, 1):
-            assert reshard_cost(before, after, WHOLE.nbytes, 1, False, CPU) == 0
-    assert reshard_cost(0, PARTIAL_SUM, WHOLE.nbytes, 1, False, CPU) == FORBIDDEN
+            assert reshard_cost(before, after, WHOLE.nbytes, 1, False, alone) == 0
+    assert reshard_cost(0, PARTIAL_SUM, WHOLE.nbytes, 1, False, alone) == FORBIDDEN
 
 
 def test_work_that_is_cut_costs_its_share():
-    hardware = Hardware(flop=1.0, memory_byte=0.0, collective=0.0, reduction=0.0)
     x, y, out = (Value(ArrayType(shape, np.float32)) for shape in ((8, 16), (16, 4), (8, 4)))
     product = Equation(Dot(((1,), (0,))), [x, y], [out])
-    assert compute_cost(product, 1, hardware) == 2 * 8 * 16 * 4
-    assert compute_cost(product, 8, hardware) == 2 * 16 * 4
-    memory = Hardware(flop=0.0, memory_byte=1.0, collective=0.0, reduction=0.0)
-    assert compute_cost(Equation(Exp(), [x], [Value(x.type)]), 4, memory) == x.type.nbytes / 4
+    work = COSTS.flop(x.type.dtype) * 2 * 8 * 16 * 4
+    touched = COSTS.memory_byte * sum(value.type.nbytes for value in (x, y, out))
+    assert compute_cost(product, 1, COSTS) == pytest.approx(work + touched)
+    assert compute_cost(product, 8, COSTS) == pytest.approx((work + touched) / 8)
+    assert compute_cost(Equation(Exp(), [x], [Value(x.type)]), 4, COSTS) == COSTS.memory_byte * x.type.nbytes / 4
+
+
+def test_of_a_stack_a_loop_writes_one_slice_each_turn():
+    x = Value(WHOLE)
+    stack = Equation(Stack(5), [x], [Value(WHOLE.with_shape((5, *WHOLE.shape)))])
+    assert compute_cost(stack, 1, COSTS) == COSTS.memory_byte * WHOLE.nbytes
+
+
+@pytest.mark.parametrize("name", CHIPS)
+def test_costs_are_seconds_in_bytes_over_the_fastest_links(name):
+    """Everything in seconds by the table, times the bandwidth of a near link."""
+    this, mesh = chip(name), AbstractMesh((4, 1 << 16, 2), ("far", "middle", "near"))
+    costs = Costs(this, mesh)
+    second = this.near.bandwidth
+    assert costs.flop(np.dtype(np.float32)) == pytest.approx(this.compute_time(1, 0, np.dtype(np.float32)) * second)
+    assert costs.memory_byte == pytest.approx(this.compute_time(0, 1, np.dtype(np.float32)) * second)
+    for axis, link in (("near", this.near), ("far", this.far)):
+        way = costs.way(axis)
+        assert way.byte == pytest.approx(second / link.bandwidth)
+        assert way.collective == pytest.approx(link.latency * second)
+        assert way.reduction == pytest.approx(way.collective / TOGETHER)
+    assert costs.way("near").byte == 1
+    assert costs.way("near", "far") == costs.way("far")

@@ -63,6 +63,7 @@ def test_times_by_hand():
     assert h100.collective_time("all_reduce", 450e6, mesh, ("x",)) == pytest.approx(1e-3 + 14 * 2e-6)
     assert h100.collective_time("permute", 450e6, mesh, ("x",)) == pytest.approx(1e-3 + 2e-6)
     assert [hops(kind, 8) for kind in ("all_gather", "reduce_scatter", "all_to_all", "take_window")] == [7, 7, 7, 1]
+    assert hops("permute", 8) == hops("rotate", 8) == 1
     assert h100.compute_time(989e9, 0, BF16) == pytest.approx(1e-3)
     assert h100.compute_time(494e9, 1, F32) == pytest.approx(1e-3)
     assert h100.compute_time(1, 3.35e9, F32) == pytest.approx(1e-3)  # bound by memory

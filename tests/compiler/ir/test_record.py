@@ -1,0 +1,83 @@
+"""Records: what a frozen dataclass has, whether or not there are fields; before and after the first one is made."""
+
+from dataclasses import FrozenInstanceError, dataclass, fields, is_dataclass, replace
+
+import pytest
+
+from shardwise.compiler.ir.record import complete, record
+
+
+def records():
+    """Two classes without fields, of which one inherits from the other, and one that adds a field to that."""
+
+    @record
+    class Plain:
+        kind = "plain"
+
+    @record
+    class Other(Plain):
+        """Has no field either."""
+
+    @record
+    class Sized(Other):
+        size: int
+        name: str = "?"
+
+    return Plain, Other, Sized
+
+
+def test_without_fields_all_of_a_class_are_equal():
+    plain, other, _ = records()
+    assert plain() == plain() and hash(plain()) == hash(plain())
+    assert plain() != other() and other() != plain()
+    assert repr(other()).endswith("Other()")
+    assert replace(other()) == other() and fields(other()) == ()
+    assert is_dataclass(plain) and plain.__match_args__ == ()
+
+
+def test_without_fields_it_takes_no_arguments_and_no_attributes():
+    plain, other, _ = records()
+    for cls in (plain, other):
+        with pytest.raises(TypeError):
+            cls(1)
+        with pytest.raises(FrozenInstanceError, match="'size'"):
+            cls().size = 3
+        with pytest.raises(FrozenInstanceError, match="'kind'"):
+            del cls().kind
+
+
+def test_fields_are_those_of_a_dataclass():
+    *_, sized = records()
+    made = sized(3)
+    assert (made.size, made.name, made.kind) == (3, "?", "plain")
+    assert made == sized(3) and made != sized(4) and hash(made) == hash(sized(3))
+    assert [field.name for field in fields(made)] == ["size", "name"]
+    assert replace(made, size=5) == sized(5)
+    with pytest.raises(FrozenInstanceError):
+        made.size = 4
+
+
+def test_one_that_inherits_may_be_made_first():
+    plain, other, sized = records()
+    assert sized(1).size == 1
+    assert other() == other() and plain() == plain() and plain() != other()
+
+
+def test_what_a_class_writes_itself_stays():
+    @record
+    class Spoken:
+        def __repr__(self):
+            return "spoken"
+
+    assert repr(Spoken()) == "spoken" and Spoken() == Spoken()
+
+
+def test_complete_needs_no_instance():
+    *_, sized = records()
+
+    @dataclass(frozen=True)
+    class Same:
+        size: int
+        name: str = "?"
+
+    assert [field.name for field in fields(complete(sized))] == [field.name for field in fields(Same)]

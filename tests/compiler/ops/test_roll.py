@@ -1,0 +1,78 @@
+"""roll along a cut dim: what passes the cuts is sent on around the ring, once."""
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.roll import Roll
+from shardwise.compiler.partition.simulate import simulate
+from shardwise.sharding import AbstractMesh, NamedSharding
+from shardwise.sharding import PartitionSpec as P
+
+MESH = AbstractMesh((4, 2), ("data", "model"))
+ROWS = P("data", None)
+
+
+def local_of(function, shape, spec=ROWS):
+    x = sw.ShapeDtypeStruct(shape, np.float32, sharding=NamedSharding(MESH, spec))
+    return sw.jit(function).lower(x)._prepared.stages.local
+
+
+def sent(local):
+    return [(equation.op.name, local.wire(equation)) for equation in local.collectives()]
+
+
+@pytest.mark.parametrize(("by", "rows"), [(1, 1), (-1, 1), (4, 4), (3, 3), (5, 4), (8, 4), (15, 1), (13, 3)], ids=str)
+def test_each_device_sends_what_passes_its_cut(by, rows):
+    """16 rows in pieces of 4: at most a whole piece is sent."""
+    local = local_of(lambda x: jnp.roll(x, by, 0), (16, 6))
+    assert sent(local) == [("rotate", rows * 6 * 4)]
+    x = np.arange(96, dtype=np.float32).reshape(16, 6)
+    np.testing.assert_array_equal(simulate(local, [x])[0], np.roll(x, by, 0))
+
+
+def test_a_whole_turn_sends_nothing():
+    assert sent(local_of(lambda x: jnp.roll(x, 16, 0), (16, 6))) == []
+
+
+def test_the_other_dims_need_nobody():
+    assert sent(local_of(lambda x: jnp.roll(x, 2, 1), (16, 6))) == []
+
+
+def test_a_slope_goes_back_the_same_way():
+    local = local_of(lambda x: sw.vjp(lambda x: jnp.roll(x, 1, 0), x)[1](x)[0], (16, 6))
+    assert sent(local) == [("rotate", 6 * 4)]
+    x = np.arange(96, dtype=np.float32).reshape(16, 6)
+    np.testing.assert_array_equal(simulate(local, [x])[0], np.roll(x, -1, 0))
+
+
+@pytest.mark.parametrize("by", [1, 3, 7, 14])
+def test_uneven_pieces(by):
+    local = local_of(lambda x: jnp.roll(x, by, 0), (15, 6))
+    assert {name for name, _ in sent(local)} == {"take_window"}
+    x = np.arange(90, dtype=np.float32).reshape(15, 6)
+    np.testing.assert_array_equal(simulate(local, [x])[0], np.roll(x, by, 0))
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize("size", [16, 15])
+def test_the_planner_counts_what_is_sent(size, count):
+    op, x = Roll(0, 3), ArrayType((size, 6), np.float32)
+    spec = ROWS if count == 4 else P("model", None)
+    local = local_of(lambda x: jnp.roll(x, 3, 0), x.shape, spec)
+    assert op.exchanged(0, count, x) == sum(count for _, count in sent(local))
+
+
+@pytest.mark.parametrize(
+    ("op", "message"),
+    [
+        (Roll(2, 1), "roll: dim 2 does not exist in f32\\[3,4\\]"),
+        (Roll(0, 3), "dim 0 of f32\\[3,4\\] cannot move by 3"),
+    ],
+    ids=["dim", "by"],
+)
+def test_wrong_operands(op, message):
+    with pytest.raises(TypeError, match=message):
+        op.out_type(ArrayType((3, 4), np.float32))

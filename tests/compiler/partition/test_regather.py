@@ -1,0 +1,170 @@
+"""Gathered copies that lie idle are dropped where a device would hold too much, and gathered again; values stay."""
+
+import numpy as np
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import lax
+from shardwise.compiler.partition.regather import within
+from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.partition.timeline import peak
+from shardwise.sharding import AbstractMesh, NamedSharding
+from shardwise.sharding import PartitionSpec as P
+
+MESH = AbstractMesh((4,), ("data",))
+RNG = np.random.default_rng(0)
+
+
+def local_program(function, *args):
+    """The program of one device, and its arguments as numpy arrays; they come as shapes and layouts."""
+    shaped = [sw.ShapeDtypeStruct(shape, np.float32, sharding=NamedSharding(MESH, spec)) for shape, spec in args]
+    local = sw.jit(function).lower(*shaped)._prepared.stages.local
+    return local, [RNG.normal(size=shape).astype(np.float32) for shape, _ in args]
+
+
+def gathers(local):
+    return sum(local.times[equation] for equation in local.collectives() if equation.op.name == "all_gather")
+
+
+def check_same(first, second, values):
+    for a, b in zip(simulate(first, values), simulate(second, values), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)  # numpy multiplies what lies transposed in another order
+
+
+ROWS, WEIGHT = ((64, 32), P("data", None)), ((32, 32), P("data", None))
+
+
+def loss(x, *weights):
+    for w in weights:
+        x = jnp.tanh(x @ w)
+    return jnp.sum(x * x)
+
+
+def slopes(x, *weights):
+    return sw.grad(loss, argnums=tuple(range(1, 1 + len(weights))))(x, *weights)
+
+
+class TestUnrolled:
+    def test_every_weight_but_the_last_and_the_first_is_gathered_twice(self):
+        """The slope of the first needs no weight; the last is used again at once."""
+        local, values = local_program(slopes, ROWS, *[WEIGHT] * 5)
+        assert gathers(local) == 5
+        tight = within(local, 1)
+        assert gathers(tight) == 5 + 3
+        assert peak(tight)[0] < peak(local)[0]
+        check_same(local, tight, values)
+
+    def test_the_less_there_is_the_more_is_gathered_again(self):
+        """Down to where nothing more can go, every limit is kept, and none costs more than a tighter one."""
+        local, _ = local_program(slopes, ((512, 32), P("data", None)), *[WEIGHT] * 8)
+        most, least = peak(local)[0], peak(within(local, 1))[0]
+        found = [(limit, within(local, limit)) for limit in range(most, least - 1, -512)]
+        assert all(peak(program)[0] <= limit for limit, program in found)
+        counts = [gathers(program) for _, program in found]
+        assert counts == sorted(counts) and len(set(counts)) >= 3
+
+    def test_what_fits_is_left_as_it_is(self):
+        local, _ = local_program(slopes, ROWS, *[WEIGHT] * 5)
+        assert within(local, peak(local)[0]) is local
+
+    def test_without_a_gather_there_is_nothing_to_do(self):
+        local, _ = local_program(lambda x: jnp.sum(x * x), ROWS)
+        assert within(local, 1) is local
+
+    def test_what_waits_behind_a_transpose_or_a_conversion_goes_too(self):
+        def mixed(x, w, v):
+            half, turned = w.astype(jnp.bfloat16).astype(jnp.float32), v.T
+            y = jnp.tanh(x @ half) @ turned
+            for _ in range(4):
+                y = jnp.tanh(y)
+            return jnp.sum(y), (y @ half.T) @ turned.T
+
+        local, values = local_program(mixed, ((256, 32), P("data", None)), WEIGHT, WEIGHT)
+        tight = within(local, 1)
+        assert gathers(tight) == gathers(local) + 2
+        check_same(local, tight, values)
+
+
+class TestLoops:
+    def test_a_copy_that_waits_while_a_loop_runs(self):
+        def waits(x, w):
+            y = x @ w
+
+            def turn(c, _):
+                c = jnp.tanh(c * 2 + y)
+                return c, jnp.exp(c)
+
+            last, steps = lax.scan(turn, y, length=8)
+            return last @ w, steps
+
+        local, values = local_program(waits, ROWS, WEIGHT)
+        tight = within(local, 1)
+        assert (gathers(local), gathers(tight)) == (1, 2)
+        check_same(local, tight, values)
+
+    def test_a_copy_inside_the_body_of_a_loop(self):
+        def body(x, w):
+            y = jnp.tanh(x @ w)
+            for _ in range(3):
+                y = jnp.exp(-(y * y))
+            big = jnp.concatenate([y, y, y, y], 1)
+            return x + jnp.sum(jnp.tanh(big), 1, keepdims=True) + y @ w
+
+        def loop(x, ws):
+            return lax.scan(lambda c, w: (body(c, w), None), x, ws)[0]
+
+        local, values = local_program(loop, ROWS, ((3, 32, 32), P(None, "data", None)))
+        tight = within(local, 1)
+        assert (gathers(local), gathers(tight)) == (3, 6)
+        check_same(local, tight, values)
+
+
+def test_the_source_of_a_copy_may_have_to_stay_longer():
+    """An activation that is gathered for a block and once more after it: its piece, a quarter, stays for that."""
+
+    def block(x, w, v):
+        pinned = lax.with_sharding_constraint(jnp.tanh(x), NamedSharding(MESH, P("data", None)))
+        y = pinned @ w
+        for _ in range(3):
+            y = jnp.exp(-(y * y))
+        return pinned @ v, y
+
+    local, values = local_program(
+        block, ((64, 32), P("data", None)), ((32, 512), P(None, "data")), ((32, 512), P(None, "data"))
+    )
+    tight = within(local, 1)
+    check_same(local, tight, values)
+    assert peak(tight)[0] <= peak(local)[0]
+
+
+def test_the_reason_says_that_it_was_for_memory():
+    local, _ = local_program(slopes, ROWS, *[WEIGHT] * 5)
+    reasons = [str(equation.reason) for equation in within(local, 1).collectives()]
+    again = [reason for reason in reasons if reason.endswith("kept, it would take more memory than there is")]
+    assert len(again) == 3
+    assert all("lies as P('data', None)" in reason for reason in again)
+
+
+class TestDefault:
+    """Without a setting, a program is planned for the memory that its devices have, where that is known."""
+
+    LAYERS = 20
+
+    def gathers_on(self, hardware):
+        shapes = [((4 * 40_000, 16384), P("data", None)), *[((16384, 16384), P("data", None))] * self.LAYERS]
+        args = [sw.ShapeDtypeStruct(shape, np.float32, sharding=NamedSharding(MESH, spec)) for shape, spec in shapes]
+        return sw.explain(slopes, hardware=hardware, advise=False)(*args).counts()["all_gather"]
+
+    def test_a_gpu_has_its_own(self):
+        """20 layers of activations and weights take 80 GB and more: too much for an H100, and not for a B200."""
+        assert self.gathers_on("b200") == self.LAYERS
+        assert self.gathers_on("h100") > self.LAYERS
+
+    def test_virtual_devices_share_the_hosts(self):
+        assert self.gathers_on("cpu") == self.LAYERS
+
+    def test_a_setting_comes_first(self):
+        with sw.config.override("memory_limit", -1):
+            assert self.gathers_on("h100") == self.LAYERS
+        with sw.config.override("memory_limit", 1):
+            assert self.gathers_on("b200") > self.LAYERS

@@ -1,0 +1,116 @@
+"""What a derivative keeps: not what is spread from something smaller, nor what is turned over from something kept."""
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import lax
+from shardwise.compiler.ir.evaluate import evaluate
+from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.types import parse_type
+from shardwise.compiler.ir.verify import verify
+from shardwise.compiler.ops.dot import Dot
+from shardwise.compiler.ops.elementwise import Mul
+from shardwise.compiler.ops.reduce import Sum
+from shardwise.compiler.ops.scan import Scan
+from shardwise.compiler.ops.shape import Broadcast, Reshape, Transpose
+from shardwise.compiler.ops.transcendental import Exp
+from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.transforms.jvp import jvp_program
+from shardwise.compiler.transforms.linearize import linearize_program
+
+
+def rows_of(x):
+    return Broadcast((5, 4), (1,))(x)
+
+
+def scaled(x, s):
+    """A row of factors for all rows."""
+    return [Mul()(x, rows_of(s))]
+
+
+def scaled_deeper(x, s):
+    """The factors are computed, turned over and spread."""
+    factors = Reshape((4,))(Transpose((1, 0))(Exp()(Reshape((2, 2))(s))))
+    return [Mul()(x, rows_of(factors))]
+
+
+def turned(x, s):
+    """A product with the transpose of what another product takes as it is."""
+    product = Dot(((1,), (1,)))(x, x)
+    return [Mul()(Sum((0,))(Dot(((1,), (0,)))(product, x)), s), Dot(((1,), (0,)))(Transpose((1, 0))(x), x)]
+
+
+def spread_twice(x, s):
+    """One row, spread in two places of the program."""
+    return [Mul()(Mul()(x, rows_of(s)), rows_of(s))]
+
+
+CASES = {
+    "scaled": (scaled, ["f64[5,4]", "f64[4]"]),
+    "scaled deeper": (scaled_deeper, ["f64[5,4]", "f64[2,2]", "f64[4]"]),
+    "turned": (turned, ["f64[5,4]", "f64[5,5]", "f64[4]", "f64[4]"]),
+    "spread twice": (spread_twice, ["f64[5,4]", "f64[5,4]", "f64[4]"]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_residuals_are_small_and_the_derivative_is_the_same(case):
+    body, kept = CASES[case]
+    program = verify(rewrite(case, [parse_type("f64[5,4]"), parse_type("f64[4]")], body))
+    forward, linear, moving = linearize_program(program, (True, True))
+    verify(forward)
+    verify(linear)
+    count = len(program.outputs)
+    assert sorted(map(str, forward.out_types[count:])) == sorted(kept)
+    rng = np.random.default_rng(0)
+    x, s, dx, ds = rng.normal(size=(5, 4)), rng.normal(size=4), rng.normal(size=(5, 4)), rng.normal(size=4)
+    (*outputs,) = evaluate(forward, [x, s])
+    tangents = evaluate(linear, [*outputs[count:], dx, ds])
+    both, _ = jvp_program(program, (True, True))
+    expected = evaluate(both, [x, s, dx, ds])
+    assert all(moving)
+    for found, wanted in zip([*outputs[:count], *tangents], expected, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+def stacks(program: Program) -> list[str]:
+    """The types that the first loop of a program stacks."""
+    loop = next(equation for equation in program.walk() if isinstance(equation.op, Scan))
+    return [str(value.type) for value in loop.outputs[loop.op.carried :]]
+
+
+def normed(x, scale):
+    return x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * scale
+
+
+def test_a_loop_stacks_nothing_that_is_spread():
+    def loss(scales, x):
+        return lax.scan(lambda x, scale: (normed(x, scale), None), x, scales)[0].sum()
+
+    scales, x = np.linspace(0.5, 1.5, 3 * 8, dtype=np.float32).reshape(3, 8), np.ones((4, 8), np.float32)
+    request, _ = sw.jit(sw.grad(loss, argnums=(0, 1))).request((scales, x), {})
+    program = request.program
+    large = [type for type in stacks(program) if type == "f32[3,4,8]"]
+    assert (
+        len(large) == 2
+    )  # the input of each layer, and that over its mean; not the means or the scales, in every place
+    assert "f32[3,8]" not in stacks(program)  # scales are there
+
+
+def test_slopes_through_a_loop_are_those_of_its_layers():
+    scales = np.random.default_rng(0).normal(size=(3, 8)).astype(np.float32)
+    x = np.random.default_rng(1).normal(size=(4, 8)).astype(np.float32)
+
+    def looped(scales, x):
+        return (lax.scan(lambda x, scale: (normed(x, scale), None), x, scales)[0] ** 2).sum()
+
+    def one_by_one(scales, x):
+        for scale in scales:
+            x = normed(x, scale)
+        return (x**2).sum()
+
+    found, expected = (sw.jit(sw.grad(f, argnums=(0, 1)))(scales, x) for f in (looped, one_by_one))
+    for ours, wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,579 @@
+"""Functions that are one op to the planner: rules as texts and objects, pieces by the function and by hand, errors.
+
+What comes out is compared with numpy; how it was cut, with the collectives that the rule leaves.
+"""
+
+import doctest
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import lax
+from shardwise.compiler.ir.types import ArrayType, parse_type
+from shardwise.compiler.trace.build import build
+from shardwise.errors import ShardingError
+from shardwise.experimental.custom_partitioning import (
+    BATCHING,
+    ArrayMapping,
+    CompoundFactor,
+    SdyShardingRule,
+    custom_partitioning,
+)
+from shardwise.experimental.sharding_rule import factor_rule, parse_rule
+from shardwise.sharding import AbstractMesh, NamedSharding
+from shardwise.sharding import PartitionSpec as P
+from tests.compiler.ops.cases import Case
+from tests.compiler.ops.laws import factors_like_shards, lowers_like_numpy, vmap_like_loop
+
+RNG = np.random.default_rng(0)
+
+
+def array(*shape):
+    return RNG.uniform(0.5, 2.0, shape).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def put(mesh):
+    return lambda x, *spec: sw.device_put(x, NamedSharding(mesh, P(*spec)))
+
+
+def collectives(function, *args):
+    """How many there are of each kind."""
+    lowered = sw.jit(function).lower(*args)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("builtins.print", lambda *_: None)
+        return sw.explain(lowered, advise=False)().counts()
+
+
+def cos_product():
+    @custom_partitioning
+    def product(x, w):
+        return jnp.cos(x) @ w
+
+    product.def_partition(sharding_rule="... m k, k n -> ... m n", reduction_factors=("k",))
+    return product
+
+
+def likes(found, expected):
+    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
+
+
+def test_the_example_of_the_docstring():
+    text = custom_partitioning.__doc__
+    example = doctest.DocTestParser().get_doctest(text, {"jax": sw, "jnp": jnp}, "custom_partitioning", None, 0)
+    assert doctest.DocTestRunner().run(example) == (0, 3)
+
+
+# A rule alone.
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "leaves"),
+    [
+        (P("data"), P(), P("data")),
+        (P("data"), P(None, "model"), P("data", "model")),
+        (P(None, "data"), P("data", "model"), P(None, "model")),
+        (P("model", "data"), P("data"), P("model")),
+    ],
+    ids=str,
+)
+def test_each_device_runs_the_function_on_its_pieces(mesh, left, right, leaves):
+    product = cos_product()
+    x, w = array(8, 16), array(16, 6)
+    operands = [sw.device_put(a, NamedSharding(mesh, spec)) for a, spec in ((x, left), (w, right))]
+    found = sw.jit(product)(*operands)
+    likes(found, np.cos(x) @ w)
+    assert found.sharding.spec == leaves
+    summed = len(left) > 1 and left[1] is not None
+    assert collectives(product, *operands) == ({"all_reduce": 1} if summed else {})
+
+
+def test_what_is_added_up_is_never_padded(put):
+    """cos(0) is 1: a sum over zeros past the end would show."""
+    product = cos_product()
+    for k, gathered in ((14, 2), (7, 2), (6, 2), (8, 0)):
+        x, w = array(4, k), array(k, 3)
+        operands = put(x, None, "data"), put(w, "data")
+        likes(sw.jit(product)(*operands), np.cos(x) @ w)
+        assert collectives(product, *operands).get("all_gather", 0) == gathered
+    x, w = array(4, 12), array(12, 3)  # 12 in 4 pieces or in 2, and not in 8
+    likes(sw.jit(product)(put(x, None, ("data", "model")), put(w, ("data", "model"))), np.cos(x) @ w)
+
+
+def test_uneven_dims_that_pass_through_are_cut(put):
+    @custom_partitioning
+    def totals(x):
+        return jnp.cumsum(x, -1)
+
+    totals.def_partition(sharding_rule="...i -> ...i", need_replication_factors=("i",))
+    x = array(7, 5, 4)
+    lies = put(x, "data", "model")
+    likes(sw.jit(totals)(lies), np.cumsum(x, -1))
+    assert collectives(totals, lies) == {}
+    gathered = put(x, None, None, "data")
+    likes(sw.jit(totals)(gathered), np.cumsum(x, -1))
+    assert collectives(totals, gathered) == {"all_gather": 1}
+
+
+def test_it_is_one_op_wherever_it_is_called(put):
+    product = cos_product()
+    x, w = array(8, 16), array(16, 6)
+    likes(product(x, w), np.cos(x) @ w)  # outside of jit
+    likes(product(put(x, "data"), w), np.cos(x) @ w)
+    assert "f32[8,6] = custom_partitioning[" in str(sw.make_jaxpr(product)(x, w))
+
+    @sw.jit
+    def loop(x, w):
+        return lax.scan(lambda c, _: (product(c, w), None), x, None, length=2)[0]
+
+    square = array(16, 16)
+    likes(loop(put(x, "data"), put(square, None, "model")), np.cos(np.cos(x) @ square) @ square)
+
+
+def test_derivatives_are_those_of_the_function(put):
+    product = cos_product()
+    x, w, dx = array(8, 16), array(16, 6), array(8, 16)
+    lies = put(x, "data", "model")
+
+    @sw.jit
+    def derivatives(x, w):
+        slopes = sw.grad(lambda x, w: product(x, w).sum(), (0, 1))(x, w)
+        return slopes, sw.jvp(lambda x: product(x, w), (x,), (dx,))[1]
+
+    (by_x, by_w), pushed = derivatives(lies, put(w, "model"))
+    likes(by_x, -np.sin(x) * w.sum(1))
+    likes(by_w, np.broadcast_to(np.cos(x).sum(0)[:, None], w.shape))
+    likes(pushed, (-np.sin(x) * dx) @ w)
+
+
+def test_custom_vjp_gives_another_derivative(put):
+    product = cos_product()
+    ours = sw.custom_vjp(product)
+    ours.defvjp(lambda x, w: (product(x, w), (x, w)), lambda saved, ct: (3 * saved[0], None))
+    x, w = array(8, 16), array(16, 6)
+    value, slope = sw.jit(sw.value_and_grad(lambda x, w: ours(x, w).sum()))(put(x, "data", "model"), w)
+    likes(slope, 3 * x)
+    np.testing.assert_allclose(value, (np.cos(x) @ w).sum(), rtol=1e-3, atol=1e-3)
+
+
+def test_vmap_adds_a_factor(put):
+    product = cos_product()
+    x, w, many = array(8, 5, 16), array(16, 6), array(8, 16, 6)
+    mapped = sw.vmap(product, (0, None))
+    likes(sw.jit(mapped)(put(x, "data"), w), np.cos(x) @ w)
+    assert collectives(mapped, put(x, "data"), w) == {}
+    both = sw.vmap(product, (1, None), 1)
+    likes(sw.jit(both)(put(x, "data", None, "model"), put(w, "model")), np.cos(x) @ w)
+    assert collectives(both, put(x, "data", None, "model"), put(w, "model")) == {"all_reduce": 1}
+    twice = sw.vmap(sw.vmap(product, (0, None)), (None, 0))  # each of many weights, of each of the rows
+    likes(sw.jit(twice)(x, put(many, "data")), np.einsum("bmk,zkn->zbmn", np.cos(x), many))
+    assert collectives(twice, x, put(many, "data")) == {}
+
+
+def test_trees_static_arguments_and_several_results(put):
+    @partial(custom_partitioning, static_argnums=(1,))
+    def scaled(tree, options, shift=2.0):
+        return {"all": tree["u"] * options["by"] + shift, "rows": (tree["v"].sum(1),)}
+
+    scaled.def_partition(sharding_rule="i j, i k, -> i j, i", need_replication_factors=("k",))
+    u, v = array(8, 4), array(8, 3)
+    tree = {"u": put(u, "data", "model"), "v": put(v, "data")}
+    found = sw.jit(lambda tree: scaled(tree, {"by": 3.0}))(tree)
+    likes(found["all"], u * 3 + 2)
+    likes(found["rows"][0], v.sum(1))
+    assert found["all"].sharding.spec == P("data", "model")
+    assert collectives(lambda tree: scaled(tree, {"by": 3.0}, shift=1.0), tree) == {}
+
+
+def test_factors_of_compound_dims(put):
+    @custom_partitioning
+    def heads(x):
+        return x.reshape(x.shape[0], -1, 4) * 2
+
+    heads.def_partition(sharding_rule="b (h d) -> b h d")
+    x = array(6, 16)
+    for spec in (("data", "model"), (None, "data"), (None, ("data", "model"))):
+        likes(sw.jit(heads)(put(x, *spec)), 2 * x.reshape(6, 4, 4))
+    assert collectives(heads, put(x, "model", "data")) == {}
+
+    @custom_partitioning
+    def turned(x):
+        return x.T.reshape(-1)
+
+    turned.def_partition(sharding_rule="i j -> (j i)")
+    x = array(8, 4)
+    for spec in (("data", "model"), ("model", "data"), ("data",), (None, "data")):
+        likes(sw.jit(turned)(put(x, *spec)), x.T.reshape(-1))
+    assert sw.jit(turned)(put(x, "model", "data")).sharding.spec == P(("data", "model"))
+
+
+def test_rules_as_objects_and_functions(put):
+    x = array(8, 4)
+    last = SdyShardingRule(((BATCHING, "i"),), ((BATCHING, "i"),), need_replication_factors=("i",))
+
+    def made(mesh, operands, results):
+        names = " ".join("abc"[: operands[0].ndim])
+        return f"{names} -> {names}", {"need_replication_factors": ("b",)}
+
+    for rule in (last, made, lambda *_: "... k -> ... k", lambda *_: last):
+        ours = custom_partitioning(lambda x: jnp.sort(x, 1))
+        ours.def_partition(sharding_rule=rule)
+        likes(sw.jit(ours)(put(x, "data")), np.sort(x, 1))
+        assert collectives(ours, put(x, "data")) == {}
+
+
+def test_a_reduced_factor_that_a_result_has_stays_whole(put):
+    @custom_partitioning
+    def both(x):
+        return x * 2, x.sum(1)
+
+    both.def_partition(sharding_rule="i j -> i j, i", reduction_factors=("j",))
+    x = array(8, 4)
+    doubled, rows = sw.jit(both)(put(x, "data", "model"))
+    likes(doubled, 2 * x)
+    likes(rows, x.sum(1))
+
+
+def test_names_around_and_manual_regions(mesh, put):
+    """Where the function computes along a name, it is an ordinary program to whoever binds the name."""
+
+    @custom_partitioning
+    def centred(x):
+        return x - lax.pmean(x, "data")
+
+    centred.def_partition(sharding_rule="... -> ...")
+    x = array(4, 6)
+    likes(sw.vmap(centred, axis_name="data")(x), x - x.mean(0))
+    region = sw.shard_map(centred, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
+    likes(sw.jit(region)(x), x - x.mean(0))
+    product = cos_product()
+    region = sw.shard_map(product, mesh=mesh, in_specs=(P("data"), P()), out_specs=P("data"), axis_names={"data"})
+    a, w = array(8, 16), array(16, 6)
+    likes(sw.jit(region)(a, put(w, None, "model")), np.cos(a) @ w)
+    assert collectives(region, put(a, "data"), put(w, None, "model")) == {}
+
+
+def test_planned_for_devices_that_are_not_there():
+    product = cos_product()
+    mesh = AbstractMesh((64,), ("x",))
+    x, w = (sw.ShapeDtypeStruct((128, 128), np.float32, sharding=NamedSharding(mesh, P("x"))) for _ in range(2))
+    assert "stablehlo.all_gather" in sw.jit(product).lower(x, w).as_text()
+
+
+# By hand.
+
+
+def by_last_dim(x):
+    """As much of a sharding as leaves the last dim whole."""
+    rank = len(x.shape)
+    entries = (*x.sharding.spec, *[None] * rank)[: rank - 1]
+    return NamedSharding(x.sharding.mesh, P(*entries))
+
+
+def test_the_transform_of_jax_documentation(mesh, put):
+    seen = []
+
+    def partition(mesh, arg_shapes, result_shape):
+        seen.append((arg_shapes[0].sharding.spec, result_shape.sharding.spec, result_shape.dtype, arg_shapes[0].shape))
+        lies = by_last_dim(arg_shapes[0])
+        return mesh, jnp.fft.fft, lies, (lies,)
+
+    @custom_partitioning
+    def transform(x):
+        return jnp.fft.fft(x)
+
+    transform.def_partition(
+        infer_sharding_from_operands=lambda *_: None, partition=partition, sharding_rule="...i -> ...i"
+    )
+    x = array(8, 12).astype(np.complex64)
+    with mesh:
+        likes(sw.jit(transform)(put(x, "data")), np.fft.fft(x))
+        assert seen == [(P("data"), P("data"), np.complex64, (8, 12))]
+        assert collectives(transform, put(x, "data")) == {}
+        likes(sw.jit(transform)(put(x, None, "data")), np.fft.fft(x))
+    assert collectives(transform, put(x, "data", "model")) == {"all_gather": 1}
+    likes(transform(x), np.fft.fft(x))  # on one device, the function itself
+    likes(sw.vmap(transform)(x), np.fft.fft(x))
+
+
+def ring_total():
+    """The sum of all rows, for each row; rows that are cut go around by permutes."""
+
+    @custom_partitioning
+    def total(x):
+        return jnp.broadcast_to(x.sum(0), x.shape)
+
+    def partition(mesh, arg_shapes, result_shape):
+        (lies,) = [shape.sharding for shape in arg_shapes]
+        rows = lies.spec[0] if lies.spec else None
+        if rows is None:
+            return mesh, total.fun, lies, (lies,)
+        count = mesh.shape[rows]
+
+        def step(carry, _):
+            passed = lax.ppermute(carry[1], rows, [(k, (k + 1) % count) for k in range(count)])
+            return (carry[0] + passed, passed), None
+
+        def lower_fn(piece):
+            mine = piece.sum(0)
+            (found, _), _ = lax.scan(step, (mine, mine), None, length=count - 1)
+            return jnp.broadcast_to(found, piece.shape)
+
+        return mesh, lower_fn, lies, (lies,)
+
+    total.def_partition(partition, sharding_rule="i j -> i j", permutation_factors=("i",))
+    return total
+
+
+def test_pieces_by_hand_may_send(mesh, put):
+    total = ring_total()
+    x = array(8, 4)
+    expected = np.broadcast_to(x.sum(0), x.shape)
+    lies = put(x, "data", "model")
+    found = sw.jit(total)(lies)
+    likes(found, expected)
+    assert found.sharding.spec == P("data", "model")
+    assert collectives(total, lies) == {"send": 1}
+    likes(sw.jit(sw.grad(lambda x: (total(x) ** 2).sum()))(lies), 16 * expected)
+    likes(sw.jit(sw.vmap(total))(put(np.stack([x, 2 * x]), None, "data")), [expected, 2 * expected])
+    uneven = array(7, 4)  # its pieces are of one size: an uneven dim is whole for it
+    likes(sw.jit(total)(put(uneven, "data")), np.broadcast_to(uneven.sum(0), uneven.shape))
+    half = sw.shard_map(total, mesh=mesh, in_specs=P(None, "model"), out_specs=P(None, "model"), axis_names={"model"})
+    likes(sw.jit(half)(lies), expected)
+    assert collectives(half, lies) == {"send": 1}
+    own = sw.shard_map(total, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
+    likes(sw.jit(own)(x), np.repeat(x.reshape(4, 2, 4).sum(1), 2, 0))
+
+
+def test_terms_by_hand_are_added_up(put):
+    """What pieces along a reduced factor give is a term, whoever has written it."""
+
+    @custom_partitioning
+    def product(x, w):
+        return x @ w
+
+    def partition(mesh, arg_shapes, result_shape):
+        lies = tuple(shape.sharding for shape in arg_shapes)
+        return mesh, lambda x, w: jnp.einsum("mk,kn->mn", x, w), result_shape.sharding, lies
+
+    product.def_partition(partition, sharding_rule="m k, k n -> m n", reduction_factors=("k",))
+    x, w = array(8, 16), array(16, 6)
+    operands = put(x, "data", "model"), put(w, "model")
+    likes(sw.jit(product)(*operands), x @ w)
+    assert collectives(product, *operands) == {"all_reduce": 1}
+
+
+def test_a_mesh_whose_axis_is_taken_apart(put):
+    """A reshape elsewhere takes the axis in two: the user's functions still go by the axis of the user's mesh."""
+    seen = []
+
+    def partition(mesh, arg_shapes, result_shape):
+        seen.append((mesh.axis_names, arg_shapes[0].sharding.spec))
+        return mesh, jnp.sin, result_shape.sharding, (arg_shapes[0].sharding,)
+
+    sine = custom_partitioning(jnp.sin)
+    sine.def_partition(partition, sharding_rule="... -> ...")
+    mesh = sw.make_mesh((8,), ("d",))
+    x = array(32, 3)
+    with mesh:
+        found = sw.jit(lambda x: sine(x.reshape(4, 8, 3)).reshape(32, 3))(sw.device_put(x, NamedSharding(mesh, P("d"))))
+    likes(found, np.sin(x))
+    assert seen == [(("d",), P())]
+
+
+# What the rule becomes.
+
+
+def rule_of(text, operands, results, by_hand=False, **options):
+    """The rule for a function of arrays of these shapes, all of whose results depend on all of them."""
+
+    def mixed(*xs):
+        return [sum(x.sum() for x in xs) + jnp.zeros(shape) for shape in results]
+
+    program, _ = build(mixed, [ArrayType(shape, np.float32) for shape in operands], "mixed")
+    return factor_rule(parse_rule(text, **options), program, by_hand)
+
+
+def test_a_factor_that_is_cut_evenly_comes_after_another():
+    rule = rule_of("i j -> i", [(6, 4)], [(6,)], reduction_factors=("j",))
+    assert rule.sizes == (6, 1, 4)
+    assert rule.operands == (((0,), (1, 2)),)
+    assert rule.reduce == {1: "sum", 2: "sum"}
+    assert rule.allows({2: 2}) and not rule.allows({2: 3})
+    assert rule.spread((1, 2), ("x",), {"x": 2}) == [(), ("x",)]
+    by_hand = rule_of("i j -> i j", [(6, 4)], [(6, 4)], by_hand=True, permutation_factors=("i",))
+    assert by_hand.exchange == {0, 1} and by_hand.minor == {1, 3}
+
+
+def test_ellipses_stand_for_the_same_dims():
+    rule = rule_of("... i, j -> ... i", [(2, 3, 4), (5,)], [(2, 3, 4)], need_replication_factors=("j",))
+    assert rule.operands[0] == rule.results[0] == ((0,), (1,), (2,))
+    assert rule.sizes == (2, 3, 4, 5) and rule.whole == {3}
+    rule = rule_of("..., ...1 -> ..., ...1", [(2, 3), (5,)], [(2, 3), (5,)], by_hand=True)
+    assert rule.operands == rule.results and rule.exchange == set(range(6))
+
+
+def test_dims_that_stay_whole_may_differ_in_size():
+    rule = rule_of("i -> i", [(8,)], [(5,)], need_replication_factors=("i",))
+    assert rule.whole == {0, 1} and rule.sizes == (8, 5)
+
+
+def test_factors_that_change_places_in_a_dim_stay_whole():
+    rule = rule_of("(i j) -> (j i)", [(6,)], [(6,)], by_hand=True, i=2, j=3)
+    assert rule.whole == set(range(len(rule.sizes)))
+
+
+OURS = {
+    "product": (lambda x, w: jnp.cos(x) @ w, ("m k, k n -> m n", {"reduction_factors": ("k",)}), "f32[6,12] f32[12,5]"),
+    "rows": (lambda x: jnp.cumsum(x, -1), ("... i -> ... i", {"need_replication_factors": ("i",)}), "f32[7,2,3]"),
+    "heads": (lambda x: x.reshape(-1, 3, x.shape[1]), ("(h d) b -> h d b", {}), "f32[12,5]"),
+    "turned": (lambda x: x.T.reshape(-1), ("i j -> (j i)", {}), "f32[6,4]"),
+    "two": (
+        lambda x, y: (x.sum(0), (x * y).sum(0)),
+        ("i j, i j -> j, j", {"reduction_factors": ("i",)}),
+        "f32[8,3] " * 2,
+    ),
+}
+
+
+@pytest.mark.parametrize("law", [factors_like_shards, lowers_like_numpy, vmap_like_loop], ids=lambda law: law.__name__)
+@pytest.mark.parametrize("which", OURS)
+def test_it_obeys_the_laws_of_ops(which, law):
+    """Cut along each factor into 2, 3, 4 and 2×3 pieces, evenly or not, and joined, it is the whole."""
+    function, (text, options), types = OURS[which]
+    ours = custom_partitioning(function)
+    ours.def_partition(sharding_rule=text, **options)
+    named = [parse_type(word) for word in types.split()]
+    program, _ = build(lambda *xs: sw.tree.leaves(ours(*xs)), named, which)
+    (equation,) = program.equations
+    law(Case(equation.op, tuple(named)))
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("i j", {}, "sharding_rule 'i j': needs one `->`"),
+        ("i -> j -> k", {}, "needs one `->`"),
+        ("i) -> i", {}, "sharding_rule 'i) -> i': ')' cannot stand there"),
+        ("(i j -> i", {}, "a parenthesis is not closed"),
+        ("(i) -> i", {}, "CompoundFactor: ('i',) is not several factors"),
+        ("i ... -> i", {}, "`...` stands for leading dims"),
+        ("i+ -> i", {}, "'+' cannot stand there"),
+        ("2i -> i", {}, "'2i' cannot stand there"),
+        ("(i j) -> i", {}, "no dim is 'j' alone: give its size, `j=…`"),
+        ("(i j) -> i", {"i": 2, "j": 2}, "a dim is 'i' alone and shows its size: do not give it"),
+        ("i -> i", {"k": 2}, "a size is given for 'k', which is no factor of the rule"),
+        ("i -> i", {"reduction_factors": ("k",)}, "reduction_factors has 'k', which is no factor of the rule"),
+        ("i -> i", {"reduction_factors": ["i"]}, "reduction_factors must be a tuple of names, not ['i']"),
+        (
+            "i -> i",
+            {"reduction_factors": ("i",), "permutation_factors": ("i",)},
+            "'i' is in reduction_factors and in permutation_factors: it is of one kind",
+        ),
+    ],
+)
+def test_texts_that_are_no_rule(text, options, message):
+    ours = custom_partitioning(lambda x: x)
+    with pytest.raises((ValueError, TypeError)) as caught:
+        ours.def_partition(sharding_rule=text, **options)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("i, j -> i", {}, "it has 2 operands, and the function has 1"),
+        ("i j -> i, j", {}, "it has 2 results, and the function has 1"),
+        ("i -> i", {}, "operand 0 has 1 dims there, and is f32[4,6]"),
+        ("... i j k -> ... i", {}, "operand 0 has 3 dims there"),
+        ("i j -> i i", {}, "result 0 has 2 dims there, and is f32[4]"),
+        ("i j -> j", {}, "dims of 'j' have the sizes 4 and 6. A factor has one size"),
+        ("i j -> i", {}, "operands have 'j', and result 0, which is made of them, has not"),
+        ("(i k) j -> i", {"k": 3}, "(i k) has size 12, and a dim of f32[4,6] is 4"),
+        ("... -> ...", {}, "`...` stands for 2 dims elsewhere, and for 1 in result 0, f32[4]"),
+    ],
+)
+def test_rules_that_do_not_fit(text, options, message):
+    ours = custom_partitioning(lambda x: x.sum(1))
+    ours.def_partition(sharding_rule=text, **options)
+    with pytest.raises(ValueError, match=r"custom_partitioning of `<lambda>` \(test_custom_partitioning.py") as caught:
+        ours(array(4, 6))
+    assert message in str(caught.value)
+
+
+def test_parts_of_rules_that_are_none():
+    with pytest.raises(TypeError, match="ArrayMapping: a factor is a name, not 3"):
+        ArrayMapping(3)
+    with pytest.raises(ValueError, match="CompoundFactor: 'i j' is no name of a factor"):
+        CompoundFactor("i j", "k")
+    assert repr(parse_rule("... (i j), k -> i", j=2)) == "SdyShardingRule('... (i j), k -> i')"
+
+
+def test_definitions_that_are_refused():
+    ours = custom_partitioning(lambda x: x)
+    with pytest.raises(AttributeError, match=re.escape("has no rule: give one with `.def_partition(sharding_rule=…)`")):
+        ours(1.0)
+    with pytest.raises(NotImplementedError, match="needs a sharding_rule"):
+        ours.def_partition(lambda *_: None, infer_sharding_from_operands=lambda *_: None)
+    with pytest.raises(NotImplementedError, match="needs a sharding_rule"):
+        ours.def_partition()
+    with pytest.raises(TypeError, match="sharding_rule is a text, an SdyShardingRule, or a function that gives one"):
+        ours.def_partition(sharding_rule=3)
+    with pytest.raises(ValueError, match="reduction_factors goes with a rule that is a text"):
+        ours.def_partition(sharding_rule=lambda *_: "i -> i", reduction_factors=("i",))
+    with pytest.raises(TypeError, match="custom_partitioning needs a function, not 3"):
+        custom_partitioning(3)
+    assert ours.def_partition(partition := lambda *_: None) is partition  # all stays whole, as far as the planner goes
+
+
+def test_functions_that_cannot_run_on_pieces(mesh, put):
+    ours = custom_partitioning(lambda x: x.reshape(2, 4))
+    ours.def_partition(sharding_rule="(i j) -> i j")
+    with pytest.raises(TypeError) as caught:
+        sw.jit(ours)(put(array(8), "model"))
+    assert "runs on pieces, here f32[4], by its sharding_rule" in "".join(caught.value.__notes__)
+    held = jnp.ones(8)
+    ours = custom_partitioning(lambda x: x + held)
+    ours.def_partition(sharding_rule="i -> i")
+    with pytest.raises(TypeError, match=re.escape("uses an array that is not among its arguments, f32[8]")):
+        ours(array(8))
+    ours = custom_partitioning(lambda x: jnp.concatenate([x, x]))
+    ours.def_partition(sharding_rule="i -> k")
+    with pytest.raises(ValueError, match="operands have 'i', and result 0, which is made of them, has not"):
+        ours(array(8))
+    ours = custom_partitioning(lambda x: jnp.arange(8.0) + x[0])
+    ours.def_partition(sharding_rule="i -> i")
+    with pytest.raises(TypeError, match=r"of pieces f32\[2\] it makes f32\[8\], but by its sharding_rule"):
+        sw.jit(ours)(put(array(8), "data"))
+    pinned = custom_partitioning(lambda x: lax.with_sharding_constraint(x, NamedSharding(mesh, P("data"))))
+    pinned.def_partition(sharding_rule="i -> i")
+    with pytest.raises(TypeError, match="there is a constrain in it"):
+        sw.jit(pinned)(array(8))
+
+
+def test_partitions_that_are_none(mesh, put):
+    lies = put(array(8), "data")
+
+    def called(partition):
+        ours = custom_partitioning(lambda x: x * 2)
+        ours.def_partition(partition, sharding_rule="i -> i")
+        return sw.jit(ours)(lies)
+
+    with pytest.raises(TypeError, match=re.escape("must return (mesh, lower_fn, result_shardings, arg_shardings)")):
+        called(lambda mesh, args, result: mesh)
+    with pytest.raises(TypeError, match="the arg_shardings that partition returned have None, not a NamedSharding"):
+        called(lambda mesh, args, result: (mesh, jnp.sin, result.sharding, None))
+    with pytest.raises(ValueError, match="the arg_shardings that partition returned do not fit"):
+        called(lambda mesh, args, result: (mesh, jnp.sin, result.sharding, (result.sharding,) * 2))
+    other = NamedSharding(sw.make_mesh((8,), ("z",)), P("z"))
+    with pytest.raises(ShardingError, match="are on the mesh z=8, and it was given data=4, model=2: use that one"):
+        called(lambda mesh, args, result: (mesh, jnp.sin, other, (other,)))
+    with pytest.raises(TypeError, match=re.escape("lower_fn makes (f32[16],), which should be (f32[8],)")):
+        called(lambda mesh, args, result: (mesh, lambda x: jnp.tile(x, 2), result.sharding, (result.sharding,)))

@@ -1,0 +1,107 @@
+"""shard_map as it was called under `experimental`."""
+
+import importlib
+import inspect
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+from shardwise import lax
+from shardwise.errors import ShardingError
+from shardwise.experimental.shard_map import shard_map
+from shardwise.sharding import NamedSharding
+from shardwise.sharding import PartitionSpec as P
+from tests.placed import lies
+
+X = np.arange(64.0, dtype=np.float32).reshape(8, 8)
+
+
+def total(x):
+    return lax.psum(x.sum(), ("data", "model"))
+
+
+def test_every_way_to_write_it(mesh):
+    whole = P("data", "model")
+
+    @partial(shard_map, mesh=mesh, in_specs=(whole,), out_specs=P())
+    def partly(x):
+        return total(x)
+
+    @shard_map(mesh=mesh, in_specs=whole, out_specs=P(), check_rep=True)
+    def decorated(x):
+        return total(x)
+
+    ways = [
+        shard_map(total, mesh, whole, P()),
+        shard_map(total, mesh, (whole,), P(), False),
+        shard_map(f=total, mesh=mesh, in_specs=whole, out_specs=P()),
+        partly,
+        decorated,
+        sw.jit(partly),
+        sw.shard_map(total, mesh=mesh, in_specs=whole, out_specs=P()),
+    ]
+    for way in ways:
+        assert way(X) == X.sum()
+        assert way.__name__ in ("total", "partly", "decorated")
+    with mesh:
+        assert shard_map(total, in_specs=whole, out_specs=P())(X) == X.sum()
+
+
+def test_what_is_claimed_is_checked_unless_it_is_not(mesh):
+    first = shard_map(lambda x: x * 2, mesh, P("data"), P(), check_rep=False)
+    np.testing.assert_array_equal(first(X), X[:2] * 2)
+    with pytest.raises(ShardingError, match=r"out_specs=P.* say that result 0 is the same on all devices along 'data'"):
+        shard_map(lambda x: x * 2, mesh, P("data"), P())(X)
+
+
+def test_axes_that_stay_automatic(mesh):
+    @sw.jit
+    @partial(shard_map, mesh=mesh, in_specs=P("data"), out_specs=P(), auto=frozenset({"model"}))
+    def f(x):
+        assert x.shape == (2, 8)  # not cut along the axis that is left alone
+        return lax.psum(lax.with_sharding_constraint(x * x, NamedSharding(mesh, P(None, "model"))), "data")
+
+    np.testing.assert_array_equal(f(X), (X * X).reshape(4, 2, 8).sum(0))
+    assert "model" in str(f(X).sharding.spec)
+
+
+def test_what_cannot_be(mesh):
+    with pytest.raises(ShardingError, match=r"shard_map of `total` .*: auto has 'modal', .* Did you mean 'model'\?"):
+        shard_map(total, mesh, P(), P(), auto={"modal"})
+    with pytest.raises(ShardingError, match=r"shard_map of `total` .*: auto has all axes of the mesh data=4, model=2"):
+        shard_map(total, mesh, P(), P(), auto={"data", "model"})
+    with pytest.raises(
+        TypeError, match="shard_map needs out_specs, which say how the pieces of results are put together"
+    ):
+        shard_map(total, mesh, P())
+    with pytest.raises(TypeError, match="shard_map needs a function of the pieces, not Mesh"):
+        shard_map(mesh, in_specs=P(), out_specs=P())
+
+
+@pytest.mark.jax
+def test_names_and_values_are_those_of_jax(mesh):
+    jax = pytest.importorskip("jax")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        theirs = importlib.import_module("jax.experimental.shard_map").shard_map
+    names = list(inspect.signature(theirs).parameters)
+    assert list(inspect.signature(shard_map).parameters)[: len(names)] == names
+
+    def program(m, mapped, mesh):
+        p = m.sharding.PartitionSpec
+
+        def f(x, w):
+            y = m.lax.psum(x @ w, "model")
+            return y, m.lax.all_gather(y.sum(1), "data", tiled=True), m.lax.ppermute(x, "data", [(0, 1), (1, 0)])
+
+        specs = (p("data", None), p("data"), p("data", "model"))
+        return mapped(f, mesh, (p("data", "model"), p("model", None)), specs)(X, X)
+
+    grid = jax.make_mesh((4, 2), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    for ours, other in zip(program(sw, shard_map, mesh), program(jax, theirs, grid), strict=True):
+        np.testing.assert_allclose(ours, other, rtol=1e-6)
+        assert ours.dtype == other.dtype
+        assert lies(ours) == lies(other)

@@ -1,0 +1,415 @@
+"""Functions over dims that go by name: against numpy, where all dims go by place."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise import lax
+from shardwise.errors import ShardingError, UnboundAxisError
+from shardwise.experimental import maps
+from shardwise.experimental.maps import xmap
+from shardwise.sharding import NamedSharding
+from shardwise.sharding import PartitionSpec as P
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(4, 3)).astype(np.float32)
+Y = RNG.normal(size=(4, 3, 2)).astype(np.float32)
+
+
+def close(found, expected):
+    assert np.shape(found) == np.shape(expected)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def counts(function, *args):
+    """How many collectives there are of each kind, in the mesh that is in force."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("builtins.print", lambda *_: None)
+        return sw.explain(sw.jit(function).lower(*args), advise=False)().counts()
+
+
+def test_the_example_of_the_documents():
+    """Seed 001: the sum of each row."""
+    f = xmap(lambda x: x.sum(), in_axes=["batch", "features"], out_axes=["batch"])
+    close(f(X), X.sum(1))
+
+
+# Where names are.
+
+
+def test_lists_and_dicts_say_which_dims_have_names():
+    seen = []
+
+    def noted(x):
+        seen.append(x.shape)
+        return 2 * x
+
+    for given, inside in (
+        (["a", ...], (3, 2)),
+        (["a", "b", ...], (2,)),
+        (["a", "b", "c"], ()),
+        (["a", None, "c"], (3,)),
+        ([None, "b", ...], (4, 2)),
+        (("a", ...), (3, 2)),
+        ({1: "b"}, (4, 2)),
+        ({2: "c", 0: "a"}, (3,)),
+        ({}, (4, 3, 2)),
+        ([...], (4, 3, 2)),
+    ):
+        close(xmap(noted, in_axes=given, out_axes=given)(Y), 2 * Y)
+        assert seen.pop() == inside
+
+
+def test_results_have_names_where_they_are_wanted():
+    def twice(x):
+        return 2 * x
+
+    close(xmap(twice, ["a", ...], {1: "a"})(Y), 2 * np.swapaxes(Y, 0, 1))
+    close(xmap(twice, ["a", ...], [None, None, "a"])(Y), 2 * np.moveaxis(Y, 0, 2))
+    close(xmap(twice, {2: "c", 0: "a"}, ["c", "a", ...])(Y), 2 * Y.transpose(2, 0, 1))
+    close(xmap(lambda x: x.sum(0), {0: "a"}, {0: "a"})(Y), Y.sum(1))
+    close(xmap(lambda x: 1.0, ["a", ...], ["a"])(X), np.ones(4))  # the same along the name: repeated
+    close(xmap(lambda x, y: y, (["a", ...], {}), [None, "a"])(X, X[0]), np.repeat(X[0][:, None], 4, 1))
+
+
+def test_arguments_and_results_in_trees():
+    tree = {"x": X, "ys": [Y, Y + 1]}
+    axes = {"x": ["a", ...], "ys": {1: "b"}}
+
+    def mixed(tree, scale):
+        return {"sum": tree["x"] * scale, "pair": (tree["ys"][0] + tree["ys"][1],)}
+
+    found = xmap(mixed, in_axes=[axes, {}], out_axes={"sum": ["a", ...], "pair": {1: "b"}})(tree, 3.0)
+    close(found["sum"], 3 * X)
+    close(found["pair"][0], 2 * Y + 1)
+    close(xmap(lambda x, y: (x, y), ["a", ...], ["a", ...])(X, Y)[1], Y)  # one entry for all
+
+
+def test_products_of_names():
+    a, b = RNG.normal(size=(2, 5, 3)), RNG.normal(size=(7, 3))
+    vectors = xmap(jnp.vdot, in_axes=({0: "i", 1: "j"}, ["k", ...]), out_axes=["k", "i", "j"])
+    close(vectors(a.astype(np.float32), b.astype(np.float32)), np.einsum("ijd,kd->kij", a, b))
+    by_name = xmap(lambda x, y: lax.psum(x * y, "d"), (["i", "j", "d"], ["k", "d"]), ["i", "j", "k"])
+    close(by_name(a.astype(np.float32), b.astype(np.float32)), np.einsum("ijd,kd->ijk", a, b))
+
+
+SIZES = {"a": 2, "b": 3, "c": 4, "d": 5}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_names_in_any_order_are_a_contraction(seed, mesh):
+    """The sum over some names of a product: `einsum` says the same by letters."""
+    rng = np.random.default_rng(seed)
+    letters = [list(rng.permutation(list(SIZES))[: rng.integers(1, 5)]) for _ in range(2)]
+    there = sorted({*letters[0], *letters[1]})
+    gone = [name for name in there if rng.random() < 0.4]
+    kept = list(rng.permutation([name for name in there if name not in gone]))
+    arrays = [rng.normal(size=[SIZES[name] for name in names]).astype(np.float32) for names in letters]
+    given = [names if rng.random() < 0.5 else dict(enumerate(names)) for names in letters]
+    free = [name for name in there if name not in gone]
+    resources = {free[0]: "data"} if free else {}
+    if len(there) > 1 and there[-1] not in resources:
+        resources[there[-1]] = "model"
+
+    def product(x, y):
+        assert x.shape == y.shape == ()
+        return lax.psum(x * y, tuple(gone)) if gone else x * y
+
+    with mesh:
+        found = xmap(product, tuple(given), kept or {}, axis_resources=resources)(*arrays)
+    text = f"{''.join(letters[0])},{''.join(letters[1])}->{''.join(kept)}"
+    close(found, np.einsum(text, *arrays))
+    if kept:
+        entries = [resources.get(name) for name in kept]
+        assert found.sharding.is_equivalent_to(NamedSharding(mesh, P(*entries)), len(kept))
+
+
+# Along names.
+
+
+def test_collectives_along_names():
+    def all_of_them(x):  # f32[2], along a of 4 and b of 3
+        return {
+            "sum": lax.psum(x, "a"),
+            "both": lax.psum(x, ("a", "b")),
+            "mean": x - lax.pmean(x, "b"),
+            "max": lax.pmax(x, "a"),
+            "gather": lax.all_gather(x, "b"),
+            "index": lax.axis_index("a") * lax.axis_size("b") + lax.axis_index("b"),
+            "passed": lax.ppermute(x, "a", [(k, (k + 1) % 4) for k in range(4)]),
+        }
+
+    both = ["a", "b", ...]
+    axes = {"sum": ["b", ...], "both": {}, "max": ["b", ...], "gather": ["a", ...], "index": ["a", "b"]}
+    found = xmap(all_of_them, both, axes | {"mean": both, "passed": both})(Y)
+    close(found["sum"], Y.sum(0))
+    close(found["both"], Y.sum((0, 1)))
+    close(found["mean"], Y - Y.mean(1, keepdims=True))
+    close(found["max"], Y.max(0))
+    close(found["gather"], Y)
+    close(found["index"], np.arange(12).reshape(4, 3))
+    close(found["passed"], np.roll(Y, 1, 0))
+
+
+def test_reductions_along_names():
+    def reduced(x):
+        return [
+            jnp.sum(x, "a"),
+            x.sum(axis=("a", 0)),
+            jnp.mean(x, axis=["b", "a"]),
+            jnp.max(x, "b"),
+            jnp.min(x, (0, "b"), keepdims=True),
+            jnp.var(x, "a"),
+            jnp.std(x, ("a", 0), ddof=1),
+            jnp.all(x > 0, "a"),
+            jnp.any(x > 1, "a"),
+        ]
+
+    axes = [["b", ...], ["b"], {}, ["a", ...], ["a", ...], ["b", ...], ["b"], ["b", ...], ["b", ...]]
+    found = xmap(reduced, ["a", "b", ...], axes)(Y)
+    expected = [
+        *(Y.sum(0), Y.sum((0, 2)), Y.mean((0, 1)), Y.max(1), Y.min((1, 2))[:, None]),
+        *(Y.var(0), Y.std((0, 2), ddof=1), (Y > 0).all(0), (Y > 1).any(0)),
+    ]
+    for one, other in zip(found, expected, strict=True):
+        close(one, other)
+    with pytest.raises(UnboundAxisError, match="unbound axis name 'c'"):
+        xmap(lambda x: jnp.sum(x, "c"), ["a", ...], ["a", ...])(X)
+    with pytest.raises(NotImplementedError, match="mean: along names, as \\('a',\\), it takes no `where`"):
+        xmap(lambda x: jnp.mean(x, "a", where=x > 0), ["a", ...], {})(X)
+
+
+def test_names_that_no_argument_has():
+    close(xmap(lambda: lax.axis_index("k"), (), ["k"], axis_sizes={"k": 5})(), np.arange(5))
+    grid = xmap(lambda x: x * lax.axis_index("k"), ["a", ...], ["k", "a", ...], axis_sizes={"k": 2})
+    close(grid(X), np.stack([0 * X, X]))
+    close(xmap(lambda x: x, ["a", ...], ["a", "k", ...], axis_sizes={"k": 2})(X), np.repeat(X[:, None], 2, 1))
+    close(xmap(lambda x: x, ["a", ...], ["a", ...], axis_sizes={"a": 4})(X), X)
+
+
+# Names that nobody says.
+
+
+def test_what_reduces_whole_arrays_reduces_names_that_no_result_has():
+    rows = partial(xmap, in_axes=["batch", "features"], out_axes=["batch"])
+    for reduce in ("sum", "mean", "max", "min", "prod", "std"):
+        close(rows(lambda x, reduce=reduce: getattr(x, reduce)())(X), getattr(X, reduce)(1))
+    close(rows(lambda x: jnp.sqrt((x * x).sum()) / x.size)(X), np.linalg.norm(X, axis=1) / 3)
+    close(xmap(lambda x: x.sum(), ["a", "b", "c"], {})(Y), Y.sum())
+    close(xmap(lambda x: x.max(), ["a", "b", ...], ["b"])(Y), Y.max((0, 2)))
+    close(xmap(lambda x: x.max(), {0: "a", 2: "c"}, {0: "c"})(Y), Y.max((0, 1)))
+    total, largest = xmap(lambda x, y: (x.sum(), lax.pmax(y, "c")), (["b", "a"], ["c"]), (["b"], {}))(X.T, X[:, 0])
+    close(total, X.sum(0))
+    close(largest, X[:, 0].max())
+
+
+def test_it_runs_its_effects_once(capsys):
+    def noisy(x):
+        sw.debug.print("sum of {}", x.size)
+        return x.sum()
+
+    close(xmap(noisy, ["a", "b"], {})(X), X.sum())
+    sw.effects_barrier()
+    assert capsys.readouterr().out == "sum of 12\n"
+
+
+@pytest.mark.parametrize(
+    ("function", "axes", "results"),
+    [
+        (lambda x: 2 * x, ["batch", "features"], ["batch"]),  # nothing reduces
+        (lambda x: x + x.sum(), ["batch", "features"], ["batch", ...]),
+        (lambda x: x * lax.psum(x, "features"), ["batch", "features"], ["batch"]),  # said, and left
+        (lambda x: x * np.ones(3, np.float32), ["batch", "features"], ["batch", ...]),  # taken for another dim
+        (lambda x: (x.sum(), x), ["batch", "features"], (["batch"], ["batch", "features"])),  # another result has it
+    ],
+    ids=["kept", "both", "said", "mistaken", "elsewhere"],
+)
+def test_names_that_are_left(function, axes, results):
+    with pytest.raises(ValueError, match=r"differs along 'features', which out_axes .* do not have\. Reduce over it"):
+        xmap(function, axes, results)(X)
+
+
+# On a mesh.
+
+
+def linear(w, b, x):
+    """A layer, of one row and one feature: `k` is summed."""
+    return jnp.tanh(lax.psum(w * x, "k") + b)
+
+
+def test_names_lie_where_they_are_given_to(mesh):
+    x, w, b = (RNG.normal(size=shape).astype(np.float32) for shape in ((8, 16), (16, 6), (6,)))
+    axes = {"in_axes": (["k", "n"], ["n"], ["row", "k"]), "out_axes": ["row", "n"]}
+    expected = np.tanh(x @ w + b)
+    for resources, spec, expect in (
+        ({"row": "data"}, P("data"), {}),
+        ({"row": "data", "n": "model"}, P("data", "model"), {}),
+        ({"k": "model"}, P(), {"all_reduce": 1}),
+        ({"row": "data", "k": "model"}, P("data"), {"all_reduce": 1}),
+        ({"row": ("data", "model"), "n": ()}, P(("data", "model")), {}),
+    ):
+        layer = xmap(linear, **axes, axis_resources=resources)
+        with mesh:
+            found = layer(w, b, x)
+            assert counts(layer, w, b, x) == expect
+        close(found, expected)
+        assert found.sharding == NamedSharding(mesh, spec)
+    with mesh:
+        slopes = sw.grad(lambda w: layer(w, b, x).sum())(w)
+    close(slopes, x.T @ (1 - expected**2))
+
+
+def test_uneven_dims_and_arguments_that_lie_elsewhere(mesh):
+    x = RNG.normal(size=(7, 5)).astype(np.float32)
+    centred = xmap(lambda x: x - lax.pmean(x, "a"), ["a", ...], ["a", ...], axis_resources={"a": "data"})
+    with mesh:
+        found = centred(sw.device_put(x, NamedSharding(mesh, P(None, "data"))))
+    close(found, x - x.mean(0))
+    assert found.sharding.spec == P("data")
+
+
+def test_reduced_names_stay_cut(mesh):
+    """The rows of a sum lie where they are given to, and their sums are added up."""
+    x = RNG.normal(size=(8, 16)).astype(np.float32)
+    total = xmap(lambda x: x.sum(), ["batch", "k"], ["batch"], axis_resources={"batch": "data", "k": "model"})
+    with mesh:
+        found = total(x)
+        assert counts(total, x) == {"all_reduce": 1}
+    close(found, x.sum(1))
+    assert found.sharding.spec == P("data")
+
+
+# With other transformations.
+
+
+def test_nested():
+    def outer(x):  # f32[3,2], along a
+        inner = xmap(lambda y: y - lax.pmean(lax.pmean(y, "b"), "a"), ["b", ...], ["b", ...])
+        return inner(x) + lax.psum(1, "a")
+
+    close(xmap(outer, ["a", ...], ["a", ...])(Y), Y - Y.mean((0, 1)) + 4)
+    hidden = xmap(xmap(lambda y: lax.psum(y, "a"), ["a", ...], {}), ["a", ...], ["a", ...])
+    close(hidden(Y), Y.sum(1))  # the inner one has the name
+
+
+def test_nested_on_a_mesh(mesh):
+    inner = xmap(lambda y: lax.psum(y, "b"), ["b", ...], {}, axis_resources={"b": "model"})
+    outer = xmap(inner, ["a", ...], ["a", ...], axis_resources={"a": "data"})
+    with mesh:
+        close(outer(Y), Y.sum(1))
+        clash = xmap(inner, ["a", ...], ["a", ...], axis_resources={"a": "model"})
+        with pytest.raises(
+            ShardingError, match="'b' on the mesh axis 'model', which an xmap around it has given to 'a'"
+        ):
+            clash(Y)
+        close(inner(Y[0]), Y[0].sum(0))  # nobody has it any more
+
+
+def test_derivatives():
+    def loss(w, x, y):
+        return lax.pmean((jnp.dot(x, w) - y) ** 2, "batch")
+
+    mapped = xmap(loss, ({}, ["batch", ...], ["batch"]), {})
+    w, y = X[0], X[:, 1]
+    far = X @ w - y
+    close(mapped(w, X, y), (far**2).mean())
+    close(sw.grad(mapped)(w, X, y), 2 * (far[:, None] * X).mean(0))
+    close(sw.jit(sw.grad(mapped, 1))(w, X, y), 2 * far[:, None] * w / 4)
+    close(sw.jvp(lambda w: mapped(w, X, y), (w,), (w,))[1], (2 * (far * (X @ w))).mean())
+    inside = xmap(sw.grad(lambda x: (x**2).sum()), ["a", ...], ["a", ...])
+    close(inside(X), 2 * X)
+
+
+def test_vmap_of_it_and_in_it():
+    rows = xmap(lambda x: x.sum(), ["b", "c"], ["b"])
+    close(sw.vmap(rows)(Y), Y.sum(2))
+    close(sw.vmap(rows, 1)(Y), Y.sum(2).T)
+    named = sw.vmap(xmap(lambda x: lax.psum(x, ("z", "b")), ["b", ...], {}), axis_name="z")
+    close(named(Y), np.broadcast_to(Y.sum((0, 1)), (4, 2)))
+    close(xmap(sw.vmap(lambda x: x * lax.psum(x, "a")), ["a", ...], ["a", ...])(X), X * X.sum(0))
+
+
+def test_it_is_compiled_once():
+    traced = []
+
+    def noted(x):
+        traced.append(x.shape)
+        return x + 1
+
+    mapped = xmap(noted, ["a", ...], ["a", ...])
+    for _ in range(3):
+        close(mapped(X), X + 1)
+    close(mapped(Y), Y + 1)
+    assert traced == [(3,), (3, 2)]
+
+
+def test_donated_arguments_are_gone():
+    mapped = xmap(lambda x: x + 1, ["a", ...], ["a", ...], donate_argnums=0)
+    given = jnp.asarray(X)
+    close(mapped(given), X + 1)
+    assert given.is_deleted()
+
+
+# Errors.
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda f: xmap(3, {}, {}), "xmap needs a function, not 3"),
+        (lambda f: xmap(f, "a", {}), "in_axes: names of dims are a list, such as ['batch', ...], or a dict"),
+        (lambda f: xmap(f, (["a"], "a"), {})(X, X), "not 'a'. An array without named dims has {}"),
+        (lambda f: xmap(f, {}, ()), "out_axes () have no entry"),
+        (lambda f: xmap(f, (["a"], None), {})(X), "not None. An array without named dims has {}"),
+        (lambda f: xmap(f, [..., "a"], {}), "`...` stands for all further dims, and can only come last in a list"),
+        (lambda f: xmap(f, {-1: "a"}, {}), "in_axes {-1: 'a'}: dims count from 0, and -1 is less"),
+        (lambda f: xmap(f, ["a", "a"], {}), "has one dim of a name at most, and 'a' is there twice"),
+        (lambda f: xmap(f, ["a"], ["z"]), "out_axes has 'z', which is a name of no argument's dim"),
+        (lambda f: xmap(f, ["a"], {}, axis_resources={"z": "x"}), "axis_resources has 'z', which is a name of no"),
+        (lambda f: xmap(f, ["a"], {}, axis_sizes={"k": "3"}), "axis_sizes has '3' for 'k': a size is an integer"),
+        (lambda f: xmap(f, ["a"], {}, axis_resources={"a": 3}), "'a' on 3: give the name of a mesh axis"),
+        (lambda f: xmap(f, ["a"], {}, axis_resources={"a": ("x", "x")}), "in which an axis repeats"),
+        (
+            lambda f: xmap(f, ["a", "b"], {}, axis_resources={"a": "x", "b": "x"}),
+            "puts 'a' and 'b' on the mesh axis 'x', and ['a', 'b'] has both: an axis can cut one dim only",
+        ),
+        (lambda f: xmap(f, ["a"], {}, backend="tpu"), "backend 'tpu' is not here: leave it out"),
+        (lambda f: xmap(f, ["a"], ["a"])(x=X), "takes its arguments by position: in_axes have no place for 'x'"),
+        (lambda f: xmap(f, ["a"], ["a"])(X), "in_axes ['a'] do not fit `x`, f32[4,3] of rank 2. A list has an entry"),
+        (lambda f: xmap(f, {2: "a"}, {})(X), "in_axes {2: 'a'} do not fit `x`, f32[4,3] of rank 2."),
+        (lambda f: xmap(f, (["a", ...],) * 2, {})(X), "in_axes do not fit.\n  in_axes: tuple of length 2 against"),
+        (lambda f: xmap(f, ["a", ...], (["a"],) * 2)(X), "out_axes do not fit.\n  out_axes: tuple"),
+        (
+            lambda f: xmap(lambda x, y: x, (["a", ...], ["a"]), ["a", ...], axis_sizes={"a": 4})(X, X[0]),
+            "the dims of the name 'a' must have one size:\n  axis_sizes says 4\n  `x` has 4\n  `y` has 3",
+        ),
+        (
+            lambda f: xmap(f, ["a", ...], ["a"])(X),
+            "out_axes ['a'] do not fit result 0, which is f32[3] and with its named dims has rank 2. A list has an",
+        ),
+        (lambda f: xmap(f, ["a", ...], {5: "a"})(X), "out_axes {5: 'a'} do not fit result 0, which is f32[3]"),
+        (
+            lambda f: xmap(f, ["a", ...], ["a", ...], axis_resources={"a": "data"})(X),
+            "axis_resources puts 'a' on the mesh axis 'data', and no mesh is in force.",
+        ),
+    ],
+)
+def test_what_cannot_be(call, message):
+    with pytest.raises((TypeError, ValueError, NotImplementedError)) as caught:
+        call(lambda x: x)
+    assert message in str(caught.value)
+    assert "xmap" in str(caught.value)
+
+
+def test_axes_that_the_mesh_has_not(mesh):
+    mapped = xmap(lambda x: x, ["a", ...], ["a", ...], axis_resources={"a": "date"})
+    with mesh, pytest.raises(ShardingError, match="'a' on 'date', but the mesh data=4, model=2 has no axis 'date'"):
+        mapped(X)
+
+
+def test_names_of_the_module():
+    with pytest.raises(AttributeError, match=r"shardwise\.experimental\.maps has no 'SerialLoop'"):
+        maps.SerialLoop  # noqa: B018

@@ -1,0 +1,41 @@
+"""Programs with manual regions through the stages that need no device: nothing is compiled."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwise import tree
+from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.partition.simulate import simulate
+from shardwise.compiler.pipeline import Partitioned, partitioned
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
+from shardwise.compiler.trace.build import build
+
+
+def staged(
+    function: Callable[..., Sequence[Any]], args: Sequence[np.ndarray], mesh: AbstractMesh, specs: Sequence[Any]
+) -> tuple[Program, Partitioned, list[np.ndarray]]:
+    """A function of arrays that lie on the mesh by these specs: its program, all stages, and all arguments of these."""
+    program, captured = build(function, [ArrayType(x.shape, x.dtype) for x in args], "staged")
+    all_specs = [*specs, *[()] * len(captured)]
+    pins = [pin_of(PartitionSpec(*s), t.shape, mesh) for s, t in zip(all_specs, program.in_types, strict=True)]
+    stages = partitioned(program, mesh, pins, [None] * len(program.outputs))
+    return program, stages, [*args, *map(np.asarray, captured)]
+
+
+def simulated(function: Callable[..., Any], mesh: AbstractMesh, *args: Any) -> Any:
+    """What a function of trees of arrays gives on the devices of a mesh, as numpy has it."""
+    leaves, structure = tree.flatten(args)
+    results: Any = None
+
+    def flat(*tracers: Any) -> list[Any]:
+        nonlocal results
+        found, results = tree.flatten(function(*structure.unflatten(tracers)))
+        return found
+
+    arrays = [np.asarray(leaf) for leaf in leaves]
+    _, stages, given = staged(flat, arrays, mesh, [()] * len(arrays))
+    return results.unflatten(list(simulate(stages.local, given)))

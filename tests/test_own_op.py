@@ -1,0 +1,98 @@
+"""An op that is defined outside of the package, in docs/own-ops.md, obeys the laws that every op of it obeys."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardwise as sw
+import shardwise.numpy as jnp
+from shardwise.compiler.ir.op import Op
+from shardwise.compiler.partition.spmd import partition
+from shardwise.compiler.plan.choose import choose
+from shardwise.compiler.propagate.sharded import propagate
+from shardwise.compiler.shardings.layout import Layout, Pin
+from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.errors import MissingRuleError
+from shardwise.experimental import ops
+from tests.compiler.ops.cases import case
+from tests.compiler.ops.laws import LAWS
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "own-ops.md"
+SECOND, WIDE, NONE = (1.0, -2.0, 1.0), (0.5, -1.5, 2.0, 0.25, 3.0), (1.5,)
+CASES = {
+    "rows": (0, SECOND, "f32[8,3]"),
+    "columns": (1, SECOND, "f32[3,10]"),
+    "uneven": (0, WIDE, "f32[11]"),
+    "farther than a piece": (1, WIDE, "f64[2,5,2]"),
+    "itself alone": (0, NONE, "f32[7]"),
+    "empty": (1, SECOND, "f32[3,0]"),
+}
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[dict[str, Any]]:
+    """What the page defines; its op is known to nobody else."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    names: dict[str, Any] = {"__name__": "own_ops"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Op, "registry", dict(Op.registry))
+        exec(compile("\n".join(blocks), str(PAGE), "exec"), names)
+        yield names
+
+
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("which", CASES)
+def test_op_obeys(page, law, which):
+    dim, weights, types = CASES[which]
+    found = case(page["Stencil"](dim, weights), types)
+    if not LAWS[law](found):
+        pytest.skip("it says nothing of this case")
+    law(found)
+
+
+def test_laws_speak_about_it(page):
+    """Each of them of some case, but those of constants and of what padding holds, about which it says nothing."""
+    cases = [case(page["Stencil"](dim, weights), types) for dim, weights, types in CASES.values()]
+    silent = {law.__name__ for law, speaks_about in LAWS.items() if not any(map(speaks_about, cases))}
+    assert silent == {"folds_like_numpy", "padding_is_as_stated"}
+
+
+def test_neighbours_send_their_edges_alone(page):
+    found = case(page["Stencil"](0, SECOND), "f32[64,3]")
+    pin = Pin(Layout((("x",), ())))
+    sharded = propagate(found.program, AbstractMesh((8,), ("x",)), [pin], [pin])
+    local = partition(sharded, choose(sharded))
+    (equation,) = local.collectives()
+    assert equation.op.name == "take_window"
+    assert local.wire(equation) == 2 * 3 * 4  # two rows of three floats
+
+
+def test_what_the_page_says_of_wrong_operands(page):
+    with pytest.raises(TypeError, match=re.escape("stencil: needs floats with a dim 2, not f32[3,3]")):
+        page["Stencil"](2, SECOND)(jnp.ones((3, 3)))
+    with pytest.raises(TypeError, match="have no middle"):
+        page["Stencil"](0, (1.0, 2.0))(jnp.ones(3))
+
+
+def test_a_missing_rule_names_the_method(page):
+    class Unfinished(ops.Op):
+        name = "unfinished"
+
+        def out_type(self, x):
+            return x
+
+    with pytest.raises(MissingRuleError, match=r"op 'unfinished' has no rule 'factors': write .*Unfinished.factors in"):
+        Unfinished().factors(ops.ArrayType((3,), np.float32))
+    with pytest.raises(MissingRuleError, match=r"has no rule 'jvp': write .*Unfinished\.jvp"):
+        sw.jvp(Unfinished(), (jnp.ones(3),), (jnp.ones(3),))
+
+
+def test_names_that_are_public():
+    for name in ops.__all__:
+        assert hasattr(ops, name)
+    with pytest.raises(AttributeError, match=r"shardwise.experimental.ops has no 'Elementwis'.*Did you mean"):
+        ops.Elementwis  # noqa: B018
