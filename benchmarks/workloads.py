@@ -24,7 +24,7 @@ UNTIMED = (", Adam", ", scan")  # each is timed in one of the others
 
 
 def cases(quick: bool) -> list[Case]:
-    efforts = (Effort(1, 0.0), Effort(1, 0.0)) if quick else (Effort(3, 0.0), Effort(8, 0.1))
+    efforts = (Effort(1, 0.0), Effort(1, 0.0)) if quick else (Effort(3, 0.0), Effort(6, 0.1))
     models = [
         (workload(f"LM {kind}{how}", model, parallel), not quick and how not in UNTIMED)
         for kind, parallel in KINDS.items()

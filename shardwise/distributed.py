@@ -20,5 +20,9 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Whether this process is in a cluster."""
+    """Whether this process is in a cluster.
+
+    >>> jax.distributed.is_initialized()
+    False
+    """
     return cluster.store is not None

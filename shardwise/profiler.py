@@ -103,6 +103,12 @@ def start_trace(
     """Begin to record what runs, until `stop_trace` writes it to the folder `log_dir`.
 
     The file for Perfetto is always written; `create_perfetto_trace` need not ask for it.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     jax.profiler.start_trace(folder)
+    ...     total = jnp.arange(3).sum()
+    ...     jax.profiler.stop_trace()
     """
     if create_perfetto_link:
         raise NotImplementedError(
@@ -121,7 +127,18 @@ def start_trace(
 
 
 def stop_trace() -> None:
-    """End the trace that `start_trace` began, and write it."""
+    """End the trace that `start_trace` began, and write it.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     jax.profiler.start_trace(folder)
+    ...     total = jnp.arange(3).sum()
+    ...     jax.profiler.stop_trace()
+    ...     written = [path.name for path in Path(folder).rglob("perfetto*")]
+    >>> written
+    ['perfetto_trace.json.gz']
+    """
     if _running.session is None:
         raise RuntimeError("stop_trace: no trace has been started: call start_trace first")
     session, _running.session = _running.session, None
@@ -142,7 +159,17 @@ def trace(
     create_perfetto_trace: bool = False,
     profiler_options: ProfileOptions | None = None,
 ) -> Iterator[None]:
-    """Record what runs inside `with`, and write it to the folder `log_dir`; see `start_trace`."""
+    """Record what runs inside `with`, and write it to the folder `log_dir`; see `start_trace`.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     with jax.profiler.trace(folder):
+    ...         total = jnp.arange(3).sum()
+    ...     written = [path.name for path in Path(folder).rglob("perfetto*")]
+    >>> written
+    ['perfetto_trace.json.gz']
+    """
     start_trace(log_dir, create_perfetto_link, create_perfetto_trace, profiler_options)
     try:
         yield
@@ -218,7 +245,16 @@ def device_memory_profile(backend: str | None = None) -> bytes:
 
 
 def save_device_memory_profile(filename: PathLike[str] | str, backend: str | None = None) -> None:
-    """Write `device_memory_profile` to a file: `pprof --web <file>` shows it."""
+    """Write `device_memory_profile` to a file: `pprof --web <file>` shows it.
+
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     jax.profiler.save_device_memory_profile(f"{folder}/memory.prof")
+    ...     written = Path(f"{folder}/memory.prof").stat().st_size > 0
+    >>> written
+    True
+    """
     Path(filename).write_bytes(device_memory_profile(backend))
 
 

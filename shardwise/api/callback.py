@@ -77,6 +77,10 @@ def pure_callback(
     times, or not at all where its result is not needed. Under vmap it is called for one slice after the other, unless
     `vmap_method` says that it takes one more dim in front: "expand_dims" (arguments that are not mapped get a dim of 1
     there) or "broadcast_all".
+
+    >>> double = jax.jit(lambda x: jax.pure_callback(lambda x: 2 * x, x, x))
+    >>> double(jnp.arange(3))
+    Array([0, 2, 4], dtype=int32)
     """
     if vmap_method not in _METHODS:
         known = ", ".join(repr(method) for method in _METHODS if method)
@@ -97,6 +101,13 @@ def io_callback(
 
     It is called exactly when the program comes there; `ordered` ones in the order of the program. When the compiled
     function returns, its callbacks have been called.
+
+    >>> def tell(x):
+    ...     print("saw", x)
+    ...     return x
+    >>> jax.io_callback(tell, jax.ShapeDtypeStruct((), jnp.int32), jnp.array(3))
+    saw 3
+    Array(3, dtype=int32)
     """
     return _called(callback, result_shape_dtypes, args, kwargs, "ordered" if ordered else "unordered", sharding, "")
 
@@ -108,6 +119,12 @@ def debug_callback(
     """Call `callback(*args, **kwargs)` with the values, as numpy arrays, when the program comes there.
 
     Derivatives pass it by. On many devices it is called once, with whole arrays.
+
+    >>> seen = []
+    >>> found = jax.jit(lambda x: jax.debug.callback(seen.append, x))(jnp.array(3))
+    >>> jax.effects_barrier()
+    >>> seen
+    [array(3, dtype=int32)]
     """
     if partitioned:
         raise NotImplementedError("debug.callback: partitioned=True is not here yet: it is called with whole arrays")
@@ -118,6 +135,9 @@ def debug_print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> N
     """Print `fmt.format(*args, **kwargs)` with the values when the program comes there.
 
     `{}` and `{name}` stand for arguments; doubled braces for braces. `ordered` prints in the order of the program.
+
+    >>> found = jax.jit(lambda x: jax.debug.print("x is {x}", x=x))(jnp.arange(3))
+    x is [0 1 2]
     """
     try:
         _Checker().vformat(fmt, args, kwargs)  # here, at the user's line, and not when the program runs

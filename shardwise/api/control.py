@@ -30,6 +30,7 @@ from shardwise.compiler.ops.slicing import Concatenate
 from shardwise.compiler.ops.typed import retyped
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
+from shardwise.compiler.transforms.spread import spread, spread_value
 from shardwise.config import config
 from shardwise.errors import ConcretizationTypeError
 
@@ -165,9 +166,9 @@ def _branch(name: str, index: Any, branches: list[Function], operands: tuple[Any
     if any(list(t.program.out_types) != outs for t in traced):
         traced = [_Traced.of(branch, operands, types, outs) for branch in branches]
     captured = list({id(x): x for t in traced for x in t.captured}.values())
-    programs = [_taking(t, captured) for t in traced]
+    programs, given = _parted(index.type, [_taking(t, captured) for t in traced], [*captured, *arrays])
     _check_together(name, index.type, programs)
-    found = Cond(tuple(programs))(index, *captured, *arrays)
+    found = Cond(tuple(programs))(index, *given)
     return first.structure.unflatten(list(found))
 
 
@@ -199,6 +200,17 @@ def _difference(first: Any, second: Any) -> Any:
 
 def _joined(types: Sequence[ArrayType]) -> ArrayType:
     return next((type for type in types if not type.weak), types[0]).over(varying(types))
+
+
+def _parted(
+    decides: ArrayType, programs: Sequence[Program], operands: Sequence[Any]
+) -> tuple[Sequence[Program], Sequence[Any]]:
+    """Programs and what they take, where what decides whether they run may differ between devices of a manual region:
+    each device takes what comes in as its own, and what it leaves with is its own."""
+    axes = decides.varying
+    if not axes:
+        return programs, operands
+    return [spread(program, axes) for program in programs], [spread_value(x, axes) for x in operands]
 
 
 def _check_together(name: str, decides: ArrayType, programs: Sequence[Program]) -> None:
@@ -253,9 +265,12 @@ def _while(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> 
         raise TypeError(f"{name}: {described(cond_fun)} should return one boolean scalar, not {found}")
     if head.program.effect:  # XLA knows no effects there: it is asked at the end of each turn
         return _asked_in_the_body(name, cond_fun, body_fun, init_val)
-    _check_together(name, head.program.out_types[0], [head.program, body.program])
-    loop = While(head.program, body.program, len(head.captured), len(body.captured))
-    return tree.structure(init_val).unflatten(list(loop(*head.captured, *body.captured, *arrays)))
+    decides = head.program.out_types[0]
+    operands = [*head.captured, *body.captured, *arrays]
+    (cond, turn), given = _parted(decides, (head.program, body.program), operands)
+    _check_together(name, decides, [cond, turn])
+    loop = While(cond, turn, len(head.captured), len(body.captured))
+    return tree.structure(init_val).unflatten(list(loop(*given)))
 
 
 def _asked_in_the_body(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> Any:

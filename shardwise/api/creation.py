@@ -26,6 +26,10 @@ def make_array_from_callback(
     """An array whose parts `data_callback` gives: it is called with the index of each part that this process holds.
 
     The whole array never exists in one place. Without `dtype`, the first part says it.
+
+    >>> rows = jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows"))
+    >>> jax.make_array_from_callback((8,), rows, lambda index: np.arange(8)[index] ** 2)
+    Array([ 0,  1,  4,  9, 16, 25, 36, 49], dtype=int32)
     """
     name = "make_array_from_callback"
     sizes = tuple(int(size) for size in shape)
@@ -62,7 +66,13 @@ def make_array_from_single_device_arrays(
     shape: Sequence[int], sharding: Any, arrays: Sequence[Array], *, dtype: Any = None
 ) -> Array:
     """The array whose parts are `arrays`: one on each device of this process, in any order. No part is copied that lies
-    in the memory of its device where it should."""
+    in the memory of its device where it should.
+
+    >>> mesh = jax.make_mesh((2,), ("rows",))
+    >>> parts = [jax.device_put(np.full(2, number), device) for number, device in enumerate(mesh.devices)]
+    >>> jax.make_array_from_single_device_arrays((4,), jax.NamedSharding(mesh, P("rows")), parts)
+    Array([0, 0, 1, 1], dtype=int32)
+    """
     name = "make_array_from_single_device_arrays"
     sizes = tuple(int(size) for size in shape)
     where = _checked(name, sharding, sizes)
@@ -95,6 +105,10 @@ def make_array_from_process_local_data(
 
     Along each dim `local_data` is either whole, or just what this process's devices hold of it, in order. Without
     `global_shape`, it is the latter wherever processes hold different parts of a dim.
+
+    >>> rows = jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows"))
+    >>> jax.make_array_from_process_local_data(rows, np.arange(8)).shape
+    (8,)
     """
     name = "make_array_from_process_local_data"
     data = np.asarray(local_data)

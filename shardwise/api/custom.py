@@ -80,6 +80,16 @@ class custom_jvp(_Custom):
     """A function whose derivative is given in forward mode, by `defjvp`.
 
     Arguments in `nondiff_argnums` may be anything; rules get them first.
+
+    >>> @jax.custom_jvp
+    ... def safe_sqrt(x):
+    ...     return jnp.sqrt(x)
+    >>> @safe_sqrt.defjvp
+    ... def slope(primals, tangents):
+    ...     (x,), (dx,) = primals, tangents
+    ...     return safe_sqrt(x), dx / jnp.maximum(2 * safe_sqrt(x), 0.5)
+    >>> jax.grad(safe_sqrt)(0.0)
+    Array(2., dtype=float32)
     """
 
     kind = "custom_jvp"
@@ -150,6 +160,13 @@ class custom_vjp(_Custom):
     """A function whose derivative is given in reverse mode, by `defvjp`.
 
     Arguments in `nondiff_argnums` may be anything; the backward rule gets them first.
+
+    >>> @jax.custom_vjp
+    ... def clipped(x):
+    ...     return x
+    >>> clipped.defvjp(lambda x: (x, None), lambda residuals, flow: (jnp.clip(flow, -1, 1),))
+    >>> jax.grad(lambda x: 5 * clipped(x))(2.0)
+    Array(1., dtype=float32)
     """
 
     kind = "custom_vjp"

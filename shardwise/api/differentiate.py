@@ -69,6 +69,10 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False, reduce_axes: S
 
     With `has_aux`, `function` returns (value, anything), and a third result is that anything. The second result is a
     tree, whose leaves are the values that it keeps: compiled functions can return and take it.
+
+    >>> value, pull = jax.vjp(lambda x, y: x * y, 2.0, 5.0)
+    >>> pull(1.0)
+    (Array(5., dtype=float32), Array(2., dtype=float32))
     """
     _check_no_reduce_axes("vjp", reduce_axes)
     flat, linear, operands = _linearized(function, primals, has_aux)
@@ -107,6 +111,9 @@ def jvp(function: Function, primals: Any, tangents: Any, has_aux: bool = False) 
     """The function's value at `primals`, and how it changes along `tangents` (both sequences of arguments).
 
     With `has_aux`, `function` returns (value, anything), and a third result is that anything.
+
+    >>> jax.jvp(lambda x: x**2, (jnp.array(3.0),), (jnp.array(1.0),))
+    (Array(9., dtype=float32), Array(6., dtype=float32))
     """
     if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
         raise TypeError(f"jvp of {described(function)}: primals and tangents must be tuples or lists of arguments")
@@ -121,7 +128,12 @@ def jvp(function: Function, primals: Any, tangents: Any, has_aux: bool = False) 
 
 @boundary
 def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
-    """The function's value, and its derivative there as a function of tangents, which can be called many times."""
+    """The function's value, and its derivative there as a function of tangents, which can be called many times.
+
+    >>> value, along = jax.linearize(jnp.square, jnp.array(3.0))
+    >>> value, along(1.0), along(10.0)
+    (Array(9., dtype=float32), Array(6., dtype=float32), Array(60., dtype=float32))
+    """
     flat, linear, operands = _linearized(function, primals, has_aux)
 
     def pushforward(*tangents: Any) -> Any:
@@ -137,6 +149,10 @@ def linear_transpose(function: Function, *primals: Any, reduce_axes: Sequence[An
     """The transpose of a linear function: from a cotangent of its value to a tuple of cotangents of its arguments.
 
     Of `primals` only shapes and dtypes are read.
+
+    >>> spread = jax.linear_transpose(jnp.sum, jax.ShapeDtypeStruct((3,), jnp.float32))
+    >>> spread(jnp.array(2.0))
+    (Array([2., 2., 2.], dtype=float32),)
     """
     _check_no_reduce_axes("linear_transpose", reduce_axes)
     leaves, structure = tree.flatten(primals)
@@ -167,6 +183,9 @@ def value_and_grad(
 
     With `has_aux`, `function` returns (value, anything), and the result is ((value, anything), gradient). A function of
     complex numbers needs `holomorphic`; integer arguments need `allow_int` and have gradients of type `float0`.
+
+    >>> jax.value_and_grad(lambda x: (x**2).sum())(jnp.array([1.0, 2.0]))
+    (Array(5., dtype=float32), Array([2., 4.], dtype=float32))
     """
     _check_no_reduce_axes("grad", reduce_axes)
 
@@ -199,6 +218,9 @@ def grad(
     """A function that returns the gradient of `function` with respect to the arguments `argnums`.
 
     With `has_aux`, `function` returns (value, anything), and the result is (gradient, anything).
+
+    >>> jax.grad(lambda x, y: (x**2 * y).sum())(jnp.array([1.0, 2.0]), 3.0)
+    Array([ 6., 12.], dtype=float32)
     """
     both = value_and_grad(function, argnums, has_aux, holomorphic, allow_int, reduce_axes)
 
@@ -214,7 +236,12 @@ def grad(
 def jacfwd(
     function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Function:
-    """The Jacobian, by forward mode: one pass for each element of the arguments, all at once by vmap."""
+    """The Jacobian, by forward mode: one pass for each element of the arguments, all at once by vmap.
+
+    >>> jax.jacfwd(lambda x: x**2)(jnp.array([1.0, 3.0]))
+    Array([[2., 0.],
+           [0., 6.]], dtype=float32)
+    """
 
     @wraps(function)
     @boundary
@@ -251,7 +278,12 @@ def jacrev(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Function:
-    """The Jacobian, by reverse mode: one pass back for each element of the results, all at once by vmap."""
+    """The Jacobian, by reverse mode: one pass back for each element of the results, all at once by vmap.
+
+    >>> jax.jacrev(lambda x: x[0] * x)(jnp.array([1.0, 3.0]))
+    Array([[2., 0.],
+           [3., 1.]], dtype=float32)
+    """
 
     @wraps(function)
     @boundary
@@ -286,7 +318,12 @@ def jacrev(
 def hessian(
     function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Function:
-    """The second derivatives: forward over reverse."""
+    """The second derivatives: forward over reverse.
+
+    >>> jax.hessian(lambda x: x[0] ** 2 * x[1])(jnp.array([3.0, 4.0]))
+    Array([[8., 6.],
+           [6., 0.]], dtype=float32)
+    """
     return jacfwd(jacrev(function, argnums, has_aux, holomorphic), argnums, has_aux, holomorphic)
 
 

@@ -33,6 +33,9 @@ def eval_shape(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any
     """The shapes and dtypes of `function`'s results, as `ShapeDtypeStruct`s; nothing is computed.
 
     Arguments may be arrays, or anything with a shape and a dtype.
+
+    >>> jax.eval_shape(jnp.dot, jax.ShapeDtypeStruct((2, 3), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.float32))
+    ShapeDtypeStruct(shape=(2,), dtype=float32)
     """
     found = split(function, function.options.static if isinstance(function, Jitted) else NOTHING, args, keywords)
     leaves, structure = tree.flatten((found.args, found.keywords))
@@ -46,6 +49,13 @@ def make_jaxpr(
     """A function that returns the program that `function` is for its arguments; nothing is computed.
 
     With `return_shape`, it returns that and the shapes of the results.
+
+    >>> jax.make_jaxpr(lambda x: jnp.sin(x) * x)(1.0)
+    program _lambda_(a: f32[]~) {
+      b: f32[]~ = sin a   # ...
+      c: f32[]~ = mul b a   # ...
+      return c
+    }
     """
     static = select(function, "static", static_argnums, None)
 
@@ -63,5 +73,9 @@ def make_jaxpr(
 
 
 def typeof(x: Any) -> ArrayType:
-    """The type of an array or number: its shape, dtype and whether it is weak."""
+    """The type of an array or number: its shape, dtype and whether it is weak.
+
+    >>> jax.typeof(jnp.zeros((2, 3))), jax.typeof(1.0)
+    (f32[2,3], f32[]~)
+    """
     return type_of(x, "typeof")

@@ -306,6 +306,12 @@ def jit(
     it is compiled for each. The memory of donated arguments is reused for results: they cannot be used afterwards.
     Arrays that the function does not use are not even moved to its devices, unless `keep_unused`. With `inline`, a call
     inside another trace leaves its ops there instead of one call. `compiler_options` are XLA's, by their names.
+
+    >>> @jax.jit
+    ... def scaled(x, by):
+    ...     return x * by
+    >>> scaled(jnp.arange(3), 2)
+    Array([0, 2, 4], dtype=int32)
     """
     if function is None:
         keywords = {name: value for name, value in locals().items() if name != "function"}

@@ -36,7 +36,12 @@ def make_mesh(
     *,
     devices: Sequence[Any] | None = None,
 ) -> Mesh:
-    """A mesh of these sizes and names over the first devices (or over `devices`)."""
+    """A mesh of these sizes and names over the first devices (or over `devices`).
+
+    >>> mesh = jax.make_mesh((4, 2), ("data", "model"))
+    >>> mesh
+    Mesh(data=4, model=2)
+    """
     sizes = AbstractMesh(axis_shapes, axis_names).axis_sizes  # sizes and names that do not fit are an error here
     count = math.prod(sizes)
     found = list(all_devices() if devices is None else devices)
@@ -50,7 +55,13 @@ def make_mesh(
 
 @final
 class set_mesh:
-    """Make `mesh` the one that bare PartitionSpecs are meant for, in this thread, from now on; or inside `with`."""
+    """Make `mesh` the one that bare PartitionSpecs are meant for, in this thread, from now on; or inside `with`.
+
+    >>> with jax.set_mesh(jax.make_mesh((4,), ("rows",))):
+    ...     x = jax.device_put(jnp.arange(8), P("rows"))
+    >>> len(x.addressable_shards)
+    4
+    """
 
     def __init__(self, mesh: Mesh):
         if not isinstance(mesh, Mesh):
@@ -69,7 +80,13 @@ class set_mesh:
 
 @contextmanager
 def use_mesh(mesh: Mesh) -> Iterator[Mesh]:
-    """`with use_mesh(mesh):` is `with mesh:`."""
+    """`with use_mesh(mesh):` is `with mesh:`.
+
+    >>> with jax.sharding.use_mesh(jax.make_mesh((4,), ("rows",))) as mesh:
+    ...     x = jax.device_put(jnp.arange(8), P("rows"))
+    >>> x.sharding.mesh == mesh
+    True
+    """
     if not isinstance(mesh, Mesh):
         raise TypeError(f"use_mesh needs a Mesh, not {mesh!r}")
     with mesh:
@@ -78,7 +95,12 @@ def use_mesh(mesh: Mesh) -> Iterator[Mesh]:
 
 def get_abstract_mesh() -> AbstractMesh:
     """The mesh in force in this thread, without its devices; without axes where there is none. Inside of shard_map, the
-    axes that it looks after are Manual."""
+    axes that it looks after are Manual.
+
+    >>> with jax.set_mesh(jax.make_mesh((4,), ("rows",))):
+    ...     print(jax.sharding.get_abstract_mesh().axis_names)
+    ('rows',)
+    """
     if in_force.mesh is None:
         return ONE_DEVICE
     mesh = in_force.mesh.abstract
@@ -92,7 +114,12 @@ def get_abstract_mesh() -> AbstractMesh:
 
 
 def get_mesh() -> Mesh:
-    """The mesh in force in this thread."""
+    """The mesh in force in this thread.
+
+    >>> with jax.set_mesh(jax.make_mesh((4,), ("rows",))):
+    ...     print(jax.sharding.get_mesh().size)
+    4
+    """
     if in_force.mesh is None:
         raise ShardingError("get_mesh: no mesh is in force here: set one, with `with mesh:` or `set_mesh(mesh)`")
     return in_force.mesh
@@ -105,6 +132,11 @@ def device_put(
 
     A PartitionSpec is for the mesh in force. With `may_alias=False` the results never share memory with `x`. With
     `donate` the memory of `x` is given up where it is not part of a result. `src` is where `x` is; arrays know it.
+
+    >>> rows = jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows"))
+    >>> x = jax.device_put(np.arange(8), rows)
+    >>> [shard.data.tolist() for shard in x.addressable_shards]
+    [[0, 1], [2, 3], [4, 5], [6, 7]]
     """
     if donate and may_alias:
         raise ValueError("device_put: memory that is donated cannot be shared: give donate or may_alias, not both")
@@ -228,7 +260,11 @@ def _maker(function: Callable[..., Any], args: tuple[Any, ...], text: str, where
 
 
 def device_get(x: Any) -> Any:
-    """The arrays of a tree as numpy arrays on the host; other leaves as they are."""
+    """The arrays of a tree as numpy arrays on the host; other leaves as they are.
+
+    >>> jax.device_get({"x": jnp.arange(3), "y": 2})
+    {'x': array([0, 1, 2], dtype=int32), 'y': 2}
+    """
 
     def got(leaf: Any) -> Any:
         if not isinstance(leaf, Array) or is_key(leaf.type.dtype):
@@ -240,7 +276,11 @@ def device_get(x: Any) -> Any:
 
 
 def block_until_ready(x: Any) -> Any:
-    """`x`, once the elements of all its arrays are there."""
+    """`x`, once the elements of all its arrays are there.
+
+    >>> jax.block_until_ready(jnp.arange(3) + 1)
+    Array([1, 2, 3], dtype=int32)
+    """
     try:
         wait_for([leaf.buffers for leaf in tree.leaves(x) if isinstance(leaf, Array)])
     except RuntimeFailure as error:

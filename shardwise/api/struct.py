@@ -13,7 +13,12 @@ from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
 
 @final
 class ShapeDtypeStruct(Typed):
-    """A shape and a dtype without elements: stands for an array where only its type is read."""
+    """A shape and a dtype without elements: stands for an array where only its type is read.
+
+    >>> x = jax.ShapeDtypeStruct((2, 3), jnp.bfloat16)
+    >>> jax.eval_shape(jnp.transpose, x).shape
+    (3, 2)
+    """
 
     __slots__ = ("sharding", "type")
 

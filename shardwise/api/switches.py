@@ -26,7 +26,12 @@ def enable_x64(new_val: bool = True) -> Switch:
 
 
 def disable_x64() -> Switch:
-    """While open, 64-bit types become 32-bit when they enter an array."""
+    """While open, 64-bit types become 32-bit when they enter an array.
+
+    >>> with jax.experimental.disable_x64():
+    ...     print(jnp.arange(3.0).dtype)
+    float32
+    """
     return config.override("enable_x64", False)
 
 
@@ -53,17 +58,34 @@ def debug_nans(new_val: bool) -> Switch:
 
 
 def debug_infs(new_val: bool) -> Switch:
-    """While open, an infinity in a result is an error, as a NaN is with `debug_nans`."""
+    """While open, an infinity in a result is an error, as a NaN is with `debug_nans`.
+
+    >>> with jax.debug_infs(True):
+    ...     jnp.log(jnp.array(0.0))
+    Traceback (most recent call last):
+    ...
+    FloatingPointError: inf in the result of `log` at ...
+    """
     return config.override("debug_infs", new_val)
 
 
 def log_compiles(new_val: bool) -> Switch:
-    """While open, every compilation is logged, with the time that it took."""
+    """While open, every compilation is logged, with the time that it took.
+
+    >>> with jax.log_compiles(True):
+    ...     print(jax.jit(jnp.sum)(jnp.arange(3)))
+    3
+    """
     return config.override("log_compiles", new_val)
 
 
 def explain_cache_misses(new_val: bool) -> Switch:
-    """While open, it is logged why a jitted function is compiled again."""
+    """While open, it is logged why a jitted function is compiled again.
+
+    >>> with jax.explain_cache_misses(True):
+    ...     print(jax.jit(jnp.sum)(jnp.arange(3)))
+    3
+    """
     return config.override("explain_cache_misses", new_val)
 
 
@@ -136,17 +158,33 @@ def transfer_guard(new_val: str) -> Switch:
 
 
 def transfer_guard_host_to_device(new_val: str) -> Switch:
-    """`transfer_guard` for numpy arrays and numbers that become arrays on a device."""
+    """`transfer_guard` for numpy arrays and numbers that become arrays on a device.
+
+    >>> with jax.transfer_guard_host_to_device("disallow"):
+    ...     print(jnp.sin(jax.device_put(0.0)))
+    0.0
+    """
     return config.override("transfer_guard_host_to_device", new_val)
 
 
 def transfer_guard_device_to_device(new_val: str) -> Switch:
-    """`transfer_guard` for arrays that move from some devices to others."""
+    """`transfer_guard` for arrays that move from some devices to others.
+
+    >>> with jax.transfer_guard_device_to_device("disallow"):
+    ...     print(jax.device_put(jnp.arange(2), jax.devices()[1]))
+    [0 1]
+    """
     return config.override("transfer_guard_device_to_device", new_val)
 
 
 def transfer_guard_device_to_host(new_val: str) -> Switch:
-    """`transfer_guard` for arrays that are read on the host."""
+    """`transfer_guard` for arrays that are read on the host.
+
+    >>> with jax.transfer_guard_device_to_host("disallow"):
+    ...     found = jax.device_get(jnp.arange(2))
+    >>> found
+    array([0, 1], dtype=int32)
+    """
     return config.override("transfer_guard_device_to_host", new_val)
 
 

@@ -35,6 +35,9 @@ def vmap(
     `axis_name` is a name by which `lax.psum`, `lax.axis_index` and their kin in `fun` compute along the new dim.
     `axis_size` is its size, which is needed where no argument is mapped. `spmd_axis_name` are the mesh axes over which
     `with_sharding_constraint` in `fun` lays the new dim; without it, the planner chooses.
+
+    >>> jax.vmap(jnp.dot, in_axes=(0, None))(jnp.eye(3), jnp.arange(3.0))
+    Array([0., 1., 2.], dtype=float32)
     """
     if not callable(fun):
         raise TypeError(f"vmap needs a function, not {fun!r}")

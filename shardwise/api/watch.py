@@ -19,6 +19,10 @@ def inspect_array_sharding(value: Any, *, callback: Callable[[Any], None] = prin
     """Call `callback` with the sharding of `value`; inside a compiled function, with the one that the planner chose.
 
     There it is called once for each compilation. A value that is a sum still to be completed lies as its terms do.
+
+    >>> x = jax.device_put(jnp.arange(8), jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows")))
+    >>> jax.debug.inspect_array_sharding(x, callback=lambda sharding: print(sharding.spec))
+    P('rows')
     """
     if not callable(callback):
         raise TypeError(f"inspect_array_sharding: callback should be a function, not {callback!r}")

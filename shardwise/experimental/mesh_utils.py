@@ -24,6 +24,9 @@ def create_device_mesh(
 
     CPU devices, and the GPUs of a host, are all as far from each other: they come in their order. The keywords are
     about devices in a torus, and change nothing here.
+
+    >>> jax.experimental.mesh_utils.create_device_mesh((4, 2)).shape
+    (4, 2)
     """
     return _grid("create_device_mesh", mesh_shape, list(all_devices() if devices is None else devices))
 
@@ -41,6 +44,10 @@ def create_hybrid_device_mesh(
 
     `mesh_shape` is the grid of each group, `dcn_mesh_shape` the grid of groups; along each dim the result is as long as
     their product, the groups apart. A group is a slice where devices have a `slice_index`, else a process.
+
+    >>> groups = [type("Device", (), {"slice_index": number // 4})() for number in range(8)]
+    >>> jax.experimental.mesh_utils.create_hybrid_device_mesh((4, 1), (1, 2), groups).shape
+    (4, 2)
     """
     if len(mesh_shape) != len(dcn_mesh_shape):
         raise ShardingError(

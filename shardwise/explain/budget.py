@@ -35,6 +35,12 @@ class comm_budget(ContextDecorator):
     are those of all turns: as `explain` counts them. Programs that other threads run are not counted. At the end, what
     is over the budget is a CommBudgetExceeded, an AssertionError. It can decorate a function, whose every call then has
     the budget.
+
+    >>> x = jax.device_put(jnp.ones((8, 4)), jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows")))
+    >>> with jax.comm_budget(all_reduce=1):
+    ...     total = jax.jit(lambda x: x.sum())(x)
+    >>> total
+    Array(32., dtype=float32)
     """
 
     def __init__(self, *, bytes: float | None = None, **counts: int):

@@ -32,13 +32,38 @@ def visualize_sharding(
     """Print which devices hold which part of an array of this shape.
 
     `min_width` and `max_width` are of one part and of the whole picture, in characters.
+
+    >>> rows = jax.NamedSharding(jax.make_mesh((2,), ("rows",)), P("rows"))
+    >>> jax.debug.visualize_sharding((4, 4), rows, use_color=False)
+    ┌─────┬──────────────────┐
+    │ 4×4 │       0:4        │
+    ├─────┼──────────────────┤
+    │     │                  │
+    │ 0:2 │      CPU 0       │
+    │     │                  │
+    ├─────┼──────────────────┤
+    │     │                  │
+    │ 2:4 │      CPU 1       │
+    │     │                  │
+    └─────┴──────────────────┘
     """
     where = console or Console(no_color=not use_color)
     where.print(picture(tuple(shape), sharding, min_width, max_width))
 
 
 def visualize_array_sharding(array: Any, **keywords: Any) -> None:
-    """Print which devices hold which part of an array. Keywords are those of `visualize_sharding`."""
+    """Print which devices hold which part of an array. Keywords are those of `visualize_sharding`.
+
+    >>> x = jax.device_put(jnp.arange(8), jax.NamedSharding(jax.make_mesh((2,), ("rows",)), P("rows")))
+    >>> jax.debug.visualize_array_sharding(x, use_color=False)
+    ┌───┬──────────────────┬──────────────────┐
+    │ 8 │       0:4        │       4:8        │
+    ├───┼──────────────────┼──────────────────┤
+    │   │                  │                  │
+    │   │      CPU 0       │      CPU 1       │
+    │   │                  │                  │
+    └───┴──────────────────┴──────────────────┘
+    """
     if not isinstance(array, Array):
         raise TypeError(
             f"visualize_array_sharding needs an array that lies on devices, not {array!r}: inside a compiled function, "

@@ -95,14 +95,22 @@ clients = _Clients()
 
 
 def devices(backend: str | None = None) -> DeviceList:
-    """All devices of a platform, those of other processes too."""
+    """All devices of a platform, those of other processes too.
+
+    >>> [device.id for device in jax.devices()[:3]]
+    [0, 1, 2]
+    """
     return DeviceList(clients.get(backend).devices())
 
 
 def local_devices(
     process_index: int | None = None, backend: str | None = None, host_id: int | None = None
 ) -> DeviceList:
-    """The devices of this process, or of another one."""
+    """The devices of this process, or of another one.
+
+    >>> jax.local_devices() == jax.devices()  # of the only process
+    True
+    """
     number = process_index if process_index is not None else host_id
     if number is None:
         return DeviceList(clients.get(backend).local_devices())
@@ -112,27 +120,47 @@ def local_devices(
 
 
 def device_count(backend: str | None = None) -> int:
-    """How many devices there are, with those of other processes."""
+    """How many devices there are, with those of other processes.
+
+    >>> jax.device_count() == len(jax.devices())
+    True
+    """
     return len(clients.get(backend).devices())
 
 
 def local_device_count(backend: str | None = None) -> int:
-    """How many devices this process has."""
+    """How many devices this process has.
+
+    >>> jax.local_device_count() * jax.process_count() == jax.device_count()
+    True
+    """
     return len(clients.get(backend).local_devices())
 
 
 def process_index(backend: str | None = None) -> int:
-    """Which of the processes this is, from 0."""
+    """Which of the processes this is, from 0.
+
+    >>> jax.process_index()
+    0
+    """
     return int(clients.get(backend).process_index())
 
 
 def process_count(backend: str | None = None) -> int:
-    """How many processes there are."""
+    """How many processes there are.
+
+    >>> jax.process_count()
+    1
+    """
     return int(max(device.process_index for device in devices(backend))) + 1
 
 
 def default_backend() -> str:
-    """The platform that programs run on: `cpu`, `gpu`, …"""
+    """The platform that programs run on: `cpu`, `gpu`, …
+
+    >>> jax.default_backend()
+    'cpu'
+    """
     return platform_of(clients.get().devices()[0])
 
 

@@ -19,7 +19,11 @@ ONE_DEVICE = AbstractMesh((), ())
 
 
 class Sharding:
-    """Which device holds which part of an array."""
+    """Which device holds which part of an array.
+
+    >>> isinstance(jnp.arange(3).sharding, jax.sharding.Sharding)
+    True
+    """
 
     mesh_shape: AbstractMesh
     devices: tuple[Any, ...]
@@ -122,7 +126,12 @@ def _other_memory(name: str, kind: str | None, devices: Sequence[Any]) -> str | 
 
 @final
 class NamedSharding(Sharding):
-    """An array cut along the axes of `mesh` as `spec` says. On an AbstractMesh it can be planned for, and not run."""
+    """An array cut along the axes of `mesh` as `spec` says. On an AbstractMesh it can be planned for, and not run.
+
+    >>> rows = jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows"))
+    >>> rows.shard_shape((8, 3))
+    (2, 3)
+    """
 
     def __init__(self, mesh: Mesh | AbstractMesh, spec: PartitionSpec, *, memory_kind: str | None = None):
         if not isinstance(mesh, (Mesh, AbstractMesh)):
@@ -184,7 +193,12 @@ class NamedSharding(Sharding):
 
 @final
 class SingleDeviceSharding(Sharding):
-    """A whole array on one device."""
+    """A whole array on one device.
+
+    >>> second = jax.sharding.SingleDeviceSharding(jax.devices()[1])
+    >>> jax.device_put(jnp.arange(3), second).devices() == {jax.devices()[1]}
+    True
+    """
 
     mesh_shape = ONE_DEVICE
 
@@ -221,6 +235,10 @@ class PositionalSharding(Sharding):
 
     Under it lies a mesh without names of its own: the grid's dims are axes of it, in pieces where a reshape has taken
     them apart. Devices stay in their order, so that all that is made from one grid can meet in one program.
+
+    >>> grid = jax.sharding.PositionalSharding(jax.devices()[:4]).reshape(2, 2)
+    >>> grid.shard_shape((8, 6)), grid.replicate(1).shard_shape((8, 6))
+    ((4, 3), (4, 6))
     """
 
     def __init__(self, devices: Any, *, memory_kind: str | None = None):

@@ -70,6 +70,7 @@ def test_an_expert_pins_and_others_do_not():
     assert ["sharding_constraint" in text for text in texts] == [False, True]
 
 
+@pytest.mark.slow
 def test_rows_of_a_workload():
     found = rows(NAMED["x[1:] - x[:-1]"], (Effort(1, 0.0), Effort(2, 0.0)))
     assert [row.name.rpartition(": ")[2] for row in found] == [
@@ -104,6 +105,7 @@ def test_experts_have_columns_where_a_row_does():
     assert len(table("t", [plain, expert]).columns) == 8
 
 
+@pytest.mark.slow
 def test_rounds_go_back_and_forth_and_waiting_is_not_timed():
     order = []
 

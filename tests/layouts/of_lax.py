@@ -39,9 +39,9 @@ def elements(n: int) -> Iterator[Call]:
     x, y, i, j = floats(n, n), floats(n, n, seed=1), integers(n, n), integers(n, n, low=0, high=7, seed=8)
     for name in ONE:
         function = getattr(lax, name)
-        yield call(f"lax.{name}", lambda x, y, f=function: [f(x), f(y)], inside(n, n), above(n, n))
+        yield call(f"lax.{name}", lambda x, y, f=function: [f(x), f(y)], inside(n, n), above(n, n), exact=True)
     for name in TWO:
-        yield call(f"lax.{name}", getattr(lax, name), above(n, n) if name == "pow" else x, y)
+        yield call(f"lax.{name}", getattr(lax, name), above(n, n) if name == "pow" else x, y, exact=True)
     for name in OF_COMPLEX:
         yield call(f"lax.{name}", getattr(lax, name), complexes(n, n), exact=True)
     for name in OF_INTEGERS:
@@ -358,6 +358,7 @@ def of_linalg(n: int) -> Iterator[Call]:
         "hessenberg": (linalg.hessenberg, x, batch),
         "lu": (linalg.lu, x, batch),
         "qr": (linalg.qr, x, batch),
+        "qdwh": (lambda x: linalg.qdwh(x.reshape(-1, x.shape[-1])), x, batch),
         "schur": (lambda x: abs(linalg.schur(x)[0]), z, batch_of_symmetric),
         "svd": (lambda x: linalg.svd(x, compute_uv=False), x, batch),
         "tridiagonal": (linalg.tridiagonal, z, batch_of_symmetric),

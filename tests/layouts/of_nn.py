@@ -59,6 +59,8 @@ def calls(n: int) -> Iterator[Call]:
         rtol=1e-2,
         atol=1e-2,
     )
+    yield call("nn.scaled_dot_general", in_blocks, floats(n, 32 * n), floats(n, 32 * n, seed=1), rtol=1e-4, atol=1e-3)
+    yield call("nn.scaled_dot_general", lambda x: in_blocks(x, x, 0), floats(32, n), rtol=1e-4, atol=1e-3)
     yield from of_initializers(n)
     for name in ops.__all__:
         function: Any = getattr(ops, name)
@@ -68,6 +70,11 @@ def calls(n: int) -> Iterator[Call]:
             inside(n, n),
             integers(n, low=0, high=5),
         )
+
+
+def in_blocks(x: Any, y: Any, dim: int = 1) -> Any:
+    rounded = [[nn.get_scaled_dot_general_config(mode)] * 2 for mode in ("mxfp8", "nvfp4")]
+    return [nn.scaled_dot_general(x, y, (((dim,), (dim,)), ((), ())), configs=configs) for configs in rounded]
 
 
 def of_initializers(n: int) -> Iterator[Call]:

@@ -96,9 +96,10 @@ def elements(n: int) -> Iterator[Call]:
     x, y, i, j = floats(n, n), floats(n, n, seed=1), integers(n, n), integers(n, n, low=0, high=7, seed=8)
     for name in ONE:
         function = getattr(jnp, name)
-        yield call(f"numpy.{name}", lambda *xs, f=function: [f(x) for x in xs], inside(n, n), above(n, n), -above(n, n))
+        given = inside(n, n), above(n, n), -above(n, n)
+        yield call(f"numpy.{name}", lambda *xs, f=function: [f(x) for x in xs], *given, exact=True)
     for name in TWO:
-        yield call(f"numpy.{name}", getattr(jnp, name), x, y)
+        yield call(f"numpy.{name}", getattr(jnp, name), x, y, exact=True)
     for name in OF_INTEGERS:
         yield call(f"numpy.{name}", getattr(jnp, name), i)
     for name in OF_TWO_INTEGERS:

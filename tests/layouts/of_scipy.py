@@ -47,6 +47,8 @@ def of_special(n: int) -> Iterator[Call]:
     yield call("scipy.special.bessel_jn", lambda x: special.bessel_jn(x, v=3), x, **loose)
     yield call("scipy.special.betainc", special.betainc, x, y, share, **loose)
     yield call("scipy.special.expn", special.expn, x.round(), y, **loose)
+    yield call("scipy.special.hyp1f1", special.hyp1f1, x, y, floats(n, n), **loose)
+    yield call("scipy.special.hyp2f1", special.hyp2f1, x, y, x + y, share, **loose)
     yield call("scipy.special.multigammaln", lambda x: special.multigammaln(x + 2, 3), x, **loose)
     yield call("scipy.special.polygamma", special.polygamma, x.round(), y, **loose)
     yield call(

@@ -443,16 +443,14 @@ def join(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
 
 
 def branch(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
-    """Devices go different ways, each with a value of its own: test_programs.py has what is one value for all."""
+    """Devices go different ways."""
     axes = _some_axes(rng, recipe)
     if known.dtype is np.bool_:
         return None
     bound = rng.randrange(recipe.devices.count(axes))
     return Step(
         f"cond(axis_index({axes}) > {bound}, 2 * {number}, 1 - {number})",
-        lambda env: lax.cond(
-            lax.axis_index(axes) > bound, lambda x: 2 * x, lambda x: 1 - x, lax.pvary(env[number], axes)
-        ),
+        lambda env: lax.cond(lax.axis_index(axes) > bound, lambda x: 2 * x, lambda x: 1 - x, env[number]),
         lambda devices, env: [
             (2 * x if i > bound else 1 - x).astype(x.dtype)
             for x, i in zip(env[number], devices.axis_index(axes), strict=True)

@@ -273,11 +273,6 @@ def test_the_wrong_regions_of_the_documents(mesh):
     np.testing.assert_array_equal(joined(X), X.reshape(8, 2, 2).sum(2).reshape(4, 2, 2).transpose(0, 2, 1).ravel())
 
 
-UNTRACKED = pytest.mark.xfail(
-    strict=True, reason="what a branch or a loop gives does not vary over the axes over which what decides it varies"
-)
-
-
 @pytest.mark.parametrize(
     "f",
     [
@@ -289,11 +284,9 @@ UNTRACKED = pytest.mark.xfail(
         lambda x: lax.all_gather(x, "y", axis_index_groups=[[0], [1]]),
         lambda x: lax.psum_scatter(lax.psum(x, ("x", "y")), "y", scatter_dimension=1, tiled=True),
         lambda x: lax.scan(lambda c, _: (c + lax.axis_index("y"), None), lax.psum(x, ("x", "y")), None, length=2)[0],
-        pytest.param(
-            lambda x: lax.cond(lax.axis_index("y") > 0, lambda: jnp.ones(2), lambda: jnp.zeros(2)), marks=UNTRACKED
-        ),
-        pytest.param(lambda x: lax.while_loop(lambda c: c < lax.axis_index("y"), lambda c: c + 1, 0), marks=UNTRACKED),
-        pytest.param(lambda x: lax.fori_loop(0, lax.axis_index("y"), lambda _, c: c + 1, 0), marks=UNTRACKED),
+        lambda x: lax.cond(lax.axis_index("y") > 0, lambda: jnp.ones(2), lambda: jnp.zeros(2)),
+        lambda x: lax.while_loop(lambda c: c < lax.axis_index("y"), lambda c: c + 1, 0),
+        lambda x: lax.fori_loop(0, lax.axis_index("y"), lambda _, c: c + 1, 0),
     ],
     ids=["itself", "psum", "ppermute", "index", "groups", "gather", "scatter", "loop", "branch", "while", "fori"],
 )

@@ -287,19 +287,52 @@ def test_a_rule_of_ones_own(grid):
     close(evaluate(program, args), [2 * x.sum(0, keepdims=True)])
 
 
-@pytest.mark.xfail(
-    strict=True, reason="what enters a branch as one value for all does not become each device's own before it"
-)
-def test_devices_that_go_different_ways_share_one_gradient(grid):
-    """Each device has its own derivative with respect to what all have alike; they are summed where all meet again."""
+@sw.custom_vjp
+def doubled_sine(z):
+    return 2 * jnp.sin(z)
+
+
+doubled_sine.defvjp(lambda z: (doubled_sine(z), z), lambda z, g: (2 * jnp.cos(z) * g,))
+
+# Of what all devices have alike, and a device's places along x and y: what it makes of it, going its own way.
+WAYS = {
+    "taken": lambda w, x, y: lax.cond(x > 1, lambda w: 2 * w, lambda w: 1 - w, w),
+    "captured": lambda w, x, y: lax.cond(x > 1, lambda: 3 * w, lambda: w * w),
+    "loop": lambda w, x, y: lax.cond(
+        x > 1, lambda: lax.scan(lambda s, _: (jnp.sin(s * w), None), w, None, length=3)[0], lambda: w
+    ),
+    "calls": lambda w, x, y: lax.cond(
+        x > 1, lambda: sw.jit(lambda z: jnp.sin(z) * w)(w), lambda: sw.checkpoint(lambda z: jnp.cos(z * w))(w)
+    ),
+    "derivative": lambda w, x, y: lax.cond(
+        x > 1, lambda: sw.grad(lambda z: (jnp.sin(z) * w).sum())(w), lambda: sw.vmap(lambda z: z * w[0])(w)
+    ),
+    "twice": lambda w, x, y: lax.cond(
+        x > 1, lambda: lax.cond(y > 0, lambda: w * w, lambda: jnp.sin(w)), lambda: jnp.ones(3)
+    ),
+    "many": lambda w, x, y: lax.switch(
+        x, [lambda: w, lambda: w * w, lambda: lax.fori_loop(0, 3, lambda _, s: s * w, w), lambda: jnp.zeros(3)]
+    ),
+    "rule": lambda w, x, y: lax.cond(x > 1, lambda: doubled_sine(w) * w, lambda: w),
+}
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_devices_that_go_different_ways(grid, name):
+    """Each has its own derivative with respect to what all have alike: they are summed where all meet again."""
 
     def body(w):
-        other = lax.cond(lax.axis_index("x") > 1, lambda w: 2 * w, lambda w: 1 - w, w)
-        return lax.psum(other + lax.cond(lax.axis_index("x") > 2, lambda: 3 * w, lambda: w), "x")
+        return lax.psum(WAYS[name](w, lax.axis_index("x"), lax.axis_index("y")), ("x", "y"))
 
+    def alone(w):
+        return sum(WAYS[name](w, x, y) for x in range(4) for y in range(2))
+
+    w, weights = normal(3), normal(3)
     region = sw.shard_map(body, mesh=grid, in_specs=P(), out_specs=P())
-    found = simulated(sw.grad(lambda w: region(w).sum()), grid.abstract, normal(3))
-    close(found, np.full(3, 2 * 2 - 2 + 3 + 3, np.float32))
+    found = simulated(with_gradients(region), grid.abstract, weights, w)
+    close(found, simulated(with_gradients(alone), grid.abstract, weights, w))
+    unchecked = sw.shard_map(body, mesh=grid, in_specs=P(), out_specs=P(), check_vma=False)
+    close(found, simulated(with_gradients(unchecked), grid.abstract, weights, w))
 
 
 # Effects, randomness, looking inside.

@@ -82,6 +82,7 @@ def test_out_sharding(mesh):
     np.testing.assert_array_equal(found, random.normal(random.key(0), (5, 6)))
 
 
+@pytest.mark.slow
 def test_samplers_that_loop(mesh):
     """A device loops over its own elements: gamma draws exchange nothing, counts one number for the whole draw."""
     cut = NamedSharding(mesh, PartitionSpec(("data", "model")))

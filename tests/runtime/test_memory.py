@@ -53,7 +53,10 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+QUICK = ("op with a number", "donated")
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in RUNS])
 def test_calls_leave_nothing_behind(name):
     run = RUNS[name](jnp.asarray(PIECE))
     calls = CALLS if name in ("jitted function", "op") else CALLS // 5

@@ -169,7 +169,8 @@ class Op:
         return results[0] if self.single else results
 
     def __str__(self) -> str:
-        params = ", ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))  # type: ignore[arg-type]
+        shown = [f for f in fields(self) if f.repr or getattr(self, f.name) != f.default]  # type: ignore[arg-type]
+        params = ", ".join(f"{field.name}={getattr(self, field.name)}" for field in shown)
         return f"{self.name}[{params}]" if params else self.name
 
     @property

@@ -49,7 +49,7 @@ class _Parameters(Composite, OfSeveral):
 
 
 class _Slope(_Parameters):
-    """A derivative along the parameter with number `along`: that of the formula, in forward mode."""
+    """A derivative along the parameter with number `along`. `found` is what is differentiated, in forward mode."""
 
     along: int
 
@@ -200,7 +200,7 @@ def _scaled_back(log_factor: Term, doublings: Term) -> Term:
     return exp(log_factor + first + rest)
 
 
-def _kummer(a: Term, b: Term, x: Term, with_slopes: bool) -> Term:
+def _kummer(a: Term, b: Term, x: Term, *, with_slopes: bool) -> Term:
     pole = _is_whole(b)
     ends = _is_whole(a) & (~pole | (a >= b))  # before it divides by zero
     inside = (absolute(x) < math.inf) & (absolute(a) < math.inf) & (absolute(b) < math.inf)
@@ -283,7 +283,7 @@ def _kummer_expansion(p: Term, b: Term, y: Term, with_slopes: bool) -> Term:
     return repeated("expansion", [zero, one, one, one, p, b, y], goes_on, step)[3]
 
 
-def _gauss(a: Term, b: Term, c: Term, x: Term, with_slopes: bool) -> Term:
+def _gauss(a: Term, b: Term, c: Term, x: Term, *, with_slopes: bool) -> Term:
     pole = _is_whole(c)
     less, more = where(a < b, a, b), where(a < b, b, a)
     # A sum that ends is taken as it is, for any x. With slopes it is never so: those do not end.

@@ -176,7 +176,11 @@ def _comparison(direction: str) -> Callable[[Any, Any], Any]:
 
 
 class ArrayMethods(NamespaceMethods):
-    """Operators and methods of arrays; a subclass has `type`."""
+    """Operators and methods of arrays; a subclass has `type`.
+
+    >>> isinstance(jnp.arange(3), jax.Array), isinstance(np.arange(3), jax.Array)
+    (True, False)
+    """
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]

@@ -10,6 +10,7 @@ make it long before it is needed. A barrier does not do, because XLA's CPU compi
 equal ops.
 """
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -52,7 +53,7 @@ class _Copy:
 
     @property
     def worth(self) -> float:
-        return self.spared * self.idle / self.sent
+        return self.spared * self.idle / max(1.0, self.sent)  # along an axis of one device nothing is sent
 
 
 def within(local: LocalProgram, limit: int, given_up: Collection[int] = ()) -> LocalProgram:
@@ -61,13 +62,16 @@ def within(local: LocalProgram, limit: int, given_up: Collection[int] = ()) -> L
         return local
     if sum(value.type.nbytes for value in _values(local.program)) <= limit:
         return local
+    least, best, now = math.inf, local, local
     for _ in range(ROUNDS):
-        held, levels = peak(local, given_up)
-        program = _spared(local, levels, held - limit) if held > limit else None
+        held, levels = peak(now, given_up)
+        if held < least:  # what it takes to gather again can be more than was idle, until others have gone too
+            least, best = held, now
+        program = _spared(now, levels, held - limit) if held > limit else None
         if program is None:
             break
-        local = replace(local, program=program)
-    return verify_local(local)
+        now = replace(now, program=program)
+    return verify_local(best)
 
 
 def _values(program: Program) -> Iterable[Value]:

@@ -20,7 +20,11 @@ from shardwise.errors import ShardingError
 
 @final
 class AxisType(Enum):
-    """Who decides how values lie along a mesh axis: the planner, the types of the program, or the program itself."""
+    """Who decides how values lie along a mesh axis: the planner, the types of the program, or the program itself.
+
+    >>> jax.make_mesh((4,), ("rows",)).axis_types
+    (Auto,)
+    """
 
     Auto = "auto"
     Explicit = "explicit"
@@ -32,7 +36,11 @@ class AxisType(Enum):
 
 @final
 class AbstractMesh:
-    """The names and sizes of a mesh's axes, in order, and who decides along each: the planner where nothing is said."""
+    """The names and sizes of a mesh's axes, in order, and who decides along each: the planner where nothing is said.
+
+    >>> jax.sharding.AbstractMesh((64, 8), ("data", "model")).size
+    512
+    """
 
     def __init__(
         self,
@@ -175,6 +183,10 @@ class Mesh:
     """Devices in a grid with named axes: `Mesh(np.array(devices).reshape(4, 2), ("data", "model"))`.
 
     `with mesh:` makes it the mesh that bare PartitionSpecs are meant for, in this thread.
+
+    >>> mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "model"))
+    >>> mesh.shape
+    {'data': 2, 'model': 2}
     """
 
     def __init__(

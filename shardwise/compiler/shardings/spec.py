@@ -26,6 +26,9 @@ class PartitionSpec(tuple[Any, ...]):
     """One entry a dim: None (whole), an axis name, a tuple of names (first is major), or `UNCONSTRAINED`.
 
     Dims without an entry are whole. `P("data")`, `P(None, "model")`, `P(("data", "model"))`.
+
+    >>> P("data", None, ("model", "expert"))
+    P('data', None, ('model', 'expert'))
     """
 
     UNCONSTRAINED = UNCONSTRAINED

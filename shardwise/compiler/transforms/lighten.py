@@ -9,17 +9,15 @@ loop stacks it cannot see through.
 from collections.abc import Sequence
 
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.shape import Movement
+from shardwise.compiler.ops.shape import Broadcast, Reshape, Transpose
+
+_AT_HOME = (Broadcast, Reshape, Transpose)  # other moves, done again, may send something again
 
 
 def lighten(forward: Program, linear: Program, count: int) -> tuple[Program, Program]:
     """`count`: of the forward half's outputs that are no residuals."""
     residuals = forward.outputs[count:]
-    makers = {
-        equation.outputs[0]: equation
-        for equation in forward.equations
-        if isinstance(equation.op, Movement) and len(equation.inputs) == 1
-    }
+    makers = {equation.outputs[0]: equation for equation in forward.equations if isinstance(equation.op, _AT_HOME)}
     there = {*forward.inputs, *residuals}
     if not any(_moves(makers, there, value) for value in residuals):
         return forward, linear

@@ -116,7 +116,7 @@ CUT = [
 
 
 @pytest.mark.parametrize("descending", [False, True], ids=["ascending", "descending"])
-@pytest.mark.parametrize("dtype", [np.float32, np.int8, np.bool_])
+@pytest.mark.parametrize("dtype", [np.float32, *(pytest.param(t, marks=pytest.mark.slow) for t in (np.int8, np.bool_))])
 def test_pieces_sort_to_the_whole(mesh, dtype, descending):
     """On devices, many of them equal: what moves along shows that these stay in order."""
     rng = np.random.default_rng(0)

@@ -19,7 +19,7 @@ def local_program(function, *args):
     """The program of one device, and its arguments as numpy arrays; they come as shapes and layouts."""
     shaped = [sw.ShapeDtypeStruct(shape, np.float32, sharding=NamedSharding(MESH, spec)) for shape, spec in args]
     local = sw.jit(function).lower(*shaped)._prepared.stages.local
-    return local, [RNG.normal(size=shape).astype(np.float32) for shape, _ in args]
+    return local, [RNG.normal(0, 0.1, shape).astype(np.float32) for shape, _ in args]
 
 
 def gathers(local):
@@ -79,7 +79,8 @@ class TestUnrolled:
                 y = jnp.tanh(y)
             return jnp.sum(y), (y @ half.T) @ turned.T
 
-        local, values = local_program(mixed, ((256, 32), P("data", None)), WEIGHT, WEIGHT)
+        large = ((256, 256), P("data", None))
+        local, values = local_program(mixed, ((2048, 256), P("data", None)), large, large)
         tight = within(local, 1)
         assert gathers(tight) == gathers(local) + 2
         check_same(local, tight, values)

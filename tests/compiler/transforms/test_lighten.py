@@ -15,6 +15,7 @@ from shardwise.compiler.ops.elementwise import Mul
 from shardwise.compiler.ops.reduce import Sum
 from shardwise.compiler.ops.scan import Scan
 from shardwise.compiler.ops.shape import Broadcast, Reshape, Transpose
+from shardwise.compiler.ops.slicing import Concatenate, Reverse, Slice
 from shardwise.compiler.ops.transcendental import Exp
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.jvp import jvp_program
@@ -47,11 +48,19 @@ def spread_twice(x, s):
     return [Mul()(Mul()(x, rows_of(s)), rows_of(s))]
 
 
+def shifted(x, s):
+    """Moves along a dim, which may be cut: what they give is kept, and not made again."""
+    first, rest = Slice((0, 0), (2, 4), (1, 1))(x), Slice((2, 0), (5, 4), (1, 1))(x)
+    joined = Concatenate(0)(rest, first)
+    return [Mul()(Mul()(joined, x), Mul()(Reverse((0,))(x), rows_of(s)))]
+
+
 CASES = {
     "scaled": (scaled, ["f64[5,4]", "f64[4]"]),
     "scaled deeper": (scaled_deeper, ["f64[5,4]", "f64[2,2]", "f64[4]"]),
     "turned": (turned, ["f64[5,4]", "f64[5,5]", "f64[4]", "f64[4]"]),
     "spread twice": (spread_twice, ["f64[5,4]", "f64[5,4]", "f64[4]"]),
+    "shifted": (shifted, ["f64[5,4]"] * 5 + ["f64[4]"]),
 }
 
 
