@@ -5,11 +5,11 @@ CASES ?= 1000
 SEED ?= 0
 WORKERS ?= 2
 
-# What does not depend on what else is installed runs once: op laws, fuzz cases, tables of functions. Where jax is not
-# installed, test_examples.py calls every public function.
-USERS := tests/api tests/runtime tests/compiler/test_pipeline.py tests/compiler/lower tests/explain tests/experimental \
-	tests/test_config.py tests/test_demo.py tests/test_docs.py tests/test_examples.py tests/test_jaxlib.py \
-	tests/test_package.py tests/test_profiler.py tests/test_seeds.py tests/test_tree.py tests/test_tree_util.py
+# What does not depend on what else is installed runs once: op laws, fuzz cases, tables of functions, plans, trees, what is
+# built on the public API. Where jax is not installed, test_examples.py calls every public function.
+USERS := tests/api tests/runtime tests/compiler/test_pipeline.py tests/compiler/lower tests/test_config.py \
+	tests/test_docs.py tests/test_examples.py tests/test_jaxlib.py tests/test_package.py tests/test_profiler.py \
+	tests/test_seeds.py
 
 BIN := .venv/bin
 NOJAX := .venv-nojax/bin

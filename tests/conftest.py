@@ -27,7 +27,7 @@ HEAVY = ("jax", "scipy", "numpy", "mesh", "gradient", "map", "slope", "device") 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Of tests that go through tables, every run takes a quarter of those that compile much, and of the cases of the
+    """Of tests that go through tables, every run takes a sixth of those that compile much, and of the cases of the
     others the first and a third of the rest. `make slow` has them all."""
     seen = set()
     for item in items:
@@ -36,6 +36,6 @@ def pytest_collection_modifyitems(items):
         test = (item.path, item.originalname)
         digest = zlib.crc32(item.nodeid.encode())
         heavy = any(word in item.originalname or word in item.path.stem.partition("_like")[2] for word in HEAVY)
-        if digest % 4 if heavy else test in seen and hasattr(item, "callspec") and digest % 3:
+        if digest % 6 if heavy else test in seen and hasattr(item, "callspec") and digest % 3:
             item.add_marker(pytest.mark.slow)
         seen.add(test)

@@ -24,7 +24,7 @@ SMALL = {
     for how, model in {"sgd": Model(2).trained("sgd"), "adam, scan": Model(2).trained("adam", scanned=True)}.items()
     if kind != "tensor parallel"  # its axis has more devices than there are heads
 }
-QUICK = ("MLP", "mixture of experts", "pipeline by shifts", "x[1:] - x[:-1]", "P('a') → P('b'), 16.8 MB")
+QUICK = ("MLP", "x[1:] - x[:-1]", "P('a') → P('b'), 16.8 MB")
 ALL = {"MLP": mlp("MLP", EXAMPLE_EVEN), **NAMED, **SMALL}
 
 

@@ -53,7 +53,7 @@ RUNS = {
 }
 
 
-QUICK = ("op with a number", "donated")
+QUICK = ("donated",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in RUNS])
