@@ -357,3 +357,17 @@ def test_an_infinite_factor_behind_padding():
     not NaN."""
     a, b = np.array([1, np.inf, 1], np.float32), np.array([-0.0, 5, 2], np.float32)
     np.testing.assert_array_equal(Recurrence(0).reference(a, b), np.array([-0.0, 5, 7], np.float32))
+
+
+def test_a_roll_whose_result_is_padded_where_its_operand_is_not():
+    """Seed 40001609: 10 rows on 2 devices are even, and 12 where the result is also cut into 3."""
+    mesh = shardwise.make_mesh((3, 2), ("x", "a"))
+    x = np.arange(20, dtype=np.float32).reshape(10, 2)
+    by_a, by_x = (shardwise.NamedSharding(mesh, P(axis)) for axis in ("a", "x"))
+
+    def rolled(x):
+        y = lax.with_sharding_constraint(jnp.roll(lax.with_sharding_constraint(x, by_a), -2, 0), by_a)
+        return y, lax.with_sharding_constraint(y, by_x)
+
+    for found in shardwise.jit(rolled)(x):
+        np.testing.assert_array_equal(found, np.roll(x, -2, 0))

@@ -45,7 +45,8 @@ class Roll(Movement):
         axes, count = shard.cut(self.dim)
         if not axes:
             return self(x)
-        if x.type.shape[self.dim] * count == shard.types[0].shape[self.dim]:
+        piece = x.type.shape[self.dim]
+        if piece * count == shard.types[0].shape[self.dim] and shard.out_shapes[0][self.dim] == piece:
             return Rotate(self.dim, axes, count, self.by)(x)
         stays, comes = (pad.localize(shard, x, full((), 0, x.type.dtype)) for pad in self._parts(shard.types[0]))
         index = counted(shard, stays.type.shape, self.dim)
