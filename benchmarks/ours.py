@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 import shardwise as sw
-from shardwise._jaxlib import block_until_ready
 from shardwise.api.execute import as_array, prepare
 from shardwise.api.request import stages
 
@@ -39,8 +38,7 @@ def wait_one(array: Any) -> Any:
 
 def wait(tree: Any) -> Any:
     """For all arrays of a tree, in one batch."""
-    block_until_ready([array.buffers for array in sw.tree.leaves(tree)])
-    return tree
+    return sw.block_until_ready(tree)
 
 
 def lowered(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:

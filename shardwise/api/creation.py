@@ -59,7 +59,7 @@ def make_array_from_callback(
     if kind is None:
         raise ValueError(f"{name}: this process has no device in {where}, so that it can hold no part")
     buffers = put(pieces, where.devices, where.local_devices, where.kind)
-    return Array(buffers, signature(kind, where, True))
+    return Array.of(buffers, signature(kind, where, True))
 
 
 def make_array_from_single_device_arrays(
@@ -95,7 +95,7 @@ def make_array_from_single_device_arrays(
             (part,) = installed.executor.several(joined, [part], {"boxes": (box,), "shape": piece})
         pieces.append(moved(part, SingleDeviceSharding(device, memory_kind=where.kind)).buffers)
     buffers = join(pieces, piece, kind.dtype, where.devices, where.local_devices, where.kind)
-    return Array(buffers, signature(kind, where, True))
+    return Array.of(buffers, signature(kind, where, True))
 
 
 def make_array_from_process_local_data(

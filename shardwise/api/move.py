@@ -33,18 +33,18 @@ def moved(array: Array, sharding: Sharding) -> Array:
     if array.sharding == sharding:
         return array
     if is_key(array.type.dtype):
-        return Array(moved(array.words, over_words(sharding)).buffers, signature(array.type, sharding, True))
+        return Array.of(moved(array.words, over_words(sharding)).buffers, signature(array.type, sharding, True))
     if array.sharding.kind or sharding.kind:
         return _between_memories(array, sharding)
     shape = array.type.shape
     before, after = mesh_of(array.sharding), mesh_of(sharding)
     if array.sharding.devices == sharding.devices:
         if array.sharding.parts(shape) == sharding.parts(shape):
-            return Array(array.buffers, signature(array.type, sharding, True))
+            return Array.of(array.buffers, signature(array.type, sharding, True))
         if before is not None and after is not None and common_mesh((before, after)) is not None:
             pin = sharding.pin(shape)
             (found,) = installed.executor.run(Constrain(pin.layout.dims, after), (array,))
-            return Array(found.buffers, signature(array.type, sharding, True))
+            return Array.of(found.buffers, signature(array.type, sharding, True))
     on_its_way = not array.committed and array.sharding.devices[0].platform == "cpu"  # in the host's own memory
     if on_its_way or not (array.sharding.is_fully_addressable and sharding.is_fully_addressable):
         return place(array.numpy(), array.type, sharding, committed=True)
@@ -70,7 +70,7 @@ def held(array: Array, sharding: Sharding, copied: bool = False) -> Array:
         return array
     kind = sharding.memory_kind
     assert kind is not None  # there are devices
-    return Array(in_memory(array.buffers, sharding.devices, kind, copied), signature(array.type, sharding, True))
+    return Array.of(in_memory(array.buffers, sharding.devices, kind, copied), signature(array.type, sharding, True))
 
 
 def _over(devices: Sequence[Any], mesh: Mesh) -> Mesh:
@@ -83,7 +83,7 @@ def _carried(array: Array, sharding: Sharding) -> Array:
     shape = sharding.placement(array.type).piece_shape(sharding.mesh_shape)
     pieces = split(array.buffers)
     buffers = join(pieces, shape, array.type.dtype, sharding.devices, sharding.devices)
-    return Array(buffers, signature(array.type, sharding, True))
+    return Array.of(buffers, signature(array.type, sharding, True))
 
 
 @final
@@ -137,7 +137,7 @@ def _redistributed(array: Array, sharding: Sharding) -> Array:
         for boxes, sources, device in zip(plan.boxes, plan.sources, sharding.devices, strict=True)
     ]
     buffers = join(made, shape, array.type.dtype, sharding.devices, sharding.devices)
-    return Array(buffers, signature(array.type, sharding, True))
+    return Array.of(buffers, signature(array.type, sharding, True))
 
 
 def _sliced(piece: Array, parts: tuple[Box, ...]) -> list[Array]:

@@ -10,7 +10,6 @@ import numpy as np
 
 from shardwise import tree
 from shardwise._jaxlib import Device, RuntimeFailure
-from shardwise._jaxlib import block_until_ready as wait_for
 from shardwise.api.execute import as_array
 from shardwise.api.jit import constrain, jit
 from shardwise.api.move import held, moved
@@ -22,7 +21,7 @@ from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, grid
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError
-from shardwise.runtime.array import Array, deleted_error, place, signature
+from shardwise.runtime.array import Array, deleted_error, place, signature, wait
 from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.exhausted import check_memory
 from shardwise.runtime.guard import check_transfer
@@ -145,7 +144,7 @@ def device_put(
     for leaf, where in zip(leaves, _spread("device_put", "device", device, x), strict=True):
         made = _put(leaf, _sharding("device_put", where))
         if isinstance(leaf, Array) and may_alias is False:
-            made = Array(_own_memory(made).buffers, made.signature)
+            made = Array.of(_own_memory(made).buffers, made.signature)
         if isinstance(leaf, Array) and donate and _apart(leaf.sharding, made.sharding):
             leaf.delete()
         out.append(made)
@@ -237,7 +236,7 @@ def _put(leaf: Any, where: Sharding | None) -> Any:
         if leaf.sharding != where:
             check_transfer("device_to_device", leaf.type, explicit=True)
         there = moved(leaf, where)
-        return Array(there.buffers, signature(there.type, where, True))
+        return Array.of(there.buffers, signature(there.type, where, True))
     kind = type_of(leaf, "device_put")
     check_transfer("host_to_device", kind, explicit=True)
     return place(np.asarray(leaf), kind, where, committed=True)
@@ -282,7 +281,7 @@ def block_until_ready(x: Any) -> Any:
     Array([1, 2, 3], dtype=int32)
     """
     try:
-        wait_for([leaf.buffers for leaf in tree.leaves(x) if isinstance(leaf, Array)])
+        wait([leaf for leaf in tree.leaves(x) if isinstance(leaf, Array)])
     except RuntimeFailure as error:
         check_memory(error, "a program that makes what is waited for")
         raise

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
+from itertools import starmap
 from typing import Any, final
 
 import numpy as np
 
-from shardwise._jaxlib import Device, RuntimeFailure, join, put, read, split, start_read, to_dlpack
+from shardwise._jaxlib import Device, RuntimeFailure, block_until_ready, join, put, read, split, start_read, to_dlpack
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import ArrayType, is_key
 from shardwise.compiler.ops.methods import ArrayMethods
@@ -110,12 +111,22 @@ memory = _Memory()
 class Array(ArrayMethods):
     """An n-dimensional array on devices, immutable. Made by `shardwise.numpy`, `device_put` and compiled functions."""
 
-    __slots__ = ("__weakref__", "buffers", "signature", "type")
+    __slots__ = ("__weakref__", "buffers", "run", "signature", "type")
 
-    def __init__(self, buffers: Any, signature: Signature):
-        self.buffers = buffers
-        self.signature = signature
-        self.type = signature.type
+    buffers: Any
+    run: object  # the results of one run share it: once one of them is there, all are
+    signature: Signature
+    type: ArrayType
+
+    @staticmethod
+    def of(buffers: Any, signature: Signature) -> "Array":
+        """The array with this type and sharding that jaxlib holds in these Buffers. There is no `__init__`: of many
+        results, it would take a third of the time that it takes to wrap them."""
+        array = Array()
+        array.buffers = array.run = buffers
+        array.signature = signature
+        array.type = signature.type
+        return array
 
     @property
     def sharding(self) -> Sharding:
@@ -144,7 +155,7 @@ class Array(ArrayMethods):
             raise TypeError(f"to_device needs a device or a Sharding, not {device!r}")
         where = SingleDeviceSharding(device) if isinstance(device, Device) else device
         moved = installed.executor.move(self, where)
-        return Array(moved.buffers, signature(self.type, where, True))
+        return Array.of(moved.buffers, signature(self.type, where, True))
 
     @property
     def is_fully_addressable(self) -> bool:
@@ -199,7 +210,7 @@ class Array(ArrayMethods):
         """Of keys, the array of their words, which shares their memory; of others, the array itself."""
         if not is_key(self.type.dtype):
             return self
-        return Array(self.buffers, signature(self.type.physical, over_words(self.sharding), self.committed))
+        return Array.of(self.buffers, signature(self.type.physical, over_words(self.sharding), self.committed))
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The whole array on the host."""
@@ -249,7 +260,7 @@ class Array(ArrayMethods):
     def __deepcopy__(self, memo: dict[int, Any]) -> "Array":
         words = self.words
         copy = place(words.numpy(), words.type, words.sharding, self.committed)
-        return Array(copy.buffers, self.signature)
+        return Array.of(copy.buffers, self.signature)
 
     def block_until_ready(self) -> "Array":
         """Wait until the elements are there."""
@@ -353,34 +364,43 @@ class Array(ArrayMethods):
 
 
 def wrapping(signatures: Sequence[Signature]) -> Callable[[list[Any]], list[Array]]:
-    """What makes arrays of a program's results, which are Buffers: as `Array` does, without a call for each of them."""
+    """What makes arrays of a program's results, which are Buffers: as `Array.of` does, without a call for each."""
 
     def one(found: list[Any]) -> list[Array]:
-        array = new(Array)
-        array.buffers = found[0]
+        array = Array()
+        array.buffers = array.run = found[0]
         array.signature = signature
         array.type = type
         return [array]
 
     def many(found: list[Any]) -> list[Array]:
-        arrays = list(map(new, classes))
+        arrays, run = list(starmap(Array, no_arguments)), object()
         for array, buffers, signature in zip(arrays, found, signatures, strict=True):
             array.buffers = buffers
+            array.run = run
             array.signature = signature
             array.type = signature.type
         return arrays
 
-    new, classes = object.__new__, [Array] * len(signatures)
+    no_arguments: list[tuple[()]] = [()] * len(signatures)
     if len(signatures) != 1:
         return many
     signature, type = signatures[0], signatures[0].type
     return one
 
 
+def wait(arrays: Sequence[Array]) -> None:
+    """Until the elements of all are there. Of what one run made, one is asked, unless it may have been deleted."""
+    if memory.given_up:
+        block_until_ready([array.buffers for array in arrays])
+    else:
+        block_until_ready(list({id(array.run): array.buffers for array in arrays}.values()))
+
+
 def _restored(host: np.ndarray[Any, Any], type: ArrayType) -> Array:
     """A pickled array, on this process's first device: shardings belong to the process that made them."""
     here = SingleDeviceSharding(local_devices()[0])
-    return Array(place(host, type.physical, here, committed=False).buffers, signature(type, here, False))
+    return Array.of(place(host, type.physical, here, committed=False).buffers, signature(type, here, False))
 
 
 def over_words(sharding: Sharding) -> Sharding:
@@ -392,7 +412,7 @@ def alone(piece: Any, type: ArrayType, device: Any, kind: str | None = None) -> 
     """Buffers of one device as an array there; it shares their memory, which is of this kind."""
     held = type.physical
     buffers = join([piece], held.shape, held.dtype, (device,), (device,), kind)
-    return Array(buffers, signature(type, SingleDeviceSharding(device, memory_kind=kind), True))
+    return Array.of(buffers, signature(type, SingleDeviceSharding(device, memory_kind=kind), True))
 
 
 def deleted_error(type: ArrayType, what: str) -> RuntimeError:
@@ -408,11 +428,11 @@ def place(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding, comm
     host = np.asarray(value, type.dtype)
     if isinstance(sharding, SingleDeviceSharding):
         buffers = put([host], sharding.devices, sharding.devices, sharding.kind)
-        return Array(buffers, signature(type, sharding, committed))
+        return Array.of(buffers, signature(type, sharding, committed))
     shape, indices = _parts_here(sharding, type.shape)
     pieces = [padded(host[index], shape) for index in indices]
     buffers = put(pieces, sharding.devices, sharding.local_devices, sharding.kind)
-    return Array(buffers, signature(type, sharding, committed))
+    return Array.of(buffers, signature(type, sharding, committed))
 
 
 @lru_cache(maxsize=4096)

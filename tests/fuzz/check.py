@@ -442,5 +442,5 @@ def run_jit(case: Case) -> list[np.ndarray]:
     arrays = []
     for arg, type, sharding in zip(case.args, case.in_types, in_shardings, strict=True):
         pieces = put(cut(sharding.placement(type), arg, mesh.abstract), mesh.flat_devices, mesh.flat_devices)
-        arrays.append(Array(pieces, signature(type, sharding, True)))
+        arrays.append(Array.of(pieces, signature(type, sharding, True)))
     return [np.asarray(as_array(x)) for x in shardwise.jit(function, out_shardings=out_shardings)(*arrays)]
