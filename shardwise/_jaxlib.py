@@ -11,6 +11,7 @@ from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any, final
 
@@ -38,8 +39,9 @@ block_until_ready = _jax.batched_block_until_ready
 
 _LAPACK, _HYBRID = "lapack_", "cuhybrid_"  # how the names of their routines begin
 
-_MOST_UNDER_WAY = 8
-_under_way: deque[Any] = deque()  # what to wait for, of runs that may not have ended, oldest first
+_PACE = 8  # at most twice as many runs are under way; past 32, XLA may end the process
+_runs = count(1)  # of those that are paced
+_under_way: deque[Any] = deque()  # what to wait for, of every eighth run that may not have ended, oldest first
 
 # What threads of XLA drop of Python's objects, jaxlib keeps until it is told to let go.
 gc.callbacks.append(lambda phase, info: _jax.collect_garbage())
@@ -280,7 +282,8 @@ def launcher(
     """Run with Buffers in and Buffers out, as `wrap` has them; `wait` until all is done, effects too.
 
     `paced`: before more than a few such runs are under way, wait for the first of them. Devices of one process that
-    meet in collectives need it: XLA ends the process once dozens of runs wait for each other's threads.
+    meet in collectives need it: XLA ends the process once dozens of runs wait for each other's threads. A token to
+    wait for takes a tenth of a short run's time, so that not every run has one.
     """
     execute = executable.execute_sharded
 
@@ -289,17 +292,22 @@ def launcher(
         results.consume_token().block_until_ready()
         return wrap(results.consume_with_handlers(handlers))
 
+    def plain(buffers: list[Any]) -> list[Any]:
+        return wrap(execute(buffers).consume_with_handlers(handlers))
+
     def pace(buffers: list[Any]) -> list[Any]:
+        if next(_runs) % _PACE:
+            return wrap(execute(buffers).consume_with_handlers(handlers))
         results = execute(buffers, with_tokens=True)
         _under_way.append(results.consume_token())
-        if len(_under_way) > _MOST_UNDER_WAY:
+        if len(_under_way) > 1:
             with suppress(IndexError, RuntimeFailure):  # another thread was faster; a failure is in the results too
                 _under_way.popleft().block_until_ready()
         return wrap(results.consume_with_handlers(handlers))
 
     if wait:
         return launch
-    return pace if paced else lambda buffers: wrap(execute(buffers).consume_with_handlers(handlers))
+    return pace if paced else plain
 
 
 def split(buffers: Any) -> list[Any]:
