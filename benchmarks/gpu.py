@@ -7,6 +7,7 @@ Exits with 1 if a row fails. Where there is no GPU it says so, and checks the CP
 
 import argparse
 import gc
+import gzip
 import json
 import sys
 import tempfile
@@ -230,6 +231,23 @@ def runtime() -> Iterator[tuple[str, Check]]:
             return error(jnp.asarray(F) + 1, F + 1)
         raise AssertionError("it should not fit")
 
+    def profile() -> float:
+        """What ran on the device bears the names and lines of the program, in a file for Perfetto."""
+
+        def loss(w: Any, x: Any) -> Any:
+            with sw.named_scope("encoder"):
+                return jnp.sum(jnp.tanh(x @ w) ** 2)
+
+        step, w, x = sw.jit(sw.grad(loss)), jnp.full((256, 256), 0.01), jnp.ones((128, 256))
+        sw.block_until_ready(step(w, x))
+        with tempfile.TemporaryDirectory() as folder:
+            with sw.profiler.trace(folder):
+                sw.block_until_ready(step(w, x))
+            events = json.loads(gzip.decompress(Path(folder, "perfetto_trace.json.gz").read_bytes()))["traceEvents"]
+        computed = [event["name"] for event in events if event.get("cat") == "compute"]
+        assert any(name.startswith("encoder/gpu.py:") and name.endswith("/dot") for name in computed), computed
+        return 0.0
+
     yield "callback", callback
     yield "failing callback", failing_callback
     yield "donation", donation
@@ -238,6 +256,7 @@ def runtime() -> Iterator[tuple[str, Check]]:
     yield "memory is accounted for", account
     yield "memory kinds", kinds
     yield "moves between platforms", moves
+    yield "profile", profile
     yield "usable after running out of memory", too_much
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -143,26 +143,25 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=Model.layers)
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--sides", default="shardwise,jax")
+    parser.add_argument("--remat", choices=("no", "yes"), help="one of the two rows of a side; both unless given")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     model = replace(Model(), layers=given.layers)
-    sides = given.sides.split(",")
-    if len(sides) > 1:  # each in a process of its own: one GPU client a process
+    wanted = [(side, remat) for remat in _remats(given.remat) for side in given.sides.split(",")]
+    if len(wanted) > 1:
         print(f"{model.parameters / 1e6:.0f}M parameters")
         print(f"{'side':12} {'remat':6} {'first call':>10} {'a step':>10} {'loss':>8} {'peak':>9}", flush=True)
     rows: list[Row] = []
-    for side in sides:
+    for side, remat in wanted:
         if find_spec(side) is None:
             print(f"{side:12} is not installed")
-            continue
-        if len(sides) > 1:
-            rows += _in_a_process_of_its_own(side, given)
-            continue
-        for remat in (False, True):
-            row = measured(side, model, remat, given.repeats, "cudnn")
+        elif len(wanted) > 1:
+            rows.append(_in_a_process_of_its_own(side, remat, given))
+        else:
+            row = measured(side, model, remat == "yes", given.repeats, "cudnn")
             rows.append(row)
             print(
-                f"{row.side:12} {'yes' if remat else 'no':6} {row.compile_s:8.1f} s {row.step_ms:7.1f} ms "
+                f"{row.side:12} {remat:6} {row.compile_s:8.1f} s {row.step_ms:7.1f} ms "
                 f"{row.loss:8.4f} {row.peak_gib:5.1f} GiB",
                 flush=True,
             )
@@ -170,21 +169,24 @@ def main() -> None:
         given.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
 
 
-def _in_a_process_of_its_own(side: str, given: argparse.Namespace) -> list[Row]:
+def _remats(asked: str | None) -> Sequence[str]:
+    return ("no", "yes") if asked is None else (asked,)
+
+
+def _in_a_process_of_its_own(side: str, remat: str, given: argparse.Namespace) -> Row:
+    """One GPU client a process; and the peak of memory is that of the row alone."""
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder) / "rows.json"
-        options = [
-            "--layers",
-            str(given.layers),
-            "--repeats",
-            str(given.repeats),
-            "--sides",
-            side,
-            "--json",
-            str(found),
-        ]
-        subprocess.run([sys.executable, "-m", "benchmarks.h200", *options], check=True)
-        return [Row(**row) for row in json.loads(found.read_text())]
+        options = {
+            "--layers": given.layers,
+            "--repeats": given.repeats,
+            "--sides": side,
+            "--remat": remat,
+            "--json": found,
+        }
+        command = [sys.executable, "-m", "benchmarks.h200", *(str(x) for pair in options.items() for x in pair)]
+        subprocess.run(command, check=True)
+        return Row(**json.loads(found.read_text())[0])
 
 
 if __name__ == "__main__":

@@ -248,12 +248,19 @@ def _parsed(text: str) -> Any:
 def put(pieces: Sequence[Any], devices: Sequence[Any], local: Sequence[Any], memory_kind: str | None = None) -> Any:
     """Buffers over `devices`: one numpy piece for each device that is here (`local`).
 
-    jaxlib may alias the numpy memory for as long as the buffers live, and its options against that do not hold for
-    several devices: so each piece is copied here, and nobody else has the copy.
+    jaxlib copies each before this returns. By default it would alias aligned memory for as long as the buffers live:
+    who writes to a piece later would change them, and they could not be donated. It fails where two pieces begin at
+    the same place, as those of a replicated array do: of these, all but the first are copied here too.
     """
-    own = [np.array(piece, order="C", copy=True) for piece in pieces]
+    own, starts = [], set()
+    for piece in pieces:
+        whole = np.asarray(piece, order="C")
+        start = whole.__array_interface__["data"][0]
+        own.append(whole.copy() if start in starts else whole)
+        starts.add(start)
     kind, where = _WholeType(own[0].shape, own[0].dtype, len(devices)), _OnDevices(tuple(devices), memory_kind)
-    return _jax.batched_device_put(kind, where, own, list(local), enable_x64=True)
+    copied = _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
+    return _jax.batched_device_put(kind, where, own, list(local), host_buffer_semantics=copied, enable_x64=True)
 
 
 def in_memory(buffers: Any, devices: Sequence[Any], memory_kind: str, copied: bool = False) -> Any:

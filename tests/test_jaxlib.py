@@ -239,3 +239,20 @@ def test_lines_are_recorded_where_they_are_wanted(client, on):
         kept.delete()
     finally:
         _jaxlib.record_lines(before)
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+@pytest.mark.parametrize("shared", [False, True], ids=["apart", "shared"])
+def test_buffers_have_memory_of_their_own(client, count, shared):
+    """Aligned memory is what jaxlib would alias: `offset` makes it so."""
+    devices = client.devices()[:count]
+    memory = np.empty(64 * 65 * count, np.uint8)
+    offset = -memory.ctypes.data % 64
+    rows = memory[offset : offset + 64 * 64 * count].view(np.float32).reshape(count, 32, 32)
+    rows[:] = 1
+    buffers = _jaxlib.put([rows[0] if shared else row for row in rows], devices, devices)
+    rows[:] = 2
+    for piece in _jaxlib.read_pieces(buffers):
+        np.testing.assert_array_equal(piece, np.ones((32, 32)))
+    for piece in _jaxlib.split(buffers):
+        assert not rows.ctypes.data <= piece.unsafe_buffer_pointer() < rows.ctypes.data + rows.nbytes

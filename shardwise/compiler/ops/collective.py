@@ -16,7 +16,7 @@ from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, quiet
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, integer_range, is_float
 from shardwise.compiler.ops.elementwise import compared
-from shardwise.compiler.ops.shape import int_list
+from shardwise.compiler.ops.shape import int_list, inverse, permuted_in
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
@@ -103,8 +103,12 @@ class AllGather(Collective):
         return operand.nbytes * (self.count - 1)
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        attributes = f"all_gather_dim = {self.dim} : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
-        return hlo.op("stablehlo.all_gather", (x,), self.out_type(x.type), attributes)
+        attributes = f"all_gather_dim = 0 : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
+
+        def gather(y: Any) -> Any:
+            return hlo.op("stablehlo.all_gather", (y,), _scaled(y.type, 0, self.count, 1), attributes)
+
+        return _in_front(hlo, self.dim, x, gather)
 
 
 @final
@@ -133,13 +137,13 @@ class ReduceScatter(Collective):
         return operand.nbytes * (self.count - 1) / self.count
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        attributes = f"scatter_dimension = {self.dim} : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
+        attributes = f"scatter_dimension = 0 : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
 
         def reduce(y: Any) -> Any:
             reducer = hlo.reducer(self.how, y.type.dtype)
-            return hlo.op("stablehlo.reduce_scatter", (y,), self.out_type(y.type), attributes, (reducer,))
+            return hlo.op("stablehlo.reduce_scatter", (y,), _scaled(y.type, 0, 1, self.count), attributes, (reducer,))
 
-        return _keeping_nan(hlo, self.how, x, reduce)
+        return _keeping_nan(hlo, self.how, x, lambda y: _in_front(hlo, self.dim, y, reduce))
 
 
 @final
@@ -356,6 +360,13 @@ def _reducible(op: AllReduce | ReduceScatter, x: ArrayType) -> ArrayType:
     if x.dtype.kind == "c" and op.how != "sum":
         raise TypeError(f"{op.name}: complex numbers have no {op.how}: {x}")
     return x
+
+
+def _in_front(hlo: Hlo, dim: int, x: Any, exchange: Callable[[Any], Any]) -> Any:
+    """`exchange` of `x` with `dim` in front, and then where it was. Pieces are contiguous there, as XLA needs them:
+    written out, the ways there and back become one with what the program does before and after."""
+    order = (dim, *(d for d in range(x.type.ndim) if d != dim))
+    return permuted_in(hlo, exchange(permuted_in(hlo, x, order)), inverse(order))
 
 
 def _keeping_nan(hlo: Hlo, how: str, x: Any, reduce: Callable[[Any], Any]) -> Any:

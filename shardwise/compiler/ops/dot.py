@@ -10,7 +10,7 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Unknown, qu
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, DType, carrier, is_float, is_inexact, is_integer, short_name
 from shardwise.compiler.ops.elementwise import Convert, add_tangents
-from shardwise.compiler.ops.shape import inverse, permuted
+from shardwise.compiler.ops.shape import inverse, permuted, permuted_in
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.config import PRECISIONS, config
 
@@ -140,6 +140,13 @@ class Dot(Op):
         )
 
     def lower(self, hlo: Hlo, x: Any, y: Any) -> Any:
+        leading = tuple(range(len(self.batch[0])))
+        if self.batch != (leading, leading):
+            # XLA needs them in front, and makes a copy for every product: this one is shared by all that take x or y.
+            orders = [(*dims, *(d for d in range(z.type.ndim) if d not in dims)) for dims, z in zip(self.batch, (x, y), strict=True)]
+            left, right = (tuple(map(order.index, dims)) for order, dims in zip(orders, self.contract, strict=True))
+            operands = [permuted_in(hlo, z, order) for z, order in zip((x, y), orders, strict=True)]
+            return replace(self, contract=(left, right), batch=(leading, leading)).lower(hlo, *operands)
         names = zip(("contracting", "batching"), (self.contract, self.batch), strict=True)
         lists = [
             f"{side}_{what}_dimensions = {list(pair[i])}"

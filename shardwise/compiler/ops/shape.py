@@ -264,6 +264,11 @@ def permuted(x: Any, order: tuple[int, ...]) -> Any:
     return x if order == tuple(range(len(order))) else Transpose(order)(x)
 
 
+def permuted_in(hlo: Hlo, x: Any, order: tuple[int, ...]) -> Any:
+    """The same, in StableHLO."""
+    return x if order == tuple(range(len(order))) else Transpose(order).lower(hlo, x)
+
+
 def move_dim(x: Any, source: int, target: int) -> Any:
     """`x` with its dim `source` moved to `target`, the other dims in order."""
     order = [dim for dim in range(x.type.ndim) if dim != source]
