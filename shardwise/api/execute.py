@@ -40,7 +40,7 @@ from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.config import config, watching
 from shardwise.errors import UnexpectedTracerError
-from shardwise.runtime.array import Array, deleted_error, memory, place
+from shardwise.runtime.array import Array, OnHost, deleted_error, memory, place, signature
 from shardwise.runtime.executable import Executable
 from shardwise.runtime.exhausted import check_memory
 from shardwise.runtime.guard import check_transfer
@@ -73,7 +73,7 @@ class Launch:
         self._plain = as_they_are and True not in request.donated
         self._run = executable.run
 
-    def run(self, arrays: Sequence[Array]) -> list[Array]:
+    def run(self, arrays: Sequence[Array | OnHost]) -> list[Array]:
         try:
             if self._plain and not (watching.numbers or watchers.seeing):
                 buffers = [array.buffers for array in arrays]
@@ -85,7 +85,7 @@ class Launch:
             check_memory(error, f"`{self.request.program.name}`", self.executable.loaded)
             raise
 
-    def _check_alive(self, buffers: list[Any], arrays: Sequence[Array]) -> None:
+    def _check_alive(self, buffers: list[Any], arrays: Sequence[Array | OnHost]) -> None:
         """jaxlib crashes on buffers that are gone."""
         if True not in [one.is_deleted() for one in buffers]:
             return
@@ -97,19 +97,21 @@ class Launch:
         gone = next(array for array in self.constants if array.is_deleted())
         raise deleted_error(gone.type, f"an array that `{self.request.program.name}` closes over")
 
-    def _with_care(self, arrays: Sequence[Array]) -> list[Array]:
+    def _with_care(self, given: Sequence[Array | OnHost]) -> list[Array]:
         """Where arrays may have to move, may be gone, or are looked at."""
         if watchers.seeing:
             watchers.tell(self, runs=True)
         if self.request.kept is not None:
-            arrays = [arrays[number] for number in self.request.kept if number < len(arrays)]
+            given = [given[number] for number in self.request.kept if number < len(given)]
+        arrays = [x if isinstance(x, Array) else x.at(self.moves.get(number)) for number, x in enumerate(given)]
         buffers = [array.buffers for array in (*arrays, *self.constants)]
         if memory.given_up:
             self._check_alive(buffers, arrays)
         if self.moves:
             for number, sharding in self.moves.items():
-                check_transfer("device_to_device", arrays[number].type)
-                buffers[number] = moved(arrays[number], sharding).buffers
+                if isinstance(given[number], Array):
+                    check_transfer("device_to_device", arrays[number].type)
+                    buffers[number] = moved(arrays[number], sharding).buffers
         if True in self.request.donated:
             memory.given_up = True
             if len(set(map(id, buffers))) < len(buffers):
@@ -269,6 +271,12 @@ def as_array(x: Any, name: str = "array", explicit: bool = False) -> Array:
 
     `explicit`: the user asked for just this.
     """
+    found = as_argument(x, name, explicit)
+    return found if isinstance(found, Array) else found.at()
+
+
+def as_argument(x: Any, name: str = "array", explicit: bool = False) -> Array | OnHost:
+    """The same, but for numpy arrays: these stay where they are until `Launch` knows where the program wants them."""
     if isinstance(x, Array):
         return x
     if isinstance(x, Tracer):
@@ -278,7 +286,7 @@ def as_array(x: Any, name: str = "array", explicit: bool = False) -> Array:
     if isinstance(x, PYTHON_SCALARS):
         # 0.0 and -0.0 are equal but not the same: the text tells them apart.
         return _scalar(type_of(x), x, str(x), default_device())
-    return place(np.asarray(x), type_of(x, name), SingleDeviceSharding(default_device()), committed=False)
+    return OnHost(np.asarray(x), signature(type_of(x, name), SingleDeviceSharding(default_device()), False))
 
 
 @lru_cache(maxsize=1024)

@@ -20,7 +20,7 @@ from shardwise.api.arguments import (
     spread_shardings,
 )
 from shardwise.api.boundary import boundary
-from shardwise.api.execute import Launch, as_array, prepare
+from shardwise.api.execute import Launch, as_argument, as_array, prepare
 from shardwise.api.execute import compiler_options as checked_options
 from shardwise.api.flat import Flat, is_traced
 from shardwise.api.recent import Recent
@@ -123,7 +123,7 @@ class Jitted:
         except AttributeError:  # not all are arrays yet
             if not all(map(is_array_like, leaves)):
                 self._given(args, keywords)  # an error that names what can be none
-            leaves = [as_array(x) for x in leaves]
+            leaves = [as_argument(x) for x in leaves]
             key = (structure, in_force.mesh, state.traced, statics, *[x.signature for x in leaves])
         launches = self._launches
         entry = launches.get(key)
@@ -201,7 +201,7 @@ class Jitted:
         request = Request(
             traced.program,
             tuple(
-                x.placed if isinstance(x, ShapeDtypeStruct) else as_array(x).signature
+                x.placed if isinstance(x, ShapeDtypeStruct) else as_argument(x).signature
                 for x in (*given.leaves, *traced.captured)
             ),
             self._out_shardings(traced),

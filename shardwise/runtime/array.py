@@ -415,6 +415,30 @@ def alone(piece: Any, type: ArrayType, device: Any, kind: str | None = None) -> 
     return Array.of(buffers, signature(type, SingleDeviceSharding(device, memory_kind=kind), True))
 
 
+@final
+class OnHost:
+    """An argument in the host's memory, which goes to where a program wants it; to where `signature` says if nobody
+    says where."""
+
+    __slots__ = ("signature", "type", "value")
+
+    def __init__(self, value: np.ndarray[Any, Any], signature: Signature):
+        self.value = value
+        self.signature = signature
+        self.type = signature.type
+
+    def at(self, sharding: Sharding | None = None) -> Array:
+        """As an array; committed to `sharding`, if one is given."""
+        return place(self.value, self.type, sharding or self.signature.sharding, committed=sharding is not None)
+
+    @property
+    def buffers(self) -> Any:
+        return self.at().buffers
+
+    def is_deleted(self) -> bool:
+        return False
+
+
 def deleted_error(type: ArrayType, what: str) -> RuntimeError:
     """The error for a use after donation or deletion."""
     return RuntimeError(
