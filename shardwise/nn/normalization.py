@@ -8,6 +8,7 @@ from shardwise import lax
 from shardwise.api.custom import custom_jvp
 from shardwise.compiler.ops import softmax as shares
 from shardwise.compiler.ops.operands import as_inexact, composed, static_axes, type_of
+from shardwise.numpy.named import apart
 
 
 def logsumexp(
@@ -20,7 +21,24 @@ def logsumexp(
     >>> jax.nn.logsumexp(jnp.array([1000.0, 1000.0]))
     Array(1000.693..., dtype=float32)
     """
-    return shares.logsumexp(a, axis, b, keepdims, return_sign, where)
+    dims, names = apart(axis)
+    if names:
+        return _logsumexp_along(a, dims, names, b, keepdims, return_sign, where)
+    return shares.logsumexp(a, dims, b, keepdims, return_sign, where)
+
+
+def _logsumexp_along(
+    a: Any, dims: Any, names: Any, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
+) -> Any:
+    """The same along dims and the names of axes: of what each member finds along the dims, all take the sum."""
+    mine, sign = shares.logsumexp(a, dims, b, keepdims, True, where)
+    largest = lax.stop_gradient(lax.pmax(mine, names))
+    finite = jnp.where(jnp.isfinite(largest), largest, 0)
+    total = lax.psum(sign * jnp.exp(mine - finite), names)
+    found = jnp.log(jnp.abs(total)) + finite
+    if return_sign:
+        return found, jnp.sign(total)
+    return found if b is None else jnp.where(total < 0, jnp.nan, found)
 
 
 def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = False) -> Any:
@@ -40,9 +58,12 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     >>> jax.nn.softmax(jnp.array([0.0, 0.0, 1000.0]))
     Array([0., 0., 1.], dtype=float32)
     """
+    dims, names = apart(axis)
+    if names:
+        return jnp.exp(log_softmax(x, axis, where))
     if where is None:
-        return _softmax(as_inexact(x, "softmax"), static_axes(axis))
-    return _softmax_where(as_inexact(x, "softmax"), where, static_axes(axis))
+        return _softmax(as_inexact(x, "softmax"), dims)
+    return _softmax_where(as_inexact(x, "softmax"), where, dims)
 
 
 @partial(custom_jvp, nondiff_argnums=(1,))
@@ -76,7 +97,11 @@ def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
     >>> jax.nn.log_softmax(jnp.array([0.0, 1000.0]))
     Array([-1000.,     0.], dtype=float32)
     """
-    return shares.log_softmax(x, axis, where)
+    dims, names = apart(axis)
+    if not names:
+        return shares.log_softmax(x, dims, where)
+    found = as_inexact(x, "log_softmax") - _logsumexp_along(x, dims, names, keepdims=True, where=where)
+    return found if where is None else jnp.where(where, found, -jnp.inf)
 
 
 def standardize(

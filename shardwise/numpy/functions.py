@@ -221,8 +221,7 @@ def mean(
     no_out("mean", out)
     dims, names = named.apart(axis)
     if names:
-        named.check_alone("mean", names, where)
-        return named.mean(a, dims, names, dtype, keepdims)
+        return named.mean(a, dims, names, dtype, keepdims, where)
     if where is None:
         return along_axes.mean(a, axis=dims, dtype=dtype, keepdims=keepdims)
     return along_axes.mean_where(a, where, axis=dims, dtype=dtype, keepdims=keepdims)
@@ -287,8 +286,7 @@ def _spread(
     fewer = ddof if correction is None else correction
     axes, names = named.apart(axis)
     if names:
-        named.check_alone(name, names, where, mean)
-        found = named.variance(a, axes, names, dtype, fewer, keepdims)
+        found = named.variance(a, axes, names, dtype, fewer, keepdims, where, mean)
         return Sqrt()(found) if name == "std" else found
     if where is None and mean is None and isinstance(fewer, int):
         find = along_axes.var if name == "var" else along_axes.std

@@ -28,7 +28,9 @@ from shardwise.compiler.ops.powers import Sqrt
 from shardwise.compiler.ops.promote import canonical_dtype, default_dtype, meet
 from shardwise.compiler.ops.shape import Iota, Reshape, full, permuted
 from shardwise.compiler.ops.slicing import Concatenate
+from shardwise.lax.named import psum
 from shardwise.numpy.elementwise import isnan
+from shardwise.numpy.named import apart
 
 
 def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
@@ -37,7 +39,9 @@ def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
     >>> jnp.count_nonzero(jnp.array([[1, 0], [2, 3]]), axis=0)
     Array([2, 1], dtype=int32)
     """
-    return _counted(a, axis=static_axes(axis), keepdims=keepdims)
+    dims, names = apart(axis)
+    count = _counted(a, axis=dims, keepdims=keepdims)
+    return psum(count, names) if names else count
 
 
 @composed

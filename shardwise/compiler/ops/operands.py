@@ -158,6 +158,8 @@ def dims_of(name: str, axes: Sequence[int], type: ArrayType) -> tuple[int, ...]:
     """Axes as dims from 0; one that does not exist or repeats is an error."""
     dims = []
     for axis in axes:
+        if not hasattr(axis, "__index__"):
+            raise TypeError(f"{name}: an axis is an int, or None for all; here it is {axis!r}")
         if not -type.ndim <= axis < type.ndim:
             raise ValueError(f"{name}: axis {axis} does not exist in {type}, which has rank {type.ndim}")
         dims.append(axis % type.ndim)
