@@ -139,7 +139,7 @@ class Request:
                 wishes.append((f"{what} at {equation.source}", mesh))
         found = _common(wishes)
         if found is None:
-            lines = "\n".join(f"  {who}: {wish}" for who, wish in dict(wishes).items())
+            lines = "\n".join(f"  {who}: {wish}{_numbers(wish)}" for who, wish in dict.fromkeys(wishes))
             raise DeviceMismatchError(
                 f"`{self.program.name}`, called at {user_source()}, cannot run on different devices at once.\n{lines}\n"
                 "  Move arrays to one mesh or one device with `device_put` first."
@@ -152,6 +152,16 @@ class Request:
                     "  Put an argument on a mesh of these sizes with `device_put`, or give shard_map a Mesh."
                 )
         return found
+
+
+def _numbers(wish: Sharding | Mesh) -> str:
+    """Which devices of all a mesh has."""
+    if isinstance(wish, SingleDeviceSharding):
+        return ""
+    numbers = [device.id for device in (wish.flat_devices if isinstance(wish, Mesh) else wish.devices)]
+    if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
+        return f", on devices {numbers[0]} to {numbers[-1]}"
+    return f", on devices {', '.join(map(str, numbers))}"
 
 
 def _common(wishes: Sequence[tuple[str, Sharding | Mesh]]) -> Target | None:

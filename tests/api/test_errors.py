@@ -176,10 +176,24 @@ def test_arrays_on_different_devices_are_listed(mesh):
     assert re.fullmatch(
         r"`train_step`, called at test_errors\.py:\d+, cannot run on different devices at once\.\n"
         r"  `params\['w'\]`: f32\[4,3\]: SingleDeviceSharding\(cpu:1\)\n"
-        r"  `batch\['tokens'\]`: f32\[8,4\]: NamedSharding\(mesh\(data=4, model=2\), P\('data'\)\)\n"
+        r"  `batch\['tokens'\]`: f32\[8,4\]: NamedSharding\(mesh\(data=4, model=2\), P\('data'\)\), on devices 0 to 7\n"
         r"  Move arrays to one mesh or one device with `device_put` first\.",
         text,
     )
+
+
+def test_constraints_of_one_line_are_listed_apart():
+    devices = np.array(sw.devices())
+    here, there = sw.sharding.Mesh(devices[:2], ("x",)), sw.sharding.Mesh(devices[[2, 5]], ("x",))
+
+    def both(x):
+        return [sw.lax.with_sharding_constraint(x, NamedSharding(mesh, P("x"))) for mesh in (here, there)]
+
+    text = message_of(DeviceMismatchError, sw.jit(both), np.ones(4))
+    assert [line.rpartition(": ")[2] for line in text.splitlines()[1:3]] == [
+        "Mesh(x=2), on devices 0, 1",
+        "Mesh(x=2), on devices 2, 5",
+    ]
 
 
 def test_wrong_arguments_and_results_are_named():
