@@ -154,6 +154,11 @@ def cluster_store(address: str, rank: int, timeout: int) -> Any:
     return store
 
 
+def wait_for_all(store: Any, name: str, timeout: int) -> None:
+    """Until every process has come to the point of this name; an error once the timeout (in seconds) is over."""
+    store.wait_at_barrier(name, 1000 * timeout)
+
+
 def cluster_cpu_client(store: Any, rank: int, processes: int, devices: int, host: str) -> Any:
     """A client whose devices are those of all processes; `devices` of them are here."""
     collectives = _jax.make_gloo_tcp_collectives(distributed_client=store, hostname=host)

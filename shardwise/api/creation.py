@@ -94,7 +94,8 @@ def make_array_from_single_device_arrays(
             box = tuple((0, size) for size in wanted)
             (part,) = installed.executor.several(joined, [part], {"boxes": (box,), "shape": piece})
         pieces.append(moved(part, SingleDeviceSharding(device, memory_kind=where.kind)).buffers)
-    buffers = join(pieces, piece, kind.dtype, where.devices, where.local_devices, where.kind)
+    held = kind.with_shape(piece).physical
+    buffers = join(pieces, held.shape, held.dtype, where.devices, where.local_devices, where.kind)
     return Array.of(buffers, signature(kind, where, True))
 
 

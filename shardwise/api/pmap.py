@@ -7,7 +7,7 @@ derivative inside is each device's own, and a sum over the devices has the sum o
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any, final
 
 from shardwise import tree
@@ -22,7 +22,8 @@ from shardwise.api.axes import (
     result_axes,
     specs_of,
 )
-from shardwise.api.flat import check_results
+from shardwise.api.flat import check_results, is_traced
+from shardwise.api.processes import own, shared
 from shardwise.api.shard_map import Options as Region
 from shardwise.api.shard_map import mapped
 from shardwise.api.static import Selection, Split, check_overlap, select, split
@@ -36,7 +37,7 @@ from shardwise.compiler.shardings.spec import spec_of
 from shardwise.config import config
 from shardwise.errors import ShardingError, UnboundAxisError
 from shardwise.runtime.client import devices as all_devices
-from shardwise.runtime.client import process_count
+from shardwise.runtime.client import process_index
 from shardwise.runtime.sharding import NamedSharding, Sharding
 
 Function = Callable[..., Any]
@@ -62,7 +63,8 @@ def pmap(
     `in_axes` (a tree prefix of the positional arguments) says along which dim an argument is sliced; None hands it to
     all devices whole. Arguments given by keyword are sliced along their first dim. Slices of results are stacked along
     `out_axes` (a tree prefix of the results); None takes the first device's, for what is the same on all. Axes count
-    from 0, at the front. There are as many devices as slices, the first of all, or of `devices`.
+    from 0, at the front. There are as many devices as slices, the first of all, or of `devices`. Where these are of
+    several processes, each of them calls this, gives slices for its own devices, and gets theirs.
 
     `axis_name` is a name by which `lax.psum`, `lax.axis_index` and their kin in `fun` compute along the devices. Where
     none is given and `fun` uses exactly one that nothing around it has, it is that; `fun` is traced again to tell.
@@ -123,7 +125,42 @@ class Pmapped(jit.Jitted):
         if config.state.disable_jit:
             found = split(self.function, self.options.static, args, keywords)
             return self._body(found)(*found.args, **found.keywords)
+        if self._has_other_processes:
+            return self._with_other_processes(args, keywords)
         return super().__call__(*args, **keywords)
+
+    @cached_property
+    def _has_other_processes(self) -> bool:
+        there = self.options.devices or all_devices(self.options.backend)
+        return any(device.process_index != there[0].process_index for device in there)
+
+    def _with_other_processes(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Every process calls this, with slices for its own devices, and gets theirs."""
+        what = f"pmap of {described(self.function)}"
+        found = split(self.function, self.options.static, args, keywords)
+        leaves, structure = tree.flatten((found.args, found.keywords))
+        if is_traced(leaves):
+            raise NotImplementedError(
+                f"{what}: over the devices of several processes, slices of each are given from outside of every "
+                "transform: inside, use shard_map, with arrays that lie on a mesh of all devices"
+            )
+        axes = argument_axes(what, self.options.in_axes, found.args, found.keywords)
+        there = self.options.devices or all_devices(self.options.backend)
+        mesh = Mesh(there, (self.options.axis_name or NAMELESS,))
+        here = [device for device in there if device.process_index == process_index()]
+        names = argument_names(found.bind(self.function), found.args, found.keywords)
+        given = []
+        for leaf, axis, name in zip(leaves, axes, names, strict=True):
+            kind = type_of(leaf)
+            dim = None if axis is None else dim_of(what, axis, kind, name)
+            if dim is not None and kind.shape[dim] != len(here):
+                raise ValueError(
+                    f"{what}: this process has {len(here)} of the {len(there)} devices, and gives {kind.shape[dim]} "
+                    f"slices of {name}, {kind}: give one for each of its own devices"
+                )
+            given.append(shared(leaf, dim, mesh))
+        slices, named = structure.unflatten(given)
+        return tree.map(own, found.bind(super().__call__)(*slices, **named))
 
     def _body(self, found: Split) -> Function:
         """The function over all devices."""
@@ -205,11 +242,6 @@ class _Slices:
                 f"{self.what}: the devices are shared out already, along {axes}, by the pmap or shard_map around it.\n"
                 "  Map the inner dim with vmap; or lay the devices out in a mesh with two axes, and look after both "
                 "with shard_map."
-            )
-        if process_count(self.options.backend) > 1:
-            raise NotImplementedError(
-                f"{self.what}: pmap over the devices of several processes is not here yet: use jit or shard_map, "
-                "with arrays that lie on a mesh of all devices"
             )
         given = self.options.devices
         there = all_devices(self.options.backend) if given is None else given

@@ -1,14 +1,17 @@
 """Many processes as one: the client whose devices are those of all processes."""
 
 import os
+import time
 from typing import Any
 
-from shardwise._jaxlib import cluster_cpu_client, cluster_service, cluster_store
+from shardwise._jaxlib import cluster_cpu_client, cluster_service, cluster_store, wait_for_all
 from shardwise.config import config
 from shardwise.runtime.client import clients
 
 # A rank that dies must not leave the others waiting for XLA's default of half an hour.
 COLLECTIVE_TIMEOUT = 60
+# What the others need to disconnect, once all have come to the end: seconds, of which each takes a few thousandths.
+WHILE_LEAVING = 0.5
 
 
 class _Cluster:
@@ -17,6 +20,7 @@ class _Cluster:
     def __init__(self) -> None:
         self.store: Any = None
         self.service: Any = None
+        self.timeout = 0
 
     def join(self, address: str, processes: int, rank: int, timeout: int) -> None:
         """Connect, and make the client. Every process calls this once, before it uses a device."""
@@ -36,14 +40,17 @@ class _Cluster:
         if rank == 0:
             self.service = cluster_service(address, processes, timeout)
         self.store = cluster_store(address, rank, timeout)
+        self.timeout = timeout
         clients.set("cpu", cluster_cpu_client(self.store, rank, processes, config.num_cpu_devices, host))
 
     def leave(self) -> None:
-        """Wait for the others, and disconnect."""
+        """Wait for the others, and disconnect. The service ends last: a process that is connected does not outlive it."""
         if self.store is None:
             raise RuntimeError("distributed.shutdown without distributed.initialize")
+        wait_for_all(self.store, "leave", self.timeout)
         self.store.shutdown()
         if self.service is not None:
+            time.sleep(WHILE_LEAVING)
             self.service.shutdown()
         self.store = self.service = None
 

@@ -42,6 +42,15 @@ def test_a_callback_gives_each_part_once(sharding):
     np.testing.assert_array_equal(np.asarray(half).astype(int), WHOLE)
 
 
+def test_parts_may_be_keys():
+    mesh = sw.make_mesh((8,), ("x",))
+    keys = sw.random.split(sw.random.key(3), 8)
+    parts = [sw.device_put(keys[i : i + 1], device) for i, device in enumerate(mesh.devices)]
+    whole = sw.make_array_from_single_device_arrays((8,), NamedSharding(mesh, P("x")), parts)
+    assert whole.dtype == keys.dtype and whole.sharding == NamedSharding(mesh, P("x"))
+    np.testing.assert_array_equal(sw.random.key_data(whole), sw.random.key_data(keys))
+
+
 def test_parts_on_single_devices_are_taken_as_they_are(sharding):
     parts = [sw.device_put(WHOLE[index], device) for device, index in sharding.devices_indices_map(WHOLE.shape).items()]
     x = sw.make_array_from_single_device_arrays((10, 3), sharding, parts[::-1])

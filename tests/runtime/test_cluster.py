@@ -23,14 +23,14 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def run_cluster(processes: int, devices: int) -> list[dict]:
+def run_cluster(worker: str, processes: int, devices: int) -> list[dict]:
     port = free_port()
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ranks = [
         subprocess.Popen(
             [
                 sys.executable,
-                str(ROOT / "tests/runtime/cluster_worker.py"),
+                str(ROOT / "tests/runtime" / worker),
                 *map(str, (rank, processes, port, devices)),
             ],
             stdout=subprocess.PIPE,
@@ -53,7 +53,7 @@ def run_cluster(processes: int, devices: int) -> list[dict]:
 
 
 def test_training_step_on_two_processes_equals_one_device():
-    reports = run_cluster(PROCESSES, DEVICES_EACH)
+    reports = run_cluster("cluster_worker.py", PROCESSES, DEVICES_EACH)
     params, losses = mlp.train(mlp.initial_params(), *mlp.batch(), steps=5)
     w1 = np.asarray(params["w1"])
     rows = []
@@ -67,6 +67,28 @@ def test_training_step_on_two_processes_equals_one_device():
             np.testing.assert_allclose(part, w1[eval(index)], rtol=1e-4, atol=1e-6)
         rows += [tuple(part) for part in report["rows"]]
     assert sorted(rows) == [(0, 8), (8, 16), (16, 24), (24, 30)]  # each process holds half of the uneven batch
+
+
+def test_pmap_on_two_processes_is_that_on_one():
+    """Each gives slices for its own devices, and gets theirs."""
+    reports = run_cluster("pmap_worker.py", PROCESSES, DEVICES_EACH)
+    whole = {name: [part for report in reports for part in report[name]] for name in ("parts", "places", "normal")}
+    numbers = np.arange(8, dtype=np.float32)
+    np.testing.assert_allclose(whole["parts"], numbers / numbers.sum(), rtol=1e-6)
+    assert whole["places"] == list(range(8))
+    keys = sw.random.split(sw.random.key(0), 8)
+    np.testing.assert_allclose(whole["normal"], sw.vmap(sw.random.normal)(keys), rtol=1e-6)
+    turned = np.concatenate([report["turned"] for report in reports], axis=1)
+    np.testing.assert_allclose(turned, np.roll(np.stack([numbers, numbers + 100]) * 8 + numbers, 1, axis=1))
+    for rank, report in enumerate(reports):
+        mine = numbers[rank * DEVICES_EACH : (rank + 1) * DEVICES_EACH]
+        assert report["here"] is True
+        np.testing.assert_allclose(report["again"], report["parts"], rtol=1e-6)
+        assert report["largest"] == 114
+        assert report["alone"] == [mine.sum()] * DEVICES_EACH
+        count, inside = report["errors"]
+        assert "this process has 4 of the 8 devices, and gives 8 slices of `x`, f32[8]: give one for each" in count
+        assert "inside, use shard_map, with arrays that lie on a mesh of all devices" in inside
 
 
 @pytest.mark.parametrize(
