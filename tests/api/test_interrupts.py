@@ -15,6 +15,8 @@ import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.compiler.ir.dispatch import open_frames
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests in the background ignores it
+
 def usable():
     assert not open_frames()
     assert sw.grad(lambda x: jnp.sin(x) * x)(0.0) == 0.0

@@ -67,6 +67,11 @@ def test_the_stages_agree_with_the_loop(first):
         named(random_recipe(seed), check_stages)
 
 
+@pytest.mark.parametrize("seed", [2787], ids=["pieces change places along other axes than the region's"])
+def test_what_went_wrong_once(seed):
+    named(random_recipe(seed), check_stages)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 3000, 100))
 def test_more_stages_agree_with_the_loop(first):
