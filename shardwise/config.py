@@ -301,6 +301,9 @@ class Config(threading.local):
         """The value of a setting, by either of its names."""
         known = name.removeprefix("jax_")
         known = ALIASES.get(known, known)
+        if known == "transfer_guard":
+            values = {getattr(self, each) for each in TRANSFERS}
+            return values.pop() if len(values) == 1 else None
         if known in MEANINGLESS:
             return MEANINGLESS[known][0][0]
         if known not in SETTINGS:
@@ -318,7 +321,8 @@ class Config(threading.local):
 
     def __delattr__(self, name: str) -> None:
         """Back to the value that it had at the start."""
-        self.update(name, _at_start(name))
+        for known in self._accepted(name, self.read(name)):
+            self.update(known, _at_start(known))
 
     def freeze(self, event: str) -> None:
         """Note that `event` has happened: the settings that it freezes cannot change any more."""

@@ -68,6 +68,10 @@ def test_what_is_deleted_is_as_at_the_start(monkeypatch):
     config.numpy_rank_promotion = "raise"
     del config.numpy_rank_promotion
     assert config.numpy_rank_promotion == "allow"
+    config.jax_transfer_guard = "log"
+    config.jax_numpy_rank_promotion = "warn"
+    del config.jax_transfer_guard, config.jax_numpy_rank_promotion  # by JAX's names too
+    assert (config.transfer_guard_host_to_device, config.numpy_rank_promotion) == ("allow", "allow")
     with monkeypatch.context() as patch:
         patch.setattr(config, "enable_x64", True)
         assert sw.numpy.zeros(1).dtype == "float64"
@@ -185,6 +189,9 @@ def test_values_as_jax_gives_them():
     config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     with config.override("jax_transfer_guard", "log"):
         assert config.transfer_guard_device_to_device == config.transfer_guard_device_to_host == "log"
+        assert config.jax_transfer_guard == "log"
+        with config.override("transfer_guard_device_to_host", "allow"):
+            assert config.jax_transfer_guard is None  # there is no one value
 
 
 def run(code, **environment):

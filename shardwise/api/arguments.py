@@ -19,6 +19,12 @@ def function_name(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
+def check_function(name: str, function: Any) -> None:
+    """Refuse what cannot be called; `name` is what was given it."""
+    if not callable(function):
+        raise TypeError(f"{name} needs a function, not {function!r}")
+
+
 def described(function: Callable[..., Any]) -> str:
     """`train_step` (train.py:41)."""
     code = getattr(inspect.unwrap(function), "__code__", None)

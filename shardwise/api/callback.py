@@ -139,6 +139,8 @@ def debug_print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> N
     >>> found = jax.jit(lambda x: jax.debug.print("x is {x}", x=x))(jnp.arange(3))
     x is [0 1 2]
     """
+    if not isinstance(fmt, str):
+        raise TypeError(f"debug.print: needs a format, such as 'x is {{x}}', not {fmt!r}")
     try:
         _Checker().vformat(fmt, args, kwargs)  # here, at the user's line, and not when the program runs
     except (IndexError, KeyError) as error:
@@ -169,7 +171,8 @@ class _Printer:
         self.__name__ = "print"
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        print(self.fmt.format(*args, **kwargs))
+        # The line and its end at once: devices print at the same time, and lines would run into each other.
+        print(f"{self.fmt.format(*args, **kwargs)}\n", end="")
 
 
 _NOTHING = object()

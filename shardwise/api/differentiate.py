@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise import tree
-from shardwise.api.arguments import argument_names, described, function_name
+from shardwise.api.arguments import argument_names, check_function, described, function_name
 from shardwise.api.boundary import boundary
 from shardwise.api.flat import Flat, check_results
 from shardwise.api.vectorize import vmap
@@ -74,6 +74,7 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False, reduce_axes: S
     >>> pull(1.0)
     (Array(5., dtype=float32), Array(2., dtype=float32))
     """
+    check_function("vjp", function)
     _check_no_reduce_axes("vjp", reduce_axes)
     flat, linear, operands = _linearized(function, primals, has_aux)
     types = tuple(type_of(x) for x in linear.outputs[: flat.results.num_leaves])
@@ -115,6 +116,7 @@ def jvp(function: Function, primals: Any, tangents: Any, has_aux: bool = False) 
     >>> jax.jvp(lambda x: x**2, (jnp.array(3.0),), (jnp.array(1.0),))
     (Array(9., dtype=float32), Array(6., dtype=float32))
     """
+    check_function("jvp", function)
     if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
         raise TypeError(f"jvp of {described(function)}: primals and tangents must be tuples or lists of arguments")
     leaves, structure = tree.flatten(tuple(primals))
@@ -134,6 +136,7 @@ def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     >>> value, along(1.0), along(10.0)
     (Array(9., dtype=float32), Array(6., dtype=float32), Array(60., dtype=float32))
     """
+    check_function("linearize", function)
     flat, linear, operands = _linearized(function, primals, has_aux)
 
     def pushforward(*tangents: Any) -> Any:
@@ -154,6 +157,7 @@ def linear_transpose(function: Function, *primals: Any, reduce_axes: Sequence[An
     >>> spread(jnp.array(2.0))
     (Array([2., 2., 2.], dtype=float32),)
     """
+    check_function("linear_transpose", function)
     _check_no_reduce_axes("linear_transpose", reduce_axes)
     leaves, structure = tree.flatten(primals)
     types = [type_of(x, "linear_transpose") for x in leaves]
@@ -187,6 +191,7 @@ def value_and_grad(
     >>> jax.value_and_grad(lambda x: (x**2).sum())(jnp.array([1.0, 2.0]))
     (Array(5., dtype=float32), Array([2., 4.], dtype=float32))
     """
+    check_function("value_and_grad", function)
     _check_no_reduce_axes("grad", reduce_axes)
 
     @wraps(function)
@@ -222,6 +227,7 @@ def grad(
     >>> jax.grad(lambda x, y: (x**2 * y).sum())(jnp.array([1.0, 2.0]), 3.0)
     Array([ 6., 12.], dtype=float32)
     """
+    check_function("grad", function)
     both = value_and_grad(function, argnums, has_aux, holomorphic, allow_int, reduce_axes)
 
     @wraps(function)
@@ -242,6 +248,7 @@ def jacfwd(
     Array([[2., 0.],
            [0., 6.]], dtype=float32)
     """
+    check_function("jacfwd", function)
 
     @wraps(function)
     @boundary
@@ -284,6 +291,7 @@ def jacrev(
     Array([[2., 0.],
            [3., 1.]], dtype=float32)
     """
+    check_function("jacrev", function)
 
     @wraps(function)
     @boundary
@@ -324,6 +332,7 @@ def hessian(
     Array([[8., 6.],
            [6., 0.]], dtype=float32)
     """
+    check_function("hessian", function)
     return jacfwd(jacrev(function, argnums, has_aux, holomorphic), argnums, has_aux, holomorphic)
 
 

@@ -5,7 +5,7 @@ from functools import wraps
 from typing import Any, final
 
 from shardwise import tree
-from shardwise.api.arguments import described
+from shardwise.api.arguments import check_function, described
 from shardwise.api.jit import Jitted, trace
 from shardwise.api.static import NOTHING, select, split
 from shardwise.api.struct import leaf_type, struct
@@ -37,6 +37,7 @@ def eval_shape(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any
     >>> jax.eval_shape(jnp.dot, jax.ShapeDtypeStruct((2, 3), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.float32))
     ShapeDtypeStruct(shape=(2,), dtype=float32)
     """
+    check_function("eval_shape", function)
     found = split(function, function.options.static if isinstance(function, Jitted) else NOTHING, args, keywords)
     leaves, structure = tree.flatten((found.args, found.keywords))
     traced = trace(found.bind(function), structure, [leaf_type(leaf, described(function)) for leaf in leaves])
@@ -57,6 +58,7 @@ def make_jaxpr(
       return c
     }
     """
+    check_function("make_jaxpr", function)
     static = select(function, "static", static_argnums, None)
 
     @wraps(function)

@@ -46,6 +46,8 @@ def checkpoint(
         )
     if not callable(fun):
         raise TypeError(f"checkpoint needs a function, not {fun!r}")
+    if policy is not None and not callable(policy):
+        raise TypeError(f"checkpoint: policy is one of checkpoint_policies, or None, not {policy!r}")
     static = select(fun, "static", static_argnums, static_argnames)
     function = fun
 

@@ -47,6 +47,8 @@ def visualize_sharding(
     │     │                  │
     └─────┴──────────────────┘
     """
+    if not isinstance(sharding, Sharding):
+        raise TypeError(f"visualize_sharding: needs a Sharding, such as NamedSharding(mesh, spec), not {sharding!r}")
     where = console or Console(no_color=not use_color)
     where.print(picture(tuple(shape), sharding, min_width, max_width))
 

@@ -104,7 +104,7 @@ def _digits(x: Any, bins: Any, *, right: bool, method: str) -> Any:
         return full(values.type.shape, 0, default_dtype("int*"))
     side = "left" if right else "right"
     up = searchsorted(edges, values, side=side, method=method)
-    down = searchsorted(Reverse((0,))(edges), values, side="right" if right else "left", method=method)
+    down = searchsorted(Reverse((0,))(edges), values, side=side, method=method)
     first, last = (Reshape(())(along(edges, 0, place, place + 1)) for place in (0, size - 1))
     ascends = stretch(Compare("GE")(last, first), up.type.shape)
     return Select()(ascends, up, Sub()(like(down, size), down))

@@ -51,11 +51,9 @@ def integer_dtype(name: str, dtype: Any) -> DType:
 
 
 def sizes(name: str, shape: Any) -> Shape:
-    """A shape as a tuple of Python integers."""
-    if isinstance(shape, (int, np.integer)):
-        raise TypeError(f"{name}: shape should be a tuple, such as ({shape},), not {shape}")
+    """A shape as a tuple of Python integers. An integer stands for one dim."""
     try:
-        found = tuple(operator.index(size) for size in shape)
+        found = tuple(operator.index(size) for size in ((shape,) if isinstance(shape, (int, np.integer)) else shape))
     except TypeError:
         raise TypeError(f"{name}: shape should be a tuple of integers, not {shape!r}") from None
     if any(size < 0 for size in found):

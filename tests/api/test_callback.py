@@ -1,5 +1,7 @@
 """Functions of the host inside programs: called once, in order, with whole values; their errors reach the caller."""
 
+from contextlib import redirect_stdout
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -348,6 +350,21 @@ def test_nan_checks_do_not_repeat_effects():
     finally:
         sw.config.update("debug_nans", False)
     assert log.seen == [1.0]
+
+
+def test_a_line_is_printed_at_once(mesh):
+    class Written(list):
+        def write(self, text):
+            self.append(text)
+
+    written = Written()
+    show = sw.shard_map(lambda x: sw.debug.print("{}", x[0]), mesh=mesh, in_specs=P("data"), out_specs=P())
+    with redirect_stdout(written):
+        sw.jit(show)(np.arange(4, dtype=np.int32))
+        sw.effects_barrier()
+    assert set(written) - {""} == {"0\n", "1\n", "2\n", "3\n"}
+    with pytest.raises(TypeError, match="debug.print: needs a format, such as 'x is {x}', not 3"):
+        sw.debug.print(3)
 
 
 def test_io_callback_is_where_jax_has_it():

@@ -202,6 +202,11 @@ def test_wrong_arguments_and_results_are_named():
     )
     assert "returned 'text' of type str as result 0" in message_of(TypeError, sw.jit(lambda: "text"))
     assert message_of(TypeError, sw.jit, 3) == "jit needs a function, not 3"
+    for name in ("grad", "value_and_grad", "jacfwd", "jacrev", "hessian", "vjp", "linearize", "eval_shape"):
+        assert message_of(TypeError, getattr(sw, name), 3) == f"{name} needs a function, not 3"
+    assert message_of(TypeError, sw.jvp, 3, (1.0,), (1.0,)) == "jvp needs a function, not 3"
+    assert message_of(TypeError, sw.linear_transpose, 3, 1.0) == "linear_transpose needs a function, not 3"
+    assert message_of(TypeError, sw.make_jaxpr, 3) == "make_jaxpr needs a function, not 3"
     assert message_of(TypeError, jnp.exp, "a") == "exp: needs an array or a number, not 'a' of type str"
 
 

@@ -80,3 +80,5 @@ def test_colours_only_where_the_terminal_has_them(mesh, capsys):
     assert "CPU 0,1" in text and "\x1b[" not in text
     with pytest.raises(TypeError, match=r"needs an array that lies on devices, .* use inspect_array_sharding"):
         sw.jit(sw.debug.visualize_array_sharding)(1.0)
+    with pytest.raises(TypeError, match=r"visualize_sharding: needs a Sharding, .* not P\('data'\)"):
+        sw.debug.visualize_sharding((8,), P("data"))

@@ -126,6 +126,13 @@ def test_promotion_like_jax(wide):
     for args in [(3,), (3, np.int8(1)), (np.float64(3),), (np.int8, float), (True, 3), (np.ones(2, np.float16), 1j)]:
         assert jnp.result_type(*args) == jax.numpy.result_type(*args), args
     assert jnp.result_type(jnp.bool_, jnp.int4) == ml_dtypes.int4
+    # A number of numpy's is an array without dims, though some of them are Python's numbers too.
+    narrow = np.ones(2, ml_dtypes.bfloat16)
+    for number in (np.float64(3), np.complex128(1j), np.float32(2), np.int64(2), 3.0):
+        wanted = jax.numpy.asarray(narrow) * number
+        for found in (jnp.asarray(narrow) * number, sw.jit(lambda x, y: x * y)(narrow, number)):
+            assert (found.dtype, found.weak_type) == (wanted.dtype, wanted.weak_type), number
+        assert jnp.asarray(number).weak_type == jax.numpy.asarray(number).weak_type, number
     with pytest.raises(ValueError, match="result_type: needs at least one array, number or dtype"):
         jnp.result_type()
 

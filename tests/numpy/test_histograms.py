@@ -28,6 +28,7 @@ CASES = [
         for edges in (EDGES, EDGES[::-1].copy())
         for right in (False, True)
     ),
+    *(Case("digitize", (EDGES, edges), {"right": right}) for edges in (EDGES, EDGES[::-1].copy()) for right in (0, 1)),
     Case("digitize", (np.array([np.nan, np.inf, -np.inf], np.float32), EDGES)),
     *(Case("histogram", (X,), {"bins": bins}) for bins in (1, 5, EDGES)),
     Case("histogram", (X,), {"bins": 4, "range": (-1, 1)}),

@@ -28,6 +28,8 @@ EXACT = [
     *(Case("bits", (KEY, (7,), dtype)) for dtype in ("uint8", "uint16")),
     Case("uniform", (KEY, (7,))),
     Case("uniform", (KEY,)),
+    Case("uniform", (KEY, 7)),
+    Case("bernoulli", (KEY, 0.3, 8)),
     Case("uniform", (KEY, (0, 3))),
     Case("uniform", (KEY, (7,), "bfloat16")),
     Case("uniform", (KEY, (7,), "float16", -3, 0.5)),

@@ -63,7 +63,7 @@ def _cutting(parts: Sequence[tuple[int, int, int]], backwards: Sequence[int], ty
 def _expanded(index: Any, type: ArrayType) -> list[Any]:
     """The entries of an index, one for each dim and None for each new one; arrays of booleans as their true places."""
     entries: list[Any] = []
-    for entry in index if isinstance(index, tuple) else (index,):
+    for entry in map(_listed, index) if isinstance(index, tuple) else (index,):
         entries += _resolved(entry, type)
     used = _dims_before(entries)
     if used > type.ndim:
@@ -99,6 +99,19 @@ def _dims_before(entries: Sequence[Any]) -> int:
     )
 
 
+def _listed(entry: Any) -> Any:
+    """A list of what is known as an array. It is one entry of several: `x[[0, 2]]` alone could be `x[0, 2]`."""
+    if not isinstance(entry, (list, tuple)):
+        return entry
+    try:
+        found = np.asarray(entry)
+    except (ConcretizationTypeError, ValueError):  # elements that are traced, or rows of several lengths
+        return entry
+    if not found.size:
+        return found.astype(INDICES[0])
+    return found if found.dtype.kind in "biuf" else entry
+
+
 def _resolved(entry: Any, type: ArrayType) -> list[Any]:
     """An entry as None, `...`, a slice, a Python integer, an array of integers or a mask."""
     if entry is None or entry is Ellipsis or isinstance(entry, slice):
@@ -118,7 +131,7 @@ def _resolved(entry: Any, type: ArrayType) -> list[Any]:
     try:
         return [operator.index(entry)]
     except TypeError:
-        hint = "; make an array of it, `x[array(...)]`" if isinstance(entry, list) else ""
+        hint = "; make an array of it, `x[array(...)]`" if isinstance(entry, (list, tuple)) else ""
         raise TypeError(f"index: {type} cannot be indexed by {entry!r}: {_MADE_OF}{hint}") from None
 
 
@@ -140,7 +153,8 @@ class Indexer:
 
     `parts` has a start, a limit and a stride for each dim, `backwards` the dims that are then reversed, `dims` those
     that integers and arrays index, `places` the shape to which these broadcast. `lead` dims of the array come before
-    the places in what is taken; `shape` has new dims too, which are `new`.
+    the places in what is taken; `shape` has new dims too, which are `new`. `from_end`: negative integers count from
+    there, or else lie outside.
     """
 
     type: ArrayType
@@ -151,6 +165,7 @@ class Indexer:
     lead: int
     shape: tuple[int, ...]
     new: tuple[int, ...]
+    from_end: bool
 
     @property
     def cutting(self) -> tuple[Op, ...]:
@@ -192,9 +207,13 @@ class Indexer:
         return replace(self, parts=tuple(parts))
 
     def starts(self, indices: Sequence[Any]) -> list[Any]:
-        """The arrays and integers in one dtype; negative ones of arrays count from the end."""
-        found = zip(indices, same_kind(indices), self.dims, strict=True)
-        return [x if isinstance(given, int) else from_start(x, self.type.shape[dim]) for given, x, dim in found]
+        """The arrays and integers in one dtype; negative ones of arrays may count from the end."""
+        found = same_kind(indices)
+        if not self.from_end:
+            return found
+        sizes = [self.type.shape[dim] for dim in self.dims]
+        parts = zip(indices, found, sizes, strict=True)
+        return [x if isinstance(given, int) else from_start(x, size) for given, x, size in parts]
 
     def vectors(self, indices: Sequence[Any]) -> Any:
         """Index vectors of the arrays and integers."""
@@ -205,11 +224,14 @@ class Indexer:
         return joined(columns, columns[0])
 
 
-def indexer(index: Any, type: ArrayType, clips: bool = True) -> tuple[Indexer, list[Any]]:
+def indexer(
+    index: Any, type: ArrayType, clips: bool = True, from_end: bool = True, takes: bool = True
+) -> tuple[Indexer, list[Any]]:
     """The index, and its arrays and integers, one for each of its dims `dims`.
 
     As in JAX an integer beyond either end is no error: an array cannot fail while it is computed, and integers that are
-    known now mean what others will. `clips`: the element at that end is meant.
+    known now mean what others will. `clips`: the element at that end is meant. `from_end`: negative ones count from the
+    end. `takes`: there must be an element to take; an update of places in an array without elements is none.
     """
     entries = _expanded(index, type)
     parts: list[tuple[int, int, int]] = []
@@ -226,10 +248,11 @@ def indexer(index: Any, type: ArrayType, clips: bool = True) -> tuple[Indexer, l
             parts.append(part)
             backwards += [dim] * back
             continue
-        if type.shape[dim] == 0 and type_of(entry).size:
+        kind = type_of(entry)
+        if type.shape[dim] == 0 and kind.size and (takes or not kind.ndim):
             raise IndexError(f"index: there is nothing to take along dim {dim} of {type}, which has no elements")
         parts.append((0, type.shape[dim], 1))
-        arrays.append(_settled(entry, type.shape[dim], clips) if isinstance(entry, int) else entry)
+        arrays.append(_settled(entry, type.shape[dim], clips, from_end) if isinstance(entry, int) else entry)
         dims.append(dim)
         at.append(number)
     places = _broadcast([type_of(array).shape for array in arrays])
@@ -241,12 +264,12 @@ def indexer(index: Any, type: ArrayType, clips: bool = True) -> tuple[Indexer, l
     shape = (*rest[:first], *places, *rest[first:])
     new = tuple(dim + len(places) * (dim >= first) for dim, newly in enumerate(is_new) if newly)
     lead = is_new[:first].count(False)
-    return Indexer(type, tuple(parts), tuple(backwards), tuple(dims), places, lead, shape, new), arrays
+    return Indexer(type, tuple(parts), tuple(backwards), tuple(dims), places, lead, shape, new, from_end), arrays
 
 
-def _settled(at: int, size: int, clips: bool) -> int:
+def _settled(at: int, size: int, clips: bool, from_end: bool) -> int:
     """An integer that is known, from 0 to the size of its dim, which lies outside."""
-    at = at + size if at < 0 else at
+    at = at + size if at < 0 and from_end else at
     return min(max(at, 0), size - 1) if clips else at if 0 <= at < size else size
 
 

@@ -58,10 +58,10 @@ def type_of(x: Any, name: str = "array") -> ArrayType:
     found = getattr(x, "type", None)
     if isinstance(found, ArrayType):
         return found
+    if isinstance(x, (np.ndarray, np.generic)):  # first: a `np.float64` is a Python float too, but not a weak one
+        return ArrayType(x.shape, canonical_dtype(x.dtype))
     if isinstance(x, PYTHON_SCALARS):
         return scalar_type(x)
-    if isinstance(x, (np.ndarray, np.generic)):
-        return ArrayType(x.shape, canonical_dtype(x.dtype))
     raise TypeError(f"{name}: needs an array or a number, not {x!r} of type {type(x).__name__}")
 
 

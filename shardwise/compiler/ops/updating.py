@@ -11,7 +11,6 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.types import Typed
 from shardwise.compiler.ops.bitwise import And
 from shardwise.compiler.ops.elementwise import Add, Compare, Mul, Rem, Select, Sub
 from shardwise.compiler.ops.extremum import Max, Min
@@ -22,6 +21,7 @@ from shardwise.compiler.ops.promote import meet
 from shardwise.compiler.ops.scatter import Scatter
 from shardwise.compiler.ops.shape import Iota, Reshape, full
 from shardwise.compiler.ops.slicing import Pad, Reverse
+from shardwise.errors import ConcretizationTypeError
 
 _PAIRS: dict[str, Callable[[], Any]] = {"add": Add, "mul": Mul, "min": Min, "max": Max}
 
@@ -44,7 +44,8 @@ class Places:
 
     `mode`: what is done where an index lies outside: "drop" or "fill" (updates are left out, and other values taken
     are `fill_value`), "clip" (the nearest element is meant), "promise_in_bounds" (there is none). Updates drop unless
-    told, `get` clips. `unique_indices` and `indices_are_sorted` are promises, which devices may use.
+    told, `get` clips. Negative ones count from the end, or lie outside without `wrap_negative_indices`.
+    `unique_indices` and `indices_are_sorted` are promises, which devices may use.
     """
 
     array: Any
@@ -57,62 +58,113 @@ class Places:
         unique_indices: bool = False,
         mode: Any = None,
         fill_value: Any = None,
+        wrap_negative_indices: bool = True,
     ) -> Any:
         """`x[index]`."""
         fills = mode_of("at.get", mode, "clip") in ("fill", "drop")
-        by, arrays = indexer(self.index, self.array.type, clips=not fills)
+        by, arrays = indexer(self.index, self.array.type, not fills, wrap_negative_indices)
         fill = fill_of(fill_value, self.array.type.dtype) if fills else None
         return take_at(self.array, *arrays, by=by, fill=fill, sorted=indices_are_sorted, unique=unique_indices)
 
     def set(
-        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None
+        self,
+        values: Any,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: Any = None,
+        wrap_negative_indices: bool = True,
     ) -> Any:
         """`x`, with `values` at these places. Where places repeat, any of their values may be taken."""
-        return self._update("set", values, indices_are_sorted, unique_indices, mode)
+        return self._update("set", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
 
     def add(
-        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None
+        self,
+        values: Any,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: Any = None,
+        wrap_negative_indices: bool = True,
     ) -> Any:
         """`x`, with `values` added at these places; where they repeat, all of them."""
-        return self._update("add", values, indices_are_sorted, unique_indices, mode)
+        return self._update("add", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
 
     def subtract(
-        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None
+        self,
+        values: Any,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: Any = None,
+        wrap_negative_indices: bool = True,
     ) -> Any:
         """`x`, with `values` subtracted at these places."""
-        return self._update("add", negative(values), indices_are_sorted, unique_indices, mode)
+        return self._update("add", negative(values), indices_are_sorted, unique_indices, mode, wrap_negative_indices)
 
     def multiply(
-        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None
+        self,
+        values: Any,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: Any = None,
+        wrap_negative_indices: bool = True,
     ) -> Any:
         """`x`, multiplied by `values` at these places."""
-        return self._update("mul", values, indices_are_sorted, unique_indices, mode)
+        return self._update("mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
 
     mul = multiply
 
     def divide(
-        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None
+        self,
+        values: Any,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: Any = None,
+        wrap_negative_indices: bool = True,
     ) -> Any:
         """`x`, divided by `values` at these places and by 1 elsewhere."""
-        return divide(self.array, self._ones().multiply(values, **_options(indices_are_sorted, unique_indices, mode)))
+        by = self._ones()._update("mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        return divide(self.array, by)
 
     def power(
-        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None
+        self,
+        values: Any,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: Any = None,
+        wrap_negative_indices: bool = True,
     ) -> Any:
         """`x`, raised to the power of `values` at these places and of 1 elsewhere."""
-        return power(self.array, self._ones().multiply(values, **_options(indices_are_sorted, unique_indices, mode)))
+        by = self._ones()._update("mul", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
+        return power(self.array, by)
 
     def min(
-        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None
+        self,
+        values: Any,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: Any = None,
+        wrap_negative_indices: bool = True,
     ) -> Any:
         """`x`, but no more than `values` at these places."""
-        return self._update("min", values, indices_are_sorted, unique_indices, mode)
+        return self._update("min", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
 
     def max(
-        self, values: Any, *, indices_are_sorted: bool = False, unique_indices: bool = False, mode: Any = None
+        self,
+        values: Any,
+        *,
+        indices_are_sorted: bool = False,
+        unique_indices: bool = False,
+        mode: Any = None,
+        wrap_negative_indices: bool = True,
     ) -> Any:
         """`x`, but no less than `values` at these places."""
-        return self._update("max", values, indices_are_sorted, unique_indices, mode)
+        return self._update("max", values, indices_are_sorted, unique_indices, mode, wrap_negative_indices)
 
     def apply(
         self,
@@ -121,29 +173,29 @@ class Places:
         indices_are_sorted: bool = False,
         unique_indices: bool = False,
         mode: Any = None,
+        wrap_negative_indices: bool = True,
     ) -> Any:
         """`x`, with `func`, a function of each element, applied at these places: as often as a place is given."""
-        _, arrays = indexer(self.index, self.array.type)
-        options = _options(indices_are_sorted, unique_indices, mode)
+        clips = mode_of("at.apply", mode, "drop") == "clip"
+        by, arrays = indexer(self.index, self.array.type, clips, wrap_negative_indices, takes=False)
+        options = {"mode": mode, "wrap_negative_indices": wrap_negative_indices}
         if unique_indices or not any(type_of(array).shape for array in arrays):
-            return self.set(func(self.get(mode="clip")), **options)
-        if any(isinstance(array, Typed) for array in arrays):
-            raise NotImplementedError(
-                "at.apply: how often each place is given cannot be seen in an array of the program; promise that none "
-                "repeats with `unique_indices=True`, or give the indices as a numpy array"
-            )
-        counts = Places(full(self.array.type.shape, 0, np.int32), self.index).add(1, mode=mode)
+            applied = func(self.get(mode="clip", wrap_negative_indices=wrap_negative_indices))
+            promised = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices}
+            return self.set(applied, **promised, **options)
+        most = _most_often(by, arrays, clips)
+        counts = Places(full(self.array.type.shape, 0, np.int32), self.index).add(1, **options)
         found = self.array
-        for often in range(int(np.asarray(counts).max(initial=0))):
+        for often in range(most):
             found = _chosen(counts, func(found), found, often=often)
         return found
 
     def _ones(self) -> "Places":
         return Places(full(self.array.type.shape, 1, self.array.type.dtype, self.array.type.weak), self.index)
 
-    def _update(self, how: str, values: Any, is_sorted: bool, unique: bool, mode: Any) -> Any:
+    def _update(self, how: str, values: Any, is_sorted: bool, unique: bool, mode: Any, from_end: bool) -> Any:
         clips = mode_of(f"at.{how}", mode, "drop") == "clip"
-        by, arrays = indexer(self.index, self.array.type, clips)
+        by, arrays = indexer(self.index, self.array.type, clips, from_end, takes=False)
         kind = type_of(values, f"at.{how}")
         if meet(f"at.{how}", (self.array.type, kind))[0] != self.array.type.dtype:
             warnings.warn(
@@ -154,6 +206,8 @@ class Places:
             )
         if broadcast_shapes(f"at.{how}", by.shape, kind.shape) != by.shape:
             raise ValueError(f"at.{how}: values of {kind} do not broadcast to {by.shape}, the shape of the places")
+        if not self.array.type.size:
+            return self.array
         if by.cutting and all(isinstance(array, int) for array in arrays):
             if any(at == self.array.type.shape[dim] for at, dim in zip(arrays, by.dims, strict=True)):
                 return self.array
@@ -161,8 +215,25 @@ class Places:
         return put_at(self.array, values, *arrays, by=by, how=how, clips=clips, sorted=is_sorted, unique=unique)
 
 
-def _options(indices_are_sorted: bool, unique_indices: bool, mode: Any) -> dict[str, Any]:
-    return {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices, "mode": mode}
+def _most_often(by: Indexer, arrays: list[Any], clips: bool) -> int:
+    """How often the index gives the place that it gives most often."""
+    sizes = [by.type.shape[dim] for dim in by.dims]
+    columns, inside = [], np.ones(by.places, np.bool_)
+    for array, size in zip(arrays, sizes, strict=True):
+        try:
+            at = np.asarray(array)
+        except ConcretizationTypeError:
+            raise NotImplementedError(
+                f"at.apply: {type_of(array)} is traced, so nobody knows how often it gives each place; promise that "
+                "none repeats with `unique_indices=True`, or give indices that are known"
+            ) from None
+        if by.from_end and not isinstance(array, int):
+            at = np.where(at < 0, at + size, at)
+        at = np.clip(at, 0, size - 1) if clips else at
+        columns.append(np.broadcast_to(at, by.places))
+        inside = inside & (at >= 0) & (at < size)
+    _, counts = np.unique(np.stack([column[inside] for column in columns]), axis=1, return_counts=True)
+    return int(counts.max(initial=0))
 
 
 @composed

@@ -25,7 +25,8 @@ UNCONSTRAINED = Unconstrained()
 class PartitionSpec(tuple[Any, ...]):
     """One entry a dim: None (whole), an axis name, a tuple of names (first is major), or `UNCONSTRAINED`.
 
-    Dims without an entry are whole. `P("data")`, `P(None, "model")`, `P(("data", "model"))`.
+    Dims without an entry are whole. `P("data")`, `P(None, "model")`, `P(("data", "model"))`. A tuple of one name is
+    that name, and one of none is None.
 
     >>> P("data", None, ("model", "expert"))
     P('data', None, ('model', 'expert'))
@@ -34,6 +35,7 @@ class PartitionSpec(tuple[Any, ...]):
     UNCONSTRAINED = UNCONSTRAINED
 
     def __new__(cls, *entries: Any) -> "PartitionSpec":
+        found = []
         for entry in entries:
             names = entry if isinstance(entry, tuple) else (entry,)
             if entry is not None and entry is not UNCONSTRAINED and not all(isinstance(name, str) for name in names):
@@ -41,7 +43,8 @@ class PartitionSpec(tuple[Any, ...]):
                     "PartitionSpec takes None, an axis name, a tuple of names or UNCONSTRAINED for each dim, "
                     f"not {entry!r}"
                 )
-        return super().__new__(cls, entries)
+            found.append(names if len(names) > 1 else names[0] if names else None)
+        return super().__new__(cls, found)
 
     def __repr__(self) -> str:
         return f"P({', '.join(map(repr, self))})"

@@ -159,6 +159,37 @@ def test_apply():
     np.testing.assert_array_equal(sw.grad(lambda x: x.at[index[1:]].apply(jnp.square).sum())(x), [0, 1, 4, 1, 1])
     with pytest.raises(NotImplementedError, match="promise that none repeats with `unique_indices=True`"):
         sw.jit(lambda x, i: x.at[i].apply(jnp.square))(x, index)
+    # Known indices are counted wherever they are; two columns say one place.
+    assert x.at[jnp.asarray(index)].apply(lambda v: 2 * v + 1).tolist() == [3, 1, 5, 3, 4]
+    assert sw.jit(lambda x: x.at[index].apply(lambda v: 2 * v + 1))(x).tolist() == [3, 1, 5, 3, 4]
+    assert x.at[index].apply(lambda v: v + 1, mode="clip").tolist() == [2, 1, 3, 3, 5]
+    assert x.at[-index].apply(lambda v: v + 1, wrap_negative_indices=False).tolist() == [2, 1, 2, 3, 4]
+    table = jnp.zeros((3, 4), np.int32)
+    found = table.at[np.array([0, -1, 2, 2]), 1:3, np.newaxis].apply(lambda v: v + 1)
+    assert found.tolist() == [[0, 1, 1, 0], [0, 0, 0, 0], [0, 3, 3, 0]]
+    found = table.at[np.array([[0], [-1]]), np.array([1, 1, -3, 8])].apply(lambda v: v + 1)
+    assert found.tolist() == [[0, 3, 0, 0], [0, 0, 0, 0], [0, 3, 0, 0]]
+
+
+def test_negative_indices_may_lie_outside():
+    x, index = jnp.arange(5), np.array([-1, 1])
+    for places in (index, jnp.asarray(index)):
+        assert x.at[places].get(mode="fill", fill_value=9, wrap_negative_indices=False).tolist() == [9, 1]
+        assert x.at[places].get(wrap_negative_indices=False).tolist() == [0, 1]
+        assert x.at[places].set(7, wrap_negative_indices=False).tolist() == [0, 7, 2, 3, 4]
+        assert x.at[places].add(7, mode="clip", wrap_negative_indices=False).tolist() == [7, 8, 2, 3, 4]
+        assert x.at[places].power(3, wrap_negative_indices=False).tolist() == [0, 1, 2, 3, 4]
+    assert x.at[-1].max(7, wrap_negative_indices=False).tolist() == [0, 1, 2, 3, 4]
+    assert x.at[-1:].min(0, wrap_negative_indices=False).tolist() == [0, 1, 2, 3, 0]  # slices always do
+    assert int(x.at[-1].get(mode="fill", fill_value=9, wrap_negative_indices=False)) == 9
+
+
+def test_nothing_is_updated_where_there_is_nothing():
+    x = jnp.zeros((0, 3))
+    for found in (x.at[np.array([0, 1])].set(1), sw.jit(lambda x, i: x.at[i].add(1.0))(x, np.array([0]))):
+        assert found.shape == (0, 3)
+    with pytest.raises(IndexError, match=r"there is nothing to take along dim 0 of f32\[0,3\]"):
+        x.at[np.array([0])].get()
 
 
 @pytest.mark.parametrize(

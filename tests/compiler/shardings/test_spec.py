@@ -33,6 +33,12 @@ def test_a_spec_pins_its_axes_to_dims(spec, shape, dims):
     assert pin_of(spec, shape, MESH, "x") == Pin(Layout(dims), frozenset(), "x")
 
 
+def test_one_way_to_say_it_is_kept():
+    assert P(("data",), (), ("model",)) == P("data", None, "model")
+    assert repr(P(("data",), (), ("model", "x"))) == "P('data', None, ('model', 'x'))"
+    assert hash(P(("data",))) == hash(P("data"))
+
+
 def test_unconstrained_dims_are_open():
     assert pin_of(P("data", UNCONSTRAINED), (3, 4), MESH) == Pin(Layout((("data",), ())), frozenset({1}))
     assert P.UNCONSTRAINED is UNCONSTRAINED

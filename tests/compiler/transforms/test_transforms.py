@@ -421,3 +421,9 @@ def test_nothing_moves_where_nothing_is_active():
     derivative, moving = jvp_program(SQUARE, (False,))
     assert derivative == SQUARE
     assert moving == (False,)
+
+
+@pytest.mark.parametrize("contract", [((1,), (0,)), ((1,), (1,)), ((0,), (0,)), ((0,), (1,))], ids=str)
+def test_the_slopes_of_a_product_have_the_dims_of_its_operands_without_a_transpose(contract):
+    body = program("product", "f64[4,4] f64[4,4]", lambda x, y: [Sum((0, 1))(Dot(contract)(x, y))])
+    assert "transpose" not in ops_of(gradient(body))
