@@ -5,14 +5,13 @@ Works with jaxlib 0.10.2 (Python 3.11) to 0.11.x. `tests/test_jaxlib.py` exercis
 
 import gc
 import os
-from collections import deque
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import count
 from pathlib import Path
+from threading import RLock, get_ident, local
 from typing import Any, final
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA's own log is off unless the user asks: errors are raised
@@ -39,9 +38,6 @@ block_until_ready = _jax.batched_block_until_ready
 
 _LAPACK, _HYBRID = "lapack_", "cuhybrid_"  # how the names of their routines begin
 
-_PACE = 8  # at most twice as many runs are under way; past 32, XLA may end the process
-_runs = count(1)  # of those that are paced
-_under_way: deque[Any] = deque()  # what to wait for, of every eighth run that may not have ended, oldest first
 
 # What threads of XLA drop of Python's objects, jaxlib keeps until it is told to let go.
 gc.callbacks.append(lambda phase, info: _jax.collect_garbage())
@@ -181,7 +177,8 @@ def compile_text(
     _bind_libraries(text)
     if not callbacks:
         return client.compile_and_load(text, where, options)
-    return client.compile_and_load(_parsed(text), where, options, host_callbacks=list(callbacks))
+    marked = [_turns.calling(callback) for callback in callbacks]
+    return client.compile_and_load(_parsed(text), where, options, host_callbacks=marked)
 
 
 def _options(devices: Sequence[Any], asked: CompilerOptions) -> Any:
@@ -284,42 +281,96 @@ def result_handler(shape: tuple[int, ...], dtype: Any, devices: Sequence[Any]) -
     return _jax.array_result_handler(kind, _OnDevices(tuple(devices)), committed=True, **_HANDLER_KEYWORDS)
 
 
+class _Turns:
+    """Runs on devices of one process that meet in collectives, each of which keeps a thread for every device.
+
+    XLA starts what one thread launches in the same order on every device, and has no order between threads: two runs
+    of different threads would wait for each other for ever. And it ends the process once more than 32 wait. So a
+    thread whose turn it is waits for what another has launched, and before more than a few are under way for the
+    first of them. Waiting for a run that has ended takes a tenth of a short run's time: not every run is waited for.
+    """
+
+    PACE = 8  # at most twice as many are under way
+
+    def __init__(self) -> None:
+        self.lock = RLock()
+        self.here = local()  # `calls`: whether this thread is XLA's, and calls back to Python for a run
+        self._thread = 0
+        self._count = 0
+        self._last: Any = None
+        self._earlier: Any = None
+
+    def wait(self) -> None:
+        """Until the next run may be launched. With the lock."""
+        me = get_ident()
+        if self._thread != me:
+            self._ended(self._last)
+            self._thread, self._count, self._earlier = me, 0, None
+        elif self._count == self.PACE:
+            self._ended(self._earlier)
+            self._count, self._earlier = 0, self._last
+
+    def note(self, token: Any) -> None:
+        """A run was launched. With the lock."""
+        self._last = token
+        self._count += 1
+
+    def _ended(self, token: Any) -> None:
+        if token is not None:
+            with suppress(RuntimeFailure):  # a failure is in the results too
+                token.block_until_ready()
+
+    def calling(self, callback: Callable[..., Any]) -> Callable[..., Any]:
+        """What a run calls back, which may launch others itself: these are not to wait for that run."""
+
+        def call(*args: Any) -> Any:
+            self.here.calls = True
+            try:
+                return callback(*args)
+            finally:
+                self.here.calls = False
+
+        return call
+
+
+_turns = _Turns()
+
+
 def launcher(
     executable: Any,
     handlers: Sequence[Any],
     wrap: Callable[[list[Any]], list[Any]] = lambda found: found,
     wait: bool = False,
-    paced: bool = False,
+    meets: bool = False,
 ) -> Callable[[list[Any]], list[Any]]:
-    """Run with Buffers in and Buffers out, as `wrap` has them; `wait` until all is done, effects too.
-
-    `paced`: before more than a few such runs are under way, wait for the first of them. Devices of one process that
-    meet in collectives need it: XLA ends the process once dozens of runs wait for each other's threads. A token to
-    wait for takes a tenth of a short run's time, so that not every run has one.
-    """
+    """Run with Buffers in and Buffers out, as `wrap` has them; `wait` until all is done, effects too. `meets`: devices
+    of this process meet in collectives."""
     execute = executable.execute_sharded
-
-    def launch(buffers: list[Any]) -> list[Any]:
-        results = execute(buffers, with_tokens=True)
-        results.consume_token().block_until_ready()
-        return wrap(results.consume_with_handlers(handlers))
 
     def plain(buffers: list[Any]) -> list[Any]:
         return wrap(execute(buffers).consume_with_handlers(handlers))
 
-    def pace(buffers: list[Any]) -> list[Any]:
-        if next(_runs) % _PACE:
-            return wrap(execute(buffers).consume_with_handlers(handlers))
+    def waited(buffers: list[Any]) -> list[Any]:
         results = execute(buffers, with_tokens=True)
-        _under_way.append(results.consume_token())
-        if len(_under_way) > 1:
-            with suppress(IndexError, RuntimeFailure):  # another thread was faster; a failure is in the results too
-                _under_way.popleft().block_until_ready()
+        results.consume_token().block_until_ready()
         return wrap(results.consume_with_handlers(handlers))
 
-    if wait:
-        return launch
-    return pace if paced else plain
+    alone = waited if wait else plain
+    if not meets:
+        return alone
+
+    def in_turn(buffers: list[Any]) -> list[Any]:
+        if getattr(_turns.here, "calls", False):
+            return alone(buffers)
+        with _turns.lock:
+            _turns.wait()
+            if wait:
+                return waited(buffers)
+            results = execute(buffers, with_tokens=True)
+            _turns.note(results.consume_token())
+        return wrap(results.consume_with_handlers(handlers))
+
+    return in_turn
 
 
 def split(buffers: Any) -> list[Any]:

@@ -44,7 +44,7 @@ class _Cluster:
         clients.set("cpu", cluster_cpu_client(self.store, rank, processes, config.num_cpu_devices, host))
 
     def leave(self) -> None:
-        """Wait for the others, and disconnect. The service ends last: a process that is connected does not outlive it."""
+        """Wait for the others, and disconnect. The service ends last: no process that is connected outlives it."""
         if self.store is None:
             raise RuntimeError("distributed.shutdown without distributed.initialize")
         wait_for_all(self.store, "leave", self.timeout)

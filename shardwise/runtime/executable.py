@@ -43,7 +43,7 @@ class Executable:
             for type, sharding in zip(out_types or [p.type for p in local.outputs], out_shardings, strict=True)
         ]
         calls = bool(module.callbacks)
-        launch = launcher(self.loaded, handlers, wrapping(signatures), wait=calls, paced=here and meet)
+        launch = launcher(self.loaded, handlers, wrapping(signatures), wait=calls, meets=here and meet)
         self.run: Callable[[list[Any]], list[Array]] = callbacks.run()(launch) if calls else launch
 
     def texts(self) -> list[str]:

@@ -40,3 +40,37 @@ def test_the_64_bit_switch_is_part_of_what_a_program_is_found_by():
         sw.config.update("jax_enable_x64", False)
     assert f(1.0).dtype == np.float32
     assert (jnp.zeros(2) + 1.0).dtype == np.float32
+
+
+def test_programs_that_meet_are_launched_by_many_threads():
+    """Each thread runs them in an order of its own: XLA alone would have devices wait for each other for ever."""
+    mesh = sw.make_mesh((8,), ("x",))
+    cut = NamedSharding(mesh, P("x"))
+    x = sw.device_put(np.arange(8.0, dtype=np.float32), cut)
+    w = sw.device_put(np.ones((16, 16), np.float32), cut)
+    ring = [(n, (n + 1) % 8) for n in range(8)]
+
+    @sw.jit
+    @sw.shard_map(mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+    def turned(x):
+        return sw.lax.fori_loop(0, 16, lambda _, y: sw.lax.ppermute(y, "x", ring), x)
+
+    @sw.jit
+    def summed(w):
+        return (w @ w.T).sum(0)
+
+    heard = []
+
+    @sw.jit
+    def told(w):  # is waited for, and calls back while it runs
+        sw.debug.callback(lambda total: heard.append(total + float(jnp.ones(3).sum())), w.sum())
+        return w.sum()
+
+    def work(number):
+        found = [(turned(x), summed(w), told(w))[:: 1 if number % 2 else -1] for _ in range(12)]
+        return [sorted(np.asarray(y).sum().item() for y in three) for three in found]
+
+    with ThreadPoolExecutor(4) as pool:
+        for found in pool.map(work, range(4), timeout=100):
+            assert found == [[28.0, 256.0, 4096.0]] * 12
+    assert heard == [256.0 + 3.0] * 48
