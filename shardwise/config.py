@@ -330,6 +330,8 @@ class Config(threading.local):
 
     def _accepted(self, name: str, value: Any) -> dict[str, Any]:
         """The settings that `name` stands for, with the value as they hold it; none where it would change nothing."""
+        if not isinstance(name, str):
+            raise TypeError(f"config: the name of a setting is a string, not {name!r}")
         known = name.removeprefix("jax_")
         known = ALIASES.get(known, known)
         if known == "transfer_guard":

@@ -269,3 +269,8 @@ def test_the_code_in_the_document_runs():
     (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
     found = run(code)
     assert found.returncode == 0, found.stderr
+
+
+def test_names_are_strings():
+    with pytest.raises(TypeError, match="the name of a setting is a string, not 3"):
+        config.update(3, 3)

@@ -289,7 +289,7 @@ def as_argument(x: Any, name: str = "array", explicit: bool = False) -> Array | 
     return OnHost(np.asarray(x), signature(type_of(x, name), SingleDeviceSharding(default_device()), False))
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=128)
 def _scalar(given: ArrayType, value: Any, text: str, device: Any) -> Array:
     return place(np.asarray(value, given.dtype), given, SingleDeviceSharding(device), committed=False)
 

@@ -6,6 +6,7 @@ in place of each gap: numpy never looks at it, and its text is the text of the l
 
 import html
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -40,8 +41,9 @@ class Part(Protocol):
 
 
 def array_repr(array: Readable) -> str:
-    """`Array([1., 2.], dtype=float32)`."""
-    return f"Array({_text(array, ', ', 'Array(')}, dtype={array.type.dtype})"
+    """`Array([1., 2.], dtype=float32)`. Where there are no elements, the shape is said."""
+    shape = "" if math.prod(array.type.shape) else f" shape={array.type.shape},"
+    return f"Array({_text(array, ', ', 'Array(')},{shape} dtype={array.type.dtype})"
 
 
 def array_str(array: Readable) -> str:

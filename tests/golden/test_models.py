@@ -44,8 +44,7 @@ def test_attention_over_a_cut_sequence(optimizer):
     model = models.long_attention()
     moves = [
         *2 * [Move("all_gather", ("data",), (4, 8, 256, 32))],
-        Move("reduce_scatter", ("data",), (4, 8, 32, 2048)),
-        Move("reduce_scatter", ("data",), (4, 8, 2048, 32)),
+        *2 * [Move("reduce_scatter", ("data",), (4, 8, 2048, 32))],
         *reduced(model, "data"),
     ]
     assert_planned(model, model.planned(optimizer), moves)

@@ -347,28 +347,41 @@ class Builder:
 
     def device_index(self, axes: tuple[str, ...]) -> HloValue:
         """This device's position along `axes`, as i32; worked out once for each tuple of axes."""
-        scalar = ArrayType((), np.int32)
         if not axes:
-            return self.constant(0, scalar)
+            return self.constant(0, ArrayType((), np.int32))
         if axes not in self._indices:
+            # Worked out without signs, which would be looked at in every kernel that takes it in.
+            scalar = ArrayType((), np.uint32)
             if () not in self._indices:  # the device's number
-                number = self.op("stablehlo.replica_id", (), ArrayType((), np.uint32))
-                self._indices[()] = self.op("stablehlo.convert", (number,), scalar)
+                self._indices[()] = self.op("stablehlo.replica_id", (), scalar)
             position = None
-            for axis in axes:
-                place = self.mesh.axis_names.index(axis)
-                stride = self.mesh.extent(self.mesh.axis_names[place + 1 :])
-                size = self.constant(self.mesh.shape[axis], scalar)
-                digit = self.op("stablehlo.divide", (self._indices[()], self.constant(stride, scalar)), scalar)
-                digit = self.op("stablehlo.remainder", (digit, size), scalar)
+            for run in self._neighbours(axes):
+                stride = self.mesh.extent(self.mesh.axis_names[self.mesh.axis_names.index(run[-1]) + 1 :])
+                size = self.constant(self.mesh.extent(run), scalar)
+                digit = self._indices[()]
+                if stride > 1:
+                    digit = self.op("stablehlo.divide", (digit, self.constant(stride, scalar)), scalar)
+                if run[0] != self.mesh.axis_names[0]:
+                    digit = self.op("stablehlo.remainder", (digit, size), scalar)
                 if position is not None:
                     digit = self.op(
                         "stablehlo.add", (self.op("stablehlo.multiply", (position, size), scalar), digit), scalar
                     )
                 position = digit
             assert position is not None
-            self._indices[axes] = position
+            self._indices[axes] = self.op("stablehlo.convert", (position,), ArrayType((), np.int32))
         return self._indices[axes]
+
+    def _neighbours(self, axes: tuple[str, ...]) -> list[list[str]]:
+        """The axes, those together that follow each other in the mesh: a device's number counts them as one."""
+        place = self.mesh.axis_names.index
+        runs: list[list[str]] = []
+        for axis in axes:
+            if runs and place(axis) == place(runs[-1][-1]) + 1:
+                runs[-1].append(axis)
+            else:
+                runs.append([axis])
+        return runs
 
 
 def _runs(program: Program) -> Iterator[list[Equation]]:

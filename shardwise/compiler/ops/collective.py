@@ -16,7 +16,7 @@ from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, quiet
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, integer_range, is_float
 from shardwise.compiler.ops.elementwise import compared
-from shardwise.compiler.ops.shape import int_list, inverse, permuted_in
+from shardwise.compiler.ops.shape import Reshape, int_list, inverse, permuted_in
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 REDUCTIONS = {"sum": np.add, "max": np.maximum, "min": np.minimum}
@@ -104,11 +104,12 @@ class AllGather(Collective):
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         attributes = f"all_gather_dim = 0 : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
-
-        def gather(y: Any) -> Any:
-            return hlo.op("stablehlo.all_gather", (y,), _scaled(y.type, 0, self.count, 1), attributes)
-
-        return _in_front(hlo, self.dim, x, gather)
+        if not self.dim:
+            return hlo.op("stablehlo.all_gather", (x,), self.out_type(x.type), attributes)
+        # Left to XLA, pieces are copied before they are sent, and after; as a stack they need one copy, after.
+        piece = Reshape((1, *x.type.shape)).lower(hlo, x)
+        stack = hlo.op("stablehlo.all_gather", (piece,), _scaled(piece.type, 0, self.count, 1), attributes)
+        return _joined(hlo, stack, self.dim)
 
 
 @final
@@ -172,14 +173,22 @@ class AllToAll(Collective):
         return operand.nbytes * (self.count - 1) / self.count
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
+        block = _scaled(x.type, self.split, 1, self.count).shape
+        # Where blocks are contiguous, they are sent as they are. Otherwise XLA cuts them out.
+        as_stack = all(size == 1 for size in block[: self.split])
+        split, join = (0, 0) if as_stack else (self.split, self.join)
         attributes = (
-            f"split_dimension = {self.split} : i64, concat_dimension = {self.join} : i64, "
+            f"split_dimension = {split} : i64, concat_dimension = {join} : i64, "
             f"split_count = {self.count} : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
         )
-        if 1 in _scaled(x.type, self.split, 1, self.count).shape:
+        if as_stack:
+            x = Reshape((self.count, *block)).lower(hlo, x)
+        if as_stack or 1 in block:
             # XLA cuts x into blocks itself. It shares them with equal slices in the program, whose memory order may
             # differ where a dim has size 1, and then refuses the exchange. Behind a barrier they are its own.
             x = hlo.op("stablehlo.optimization_barrier", (x,), x.type)
+        if as_stack:
+            return _joined(hlo, hlo.op("stablehlo.all_to_all", (x,), x.type, attributes), self.join)
         return hlo.op("stablehlo.all_to_all", (x,), self.out_type(x.type), attributes)
 
 
@@ -196,15 +205,16 @@ class Permute(Collective):
         return x
 
     def pairs(self, mesh: AbstractMesh) -> NumpyArray:
-        """(source, target) for every device: a target takes its piece from a source of its own."""
+        """(source, target) for every device: a target takes its piece from a source of its own, and from where it is
+        itself along axes that are not named, over which the pieces may differ: those of a manual region."""
+        others = tuple(axis for axis in mesh.axis_names if axis not in (*self.before, *self.after))
 
-        def ranks(axes: tuple[str, ...]) -> NumpyArray:
-            rest = tuple(axis for axis in mesh.axis_names if axis not in axes)
-            return mesh.coordinates((*axes, *rest))
+        def ranks(axes: tuple[str, ...], free: tuple[str, ...]) -> NumpyArray:
+            return mesh.coordinates((*axes, *(axis for axis in free if axis not in axes), *others))
 
         source_of = np.empty(mesh.size, np.int64)
-        source_of[ranks(self.before)] = np.arange(mesh.size)
-        return np.stack([source_of[ranks(self.after)], np.arange(mesh.size)], 1)
+        source_of[ranks(self.before, self.after)] = np.arange(mesh.size)
+        return np.stack([source_of[ranks(self.after, self.before)], np.arange(mesh.size)], 1)
 
     def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
         return [pieces[source] for source, _ in self.pairs(mesh)]
@@ -360,6 +370,14 @@ def _reducible(op: AllReduce | ReduceScatter, x: ArrayType) -> ArrayType:
     if x.dtype.kind == "c" and op.how != "sum":
         raise TypeError(f"{op.name}: complex numbers have no {op.how}: {x}")
     return x
+
+
+def _joined(hlo: Hlo, stack: Any, dim: int) -> Any:
+    """The pieces along the first dim, one after the other along dim `dim` of the rest."""
+    count, *piece = stack.type.shape
+    order = (*range(1, dim + 1), 0, *range(dim + 1, len(piece) + 1))
+    together = (*piece[:dim], count * piece[dim], *piece[dim + 1 :])
+    return Reshape(together).lower(hlo, permuted_in(hlo, stack, order))
 
 
 def _in_front(hlo: Hlo, dim: int, x: Any, exchange: Callable[[Any], Any]) -> Any:

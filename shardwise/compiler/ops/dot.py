@@ -15,6 +15,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.config import PRECISIONS, config
 
 Pair = tuple[tuple[int, ...], tuple[int, ...]]
+_Factor = tuple[Any, tuple[int, ...], tuple[int, ...]]  # of a product: an array, its contracted and its batch dims
 _DEFAULT = ("DEFAULT", "DEFAULT")
 
 
@@ -94,26 +95,27 @@ class Dot(Op):
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         x, y = operands
-        free_x, free_y = self.free(x.type.ndim, y.type.ndim)
+        free = self.free(x.type.ndim, y.type.ndim)
         batch = tuple(range(len(self.batch[0])))
-        rows = tuple(range(len(batch), len(batch) + len(free_x)))
-        columns = tuple(range(len(batch) + len(free_x), cotangent.type.ndim))
+        rows = tuple(range(len(batch), len(batch) + len(free[0])))
+        columns = tuple(range(len(batch) + len(free[0]), cotangent.type.ndim))
         if isinstance(x, Unknown):
-            # Dims of the product: batch, x's free dims, then y's contracted dims in y's order.
-            product = self._back(x.type, (columns, free_y), (batch, self.batch[1]), (cotangent, y))
-            order = sorted(range(len(self.contract[1])), key=self.contract[1].__getitem__)
-            return permuted(product, inverse((*self.batch[0], *free_x, *(self.contract[0][i] for i in order)))), None
-        # Dims of the product: batch, x's contracted dims in x's order, then y's free dims.
-        product = self._back(y.type, (free_x, rows), (self.batch[0], batch), (x, cotangent))
-        order = sorted(range(len(self.contract[0])), key=self.contract[0].__getitem__)
-        return None, permuted(product, inverse((*self.batch[1], *(self.contract[1][i] for i in order), *free_y)))
+            return self._back(0, free, x.type, (cotangent, columns, batch), (y, free[1], self.batch[1])), None
+        return None, self._back(1, free, y.type, (cotangent, rows, batch), (x, free[0], self.batch[0]))
 
-    def _back(self, to: ArrayType, contract: Pair, batch: Pair, operands: tuple[Any, Any]) -> Any:
-        """The product of a cotangent, which may be wider, and an operand, for the other operand, of type `to`."""
+    def _back(self, side: int, free: Pair, to: ArrayType, result: _Factor, other: _Factor) -> Any:
+        """For the operand on a side, of type `to`: the product of the result's cotangent, which may be wider, and the
+        other operand; in the order that has dims as the operand has them, so that none need move."""
+        others = self.contract[1 - side]
+        contracted = tuple(self.contract[side][i] for i in sorted(range(len(others)), key=others.__getitem__))
+        result_first = min(contracted, default=0) > max(free[side], default=0)
+        (a, a_dims, a_batch), (b, b_dims, b_batch) = (result, other) if result_first else (other, result)
         wide = self.dtype or to.dtype
-        x, y = (z if z.type.dtype == wide else Convert(wide, z.type.weak)(z) for z in operands)
-        product = Dot(contract, batch, None, self.precision)(x, y)
-        return product if wide == to.dtype else Convert(to.dtype, to.weak)(product)
+        a, b = (z if z.type.dtype == wide else Convert(wide, z.type.weak)(z) for z in (a, b))
+        product = Dot((a_dims, b_dims), (a_batch, b_batch), None, self.precision)(a, b)
+        product = product if wide == to.dtype else Convert(to.dtype, to.weak)(product)
+        rest = (*free[side], *contracted) if result_first else (*contracted, *free[side])
+        return permuted(product, inverse((*self.batch[side], *rest)))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         pairs = [self._shifted(side, dims[side]) for side in (0, 1)]
@@ -141,9 +143,12 @@ class Dot(Op):
 
     def lower(self, hlo: Hlo, x: Any, y: Any) -> Any:
         leading = tuple(range(len(self.batch[0])))
-        if self.batch != (leading, leading):
-            # XLA needs them in front, and makes a copy for every product: this one is shared by all that take x or y.
-            orders = [(*dims, *(d for d in range(z.type.ndim) if d not in dims)) for dims, z in zip(self.batch, (x, y), strict=True)]
+        if hlo.platform == "cpu" and self.batch != (leading, leading):
+            # XLA wants them in front, and copies for every product. These copies are shared by all that take x or y.
+            orders = [
+                (*dims, *(d for d in range(z.type.ndim) if d not in dims))
+                for dims, z in zip(self.batch, (x, y), strict=True)
+            ]
             left, right = (tuple(map(order.index, dims)) for order, dims in zip(orders, self.contract, strict=True))
             operands = [permuted_in(hlo, z, order) for z, order in zip((x, y), orders, strict=True)]
             return replace(self, contract=(left, right), batch=(leading, leading)).lower(hlo, *operands)

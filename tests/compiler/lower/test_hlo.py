@@ -5,6 +5,7 @@ import re
 import numpy as np
 
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.dot import Dot
 from shardwise.compiler.pipeline import partitioned
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
@@ -30,3 +31,14 @@ def test_a_table_of_devices_is_written_once_for_all_collectives():
     assert text.count("stablehlo.all_reduce") == 20
     tables = re.findall(r"^#devices\d+ = dense<\[\[0, 1, 2", text, re.MULTILINE)
     assert len(tables) == text.count("dense<[[") == 1
+
+
+def test_batch_dims_of_a_product_are_in_front():
+    def function(x, y):
+        return [Dot(((3,), (3,)), ((0, 2), (0, 2)))(x, y)]
+
+    program, _ = build(function, [ArrayType((2, 5, 3, 4), np.float32)] * 2, "scores")
+    pin = pin_of(P(), (2, 5, 3, 4), AbstractMesh((), ()))
+    text = partitioned(program, AbstractMesh((), ()), [pin, pin], [None]).module.text
+    assert "lhs_batching_dimensions = [0, 1], rhs_batching_dimensions = [0, 1]" in text
+    assert text.count("permutation = array<i64: 0, 2, 1, 3>") == 2

@@ -136,6 +136,21 @@ def run(program: Program, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> l
     return read_pieces(result)
 
 
+@pytest.mark.parametrize(
+    ("op", "shape", "along"),
+    [
+        (AllGather(1, ("a",), 8), (4, 8), "all_gather_dim = 0"),
+        (ReduceScatter(1, ("a",), 8, "sum"), (4, 8), "scatter_dimension = 0"),
+        (AllToAll(0, 1, ("a",), 8), (8, 4), "split_dimension = 0 : i64, concat_dimension = 0"),
+        (AllToAll(1, 0, ("a",), 8), (1, 8), "split_dimension = 0 : i64, concat_dimension = 0"),
+    ],
+    ids=str,
+)
+def test_pieces_are_contiguous_where_they_are_sent(op, shape, along):
+    program = one_op(op, [ArrayType(shape, np.float32)])
+    assert along in lower(LocalProgram(program, MESHES[0], (), ())).text
+
+
 def test_every_collective_has_cases():
     tested = {op.name for _, op, _ in cases()}
     # call_once runs what the user says: see tests/api/test_callback.py
