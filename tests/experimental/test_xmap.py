@@ -166,20 +166,19 @@ def test_reductions_along_names():
             jnp.std(x, ("a", 0), ddof=1),
             jnp.all(x > 0, "a"),
             jnp.any(x > 1, "a"),
+            jnp.mean(x, "a", where=x > -0.5),
         ]
 
-    axes = [["b", ...], ["b"], {}, ["a", ...], ["a", ...], ["b", ...], ["b"], ["b", ...], ["b", ...]]
+    axes = [["b", ...], ["b"], {}, ["a", ...], ["a", ...], ["b", ...], ["b"], ["b", ...], ["b", ...], ["b", ...]]
     found = xmap(reduced, ["a", "b", ...], axes)(Y)
     expected = [
         *(Y.sum(0), Y.sum((0, 2)), Y.mean((0, 1)), Y.max(1), Y.min((1, 2))[:, None]),
-        *(Y.var(0), Y.std((0, 2), ddof=1), (Y > 0).all(0), (Y > 1).any(0)),
+        *(Y.var(0), Y.std((0, 2), ddof=1), (Y > 0).all(0), (Y > 1).any(0), Y.mean(0, where=Y > -0.5)),
     ]
     for one, other in zip(found, expected, strict=True):
         close(one, other)
     with pytest.raises(UnboundAxisError, match="unbound axis name 'c'"):
         xmap(lambda x: jnp.sum(x, "c"), ["a", ...], ["a", ...])(X)
-    with pytest.raises(NotImplementedError, match="mean: along names, as \\('a',\\), it takes no `where`"):
-        xmap(lambda x: jnp.mean(x, "a", where=x > 0), ["a", ...], {})(X)
 
 
 def test_names_that_no_argument_has():
