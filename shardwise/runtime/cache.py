@@ -26,13 +26,11 @@ _SUFFIX = ".executable"
 _log = logging.getLogger("shardwise")
 
 
-def compiled(text: str, devices: Sequence[Any], callbacks: Sequence[Any], asked: CompilerOptions = ()) -> Any:
-    """The executable of a module: from the cache, or compiled now, with the options of XLA's that are asked for. One
-    that calls into this process is not kept."""
-    used = config.enable_compilation_cache and config.compilation_cache_dir and not callbacks
-    folder = _folder(config.compilation_cache_dir) if used else None
+def compiled(text: str, devices: Sequence[Any], asked: CompilerOptions = ()) -> Any:
+    """The executable of a module: from the cache, or compiled now, with the options of XLA's that are asked for."""
+    folder = _folder(config.compilation_cache_dir)
     if folder is None:
-        return compile_text(text, devices, callbacks, asked)
+        return compile_text(text, devices, (), asked)
     path = folder / f"{_key(text, devices, asked)}{_SUFFIX}"
     found = _read(path, text, devices, asked)
     if found is not None:

@@ -1,14 +1,15 @@
 """Executable: a compiled program, its placements, and the call."""
 
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, final
 
-from shardwise._jaxlib import CompilerOptions, launcher, result_handler
+from shardwise._jaxlib import CompilerOptions, compile_text, launcher, result_handler
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.lower.lower import StableHlo
 from shardwise.compiler.partition.local import LocalProgram
+from shardwise.config import config
 from shardwise.runtime.array import Array, signature, wrapping
-from shardwise.runtime.cache import compiled
 from shardwise.runtime.callbacks import Callbacks
 from shardwise.runtime.sharding import Sharding
 
@@ -30,7 +31,7 @@ class Executable:
         asked: CompilerOptions = (),
     ):
         callbacks = Callbacks(module.callbacks, len(devices))
-        self.loaded = compiled(module.text, devices, callbacks.functions, asked)
+        self.loaded = _compiled(module.text, devices, callbacks.functions, asked)
         handlers = [
             result_handler(placement.piece_shape(local.mesh), placement.type.dtype, devices)
             for placement in local.outputs
@@ -49,3 +50,11 @@ class Executable:
     def texts(self) -> list[str]:
         """XLA's text of each module, optimised."""
         return [module.to_string() for module in self.loaded.hlo_modules()]
+
+
+def _compiled(text: str, devices: Sequence[Any], callbacks: Sequence[Any], asked: CompilerOptions) -> Any:
+    """The executable of a module: compiled now, or from the cache on disk, which keeps none that calls into this
+    process. What the cache needs takes a fiftieth of the time to import all of this: it is imported where it is on."""
+    if config.enable_compilation_cache and config.compilation_cache_dir and not callbacks:
+        return import_module("shardwise.runtime.cache").compiled(text, devices, asked)
+    return compile_text(text, devices, callbacks, asked)
