@@ -38,7 +38,6 @@ block_until_ready = _jax.batched_block_until_ready
 
 _LAPACK, _HYBRID = "lapack_", "cuhybrid_"  # how the names of their routines begin
 
-
 # What threads of XLA drop of Python's objects, jaxlib keeps until it is told to let go.
 gc.callbacks.append(lambda phase, info: _jax.collect_garbage())
 
@@ -281,6 +280,7 @@ def result_handler(shape: tuple[int, ...], dtype: Any, devices: Sequence[Any]) -
     return _jax.array_result_handler(kind, _OnDevices(tuple(devices)), committed=True, **_HANDLER_KEYWORDS)
 
 
+@final
 class _Turns:
     """Runs on devices of one process that meet in collectives, each of which keeps a thread for every device.
 
@@ -294,11 +294,16 @@ class _Turns:
 
     def __init__(self) -> None:
         self.lock = RLock()
-        self.here = local()  # `calls`: whether this thread is XLA's, and calls back to Python for a run
+        self.here = local()
         self._thread = 0
         self._count = 0
         self._last: Any = None
         self._earlier: Any = None
+
+    @property
+    def calls(self) -> bool:
+        """Whether this thread is XLA's, and calls back to Python for a run."""
+        return getattr(self.here, "calls", False)
 
     def wait(self) -> None:
         """Until the next run may be launched. With the lock."""
@@ -324,11 +329,11 @@ class _Turns:
         """What a run calls back, which may launch others itself: these are not to wait for that run."""
 
         def call(*args: Any) -> Any:
-            self.here.calls = True
+            before, self.here.calls = self.calls, True
             try:
                 return callback(*args)
             finally:
-                self.here.calls = False
+                self.here.calls = before
 
         return call
 
@@ -360,7 +365,7 @@ def launcher(
         return alone
 
     def in_turn(buffers: list[Any]) -> list[Any]:
-        if getattr(_turns.here, "calls", False):
+        if _turns.calls:
             return alone(buffers)
         with _turns.lock:
             _turns.wait()

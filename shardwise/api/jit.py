@@ -14,6 +14,7 @@ from shardwise.api.aot import Lowered, Traced
 from shardwise.api.arguments import (
     argument_names,
     array_leaves,
+    check_function,
     described,
     function_name,
     leaf_types,
@@ -316,8 +317,7 @@ def jit(
     if function is None:
         keywords = {name: value for name, value in locals().items() if name != "function"}
         return lambda f: jit(f, **keywords)
-    if not callable(function):
-        raise TypeError(f"jit needs a function, not {function!r}")
+    check_function("jit", function)
     static = select(function, "static", static_argnums, static_argnames)
     donate = select(function, "donate", donate_argnums, donate_argnames)
     check_overlap(function, static, donate)

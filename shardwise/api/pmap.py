@@ -12,7 +12,7 @@ from typing import Any, final
 
 from shardwise import tree
 from shardwise.api import jit
-from shardwise.api.arguments import argument_names, described
+from shardwise.api.arguments import argument_names, check_function, described
 from shardwise.api.axes import (
     argument_axes,
     check_axes,
@@ -74,8 +74,7 @@ def pmap(
     >>> share(jnp.arange(4.0))
     Array([0.        , 0.16666667, 0.33333334, 0.5       ], dtype=float32)
     """
-    if not callable(fun):
-        raise TypeError(f"pmap needs a function, not {fun!r}")
+    check_function("pmap", fun)
     what = f"pmap of {described(fun)}"
     check_axes(what, in_axes, axis_name, axis_size)
     check_from_front(what, "in_axes", in_axes)
@@ -114,6 +113,11 @@ class Options(jit.Options):
     backend: str | None = None
     axis_size: int | None = None
 
+    @property
+    def there(self) -> Sequence[Any]:
+        """The devices that may be mapped over."""
+        return all_devices(self.backend) if self.devices is None else self.devices
+
 
 @final
 class Pmapped(jit.Jitted):
@@ -131,7 +135,7 @@ class Pmapped(jit.Jitted):
 
     @cached_property
     def _has_other_processes(self) -> bool:
-        there = self.options.devices or all_devices(self.options.backend)
+        there = self.options.there
         return any(device.process_index != there[0].process_index for device in there)
 
     def _with_other_processes(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
@@ -145,7 +149,7 @@ class Pmapped(jit.Jitted):
                 "transform: inside, use shard_map, with arrays that lie on a mesh of all devices"
             )
         axes = argument_axes(what, self.options.in_axes, found.args, found.keywords)
-        there = self.options.devices or all_devices(self.options.backend)
+        there = self.options.there
         mesh = Mesh(there, (self.options.axis_name or NAMELESS,))
         here = [device for device in there if device.process_index == process_index()]
         names = argument_names(found.bind(self.function), found.args, found.keywords)
@@ -243,10 +247,9 @@ class _Slices:
                 "  Map the inner dim with vmap; or lay the devices out in a mesh with two axes, and look after both "
                 "with shard_map."
             )
-        given = self.options.devices
-        there = all_devices(self.options.backend) if given is None else given
+        there = self.options.there
         if not 1 <= self.size <= len(there):
-            given_ones = "there are" if given is None else "`devices` has"
+            given_ones = "there are" if self.options.devices is None else "`devices` has"
             raise ValueError(
                 f"{self.what}: the mapped axes have size {self.size}, which takes as many devices, and {given_ones} "
                 f"{len(there)}. Map fewer slices a call, or leave the rest to vmap inside: pmap(vmap(…))."

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any
 
 from shardwise import tree
-from shardwise.api.arguments import array_leaves, function_name
+from shardwise.api.arguments import array_leaves, check_function, function_name
 from shardwise.api.boundary import boundary
 from shardwise.api.flat import Flat, is_traced
 from shardwise.api.static import select, split
@@ -44,8 +44,7 @@ def checkpoint(
             static_argnums=static_argnums,
             static_argnames=static_argnames,
         )
-    if not callable(fun):
-        raise TypeError(f"checkpoint needs a function, not {fun!r}")
+    check_function("checkpoint", fun)
     if policy is not None and not callable(policy):
         raise TypeError(f"checkpoint: policy is one of checkpoint_policies, or None, not {policy!r}")
     static = select(fun, "static", static_argnums, static_argnames)

@@ -5,7 +5,7 @@ from functools import wraps
 from typing import Any
 
 from shardwise import tree
-from shardwise.api.arguments import argument_names, described, function_name
+from shardwise.api.arguments import argument_names, check_function, described, function_name
 from shardwise.api.axes import Axes, argument_axes, check_axes, common_size, dim_of, result_axes
 from shardwise.api.boundary import boundary
 from shardwise.api.flat import Flat
@@ -39,8 +39,7 @@ def vmap(
     >>> jax.vmap(jnp.dot, in_axes=(0, None))(jnp.eye(3), jnp.arange(3.0))
     Array([0., 1., 2.], dtype=float32)
     """
-    if not callable(fun):
-        raise TypeError(f"vmap needs a function, not {fun!r}")
+    check_function("vmap", fun)
     what = f"vmap of {described(fun)}"
     check_axes(what, in_axes, axis_name, axis_size)
     spmd = _mesh_axes(what, spmd_axis_name)

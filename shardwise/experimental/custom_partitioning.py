@@ -15,7 +15,7 @@ from functools import update_wrapper, wraps
 from typing import Any, final
 
 from shardwise import tree
-from shardwise.api.arguments import array_leaves, described, function_name
+from shardwise.api.arguments import array_leaves, check_function, described, function_name
 from shardwise.api.flat import Flat
 from shardwise.api.shard_map import Options, mapped
 from shardwise.api.struct import struct
@@ -79,8 +79,7 @@ class custom_partitioning:
     """
 
     def __init__(self, fun: Function, static_argnums: int | Sequence[int] = ()):
-        if not callable(fun):
-            raise TypeError(f"custom_partitioning needs a function, not {fun!r}")
+        check_function("custom_partitioning", fun)
         self.fun = fun
         self.static_argnums = (static_argnums,) if isinstance(static_argnums, int) else tuple(static_argnums)
         self.definition: _Definition | None = None

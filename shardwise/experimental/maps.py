@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn, final
 
 from shardwise import tree, tree_util
-from shardwise.api.arguments import argument_names, array_leaves, described, function_name, misfit
+from shardwise.api.arguments import argument_names, array_leaves, check_function, described, function_name, misfit
 from shardwise.api.boundary import boundary
 from shardwise.api.flat import Flat
 from shardwise.api.jit import constrain, jit
@@ -71,8 +71,7 @@ def xmap(
     >>> rows(jnp.arange(6).reshape(2, 3))
     Array([ 3, 12], dtype=int32)
     """
-    if not callable(fun):
-        raise TypeError(f"xmap needs a function, not {fun!r}")
+    check_function("xmap", fun)
     asked = _Request.of(fun, in_axes, out_axes, axis_sizes, axis_resources)
     if backend is not None and backend != default_backend():
         raise NotImplementedError(f"xmap of {described(fun)}: backend {backend!r} is not here: leave it out")

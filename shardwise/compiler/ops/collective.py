@@ -174,22 +174,22 @@ class AllToAll(Collective):
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         block = _scaled(x.type, self.split, 1, self.count).shape
-        # Where blocks are contiguous, they are sent as they are. Otherwise XLA cuts them out.
-        as_stack = all(size == 1 for size in block[: self.split])
-        split, join = (0, 0) if as_stack else (self.split, self.join)
+        if any(size != 1 for size in block[: self.split]):
+            return self._exchanged(hlo, x, self.split, self.join, self.out_type(x.type), 1 in block)
+        # Blocks that are contiguous are sent as they are. Others XLA cuts out.
+        stack = Reshape((self.count, *block)).lower(hlo, x)
+        return _joined(hlo, self._exchanged(hlo, stack, 0, 0, stack.type, True), self.join)
+
+    def _exchanged(self, hlo: Hlo, x: Any, split: int, join: int, out: ArrayType, apart: bool) -> Any:
+        if apart:
+            # XLA cuts x into blocks itself. It shares them with equal slices in the program, whose memory order may
+            # differ where a dim has size 1, and then refuses the exchange. Behind a barrier they are its own.
+            x = hlo.op("stablehlo.optimization_barrier", (x,), x.type)
         attributes = (
             f"split_dimension = {split} : i64, concat_dimension = {join} : i64, "
             f"split_count = {self.count} : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
         )
-        if as_stack:
-            x = Reshape((self.count, *block)).lower(hlo, x)
-        if as_stack or 1 in block:
-            # XLA cuts x into blocks itself. It shares them with equal slices in the program, whose memory order may
-            # differ where a dim has size 1, and then refuses the exchange. Behind a barrier they are its own.
-            x = hlo.op("stablehlo.optimization_barrier", (x,), x.type)
-        if as_stack:
-            return _joined(hlo, hlo.op("stablehlo.all_to_all", (x,), x.type, attributes), self.join)
-        return hlo.op("stablehlo.all_to_all", (x,), self.out_type(x.type), attributes)
+        return hlo.op("stablehlo.all_to_all", (x,), out, attributes)
 
 
 @final
