@@ -11,7 +11,7 @@ from functools import cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from threading import RLock, get_ident, local
+from threading import RLock, get_ident
 from typing import Any, final
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA's own log is off unless the user asks: errors are raised
@@ -176,7 +176,7 @@ def compile_text(
     _bind_libraries(text)
     if not callbacks:
         return client.compile_and_load(text, where, options)
-    marked = [_turns.calling(callback) for callback in callbacks]
+    marked = [_turns.marked(callback) for callback in callbacks]
     return client.compile_and_load(_parsed(text), where, options, host_callbacks=marked)
 
 
@@ -294,46 +294,42 @@ class _Turns:
 
     def __init__(self) -> None:
         self.lock = RLock()
-        self.here = local()
-        self._thread = 0
-        self._count = 0
-        self._last: Any = None
+        self.calling: set[int] = set()  # threads of XLA's that call back to Python for a run
+        self.last: Any = None  # the results of the last run, from which its token can be taken
+        self.thread = 0  # that launched it
+        self.more = 0  # that it may launch before it has to wait
         self._earlier: Any = None
 
-    @property
-    def calls(self) -> bool:
-        """Whether this thread is XLA's, and calls back to Python for a run."""
-        return getattr(self.here, "calls", False)
-
-    def wait(self) -> None:
-        """Until the next run may be launched. With the lock."""
-        me = get_ident()
-        if self._thread != me:
-            self._ended(self._last)
-            self._thread, self._count, self._earlier = me, 0, None
-        elif self._count == self.PACE:
+    def wait(self, thread: int) -> None:
+        """Until a thread may launch more. With the lock."""
+        if self.thread != thread:
+            self._ended(self.last)
+            self.thread, self._earlier = thread, None
+        else:
             self._ended(self._earlier)
-            self._count, self._earlier = 0, self._last
+            self._earlier = self.last
+        self.more = self.PACE
 
-    def note(self, token: Any) -> None:
-        """A run was launched. With the lock."""
-        self._last = token
-        self._count += 1
-
-    def _ended(self, token: Any) -> None:
-        if token is not None:
+    def _ended(self, results: Any) -> None:
+        if results is None:
+            return
+        with suppress(ValueError):  # it was waited for: its token is taken
+            token = results.consume_token()
             with suppress(RuntimeFailure):  # a failure is in the results too
                 token.block_until_ready()
 
-    def calling(self, callback: Callable[..., Any]) -> Callable[..., Any]:
+    def marked(self, callback: Callable[..., Any]) -> Callable[..., Any]:
         """What a run calls back, which may launch others itself: these are not to wait for that run."""
 
         def call(*args: Any) -> Any:
-            before, self.here.calls = self.calls, True
+            thread = get_ident()
+            outermost = thread not in self.calling
+            self.calling.add(thread)
             try:
                 return callback(*args)
             finally:
-                self.here.calls = before
+                if outermost:
+                    self.calling.discard(thread)
 
         return call
 
@@ -344,36 +340,43 @@ _turns = _Turns()
 def launcher(
     executable: Any,
     handlers: Sequence[Any],
-    wrap: Callable[[list[Any]], list[Any]] = lambda found: found,
+    ready: Callable[[], Any] = list,
+    filled: Callable[[Any, list[Any]], Any] = lambda _, found: found,
     wait: bool = False,
     meets: bool = False,
-) -> Callable[[list[Any]], list[Any]]:
-    """Run with Buffers in and Buffers out, as `wrap` has them; `wait` until all is done, effects too. `meets`: devices
-    of this process meet in collectives."""
+) -> Callable[[list[Any]], Any]:
+    """Run with Buffers in and Buffers out; `wait` until all is done, effects too. `meets`: devices of this process meet
+    in collectives. `ready` makes what `filled` puts the results into: once devices run, they want the processor."""
     execute = executable.execute_sharded
 
-    def plain(buffers: list[Any]) -> list[Any]:
-        return wrap(execute(buffers).consume_with_handlers(handlers))
+    def plain(buffers: list[Any]) -> Any:
+        empty = ready()
+        return filled(empty, execute(buffers).consume_with_handlers(handlers))
 
-    def waited(buffers: list[Any]) -> list[Any]:
+    def waited(buffers: list[Any]) -> Any:
         results = execute(buffers, with_tokens=True)
         results.consume_token().block_until_ready()
-        return wrap(results.consume_with_handlers(handlers))
+        return filled(ready(), results.consume_with_handlers(handlers))
 
     alone = waited if wait else plain
     if not meets:
         return alone
 
-    def in_turn(buffers: list[Any]) -> list[Any]:
-        if _turns.calls:
+    turns = _turns
+
+    def in_turn(buffers: list[Any]) -> Any:
+        thread = get_ident()
+        if thread in turns.calling:
             return alone(buffers)
-        with _turns.lock:
-            _turns.wait()
+        empty = ready()
+        with turns.lock:
+            if not turns.more or turns.thread != thread:
+                turns.wait(thread)
+            turns.more -= 1
             if wait:
                 return waited(buffers)
-            results = execute(buffers, with_tokens=True)
-            _turns.note(results.consume_token())
-        return wrap(results.consume_with_handlers(handlers))
+            results = turns.last = execute(buffers, with_tokens=True)
+        return filled(empty, results.consume_with_handlers(handlers))
 
     return in_turn
 

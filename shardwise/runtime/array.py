@@ -1,8 +1,7 @@
 """Array: elements on one or many devices. It has a type, a sharding, and the buffers that jaxlib holds for it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from itertools import starmap
 from typing import Any, final
 
 import numpy as np
@@ -363,30 +362,29 @@ class Array(ArrayMethods):
         return f"<pre>{self!r}</pre>" if self.is_deleted() else array_html(self)
 
 
-def wrapping(signatures: Sequence[Signature]) -> Callable[[list[Any]], list[Array]]:
-    """What makes arrays of a program's results, which are Buffers: as `Array.of` does, without a call for each."""
+@final
+class Shells:
+    """Arrays for the results of a program: made before it runs, and given their Buffers when it does. As `Array.of`,
+    without a call for each."""
 
-    def one(found: list[Any]) -> list[Array]:
-        array = Array()
-        array.buffers = array.run = found[0]
-        array.signature = signature
-        array.type = type
-        return [array]
+    def __init__(self, signatures: Sequence[Signature]):
+        self._signatures = tuple(signatures)
 
-    def many(found: list[Any]) -> list[Array]:
-        arrays, run = list(starmap(Array, no_arguments)), object()
-        for array, buffers, signature in zip(arrays, found, signatures, strict=True):
-            array.buffers = buffers
+    def empty(self) -> list[Array]:
+        arrays, run = [], object()
+        for signature in self._signatures:
+            array = Array()
             array.run = run
             array.signature = signature
             array.type = signature.type
+            arrays.append(array)
         return arrays
 
-    no_arguments: list[tuple[()]] = [()] * len(signatures)
-    if len(signatures) != 1:
-        return many
-    signature, type = signatures[0], signatures[0].type
-    return one
+    @staticmethod
+    def filled(arrays: list[Array], found: list[Any]) -> list[Array]:
+        for array, buffers in zip(arrays, found, strict=True):
+            array.buffers = buffers
+        return arrays
 
 
 def wait(arrays: Sequence[Array]) -> None:

@@ -9,7 +9,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.lower.lower import StableHlo
 from shardwise.compiler.partition.local import LocalProgram
 from shardwise.config import config
-from shardwise.runtime.array import Array, signature, wrapping
+from shardwise.runtime.array import Array, Shells, signature
 from shardwise.runtime.callbacks import Callbacks
 from shardwise.runtime.sharding import Sharding
 
@@ -39,12 +39,10 @@ class Executable:
         here = len(devices) > 1 and devices[0].platform == "cpu"
         meet = "replica_groups" in module.text or "source_target_pairs" in module.text
         self.out_shardings = tuple(out_shardings)
-        signatures = [
-            signature(type, sharding, committed)
-            for type, sharding in zip(out_types or [p.type for p in local.outputs], out_shardings, strict=True)
-        ]
+        types = out_types or [placement.type for placement in local.outputs]
+        shells = Shells([signature(*each, committed) for each in zip(types, out_shardings, strict=True)])
         calls = bool(module.callbacks)
-        launch = launcher(self.loaded, handlers, wrapping(signatures), wait=calls, meets=here and meet)
+        launch = launcher(self.loaded, handlers, shells.empty, shells.filled, wait=calls, meets=here and meet)
         self.run: Callable[[list[Any]], list[Array]] = callbacks.run()(launch) if calls else launch
 
     def texts(self) -> list[str]:

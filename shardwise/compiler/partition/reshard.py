@@ -4,6 +4,10 @@ Steps: take one's own block (free), all-gather, all-to-all, permute, reduce-scat
 whole value into a sum (free). Blocks are appended and removed at the minor end of a dim's axes, because there the
 pieces are contiguous. The search is Dijkstra's over layouts; layouts are few, and results are remembered. On the way no
 device holds more than at the start or at the end, unless it is little or there is no other way.
+
+Axes that cut a dim into more pieces than those that take their place need part of themselves alone. P('a') becomes
+P('b') on 4×2 in two steps, between which no layout of the mesh describes the pieces: first each device gets a piece of
+what it is to hold, and then neighbours along a, two by two, gather the two that each half has.
 """
 
 import heapq
@@ -22,6 +26,7 @@ from shardwise.compiler.ops.collective import (
     OwnBlock,
     Permute,
     ReduceScatter,
+    Send,
 )
 from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.hardware import CPU, Chip
@@ -29,7 +34,10 @@ from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import ShardingError
 
-Step = tuple[Collective, Layout]  # an op, and the layout that it leaves
+Step = tuple[Collective, Layout | None]  # an op, and the layout that it leaves, where the mesh has one for that
+Move = tuple[
+    tuple[Collective, ...], Layout
+]  # ops, of which all but the last leave pieces of one size; and what is left
 FREE_STEP = 1.0  # a step that moves nothing still costs a little: fewer are better
 LITTLE = 1 << 20  # bytes that a device may hold on the way, whatever it holds at the start and at the end
 
@@ -67,13 +75,14 @@ def _cheapest(
         if cost > best[layout]:
             continue
         piece = whole.with_shape(layout.cut(whole.shape, mesh))
-        for op, reached in _moves(layout, after, mesh):
+        for ops, reached in _moves(layout, after, mesh):
             if any(size % mesh.extent(axes) for size, axes in zip(whole.shape, reached.dims, strict=True)):
                 continue
-            total = cost + step_cost(op, piece, costs)
+            total = cost + sum([step_cost(op, piece, costs) for op in ops])
             if total < best.get(reached, math.inf) and _held(whole, reached, mesh) <= bound:
                 best[reached] = total
-                heapq.heappush(queue, (total, next(ticket), reached, (*steps, (op, reached))))
+                taken = (*((op, None) for op in ops[:-1]), (ops[-1], reached))
+                heapq.heappush(queue, (total, next(ticket), reached, (*steps, *taken)))
     return None
 
 
@@ -91,25 +100,27 @@ def axes_of(op: Collective) -> tuple[str, ...]:
     return tuple(getattr(op, "axes", ()) or op.after)  # type: ignore[attr-defined]
 
 
-def _moves(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Step]:
+def _moves(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Move]:
     used = set(layout.axes)
     for dim, axes in enumerate(after.dims):
         for run in _runs(axes, {axis for axis in axes if axis not in used}):
-            yield OwnBlock(dim, run, mesh.extent(run)), _append(layout, dim, run)
+            yield (OwnBlock(dim, run, mesh.extent(run)),), _append(layout, dim, run)
     entering = tuple(axis for axis, how in after.partial if axis not in used and how == "sum")
     if entering:
         terms = tuple((axis, "sum") for axis in entering)
-        yield OnlyFirst(entering), Layout(layout.dims, tuple(sorted((*layout.partial, *terms))))
+        yield (OnlyFirst(entering),), Layout(layout.dims, tuple(sorted((*layout.partial, *terms))))
     for dim, axes in enumerate(layout.dims):
         for start in range(len(axes)):
             kept, gone = axes[:start], axes[start:]
             pieces = mesh.extent(gone)
-            yield AllGather(dim, gone, pieces), layout.with_dim(dim, kept)
+            yield (AllGather(dim, gone, pieces),), layout.with_dim(dim, kept)
             for target in range(len(layout.dims)):
                 if target != dim and any(axis in after.dims[target] for axis in gone):
-                    yield AllToAll(target, dim, gone, pieces), _append(layout.with_dim(dim, kept), target, gone)
+                    exchange = AllToAll(target, dim, gone, pieces)
+                    yield (exchange,), _append(layout.with_dim(dim, kept), target, gone)
     yield from _reductions(layout, after, mesh)
     yield from _permutes(layout, after, mesh)
+    yield from _replacements(layout, after, mesh)
 
 
 def _runs(axes: tuple[str, ...], among: set[str]) -> Iterator[tuple[str, ...]]:
@@ -120,18 +131,19 @@ def _runs(axes: tuple[str, ...], among: set[str]) -> Iterator[tuple[str, ...]]:
                 yield axes[start:end]
 
 
-def _reductions(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Step]:
+def _reductions(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Move]:
     pending = [p for p in layout.partial if p not in after.partial]
     for how in dict.fromkeys(how for _, how in pending):
         together = tuple(axis for axis in mesh.axis_names if (axis, how) in pending)
         for axes in dict.fromkeys([together, *((axis,) for axis in together)]):
-            yield AllReduce(axes, how), layout.without_partial(*axes)
+            yield (AllReduce(axes, how),), layout.without_partial(*axes)
         for dim, wanted in enumerate(after.dims):
             for run in _runs(wanted, set(together)):
-                yield ReduceScatter(dim, run, mesh.extent(run), how), _append(layout.without_partial(*run), dim, run)
+                scatter = ReduceScatter(dim, run, mesh.extent(run), how)
+                yield (scatter,), _append(layout.without_partial(*run), dim, run)
 
 
-def _permutes(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Step]:
+def _permutes(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Move]:
     """Pieces change places so that a dim has the axes of `after` first, or all dims have exactly those."""
     goals = [after.dims]
     for dim, axes in enumerate(layout.dims):
@@ -144,7 +156,28 @@ def _permutes(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Ste
             continue  # the terms of a sum must stay on the axis that counts them
         extents_agree = all(mesh.extent(a) == mesh.extent(b) for a, b in zip(layout.dims, dims, strict=True))
         if dims != layout.dims and extents_agree:
-            yield Permute(before, moved), Layout(dims, layout.partial)
+            yield (Permute(before, moved),), Layout(dims, layout.partial)
+
+
+def _replacements(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Move]:
+    """Axes at the minor end of a dim give way to fewer devices along axes that are free.
+
+    Along the old axes are `parts` pieces for each new one. The device at (old, new) gets one of those of `new`; that
+    number `old // parts` along the new axes has it. Then those at the same `old // parts` have all `parts` of them.
+    """
+    for dim, (axes, wanted) in enumerate(zip(layout.dims, after.dims, strict=True)):
+        same = next((n for n, pair in enumerate(zip(axes, wanted, strict=False)) if pair[0] != pair[1]), None)
+        if same is None:
+            continue
+        old, new = axes[same:], wanted[same:]
+        pieces, devices = mesh.extent(old), mesh.extent(new)
+        parts = pieces // devices
+        if set(new) & set(layout.axes) or parts * devices != pieces or 1 in (parts, devices):
+            continue
+        places = [(a, b) for a in range(pieces) for b in range(devices)]
+        to = tuple((((b * parts + a % parts) * devices + a // parts), a * devices + b) for a, b in places)
+        together = tuple(tuple(range(first, first + parts)) for first in range(0, pieces, parts))
+        yield (Send((*old, *new), to), AllGather(dim, old, parts, together)), layout.with_dim(dim, (*axes[:same], *new))
 
 
 def _append(layout: Layout, dim: int, axes: tuple[str, ...]) -> Layout:

@@ -382,7 +382,8 @@ class _Partitioner:
         for step, reached in steps:
             working.reason = Cause.of(self._reason(value, piece, layout, step, user), value, piece.layout, layout)
             piece = _stepped(piece, step, reached, whole.shape, self.mesh)
-            self.copies[value].append(piece)
+            if reached is not None:
+                self.copies[value].append(piece)
         working.reason = ""
         return piece
 
@@ -491,10 +492,12 @@ def _rule(equation: Equation) -> FactorRule:
     return factor_rule(equation.op, tuple(value.type for value in equation.inputs))
 
 
-def _stepped(piece: _Piece, step: Collective, reached: Layout, shape: tuple[int, ...], mesh: AbstractMesh) -> _Piece:
-    """The piece of an array of `shape` after one step."""
-    moved = replace(piece, tracer=step(piece.tracer), layout=reached)
-    if not isinstance(step, (Resize, TakeWindow)):
+def _stepped(
+    piece: _Piece, step: Collective, reached: Layout | None, shape: tuple[int, ...], mesh: AbstractMesh
+) -> _Piece:
+    """The piece of an array of `shape` after one step; on the way to a layout (None), it has the one it comes from."""
+    moved = replace(piece, tracer=step(piece.tracer), layout=reached or piece.layout)
+    if reached is None or not isinstance(step, (Resize, TakeWindow)):
         return moved
     dim, before = step.dim, piece.padded[step.dim]
     after = moved.tracer.type.shape[dim] * mesh.extent(reached.dims[dim])
