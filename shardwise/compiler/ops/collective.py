@@ -282,30 +282,41 @@ class DeviceIndex(Collective):
 @final
 @record
 class OwnBlock(Collective):
-    """Of `count` equal blocks along `dim`, the one numbered by this device's position along `axes`. Nothing moves."""
+    """Of `count` equal blocks along `dim`, the one numbered by this device's position along `axes`. Nothing moves.
+
+    `of` is the size that `dim` would have with zeros at its end, where it is not its own.
+    """
 
     name = "own_block"
     dim: int
     axes: tuple[str, ...]
     count: int
+    of: int | None = field(default=None, repr=False)
 
     def out_type(self, x: ArrayType) -> ArrayType:
-        return _scaled(x, self.dim, 1, self.count)
+        return _scaled(x if self.of is None else Resize(self.dim, self.of).out_type(x), self.dim, 1, self.count)
 
     def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
         positions = mesh.coordinates(self.axes)
+        wholes = pieces if self.of is None else Resize(self.dim, self.of).exchange(mesh, pieces)
         return [
-            np.split(piece, self.count, self.dim)[position] for piece, position in zip(pieces, positions, strict=True)
+            np.split(whole, self.count, self.dim)[position] for whole, position in zip(wholes, positions, strict=True)
         ]
 
     def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        out = self.out_type(x.type)
-        scalar = ArrayType((), np.int32)
-        block = hlo.constant(out.shape[self.dim], scalar)
-        start = hlo.op("stablehlo.multiply", (hlo.device_index(self.axes), block), scalar)
+        out, scalar = self.out_type(x.type), ArrayType((), np.int32)
+        size, block, position = x.type.shape[self.dim], out.shape[self.dim], hlo.device_index(self.axes)
+        filled = min(-(-size // block), self.count) if block else self.count  # blocks that are not zeros alone
+        if filled < self.count:
+            # One block of zeros serves all: an array that is small beside the whole stays small.
+            position = hlo.op("stablehlo.minimum", (position, hlo.constant(filled, scalar)), scalar)
+            filled += 1
+        if filled * block != size:
+            x = Resize(self.dim, filled * block).lower(hlo, x)
+        start = hlo.op("stablehlo.multiply", (position, hlo.constant(block, scalar)), scalar)
         starts = [start if dim == self.dim else hlo.constant(0, scalar) for dim in range(out.ndim)]
         return hlo.op("stablehlo.dynamic_slice", (x, *starts), out, f"slice_sizes = {int_list(out.shape)}")
 

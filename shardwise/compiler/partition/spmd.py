@@ -21,7 +21,7 @@ import numpy as np
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType, DType, highest, lowest
-from shardwise.compiler.ops.collective import Collective, DeviceIndex, OnlyFirst, Resize
+from shardwise.compiler.ops.collective import Collective, DeviceIndex, OnlyFirst, OwnBlock, Resize
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.control import Control, Deciding
 from shardwise.compiler.ops.elementwise import Compare, Convert, Mul, Select
@@ -406,7 +406,7 @@ class _Partitioner:
             first, cost = self._steps(whole, piece.padded, piece.layout, middle)
             resizes, between = self._resized(whole, piece.padded, padded, middle)
             second, more = self._steps(whole, padded, middle, layout)
-            found.append(([*first, *resizes, *second], cost + between + more))
+            found.append((_cut_at_once([*first, *resizes, *second]), cost + between + more))
         return min(found, key=lambda route: route[1])
 
     def _steps(
@@ -497,15 +497,29 @@ def _stepped(
 ) -> _Piece:
     """The piece of an array of `shape` after one step; on the way to a layout (None), it has the one it comes from."""
     moved = replace(piece, tracer=step(piece.tracer), layout=reached or piece.layout)
-    if reached is None or not isinstance(step, (Resize, TakeWindow)):
+    if reached is None or not isinstance(step, (Resize, TakeWindow, OwnBlock)):
         return moved
     dim, before = step.dim, piece.padded[step.dim]
     after = moved.tracer.type.shape[dim] * mesh.extent(reached.dims[dim])
+    if after == before:
+        return moved
     padded = tuple(after if d == dim else size for d, size in enumerate(piece.padded))
     fill, zero = piece.fills[dim], neutral("sum", moved.tracer.type.dtype)
     if after > before:  # what is new is zero; from its own size on, that is all of the padding
         fill = zero if before == shape[dim] or (fill is not None and fill == zero) else None
     return replace(moved, padded=padded, fills=_filled(piece.fills, dim, fill))
+
+
+def _cut_at_once(steps: list[Any]) -> list[Any]:
+    """Steps in which no dim is padded whole just to be cut: each device makes its own block."""
+    found: list[Any] = []
+    for step, reached in steps:
+        before = found[-1][0] if found else None
+        if isinstance(step, OwnBlock) and isinstance(before, Resize) and before.dim == step.dim:
+            found[-1] = (replace(step, of=before.size), reached)
+        else:
+            found.append((step, reached))
+    return found
 
 
 def _filled(fills: tuple[Any, ...], dim: int, fill: Any) -> tuple[Any, ...]:

@@ -72,6 +72,7 @@ def collectives(mesh: AbstractMesh) -> Iterator[Collective]:
         yield ReduceScatter(2, axes, count, "max")
         yield from (AllToAll(split, join, axes, count) for split, join in ((0, 1), (2, 0), (0, 0)))
         yield from (OwnBlock(dim, axes, count) for dim in (0, 2))
+        yield from (OwnBlock(dim, axes, count, of) for dim, of in ((0, 8 * count), (1, count), (2, 3 * count)))
         yield DeviceIndex(axes)
         yield OnlyFirst(axes)
     for before, after in permutes(mesh, COMPILED[mesh]):
