@@ -10,19 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
-from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.control import Control
+from shardwise.compiler.ir.program import Equation, Value
+from shardwise.compiler.partition.again import planned_with
 from shardwise.compiler.partition.cause import Cause, is_inserted
 from shardwise.compiler.partition.local import LocalProgram
 from shardwise.compiler.partition.reshard import axes_of
-from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.partition.timeline import Timeline, timeline
 from shardwise.compiler.pipeline import Partitioned
-from shardwise.compiler.plan.choose import choose
-from shardwise.compiler.plan.hardware import CPU, Chip
+from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.plan.plan import Choice
-from shardwise.compiler.propagate.sharded import ShardedProgram, propagate
+from shardwise.compiler.propagate.sharded import ShardedProgram
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import coarsened
@@ -74,7 +71,7 @@ def advise(stages: Partitioned, chip: Chip, meshes: Sequence[AbstractMesh]) -> A
     if not inserted:
         return Advice(0)
     now = timeline(local, chip, given_up=given_up)
-    seconds, sent = _seconds(now), _sent(local)
+    seconds, sent = _seconds(now), local.sent
     costliest = max(inserted, key=lambda e: (_time(e, local, chip), local.times[e] * local.wire(e)))
     bound = max(2, min(TRIES, _EQUATIONS // max(1, len(sharded.unfolded.equations))))
     best, tried = Advice(0), 0
@@ -85,9 +82,9 @@ def advise(stages: Partitioned, chip: Chip, meshes: Sequence[AbstractMesh]) -> A
         if tried == bound:
             break
         tried += 1
-        again = _planned_with(sharded, value, layout, stages.plan.chip)
+        again = planned_with(sharded, value, layout, stages.plan.chip)
         after = timeline(again, chip, given_up=given_up)
-        better = _seconds(after) < (best.seconds if best.layout else _GAIN * seconds) and _sent(again) < sent
+        better = _seconds(after) < (best.seconds if best.layout else _GAIN * seconds) and again.sent < sent
         if better and after.peak_bytes <= _MEMORY * now.peak_bytes:
             outputs = [
                 f"output {number} would lie as {there.layout}"
@@ -95,7 +92,7 @@ def advise(stages: Partitioned, chip: Chip, meshes: Sequence[AbstractMesh]) -> A
                 if here.layout != there.layout
             ]
             told = _told(sharded, value)
-            best = Advice(0, said, told, tuple(outputs), _seconds(after), _sent(again), seconds, sent)
+            best = Advice(0, said, told, tuple(outputs), _seconds(after), again.sent, seconds, sent)
     return replace(best, tried=tried)
 
 
@@ -152,30 +149,6 @@ def _moved(value: Value, layout: Layout | None, axes: tuple[str, ...], mesh: Abs
     yield Layout(dims)
 
 
-def _planned_with(sharded: ShardedProgram, value: Value, layout: Layout, chip: Chip = CPU) -> LocalProgram:
-    program = _pinned(sharded.program, value, Constrain(layout.dims, sharded.mesh))
-    again = propagate(program, sharded.mesh, sharded.in_pins, sharded.out_pins)
-    return partition(again, choose(again, chip))
-
-
-def _pinned(program: Program, value: Value, op: Constrain) -> Program:
-    """The program in which all who use `value` use it constrained; in programs that ops hold too."""
-    new = Value(value.type)
-    pin = Equation(op, [value], [new])
-    equations = [pin] if value in program.inputs else []
-    for equation in program.equations:
-        held = equation.op
-        if isinstance(held, Control):
-            held = held.with_programs([_pinned(inner, value, op) for inner in held.programs])
-        inputs = [new if operand is value else operand for operand in equation.inputs]
-        equations.append(Equation(held, inputs, equation.outputs, equation.source, equation.reason))
-        if value in equation.outputs:
-            pin = Equation(op, [value], [new], equation.source)
-            equations.append(pin)
-    outputs = tuple(new if output is value else output for output in program.outputs)
-    return Program(program.inputs, tuple(equations), outputs, program.name)
-
-
 def _told(sharded: ShardedProgram, value: Value) -> str:
     for number, given in enumerate(sharded.program.inputs):
         if given is value:
@@ -190,7 +163,3 @@ def _told(sharded: ShardedProgram, value: Value) -> str:
 
 def _seconds(found: Timeline) -> float:
     return sum(step.seconds for step in found.steps)
-
-
-def _sent(local: LocalProgram) -> float:
-    return sum(local.wire(equation) * local.times[equation] for equation in local.collectives())

@@ -5,12 +5,13 @@ from random import Random
 import numpy as np
 import pytest
 
+from shardwise.compiler.partition.again import planned_with
 from shardwise.compiler.partition.report import report
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.pipeline import partitioned
-from shardwise.compiler.plan.hardware import CHIPS
+from shardwise.compiler.plan.hardware import CHIPS, CPU
 from shardwise.compiler.shardings.spec import pin_of
-from shardwise.explain.advise import _candidates, _planned_with, advise
+from shardwise.explain.advise import _candidates, advise
 from shardwise.explain.page import format_page
 from shardwise.explain.text import format_report
 from tests.explain.test_page import checked
@@ -59,7 +60,9 @@ def check(case):
         args = [*case.args, *(np.asarray(array) for array in case.traced[1])]
         for value, layout in list(_candidates(stages, costliest))[:1]:
             pairs = zip(
-                simulate(_planned_with(stages.sharded, value, layout), args), simulate(stages.local, args), strict=True
+                simulate(planned_with(stages.sharded, value, layout, CPU), args),
+                simulate(stages.local, args),
+                strict=True,
             )
             for got, expected in pairs:
                 np.testing.assert_allclose(

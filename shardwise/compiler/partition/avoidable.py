@@ -7,21 +7,24 @@ A gather is *avoidable* if all of this holds:
   takes it after ops that only move or map elements. (A weight that is gathered for a batch that is cut is not such a
   case: there the axes are at work.)
 - all that could be cut along another of its dims, evenly: bringing the value there is an exchange, which sends a part
-  of what the gather sends.
+  of what the gather sends;
+- planned again with the value pinned there, the program sends less: work that is cut so may leave terms of a sum, or
+  results that somebody needs whole.
 Such a layout is not tried by the planner, because no pin puts these axes on that dim: it follows the user.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import final
 
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
-from shardwise.compiler.ops.collective import AllGather, AllToAll
+from shardwise.compiler.ops.collective import AllGather
 from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.elementwise import Elementwise
 from shardwise.compiler.ops.shape import Movement
 from shardwise.compiler.ops.ties import Tie
+from shardwise.compiler.partition.again import planned_with
 from shardwise.compiler.partition.cause import Cause
 from shardwise.compiler.partition.local import LocalProgram
 from shardwise.compiler.plan.plan import Plan
@@ -31,25 +34,28 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import coarsened
 
 LARGE = 1 << 20  # bytes that each device gets
+TRIES = 4  # plans at most that are made to know whether a pin helps
 
 
 @final
 @dataclass(frozen=True)
 class Avoidable:
-    """A gather, what takes the value, the layout that would spare it, and the bytes that each way sends."""
+    """A gather, what takes the value, the layout that would spare it; the bytes that a device sends for the gather, and
+    those that the whole program would not send."""
 
     gather: Equation
     taker: Equation
     layout: Layout
     sent: float
-    instead: float
+    saved: float
 
     def __str__(self) -> str:
         return (
             f"{self.taker.op.name} at {self.taker.source} gathers a value of {self.gather.outputs[0].type} on each "
             f"device, and all of them then do the same work: {self.gather.reason}. Each device sends "
-            f"{self.sent / 2**20:.1f} MiB. Pinned to {self.layout} before, by lax.with_sharding_constraint, the value "
-            f"would be exchanged for {self.instead / 2**20:.1f} MiB and the work shared. See shardwise.explain."
+            f"{self.sent / 2**20:.1f} MiB. If the value is pinned to {self.layout} before, by "
+            f"lax.with_sharding_constraint, the work is shared, and {self.saved / 2**20:.1f} MiB less are sent. See "
+            "shardwise.explain."
         )
 
 
@@ -70,23 +76,30 @@ def avoidable_gathers(
     for equation in plan.choices:
         for place, value in enumerate(equation.inputs):
             takers.setdefault(value, []).append((equation, place))
-    rows = [row for gather in large if (row := _avoidable(gather, takers, sharded, plan, local)) is not None]
-    said = [
-        replace(row, layout=layout)
-        for row in rows
-        for layout in [coarsened(row.layout, mesh, local.mesh) for mesh in meshes][:1]
-        if layout is not None
-    ]
-    return sorted(said, key=lambda row: -row.sent)
+    found: list[Avoidable] = []
+    tries = TRIES
+    for gather in sorted(large, key=lambda gather: -local.times[gather] * local.wire(gather)):
+        for taker, value, layout in _remedies(gather, takers, sharded, plan):
+            said = next((known for mesh in meshes if (known := coarsened(layout, mesh, local.mesh)) is not None), None)
+            if said is None:
+                continue  # the user's meshes have no names for it
+            if not tries:
+                return found
+            tries -= 1
+            saved = local.sent - planned_with(sharded, value, layout, plan.chip).sent
+            if saved > 0:
+                found.append(Avoidable(gather, taker, said, local.times[gather] * local.wire(gather), saved))
+                break
+    return found
 
 
-def _avoidable(
+def _remedies(
     gather: Equation,
     takers_of: Mapping[Value, Sequence[tuple[Equation, int]]],
     sharded: ShardedProgram,
     plan: Plan,
-    local: LocalProgram,
-) -> Avoidable | None:
+) -> Iterator[tuple[Equation, Value, Layout]]:
+    """Layouts in which what follows a gather could be shared: of which value, and what would be shared first."""
     cause, op = gather.reason, gather.op
     assert isinstance(cause, Cause) and isinstance(op, AllGather)
     takers = [
@@ -95,21 +108,15 @@ def _avoidable(
         if equation.source == gather.source and plan.choices[equation].operands[place] == cause.after
     ]
     if not takers or cause.value in sharded.program.outputs:
-        return None
-    piece = gather.inputs[0].type
+        return
     dims = [
         dim
-        for dim, size in enumerate(piece.shape)
+        for dim, size in enumerate(gather.inputs[0].type.shape)
         if dim != op.dim and not cause.after.dims[dim] and size % op.count == 0
     ]
-    found = _shareable(takers, takers_of, plan, op.axes, dims)
-    if found is None:
-        return None
-    taker, dim = found
-    times = local.times[gather]
-    instead = AllToAll(dim, op.dim, op.axes, op.count).wire(piece, local.mesh)
-    layout = cause.after.with_dim(dim, op.axes)
-    return Avoidable(gather, taker, layout, times * local.wire(gather), times * instead)
+    taker, fit = _shareable(takers, takers_of, plan, op.axes, dims)
+    if taker is not None:
+        yield from ((taker, cause.value, cause.after.with_dim(dim, op.axes)) for dim in sorted(fit))
 
 
 def _shareable(
@@ -118,8 +125,8 @@ def _shareable(
     plan: Plan,
     axes: tuple[str, ...],
     dims: Sequence[int],
-) -> tuple[Equation, int] | None:
-    """Where a value's takers all repeat along `axes` what they could share along a dim: one that works, and the dim."""
+) -> tuple[Equation | None, set[int]]:
+    """Where a value's takers all repeat along `axes` what they could share along dims: one that works, and these."""
     works: Equation | None = None
     fit = set(dims)
     waiting = [(equation, place, {dim: dim for dim in dims}) for equation, place in takers]
@@ -132,7 +139,7 @@ def _shareable(
         choice = plan.choices[equation]
         at_work = {axis for layout in (*choice.operands, *choice.results) for axis in layout.axes}
         if isinstance(equation.op, (Constrain, Tie)) or at_work & set(axes):
-            return None
+            return None, set()
         rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
         factors = {dim: rule.operands[place][at] for dim, at in now.items()}
         fit -= {
@@ -145,4 +152,4 @@ def _shareable(
             later = {dim: result.index(mine) for dim, mine in factors.items() if mine in result}
             fit &= set(later)
             waiting += [(after, at, later) for after, at in takers_of.get(value, ())]
-    return (works, min(fit)) if works is not None and fit else None
+    return works, fit

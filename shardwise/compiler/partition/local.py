@@ -54,16 +54,20 @@ class LocalProgram:
             return 0
         return equation.op.wire(equation.inputs[0].type, self.mesh) if equation.inputs else 0
 
+    @cached_property
+    def sent(self) -> float:
+        """The bytes that one device sends in one call."""
+        return sum(times * self.wire(equation) for equation, times in self.times.items())
+
     def counts(self) -> dict[str, float]:
         """Of one device, in one call: flops of products, bytes that ops read and write, bytes that it sends."""
-        flops = touched = sent = 0.0
+        flops = touched = 0.0
         for equation, times in self.times.items():
             touched += times * sum(value.type.nbytes for value in (*equation.inputs, *equation.outputs))
-            sent += times * self.wire(equation)
             if equation.op.multiplies:
                 sizes = factor_rule(equation.op, tuple(value.type for value in equation.inputs)).sizes
                 flops += times * 2.0 * math.prod(sizes)
-        return {"flops": flops, "bytes accessed": touched, "wire bytes": sent}
+        return {"flops": flops, "bytes accessed": touched, "wire bytes": self.sent}
 
 
 def _often(program: Program, times: int) -> Iterator[tuple[Equation, int]]:
