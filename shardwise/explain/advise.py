@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from shardwise.compiler.ir.program import Equation, Value
-from shardwise.compiler.partition.again import planned_with
+from shardwise.compiler.partition.again import planned_with, tries
 from shardwise.compiler.partition.cause import Cause, is_inserted
 from shardwise.compiler.partition.local import LocalProgram
 from shardwise.compiler.partition.reshard import axes_of
@@ -26,7 +26,6 @@ from shardwise.compiler.shardings.refine import coarsened
 from shardwise.explain.text import human_bytes, human_seconds
 
 TRIES = 12  # plans at most
-_EQUATIONS = 20_000  # that are planned again at most, all tries together
 _GAIN = 0.99  # what is not at least one percent cheaper is not worth a line
 _MEMORY = 1.05  # nor what takes more memory: gathering once and for all is always cheap
 
@@ -73,7 +72,7 @@ def advise(stages: Partitioned, chip: Chip, meshes: Sequence[AbstractMesh]) -> A
     now = timeline(local, chip, given_up=given_up)
     seconds, sent = _seconds(now), local.sent
     costliest = max(inserted, key=lambda e: (_time(e, local, chip), local.times[e] * local.wire(e)))
-    bound = max(2, min(TRIES, _EQUATIONS // max(1, len(sharded.unfolded.equations))))
+    bound = tries(sharded, 2, TRIES)
     best, tried = Advice(0), 0
     for value, layout in _candidates(stages, costliest):
         said = next((known for mesh in meshes if (known := coarsened(layout, mesh, sharded.mesh)) is not None), None)

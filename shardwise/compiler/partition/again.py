@@ -10,6 +10,13 @@ from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.propagate.sharded import ShardedProgram, propagate
 from shardwise.compiler.shardings.layout import Layout
 
+_EQUATIONS = 20_000  # that are planned again at most, all tries together
+
+
+def tries(sharded: ShardedProgram, fewest: int, most: int) -> int:
+    """How many plans can be made, of a program of this size, without one waiting for them."""
+    return max(fewest, min(most, _EQUATIONS // max(1, len(sharded.unfolded.equations))))
+
 
 def planned_with(sharded: ShardedProgram, value: Value, layout: Layout, chip: Chip) -> LocalProgram:
     """What each device would do if `value` were pinned to `layout`."""

@@ -24,7 +24,7 @@ from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.elementwise import Elementwise
 from shardwise.compiler.ops.shape import Movement
 from shardwise.compiler.ops.ties import Tie
-from shardwise.compiler.partition.again import planned_with
+from shardwise.compiler.partition.again import planned_with, tries
 from shardwise.compiler.partition.cause import Cause
 from shardwise.compiler.partition.local import LocalProgram
 from shardwise.compiler.plan.plan import Plan
@@ -77,15 +77,15 @@ def avoidable_gathers(
         for place, value in enumerate(equation.inputs):
             takers.setdefault(value, []).append((equation, place))
     found: list[Avoidable] = []
-    tries = TRIES
+    left = tries(sharded, 1, TRIES)
     for gather in sorted(large, key=lambda gather: -local.times[gather] * local.wire(gather)):
         for taker, value, layout in _remedies(gather, takers, sharded, plan):
             said = next((known for mesh in meshes if (known := coarsened(layout, mesh, local.mesh)) is not None), None)
             if said is None:
                 continue  # the user's meshes have no names for it
-            if not tries:
+            if not left:
                 return found
-            tries -= 1
+            left -= 1
             saved = local.sent - planned_with(sharded, value, layout, plan.chip).sent
             if saved > 0:
                 found.append(Avoidable(gather, taker, said, local.times[gather] * local.wire(gather), saved))
