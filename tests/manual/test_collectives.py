@@ -200,6 +200,48 @@ def test_vmap_around_and_inside(mesh):
         close(last[name], np.moveaxis(wanted, 0, 1), name)
 
 
+def test_vmap_along_an_axis_of_the_mesh(mesh):
+    """The axis is no longer the region's: members lie along it, and nothing is sent over it."""
+    region = sw.shard_map(
+        lambda w, x: jnp.tanh(x @ lax.all_gather(w, "y", tiled=True)), mesh=mesh, in_specs=(P("y"), P()), out_specs=P()
+    )
+    w, x = RNG.normal(size=(4, 8, 8)).astype(np.float32), RNG.normal(size=(4, 6, 8)).astype(np.float32)
+    wanted = np.tanh(np.einsum("sij,sjk->sik", x, w))
+    lies = NamedSharding(mesh, P("x", "y")), NamedSharding(mesh, P("x"))
+
+    @sw.jit
+    def both(w, x):
+        y, pull = sw.vjp(sw.vmap(region, spmd_axis_name="x"), w, x)
+        return y, pull(y)
+
+    y, (dw, _) = both(*map(sw.device_put, (w, x), lies))
+    close(y, wanted, "result")
+    close(dw, np.einsum("sij,sik->sjk", x, wanted * (1 - wanted**2)), "gradient")
+    assert y.sharding.is_equivalent_to(lies[1], 3)
+    collectives = both.lower(*map(sw.device_put, (w, x), lies)).compile().plan.collectives
+    assert {axis for one in collectives for axis in one.axes} == {"y"}
+    uneven = sw.vmap(region, spmd_axis_name="x")(w[:3], x[:3])  # three members along four devices, eagerly
+    close(uneven, wanted[:3], "uneven")
+    assert uneven.sharding.spec == P("x")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("y", "axis 'y' cuts its arguments or results already"),
+        ("x", "it computes along axis 'x'"),
+        ("z", "the mesh x=4, y=2 has no axis 'z'. Its axes are 'x', 'y'."),
+    ],
+)
+def test_vmap_along_an_axis_that_the_region_needs(mesh, name, why):
+    region = sw.shard_map(
+        lambda x: x + lax.axis_index("x"), mesh=mesh, in_specs=P("y"), out_specs=P("y"), check_vma=False
+    )
+    with pytest.raises(sw.errors.ShardingError) as caught:
+        sw.vmap(region, spmd_axis_name=name)(np.ones((4, 8), np.float32))
+    assert str(caught.value) == f"vmap with spmd_axis_name={(name,)} does not fit the shard_map inside: {why}"
+
+
 def members(numpy, stacked):
     """Where members lie side by side along two dims: what all have in the end, so too."""
     flat = stacked.reshape(-1, *stacked.shape[2:])

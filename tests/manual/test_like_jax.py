@@ -49,6 +49,9 @@ VALUES = {
     "both orders": lambda m: m.map(lambda x: x.T + m.lax.axis_index(("y", "x")), (("y", "x"),), (None, ("x", "y")))(
         m.X
     ),
+    "vmap along an axis of the mesh": lambda m: m.jax.vmap(
+        m.map(lambda x: m.lax.psum(x, "y"), ("y",), NONE), spmd_axis_name="x"
+    )(m.X),
     "keepdims": lambda m: m.map(lambda x: x.sum(keepdims=True), ALL, ALL)(m.X),
     "psum": lambda m: m.map(lambda x: m.lax.psum(x, ("x", "y")), ALL, NONE)(m.X),
     "psum over one": lambda m: m.map(lambda x: m.lax.psum(x, "y"), ("x", "y"), ROWS)(m.X),

@@ -23,12 +23,14 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.call import Call, present, some, spread
+from shardwise.compiler.ops.constrain import Constrain
 from shardwise.compiler.ops.control import Control, Crossing, entry, exit_, operand, result
 from shardwise.compiler.ops.elementwise import Div, like
 from shardwise.compiler.ops.named import NamedSum
 from shardwise.compiler.ops.shape import Reshape
 from shardwise.compiler.ops.ties import Join, Split
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
+from shardwise.errors import ShardingError
 
 Cuts = tuple[tuple[str, ...], ...]  # for each dim, the axes of the region that cut it
 
@@ -182,11 +184,43 @@ class Manual(Control):
         return tuple(axis for axis in self.axes if axis not in cut)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        if axis.spmd:
+            # The mesh axes of the new dim are no longer the region's, and operands are pinned to them.
+            region = self._giving_up(axis.spmd)
+            pinned = [
+                x if dim is None else self._pinned(x, dim, axis.spmd) for x, dim in zip(operands, dims, strict=True)
+            ]
+            return region.vmap(BatchAxis(axis.size, axis.name), pinned, dims)
         with self._naming():
             program, out_dims = installed.transforms.vmap(self.program, axis, tuple(dims))
         ins = [_with_dim(cuts, dim) for cuts, dim in zip(self.ins, dims, strict=True)]
         outs = [_with_dim(cuts, dim) for cuts, dim in zip(self.outs, out_dims, strict=True)]
         return self.of(program, ins, outs)(*operands), out_dims
+
+    def _giving_up(self, spmd: tuple[str, ...]) -> "Manual":
+        """The same region without these axes, which must be of no use to it."""
+        mesh = self.mesh.abstract if isinstance(self.mesh, Mesh) else self.mesh
+        for axis in spmd:
+            if axis not in mesh.axis_names:
+                why = mesh.unknown_axis(axis)
+            elif any(axis in axes for cuts in (*self.ins, *self.outs) for axes in cuts):
+                why = f"axis {axis!r} cuts its arguments or results already"
+            elif axis in self.program.axis_names or any(
+                axis in at.op.axes for at in self.program.walk() if isinstance(at.op, Manual)
+            ):
+                why = f"it computes along axis {axis!r}"
+            else:
+                continue
+            raise ShardingError(f"vmap with spmd_axis_name={spmd} does not fit the shard_map inside: {why}")
+        kept = tuple(axis for axis in self.axes if axis not in spmd)
+        parts = None if self.parts is None else tuple(self.named[axis] for axis in kept)
+        return Manual(self.program, self.mesh, kept, self.ins, self.outs, self.tracked, parts)
+
+    def _pinned(self, x: Any, dim: int, spmd: tuple[str, ...]) -> Any:
+        """`x` with `dim` cut by these axes, and its other dims as they may be."""
+        ndim = x.type.ndim
+        cuts = tuple(spmd if d == dim else () for d in range(ndim))
+        return Constrain(cuts, self.mesh, tuple(d for d in range(ndim) if d != dim))(x)
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
         """The members of the region side by side: each of its axes is a vmap, in which collectives are ordinary ops."""
