@@ -2,14 +2,12 @@
 
 from collections.abc import Callable
 from functools import cached_property
-from html import escape
-from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from shardwise.api.aot import Compiled, Lowered
 from shardwise.api.execute import Prepared, as_array, looked_at
 from shardwise.api.jit import Jitted, jit
+from shardwise.compiler.partition.shown import OnPage, shown
 from shardwise.compiler.pipeline import Partitioned
 from shardwise.compiler.plan.hardware import Chip, chip
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -25,24 +23,24 @@ else:  # `explain` is a name of the package, so that it is loaded at once; what 
     advising = module("shardwise.explain.advise")
     page, text = module("shardwise.explain.page"), module("shardwise.explain.text")
 
+shown.text = lambda plan: text.format_report(plan, "")
+shown.page = lambda plan: page.format_page(plan, "")
+
 
 @final
-class Explanation:
-    """What a compiled function will do on its mesh. Printed, it is text; in a notebook, a page.
+class Explanation(OnPage):
+    """What a compiled function will do on its mesh, and what would help. Printed, it is text; in a notebook, a page.
 
-    `plan` is all of it as plain data, `stages` the program at every stage.
+    `plan` is all of it but the advice, as plain data; `stages`, the program at every stage.
     """
 
     def __init__(self, prepared: Prepared, chip: Chip | None = None, advised: bool = True):
         self.plan: Report = planning.planned(prepared.request, prepared.stages, chip)
+        self.name = self.plan.name
         self.stages: Partitioned = prepared.stages
         self.collectives: list[CollectiveRow] = list(self.plan.collectives)
         self._prepared = prepared
         self._advised = advised
-
-    @property
-    def name(self) -> str:
-        return self.plan.name
 
     @property
     def mesh(self) -> AbstractMesh:
@@ -70,21 +68,7 @@ class Explanation:
     __repr__ = __str__
 
     def to_html(self) -> str:
-        """One page with all of it, which needs nothing beside it."""
         return page.format_page(self.plan, str(self.advice))
-
-    def write_html(self, path: str | PathLike[str]) -> Path:
-        """Write that page to a file."""
-        file = Path(path)
-        file.write_text(self.to_html(), encoding="utf-8")
-        return file
-
-    def _repr_html_(self) -> str:
-        """The page in a frame of its own: its style must not reach the notebook around it."""
-        frame = "width:100%;height:720px;border:1px solid #8884;border-radius:8px"
-        return (
-            f'<iframe title="plan of {escape(self.name)}" style="{frame}" srcdoc="{escape(self.to_html())}"></iframe>'
-        )
 
 
 def explain(

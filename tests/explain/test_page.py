@@ -101,6 +101,17 @@ def test_tables_sort_by_buttons_that_keys_reach(explained):
     assert sent[: len(explained.collectives)] == [row.sent for row in explained.collectives]
 
 
+def test_the_plan_of_what_is_lowered_or_compiled_shows_itself(mesh, tmp_path):
+    """All but the advice, for which plans are tried."""
+    lowered = sw.jit(lambda x: x.sum()).lower(shaped(mesh, P("data"), 8))
+    for plan in (lowered.plan, lowered.compile().plan):
+        told = sw.explain(lowered, advise=False)()
+        assert str(plan) == str(told) and plan.to_html() == told.to_html()
+        assert plan.write_html(tmp_path / "plan.html").read_text(encoding="utf-8") == plan.to_html()
+        assert plan._repr_html_() == told._repr_html_()
+        assert "1 all_reduce" in repr(plan)
+
+
 def test_names_are_escaped(mesh):
     page = sw.explain(lambda x: x + 1)(shaped(mesh, P("data"), 8)).to_html()
     assert "<h1>&lt;lambda&gt;</h1>" in page and "<lambda>" not in page

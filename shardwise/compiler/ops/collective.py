@@ -228,6 +228,44 @@ class Permute(Collective):
 
 @final
 @record
+class HandOver(Collective):
+    """Pieces numbered along `old` go to where they are wanted along `new`, which cuts into fewer and larger ones.
+
+    Number n along `new` is `parts` of them; of these, the device at (m, n) gets number m modulo `parts`.
+    """
+
+    name = "hand_over"
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+    parts: int
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        return (*self.old, *self.new)
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        return x
+
+    def pairs(self, mesh: AbstractMesh) -> NumpyArray:
+        """(source, target) for every device: each piece is on as many devices as want it, and each sends it once."""
+        groups, devices = mesh.groups(self.axes), mesh.extent(self.new)
+        m, n = np.divmod(np.arange(groups.shape[1]), devices)
+        sources = (n * self.parts + m % self.parts) * devices + m // self.parts
+        return np.stack([groups[:, sources].reshape(-1), groups.reshape(-1)], 1)
+
+    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
+        sources = {target: source for source, target in self.pairs(mesh)}
+        return [pieces[sources[device]] for device in range(mesh.size)]
+
+    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        return operand.nbytes
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        return hlo.op("stablehlo.collective_permute", (x,), x.type, f"source_target_pairs = {hlo.pairs(self)}")
+
+
+@final
+@record
 class Send(Collective):
     """For each pair (a, b), device b of a group gets the piece of device a. One that nobody sends to gets zeros."""
 

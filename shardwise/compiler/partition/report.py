@@ -14,6 +14,7 @@ from shardwise.compiler.partition.cause import Cause, is_inserted
 from shardwise.compiler.partition.local import LocalProgram, Placement
 from shardwise.compiler.partition.origins import CHOSEN, FREE, INPUT, Origins, origins
 from shardwise.compiler.partition.reshard import axes_of
+from shardwise.compiler.partition.shown import OnPage, shown
 from shardwise.compiler.partition.timeline import Timeline, timeline
 from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.plan.plan import Plan
@@ -83,8 +84,9 @@ class ValueRow:
 
 @final
 @dataclass(frozen=True)
-class Report:
-    """Collectives come costliest first, values and the timeline's steps in the order of the program."""
+class Report(OnPage):
+    """Collectives come costliest first, values and the timeline's steps in the order of the program. Printed, it is
+    text; in a notebook, a page."""
 
     name: str
     mesh: AbstractMesh
@@ -125,12 +127,18 @@ class Report:
             found[row.kind] = found.get(row.kind, 0) + 1
         return found
 
+    def to_html(self) -> str:
+        return shown.page(self)
+
+    def __str__(self) -> str:
+        return shown.text(self)
+
     def __repr__(self) -> str:
         counted = ", ".join(f"{count} {kind}" for kind, count in self.counts().items()) or "no collectives"
         where = f"mesh {self.mesh}" if self.mesh.axis_names else "one device"
         return (
             f"<plan of {self.name} on {where}: {counted}, {self.wire_bytes:.0f} bytes sent and {self.peak_bytes} held "
-            "by each device; shardwise.explain shows it>"
+            "by each device; print shows it>"
         )
 
 

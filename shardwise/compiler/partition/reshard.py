@@ -22,11 +22,11 @@ from shardwise.compiler.ops.collective import (
     AllReduce,
     AllToAll,
     Collective,
+    HandOver,
     OnlyFirst,
     OwnBlock,
     Permute,
     ReduceScatter,
-    Send,
 )
 from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.hardware import CPU, Chip
@@ -35,9 +35,7 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import ShardingError
 
 Step = tuple[Collective, Layout | None]  # an op, and the layout that it leaves, where the mesh has one for that
-Move = tuple[
-    tuple[Collective, ...], Layout
-]  # ops, of which all but the last leave pieces of one size; and what is left
+Move = tuple[tuple[Collective, ...], Layout]  # ops, all but the last of which keep a piece's size; and what they leave
 FREE_STEP = 1.0  # a step that moves nothing still costs a little: fewer are better
 LITTLE = 1 << 20  # bytes that a device may hold on the way, whatever it holds at the start and at the end
 
@@ -160,11 +158,8 @@ def _permutes(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Mov
 
 
 def _replacements(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Move]:
-    """Axes at the minor end of a dim give way to fewer devices along axes that are free.
-
-    Along the old axes are `parts` pieces for each new one. The device at (old, new) gets one of those of `new`; that
-    number `old // parts` along the new axes has it. Then those at the same `old // parts` have all `parts` of them.
-    """
+    """Axes at the minor end of a dim give way to fewer devices along axes that are free: each device is handed one of
+    the pieces that it is to hold, and gathers the others from its neighbours along the old axes."""
     for dim, (axes, wanted) in enumerate(zip(layout.dims, after.dims, strict=True)):
         same = next((n for n, pair in enumerate(zip(axes, wanted, strict=False)) if pair[0] != pair[1]), None)
         if same is None:
@@ -174,10 +169,9 @@ def _replacements(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator
         parts = pieces // devices
         if set(new) & set(layout.axes) or parts * devices != pieces or 1 in (parts, devices):
             continue
-        places = [(a, b) for a in range(pieces) for b in range(devices)]
-        to = tuple((((b * parts + a % parts) * devices + a // parts), a * devices + b) for a, b in places)
-        together = tuple(tuple(range(first, first + parts)) for first in range(0, pieces, parts))
-        yield (Send((*old, *new), to), AllGather(dim, old, parts, together)), layout.with_dim(dim, (*axes[:same], *new))
+        neighbours = tuple(tuple(range(first, first + parts)) for first in range(0, pieces, parts))
+        ops = HandOver(old, new, parts), AllGather(dim, old, parts, neighbours)
+        yield ops, layout.with_dim(dim, (*axes[:same], *new))
 
 
 def _append(layout: Layout, dim: int, axes: tuple[str, ...]) -> Layout:

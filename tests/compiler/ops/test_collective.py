@@ -20,6 +20,7 @@ from shardwise.compiler.ops.collective import (
     AllToAll,
     Collective,
     DeviceIndex,
+    HandOver,
     OnlyFirst,
     OwnBlock,
     Permute,
@@ -81,10 +82,17 @@ def collectives(mesh: AbstractMesh) -> Iterator[Collective]:
         last = mesh.extent(axes) - 1
         yield Send(axes, ((0, last), (last, 0)))  # those between get zeros
     yield Send(COMPILED[mesh][0], ())
+    yield from (HandOver(old, new, mesh.extent(old) // mesh.extent(new)) for old, new in handed(mesh))
     yield from (Resize(dim, size) for dim, size in ((0, 11), (1, 2), (2, 8), (1, 0)))
     for axes in COMPILED[mesh]:
         yield from (TakeWindow(dim, axes, mesh.extent(axes), *window) for dim, window in WINDOWS)
         yield from (Rotate(dim, axes, mesh.extent(axes), by) for dim, by in ((0, 1), (2, 8), (1, 4), (0, 0)))
+
+
+def handed(mesh: AbstractMesh) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Pairs of choices without a common axis, of which the first cuts into several times as many."""
+    pairs = [(a, b) for a in axes_of(mesh) for b in axes_of(mesh) if not set(a) & set(b)]
+    return [(a, b) for a, b in pairs if mesh.extent(a) % mesh.extent(b) == 0]
 
 
 def permutes(mesh: AbstractMesh, choices: list[tuple[str, ...]]) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
@@ -281,6 +289,7 @@ def test_sums_wrap_around():
         (ReduceScatter(0, ("a",), 4, "sum"), 3 / 4),
         (AllToAll(0, 1, ("a", "b"), 8), 7 / 8),
         (Permute(("a",), ("a",)), 1),
+        (HandOver(("a",), ("b",), 2), 1),
         (OwnBlock(0, ("a",), 4), 0),
         (OnlyFirst(("a",)), 0),
         (Resize(0, 9), 0),

@@ -190,7 +190,7 @@ def test_another_axis_is_cheaper_through_an_exchange_than_through_a_gather():
     steps, cost = reshard_steps(
         ArrayType((1024, 512), np.float32), FOUR_TWO, Layout((("a",), ())), Layout((("b",), ()))
     )
-    assert [op.name for op, _ in steps] == ["send", "all_gather"]
+    assert [op.name for op, _ in steps] == ["hand_over", "all_gather"]
     latency = Costs(CPU, FOUR_TWO).way("a").collective
     assert cost == pytest.approx(1024 * 512 * 4 * (1 / 4 + 1 / 4) + 2 * latency, rel=1e-5)
 
@@ -201,7 +201,7 @@ def test_axes_give_way_to_fewer_devices_along_others(sizes):
     for before, after in [((("a",), ()), (("b",), ())), (((), ("a",)), ((), ("b",)))]:
         check(Layout(before), Layout(after), mesh, (48, 48))
         check_cost(Layout(before), Layout(after), mesh, (480, 480))
-        assert [op for op in steps_of(mesh, before, after, shape=(480, 480))[0] if op.startswith("send")]
+        assert [op for op in steps_of(mesh, before, after, shape=(480, 480))[0] if op.startswith("hand_over")]
     if "c" in mesh.axis_names:
         check(Layout((("c", "a"), ())), Layout((("c", "b"), ())), mesh, (48, 48))
         check(Layout((("a", "c"), ())), Layout((("b",), ())), mesh, (48, 48))
