@@ -72,6 +72,7 @@ if TYPE_CHECKING:
         print_environment_info,
         process_indices,
     )
+    from shardwise.api.planned import Plan
     from shardwise.api.pmap import pmap
     from shardwise.api.shard_map import shard_map
     from shardwise.api.smap import smap
@@ -86,6 +87,7 @@ __all__ = [
     "Array",
     "NamedSharding",
     "P",
+    "Plan",
     "ShapeDtypeStruct",
     "block_until_ready",
     "checkpoint",
@@ -186,6 +188,7 @@ __getattr__, __dir__ = later(
         "shardwise.api.smap",
         "shardwise.api.pmap",
         "shardwise.api.environment",
+        "shardwise.api.planned",
         "shardwise.explain.budget",
     ),
 )

@@ -5,6 +5,8 @@ from shardwise.compiler.partition.report import Report, report
 from shardwise.compiler.pipeline import Partitioned
 from shardwise.compiler.plan.hardware import Chip
 
+Plan = Report  # as users know it: to the compiler, a plan is the layouts that were chosen
+
 
 def planned(request: Request, compiled: Partitioned, chip: Chip | None = None) -> Report:
     """The report of a request that went through every stage. `chip`: with times of other chips than it is for."""
