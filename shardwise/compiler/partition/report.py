@@ -85,8 +85,9 @@ class ValueRow:
 @final
 @dataclass(frozen=True)
 class Report(OnPage):
-    """What each device will do. Printed, it is text; in a notebook, a page. Collectives come costliest first, values and
-    the timeline's steps in the order of the program.
+    """What each device will do. Printed, it is text; in a notebook, a page.
+
+    Collectives come costliest first, values and the timeline's steps in the order of the program.
 
     >>> x = jax.device_put(jnp.ones((8, 4)), jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows")))
     >>> plan = jax.jit(lambda x: x.sum()).lower(x).compile().plan
