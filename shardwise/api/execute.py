@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from shardwise.compiler.ops.callback import Callback
 from shardwise.compiler.ops.inspect import Inspect
 from shardwise.compiler.ops.memory import out_kinds
 from shardwise.compiler.ops.operands import PYTHON_SCALARS, type_of
-from shardwise.compiler.partition.avoidable import avoidable_gathers
 from shardwise.compiler.pipeline import Partitioned, load
 from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.shardings.layout import Layout
@@ -40,11 +39,17 @@ from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.config import config, watching
 from shardwise.errors import UnexpectedTracerError
+from shardwise.lazy import module
 from shardwise.runtime.array import Array, OnHost, deleted_error, memory, place, signature
 from shardwise.runtime.executable import Executable
 from shardwise.runtime.exhausted import check_memory
 from shardwise.runtime.guard import check_transfer
 from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
+
+if TYPE_CHECKING:
+    from shardwise.compiler.partition import avoidable
+else:  # what is compiled for one device, and what is only imported, needs none of it
+    avoidable = module("shardwise.compiler.partition.avoidable")
 
 _log = logging.getLogger("shardwise")
 
@@ -181,8 +186,10 @@ class Prepared:
 
     def _warn_of_gathers(self) -> None:
         """Once for each compilation."""
+        if len(self.target.devices) == 1:
+            return
         meshes = [mesh.abstract for mesh in self.target.meshes]
-        found = avoidable_gathers(self.stages.sharded, self.stages.plan, self.stages.local, meshes)
+        found = avoidable.avoidable_gathers(self.stages.sharded, self.stages.plan, self.stages.local, meshes)
         if found:
             text = f"in `{self.request.program.name}`, {found[0]}"
             more = f" There are {len(found) - 1} more like it." if len(found) > 1 else ""
