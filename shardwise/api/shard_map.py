@@ -159,7 +159,7 @@ class _Region:
                 f"{what} needs a mesh: {given}set the one that is meant, with `with mesh:` or `set_mesh(mesh)`"
             )
         asked = {options.axis_names} if isinstance(options.axis_names, str) else set(options.axis_names)
-        abstract = mesh.abstract if isinstance(mesh, Mesh) else mesh
+        abstract = mesh.abstract
         for axis in asked:
             if axis not in abstract.shape:
                 raise ShardingError(f"{what}: axis_names has {axis!r}, but {abstract.unknown_axis(axis)}")
@@ -173,7 +173,7 @@ class _Region:
 
     @property
     def abstract(self) -> AbstractMesh:
-        return self.mesh.abstract if isinstance(self.mesh, Mesh) else self.mesh
+        return self.mesh.abstract
 
     @property
     def sizes(self) -> dict[str, int]:

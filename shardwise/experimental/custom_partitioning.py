@@ -287,7 +287,7 @@ class _ByHand:
     def localized(self, what: str, shard: Shard, out_types: Sequence[ArrayType], operands: Sequence[Any]) -> list[Any]:
         """The pieces of the results: what the user's function gives, of operands that lie as it asks."""
         grid = self._grid(shard)
-        abstract = grid.abstract if isinstance(grid, Mesh) else grid
+        abstract = grid.abstract
         ins = [Layout(tuple(shard.cut(d, n)[0] for d in range(type.ndim))) for n, type in enumerate(shard.types)]
         outs = [Layout(layout.dims) for layout in shard.layouts]
         arg_shapes = [struct(type, _suggested(grid, x, shard.mesh)) for type, x in zip(shard.types, ins, strict=True)]
@@ -359,7 +359,7 @@ class _ByHand:
 
 def _suggested(grid: Mesh | AbstractMesh, layout: Layout, fine: AbstractMesh) -> NamedSharding:
     """How the planner has a value lie, by the axes of the user's mesh; a dim that takes one of these apart is whole."""
-    mesh = grid.abstract if isinstance(grid, Mesh) else grid
+    mesh = grid.abstract
     dims = [coarsened(Layout((axes,)), mesh, fine) for axes in layout.dims]
     return NamedSharding(grid, spec_of(Layout(tuple(() if dim is None else dim.dims[0] for dim in dims))))
 

@@ -49,7 +49,7 @@ def _looked_after(f: Callable[..., Any], mesh: Mesh | AbstractMesh | None, auto:
     found = mesh if mesh is not None else in_force.mesh
     if not left or found is None:
         return frozenset()
-    abstract = found.abstract if isinstance(found, Mesh) else found
+    abstract = found.abstract
     for axis in left:
         if axis not in abstract.shape:
             raise ShardingError(f"shard_map of {described(f)}: auto has {axis!r}, but {abstract.unknown_axis(axis)}")

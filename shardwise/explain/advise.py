@@ -22,7 +22,7 @@ from shardwise.compiler.plan.plan import Choice
 from shardwise.compiler.propagate.sharded import ShardedProgram
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.compiler.shardings.refine import coarsened
+from shardwise.compiler.shardings.refine import said_on
 from shardwise.explain.text import human_bytes, human_seconds
 
 TRIES = 12  # plans at most
@@ -75,7 +75,7 @@ def advise(stages: Partitioned, chip: Chip, meshes: Sequence[AbstractMesh]) -> A
     bound = tries(sharded, 2, TRIES)
     best, tried = Advice(0), 0
     for value, layout in _candidates(stages, costliest):
-        said = next((known for mesh in meshes if (known := coarsened(layout, mesh, sharded.mesh)) is not None), None)
+        said = said_on(layout, meshes, sharded.mesh)
         if said is None:
             continue  # the user's meshes have no names for it
         if tried == bound:

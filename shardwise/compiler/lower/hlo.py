@@ -9,7 +9,7 @@ import numpy as np
 from shardwise.compiler.ir.op import NumpyArray
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType, DType, is_float, short_name
-from shardwise.compiler.ops.collective import Collective, Permute
+from shardwise.compiler.ops.collective import Collective, Passing
 from shardwise.compiler.ops.remat import Barrier
 from shardwise.compiler.ops.shape import int_list
 from shardwise.compiler.ops.slicing import Concatenate
@@ -332,9 +332,9 @@ class Builder:
         """The devices that take part in a collective along `axes`, group by group; `parts` of each for themselves."""
         return self._table(("groups", axes, parts), lambda: self.mesh.groups(axes, parts))
 
-    def pairs(self, permute: Permute) -> str:
+    def pairs(self, passing: Passing) -> str:
         """Source and target of every message."""
-        return self._table(("pairs", permute), lambda: permute.pairs(self.mesh))
+        return self._table(("pairs", passing), lambda: passing.pairs(self.mesh))
 
     def _table(self, key: tuple[Any, ...], made: Callable[[], NumpyArray]) -> str:
         """The name of a table of devices."""

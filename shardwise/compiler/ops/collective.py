@@ -192,32 +192,22 @@ class AllToAll(Collective):
         return hlo.op("stablehlo.all_to_all", (x,), out, attributes)
 
 
-@final
-@record
-class Permute(Collective):
-    """Pieces numbered along `before` move so that they are numbered along `after`. Both cut into equally many."""
+class Passing(Collective):
+    """Pieces go from device to device, whole. Each sends and gets one at most; what gets none has zeros."""
 
-    name = "permute"
-    before: tuple[str, ...]
-    after: tuple[str, ...]
+    def pairs(self, mesh: AbstractMesh) -> NumpyArray:
+        """(source, target) of every piece."""
+        raise self.missing("pairs")
 
     def out_type(self, x: ArrayType) -> ArrayType:
         return x
 
-    def pairs(self, mesh: AbstractMesh) -> NumpyArray:
-        """(source, target) for every device: a target takes its piece from a source of its own, and from where it is
-        itself along axes that are not named, over which the pieces may differ: those of a manual region."""
-        others = tuple(axis for axis in mesh.axis_names if axis not in (*self.before, *self.after))
-
-        def ranks(axes: tuple[str, ...], free: tuple[str, ...]) -> NumpyArray:
-            return mesh.coordinates((*axes, *(axis for axis in free if axis not in axes), *others))
-
-        source_of = np.empty(mesh.size, np.int64)
-        source_of[ranks(self.before, self.after)] = np.arange(mesh.size)
-        return np.stack([source_of[ranks(self.after, self.before)], np.arange(mesh.size)], 1)
-
     def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
-        return [pieces[source] for source, _ in self.pairs(mesh)]
+        sources = {target: source for source, target in self.pairs(mesh)}
+        return [
+            pieces[sources[device]] if device in sources else np.zeros_like(piece)
+            for device, piece in enumerate(pieces)
+        ]
 
     def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return operand.nbytes
@@ -228,7 +218,29 @@ class Permute(Collective):
 
 @final
 @record
-class HandOver(Collective):
+class Permute(Passing):
+    """Pieces numbered along `before` move so that they are numbered along `after`. Both cut into equally many."""
+
+    name = "permute"
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+    def pairs(self, mesh: AbstractMesh) -> NumpyArray:
+        """A target takes its piece from a source of its own, and from where it is itself along axes that are not named,
+        over which the pieces may differ: those of a manual region."""
+        others = tuple(axis for axis in mesh.axis_names if axis not in (*self.before, *self.after))
+
+        def ranks(axes: tuple[str, ...], free: tuple[str, ...]) -> NumpyArray:
+            return mesh.coordinates((*axes, *(axis for axis in free if axis not in axes), *others))
+
+        source_of = np.empty(mesh.size, np.int64)
+        source_of[ranks(self.before, self.after)] = np.arange(mesh.size)
+        return np.stack([source_of[ranks(self.after, self.before)], np.arange(mesh.size)], 1)
+
+
+@final
+@record
+class HandOver(Passing):
     """Pieces numbered along `old` go to where they are wanted along `new`, which cuts into fewer and larger ones.
 
     Number n along `new` is `parts` of them; of these, the device at (m, n) gets number m modulo `parts`.
@@ -243,57 +255,31 @@ class HandOver(Collective):
     def axes(self) -> tuple[str, ...]:
         return (*self.old, *self.new)
 
-    def out_type(self, x: ArrayType) -> ArrayType:
-        return x
-
     def pairs(self, mesh: AbstractMesh) -> NumpyArray:
-        """(source, target) for every device: each piece is on as many devices as want it, and each sends it once."""
+        """Each piece is on as many devices as want it, and each of these sends it once."""
         groups, devices = mesh.groups(self.axes), mesh.extent(self.new)
         m, n = np.divmod(np.arange(groups.shape[1]), devices)
         sources = (n * self.parts + m % self.parts) * devices + m // self.parts
         return np.stack([groups[:, sources].reshape(-1), groups.reshape(-1)], 1)
 
-    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
-        sources = {target: source for source, target in self.pairs(mesh)}
-        return [pieces[sources[device]] for device in range(mesh.size)]
-
-    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        return operand.nbytes
-
-    def lower(self, hlo: Hlo, x: Any) -> Any:
-        return hlo.op("stablehlo.collective_permute", (x,), x.type, f"source_target_pairs = {hlo.pairs(self)}")
-
 
 @final
 @record
-class Send(Collective):
+class Send(Passing):
     """For each pair (a, b), device b of a group gets the piece of device a. One that nobody sends to gets zeros."""
 
     name = "send"
     axes: tuple[str, ...]
     to: tuple[tuple[int, int], ...]
 
-    def out_type(self, x: ArrayType) -> ArrayType:
-        return x
-
     def pairs(self, mesh: AbstractMesh) -> NumpyArray:
-        """(source, target), in every group."""
         return np.array([(group[a], group[b]) for group in mesh.groups(self.axes) for a, b in self.to]).reshape(-1, 2)
-
-    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
-        sources = {target: source for source, target in self.pairs(mesh)}
-        return [
-            pieces[sources[device]] if device in sources else np.zeros_like(piece)
-            for device, piece in enumerate(pieces)
-        ]
 
     def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return operand.nbytes if any(a != b for a, b in self.to) else 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        if not self.to:
-            return hlo.constant(0, x.type.strong())
-        return hlo.op("stablehlo.collective_permute", (x,), x.type, f"source_target_pairs = {hlo.pairs(self)}")
+        return super().lower(hlo, x) if self.to else hlo.constant(0, x.type.strong())
 
 
 @final

@@ -58,7 +58,7 @@ class Constrain(Op):
 
     def _check_free(self, spmd: tuple[str, ...]) -> None:
         """The mesh axes that vmap gives its dim must exist, and no other dim may have them."""
-        mesh = self.mesh.abstract if isinstance(self.mesh, Mesh) else self.mesh
+        mesh = self.mesh.abstract
         for axis in spmd:
             taken = next((dim for dim, axes in enumerate(self.dims) if axis in axes), None)
             if taken is None and axis in mesh.axis_names:

@@ -199,7 +199,7 @@ class Manual(Control):
 
     def _giving_up(self, spmd: tuple[str, ...]) -> "Manual":
         """The same region without these axes, which must be of no use to it."""
-        mesh = self.mesh.abstract if isinstance(self.mesh, Mesh) else self.mesh
+        mesh = self.mesh.abstract
         for axis in spmd:
             if axis not in mesh.axis_names:
                 why = mesh.unknown_axis(axis)

@@ -31,7 +31,7 @@ from shardwise.compiler.plan.plan import Plan
 from shardwise.compiler.propagate.sharded import ShardedProgram
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.compiler.shardings.refine import coarsened
+from shardwise.compiler.shardings.refine import said_on
 
 LARGE = 1 << 20  # bytes that each device gets
 TRIES = 4  # plans at most that are made to know whether a pin helps
@@ -80,7 +80,7 @@ def avoidable_gathers(
     left = tries(sharded, 1, TRIES)
     for gather in sorted(large, key=lambda gather: -local.times[gather] * local.wire(gather)):
         for taker, value, layout in _remedies(gather, takers, sharded, plan):
-            said = next((known for mesh in meshes if (known := coarsened(layout, mesh, local.mesh)) is not None), None)
+            said = said_on(layout, meshes, local.mesh)
             if said is None:
                 continue  # the user's meshes have no names for it
             if not left:

@@ -10,20 +10,16 @@ from shardwise.compiler.shardings.refine import axes_on, refined_pin
 
 def refined_program(program: Program, mesh: Mesh | AbstractMesh) -> Program:
     """A program without calls, all of it on `mesh`, a refinement of the meshes that its parts are on."""
-    fine = _abstract(mesh)
+    fine = mesh.abstract
     equations = []
     for equation in program.equations:
         op = equation.op
         if isinstance(op, Constrain):
-            pin = refined_pin(op.pin, _abstract(op.mesh), fine)
+            pin = refined_pin(op.pin, op.mesh.abstract, fine)
             op = Constrain(pin.layout.dims, mesh, op.open_dims)
         elif isinstance(op, Manual):
-            op = op.on(mesh, axes_on(_abstract(op.mesh), fine), refined_program(op.program, mesh))
+            op = op.on(mesh, axes_on(op.mesh.abstract, fine), refined_program(op.program, mesh))
         elif isinstance(op, Control):
             op = op.with_programs([refined_program(inner, mesh) for inner in op.programs])
         equations.append(Equation(op, equation.inputs, equation.outputs, equation.source, equation.reason))
     return Program(program.inputs, tuple(equations), program.outputs, program.name)
-
-
-def _abstract(mesh: Mesh | AbstractMesh) -> AbstractMesh:
-    return mesh.abstract if isinstance(mesh, Mesh) else mesh

@@ -64,6 +64,11 @@ class AbstractMesh:
         self.size = math.prod(self.axis_sizes)
 
     @property
+    def abstract(self) -> "AbstractMesh":
+        """Itself, as the one that a mesh with devices has."""
+        return self
+
+    @property
     def empty(self) -> bool:
         """Whether it has no axes: no mesh is in force."""
         return not self.axis_names

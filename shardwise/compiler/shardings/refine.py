@@ -84,6 +84,11 @@ def coarsened(layout: Layout, coarse: AbstractMesh, fine: AbstractMesh) -> Layou
     return Layout(tuple(dims))
 
 
+def said_on(layout: Layout, meshes: Sequence[AbstractMesh], fine: AbstractMesh) -> Layout | None:
+    """A layout on a fine mesh, said on the first of these meshes that has names for it; None where none has."""
+    return next((said for mesh in meshes if (said := coarsened(layout, mesh, fine)) is not None), None)
+
+
 def _stretches(mesh: AbstractMesh) -> dict[str, Stretch]:
     low = [math.prod(mesh.axis_sizes[place + 1 :]) for place in range(len(mesh.axis_sizes))]
     return {
