@@ -1,4 +1,4 @@
-"""Functions of neural networks: activations, softmax and its kin, attention, scaled products; initializers."""
+"""Neural-network functions: activations, softmax, attention, scaled matrix products, and initializers."""
 
 from typing import NoReturn
 
@@ -33,9 +33,9 @@ from shardwise.nn.activations import (
     tanh,
 )
 from shardwise.nn.attention import dot_product_attention
+from shardwise.nn.block_scaled import scaled_matmul
 from shardwise.nn.normalization import log_softmax, logmeanexp, logsumexp, softmax, standardize
 from shardwise.nn.quantized import get_scaled_dot_general_config, scaled_dot_general
-from shardwise.nn.scaled import scaled_matmul
 
 __all__ = [
     "celu",

@@ -1,4 +1,7 @@
-"""Functions on each element that networks put between their layers. Derivatives at kinks are JAX's."""
+"""Elementwise activation functions, `glu` and `one_hot`.
+
+Derivatives at points where a function is not differentiable are the same as in JAX.
+"""
 
 import math
 from collections.abc import Sequence
@@ -23,30 +26,64 @@ from shardwise.compiler.ops.transcendental import Logistic
 
 @composed
 def identity(x: Any) -> Any:
-    """`x` itself, as an array.
+    """Return `x` unchanged, as an array.
 
-    >>> jax.nn.identity(jnp.array([1.0, -2.0]))
-    Array([ 1., -2.], dtype=float32)
+    Args:
+        x: the input, an array or a number.
+
+    Returns:
+        `x` as an array.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jax.nn.identity(jnp.array([1.0, -2.0]))
+        Array([ 1., -2.], dtype=float32)
     """
     return as_operand(x, "identity")
 
 
 @composed
 def relu(x: Any) -> Any:
-    """`x` where it is above 0, else 0. At 0 its derivative is 0.
+    """Compute the rectified linear unit: `max(x, 0)`.
 
-    >>> jax.nn.relu(jnp.array([-1.0, 0.0, 2.0]))
-    Array([0., 0., 2.], dtype=float32)
+    The derivative at 0 is 0.
+
+    Args:
+        x: the input, an array or a number.
+
+    Returns:
+        An array with the shape and dtype of `x`; booleans become integers.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or if it is complex.
+
+    Example:
+        >>> jax.nn.relu(jnp.array([-1.0, 0.0, 2.0]))
+        Array([0., 0., 2.], dtype=float32)
     """
     return Relu()(*numbers("relu", x))
 
 
 @composed
 def relu6(x: Any) -> Any:
-    """`x`, but no less than 0 and no more than 6. At 0 and at 6 its derivative is 0.
+    """Compute the rectified linear unit bounded by 6: `min(max(x, 0), 6)`.
 
-    >>> jax.nn.relu6(jnp.array([-1.0, 2.0, 7.0]))
-    Array([0., 2., 6.], dtype=float32)
+    The derivative at 0 and at 6 is 0.
+
+    Args:
+        x: the input, an array or a number.
+
+    Returns:
+        An array with the shape of `x` and a floating-point dtype.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or if it is complex.
+
+    Example:
+        >>> jax.nn.relu6(jnp.array([-1.0, 2.0, 7.0]))
+        Array([0., 2., 6.], dtype=float32)
     """
     low, x, high = aligned("relu6", (0.0, x, 6.0))
     return Clamp()(low, x, high)
@@ -54,20 +91,40 @@ def relu6(x: Any) -> Any:
 
 @composed
 def sigmoid(x: Any) -> Any:
-    """1 / (1 + exp(-x)).
+    """Compute the logistic function `1 / (1 + exp(-x))`.
 
-    >>> jax.nn.sigmoid(jnp.array([-1.0, 0.0, 1.0]))
-    Array([0.26894..., 0.5 ..., 0.73105...], dtype=float32)
+    Args:
+        x: the input, an array or a number of a floating-point or complex dtype.
+
+    Returns:
+        An array with the shape of `x` and values from 0 to 1.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or does not have a floating-point or complex dtype.
+
+    Example:
+        >>> jax.nn.sigmoid(jnp.array([-1.0, 0.0, 1.0]))
+        Array([0.26894..., 0.5 ..., 0.73105...], dtype=float32)
     """
     return Logistic()(as_operand(x, "sigmoid"))
 
 
 @composed
 def silu(x: Any) -> Any:
-    """x · sigmoid(x); also known as swish.
+    """Compute the sigmoid linear unit `x · sigmoid(x)`, also known as swish.
 
-    >>> jax.nn.silu(jnp.array([-1.0, 0.0, 1.0]))
-    Array([-0.26894...,  0. ...,  0.73105...], dtype=float32)
+    Args:
+        x: the input, an array or a number of a floating-point or complex dtype.
+
+    Returns:
+        An array with the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or does not have a floating-point or complex dtype.
+
+    Example:
+        >>> jax.nn.silu(jnp.array([-1.0, 0.0, 1.0]))
+        Array([-0.26894...,  0. ...,  0.73105...], dtype=float32)
     """
     x = as_operand(x, "silu")
     return x * Logistic()(x)
@@ -78,10 +135,22 @@ swish = silu
 
 @custom_jvp
 def softplus(x: Any) -> Any:
-    """log(1 + exp(x)), a smooth relu.
+    """Compute `log(1 + exp(x))`, a smooth approximation of `relu`.
 
-    >>> jax.nn.softplus(jnp.array([-100.0, 0.0, 100.0]))
-    Array([  0. ...,   0.693147..., 100. ...], dtype=float32)
+    The computation does not overflow for large `x`.
+
+    Args:
+        x: the input, an array or a number.
+
+    Returns:
+        An array with the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jax.nn.softplus(jnp.array([-100.0, 0.0, 100.0]))
+        Array([  0. ...,   0.693147..., 100. ...], dtype=float32)
     """
     return _softplus(x)
 
@@ -97,10 +166,20 @@ softplus.defjvps(lambda tangent, result, x: tangent * Logistic()(x))
 
 @composed
 def log_sigmoid(x: Any) -> Any:
-    """log(sigmoid(x)), exact where that is small.
+    """Compute `log(sigmoid(x))` without underflow for very negative `x`.
 
-    >>> jax.nn.log_sigmoid(jnp.array([-100.0, 0.0]))
-    Array([-100. ...,   -0.69314...], dtype=float32)
+    Args:
+        x: the input, an array or a number.
+
+    Returns:
+        An array with the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jax.nn.log_sigmoid(jnp.array([-100.0, 0.0]))
+        Array([-100. ...,   -0.69314...], dtype=float32)
     """
     return -softplus(-as_operand(x, "log_sigmoid"))
 
@@ -112,20 +191,43 @@ def _squareplus(x: Any, b: Any) -> Any:
 
 
 def squareplus(x: Any, b: Any = 4) -> Any:
-    """(x + √(x² + b)) / 2, a smooth relu without powers of e.
+    """Compute `(x + sqrt(x² + b)) / 2`, a smooth approximation of `relu` without exponentials.
 
-    >>> jax.nn.squareplus(jnp.array([-3.0, 0.0]), 16.0)
-    Array([1., 2.], dtype=float32)
+    Args:
+        x: the input, an array or a number.
+        b: the smoothness, at least 0; with 0 the result is `relu(x)`.
+
+    Returns:
+        An array with the shape that `x` and `b` broadcast to.
+
+    Raises:
+        TypeError: if `x` or `b` is not an array or a number, or if their shapes do not broadcast.
+
+    Example:
+        >>> jax.nn.squareplus(jnp.array([-3.0, 0.0]), 16.0)
+        Array([1., 2.], dtype=float32)
     """
     return _squareplus(x, b)
 
 
 @composed
 def sparse_plus(x: Any) -> Any:
-    """0 up to -1, (x + 1)² / 4 up to 1, and from there on x.
+    """Compute the sparse plus function, a smooth approximation of `relu` with finite support.
 
-    >>> jax.nn.sparse_plus(jnp.array([-2.0, 0.0, 2.0]))
-    Array([0.  , 0.25, 2.  ], dtype=float32)
+    The result is 0 for `x <= -1`, `(x + 1)² / 4` for `-1 < x < 1`, and `x` for `x >= 1`.
+
+    Args:
+        x: the input, an array or a number.
+
+    Returns:
+        An array with the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jax.nn.sparse_plus(jnp.array([-2.0, 0.0, 2.0]))
+        Array([0.  , 0.25, 2.  ], dtype=float32)
     """
     x = as_operand(x, "sparse_plus")
     return jnp.where(x <= -1.0, 0.0, jnp.where(x >= 1.0, x, (x + 1.0) ** 2 / 4))
@@ -133,20 +235,42 @@ def sparse_plus(x: Any) -> Any:
 
 @composed
 def sparse_sigmoid(x: Any) -> Any:
-    """0 up to -1, 1 from 1 on, and a straight line between.
+    """Compute the sparse sigmoid function `clip((x + 1) / 2, 0, 1)`.
 
-    >>> jax.nn.sparse_sigmoid(jnp.array([-2.0, 0.0, 2.0]))
-    Array([0. , 0.5, 1. ], dtype=float32)
+    It is the derivative of `sparse_plus`.
+
+    Args:
+        x: the input, an array or a number.
+
+    Returns:
+        An array with the shape of `x` and values from 0 to 1.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jax.nn.sparse_sigmoid(jnp.array([-2.0, 0.0, 2.0]))
+        Array([0. , 0.5, 1. ], dtype=float32)
     """
     return 0.5 * jnp.clip(as_operand(x, "sparse_sigmoid") + 1.0, 0.0, 2.0)
 
 
 @composed
 def soft_sign(x: Any) -> Any:
-    """x / (|x| + 1).
+    """Compute the soft-sign function `x / (|x| + 1)`.
 
-    >>> jax.nn.soft_sign(jnp.array([-1.0, 3.0]))
-    Array([-0.5 ,  0.75], dtype=float32)
+    Args:
+        x: the input, an array or a number.
+
+    Returns:
+        An array with the shape of `x` and values between -1 and 1.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jax.nn.soft_sign(jnp.array([-1.0, 3.0]))
+        Array([-0.5 ,  0.75], dtype=float32)
     """
     x = as_operand(x, "soft_sign")
     return x / (jnp.abs(x) + 1)
@@ -154,10 +278,20 @@ def soft_sign(x: Any) -> Any:
 
 @composed
 def mish(x: Any) -> Any:
-    """x · tanh(softplus(x)).
+    """Compute the mish function `x · tanh(softplus(x))`.
 
-    >>> jax.nn.mish(jnp.array([-1.0, 0.0, 1.0]))
-    Array([-0.3034...,  0. ...,  0.86509...], dtype=float32)
+    Args:
+        x: the input, an array or a number.
+
+    Returns:
+        An array with the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jax.nn.mish(jnp.array([-1.0, 0.0, 1.0]))
+        Array([-0.3034...,  0. ...,  0.86509...], dtype=float32)
     """
     x = as_operand(x, "mish")
     return x * jnp.tanh(softplus(x))
@@ -166,25 +300,51 @@ def mish(x: Any) -> Any:
 @composed
 def _elu(x: Any, alpha: Any) -> Any:
     x = as_operand(x, "elu")
-    # The power of an element that is not taken could overflow, and its derivative is asked for too.
+    # `where` also differentiates the branch that is not selected: without the inner `where`, an overflow of `expm1`
+    # there would make the derivative NaN.
     return jnp.where(x > 0, x, alpha * jnp.expm1(jnp.where(x > 0, 0.0, x)))
 
 
 def elu(x: Any, alpha: Any = 1.0) -> Any:
-    """`x` above 0, and alpha · (exp(x) - 1) below.
+    """Compute the exponential linear unit.
 
-    >>> jax.nn.elu(jnp.array([-1.0, 2.0]))
-    Array([-0.63212...,  2. ...], dtype=float32)
+    The result is `x` for `x > 0` and `alpha · (exp(x) - 1)` elsewhere.
+
+    Args:
+        x: the input, an array or a number.
+        alpha: the magnitude of the limit for very negative `x`.
+
+    Returns:
+        An array with the shape that `x` and `alpha` broadcast to.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or if the shapes of `x` and `alpha` do not broadcast.
+
+    Example:
+        >>> jax.nn.elu(jnp.array([-1.0, 2.0]))
+        Array([-0.63212...,  2. ...], dtype=float32)
     """
     return _elu(x, alpha)
 
 
 @composed
 def selu(x: Any) -> Any:
-    """A scaled elu, which keeps the mean 0 and the variance 1.
+    """Compute the scaled exponential linear unit.
 
-    >>> jax.nn.selu(jnp.array([-1.0, 1.0]))
-    Array([-1.11133...,  1.0507...], dtype=float32)
+    It is `elu` with the constants of self-normalizing networks, which keep activations at mean 0 and variance 1.
+
+    Args:
+        x: the input, an array or a number.
+
+    Returns:
+        An array with the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jax.nn.selu(jnp.array([-1.0, 1.0]))
+        Array([-1.11133...,  1.0507...], dtype=float32)
     """
     return 1.0507009873554804934193349852946 * _elu(x, 1.6732632423543772848170429916717)
 
@@ -195,10 +355,24 @@ def _celu(x: Any, alpha: Any) -> Any:
 
 
 def celu(x: Any, alpha: Any = 1.0) -> Any:
-    """`x` above 0, and alpha · (exp(x / alpha) - 1) below, without a kink for any alpha.
+    """Compute the continuously differentiable exponential linear unit.
 
-    >>> jax.nn.celu(jnp.array([-1.0, 2.0]), 2.0)
-    Array([-0.7869...,  2. ...], dtype=float32)
+    The result is `x` for `x > 0` and `alpha · (exp(x / alpha) - 1)` elsewhere. Its derivative is continuous for every
+    `alpha`.
+
+    Args:
+        x: the input, an array or a number.
+        alpha: the magnitude of the limit for very negative `x`.
+
+    Returns:
+        An array with the shape that `x` and `alpha` broadcast to.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or if the shapes of `x` and `alpha` do not broadcast.
+
+    Example:
+        >>> jax.nn.celu(jnp.array([-1.0, 2.0]), 2.0)
+        Array([-0.7869...,  2. ...], dtype=float32)
     """
     return _celu(x, alpha)
 
@@ -210,20 +384,43 @@ def _leaky_relu(x: Any, slope: Any) -> Any:
 
 
 def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
-    """`x` from 0 on, and negative_slope · x below.
+    """Compute the leaky rectified linear unit.
 
-    >>> jax.nn.leaky_relu(jnp.array([-1.0, 2.0]))
-    Array([-0.01,  2.  ], dtype=float32)
+    The result is `x` for `x >= 0` and `negative_slope · x` elsewhere.
+
+    Args:
+        x: the input, an array or a number.
+        negative_slope: the slope for negative `x`.
+
+    Returns:
+        An array with the shape that `x` and `negative_slope` broadcast to.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or if the shapes of `x` and `negative_slope` do not broadcast.
+
+    Example:
+        >>> jax.nn.leaky_relu(jnp.array([-1.0, 2.0]))
+        Array([-0.01,  2.  ], dtype=float32)
     """
     return _leaky_relu(x, negative_slope)
 
 
 @composed
 def hard_tanh(x: Any) -> Any:
-    """`x`, but no less than -1 and no more than 1.
+    """Compute the hard tanh function: clip `x` to the interval from -1 to 1.
 
-    >>> jax.nn.hard_tanh(jnp.array([-3.0, 0.5, 3.0]))
-    Array([-1. ,  0.5,  1. ], dtype=float32)
+    Args:
+        x: the input, an array or a number.
+
+    Returns:
+        An array with the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jax.nn.hard_tanh(jnp.array([-3.0, 0.5, 3.0]))
+        Array([-1. ,  0.5,  1. ], dtype=float32)
     """
     x = as_operand(x, "hard_tanh")
     return jnp.where(x > 1, 1, jnp.where(x < -1, -1, x))
@@ -231,20 +428,40 @@ def hard_tanh(x: Any) -> Any:
 
 @composed
 def hard_sigmoid(x: Any) -> Any:
-    """relu6(x + 3) / 6.
+    """Compute the hard sigmoid function `relu6(x + 3) / 6`.
 
-    >>> jax.nn.hard_sigmoid(jnp.array([-3.0, 0.0, 3.0]))
-    Array([0. , 0.5, 1. ], dtype=float32)
+    Args:
+        x: the input, an array or a number.
+
+    Returns:
+        An array with the shape of `x` and values from 0 to 1.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jax.nn.hard_sigmoid(jnp.array([-3.0, 0.0, 3.0]))
+        Array([0. , 0.5, 1. ], dtype=float32)
     """
     return relu6(as_operand(x, "hard_sigmoid") + 3.0) / 6.0
 
 
 @composed
 def hard_silu(x: Any) -> Any:
-    """x · hard_sigmoid(x); also known as hard_swish.
+    """Compute the hard SiLU function `x · hard_sigmoid(x)`, also known as hard swish.
 
-    >>> jax.nn.hard_silu(jnp.array([-3.0, 1.0, 3.0]))
-    Array([-0.       ,  0.6666667,  3.       ], dtype=float32)
+    Args:
+        x: the input, an array or a number.
+
+    Returns:
+        An array with the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jax.nn.hard_silu(jnp.array([-3.0, 1.0, 3.0]))
+        Array([-0.       ,  0.6666667,  3.       ], dtype=float32)
     """
     x = as_operand(x, "hard_silu")
     return x * hard_sigmoid(x)
@@ -254,10 +471,23 @@ hard_swish = hard_silu
 
 
 def gelu(x: Any, approximate: bool = True) -> Any:
-    """x times the probability that a standard normal number is below x; `approximate` takes a tanh for it.
+    """Compute the Gaussian error linear unit `x · Φ(x)`.
 
-    >>> jax.nn.gelu(jnp.array([-1.0, 1.0]), approximate=False)
-    Array([-0.15865...,  0.84134...], dtype=float32)
+    Φ is the cumulative distribution function of the standard normal distribution.
+
+    Args:
+        x: the input, an array or a number.
+        approximate: if True, use the approximation of Φ by tanh; if False, use `erfc`.
+
+    Returns:
+        An array with the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jax.nn.gelu(jnp.array([-1.0, 1.0]), approximate=False)
+        Array([-0.15865...,  0.84134...], dtype=float32)
     """
     return _gelu(x, approximate=bool(approximate))
 
@@ -271,15 +501,27 @@ def _gelu(x: Any, *, approximate: bool) -> Any:
 
 
 def glu(x: Any, axis: int = -1) -> Any:
-    """The first half of `x` along `axis`, times the sigmoid of the second.
+    """Compute the gated linear unit: the first half of `x` times the sigmoid of the second half.
 
-    >>> jax.nn.glu(jnp.array([4.0, 0.0]))
-    Array([2.], dtype=float32)
+    Args:
+        x: the input, an array with an even size along `axis`.
+        axis: the axis along which `x` is split into halves.
+
+    Returns:
+        An array with the shape of `x`, except for half the size along `axis`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+        ValueError: if `axis` does not exist in `x`, or if the size of `x` along it is odd.
+
+    Example:
+        >>> jax.nn.glu(jnp.array([4.0, 0.0]))
+        Array([2.], dtype=float32)
     """
-    kind = type_of(x, "glu")
-    dim = dim_of("glu", axis, kind.ndim)
-    if kind.shape[dim] % 2:
-        raise ValueError(f"glu: axis {axis} of {kind} must have an even size, to be cut in halves")
+    x_type = type_of(x, "glu")
+    dim = dim_of("glu", axis, x_type.ndim)
+    if x_type.shape[dim] % 2:
+        raise ValueError(f"glu: axis {axis} of {x_type} must have an even size, to be split into halves")
     return _glu(x, dim=dim)
 
 
@@ -292,10 +534,20 @@ def _glu(x: Any, *, dim: int) -> Any:
 
 @custom_jvp
 def log1mexp(x: Any) -> Any:
-    """log(1 - exp(-x)) for x above 0, exact near 0 and far from it.
+    """Compute `log(1 - exp(-x))` without cancellation for small or large `x`.
 
-    >>> jax.nn.log1mexp(jnp.array([1e-8, 1.0]))
-    Array([-18.4206...,  -0.45867...], dtype=float32)
+    Args:
+        x: the input, an array or a number; all elements should be positive.
+
+    Returns:
+        An array with the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jax.nn.log1mexp(jnp.array([1e-8, 1.0]))
+        Array([-18.4206...,  -0.45867...], dtype=float32)
     """
     return _log1mexp(x)
 
@@ -310,41 +562,68 @@ log1mexp.defjvps(lambda tangent, result, x: tangent / jnp.expm1(x))
 
 
 def tanh(x: Any, /) -> Any:
-    """The hyperbolic tangent.
+    """Compute the hyperbolic tangent.
 
-    >>> jax.nn.tanh(jnp.array([0.0, 1.0]))
-    Array([0. ..., 0.76159...], dtype=float32)
+    Args:
+        x: the input, an array or a number.
+
+    Returns:
+        An array with the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jax.nn.tanh(jnp.array([0.0, 1.0]))
+        Array([0. ..., 0.76159...], dtype=float32)
     """
     return jnp.tanh(x)
 
 
 def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: Any = -1) -> Any:
-    """For each integer a row of zeros with a one at its place, along a new dim `axis`; outside of the classes, zeros.
+    """One-hot encode class indices.
 
-    `axis` may be the name of an axis that `vmap` has bound: each member of it has one place.
+    An index outside the range from 0 to `num_classes - 1` is encoded as zeros.
 
-    >>> jax.nn.one_hot(jnp.array([0, 2]), 3)
-    Array([[1., 0., 0.],
-           [0., 0., 1.]], dtype=float32)
+    Args:
+        x: the class indices, an array, a number or a sequence of numbers.
+        num_classes: the number of classes.
+        dtype: the dtype of the result; by default the default float dtype.
+        axis: the position of the new axis of size `num_classes` in the result; or the name of an axis bound by `vmap`
+            or `shard_map`, along which each member holds the encoding of one class.
+
+    Returns:
+        An array of zeros and ones with the shape of `x` and the new axis; with a named axis, with the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array, a number or a sequence of numbers.
+        ValueError: if `axis` does not exist in the result, or if `num_classes` is not the size of the named axis.
+        UnboundAxisError: if `axis` is a name that is not bound.
+
+    Example:
+        >>> jax.nn.one_hot(jnp.array([0, 2]), 3)
+        Array([[1., 0., 0.],
+               [0., 0., 1.]], dtype=float32)
     """
-    kind = type_of(x, "one_hot") if not isinstance(x, Sequence) else type_of(np.asarray(x), "one_hot")
-    index = np.asarray(x) if isinstance(x, Sequence) else x
-    if not (is_integer(kind.dtype) or kind.dtype == np.bool_ or is_inexact(kind.dtype)):
-        raise TypeError(f"one_hot: needs integers, not {kind}")
-    wanted = default_dtype("float*") if dtype is None else canonical_dtype(dtype)
+    index_type = type_of(x, "one_hot") if not isinstance(x, Sequence) else type_of(np.asarray(x), "one_hot")
+    indices = np.asarray(x) if isinstance(x, Sequence) else x
+    if not (is_integer(index_type.dtype) or index_type.dtype == np.bool_ or is_inexact(index_type.dtype)):
+        raise TypeError(f"one_hot: the indices must be integers, not {index_type}")
+    out_dtype = default_dtype("float*") if dtype is None else canonical_dtype(dtype)
     if not isinstance(axis, int):
         size = lax.axis_size(axis)
         if size != num_classes:
-            raise ValueError(f"one_hot: num_classes is {num_classes}, and the axis {axis!r} has {size} members")
-        return (as_operand(index) == lax.axis_index(axis)).astype(wanted)
-    return _one_hot(index, count=int(num_classes), dim=dim_of("one_hot", axis, kind.ndim + 1), dtype=wanted)
+            raise ValueError(f"one_hot: num_classes is {num_classes}, but the named axis {axis!r} has size {size}")
+        return (as_operand(indices) == lax.axis_index(axis)).astype(out_dtype)
+    dim = dim_of("one_hot", axis, index_type.ndim + 1)
+    return _one_hot(indices, num_classes=int(num_classes), dim=dim, dtype=out_dtype)
 
 
 @composed
-def _one_hot(x: Any, *, count: int, dim: int, dtype: Any) -> Any:
+def _one_hot(x: Any, *, num_classes: int, dim: int, dtype: Any) -> Any:
     x = as_operand(x)
     if x.type.dtype == np.bool_:
         x = Convert(np.dtype(np.int32))(x)
-    shape = (*x.type.shape[:dim], count, *x.type.shape[dim:])
-    spread = Broadcast(shape, tuple(d + (d >= dim) for d in range(x.type.ndim)))(x)
-    return Convert(dtype)(Compare("EQ")(spread, Iota(shape, dim, x.type.dtype)()))
+    shape = (*x.type.shape[:dim], num_classes, *x.type.shape[dim:])
+    indices = Broadcast(shape, tuple(d + (d >= dim) for d in range(x.type.ndim)))(x)
+    return Convert(dtype)(Compare("EQ")(indices, Iota(shape, dim, x.type.dtype)()))

@@ -1,5 +1,7 @@
-"""Functions that fill weights before training. All but `zeros` and `ones` return the function that does it:
-`init(key, shape, dtype, out_sharding)`. The same key gives the same numbers as JAX's.
+"""Weight initializers.
+
+An initializer is a function `init(key, shape, dtype, out_sharding)`. `zeros` and `ones` are initializers; the other
+functions return one. The same key generates the same numbers as in JAX.
 """
 
 import math
@@ -44,16 +46,16 @@ __all__ = [
 
 @runtime_checkable
 class Initializer(Protocol):
-    """What fills weights of a shape: the key says with which random numbers."""
+    """A function that returns initial weights of a shape, random or not."""
 
     def __call__(self, key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Any: ...
 
 
 def _initializer(fill: Callable[[Any, tuple[int, ...], Any, Any], Any], dtype: Any) -> Initializer:
-    """An initializer by a function of key, shape, dtype and where the result lies."""
-    usual = dtype
+    """Return an initializer that normalizes shape and dtype and calls `fill(key, shape, dtype, out_sharding)`."""
+    default = dtype
 
-    def init(key: Any, shape: Any, dtype: Any = usual, out_sharding: Any = None) -> Any:
+    def init(key: Any, shape: Any, dtype: Any = default, out_sharding: Any = None) -> Any:
         return fill(key, tuple(map(operator.index, shape)), _dtype(dtype), out_sharding)
 
     return init
@@ -64,28 +66,68 @@ def _dtype(dtype: Any) -> Any:
 
 
 def zeros(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Any:
-    """Zeros; the key is ignored.
+    """Initialize weights with zeros.
 
-    >>> jax.nn.initializers.zeros(None, (2,))
-    Array([0., 0.], dtype=float32)
+    Args:
+        key: ignored; initializers have a key as first parameter.
+        shape: the shape of the result.
+        dtype: the dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of zeros.
+
+    Raises:
+        TypeError: if `shape` does not consist of integers, or if `dtype` is not a dtype.
+        ValueError: if a size in `shape` is negative.
+
+    Example:
+        >>> jax.nn.initializers.zeros(None, (2,))
+        Array([0., 0.], dtype=float32)
     """
     return jnp.zeros(shape, _dtype(dtype), device=out_sharding)
 
 
 def ones(key: Any, shape: Any, dtype: Any = None, out_sharding: Any = None) -> Any:
-    """Ones; the key is ignored.
+    """Initialize weights with ones.
 
-    >>> jax.nn.initializers.ones(None, (2,))
-    Array([1., 1.], dtype=float32)
+    Args:
+        key: ignored; initializers have a key as first parameter.
+        shape: the shape of the result.
+        dtype: the dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of ones.
+
+    Raises:
+        TypeError: if `shape` does not consist of integers, or if `dtype` is not a dtype.
+        ValueError: if a size in `shape` is negative.
+
+    Example:
+        >>> jax.nn.initializers.ones(None, (2,))
+        Array([1., 1.], dtype=float32)
     """
     return jnp.ones(shape, _dtype(dtype), device=out_sharding)
 
 
 def constant(value: Any, dtype: Any = None) -> Initializer:
-    """One value everywhere, or an array that is repeated to the shape.
+    """Return an initializer that fills weights with a constant.
 
-    >>> jax.nn.initializers.constant(-7)(None, (2,))
-    Array([-7., -7.], dtype=float32)
+    Args:
+        value: the value, a number or an array that broadcasts to the shape of the weights.
+        dtype: the default dtype of the initializer; if None, the default float dtype.
+
+    Returns:
+        The initializer, which ignores its key.
+
+    Raises:
+        TypeError: when the initializer is called, if `value` is not a number or an array, or does not broadcast to the
+            shape.
+
+    Example:
+        >>> jax.nn.initializers.constant(-7)(None, (2,))
+        Array([-7., -7.], dtype=float32)
     """
 
     def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
@@ -95,10 +137,22 @@ def constant(value: Any, dtype: Any = None) -> Initializer:
 
 
 def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
-    """Numbers from 0 to `scale`, all equally likely.
+    """Return an initializer that samples from the uniform distribution from 0 to `scale`.
 
-    >>> jax.nn.initializers.uniform(10.0)(jax.random.PRNGKey(0), (2,)).shape
-    (2,)
+    Args:
+        scale: the upper bound.
+        dtype: the default dtype of the initializer; if None, the default float dtype.
+
+    Returns:
+        The initializer.
+
+    Raises:
+        TypeError: when the initializer is called, if its key is not a PRNG key.
+        ValueError: when the initializer is called, if its dtype is not a floating-point dtype.
+
+    Example:
+        >>> jax.nn.initializers.uniform(10.0)(jax.random.PRNGKey(0), (2,)).shape
+        (2,)
     """
 
     def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
@@ -108,10 +162,22 @@ def uniform(scale: Any = 1e-2, dtype: Any = None) -> Initializer:
 
 
 def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
-    """Normal numbers around 0.
+    """Return an initializer that samples from the normal distribution with mean 0.
 
-    >>> jax.nn.initializers.normal(5.0)(jax.random.PRNGKey(0), (2,)).shape
-    (2,)
+    Args:
+        stddev: the standard deviation.
+        dtype: the default dtype of the initializer; if None, the default float dtype.
+
+    Returns:
+        The initializer.
+
+    Raises:
+        TypeError: when the initializer is called, if its key is not a PRNG key.
+        ValueError: when the initializer is called, if its dtype is neither a floating-point nor a complex dtype.
+
+    Example:
+        >>> jax.nn.initializers.normal(5.0)(jax.random.PRNGKey(0), (2,)).shape
+        (2,)
     """
 
     def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
@@ -121,15 +187,29 @@ def normal(stddev: Any = 1e-2, dtype: Any = None) -> Initializer:
 
 
 def truncated_normal(stddev: Any = 1e-2, dtype: Any = None, lower: Any = -2.0, upper: Any = 2.0) -> Initializer:
-    """Normal numbers around 0, of those between `lower` and `upper` times `stddev`.
+    """Return an initializer that samples from the truncated normal distribution with mean 0.
 
-    >>> jax.nn.initializers.truncated_normal(5.0)(jax.random.PRNGKey(0), (2,)).shape
-    (2,)
+    Args:
+        stddev: the standard deviation of the distribution before truncation.
+        dtype: the default dtype of the initializer; if None, the default float dtype.
+        lower: the lower bound, in multiples of `stddev`.
+        upper: the upper bound, in multiples of `stddev`.
+
+    Returns:
+        The initializer.
+
+    Raises:
+        TypeError: when the initializer is called, if its key is not a PRNG key.
+        ValueError: when the initializer is called, if its dtype is not a floating-point dtype.
+
+    Example:
+        >>> jax.nn.initializers.truncated_normal(5.0)(jax.random.PRNGKey(0), (2,)).shape
+        (2,)
     """
 
     def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
-        found = random.truncated_normal(key, lower, upper, shape, dtype, out_sharding=out_sharding)
-        return found * jnp.array(stddev, dtype)
+        sample = random.truncated_normal(key, lower, upper, shape, dtype, out_sharding=out_sharding)
+        return sample * jnp.array(stddev, dtype)
 
     return _initializer(fill, dtype)
 
@@ -143,54 +223,77 @@ def variance_scaling(
     batch_axis: Axes = (),
     dtype: Any = None,
 ) -> Initializer:
-    """Numbers whose variance is `scale` over the number of inputs (`mode` "fan_in"), of outputs ("fan_out"), or their
-    mean ("fan_avg", "fan_geo_avg"), so that signals neither grow nor fade.
+    """Return an initializer whose variance depends on the shape of the weights.
 
-    `distribution` is "truncated_normal" (within two standard deviations), "normal" or "uniform". Dims that are neither
-    `in_axis`, `out_axis` nor `batch_axis` count as both inputs and outputs.
+    The variance is `scale / n`, where n is the number of inputs or outputs of a unit, so that the variance of
+    activations or gradients is preserved from layer to layer. Dims that are neither `in_axis`, `out_axis` nor
+    `batch_axis` are the receptive field, which multiplies both numbers.
 
-    >>> jax.nn.initializers.variance_scaling(1.0, "fan_in", "normal")(jax.random.PRNGKey(0), (4, 3)).shape
-    (4, 3)
+    Args:
+        scale: the numerator of the variance.
+        mode: what n is: the number of inputs ("fan_in"), of outputs ("fan_out"), or their arithmetic or geometric mean
+            ("fan_avg", "fan_geo_avg").
+        distribution: "truncated_normal" (at two standard deviations), "normal" or "uniform".
+        in_axis: the axis or axes of the inputs.
+        out_axis: the axis or axes of the outputs.
+        batch_axis: the axis or axes that count neither as inputs nor as outputs.
+        dtype: the default dtype of the initializer; if None, the default float dtype.
+
+    Returns:
+        The initializer.
+
+    Raises:
+        ValueError: when the initializer is called, if `mode` or `distribution` is unknown, or if the shape has fewer
+            than two dims and `in_axis` is -2.
+        IndexError: when the initializer is called, if an axis does not exist in the shape.
+
+    Example:
+        >>> jax.nn.initializers.variance_scaling(1.0, "fan_in", "normal")(jax.random.PRNGKey(0), (4, 3)).shape
+        (4, 3)
     """
 
     def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
-        inputs, outputs = _fans(shape, in_axis, out_axis, batch_axis)
-        counts = {
-            "fan_in": inputs,
-            "fan_out": outputs,
-            "fan_avg": (inputs + outputs) / 2,
-            "fan_geo_avg": (inputs * outputs) ** 0.5,
+        fan_in, fan_out = _fans(shape, in_axis, out_axis, batch_axis)
+        fans = {
+            "fan_in": fan_in,
+            "fan_out": fan_out,
+            "fan_avg": (fan_in + fan_out) / 2,
+            "fan_geo_avg": (fan_in * fan_out) ** 0.5,
         }
-        if mode not in counts:
-            raise ValueError(f"variance_scaling: mode is one of {', '.join(counts)}, not {mode!r}")
-        if distribution not in _DRAWS:
-            raise ValueError(f"variance_scaling: distribution is one of {', '.join(_DRAWS)}, not {distribution!r}")
-        variance = jnp.array(scale / counts[mode], dtype)
-        draw = _DRAWS[distribution][0 if is_float(dtype) else 1]
-        return draw(key, shape, dtype, variance, out_sharding)
+        if mode not in fans:
+            raise ValueError(f"variance_scaling: mode must be one of {', '.join(fans)}, not {mode!r}")
+        if distribution not in _SAMPLERS:
+            raise ValueError(
+                f"variance_scaling: distribution must be one of {', '.join(_SAMPLERS)}, not {distribution!r}"
+            )
+        variance = jnp.array(scale / fans[mode], dtype)
+        sampler = _SAMPLERS[distribution][0 if is_float(dtype) else 1]
+        return sampler(key, shape, dtype, variance, out_sharding)
 
     return _initializer(fill, dtype)
 
 
 def _fans(shape: tuple[int, ...], in_axis: Axes, out_axis: Axes, batch_axis: Axes) -> tuple[float, float]:
-    """How many inputs and outputs weights of this shape connect."""
+    """Return fan_in and fan_out, the numbers of inputs and outputs that weights of this shape connect."""
     if len(shape) <= 1 and in_axis == -2:
-        raise ValueError(f"variance_scaling: shape {shape} has no dim -2 of inputs: say in_axis, or give two dims")
-    ins, outs, batches = (
+        raise ValueError(
+            f"variance_scaling: shape {shape} has no axis -2 for the inputs: pass in_axis, or a shape of rank 2 or more"
+        )
+    inputs, outputs, batch = (
         math.prod(shape[axis] for axis in ((axes,) if isinstance(axes, int) else axes))
         for axes in (in_axis, out_axis, batch_axis)
     )
-    field = math.prod(shape) / ins / outs / batches
-    return ins * field, outs * field
+    receptive_field = math.prod(shape) / inputs / outputs / batch
+    return inputs * receptive_field, outputs * receptive_field
 
 
-# Standard deviations of a standard normal number within 2 of 0, and of a complex one.
-_WITHIN_TWO, _COMPLEX_WITHIN_TWO = 0.87962566103423978, 0.95311164380491208
+# Standard deviations of the standard normal distribution, real and complex, truncated at absolute value 2.
+_TRUNCATED_STDDEV, _COMPLEX_TRUNCATED_STDDEV = 0.87962566103423978, 0.95311164380491208
 
 
-def _truncated(key: Any, shape: tuple[int, ...], dtype: Any, variance: Any, out_sharding: Any) -> Any:
-    deviation = jnp.sqrt(variance) / jnp.array(_WITHIN_TWO, dtype)
-    return random.truncated_normal(key, -2, 2, shape, dtype, out_sharding=out_sharding) * deviation
+def _truncated_normal(key: Any, shape: tuple[int, ...], dtype: Any, variance: Any, out_sharding: Any) -> Any:
+    stddev = jnp.sqrt(variance) / jnp.array(_TRUNCATED_STDDEV, dtype)
+    return random.truncated_normal(key, -2, 2, shape, dtype, out_sharding=out_sharding) * stddev
 
 
 def _normal(key: Any, shape: tuple[int, ...], dtype: Any, variance: Any, out_sharding: Any) -> Any:
@@ -201,86 +304,184 @@ def _uniform(key: Any, shape: tuple[int, ...], dtype: Any, variance: Any, out_sh
     return random.uniform(key, shape, dtype, -1, out_sharding=out_sharding) * jnp.sqrt(3 * variance)
 
 
-def _complex_truncated(key: Any, shape: tuple[int, ...], dtype: Any, variance: Any, out_sharding: Any) -> Any:
-    def radius(share: Any) -> Any:
-        return jnp.sqrt(-jnp.log(1 - (1 - jnp.exp(jnp.array(-4, dtype))) * share.astype(dtype)))
+def _complex_truncated_normal(key: Any, shape: tuple[int, ...], dtype: Any, variance: Any, out_sharding: Any) -> Any:
+    def radius(u: Any) -> Any:
+        return jnp.sqrt(-jnp.log(1 - (1 - jnp.exp(jnp.array(-4, dtype))) * u.astype(dtype)))
 
-    deviation = jnp.sqrt(variance) / jnp.array(_COMPLEX_WITHIN_TWO, dtype)
-    return laid_out(_around(key, shape, dtype, radius), out_sharding) * deviation
+    stddev = jnp.sqrt(variance) / jnp.array(_COMPLEX_TRUNCATED_STDDEV, dtype)
+    return laid_out(_isotropic(key, shape, dtype, radius), out_sharding) * stddev
 
 
 def _complex_uniform(key: Any, shape: tuple[int, ...], dtype: Any, variance: Any, out_sharding: Any) -> Any:
-    found = _around(key, shape, dtype, lambda share: jnp.sqrt(2 * share).astype(dtype))
-    return laid_out(found, out_sharding) * jnp.sqrt(variance)
+    sample = _isotropic(key, shape, dtype, lambda u: jnp.sqrt(2 * u).astype(dtype))
+    return laid_out(sample, out_sharding) * jnp.sqrt(variance)
 
 
-def _around(key: Any, shape: tuple[int, ...], dtype: Any, radius: Callable[[Any], Any]) -> Any:
-    """Complex numbers with any angle, and a radius by a share from 0 to 1."""
-    part = np.dtype(np.float32 if dtype == np.complex64 else np.float64)
-    first, second = random.split(key)
-    away = radius(random.uniform(first, shape, part))
-    angle = 2 * np.pi * random.uniform(second, shape, part).astype(dtype)
-    return away * jnp.exp(1j * angle)
+def _isotropic(key: Any, shape: tuple[int, ...], dtype: Any, radius: Callable[[Any], Any]) -> Any:
+    """Sample complex numbers with a uniform angle, and a radius that is a function of a uniform number."""
+    real_dtype = np.dtype(np.float32 if dtype == np.complex64 else np.float64)
+    radius_key, angle_key = random.split(key)
+    magnitude = radius(random.uniform(radius_key, shape, real_dtype))
+    angle = 2 * np.pi * random.uniform(angle_key, shape, real_dtype).astype(dtype)
+    return magnitude * jnp.exp(1j * angle)
 
 
-# By name: how real, and how complex numbers are drawn.
-_DRAWS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "truncated_normal": (_truncated, _complex_truncated),
+# For each distribution, the samplers of real and of complex numbers.
+_SAMPLERS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "truncated_normal": (_truncated_normal, _complex_truncated_normal),
     "normal": (_normal, _normal),
     "uniform": (_uniform, _complex_uniform),
 }
 
 
 def glorot_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
-    """Uniform numbers of variance 1 over the mean of inputs and outputs; also known as xavier_uniform.
+    """Return a Glorot uniform initializer, also known as Xavier uniform.
 
-    >>> jax.nn.initializers.glorot_uniform()(jax.random.PRNGKey(0), (4, 3)).shape
-    (4, 3)
+    The variance is `1 / fan_avg`, the mean number of inputs and outputs: see `variance_scaling`.
+
+    Args:
+        in_axis: the axis or axes of the inputs.
+        out_axis: the axis or axes of the outputs.
+        batch_axis: the axis or axes that count neither as inputs nor as outputs.
+        dtype: the default dtype of the initializer; if None, the default float dtype.
+
+    Returns:
+        The initializer.
+
+    Raises:
+        ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis` is -2.
+        IndexError: when the initializer is called, if an axis does not exist in the shape.
+
+    Example:
+        >>> jax.nn.initializers.glorot_uniform()(jax.random.PRNGKey(0), (4, 3)).shape
+        (4, 3)
     """
     return variance_scaling(1.0, "fan_avg", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
 def glorot_normal(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
-    """Truncated normal numbers of variance 1 over the mean of inputs and outputs; also known as xavier_normal.
+    """Return a Glorot normal initializer, also known as Xavier normal.
 
-    >>> jax.nn.initializers.glorot_normal()(jax.random.PRNGKey(0), (4, 3)).shape
-    (4, 3)
+    The distribution is a truncated normal with variance `1 / fan_avg`, the mean number of inputs and outputs: see
+    `variance_scaling`.
+
+    Args:
+        in_axis: the axis or axes of the inputs.
+        out_axis: the axis or axes of the outputs.
+        batch_axis: the axis or axes that count neither as inputs nor as outputs.
+        dtype: the default dtype of the initializer; if None, the default float dtype.
+
+    Returns:
+        The initializer.
+
+    Raises:
+        ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis` is -2.
+        IndexError: when the initializer is called, if an axis does not exist in the shape.
+
+    Example:
+        >>> jax.nn.initializers.glorot_normal()(jax.random.PRNGKey(0), (4, 3)).shape
+        (4, 3)
     """
     return variance_scaling(1.0, "fan_avg", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
 
 
 def lecun_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
-    """Uniform numbers of variance 1 over the inputs.
+    """Return a LeCun uniform initializer.
 
-    >>> jax.nn.initializers.lecun_uniform()(jax.random.PRNGKey(0), (4, 3)).shape
-    (4, 3)
+    The variance is `1 / fan_in`, the number of inputs: see `variance_scaling`.
+
+    Args:
+        in_axis: the axis or axes of the inputs.
+        out_axis: the axis or axes of the outputs.
+        batch_axis: the axis or axes that count neither as inputs nor as outputs.
+        dtype: the default dtype of the initializer; if None, the default float dtype.
+
+    Returns:
+        The initializer.
+
+    Raises:
+        ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis` is -2.
+        IndexError: when the initializer is called, if an axis does not exist in the shape.
+
+    Example:
+        >>> jax.nn.initializers.lecun_uniform()(jax.random.PRNGKey(0), (4, 3)).shape
+        (4, 3)
     """
     return variance_scaling(1.0, "fan_in", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
 def lecun_normal(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
-    """Truncated normal numbers of variance 1 over the inputs.
+    """Return a LeCun normal initializer.
 
-    >>> jax.nn.initializers.lecun_normal()(jax.random.PRNGKey(0), (4, 3)).shape
-    (4, 3)
+    The distribution is a truncated normal with variance `1 / fan_in`, the number of inputs: see `variance_scaling`.
+
+    Args:
+        in_axis: the axis or axes of the inputs.
+        out_axis: the axis or axes of the outputs.
+        batch_axis: the axis or axes that count neither as inputs nor as outputs.
+        dtype: the default dtype of the initializer; if None, the default float dtype.
+
+    Returns:
+        The initializer.
+
+    Raises:
+        ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis` is -2.
+        IndexError: when the initializer is called, if an axis does not exist in the shape.
+
+    Example:
+        >>> jax.nn.initializers.lecun_normal()(jax.random.PRNGKey(0), (4, 3)).shape
+        (4, 3)
     """
     return variance_scaling(1.0, "fan_in", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
 
 
 def he_uniform(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
-    """Uniform numbers of variance 2 over the inputs; also known as kaiming_uniform.
+    """Return a He uniform initializer, also known as Kaiming uniform.
 
-    >>> jax.nn.initializers.he_uniform()(jax.random.PRNGKey(0), (4, 3)).shape
-    (4, 3)
+    The variance is `2 / fan_in`, where fan_in is the number of inputs: see `variance_scaling`.
+
+    Args:
+        in_axis: the axis or axes of the inputs.
+        out_axis: the axis or axes of the outputs.
+        batch_axis: the axis or axes that count neither as inputs nor as outputs.
+        dtype: the default dtype of the initializer; if None, the default float dtype.
+
+    Returns:
+        The initializer.
+
+    Raises:
+        ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis` is -2.
+        IndexError: when the initializer is called, if an axis does not exist in the shape.
+
+    Example:
+        >>> jax.nn.initializers.he_uniform()(jax.random.PRNGKey(0), (4, 3)).shape
+        (4, 3)
     """
     return variance_scaling(2.0, "fan_in", "uniform", in_axis, out_axis, batch_axis, dtype)
 
 
 def he_normal(in_axis: Axes = -2, out_axis: Axes = -1, batch_axis: Axes = (), dtype: Any = None) -> Initializer:
-    """Truncated normal numbers of variance 2 over the inputs; also known as kaiming_normal.
+    """Return a He normal initializer, also known as Kaiming normal.
 
-    >>> jax.nn.initializers.he_normal()(jax.random.PRNGKey(0), (4, 3)).shape
-    (4, 3)
+    The distribution is a truncated normal with variance `2 / fan_in`, where fan_in is the number of inputs: see
+    `variance_scaling`.
+
+    Args:
+        in_axis: the axis or axes of the inputs.
+        out_axis: the axis or axes of the outputs.
+        batch_axis: the axis or axes that count neither as inputs nor as outputs.
+        dtype: the default dtype of the initializer; if None, the default float dtype.
+
+    Returns:
+        The initializer.
+
+    Raises:
+        ValueError: when the initializer is called, if the shape has fewer than two dims and `in_axis` is -2.
+        IndexError: when the initializer is called, if an axis does not exist in the shape.
+
+    Example:
+        >>> jax.nn.initializers.he_normal()(jax.random.PRNGKey(0), (4, 3)).shape
+        (4, 3)
     """
     return variance_scaling(2.0, "fan_in", "truncated_normal", in_axis, out_axis, batch_axis, dtype)
 
@@ -290,41 +491,74 @@ kaiming_uniform, kaiming_normal = he_uniform, he_normal
 
 
 def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
-    """A random matrix whose columns (or rows, if these are fewer) are orthogonal, times `scale`. Dims other than
-    `column_axis` are rows.
+    """Return an initializer that samples uniformly distributed orthogonal matrices.
 
-    >>> jax.nn.initializers.orthogonal()(jax.random.PRNGKey(0), (4, 3)).shape
-    (4, 3)
+    The columns are orthonormal if there are at most as many columns as rows; otherwise the rows are. Weights of rank
+    above 2 are such a matrix, reshaped: `column_axis` indexes its columns, all other dims together its rows.
+
+    Args:
+        scale: the factor of the matrix.
+        column_axis: the axis of the columns.
+        dtype: the default dtype of the initializer; if None, the default float dtype.
+
+    Returns:
+        The initializer.
+
+    Raises:
+        ValueError: when the initializer is called, if the shape has fewer than two dims, or if its dtype is neither a
+            floating-point nor a complex dtype.
+        IndexError: when the initializer is called, if `column_axis` does not exist in the shape.
+
+    Example:
+        >>> jax.nn.initializers.orthogonal()(jax.random.PRNGKey(0), (4, 3)).shape
+        (4, 3)
     """
 
     def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
         if len(shape) < 2:
-            raise ValueError(f"orthogonal: needs two dims or more, not shape {shape}")
+            raise ValueError(f"orthogonal: the shape must have at least two dims, not {shape}")
         if not all(shape):
             return jnp.zeros(shape, dtype, device=out_sharding)
         columns = shape[column_axis]
-        rest = [size for dim, size in enumerate(shape) if dim != column_axis % len(shape)]
-        found: Any = random.orthogonal(key, math.prod(rest), (), dtype, columns).reshape(*rest, columns)
-        return laid_out(jnp.array(scale, dtype) * jnp.moveaxis(found, -1, column_axis), out_sharding)
+        rows = [size for dim, size in enumerate(shape) if dim != column_axis % len(shape)]
+        matrix: Any = random.orthogonal(key, math.prod(rows), (), dtype, columns).reshape(*rows, columns)
+        return laid_out(jnp.array(scale, dtype) * jnp.moveaxis(matrix, -1, column_axis), out_sharding)
 
     return _initializer(fill, dtype)
 
 
 def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> Initializer:
-    """For kernels of convolutions in 1, 2 or 3 dims: zeros, but an orthogonal matrix in the middle.
+    """Return an initializer for convolution kernels that are orthogonal at their center and 0 elsewhere.
 
-    >>> jax.nn.initializers.delta_orthogonal()(jax.random.PRNGKey(0), (3, 2, 4)).shape
-    (3, 2, 4)
+    The last two dims of a kernel are its inputs and outputs; the one, two or three dims before them are spatial.
+
+    Args:
+        scale: the factor of the orthogonal matrix.
+        column_axis: the axis of the columns in the matrix of inputs and outputs.
+        dtype: the default dtype of the initializer; if None, the default float dtype.
+
+    Returns:
+        The initializer.
+
+    Raises:
+        ValueError: when the initializer is called, if the rank of the shape is not 3, 4 or 5, or if there are fewer
+            outputs than inputs.
+
+    Example:
+        >>> jax.nn.initializers.delta_orthogonal()(jax.random.PRNGKey(0), (3, 2, 4)).shape
+        (3, 2, 4)
     """
 
     def fill(key: Any, shape: tuple[int, ...], dtype: Any, out_sharding: Any) -> Any:
         if len(shape) not in (3, 4, 5):
-            raise ValueError(f"delta_orthogonal: needs 3, 4 or 5 dims, not shape {shape}")
+            raise ValueError(f"delta_orthogonal: the shape must have 3, 4 or 5 dims, not {shape}")
         if shape[-1] < shape[-2]:
-            raise ValueError(f"delta_orthogonal: shape {shape} must not have fewer outputs than inputs, its last dims")
+            raise ValueError(
+                f"delta_orthogonal: shape {shape} must not have fewer outputs (dim -1) than inputs (dim -2)"
+            )
         matrix = orthogonal(scale, column_axis, dtype)(key, shape[-2:])
-        middle = tuple((size - 1) // 2 for size in shape[:-2])
-        return laid_out(jnp.zeros(shape, dtype).at[middle].set(matrix), out_sharding)
+        center = tuple((size - 1) // 2 for size in shape[:-2])
+        return laid_out(jnp.zeros(shape, dtype).at[center].set(matrix), out_sharding)
 
     return _initializer(fill, dtype)
 

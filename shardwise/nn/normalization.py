@@ -1,4 +1,4 @@
-"""Functions that weigh elements along an axis against each other: softmax and its kin, standardize."""
+"""Softmax, log-sum-exp and related functions along axes, and `standardize`."""
 
 from functools import partial
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.api.custom import custom_jvp
-from shardwise.compiler.ops import softmax as shares
+from shardwise.compiler.ops import softmax as softmax_ops
 from shardwise.compiler.ops.operands import as_inexact, composed, static_axes, type_of
 from shardwise.numpy.named import apart
 
@@ -14,38 +14,68 @@ from shardwise.numpy.named import apart
 def logsumexp(
     a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
 ) -> Any:
-    """log(sum(b · exp(a))) along `axis` (all dims where none is given), of the elements `where` says, without overflow.
+    """Compute `log(sum(b · exp(a)))` without overflow.
 
-    With `return_sign`, the logarithm of the magnitude of the sum, and its sign; without, NaN where it is negative.
+    Args:
+        a: the exponents, an array or a number.
+        axis: the axis or axes to sum along, as dims or as names of bound axes; None for all dims.
+        b: the factors of the exponentials; by default 1. Must broadcast to the shape of `a`.
+        keepdims: whether the summed dims stay in the result with size 1.
+        return_sign: whether to return the sign of the sum too. Without it, the result is NaN where the sum is negative.
+        where: a boolean array that selects the elements of the sum; by default all.
 
-    >>> jax.nn.logsumexp(jnp.array([1000.0, 1000.0]))
-    Array(1000.693..., dtype=float32)
+    Returns:
+        The log-sum-exp; with `return_sign`, a tuple of the logarithm of the sum's magnitude and the sum's sign.
+
+    Raises:
+        TypeError: if `a` is not an array or a number, or if the shapes of `a`, `b` and `where` do not broadcast.
+        ValueError: if an axis does not exist in `a`.
+        UnboundAxisError: if a named axis is not bound.
+
+    Example:
+        >>> jax.nn.logsumexp(jnp.array([1000.0, 1000.0]))
+        Array(1000.693..., dtype=float32)
     """
     dims, names = apart(axis)
     if names:
-        return _logsumexp_along(a, dims, names, b, keepdims, return_sign, where)
-    return shares.logsumexp(a, dims, b, keepdims, return_sign, where)
+        return _logsumexp_named(a, dims, names, b, keepdims, return_sign, where)
+    return softmax_ops.logsumexp(a, dims, b, keepdims, return_sign, where)
 
 
-def _logsumexp_along(
+def _logsumexp_named(
     a: Any, dims: Any, names: Any, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
 ) -> Any:
-    """The same along dims and the names of axes: of what each member finds along the dims, all take the sum."""
-    mine, sign = shares.logsumexp(a, dims, b, keepdims, True, where)
-    largest = lax.stop_gradient(lax.pmax(mine, names))
-    finite = jnp.where(jnp.isfinite(largest), largest, 0)
-    total = lax.psum(sign * jnp.exp(mine - finite), names)
-    found = jnp.log(jnp.abs(total)) + finite
+    """Compute `logsumexp` along dims and named axes: locally along the dims, then across the named axes."""
+    local, sign = softmax_ops.logsumexp(a, dims, b, keepdims, True, where)
+    largest = lax.stop_gradient(lax.pmax(local, names))
+    shift = jnp.where(jnp.isfinite(largest), largest, 0)
+    total = lax.psum(sign * jnp.exp(local - shift), names)
+    out = jnp.log(jnp.abs(total)) + shift
     if return_sign:
-        return found, jnp.sign(total)
-    return found if b is None else jnp.where(total < 0, jnp.nan, found)
+        return out, jnp.sign(total)
+    return out if b is None else jnp.where(total < 0, jnp.nan, out)
 
 
 def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = False) -> Any:
-    """log(mean(exp(x))) along `axis` (all dims where none is given), of the elements `where` says, without overflow.
+    """Compute `log(mean(exp(x)))` without overflow.
 
-    >>> jax.nn.logmeanexp(jnp.array([1000.0, 1000.0]))
-    Array(1000., dtype=float32)
+    Args:
+        x: the exponents, an array or a number.
+        axis: the axis or axes to average along, as dims or as names of bound axes; None for all dims.
+        where: a boolean array that selects the elements of the mean; by default all.
+        keepdims: whether the reduced dims stay in the result with size 1.
+
+    Returns:
+        The logarithm of the mean.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or if the shapes of `x` and `where` do not broadcast.
+        ValueError: if an axis does not exist in `x`.
+        UnboundAxisError: if a named axis is not bound.
+
+    Example:
+        >>> jax.nn.logmeanexp(jnp.array([1000.0, 1000.0]))
+        Array(1000., dtype=float32)
     """
     total = logsumexp(x, axis, where=where, keepdims=keepdims)
     ones = jnp.ones(type_of(x).shape, total.dtype)
@@ -53,10 +83,24 @@ def logmeanexp(x: Any, axis: Any = None, where: Any = None, keepdims: bool = Fal
 
 
 def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
-    """exp(x) as shares of its sum along `axis`, of the elements `where` says; the others are 0.
+    """Compute the softmax `exp(x) / sum(exp(x))` along an axis, without overflow.
 
-    >>> jax.nn.softmax(jnp.array([0.0, 0.0, 1000.0]))
-    Array([0., 0., 1.], dtype=float32)
+    Args:
+        x: the input, an array.
+        axis: the axis or axes of the sum, as dims or as names of bound axes; None for all dims.
+        where: a boolean array that selects the elements of the sum; the result is 0 for the others. By default all.
+
+    Returns:
+        An array with the shape of `x` whose selected elements sum to 1 along `axis`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or if the shapes of `x` and `where` do not broadcast.
+        ValueError: if an axis does not exist in `x`.
+        UnboundAxisError: if a named axis is not bound.
+
+    Example:
+        >>> jax.nn.softmax(jnp.array([0.0, 0.0, 1000.0]))
+        Array([0., 0., 1.], dtype=float32)
     """
     dims, names = apart(axis)
     if names:
@@ -68,12 +112,12 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
 
 @partial(custom_jvp, nondiff_argnums=(1,))
 def _softmax(x: Any, axis: Any) -> Any:
-    return shares.softmax(x, axis)
+    return softmax_ops.softmax(x, axis)
 
 
 @_softmax.defjvp
 def _softmax_jvp(axis: Any, primals: Any, tangents: Any) -> Any:
-    """Of the result alone: nothing else is kept for it."""
+    """Compute the tangent from the result alone, which is the only residual."""
     ((x,), (dx,)) = primals, tangents
     y = _softmax(x, axis)
     return y, y * (dx - (y * dx).sum(axis, keepdims=True))
@@ -81,27 +125,41 @@ def _softmax_jvp(axis: Any, primals: Any, tangents: Any) -> Any:
 
 @partial(custom_jvp, nondiff_argnums=(2,))
 def _softmax_where(x: Any, where: Any, axis: Any) -> Any:
-    return shares.softmax(x, axis, where)
+    return softmax_ops.softmax(x, axis, where)
 
 
 @_softmax_where.defjvp
 def _softmax_where_jvp(axis: Any, primals: Any, tangents: Any) -> Any:
     (x, where), (dx, _) = primals, tangents
-    y = _softmax_where(x, where, axis)  # 0 where an element does not count
+    y = _softmax_where(x, where, axis)  # 0 where `where` is False
     return y, y * (dx - (y * dx).sum(axis, keepdims=True))
 
 
 def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
-    """The logarithm of `softmax`, exact where that is small; -inf for elements that do not count.
+    """Compute the logarithm of `softmax`, without underflow.
 
-    >>> jax.nn.log_softmax(jnp.array([0.0, 1000.0]))
-    Array([-1000.,     0.], dtype=float32)
+    Args:
+        x: the input, an array.
+        axis: the axis or axes of the sum, as dims or as names of bound axes; None for all dims.
+        where: a boolean array that selects the elements of the sum; the result is -inf for the others. By default all.
+
+    Returns:
+        An array with the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or if the shapes of `x` and `where` do not broadcast.
+        ValueError: if an axis does not exist in `x`.
+        UnboundAxisError: if a named axis is not bound.
+
+    Example:
+        >>> jax.nn.log_softmax(jnp.array([0.0, 1000.0]))
+        Array([-1000.,     0.], dtype=float32)
     """
     dims, names = apart(axis)
     if not names:
-        return shares.log_softmax(x, dims, where)
-    found = as_inexact(x, "log_softmax") - _logsumexp_along(x, dims, names, keepdims=True, where=where)
-    return found if where is None else jnp.where(where, found, -jnp.inf)
+        return softmax_ops.log_softmax(x, dims, where)
+    out = as_inexact(x, "log_softmax") - _logsumexp_named(x, dims, names, keepdims=True, where=where)
+    return out if where is None else jnp.where(where, out, -jnp.inf)
 
 
 def standardize(
@@ -114,30 +172,47 @@ def standardize(
     *,
     algorithm: str = "fast",
 ) -> Any:
-    """`x` minus its mean along `axis`, over the root of its variance and `epsilon`, both given or found.
+    """Standardize an array along an axis: `(x - mean) / sqrt(variance + epsilon)`.
 
-    The variance is the mean of the squares less the square of the mean ("fast"), or the mean of squared distances
-    ("stable"). Elements that `where` leaves out do not count in either.
+    Args:
+        x: the input, an array.
+        axis: the axis or axes along which the mean and the variance are computed.
+        mean: the mean to subtract; by default that of `x` along `axis`.
+        variance: the variance; by default that of `x` along `axis`.
+        epsilon: a number that is added to the variance, so that the quotient is finite.
+        where: a boolean array that selects the elements of the mean and the variance; by default all.
+        algorithm: how the variance is computed: "fast" subtracts the squared mean from the mean of the squares,
+            "stable" averages the squared deviations.
 
-    >>> jax.nn.standardize(jnp.array([1.0, 3.0]), epsilon=0.0)
-    Array([-1.,  1.], dtype=float32)
+    Returns:
+        An array with the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or if the shapes of the arrays do not broadcast.
+        ValueError: if `algorithm` is neither "fast" nor "stable", or if an axis does not exist in `x`.
+
+    Example:
+        >>> jax.nn.standardize(jnp.array([1.0, 3.0]), epsilon=0.0)
+        Array([-1.,  1.], dtype=float32)
     """
     if algorithm not in ("fast", "stable"):
-        raise ValueError(f"standardize: algorithm is 'fast' or 'stable', not {algorithm!r}")
+        raise ValueError(f"standardize: algorithm must be 'fast' or 'stable', not {algorithm!r}")
     names = ("mean", "variance", "where")
-    given = {name: array for name, array in zip(names, (mean, variance, where), strict=True) if array is not None}
-    return _standardized(x, epsilon, *given.values(), names=tuple(given), axis=static_axes(axis), algorithm=algorithm)
+    optional = {name: array for name, array in zip(names, (mean, variance, where), strict=True) if array is not None}
+    return _standardize(
+        x, epsilon, *optional.values(), names=tuple(optional), axis=static_axes(axis), algorithm=algorithm
+    )
 
 
 @composed
-def _standardized(x: Any, epsilon: Any, *arrays: Any, names: tuple[str, ...], axis: Any, algorithm: str) -> Any:
-    given = dict(zip(names, arrays, strict=True))
-    where, mean, variance = given.get("where"), given.get("mean"), given.get("variance")
+def _standardize(x: Any, epsilon: Any, *arrays: Any, names: tuple[str, ...], axis: Any, algorithm: str) -> Any:
+    optional = dict(zip(names, arrays, strict=True))
+    where, mean, variance = optional.get("where"), optional.get("mean"), optional.get("variance")
     if mean is None:
         mean = jnp.mean(x, axis, keepdims=True, where=where)
     if variance is None and algorithm == "stable":
         variance = jnp.mean(jnp.square(jnp.subtract(x, mean)), axis, keepdims=True, where=where)
     elif variance is None:
-        # The difference of two roundings may be below 0.
+        # Rounding errors may make the difference negative.
         variance = jnp.clip(jnp.mean(jnp.square(x), axis, keepdims=True, where=where) - jnp.square(mean), 0)
     return jnp.subtract(x, mean) * lax.rsqrt(variance + epsilon)

@@ -1,8 +1,8 @@
-"""Products whose operands are rounded first: to narrow floats in blocks, each block with a scale of its own.
+"""Matrix products whose operands are quantized to narrow floats in blocks, each block with its own scale.
 
-Two ways: "mxfp8" rounds blocks of 32 to 8 bits, with powers of two as scales; "nvfp4" rounds blocks of 16 to 4 bits,
-with scales of 8 bits and one more scale for all. Where hardware has no such products they are made in f32, of the same
-numbers.
+There are two formats. "mxfp8" quantizes blocks of 32 elements to 8-bit floats with power-of-two scales. "nvfp4"
+quantizes blocks of 16 elements to 4-bit floats with 8-bit scales and one global scale. Hardware without such products
+computes them in f32 from the same quantized numbers.
 """
 
 import math
@@ -21,19 +21,19 @@ from shardwise.compiler.ops.operands import as_operand, composed, dims_of, type_
 from shardwise.compiler.ops.promote import canonical_dtype
 from shardwise.lax.choice import optimization_barrier
 from shardwise.lax.product import DotDimensionNumbers, dot_general
-from shardwise.nn.scaled import scaled_matmul
+from shardwise.nn.block_scaled import scaled_matmul
 
 _F32 = np.dtype(np.float32)
-_RESULTS = (_F32, np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16))
-_LARGEST_8, _LARGEST_4 = 448.0, 6.0  # of float8_e4m3fn and of float4_e2m1fn
-_LEAST, _MOST = -126, 127  # exponents of scales that are powers of two
-_FLAT = (((2,), (1,)), ((0,), (0,)))  # of [B,M,K] and [B,K,N]
+_RESULT_DTYPES = (_F32, np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16))
+_E4M3_MAX, _E2M1_MAX = 448.0, 6.0  # the largest numbers of float8_e4m3fn and float4_e2m1fn
+_MIN_EXPONENT, _MAX_EXPONENT = -126, 127  # of power-of-two scales
+_MATMUL_DIMS = (((2,), (1,)), ((0,), (0,)))  # of [B, M, K] and [B, K, N]
 
 
 @final
 @dataclass
 class BlockScaleConfig:
-    """How an operand is rounded: see `get_scaled_dot_general_config`."""
+    """The quantization of one operand of `scaled_dot_general`, as `get_scaled_dot_general_config` returns it."""
 
     mode: str
     block_size: int
@@ -44,13 +44,23 @@ class BlockScaleConfig:
 
 
 def get_scaled_dot_general_config(mode: Literal["nvfp4", "mxfp8"], global_scale: Any | None = None) -> BlockScaleConfig:
-    """How `scaled_dot_general` rounds one of its operands: its mode is "mxfp8" or "nvfp4".
+    """Return the quantization config of one operand of `scaled_dot_general`.
 
-    `global_scale`: of "nvfp4", by what all elements are divided first; 1 by default.
+    Args:
+        mode: the format, "mxfp8" or "nvfp4".
+        global_scale: the number by which "nvfp4" divides all elements before quantization, an array of shape (1,); by
+            default 1. "mxfp8" ignores it.
 
-    >>> config = jax.nn.get_scaled_dot_general_config("mxfp8")
-    >>> config.block_size, config.data_type.__name__, config.scale_type.__name__
-    (32, 'float8_e4m3fn', 'float8_e8m0fnu')
+    Returns:
+        The config: block size, data dtype, scale dtype and global scale.
+
+    Raises:
+        ValueError: if `mode` is neither "mxfp8" nor "nvfp4".
+
+    Example:
+        >>> config = jax.nn.get_scaled_dot_general_config("mxfp8")
+        >>> config.block_size, config.data_type.__name__, config.scale_type.__name__
+        (32, 'float8_e4m3fn', 'float8_e8m0fnu')
     """
     if mode == "mxfp8":
         return BlockScaleConfig(mode, 32, jnp.float8_e4m3fn, jnp.float8_e8m0fnu, None, False)
@@ -68,170 +78,194 @@ def scaled_dot_general(
     configs: list[BlockScaleConfig] | None = None,
     implementation: Literal["cudnn"] | None = None,
 ) -> Any:
-    """`lax.dot_general` of operands that are rounded first, in blocks along what is contracted.
+    """Compute `lax.dot_general` of operands that are quantized in blocks along the contracting dims.
 
-    `configs`: how `lhs`, `rhs` and, for derivatives, what flows back are rounded; without them nothing is. The elements
-    that are contracted, taken as one row, must fall into whole blocks. Of "mxfp8" the derivatives are such products,
-    too, so that blocks must fit the other dims as well; of "nvfp4" they are those of a product that does not round, but
-    for elements that were too large to be rounded, where they are 0. `implementation` changes nothing.
+    The number of elements along the contracting dims must be a multiple of the block size. With "mxfp8" the derivatives
+    are quantized products too, so the other dims must be multiples of the block size as well. With "nvfp4" the
+    derivatives are those of the product without quantization (straight-through), and 0 for elements outside the range
+    of the format.
 
-    >>> x = jnp.full((2, 32), 1.08)
-    >>> configs = [jax.nn.get_scaled_dot_general_config("mxfp8")] * 3
-    >>> jax.nn.scaled_dot_general(x, x, (((1,), (1,)), ((), ())), configs=configs)
-    Array([[40.5, 40.5],
-           [40.5, 40.5]], dtype=float32)
+    Args:
+        lhs: the left operand.
+        rhs: the right operand.
+        dimension_numbers: the contracting and batch dims, as `lax.dot_general` expects them.
+        preferred_element_type: the dtype of the result: f32, bf16 or f16.
+        configs: the quantization of `lhs`, of `rhs` and, for derivatives, of the cotangent. Without it, nothing is
+            quantized.
+        implementation: ignored.
+
+    Returns:
+        An array with the shape that `lax.dot_general` returns.
+
+    Raises:
+        TypeError: if an operand is not an array, if `preferred_element_type` is not f32, bf16 or f16, or if the
+            contracting or batch dims of the operands have different sizes.
+        ValueError: if `configs` are not two or three of one mode, if a dim does not exist, if the number of contracted
+            elements is not a multiple of the block size, or if "mxfp8" is differentiated without a third config.
+
+    Example:
+        >>> x = jnp.full((2, 32), 1.08)
+        >>> configs = [jax.nn.get_scaled_dot_general_config("mxfp8")] * 3
+        >>> jax.nn.scaled_dot_general(x, x, (((1,), (1,)), ((), ())), configs=configs)
+        Array([[40.5, 40.5],
+               [40.5, 40.5]], dtype=float32)
     """
     dtype = canonical_dtype(preferred_element_type)
-    if dtype not in _RESULTS:
+    if dtype not in _RESULT_DTYPES:
         raise TypeError(f"scaled_dot_general: preferred_element_type must be f32, bf16 or f16, not {dtype}")
     if configs is None:
         return dot_general(lhs, rhs, dimension_numbers, preferred_element_type=dtype)
-    rounding = _Rounding.of(configs, dtype)
+    quantization = _Quantization.of(configs, dtype)
     types = type_of(lhs, "scaled_dot_general"), type_of(rhs, "scaled_dot_general")
-    (left, right), (of_left, of_right) = dimension_numbers
-    sides = [
-        _Side.of(x, batch, contracting)
-        for x, batch, contracting in ((types[0], of_left, left), (types[1], of_right, right))
-    ]
-    if sides[0].sizes(sides[0].batch) != sides[1].sizes(sides[1].batch) or sides[0].sizes(sides[0].contracted) != sides[
-        1
-    ].sizes(sides[1].contracted):
+    (lhs_contracting, rhs_contracting), (lhs_batch, rhs_batch) = dimension_numbers
+    left = _OperandDims.of(types[0], lhs_batch, lhs_contracting)
+    right = _OperandDims.of(types[1], rhs_batch, rhs_contracting)
+    if left.sizes(left.batch) != right.sizes(right.batch) or left.sizes(left.contracting) != right.sizes(
+        right.contracting
+    ):
         raise TypeError(
-            f"scaled_dot_general: {types[0]} and {types[1]} must agree in the dims of {dimension_numbers} that are "
-            "contracted, and in those of the batch"
+            f"scaled_dot_general: {types[0]} and {types[1]} must have equal sizes along the contracting dims and along "
+            f"the batch dims of {dimension_numbers}"
         )
-    flat = [side.flat(jnp.asarray(x)) for side, x in zip(sides, (lhs, rhs), strict=True)]
-    found = _product(
-        rounding, *flat, [as_operand(config.global_scale) for config in configs[:2] if config.mode == "nvfp4"]
-    )
-    return found.reshape(
-        *sides[0].sizes(sides[0].batch), *sides[0].sizes(sides[0].free), *sides[1].sizes(sides[1].free)
-    )
+    matrices = [dims.to_matrices(jnp.asarray(x)) for dims, x in ((left, lhs), (right, rhs))]
+    global_scales = [as_operand(config.global_scale) for config in configs[:2] if config.mode == "nvfp4"]
+    out = _quantized_product(quantization, *matrices, global_scales)
+    return out.reshape(*left.sizes(left.batch), *left.sizes(left.free), *right.sizes(right.free))
 
 
 @final
 @dataclass(frozen=True)
-class _Side:
-    """An operand and its dims: those of the batch, those that are contracted, and the others."""
+class _OperandDims:
+    """The type of an operand, and its batch, contracting and free dims."""
 
     type: ArrayType
     batch: tuple[int, ...]
-    contracted: tuple[int, ...]
+    contracting: tuple[int, ...]
 
     @classmethod
-    def of(cls, type: ArrayType, batch: Sequence[int], contracted: Sequence[int]) -> "_Side":
-        return cls(type, dims_of("scaled_dot_general", batch, type), dims_of("scaled_dot_general", contracted, type))
+    def of(cls, type: ArrayType, batch: Sequence[int], contracting: Sequence[int]) -> "_OperandDims":
+        return cls(type, dims_of("scaled_dot_general", batch, type), dims_of("scaled_dot_general", contracting, type))
 
     @property
     def free(self) -> tuple[int, ...]:
-        return tuple(dim for dim in range(self.type.ndim) if dim not in (*self.batch, *self.contracted))
+        return tuple(dim for dim in range(self.type.ndim) if dim not in (*self.batch, *self.contracting))
 
     def sizes(self, dims: Sequence[int]) -> tuple[int, ...]:
         return tuple(self.type.shape[dim] for dim in dims)
 
-    def flat(self, x: Any) -> Any:
-        """[B,M,K]: of the batch, of what is free, of what is contracted."""
-        groups = (self.batch, self.free, self.contracted)
+    def to_matrices(self, x: Any) -> Any:
+        """Transpose and reshape the operand to [batch, free, contracting]."""
+        groups = (self.batch, self.free, self.contracting)
         ordered = x.transpose([dim for group in groups for dim in group])
         return ordered.reshape([math.prod(self.sizes(group)) for group in groups])
 
 
 @final
 @dataclass(frozen=True)
-class _Rounding:
-    """What both operands have in common, and the blocks of what flows back (0 where nobody has said)."""
+class _Quantization:
+    """The mode, the block size of the operands and of the cotangent (0 without a third config), the result's dtype."""
 
     mode: str
-    block: int
-    block_back: int
+    block_size: int
+    cotangent_block_size: int
     dtype: Any
 
     @classmethod
-    def of(cls, configs: Sequence[BlockScaleConfig], dtype: Any) -> "_Rounding":
+    def of(cls, configs: Sequence[BlockScaleConfig], dtype: Any) -> "_Quantization":
         if len(configs) not in (2, 3) or len({(config.mode, config.block_size) for config in configs}) != 1:
             raise ValueError(
-                "scaled_dot_general: configs must be two or three of one mode, for lhs, rhs and what flows back, not "
-                f"{[config.mode for config in configs]}"
+                "scaled_dot_general: configs must be two or three configs of one mode, for lhs, rhs and the cotangent, "
+                f"not {[config.mode for config in configs]}"
             )
         return cls(configs[0].mode, configs[0].block_size, configs[2].block_size if len(configs) == 3 else 0, dtype)
 
 
 @partial(custom_vjp, nondiff_argnums=(0,))
-def _product(rounding: _Rounding, lhs: Any, rhs: Any, scales: list[Any]) -> Any:
-    """Of [B,M,K] and [B,N,K]."""
-    if rounding.mode == "mxfp8":
-        return _in_eight_bits(lhs, rhs, block=rounding.block, dtype=rounding.dtype)
-    return _in_four_bits(lhs, rhs, *scales, block=rounding.block, dtype=rounding.dtype)
+def _quantized_product(quantization: _Quantization, lhs: Any, rhs: Any, global_scales: list[Any]) -> Any:
+    """Multiply [B, M, K] and [B, N, K], contracting K, after quantization."""
+    if quantization.mode == "mxfp8":
+        return _mxfp8_product(lhs, rhs, block_size=quantization.block_size, dtype=quantization.dtype)
+    return _nvfp4_product(lhs, rhs, *global_scales, block_size=quantization.block_size, dtype=quantization.dtype)
 
 
-def _forward(rounding: _Rounding, lhs: Any, rhs: Any, scales: list[Any]) -> Any:
-    return _product(rounding, lhs, rhs, scales), (lhs, rhs, scales)
+def _forward(quantization: _Quantization, lhs: Any, rhs: Any, global_scales: list[Any]) -> Any:
+    return _quantized_product(quantization, lhs, rhs, global_scales), (lhs, rhs, global_scales)
 
 
-def _backward(rounding: _Rounding, residuals: Any, cotangent: Any) -> Any:
-    lhs, rhs, scales = residuals
-    turned = cotangent.transpose(0, 2, 1)
-    if rounding.mode == "mxfp8":
-        if not rounding.block_back:
-            raise ValueError("scaled_dot_general: a derivative needs a third config, for what flows back")
-        for_lhs, for_rhs = (
-            _in_eight_bits(ahead, other.transpose(0, 2, 1), block=rounding.block_back, dtype=x.dtype)
-            for ahead, other, x in ((cotangent, rhs, lhs), (turned, lhs, rhs))
+def _backward(quantization: _Quantization, residuals: Any, cotangent: Any) -> Any:
+    lhs, rhs, global_scales = residuals
+    transposed = cotangent.transpose(0, 2, 1)
+    if quantization.mode == "mxfp8":
+        if not quantization.cotangent_block_size:
+            raise ValueError("scaled_dot_general: differentiation needs a third config, for the cotangent")
+        ct_lhs, ct_rhs = (
+            _mxfp8_product(ct, other.transpose(0, 2, 1), block_size=quantization.cotangent_block_size, dtype=x.dtype)
+            for ct, other, x in ((cotangent, rhs, lhs), (transposed, lhs, rhs))
         )
     else:
-        for_lhs, for_rhs = (
+        ct_lhs, ct_rhs = (
             jnp.where(
-                jnp.abs(x) <= _LARGEST_4 * _LARGEST_8 * scale,
-                dot_general(ahead.astype(other.dtype), other, _FLAT, preferred_element_type=np.float32),
+                jnp.abs(x) <= _E2M1_MAX * _E4M3_MAX * scale,
+                dot_general(ct.astype(other.dtype), other, _MATMUL_DIMS, preferred_element_type=np.float32),
                 0,
             ).astype(x.dtype)
-            for ahead, other, x, scale in ((cotangent, rhs, lhs, scales[0]), (turned, lhs, rhs, scales[1]))
+            for ct, other, x, scale in (
+                (cotangent, rhs, lhs, global_scales[0]),
+                (transposed, lhs, rhs, global_scales[1]),
+            )
         )
-    return for_lhs, for_rhs, [jnp.zeros_like(scale) for scale in scales]
+    return ct_lhs, ct_rhs, [jnp.zeros_like(scale) for scale in global_scales]
 
 
-_product.defvjp(_forward, _backward)
-
-
-@composed
-def _in_eight_bits(lhs: Any, rhs: Any, *, block: int, dtype: Any) -> Any:
-    (a, of_a), (b, of_b) = (_with_powers(x, block) for x in (lhs, rhs))
-    return scaled_matmul(a, b, of_a, of_b, dtype)
+_quantized_product.defvjp(_forward, _backward)
 
 
 @composed
-def _in_four_bits(lhs: Any, rhs: Any, first: Any, second: Any, *, block: int, dtype: Any) -> Any:
-    (a, of_a), (b, of_b) = (_with_scales(x, scale, block) for x, scale in ((lhs, first), (rhs, second)))
-    return (scaled_matmul(a, b, of_a, of_b) * (first * second)).astype(dtype)
+def _mxfp8_product(lhs: Any, rhs: Any, *, block_size: int, dtype: Any) -> Any:
+    (a, a_scales), (b, b_scales) = (_quantize_mxfp8(x, block_size) for x in (lhs, rhs))
+    return scaled_matmul(a, b, a_scales, b_scales, dtype)
 
 
-def _blocks(x: Any, block: int) -> Any:
+@composed
+def _nvfp4_product(lhs: Any, rhs: Any, lhs_scale: Any, rhs_scale: Any, *, block_size: int, dtype: Any) -> Any:
+    (a, a_scales), (b, b_scales) = (
+        _quantize_nvfp4(x, scale, block_size) for x, scale in ((lhs, lhs_scale), (rhs, rhs_scale))
+    )
+    return (scaled_matmul(a, b, a_scales, b_scales) * (lhs_scale * rhs_scale)).astype(dtype)
+
+
+def _blocks(x: Any, block_size: int) -> Any:
+    """Reshape the last dim to [number of blocks, block size], in f32."""
     *lead, size = x.shape
-    if size % block:
+    if size % block_size:
         raise ValueError(
-            f"scaled_dot_general: {size} elements that are contracted do not fall into blocks of {block}: pad them"
+            f"scaled_dot_general: the number of contracted elements, {size}, is not a multiple of the block size "
+            f"{block_size}: pad the contracting dims"
         )
-    return x.astype(np.float32).reshape(*lead, size // block, block)
+    return x.astype(np.float32).reshape(*lead, size // block_size, block_size)
 
 
-def _with_powers(x: Any, block: int) -> tuple[Any, Any]:
-    """Elements, and the scale of each block: the least power of two by which its largest element does not overflow."""
-    blocks = _blocks(x, block)
-    share = jnp.abs(blocks).max(-1) / _LARGEST_8
-    mantissa, exponent = jnp.frexp(share)
-    power = jnp.clip(jnp.where(mantissa == 0.5, exponent - 1, exponent), _LEAST, _MOST)
-    scale = jnp.ldexp(jnp.ones_like(share), power)
-    rounded = jnp.clip(blocks / scale[..., None], -_LARGEST_8, _LARGEST_8).astype(jnp.float8_e4m3fn)
-    scale = jnp.where(jnp.isfinite(share), scale, np.float32(np.nan))
-    return optimization_barrier(rounded.reshape(x.shape)), scale
+def _quantize_mxfp8(x: Any, block_size: int) -> tuple[Any, Any]:
+    """Return the quantized elements and the scale of each block.
+
+    A scale is the smallest power of two for which the largest element of the block does not overflow.
+    """
+    blocks = _blocks(x, block_size)
+    ratio = jnp.abs(blocks).max(-1) / _E4M3_MAX
+    mantissa, exponent = jnp.frexp(ratio)
+    power = jnp.clip(jnp.where(mantissa == 0.5, exponent - 1, exponent), _MIN_EXPONENT, _MAX_EXPONENT)
+    scale = jnp.ldexp(jnp.ones_like(ratio), power)
+    quantized = jnp.clip(blocks / scale[..., None], -_E4M3_MAX, _E4M3_MAX).astype(jnp.float8_e4m3fn)
+    scale = jnp.where(jnp.isfinite(ratio), scale, np.float32(np.nan))
+    return optimization_barrier(quantized.reshape(x.shape)), scale
 
 
-def _with_scales(x: Any, global_scale: Any, block: int) -> tuple[Any, Any]:
-    """Elements, and the scale of each block, rounded to 8 bits; both without the scale of all."""
-    blocks = _blocks(x, block) / global_scale.astype(np.float32)
-    scale = jnp.clip(jnp.abs(blocks).max(-1) / _LARGEST_4, 0, _LARGEST_8).astype(jnp.float8_e4m3fn)
+def _quantize_nvfp4(x: Any, global_scale: Any, block_size: int) -> tuple[Any, Any]:
+    """Return the quantized elements and the 8-bit scale of each block, both relative to the global scale."""
+    blocks = _blocks(x, block_size) / global_scale.astype(np.float32)
+    scale = jnp.clip(jnp.abs(blocks).max(-1) / _E2M1_MAX, 0, _E4M3_MAX).astype(jnp.float8_e4m3fn)
     scale = optimization_barrier(scale)
     divisor = scale.astype(np.float32)[..., None]
-    shares = jnp.where(divisor == 0, 0, blocks / jnp.where(divisor == 0, 1, divisor))
-    rounded = jnp.clip(shares, -_LARGEST_4, _LARGEST_4).astype(jnp.float4_e2m1fn)
-    return optimization_barrier(rounded.reshape(x.shape)), scale
+    scaled = jnp.where(divisor == 0, 0, blocks / jnp.where(divisor == 0, 1, divisor))
+    quantized = jnp.clip(scaled, -_E2M1_MAX, _E2M1_MAX).astype(jnp.float4_e2m1fn)
+    return optimization_barrier(quantized.reshape(x.shape)), scale

@@ -1,4 +1,4 @@
-"""Activations, softmax and its kin: the same calls on JAX and here."""
+"""Compare activations, softmax and related functions with JAX."""
 
 import ml_dtypes
 import numpy as np
@@ -22,25 +22,25 @@ pytestmark = pytest.mark.jax
 
 RNG = np.random.default_rng(0)
 X = (3 * RNG.normal(size=(5, 6))).astype(np.float32)
-# Kinks, and numbers whose powers overflow.
+# Points where a function is not differentiable, and numbers whose exponentials overflow.
 KINKS = np.array([-7.0, -3.0, -1.0, -0.0, 0.0, 1.0, 2.0, 3.0, 6.0, 90.0, -90.0], np.float32)
-ENDS = np.array([np.inf, -np.inf, np.nan, 3e38, -3e38, 1e-38], np.float32)
+EXTREMES = np.array([np.inf, -np.inf, np.nan, 3e38, -3e38, 1e-38], np.float32)
 NARROW = X.astype(ml_dtypes.bfloat16)
 EMPTY = np.zeros((0, 4), np.float32)
 POINT = np.array(0.5, np.float32)
 WHERE = RNG.integers(0, 2, (5, 6)).astype(bool)
 ROW = np.array([True, False, True, True, False, True])
 
-PLAIN = (
+UNARY = (
     *("identity", "relu", "relu6", "sigmoid", "silu", "swish", "softplus", "log_sigmoid", "squareplus", "sparse_plus"),
     *("sparse_sigmoid", "soft_sign", "mish", "elu", "selu", "celu", "leaky_relu", "hard_tanh", "hard_sigmoid"),
     *("hard_silu", "hard_swish", "gelu", "tanh"),
 )
-ON_ELEMENTS = [
-    # The slope of a gelu far below zero is a difference of two equal numbers.
-    *(Case(name, (x,), atol=5e-6) for name in PLAIN for x in (np.concatenate([X.reshape(-1), KINKS]), NARROW)),
+ELEMENTWISE = [
+    # The derivative of gelu at very negative numbers suffers from cancellation.
+    *(Case(name, (x,), atol=5e-6) for name in UNARY for x in (np.concatenate([X.reshape(-1), KINKS]), NARROW)),
     *(Case(name, (x,)) for name in ("relu", "gelu", "softplus") for x in (EMPTY, POINT)),
-    *(Case(name, (ENDS,), smooth=False) for name in PLAIN),
+    *(Case(name, (EXTREMES,), smooth=False) for name in UNARY),
     Case("relu", (np.array([-3, 0, 5], np.int32),)),
     Case("relu6", (np.array([-3, 0, 9], np.int32),)),
     Case("gelu", (np.array([-3, 0, 9], np.int32),)),
@@ -57,9 +57,9 @@ ON_ELEMENTS = [
     Case("one_hot", (np.array([[0, 2], [1, 1]], np.int32), 3), {"axis": 0, "dtype": np.int8}),
     Case("one_hot", (np.array(1, np.uint8), 3)),
 ]
-ALONG = [
+ALONG_AXES = [
     *(Case(name, (x,)) for name in ("softmax", "log_softmax") for x in (X, KINKS, NARROW, EMPTY)),
-    *(Case(name, (ENDS,), smooth=False) for name in ("softmax", "log_softmax", "logsumexp", "logmeanexp")),
+    *(Case(name, (EXTREMES,), smooth=False) for name in ("softmax", "log_softmax", "logsumexp", "logmeanexp")),
     Case("softmax", (X, 0)),
     Case("softmax", (X, (0, 1))),
     Case("softmax", (X, -1, WHERE)),
@@ -85,41 +85,43 @@ ALONG = [
     Case("standardize", (X, -1, X[:, :1], np.abs(X[:, 1:2]))),
     Case("standardize", (NARROW,)),
 ]
-CASES = [*ON_ELEMENTS, *ALONG]
+CASES = [*ELEMENTWISE, *ALONG_AXES]
 
 
 @pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
-def test_values(cases):
+def test_values_match_jax(cases):
     values_like(nn, jax.nn, cases, jax)
 
 
 @pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
-def test_gradients(cases):
+def test_gradients_match_jax(cases):
     gradients_like(nn, jax.nn, cases, jax)
 
 
 @pytest.mark.parametrize(
-    "cases", batches([*ON_ELEMENTS[1:46:2], *(case for case in CASES if case.args[0] is X)], 60), ids=batch_name
+    "cases", batches([*ELEMENTWISE[1:46:2], *(case for case in CASES if case.args[0] is X)], 60), ids=batch_name
 )
-def test_vmap(cases):
+def test_vmap_matches_a_loop(cases):
     vmap_like_loop(nn, cases)
 
 
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_mesh(mesh, which):
-    mesh_like_one_device(mesh, nn, ALONG, which)
+def test_sharded_inputs_match_one_device(mesh, which):
+    mesh_like_one_device(mesh, nn, ALONG_AXES, which)
 
 
 @pytest.mark.slow
-def test_elements_on_a_mesh(mesh):
-    mesh_like_one_device(mesh, nn, ON_ELEMENTS[:46:2], "last")
+def test_sharded_elementwise_functions_match_one_device(mesh):
+    mesh_like_one_device(mesh, nn, ELEMENTWISE[:46:2], "last")
 
 
-def test_eagerly():
-    eagerly_like(nn, jax.nn, [Case("relu", (X,)), Case("celu", (X, 0.5)), Case("softmax", (X, -1, WHERE)), ALONG[-1]])
+def test_eager_calls_match_jax():
+    eagerly_like(
+        nn, jax.nn, [Case("relu", (X,)), Case("celu", (X, 0.5)), Case("softmax", (X, -1, WHERE)), ALONG_AXES[-1]]
+    )
 
 
-def test_second_derivatives():
+def test_second_derivatives_match_jax():
     def twice(package, nn, x):
         def total(x):
             parts = (nn.softmax(x), nn.gelu(x), nn.silu(x), nn.relu(x), nn.log1mexp(x), nn.logsumexp(x, where=ROW))
@@ -136,7 +138,7 @@ def test_relu_is_one_op():
     assert [equation.op.name for equation in program.equations] == ["relu"]
 
 
-def test_one_hot_along_a_mapped_axis():
+def test_one_hot_along_a_named_axis():
     x = np.array([2, 0], np.int32)
 
     def member(index, nn):
@@ -145,12 +147,12 @@ def test_one_hot_along_a_mapped_axis():
     ours = sw.vmap(lambda i: member(i, nn), axis_name="i")(np.arange(3))
     theirs = jax.vmap(lambda i: member(i, jax.nn), axis_name="i")(np.arange(3))
     np.testing.assert_array_equal(ours, theirs)
-    with pytest.raises(ValueError, match="num_classes is 4, and the axis 'i' has 3 members"):
+    with pytest.raises(ValueError, match="num_classes is 4, but the named axis 'i' has size 3"):
         sw.vmap(lambda i: nn.one_hot(x, 4, axis="i"), axis_name="i")(np.arange(3))
 
 
-def test_wrong_calls():
-    with pytest.raises(ValueError, match="must have an even size"):
+def test_invalid_arguments_raise():
+    with pytest.raises(ValueError, match="must have an even size, to be split into halves"):
         nn.glu(X[:, :5])
-    with pytest.raises(ValueError, match="algorithm is 'fast' or 'stable', not 'slow'"):
+    with pytest.raises(ValueError, match="algorithm must be 'fast' or 'stable', not 'slow'"):
         nn.standardize(X, algorithm="slow")

@@ -1,4 +1,4 @@
-"""dot_product_attention: as JAX's, at once and in blocks of keys."""
+"""Compare dot_product_attention with JAX: with a full score matrix, and blockwise over the keys."""
 
 import ml_dtypes
 import numpy as np
@@ -44,7 +44,7 @@ def call(q, k, bias=None, mask=None, **keywords):
 B, T, S, N, K, H = 4, 5, 7, 4, 2, 3
 Q, KV = (B, T, N, H), (B, S, K, H)
 MASK = RNG.integers(0, 2, (B, N, T, S)).astype(bool)
-MASK[0, 1, 2] = False  # a query that sees no key
+MASK[0, 1, 2] = False  # a query for which all keys are masked
 LENGTHS = {
     "query_seq_lengths": np.array([5, 3, 0, 1], np.int32),
     "key_value_seq_lengths": np.array([7, 2, 4, 1], np.int32),
@@ -81,39 +81,39 @@ NARROW = [
 ]
 
 
-@pytest.fixture(params=["at once", "in blocks"])
-def way(request, monkeypatch):
-    """Sequences of a few keys made in blocks of 3, as long ones are in longer blocks."""
-    if request.param == "in blocks":
-        monkeypatch.setattr(attention, "BLOCK", 3)
-        monkeypatch.setattr(attention, "LONG", 1)
+@pytest.fixture(params=["full", "blockwise"])
+def algorithm(request, monkeypatch):
+    """The full score matrix, or blocks of 3 keys, which the blockwise algorithm uses even for short sequences."""
+    if request.param == "blockwise":
+        monkeypatch.setattr(attention, "BLOCK_SIZE", 3)
+        monkeypatch.setattr(attention, "MIN_BLOCKWISE_SCORES", 1)
 
 
 @pytest.mark.parametrize("cases", batches([*CASES, *NARROW]), ids=batch_name)
-def test_values(way, cases):
+def test_values_match_jax(algorithm, cases):
     values_like(nn, jax.nn, cases, jax)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cases", batches([*CASES, *NARROW]), ids=batch_name)
-def test_gradients(way, cases):
+def test_gradients_match_jax(algorithm, cases):
     gradients_like(nn, jax.nn, cases, jax)
 
 
-def test_vmap(way):
+def test_vmap_matches_a_loop(algorithm):
     vmap_like_loop(nn, CASES[::3])
 
 
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_mesh(way, mesh, which):
+def test_sharded_inputs_match_one_device(algorithm, mesh, which):
     mesh_like_one_device(mesh, nn, [CASES[0], CASES[5], CASES[10], CASES[14]], which)
 
 
-def test_eagerly():
+def test_eager_calls_match_jax():
     eagerly_like(nn, jax.nn, [CASES[0], CASES[-1]])
 
 
-def test_second_derivatives(way):
+def test_second_derivatives_match_jax(algorithm):
     def norm(package, nn, q, k, v):
         def total(q):
             return (nn.dot_product_attention(q, k, v, is_causal=True) ** 2).sum()
@@ -124,9 +124,9 @@ def test_second_derivatives(way):
     np.testing.assert_allclose(norm(sw, nn, *arrays), norm(jax, jax.nn, *arrays), rtol=1e-3, atol=1e-4)
 
 
-def test_infinite_biases(way):
+def test_infinite_biases_match_jax(algorithm):
     bias = np.zeros((B, N, T, S), np.float32)
-    bias[..., :4] = -np.inf  # a whole block, and one key of the next
+    bias[..., :4] = -np.inf  # all keys of the first block, and one of the second
     values_like(nn, jax.nn, [call(Q, KV, bias=bias)], jax)
 
 
@@ -135,7 +135,7 @@ def loss(q, k, v):
 
 
 def local_program(function, types, specs):
-    """What each of 8 devices runs, where arguments lie like this."""
+    """Return the partitioned program of one of 8 devices, for arguments with these specs."""
     mesh = AbstractMesh((4, 2), ("data", "model"))
     program, _ = build(lambda *args: tree.leaves(function(*args)), types, "attention")
     pins = [pin_of(PartitionSpec(*spec), type.shape, mesh) for type, spec in zip(types, specs, strict=True)]
@@ -147,7 +147,7 @@ BOTH = [*FORWARD, sw.grad(loss, (0, 1, 2))]
 
 
 @pytest.mark.parametrize("function", BOTH, ids=["forward", "backward"])
-def test_batch_and_heads_need_no_communication(way, function):
+def test_sharded_batch_and_heads_need_no_communication(algorithm, function):
     types = [ArrayType(shape, np.float32) for shape in ((8, 6, 8, 3), (8, 9, 4, 3), (8, 9, 4, 3))]
     local = local_program(function, types, [("data", None, "model")] * 3)
     assert local.collectives() == []
@@ -155,7 +155,7 @@ def test_batch_and_heads_need_no_communication(way, function):
 
 
 @pytest.mark.parametrize("length", [16, 13])
-def test_queries_need_no_communication(way, length):
+def test_sharded_queries_need_no_communication(algorithm, length):
     types = [ArrayType(shape, np.float32) for shape in ((2, length, 4, 3), (2, 9, 4, 3), (2, 9, 4, 3))]
     local = local_program(FORWARD[0], types, [(None, ("data", "model")), (), ()])
     assert local.collectives() == []
@@ -163,37 +163,37 @@ def test_queries_need_no_communication(way, length):
 
 
 @pytest.mark.parametrize("function", BOTH, ids=["forward", "backward"])
-def test_long_sequences_have_no_matrix_of_scores(function):
-    """By the sizes of all values of the program, which what is kept for the backward pass is part of."""
+def test_long_sequences_do_not_materialize_the_score_matrix(function):
+    """No value of the program, residuals included, is larger than the scores of one block."""
     rows, keys = 1024, 2048
     types = [ArrayType((1, length, 2, 8), np.float32) for length in (rows, keys, keys)]
     program, _ = build(lambda *args: tree.leaves(function(*args)), types, "attention")
     largest = max(value.type.size for equation in program.walk() for value in equation.outputs)
-    assert largest == 2 * rows * attention.BLOCK
+    assert largest == 2 * rows * attention.BLOCK_SIZE
 
 
-def test_wrong_calls():
+def test_invalid_arguments_raise():
     q, k = floats(*Q), floats(*KV)
     with pytest.raises(NotImplementedError, match="cuDNN's kernel cannot be used: the platform is 'cpu'"):
         nn.dot_product_attention(q, k, k, implementation="cudnn")
-    with pytest.raises(ValueError, match="implementation is None, 'xla' or 'cudnn', not 'mine'"):
+    with pytest.raises(ValueError, match="implementation must be None, 'xla' or 'cudnn', not 'mine'"):
         nn.dot_product_attention(q, k, k, implementation="mine")
-    with pytest.raises(ValueError, match="must be a multiple of those of key"):
+    with pytest.raises(ValueError, match="must be a multiple of that of key"):
         nn.dot_product_attention(q[:, :, :3], k, k)
     with pytest.raises(ValueError, match="value must have the type of key"):
         nn.dot_product_attention(q, k, k[:, :6])
-    with pytest.raises(ValueError, match="mask must be booleans"):
+    with pytest.raises(ValueError, match="mask must have dtype bool"):
         nn.dot_product_attention(q, k, k, mask=np.ones((T, S), np.float32))
-    with pytest.raises(ValueError, match=r"bias must be repeatable to \[B,N,T,S\]"):
+    with pytest.raises(ValueError, match=r"bias must broadcast to \[B,N,T,S\]"):
         nn.dot_product_attention(q, k, k, floats(B, N, T, S + 1))
     with pytest.raises(ValueError, match="query_seq_lengths must be i32 of shape"):
         nn.dot_product_attention(q, k, k, query_seq_lengths=np.ones(B, np.float32))
-    with pytest.raises(ValueError, match="must have the dtype, the batch and the last dim"):
+    with pytest.raises(ValueError, match="must have the dtype, the batch dim and the last dim"):
         nn.dot_product_attention(q[:2], k, k)
 
 
-def test_long_sequences():
-    """By size alone: more keys than a block has, and not a whole number of blocks."""
+def test_long_sequences_match_jax():
+    """Sequences that are blockwise by their length, with more keys than one block and a last block with padding."""
     cases = [call((1, 1024, 2, 8), (1, 1100, 1, 8), is_causal=True)]
     values_like(nn, jax.nn, cases, jax)
     gradients_like(nn, jax.nn, cases, jax)

@@ -1,4 +1,4 @@
-"""Initializers and scaled products: the same numbers as JAX's for the same key."""
+"""Compare initializers with JAX for the same keys, and scaled_matmul with numpy."""
 
 import ml_dtypes
 import numpy as np
@@ -46,46 +46,46 @@ CALLS = [
 
 
 @pytest.mark.slow
-def test_numbers():
-    def drawn(package, seed):
+def test_values_match_jax():
+    def initialize(package, seed):
         key = package.random.PRNGKey(seed)
         initializers = package.nn.initializers
-        found = [
+        arrays = [
             getattr(initializers, name)(*args, **keywords)(key, shape, *(() if dtype is None else (dtype,)))
             for name, args, keywords, shape, dtype in CALLS
         ]
-        return [*found, initializers.zeros(key, (2, 3)), initializers.ones(key, (2,), np.int32)]
+        return [*arrays, initializers.zeros(key, (2, 3)), initializers.ones(key, (2,), np.int32)]
 
-    ours, theirs = sw.jit(lambda: drawn(sw, 3))(), jax.jit(lambda: drawn(jax, 3))()
+    ours, theirs = sw.jit(lambda: initialize(sw, 3))(), jax.jit(lambda: initialize(jax, 3))()
     for call, x, y in zip([*CALLS, "zeros", "ones"], ours, theirs, strict=True):
         equal(x, y, Case(str(call), atol=1e-5))
 
 
 @pytest.mark.parametrize("shape", [(8, 6), (7, 5)])
-def test_each_device_draws_its_piece(mesh, shape):
-    where = NamedSharding(mesh, PartitionSpec("data", "model"))
+def test_out_sharding_does_not_change_the_values(mesh, shape):
+    sharding = NamedSharding(mesh, PartitionSpec("data", "model"))
     key = sw.random.PRNGKey(1)
     for name in ("he_normal", "glorot_uniform"):
         init = getattr(nn.initializers, name)()
-        found = init(key, shape, out_sharding=where)
-        assert found.sharding.is_equivalent_to(where, 2)
-        np.testing.assert_array_equal(found, init(key, shape))
+        sharded = init(key, shape, out_sharding=sharding)
+        assert sharded.sharding.is_equivalent_to(sharding, 2)
+        np.testing.assert_array_equal(sharded, init(key, shape))
 
 
-def test_initializers_are_known_by_what_they_do():
+def test_initializers_satisfy_the_protocol():
     assert isinstance(nn.initializers.he_normal(), nn.initializers.Initializer)
 
 
-def test_wrong_calls():
+def test_invalid_arguments_raise():
     key = sw.random.PRNGKey(0)
     init = nn.initializers
-    with pytest.raises(ValueError, match="has no dim -2 of inputs"):
+    with pytest.raises(ValueError, match="has no axis -2 for the inputs"):
         init.he_normal()(key, (3,))
-    with pytest.raises(ValueError, match="mode is one of fan_in, fan_out, fan_avg, fan_geo_avg, not 'fan'"):
+    with pytest.raises(ValueError, match="mode must be one of fan_in, fan_out, fan_avg, fan_geo_avg, not 'fan'"):
         init.variance_scaling(1.0, "fan", "normal")(key, (3, 3))
-    with pytest.raises(ValueError, match="distribution is one of truncated_normal, normal, uniform, not 'cauchy'"):
+    with pytest.raises(ValueError, match="distribution must be one of truncated_normal, normal, uniform, not 'cauchy'"):
         init.variance_scaling(1.0, "fan_in", "cauchy")(key, (3, 3))
-    with pytest.raises(ValueError, match="needs two dims or more"):
+    with pytest.raises(ValueError, match="the shape must have at least two dims"):
         init.orthogonal()(key, (3,))
     with pytest.raises(ValueError, match="must not have fewer outputs than inputs"):
         init.delta_orthogonal()(key, (3, 4, 2))
@@ -93,21 +93,21 @@ def test_wrong_calls():
 
 RNG = np.random.default_rng(0)
 A, B = (RNG.normal(size=(2, rows, 8)).astype(np.float32) for rows in (3, 5))
-OF_A, OF_B = (RNG.normal(size=(2, rows, 4)).astype(np.float32) for rows in (3, 5))
+A_SCALES, B_SCALES = (RNG.normal(size=(2, rows, 4)).astype(np.float32) for rows in (3, 5))
 
 
-def test_scaled_products():
-    """By numpy: JAX has them on some GPUs alone."""
+def test_scaled_matmul_matches_numpy():
+    """The oracle is numpy because JAX supports scaled_matmul on some GPUs only."""
 
     def scaled(x, scales):
         return x.astype(np.float32) * np.repeat(scales, x.shape[2] // scales.shape[2], 2)
 
     for narrow in (np.float32, BF16, ml_dtypes.float8_e4m3fn):
         a, b = A.astype(narrow), B.astype(narrow)
-        wanted = np.einsum("bmk,bnk->bmn", scaled(a, OF_A), scaled(b, OF_B))
-        found = nn.scaled_matmul(a, b, OF_A, OF_B)
-        assert found.dtype == np.float32
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
-        assert nn.scaled_matmul(a, b, OF_A, OF_B, BF16).dtype == BF16
+        expected = np.einsum("bmk,bnk->bmn", scaled(a, A_SCALES), scaled(b, B_SCALES))
+        out = nn.scaled_matmul(a, b, A_SCALES, B_SCALES)
+        assert out.dtype == np.float32
+        np.testing.assert_allclose(out, expected, rtol=1e-4, atol=1e-5)
+        assert nn.scaled_matmul(a, b, A_SCALES, B_SCALES, BF16).dtype == BF16
     with pytest.raises(ValueError, match="must have the second dims"):
-        nn.scaled_matmul(A, B, OF_B, OF_A)
+        nn.scaled_matmul(A, B, B_SCALES, A_SCALES)

@@ -1,4 +1,7 @@
-"""scaled_dot_general: the numbers that its formats mean, by numpy and ml_dtypes. JAX has them on some GPUs alone."""
+"""Compare scaled_dot_general with quantization by numpy and ml_dtypes.
+
+JAX is no oracle here: it supports these products on some GPUs only.
+"""
 
 import ml_dtypes
 import numpy as np
@@ -12,12 +15,12 @@ from tests.agreement import layouts_of
 RNG = np.random.default_rng(0)
 ROWS = (((2,), (2,)), ((0,), (0,)))
 LHS, RHS = (RNG.normal(size=(2, rows, 64)).astype(np.float32) * np.float32(3) for rows in (32, 96))
-LHS[0, 0] = 0  # a block without a scale
+LHS[0, 0] = 0  # blocks of zeros, whose maximum cannot be a scale
 LHS[1, 1, 3] = 4e3
 
 
-def eight_bits(x):
-    """Blocks of 32, with the least power of two as scale by which none is above 448; back in f32."""
+def mxfp8(x):
+    """Quantize to mxfp8 and back: blocks of 32, scaled by the smallest power of two that keeps them below 448."""
     blocks = x.reshape(*x.shape[:-1], -1, 32)
     with np.errstate(divide="ignore"):
         scale = 2.0 ** np.ceil(np.log2(np.abs(blocks).max(-1, keepdims=True) / 448))
@@ -25,80 +28,80 @@ def eight_bits(x):
     return ((blocks / scale).astype(ml_dtypes.float8_e4m3fn).astype(float) * scale).reshape(x.shape)
 
 
-def four_bits(x, every):
-    """Blocks of 16, with the largest over 6 as scale, in 8 bits; back in f32."""
-    blocks = x.reshape(*x.shape[:-1], -1, 16) / np.float32(every)
+def nvfp4(x, global_scale):
+    """Quantize to nvfp4 and back: blocks of 16, scaled by their maximum over 6 in 8 bits."""
+    blocks = x.reshape(*x.shape[:-1], -1, 16) / np.float32(global_scale)
     scale = np.clip(np.abs(blocks).max(-1, keepdims=True) / 6, 0, 448).astype(ml_dtypes.float8_e4m3fn)
     scale = scale.astype(np.float32)
     rounded = np.clip(blocks / np.where(scale == 0, 1, scale), -6, 6).astype(ml_dtypes.float4_e2m1fn)
-    return (rounded.astype(float) * scale).reshape(x.shape) * every
+    return (rounded.astype(float) * scale).reshape(x.shape) * global_scale
 
 
 def configs(mode, *scales):
     return [nn.get_scaled_dot_general_config(mode, *scales)] * 3
 
 
-def test_values():
-    found = nn.scaled_dot_general(LHS, RHS, ROWS, configs=configs("mxfp8"))
-    np.testing.assert_allclose(found, np.einsum("bmk,bnk->bmn", eight_bits(LHS), eight_bits(RHS)), rtol=1e-5, atol=1e-3)
-    for every in (1.0, 0.25):
-        found = nn.scaled_dot_general(LHS, RHS, ROWS, configs=configs("nvfp4", jnp.array([every], jnp.float32)))
-        wanted = np.einsum("bmk,bnk->bmn", four_bits(LHS, every), four_bits(RHS, every))
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-2)
+def test_values_match_numpy():
+    out = nn.scaled_dot_general(LHS, RHS, ROWS, configs=configs("mxfp8"))
+    np.testing.assert_allclose(out, np.einsum("bmk,bnk->bmn", mxfp8(LHS), mxfp8(RHS)), rtol=1e-5, atol=1e-3)
+    for global_scale in (1.0, 0.25):
+        out = nn.scaled_dot_general(LHS, RHS, ROWS, configs=configs("nvfp4", jnp.array([global_scale], jnp.float32)))
+        expected = np.einsum("bmk,bnk->bmn", nvfp4(LHS, global_scale), nvfp4(RHS, global_scale))
+        np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-2)
     np.testing.assert_allclose(
         nn.scaled_dot_general(LHS, RHS, ROWS), np.einsum("bmk,bnk->bmn", LHS, RHS), rtol=1e-4, atol=1e-2
     )
     assert nn.scaled_dot_general(LHS, RHS, ROWS, jnp.bfloat16, configs("mxfp8")).dtype == jnp.bfloat16
 
 
-def test_any_dims():
-    """What is contracted is one row, whose dims may lie anywhere."""
+def test_contracting_dims_are_flattened_into_one_row():
+    """Blocks run along the flattened contracting dims, whatever the order of the dims."""
     x = RNG.normal(size=(4, 3, 8, 2)).astype(np.float32)
     y = RNG.normal(size=(2, 8, 4, 5)).astype(np.float32)
-    found = nn.scaled_dot_general(x, y, (((0, 2), (2, 1)), ((3,), (0,))), configs=configs("mxfp8"))
-    flat_x = eight_bits(x.transpose(3, 1, 0, 2).reshape(2, 3, 32))
-    flat_y = eight_bits(y.transpose(0, 3, 2, 1).reshape(2, 5, 32))
-    assert found.shape == (2, 3, 5)
-    np.testing.assert_allclose(found, np.einsum("bmk,bnk->bmn", flat_x, flat_y), rtol=1e-5, atol=1e-5)
+    out = nn.scaled_dot_general(x, y, (((0, 2), (2, 1)), ((3,), (0,))), configs=configs("mxfp8"))
+    flat_x = mxfp8(x.transpose(3, 1, 0, 2).reshape(2, 3, 32))
+    flat_y = mxfp8(y.transpose(0, 3, 2, 1).reshape(2, 5, 32))
+    assert out.shape == (2, 3, 5)
+    np.testing.assert_allclose(out, np.einsum("bmk,bnk->bmn", flat_x, flat_y), rtol=1e-5, atol=1e-5)
 
 
-def test_gradients():
+def test_gradients_match_numpy():
     weights = np.cos(np.arange(2 * 32 * 96)).reshape(2, 32, 96).astype(np.float32)
 
-    def slopes(rounding):
+    def gradients(quantization):
         def total(x, y):
-            return (nn.scaled_dot_general(x, y, ROWS, configs=rounding) * weights).sum()
+            return (nn.scaled_dot_general(x, y, ROWS, configs=quantization) * weights).sum()
 
         return sw.jit(sw.grad(total, (0, 1)))(LHS, RHS)
 
-    for_lhs, for_rhs = slopes(configs("mxfp8"))
-    flowing = weights
-    wanted = np.einsum("bmn,bkn->bmk", eight_bits(flowing), eight_bits(RHS.transpose(0, 2, 1)))
-    np.testing.assert_allclose(for_lhs, wanted, rtol=1e-4, atol=1e-4)
-    wanted = np.einsum("bnm,bkm->bnk", eight_bits(flowing.transpose(0, 2, 1)), eight_bits(LHS.transpose(0, 2, 1)))
-    np.testing.assert_allclose(for_rhs, wanted, rtol=1e-4, atol=1e-2)
-    for_lhs, for_rhs = slopes(configs("nvfp4"))
-    wanted = np.where(np.abs(LHS) <= 6 * 448, np.einsum("bmn,bnk->bmk", flowing, RHS), 0)
-    assert wanted[1, 1, 3] == 0
-    np.testing.assert_allclose(for_lhs, wanted, rtol=1e-4, atol=1e-3)
-    np.testing.assert_allclose(for_rhs, np.einsum("bmn,bmk->bnk", flowing, LHS), rtol=1e-4, atol=1e-2)
+    grad_lhs, grad_rhs = gradients(configs("mxfp8"))
+    cotangent = weights
+    expected = np.einsum("bmn,bkn->bmk", mxfp8(cotangent), mxfp8(RHS.transpose(0, 2, 1)))
+    np.testing.assert_allclose(grad_lhs, expected, rtol=1e-4, atol=1e-4)
+    expected = np.einsum("bnm,bkm->bnk", mxfp8(cotangent.transpose(0, 2, 1)), mxfp8(LHS.transpose(0, 2, 1)))
+    np.testing.assert_allclose(grad_rhs, expected, rtol=1e-4, atol=1e-2)
+    grad_lhs, grad_rhs = gradients(configs("nvfp4"))
+    expected = np.where(np.abs(LHS) <= 6 * 448, np.einsum("bmn,bnk->bmk", cotangent, RHS), 0)
+    assert expected[1, 1, 3] == 0
+    np.testing.assert_allclose(grad_lhs, expected, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(grad_rhs, np.einsum("bmn,bmk->bnk", cotangent, LHS), rtol=1e-4, atol=1e-2)
 
 
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_on_a_mesh(mesh, which):
+def test_sharded_operands_match_one_device(mesh, which):
     run = sw.jit(
         lambda x, y: [
-            nn.scaled_dot_general(x, y, (((1,), (1,)), ((), ())), configs=rounding)
-            for rounding in (configs("mxfp8"), configs("nvfp4"))
+            nn.scaled_dot_general(x, y, (((1,), (1,)), ((), ())), configs=quantization)
+            for quantization in (configs("mxfp8"), configs("nvfp4"))
         ]
     )
     arrays = [RNG.normal(size=(rows, 320)).astype(np.float32) for rows in (10, 13)]
     placed = [sw.device_put(x, layouts_of(mesh, 2, which)) for x in arrays]
-    for found, wanted in zip(run(*placed), run(*arrays), strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-3)
+    for sharded, expected in zip(run(*placed), run(*arrays), strict=True):
+        np.testing.assert_allclose(sharded, expected, rtol=1e-4, atol=1e-3)
 
 
-def test_settings():
+def test_configs_have_the_parameters_of_their_mode():
     config = nn.get_scaled_dot_general_config("nvfp4")
     assert (config.mode, config.block_size, config.infer_only) == ("nvfp4", 16, False)
     assert config.global_scale.tolist() == [1.0]
@@ -106,7 +109,7 @@ def test_settings():
 
 
 @pytest.mark.parametrize(
-    ("call", "kind", "message"),
+    ("call", "error", "message"),
     [
         (
             lambda: nn.get_scaled_dot_general_config("int8"),
@@ -116,12 +119,12 @@ def test_settings():
         (
             lambda: nn.scaled_dot_general(LHS[..., :40], RHS[..., :40], ROWS, configs=configs("mxfp8")),
             ValueError,
-            "scaled_dot_general: 40 elements that are contracted do not fall into blocks of 32",
+            "scaled_dot_general: the number of contracted elements, 40, is not a multiple of the block size 32",
         ),
         (
             lambda: nn.scaled_dot_general(LHS, RHS[..., :32], ROWS, configs=configs("mxfp8")),
             TypeError,
-            "scaled_dot_general: f32[2,32,64] and f32[2,96,32] must agree in the dims of",
+            "scaled_dot_general: f32[2,32,64] and f32[2,96,32] must have equal sizes along the contracting dims",
         ),
         (
             lambda: nn.scaled_dot_general(LHS, RHS, ROWS, jnp.int32, configs("mxfp8")),
@@ -131,23 +134,23 @@ def test_settings():
         (
             lambda: nn.scaled_dot_general(LHS, RHS, ROWS, configs=[*configs("mxfp8")[:1], *configs("nvfp4")[:1]]),
             ValueError,
-            "scaled_dot_general: configs must be two or three of one mode",
+            "scaled_dot_general: configs must be two or three configs of one mode",
         ),
         (
             lambda: sw.grad(lambda x: nn.scaled_dot_general(x, RHS, ROWS, configs=configs("mxfp8")[:2]).sum())(LHS),
             ValueError,
-            "scaled_dot_general: a derivative needs a third config",
+            "scaled_dot_general: differentiation needs a third config",
         ),
     ],
     ids=["mode", "blocks", "shapes", "dtype", "modes", "derivative"],
 )
-def test_what_is_refused(call, kind, message):
-    with pytest.raises(kind) as caught:
+def test_invalid_arguments_raise(call, error, message):
+    with pytest.raises(error) as caught:
         call()
     assert str(caught.value).startswith(message)
 
 
-def test_lax_and_nn_agree_without_rounding():
+def test_without_configs_it_is_dot_general():
     np.testing.assert_array_equal(
         nn.scaled_dot_general(LHS, RHS, ROWS), lax.dot_general(LHS, RHS, ROWS, preferred_element_type=np.float32)
     )
