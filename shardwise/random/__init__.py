@@ -1,8 +1,9 @@
-"""Random numbers from keys: the same bits as JAX's for the same key, however the result is laid out over devices."""
+"""Random numbers from PRNG keys: the same bits as in JAX for the same key, whatever the sharding of the result."""
 
 from typing import NoReturn
 
 from shardwise.errors import not_here
+from shardwise.random.choice import categorical, choice, permutation
 from shardwise.random.continuous import (
     cauchy,
     exponential,
@@ -14,7 +15,7 @@ from shardwise.random.continuous import (
     triangular,
     weibull_min,
 )
-from shardwise.random.counts import binomial, geometric, multinomial, poisson
+from shardwise.random.discrete import binomial, geometric, multinomial, poisson
 from shardwise.random.gamma import ball, beta, chisquare, dirichlet, f, gamma, generalized_normal, loggamma, t
 from shardwise.random.keys import (
     PRNGKey,
@@ -27,9 +28,8 @@ from shardwise.random.keys import (
     split,
     wrap_key_data,
 )
-from shardwise.random.linear import multivariate_normal, orthogonal
+from shardwise.random.multivariate import multivariate_normal, orthogonal
 from shardwise.random.normal import double_sided_maxwell, lognormal, maxwell, normal, truncated_normal, wald
-from shardwise.random.picking import categorical, choice, permutation
 from shardwise.random.uniform import bernoulli, bits, rademacher, randint, uniform
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Distributions whose draws are a function of one uniform number each."""
+"""Continuous distributions that are sampled by inverting their cumulative distribution function."""
 
 import math
 from collections.abc import Callable
@@ -16,203 +16,359 @@ from shardwise.compiler.ops.parts import Abs, Sign
 from shardwise.compiler.ops.powers import Sqrt
 from shardwise.compiler.ops.random import random_bits
 from shardwise.compiler.ops.transcendental import Exp, Log, Log1p, Tan
-from shardwise.random.draw import (
+from shardwise.random.keys import raw_key
+from shardwise.random.sampling import (
     Shape,
-    converts_safely,
-    draw,
+    broadcast_parameter,
+    canonical_shape,
+    check_no_narrowing,
+    check_one_of,
+    finfo,
     float_dtype,
-    limits,
-    one_of,
-    parameter,
-    shape_with,
-    sizes,
+    run_sampler,
+    sample_shape,
 )
-from shardwise.random.keys import words
 
 
-def _standard(name: str, sampler: Callable[..., Any], key: Any, shape: Any, dtype: Any, out_sharding: Any) -> Any:
-    """Draws of a distribution without parameters."""
-    kind, shape = float_dtype(name, dtype), sizes(name, shape)
-    return draw(sampler, words(name, key), shape=shape, dtype=kind, out_sharding=out_sharding)
+def _run_standard(name: str, sampler: Callable[..., Any], key: Any, shape: Any, dtype: Any, out_sharding: Any) -> Any:
+    """Check the arguments of a distribution without parameters, and run its sampler."""
+    dtype, shape = float_dtype(name, dtype), canonical_shape(name, shape)
+    return run_sampler(sampler, raw_key(name, key), shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _above(key: Any, low: float, shape: Shape, dtype: DType) -> Any:
-    """Uniform floats from `low` to below 1."""
+def _uniform_from(key: Any, low: float, shape: Shape, dtype: DType) -> Any:
+    """Sample uniform floats from `low` (included) to 1 (excluded)."""
     unit = draws.uniform(key, shape, dtype)
     return uniform_between(unit, like(unit, low), like(unit, 1))
 
 
 def exponential(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Waiting times, 1 on average.
+    """Sample from the exponential distribution with rate 1.
 
-    >>> jax.random.exponential(jax.random.key(0), (2,)).round(3)
-    Array([2.95     , 3.8430002], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        shape: the shape of the result.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
+        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
+            floating-point dtype.
+
+    Example:
+        >>> jax.random.exponential(jax.random.key(0), (2,)).round(3)
+        Array([2.95     , 3.8430002], dtype=float32)
     """
-    return _standard("exponential", waits, key, shape, dtype, out_sharding)
+    return _run_standard("exponential", sample_exponential, key, shape, dtype, out_sharding)
 
 
-def waits(key: Any, *, shape: Shape, dtype: DType) -> Any:
-    """Waiting times."""
+def sample_exponential(key: Any, *, shape: Shape, dtype: DType) -> Any:
+    """Sample from the exponential distribution with rate 1."""
     return Neg()(Log1p()(Neg()(draws.uniform(key, shape, dtype))))
 
 
 def laplace(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """The difference of two waiting times.
+    """Sample from the standard Laplace distribution, with density `exp(-|x|) / 2`.
 
-    >>> jax.random.laplace(jax.random.key(0), (2,)).round(3)
-    Array([-2.2570002, -3.15     ], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        shape: the shape of the result.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
+        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
+            floating-point dtype.
+
+    Example:
+        >>> jax.random.laplace(jax.random.key(0), (2,)).round(3)
+        Array([-2.2570002, -3.15     ], dtype=float32)
     """
-    return _standard("laplace", _laplace, key, shape, dtype, out_sharding)
+    return _run_standard("laplace", _laplace, key, shape, dtype, out_sharding)
 
 
 def _laplace(key: Any, *, shape: Shape, dtype: DType) -> Any:
-    u = _above(key, -1 + float(limits(dtype).epsneg), shape, dtype)
+    u = _uniform_from(key, -1 + float(finfo(dtype).epsneg), shape, dtype)
     return Mul()(Sign()(u), Log1p()(Neg()(Abs()(u))))
 
 
 def logistic(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Numbers whose logistic function is uniform.
+    """Sample from the standard logistic distribution, whose cumulative distribution function is the logistic function.
 
-    >>> jax.random.logistic(jax.random.key(0), (2,)).round(3)
-    Array([2.8960001, 3.8220003], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        shape: the shape of the result.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
+        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
+            floating-point dtype.
+
+    Example:
+        >>> jax.random.logistic(jax.random.key(0), (2,)).round(3)
+        Array([2.8960001, 3.8220003], dtype=float32)
     """
-    return _standard("logistic", _logistic, key, shape, dtype, out_sharding)
+    return _run_standard("logistic", _logistic, key, shape, dtype, out_sharding)
 
 
 def _logistic(key: Any, *, shape: Shape, dtype: DType) -> Any:
-    u = _above(key, float(limits(dtype).tiny), shape, dtype)
+    u = _uniform_from(key, float(finfo(dtype).tiny), shape, dtype)
     return Sub()(Log()(u), Log1p()(Neg()(u)))
 
 
 def cauchy(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """The quotient of two normal numbers.
+    """Sample from the standard Cauchy distribution.
 
-    >>> jax.random.cauchy(jax.random.key(0), (2,)).round(3)
-    Array([ 6.0270004, 14.838    ], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        shape: the shape of the result.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
+        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
+            floating-point dtype.
+
+    Example:
+        >>> jax.random.cauchy(jax.random.key(0), (2,)).round(3)
+        Array([ 6.0270004, 14.838    ], dtype=float32)
     """
-    return _standard("cauchy", _cauchy, key, shape, dtype, out_sharding)
+    return _run_standard("cauchy", _cauchy, key, shape, dtype, out_sharding)
 
 
 def _cauchy(key: Any, *, shape: Shape, dtype: DType) -> Any:
-    u = _above(key, float(limits(dtype).eps), shape, dtype)
+    u = _uniform_from(key, float(finfo(dtype).eps), shape, dtype)
     return Tan()(Mul()(like(u, math.pi), Sub()(u, like(u, 0.5))))
 
 
 def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None, *, out_sharding: Any = None) -> Any:
-    """The largest of many waiting times, less the logarithm of how many.
+    """Sample from the standard Gumbel distribution.
 
-    By `mode`, of the chance of small draws: "low" (as None) is exact to about 1e-7 in f32, "high" and "highest" draw
-    twice the bits.
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        shape: the shape of the result.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        mode: "low" (the default), or "high" or "highest", which sample twice the bits. With "low" in f32, the
+            probabilities of small samples have an error of about 1e-7.
+        out_sharding: the sharding of the result.
 
-    >>> jax.random.gumbel(jax.random.key(0), (2,)).round(3)
-    Array([2.923    , 3.8330002], dtype=float32)
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
+        ValueError: if `key` is an array of keys, if a size in `shape` is negative, if `dtype` is not a floating-point
+            dtype, or if `mode` is unknown.
+
+    Example:
+        >>> jax.random.gumbel(jax.random.key(0), (2,)).round(3)
+        Array([2.923    , 3.8330002], dtype=float32)
     """
-    kind, shape = float_dtype("gumbel", dtype), sizes("gumbel", shape)
-    one_of("gumbel", "mode", mode, (None, "low", "high", "highest"))
-    key = words("gumbel", key)
-    return draw(gumbels, key, shape=shape, dtype=kind, mode=mode or "low", out_sharding=out_sharding)
+    dtype, shape = float_dtype("gumbel", dtype), canonical_shape("gumbel", shape)
+    check_one_of("gumbel", "mode", mode, (None, "low", "high", "highest"))
+    key = raw_key("gumbel", key)
+    return run_sampler(sample_gumbel, key, shape=shape, dtype=dtype, mode=mode or "low", out_sharding=out_sharding)
 
 
-def gumbels(key: Any, *, shape: Shape, dtype: DType, mode: str | None = None) -> Any:
-    """Gumbel numbers."""
+def sample_gumbel(key: Any, *, shape: Shape, dtype: DType, mode: str | None = None) -> Any:
+    """Sample from the standard Gumbel distribution."""
     if mode in (None, "low"):
-        return Neg()(Log()(Neg()(Log()(_above(key, float(limits(dtype).tiny), shape, dtype)))))
+        return Neg()(Log()(Neg()(Log()(_uniform_from(key, float(finfo(dtype).tiny), shape, dtype)))))
     if mode == "highest" and dtype == np.float32:
-        return _finest_gumbels(key, shape)
+        return _gumbel_from_64_bits(key, shape)
     pair = draws.uniform(key, (2, *shape), dtype)
     high, low = pair[0], pair[1]
-    finer = high + 2.0 ** -mantissa_bits(dtype) * low + float(limits(dtype).tiny)
-    x = Select()(Compare("GE")(high, like(high, 0.5)), high, finer)
+    combined = high + 2.0 ** -mantissa_bits(dtype) * low + float(finfo(dtype).tiny)
+    x = Select()(Compare("GE")(high, like(high, 0.5)), high, combined)
     return Neg()(Log()(Neg()(Log1p()(Neg()(x)))))
 
 
-def _finest_gumbels(key: Any, shape: Shape) -> Any:
-    """Gumbel numbers of 64 bits each, of which the first that is one is where a float begins."""
+def _gumbel_from_64_bits(key: Any, shape: Shape) -> Any:
+    """Sample from the Gumbel distribution, from uniform fixed-point numbers of 64 bits each."""
     pair = random_bits(key, (2, *shape), 32)
     high, low = pair[0], pair[1]
     is_small = Compare("LT")(high, like(high, 2**31))
-    # 1 less the number, in fixed point: both words inverted, plus one in the last place.
-    carries = Convert(high.type.dtype)(Compare("EQ")(low, like(low, 0)))
-    flipped = Add()(Not()(high), carries), Add()(Not()(low), like(low, 1))
-    x = _fraction(*(Select()(is_small, word, other) for word, other in zip((high, low), flipped, strict=True)))
-    by_small, by_large = Log1p()(Neg()(x)), Log()(x)
-    return Neg()(Log()(Neg()(Select()(is_small, by_small, by_large))))
+    # 1 - x in fixed point is the two's complement of x.
+    carry = Convert(high.type.dtype)(Compare("EQ")(low, like(low, 0)))
+    complement = Add()(Not()(high), carry), Add()(Not()(low), like(low, 1))
+    x = _fixed_point_to_float(
+        *(Select()(is_small, word, other) for word, other in zip((high, low), complement, strict=True))
+    )
+    log_if_small, log_if_large = Log1p()(Neg()(x)), Log()(x)
+    return Neg()(Log()(Neg()(Select()(is_small, log_if_small, log_if_large))))
 
 
-def _fraction(high: Any, low: Any) -> Any:
-    """64 bits after the point as f32, rounded down."""
-    zeros, more = Clz()(high), Clz()(low)
-    is_low = Compare("EQ")(zeros, like(zeros, 32))
-    rest = Select()(is_low, ShiftLeft()(low, more), ShiftRightLogical()(low, Sub()(like(zeros, 32), zeros)))
-    digits = ShiftRightLogical()(Or()(ShiftLeft()(high, zeros), rest), like(high, 8))
-    digits = And()(digits, like(digits, 2**23 - 1))
-    places = Select()(is_low, Add()(more, like(more, 32)), zeros)
-    exponent = ShiftLeft()(Sub()(like(places, 126), places), like(places, 23))
+def _fixed_point_to_float(high: Any, low: Any) -> Any:
+    """Convert a fixed-point number, 64 bits after the binary point, to f32, rounding down."""
+    high_zeros, low_zeros = Clz()(high), Clz()(low)
+    high_is_zero = Compare("EQ")(high_zeros, like(high_zeros, 32))
+    from_low = Select()(
+        high_is_zero,
+        ShiftLeft()(low, low_zeros),
+        ShiftRightLogical()(low, Sub()(like(high_zeros, 32), high_zeros)),
+    )
+    mantissa = ShiftRightLogical()(Or()(ShiftLeft()(high, high_zeros), from_low), like(high, 8))
+    mantissa = And()(mantissa, like(mantissa, 2**23 - 1))
+    leading_zeros = Select()(high_is_zero, Add()(low_zeros, like(low_zeros, 32)), high_zeros)
+    exponent = ShiftLeft()(Sub()(like(leading_zeros, 126), leading_zeros), like(leading_zeros, 23))
     exponent = And()(exponent, like(exponent, 2**30 - 2**22))
-    return BitcastConvert(np.dtype(np.float32))(Or()(exponent, digits))
+    return BitcastConvert(np.dtype(np.float32))(Or()(exponent, mantissa))
 
 
 def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Numbers above 1 that are above x with chance x to the power of `-b`.
+    """Sample from the Pareto distribution with minimum 1 and shape parameter `b`.
 
-    >>> jax.random.pareto(jax.random.key(0), 2.0, (2,)).round(3)
-    Array([4.3710003, 6.833    ], dtype=float32)
+    A sample exceeds `x >= 1` with probability `x ** -b`.
+
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        b: the shape parameter, positive.
+        shape: the shape of the result; by default the shape of `b`.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, if the shapes of `b` and `shape` do not broadcast, or if a parameter has
+            a wider dtype than `dtype`.
+        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
+            broadcast to a shape other than `shape`.
+
+    Example:
+        >>> jax.random.pareto(jax.random.key(0), 2.0, (2,)).round(3)
+        Array([4.3710003, 6.833    ], dtype=float32)
     """
-    kind, shape = float_dtype("pareto", dtype), shape_with("pareto", shape, b)
-    converts_safely("pareto", kind, b)
-    return draw(_pareto, words("pareto", key), b, shape=shape, dtype=kind, out_sharding=out_sharding)
+    dtype, shape = float_dtype("pareto", dtype), sample_shape("pareto", shape, b)
+    check_no_narrowing("pareto", dtype, b)
+    return run_sampler(_pareto, raw_key("pareto", key), b, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _pareto(key: Any, b: Any, *, shape: Shape, dtype: DType) -> Any:
-    return Exp()(Div()(waits(key, shape=shape, dtype=dtype), parameter(as_operand(b), shape, dtype)))
+    return Exp()(
+        Div()(sample_exponential(key, shape=shape, dtype=dtype), broadcast_parameter(as_operand(b), shape, dtype))
+    )
 
 
 def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """The length of a vector of two normal numbers, times `scale`.
+    """Sample from the Rayleigh distribution.
 
-    >>> jax.random.rayleigh(jax.random.key(0), 1.0, (2,)).round(3)
-    Array([0.328, 0.208], dtype=float32)
+    It is the distribution of the length of a vector of two independent normal numbers with standard deviation `scale`.
+
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        scale: the scale parameter, positive.
+        shape: the shape of the result; by default the shape of `scale`.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, if the shapes of `scale` and `shape` do not broadcast, or if a parameter
+            has a wider dtype than `dtype`.
+        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
+            broadcast to a shape other than `shape`.
+
+    Example:
+        >>> jax.random.rayleigh(jax.random.key(0), 1.0, (2,)).round(3)
+        Array([0.328, 0.208], dtype=float32)
     """
-    kind, shape = float_dtype("rayleigh", dtype), shape_with("rayleigh", shape, scale)
-    converts_safely("rayleigh", kind, scale)
-    return draw(_rayleigh, words("rayleigh", key), scale, shape=shape, dtype=kind, out_sharding=out_sharding)
+    dtype, shape = float_dtype("rayleigh", dtype), sample_shape("rayleigh", shape, scale)
+    check_no_narrowing("rayleigh", dtype, scale)
+    return run_sampler(_rayleigh, raw_key("rayleigh", key), scale, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _rayleigh(key: Any, scale: Any, *, shape: Shape, dtype: DType) -> Any:
     logs = Log()(draws.uniform(key, shape, dtype))
-    return Mul()(parameter(as_operand(scale), shape, dtype), Sqrt()(Mul()(logs, like(logs, -2))))
+    return Mul()(broadcast_parameter(as_operand(scale), shape, dtype), Sqrt()(Mul()(logs, like(logs, -2))))
 
 
 def weibull_min(key: Any, scale: Any, concentration: Any, shape: Any = (), dtype: Any = None) -> Any:
-    """Waiting times to the power of 1 by `concentration`, times `scale`.
+    """Sample from the Weibull distribution.
 
-    >>> jax.random.weibull_min(jax.random.key(0), 1.0, 2.0, (2,)).round(3)
-    Array([1.718, 1.96 ], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        scale: the scale parameter, positive.
+        concentration: the shape parameter, positive.
+        shape: the shape of the samples before broadcasting with the parameters.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+
+    Returns:
+        An array of floats, with the shape that `shape`, `scale` and `concentration` broadcast to.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, if `shape` does not consist of integers, or if the shapes of the
+            parameters and `shape` do not broadcast.
+        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
+            floating-point dtype.
+
+    Example:
+        >>> jax.random.weibull_min(jax.random.key(0), 1.0, 2.0, (2,)).round(3)
+        Array([1.718, 1.96 ], dtype=float32)
     """
-    kind, shape = float_dtype("weibull_min", dtype), sizes("weibull_min", shape)
-    return draw(_weibull, words("weibull_min", key), scale, concentration, shape=shape, dtype=kind)
+    dtype, shape = float_dtype("weibull_min", dtype), canonical_shape("weibull_min", shape)
+    return run_sampler(_weibull, raw_key("weibull_min", key), scale, concentration, shape=shape, dtype=dtype)
 
 
 def _weibull(key: Any, scale: Any, concentration: Any, *, shape: Shape, dtype: DType) -> Any:
-    return waits(key, shape=shape, dtype=dtype) ** (1.0 / as_operand(concentration)) * as_operand(scale)
+    return sample_exponential(key, shape=shape, dtype=dtype) ** (1.0 / as_operand(concentration)) * as_operand(scale)
 
 
 def triangular(
     key: Any, left: Any, mode: Any, right: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
-    """Numbers from `left` to `right`, of which those at `mode` are the likeliest.
+    """Sample from the triangular distribution.
 
-    >>> jax.random.triangular(jax.random.key(0), 0.0, 1.0, 2.0, (2,)).round(3)
-    Array([1.6760001, 1.7930001], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        left: the lower bound.
+        mode: the most probable number, between `left` and `right`.
+        right: the upper bound.
+        shape: the shape of the result; by default the shape that `left`, `mode` and `right` broadcast to.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, if the shapes of `left`, `mode`, `right` and `shape` do not broadcast, or
+            if a parameter has a wider dtype than `dtype`.
+        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
+            broadcast to a shape other than `shape`.
+
+    Example:
+        >>> jax.random.triangular(jax.random.key(0), 0.0, 1.0, 2.0, (2,)).round(3)
+        Array([1.6760001, 1.7930001], dtype=float32)
     """
-    kind, shape = float_dtype("triangular", dtype), shape_with("triangular", shape, left, mode, right)
-    converts_safely("triangular", kind, left, mode, right)
-    key = words("triangular", key)
-    return draw(_triangular, key, left, mode, right, shape=shape, dtype=kind, out_sharding=out_sharding)
+    dtype, shape = float_dtype("triangular", dtype), sample_shape("triangular", shape, left, mode, right)
+    check_no_narrowing("triangular", dtype, left, mode, right)
+    key = raw_key("triangular", key)
+    return run_sampler(_triangular, key, left, mode, right, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _triangular(key: Any, left: Any, mode: Any, right: Any, *, shape: Shape, dtype: DType) -> Any:
-    left, mode, right = (parameter(as_operand(x), shape, dtype) for x in (left, mode, right))
+    left, mode, right = (broadcast_parameter(as_operand(x), shape, dtype) for x in (left, mode, right))
     u = draws.uniform(key, shape, dtype)
     rising = left + Sqrt()(u * (right - left) * (mode - left))
     falling = right - Sqrt()((1 - u) * (right - left) * (right - mode))

@@ -1,4 +1,4 @@
-"""The gamma distribution, and what is made of it."""
+"""The gamma distribution, and distributions that are functions of gamma variates."""
 
 import operator
 from typing import Any
@@ -16,159 +16,334 @@ from shardwise.compiler.ops.random import random_keys
 from shardwise.compiler.ops.reduce import Sum
 from shardwise.compiler.ops.shape import Broadcast
 from shardwise.compiler.ops.transcendental import Exp
-from shardwise.random.continuous import waits
-from shardwise.random.draw import Shape, converts_safely, draw, fitting, float_dtype, parameter, shape_with, sizes
-from shardwise.random.keys import words
-from shardwise.random.uniform import signs
+from shardwise.random.continuous import sample_exponential
+from shardwise.random.keys import raw_key
+from shardwise.random.sampling import (
+    Shape,
+    broadcast_parameter,
+    broadcast_sample_shape,
+    canonical_shape,
+    check_no_narrowing,
+    float_dtype,
+    run_sampler,
+    sample_shape,
+)
+from shardwise.random.uniform import sample_rademacher
 
 
 def gamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """The sum of `a` waiting times, for any positive `a`.
+    """Sample from the gamma distribution with shape parameter `a` and scale 1.
 
-    >>> jax.random.gamma(jax.random.key(0), 3.0, (2,)).round(3)
-    Array([2.569    , 2.7840002], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        a: the shape parameter, positive.
+        shape: the shape of the result; by default the shape of `a`.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if the shapes of `a` and `shape` do not broadcast.
+        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
+            broadcast to a shape other than `shape`.
+
+    Example:
+        >>> jax.random.gamma(jax.random.key(0), 3.0, (2,)).round(3)
+        Array([2.569    , 2.7840002], dtype=float32)
     """
-    kind, shape = float_dtype("gamma", dtype), shape_with("gamma", shape, a)
-    return draw(gammas, words("gamma", key), a, shape=shape, dtype=kind, out_sharding=out_sharding)
+    dtype, shape = float_dtype("gamma", dtype), sample_shape("gamma", shape, a)
+    return run_sampler(sample_gamma, raw_key("gamma", key), a, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def loggamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """The logarithm of a draw of `gamma`, which is exact where `a` is small.
+    """Sample the logarithm of a gamma variate, which does not underflow for small `a`.
 
-    >>> jax.random.loggamma(jax.random.key(0), 3.0, (2,)).round(3)
-    Array([0.94400007, 1.024     ], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        a: the shape parameter, positive.
+        shape: the shape of the result; by default the shape of `a`.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if the shapes of `a` and `shape` do not broadcast.
+        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
+            broadcast to a shape other than `shape`.
+
+    Example:
+        >>> jax.random.loggamma(jax.random.key(0), 3.0, (2,)).round(3)
+        Array([0.94400007, 1.024     ], dtype=float32)
     """
-    kind, shape = float_dtype("loggamma", dtype), shape_with("loggamma", shape, a)
-    return draw(gammas, words("loggamma", key), a, shape=shape, dtype=kind, log=True, out_sharding=out_sharding)
+    dtype, shape = float_dtype("loggamma", dtype), sample_shape("loggamma", shape, a)
+    return run_sampler(
+        sample_gamma, raw_key("loggamma", key), a, shape=shape, dtype=dtype, log=True, out_sharding=out_sharding
+    )
 
 
-def gammas(key: Any, a: Any, *, shape: Shape, dtype: DType, log: bool = False) -> Any:
-    """Gamma draws, or their logarithms: a key for each of them, and no device waits for another."""
-    return RandomGamma(log)(random_keys(key, shape), parameter(as_operand(a), shape, dtype))
+def sample_gamma(key: Any, a: Any, *, shape: Shape, dtype: DType, log: bool = False) -> Any:
+    """Sample from the gamma distribution, or its logarithm.
+
+    Each element has a key of its own, so a device samples its shard without communication.
+    """
+    return RandomGamma(log)(random_keys(key, shape), broadcast_parameter(as_operand(a), shape, dtype))
 
 
 def beta(key: Any, a: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """The share that a draw of `gamma(a)` has in its sum with one of `gamma(b)`.
+    """Sample from the beta distribution.
 
-    >>> jax.random.beta(jax.random.key(0), 2.0, 3.0, (2,)).round(3)
-    Array([0.23600002, 0.49      ], dtype=float32)
+    A sample is `x / (x + y)`, with `x` from `gamma(a)` and `y` from `gamma(b)`.
+
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        a: the first shape parameter, positive.
+        b: the second shape parameter, positive.
+        shape: the shape of the result; by default the shape that `a` and `b` broadcast to.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, if the shapes of `a`, `b` and `shape` do not broadcast, or if a parameter
+            has a wider dtype than `dtype`.
+        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
+            broadcast to a shape other than `shape`.
+
+    Example:
+        >>> jax.random.beta(jax.random.key(0), 2.0, 3.0, (2,)).round(3)
+        Array([0.23600002, 0.49      ], dtype=float32)
     """
-    kind, shape = float_dtype("beta", dtype), shape_with("beta", shape, a, b)
-    converts_safely("beta", kind, a, b)
-    return draw(_beta, words("beta", key), a, b, shape=shape, dtype=kind, out_sharding=out_sharding)
+    dtype, shape = float_dtype("beta", dtype), sample_shape("beta", shape, a, b)
+    check_no_narrowing("beta", dtype, a, b)
+    return run_sampler(_beta, raw_key("beta", key), a, b, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _beta(key: Any, a: Any, b: Any, *, shape: Shape, dtype: DType) -> Any:
-    logs = [gammas(k, x, shape=shape, dtype=dtype, log=True) for k, x in zip(subkeys(key, 2), (a, b), strict=True)]
-    most = Max()(*logs)
-    first, second = (Exp()(Sub()(one, most)) for one in logs)
+    logs = [
+        sample_gamma(subkey, x, shape=shape, dtype=dtype, log=True)
+        for subkey, x in zip(subkeys(key, 2), (a, b), strict=True)
+    ]
+    largest = Max()(*logs)
+    first, second = (Exp()(Sub()(log, largest)) for log in logs)
     return first / (first + second)
 
 
 def dirichlet(key: Any, alpha: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """The shares that draws of `gamma` have in their sum along the last dim of `alpha`.
+    """Sample from the Dirichlet distribution: vectors of positive numbers that sum to 1.
 
-    >>> jax.random.dirichlet(jax.random.key(0), jnp.ones(3)).round(3)
-    Array([0.365     , 0.42800003, 0.20700002], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        alpha: the concentration parameters; the last dim is that of the categories, dims before it are a batch.
+        shape: the shape of the result without its last dim; by default the batch dims of `alpha`.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats, whose last dim is that of `alpha`.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if the batch dims of `alpha` and `shape` do not broadcast.
+        ValueError: if `key` is an array of keys, if `alpha` is a scalar, if `dtype` is not a floating-point dtype, or
+            if the batch dims of `alpha` do not broadcast to `shape`.
+
+    Example:
+        >>> jax.random.dirichlet(jax.random.key(0), jnp.ones(3)).round(3)
+        Array([0.365     , 0.42800003, 0.20700002], dtype=float32)
     """
-    kind, given = float_dtype("dirichlet", dtype), type_of(alpha, "dirichlet")
-    if not given.ndim:
-        raise ValueError(f"dirichlet: alpha should have a last dim along which the shares are 1 together, not {given}")
-    shape = (*fitting("dirichlet", shape, given.shape[:-1]), given.shape[-1])
-    return draw(_shares, words("dirichlet", key), alpha, shape=shape, dtype=kind, out_sharding=out_sharding)
+    dtype, alpha_type = float_dtype("dirichlet", dtype), type_of(alpha, "dirichlet")
+    if not alpha_type.ndim:
+        raise ValueError(f"dirichlet: alpha must have at least one dim, that of the categories, not {alpha_type}")
+    shape = (*broadcast_sample_shape("dirichlet", shape, alpha_type.shape[:-1]), alpha_type.shape[-1])
+    return run_sampler(
+        _dirichlet, raw_key("dirichlet", key), alpha, shape=shape, dtype=dtype, out_sharding=out_sharding
+    )
 
 
-def _shares(key: Any, alpha: Any, *, shape: Shape, dtype: DType) -> Any:
-    logs = gammas(key, alpha, shape=shape, dtype=dtype, log=True)
-    last, kept = len(shape) - 1, tuple(range(len(shape) - 1))
-    parts = Exp()(Sub()(logs, Broadcast(shape, kept)(ReduceMax((last,))(logs))))
-    return Div()(parts, Broadcast(shape, kept)(Sum((last,))(parts)))
+def _dirichlet(key: Any, alpha: Any, *, shape: Shape, dtype: DType) -> Any:
+    logs = sample_gamma(key, alpha, shape=shape, dtype=dtype, log=True)
+    last, batch = len(shape) - 1, tuple(range(len(shape) - 1))
+    weights = Exp()(Sub()(logs, Broadcast(shape, batch)(ReduceMax((last,))(logs))))
+    return Div()(weights, Broadcast(shape, batch)(Sum((last,))(weights)))
 
 
 def chisquare(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """The sum of `df` squares of normal numbers, for any positive `df`.
+    """Sample from the chi-squared distribution.
 
-    >>> jax.random.chisquare(jax.random.key(0), 3.0, (2,)).round(3)
-    Array([2.2050002, 2.49     ], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        df: the degrees of freedom, positive.
+        shape: the shape of the result; by default the shape of `df`.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, if the shapes of `df` and `shape` do not broadcast, or if a parameter has
+            a wider dtype than `dtype`.
+        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
+            broadcast to a shape other than `shape`.
+
+    Example:
+        >>> jax.random.chisquare(jax.random.key(0), 3.0, (2,)).round(3)
+        Array([2.2050002, 2.49     ], dtype=float32)
     """
-    kind, shape = float_dtype("chisquare", dtype), shape_with("chisquare", shape, df)
-    converts_safely("chisquare", kind, df)
-    return draw(_squares, words("chisquare", key), df, shape=shape, dtype=kind, out_sharding=out_sharding)
+    dtype, shape = float_dtype("chisquare", dtype), sample_shape("chisquare", shape, df)
+    check_no_narrowing("chisquare", dtype, df)
+    return run_sampler(_chisquare, raw_key("chisquare", key), df, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _squares(key: Any, df: Any, *, shape: Shape, dtype: DType) -> Any:
-    half = Div()(df := parameter(as_operand(df), shape, dtype), like(df, 2))
-    found = Exp()(gammas(key, half, shape=shape, dtype=dtype, log=True))
-    return Mul()(found, like(found, 2))
+def _chisquare(key: Any, df: Any, *, shape: Shape, dtype: DType) -> Any:
+    half = Div()(df := broadcast_parameter(as_operand(df), shape, dtype), like(df, 2))
+    samples = Exp()(sample_gamma(key, half, shape=shape, dtype=dtype, log=True))
+    return Mul()(samples, like(samples, 2))
 
 
 def f(key: Any, dfnum: Any, dfden: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """The quotient of the means of `dfnum` and of `dfden` squares of normal numbers.
+    """Sample from the F distribution: the quotient of two chi-squared variates, each over its degrees of freedom.
 
-    >>> jax.random.f(jax.random.key(0), 4.0, 6.0, (2,)).round(3)
-    Array([2.325, 0.31 ], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        dfnum: the degrees of freedom of the numerator, positive.
+        dfden: the degrees of freedom of the denominator, positive.
+        shape: the shape of the result; by default the shape that `dfnum` and `dfden` broadcast to.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, if the shapes of `dfnum`, `dfden` and `shape` do not broadcast, or if a
+            parameter has a wider dtype than `dtype`.
+        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
+            broadcast to a shape other than `shape`.
+
+    Example:
+        >>> jax.random.f(jax.random.key(0), 4.0, 6.0, (2,)).round(3)
+        Array([2.325, 0.31 ], dtype=float32)
     """
-    kind, shape = float_dtype("f", dtype), shape_with("f", shape, dfnum, dfden)
-    converts_safely("f", kind, dfnum, dfden)
-    return draw(_quotients, words("f", key), dfnum, dfden, shape=shape, dtype=kind, out_sharding=out_sharding)
+    dtype, shape = float_dtype("f", dtype), sample_shape("f", shape, dfnum, dfden)
+    check_no_narrowing("f", dtype, dfnum, dfden)
+    return run_sampler(_f, raw_key("f", key), dfnum, dfden, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _quotients(key: Any, above: Any, below: Any, *, shape: Shape, dtype: DType) -> Any:
-    above, below = (parameter(as_operand(x), shape, dtype) for x in (above, below))
-    for_below, for_above = subkeys(key, 2)
-    means = [Div()(_squares(k, x, shape=shape, dtype=dtype), x) for k, x in ((for_above, above), (for_below, below))]
-    return Div()(*means)
+def _f(key: Any, dfnum: Any, dfden: Any, *, shape: Shape, dtype: DType) -> Any:
+    dfnum, dfden = (broadcast_parameter(as_operand(df), shape, dtype) for df in (dfnum, dfden))
+    den_key, num_key = subkeys(key, 2)
+    numerator, denominator = (
+        Div()(_chisquare(subkey, df, shape=shape, dtype=dtype), df)
+        for subkey, df in ((num_key, dfnum), (den_key, dfden))
+    )
+    return Div()(numerator, denominator)
 
 
 def t(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """A normal number by the root of the mean of `df` squares of others.
+    """Sample from Student's t distribution.
 
-    >>> jax.random.t(jax.random.key(0), 3.0, (2,)).round(3)
-    Array([ 0.69000006, -3.239     ], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        df: the degrees of freedom, positive.
+        shape: the shape of the result; by default the shape of `df`.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, if the shapes of `df` and `shape` do not broadcast, or if a parameter has
+            a wider dtype than `dtype`.
+        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
+            broadcast to a shape other than `shape`.
+
+    Example:
+        >>> jax.random.t(jax.random.key(0), 3.0, (2,)).round(3)
+        Array([ 0.69000006, -3.239     ], dtype=float32)
     """
-    kind, shape = float_dtype("t", dtype), shape_with("t", shape, df)
-    converts_safely("t", kind, df)
-    return draw(_student, words("t", key), df, shape=shape, dtype=kind, out_sharding=out_sharding)
+    dtype, shape = float_dtype("t", dtype), sample_shape("t", shape, df)
+    check_no_narrowing("t", dtype, df)
+    return run_sampler(_t, raw_key("t", key), df, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _student(key: Any, df: Any, *, shape: Shape, dtype: DType) -> Any:
-    for_normal, for_gamma = subkeys(key, 2)
-    half = Div()(df := parameter(as_operand(df), shape, dtype), like(df, 2))
-    spread = Sqrt()(Div()(half, gammas(for_gamma, half, shape=shape, dtype=dtype)))
-    return Mul()(draws.normal(for_normal, shape, dtype), spread)
+def _t(key: Any, df: Any, *, shape: Shape, dtype: DType) -> Any:
+    normal_key, gamma_key = subkeys(key, 2)
+    half = Div()(df := broadcast_parameter(as_operand(df), shape, dtype), like(df, 2))
+    scale = Sqrt()(Div()(half, sample_gamma(gamma_key, half, shape=shape, dtype=dtype)))
+    return Mul()(draws.normal(normal_key, shape, dtype), scale)
 
 
 def generalized_normal(key: Any, p: float, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Numbers whose density falls as exp(-abs(x) ** p).
+    """Sample from the generalized normal distribution, whose density is proportional to `exp(-|x| ** p)`.
 
-    >>> jax.random.generalized_normal(jax.random.key(0), 2.0, (2,)).round(3)
-    Array([0.95400006, 0.09      ], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        p: the shape parameter, a positive number.
+        shape: the shape of the result.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
+        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
+            floating-point dtype.
+
+    Example:
+        >>> jax.random.generalized_normal(jax.random.key(0), 2.0, (2,)).round(3)
+        Array([0.95400006, 0.09      ], dtype=float32)
     """
-    kind, shape = float_dtype("generalized_normal", dtype), sizes("generalized_normal", shape)
-    key = words("generalized_normal", key)
-    return draw(_powers, key, p, shape=shape, dtype=kind, out_sharding=out_sharding)
+    dtype, shape = float_dtype("generalized_normal", dtype), canonical_shape("generalized_normal", shape)
+    key = raw_key("generalized_normal", key)
+    return run_sampler(_generalized_normal, key, p, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _powers(key: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
-    for_size, for_sign = subkeys(key, 2)
+def _generalized_normal(key: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
+    magnitude_key, sign_key = subkeys(key, 2)
     inverse = 1 / as_operand(p)
-    size = gammas(for_size, inverse, shape=shape, dtype=dtype) ** inverse
-    return signs(for_sign, shape=shape, dtype=dtype) * size
+    magnitude = sample_gamma(magnitude_key, inverse, shape=shape, dtype=dtype) ** inverse
+    return sample_rademacher(sign_key, shape=shape, dtype=dtype) * magnitude
 
 
 def ball(key: Any, d: int, p: float = 2, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Points in the ball of `d` dims whose coordinates' powers by `p` add up to at most 1.
+    """Sample uniformly from the unit ball of the Lp norm.
 
-    >>> jax.random.ball(jax.random.key(0), 2).round(3)
-    Array([0.91700006, 0.393     ], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        d: the number of dimensions of the space.
+        p: the order of the norm.
+        shape: the shape of the result without its last dim.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats, whose last dim, of size `d`, holds the coordinates of a point.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, if `d` is not an integer, or if `shape` does not consist of integers.
+        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
+            floating-point dtype.
+
+    Example:
+        >>> jax.random.ball(jax.random.key(0), 2).round(3)
+        Array([0.91700006, 0.393     ], dtype=float32)
     """
-    kind, shape = float_dtype("ball", dtype), (*sizes("ball", shape), operator.index(d))
-    return draw(_ball, words("ball", key), p, shape=shape, dtype=kind, out_sharding=out_sharding)
+    dtype, shape = float_dtype("ball", dtype), (*canonical_shape("ball", shape), operator.index(d))
+    return run_sampler(_ball, raw_key("ball", key), p, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _ball(key: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
-    for_place, for_rest = subkeys(key, 2)
-    p, outer = as_operand(p), shape[:-1]
-    place = _powers(for_place, p, shape=shape, dtype=dtype)
-    total = (Abs()(place) ** p).sum(-1) + waits(for_rest, shape=outer, dtype=dtype)
-    return place / Broadcast(shape, tuple(range(len(outer))))(total ** (1 / p))
+    direction_key, radius_key = subkeys(key, 2)
+    p, batch = as_operand(p), shape[:-1]
+    vector = _generalized_normal(direction_key, p, shape=shape, dtype=dtype)
+    total = (Abs()(vector) ** p).sum(-1) + sample_exponential(radius_key, shape=batch, dtype=dtype)
+    return vector / Broadcast(shape, tuple(range(len(batch))))(total ** (1 / p))

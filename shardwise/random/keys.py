@@ -1,7 +1,7 @@
-"""Keys: what random numbers are made from. The same key gives the same numbers each time: split it for others.
+"""PRNG keys. A key determines the random numbers of a call: split it for each further call.
 
-A key is an array of a dtype of its own, made by `key`; or, as in older programs, its two words, made by `PRNGKey`. All
-functions take both, and those that make keys return what they were given.
+A key is an array with a key dtype, as `key` returns it; or a raw key, u32[2], as `PRNGKey` returns it. All functions
+accept both, and functions that return keys return the form that they were passed.
 """
 
 from collections.abc import Sequence
@@ -17,60 +17,97 @@ from shardwise.compiler.ops.operands import as_operand, composed, type_of
 from shardwise.compiler.ops.random import COUNTER, WORD, RandomKeys, random_keys
 from shardwise.compiler.ops.shape import Reshape
 from shardwise.compiler.ops.slicing import Concatenate
-from shardwise.random.draw import sizes
+from shardwise.random.sampling import canonical_shape
 
 
 def key(seed: Any, *, impl: Any = None, dtype: Any = None) -> Any:
-    """A key from an integer.
+    """Return a PRNG key with a key dtype, from a seed.
 
-    >>> jax.random.key(0)
-    Array((), dtype=key<fry>) overlaying:
-    [0 0]
+    Args:
+        seed: the seed, an integer scalar.
+        impl: the name of the PRNG algorithm; only "threefry2x32" is supported.
+        dtype: the key dtype, as an alternative to `impl`.
+
+    Returns:
+        A scalar array with a key dtype.
+
+    Raises:
+        TypeError: if `seed` is not an integer scalar.
+        ValueError: if both `impl` and `dtype` are passed, or if the algorithm is not supported.
+
+    Example:
+        >>> jax.random.key(0)
+        Array((), dtype=key<fry>) overlaying:
+        [0 0]
     """
     if impl is not None and dtype is not None:
-        raise ValueError("key: give impl or dtype, not both")
+        raise ValueError("key: pass either impl or dtype, not both")
     key_dtype(dtype if impl is None else impl)
-    return WrapKeyData()(_seeded(_seed("key", seed)))
+    return WrapKeyData()(_raw_key_from_seed(_checked_seed("key", seed)))
 
 
 def PRNGKey(seed: Any, *, impl: Any = None) -> Any:
-    """A key as an array of its two words, from an integer.
+    """Return a raw PRNG key, an array of two 32-bit words, from a seed.
 
-    >>> jax.random.PRNGKey(42)
-    Array([ 0, 42], dtype=uint32)
+    Args:
+        seed: the seed, an integer scalar.
+        impl: the name of the PRNG algorithm; only "threefry2x32" is supported.
+
+    Returns:
+        A u32[2] array.
+
+    Raises:
+        TypeError: if `seed` is not an integer scalar.
+        ValueError: if the algorithm is not supported.
+
+    Example:
+        >>> jax.random.PRNGKey(42)
+        Array([ 0, 42], dtype=uint32)
     """
     key_dtype(impl)
-    return _seeded(_seed("PRNGKey", seed))
+    return _raw_key_from_seed(_checked_seed("PRNGKey", seed))
 
 
-def _seed(name: str, seed: Any) -> Any:
+def _checked_seed(name: str, seed: Any) -> Any:
     seed = np.int64(seed) if isinstance(seed, int) and not isinstance(seed, bool) else seed
-    kind = type_of(seed, name)
-    if is_key(kind.dtype) or not is_integer(kind.dtype):
-        raise TypeError(f"{name}: seed should be an integer, not {kind}")
-    if kind.ndim:
-        raise TypeError(f"{name}: seed should be a scalar, not {kind}; use vmap for a batch of seeds")
+    seed_type = type_of(seed, name)
+    if is_key(seed_type.dtype) or not is_integer(seed_type.dtype):
+        raise TypeError(f"{name}: seed must be an integer, not {seed_type}")
+    if seed_type.ndim:
+        raise TypeError(f"{name}: seed must be a scalar, not {seed_type}; use vmap for a batch of seeds")
     return seed
 
 
 @composed
-def _seeded(seed: Any) -> Any:
-    """The high and the low word of an integer, of which the high one is 0 where it has no more than 32 bits."""
+def _raw_key_from_seed(seed: Any) -> Any:
+    """Return the high and the low word of an integer; the high word of a dtype of 32 bits or fewer is 0."""
     seed = as_operand(seed)
     halves = (ShiftRightLogical()(seed, like(seed, 32)), seed)
     return Concatenate(0)(*(Reshape((1,))(Convert(WORD)(half)) for half in halves))
 
 
 def split(key: Any, num: int | Sequence[int] = 2) -> Any:
-    """New keys from a key, along new dims: so many, or in the shape given.
+    """Split a key into new, independent keys.
 
-    >>> jax.random.split(jax.random.key(0))
-    Array((2,), dtype=key<fry>) overlaying:
-    [[1797259609 2579123966]
-     [ 928981903 3453687069]]
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        num: the number of new keys, or the shape of the array of new keys.
+
+    Returns:
+        An array of keys of the same form as `key`: with a key dtype, or raw with a last dim of size 2.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if `num` is neither an integer nor a tuple of integers.
+        ValueError: if `key` is an array of keys, or if `num` is negative.
+
+    Example:
+        >>> jax.random.split(jax.random.key(0))
+        Array((2,), dtype=key<fry>) overlaying:
+        [[1797259609 2579123966]
+         [ 928981903 3453687069]]
     """
     shape = (num,) if isinstance(num, (int, np.integer)) else num
-    return _like(key, _split(words("split", key), shape=sizes("split", shape)))
+    return _wrap_like(key, _split(raw_key("split", key), shape=canonical_shape("split", shape)))
 
 
 @composed
@@ -79,98 +116,167 @@ def _split(key: Any, *, shape: tuple[int, ...]) -> Any:
 
 
 def fold_in(key: Any, data: Any) -> Any:
-    """A new key from a key and an integer.
+    """Derive a new key from a key and an integer.
 
-    >>> jax.random.key_data(jax.random.fold_in(jax.random.key(0), 1))
-    Array([ 928981903, 3453687069], dtype=uint32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        data: the integer, a scalar from 0 to 2³² - 1.
+
+    Returns:
+        A key of the same form as `key`.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if `data` is not a scalar.
+        ValueError: if `key` is an array of keys.
+        OverflowError: if `data` is a Python integer that does not fit into 32 bits.
+
+    Example:
+        >>> jax.random.key_data(jax.random.fold_in(jax.random.key(0), 1))
+        Array([ 928981903, 3453687069], dtype=uint32)
     """
     if isinstance(data, int) and not isinstance(data, bool):
         data = np.uint32(data)
-    kind = type_of(data, "fold_in")
-    if kind.ndim:
-        raise TypeError(f"fold_in: data should be a scalar, not {kind}; use vmap for a batch")
-    return _like(key, _folded(words("fold_in", key), data))
+    data_type = type_of(data, "fold_in")
+    if data_type.ndim:
+        raise TypeError(f"fold_in: data must be a scalar, not {data_type}; use vmap for a batch")
+    return _wrap_like(key, _fold_in(raw_key("fold_in", key), data))
 
 
 @composed
-def _folded(key: Any, data: Any) -> Any:
+def _fold_in(key: Any, data: Any) -> Any:
     counter = Convert(COUNTER)(Convert(WORD)(as_operand(data)))
     return RandomKeys((), ())(as_operand(key), counter)
 
 
 def clone(key: Any) -> Any:
-    """The same key again: a sign that a program uses it twice on purpose.
+    """Return a key unchanged, to state that it is reused on purpose.
 
-    >>> jax.random.clone(jax.random.key(0)) == jax.random.key(0)
-    Array(True, dtype=bool)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+
+    Returns:
+        The same key.
+
+    Raises:
+        TypeError: if `key` is not an array.
+
+    Example:
+        >>> jax.random.clone(jax.random.key(0)) == jax.random.key(0)
+        Array(True, dtype=bool)
     """
     return as_operand(key, "clone")
 
 
 def key_data(keys: Any) -> Any:
-    """The words of keys, two along a new last dim.
+    """Return the words of keys as an array of 32-bit integers.
 
-    >>> jax.random.key_data(jax.random.key(7))
-    Array([0, 7], dtype=uint32)
+    Args:
+        keys: an array of keys, or of raw keys, which is returned unchanged.
+
+    Returns:
+        A u32 array with a last dim of size 2, the words of each key.
+
+    Raises:
+        TypeError: if `keys` is not an array of keys.
+
+    Example:
+        >>> jax.random.key_data(jax.random.key(7))
+        Array([0, 7], dtype=uint32)
     """
-    return KeyData()(keys) if is_key(type_of(keys, "key_data").dtype) else _checked("key_data", keys)
+    return KeyData()(keys) if is_key(type_of(keys, "key_data").dtype) else _checked_raw_keys("key_data", keys)
 
 
 def wrap_key_data(key_bits_array: Any, *, impl: Any = None, dtype: Any = None) -> Any:
-    """The keys that have these words, two along the last dim.
+    """Return the keys that have the given words: the inverse of `key_data`.
 
-    >>> jax.random.wrap_key_data(jnp.array([0, 7], "uint32")) == jax.random.key(7)
-    Array(True, dtype=bool)
+    Args:
+        key_bits_array: a u32 array whose last dim, of size 2, holds the words of each key.
+        impl: the name of the PRNG algorithm; only "threefry2x32" is supported.
+        dtype: the key dtype, as an alternative to `impl`.
+
+    Returns:
+        An array with a key dtype, without the last dim of `key_bits_array`.
+
+    Raises:
+        TypeError: if `key_bits_array` is not a u32 array with a last dim of size 2.
+        ValueError: if both `impl` and `dtype` are passed, or if the algorithm is not supported.
+
+    Example:
+        >>> jax.random.wrap_key_data(jnp.array([0, 7], "uint32")) == jax.random.key(7)
+        Array(True, dtype=bool)
     """
     if impl is not None and dtype is not None:
-        raise ValueError("wrap_key_data: give impl or dtype, not both")
+        raise ValueError("wrap_key_data: pass either impl or dtype, not both")
     key_dtype(dtype if impl is None else impl)
     return WrapKeyData()(as_operand(key_bits_array, "wrap_key_data"))
 
 
 def key_impl(keys: Any) -> str:
-    """The name of the algorithm that keys are for.
+    """Return the name of the PRNG algorithm of keys.
 
-    >>> jax.random.key_impl(jax.random.key(0))
-    'threefry2x32'
+    Args:
+        keys: an array of keys, or of raw keys.
+
+    Returns:
+        The name, "threefry2x32".
+
+    Raises:
+        TypeError: if `keys` is not an array of keys.
+
+    Example:
+        >>> jax.random.key_impl(jax.random.key(0))
+        'threefry2x32'
     """
     if not is_key(type_of(keys, "key_impl").dtype):
-        _checked("key_impl", keys)
+        _checked_raw_keys("key_impl", keys)
     return KEY.impl  # type: ignore[no-any-return]
 
 
 def key_dtype(impl_spec: Any = None) -> Any:
-    """The dtype of the keys of an algorithm, by its name.
+    """Return the key dtype of a PRNG algorithm.
 
-    >>> jax.random.key_dtype()
-    key<fry>
+    Args:
+        impl_spec: the name of the algorithm, or a key dtype; by default "threefry2x32", the only supported algorithm.
+
+    Returns:
+        The key dtype.
+
+    Raises:
+        ValueError: if the algorithm is not supported.
+
+    Example:
+        >>> jax.random.key_dtype()
+        key<fry>
     """
-    wanted = KEY.impl if impl_spec is None else impl_spec
-    if isinstance(wanted, KeyType) or wanted == KEY.impl:
+    impl = KEY.impl if impl_spec is None else impl_spec
+    if isinstance(impl, KeyType) or impl == KEY.impl:
         return KEY
     raise ValueError(
-        f"random: there is one kind of keys, {KEY.impl!r}, whose bits do not depend on how arrays are laid out; "
-        f"{wanted!r} is not here"
+        f"random: the PRNG implementation {impl!r} is not supported; the only one is {KEY.impl!r}, whose bits do not "
+        "depend on the sharding of arrays"
     )
 
 
-def words(name: str, key: Any) -> Any:
-    """The two words of a single key."""
-    kind = type_of(key, name)
-    found = KeyData()(key) if is_key(kind.dtype) else _checked(name, key)
-    if found.type.ndim > 1:
-        raise ValueError(f"{name}: takes a single key, not an array of them, {kind}; use vmap for a batch of keys")
-    return found
+def raw_key(name: str, key: Any) -> Any:
+    """Return a single key as a raw key, its two words."""
+    key_type = type_of(key, name)
+    raw = KeyData()(key) if is_key(key_type.dtype) else _checked_raw_keys(name, key)
+    if raw.type.ndim > 1:
+        raise ValueError(
+            f"{name}: accepts a single key, not an array of keys, {key_type}; use vmap for a batch of keys"
+        )
+    return raw
 
 
-def _checked(name: str, key: Any) -> Any:
-    """Keys that are given by their words."""
-    kind = type_of(key, name)
-    if kind.dtype != WORD or kind.shape[-1:] != (2,):
-        raise TypeError(f"{name}: a key is made by `random.key` or `random.PRNGKey`; this is {kind}")
+def _checked_raw_keys(name: str, key: Any) -> Any:
+    key_type = type_of(key, name)
+    if key_type.dtype != WORD or key_type.shape[-1:] != (2,):
+        raise TypeError(
+            f"{name}: key must be a PRNG key, as `random.key` or `random.PRNGKey` returns it, not {key_type}"
+        )
     return as_operand(key)
 
 
-def _like(key: Any, found: Any) -> Any:
-    """New words as keys, where a key was given."""
-    return WrapKeyData()(found) if is_key(type_of(key).dtype) else found
+def _wrap_like(key: Any, raw: Any) -> Any:
+    """Return raw keys in the form of `key`: with a key dtype, or raw."""
+    return WrapKeyData()(raw) if is_key(type_of(key).dtype) else raw

@@ -1,4 +1,4 @@
-"""The normal distribution, and what is made of it."""
+"""The normal distribution, and distributions that are functions of normal numbers."""
 
 import math
 from typing import Any
@@ -17,132 +17,237 @@ from shardwise.compiler.ops.reduce import Sum
 from shardwise.compiler.ops.rounding import Nextafter
 from shardwise.compiler.ops.special import Erf, ErfInv
 from shardwise.compiler.ops.transcendental import Exp
-from shardwise.random.draw import (
+from shardwise.random.keys import raw_key
+from shardwise.random.sampling import (
     Shape,
-    converts_safely,
-    draw,
+    broadcast_parameter,
+    canonical_shape,
+    check_no_narrowing,
     float_dtype,
     inexact_dtype,
-    parameter,
-    shape_with,
-    sizes,
+    run_sampler,
+    sample_shape,
 )
-from shardwise.random.keys import words
-from shardwise.random.uniform import between, signs
+from shardwise.random.uniform import sample_rademacher, sample_uniform
 
 _ONE = np.float32(1)
 
 
 def normal(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Numbers with mean 0 and variance 1; complex ones have half of it in each part.
+    """Sample from the standard normal distribution.
 
-    >>> jax.random.normal(jax.random.key(0), (2,)).round(3)
-    Array([1.623, 2.025], dtype=float32)
+    The mean is 0 and the variance 1. The real and the imaginary part of complex numbers have variance 1/2 each.
+
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        shape: the shape of the result.
+        dtype: the floating-point or complex dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of numbers.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
+        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is neither a
+            floating-point nor a complex dtype.
+
+    Example:
+        >>> jax.random.normal(jax.random.key(0), (2,)).round(3)
+        Array([1.623, 2.025], dtype=float32)
     """
-    kind, shape = inexact_dtype("normal", dtype), sizes("normal", shape)
-    return draw(normals, words("normal", key), shape=shape, dtype=kind, out_sharding=out_sharding)
+    dtype, shape = inexact_dtype("normal", dtype), canonical_shape("normal", shape)
+    return run_sampler(sample_normal, raw_key("normal", key), shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def normals(key: Any, *, shape: Shape, dtype: DType) -> Any:
-    """Normal numbers, real or complex."""
+def sample_normal(key: Any, *, shape: Shape, dtype: DType) -> Any:
+    """Sample from the standard normal distribution, real or complex."""
     if dtype.kind != "c":
         return draws.normal(key, shape, dtype)
-    part = np.zeros((), dtype).real.dtype
-    real, imaginary = (draws.normal(one, shape, part) for one in subkeys(key, 2))
-    found = Complex()(real, imaginary)
-    return Div()(found, like(found, math.sqrt(2)))
+    real_dtype = np.zeros((), dtype).real.dtype
+    real, imaginary = (draws.normal(subkey, shape, real_dtype) for subkey in subkeys(key, 2))
+    samples = Complex()(real, imaginary)
+    return Div()(samples, like(samples, math.sqrt(2)))
 
 
 def truncated_normal(
     key: Any, lower: Any, upper: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None
 ) -> Any:
-    """Normal numbers between `lower` and `upper`.
+    """Sample from the standard normal distribution, truncated to the interval between `lower` and `upper`.
 
-    >>> jax.random.truncated_normal(jax.random.key(0), -1.0, 1.0, (2,)).round(3)
-    Array([0.86200005, 0.94100004], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        lower: the lower bound, which is excluded.
+        upper: the upper bound, which is excluded.
+        shape: the shape of the result; by default the shape that `lower` and `upper` broadcast to.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if the shapes of `lower`, `upper` and `shape` do not broadcast.
+        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
+            broadcast to a shape other than `shape`.
+
+    Example:
+        >>> jax.random.truncated_normal(jax.random.key(0), -1.0, 1.0, (2,)).round(3)
+        Array([0.86200005, 0.94100004], dtype=float32)
     """
-    kind = float_dtype("truncated_normal", dtype)
-    shape = shape_with("truncated_normal", shape, lower, upper)
-    key = words("truncated_normal", key)
-    return draw(_truncated, key, lower, upper, shape=shape, dtype=kind, out_sharding=out_sharding)
+    dtype = float_dtype("truncated_normal", dtype)
+    shape = sample_shape("truncated_normal", shape, lower, upper)
+    key = raw_key("truncated_normal", key)
+    return run_sampler(_truncated_normal, key, lower, upper, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def _truncated(key: Any, lower: Any, upper: Any, *, shape: Shape, dtype: DType) -> Any:
-    lower, upper = (parameter(as_operand(end), shape, dtype) for end in (lower, upper))
-    root = like(lower, math.sqrt(2))
-    ends = [Erf()(Div()(end, root)) for end in (lower, upper)]
-    found = Mul()(root, ErfInv()(between(key, *ends, shape=shape, dtype=dtype)))
-    # Rounded, it may lie at an end or past it.
-    above = Nextafter()(StopGradient()(lower), like(lower, np.inf))
-    below = Nextafter()(StopGradient()(upper), like(upper, -np.inf))
-    return Min()(below, Max()(above, found))
+def _truncated_normal(key: Any, lower: Any, upper: Any, *, shape: Shape, dtype: DType) -> Any:
+    lower, upper = (broadcast_parameter(as_operand(bound), shape, dtype) for bound in (lower, upper))
+    sqrt_two = like(lower, math.sqrt(2))
+    bounds = [Erf()(Div()(bound, sqrt_two)) for bound in (lower, upper)]
+    samples = Mul()(sqrt_two, ErfInv()(sample_uniform(key, *bounds, shape=shape, dtype=dtype)))
+    # Rounding may move a sample to a bound or beyond.
+    smallest = Nextafter()(StopGradient()(lower), like(lower, np.inf))
+    largest = Nextafter()(StopGradient()(upper), like(upper, -np.inf))
+    return Min()(largest, Max()(smallest, samples))
 
 
 def lognormal(key: Any, sigma: Any = _ONE, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Numbers whose logarithm is normal with mean 0 and standard deviation `sigma`.
+    """Sample from the log-normal distribution: `exp(sigma · z)` for a standard normal `z`.
 
-    >>> jax.random.lognormal(jax.random.key(0), 0.5, (2,)).round(3)
-    Array([2.2510002, 2.753    ], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        sigma: the standard deviation of the logarithm.
+        shape: the shape of the result; by default the shape of `sigma`.
+        dtype: the floating-point or complex dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, if the shapes of `sigma` and `shape` do not broadcast, or if a parameter
+            has a wider dtype than `dtype`.
+        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point or complex dtype, or if the
+            parameters broadcast to a shape other than `shape`.
+
+    Example:
+        >>> jax.random.lognormal(jax.random.key(0), 0.5, (2,)).round(3)
+        Array([2.2510002, 2.753    ], dtype=float32)
     """
-    kind, shape = inexact_dtype("lognormal", dtype), shape_with("lognormal", shape, sigma)
-    converts_safely("lognormal", kind, sigma)
-    key = words("lognormal", key)
-    return draw(_lognormal, key, sigma, shape=shape, dtype=kind, out_sharding=out_sharding)
+    dtype, shape = inexact_dtype("lognormal", dtype), sample_shape("lognormal", shape, sigma)
+    check_no_narrowing("lognormal", dtype, sigma)
+    key = raw_key("lognormal", key)
+    return run_sampler(_lognormal, key, sigma, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _lognormal(key: Any, sigma: Any, *, shape: Shape, dtype: DType) -> Any:
-    return Exp()(Mul()(normals(key, shape=shape, dtype=dtype), parameter(as_operand(sigma), shape, dtype)))
+    return Exp()(
+        Mul()(sample_normal(key, shape=shape, dtype=dtype), broadcast_parameter(as_operand(sigma), shape, dtype))
+    )
 
 
 def maxwell(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """The length of a vector of three normal numbers.
+    """Sample from the standard Maxwell distribution, that of the length of a vector of three normal numbers.
 
-    >>> jax.random.maxwell(jax.random.key(0), (2,)).round(3)
-    Array([2.631     , 0.99100006], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        shape: the shape of the result.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
+        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
+            floating-point dtype.
+
+    Example:
+        >>> jax.random.maxwell(jax.random.key(0), (2,)).round(3)
+        Array([2.631     , 0.99100006], dtype=float32)
     """
-    kind, shape = float_dtype("maxwell", dtype), sizes("maxwell", shape)
-    return draw(lengths, words("maxwell", key), shape=shape, dtype=kind, out_sharding=out_sharding)
+    dtype, shape = float_dtype("maxwell", dtype), canonical_shape("maxwell", shape)
+    return run_sampler(sample_maxwell, raw_key("maxwell", key), shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def lengths(key: Any, *, shape: Shape, dtype: DType) -> Any:
-    """Lengths of vectors of three normal numbers."""
+def sample_maxwell(key: Any, *, shape: Shape, dtype: DType) -> Any:
+    """Sample from the Maxwell distribution."""
     return Sqrt()(Sum((len(shape),))(Square()(draws.normal(key, (*shape, 3), dtype))))
 
 
 def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype: Any = None) -> Any:
-    """Draws of `maxwell` with a random sign, times `scale`, plus `loc`. Dims of these two come after `shape`.
+    """Sample from the double-sided Maxwell distribution: `loc + scale · sign · m`, with `m` from `maxwell`.
 
-    >>> jax.random.double_sided_maxwell(jax.random.key(0), 0.0, 1.0, (2,)).round(3)
-    Array([1.5460001, 1.5740001], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        loc: the location parameter.
+        scale: the scale parameter.
+        shape: the leading dims of the result; by default the shape that `loc` and `scale` broadcast to.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+
+    Returns:
+        An array of floats. Its shape is `shape`, followed by the shape that `loc` and `scale` broadcast to.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, if `shape` does not consist of integers, or if the shapes of `loc` and
+            `scale` do not broadcast.
+        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not a
+            floating-point dtype.
+
+    Example:
+        >>> jax.random.double_sided_maxwell(jax.random.key(0), 0.0, 1.0, (2,)).round(3)
+        Array([1.5460001, 1.5740001], dtype=float32)
     """
-    kind, shape = float_dtype("double_sided_maxwell", dtype), sizes("double_sided_maxwell", shape)
-    own = shape_with("double_sided_maxwell", None, loc, scale)
-    key = words("double_sided_maxwell", key)
-    return draw(_double_sided, key, loc, scale, shape=(shape or own) + own, dtype=kind)
+    dtype, shape = float_dtype("double_sided_maxwell", dtype), canonical_shape("double_sided_maxwell", shape)
+    parameter_shape = sample_shape("double_sided_maxwell", None, loc, scale)
+    key = raw_key("double_sided_maxwell", key)
+    return run_sampler(
+        _double_sided_maxwell, key, loc, scale, shape=(shape or parameter_shape) + parameter_shape, dtype=dtype
+    )
 
 
-def _double_sided(key: Any, loc: Any, scale: Any, *, shape: Shape, dtype: DType) -> Any:
-    for_length, for_sign = subkeys(key, 2)
-    length, sign = lengths(for_length, shape=shape, dtype=dtype), signs(for_sign, shape=shape, dtype=dtype)
+def _double_sided_maxwell(key: Any, loc: Any, scale: Any, *, shape: Shape, dtype: DType) -> Any:
+    length_key, sign_key = subkeys(key, 2)
+    length = sample_maxwell(length_key, shape=shape, dtype=dtype)
+    sign = sample_rademacher(sign_key, shape=shape, dtype=dtype)
     return Mul()(sign, length) * as_operand(scale) + as_operand(loc)
 
 
 def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """The time at which a random walk with drift reaches 1 more than it had, `mean` on average.
+    """Sample from the Wald (inverse Gaussian) distribution with shape parameter 1.
 
-    >>> jax.random.wald(jax.random.key(0), 1.0, (2,)).round(3)
-    Array([0.381, 0.416], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        mean: the mean, positive.
+        shape: the shape of the result; by default the shape of `mean`.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, if the shapes of `mean` and `shape` do not broadcast, or if a parameter
+            has a wider dtype than `dtype`.
+        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
+            broadcast to a shape other than `shape`.
+
+    Example:
+        >>> jax.random.wald(jax.random.key(0), 1.0, (2,)).round(3)
+        Array([0.381, 0.416], dtype=float32)
     """
-    kind, shape = float_dtype("wald", dtype), shape_with("wald", shape, mean)
-    converts_safely("wald", kind, mean)
-    return draw(_wald, words("wald", key), mean, shape=shape, dtype=kind, out_sharding=out_sharding)
+    dtype, shape = float_dtype("wald", dtype), sample_shape("wald", shape, mean)
+    check_no_narrowing("wald", dtype, mean)
+    return run_sampler(_wald, raw_key("wald", key), mean, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
 def _wald(key: Any, mean: Any, *, shape: Shape, dtype: DType) -> Any:
-    mean = parameter(as_operand(mean), shape, dtype)
-    for_normal, for_uniform = subkeys(key, 2)
-    y = Square()(draws.normal(for_normal, shape, dtype))
-    z = draws.uniform(for_uniform, shape, dtype)
+    mean = broadcast_parameter(as_operand(mean), shape, dtype)
+    normal_key, uniform_key = subkeys(key, 2)
+    y = Square()(draws.normal(normal_key, shape, dtype))
+    z = draws.uniform(uniform_key, shape, dtype)
     root = Sqrt()(4 * mean * y + Square()(mean) * Square()(y))
     x = mean + Square()(mean) * y / 2 - mean / 2 * root
     return Select()(Compare("LE")(z, mean / (mean + x)), x, Square()(mean) / x)

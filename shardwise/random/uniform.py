@@ -1,4 +1,4 @@
-"""Random bits, uniform floats and integers, and coins."""
+"""Random bits, and uniform, Bernoulli and Rademacher distributions."""
 
 from typing import Any
 
@@ -14,114 +14,194 @@ from shardwise.compiler.ops.operands import as_operand, astype_weak, stretch, ty
 from shardwise.compiler.ops.promote import canonical_dtype, default_dtype
 from shardwise.compiler.ops.random import WIDTHS, random_bits
 from shardwise.compiler.ops.shape import full
-from shardwise.random.draw import Shape, draw, fitting, float_dtype, integer_dtype, one_of, parameter, sizes
-from shardwise.random.keys import words
+from shardwise.random.keys import raw_key
+from shardwise.random.sampling import (
+    Shape,
+    broadcast_parameter,
+    broadcast_sample_shape,
+    canonical_shape,
+    check_one_of,
+    float_dtype,
+    integer_dtype,
+    run_sampler,
+)
 
 
 def bits(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Random unsigned integers, all equally likely.
+    """Sample uniformly distributed random bits, as unsigned integers.
 
-    >>> jax.random.bits(jax.random.key(0), (3,), "uint8")
-    Array([167, 146,  40], dtype=uint8)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        shape: the shape of the result.
+        dtype: an unsigned integer dtype; by default uint64, or uint32 where 64-bit types are disabled.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of unsigned integers.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
+        ValueError: if `key` is an array of keys, if a size in `shape` is negative, or if `dtype` is not an unsigned
+            integer dtype.
+
+    Example:
+        >>> jax.random.bits(jax.random.key(0), (3,), "uint8")
+        Array([167, 146,  40], dtype=uint8)
     """
-    found = canonical_dtype(np.uint64) if dtype is None else canonical_dtype(dtype)
-    if found not in WIDTHS.values():
-        raise ValueError(f"bits: dtype should be one of {', '.join(map(str, WIDTHS.values()))}, not {found}")
-    shape = sizes("bits", shape)
-    return draw(random_bits, words("bits", key), shape=shape, width=8 * found.itemsize, out_sharding=out_sharding)
+    out_dtype = canonical_dtype(np.uint64) if dtype is None else canonical_dtype(dtype)
+    if out_dtype not in WIDTHS.values():
+        raise ValueError(f"bits: dtype must be one of {', '.join(map(str, WIDTHS.values()))}, not {out_dtype}")
+    shape = canonical_shape("bits", shape)
+    return run_sampler(
+        random_bits, raw_key("bits", key), shape=shape, width=8 * out_dtype.itemsize, out_sharding=out_sharding
+    )
 
 
 def uniform(
     key: Any, shape: Any = (), dtype: Any = None, minval: Any = 0.0, maxval: Any = 1.0, *, out_sharding: Any = None
 ) -> Any:
-    """Floats from `minval` to below `maxval`, all equally likely.
+    """Sample from the uniform distribution over the interval from `minval` (included) to `maxval` (excluded).
 
-    >>> jax.random.uniform(jax.random.key(0), (2,))
-    Array([0.947667 , 0.9785799], dtype=float32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        shape: the shape of the result.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        minval: the lower bound, which broadcasts to `shape`.
+        maxval: the upper bound, which broadcasts to `shape`.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of floats.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, if `shape` does not consist of integers, or if the shapes of `minval`,
+            `maxval` and `shape` do not broadcast.
+        ValueError: if `key` is an array of keys, if a size in `shape` is negative, if `dtype` is not a floating-point
+            dtype, or if `minval` and `maxval` broadcast to a shape other than `shape`.
+
+    Example:
+        >>> jax.random.uniform(jax.random.key(0), (2,))
+        Array([0.947667 , 0.9785799], dtype=float32)
     """
-    kind, shape = float_dtype("uniform", dtype), sizes("uniform", shape)
-    fitting("uniform", shape, type_of(minval, "uniform").shape, type_of(maxval, "uniform").shape)
-    key = words("uniform", key)
-    return draw(between, key, minval, maxval, shape=shape, dtype=kind, out_sharding=out_sharding)
+    dtype, shape = float_dtype("uniform", dtype), canonical_shape("uniform", shape)
+    broadcast_sample_shape("uniform", shape, type_of(minval, "uniform").shape, type_of(maxval, "uniform").shape)
+    key = raw_key("uniform", key)
+    return run_sampler(sample_uniform, key, minval, maxval, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def between(key: Any, low: Any, high: Any, *, shape: Shape, dtype: DType) -> Any:
-    """Uniform floats from `low` to below `high`."""
-    low, high = (parameter(as_operand(end), shape, dtype) for end in (low, high))
+def sample_uniform(key: Any, low: Any, high: Any, *, shape: Shape, dtype: DType) -> Any:
+    """Sample uniform floats from `low` (included) to `high` (excluded)."""
+    low, high = (broadcast_parameter(as_operand(bound), shape, dtype) for bound in (low, high))
     return uniform_between(draws.uniform(key, shape, dtype), low, high)
 
 
 def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """Integers from `minval` to below `maxval`; where there are none, `minval`.
+    """Sample uniform integers from `minval` (included) to `maxval` (excluded).
 
-    Each is twice as many random bits as the dtype has, modulo the range: large ranges are all but equally likely.
+    A sample is a random integer of twice the bits of the dtype, modulo `maxval - minval`. The distribution is therefore
+    uniform up to a small bias if the number of integers is not a power of two.
 
-    >>> jax.random.randint(jax.random.key(0), (4,), 0, 10)
-    Array([9, 0, 2, 3], dtype=int32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        shape: the shape of the result.
+        minval: the lower bound, which broadcasts to `shape`.
+        maxval: the upper bound, which broadcasts to `shape`. Where it is not above `minval`, the result is `minval`.
+        dtype: the integer dtype of the result; by default the default integer dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of integers.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, if `shape` does not consist of integers, or if the shapes of `minval`,
+            `maxval` and `shape` do not broadcast.
+        ValueError: if `key` is an array of keys, if a size in `shape` is negative, if `dtype` is not an integer dtype,
+            or if `minval` and `maxval` broadcast to a shape other than `shape`.
+
+    Example:
+        >>> jax.random.randint(jax.random.key(0), (4,), 0, 10)
+        Array([9, 0, 2, 3], dtype=int32)
     """
-    kind, shape = integer_dtype("randint", dtype), sizes("randint", shape)
-    fitting("randint", shape, type_of(minval, "randint").shape, type_of(maxval, "randint").shape)
-    key = words("randint", key)
-    return draw(integers, key, minval, maxval, shape=shape, dtype=kind, out_sharding=out_sharding)
+    dtype, shape = integer_dtype("randint", dtype), canonical_shape("randint", shape)
+    broadcast_sample_shape("randint", shape, type_of(minval, "randint").shape, type_of(maxval, "randint").shape)
+    key = raw_key("randint", key)
+    return run_sampler(sample_randint, key, minval, maxval, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def integers(key: Any, low: Any, high: Any, *, shape: Shape, dtype: DType) -> Any:
-    """Uniform integers from `low` to below `high`."""
-    ends = [_integer(end) for end in (low, high)]
-    low, high = ends
-    kind = dtype
-    if bit_width(dtype) < 32:  # drawn in 32 bits, so that all are equally likely
-        kind, (least, most) = np.dtype(np.int32), integer_range(dtype)
-        low, high = (astype_weak(end, kind, False) for end in ends)
-        low, high = _clipped(low, least, most), _clipped(high, least, most + 1)
-    past = Compare("GT")(high, like(high, min(integer_range(kind)[1], integer_range(high.type.dtype)[1])))
-    low, high = (stretch(_within(end, kind), shape) for end in (low, high))
-    past, is_range = stretch(past, shape), Compare("GT")(high, low)
-    word = WIDTHS[bit_width(kind)]
-    span = Convert(word)(Sub()(high, low))
-    span = Select()(is_range, span, like(span, 1))
-    span = Select()(past & is_range, Add()(span, like(span, 1)), span)
-    upper, lower = (random_bits(part, shape, bit_width(kind)) for part in subkeys(key, 2))
-    half = Rem()(like(span, 2 ** (bit_width(kind) // 2)), span)
-    weight = Rem()(Mul()(half, half), span)
-    found = Rem()(Add()(Mul()(Rem()(upper, span), weight), Rem()(lower, span)), span)
-    return astype_weak(Add()(low, Convert(kind)(found)), dtype, False)
+def sample_randint(key: Any, low: Any, high: Any, *, shape: Shape, dtype: DType) -> Any:
+    """Sample uniform integers from `low` (included) to `high` (excluded)."""
+    bounds = [_as_integer(bound) for bound in (low, high)]
+    low, high = bounds
+    sample_dtype = dtype
+    if bit_width(dtype) < 32:  # narrow dtypes are sampled in 32 bits, which keeps the bias of the modulo small
+        sample_dtype, (minimum, maximum) = np.dtype(np.int32), integer_range(dtype)
+        low, high = (astype_weak(bound, sample_dtype, False) for bound in bounds)
+        low, high = _clip(low, minimum, maximum), _clip(high, minimum, maximum + 1)
+    # A `high` of one above the largest integer of the dtype is clipped to it; the span is then one too small.
+    exceeds = Compare("GT")(high, like(high, min(integer_range(sample_dtype)[1], integer_range(high.type.dtype)[1])))
+    low, high = (stretch(_saturating_cast(bound, sample_dtype), shape) for bound in (low, high))
+    exceeds, is_nonempty = stretch(exceeds, shape), Compare("GT")(high, low)
+    unsigned = WIDTHS[bit_width(sample_dtype)]
+    span = Convert(unsigned)(Sub()(high, low))
+    span = Select()(is_nonempty, span, like(span, 1))
+    span = Select()(exceeds & is_nonempty, Add()(span, like(span, 1)), span)
+    upper, lower = (random_bits(subkey, shape, bit_width(sample_dtype)) for subkey in subkeys(key, 2))
+    half = Rem()(like(span, 2 ** (bit_width(sample_dtype) // 2)), span)
+    multiplier = Rem()(Mul()(half, half), span)  # 2 to the number of bits, modulo span
+    offset = Rem()(Add()(Mul()(Rem()(upper, span), multiplier), Rem()(lower, span)), span)
+    return astype_weak(Add()(low, Convert(sample_dtype)(offset)), dtype, False)
 
 
-def _integer(x: Any) -> Any:
+def _as_integer(x: Any) -> Any:
     x = as_operand(x)
     return x if is_integer(x.type.dtype) else astype_weak(x, default_dtype("int*"), False)
 
 
-def _clipped(x: Any, low: int, high: int) -> Any:
+def _clip(x: Any, low: int, high: int) -> Any:
     return Clamp()(like(x, low), x, like(x, high))
 
 
-def _within(x: Any, dtype: DType) -> Any:
-    """Integers as another dtype; those past its range become the end of it."""
-    (low, high), (least, most) = integer_range(x.type.dtype), integer_range(dtype)
-    return astype_weak(_clipped(x, max(low, least), min(high, most)), dtype, False)
+def _saturating_cast(x: Any, dtype: DType) -> Any:
+    """Convert integers to another dtype; those out of its range become its smallest or largest integer."""
+    (low, high), (minimum, maximum) = integer_range(x.type.dtype), integer_range(dtype)
+    return astype_weak(_clip(x, max(low, minimum), min(high, maximum)), dtype, False)
 
 
 def bernoulli(key: Any, p: Any = 0.5, shape: Any = None, mode: str = "low", *, out_sharding: Any = None) -> Any:
-    """Booleans that are true with chance `p`. `mode="high"` draws twice the bits, for small chances.
+    """Sample from the Bernoulli distribution: True with probability `p`.
 
-    >>> jax.random.bernoulli(jax.random.key(0), 0.5, (4,))
-    Array([False, False,  True,  True], dtype=bool)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        p: the probability, an array of floats.
+        shape: the shape of the result; by default the shape of `p`.
+        mode: "low", or "high" to sample twice the bits, which is more exact for small probabilities.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of booleans.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, if `p` does not have a floating-point dtype, or if the shapes of `p` and
+            `shape` do not broadcast.
+        ValueError: if `key` is an array of keys, if `mode` is unknown, or if `p` does not broadcast to `shape`.
+
+    Example:
+        >>> jax.random.bernoulli(jax.random.key(0), 0.5, (4,))
+        Array([False, False,  True,  True], dtype=bool)
     """
-    one_of("bernoulli", "mode", mode, ("high", "low"))
-    kind = type_of(p, "bernoulli")
-    if not is_float(kind.dtype):
-        raise TypeError(f"bernoulli: the chance p should be a float, not {kind}")
-    shape = fitting("bernoulli", shape, kind.shape)
-    key = words("bernoulli", key)
-    return draw(coins, key, p, shape=shape, mode=mode, out_sharding=out_sharding)
+    check_one_of("bernoulli", "mode", mode, ("high", "low"))
+    p_type = type_of(p, "bernoulli")
+    if not is_float(p_type.dtype):
+        raise TypeError(f"bernoulli: the probability p must have a floating-point dtype, not {p_type}")
+    shape = broadcast_sample_shape("bernoulli", shape, p_type.shape)
+    key = raw_key("bernoulli", key)
+    return run_sampler(sample_bernoulli, key, p, shape=shape, mode=mode, out_sharding=out_sharding)
 
 
-def coins(key: Any, p: Any, *, shape: Shape, mode: str = "low") -> Any:
-    """Booleans that are true with chance `p`."""
+def sample_bernoulli(key: Any, p: Any, *, shape: Shape, mode: str = "low") -> Any:
+    """Sample booleans that are True with probability `p`."""
     p = as_operand(p)
-    p = parameter(p, shape, p.type.dtype)
+    p = broadcast_parameter(p, shape, p.type.dtype)
     if mode == "low":
         return Compare("LT")(draws.uniform(key, shape, p.type.dtype), p)
     pair = draws.uniform(key, (2, *shape), p.type.dtype)
@@ -129,18 +209,32 @@ def coins(key: Any, p: Any, *, shape: Shape, mode: str = "low") -> Any:
 
 
 def rademacher(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
-    """1 and -1, equally likely.
+    """Sample from the Rademacher distribution: 1 or -1 with equal probability.
 
-    >>> jax.random.rademacher(jax.random.key(0), (4,))
-    Array([-1, -1,  1,  1], dtype=int32)
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        shape: the shape of the result.
+        dtype: the dtype of the result; by default the default integer dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of the numbers 1 and -1.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if `shape` does not consist of integers.
+        ValueError: if `key` is an array of keys, or if a size in `shape` is negative.
+
+    Example:
+        >>> jax.random.rademacher(jax.random.key(0), (4,))
+        Array([-1, -1,  1,  1], dtype=int32)
     """
-    kind = default_dtype("int*") if dtype is None else canonical_dtype(dtype)
-    key, shape = words("rademacher", key), sizes("rademacher", shape)
-    return draw(signs, key, shape=shape, dtype=kind, out_sharding=out_sharding)
+    dtype = default_dtype("int*") if dtype is None else canonical_dtype(dtype)
+    key, shape = raw_key("rademacher", key), canonical_shape("rademacher", shape)
+    return run_sampler(sample_rademacher, key, shape=shape, dtype=dtype, out_sharding=out_sharding)
 
 
-def signs(key: Any, *, shape: Shape, dtype: DType) -> Any:
-    """1 and -1."""
-    is_up = coins(key, full((), 0.5, default_dtype("float*")), shape=shape)
-    up = Convert(dtype)(is_up)
-    return Sub()(Mul()(like(up, 2), up), like(up, 1))
+def sample_rademacher(key: Any, *, shape: Shape, dtype: DType) -> Any:
+    """Sample the numbers 1 and -1."""
+    is_positive = sample_bernoulli(key, full((), 0.5, default_dtype("float*")), shape=shape)
+    bit = Convert(dtype)(is_positive)
+    return Sub()(Mul()(like(bit, 2), bit), like(bit, 1))

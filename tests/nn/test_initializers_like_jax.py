@@ -87,7 +87,7 @@ def test_invalid_arguments_raise():
         init.variance_scaling(1.0, "fan_in", "cauchy")(key, (3, 3))
     with pytest.raises(ValueError, match="the shape must have at least two dims"):
         init.orthogonal()(key, (3,))
-    with pytest.raises(ValueError, match="must not have fewer outputs than inputs"):
+    with pytest.raises(ValueError, match=r"must not have fewer outputs \(dim -1\) than inputs \(dim -2\)"):
         init.delta_orthogonal()(key, (3, 4, 2))
 
 

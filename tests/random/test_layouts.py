@@ -1,4 +1,4 @@
-"""Random numbers do not depend on how their array is laid out, nor on how many devices there are."""
+"""Random numbers depend neither on the sharding of their array nor on the number of devices."""
 
 import math
 
@@ -36,76 +36,76 @@ def numbers(key, rank):
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["vector", "matrix"])
 def on_one_device(request):
-    """The rank of arrays, a function that draws them, and what it draws on one device."""
+    """The rank of the samples, the function that samples them, and its results on one device."""
 
-    def draw(key):
+    def sample(key):
         return numbers(key, request.param)
 
-    return request.param, draw, sw.jit(draw)(random.PRNGKey(3))
+    return request.param, sample, sw.jit(sample)(random.PRNGKey(3))
 
 
-def test_bits_are_those_of_one_device(mesh, on_one_device):
-    """jax#40232: bits depended on the number of shards. Even dims and uneven ones, and nothing is exchanged."""
-    rank, draw, here = on_one_device
+def test_sharded_samples_match_one_device(mesh, on_one_device):
+    """Sampling with a sharding, even or uneven, needs no collective. In jax#40232, bits depended on the shard count."""
+    rank, sample, expected_samples = on_one_device
     key = random.PRNGKey(3)
     for spec in ONE_DIM if rank == 1 else TWO_DIMS:
-        there = sw.jit(draw, out_shardings=NamedSharding(mesh, PartitionSpec(*spec)))
-        for wanted, found in zip(here, there(key), strict=True):
-            np.testing.assert_array_equal(found, wanted)
-            assert found.sharding == NamedSharding(mesh, PartitionSpec(*spec))
-        if spec != (("model", "data"),):  # one dim is cut first along the mesh's first axis, and then turned round
-            assert collectives(local_of(there, key)) == []
+        sharded = sw.jit(sample, out_shardings=NamedSharding(mesh, PartitionSpec(*spec)))
+        for expected, samples in zip(expected_samples, sharded(key), strict=True):
+            np.testing.assert_array_equal(samples, expected)
+            assert samples.sharding == NamedSharding(mesh, PartitionSpec(*spec))
+        if spec != (("model", "data"),):  # samples are sharded in the order of the mesh axes, then resharded
+            assert collectives(local_of(sharded, key)) == []
 
 
-def test_each_device_makes_its_own_piece_alone(mesh):
-    """The local program draws an eighth, of 13 rows two each, and has no collective and no slice of a whole."""
+def test_each_device_samples_its_own_shard(mesh):
+    """The local program samples two of 13 rows, without collectives and without slices of a larger array."""
     rows = NamedSharding(mesh, PartitionSpec(("data", "model")))
     local = local_of(sw.jit(lambda key: random.uniform(key, (13, 3)), out_shardings=rows), random.PRNGKey(0))
-    drawn = [
+    shapes = [
         equation.outputs[0].type.shape for equation in local.program.equations if equation.op.name == "random_bits"
     ]
-    assert drawn == [(2, 3)]
+    assert shapes == [(2, 3)]
     assert collectives(local) == []
 
 
 @pytest.mark.parametrize("count", [2, 3, 5, 8])
-def test_any_number_of_devices(count):
+def test_bits_do_not_depend_on_the_number_of_devices(count):
     mesh = sw.make_mesh((count,), ("x",), devices=sw.devices()[:count])
-    draw = sw.jit(lambda key: random.bits(key, (11, 2)), out_shardings=NamedSharding(mesh, PartitionSpec("x")))
-    np.testing.assert_array_equal(draw(random.PRNGKey(1)), random.bits(random.PRNGKey(1), (11, 2)))
+    sample = sw.jit(lambda key: random.bits(key, (11, 2)), out_shardings=NamedSharding(mesh, PartitionSpec("x")))
+    np.testing.assert_array_equal(sample(random.PRNGKey(1)), random.bits(random.PRNGKey(1), (11, 2)))
 
 
-def test_out_sharding(mesh):
-    rows = NamedSharding(mesh, PartitionSpec("data", "model"))
-    found = random.normal(random.key(0), (5, 6), out_sharding=rows)
-    assert found.sharding == rows
-    np.testing.assert_array_equal(found, random.normal(random.key(0), (5, 6)))
+def test_out_sharding_is_the_sharding_of_the_result(mesh):
+    sharding = NamedSharding(mesh, PartitionSpec("data", "model"))
+    samples = random.normal(random.key(0), (5, 6), out_sharding=sharding)
+    assert samples.sharding == sharding
+    np.testing.assert_array_equal(samples, random.normal(random.key(0), (5, 6)))
 
 
 @pytest.mark.slow
-def test_samplers_that_loop(mesh):
-    """A device loops over its own elements: gamma draws exchange nothing, counts one number for the whole draw."""
-    cut = NamedSharding(mesh, PartitionSpec(("data", "model")))
+def test_rejection_samplers_loop_per_device(mesh):
+    """Gamma samples need no collective; Poisson and binomial samples need one all-reduce of a scalar each."""
+    sharding = NamedSharding(mesh, PartitionSpec(("data", "model")))
     key, size = random.PRNGKey(5), 1003
 
-    def draw(key):
+    def sample(key):
         return [
             random.gamma(key, 0.7, (size,)),
             random.poisson(key, 30.0, (size,)),
             random.binomial(key, 99, 0.4, (size,)),
         ]
 
-    there = sw.jit(draw, out_shardings=cut)
-    for wanted, found in zip(sw.jit(draw)(key), there(key), strict=True):
-        np.testing.assert_array_equal(found, wanted)
-    local = local_of(there, key)
+    sharded = sw.jit(sample, out_shardings=sharding)
+    for expected, samples in zip(sw.jit(sample)(key), sharded(key), strict=True):
+        np.testing.assert_array_equal(samples, expected)
+    local = local_of(sharded, key)
     assert collectives(local) == ["all_reduce"] * 2
     assert {equation.outputs[0].type.size for equation in local.collectives()} == {1}
     assert all(equation in local.program.equations for equation in local.collectives())  # none in a loop
 
 
-def test_permutation_and_choice(mesh):
-    cut = NamedSharding(mesh, PartitionSpec("data"))
+def test_permutation_and_choice_of_sharded_arrays(mesh):
+    sharding = NamedSharding(mesh, PartitionSpec("data"))
     key, x = random.PRNGKey(2), np.arange(26, dtype=np.float32).reshape(13, 2)
 
     def numbers(key, x):
@@ -117,70 +117,69 @@ def test_permutation_and_choice(mesh):
         ]
 
     run = sw.jit(numbers)
-    for wanted, found in zip(run(key, x), run(key, sw.device_put(x, cut)), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for expected, samples in zip(run(key, x), run(key, sw.device_put(x, sharding)), strict=True):
+        np.testing.assert_array_equal(samples, expected)
 
 
-def test_keys_on_many_devices(mesh):
-    """A batch of keys that is cut: each device draws for its own, and splits its own."""
-    cut = NamedSharding(mesh, PartitionSpec(("data", "model")))
+def test_a_sharded_batch_of_keys_needs_no_communication(mesh):
+    """Each device samples from the keys of its own shard, and splits them."""
+    sharding = NamedSharding(mesh, PartitionSpec(("data", "model")))
     keys = random.split(random.key(0), 11)
-    placed = sw.device_put(keys, cut)
-    draw = sw.jit(sw.vmap(lambda key: random.normal(key, (3,))))
-    np.testing.assert_array_equal(draw(placed), draw(keys))
-    assert collectives(local_of(draw, placed)) == []
+    placed = sw.device_put(keys, sharding)
+    sample = sw.jit(sw.vmap(lambda key: random.normal(key, (3,))))
+    np.testing.assert_array_equal(sample(placed), sample(keys))
+    assert collectives(local_of(sample, placed)) == []
     split = sw.jit(sw.vmap(random.split))
-    found = split(placed)
-    assert found.shape == (11, 2)
-    np.testing.assert_array_equal(random.key_data(found), random.key_data(split(keys)))
-    parts = [random.key_data(shard.data) for shard in placed.addressable_shards if shard.data.size]
-    np.testing.assert_array_equal(np.concatenate(parts), random.key_data(keys))
+    new_keys = split(placed)
+    assert new_keys.shape == (11, 2)
+    np.testing.assert_array_equal(random.key_data(new_keys), random.key_data(split(keys)))
+    shards = [random.key_data(shard.data) for shard in placed.addressable_shards if shard.data.size]
+    np.testing.assert_array_equal(np.concatenate(shards), random.key_data(keys))
 
 
-def test_dropout_under_remat(mesh):
-    """jax#17982: with remat, the backward pass must see the random numbers of the forward pass, cut or not."""
+def test_dropout_under_remat_uses_equal_masks_in_both_passes(mesh):
+    """jax#17982: with remat, the backward pass must use the random numbers of the forward pass, sharded or not."""
     x = np.linspace(-1, 1, 13 * 6).astype(np.float32).reshape(13, 6)
 
     def layer(key, x):
         kept = random.bernoulli(key, 0.5, x.shape)
         return jnp.where(kept, jnp.sin(x) * x, 0.0)
 
-    def loss(wrap):
+    def gradient(wrap):
         def total(x, key):
-            for part in random.split(key, 3):
-                x = wrap(layer)(part, x)
+            for subkey in random.split(key, 3):
+                x = wrap(layer)(subkey, x)
             return (x * x).sum()
 
         return sw.jit(sw.grad(total))
 
     key = random.key(4)
-    plain = loss(lambda f: f)(x, key)
-    assert 0 < math.prod(plain.shape) - np.count_nonzero(plain) < math.prod(plain.shape)
-    np.testing.assert_allclose(loss(sw.remat)(x, key), plain, rtol=1e-6)
-    rows = sw.device_put(x, NamedSharding(mesh, PartitionSpec("data", "model")))
-    np.testing.assert_allclose(loss(sw.remat)(rows, key), plain, rtol=1e-6)
+    expected = gradient(lambda f: f)(x, key)
+    assert 0 < math.prod(expected.shape) - np.count_nonzero(expected) < math.prod(expected.shape)
+    np.testing.assert_allclose(gradient(sw.remat)(x, key), expected, rtol=1e-6)
+    sharded = sw.device_put(x, NamedSharding(mesh, PartitionSpec("data", "model")))
+    np.testing.assert_allclose(gradient(sw.remat)(sharded, key), expected, rtol=1e-6)
 
 
-def test_loops_and_maps():
-    """In scan and vmap a key gives what it gives alone."""
+def test_samples_in_scan_and_vmap_match_single_calls():
     key = random.PRNGKey(9)
 
     def step(key, _):
-        key, here = random.split(key)
-        return key, random.normal(here, (2,))
+        key, subkey = random.split(key)
+        return key, random.normal(subkey, (2,))
 
     def one(key, a):
         return random.uniform(key, (3,)), random.pareto(key, a, (2,))
 
-    def alone(key, a):
+    def unrolled(key, a):
         rows, batch = [], random.split(key, 3)
         for _ in range(3):
             key, row = step(key, None)
             rows.append(row)
         return [jnp.stack(rows), *map(jnp.stack, zip(*(one(k, x) for k, x in zip(batch, a, strict=True)), strict=True))]
 
-    def together(key, a):
+    def transformed(key, a):
         return [sw.lax.scan(step, key, None, length=3)[1], *sw.vmap(one)(random.split(key, 3), a)]
 
-    for found, wanted in zip(sw.jit(together)(key, A), sw.jit(alone)(key, A), strict=True):
-        np.testing.assert_array_equal(found, wanted)
+    for samples, expected in zip(sw.jit(transformed)(key, A), sw.jit(unrolled)(key, A), strict=True):
+        np.testing.assert_array_equal(samples, expected)

@@ -1,4 +1,4 @@
-"""Every distribution gives JAX's numbers for the same key: bits, integers and uniform floats to the bit."""
+"""Compare all distributions with JAX for the same keys; bits, integers and uniform floats must be equal."""
 
 import inspect
 
@@ -17,7 +17,7 @@ A = np.array([0.3, 1.0, 2.5, 40.0], np.float32)
 P = np.array([0.05, 0.2, 0.35, 0.4], np.float32)
 RATES = np.array([0, 0.5, 3, 9, 11, 200, 1e6, np.nan], np.float32)
 TRIALS = np.array([0, 5, 100, 1000, 1e6, 7, np.inf, -1], np.float32)
-CHANCES = np.array([0.5, 0.3, 0.02, 0.7, 0.4, np.nan, 0.5, 0.5], np.float32)
+PROBABILITIES = np.array([0.5, 0.3, 0.02, 0.7, 0.4, np.nan, 0.5, 0.5], np.float32)
 GRID = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 EXACT = [
@@ -57,7 +57,7 @@ EXACT = [
     Case("categorical", (KEY, A), {"mode": "high"}),
     Case("poisson", (KEY, RATES)),
     Case("poisson", (KEY, 40.0, (50,))),
-    Case("binomial", (KEY, TRIALS, CHANCES)),
+    Case("binomial", (KEY, TRIALS, PROBABILITIES)),
     Case("binomial", (KEY, 100, 0.45, (50,))),
     Case("geometric", (KEY, P)),
     Case("multinomial", (KEY, np.array([10, 1000]), np.stack([P, P[::-1]]))),
@@ -86,7 +86,7 @@ CLOSE = [
     Case("orthogonal", (KEY, 2), {"m": 3}, atol=1e-5),
 ]
 
-OF_GAMMA = [
+GAMMA_FUNCTIONS = [
     Case("beta", (KEY, A, 2.0)),
     Case("chisquare", (KEY, A)),
     Case("f", (KEY, A, 3.0)),
@@ -105,36 +105,36 @@ SMOOTH = [
 
 
 @pytest.mark.parametrize("cases", batches(EXACT, 40), ids=batch_name)
-def test_exact(cases):
+def test_discrete_and_uniform_samples_equal_jax(cases):
     exact = [Case(case.name, case.args, case.keywords, rtol=0, atol=0, weak=False) for case in cases]
     values_like(random, jax.random, exact, jax)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cases", batches(CLOSE, 40), ids=batch_name)
-def test_close(cases):
+def test_continuous_samples_match_jax(cases):
     values_like(random, jax.random, cases, jax)
 
 
 @pytest.mark.slow
-def test_made_of_gamma():
-    values_like(random, jax.random, OF_GAMMA, jax)
+def test_functions_of_gamma_variates_match_jax():
+    values_like(random, jax.random, GAMMA_FUNCTIONS, jax)
 
 
 @pytest.mark.slow
-def test_gradients():
+def test_gradients_match_jax():
     gradients_like(random, jax.random, SMOOTH, jax)
 
 
-def test_seeds():
+def test_keys_from_seeds_equal_jax():
     for seed in (0, 1, -1, 2**31 - 1, -(2**31), 2**32 + 5, np.int8(-3), np.uint32(2**32 - 1)):
         np.testing.assert_array_equal(random.PRNGKey(seed), jax.random.PRNGKey(seed))
 
 
-def test_64_bits():
-    """With 64-bit types: seeds of two words, and bits, floats and integers of 64 bits."""
+def test_64_bit_types_match_jax():
+    """With 64-bit types enabled: seeds of two words, and 64-bit samples."""
 
-    def all_of(r):
+    def sample_all(r):
         return [
             r.PRNGKey(-5),
             r.PRNGKey(2**40 + 7),
@@ -149,9 +149,9 @@ def test_64_bits():
     sw.config.update("enable_x64", True)
     jax.config.update("jax_enable_x64", True)
     try:
-        for mine, theirs in zip(all_of(random), all_of(jax.random), strict=True):
-            assert mine.dtype == theirs.dtype
-            np.testing.assert_allclose(mine, theirs, rtol=1e-14)
+        for ours, theirs in zip(sample_all(random), sample_all(jax.random), strict=True):
+            assert ours.dtype == theirs.dtype
+            np.testing.assert_allclose(ours, theirs, rtol=1e-14)
     finally:
         sw.config.update("enable_x64", before)
         jax.config.update("jax_enable_x64", jax_before)
@@ -159,25 +159,26 @@ def test_64_bits():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
-def test_many_keys(seed):
-    """Samplers that loop, on keys whose loops take other turns."""
+def test_rejection_samplers_match_jax_for_many_keys(seed):
+    """The number of iterations differs between keys."""
 
-    def all_of(r):
+    def sample_all(r):
         key = r.PRNGKey(seed)
         return [r.gamma(key, A, (50, 4)), r.poisson(key, RATES[:-1], (50, 7)), r.binomial(key, 60, P, (50, 4))]
 
-    for mine, theirs in zip(sw.jit(lambda: all_of(random))(), jax.jit(lambda: all_of(jax.random))(), strict=True):
-        np.testing.assert_allclose(mine, theirs, rtol=1e-5)
+    ours, theirs = sw.jit(lambda: sample_all(random))(), jax.jit(lambda: sample_all(jax.random))()
+    for x, y in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", sorted(random.__all__))
-def test_signature(name):
+def test_signature_equals_jax(name):
     ours, theirs = (inspect.signature(getattr(package, name)).parameters for package in (random, jax.random))
     assert [(p.name, p.kind, p.default) for p in ours.values()] == [
         (p.name, p.kind, p.default) for p in theirs.values()
     ]
 
 
-def test_every_name_is_here():
+def test_every_public_name_of_jax_exists():
     theirs = {name for name in dir(jax.random) if callable(getattr(jax.random, name)) and not name.startswith("_")}
     assert theirs - {"key_reuse"} <= set(random.__all__)

@@ -1,0 +1,215 @@
+"""Discrete distributions: Poisson, binomial, geometric and multinomial."""
+
+from typing import Any
+
+import numpy as np
+
+from shardwise.api.control import scan
+from shardwise.compiler.ir.types import DType
+from shardwise.compiler.ops import draws
+from shardwise.compiler.ops.elementwise import Compare, Convert, Div, Select, like
+from shardwise.compiler.ops.operands import as_inexact, as_operand, astype_weak, type_of
+from shardwise.compiler.ops.promote import default_dtype, meet
+from shardwise.compiler.ops.random import counters_at, random_keys, row_major
+from shardwise.compiler.ops.rejection import Rejection, Waiting
+from shardwise.compiler.ops.rounding import Floor
+from shardwise.compiler.ops.shape import full, move_dim
+from shardwise.compiler.ops.transcendental import Log, Log1p
+from shardwise.lax.cumulative import cumsum
+from shardwise.random.keys import raw_key
+from shardwise.random.sampling import (
+    Shape,
+    broadcast_parameter,
+    canonical_shape,
+    float_dtype,
+    integer_dtype,
+    run_sampler,
+    sample_shape,
+)
+
+
+def _count_waiting_times(distribution: str, key: Any, *parameters: Any) -> Any:
+    """Sample counts with a small mean, by adding up waiting times between events."""
+    strides = row_major(parameters[0].type.shape)
+    return Waiting(distribution, strides)(key, counters_at(key, 0), *parameters)
+
+
+def _count_by_rejection(distribution: str, key: Any, *parameters: Any) -> Any:
+    """Sample counts with a large mean, by rejection sampling."""
+    shape = parameters[0].type.shape
+    iteration, is_pending = full((), 0, np.int32), full(shape, True, np.bool_)
+    return Rejection(distribution, row_major(shape))(key, counters_at(key, 0), iteration, is_pending, *parameters)[0]
+
+
+def poisson(key: Any, lam: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
+    """Sample from the Poisson distribution.
+
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        lam: the rate, the mean number of events.
+        shape: the shape of the result; by default the shape of `lam`.
+        dtype: the integer dtype of the result; by default the default integer dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of integers; -1 where `lam` is NaN.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if the shapes of `lam` and `shape` do not broadcast.
+        ValueError: if `key` is an array of keys, if `dtype` is not an integer dtype, or if the parameters broadcast to
+            a shape other than `shape`.
+
+    Example:
+        >>> jax.random.poisson(jax.random.key(0), 4.0, (4,))
+        Array([0, 1, 5, 5], dtype=int32)
+    """
+    dtype, shape = integer_dtype("poisson", dtype), sample_shape("poisson", shape, lam)
+    return run_sampler(_poisson, raw_key("poisson", key), lam, shape=shape, dtype=dtype, out_sharding=out_sharding)
+
+
+def _poisson(key: Any, lam: Any, *, shape: Shape, dtype: DType) -> Any:
+    lam = broadcast_parameter(as_operand(lam), shape, np.dtype(np.float32))
+    is_small = (lam < 10) | (lam != lam)
+    if_small = _count_waiting_times("poisson", key, Select()(is_small, lam, like(lam, 0)))
+    if_large = _count_by_rejection("poisson", key, Select()(is_small, like(lam, 1e5), lam))
+    # Via int32, so that -1, the result for a NaN rate, becomes the largest integer of an unsigned dtype.
+    counts = Select()(is_small, Convert(dtype)(Convert(np.dtype(np.int32))(if_small)), Convert(dtype)(if_large))
+    return Select()(Compare("EQ")(lam, like(lam, 0)), like(counts, 0), counts)
+
+
+def binomial(key: Any, n: Any, p: Any, shape: Any = None, dtype: Any = None) -> Any:
+    """Sample from the binomial distribution: the number of successes in `n` trials.
+
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        n: the number of trials.
+        p: the probability of success of a trial.
+        shape: the shape of the result; by default the shape that `n` and `p` broadcast to.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+
+    Returns:
+        An array of floats with integer values; NaN where `n` or `p` is invalid.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if the shapes of `n`, `p` and `shape` do not broadcast.
+        ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
+            broadcast to a shape other than `shape`.
+
+    Example:
+        >>> jax.random.binomial(jax.random.key(0), 10, 0.5, (4,))
+        Array([6., 7., 5., 6.], dtype=float32)
+    """
+    dtype, shape = float_dtype("binomial", dtype), sample_shape("binomial", shape, n, p)
+    return run_sampler(sample_binomial, raw_key("binomial", key), n, p, shape=shape, dtype=dtype)
+
+
+def sample_binomial(key: Any, n: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
+    """Sample from the binomial distribution."""
+    p = as_inexact(p, "binomial")
+    compute_dtype = p.type.dtype
+    p, n = broadcast_parameter(p, shape, compute_dtype), broadcast_parameter(as_operand(n), shape, compute_dtype)
+    # The samplers expect p <= 1/2: otherwise they count the failures, whose probability is 1 - p.
+    is_below_half = p < 0.5
+    q = Select()(is_below_half, p, 1.0 - p)
+    q_is_invalid = (q < 0) | (q != q)
+    n_is_invalid, n_is_infinite = (n != n) | (n < 0), n == np.inf
+    q = Select()(q_is_invalid, like(q, 0.01), q)
+    is_small = n_is_invalid | (n * q <= 10)
+    n = Floor()(n)
+    if_small = _count_waiting_times("binomial", key, Select()(is_small, n, like(n, 0)), q)
+    # Elements that the other sampler handles get parameters for which rejection sampling ends soon.
+    large_parameters = Select()(is_small, like(n, 1e4), n), Select()(is_small, like(q, 0.5), q)
+    if_large = _count_by_rejection("binomial", key, *large_parameters)
+    counts = Convert(dtype)(Select()(is_small, if_small, if_large))
+    is_invalid = q_is_invalid | n_is_invalid
+    counts = Select()(is_invalid, like(counts, np.nan), counts)
+    counts = Select()(n_is_infinite & ~is_invalid, like(counts, np.inf), counts)
+    keep = is_below_half | n_is_invalid | (p != p) | n_is_infinite
+    return Select()(keep, counts, Convert(dtype)(n) - counts)
+
+
+def geometric(key: Any, p: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
+    """Sample from the geometric distribution: the number of trials up to and including the first success.
+
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        p: the probability of success of a trial.
+        shape: the shape of the result; by default the shape of `p`.
+        dtype: the integer dtype of the result; by default the default integer dtype.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array of integers, at least 1.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if the shapes of `p` and `shape` do not broadcast.
+        ValueError: if `key` is an array of keys, if `dtype` is not an integer dtype, or if the parameters broadcast to
+            a shape other than `shape`.
+
+    Example:
+        >>> jax.random.geometric(jax.random.key(0), 0.1, (4,))
+        Array([ 1,  1, 11,  8], dtype=int32)
+    """
+    dtype, shape = integer_dtype("geometric", dtype), sample_shape("geometric", shape, p)
+    return run_sampler(_geometric, raw_key("geometric", key), p, shape=shape, dtype=dtype, out_sharding=out_sharding)
+
+
+def _geometric(key: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
+    p = as_inexact(p, "geometric")
+    p = broadcast_parameter(p, shape, p.type.dtype)
+    u = draws.uniform(key, shape, p.type.dtype)
+    logs = Log()(Select()(u == 0, like(u, 1), u))
+    return Convert(dtype)(Floor()(Div()(logs, Log1p()(-p))) + 1)
+
+
+def multinomial(key: Any, n: Any, p: Any, *, shape: Any = None, dtype: Any = None, unroll: int | bool = 1) -> Any:
+    """Sample from the multinomial distribution: the number of trials with each outcome.
+
+    Args:
+        key: the PRNG key, as `key` or `PRNGKey` returns it.
+        n: the number of trials, which broadcasts to the batch dims.
+        p: the probabilities of the outcomes along the last dim; dims before it are a batch.
+        shape: the shape of the result, with the last dim of `p`; by default the shape of `p`.
+        dtype: the floating-point dtype of the result; by default the default float dtype.
+        unroll: the number of iterations of the loop over outcomes to unroll, as for `lax.scan`.
+
+    Returns:
+        An array of floats with integer values, which sum to `n` along the last dim.
+
+    Raises:
+        TypeError: if `key` is not a PRNG key, or if `n` or `p` does not broadcast to `shape`.
+        ValueError: if `key` is an array of keys, if `p` is a scalar and `shape` is not passed, or if `dtype` is not a
+            floating-point dtype.
+
+    Example:
+        >>> jax.random.multinomial(jax.random.key(0), 10, jnp.array([0.2, 0.3, 0.5]))
+        Array([1., 1., 8.], dtype=float32)
+    """
+    types = [type_of(n, "multinomial"), type_of(p, "multinomial")]
+    compute_dtype, _ = meet("multinomial", types)
+    compute_dtype = compute_dtype if compute_dtype.kind == "f" else default_dtype("float*")
+    shape = types[1].shape if shape is None else canonical_shape("multinomial", shape)
+    if not shape:
+        raise ValueError(f"multinomial: p must have at least one dim, that of the outcomes, not {types[1]}")
+    dtype = float_dtype("multinomial", dtype)
+    key = raw_key("multinomial", key)
+    return run_sampler(_multinomial, key, n, p, shape=shape, compute_dtype=compute_dtype, dtype=dtype, unroll=unroll)
+
+
+def _multinomial(
+    key: Any, n: Any, p: Any, *, shape: Shape, compute_dtype: DType, dtype: DType, unroll: int | bool
+) -> Any:
+    """Sample one outcome after the other: its count is binomial, given the number of trials that remain."""
+    trials = broadcast_parameter(as_operand(n), shape[:-1], compute_dtype)
+    probabilities = broadcast_parameter(as_operand(p), shape, compute_dtype)
+    probabilities = move_dim(probabilities, len(shape) - 1, 0)
+    remaining = cumsum(probabilities, 0, reverse=True)
+    conditional = probabilities / Select()(remaining == 0, like(remaining, 1), remaining)
+
+    def step(trials: Any, outcome: Any) -> Any:
+        probability, key = outcome
+        count = sample_binomial(key, trials, probability.clip(0, 1), shape=shape[:-1], dtype=compute_dtype)
+        return trials - count, count
+
+    _, counts = scan(step, trials, (conditional, random_keys(key, shape[-1:])), unroll=unroll)
+    return astype_weak(move_dim(counts, 0, len(shape) - 1), dtype, False)
