@@ -1,4 +1,4 @@
-"""Elements moved along dims and repeated: roll, rot90, fliplr, flipud, repeat, tile."""
+"""Functions that move or repeat elements along dims: roll, rot90, fliplr, flipud, repeat, tile."""
 
 import operator
 from collections.abc import Sequence
@@ -26,56 +26,72 @@ from shardwise.numpy.shapes import swapaxes
 
 
 def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Any:
-    """The elements moved by `shift` places along `axis`, those that leave one end coming in at the other.
+    """Shift the elements of an array cyclically along one or several axes.
 
-    Without an axis, the elements in a row are moved. Several shifts are for several axes, or add up along one. A shift
-    may be an array of the program. Along a cut dim, devices send their neighbours what passes the cuts.
+    Elements that leave one end re-enter at the other. Along a sharded dim, a static shift exchanges only the elements
+    that cross a shard boundary.
 
-    >>> jnp.roll(jnp.arange(5), 2)
-    Array([3, 4, 0, 1, 2], dtype=int32)
+    Args:
+        a: the array.
+        shift: the number of positions, or one number per axis. It may be traced.
+        axis: the axis or axes to shift along. Several shifts along one axis add up. With None, the flattened array is
+            shifted, and the result has the shape of `a`.
+
+    Returns:
+        The shifted array, with the shape and dtype of `a`.
+
+    Raises:
+        TypeError: if `shift` is not integral.
+        ValueError: if an axis does not exist, or the numbers of shifts and axes differ and neither is 1.
+
+    Example:
+        >>> jnp.roll(jnp.arange(5), 2)
+        Array([3, 4, 0, 1, 2], dtype=int32)
     """
-    kind = type_of(a, "roll")
+    a_type = type_of(a, "roll")
     if axis is None:
-        row = methods.reshape(a, shape=-1)
-        return methods.reshape(roll(row, shift, 0), shape=kind.shape) if kind.ndim else row.reshape(())
+        flat = methods.reshape(a, shape=-1)
+        return methods.reshape(roll(flat, shift, 0), shape=a_type.shape) if a_type.ndim else flat.reshape(())
     axes = tuple(axis) if isinstance(axis, Sequence) else (axis,)
-    shifts = _parts(shift)
+    shifts = _shift_list(shift)
     if 1 not in (len(axes), len(shifts)) and len(axes) != len(shifts):
-        raise ValueError(f"roll: {len(shifts)} shifts are not for {len(axes)} axes: {shift} and {axis}")
+        raise ValueError(
+            f"roll: got {len(shifts)} shifts for {len(axes)} axes: shift {shift}, axis {axis}; pass one shift per axis"
+        )
     pairs = zip_longest(axes, shifts, fillvalue=axes[0] if len(axes) < len(shifts) else shifts[0])
-    known: dict[int, int] = {}
-    moved = as_operand(a, "roll")
-    for one, by in pairs:
-        dim = dim_of("roll", one, kind.ndim)
-        if not is_integer(type_of(by, "roll").dtype):
+    static_shifts: dict[int, int] = {}
+    rolled = as_operand(a, "roll")
+    for one_axis, one_shift in pairs:
+        dim = dim_of("roll", one_axis, a_type.ndim)
+        if not is_integer(type_of(one_shift, "roll").dtype):
             raise TypeError(f"roll: shift must be integers, not {shift!r}")
-        if isinstance(by, Typed):
-            moved = _rolled_by(moved, by, dim=dim)
+        if isinstance(one_shift, Typed):
+            rolled = _roll_dynamic(rolled, one_shift, dim=dim)
         else:
-            known[dim] = known.get(dim, 0) + int(by)
-    steps = tuple((dim, by % kind.shape[dim]) for dim, by in known.items() if kind.shape[dim] and by % kind.shape[dim])
-    return _rolled(moved, steps=steps) if steps else moved
+            static_shifts[dim] = static_shifts.get(dim, 0) + int(one_shift)
+    sizes = a_type.shape
+    steps = tuple((dim, by % sizes[dim]) for dim, by in static_shifts.items() if sizes[dim] and by % sizes[dim])
+    return _roll_static(rolled, steps=steps) if steps else rolled
 
 
-def _parts(shift: Any) -> list[Any]:
-    """The shifts, one by one."""
+def _shift_list(shift: Any) -> list[Any]:
     if isinstance(shift, (list, tuple)):
         return list(shift)
     return list(shift) if type_of(shift, "roll").ndim else [shift]
 
 
 @composed
-def _rolled(x: Any, *, steps: tuple[tuple[int, int], ...]) -> Any:
-    """One exchange with the neighbours for each dim."""
+def _roll_static(x: Any, *, steps: tuple[tuple[int, int], ...]) -> Any:
+    """Roll by static `(dim, shift)` pairs; each is one halo exchange along a sharded dim."""
     x = as_operand(x)
-    for dim, by in steps:
-        x = Roll(dim, by)(x)
+    for dim, shift in steps:
+        x = Roll(dim, shift)(x)
     return x
 
 
 @composed
-def _rolled_by(x: Any, shift: Any, *, dim: int) -> Any:
-    """By a shift of the program: a slice of the array put after itself, that begins where the shift says."""
+def _roll_dynamic(x: Any, shift: Any, *, dim: int) -> Any:
+    """Roll by a traced shift: a dynamic slice of the array concatenated with itself."""
     x, by = as_operand(x), as_operand(shift, "roll")
     size = x.type.shape[dim]
     if not size:
@@ -88,111 +104,176 @@ def _rolled_by(x: Any, shift: Any, *, dim: int) -> Any:
 
 
 def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
-    """Turned `k` times by a right angle in the plane of two axes, from the first towards the second.
+    """Rotate an array by multiples of 90 degrees in the plane of two axes.
 
-    >>> jnp.rot90(jnp.array([[1, 2], [3, 4]]))
-    Array([[2, 4],
-           [1, 3]], dtype=int32)
+    Args:
+        m: the array, with at least 2 dims.
+        k: the number of rotations by 90 degrees. Negative numbers rotate the other way.
+        axes: the two axes of the plane. The rotation goes from the first towards the second.
+
+    Returns:
+        The rotated array.
+
+    Raises:
+        TypeError: if `m` is not an array, or `k` is not an integer.
+        ValueError: if `m` has fewer than 2 dims, or `axes` are not two different dims of it.
+
+    Example:
+        >>> jnp.rot90(jnp.array([[1, 2], [3, 4]]))
+        Array([[2, 4],
+               [1, 3]], dtype=int32)
     """
-    kind = type_of(m, "rot90")
-    if kind.ndim < 2:
-        raise ValueError(f"rot90: needs an array of 2 or more dims, not {kind}")
-    one, two = (dim_of("rot90", axis, kind.ndim) for axis in axes)
-    if one == two:
-        raise ValueError(f"rot90: the axes of a plane differ, unlike {axes}")
-    quarter = operator.index(k) % 4
-    if quarter == 0:
+    m_type = type_of(m, "rot90")
+    if m_type.ndim < 2:
+        raise ValueError(f"rot90: needs an array of 2 or more dims, not {m_type}")
+    first, second = (dim_of("rot90", axis, m_type.ndim) for axis in axes)
+    if first == second:
+        raise ValueError(f"rot90: axes must be two different dims, not {axes}")
+    turns = operator.index(k) % 4
+    if turns == 0:
         return as_operand(m)
-    if quarter == 2:
-        return flip(m, (one, two))
-    return flip(swapaxes(m, one, two), one) if quarter == 1 else swapaxes(flip(m, one), one, two)
+    if turns == 2:
+        return flip(m, (first, second))
+    return flip(swapaxes(m, first, second), first) if turns == 1 else swapaxes(flip(m, first), first, second)
 
 
 def fliplr(m: Any) -> Any:
-    """The elements in opposite order along dim 1.
+    """Reverse the order of elements along dim 1.
 
-    >>> jnp.fliplr(jnp.array([[1, 2], [3, 4]]))
-    Array([[2, 1],
-           [4, 3]], dtype=int32)
+    Args:
+        m: the array, with at least 2 dims.
+
+    Returns:
+        The reversed array.
+
+    Raises:
+        TypeError: if `m` is not an array.
+        ValueError: if `m` has fewer than 2 dims.
+
+    Example:
+        >>> jnp.fliplr(jnp.array([[1, 2], [3, 4]]))
+        Array([[2, 1],
+               [4, 3]], dtype=int32)
     """
     return flip(m, 1)
 
 
 def flipud(m: Any) -> Any:
-    """The elements in opposite order along dim 0.
+    """Reverse the order of elements along dim 0.
 
-    >>> jnp.flipud(jnp.array([[1, 2], [3, 4]]))
-    Array([[3, 4],
-           [1, 2]], dtype=int32)
+    Args:
+        m: the array, with at least 1 dim.
+
+    Returns:
+        The reversed array.
+
+    Raises:
+        TypeError: if `m` is not an array.
+        ValueError: if `m` has no dims.
+
+    Example:
+        >>> jnp.flipud(jnp.array([[1, 2], [3, 4]]))
+        Array([[3, 4],
+               [1, 2]], dtype=int32)
     """
     return flip(m, 0)
 
 
 def tile(A: Any, reps: int | Sequence[int]) -> Any:
-    """`A` one after the other, `reps[i]` times along each dim i; the last counts are for the last dims.
+    """Repeat an array as a whole along each dim.
 
-    >>> jnp.tile(jnp.array([1, 2]), (2, 2))
-    Array([[1, 2, 1, 2],
-           [1, 2, 1, 2]], dtype=int32)
+    Args:
+        A: the array. Dims of size 1 are prepended if `reps` has more entries than it has dims.
+        reps: the number of copies along each dim, aligned with the last dims.
+
+    Returns:
+        The tiled array.
+
+    Raises:
+        TypeError: if `A` is not an array or a scalar, or `reps` are not integers.
+        ValueError: if an entry of `reps` is negative.
+
+    Example:
+        >>> jnp.tile(jnp.array([1, 2]), (2, 2))
+        Array([[1, 2, 1, 2],
+               [1, 2, 1, 2]], dtype=int32)
     """
     sizes = type_of(A, "tile").shape
     counts = tuple(map(operator.index, reps)) if isinstance(reps, Sequence) else (operator.index(reps),)
     rank = max(len(counts), len(sizes))
-    raised = methods.reshape(A, shape=(1,) * (rank - len(sizes)) + sizes)
-    return lax_shape.tile(raised, (1,) * (rank - len(counts)) + counts)
+    operand = methods.reshape(A, shape=(1,) * (rank - len(sizes)) + sizes)
+    return lax_shape.tile(operand, (1,) * (rank - len(counts)) + counts)
 
 
 def repeat(
     a: Any, repeats: Any, axis: int | None = None, *, total_repeat_length: int | None = None, out_sharding: Any = None
 ) -> Any:
-    """Each element along `axis` several times; without an axis, of all elements in a row.
+    """Repeat each element of an array along an axis.
 
-    `repeats` is one count, or one for each element. Counts of the program need `total_repeat_length`, the size of the
-    result: what is too long is cut off, and the last element follows where it is too short.
+    Args:
+        a: the array.
+        repeats: the number of copies: one integer, or one for each element along `axis`.
+        axis: the axis to repeat along. With None, the flattened array is used.
+        total_repeat_length: the size of the result along `axis`. Longer results are truncated, shorter ones are padded
+            with the last element. Required if `repeats` is traced.
+        out_sharding: the sharding of the result.
 
-    >>> jnp.repeat(jnp.array([1, 2, 3]), jnp.array([2, 0, 1]))
-    Array([1, 1, 3], dtype=int32)
+    Returns:
+        The array with repeated elements.
+
+    Raises:
+        TypeError: if `repeats` is not integral.
+        ValueError: if `repeats` has the wrong size, or negative entries without `total_repeat_length`, or `axis` does
+            not exist.
+        ConcretizationTypeError: if `repeats` is traced and `total_repeat_length` is not given.
+
+    Example:
+        >>> jnp.repeat(jnp.array([1, 2, 3]), jnp.array([2, 0, 1]))
+        Array([1, 1, 3], dtype=int32)
     """
     x = as_operand(a, "repeat")
     if axis is None:
         x, axis = methods.reshape(x, shape=-1), 0
     dim = dim_of("repeat", axis, x.type.ndim)
-    counts = type_of(repeats, "repeat")
-    if not is_integer(counts.dtype):
-        raise TypeError(f"repeat: repeats must be integers, not {counts}")
+    repeats_type = type_of(repeats, "repeat")
+    if not is_integer(repeats_type.dtype):
+        raise TypeError(f"repeat: repeats must be integers, not {repeats_type}")
     size = x.type.shape[dim]
-    if counts.ndim > 1 or (counts.size not in (1, size)):
-        raise ValueError(f"repeat: needs one count, or one for each of the {size} elements of {x.type}, not {counts}")
+    if repeats_type.ndim > 1 or (repeats_type.size not in (1, size)):
+        raise ValueError(
+            f"repeat: repeats must be one count, or one for each of the {size} elements along dim {dim} of {x.type}, "
+            f"not {repeats_type}"
+        )
     if total_repeat_length is None:
-        unknown = "nobody knows how long the result is. Say how long: `repeat(a, repeats, total_repeat_length=...)`"
-        return laid_out(_repeated(x, dim, known("repeat", repeats, unknown)), out_sharding)
+        unknown = "the shape of the result is unknown. Pass it: `repeat(a, repeats, total_repeat_length=...)`"
+        return laid_out(_repeat_static(x, dim, known("repeat", repeats, unknown)), out_sharding)
     if not size:
         return laid_out(x, out_sharding)
-    spread = methods.broadcast_to(repeats, shape=(size,))
+    counts = methods.broadcast_to(repeats, shape=(size,))
     length = operator.index(total_repeat_length)
-    return laid_out(take(x, _sources(spread, size=size, length=length), dim), out_sharding)
+    return laid_out(take(x, _source_indices(counts, size=size, length=length), dim), out_sharding)
 
 
-def _repeated(x: Any, dim: int, counts: Any) -> Any:
-    """By counts that are known: one for all is a broadcast, which needs no places."""
+def _repeat_static(x: Any, dim: int, counts: Any) -> Any:
+    """Repeat by concrete counts. A single count is a broadcast, which needs no gather."""
     if counts.min(initial=0) < 0:
         raise ValueError(f"repeat: a count cannot be negative: {counts.min()}")
     if counts.size == 1:
-        return _evenly(x, dim=dim, count=int(counts.reshape(())))
+        return _repeat_uniform(x, dim=dim, count=int(counts.reshape(())))
     return take(x, np.repeat(np.arange(x.type.shape[dim], dtype=np.int32), counts), dim, mode="clip")
 
 
 @composed
-def _evenly(x: Any, *, dim: int, count: int) -> Any:
+def _repeat_uniform(x: Any, *, dim: int, count: int) -> Any:
     shape = x.type.shape
-    after = tuple(d + (d > dim) for d in range(len(shape)))
-    spread = Broadcast((*shape[: dim + 1], count, *shape[dim + 1 :]), after)(x)
-    return Reshape((*shape[:dim], shape[dim] * count, *shape[dim + 1 :]))(spread)
+    broadcast_dims = tuple(d + (d > dim) for d in range(len(shape)))
+    copies = Broadcast((*shape[: dim + 1], count, *shape[dim + 1 :]), broadcast_dims)(x)
+    return Reshape((*shape[:dim], shape[dim] * count, *shape[dim + 1 :]))(copies)
 
 
 @composed
-def _sources(counts: Any, *, size: int, length: int) -> Any:
-    """Which element each of the result is: the first whose last copy comes after it."""
+def _source_indices(counts: Any, *, size: int, length: int) -> Any:
+    """Return the index of the source element for each of `length` results: the first whose last copy comes after it."""
     ends = cumsum(as_operand(counts), dtype=default_dtype("int*"))
-    found = searchsorted(ends, Iota((length,), 0, default_dtype("int*"))(), side="right")
-    return minimum(found, size - 1)
+    sources = searchsorted(ends, Iota((length,), 0, default_dtype("int*"))(), side="right")
+    return minimum(sources, size - 1)

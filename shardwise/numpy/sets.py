@@ -1,8 +1,9 @@
-"""Arrays as sets: their different elements, and what two have in common.
+"""Set functions of arrays: unique elements, union, intersection, difference and membership.
 
-Elements are sorted, and of equal ones the first is taken. How many there are depends on the values: outside of
-compiled functions it is found, inside give `size`. Those that are too many are left out; where there are too few,
-`fill_value` follows, or unless told what each function says. On a mesh a sort needs whole rows.
+All are based on a sort followed by a mask of the first element of each run of equal elements. The size of the result
+depends on the values. Outside `jit` it is computed; inside, `size` is required. A result that is longer than `size` is
+truncated, a shorter one is padded with `fill_value`. A dim that is sorted must be unsharded, so a sharded operand is
+resharded first.
 """
 
 import operator
@@ -40,7 +41,7 @@ _INT = np.dtype(np.int32)
 
 
 class UniqueAllResult(NamedTuple):
-    """What `unique_all` gives."""
+    """The result of `unique_all`."""
 
     values: Any
     indices: Any
@@ -49,14 +50,14 @@ class UniqueAllResult(NamedTuple):
 
 
 class UniqueCountsResult(NamedTuple):
-    """What `unique_counts` gives."""
+    """The result of `unique_counts`."""
 
     values: Any
     counts: Any
 
 
 class UniqueInverseResult(NamedTuple):
-    """What `unique_inverse` gives."""
+    """The result of `unique_inverse`."""
 
     values: Any
     inverse_indices: Any
@@ -74,196 +75,290 @@ def unique(
     fill_value: Any = None,
     sorted: bool = True,
 ) -> Any:
-    """The different elements in order, each once; or with `axis` the different slices along it.
+    """Return the sorted unique elements of an array, or the unique slices along an axis.
 
-    Also, where told: where each occurs first, which of them each element of `ar` is, and how often it occurs. NaN is
-    one element, or without `equal_nan` each a different one. With `size` (see this module), the first follows where
-    there are too few.
+    Args:
+        ar: the array.
+        return_index: whether to return the index of the first occurrence of each unique element too.
+        return_inverse: whether to return the indices into the unique elements that reconstruct `ar` too.
+        return_counts: whether to return the number of occurrences of each unique element too.
+        axis: the axis whose slices are compared. With None, the elements of the flattened array are compared.
+        equal_nan: whether all NaNs count as one element. If False, each NaN is unique.
+        size: the number of unique elements to return. Required under `jit`.
+        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element.
+        sorted: ignored. The result is always sorted.
 
-    >>> jnp.unique(jnp.array([3, 1, 1]), return_counts=True)
-    (Array([1, 3], dtype=int32), Array([2, 1], dtype=int32))
+    Returns:
+        The unique elements in ascending order, or a tuple of them and the requested arrays, in the order of the flags.
+
+    Raises:
+        TypeError: if `ar` is not an array or a scalar.
+        ValueError: if `axis` does not exist, or `ar` is empty and `size` needs padding without `fill_value`.
+        ConcretizationTypeError: if called under `jit` without `size`.
+
+    Example:
+        >>> jnp.unique(jnp.array([3, 1, 1]), return_counts=True)
+        (Array([1, 3], dtype=int32), Array([2, 1], dtype=int32))
     """
-    found = _unique("unique", ar, axis, equal_nan, size, fill_value)
-    wanted = (True, return_index, return_inverse, return_counts)
-    chosen = tuple(part for part, is_wanted in zip(found, wanted, strict=True) if is_wanted)
-    return chosen if len(chosen) > 1 else chosen[0]
+    results = _unique("unique", ar, axis, equal_nan, size, fill_value)
+    flags = (True, return_index, return_inverse, return_counts)
+    requested = tuple(result for result, flag in zip(results, flags, strict=True) if flag)
+    return requested if len(requested) > 1 else requested[0]
 
 
 def unique_all(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueAllResult:
-    """The different elements, where each occurs first, which of them each is, and how often; NaN are all different.
+    """Return the unique elements of an array with their first indices, inverse indices and counts.
 
-    >>> jnp.unique_all(jnp.array([3, 1, 1])).counts
-    Array([2, 1], dtype=int32)
+    Each NaN counts as a unique element.
+
+    Args:
+        x: the array.
+        size: the number of unique elements to return. Required under `jit`.
+        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element.
+
+    Returns:
+        A named tuple with `values` (ascending), `indices`, `inverse_indices` (with the shape of `x`) and `counts`.
+
+    Raises:
+        TypeError: if `x` is not an array or a scalar.
+        ValueError: if `x` is empty and `size` needs padding without `fill_value`.
+        ConcretizationTypeError: if called under `jit` without `size`.
+
+    Example:
+        >>> jnp.unique_all(jnp.array([3, 1, 1])).counts
+        Array([2, 1], dtype=int32)
     """
     return UniqueAllResult(*_unique("unique_all", x, None, False, size, fill_value))
 
 
 def unique_counts(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueCountsResult:
-    """The different elements, and how often each occurs; NaN are all different.
+    """Return the unique elements of an array and the number of occurrences of each.
 
-    >>> jnp.unique_counts(jnp.array([3, 1, 1])).counts
-    Array([2, 1], dtype=int32)
+    Each NaN counts as a unique element.
+
+    Args:
+        x: the array.
+        size: the number of unique elements to return. Required under `jit`.
+        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element.
+
+    Returns:
+        A named tuple with `values` (ascending) and `counts`.
+
+    Raises:
+        TypeError: if `x` is not an array or a scalar.
+        ValueError: if `x` is empty and `size` needs padding without `fill_value`.
+        ConcretizationTypeError: if called under `jit` without `size`.
+
+    Example:
+        >>> jnp.unique_counts(jnp.array([3, 1, 1])).counts
+        Array([2, 1], dtype=int32)
     """
     values, _, _, counts = _unique("unique_counts", x, None, False, size, fill_value)
     return UniqueCountsResult(values, counts)
 
 
 def unique_inverse(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> UniqueInverseResult:
-    """The different elements, and which of them each is; NaN are all different.
+    """Return the unique elements of an array and the indices into them that reconstruct it.
 
-    >>> jnp.unique_inverse(jnp.array([3, 1, 1])).inverse_indices
-    Array([1, 0, 0], dtype=int32)
+    Each NaN counts as a unique element.
+
+    Args:
+        x: the array.
+        size: the number of unique elements to return. Required under `jit`.
+        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element.
+
+    Returns:
+        A named tuple with `values` (ascending) and `inverse_indices` (with the shape of `x`).
+
+    Raises:
+        TypeError: if `x` is not an array or a scalar.
+        ValueError: if `x` is empty and `size` needs padding without `fill_value`.
+        ConcretizationTypeError: if called under `jit` without `size`.
+
+    Example:
+        >>> jnp.unique_inverse(jnp.array([3, 1, 1])).inverse_indices
+        Array([1, 0, 0], dtype=int32)
     """
     values, _, inverse, _ = _unique("unique_inverse", x, None, False, size, fill_value)
     return UniqueInverseResult(values, inverse)
 
 
 def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """The different elements in order; NaN are all different.
+    """Return the sorted unique elements of an array.
 
-    >>> jnp.unique_values(jnp.array([3, 1, 1]))
-    Array([1, 3], dtype=int32)
+    Each NaN counts as a unique element.
+
+    Args:
+        x: the array.
+        size: the number of unique elements to return. Required under `jit`.
+        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element.
+
+    Returns:
+        The unique elements in ascending order.
+
+    Raises:
+        TypeError: if `x` is not an array or a scalar.
+        ValueError: if `x` is empty and `size` needs padding without `fill_value`.
+        ConcretizationTypeError: if called under `jit` without `size`.
+
+    Example:
+        >>> jnp.unique_values(jnp.array([3, 1, 1]))
+        Array([1, 3], dtype=int32)
     """
     return _unique("unique_values", x, None, False, size, fill_value)[0]
 
 
 def _unique(name: str, ar: Any, axis: int | None, equal_nan: bool, size: int | None, fill_value: Any) -> list[Any]:
-    """Values, first places, inverse and counts."""
-    kind = type_of(ar, name)
-    dim = None if axis is None else dim_of(name, axis, kind.ndim)
-    rows = kind.size if dim is None else kind.shape[dim]
+    """Return the unique values, their first indices, the inverse indices and the counts."""
+    ar_type = type_of(ar, name)
+    dim = None if axis is None else dim_of(name, axis, ar_type.ndim)
+    rows = ar_type.size if dim is None else ar_type.shape[dim]
     if not rows:
-        return _of_none(name, ar, dim, size, fill_value)
-    ordered, is_first, order = _runs(ar, dim=dim, equal_nan=bool(equal_nan))
-    count = _count(name, is_first, size)
-    fills = () if fill_value is None else (fill_value,)
-    values, places, inverse, counts = _taken_first(ordered, is_first, order, *fills, size=count)
+        return _unique_of_empty(name, ar, dim, size, fill_value)
+    ordered, is_first, order = _sort_and_mark_first(ar, dim=dim, equal_nan=bool(equal_nan))
+    count = _result_size(name, is_first, size)
+    values, indices, inverse, counts = _select_first(ordered, is_first, order, *_optional(fill_value), size=count)
     if dim is None:
-        return [values, places, _shaped(inverse, shape=kind.shape), counts]
-    return [_put_back(values, dim=dim, shape=kind.shape), places, inverse, counts]
+        return [values, indices, _reshape(inverse, shape=ar_type.shape), counts]
+    return [_restore_dim(values, dim=dim, shape=ar_type.shape), indices, inverse, counts]
 
 
-def _of_none(name: str, ar: Any, dim: int | None, size: int | None, fill_value: Any) -> list[Any]:
+def _unique_of_empty(name: str, ar: Any, dim: int | None, size: int | None, fill_value: Any) -> list[Any]:
     count = 0 if size is None else operator.index(size)
+    ar_type = type_of(ar)
     if count and fill_value is None:
-        raise ValueError(f"{name}: {type_of(ar)} has no element that could follow {count} times: give fill_value")
-    kind = type_of(ar)
-    shape = (count,) if dim is None else (*kind.shape[:dim], count, *kind.shape[dim + 1 :])
-    values = _filled(ar, 0 if fill_value is None else fill_value, shape=shape)
-    none = full((0,), 0, default_dtype("int*"))
-    return [values, none, none, none]
+        raise ValueError(f"{name}: {ar_type} is empty, so a result of size {count} needs padding: pass fill_value")
+    shape = (count,) if dim is None else (*ar_type.shape[:dim], count, *ar_type.shape[dim + 1 :])
+    values = _full_like(ar, 0 if fill_value is None else fill_value, shape=shape)
+    empty = full((0,), 0, default_dtype("int*"))
+    return [values, empty, empty, empty]
 
 
 @composed
-def _filled(like_this: Any, value: Any, *, shape: tuple[int, ...]) -> Any:
-    kind = type_of(like_this)
-    return stretch(astype_weak(as_operand(value), kind.dtype, False), shape)
+def _full_like(template: Any, value: Any, *, shape: tuple[int, ...]) -> Any:
+    return stretch(astype_weak(as_operand(value), type_of(template).dtype, False), shape)
 
 
-def _count(name: str, is_first: Any, size: int | None) -> int:
-    """How many are to be taken: those that there are, or `size`."""
+def _result_size(name: str, mask: Any, size: int | None) -> int:
+    """Return `size`, or the number of true elements of the mask if it is None."""
     if size is not None:
         return operator.index(size)
     try:
-        return int(_number_of(is_first))
+        return int(_count_true(mask))
     except ConcretizationTypeError:
         raise ConcretizationTypeError(
-            f"{name}: the elements are traced, so nobody knows how many there are, and the shape of the result. "
-            f"Say how many there are at most: `{name}(..., size=...)`"
+            f"{name}: the elements are traced, so the shape of the result is unknown. "
+            f"Pass the maximum number of elements: `{name}(..., size=...)`"
         ) from None
 
 
 @composed
-def _number_of(mask: Any) -> Any:
+def _count_true(mask: Any) -> Any:
     total = Cumulative(0, "sum")(Convert(_INT)(as_operand(mask)))
     return Reshape(())(along(total, 0, total.type.size - 1, total.type.size)) if total.type.size else full((), 0, _INT)
 
 
 @composed_list
-def _runs(ar: Any, *, dim: int | None, equal_nan: bool) -> list[Any]:
-    """Rows in order, whether each differs from the one before it, and where each came from."""
+def _sort_and_mark_first(ar: Any, *, dim: int | None, equal_nan: bool) -> list[Any]:
+    """Return the sorted rows, the mask of rows that differ from the one before, and the sorting permutation."""
     x = as_operand(ar)
     if dim is None:
         keys = [Reshape((x.type.size,))(x)]
     else:
-        first = move_dim(x, dim, 0)
-        rows = first.type.shape[0]
-        table = Reshape((rows, x.type.size // rows))(first)
-        keys = [Reshape((rows,))(along(table, 1, place, place + 1)) for place in range(table.type.shape[1])]
+        leading = move_dim(x, dim, 0)
+        rows = leading.type.shape[0]
+        table = Reshape((rows, x.type.size // rows))(leading)
+        keys = [Reshape((rows,))(along(table, 1, column, column + 1)) for column in range(table.type.shape[1])]
         if not keys:
             index = Iota((rows,), 0, _INT)()
-            return [first, Compare("EQ")(index, like(index, 0)), index]
+            return [leading, Compare("EQ")(index, like(index, 0)), index]
     size = keys[0].type.size
     *ordered, order = Sort(0, len(keys))(*keys, Iota((size,), 0, _INT)())
     differs = None
     for key in ordered:
-        one = _differs(along(key, 0, 1, size), along(key, 0, 0, size - 1), equal_nan)
-        differs = one if differs is None else Not()(And()(Not()(differs), Not()(one)))
+        key_differs = _differs(along(key, 0, 1, size), along(key, 0, 0, size - 1), equal_nan)
+        differs = key_differs if differs is None else Not()(And()(Not()(differs), Not()(key_differs)))
     is_first = Concatenate(0)(full((1,), True, np.bool_), differs)
     if dim is None:
         return [ordered[0], is_first, order]
     table = Concatenate(1)(*(Reshape((size, 1))(key) for key in ordered)) if len(ordered) > 1 else ordered[0]
-    return [Reshape(first.type.shape)(table), is_first, order]
+    return [Reshape(leading.type.shape)(table), is_first, order]
 
 
 def _differs(x: Any, y: Any, equal_nan: bool) -> Any:
-    found = Compare("NE")(x, y)
+    differs = Compare("NE")(x, y)
     if equal_nan and is_inexact(x.type.dtype):
-        return And()(found, Not()(And()(isnan(x), isnan(y))))
-    return found
+        return And()(differs, Not()(And()(isnan(x), isnan(y))))
+    return differs
 
 
 @composed_list
-def _taken_first(ordered: Any, is_first: Any, order: Any, *fill: Any, size: int) -> list[Any]:
-    """The rows that are first, where they came from, which of them each is, and how many follow each."""
+def _select_first(ordered: Any, is_first: Any, order: Any, *fill: Any, size: int) -> list[Any]:
+    """Return the first row of each run, its index before the sort, the run of each row, and the length of each run."""
     rows = ordered.type.shape[0]
     (starts,) = nonzero(is_first, size=size + 1, fill_value=rows)
-    here, after = along(starts, 0, 0, size), along(starts, 0, 1, size + 1)
-    is_there = Compare("LT")(here, like(here, rows))
-    places = Select()(is_there, here, like(here, 0))
-    values = _rows_at(ordered, places)
+    start, end = along(starts, 0, 0, size), along(starts, 0, 1, size + 1)
+    exists = Compare("LT")(start, like(start, rows))
+    indices = Select()(exists, start, like(start, 0))
+    values = _gather_rows(ordered, indices)
     if fill:
-        there = Broadcast(values.type.shape, (0,))(is_there)
-        other = stretch(astype_weak(as_operand(fill[0]), values.type.dtype, values.type.weak), values.type.shape)
-        values = Select()(there, values, other)
-    index = default_dtype("int*")
-    number = Sub()(Cumulative(0, "sum")(Convert(_INT)(is_first)), full((rows,), 1, _INT))
-    put = Scatter((), (0,), (), (), (0,), how="set", unique=True)
-    inverse = put(full((rows,), 0, _INT), Reshape((rows, 1))(order), number)
-    found = [_rows_at(order, places), inverse, Sub()(after, here)]
-    return [values, *(astype_weak(part, index, False) for part in found)]
+        mask = Broadcast(values.type.shape, (0,))(exists)
+        padding = stretch(astype_weak(as_operand(fill[0]), values.type.dtype, values.type.weak), values.type.shape)
+        values = Select()(mask, values, padding)
+    index_dtype = default_dtype("int*")
+    run = Sub()(Cumulative(0, "sum")(Convert(_INT)(is_first)), full((rows,), 1, _INT))
+    scatter = Scatter((), (0,), (), (), (0,), how="set", unique=True)
+    inverse = scatter(full((rows,), 0, _INT), Reshape((rows, 1))(order), run)
+    integers = [_gather_rows(order, indices), inverse, Sub()(end, start)]
+    return [values, *(astype_weak(x, index_dtype, False) for x in integers)]
 
 
-def _rows_at(x: Any, places: Any) -> Any:
-    return taking(x.type.shape, 0)(x, Reshape((places.type.size, 1))(astype_weak(places, _INT, False)))
+def _gather_rows(x: Any, indices: Any) -> Any:
+    return taking(x.type.shape, 0)(x, Reshape((indices.type.size, 1))(astype_weak(indices, _INT, False)))
 
 
 @composed
-def _shaped(x: Any, *, shape: tuple[int, ...]) -> Any:
+def _reshape(x: Any, *, shape: tuple[int, ...]) -> Any:
     return Reshape(shape)(x)
 
 
 @composed
-def _put_back(x: Any, *, dim: int, shape: tuple[int, ...]) -> Any:
+def _restore_dim(x: Any, *, dim: int, shape: tuple[int, ...]) -> Any:
+    """Reshape rows to slices of an array of `shape`, and move the leading dim back to `dim`."""
     sizes = (x.type.shape[0], *shape[:dim], *shape[dim + 1 :])
     return move_dim(Reshape(sizes)(x), 0, dim)
 
 
 def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """The different elements of two arrays, in order. With `size`, the first follows where there are too few.
+    """Return the sorted unique elements of two arrays together.
 
-    >>> jnp.union1d(jnp.array([3, 1]), jnp.array([1, 7]))
-    Array([1, 3, 7], dtype=int32)
+    Args:
+        ar1, ar2: the arrays. They are flattened.
+        size: the number of elements to return. Required under `jit`.
+        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element.
+
+    Returns:
+        The union in ascending order.
+
+    Raises:
+        TypeError: if an argument is not an array or a scalar.
+        ValueError: if both arrays are empty and `size` needs padding without `fill_value`.
+        ConcretizationTypeError: if called under `jit` without `size`.
+
+    Example:
+        >>> jnp.union1d(jnp.array([3, 1]), jnp.array([1, 7]))
+        Array([1, 3, 7], dtype=int32)
     """
-    return _unique("union1d", _both(ar1, ar2), None, True, size, fill_value)[0]
+    return _unique("union1d", _concatenate_flat(ar1, ar2), None, True, size, fill_value)[0]
 
 
 @composed
-def _both(ar1: Any, ar2: Any) -> Any:
-    return Concatenate(0)(*_two_rows("union1d", ar1, ar2))
+def _concatenate_flat(ar1: Any, ar2: Any) -> Any:
+    return Concatenate(0)(*_promote_flat("union1d", ar1, ar2))
 
 
-def _two_rows(name: str, ar1: Any, ar2: Any) -> list[Any]:
+def _promote_flat(name: str, ar1: Any, ar2: Any) -> list[Any]:
+    """Flatten two arrays and promote them to a common dtype."""
     dtype, weak = meet(name, (type_of(ar1, name), type_of(ar2, name)))
     return [Reshape((type_of(x).size,))(astype_weak(as_operand(x), dtype, weak)) for x in (ar1, ar2)]
 
@@ -271,43 +366,60 @@ def _two_rows(name: str, ar1: Any, ar2: Any) -> list[Any]:
 def isin(
     element: Any, test_elements: Any, assume_unique: bool = False, invert: bool = False, *, method: str = "auto"
 ) -> Any:
-    """Whether each element is one of `test_elements`; with `invert`, whether it is none. NaN is none.
+    """Test whether each element of an array is contained in another array.
 
-    `method`: "compare_all" compares all pairs, "binary_search" and "sort" search among those that are sorted first.
+    NaN is contained in no array.
 
-    >>> jnp.isin(jnp.array([1, 2, 3]), jnp.array([3, 1]))
-    Array([ True, False,  True], dtype=bool)
+    Args:
+        element: the array whose elements are tested.
+        test_elements: the array to search in.
+        assume_unique: ignored.
+        invert: whether to test for absence instead.
+        method: "compare_all" compares all pairs; "binary_search" and "sort" both sort `test_elements` and search in
+            them. "auto" compares all pairs if they are few.
+
+    Returns:
+        A boolean array with the shape of `element`.
+
+    Raises:
+        TypeError: if an argument is not an array or a scalar.
+        ValueError: if `method` is unknown.
+
+    Example:
+        >>> jnp.isin(jnp.array([1, 2, 3]), jnp.array([3, 1]))
+        Array([ True, False,  True], dtype=bool)
     """
     if method not in _METHODS:
         raise ValueError(f"isin: method {method!r} is none of {', '.join(_METHODS)}")
-    return _is_in(element, test_elements, invert=bool(invert), method=method)
+    return _isin(element, test_elements, invert=bool(invert), method=method)
 
 
 _METHODS = ("auto", "compare_all", "binary_search", "sort")
-_ALL_PAIRS = 2**16
+_MAX_COMPARED_PAIRS = 2**16
 
 
 @composed
-def _is_in(element: Any, test_elements: Any, *, invert: bool, method: str) -> Any:
+def _isin(element: Any, test_elements: Any, *, invert: bool, method: str) -> Any:
     dtype, weak = meet("isin", (type_of(element, "isin"), type_of(test_elements, "isin")))
     x, tests = (astype_weak(as_operand(z), dtype, weak) for z in (element, test_elements))
-    row = Reshape((tests.type.size,))(tests)
-    if not row.type.size:
-        found = full(x.type.shape, False, np.bool_)
-    elif method == "compare_all" or (method == "auto" and row.type.size * x.type.size <= _ALL_PAIRS):
-        shape = (*x.type.shape, row.type.size)
-        pairs = Broadcast(shape, tuple(range(x.type.ndim)))(x), Broadcast(shape, (x.type.ndim,))(row)
-        found = ReduceOr((x.type.ndim,))(Compare("EQ")(*pairs))
+    flat_tests = Reshape((tests.type.size,))(tests)
+    count = flat_tests.type.size
+    if not count:
+        contained = full(x.type.shape, False, np.bool_)
+    elif method == "compare_all" or (method == "auto" and count * x.type.size <= _MAX_COMPARED_PAIRS):
+        shape = (*x.type.shape, count)
+        pairs = Broadcast(shape, tuple(range(x.type.ndim)))(x), Broadcast(shape, (x.type.ndim,))(flat_tests)
+        contained = ReduceOr((x.type.ndim,))(Compare("EQ")(*pairs))
     else:
-        (ordered,) = Sort(0)(row)
-        found = _is_at(ordered, x, searchsorted(ordered, x))
-    return Not()(found) if invert else found
+        (ordered,) = Sort(0)(flat_tests)
+        contained = _equals_at(ordered, x, searchsorted(ordered, x))
+    return Not()(contained) if invert else contained
 
 
-def _is_at(ordered: Any, x: Any, place: Any) -> Any:
-    """Whether elements are those of a row at places; one past its end is none."""
-    inside = Clamp()(like(place, 0), place, like(place, ordered.type.size - 1))
-    return Compare("EQ")(row_at(ordered, inside), x)
+def _equals_at(ordered: Any, x: Any, index: Any) -> Any:
+    """Compare each element of `x` with `ordered[index]`, where an index past the end is clamped."""
+    clamped = Clamp()(like(index, 0), index, like(index, ordered.type.size - 1))
+    return Compare("EQ")(row_at(ordered, clamped), x)
 
 
 def intersect1d(
@@ -319,121 +431,170 @@ def intersect1d(
     size: int | None = None,
     fill_value: Any = None,
 ) -> Any:
-    """The elements that both arrays have, in order; where told, also where each occurs first in both.
+    """Return the sorted unique elements that two arrays have in common.
 
-    With `size`, the first follows where there are too few (0 where there is none), and for places the sizes of arrays.
+    Args:
+        ar1, ar2: the arrays. They are flattened.
+        assume_unique: whether the elements of each array are known to be unique.
+        return_indices: whether to return the indices of the first occurrences in both arrays too. They are padded with
+            the size of the array.
+        size: the number of elements to return. Required under `jit`.
+        fill_value: the padding if there are fewer than `size` elements. By default, the smallest common element, or 0
+            if there is none.
 
-    >>> jnp.intersect1d(jnp.array([3, 1, 1]), jnp.array([1, 7, 3]))
-    Array([1, 3], dtype=int32)
+    Returns:
+        The intersection in ascending order, or a tuple of it and the indices into `ar1` and `ar2`.
+
+    Raises:
+        TypeError: if an argument is not an array or a scalar.
+        ConcretizationTypeError: if called under `jit` without `size`.
+
+    Example:
+        >>> jnp.intersect1d(jnp.array([3, 1, 1]), jnp.array([1, 7, 3]))
+        Array([1, 3], dtype=int32)
     """
-    kinds = type_of(ar1, "intersect1d"), type_of(ar2, "intersect1d")
-    ordered, mask, order, other, other_order = _common(ar1, ar2, assume_unique=bool(assume_unique))
-    count = _count("intersect1d", mask, size)
-    values = _picked(ordered, mask, *_given(fill_value), size=count, first=True)
+    types = type_of(ar1, "intersect1d"), type_of(ar2, "intersect1d")
+    ordered, mask, order, other, other_order = _intersect(ar1, ar2, assume_unique=bool(assume_unique))
+    count = _result_size("intersect1d", mask, size)
+    values = _select_masked(ordered, mask, *_optional(fill_value), size=count, pad_with_first=True)
     if not return_indices:
         return values
-    left = _picked(order, mask, kinds[0].size, size=count, first=False)
-    right = _picked(_found_in(ordered, other, other_order), mask, kinds[1].size, size=count, first=False)
+    left = _select_masked(order, mask, types[0].size, size=count, pad_with_first=False)
+    other_indices = _first_indices(ordered, other, other_order)
+    right = _select_masked(other_indices, mask, types[1].size, size=count, pad_with_first=False)
     return values, left, right
 
 
-def _given(fill_value: Any) -> tuple[Any, ...]:
+def _optional(fill_value: Any) -> tuple[Any, ...]:
     return () if fill_value is None else (fill_value,)
 
 
 @composed_list
-def _common(ar1: Any, ar2: Any, *, assume_unique: bool) -> list[Any]:
-    """The first array in order, which of its elements to take, where they came from; and the second in order."""
-    x, y = _two_rows("intersect1d", ar1, ar2)
-    ordered, is_first, order = _in_order(x, assume_unique)
-    other, _, other_order = _in_order(y, True)
-    mask = And()(is_first, _is_in(ordered, other, invert=False, method="auto"))
+def _intersect(ar1: Any, ar2: Any, *, assume_unique: bool) -> list[Any]:
+    """Return `ar1` sorted, the mask of common elements and the permutation; then `ar2` sorted and its permutation."""
+    x, y = _promote_flat("intersect1d", ar1, ar2)
+    ordered, is_first, order = _sort_flat(x, assume_unique)
+    other, _, other_order = _sort_flat(y, True)
+    mask = And()(is_first, _isin(ordered, other, invert=False, method="auto"))
     return [ordered, mask, order, other, other_order]
 
 
-def _in_order(x: Any, assume_unique: bool) -> list[Any]:
+def _sort_flat(x: Any, assume_unique: bool) -> list[Any]:
+    """Return the sorted elements, the mask of the first of each run, and the sorting permutation."""
     if not x.type.size:
         return [x, full((0,), False, np.bool_), full((0,), 0, _INT)]
-    ordered, is_first, order = _runs(x, dim=None, equal_nan=True)
+    ordered, is_first, order = _sort_and_mark_first(x, dim=None, equal_nan=True)
     return [ordered, full(is_first.type.shape, True, np.bool_) if assume_unique else is_first, order]
 
 
 @composed
-def _found_in(x: Any, ordered: Any, order: Any) -> Any:
-    """Where each element occurs first in an array that was put in order."""
+def _first_indices(x: Any, ordered: Any, order: Any) -> Any:
+    """Return the index in the original array of the first occurrence of each element of `x`.
+
+    `ordered` is that array sorted, and `order` the sorting permutation.
+    """
     if not ordered.type.size:
         return full(x.type.shape, 0, _INT)
-    place = searchsorted(ordered, x)
-    return _rows_at(order, Clamp()(like(place, 0), place, like(place, order.type.size - 1)))
+    index = searchsorted(ordered, x)
+    return _gather_rows(order, Clamp()(like(index, 0), index, like(index, order.type.size - 1)))
 
 
 @composed
-def _picked(row: Any, mask: Any, *fill: Any, size: int, first: bool) -> Any:
-    """The elements of a row that a mask says; then `fill`, or with `first` the first of them, else 0."""
-    dtype = row.type.dtype if row.type.dtype != _INT or first else default_dtype("int*")
-    rows = row.type.size
-    if not rows or not size:
-        other = as_operand(fill[0]) if fill else full((), 0, dtype)
-        return stretch(astype_weak(other, dtype, False), (size,))
-    (here,) = nonzero(mask, size=size, fill_value=rows)
-    is_there = Compare("LT")(here, like(here, rows))
-    found = astype_weak(_rows_at(row, Select()(is_there, here, like(here, 0))), dtype, False)
+def _select_masked(row: Any, mask: Any, *fill: Any, size: int, pad_with_first: bool) -> Any:
+    """Return the masked elements of a 1-d array, padded to `size` with `fill`, or the first of them, or 0."""
+    dtype = row.type.dtype if row.type.dtype != _INT or pad_with_first else default_dtype("int*")
+    length = row.type.size
+    if not length or not size:
+        padding = as_operand(fill[0]) if fill else full((), 0, dtype)
+        return stretch(astype_weak(padding, dtype, False), (size,))
+    (indices,) = nonzero(mask, size=size, fill_value=length)
+    exists = Compare("LT")(indices, like(indices, length))
+    selected = astype_weak(_gather_rows(row, Select()(exists, indices, like(indices, 0))), dtype, False)
     if fill:
-        other = stretch(astype_weak(as_operand(fill[0]), dtype, False), (size,))
-    elif first:
-        lead = Select()(along(is_there, 0, 0, 1), along(found, 0, 0, 1), full((1,), 0, dtype))
-        other = stretch(Reshape(())(lead), (size,))
+        padding = stretch(astype_weak(as_operand(fill[0]), dtype, False), (size,))
+    elif pad_with_first:
+        first = Select()(along(exists, 0, 0, 1), along(selected, 0, 0, 1), full((1,), 0, dtype))
+        padding = stretch(Reshape(())(first), (size,))
     else:
-        other = full((size,), 0, dtype)
-    return Select()(is_there, found, other)
+        padding = full((size,), 0, dtype)
+    return Select()(exists, selected, padding)
 
 
 def setdiff1d(
     ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
 ) -> Any:
-    """The different elements of `ar1` that `ar2` has not, in order; with `assume_unique`, as they come.
+    """Return the unique elements of one array that another does not contain.
 
-    With `size`, zeros follow where there are too few.
+    Args:
+        ar1: the array of candidates. It is flattened.
+        ar2: the array of elements to remove.
+        assume_unique: whether the elements of `ar1` are known to be unique. They are then not sorted.
+        size: the number of elements to return. Required under `jit`.
+        fill_value: the padding if there are fewer than `size` elements. By default 0.
 
-    >>> jnp.setdiff1d(jnp.array([5, 3, 1, 1]), jnp.array([1, 7]))
-    Array([3, 5], dtype=int32)
+    Returns:
+        The remaining elements in ascending order, or in the order of `ar1` with `assume_unique`.
+
+    Raises:
+        TypeError: if an argument is not an array or a scalar.
+        ConcretizationTypeError: if called under `jit` without `size`.
+
+    Example:
+        >>> jnp.setdiff1d(jnp.array([5, 3, 1, 1]), jnp.array([1, 7]))
+        Array([3, 5], dtype=int32)
     """
-    row, mask = _left_over(ar1, ar2, assume_unique=bool(assume_unique))
-    fill = _given(fill_value) or (0,)
-    return _picked(row, mask, *fill, size=_count("setdiff1d", mask, size), first=True)
+    row, mask = _setdiff1d(ar1, ar2, assume_unique=bool(assume_unique))
+    fill = _optional(fill_value) or (0,)
+    return _select_masked(row, mask, *fill, size=_result_size("setdiff1d", mask, size), pad_with_first=True)
 
 
 @composed_list
-def _left_over(ar1: Any, ar2: Any, *, assume_unique: bool) -> list[Any]:
+def _setdiff1d(ar1: Any, ar2: Any, *, assume_unique: bool) -> list[Any]:
+    """Return the candidates and the mask of those to keep."""
     x = as_operand(ar1, "setdiff1d")
     row = Reshape((x.type.size,))(x)
     if assume_unique:
-        return [row, _is_in(row, ar2, invert=True, method="auto")]
-    ordered, is_first, _ = _in_order(row, False)
-    return [ordered, And()(is_first, _is_in(ordered, ar2, invert=True, method="auto"))]
+        return [row, _isin(row, ar2, invert=True, method="auto")]
+    ordered, is_first, _ = _sort_flat(row, False)
+    return [ordered, And()(is_first, _isin(ordered, ar2, invert=True, method="auto"))]
 
 
 def setxor1d(
     ar1: Any, ar2: Any, assume_unique: bool = False, *, size: int | None = None, fill_value: Any = None
 ) -> Any:
-    """The different elements that one of two arrays has and the other has not, in order.
+    """Return the sorted unique elements that are in exactly one of two arrays.
 
-    With `size`, the first follows where there are too few.
+    Args:
+        ar1, ar2: the arrays. They are flattened.
+        assume_unique: whether the elements of each array are known to be unique.
+        size: the number of elements to return. Required under `jit`.
+        fill_value: the padding if there are fewer than `size` elements. By default, the smallest element of the
+            result, or 0 if there is none.
 
-    >>> jnp.setxor1d(jnp.array([3, 1, 1]), jnp.array([1, 7]))
-    Array([3, 7], dtype=int32)
+    Returns:
+        The symmetric difference in ascending order.
+
+    Raises:
+        TypeError: if an argument is not an array or a scalar.
+        ConcretizationTypeError: if called under `jit` without `size`.
+
+    Example:
+        >>> jnp.setxor1d(jnp.array([3, 1, 1]), jnp.array([1, 7]))
+        Array([3, 7], dtype=int32)
     """
-    row, mask = _in_one(ar1, ar2, assume_unique=bool(assume_unique))
-    return _picked(row, mask, *_given(fill_value), size=_count("setxor1d", mask, size), first=True)
+    row, mask = _setxor1d(ar1, ar2, assume_unique=bool(assume_unique))
+    size = _result_size("setxor1d", mask, size)
+    return _select_masked(row, mask, *_optional(fill_value), size=size, pad_with_first=True)
 
 
 @composed_list
-def _in_one(ar1: Any, ar2: Any, *, assume_unique: bool) -> list[Any]:
-    x, y = _two_rows("setxor1d", ar1, ar2)
+def _setxor1d(ar1: Any, ar2: Any, *, assume_unique: bool) -> list[Any]:
+    """Return all elements sorted and the mask of those that are in one array only."""
+    x, y = _promote_flat("setxor1d", ar1, ar2)
     rows, masks = [], []
-    for mine, others in ((x, y), (y, x)):
-        ordered, is_first, _ = _in_order(mine, assume_unique)
+    for candidates, others in ((x, y), (y, x)):
+        ordered, is_first, _ = _sort_flat(candidates, assume_unique)
         rows.append(ordered)
-        masks.append(And()(is_first, _is_in(ordered, others, invert=True, method="auto")))
-    both, taken = Sort(0)(Concatenate(0)(*rows), Concatenate(0)(*masks))
-    return [both, taken]
+        masks.append(And()(is_first, _isin(ordered, others, invert=True, method="auto")))
+    merged, mask = Sort(0)(Concatenate(0)(*rows), Concatenate(0)(*masks))
+    return [merged, mask]

@@ -1,4 +1,4 @@
-"""The rank and the dims of arrays: dims added, left out, merged, put in another order."""
+"""Functions that query or change the shape of arrays: reshape, squeeze, transpose, broadcast_to and so on."""
 
 import math
 import operator
@@ -20,137 +20,274 @@ _FLOAT = "float*"
 
 
 def shape(a: Any) -> tuple[int, ...]:
-    """The sizes of the dims.
+    """Return the shape of an array.
 
-    >>> jnp.shape(jnp.ones((2, 3)))
-    (2, 3)
+    Args:
+        a: an array or a scalar.
+
+    Returns:
+        The size of each dim.
+
+    Raises:
+        TypeError: if `a` is not an array or a scalar.
+
+    Example:
+        >>> jnp.shape(jnp.ones((2, 3)))
+        (2, 3)
     """
     return type_of(a, "shape").shape
 
 
 def ndim(a: Any) -> int:
-    """How many dims there are.
+    """Return the rank of an array.
 
-    >>> jnp.ndim(jnp.ones((2, 3)))
-    2
+    Args:
+        a: an array or a scalar.
+
+    Returns:
+        The number of dims.
+
+    Raises:
+        TypeError: if `a` is not an array or a scalar.
+
+    Example:
+        >>> jnp.ndim(jnp.ones((2, 3)))
+        2
     """
     return type_of(a, "ndim").ndim
 
 
 def size(a: Any, axis: int | Sequence[int] | None = None) -> int:
-    """How many elements there are along `axis`, one or several; without one, in all.
+    """Return the number of elements of an array, in total or along some axes.
 
-    >>> jnp.size(jnp.ones((2, 3)), axis=1)
-    3
+    Args:
+        a: an array or a scalar.
+        axis: the axis or axes to count along. With None, all elements are counted.
+
+    Returns:
+        The number of elements.
+
+    Raises:
+        TypeError: if `a` is not an array or a scalar.
+        ValueError: if an axis does not exist or is repeated.
+
+    Example:
+        >>> jnp.size(jnp.ones((2, 3)), axis=1)
+        3
     """
-    kind = type_of(a, "size")
+    a_type = type_of(a, "size")
     if axis is None:
-        return kind.size
-    return math.prod(kind.shape[dim] for dim in dims_of("size", _several(axis), kind))
+        return a_type.size
+    return math.prod(a_type.shape[dim] for dim in dims_of("size", _int_tuple(axis), a_type))
 
 
-def _several(axis: Any) -> tuple[int, ...]:
-    return tuple(map(operator.index, axis)) if isinstance(axis, Sequence) else (operator.index(axis),)
+def _int_tuple(value: Any) -> tuple[int, ...]:
+    """Return an integer or a sequence of integers as a tuple."""
+    return tuple(map(operator.index, value)) if isinstance(value, Sequence) else (operator.index(value),)
 
 
 def astype(x: Any, dtype: Any, /, *, copy: bool = False, device: Any = None) -> Any:
-    """`x` with elements of `dtype` (None: the default float). A complex number gives its real part.
+    """Convert an array to another dtype.
 
-    >>> jnp.astype(jnp.array([1.7, -1.7]), jnp.int32)
-    Array([ 1, -1], dtype=int32)
+    Complex numbers that are converted to a real dtype lose their imaginary part.
+
+    Args:
+        x: an array or a scalar.
+        dtype: the new dtype. None is the default float dtype.
+        copy: whether to copy even if `x` has the dtype already.
+        device: the device or sharding to place the result on. By default it stays where `x` is.
+
+    Returns:
+        The converted array.
+
+    Raises:
+        TypeError: if `x` is not an array or a scalar, `dtype` is unknown, or `device` is not a device or sharding.
+
+    Example:
+        >>> jnp.astype(jnp.array([1.7, -1.7]), jnp.int32)
+        Array([ 1, -1], dtype=int32)
     """
-    wanted = default_dtype(_FLOAT) if dtype is None else canonical_dtype(dtype)
-    made = methods.astype(x, dtype=wanted)
-    made = array(made) if copy and made is x else made
-    return made if device is None else device_put(made, device)
+    target = default_dtype(_FLOAT) if dtype is None else canonical_dtype(dtype)
+    converted = methods.astype(x, dtype=target)
+    converted = array(converted) if copy and converted is x else converted
+    return converted if device is None else device_put(converted, device)
 
 
 def copy(a: Any, order: str | None = None) -> Any:
-    """A copy in memory of its own. `order` is how numpy's would lie there; devices lay out as they like.
+    """Copy an array into a new buffer.
 
-    >>> jnp.copy(jnp.arange(3))
-    Array([0, 1, 2], dtype=int32)
+    Args:
+        a: an array, a scalar or nested lists of them.
+        order: ignored. XLA chooses the memory layout.
+
+    Returns:
+        The copy.
+
+    Raises:
+        TypeError: if `a` cannot be converted to an array.
+
+    Example:
+        >>> jnp.copy(jnp.arange(3))
+        Array([0, 1, 2], dtype=int32)
     """
     return array(a)
 
 
 def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, out_sharding: Any = None) -> Any:
-    """The same elements in another shape; one size may be -1 and is worked out.
+    """Change the shape of an array without changing its elements.
 
-    They are counted with the last dim fastest ("C"), or with the first ("F").
+    Args:
+        a: an array or a scalar.
+        shape: the new shape. One size may be -1 and is then inferred.
+        order: "C" for row-major or "F" for column-major order of the elements, both when read and when placed.
+        copy: ignored.
+        out_sharding: the sharding of the result.
 
-    >>> jnp.reshape(jnp.arange(6), (2, -1))
-    Array([[0, 1, 2],
-           [3, 4, 5]], dtype=int32)
+    Returns:
+        The reshaped array.
+
+    Raises:
+        TypeError: if `shape` does not have as many elements as `a`, or more than one size is -1.
+        NotImplementedError: if `order` is neither "C" nor "F".
+
+    Example:
+        >>> jnp.reshape(jnp.arange(6), (2, -1))
+        Array([[0, 1, 2],
+               [3, 4, 5]], dtype=int32)
     """
-    return reshaped("reshape", a, shape if isinstance(shape, int) else tuple(shape), order, out_sharding)
+    return reshape_in_order("reshape", a, shape if isinstance(shape, int) else tuple(shape), order, out_sharding)
 
 
 def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Any:
-    """All elements in one row: of the last dim first ("C"), or of the first dim first ("F").
+    """Flatten an array to rank 1.
 
-    >>> jnp.ravel(jnp.array([[1, 2], [3, 4]]), order="F")
-    Array([1, 3, 2, 4], dtype=int32)
+    Args:
+        a: an array or a scalar.
+        order: "C" for row-major or "F" for column-major order of the elements.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        The flattened array.
+
+    Raises:
+        TypeError: if `a` is not an array or a scalar.
+        NotImplementedError: if `order` is neither "C" nor "F".
+
+    Example:
+        >>> jnp.ravel(jnp.array([[1, 2], [3, 4]]), order="F")
+        Array([1, 3, 2, 4], dtype=int32)
     """
-    return reshaped("ravel", a, -1, order, out_sharding)
+    return reshape_in_order("ravel", a, -1, order, out_sharding)
 
 
-def reshaped(name: str, a: Any, shape: int | tuple[int, ...], order: str, out_sharding: Any) -> Any:
-    """The same elements in another shape, counted in row-major ("C") or column-major ("F") order."""
+def reshape_in_order(name: str, a: Any, shape: int | tuple[int, ...], order: str, out_sharding: Any) -> Any:
+    """Reshape with the elements in row-major ("C") or column-major ("F") order."""
     if order not in ("C", "F"):
-        raise NotImplementedError(
-            f"{name}: order is 'C' or 'F', not {order!r}: where elements lie is not for us to say"
-        )
+        raise NotImplementedError(f"{name}: order must be 'C' or 'F', not {order!r}: XLA chooses the memory layout")
     if order == "C":
         return laid_out(methods.reshape(a, shape=shape), out_sharding)
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
-    turned = methods.reshape(methods.transpose(a), shape=sizes[::-1])
-    return laid_out(methods.transpose(turned), out_sharding)
+    reversed_result = methods.reshape(methods.transpose(a), shape=sizes[::-1])
+    return laid_out(methods.transpose(reversed_result), out_sharding)
 
 
 def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Any:
-    """`a` without dims of size 1: all of them, or those that `axis` says.
+    """Remove dims of size 1.
 
-    >>> jnp.squeeze(jnp.ones((1, 3, 1)), axis=0).shape
-    (3, 1)
+    Args:
+        a: an array or a scalar.
+        axis: the axis or axes to remove. With None, all dims of size 1 are removed.
+
+    Returns:
+        The array of lower rank.
+
+    Raises:
+        TypeError: if `a` is not an array or a scalar, or `axis` is not an integer or a sequence of integers.
+        ValueError: if an axis does not exist, is repeated, or has a size other than 1.
+
+    Example:
+        >>> jnp.squeeze(jnp.ones((1, 3, 1)), axis=0).shape
+        (3, 1)
     """
     sizes = type_of(a, "squeeze").shape
-    chosen = [dim for dim, size in enumerate(sizes) if size == 1] if axis is None else _several(axis)
-    return lax_shape.squeeze(a, chosen)
+    removed = [dim for dim, size in enumerate(sizes) if size == 1] if axis is None else _int_tuple(axis)
+    return lax_shape.squeeze(a, removed)
 
 
 def expand_dims(a: Any, axis: int | Sequence[int]) -> Any:
-    """`a` with dims of size 1, which are the dims `axis` of the result.
+    """Insert dims of size 1.
 
-    >>> jnp.expand_dims(jnp.arange(3), (0, -1)).shape
-    (1, 3, 1)
+    Args:
+        a: an array or a scalar.
+        axis: the positions of the new dims in the result.
+
+    Returns:
+        The array of higher rank.
+
+    Raises:
+        TypeError: if `a` is not an array or a scalar, or `axis` is not an integer or a sequence of integers.
+        ValueError: if an axis does not exist in the result or is repeated.
+
+    Example:
+        >>> jnp.expand_dims(jnp.arange(3), (0, -1)).shape
+        (1, 3, 1)
     """
-    return lax_shape.expand_dims(a, _several(axis))
+    return lax_shape.expand_dims(a, _int_tuple(axis))
 
 
 def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
-    """`a` with two dims in each other's place.
+    """Exchange two dims of an array.
 
-    >>> jnp.swapaxes(jnp.ones((2, 3, 4)), 0, -1).shape
-    (4, 3, 2)
+    Args:
+        a: the array.
+        axis1, axis2: the dims to exchange.
+
+    Returns:
+        The transposed array.
+
+    Raises:
+        TypeError: if `a` is not an array or a scalar.
+        ValueError: if an axis does not exist.
+
+    Example:
+        >>> jnp.swapaxes(jnp.ones((2, 3, 4)), 0, -1).shape
+        (4, 3, 2)
     """
     x = as_operand(a, "swapaxes")
     order = list(range(x.type.ndim))
-    one, two = (dim_of("swapaxes", axis, x.type.ndim) for axis in (axis1, axis2))
-    order[one], order[two] = two, one
+    first, second = (dim_of("swapaxes", axis, x.type.ndim) for axis in (axis1, axis2))
+    order[first], order[second] = second, first
     return permuted(x, tuple(order))
 
 
 def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Any:
-    """`a` with the dims `source` at the places `destination`, the others in order.
+    """Move dims of an array to other positions.
 
-    >>> jnp.moveaxis(jnp.ones((2, 3, 4)), 0, -1).shape
-    (3, 4, 2)
+    The dims that are not moved keep their relative order.
+
+    Args:
+        a: the array.
+        source: the dim or dims to move.
+        destination: the position in the result for each dim of `source`.
+
+    Returns:
+        The transposed array.
+
+    Raises:
+        TypeError: if `a` is not an array or a scalar.
+        ValueError: if an axis does not exist or is repeated, or `source` and `destination` differ in length.
+
+    Example:
+        >>> jnp.moveaxis(jnp.ones((2, 3, 4)), 0, -1).shape
+        (3, 4, 2)
     """
     x = as_operand(a, "moveaxis")
-    sources, targets = (dims_of("moveaxis", _several(axes), x.type) for axes in (source, destination))
+    sources, targets = (dims_of("moveaxis", _int_tuple(axes), x.type) for axes in (source, destination))
     if len(sources) != len(targets):
-        raise ValueError(f"moveaxis: {len(sources)} dims cannot go to {len(targets)} places: {source} to {destination}")
+        raise ValueError(
+            f"moveaxis: source {source} and destination {destination} must have the same length, "
+            f"not {len(sources)} and {len(targets)}"
+        )
     order = [dim for dim in range(x.type.ndim) if dim not in sources]
     for target, dim in sorted(zip(targets, sources, strict=True)):
         order.insert(target, dim)
@@ -158,44 +295,92 @@ def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[in
 
 
 def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
-    """`a` with the dim `axis` moved to before the dim `start`; `moveaxis` is easier to read.
+    """Move one dim of an array to before another; `moveaxis` is easier to read.
 
-    >>> jnp.rollaxis(jnp.ones((2, 3, 4)), 2).shape
-    (4, 2, 3)
+    Args:
+        a: the array.
+        axis: the dim to move.
+        start: the dim before which it is placed. The rank of `a` stands for the end.
+
+    Returns:
+        The transposed array.
+
+    Raises:
+        TypeError: if `a` is not an array or a scalar.
+        ValueError: if `axis` or `start` is out of range.
+
+    Example:
+        >>> jnp.rollaxis(jnp.ones((2, 3, 4)), 2).shape
+        (4, 2, 3)
     """
     rank = type_of(a, "rollaxis").ndim
     dim, before = dim_of("rollaxis", axis, rank), operator.index(start)
     if not -rank <= before <= rank:
-        raise ValueError(f"rollaxis: start {start} is no place among the dims of {type_of(a)}")
+        raise ValueError(f"rollaxis: start {start} is out of range for {type_of(a)}; pass {-rank} to {rank}")
     before += rank * (before < 0)
     return moveaxis(a, dim, before - (dim < before))
 
 
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Any:
-    """Dims in the order `axes`; reversed where none is given.
+    """Permute the dims of an array.
 
-    >>> jnp.transpose(jnp.array([[1, 2, 3], [4, 5, 6]]))
-    Array([[1, 4],
-           [2, 5],
-           [3, 6]], dtype=int32)
+    Args:
+        a: the array.
+        axes: the permutation: dim `i` of the result is dim `axes[i]` of `a`. With None, the order is reversed.
+
+    Returns:
+        The transposed array.
+
+    Raises:
+        TypeError: if `a` is not an array or a scalar.
+        ValueError: if `axes` is not a permutation of the dims of `a`.
+
+    Example:
+        >>> jnp.transpose(jnp.array([[1, 2, 3], [4, 5, 6]]))
+        Array([[1, 4],
+               [2, 5],
+               [3, 6]], dtype=int32)
     """
     return methods.transpose(a, axes=None if axes is None else tuple(axes))
 
 
 def permute_dims(a: Any, /, axes: Sequence[int]) -> Any:
-    """Dims in the order `axes`.
+    """Permute the dims of an array: `transpose` under its name in the array API standard.
 
-    >>> jnp.permute_dims(jnp.ones((2, 3, 4)), (1, 2, 0)).shape
-    (3, 4, 2)
+    Args:
+        a: the array.
+        axes: the permutation: dim `i` of the result is dim `axes[i]` of `a`.
+
+    Returns:
+        The transposed array.
+
+    Raises:
+        TypeError: if `a` is not an array or a scalar.
+        ValueError: if `axes` is not a permutation of the dims of `a`.
+
+    Example:
+        >>> jnp.permute_dims(jnp.ones((2, 3, 4)), (1, 2, 0)).shape
+        (3, 4, 2)
     """
     return methods.transpose(a, axes=tuple(axes))
 
 
 def matrix_transpose(x: Any, /) -> Any:
-    """`x` with its last two dims in each other's place.
+    """Exchange the last two dims of an array.
 
-    >>> jnp.matrix_transpose(jnp.ones((5, 2, 3))).shape
-    (5, 3, 2)
+    Args:
+        x: a matrix or a batch of matrices.
+
+    Returns:
+        The transposed matrices.
+
+    Raises:
+        TypeError: if `x` is not an array or a scalar.
+        ValueError: if `x` has fewer than 2 dims.
+
+    Example:
+        >>> jnp.matrix_transpose(jnp.ones((5, 2, 3))).shape
+        (5, 3, 2)
     """
     if type_of(x, "matrix_transpose").ndim < 2:
         raise ValueError(f"matrix_transpose: needs an array of 2 or more dims, not {type_of(x)}")
@@ -203,91 +388,170 @@ def matrix_transpose(x: Any, /) -> Any:
 
 
 def atleast_1d(*arys: Any) -> Any:
-    """Arrays of rank 1 or more: a number becomes a row. One array bare, several in a list.
+    """Reshape scalars to arrays of rank 1.
 
-    >>> jnp.atleast_1d(3)
-    Array([3], dtype=int32)
+    Args:
+        *arys: arrays or scalars. Those of rank 1 or more stay unchanged.
+
+    Returns:
+        The array if there is one argument, else a list of arrays.
+
+    Raises:
+        TypeError: if an argument is not an array or a scalar.
+
+    Example:
+        >>> jnp.atleast_1d(3)
+        Array([3], dtype=int32)
     """
-    return _one_or_all([_raised("atleast_1d", x, ((1,),)) for x in arys])
+    return _unwrap_single([_raise_rank("atleast_1d", x, ((1,),)) for x in arys])
 
 
 def atleast_2d(*arys: Any) -> Any:
-    """Arrays of rank 2 or more: a row becomes a matrix of one row. One array bare, several in a list.
+    """Reshape arrays of rank 0 and 1 to matrices of one row.
 
-    >>> jnp.atleast_2d(jnp.arange(3)).shape
-    (1, 3)
+    Args:
+        *arys: arrays or scalars. Those of rank 2 or more stay unchanged.
+
+    Returns:
+        The array if there is one argument, else a list of arrays.
+
+    Raises:
+        TypeError: if an argument is not an array or a scalar.
+
+    Example:
+        >>> jnp.atleast_2d(jnp.arange(3)).shape
+        (1, 3)
     """
-    return _one_or_all([_raised("atleast_2d", x, ((1, 1), (1, -1))) for x in arys])
+    return _unwrap_single([_raise_rank("atleast_2d", x, ((1, 1), (1, -1))) for x in arys])
 
 
 def atleast_3d(*arys: Any) -> Any:
-    """Arrays of rank 3 or more: a row is the middle dim, a matrix the first two. One array bare, several in a list.
+    """Reshape arrays of rank 0, 1 and 2 to rank 3.
 
-    >>> jnp.atleast_3d(jnp.arange(3)).shape
-    (1, 3, 1)
+    Args:
+        *arys: arrays or scalars. Shape `(n,)` becomes `(1, n, 1)`, shape `(m, n)` becomes `(m, n, 1)`, and arrays of
+            rank 3 or more stay unchanged.
+
+    Returns:
+        The array if there is one argument, else a list of arrays.
+
+    Raises:
+        TypeError: if an argument is not an array or a scalar.
+
+    Example:
+        >>> jnp.atleast_3d(jnp.arange(3)).shape
+        (1, 3, 1)
     """
-    found = []
+    results = []
     for x in arys:
         sizes = type_of(x, "atleast_3d").shape
-        found.append(_raised("atleast_3d", x, ((1, 1, 1), (1, *sizes, 1), (*sizes, 1))))
-    return _one_or_all(found)
+        results.append(_raise_rank("atleast_3d", x, ((1, 1, 1), (1, *sizes, 1), (*sizes, 1))))
+    return _unwrap_single(results)
 
 
-def _raised(name: str, x: Any, shapes: Sequence[tuple[int, ...]]) -> Any:
-    """`x` in the shape for its rank; as it is where its rank is higher."""
+def _raise_rank(name: str, x: Any, shapes: Sequence[tuple[int, ...]]) -> Any:
+    """Reshape `x` to `shapes[rank]`, or return it unchanged if there is none for its rank."""
     rank = type_of(x, name).ndim
     return methods.reshape(x, shape=shapes[rank]) if rank < len(shapes) else as_operand(x)
 
 
-def _one_or_all(arrays: list[Any]) -> Any:
+def _unwrap_single(arrays: list[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else arrays
 
 
 def broadcast_shapes(*shapes: Any) -> tuple[int, ...]:
-    """The shape to which arrays of these shapes are repeated, by numpy's rule. A shape may be one size.
+    """Return the shape that shapes broadcast to.
 
-    >>> jnp.broadcast_shapes((3, 1), 4)
-    (3, 4)
+    Args:
+        *shapes: shapes. An integer is the shape of an array of rank 1.
+
+    Returns:
+        The common shape.
+
+    Raises:
+        TypeError: if a size is not an integer.
+        ValueError: if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.broadcast_shapes((3, 1), 4)
+        (3, 4)
     """
-    return lax_shape.broadcast_shapes(*(_several(shape) for shape in shapes))
+    return lax_shape.broadcast_shapes(*(_int_tuple(shape) for shape in shapes))
 
 
 def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
-    """`array` repeated to `shape`, by numpy's rule.
+    """Broadcast an array to a shape.
 
-    >>> jnp.broadcast_to(jnp.array([1, 2]), (2, 2))
-    Array([[1, 2],
-           [1, 2]], dtype=int32)
+    Args:
+        array: an array or a scalar.
+        shape: the shape of the result.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        The broadcast array.
+
+    Raises:
+        TypeError: if `array` is not an array or a scalar, or does not broadcast to `shape`.
+
+    Example:
+        >>> jnp.broadcast_to(jnp.array([1, 2]), (2, 2))
+        Array([[1, 2],
+               [1, 2]], dtype=int32)
     """
-    return laid_out(methods.broadcast_to(array, shape=_several(shape)), out_sharding)
+    return laid_out(methods.broadcast_to(array, shape=_int_tuple(shape)), out_sharding)
 
 
 def broadcast_arrays(*args: Any) -> list[Any]:
-    """Arrays repeated to one shape, by numpy's rule.
+    """Broadcast arrays to their common shape.
 
-    >>> [x.shape for x in jnp.broadcast_arrays(jnp.ones((3, 1)), jnp.ones(4))]
-    [(3, 4), (3, 4)]
+    Args:
+        *args: arrays or scalars.
+
+    Returns:
+        A list with the broadcast arrays.
+
+    Raises:
+        TypeError: if an argument is not an array or a scalar.
+        ValueError: if the shapes do not broadcast.
+
+    Example:
+        >>> [x.shape for x in jnp.broadcast_arrays(jnp.ones((3, 1)), jnp.ones(4))]
+        [(3, 4), (3, 4)]
     """
-    wanted = lax_shape.broadcast_shapes(*(type_of(x, "broadcast_arrays").shape for x in args))
-    return _stretched(*args, shape=wanted) if args else []
+    common_shape = lax_shape.broadcast_shapes(*(type_of(x, "broadcast_arrays").shape for x in args))
+    return _broadcast_all(*args, shape=common_shape) if args else []
 
 
 @composed_list
-def _stretched(*arrays: Any, shape: tuple[int, ...]) -> list[Any]:
+def _broadcast_all(*arrays: Any, shape: tuple[int, ...]) -> list[Any]:
     return [stretch(as_operand(x), shape) for x in arrays]
 
 
 def resize(a: Any, new_shape: int | Sequence[int]) -> Any:
-    """The elements in a row, over and over, as far as the new shape goes; zeros where there are none.
+    """Change the shape of an array, repeating or truncating its elements as needed.
 
-    >>> jnp.resize(jnp.array([1, 2, 3]), (2, 4))
-    Array([[1, 2, 3, 1],
-           [2, 3, 1, 2]], dtype=int32)
+    The elements of the flattened array are repeated in order until the new shape is filled. If there are none, the
+    result is zeros.
+
+    Args:
+        a: an array or a scalar.
+        new_shape: the shape of the result.
+
+    Returns:
+        The resized array.
+
+    Raises:
+        TypeError: if `a` is not an array or a scalar, or a size is negative or not an integer.
+
+    Example:
+        >>> jnp.resize(jnp.array([1, 2, 3]), (2, 4))
+        Array([[1, 2, 3, 1],
+               [2, 3, 1, 2]], dtype=int32)
     """
-    sizes = sizes_of("resize", _several(new_shape))
-    count, held = math.prod(sizes), type_of(a, "resize").size
-    if not held:
+    sizes = sizes_of("resize", _int_tuple(new_shape))
+    new_size, old_size = math.prod(sizes), type_of(a, "resize").size
+    if not old_size:
         return full(sizes, 0, type_of(a).dtype)
-    times = max(1, -(-count // held))
-    row = lax_shape.tile(methods.reshape(a, shape=-1), (times,))
-    return methods.reshape(slice_in_dim(row, 0, count), shape=sizes)
+    copies = max(1, -(-new_size // old_size))
+    flat = lax_shape.tile(methods.reshape(a, shape=-1), (copies,))
+    return methods.reshape(slice_in_dim(flat, 0, new_size), shape=sizes)

@@ -1,4 +1,4 @@
-"""Arrays taken apart along a dim."""
+"""Functions that split an array along a dim: array_split, vsplit, hsplit, dsplit, unstack."""
 
 import operator
 from typing import Any
@@ -12,54 +12,120 @@ from shardwise.numpy.joining import split
 
 
 def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
-    """As `split`, but parts need not be equal: where the size does not divide, the first are longer by one.
+    """Split an array into sections that may differ in size.
 
-    >>> [part.tolist() for part in jnp.array_split(jnp.arange(5), 3)]
-    [[0, 1], [2, 3], [4]]
+    Unlike `split`, the number of sections need not divide the size: the first sections are then longer by one.
+
+    Args:
+        ary: the array.
+        indices_or_sections: the number of sections, or the indices at which to split.
+        axis: the axis to split along.
+
+    Returns:
+        A list of arrays.
+
+    Raises:
+        TypeError: if `ary` is not an array or a scalar.
+        ValueError: if the number of sections is less than 1, the indices do not ascend, or `axis` does not exist.
+
+    Example:
+        >>> [part.tolist() for part in jnp.array_split(jnp.arange(5), 3)]
+        [[0, 1], [2, 3], [4]]
     """
-    kind = type_of(ary, "array_split")
+    array_type = type_of(ary, "array_split")
     if np.ndim(indices_or_sections):
         return split(ary, indices_or_sections, axis)
-    count, size = operator.index(indices_or_sections), kind.shape[dim_of("array_split", axis, kind.ndim)]
+    count, size = operator.index(indices_or_sections), array_type.shape[dim_of("array_split", axis, array_type.ndim)]
     if count < 1:
-        raise ValueError(f"array_split: {kind} does not fall into {count} parts")
-    each, more = divmod(size, count)
-    return split(ary, [each * number + min(number, more) for number in range(1, count)], axis)
+        raise ValueError(f"array_split: cannot split {array_type} into {count} sections; the minimum is 1")
+    section_size, remainder = divmod(size, count)
+    return split(ary, [section_size * number + min(number, remainder) for number in range(1, count)], axis)
 
 
 def vsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
-    """`split` along dim 0.
+    """Split an array along dim 0, as `split` does.
 
-    >>> [part.shape for part in jnp.vsplit(jnp.ones((4, 2)), 2)]
-    [(2, 2), (2, 2)]
+    Args:
+        ary: the array, with at least 1 dim.
+        indices_or_sections: the number of equal sections, or the indices at which to split.
+
+    Returns:
+        A list of arrays.
+
+    Raises:
+        TypeError: if `ary` is not an array or a scalar.
+        ValueError: if `ary` has no dims, its size is not a multiple of the number of sections, or the indices do not
+            ascend.
+
+    Example:
+        >>> [part.shape for part in jnp.vsplit(jnp.ones((4, 2)), 2)]
+        [(2, 2), (2, 2)]
     """
     return split(ary, indices_or_sections, 0)
 
 
 def hsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
-    """`split` along dim 1; of a row, along its only dim.
+    """Split an array along dim 1, or along dim 0 if it has rank 1.
 
-    >>> [part.shape for part in jnp.hsplit(jnp.ones((4, 2)), 2)]
-    [(4, 1), (4, 1)]
+    Args:
+        ary: the array, with at least 1 dim.
+        indices_or_sections: the number of equal sections, or the indices at which to split.
+
+    Returns:
+        A list of arrays.
+
+    Raises:
+        TypeError: if `ary` is not an array or a scalar.
+        ValueError: if `ary` has no dims, its size is not a multiple of the number of sections, or the indices do not
+            ascend.
+
+    Example:
+        >>> [part.shape for part in jnp.hsplit(jnp.ones((4, 2)), 2)]
+        [(4, 1), (4, 1)]
     """
     return split(ary, indices_or_sections, min(1, max(0, type_of(ary, "hsplit").ndim - 1)))
 
 
 def dsplit(ary: Any, indices_or_sections: Any) -> list[Any]:
-    """`split` along dim 2.
+    """Split an array along dim 2, as `split` does.
 
-    >>> [part.shape for part in jnp.dsplit(jnp.ones((4, 2, 6)), 3)]
-    [(4, 2, 2), (4, 2, 2), (4, 2, 2)]
+    Args:
+        ary: the array, with at least 3 dims.
+        indices_or_sections: the number of equal sections, or the indices at which to split.
+
+    Returns:
+        A list of arrays.
+
+    Raises:
+        TypeError: if `ary` is not an array or a scalar.
+        ValueError: if `ary` has fewer than 3 dims, its size is not a multiple of the number of sections, or the indices
+            do not ascend.
+
+    Example:
+        >>> [part.shape for part in jnp.dsplit(jnp.ones((4, 2, 6)), 3)]
+        [(4, 2, 2), (4, 2, 2), (4, 2, 2)]
     """
     return split(ary, indices_or_sections, 2)
 
 
 def unstack(x: Any, /, *, axis: int = 0) -> tuple[Any, ...]:
-    """The slices along `axis`, each without that dim.
+    """Split an array into its slices along an axis and remove that axis from each.
 
-    >>> jnp.unstack(jnp.array([[1, 2], [3, 4]]), axis=1)
-    (Array([1, 3], dtype=int32), Array([2, 4], dtype=int32))
+    Args:
+        x: the array, with at least 1 dim.
+        axis: the axis to split along.
+
+    Returns:
+        A tuple with one array per index along `axis`.
+
+    Raises:
+        TypeError: if `x` is not an array or a scalar.
+        ValueError: if `x` has no dims, or `axis` does not exist.
+
+    Example:
+        >>> jnp.unstack(jnp.array([[1, 2], [3, 4]]), axis=1)
+        (Array([1, 3], dtype=int32), Array([2, 4], dtype=int32))
     """
     if not type_of(x, "unstack").ndim:
-        raise ValueError("unstack: a 0-d array has no dim to be taken apart along")
+        raise ValueError("unstack: needs an array of 1 or more dims, not a 0-d array")
     return lax_shape.unstack(as_operand(x), axis)

@@ -1,4 +1,4 @@
-"""Arrays put together along dims that they may lack: hstack, vstack, dstack, column_stack, block, concat."""
+"""Functions that join arrays after raising their rank: hstack, vstack, dstack, column_stack, block; and concat."""
 
 from typing import Any
 
@@ -9,94 +9,163 @@ from shardwise.numpy.shapes import atleast_1d, atleast_2d, atleast_3d
 
 
 def concat(arrays: Any, /, *, axis: int | None = 0) -> Any:
-    """`concatenate`, as the array API standard names it.
+    """Join arrays along an existing axis: `concatenate` under its name in the array API standard.
 
-    >>> jnp.concat([jnp.array([1, 2]), jnp.array([3])])
-    Array([1, 2, 3], dtype=int32)
+    Args:
+        arrays: the arrays, which have the same shape except along `axis`.
+        axis: the axis to join along. With None, the arrays are flattened first.
+
+    Returns:
+        The joined array, in the promoted dtype of the arrays.
+
+    Raises:
+        TypeError: if an item is not an array or a scalar, or the shapes do not match.
+        ValueError: if there are no arrays, one of them has no dims, or `axis` does not exist.
+
+    Example:
+        >>> jnp.concat([jnp.array([1, 2]), jnp.array([3])])
+        Array([1, 2, 3], dtype=int32)
     """
     return concatenate(arrays, axis)
 
 
 def hstack(tup: Any, dtype: Any = None) -> Any:
-    """Arrays one after the other along dim 1; rows, along their only dim.
+    """Join arrays along dim 1, or along dim 0 if they have rank 1.
 
-    >>> jnp.hstack([jnp.array([1, 2]), jnp.array([3])])
-    Array([1, 2, 3], dtype=int32)
+    Args:
+        tup: the arrays. Scalars become arrays of one element.
+        dtype: the dtype of the result. By default, the promoted dtype of the arrays.
+
+    Returns:
+        The joined array.
+
+    Raises:
+        TypeError: if an item is not an array or a scalar, or the shapes do not match.
+        ValueError: if there are no arrays.
+
+    Example:
+        >>> jnp.hstack([jnp.array([1, 2]), jnp.array([3])])
+        Array([1, 2, 3], dtype=int32)
     """
-    arrays = [atleast_1d(x) for x in _given("hstack", tup)]
+    arrays = [atleast_1d(x) for x in _checked_arrays("hstack", tup)]
     return concatenate(arrays, axis=min(1, arrays[0].type.ndim - 1), dtype=dtype)
 
 
 def vstack(tup: Any, dtype: Any = None) -> Any:
-    """Arrays one after the other along dim 0; rows are matrices of one row.
+    """Join arrays along dim 0.
 
-    >>> jnp.vstack([jnp.array([1, 2]), jnp.array([3, 4])])
-    Array([[1, 2],
-           [3, 4]], dtype=int32)
+    Args:
+        tup: the arrays. Arrays of rank 1 become matrices of one row.
+        dtype: the dtype of the result. By default, the promoted dtype of the arrays.
+
+    Returns:
+        The joined array, of rank 2 or more.
+
+    Raises:
+        TypeError: if an item is not an array or a scalar, or the shapes do not match.
+        ValueError: if there are no arrays.
+
+    Example:
+        >>> jnp.vstack([jnp.array([1, 2]), jnp.array([3, 4])])
+        Array([[1, 2],
+               [3, 4]], dtype=int32)
     """
-    return concatenate([atleast_2d(x) for x in _given("vstack", tup)], axis=0, dtype=dtype)
+    return concatenate([atleast_2d(x) for x in _checked_arrays("vstack", tup)], axis=0, dtype=dtype)
 
 
 def dstack(tup: Any, dtype: Any = None) -> Any:
-    """Arrays one after the other along dim 2, which matrices and rows are given first.
+    """Join arrays along dim 2.
 
-    >>> jnp.dstack([jnp.array([1, 2]), jnp.array([3, 4])])
-    Array([[[1, 3],
-            [2, 4]]], dtype=int32)
+    Args:
+        tup: the arrays. Those of rank 2 or less are raised to rank 3 as by `atleast_3d`.
+        dtype: the dtype of the result. By default, the promoted dtype of the arrays.
+
+    Returns:
+        The joined array, of rank 3 or more.
+
+    Raises:
+        TypeError: if an item is not an array or a scalar, or the shapes do not match.
+        ValueError: if there are no arrays.
+
+    Example:
+        >>> jnp.dstack([jnp.array([1, 2]), jnp.array([3, 4])])
+        Array([[[1, 3],
+                [2, 4]]], dtype=int32)
     """
-    return concatenate([atleast_3d(x) for x in _given("dstack", tup)], axis=2, dtype=dtype)
+    return concatenate([atleast_3d(x) for x in _checked_arrays("dstack", tup)], axis=2, dtype=dtype)
 
 
 def column_stack(tup: Any) -> Any:
-    """Rows as the columns of a matrix, beside those of matrices.
+    """Join arrays of rank 1 and matrices as columns of one matrix.
 
-    >>> jnp.column_stack([jnp.array([1, 2]), jnp.array([3, 4])])
-    Array([[1, 3],
-           [2, 4]], dtype=int32)
+    Args:
+        tup: the arrays. Those of rank 1 become one column each.
+
+    Returns:
+        The matrix, in the promoted dtype of the arrays.
+
+    Raises:
+        TypeError: if an item is not an array or a scalar, or the shapes do not match.
+        ValueError: if there are no arrays.
+
+    Example:
+        >>> jnp.column_stack([jnp.array([1, 2]), jnp.array([3, 4])])
+        Array([[1, 3],
+               [2, 4]], dtype=int32)
     """
-    arrays = _given("column_stack", tup)
+    arrays = _checked_arrays("column_stack", tup)
     columns = [atleast_2d(x) if type_of(x).ndim != 1 else methods.reshape(x, shape=(-1, 1)) for x in arrays]
     return concatenate(columns, axis=1)
 
 
-def _given(name: str, arrays: Any) -> list[Any]:
-    found = list(arrays)
-    if not found:
+def _checked_arrays(name: str, arrays: Any) -> list[Any]:
+    operands = list(arrays)
+    if not operands:
         raise ValueError(f"{name}: needs at least one array")
-    for x in found:
-        type_of(x, name)  # an error that names the function
-    return found
+    for x in operands:
+        type_of(x, name)  # raises an error that names the function
+    return operands
 
 
 def block(arrays: Any) -> Any:
-    """An array put together of blocks, given as nested lists: the innermost along the last dim, and so on outwards.
+    """Assemble an array from nested lists of blocks.
 
-    >>> jnp.block([[jnp.ones((1, 2)), 2], [3, jnp.zeros((1, 2))]])
-    Array([[1., 1., 2.],
-           [3., 0., 0.]], dtype=float32)
+    The innermost lists are joined along the last dim, the next level along the dim before it, and so on.
+
+    Args:
+        arrays: nested lists of arrays and scalars, all of the same depth.
+
+    Returns:
+        The assembled array, in the promoted dtype of the blocks.
+
+    Raises:
+        TypeError: if a block is not an array or a scalar, or the shapes do not match.
+        ValueError: if a list is empty, a tuple is used, or the nesting depths differ.
+
+    Example:
+        >>> jnp.block([[jnp.ones((1, 2)), 2], [3, jnp.zeros((1, 2))]])
+        Array([[1., 1., 2.],
+               [3., 0., 0.]], dtype=float32)
     """
-    depth = _depth(arrays)
-    return _block(arrays, depth, max(depth, _rank(arrays)))
+    depth = _nesting_depth(arrays)
+    return _block(arrays, depth, max(depth, _max_rank(arrays)))
 
 
-def _depth(arrays: Any) -> int:
-    """How deep the lists are nested."""
+def _nesting_depth(arrays: Any) -> int:
     if isinstance(arrays, tuple):
-        raise ValueError(f"block: blocks come in lists, not in a tuple: {arrays!r}")
+        raise ValueError(f"block: blocks must be nested in lists, not in a tuple: {arrays!r}")
     if not isinstance(arrays, list):
         return 0
     if not arrays:
-        raise ValueError("block: a list has no blocks in it")
-    found = {_depth(part) for part in arrays}
-    if len(found) > 1:
-        raise ValueError(
-            f"block: lists must be nested equally deep everywhere, not {' and '.join(map(str, found))} deep"
-        )
-    return 1 + found.pop()
+        raise ValueError("block: a list of blocks is empty")
+    depths = {_nesting_depth(part) for part in arrays}
+    if len(depths) > 1:
+        raise ValueError(f"block: all lists must have the same nesting depth, not {' and '.join(map(str, depths))}")
+    return 1 + depths.pop()
 
 
-def _rank(arrays: Any) -> int:
-    return max(map(_rank, arrays)) if isinstance(arrays, list) else type_of(arrays, "block").ndim
+def _max_rank(arrays: Any) -> int:
+    return max(map(_max_rank, arrays)) if isinstance(arrays, list) else type_of(arrays, "block").ndim
 
 
 def _block(arrays: Any, depth: int, rank: int) -> Any:

@@ -1,4 +1,7 @@
-"""Averages, spreads and how variables go together. On a mesh these are sums of parts: no element leaves its device."""
+"""Statistics along axes: count_nonzero, ptp, average, cov, corrcoef and the variance behind `var` and `nanvar`.
+
+All are sums along dims. On a mesh each device reduces its own shard, and only partial sums are all-reduced.
+"""
 
 from typing import Any
 
@@ -34,62 +37,105 @@ from shardwise.numpy.named import apart
 
 
 def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
-    """How many elements along `axis` (of all where none is given) differ from 0.
+    """Count the elements that differ from 0.
 
-    >>> jnp.count_nonzero(jnp.array([[1, 0], [2, 3]]), axis=0)
-    Array([2, 1], dtype=int32)
+    Args:
+        a: the array.
+        axis: the axis or axes to count along; names of mapped axes are accepted too. With None, all elements are
+            counted.
+        keepdims: whether the reduced dims stay, with size 1.
+
+    Returns:
+        The counts, as integers.
+
+    Raises:
+        TypeError: if `a` is not an array or a scalar.
+        ValueError: if an axis does not exist or is repeated.
+
+    Example:
+        >>> jnp.count_nonzero(jnp.array([[1, 0], [2, 3]]), axis=0)
+        Array([2, 1], dtype=int32)
     """
     dims, names = apart(axis)
-    count = _counted(a, axis=dims, keepdims=keepdims)
+    count = _count_nonzero(a, axis=dims, keepdims=keepdims)
     return psum(count, names) if names else count
 
 
 @composed
-def _counted(a: Any, *, axis: Any, keepdims: bool) -> Any:
+def _count_nonzero(a: Any, *, axis: Any, keepdims: bool) -> Any:
     return along_axes.sum(truth(a, "count_nonzero"), axis=axis, dtype=default_dtype("int*"), keepdims=keepdims)
 
 
 def ptp(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> Any:
-    """The distance from the smallest to the largest element along `axis` (of all where none is given).
+    """Compute the difference between the largest and the smallest element.
 
-    >>> jnp.ptp(jnp.array([[1, 5], [7, 4]]), axis=1)
-    Array([4, 3], dtype=int32)
+    Args:
+        a: the array.
+        axis: the axis or axes to reduce. With None, all of them.
+        out: not supported. It must be None.
+        keepdims: whether the reduced dims stay, with size 1.
+
+    Returns:
+        The differences, in the dtype of `a`.
+
+    Raises:
+        TypeError: if `a` is not an array or a scalar, or is boolean.
+        ValueError: if an axis does not exist or is repeated, or there are no elements along it.
+        NotImplementedError: if `out` is given.
+
+    Example:
+        >>> jnp.ptp(jnp.array([[1, 5], [7, 4]]), axis=1)
+        Array([4, 3], dtype=int32)
     """
     no_out("ptp", out)
-    return _range(a, axis=static_axes(axis), keepdims=keepdims)
+    return _ptp(a, axis=static_axes(axis), keepdims=keepdims)
 
 
 @composed
-def _range(a: Any, *, axis: Any, keepdims: bool) -> Any:
-    largest, smallest = (find(a, axis=axis, keepdims=keepdims) for find in (along_axes.amax, along_axes.amin))
+def _ptp(a: Any, *, axis: Any, keepdims: bool) -> Any:
+    largest, smallest = (reduce(a, axis=axis, keepdims=keepdims) for reduce in (along_axes.amax, along_axes.amin))
     return subtract(largest, smallest)
 
 
 def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = False, keepdims: bool = False) -> Any:
-    """The mean along `axis` (of all where none is given), in which each element counts as its weight says.
+    """Compute the weighted mean.
 
-    Weights have the shape of `a`, or are one for each place along `axis`. `returned`: give the sum of weights too.
+    Args:
+        a: the array.
+        axis: the axis or axes to reduce. With None, all of them.
+        weights: the weight of each element: an array with the shape of `a`, or with the sizes of `a` along `axis`. By
+            default all weights are 1.
+        returned: whether to return the sum of the weights too.
+        keepdims: whether the reduced dims stay, with size 1.
 
-    >>> jnp.average(jnp.array([1.0, 3.0]), weights=jnp.array([3, 1]))
-    Array(1.5, dtype=float32)
+    Returns:
+        The mean, or a tuple of the mean and the sum of the weights.
+
+    Raises:
+        TypeError: if `a` or `weights` is not an array or a scalar.
+        ValueError: if an axis does not exist, or the shape of `weights` does not match.
+
+    Example:
+        >>> jnp.average(jnp.array([1.0, 3.0]), weights=jnp.array([3, 1]))
+        Array(1.5, dtype=float32)
     """
     axes = static_axes(axis)
     if weights is None:
-        mean, total = _averaged(a, axis=axes, keepdims=keepdims)
+        mean, total = _average(a, axis=axes, keepdims=keepdims)
     else:
         x, w = type_of(a, "average"), type_of(weights, "average")
         if x.shape != w.shape:
             if axis is None:
-                raise ValueError(f"average: weights {w} have not the shape of {x}: say with `axis` what they are for")
-            wanted = along_axes.reduced_dims("average", axes, x)
-            if w.shape != tuple(x.shape[dim] for dim in wanted):
-                raise ValueError(f"average: weights {w} are not one for each place along axis {axis} of {x}")
-        mean, total = _averaged(a, weights, axis=axes, keepdims=keepdims)
+                raise ValueError(f"average: weights {w} do not have the shape of {x}; pass the `axis` they belong to")
+            dims = along_axes.reduced_dims("average", axes, x)
+            if w.shape != tuple(x.shape[dim] for dim in dims):
+                raise ValueError(f"average: weights {w} do not have the sizes of {x} along axis {axis}")
+        mean, total = _average(a, weights, axis=axes, keepdims=keepdims)
     return (mean, total) if returned else mean
 
 
 @composed_list
-def _averaged(a: Any, *weights: Any, axis: Any, keepdims: bool) -> list[Any]:
+def _average(a: Any, *weights: Any, axis: Any, keepdims: bool) -> list[Any]:
     if not weights:
         mean = along_axes.mean(a, axis=axis, keepdims=keepdims)
         count = type_of(a).size // max(1, mean.type.size)
@@ -100,7 +146,7 @@ def _averaged(a: Any, *weights: Any, axis: Any, keepdims: bool) -> list[Any]:
     x, w = (astype_weak(z, dtype, False) for z in (x, w))
     if x.type.shape != w.type.shape:
         dims = along_axes.reduced_dims("average", axis, x.type)
-        order = tuple(sorted(range(len(dims)), key=lambda place: dims[place]))
+        order = tuple(sorted(range(len(dims)), key=lambda position: dims[position]))
         sizes = tuple(size if dim in dims else 1 for dim, size in enumerate(x.type.shape))
         w = stretch(Reshape(sizes)(permuted(w, order)), x.type.shape)
     total = along_axes.sum(w, axis=axis, keepdims=keepdims)
@@ -117,26 +163,42 @@ def cov(
     aweights: Any = None,
     dtype: Any = None,
 ) -> Any:
-    """How variables go together: the mean products of their distances from their means, for all pairs.
+    """Estimate the covariance matrix of variables from observations.
 
-    Each row is a variable, or without `rowvar` each column; those of `y` follow those of `m`. Sums are shared by `ddof`
-    fewer than there are observations: 1 unless told, or 0 with `bias`. `fweights`: how often each observation was made;
-    `aweights`: how much it counts.
+    Args:
+        m: the observations of one variable (1 dim), or of several (2 dims).
+        y: further variables with the same number of observations, appended to those of `m`.
+        rowvar: whether each row is a variable. If False, each column is one.
+        bias: whether to divide by the number of observations instead of by one less.
+        ddof: the number that is subtracted from the number of observations in the divisor. It takes precedence over
+            `bias`.
+        fweights: the number of times that each observation occurs, as integers.
+        aweights: the weight of each observation.
+        dtype: the dtype to compute in. By default, the promoted dtype of `m` and `y`, at least the default float.
 
-    >>> jnp.cov(jnp.array([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]))
-    Array([[ 1., -1.],
-           [-1.,  1.]], dtype=float32)
+    Returns:
+        The covariance matrix, or a scalar if there is only one variable.
+
+    Raises:
+        TypeError: if an argument is not an array or a scalar, `fweights` are not integers, or `m` and `y` differ in the
+            number of observations.
+        ValueError: if `m` or `y` has more than 2 dims, `ddof` is not an integer, or there is not one weight per
+            observation.
+
+    Example:
+        >>> jnp.cov(jnp.array([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]]))
+        Array([[ 1., -1.],
+               [-1.,  1.]], dtype=float32)
     """
-    kinds = [type_of(x, "cov") for x in (m, y) if x is not None]
-    for kind in kinds:
-        if kind.ndim > 2:
-            raise ValueError(f"cov: needs a row or a table of observations, not {kind}")
+    for x in (m, y):
+        if x is not None and type_of(x, "cov").ndim > 2:
+            raise ValueError(f"cov: observations must have 1 or 2 dims, not {type_of(x)}")
     if ddof is not None and int(ddof) != ddof:
         raise ValueError(f"cov: ddof must be an integer, not {ddof!r}")
-    given = [x for x in (y, fweights, aweights) if x is not None]
+    optional = [x for x in (y, fweights, aweights) if x is not None]
     return _covariance(
         m,
-        *given,
+        *optional,
         has=(y is not None, fweights is not None, aweights is not None),
         by_row=bool(rowvar),
         ddof=(0 if bias else 1) if ddof is None else ddof,
@@ -145,95 +207,110 @@ def cov(
 
 
 @composed
-def _covariance(m: Any, *given: Any, has: tuple[bool, bool, bool], by_row: bool, ddof: int, dtype: Any) -> Any:
-    rest = iter(given)
-    y, often, much = (next(rest) if there else None for there in has)
-    tables = [_table(x, by_row) for x in (m, y) if x is not None]
+def _covariance(m: Any, *optional: Any, has: tuple[bool, bool, bool], by_row: bool, ddof: int, dtype: Any) -> Any:
+    """Compute the covariance matrix; `has` says which of y, fweights and aweights are in `optional`."""
+    remaining = iter(optional)
+    y, fweights, aweights = (next(remaining) if present else None for present in has)
+    tables = [_variables_as_rows(x, by_row) for x in (m, y) if x is not None]
     common, _ = meet("cov", [x.type for x in tables])
-    wanted = dtype if dtype is not None else common if is_inexact(common) else default_dtype("float*")
-    tables = [astype_weak(x, wanted, False) for x in tables]
+    compute_dtype = dtype if dtype is not None else common if is_inexact(common) else default_dtype("float*")
+    tables = [astype_weak(x, compute_dtype, False) for x in tables]
     x = Concatenate(0)(*tables) if len(tables) > 1 else tables[0]
     count = x.type.shape[1]
-    weights = [_observations(name, w, count) for name, w in (("fweights", often), ("aweights", much)) if w is not None]
-    if not weights:
-        total, scale = full((), count, wanted), full((), count - ddof, wanted)
-        away = subtract(x, along_axes.mean(x, axis=1, keepdims=True))
-        counted = away
+    named_weights = (("fweights", fweights), ("aweights", aweights))
+    factors = [_checked_weights(name, w, count) for name, w in named_weights if w is not None]
+    if not factors:
+        divisor = full((), count - ddof, compute_dtype)
+        centered = subtract(x, along_axes.mean(x, axis=1, keepdims=True))
+        weighted = centered
     else:
-        each = weights[0] if len(weights) == 1 else multiply(*weights)
-        each = astype_weak(each, wanted, False)
-        total = along_axes.sum(each)
-        mean = divide(along_axes.sum(multiply(x, each), axis=1, keepdims=True), total)
-        away = subtract(x, mean)
-        counted = multiply(away, each)
-        if ddof and much is not None:  # as if each observation were as many as its weight says on average
-            square = along_axes.sum(multiply(each, astype_weak(_observations("aweights", much, count), wanted, False)))
-            scale = subtract(total, multiply(divide(square, total), ddof))
+        weights = factors[0] if len(factors) == 1 else multiply(*factors)
+        weights = astype_weak(weights, compute_dtype, False)
+        total = along_axes.sum(weights)
+        mean = divide(along_axes.sum(multiply(x, weights), axis=1, keepdims=True), total)
+        centered = subtract(x, mean)
+        weighted = multiply(centered, weights)
+        if ddof and aweights is not None:  # numpy scales ddof by the weighted mean of the aweights
+            analytic = astype_weak(_checked_weights("aweights", aweights, count), compute_dtype, False)
+            square = along_axes.sum(multiply(weights, analytic))
+            divisor = subtract(total, multiply(divide(square, total), ddof))
         else:
-            scale = subtract(total, ddof)
-    none = Compare("LE")(real(scale), like(real(scale), 0))
-    scale = Select()(none, like(scale, 0), scale)
-    products = Dot(((1,), (1,)))(counted, conjugate(away))
-    found = divide(products, scale)
-    return Reshape(())(found) if found.type.shape == (1, 1) else found
+            divisor = subtract(total, ddof)
+    is_degenerate = Compare("LE")(real(divisor), like(real(divisor), 0))
+    divisor = Select()(is_degenerate, like(divisor, 0), divisor)
+    products = Dot(((1,), (1,)))(weighted, conjugate(centered))
+    covariance = divide(products, divisor)
+    return Reshape(())(covariance) if covariance.type.shape == (1, 1) else covariance
 
 
-def _table(x: Any, by_row: bool) -> Any:
-    """A row for each variable."""
+def _variables_as_rows(x: Any, by_row: bool) -> Any:
     x = as_operand(x, "cov")
     if x.type.ndim < 2:
         return Reshape((1, x.type.size))(x)
     return x if by_row or x.type.shape[0] == 1 else permuted(x, (1, 0))
 
 
-def _observations(name: str, weights: Any, count: int) -> Any:
-    found = as_operand(weights, "cov")
-    if found.type.shape != (count,):
-        raise ValueError(f"cov: {name} must be a row of one for each of {count} observations, not {found.type}")
-    if name == "fweights" and is_inexact(found.type.dtype):
-        raise TypeError(f"cov: fweights must be integers, not {found.type}")
-    return found if name == "fweights" else absolute(found)
+def _checked_weights(name: str, weights: Any, count: int) -> Any:
+    w = as_operand(weights, "cov")
+    if w.type.shape != (count,):
+        raise ValueError(f"cov: {name} must have one weight for each of {count} observations, not {w.type}")
+    if name == "fweights" and is_inexact(w.type.dtype):
+        raise TypeError(f"cov: fweights must be integers, not {w.type}")
+    return w if name == "fweights" else absolute(w)
 
 
 def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> Any:
-    """How variables go together, from -1 to 1: their covariances, shared by their standard deviations.
+    """Compute the matrix of Pearson correlation coefficients of variables.
 
-    >>> jnp.corrcoef(jnp.array([1.0, 2.0, 3.0]), jnp.array([3.0, 2.0, 1.0]))
-    Array([[ 1., -1.],
-           [-1.,  1.]], dtype=float32)
+    Args:
+        x: the observations of one variable (1 dim), or of several (2 dims).
+        y: further variables with the same number of observations, appended to those of `x`.
+        rowvar: whether each row is a variable. If False, each column is one.
+        dtype: the dtype to compute in. By default, the promoted dtype of `x` and `y`, at least the default float.
+
+    Returns:
+        The coefficients, from -1 to 1: a matrix, or a scalar if there is only one variable.
+
+    Raises:
+        TypeError: if an argument is not an array or a scalar, or `x` and `y` differ in the number of observations.
+        ValueError: if `x` or `y` has more than 2 dims.
+
+    Example:
+        >>> jnp.corrcoef(jnp.array([1.0, 2.0, 3.0]), jnp.array([3.0, 2.0, 1.0]))
+        Array([[ 1., -1.],
+               [-1.,  1.]], dtype=float32)
     """
-    kinds = [type_of(z, "corrcoef") for z in (x, y) if z is not None]
-    for kind in kinds:
-        if kind.ndim > 2:
-            raise ValueError(f"corrcoef: needs a row or a table of observations, not {kind}")
-    given = [z for z in (y,) if z is not None]
-    wanted = None if dtype is None else canonical_dtype(dtype)
-    return _correlation(x, *given, by_row=bool(rowvar), dtype=wanted)
+    for z in (x, y):
+        if z is not None and type_of(z, "corrcoef").ndim > 2:
+            raise ValueError(f"corrcoef: observations must have 1 or 2 dims, not {type_of(z)}")
+    optional = [z for z in (y,) if z is not None]
+    compute_dtype = None if dtype is None else canonical_dtype(dtype)
+    return _corrcoef(x, *optional, by_row=bool(rowvar), dtype=compute_dtype)
 
 
 @composed
-def _correlation(x: Any, *given: Any, by_row: bool, dtype: Any) -> Any:
-    found = _covariance(x, *given, has=(bool(given), False, False), by_row=by_row, ddof=1, dtype=dtype)
-    if not found.type.ndim:
-        return divide(found, found)
-    size = found.type.shape[0]
-    on = Compare("EQ")(*(Iota((size, size), dim, np.dtype(np.int32))() for dim in (0, 1)))
-    spread = Sqrt()(along_axes.sum(Select()(on, real(found), like(real(found), 0)), axis=1))
+def _corrcoef(x: Any, *optional: Any, by_row: bool, dtype: Any) -> Any:
+    result = _covariance(x, *optional, has=(bool(optional), False, False), by_row=by_row, ddof=1, dtype=dtype)
+    if not result.type.ndim:
+        return divide(result, result)
+    size = result.type.shape[0]
+    on_diagonal = Compare("EQ")(*(Iota((size, size), dim, np.dtype(np.int32))() for dim in (0, 1)))
+    deviations = Sqrt()(along_axes.sum(Select()(on_diagonal, real(result), like(real(result), 0)), axis=1))
     for shape in ((size, 1), (1, size)):
-        found = divide(found, Reshape(shape)(spread))
-    if found.type.dtype.kind == "c":
-        return Complex()(*(_within_one(part(found)) for part in (real, imag)))
-    return _within_one(found)
+        result = divide(result, Reshape(shape)(deviations))
+    if result.type.dtype.kind == "c":
+        return Complex()(*(_clamp_to_unit(part(result)) for part in (real, imag)))
+    return _clamp_to_unit(result)
 
 
-def _within_one(x: Any) -> Any:
+def _clamp_to_unit(x: Any) -> Any:
     return Clamp()(like(x, -1), x, like(x, 1))
 
 
 @composed
 def variance(
     a: Any,
-    *given: Any,
+    *optional: Any,
     has: tuple[bool, bool],
     axis: Any,
     dtype: Any,
@@ -242,36 +319,38 @@ def variance(
     skips_nan: bool,
     is_root: bool,
 ) -> Any:
-    """The mean square distance from the mean along `axis`, of the elements that `where` says and that are numbers.
+    """Compute the variance along `axis`, or the standard deviation with `is_root`.
 
-    `given` are those of `where` and `mean` that there are, as `has` says. Where nothing is left to share by, NaN.
+    Elements where `where` is false are left out, and NaNs too with `skips_nan`. The result is NaN where the number of
+    remaining elements does not exceed `ddof`. `has` says which of `where` and `mean` are in `optional`.
     """
-    rest = iter(given)
-    where, mean = (next(rest) if there else None for there in has)
+    remaining = iter(optional)
+    where, mean = (next(remaining) if present else None for present in has)
     x = as_inexact(a, "var")
-    wanted = x.type.dtype if dtype is None else canonical_dtype(dtype)
-    if dtype is not None and wanted.kind != "c" and x.type.dtype.kind == "c":
-        raise ValueError(f"var: {x.type} cannot be shared as {wanted}, which is real")
-    x = astype_weak(x, carrier(wanted), False)
-    counts = full(x.type.shape, True, np.bool_)
+    result_dtype = x.type.dtype if dtype is None else canonical_dtype(dtype)
+    if dtype is not None and result_dtype.kind != "c" and x.type.dtype.kind == "c":
+        raise ValueError(f"var: dtype {result_dtype} is real, but {x.type} is complex; pass a complex dtype")
+    x = astype_weak(x, carrier(result_dtype), False)
+    mask = full(x.type.shape, True, np.bool_)
     if where is not None:
         shape = broadcast_shapes("var", x.type.shape, type_of(where, "var").shape)
-        x, counts = stretch(x, shape), stretch(truth(where, "var"), shape)
+        x, mask = stretch(x, shape), stretch(truth(where, "var"), shape)
     if skips_nan:
-        counts = And()(counts, Compare("EQ")(isnan(x), full(x.type.shape, False, np.bool_)))
-    number = along_axes.sum(counts, axis=axis, keepdims=True, dtype=default_dtype("float*"))
+        mask = And()(mask, Compare("EQ")(isnan(x), full(x.type.shape, False, np.bool_)))
+    count = along_axes.sum(mask, axis=axis, keepdims=True, dtype=default_dtype("float*"))
     if mean is None:
-        total = along_axes.sum(Select()(counts, x, like(x, 0)), axis=axis, keepdims=True)
-        middle = divide(total, number)
+        total = along_axes.sum(Select()(mask, x, like(x, 0)), axis=axis, keepdims=True)
+        center = divide(total, count)
     else:
-        middle = astype_weak(as_operand(mean, "var"), x.type.dtype, False)
-    away = subtract(Select()(counts, x, like(x, 0)), middle)
-    squares = real(multiply(away, conjugate(away)))
-    squares = Select()(counts, squares, like(squares, 0))
-    left = along_axes.sum(counts, axis=axis, keepdims=keepdims, dtype=squares.type.dtype)
-    shared = subtract(left, ddof)
-    none = Compare("LE")(shared, like(shared, 0))
+        center = astype_weak(as_operand(mean, "var"), x.type.dtype, False)
+    centered = subtract(Select()(mask, x, like(x, 0)), center)
+    squares = real(multiply(centered, conjugate(centered)))
+    squares = Select()(mask, squares, like(squares, 0))
+    result_count = along_axes.sum(mask, axis=axis, keepdims=keepdims, dtype=squares.type.dtype)
+    divisor = subtract(result_count, ddof)
+    is_degenerate = Compare("LE")(divisor, like(divisor, 0))
     total = along_axes.sum(squares, axis=axis, keepdims=keepdims)
-    found = Select()(none, like(total, np.nan), divide(total, Select()(none, like(shared, 1), shared)))
-    found = Sqrt()(found) if is_root else found
-    return astype_weak(found, found.type.dtype if wanted.kind == "c" else wanted, False)
+    quotient = divide(total, Select()(is_degenerate, like(divisor, 1), divisor))
+    result = Select()(is_degenerate, like(total, np.nan), quotient)
+    result = Sqrt()(result) if is_root else result
+    return astype_weak(result, result.type.dtype if result_dtype.kind == "c" else result_dtype, False)

@@ -1,5 +1,6 @@
-"""Triangles and diagonals of matrices. What lies where is asked of the indices of each element, so that on a mesh every
-device answers for its own piece.
+"""Triangles and diagonals of matrices: tri, tril, triu, diag, diagonal, trace, fill_diagonal and their index functions.
+
+Masks are computed by comparing iotas, so that on a mesh each device computes the mask of its own shard.
 """
 
 import operator
@@ -24,51 +25,88 @@ from shardwise.numpy.shapes import resize
 _INDEX = np.dtype(np.int32)
 
 
-def _band(shape: tuple[int, ...], k: Any, direction: str) -> Any:
-    """Whether the column of each element of matrices is so, compared with its row and `k`."""
+def _band_mask(shape: tuple[int, ...], k: Any, direction: str) -> Any:
+    """Return the mask of the elements of matrices whose column compares with `row + k` as `direction` says."""
     rows, columns = (Iota(shape, len(shape) - back, _INDEX)() for back in (2, 1))
-    by = full(shape, k, _INDEX) if isinstance(k, int) else Broadcast(shape, ())(k)
-    return Compare(direction)(columns, Add()(rows, by))
+    offset = full(shape, k, _INDEX) if isinstance(k, int) else Broadcast(shape, ())(k)
+    return Compare(direction)(columns, Add()(rows, offset))
 
 
 def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:
-    """A matrix with ones on the diagonal `k` and below it, zeros above.
+    """Create a matrix with ones on and below a diagonal, and zeros above it.
 
-    >>> jnp.tri(2, 3, dtype=jnp.int32)
-    Array([[1, 0, 0],
-           [1, 1, 0]], dtype=int32)
+    Args:
+        N: the number of rows.
+        M: the number of columns. By default `N`.
+        k: the diagonal: 0 is the main one, positive numbers are above it.
+        dtype: the dtype of the result. By default, the default float.
+
+    Returns:
+        The matrix.
+
+    Raises:
+        TypeError: if a size or `k` is not an integer, or a size is negative.
+
+    Example:
+        >>> jnp.tri(2, 3, dtype=jnp.int32)
+        Array([[1, 0, 0],
+               [1, 1, 0]], dtype=int32)
     """
     shape = (operator.index(N), operator.index(N if M is None else M))
-    wanted = default_dtype("float*") if dtype is None else canonical_dtype(dtype)
-    return _tri(shape=shape, k=operator.index(k), dtype=wanted)
+    result_dtype = default_dtype("float*") if dtype is None else canonical_dtype(dtype)
+    return _tri(shape=shape, k=operator.index(k), dtype=result_dtype)
 
 
 @composed
 def _tri(*, shape: tuple[int, int], k: int, dtype: Any) -> Any:
-    return astype_weak(_band(shape, k, "LE"), dtype, False)
+    return astype_weak(_band_mask(shape, k, "LE"), dtype, False)
 
 
 def tril(m: Any, k: int = 0) -> Any:
-    """Matrices with zeros above the diagonal `k`.
+    """Set the elements above a diagonal to zero.
 
-    >>> jnp.tril(jnp.array([[1, 2], [3, 4]]))
-    Array([[1, 0],
-           [3, 4]], dtype=int32)
+    Args:
+        m: a matrix or a batch of matrices.
+        k: the diagonal: 0 is the main one, positive numbers are above it.
+
+    Returns:
+        The lower triangle of each matrix.
+
+    Raises:
+        TypeError: if `m` is not an array or a scalar, or `k` is not an integer.
+        ValueError: if `m` has fewer than 2 dims.
+
+    Example:
+        >>> jnp.tril(jnp.array([[1, 2], [3, 4]]))
+        Array([[1, 0],
+               [3, 4]], dtype=int32)
     """
-    return _triangle(_matrices("tril", m), k=operator.index(k), direction="LE")
+    return _triangle(_checked_matrices("tril", m), k=operator.index(k), direction="LE")
 
 
 def triu(m: Any, k: int = 0) -> Any:
-    """Matrices with zeros below the diagonal `k`.
+    """Set the elements below a diagonal to zero.
 
-    >>> jnp.triu(jnp.array([[1, 2], [3, 4]]))
-    Array([[1, 2],
-           [0, 4]], dtype=int32)
+    Args:
+        m: a matrix or a batch of matrices.
+        k: the diagonal: 0 is the main one, positive numbers are above it.
+
+    Returns:
+        The upper triangle of each matrix.
+
+    Raises:
+        TypeError: if `m` is not an array or a scalar, or `k` is not an integer.
+        ValueError: if `m` has fewer than 2 dims.
+
+    Example:
+        >>> jnp.triu(jnp.array([[1, 2], [3, 4]]))
+        Array([[1, 2],
+               [0, 4]], dtype=int32)
     """
-    return _triangle(_matrices("triu", m), k=operator.index(k), direction="GE")
+    return _triangle(_checked_matrices("triu", m), k=operator.index(k), direction="GE")
 
 
-def _matrices(name: str, m: Any) -> Any:
+def _checked_matrices(name: str, m: Any) -> Any:
     if type_of(m, name).ndim < 2:
         raise ValueError(f"{name}: needs an array of 2 or more dims, not {type_of(m)}")
     return m
@@ -77,47 +115,95 @@ def _matrices(name: str, m: Any) -> Any:
 @composed
 def _triangle(x: Any, *, k: int, direction: str) -> Any:
     x = as_operand(x)
-    return Select()(_band(x.type.shape, k, direction), x, full(x.type.shape, 0, x.type.dtype, x.type.weak))
+    return Select()(_band_mask(x.type.shape, k, direction), x, full(x.type.shape, 0, x.type.dtype, x.type.weak))
 
 
 def tril_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
-    """Where in a matrix of `n` rows and `m` columns (`n`, if not given) the diagonal `k` and what is below it lie.
+    """Return the indices of the lower triangle of a matrix.
 
-    >>> jnp.tril_indices(2)
-    (Array([0, 1, 1], dtype=int32), Array([0, 0, 1], dtype=int32))
+    Args:
+        n: the number of rows.
+        k: the highest diagonal that is included: 0 is the main one, positive numbers are above it.
+        m: the number of columns. By default `n`.
+
+    Returns:
+        A tuple of row indices and column indices.
+
+    Raises:
+        TypeError: if `n` or `k` is not an integer.
+
+    Example:
+        >>> jnp.tril_indices(2)
+        (Array([0, 1, 1], dtype=int32), Array([0, 0, 1], dtype=int32))
     """
-    return _indices(np.tril_indices(operator.index(n), operator.index(k), m))
+    return _as_index_arrays(np.tril_indices(operator.index(n), operator.index(k), m))
 
 
 def triu_indices(n: int, k: int = 0, m: int | None = None) -> tuple[Any, Any]:
-    """Where in a matrix of `n` rows and `m` columns (`n`, if not given) the diagonal `k` and what is above it lie.
+    """Return the indices of the upper triangle of a matrix.
 
-    >>> jnp.triu_indices(2)
-    (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
+    Args:
+        n: the number of rows.
+        k: the lowest diagonal that is included: 0 is the main one, positive numbers are above it.
+        m: the number of columns. By default `n`.
+
+    Returns:
+        A tuple of row indices and column indices.
+
+    Raises:
+        TypeError: if `n` or `k` is not an integer.
+
+    Example:
+        >>> jnp.triu_indices(2)
+        (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
     """
-    return _indices(np.triu_indices(operator.index(n), operator.index(k), m))
+    return _as_index_arrays(np.triu_indices(operator.index(n), operator.index(k), m))
 
 
-def _indices(found: tuple[Any, Any]) -> tuple[Any, Any]:
-    rows, columns = (as_operand(places.astype(default_dtype("int*"))) for places in found)
+def _as_index_arrays(indices: tuple[Any, Any]) -> tuple[Any, Any]:
+    rows, columns = (as_operand(index.astype(default_dtype("int*"))) for index in indices)
     return rows, columns
 
 
 def tril_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
-    """`tril_indices` of a matrix like `arr`.
+    """Return the indices of the lower triangle of a given matrix.
 
-    >>> jnp.tril_indices_from(jnp.ones((2, 2)))
-    (Array([0, 1, 1], dtype=int32), Array([0, 0, 1], dtype=int32))
+    Args:
+        arr: the matrix. Only its shape is used.
+        k: the highest diagonal that is included: 0 is the main one, positive numbers are above it.
+
+    Returns:
+        A tuple of row indices and column indices.
+
+    Raises:
+        TypeError: if `arr` has no shape, or `k` is not an integer.
+        ValueError: if `arr` does not have 2 dims.
+
+    Example:
+        >>> jnp.tril_indices_from(jnp.ones((2, 2)))
+        (Array([0, 1, 1], dtype=int32), Array([0, 0, 1], dtype=int32))
     """
     rows, columns = _matrix_shape("tril_indices_from", arr)
     return tril_indices(rows, k, columns)
 
 
 def triu_indices_from(arr: Any, k: int = 0) -> tuple[Any, Any]:
-    """`triu_indices` of a matrix like `arr`.
+    """Return the indices of the upper triangle of a given matrix.
 
-    >>> jnp.triu_indices_from(jnp.ones((2, 2)))
-    (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
+    Args:
+        arr: the matrix. Only its shape is used.
+        k: the lowest diagonal that is included: 0 is the main one, positive numbers are above it.
+
+    Returns:
+        A tuple of row indices and column indices.
+
+    Raises:
+        TypeError: if `arr` has no shape, or `k` is not an integer.
+        ValueError: if `arr` does not have 2 dims.
+
+    Example:
+        >>> jnp.triu_indices_from(jnp.ones((2, 2)))
+        (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
     """
     rows, columns = _matrix_shape("triu_indices_from", arr)
     return triu_indices(rows, k, columns)
@@ -133,124 +219,215 @@ def _matrix_shape(name: str, arr: Any) -> tuple[int, ...]:
 def mask_indices(
     n: int, mask_func: Callable[[Any, int], Any], k: int = 0, *, size: int | None = None
 ) -> tuple[Any, Any]:
-    """Where `mask_func(matrix, k)`, such as `triu`, leaves something of a matrix of `n` rows and columns of ones.
+    """Return the indices of the elements of a square matrix that a mask function keeps.
 
-    >>> jnp.mask_indices(2, jnp.triu)
-    (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
+    Args:
+        n: the number of rows and columns.
+        mask_func: a function of a matrix and `k`, such as `triu`. It is called with a matrix of ones, and the nonzero
+            elements of its result are those that are kept.
+        k: the second argument of `mask_func`.
+        size: the number of indices to return, padded with 0. Required under `jit`.
+
+    Returns:
+        A tuple of row indices and column indices.
+
+    Raises:
+        TypeError: if `n` is not an integer.
+        ValueError: if `n` is negative.
+        ConcretizationTypeError: if called under `jit` without `size`.
+
+    Example:
+        >>> jnp.mask_indices(2, jnp.triu)
+        (Array([0, 0, 1], dtype=int32), Array([0, 1, 1], dtype=int32))
     """
     rows, columns = nonzero(mask_func(ones((n, n)), k), size=size)
     return rows, columns
 
 
 def identity(n: int, dtype: Any = None) -> Any:
-    """A square matrix with ones on the diagonal, zeros elsewhere.
+    """Create a square identity matrix.
 
-    >>> jnp.identity(2)
-    Array([[1., 0.],
-           [0., 1.]], dtype=float32)
+    Args:
+        n: the number of rows and columns.
+        dtype: the dtype of the result. By default, the default float.
+
+    Returns:
+        The matrix.
+
+    Raises:
+        TypeError: if `n` is not an integer, or `dtype` is unknown.
+        ValueError: if `n` is negative.
+
+    Example:
+        >>> jnp.identity(2)
+        Array([[1., 0.],
+               [0., 1.]], dtype=float32)
     """
     return eye(n, dtype=dtype)
 
 
 def diag(v: Any, k: int = 0) -> Any:
-    """A matrix with the row `v` on its diagonal `k`; of a matrix, its diagonal `k`.
+    """Create a matrix from its diagonal, or extract a diagonal of a matrix.
 
-    >>> jnp.diag(jnp.array([1, 2]))
-    Array([[1, 0],
-           [0, 2]], dtype=int32)
+    Args:
+        v: the elements of the diagonal (1 dim), or a matrix (2 dims).
+        k: the diagonal: 0 is the main one, positive numbers are above it.
+
+    Returns:
+        A square matrix if `v` has 1 dim, or the diagonal of `v` if it has 2.
+
+    Raises:
+        TypeError: if `v` is not an array or a scalar, or `k` is not an integer.
+        ValueError: if `v` does not have 1 or 2 dims.
+
+    Example:
+        >>> jnp.diag(jnp.array([1, 2]))
+        Array([[1, 0],
+               [0, 2]], dtype=int32)
     """
     rank = type_of(v, "diag").ndim
     if rank not in (1, 2):
-        raise ValueError(f"diag: needs a row or a matrix, not {type_of(v)}")
-    return _matrix(v, k=operator.index(k)) if rank == 1 else diagonal(v, operator.index(k))
+        raise ValueError(f"diag: needs an array of 1 or 2 dims, not {type_of(v)}")
+    return _diagonal_matrix(v, k=operator.index(k)) if rank == 1 else diagonal(v, operator.index(k))
 
 
 def diagflat(v: Any, k: int = 0) -> Any:
-    """A matrix with all elements of `v` in a row on its diagonal `k`.
+    """Create a matrix with the flattened elements of an array on a diagonal.
 
-    >>> jnp.diagflat(jnp.array([[1], [2]]))
-    Array([[1, 0],
-           [0, 2]], dtype=int32)
+    Args:
+        v: the elements of the diagonal, of any shape.
+        k: the diagonal: 0 is the main one, positive numbers are above it.
+
+    Returns:
+        A square matrix.
+
+    Raises:
+        TypeError: if `v` is not an array or a scalar, or `k` is not an integer.
+
+    Example:
+        >>> jnp.diagflat(jnp.array([[1], [2]]))
+        Array([[1, 0],
+               [0, 2]], dtype=int32)
     """
-    return _matrix(methods.reshape(v, shape=-1), k=operator.index(k))
+    return _diagonal_matrix(methods.reshape(v, shape=-1), k=operator.index(k))
 
 
 @composed
-def _matrix(row: Any, *, k: int) -> Any:
+def _diagonal_matrix(row: Any, *, k: int) -> Any:
     x = as_operand(row, "diag")
     zero = full((), 0, x.type.dtype, x.type.weak)
     size = x.type.size + abs(k)
-    whole = Pad((0,), (abs(k),), (0,))(x, zero) if k else x
+    padded = Pad((0,), (abs(k),), (0,))(x, zero) if k else x
     shape = (size, size)
-    spread = Broadcast(shape, (0 if k >= 0 else 1,))(whole)
-    return Select()(_band(shape, k, "EQ"), spread, Broadcast(shape, ())(zero))
+    values = Broadcast(shape, (0 if k >= 0 else 1,))(padded)
+    return Select()(_band_mask(shape, k, "EQ"), values, Broadcast(shape, ())(zero))
 
 
 def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
-    """The diagonal `offset` of the matrices along two axes, as the last dim of the result.
+    """Extract a diagonal of matrices.
 
-    >>> jnp.diagonal(jnp.array([[1, 2, 3], [4, 5, 6]]), offset=1)
-    Array([2, 6], dtype=int32)
+    Args:
+        a: the array, with at least 2 dims.
+        offset: the diagonal: 0 is the main one, positive numbers are above it.
+        axis1, axis2: the dims of `a` that are the rows and the columns of the matrices.
+
+    Returns:
+        The diagonals, as the last dim after the remaining dims of `a`.
+
+    Raises:
+        TypeError: if `a` is not an array or a scalar, or `offset` is not an integer.
+        ValueError: if `a` has fewer than 2 dims, or `axis1` and `axis2` are not two different dims of it.
+
+    Example:
+        >>> jnp.diagonal(jnp.array([[1, 2, 3], [4, 5, 6]]), offset=1)
+        Array([2, 6], dtype=int32)
     """
-    kind = type_of(a, "diagonal")
-    if kind.ndim < 2:
-        raise ValueError(f"diagonal: needs an array of 2 or more dims, not {kind}")
-    return _diagonal(a, offset=operator.index(offset), dims=_plane("diagonal", axis1, axis2, kind.ndim))
+    a_type = type_of(a, "diagonal")
+    if a_type.ndim < 2:
+        raise ValueError(f"diagonal: needs an array of 2 or more dims, not {a_type}")
+    return _diagonal(a, offset=operator.index(offset), dims=_matrix_dims("diagonal", axis1, axis2, a_type.ndim))
 
 
-def _plane(name: str, axis1: int, axis2: int, rank: int) -> tuple[int, int]:
-    one, two = (dim_of(name, axis, rank) for axis in (axis1, axis2))
-    if one == two:
-        raise ValueError(f"{name}: axis1 and axis2 are both dim {one}")
-    return one, two
+def _matrix_dims(name: str, axis1: int, axis2: int, rank: int) -> tuple[int, int]:
+    rows, columns = (dim_of(name, axis, rank) for axis in (axis1, axis2))
+    if rows == columns:
+        raise ValueError(f"{name}: axis1 and axis2 are both dim {rows}")
+    return rows, columns
 
 
-def _last(x: Any, dims: tuple[int, int]) -> Any:
-    """`x` with these two dims last."""
+def _move_last(x: Any, dims: tuple[int, int]) -> Any:
     return permuted(x, (*(dim for dim in range(x.type.ndim) if dim not in dims), *dims))
 
 
 @composed
 def _diagonal(x: Any, *, offset: int, dims: tuple[int, int]) -> Any:
-    x = _last(as_operand(x), dims)
-    *lead, rows, columns = x.type.shape
+    x = _move_last(as_operand(x), dims)
+    *batch, rows, columns = x.type.shape
     first = max(0, -offset)
     count = max(0, min(rows - first, columns - max(0, offset)))
     if not count:
-        return full((*lead, 0), 0, x.type.dtype, x.type.weak)
-    x = along(x, len(lead), first, first + count)
-    index = Add()(Iota((count, 1), 0, _INDEX)(), full((count, 1), max(0, offset), _INDEX))
-    at = Reshape((*(1,) * len(lead), count, 1))(index)
-    return Reshape((*lead, count))(take_along_axis(x, at, -1, mode="clip"))
+        return full((*batch, 0), 0, x.type.dtype, x.type.weak)
+    x = along(x, len(batch), first, first + count)
+    column = Add()(Iota((count, 1), 0, _INDEX)(), full((count, 1), max(0, offset), _INDEX))
+    index = Reshape((*(1,) * len(batch), count, 1))(column)
+    return Reshape((*batch, count))(take_along_axis(x, index, -1, mode="clip"))
 
 
 def trace(a: Any, offset: Any = 0, axis1: int = 0, axis2: int = 1, dtype: Any = None, out: None = None) -> Any:
-    """The sum of the diagonal `offset` of the matrices along two axes; the offset may be of the program.
+    """Sum the elements of a diagonal of matrices.
 
-    >>> jnp.trace(jnp.array([[1, 2], [3, 4]]))
-    Array(5, dtype=int32)
+    Args:
+        a: the array, with at least 2 dims.
+        offset: the diagonal: 0 is the main one, positive numbers are above it. It may be traced.
+        axis1, axis2: the dims of `a` that are the rows and the columns of the matrices.
+        dtype: the dtype of the sum. By default, as for `sum`.
+        out: not supported. It must be None.
+
+    Returns:
+        The sums, with the remaining dims of `a`.
+
+    Raises:
+        TypeError: if `a` is not an array or a scalar, or `offset` is not an integer.
+        ValueError: if `axis1` and `axis2` are not two different dims of `a`.
+        NotImplementedError: if `out` is given.
+
+    Example:
+        >>> jnp.trace(jnp.array([[1, 2], [3, 4]]))
+        Array(5, dtype=int32)
     """
     if out is not None:
-        raise NotImplementedError("trace: arrays are not written to, so `out` must be None")
+        raise NotImplementedError("trace: arrays are immutable, so `out` must be None")
     if not is_integer(type_of(offset, "trace").dtype):
         raise TypeError(f"trace: offset must be an integer, not {offset!r}")
-    dims = _plane("trace", axis1, axis2, type_of(a, "trace").ndim)
+    dims = _matrix_dims("trace", axis1, axis2, type_of(a, "trace").ndim)
     return _trace(a, offset, dims=dims, dtype=dtype)
 
 
 @composed
 def _trace(x: Any, offset: Any, *, dims: tuple[int, int], dtype: Any) -> Any:
-    x = _last(as_operand(x), dims)
-    on = _band(x.type.shape, astype_weak(as_operand(offset), _INDEX, False), "EQ")
-    kept = Select()(on, x, full(x.type.shape, 0, x.type.dtype, x.type.weak))
-    return along_axes.sum(kept, axis=(-2, -1), dtype=dtype)
+    x = _move_last(as_operand(x), dims)
+    on_diagonal = _band_mask(x.type.shape, astype_weak(as_operand(offset), _INDEX, False), "EQ")
+    masked = Select()(on_diagonal, x, full(x.type.shape, 0, x.type.dtype, x.type.weak))
+    return along_axes.sum(masked, axis=(-2, -1), dtype=dtype)
 
 
 def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
-    """Where the main diagonal of an array lies that has `ndim` dims of size `n`: an index for each dim.
+    """Return the indices of the main diagonal of an array whose dims have equal sizes.
 
-    >>> jnp.diag_indices(2)
-    (Array([0, 1], dtype=int32), Array([0, 1], dtype=int32))
+    Args:
+        n: the size of each dim.
+        ndim: the number of dims.
+
+    Returns:
+        A tuple with one index array per dim.
+
+    Raises:
+        TypeError: if `n` or `ndim` is not an integer.
+        ValueError: if `n` or `ndim` is negative.
+
+    Example:
+        >>> jnp.diag_indices(2)
+        (Array([0, 1], dtype=int32), Array([0, 1], dtype=int32))
     """
     if min(operator.index(n), operator.index(ndim)) < 0:
         raise ValueError(f"diag_indices: n and ndim cannot be negative: {n} and {ndim}")
@@ -258,46 +435,70 @@ def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:
 
 
 def diag_indices_from(arr: Any) -> tuple[Any, ...]:
-    """`diag_indices` of an array like `arr`, whose dims have one size.
+    """Return the indices of the main diagonal of a given array.
 
-    >>> jnp.diag_indices_from(jnp.ones((2, 2)))
-    (Array([0, 1], dtype=int32), Array([0, 1], dtype=int32))
+    Args:
+        arr: the array, with at least 2 dims of equal sizes.
+
+    Returns:
+        A tuple with one index array per dim.
+
+    Raises:
+        TypeError: if `arr` is not an array or a scalar.
+        ValueError: if `arr` has fewer than 2 dims, or dims of different sizes.
+
+    Example:
+        >>> jnp.diag_indices_from(jnp.ones((2, 2)))
+        (Array([0, 1], dtype=int32), Array([0, 1], dtype=int32))
     """
-    kind = type_of(arr, "diag_indices_from")
-    if kind.ndim < 2 or len(set(kind.shape)) > 1:
-        raise ValueError(f"diag_indices_from: needs 2 or more dims of one size, not {kind}")
-    return diag_indices(kind.shape[0], kind.ndim)
+    arr_type = type_of(arr, "diag_indices_from")
+    if arr_type.ndim < 2 or len(set(arr_type.shape)) > 1:
+        raise ValueError(f"diag_indices_from: needs 2 or more dims of equal sizes, not {arr_type}")
+    return diag_indices(arr_type.shape[0], arr_type.ndim)
 
 
 def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True) -> Any:
-    """`a` with `val` on its main diagonal: a number, or elements that are taken in a row, over and over.
+    """Return an array with new elements on its main diagonal.
 
-    Arrays are not written to: say `inplace=False`.
+    Args:
+        a: a matrix, or an array of more dims of equal sizes.
+        val: a scalar, or an array whose flattened elements are repeated along the diagonal.
+        wrap: not supported. It must be False.
+        inplace: must be False, because arrays are immutable.
 
-    >>> jnp.fill_diagonal(jnp.zeros((2, 2)), 5, inplace=False)
-    Array([[5., 0.],
-           [0., 5.]], dtype=float32)
+    Returns:
+        The array with the diagonal replaced, in the dtype of `a`.
+
+    Raises:
+        TypeError: if `a` or `val` is not an array or a scalar.
+        ValueError: if `a` has fewer than 2 dims, or more than 2 of different sizes, or `val` is empty.
+        NotImplementedError: if `inplace` or `wrap` is true.
+
+    Example:
+        >>> jnp.fill_diagonal(jnp.zeros((2, 2)), 5, inplace=False)
+        Array([[5., 0.],
+               [0., 5.]], dtype=float32)
     """
     if inplace:
-        raise NotImplementedError("fill_diagonal: arrays are not written to: use the result, with `inplace=False`")
+        raise NotImplementedError("fill_diagonal: arrays are immutable; pass `inplace=False` and use the result")
     if wrap:
-        raise NotImplementedError("fill_diagonal: a diagonal that begins again below (`wrap`) is not supported")
-    kind = type_of(a, "fill_diagonal")
-    if kind.ndim < 2 or (kind.ndim > 2 and len(set(kind.shape)) > 1):
-        raise ValueError(f"fill_diagonal: needs a matrix, or 3 or more dims of one size, not {kind}")
+        raise NotImplementedError("fill_diagonal: `wrap=True` is not supported")
+    a_type = type_of(a, "fill_diagonal")
+    if a_type.ndim < 2 or (a_type.ndim > 2 and len(set(a_type.shape)) > 1):
+        raise ValueError(f"fill_diagonal: needs a matrix, or 3 or more dims of equal sizes, not {a_type}")
     if type_of(val, "fill_diagonal").size == 0:
-        raise ValueError(f"fill_diagonal: {type_of(val)} has no elements to fill {kind} with")
-    values = resize(val, (kind.shape[0],)) if type_of(val).ndim else val
-    return _filled(a, values)
+        raise ValueError(f"fill_diagonal: val {type_of(val)} is empty; {a_type} needs at least one element")
+    values = resize(val, (a_type.shape[0],)) if type_of(val).ndim else val
+    return _fill_diagonal(a, values)
 
 
 @composed
-def _filled(x: Any, values: Any) -> Any:
+def _fill_diagonal(x: Any, values: Any) -> Any:
     x = as_operand(x)
     shape = x.type.shape
     new = astype_weak(as_operand(values), x.type.dtype, x.type.weak)
-    places = [Iota(shape, dim, _INDEX)() for dim in range(len(shape))]
-    on = Compare("EQ")(places[0], places[1])
-    for other in places[2:]:
-        on = And()(on, Compare("EQ")(places[0], other))
-    return Select()(on, Broadcast(shape, tuple(range(new.type.ndim)))(new), x)
+    indices = [Iota(shape, dim, _INDEX)() for dim in range(len(shape))]
+    on_diagonal = Compare("EQ")(indices[0], indices[1])
+    for index in indices[2:]:
+        on_diagonal = And()(on_diagonal, Compare("EQ")(indices[0], index))
+    return Select()(on_diagonal, Broadcast(shape, tuple(range(new.type.ndim)))(new), x)

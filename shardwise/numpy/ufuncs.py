@@ -1,7 +1,8 @@
-"""The functions of two elements that are also run along dims: `add.reduce`, `maximum.accumulate`, `multiply.at`.
+"""The ufuncs of `shardwise.numpy`, such as `add` and `maximum`, with the methods reduce, accumulate, at and reduceat.
 
-Called, each is the function of elements itself. Along a dim, each is the reduction or the running total that is an op,
-or is applied to halves (its order of application does not matter): where a dim is cut, devices work side by side.
+A call applies the elementwise function. `reduce` and `accumulate` use a reduction or cumulative op where there is one.
+Otherwise they use `lax.reduce` and `associative_scan`, because the function is associative: along a sharded dim devices
+then work in parallel.
 """
 
 from typing import Any
@@ -13,15 +14,15 @@ from shardwise.compiler.ops.along_axes import reduced_dims
 from shardwise.compiler.ops.indexing import dim_of
 from shardwise.lax.associative import associative_scan
 from shardwise.lax.cumulative import cummax, cummin
-from shardwise.lax.fold import reduce as fold
+from shardwise.lax.fold import reduce as lax_reduce
 from shardwise.numpy import elementwise, floats, functions, ordering
 from shardwise.numpy.creation import asarray, full_like
 from shardwise.numpy.dtypes import bool_
 from shardwise.numpy.vectorized import Function, ufunc
 
 
-def _at(method: str) -> Function:
-    """Places of an array updated by one of the methods of `x.at[...]`."""
+def _scatter(method: str) -> Function:
+    """Implement `ufunc.at` by a method of `x.at[...]`."""
 
     def at(a: Any, indices: Any, b: Any) -> Any:
         return getattr(asarray(a).at[indices], method)(b)
@@ -29,48 +30,48 @@ def _at(method: str) -> Function:
     return at
 
 
-def _reduction(find: Function) -> Function:
-    """One of numpy's reductions that has no `dtype`."""
+def _reduction(function: Function) -> Function:
+    """Implement `ufunc.reduce` by a reduction without a `dtype` parameter."""
 
     def reduce(a: Any, *, axis: Any, dtype: Any, keepdims: bool, initial: Any, where: Any) -> Any:
-        return find(asarray(a, dtype), axis=axis, keepdims=keepdims, initial=initial, where=where)
+        return function(asarray(a, dtype), axis=axis, keepdims=keepdims, initial=initial, where=where)
 
     return reduce
 
 
-def _running(find: Function) -> Function:
-    """A running extreme, which counts dims from 0."""
+def _cumulative(function: Function) -> Function:
+    """Implement `ufunc.accumulate` by a `lax` function, which does not accept negative axes."""
 
     def accumulate(a: Any, *, axis: int, dtype: Any) -> Any:
         x = asarray(a, dtype)
-        return find(x, axis=dim_of("accumulate", axis, x.type.ndim))
+        return function(x, axis=dim_of("accumulate", axis, x.type.ndim))
 
     return accumulate
 
 
-def _folded(name: str, function: Function, identity: Any, ready: Function) -> ufunc:
-    """A function that may be applied in any order, to what `ready` makes of arrays."""
+def _associative(name: str, function: Function, identity: Any, convert: Function) -> ufunc:
+    """Create a ufunc from an associative function; `convert` is applied to the array before a reduction or update."""
 
     def reduce(a: Any, *, axis: Any, dtype: Any, keepdims: bool, initial: Any, where: Any) -> Any:
-        x = ready(asarray(a, dtype))
+        x = convert(asarray(a, dtype))
         if where is not None:
             x = methods.where(methods.broadcast_to(where, shape=x.type.shape), x, full_like(x, identity))
         dims = reduced_dims(name, axis, x.type)
         start = asarray(identity if initial is None else initial, x.type.dtype)
-        found = fold(x, start, function, dims)
-        kept = tuple(1 if dim in dims else size for dim, size in enumerate(x.type.shape))
-        return found.reshape(kept) if keepdims else found
+        result = lax_reduce(x, start, function, dims)
+        kept_shape = tuple(1 if dim in dims else size for dim, size in enumerate(x.type.shape))
+        return result.reshape(kept_shape) if keepdims else result
 
     def accumulate(a: Any, *, axis: int, dtype: Any) -> Any:
-        return associative_scan(function, ready(asarray(a, dtype)), axis=axis)
+        return associative_scan(function, convert(asarray(a, dtype)), axis=axis)
 
     def at(a: Any, indices: Any, b: Any) -> Any:
-        return one_by_one.at(ready(asarray(a)), indices, b, inplace=False)
+        return sequential.at(convert(asarray(a)), indices, b, inplace=False)
 
     def reduceat(a: Any, indices: Any, *, axis: int, dtype: Any) -> Any:
-        return one_by_one.reduceat(ready(asarray(a, dtype)), indices, axis)
+        return sequential.reduceat(convert(asarray(a, dtype)), indices, axis)
 
-    one_by_one = ufunc(function, 2, 1, name=name, call=function)
+    sequential = ufunc(function, 2, 1, name=name, call=function)
     return ufunc(
         function,
         2,
@@ -85,15 +86,15 @@ def _folded(name: str, function: Function, identity: Any, ready: Function) -> uf
     )
 
 
-def _float(x: Any) -> Any:
+def _to_float(x: Any) -> Any:
     return elementwise.floats("logaddexp", x)[0]
 
 
-def _truth(x: Any) -> Any:
+def _to_bool(x: Any) -> Any:
     return methods.astype(x, dtype=bool_)
 
 
-def _same(x: Any) -> Any:
+def _unchanged(x: Any) -> Any:
     return x
 
 
@@ -105,7 +106,7 @@ add = ufunc(
     call=numeric.add,
     reduce=functions.sum,
     accumulate=ordering.cumsum,
-    at=_at("add"),
+    at=_scatter("add"),
 )
 multiply = ufunc(
     numeric.multiply,
@@ -115,9 +116,9 @@ multiply = ufunc(
     call=numeric.multiply,
     reduce=functions.prod,
     accumulate=ordering.cumprod,
-    at=_at("multiply"),
+    at=_scatter("multiply"),
 )
-subtract = ufunc(numeric.subtract, 2, 1, call=numeric.subtract, at=_at("subtract"))
+subtract = ufunc(numeric.subtract, 2, 1, call=numeric.subtract, at=_scatter("subtract"))
 negative = ufunc(numeric.negative, 1, 1, call=numeric.negative)
 maximum = ufunc(
     numeric.maximum,
@@ -125,8 +126,8 @@ maximum = ufunc(
     1,
     call=numeric.maximum,
     reduce=_reduction(functions.max),
-    accumulate=_running(cummax),
-    at=_at("max"),
+    accumulate=_cumulative(cummax),
+    at=_scatter("max"),
 )
 minimum = ufunc(
     numeric.minimum,
@@ -134,14 +135,172 @@ minimum = ufunc(
     1,
     call=numeric.minimum,
     reduce=_reduction(functions.min),
-    accumulate=_running(cummin),
-    at=_at("min"),
+    accumulate=_cumulative(cummin),
+    at=_scatter("min"),
 )
-bitwise_and = _folded("bitwise_and", numeric.bitwise_and, -1, _same)
-bitwise_or = _folded("bitwise_or", numeric.bitwise_or, 0, _same)
-bitwise_xor = _folded("bitwise_xor", numeric.bitwise_xor, 0, _same)
-logical_and = _folded("logical_and", elementwise.logical_and, True, _truth)
-logical_or = _folded("logical_or", elementwise.logical_or, False, _truth)
-logical_xor = _folded("logical_xor", elementwise.logical_xor, False, _truth)
-logaddexp = _folded("logaddexp", elementwise.logaddexp, -np.inf, _float)
-logaddexp2 = _folded("logaddexp2", floats.logaddexp2, -np.inf, _float)
+bitwise_and = _associative("bitwise_and", numeric.bitwise_and, -1, _unchanged)
+bitwise_or = _associative("bitwise_or", numeric.bitwise_or, 0, _unchanged)
+bitwise_xor = _associative("bitwise_xor", numeric.bitwise_xor, 0, _unchanged)
+logical_and = _associative("logical_and", elementwise.logical_and, True, _to_bool)
+logical_or = _associative("logical_or", elementwise.logical_or, False, _to_bool)
+logical_xor = _associative("logical_xor", elementwise.logical_xor, False, _to_bool)
+logaddexp = _associative("logaddexp", elementwise.logaddexp, -np.inf, _to_float)
+logaddexp2 = _associative("logaddexp2", floats.logaddexp2, -np.inf, _to_float)
+
+# --- docstrings -------------------------------------------------------------------------------------------------------
+
+_DOCSTRING = """{summary}
+
+    Args:
+        *args: {operands}.
+        out, where: not supported. They must be None.
+
+    Returns:
+        {result}.
+
+    Raises:
+        TypeError: if the number of operands is wrong, or {error}.
+        NotImplementedError: if `out` or `where` is given.
+
+    Example:
+        >>> {call}
+        {output}
+    """
+_TWO = "the two operands, arrays or scalars, which broadcast against each other"
+_INTEGERS = "the two operands, integers or booleans, which broadcast against each other"
+_PROMOTED = "An array of the promoted dtype"
+_BOOLEANS = "An array of booleans"
+_MISMATCH = "one is not an array or a scalar, or the shapes do not broadcast"
+_NOT_INTEGERS = "one is not integral or boolean, or the shapes do not broadcast"
+
+for _function, _summary, _operands, _result, _error, _call, _output in (
+    (
+        add,
+        "Add two arrays elementwise.",
+        _TWO,
+        _PROMOTED,
+        _MISMATCH,
+        "jnp.add(jnp.array([1, 2]), 0.5)",
+        "Array([1.5, 2.5], dtype=float32)",
+    ),
+    (
+        multiply,
+        "Multiply two arrays elementwise.",
+        _TWO,
+        _PROMOTED,
+        _MISMATCH,
+        "jnp.multiply(jnp.array([1, 2]), 3)",
+        "Array([3, 6], dtype=int32)",
+    ),
+    (
+        subtract,
+        "Subtract two arrays elementwise.",
+        _TWO,
+        _PROMOTED,
+        f"both are boolean, {_MISMATCH}",
+        "jnp.subtract(jnp.array([1, 2]), 3)",
+        "Array([-2, -1], dtype=int32)",
+    ),
+    (
+        negative,
+        "Negate an array elementwise.",
+        "the operand, an array or a scalar",
+        "An array of the dtype of the operand",
+        "the operand is boolean, or not an array or a scalar",
+        "jnp.negative(jnp.array([1, -2]))",
+        "Array([-1,  2], dtype=int32)",
+    ),
+    (
+        maximum,
+        "Return the elementwise maximum of two arrays.",
+        _TWO,
+        "An array of the promoted dtype, NaN where either operand is",
+        _MISMATCH,
+        "jnp.maximum(jnp.array([1, 5]), 3)",
+        "Array([3, 5], dtype=int32)",
+    ),
+    (
+        minimum,
+        "Return the elementwise minimum of two arrays.",
+        _TWO,
+        "An array of the promoted dtype, NaN where either operand is",
+        _MISMATCH,
+        "jnp.minimum(jnp.array([1, 5]), 3)",
+        "Array([1, 3], dtype=int32)",
+    ),
+    (
+        bitwise_and,
+        "Compute the bitwise AND of two arrays elementwise; for booleans, the logical AND.",
+        _INTEGERS,
+        _PROMOTED,
+        _NOT_INTEGERS,
+        "jnp.bitwise_and(jnp.array([5, 3]), 4)",
+        "Array([4, 0], dtype=int32)",
+    ),
+    (
+        bitwise_or,
+        "Compute the bitwise OR of two arrays elementwise; for booleans, the logical OR.",
+        _INTEGERS,
+        _PROMOTED,
+        _NOT_INTEGERS,
+        "jnp.bitwise_or(jnp.array([5, 3]), 4)",
+        "Array([5, 7], dtype=int32)",
+    ),
+    (
+        bitwise_xor,
+        "Compute the bitwise XOR of two arrays elementwise; for booleans, the logical XOR.",
+        _INTEGERS,
+        _PROMOTED,
+        _NOT_INTEGERS,
+        "jnp.bitwise_xor(jnp.array([5, 3]), 4)",
+        "Array([1, 7], dtype=int32)",
+    ),
+    (
+        logical_and,
+        "Compute the logical AND of two arrays elementwise; nonzero elements count as true.",
+        _TWO,
+        _BOOLEANS,
+        _MISMATCH,
+        "jnp.logical_and(jnp.array([0, 1, 2]), True)",
+        "Array([False,  True,  True], dtype=bool)",
+    ),
+    (
+        logical_or,
+        "Compute the logical OR of two arrays elementwise; nonzero elements count as true.",
+        _TWO,
+        _BOOLEANS,
+        _MISMATCH,
+        "jnp.logical_or(jnp.array([0, 1, 2]), False)",
+        "Array([False,  True,  True], dtype=bool)",
+    ),
+    (
+        logical_xor,
+        "Compute the logical XOR of two arrays elementwise; nonzero elements count as true.",
+        _TWO,
+        _BOOLEANS,
+        _MISMATCH,
+        "jnp.logical_xor(jnp.array([0, 1, 2]), True)",
+        "Array([ True, False, False], dtype=bool)",
+    ),
+    (
+        logaddexp,
+        "Compute `log(exp(x1) + exp(x2))` elementwise without overflow.",
+        _TWO,
+        "An array of the promoted inexact dtype",
+        _MISMATCH,
+        "jnp.logaddexp(jnp.array([0.0, 1000.0]), 0.0)",
+        "Array([6.931472e-01, 1.000000e+03], dtype=float32)",
+    ),
+    (
+        logaddexp2,
+        "Compute `log2(2**x1 + 2**x2)` elementwise without overflow.",
+        _TWO,
+        "An array of the promoted inexact dtype",
+        _MISMATCH,
+        "jnp.logaddexp2(jnp.array([3.0, 200.0]), 3.0)",
+        "Array([  4., 200.], dtype=float32)",
+    ),
+):
+    _function.__doc__ = _DOCSTRING.format(
+        summary=_summary, operands=_operands, result=_result, error=_error, call=_call, output=_output
+    )

@@ -1,4 +1,4 @@
-"""Functions of elements, rows or blocks, made functions of arrays: vectorize, ufunc, apply_along_axis, piecewise."""
+"""Functions that apply a Python function over arrays: vectorize, ufunc, frompyfunc, apply_along_axis, piecewise."""
 
 import re
 from collections.abc import Callable, Collection, Sequence
@@ -19,200 +19,297 @@ from shardwise.numpy.joining import concatenate
 from shardwise.numpy.shapes import moveaxis
 
 Function = Callable[..., Any]
-Names = tuple[str, ...]
+DimNames = tuple[str, ...]
 
-_CORE = r"\(\s*(?:\w+(?:\s*,\s*\w+)*)?\s*\)"
-_SIGNATURE = rf"\s*{_CORE}(?:\s*,\s*{_CORE})*\s*->\s*{_CORE}(?:\s*,\s*{_CORE})*\s*"
+_CORE_DIMS = r"\(\s*(?:\w+(?:\s*,\s*\w+)*)?\s*\)"
+_SIGNATURE = rf"\s*{_CORE_DIMS}(?:\s*,\s*{_CORE_DIMS})*\s*->\s*{_CORE_DIMS}(?:\s*,\s*{_CORE_DIMS})*\s*"
 
 
 def vectorize(pyfunc: Function, *, excluded: Collection[Any] = frozenset(), signature: str | None = None) -> Function:
-    """`pyfunc`, a function of single elements, as one of arrays that broadcast.
+    """Turn a function of scalars, or of arrays of fixed rank, into one of arrays that broadcast.
 
-    `signature` names the dims that it takes and gives itself, such as "(n,m),(m)->(n)"; the others, in front, are
-    mapped over. `excluded`: the positions and names of arguments that are handed on as they are; so is None.
+    Args:
+        pyfunc: the function. It is mapped with `vmap` over the leading dims of its operands.
+        excluded: the positions and names of arguments that are passed unchanged. Arguments that are None are too.
+        signature: the core dims of operands and results, such as "(n,m),(m)->(n)". By default all are scalars.
 
-    >>> jnp.vectorize(jnp.dot, signature="(n),(n)->()")(jnp.ones((2, 3)), jnp.arange(3.0))
-    Array([3., 3.], dtype=float32)
+    Returns:
+        The vectorized function. It raises ValueError if core dims do not match the signature, and TypeError if the
+        number of operands or results does not.
+
+    Raises:
+        TypeError: if `excluded` contains anything but integers and strings.
+        ValueError: if a position in `excluded` is negative, or the signature is invalid.
+
+    Example:
+        >>> jnp.vectorize(jnp.dot, signature="(n),(n)->()")(jnp.ones((2, 3)), jnp.arange(3.0))
+        Array([3., 3.], dtype=float32)
     """
-    if any(not isinstance(one, (int, str)) for one in excluded):
-        raise TypeError(f"vectorize: `excluded` has positions and names of arguments, not {excluded!r}")
-    if any(isinstance(one, int) and one < 0 for one in excluded):
-        raise ValueError(f"vectorize: positions in `excluded` count from 0: {excluded!r}")
-    cores = None if signature is None else _parsed(signature)
+    if any(not isinstance(argument, (int, str)) for argument in excluded):
+        raise TypeError(f"vectorize: `excluded` must contain positions and names of arguments, not {excluded!r}")
+    if any(isinstance(argument, int) and argument < 0 for argument in excluded):
+        raise ValueError(f"vectorize: positions in `excluded` cannot be negative: {excluded!r}")
+    core_dims = None if signature is None else _parse_signature(signature)
 
     @wraps(pyfunc)
     def call(*args: Any, **keywords: Any) -> Any:
-        named = {name: value for name, value in keywords.items() if name not in excluded and value is not None}
-        fixed = {name: value for name, value in keywords.items() if name not in named}
-        given = [number for number, x in enumerate(args) if number not in excluded and x is not None]
+        mapped_keywords = {
+            name: value for name, value in keywords.items() if name not in excluded and value is not None
+        }
+        fixed_keywords = {name: value for name, value in keywords.items() if name not in mapped_keywords}
+        mapped = [number for number, x in enumerate(args) if number not in excluded and x is not None]
 
-        def on_arrays(*arrays: Any) -> Any:
-            places = list(args)
-            for number, x in zip(given, arrays, strict=False):
-                places[number] = x
-            return pyfunc(*places, **fixed, **dict(zip(named, arrays[len(given) :], strict=True)))
+        def on_operands(*operands: Any) -> Any:
+            positional = list(args)
+            for number, x in zip(mapped, operands, strict=False):
+                positional[number] = x
+            named = dict(zip(mapped_keywords, operands[len(mapped) :], strict=True))
+            return pyfunc(*positional, **fixed_keywords, **named)
 
-        return _mapped(on_arrays, [*(args[number] for number in given), *named.values()], cores)
+        return _map_leading_dims(
+            on_operands, [*(args[number] for number in mapped), *mapped_keywords.values()], core_dims
+        )
 
     return call
 
 
-def _parsed(signature: str) -> tuple[list[Names], list[Names]]:
-    """The names of the dims of each operand and of each result."""
+def _parse_signature(signature: str) -> tuple[list[DimNames], list[DimNames]]:
+    """Return the names of the core dims of each operand and of each result."""
     if not re.fullmatch(_SIGNATURE, signature):
-        raise ValueError(f"vectorize: a signature looks like '(n,m),(m)->(n)', not like {signature!r}")
+        raise ValueError(f"vectorize: invalid signature {signature!r}; expected one like '(n,m),(m)->(n)'")
     operands, results = (
-        [tuple(re.findall(r"\w+", core)) for core in re.findall(_CORE, side)] for side in signature.split("->")
+        [tuple(re.findall(r"\w+", dims)) for dims in re.findall(_CORE_DIMS, side)] for side in signature.split("->")
     )
     return operands, results
 
 
-def _mapped(function: Function, args: Sequence[Any], cores: tuple[list[Names], list[Names]] | None) -> Any:
-    """`function` over the dims in front of those that are its own."""
-    operands, results = cores if cores is not None else ([()] * len(args), None)
+def _map_leading_dims(
+    function: Function, args: Sequence[Any], core_dims: tuple[list[DimNames], list[DimNames]] | None
+) -> Any:
+    """Map `function` over the dims in front of the core dims, which broadcast."""
+    operands, results = core_dims if core_dims is not None else ([()] * len(args), None)
     if len(operands) != len(args):
-        raise TypeError(f"vectorize: the signature is for {len(operands)} arrays, not for {len(args)}")
+        raise TypeError(f"vectorize: the signature has {len(operands)} operands, but the call has {len(args)}")
     arrays = [asarray(x) for x in args]
     sizes: dict[str, int] = {}
-    fronts: list[tuple[int, ...]] = []
+    leading_shapes: list[tuple[int, ...]] = []
     for x, names in zip(arrays, operands, strict=True):
-        own = x.type.ndim - len(names)
-        if own < 0:
-            raise ValueError(f"vectorize: {x.type} has not the dims ({','.join(names)}) of its signature")
-        fronts.append(x.type.shape[:own])
-        for name, size in zip(names, x.type.shape[own:], strict=True):
+        leading_rank = x.type.ndim - len(names)
+        if leading_rank < 0:
+            raise ValueError(f"vectorize: {x.type} lacks the core dims ({','.join(names)}) of the signature")
+        leading_shapes.append(x.type.shape[:leading_rank])
+        for name, size in zip(names, x.type.shape[leading_rank:], strict=True):
             if sizes.setdefault(name, size) != size:
-                raise ValueError(f"vectorize: dim {name!r} has size {sizes[name]}, and size {size} in {x.type}")
-    whole = broadcast_shapes(*fronts) if fronts else ()
-    checked = function if results is None else _checked(function, results, sizes)
-    steps = []
-    for back in range(1, len(whole) + 1):  # from the last of the dims in front to the first
-        dims = tuple(0 if len(front) >= back and front[-back] != 1 else None for front in fronts)
-        steps.append((dims, whole[-back]))
-    flat = [_without_ones(x, len(front)) for x, front in zip(arrays, fronts, strict=True)]
-    for dims, size in steps:
-        checked = vmap(checked, in_axes=dims, axis_size=size)
-    return checked(*flat)
+                raise ValueError(f"vectorize: core dim {name!r} has size {sizes[name]}, but size {size} in {x.type}")
+    common_shape = broadcast_shapes(*leading_shapes) if leading_shapes else ()
+    mapped = function if results is None else _check_results(function, results, sizes)
+    operands_without_ones = [_squeeze_leading(x, len(shape)) for x, shape in zip(arrays, leading_shapes, strict=True)]
+    for back in range(1, len(common_shape) + 1):  # from the last leading dim to the first
+        in_axes = tuple(0 if len(shape) >= back and shape[-back] != 1 else None for shape in leading_shapes)
+        mapped = vmap(mapped, in_axes=in_axes, axis_size=common_shape[-back])
+    return mapped(*operands_without_ones)
 
 
-def _without_ones(x: Any, front: int) -> Any:
-    """`x` without the dims of size 1 in front: they are not mapped over."""
-    return squeeze(x, [dim for dim in range(front) if x.type.shape[dim] == 1])
+def _squeeze_leading(x: Any, leading_rank: int) -> Any:
+    """Remove the leading dims of size 1, which broadcast instead of being mapped over."""
+    return squeeze(x, [dim for dim in range(leading_rank) if x.type.shape[dim] == 1])
 
 
-def _checked(function: Function, cores: list[Names], sizes: dict[str, int]) -> Function:
-    """`function`, whose results must have the dims of the signature."""
+def _check_results(function: Function, core_dims: list[DimNames], sizes: dict[str, int]) -> Function:
+    """Wrap `function` to check the number and the core dims of its results against the signature."""
 
     def call(*args: Any) -> Any:
-        found = function(*args)
-        results = found if isinstance(found, tuple) else (found,)
-        if len(results) != len(cores) or (isinstance(found, tuple) and len(cores) == 1):
-            raise TypeError(f"vectorize: the signature is for {len(cores)} results, not for {len(results)}")
-        known = dict(sizes)
-        for x, names in zip(results, cores, strict=True):
+        returned = function(*args)
+        results = returned if isinstance(returned, tuple) else (returned,)
+        if len(results) != len(core_dims) or (isinstance(returned, tuple) and len(core_dims) == 1):
+            raise TypeError(
+                f"vectorize: the signature has {len(core_dims)} results, but the function returned {len(results)}"
+            )
+        known_sizes = dict(sizes)
+        for x, names in zip(results, core_dims, strict=True):
             shape = type_of(x, "vectorize").shape
-            fits = len(shape) == len(names)
-            if not fits or any(known.setdefault(n, size) != size for n, size in zip(names, shape, strict=True)):
-                raise ValueError(f"vectorize: a result of shape {shape} does not fit ({','.join(names)}) in {known}")
-        return found
+            has_rank = len(shape) == len(names)
+            if not has_rank or any(
+                known_sizes.setdefault(name, size) != size for name, size in zip(names, shape, strict=True)
+            ):
+                raise ValueError(
+                    f"vectorize: a result of shape {shape} does not match the core dims ({','.join(names)}) "
+                    f"with sizes {known_sizes}"
+                )
+        return returned
 
     return call
 
 
 def apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs: Any) -> Any:
-    """`func1d` of every row along `axis`, whose place the dims of its result take.
+    """Apply a function to each 1-d slice of an array along an axis.
 
-    >>> jnp.apply_along_axis(jnp.sum, 1, jnp.array([[1, 2], [3, 4]]))
-    Array([3, 7], dtype=int32)
+    Args:
+        func1d: the function of a 1-d array.
+        axis: the axis of the slices.
+        arr: the array.
+        *args: further positional arguments of `func1d`.
+        **kwargs: keyword arguments of `func1d`.
+
+    Returns:
+        The results. The dims of a result of `func1d` replace `axis`.
+
+    Raises:
+        TypeError: if `arr` is not an array or a scalar.
+        ValueError: if `axis` does not exist.
+
+    Example:
+        >>> jnp.apply_along_axis(jnp.sum, 1, jnp.array([[1, 2], [3, 4]]))
+        Array([3, 7], dtype=int32)
     """
     x = as_operand(arr, "apply_along_axis")
     dim = dim_of("apply_along_axis", axis, x.type.ndim)
 
-    def on_row(row: Any) -> Any:
+    def on_slice(row: Any) -> Any:
         return func1d(row, *args, **kwargs)
 
-    found: Function = on_row
+    mapped: Function = on_slice
     for _ in range(x.type.ndim - dim - 1):
-        found = vmap(found, in_axes=-1, out_axes=-1)
+        mapped = vmap(mapped, in_axes=-1, out_axes=-1)
     for _ in range(dim):
-        found = vmap(found, in_axes=0, out_axes=0)
-    return found(x)
+        mapped = vmap(mapped, in_axes=0, out_axes=0)
+    return mapped(x)
 
 
 def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Sequence[int]) -> Any:
-    """`func(array, axis)` for one axis after the other; a dim that it leaves out stays, of size 1.
+    """Apply a reduction over several axes, one after the other.
 
-    >>> jnp.apply_over_axes(jnp.sum, jnp.array([[1, 2], [3, 4]]), [0, 1])
-    Array([[10]], dtype=int32)
+    Args:
+        func: a function of an array and an axis that keeps the rank or removes the axis.
+        a: the array.
+        axes: the axes.
+
+    Returns:
+        The result, with the rank of `a`: a dim that `func` removes stays, with size 1.
+
+    Raises:
+        TypeError: if `a` is not an array or a scalar.
+        ValueError: if an axis does not exist, or `func` returns an array of another rank.
+
+    Example:
+        >>> jnp.apply_over_axes(jnp.sum, jnp.array([[1, 2], [3, 4]]), [0, 1])
+        Array([[10]], dtype=int32)
     """
     x = as_operand(a, "apply_over_axes")
     rank = x.type.ndim
     for axis in axes:
         dim = dim_of("apply_over_axes", axis, rank)
-        found = as_operand(func(x, dim), "apply_over_axes")
-        x = expand_dims(found, (dim,)) if found.type.ndim == rank - 1 else found
+        result = as_operand(func(x, dim), "apply_over_axes")
+        x = expand_dims(result, (dim,)) if result.type.ndim == rank - 1 else result
         if x.type.ndim != rank:
-            raise ValueError(f"apply_over_axes: the function made {found.type} of an array of rank {rank} along {axis}")
+            raise ValueError(
+                f"apply_over_axes: the function returned {result.type} for axis {axis}; "
+                f"expected rank {rank} or {rank - 1}"
+            )
     return x
 
 
 def piecewise(x: Any, condlist: Any, funclist: Sequence[Any], *args: Any, **kw: Any) -> Any:
-    """For each element what a function, or a number, gives for it where the condition of that holds.
+    """Evaluate a function that is defined by cases.
 
-    Of several conditions that hold, the last counts. One function more than conditions is for where none does; else it
-    is 0 there. The functions take `x`, and further arguments, and give the dtype of `x`.
+    Where several conditions hold, the last one applies.
 
-    >>> jnp.piecewise(jnp.array([-1.0, 0.0, 2.0]), [jnp.array([True, False, False])], [lambda x: -x, lambda x: 2 * x])
-    Array([1., 0., 4.], dtype=float32)
+    Args:
+        x: the array.
+        condlist: the conditions, boolean arrays that broadcast with `x`.
+        funclist: a function or a number for each condition. One more applies where no condition holds; by default it
+            is 0. Functions are called with `x`, `args` and `kw`, and results are cast to the dtype of `x`.
+        *args: further positional arguments of the functions.
+        **kw: keyword arguments of the functions.
+
+    Returns:
+        An array with the shape and dtype of `x`.
+
+    Raises:
+        TypeError: if `x` cannot be converted to an array, or a condition is not an array or a scalar.
+        ValueError: if the number of functions does not match the number of conditions.
+
+    Example:
+        >>> jnp.piecewise(
+        ...     jnp.array([-1.0, 0.0, 2.0]), [jnp.array([True, False, False])], [lambda x: -x, lambda x: 2 * x]
+        ... )
+        Array([1., 0., 4.], dtype=float32)
     """
     operand = asarray(x)
     if isinstance(condlist, (list, tuple)):
         conditions = list(condlist)
     else:
-        kind = type_of(condlist, "piecewise")
-        conditions = list(condlist) if kind.ndim > operand.type.ndim else [condlist]
+        condition_type = type_of(condlist, "piecewise")
+        conditions = list(condlist) if condition_type.ndim > operand.type.ndim else [condlist]
     functions = list(funclist)
     if len(functions) == len(conditions):
         functions.append(0)
-    if len(functions) != len(conditions) + 1:
-        raise ValueError(
-            f"piecewise: {len(conditions)} conditions need as many functions, or one more, not {len(functions)}"
-        )
-    *cases, found = (_of(function, operand, args, kw) for function in functions)
+    count = len(conditions)
+    if len(functions) != count + 1:
+        raise ValueError(f"piecewise: {count} conditions need {count} or {count + 1} functions, not {len(functions)}")
+    *cases, result = (_evaluate_case(function, operand, args, kw) for function in functions)
     for condition, case in zip(conditions, cases, strict=True):
-        found = methods.where(condition, case, found)
-    return found
+        result = methods.where(condition, case, result)
+    return result
 
 
-def _of(function: Any, x: Any, args: Any, keywords: Any) -> Any:
+def _evaluate_case(function: Any, x: Any, args: Any, keywords: Any) -> Any:
     value = function(x, *args, **keywords) if callable(function) else function
-    made = methods.astype(value, dtype=x.type.dtype)
-    return _stretched(made, shape=x.type.shape)
+    return _broadcast(methods.astype(value, dtype=x.type.dtype), shape=x.type.shape)
 
 
 @composed
-def _stretched(x: Any, *, shape: tuple[int, ...]) -> Any:
+def _broadcast(x: Any, *, shape: tuple[int, ...]) -> Any:
     return stretch(as_operand(x), shape)
 
 
 def frompyfunc(func: Function, /, nin: int, nout: int, *, identity: Any = None) -> "ufunc":
-    """A function of single elements, with `nin` operands and `nout` results, as a `ufunc` of arrays.
+    """Create a ufunc from a function of scalars.
 
-    >>> jnp.frompyfunc(lambda x, y: x + 2 * y, 2, 1).reduce(jnp.array([1, 2, 3]))
-    Array(11, dtype=int32)
+    Args:
+        func: the function.
+        nin: the number of operands.
+        nout: the number of results.
+        identity: the initial value of reductions.
+
+    Returns:
+        The ufunc. Its methods `reduce` and `accumulate` apply `func` sequentially.
+
+    Raises:
+        TypeError: if `func` is not callable.
+
+    Example:
+        >>> jnp.frompyfunc(lambda x, y: x + 2 * y, 2, 1).reduce(jnp.array([1, 2, 3]))
+        Array(11, dtype=int32)
     """
     return ufunc(func, nin, nout, identity=identity)
 
 
-def _known(name: str) -> "ufunc":
+def _load_ufunc(name: str) -> "ufunc":
     return getattr(installed.namespace, name)  # type: ignore[no-any-return]
 
 
 @final
 class ufunc:
-    """A function of single elements, as one of arrays that broadcast, which can also be run along a dim.
+    """An elementwise function of arrays that broadcast, with methods that apply it along a dim.
 
-    A function that is given for `call`, `reduce`, `accumulate`, `at` or `reduceat` takes the place of that method.
+    Args:
+        func: the function of scalars.
+        nin: the number of operands.
+        nout: the number of results.
+        name: the name for errors and pickling. By default, that of `func`.
+        nargs: the number of arguments. By default `nin`.
+        identity: the initial value of reductions.
+        call: the implementation of a call. By default, `vectorize(func)`.
+        reduce, accumulate, at, reduceat: the implementations of these methods. By default, they apply `func`
+            sequentially with `lax.scan`.
+
+    Raises:
+        TypeError: if `func` is not callable.
+
+    Example:
+        >>> jnp.ufunc(lambda x, y: 2 * x + y, 2, 1).accumulate(jnp.array([1, 2, 3]))
+        Array([ 1,  4, 11], dtype=int32)
     """
 
     def __init__(
@@ -235,35 +332,37 @@ class ufunc:
             raise TypeError(f"ufunc: needs a function, not {func!r}")
         self._func = func
         self._call = vectorize(func) if call is None else call
-        self._own = {"reduce": reduce, "accumulate": accumulate, "at": at, "reduceat": reduceat}
+        self._overrides = {"reduce": reduce, "accumulate": accumulate, "at": at, "reduceat": reduceat}
         self.nin, self.nout, self.identity = nin, nout, identity
         self.nargs = nin if nargs is None else nargs
         self.__name__ = str(name or getattr(func, "__name__", "ufunc"))
         self.__doc__ = func.__doc__
 
     def __reduce__(self) -> Any:
-        """One that numpy's namespace has is found there again under its name."""
-        known = getattr(installed.namespace, self.__name__, None) is self
-        return (_known, (self.__name__,)) if known else super().__reduce__()
+        """Pickle a public ufunc by name."""
+        is_public = getattr(installed.namespace, self.__name__, None) is self
+        return (_load_ufunc, (self.__name__,)) if is_public else super().__reduce__()
 
     def __repr__(self) -> str:
         return f"<shardwise.numpy.ufunc {self.__name__!r}>"
 
     def __call__(self, *args: Any, out: None = None, where: None = None) -> Any:
         if out is not None or where is not None:
-            self._no("out", out)
-            self._no("where", where)
+            self._reject("out", out)
+            self._reject("where", where)
         return self._call(*args)
 
-    def _no(self, argument: str, value: Any) -> None:
+    def _reject(self, argument: str, value: Any) -> None:
         if value is not None:
-            raise NotImplementedError(f"{self.__name__}: there is no `{argument}`: use the result, and `numpy.where`")
+            raise NotImplementedError(
+                f"{self.__name__}: `{argument}` is not supported; use the result, and `numpy.where` for a mask"
+            )
 
-    def _binary(self, method: str) -> None:
+    def _require_binary(self, method: str) -> None:
         if (self.nin, self.nout) != (2, 1):
             raise ValueError(
-                f"{self.__name__}.{method}: only a function of two operands with one result can be run along a dim, "
-                f"not one of {self.nin} with {self.nout}"
+                f"{self.__name__}.{method}: needs a ufunc of 2 operands and 1 result, "
+                f"not of nin={self.nin} and nout={self.nout}"
             )
 
     def reduce(
@@ -276,49 +375,81 @@ class ufunc:
         initial: Any = None,
         where: Any = None,
     ) -> Any:
-        """The function of the elements along `axis` (of all in a row, for None), one after the other.
+        """Reduce an array along an axis by applying the function to its elements in order.
 
-        They begin with `initial`, or the function's identity. Those at which `where` does not hold are left out.
+        Args:
+            a: the array.
+            axis: the axis to reduce. With None, the flattened array is reduced.
+            dtype: the dtype to compute in. By default, that of `a`.
+            out: not supported. It must be None.
+            keepdims: whether the reduced dims stay, with size 1.
+            initial: the initial value. By default, the identity of the function, or the first element if it has none.
+            where: a mask of the elements to include.
+
+        Returns:
+            The reduced array.
+
+        Raises:
+            ValueError: if the function is not binary, `axis` does not exist, or an initial value is required: the array
+                is empty or `where` is given, and the function has no identity.
+            NotImplementedError: if `out` or several axes are given.
         """
-        self._binary("reduce")
-        self._no("out", out)
-        if (own := self._own["reduce"]) is not None:
-            return own(a, axis=axis, dtype=dtype, keepdims=keepdims, initial=initial, where=where)
+        self._require_binary("reduce")
+        self._reject("out", out)
+        if (override := self._overrides["reduce"]) is not None:
+            return override(a, axis=axis, dtype=dtype, keepdims=keepdims, initial=initial, where=where)
         x = asarray(a, dtype)
         first = self.identity if initial is None else initial
         if where is not None and first is None:
-            raise ValueError(f"{self.__name__}.reduce: without an identity, `where` needs `initial`")
-        kept = None if where is None else methods.broadcast_to(where, shape=x.type.shape)
+            raise ValueError(f"{self.__name__}.reduce: the function has no identity, so `where` needs `initial`")
+        mask = None if where is None else methods.broadcast_to(where, shape=x.type.shape)
         shape = x.type.shape
         if axis is None:
-            x, kept, dim = x.reshape(-1), None if kept is None else kept.reshape(-1), 0
-            ones: tuple[int, ...] = (1,) * len(shape)
+            x, mask, dim = x.reshape(-1), None if mask is None else mask.reshape(-1), 0
+            kept_shape: tuple[int, ...] = (1,) * len(shape)
         elif isinstance(axis, Sequence):
-            raise NotImplementedError(f"{self.__name__}.reduce: one axis, or None for all: not {axis}")
+            raise NotImplementedError(f"{self.__name__}.reduce: axis must be one axis, or None for all, not {axis}")
         else:
             dim = dim_of(f"{self.__name__}.reduce", axis, len(shape))
-            ones = (*shape[:dim], 1, *shape[dim + 1 :])
+            kept_shape = (*shape[:dim], 1, *shape[dim + 1 :])
         if not x.type.shape[dim] and first is None:
-            raise ValueError(f"{self.__name__}.reduce: {x.type} has no elements, and there is no identity")
+            raise ValueError(
+                f"{self.__name__}.reduce: {x.type} is empty along dim {dim}, and the function has no identity; "
+                "pass `initial`"
+            )
         rows = moveaxis(x, dim, 0)
         start = rows[0] if first is None else full(rows.type.shape[1:], first, x.type.dtype)
         rest = rows[1:] if first is None else rows
-        masks = None if kept is None else moveaxis(kept, dim, 0)
+        masks = None if mask is None else moveaxis(mask, dim, 0)
 
         def step(total: Any, row: Any) -> Any:
-            element, keep = row
-            found = methods.astype(self._call(total, element), dtype=x.type.dtype)
-            return (found if keep is None else methods.where(keep, found, total)), None
+            element, include = row
+            result = methods.astype(self._call(total, element), dtype=x.type.dtype)
+            return (result if include is None else methods.where(include, result, total)), None
 
         total, _ = scan(step, start, (rest, masks))
-        return total.reshape(ones) if keepdims else total
+        return total.reshape(kept_shape) if keepdims else total
 
     def accumulate(self, a: Any, axis: int = 0, dtype: Any = None, out: None = None) -> Any:
-        """The function of the elements up to each along `axis`, one after the other."""
-        self._binary("accumulate")
-        self._no("out", out)
-        if (own := self._own["accumulate"]) is not None:
-            return own(a, axis=axis, dtype=dtype)
+        """Compute the running results of applying the function to the elements along an axis.
+
+        Args:
+            a: the array.
+            axis: the axis.
+            dtype: the dtype to compute in. By default, that of `a`.
+            out: not supported. It must be None.
+
+        Returns:
+            An array with the shape of `a`.
+
+        Raises:
+            ValueError: if the function is not binary, or `axis` does not exist.
+            NotImplementedError: if `out` is given.
+        """
+        self._require_binary("accumulate")
+        self._reject("out", out)
+        if (override := self._overrides["accumulate"]) is not None:
+            return override(a, axis=axis, dtype=dtype)
         x = asarray(a, dtype)
         dim = dim_of(f"{self.__name__}.accumulate", axis, x.type.ndim)
         rows = moveaxis(x, dim, 0)
@@ -326,66 +457,111 @@ class ufunc:
             return x
 
         def step(total: Any, row: Any) -> Any:
-            found = methods.astype(self._call(total, row), dtype=x.type.dtype)
-            return found, found
+            result = methods.astype(self._call(total, row), dtype=x.type.dtype)
+            return result, result
 
         _, rest = scan(step, rows[0], rows[1:])
         return moveaxis(concatenate([rows[:1], rest]), 0, dim)
 
     def at(self, a: Any, indices: Any, b: Any = None, /, *, inplace: bool = True) -> Any:
-        """`a` with the function applied at these places, with the elements of `b`; as often as a place is given."""
+        """Apply the function to the elements of an array at indices; repeated indices apply it repeatedly.
+
+        Args:
+            a: the array.
+            indices: an index array, or a tuple of one per dim.
+            b: the second operand of a binary function.
+            inplace: must be False, because arrays are immutable.
+
+        Returns:
+            The updated array.
+
+        Raises:
+            ValueError: if the number of operands does not match the function.
+            NotImplementedError: if `inplace` is true.
+        """
         if inplace:
             raise NotImplementedError(
-                f"{self.__name__}.at: arrays are not written to: use the result, with `inplace=False`"
+                f"{self.__name__}.at: arrays are immutable; pass `inplace=False` and use the result"
             )
-        if (own := self._own["at"]) is not None:
-            return own(a, indices) if b is None else own(a, indices, b)
+        if (override := self._overrides["at"]) is not None:
+            return override(a, indices) if b is None else override(a, indices, b)
         if self.nin != (1 if b is None else 2) or self.nout != 1:
-            raise ValueError(f"{self.__name__}.at: a function of {self.nin} operands takes {self.nin - 1} beside `a`")
+            raise ValueError(
+                f"{self.__name__}.at: a function of {self.nin} operands needs {self.nin - 1} after `indices`"
+            )
         x = asarray(a)
         index = indices if isinstance(indices, tuple) else (indices,)
         shape = broadcast_shapes(*(type_of(part, "at").shape for part in index))
-        rows = [methods.broadcast_to(part, shape=shape).reshape(-1) for part in index]
-        rest = x.type.shape[len(index) :]
-        others = None if b is None else methods.broadcast_to(b, shape=(*shape, *rest)).reshape(-1, *rest)
+        index_columns = [methods.broadcast_to(part, shape=shape).reshape(-1) for part in index]
+        slice_shape = x.type.shape[len(index) :]
+        operands = (
+            None if b is None else methods.broadcast_to(b, shape=(*shape, *slice_shape)).reshape(-1, *slice_shape)
+        )
 
-        def step(found: Any, row: Any) -> Any:
-            place, other = row
-            before = found[place]
-            new = self._call(before) if other is None else self._call(before, other)
-            return found.at[place].set(methods.astype(new, dtype=x.type.dtype)), None
+        def step(result: Any, row: Any) -> Any:
+            position, operand = row
+            old = result[position]
+            new = self._call(old) if operand is None else self._call(old, operand)
+            return result.at[position].set(methods.astype(new, dtype=x.type.dtype)), None
 
-        return scan(step, x, (tuple(rows), others))[0]
+        return scan(step, x, (tuple(index_columns), operands))[0]
 
     def reduceat(self, a: Any, indices: Any, axis: int = 0, dtype: Any = None, out: None = None) -> Any:
-        """For each of `indices` the function of the elements along `axis` from there up to the next of them; of the
-        one there alone, where the next is not further on."""
-        self._binary("reduceat")
-        self._no("out", out)
-        if (own := self._own["reduceat"]) is not None:
-            return own(a, indices, axis=axis, dtype=dtype)
+        """Reduce slices of an array along an axis.
+
+        Slice `i` goes from `indices[i]` to `indices[i + 1]`, the last one to the end. If the next index is not larger,
+        the slice is the single element at `indices[i]`.
+
+        Args:
+            a: the array.
+            indices: the start of each slice, a 1-d array of integers.
+            axis: the axis.
+            dtype: the dtype to compute in. By default, that of `a`.
+            out: not supported. It must be None.
+
+        Returns:
+            An array with one reduced slice per index along `axis`.
+
+        Raises:
+            ValueError: if the function is not binary, `indices` does not have 1 dim, or `axis` does not exist.
+            NotImplementedError: if `out` is given.
+        """
+        self._require_binary("reduceat")
+        self._reject("out", out)
+        if (override := self._overrides["reduceat"]) is not None:
+            return override(a, indices, axis=axis, dtype=dtype)
         x = asarray(a, dtype)
         if type_of(indices, "reduceat").ndim != 1:
-            raise ValueError(f"{self.__name__}.reduceat: places are a row of integers, not {type_of(indices)}")
+            raise ValueError(f"{self.__name__}.reduceat: indices must have 1 dim, not {type_of(indices)}")
         dim = dim_of(f"{self.__name__}.reduceat", axis, x.type.ndim)
         rows = moveaxis(x, dim, 0)
-        places = array(indices)
-        size, lead = rows.type.shape[0], (places.type.size, *(1,) * (rows.type.ndim - 1))
-        ends = concatenate([places[1:], full((1,), size, places.type.dtype)])
-        start = take(rows, places, 0, mode="clip")
+        starts = array(indices)
+        size, mask_shape = rows.type.shape[0], (starts.type.size, *(1,) * (rows.type.ndim - 1))
+        ends = concatenate([starts[1:], full((1,), size, starts.type.dtype)])
+        first = take(rows, starts, 0, mode="clip")
 
         def step(total: Any, row: Any) -> Any:
-            element, number = row
-            inside = ((number > places) & (number < ends)).reshape(lead)
-            found = methods.astype(self._call(total, element[None]), dtype=x.type.dtype)
-            return methods.where(inside, found, total), None
+            element, position = row
+            inside = ((position > starts) & (position < ends)).reshape(mask_shape)
+            result = methods.astype(self._call(total, element[None]), dtype=x.type.dtype)
+            return methods.where(inside, result, total), None
 
-        total, _ = scan(step, start, (rows, Iota((size,), 0, places.type.dtype)()))
+        total, _ = scan(step, first, (rows, Iota((size,), 0, starts.type.dtype)()))
         return moveaxis(total, 0, dim)
 
     def outer(self, A: Any, B: Any, /) -> Any:
-        """The function of every element of `A` with every element of `B`."""
+        """Apply the function to all pairs of elements of two arrays.
+
+        Args:
+            A, B: the arrays.
+
+        Returns:
+            An array with the dims of `A` followed by those of `B`.
+
+        Raises:
+            ValueError: if the function does not have 2 operands.
+        """
         if self.nin != 2:
-            raise ValueError(f"{self.__name__}.outer: needs a function of two operands, not one of {self.nin}")
+            raise ValueError(f"{self.__name__}.outer: needs a function of 2 operands, not of {self.nin}")
         left, right = asarray(A), asarray(B)
         return self._call(left.reshape(*left.type.shape, *(1,) * right.type.ndim), right)

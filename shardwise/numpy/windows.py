@@ -1,4 +1,4 @@
-"""Windows: how much each of `M` samples counts, from 0 or little at the ends to 1 in the middle."""
+"""Window functions of `M` samples (bartlett, blackman, hamming, hanning, kaiser) and the Bessel function `i0`."""
 
 import operator
 from collections.abc import Callable
@@ -14,86 +14,148 @@ from shardwise.compiler.ops.promote import default_dtype
 from shardwise.compiler.ops.transcendental import Exp
 
 
-def _window(name: str, M: int, made: Callable[[int], Any]) -> Any:
-    """The row that numpy makes."""
+def _constant_window(name: str, M: int, samples: Callable[[int], Any]) -> Any:
+    """Compute a window on the host with numpy: `samples(M)`, in the default float dtype."""
     try:
         size = operator.index(M)
     except TypeError:
-        raise TypeError(f"{name}: M is the number of samples, an integer that is known now, not {M!r}") from None
-    return as_operand(np.asarray(made(max(size, 0)), default_dtype("float*")))
+        raise TypeError(f"{name}: the number of samples M must be a static integer, not {M!r}") from None
+    return as_operand(np.asarray(samples(max(size, 0)), default_dtype("float*")))
 
 
 def bartlett(M: int) -> Any:
-    """A triangle that is 0 at both ends.
+    """Return the Bartlett window: a triangle that is 0 at both ends.
 
-    >>> jnp.bartlett(5)
-    Array([0. , 0.5, 1. , 0.5, 0. ], dtype=float32)
+    Args:
+        M: the number of samples. It must be static; the result is empty if it is not positive.
+
+    Returns:
+        The samples, at most 1.
+
+    Raises:
+        TypeError: if `M` is not a static integer.
+
+    Example:
+        >>> jnp.bartlett(5)
+        Array([0. , 0.5, 1. , 0.5, 0. ], dtype=float32)
     """
-    return _window("bartlett", M, np.bartlett)
+    return _constant_window("bartlett", M, np.bartlett)
 
 
 def blackman(M: int) -> Any:
-    """A sum of three cosines that is nearly 0 at both ends.
+    """Return the Blackman window: a sum of three cosine terms that is nearly 0 at both ends.
 
-    >>> jnp.blackman(3).round(3)
-    Array([-0.,  1., -0.], dtype=float32)
+    Args:
+        M: the number of samples. It must be static; the result is empty if it is not positive.
+
+    Returns:
+        The samples, at most 1.
+
+    Raises:
+        TypeError: if `M` is not a static integer.
+
+    Example:
+        >>> jnp.blackman(3).round(3)
+        Array([-0.,  1., -0.], dtype=float32)
     """
-    return _window("blackman", M, np.blackman)
+    return _constant_window("blackman", M, np.blackman)
 
 
 def hamming(M: int) -> Any:
-    """A raised cosine that does not reach 0.
+    """Return the Hamming window: a raised cosine that is 0.08 at both ends.
 
-    >>> jnp.hamming(3)
-    Array([0.08, 1.  , 0.08], dtype=float32)
+    Args:
+        M: the number of samples. It must be static; the result is empty if it is not positive.
+
+    Returns:
+        The samples, at most 1.
+
+    Raises:
+        TypeError: if `M` is not a static integer.
+
+    Example:
+        >>> jnp.hamming(3)
+        Array([0.08, 1.  , 0.08], dtype=float32)
     """
-    return _window("hamming", M, np.hamming)
+    return _constant_window("hamming", M, np.hamming)
 
 
 def hanning(M: int) -> Any:
-    """A raised cosine that is 0 at both ends.
+    """Return the Hann window: a raised cosine that is 0 at both ends.
 
-    >>> jnp.hanning(5)
-    Array([0. , 0.5, 1. , 0.5, 0. ], dtype=float32)
+    Args:
+        M: the number of samples. It must be static; the result is empty if it is not positive.
+
+    Returns:
+        The samples, at most 1.
+
+    Raises:
+        TypeError: if `M` is not a static integer.
+
+    Example:
+        >>> jnp.hanning(5)
+        Array([0. , 0.5, 1. , 0.5, 0. ], dtype=float32)
     """
-    return _window("hanning", M, np.hanning)
+    return _constant_window("hanning", M, np.hanning)
 
 
 def kaiser(M: int, beta: Any) -> Any:
-    """A bell made of a Bessel function; the larger `beta`, the narrower.
+    """Return the Kaiser window: a bell shape made from the Bessel function `i0`.
 
-    >>> jnp.kaiser(3, 2.0).round(3)
-    Array([0.439, 1.   , 0.439], dtype=float32)
+    Args:
+        M: the number of samples. It must be static; the result is empty if it is not positive.
+        beta: the shape parameter. The larger it is, the narrower is the window. It may be traced.
+
+    Returns:
+        The samples, at most 1.
+
+    Raises:
+        TypeError: if `M` is not a static integer, or `beta` is not a number.
+
+    Example:
+        >>> jnp.kaiser(3, 2.0).round(3)
+        Array([0.439, 1.   , 0.439], dtype=float32)
     """
-    heights = _window("kaiser", M, lambda size: np.sqrt(np.maximum(1 - np.linspace(-1, 1, size) ** 2, 0)))
-    if heights.type.size == 1:
-        return _window("kaiser", 1, np.ones)
-    return _bell(heights, beta)
+    semicircle = _constant_window("kaiser", M, lambda size: np.sqrt(np.maximum(1 - np.linspace(-1, 1, size) ** 2, 0)))
+    if semicircle.type.size == 1:
+        return _constant_window("kaiser", 1, np.ones)
+    return _kaiser(semicircle, beta)
 
 
 @composed
-def _bell(heights: Any, beta: Any) -> Any:
-    x = as_operand(heights)
-    wide = astype_weak(as_inexact(beta, "kaiser"), x.type.dtype, False)
-    return divide(_i0(multiply(x, wide)), _i0(wide))
+def _kaiser(semicircle: Any, beta: Any) -> Any:
+    x = as_operand(semicircle)
+    beta = astype_weak(as_inexact(beta, "kaiser"), x.type.dtype, False)
+    return divide(_bessel_i0(multiply(x, beta)), _bessel_i0(beta))
 
 
-def _i0(x: Any) -> Any:
+def _bessel_i0(x: Any) -> Any:
     return Mul()(Exp()(absolute(x)), BesselI0e()(x))
 
 
 def i0(x: Any) -> Any:
-    """The modified Bessel function of the first kind and order 0.
+    """Compute the modified Bessel function of the first kind of order 0.
 
-    >>> round(float(jnp.i0(1.0)), 4)
-    1.2661
+    Args:
+        x: real numbers.
+
+    Returns:
+        The function of each element.
+
+    Raises:
+        TypeError: if `x` is not an array or a scalar.
+        ValueError: if `x` is complex.
+
+    Example:
+        >>> round(float(jnp.i0(1.0)), 4)
+        1.2661
     """
-    return _bessel(x)
+    return _i0(x)
 
 
 @composed
-def _bessel(x: Any) -> Any:
+def _i0(x: Any) -> Any:
     x = as_inexact(x, "i0")
     if x.type.dtype.kind == "c":
         raise ValueError(f"i0: needs real numbers, not {type_of(x)}")
-    return _i0(x)
+    return _bessel_i0(x)
