@@ -1,4 +1,4 @@
-"""`checkpoint_name` and its company, under the module name that JAX programs import them from."""
+"""`checkpoint`, `checkpoint_name` and `checkpoint_policies` under the module name of JAX."""
 
 from shardwise.api.remat import checkpoint, checkpoint_name, checkpoint_policies
 

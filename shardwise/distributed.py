@@ -1,4 +1,4 @@
-"""Many processes as one program: every process calls `initialize` first, and then runs the same code."""
+"""Multi-process programs: every process calls `initialize` first and then runs the same program."""
 
 from shardwise.runtime.cluster import cluster
 
@@ -6,23 +6,41 @@ from shardwise.runtime.cluster import cluster
 def initialize(
     coordinator_address: str, num_processes: int, process_id: int, *, initialization_timeout: int = 60
 ) -> None:
-    """Join the cluster. Process 0 hosts the coordination service at `coordinator_address` (host:port).
+    """Connect this process to the others.
 
-    Afterwards `devices()` are those of all processes, and `local_devices()` those of this one. The port has no
-    authentication: use an address that only the cluster can reach.
+    Afterwards `devices()` returns the devices of all processes, and `local_devices()` those of this one. The
+    coordination service has no authentication: use an address that only the cluster can reach.
+
+    Args:
+        coordinator_address: the `host:port` of the coordination service, which process 0 hosts.
+        num_processes: the number of processes.
+        process_id: the number of this process, from 0.
+        initialization_timeout: the seconds to wait for the other processes.
+
+    Raises:
+        ValueError: if `coordinator_address` is not `host:port`, or `process_id` is out of range.
+        RuntimeError: if a device was used before.
     """
     cluster.join(coordinator_address, num_processes, process_id, initialization_timeout)
 
 
 def shutdown() -> None:
-    """Wait for the other processes, and leave the cluster."""
+    """Wait for the other processes and disconnect.
+
+    Raises:
+        RuntimeError: if `initialize` was not called.
+    """
     cluster.leave()
 
 
 def is_initialized() -> bool:
-    """Whether this process is in a cluster.
+    """Return whether this process has called `initialize`.
 
-    >>> jax.distributed.is_initialized()
-    False
+    Returns:
+        True between `initialize` and `shutdown`.
+
+    Example:
+        >>> jax.distributed.is_initialized()
+        False
     """
     return cluster.store is not None

@@ -1,4 +1,4 @@
-"""What can be asked of element types, beside what `shardwise.numpy` has."""
+"""Functions of dtypes in `jax.dtypes`, in addition to those of `shardwise.numpy`."""
 
 from typing import Any, NoReturn
 
@@ -12,9 +12,9 @@ from shardwise.errors import TypePromotionError, not_here
 from shardwise.numpy.dtypes import finfo, iinfo, issubdtype, result_type
 
 bfloat16 = ml_dtypes.bfloat16
-float0: DType = np.dtype([("float0", np.void, 0)])  # of what has no derivative
+float0: DType = np.dtype([("float0", np.void, 0)])  # the tangent dtype of integers and booleans
 
-_PYTHON = {np.bool_: bool, np.integer: int, np.floating: float, np.complexfloating: complex}
+_PYTHON_TYPES = {np.bool_: bool, np.integer: int, np.floating: float, np.complexfloating: complex}
 
 __all__ = [
     "TypePromotionError",
@@ -33,29 +33,60 @@ __all__ = [
 
 
 def canonicalize_dtype(dtype: Any, allow_extended_dtype: bool = False) -> DType:
-    """`dtype` as arrays hold it: 64-bit types become 32-bit ones unless `enable_x64` is set.
+    """Return the dtype that arrays of a requested dtype have: 64-bit dtypes become 32-bit unless `enable_x64` is set.
 
-    >>> jax.dtypes.canonicalize_dtype(float)
-    dtype('float32')
+    Args:
+        dtype: a dtype, its name, or a Python or numpy scalar type.
+        allow_extended_dtype: ignored. Extended dtypes, such as those of PRNG keys, are always accepted.
+
+    Returns:
+        The canonical dtype.
+
+    Raises:
+        TypeError: if `dtype` is unknown.
+
+    Example:
+        >>> jax.dtypes.canonicalize_dtype(float)
+        dtype('float32')
     """
     return canonical_dtype(dtype)
 
 
 def scalar_type_of(x: Any) -> type:
-    """The Python type of the elements of an array or a number: `bool`, `int`, `float` or `complex`.
+    """Return the Python type of the elements of an array or a scalar.
 
-    >>> jax.dtypes.scalar_type_of(jnp.int8(3))
-    <class 'int'>
+    Args:
+        x: an array or a scalar.
+
+    Returns:
+        `bool`, `int`, `float` or `complex`.
+
+    Raises:
+        TypeError: if `x` is not an array or a scalar.
+
+    Example:
+        >>> jax.dtypes.scalar_type_of(jnp.int8(3))
+        <class 'int'>
     """
     dtype = type_of(x, "scalar_type_of").dtype
-    return next(python for kind, python in _PYTHON.items() if issubdtype(dtype, kind))
+    return next(python_type for category, python_type in _PYTHON_TYPES.items() if issubdtype(dtype, category))
 
 
 def itemsize_bits(dtype: Any) -> int:
-    """How many bits an element has, of which those of the narrowest types are less than a byte.
+    """Return the number of bits of an element, which is less than 8 for the narrowest dtypes.
 
-    >>> jax.dtypes.itemsize_bits(jnp.int4)
-    4
+    Args:
+        dtype: a dtype, its name, or a scalar type.
+
+    Returns:
+        The number of bits.
+
+    Raises:
+        TypeError: if `dtype` is unknown.
+
+    Example:
+        >>> jax.dtypes.itemsize_bits(jnp.int4)
+        4
     """
     if issubdtype(dtype, np.bool_):
         return 8

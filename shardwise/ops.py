@@ -1,6 +1,6 @@
-"""Sums of parts of an array whose elements say to which part they belong, as `jax.ops` has them.
+"""Segment reductions of `jax.ops`: segment_sum, segment_prod, segment_max and segment_min.
 
-On a mesh each device makes the sums of its own elements, and these are joined: `num_segments` rows move, no element.
+On a mesh each device reduces the rows of its own shard, and the `num_segments` partial results are all-reduced.
 """
 
 import operator
@@ -30,17 +30,33 @@ def segment_sum(
     mode: Any = None,
     out_sharding: Any = None,
 ) -> Any:
-    """The sums of the rows of `data` that have one number: row i of the result is that of rows whose id is i.
+    """Sum the rows of an array by segment: row `i` of the result is the sum of the rows with id `i`.
 
-    There is a row for each id up to the largest; of ids of the program nobody knows the largest: there give
-    `num_segments`. An id outside of it, also a negative one, is left out, or with mode "clip" means the nearest. The
-    other rows are 0. `bucket_size` says how many are added up at once; it changes nothing here but roundings.
+    Args:
+        data: the array. Its rows, the slices along dim 0, are reduced.
+        segment_ids: the segment of each row, a 1-d array of integers.
+        num_segments: the number of segments. By default, the largest id plus 1. Required under `jit`.
+        indices_are_sorted: a promise that `segment_ids` are sorted.
+        unique_indices: a promise that `segment_ids` are unique.
+        bucket_size: accepted for compatibility; it must be positive and has no other effect.
+        mode: the treatment of ids that are negative or not less than `num_segments`: "drop" (the default) ignores their
+            rows, "clip" moves them to the nearest segment.
+        out_sharding: the sharding of the result.
 
-    >>> jax.ops.segment_sum(jnp.array([1, 2, 3]), jnp.array([0, 0, 2]))
-    Array([3, 0, 3], dtype=int32)
+    Returns:
+        An array with one row per segment. Rows of empty segments are 0.
+
+    Raises:
+        TypeError: if `segment_ids` are not integral, or `data` is boolean.
+        ValueError: if there is not one id per row, `num_segments` is negative, or `bucket_size` or `mode` is invalid.
+        ConcretizationTypeError: if `segment_ids` is traced and `num_segments` is not given.
+
+    Example:
+        >>> jax.ops.segment_sum(jnp.array([1, 2, 3]), jnp.array([0, 0, 2]))
+        Array([3, 0, 3], dtype=int32)
     """
-    given = (indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
-    return _segments("segment_sum", "add", data, segment_ids, num_segments, *given)
+    options = (indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
+    return _segment_reduce("segment_sum", "add", data, segment_ids, num_segments, *options)
 
 
 def segment_prod(
@@ -53,13 +69,33 @@ def segment_prod(
     mode: Any = None,
     out_sharding: Any = None,
 ) -> Any:
-    """The products of the rows of `data` that have one number, as `segment_sum` makes sums; of none it is 1.
+    """Multiply the rows of an array by segment: row `i` of the result is the product of the rows with id `i`.
 
-    >>> jax.ops.segment_prod(jnp.array([2, 3, 4]), jnp.array([0, 0, 2]))
-    Array([6, 1, 4], dtype=int32)
+    Args:
+        data: the array. Its rows, the slices along dim 0, are reduced.
+        segment_ids: the segment of each row, a 1-d array of integers.
+        num_segments: the number of segments. By default, the largest id plus 1. Required under `jit`.
+        indices_are_sorted: a promise that `segment_ids` are sorted.
+        unique_indices: a promise that `segment_ids` are unique.
+        bucket_size: accepted for compatibility; it must be positive and has no other effect.
+        mode: the treatment of ids that are negative or not less than `num_segments`: "drop" (the default) ignores their
+            rows, "clip" moves them to the nearest segment.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array with one row per segment. Rows of empty segments are 1.
+
+    Raises:
+        TypeError: if `segment_ids` are not integral.
+        ValueError: if there is not one id per row, `num_segments` is negative, or `bucket_size` or `mode` is invalid.
+        ConcretizationTypeError: if `segment_ids` is traced and `num_segments` is not given.
+
+    Example:
+        >>> jax.ops.segment_prod(jnp.array([2, 3, 4]), jnp.array([0, 0, 2]))
+        Array([6, 1, 4], dtype=int32)
     """
-    given = (indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
-    return _segments("segment_prod", "mul", data, segment_ids, num_segments, *given)
+    options = (indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
+    return _segment_reduce("segment_prod", "mul", data, segment_ids, num_segments, *options)
 
 
 def segment_max(
@@ -72,13 +108,33 @@ def segment_max(
     mode: Any = None,
     out_sharding: Any = None,
 ) -> Any:
-    """The largest of the rows of `data` that have one number, as `segment_sum`; of none the least that there is.
+    """Compute the maximum of the rows of an array by segment: row `i` of the result is that of the rows with id `i`.
 
-    >>> jax.ops.segment_max(jnp.array([1.0, 2.0, 3.0]), jnp.array([0, 0, 2]))
-    Array([  2., -inf,   3.], dtype=float32)
+    Args:
+        data: the array. Its rows, the slices along dim 0, are reduced.
+        segment_ids: the segment of each row, a 1-d array of integers.
+        num_segments: the number of segments. By default, the largest id plus 1. Required under `jit`.
+        indices_are_sorted: a promise that `segment_ids` are sorted.
+        unique_indices: a promise that `segment_ids` are unique.
+        bucket_size: accepted for compatibility; it must be positive and has no other effect.
+        mode: the treatment of ids that are negative or not less than `num_segments`: "drop" (the default) ignores their
+            rows, "clip" moves them to the nearest segment.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array with one row per segment. Rows of empty segments are the lowest value of the dtype.
+
+    Raises:
+        TypeError: if `segment_ids` are not integral.
+        ValueError: if there is not one id per row, `num_segments` is negative, or `bucket_size` or `mode` is invalid.
+        ConcretizationTypeError: if `segment_ids` is traced and `num_segments` is not given.
+
+    Example:
+        >>> jax.ops.segment_max(jnp.array([1.0, 2.0, 3.0]), jnp.array([0, 0, 2]))
+        Array([  2., -inf,   3.], dtype=float32)
     """
-    given = (indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
-    return _segments("segment_max", "max", data, segment_ids, num_segments, *given)
+    options = (indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
+    return _segment_reduce("segment_max", "max", data, segment_ids, num_segments, *options)
 
 
 def segment_min(
@@ -91,16 +147,36 @@ def segment_min(
     mode: Any = None,
     out_sharding: Any = None,
 ) -> Any:
-    """The smallest of the rows of `data` that have one number, as `segment_sum`; of none the largest that there is.
+    """Compute the minimum of the rows of an array by segment: row `i` of the result is that of the rows with id `i`.
 
-    >>> jax.ops.segment_min(jnp.array([1.0, 2.0, 3.0]), jnp.array([0, 0, 2]))
-    Array([ 1., inf,  3.], dtype=float32)
+    Args:
+        data: the array. Its rows, the slices along dim 0, are reduced.
+        segment_ids: the segment of each row, a 1-d array of integers.
+        num_segments: the number of segments. By default, the largest id plus 1. Required under `jit`.
+        indices_are_sorted: a promise that `segment_ids` are sorted.
+        unique_indices: a promise that `segment_ids` are unique.
+        bucket_size: accepted for compatibility; it must be positive and has no other effect.
+        mode: the treatment of ids that are negative or not less than `num_segments`: "drop" (the default) ignores their
+            rows, "clip" moves them to the nearest segment.
+        out_sharding: the sharding of the result.
+
+    Returns:
+        An array with one row per segment. Rows of empty segments are the highest value of the dtype.
+
+    Raises:
+        TypeError: if `segment_ids` are not integral.
+        ValueError: if there is not one id per row, `num_segments` is negative, or `bucket_size` or `mode` is invalid.
+        ConcretizationTypeError: if `segment_ids` is traced and `num_segments` is not given.
+
+    Example:
+        >>> jax.ops.segment_min(jnp.array([1.0, 2.0, 3.0]), jnp.array([0, 0, 2]))
+        Array([ 1., inf,  3.], dtype=float32)
     """
-    given = (indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
-    return _segments("segment_min", "min", data, segment_ids, num_segments, *given)
+    options = (indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
+    return _segment_reduce("segment_min", "min", data, segment_ids, num_segments, *options)
 
 
-def _segments(
+def _segment_reduce(
     name: str,
     how: str,
     data: Any,
@@ -116,18 +192,18 @@ def _segments(
     if not is_integer(ids.dtype):
         raise TypeError(f"{name}: segment_ids must be integers, not {ids}")
     if ids.ndim != 1 or ids.shape != rows.shape[:1]:
-        raise ValueError(f"{name}: segment_ids {ids} are not one for each row of {rows}")
+        raise ValueError(f"{name}: segment_ids must have one id for each row of {rows}, not {ids}")
     if how == "add" and rows.dtype == np.bool_:
-        raise TypeError(f"{name}: booleans have no sum; convert {rows} to integers")
+        raise TypeError(f"{name}: cannot sum booleans; convert {rows} to integers")
     if bucket_size is not None and operator.index(bucket_size) < 1:
-        raise ValueError(f"{name}: bucket_size is at least 1, not {bucket_size}")
+        raise ValueError(f"{name}: bucket_size must be at least 1, not {bucket_size}")
     if num_segments is None:
         try:
             count = int(along_axes.amax(segment_ids)) + 1 if ids.size else 0
         except ConcretizationTypeError:
             raise ConcretizationTypeError(
-                f"{name}: segment_ids are traced, so nobody knows the largest, and the shape of the result. "
-                f"Say how many segments there are: `{name}(data, segment_ids, num_segments=...)`"
+                f"{name}: segment_ids are traced, so the shape of the result is unknown. "
+                f"Pass the number of segments: `{name}(data, segment_ids, num_segments=...)`"
             ) from None
         count = max(count, 0)
     else:
@@ -135,23 +211,25 @@ def _segments(
         if count < 0:
             raise ValueError(f"{name}: num_segments cannot be negative: {count}")
     clips = mode_of(name, mode, "drop") == "clip"
-    found = _met(data, segment_ids, how=how, count=count, sorted=is_sorted, unique=unique, clips=clips)
-    return laid_out(found, out_sharding)
+    result = _scatter_reduce(data, segment_ids, how=how, count=count, sorted=is_sorted, unique=unique, clips=clips)
+    return laid_out(result, out_sharding)
 
 
 @composed
-def _met(data: Any, segment_ids: Any, *, how: str, count: int, sorted: bool, unique: bool, clips: bool) -> Any:
+def _scatter_reduce(
+    data: Any, segment_ids: Any, *, how: str, count: int, sorted: bool, unique: bool, clips: bool
+) -> Any:
     x, ids = as_operand(data), as_operand(segment_ids)
-    rest = x.type.shape[1:]
+    row_shape = x.type.shape[1:]
     dtype = x.type.dtype
-    start = {"add": 0, "mul": 1, "max": lowest(dtype), "min": highest(dtype)}[how]
+    identity = {"add": 0, "mul": 1, "max": lowest(dtype), "min": highest(dtype)}[how]
     window = tuple(range(1, x.type.ndim))
-    op = Scatter(window, (0,), (), (), (0,), how=how, sorted=sorted, unique=unique)
-    places = Reshape((ids.type.size, 1))(ids)
-    shape = (count, *rest)
+    scatter = Scatter(window, (0,), (), (), (0,), how=how, sorted=sorted, unique=unique)
+    indices = Reshape((ids.type.size, 1))(ids)
+    shape = (count, *row_shape)
     if clips and count:
-        places = moved_inside(op, shape, (1, *rest), places)
-    return op(full(shape, start, dtype), places, x)
+        indices = moved_inside(scatter, shape, (1, *row_shape), indices)
+    return scatter(full(shape, identity, dtype), indices, x)
 
 
 def __getattr__(name: str) -> NoReturn:

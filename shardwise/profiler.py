@@ -1,9 +1,9 @@
-"""Profiles: what ran when, on which device, for which line of the program; and what memory is held by whom.
+"""Profiling: traces of the execution on devices, and profiles of device memory.
 
-`start_trace` and `stop_trace`, or `with trace(folder):`, write a folder that TensorBoard shows, as XLA exports it
-(`plugins/profile/<time>/*.xplane.pb` and `*.trace.json.gz`), and `perfetto_trace.json.gz`, which https://ui.perfetto.dev
-opens as it is. There, an event of a compiled op bears the op's own name and line (`encoder/train.py:41/dot`, where XLA
-says `fusion.3`) and says what it is made of; its category is `compute`, or `collective` where devices exchange data.
+`start_trace` and `stop_trace`, or `with trace(folder):`, write XLA's profile for TensorBoard
+(`plugins/profile/<time>/*.xplane.pb` and `*.trace.json.gz`) and `perfetto_trace.json.gz` for https://ui.perfetto.dev.
+In the latter, the event of a compiled op has the name and source line of the op (`encoder/train.py:41/dot` instead of
+XLA's `fusion.3`) and the list of ops fused into it. Its category is `compute`, or `collective` for communication.
 """
 
 import gzip
@@ -44,22 +44,38 @@ __all__ = [
 ]
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_NOISE = re.compile(r"ThreadpoolListener|end: |Wait for (donation|usage) holds|PythonRefManager")
+_INTERNAL_EVENTS = re.compile(r"ThreadpoolListener|end: |Wait for (donation|usage) holds|PythonRefManager")
 
 
 class TraceAnnotation(TraceMe):  # type: ignore[misc]
-    """A name for what runs inside `with`, as an event of the trace; keywords are shown with it.
+    """A context manager that adds an event to the trace for the code it encloses.
 
-    >>> with jax.profiler.TraceAnnotation("load", batch=3):
-    ...     x = jnp.ones(3)
+    Args:
+        name: the name of the event.
+        **kwargs: metadata shown with the event.
+
+    Raises:
+        TypeError: if `name` is not a string.
+
+    Example:
+        >>> with jax.profiler.TraceAnnotation("load", batch=3):
+        ...     x = jnp.ones(3)
     """
 
 
 class StepTraceAnnotation(TraceAnnotation):
-    """A step of training: `with StepTraceAnnotation("train", step_num=step): …`. Profiles are then shown step by step.
+    """A context manager that marks a training step in the trace, so that TensorBoard shows the profile per step.
 
-    >>> with jax.profiler.StepTraceAnnotation("train", step_num=0):
-    ...     x = jnp.ones(3)
+    Args:
+        name: the name of the event.
+        **kwargs: metadata shown with the event, usually `step_num`.
+
+    Raises:
+        TypeError: if `name` is not a string.
+
+    Example:
+        >>> with jax.profiler.StepTraceAnnotation("train", step_num=0):
+        ...     x = jnp.ones(3)
     """
 
     def __init__(self, name: str, **kwargs: Any):
@@ -67,31 +83,43 @@ class StepTraceAnnotation(TraceAnnotation):
 
 
 def annotate_function(func: _Function, name: str | None = None, **decorator_kwargs: Any) -> _Function:
-    """`func`, whose every call is an event of the trace.
+    """Wrap a function so that each call is an event of the trace.
 
-    >>> jax.profiler.annotate_function(lambda x: x + 1, name="increment")(1)
-    2
+    Args:
+        func: the function.
+        name: the name of the event. By default, that of the function.
+        **decorator_kwargs: metadata shown with the event.
+
+    Returns:
+        The wrapped function.
+
+    Raises:
+        TypeError: by a call of the result, if `func` is not callable.
+
+    Example:
+        >>> jax.profiler.annotate_function(lambda x: x + 1, name="increment")(1)
+        2
     """
-    shown = name or getattr(func, "__qualname__", None) or str(getattr(func, "__name__", "function"))
+    event_name = name or getattr(func, "__qualname__", None) or str(getattr(func, "__name__", "function"))
 
     @wraps(func)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with TraceAnnotation(shown, **decorator_kwargs):
+        with TraceAnnotation(event_name, **decorator_kwargs):
             return func(*args, **kwargs)
 
     return call  # type: ignore[return-value]
 
 
 @final
-class _Running:
-    """The trace and the server of this process, of which there is one each."""
+class _ProfilerState:
+    """The running trace and server of this process; at most one of each."""
 
     session: Any = None
     folder = Path()
     server: Any = None
 
 
-_running = _Running()
+_state = _ProfilerState()
 
 
 def start_trace(
@@ -100,56 +128,70 @@ def start_trace(
     create_perfetto_trace: bool = False,
     profiler_options: ProfileOptions | None = None,
 ) -> None:
-    """Begin to record what runs, until `stop_trace` writes it to the folder `log_dir`.
+    """Start recording a trace; `stop_trace` writes it.
 
-    The file for Perfetto is always written; `create_perfetto_trace` need not ask for it.
+    Args:
+        log_dir: the folder to write to. It is created if needed.
+        create_perfetto_link: not supported. It must be False.
+        create_perfetto_trace: ignored. The file for Perfetto is always written.
+        profiler_options: the options of XLA's profiler.
 
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     jax.profiler.start_trace(folder)
-    ...     total = jnp.arange(3).sum()
-    ...     jax.profiler.stop_trace()
+    Raises:
+        NotImplementedError: if `create_perfetto_link` is true.
+        RuntimeError: if a trace is already running.
+        OSError: if the folder cannot be created.
+
+    Example:
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     jax.profiler.start_trace(folder)
+        ...     total = jnp.arange(3).sum()
+        ...     jax.profiler.stop_trace()
     """
     if create_perfetto_link:
         raise NotImplementedError(
-            f"start_trace: a link is not here: open {Path(log_dir) / 'perfetto_trace.json.gz'} in "
-            "https://ui.perfetto.dev once the trace has stopped"
+            "start_trace: create_perfetto_link is not supported. "
+            f"After stop_trace, open {Path(log_dir) / 'perfetto_trace.json.gz'} in https://ui.perfetto.dev"
         )
-    if _running.session is not None:
+    if _state.session is not None:
         raise RuntimeError(
-            f"start_trace: a trace, to {_running.folder}, has been started already: there is one at a time. "
+            f"start_trace: a trace to {_state.folder} is already running, and there can be only one. "
             "Call stop_trace first."
         )
     folder = Path(log_dir)
-    folder.mkdir(parents=True, exist_ok=True)  # what cannot be written is known before the program has run
-    clients.get()  # what watches devices comes with them
-    _running.session, _running.folder = profiler_session(profiler_options), folder
+    folder.mkdir(parents=True, exist_ok=True)  # fail before the program runs if it cannot be written
+    clients.get()  # loads the backends, which register the tracers of their devices
+    _state.session, _state.folder = profiler_session(profiler_options), folder
 
 
 def stop_trace() -> None:
-    """End the trace that `start_trace` began, and write it.
+    """Stop the running trace and write it to its folder.
 
-    >>> from pathlib import Path
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     jax.profiler.start_trace(folder)
-    ...     total = jnp.arange(3).sum()
-    ...     jax.profiler.stop_trace()
-    ...     written = [path.name for path in Path(folder).rglob("perfetto*")]
-    >>> written
-    ['perfetto_trace.json.gz']
+    Raises:
+        RuntimeError: if no trace is running.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     jax.profiler.start_trace(folder)
+        ...     total = jnp.arange(3).sum()
+        ...     jax.profiler.stop_trace()
+        ...     written = [path.name for path in Path(folder).rglob("perfetto*")]
+        >>> written
+        ['perfetto_trace.json.gz']
     """
-    if _running.session is None:
-        raise RuntimeError("stop_trace: no trace has been started: call start_trace first")
-    session, _running.session = _running.session, None
-    folder = _running.folder
-    before = _exported(folder)
+    if _state.session is None:
+        raise RuntimeError("stop_trace: no trace is running; call start_trace first")
+    session, _state.session = _state.session, None
+    folder = _state.folder
+    old_times = _exported_trace_times(folder)
     stop_session(session, str(folder))
-    written = [path for path, when in _exported(folder).items() if before.get(path) != when]
+    written = [path for path, time in _exported_trace_times(folder).items() if old_times.get(path) != time]
     name = "perfetto_trace" if process_count() == 1 else f"perfetto_trace_{process_index()}"
-    events = [event for path in written for event in _load(path)]
+    events = [event for path in written for event in _read_events(path)]
     with gzip.open(folder / f"{name}.json.gz", "wt") as file:
-        json.dump({"displayTimeUnit": "ns", "traceEvents": list(_annotated(events))}, file)
+        json.dump({"displayTimeUnit": "ns", "traceEvents": list(_annotate_events(events))}, file)
 
 
 @contextmanager
@@ -159,16 +201,31 @@ def trace(
     create_perfetto_trace: bool = False,
     profiler_options: ProfileOptions | None = None,
 ) -> Iterator[None]:
-    """Record what runs inside `with`, and write it to the folder `log_dir`; see `start_trace`.
+    """A context manager that records a trace of the code it encloses.
 
-    >>> from pathlib import Path
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     with jax.profiler.trace(folder):
-    ...         total = jnp.arange(3).sum()
-    ...     written = [path.name for path in Path(folder).rglob("perfetto*")]
-    >>> written
-    ['perfetto_trace.json.gz']
+    Args:
+        log_dir: the folder to write to. It is created if needed.
+        create_perfetto_link: not supported. It must be False.
+        create_perfetto_trace: ignored. The file for Perfetto is always written.
+        profiler_options: the options of XLA's profiler.
+
+    Yields:
+        None.
+
+    Raises:
+        NotImplementedError: if `create_perfetto_link` is true.
+        RuntimeError: if a trace is already running.
+        OSError: if the folder cannot be created.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     with jax.profiler.trace(folder):
+        ...         total = jnp.arange(3).sum()
+        ...     written = [path.name for path in Path(folder).rglob("perfetto*")]
+        >>> written
+        ['perfetto_trace.json.gz']
     """
     start_trace(log_dir, create_perfetto_link, create_perfetto_trace, profiler_options)
     try:
@@ -177,102 +234,140 @@ def trace(
         stop_trace()
 
 
-def _exported(folder: Path) -> dict[Path, int]:
-    """The traces in a folder, and when each was written: two that start in one second have one name."""
+def _exported_trace_times(folder: Path) -> dict[Path, int]:
+    """Return the modification time of each trace in a folder: traces started in the same second have the same name."""
     return {path: path.stat().st_mtime_ns for path in folder.glob("plugins/profile/*/*.trace.json.gz")}
 
 
-def _load(path: Path) -> list[dict[str, Any]]:
+def _read_events(path: Path) -> list[dict[str, Any]]:
     with gzip.open(path, "rt") as file:
-        found: list[dict[str, Any]] = json.load(file)["traceEvents"]
-    return found
+        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
+    return events
 
 
-def _annotated(events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """XLA's events with the names of our ops, without those that tell nothing."""
-    wanted = {_module(event) for event in events if "hlo_op" in event.get("args", {})}
-    known = _instructions(wanted)
+def _annotate_events(events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield XLA's events with the names and source lines of ops, without events internal to XLA's runtime."""
+    modules = {_module_name(event) for event in events if "hlo_op" in event.get("args", {})}
+    instructions = _read_modules(modules)
     for event in events:
-        if not event or _NOISE.match(event.get("name", "")):
+        if not event or _INTERNAL_EVENTS.match(event.get("name", "")):
             continue
-        if event["ph"] != "X":  # the names of threads
+        if event["ph"] != "X":  # metadata, such as thread names
             yield event
             continue
         args = {name: value for name, value in event.get("args", {}).items() if name != "_src"}
         if "hlo_op" not in args:
             yield {**event, **({"args": args} if args else {}), "cat": "host"}
             continue
-        found = known.get((_module(event), args["hlo_op"]), [])
-        names = [instruction.name.split(";")[0] for instruction in found if instruction.name]
-        sources = [instruction.source for instruction in found if instruction.source]
-        parts = [part for instruction in found for part in instruction.made_of]
+        candidates = instructions.get((_module_name(event), args["hlo_op"]), [])
+        names = [instruction.name.split(";")[0] for instruction in candidates if instruction.name]
+        sources = [instruction.source for instruction in candidates if instruction.source]
+        fused_ops = [op for instruction in candidates for op in instruction.made_of]
         yield {
             **event,
             "name": " or ".join(dict.fromkeys(names)) or event["name"],
-            "cat": "collective" if any(instruction.is_collective for instruction in found) else "compute",
+            "cat": "collective" if any(instruction.is_collective for instruction in candidates) else "compute",
             "args": {
                 **args,
                 **({"source": " or ".join(dict.fromkeys(sources))} if sources else {}),
-                **({"made_of": ", ".join(dict.fromkeys(parts))} if len(set(parts)) > 1 else {}),
+                **({"made_of": ", ".join(dict.fromkeys(fused_ops))} if len(set(fused_ops)) > 1 else {}),
             },
         }
 
 
-def _module(event: dict[str, Any]) -> str:
+def _module_name(event: dict[str, Any]) -> str:
     return re.sub(r"\(\d+\)$", "", str(event["args"].get("hlo_module", "")))
 
 
-def _instructions(modules: set[str]) -> dict[tuple[str, str], list[Instruction]]:
-    """What an instruction of a module may be: of several programs of one name, XLA does not say which one ran."""
-    found: dict[tuple[str, str], list[Instruction]] = {}
+def _read_modules(modules: set[str]) -> dict[tuple[str, str], list[Instruction]]:
+    """Return the candidate instructions for each pair of module name and instruction name.
+
+    There are several if programs have the same name: XLA's events do not say which of them ran.
+    """
+    candidates: dict[tuple[str, str], list[Instruction]] = {}
     for client in clients.all():
-        for name, text in module_texts(client, modules):
-            for instruction, row in read_instructions(text()).items():
-                kept = found.setdefault((name, instruction), [])
-                if row not in kept:
-                    kept.append(row)
-    return found
+        for module, text in module_texts(client, modules):
+            for name, instruction in read_instructions(text()).items():
+                known = candidates.setdefault((module, name), [])
+                if instruction not in known:
+                    known.append(instruction)
+    return candidates
 
 
 def device_memory_profile(backend: str | None = None) -> bytes:
-    """Which arrays and programs hold memory of the devices, for `pprof`. With the setting `memory_profile_lines`,
-    it says which Python lines made them.
+    """Return a profile of the device memory held by arrays and executables, in the format of `pprof`.
 
-    >>> len(jax.profiler.device_memory_profile()) > 0
-    True
+    With the setting `memory_profile_lines`, it contains the Python lines that allocated them.
+
+    Args:
+        backend: the platform, such as "cpu" or "gpu". By default, the default platform.
+
+    Returns:
+        The gzipped profile.
+
+    Raises:
+        RuntimeError: if there is no such platform.
+
+    Example:
+        >>> len(jax.profiler.device_memory_profile()) > 0
+        True
     """
     return gzip.compress(heap_profile(clients.get(backend)))
 
 
 def save_device_memory_profile(filename: PathLike[str] | str, backend: str | None = None) -> None:
-    """Write `device_memory_profile` to a file: `pprof --web <file>` shows it.
+    """Write a device memory profile to a file, which `pprof --web <file>` shows.
 
-    >>> from pathlib import Path
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     jax.profiler.save_device_memory_profile(f"{folder}/memory.prof")
-    ...     written = Path(f"{folder}/memory.prof").stat().st_size > 0
-    >>> written
-    True
+    Args:
+        filename: the path of the file.
+        backend: the platform, such as "cpu" or "gpu". By default, the default platform.
+
+    Raises:
+        RuntimeError: if there is no such platform.
+        OSError: if the file cannot be written.
+
+    Example:
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as folder:
+        ...     jax.profiler.save_device_memory_profile(f"{folder}/memory.prof")
+        ...     written = Path(f"{folder}/memory.prof").stat().st_size > 0
+        >>> written
+        True
     """
     Path(filename).write_bytes(device_memory_profile(backend))
 
 
 def start_server(port: int, requires_backend: bool = True) -> Any:
-    """Let TensorBoard take profiles of this process while it runs, through a port."""
-    if _running.server is not None:
-        raise ValueError("start_server: a profiler server is running already: there is one at a time")
+    """Start a server from which TensorBoard can capture profiles of this process.
+
+    Args:
+        port: the port to listen on.
+        requires_backend: whether to load the backends first, so that their devices are profiled.
+
+    Returns:
+        The server. It runs until `stop_server` is called or the process ends.
+
+    Raises:
+        ValueError: if a server is already running.
+    """
+    if _state.server is not None:
+        raise ValueError("start_server: a profiler server is already running, and there can be only one")
     if requires_backend:
         clients.get()
-    _running.server = profiler_server(port)
-    return _running.server
+    _state.server = profiler_server(port)
+    return _state.server
 
 
 def stop_server() -> None:
-    """End the server that `start_server` began."""
-    if _running.server is None:
+    """Stop the profiler server.
+
+    Raises:
+        ValueError: if no server is running.
+    """
+    if _state.server is None:
         raise ValueError("stop_server: no profiler server is running")
-    _running.server = None
+    _state.server = None
 
 
 def __getattr__(name: str) -> NoReturn:

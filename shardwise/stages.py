@@ -1,4 +1,4 @@
-"""The stages of a jitted function: what `jit(f).trace(…)`, `.lower(…)` and `.compile()` return."""
+"""Stages of ahead-of-time compilation: the results of `jit(f).trace(…)`, `.lower(…)` and `.compile()`."""
 
 from shardwise.api.aot import Compiled, Lowered, Traced
 from shardwise.api.jit import Jitted as Wrapped

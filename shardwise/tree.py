@@ -1,4 +1,7 @@
-"""Trees under their short names: `tree.map` is `tree_util.tree_map`. The last names are for the rest of the package."""
+"""Pytree functions under their short names: `tree.map` is `tree_util.tree_map`.
+
+The names from `static` on are not part of JAX's API; the rest of the package uses them.
+"""
 
 import dataclasses
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -19,12 +22,12 @@ structure = tree_util.tree_structure
 transpose = tree_util.tree_transpose
 unflatten = tree_util.tree_unflatten
 
-if TYPE_CHECKING:  # type checkers know what `dataclasses.field` means, and only that
+if TYPE_CHECKING:  # type checkers only recognize `dataclasses.field` itself as a field specifier
     static = dataclasses.field
 else:
 
     def static(**kwargs: Any) -> Any:
-        """A field of a dataclass, as `dataclasses.field`, that `register_dataclass` takes as static."""
+        """Declare a dataclass field that `register_dataclass` treats as static; arguments as of `dataclasses.field`."""
         metadata = {"static": True, **(kwargs.pop("metadata", None) or {})}
         return dataclasses.field(metadata=metadata, **kwargs)
 

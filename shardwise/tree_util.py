@@ -1,7 +1,7 @@
-"""Functions of whole trees: arrays in nested tuples, lists, dicts, None and registered types.
+"""Pytree functions: flatten, unflatten, map, reduce, key paths, and the difference between two pytrees.
 
-Flatten, build, map, reduce, key paths, and where two trees differ. What a node is, `tree_nodes` says; `tree` has the
-short names.
+A pytree is a nested structure of tuples, lists, dicts, None and registered types. `tree_nodes` registers node types;
+`tree` has the short names of these functions.
 """
 
 import dataclasses
@@ -25,8 +25,8 @@ from shardwise.tree_nodes import (
     flatten_one_level,
     flatten_one_level_with_keys,
     is_tree_node,
+    join_names,
     keystr,
-    listed,
     register_dataclass,
     register_pytree_node,
     register_pytree_node_class,
@@ -93,87 +93,188 @@ _UNSPECIFIED: Any = _Unspecified()
 
 
 def tree_flatten(tree: Any, is_leaf: IsLeaf = None) -> tuple[list[Any], PyTreeDef]:
-    """The leaves of a tree, in order, and its structure; a node of which `is_leaf` is true counts as a leaf.
+    """Flatten a pytree into its leaves and its structure.
 
-    >>> jax.tree_util.tree_flatten({"a": 1, "b": (2, 3)})
-    ([1, 2, 3], PyTreeDef({'a': *, 'b': (*, *)}))
+    Args:
+        tree: the pytree.
+        is_leaf: a predicate. Nodes for which it is true count as leaves.
+
+    Returns:
+        The list of leaves and the treedef.
+
+    Raises:
+        ValueError: if the keys of a dict cannot be sorted.
+        RecursionError: if the pytree contains itself.
+
+    Example:
+        >>> jax.tree_util.tree_flatten({"a": 1, "b": (2, 3)})
+        ([1, 2, 3], PyTreeDef({'a': *, 'b': (*, *)}))
     """
     try:
         leaves, treedef = default_registry.flatten(tree, is_leaf)
-    except SystemError as error:  # how a RecursionError comes out of jaxlib
+    except SystemError as error:  # jaxlib wraps a RecursionError in it
         raise (error.__cause__ or error) from None
     return leaves, treedef
 
 
 def tree_unflatten(treedef: PyTreeDef, leaves: Iterable[Any]) -> Any:
-    """The tree with this structure and these leaves.
+    """Build a pytree from its structure and its leaves.
 
-    >>> jax.tree_util.tree_unflatten(jax.tree_util.tree_structure((0, [0])), [1, 2])
-    (1, [2])
+    Args:
+        treedef: the structure.
+        leaves: the leaves, in the order of `tree_flatten`.
+
+    Returns:
+        The pytree.
+
+    Raises:
+        TypeError: if `leaves` is not iterable.
+        ValueError: if the number of leaves does not match the structure.
+
+    Example:
+        >>> jax.tree_util.tree_unflatten(jax.tree_util.tree_structure((0, [0])), [1, 2])
+        (1, [2])
     """
     return treedef.unflatten(leaves)
 
 
 def tree_leaves(tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
-    """The leaves of a tree, in order.
+    """Return the leaves of a pytree.
 
-    >>> jax.tree_util.tree_leaves({"a": 1, "b": (2, None)})
-    [1, 2]
+    Args:
+        tree: the pytree.
+        is_leaf: a predicate. Nodes for which it is true count as leaves.
+
+    Returns:
+        The list of leaves.
+
+    Raises:
+        ValueError: if the keys of a dict cannot be sorted.
+        RecursionError: if the pytree contains itself.
+
+    Example:
+        >>> jax.tree_util.tree_leaves({"a": 1, "b": (2, None)})
+        [1, 2]
     """
     return tree_flatten(tree, is_leaf)[0]
 
 
 def tree_structure(tree: Any, is_leaf: IsLeaf = None) -> PyTreeDef:
-    """The structure of a tree: all of it but the leaves.
+    """Return the structure of a pytree.
 
-    >>> jax.tree_util.tree_structure({"a": 1, "b": (2, 3)})
-    PyTreeDef({'a': *, 'b': (*, *)})
+    Args:
+        tree: the pytree.
+        is_leaf: a predicate. Nodes for which it is true count as leaves.
+
+    Returns:
+        The treedef.
+
+    Raises:
+        ValueError: if the keys of a dict cannot be sorted.
+        RecursionError: if the pytree contains itself.
+
+    Example:
+        >>> jax.tree_util.tree_structure({"a": 1, "b": (2, 3)})
+        PyTreeDef({'a': *, 'b': (*, *)})
     """
     return tree_flatten(tree, is_leaf)[1]
 
 
 def build_tree(treedef: PyTreeDef, xs: Any) -> Any:
-    """The tree with this structure whose leaves stand in `xs`, nested alike, but in any iterables.
+    """Build a pytree from its structure and nested iterables of its leaves.
 
-    >>> jax.tree_util.build_tree(jax.tree_util.tree_structure((0, [0, 0])), [1, (2, 3)])
-    (1, [2, 3])
+    Args:
+        treedef: the structure.
+        xs: the leaves in iterables of any type, nested like the structure.
+
+    Returns:
+        The pytree.
+
+    Raises:
+        TypeError: if there is a leaf in place of an iterable.
+        ValueError: if an iterable has the wrong length.
+
+    Example:
+        >>> jax.tree_util.build_tree(jax.tree_util.tree_structure((0, [0, 0])), [1, (2, 3)])
+        (1, [2, 3])
     """
     return treedef.from_iterable_tree(xs)
 
 
 def treedef_tuple(treedefs: Iterable[PyTreeDef]) -> PyTreeDef:
-    """The structure of a tuple of trees with these structures.
+    """Return the structure of a tuple of pytrees.
 
-    >>> jax.tree_util.treedef_tuple([jax.tree_util.tree_structure(1), jax.tree_util.tree_structure([2])])
-    PyTreeDef((*, [*]))
+    Args:
+        treedefs: the structure of each pytree.
+
+    Returns:
+        The treedef of the tuple.
+
+    Raises:
+        TypeError: if `treedefs` is not iterable.
+
+    Example:
+        >>> jax.tree_util.treedef_tuple([jax.tree_util.tree_structure(1), jax.tree_util.tree_structure([2])])
+        PyTreeDef((*, [*]))
     """
     return _jaxlib.treedef_tuple(default_registry, list(treedefs))
 
 
 def treedef_children(treedef: PyTreeDef) -> list[PyTreeDef]:
-    """The structures right below the root.
+    """Return the structures of the children of the root.
 
-    >>> jax.tree_util.treedef_children(jax.tree_util.tree_structure((1, [2])))
-    [PyTreeDef(*), PyTreeDef([*])]
+    Args:
+        treedef: the structure.
+
+    Returns:
+        A list with one treedef per child.
+
+    Raises:
+        AttributeError: if `treedef` is not a treedef.
+
+    Example:
+        >>> jax.tree_util.treedef_children(jax.tree_util.tree_structure((1, [2])))
+        [PyTreeDef(*), PyTreeDef([*])]
     """
     children: list[PyTreeDef] = treedef.children()
     return children
 
 
 def treedef_is_leaf(treedef: PyTreeDef) -> bool:
-    """Whether the structure has nothing below its root: that of a leaf, of None or of an empty container.
+    """Return whether a structure has no nodes below its root.
 
-    >>> jax.tree_util.treedef_is_leaf(jax.tree_util.tree_structure([1]))
-    False
+    Args:
+        treedef: the structure.
+
+    Returns:
+        True for the structure of a leaf, of None and of an empty container.
+
+    Raises:
+        AttributeError: if `treedef` is not a treedef.
+
+    Example:
+        >>> jax.tree_util.treedef_is_leaf(jax.tree_util.tree_structure([1]))
+        False
     """
     return bool(treedef.num_nodes == 1)
 
 
 def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
-    """Whether no item is a node.
+    """Return whether all items are pytree leaves.
 
-    >>> jax.tree_util.all_leaves([1, 2]), jax.tree_util.all_leaves([1, (2, 3)])
-    (True, False)
+    Args:
+        iterable: the items.
+        is_leaf: a predicate. Nodes for which it is true count as leaves.
+
+    Returns:
+        False if an item is a node, else True.
+
+    Raises:
+        TypeError: if `iterable` is not iterable.
+
+    Example:
+        >>> jax.tree_util.all_leaves([1, 2]), jax.tree_util.all_leaves([1, (2, 3)])
+        (True, False)
     """
     if is_leaf is None:
         return bool(_jaxlib.all_leaves(default_registry, iterable))
@@ -184,29 +285,55 @@ def all_leaves(iterable: Iterable[Any], is_leaf: IsLeaf = None) -> bool:
 
 
 def tree_map(f: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf = None) -> Any:
-    """The tree of `f(leaf, *what the rest have there)`: the rest have its structure, or more below its leaves.
+    """Apply a function to the leaves of a pytree.
 
-    >>> jax.tree_util.tree_map(lambda x, y: x + y, {"a": 1, "b": [2]}, {"a": 10, "b": [20]})
-    {'a': 11, 'b': [22]}
+    Args:
+        f: the function. It is called with a leaf of `tree` and the subtrees of `rest` at the same position.
+        tree: the pytree.
+        *rest: further pytrees. The structure of `tree` must be a prefix of theirs.
+        is_leaf: a predicate. Nodes of `tree` for which it is true count as leaves.
+
+    Returns:
+        The pytree of the results, with the structure of `tree`.
+
+    Raises:
+        ValueError: if the structure of `tree` is not a prefix of that of a pytree of `rest`.
+
+    Example:
+        >>> jax.tree_util.tree_map(lambda x, y: x + y, {"a": 1, "b": [2]}, {"a": 10, "b": [20]})
+        {'a': 11, 'b': [22]}
     """
     leaves, treedef = tree_flatten(tree, is_leaf)
     if not rest:
         return treedef.unflatten([f(leaf) for leaf in leaves])
-    columns = _columns("tree.map", treedef, tree, rest)
-    return treedef.unflatten([f(*items) for items in zip(leaves, *columns, strict=True)])
+    subtrees = _flatten_rest("tree.map", treedef, tree, rest)
+    return treedef.unflatten([f(*args) for args in zip(leaves, *subtrees, strict=True)])
 
 
 def tree_reduce(function: Callable[[T, Any], T], tree: Any, initializer: T = _UNSPECIFIED, is_leaf: IsLeaf = None) -> T:
-    """The leaves folded from the left: `function(function(initializer, first leaf), second leaf)` and so on.
+    """Reduce the leaves of a pytree from left to right, as `functools.reduce` does.
 
-    >>> jax.tree_util.tree_reduce(lambda x, y: x - y, (10, [3, 2]))
-    5
+    Args:
+        function: a function of the accumulated value and a leaf.
+        tree: the pytree.
+        initializer: the initial value. By default, the first leaf.
+        is_leaf: a predicate. Nodes for which it is true count as leaves.
+
+    Returns:
+        The accumulated value.
+
+    Raises:
+        TypeError: if there are no leaves and no initializer.
+
+    Example:
+        >>> jax.tree_util.tree_reduce(lambda x, y: x - y, (10, [3, 2]))
+        5
     """
     leaves = tree_leaves(tree, is_leaf)
     if initializer is not _UNSPECIFIED:
         return functools.reduce(function, leaves, initializer)
     if not leaves:
-        raise TypeError("tree.reduce: the tree has no leaves: give an initializer")
+        raise TypeError("tree.reduce: the tree has no leaves; pass an initializer")
     result: T = functools.reduce(function, leaves)
     return result
 
@@ -214,98 +341,154 @@ def tree_reduce(function: Callable[[T, Any], T], tree: Any, initializer: T = _UN
 def tree_reduce_associative(
     operation: Callable[[T, T], T], tree: Any, *, identity: T = _UNSPECIFIED, is_leaf: IsLeaf = None
 ) -> T:
-    """The leaves combined in pairs, then pairs of pairs; `identity` is the result where there are no leaves.
+    """Reduce the leaves of a pytree as a balanced binary tree.
 
-    >>> jax.tree_util.tree_reduce_associative(lambda x, y: x + y, (1, [2, 3]))
-    6
+    Args:
+        operation: an associative function of two values.
+        tree: the pytree.
+        identity: the result if there are no leaves.
+        is_leaf: a predicate. Nodes for which it is true count as leaves.
+
+    Returns:
+        The reduced value.
+
+    Raises:
+        TypeError: if there are no leaves and no identity.
+
+    Example:
+        >>> jax.tree_util.tree_reduce_associative(lambda x, y: x + y, (1, [2, 3]))
+        6
     """
     leaves = tree_leaves(tree, is_leaf)
     if not leaves:
         if identity is _UNSPECIFIED:
-            raise TypeError("tree.reduce_associative: the tree has no leaves: give an identity")
+            raise TypeError("tree.reduce_associative: the tree has no leaves; pass an identity")
         return identity
 
-    def combined(start: int, stop: int) -> Any:
+    def reduce_range(start: int, stop: int) -> Any:
         if stop - start == 1:
             return leaves[start]
         middle = start + (stop - start) // 2
-        return operation(combined(start, middle), combined(middle, stop))
+        return operation(reduce_range(start, middle), reduce_range(middle, stop))
 
-    result: T = combined(0, len(leaves))
+    result: T = reduce_range(0, len(leaves))
     return result
 
 
 def tree_all(tree: Any, *, is_leaf: IsLeaf = None) -> bool:
-    """Whether every leaf is true.
+    """Return whether all leaves of a pytree are true.
 
-    >>> jax.tree_util.tree_all((True, [1, 0]))
-    False
+    Args:
+        tree: the pytree.
+        is_leaf: a predicate. Nodes for which it is true count as leaves.
+
+    Returns:
+        True if `bool(leaf)` is true for every leaf.
+
+    Raises:
+        ValueError: if a leaf is an array of several elements.
+
+    Example:
+        >>> jax.tree_util.tree_all((True, [1, 0]))
+        False
     """
     return all(tree_leaves(tree, is_leaf))
 
 
 def tree_transpose(outer_treedef: PyTreeDef, inner_treedef: PyTreeDef | None, pytree_to_transpose: Any) -> Any:
-    """A tree of trees turned inside out; without `inner_treedef`, the first tree inside shows the inner structure.
+    """Transpose a pytree of pytrees: exchange its outer and its inner structure.
 
-    >>> jax.tree_util.tree_transpose(jax.tree_util.tree_structure([0, 0]), None, [(1, 2), (3, 4)])
-    ([1, 3], [2, 4])
+    Args:
+        outer_treedef: the outer structure.
+        inner_treedef: the structure of each inner pytree. By default, that of the first one.
+        pytree_to_transpose: the pytree.
+
+    Returns:
+        A pytree of the inner structure whose leaves have the outer structure.
+
+    Raises:
+        TypeError: if the number of leaves does not match the structures, or the outer structure has no leaves and no
+            inner structure is given.
+        ValueError: if the inner structure is not given, and the outer one is not a prefix of the pytree.
+
+    Example:
+        >>> jax.tree_util.tree_transpose(jax.tree_util.tree_structure([0, 0]), None, [(1, 2), (3, 4)])
+        ([1, 3], [2, 4])
     """
     leaves, treedef = tree_flatten(pytree_to_transpose)
     if inner_treedef is None:
         try:
-            parts = outer_treedef.flatten_up_to(pytree_to_transpose)
+            inner_trees = outer_treedef.flatten_up_to(pytree_to_transpose)
         except ValueError as error:
             raise ValueError(
-                f"tree.transpose: the tree does not begin with the outer structure\n  {treedef}\n  {outer_treedef}"
+                "tree.transpose: the outer structure is not a prefix of the tree: "
+                f"tree and outer structure are\n  {treedef}\n  {outer_treedef}"
             ) from error
-        if not parts:
-            raise TypeError("tree.transpose: the outer structure has no leaves: give the inner structure")
-        inner_treedef = tree_structure(parts[0])
+        if not inner_trees:
+            raise TypeError("tree.transpose: the outer structure has no leaves; pass the inner structure")
+        inner_treedef = tree_structure(inner_trees[0])
     outer, inner = outer_treedef.num_leaves, inner_treedef.num_leaves
     if len(leaves) != outer * inner:
         raise TypeError(
             f"tree.transpose: the tree has {len(leaves)} leaves, but an outer structure of {outer} leaves around an "
             f"inner one of {inner} has {outer * inner}:\n  {treedef}\n  {outer_treedef.compose(inner_treedef)}"
         )
-    return inner_treedef.unflatten([outer_treedef.unflatten(leaves[number::inner]) for number in range(inner)])
+    return inner_treedef.unflatten([outer_treedef.unflatten(leaves[start::inner]) for start in range(inner)])
 
 
 def tree_broadcast(prefix_tree: Any, full_tree: Any, is_leaf: IsLeaf = None) -> Any:
-    """`full_tree`, with each leaf replaced by the leaf of `prefix_tree` at or above it.
+    """Broadcast a prefix pytree to the structure of a full pytree.
 
-    >>> jax.tree_util.tree_broadcast((1, 2), (0, [0, 0]))
-    (1, [2, 2])
+    Args:
+        prefix_tree: a pytree whose structure is a prefix of that of `full_tree`.
+        full_tree: the pytree with the structure of the result.
+        is_leaf: a predicate. Nodes of `prefix_tree` for which it is true count as leaves.
+
+    Returns:
+        A pytree with the structure of `full_tree`, where each leaf is the leaf of `prefix_tree` at or above it.
+
+    Raises:
+        ValueError: if `prefix_tree` is not a prefix of `full_tree`.
+
+    Example:
+        >>> jax.tree_util.tree_broadcast((1, 2), (0, [0, 0]))
+        (1, [2, 2])
     """
     return tree_structure(full_tree).unflatten(broadcast_prefix(prefix_tree, full_tree, is_leaf))
 
 
 def broadcast_prefix(prefix: Any, tree: Any, is_leaf: IsLeaf = None) -> list[Any]:
-    """For each leaf of `tree`, the leaf of `prefix` at or above it. TreeMismatch where `prefix` does not fit."""
-    given, treedef = tree_flatten(prefix, is_leaf)
+    """Return, for each leaf of `tree`, the leaf of `prefix` at or above it.
+
+    Raises:
+        TreeMismatch: if `prefix` is not a prefix of `tree`.
+    """
+    prefix_leaves, treedef = tree_flatten(prefix, is_leaf)
     try:
-        parts = treedef.flatten_up_to(tree)
+        subtrees = treedef.flatten_up_to(tree)
     except ValueError:
         difference = first_difference(treedef, prefix, tree)
-        if difference is None:  # it is the user's own error
+        if difference is None:  # raised by a user's flatten function
             raise
         text = difference.of_prefix(f"prefix_tree{keystr(difference.path)}", "full_tree")
         raise TreeMismatch(f"tree.broadcast: {text}", difference) from None
-    return [item for item, part in zip(given, parts, strict=True) for _ in range(tree_structure(part).num_leaves)]
+    pairs = zip(prefix_leaves, subtrees, strict=True)
+    return [leaf for leaf, subtree in pairs for _ in range(tree_structure(subtree).num_leaves)]
 
 
-def _columns(name: str, treedef: PyTreeDef, tree: Any, rest: tuple[Any, ...]) -> list[list[Any]]:
-    """What each tree of `rest` has at the leaves of `tree`, whose structure is `treedef`."""
-    columns: list[list[Any]] = []
+def _flatten_rest(name: str, treedef: PyTreeDef, tree: Any, rest: tuple[Any, ...]) -> list[list[Any]]:
+    """Return the subtrees of each pytree of `rest` at the leaves of `tree`, whose structure is `treedef`."""
+    subtrees: list[list[Any]] = []
     for number, other in enumerate(rest, 1):
         try:
-            columns.append(treedef.flatten_up_to(other))
+            subtrees.append(treedef.flatten_up_to(other))
         except ValueError:
             difference = first_difference(treedef, tree, other)
-            if difference is None:  # it is the user's own error
+            if difference is None:  # raised by a user's flatten function
                 raise
             which = "trees" if len(rest) == 1 else f"trees 0 and {number}"
             raise TreeMismatch(f"{name}: {which} differ {difference}", difference) from None
-    return columns
+    return subtrees
 
 
 # --- key paths --------------------------------------------------------------------------------------------------------
@@ -314,18 +497,31 @@ def _columns(name: str, treedef: PyTreeDef, tree: Any, rest: tuple[Any, ...]) ->
 def tree_flatten_with_path(
     tree: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
 ) -> tuple[list[tuple[KeyPath, Any]], PyTreeDef]:
-    """The leaves of a tree, each with the keys that lead to it, and the tree's structure.
+    """Flatten a pytree into its leaves with their key paths, and its structure.
 
-    >>> jax.tree_util.tree_flatten_with_path({"a": 1})[0]
-    [((DictKey(key='a'),), 1)]
+    Args:
+        tree: the pytree.
+        is_leaf: a predicate. Nodes for which it is true count as leaves.
+        is_leaf_takes_path: whether `is_leaf` is called with the key path and the node, instead of the node only.
+
+    Returns:
+        A list of (key path, leaf) pairs, and the treedef.
+
+    Raises:
+        ValueError: if the keys of a dict cannot be sorted.
+        RecursionError: if the pytree contains itself.
+
+    Example:
+        >>> jax.tree_util.tree_flatten_with_path({"a": 1})[0]
+        [((DictKey(key='a'),), 1)]
     """
 
-    def without_path(_: KeyPath, node: Any) -> bool:
+    def is_leaf_without_path(_: KeyPath, node: Any) -> bool:
         return is_leaf is not None and is_leaf(node)
 
     try:
         leaves, treedef = default_registry.flatten_with_path(
-            tree, is_leaf if is_leaf is None or is_leaf_takes_path else without_path
+            tree, is_leaf if is_leaf is None or is_leaf_takes_path else is_leaf_without_path
         )
     except SystemError as error:
         raise (error.__cause__ or error) from None
@@ -335,10 +531,23 @@ def tree_flatten_with_path(
 def tree_leaves_with_path(
     tree: Any, is_leaf: Callable[..., bool] | None = None, is_leaf_takes_path: bool = False
 ) -> list[tuple[KeyPath, Any]]:
-    """The leaves of a tree, each with the keys that lead to it.
+    """Return the leaves of a pytree with their key paths.
 
-    >>> jax.tree_util.tree_leaves_with_path([1])
-    [((SequenceKey(idx=0),), 1)]
+    Args:
+        tree: the pytree.
+        is_leaf: a predicate. Nodes for which it is true count as leaves.
+        is_leaf_takes_path: whether `is_leaf` is called with the key path and the node, instead of the node only.
+
+    Returns:
+        A list of (key path, leaf) pairs.
+
+    Raises:
+        ValueError: if the keys of a dict cannot be sorted.
+        RecursionError: if the pytree contains itself.
+
+    Example:
+        >>> jax.tree_util.tree_leaves_with_path([1])
+        [((SequenceKey(idx=0),), 1)]
     """
     return tree_flatten_with_path(tree, is_leaf, is_leaf_takes_path)[0]
 
@@ -350,18 +559,33 @@ def tree_map_with_path(
     is_leaf: Callable[..., bool] | None = None,
     is_leaf_takes_path: bool = False,
 ) -> Any:
-    """As `tree_map`, where `f` is also given, first, the keys that lead to the leaf.
+    """Apply a function to the key paths and leaves of a pytree.
 
-    >>> jax.tree_util.tree_map_with_path(lambda path, x: (path[0].key, x), {"a": 1})
-    {'a': ('a', 1)}
+    Args:
+        f: the function. It is called with the key path and the leaf of `tree`, and the subtrees of `rest` at the same
+            position.
+        tree: the pytree.
+        *rest: further pytrees. The structure of `tree` must be a prefix of theirs.
+        is_leaf: a predicate. Nodes of `tree` for which it is true count as leaves.
+        is_leaf_takes_path: whether `is_leaf` is called with the key path and the node, instead of the node only.
+
+    Returns:
+        The pytree of the results, with the structure of `tree`.
+
+    Raises:
+        ValueError: if the structure of `tree` is not a prefix of that of a pytree of `rest`.
+
+    Example:
+        >>> jax.tree_util.tree_map_with_path(lambda path, x: (path[0].key, x), {"a": 1})
+        {'a': ('a', 1)}
     """
-    found, treedef = tree_flatten_with_path(tree, is_leaf, is_leaf_takes_path)
-    columns = _columns("tree.map_with_path", treedef, tree, rest)
-    return treedef.unflatten([f(*pair, *items) for pair, *items in zip(found, *columns, strict=True)])
+    leaves_with_path, treedef = tree_flatten_with_path(tree, is_leaf, is_leaf_takes_path)
+    subtrees = _flatten_rest("tree.map_with_path", treedef, tree, rest)
+    return treedef.unflatten([f(*pair, *args) for pair, *args in zip(leaves_with_path, *subtrees, strict=True)])
 
 
 def leaf_names(tree: Any, root: str) -> list[str]:
-    """How a Python program would name each leaf: `root['w'][0]`."""
+    """Return a Python expression for each leaf, such as `root['w'][0]`."""
     return [root + keystr(path) for path, _ in tree_leaves_with_path(tree)]
 
 
@@ -371,7 +595,15 @@ def leaf_names(tree: Any, root: str) -> list[str]:
 @final
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """Where two trees part, and in words what each has there; what only one of them has, and a hint."""
+    """The first difference between two pytrees.
+
+    Attributes:
+        path: the key path of the nodes that differ.
+        first, second: descriptions of the nodes.
+        only_first, only_second: the names of children that only one of the nodes has.
+        hint: an explanation for the error message.
+        second_is_leaf: whether the second tree has a leaf there.
+    """
 
     path: KeyPath
     first: str
@@ -382,22 +614,24 @@ class Difference:
     second_is_leaf: bool = False
 
     def __str__(self) -> str:
-        """`at ['layers'][0]: dict with keys {'b', 'w'} against dict with keys {'w'}: missing 'b'`."""
+        """Return text such as `at ['layers'][0]: dict with keys {'b', 'w'} against dict with keys {'w'}: missing 'b'`."""
         place = keystr(self.path) or "the root"
-        return f"at {place}: {self.first} against {self.second}" + self._why(self.only_first, self.only_second)
+        return f"at {place}: {self.first} against {self.second}" + self._reasons(self.only_first, self.only_second)
 
-    def of_prefix(self, place: str, whole: str) -> str:
-        """The same for a prefix (the first tree) that was given for `whole` (the second)."""
-        return f"{place}: {self.first} against {self.second} in {whole}" + self._why(self.only_second, self.only_first)
+    def of_prefix(self, prefix: str, full_tree: str) -> str:
+        """Describe it for a first tree that should be a prefix of the second; the arguments name the two nodes."""
+        return f"{prefix}: {self.first} against {self.second} in {full_tree}" + self._reasons(
+            self.only_second, self.only_first
+        )
 
-    def _why(self, missing: tuple[str, ...], unexpected: tuple[str, ...]) -> str:
-        counts = [("missing", missing), ("unexpected", unexpected)]
-        reasons = [f"{word} {listed(names)}" for word, names in counts if names]
+    def _reasons(self, missing: tuple[str, ...], unexpected: tuple[str, ...]) -> str:
+        labelled = [("missing", missing), ("unexpected", unexpected)]
+        reasons = [f"{label} {join_names(names)}" for label, names in labelled if names]
         return "".join(f": {text}" for text in (", ".join(reasons), self.hint) if text)
 
 
 class TreeMismatch(ValueError):
-    """Two trees do not fit together; `difference` says where and how."""
+    """Two pytrees have incompatible structures; `difference` says where."""
 
     def __init__(self, message: str, difference: Difference):
         super().__init__(message, difference)
@@ -408,68 +642,75 @@ class TreeMismatch(ValueError):
 
 
 def first_difference(treedef: PyTreeDef, first: Any, second: Any, path: KeyPath = ()) -> Difference | None:
-    """The first place where `first`, whose structure is `treedef`, is no prefix of `second`; None if it is one."""
+    """Return the first difference that keeps `first`, of structure `treedef`, from being a prefix of `second`.
+
+    Returns:
+        The difference, or None if it is a prefix.
+    """
     if treedef.node_data() is None:
         return None
     if type(first) is not type(second):
-        return _different_types(first, second, path)
-    ours, our_static = flatten_one_level_with_keys(first)
-    theirs, their_static = flatten_one_level_with_keys(second)
-    if len(ours) != len(theirs) or our_static != their_static:
-        return _different_nodes(first, second, path)
-    for below, (key, child), (_, other) in zip(treedef.children(), ours, theirs, strict=True):
-        if found := first_difference(below, child, other, (*path, key)):
-            return found
+        return _type_difference(first, second, path)
+    first_children, first_aux = flatten_one_level_with_keys(first)
+    second_children, second_aux = flatten_one_level_with_keys(second)
+    if len(first_children) != len(second_children) or first_aux != second_aux:
+        return _node_difference(first, second, path)
+    children = zip(treedef.children(), first_children, second_children, strict=True)
+    for child_treedef, (key, child), (_, other) in children:
+        if difference := first_difference(child_treedef, child, other, (*path, key)):
+            return difference
     return None
 
 
-def _different_types(first: Any, second: Any, path: KeyPath) -> Difference:
-    kinds = type(first), type(second)
-    texts, hint = [_described(first), _described(second)], ""
+def _type_difference(first: Any, second: Any, path: KeyPath) -> Difference:
+    types = type(first), type(second)
+    texts, hint = [_describe(first), _describe(second)], ""
     if first is None:
         hint = "None is a tree without leaves; is_leaf=lambda x: x is None makes it a leaf"
-    elif kinds[0].__name__ == kinds[1].__name__:
-        texts = [f"{kind.__module__}.{kind.__qualname__}" for kind in kinds]
-        hint = "two classes of one name" + ("" if is_tree_node(kinds[1]) else ", and the second is not registered")
-    return Difference(path, texts[0], texts[1], hint=hint, second_is_leaf=not is_tree_node(kinds[1]))
+    elif types[0].__name__ == types[1].__name__:
+        texts = [f"{cls.__module__}.{cls.__qualname__}" for cls in types]
+        hint = "two classes of the same name" + ("" if is_tree_node(types[1]) else ", and the second is not registered")
+    return Difference(path, texts[0], texts[1], hint=hint, second_is_leaf=not is_tree_node(types[1]))
 
 
-def _different_nodes(first: Any, second: Any, path: KeyPath) -> Difference:
-    """Two nodes of one type with different children, or with different static data."""
-    ours, theirs = _child_names(first), _child_names(second)
-    if set(ours) != set(theirs) or _child_count(first) != _child_count(second):
-        shared = set(ours) & set(theirs)
-        only_first, only_second = (tuple(name for name in names if name not in shared) for names in (ours, theirs))
-        return Difference(path, _described(first), _described(second), only_first, only_second)
-    if ours != theirs:
-        words = [f"keys in the order {listed(names)}" for names in (ours, theirs)]
+def _node_difference(first: Any, second: Any, path: KeyPath) -> Difference:
+    """Describe the difference of two nodes of the same type: in their children or in their auxiliary data."""
+    names = _child_names(first), _child_names(second)
+    if set(names[0]) != set(names[1]) or _child_count(first) != _child_count(second):
+        common = set(names[0]) & set(names[1])
+        only_first, only_second = (tuple(name for name in some if name not in common) for some in names)
+        return Difference(path, _describe(first), _describe(second), only_first, only_second)
+    if names[0] != names[1]:
+        texts = [f"keys in the order {join_names(some)}" for some in names]
     elif fields := static_fields_of.get(type(first)):
-        apart = [name for name in fields if getattr(first, name) != getattr(second, name)]
-        words = [", ".join(f"{name}={reprlib.repr(getattr(node, name))}" for name in apart) for node in (first, second)]
+        differing = [name for name in fields if getattr(first, name) != getattr(second, name)]
+        texts = [
+            ", ".join(f"{name}={reprlib.repr(getattr(node, name))}" for name in differing) for node in (first, second)
+        ]
     else:
-        words = [f"static data {reprlib.repr(flatten_one_level(node)[1])}" for node in (first, second)]
-    kind = type(first).__name__
-    return Difference(path, f"{kind} with {words[0]}", f"{kind} with {words[1]}")
+        texts = [f"static data {reprlib.repr(flatten_one_level(node)[1])}" for node in (first, second)]
+    type_name = type(first).__name__
+    return Difference(path, f"{type_name} with {texts[0]}", f"{type_name} with {texts[1]}")
 
 
-def _described(node: Any) -> str:
-    kind = type(node).__name__
+def _describe(node: Any) -> str:
+    type_name = type(node).__name__
     if node is None:
         return "None"
     if not is_tree_node(type(node)):
-        return f"leaf of type {kind}"
+        return f"leaf of type {type_name}"
     if names := _child_names(node):
-        return f"{kind} with {'keys' if isinstance(node, dict) else 'children'} {{{listed(names)}}}"
+        return f"{type_name} with {'keys' if isinstance(node, dict) else 'children'} {{{join_names(names)}}}"
     if isinstance(node, dict):
-        return f"{kind} without keys"
+        return f"{type_name} without keys"
     count = _child_count(node)
     if isinstance(node, (list, tuple)):
-        return f"{kind} of length {count}"
-    return f"{kind} with {count} {'child' if count == 1 else 'children'}"
+        return f"{type_name} of length {count}"
+    return f"{type_name} with {count} {'child' if count == 1 else 'children'}"
 
 
 def _child_names(node: Any) -> list[str]:
-    """What messages call the children of a node; nothing where they only have numbers."""
+    """Return the names of the children of a node for messages, or nothing if they only have indices."""
     keys = [key for key, _ in flatten_one_level_with_keys(node)[0]]
     named = [key for key in keys if not isinstance(key, (SequenceKey, FlattenedIndexKey))]
     return [repr(key.key) if isinstance(key, DictKey) else bare_key(key) for key in named]

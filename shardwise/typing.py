@@ -1,4 +1,4 @@
-"""Types for annotations: what functions take where they say that they take arrays and dtypes."""
+"""Types for annotations of functions that accept arrays and dtypes."""
 
 from typing import Any, NoReturn, Protocol, TypeAlias
 
@@ -11,13 +11,13 @@ __all__ = ["ArrayLike", "DTypeLike"]
 
 
 class SupportsDType(Protocol):
-    """Has a dtype, as arrays do."""
+    """An object with a `dtype`, such as an array."""
 
     @property
     def dtype(self) -> np.dtype[Any]: ...
 
 
-# Without parameters, so that `isinstance` takes it too.
+# Without type parameters, so that it can be used with `isinstance`.
 ArrayLike: TypeAlias = ArrayMethods | np.ndarray | np.bool_ | np.number | bool | int | float | complex
 DTypeLike: TypeAlias = str | type[Any] | np.dtype[Any] | SupportsDType
 

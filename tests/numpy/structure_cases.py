@@ -1,4 +1,4 @@
-"""The calls with which the functions that change the shape and place of elements are tested."""
+"""Test cases for functions that reshape and rearrange arrays."""
 
 import ml_dtypes
 import numpy as np
@@ -11,8 +11,8 @@ SQUARE = np.cos(np.arange(25, dtype=np.float32)).reshape(5, 5)
 ROW = np.array([3.0, -0.0, np.nan, np.inf, -1.5, 2.0, 7.0], np.float32)
 INTEGERS = np.array([-(2**31), 2**31 - 1, 0, -1, 5, 6, 7, 8], np.int32)
 BYTES = np.array([[1, 255, 3], [4, 5, 0]], np.uint8)
-SMALL = np.array([1.5, -2.0, 0.25, 8.0], ml_dtypes.bfloat16)
-TRUTH = np.array([True, False, True, True])
+BFLOATS = np.array([1.5, -2.0, 0.25, 8.0], ml_dtypes.bfloat16)
+BOOLEANS = np.array([True, False, True, True])
 COMPLEX = np.array([1 + 2j, -3j, 4], np.complex64)
 EMPTY = np.zeros((0, 3), np.float32)
 SCALAR = np.array(2.5, np.float32)
@@ -73,10 +73,10 @@ MOVES = [
     Case("roll", (X, (1, 1)), {"axis": 1}),
     Case("roll", (INTEGERS, 3), {"axis": -1}),
     Case("roll", (EMPTY, 3), {"axis": 0}),
-    Case("roll", (SMALL, np.array(3, np.int32)), {"axis": 0}),
+    Case("roll", (BFLOATS, np.array(3, np.int32)), {"axis": 0}),
     Case("roll", (X, np.array(-5, np.int32)), {"axis": 1}),
     Case("roll", (X, np.array([1, 2], np.int32)), {"axis": (0, 1)}),
-    Case("roll", (TRUTH, np.array(2, np.uint8))),
+    Case("roll", (BOOLEANS, np.array(2, np.uint8))),
     Case("rot90", (X,)),
     Case("rot90", (X, 2)),
     Case("rot90", (CUBE, -1), {"axes": (2, 0)}),
@@ -137,7 +137,7 @@ TRIANGLES = [
     Case("trace", (SQUARE,)),
     Case("trace", (CUBE, -1, 2, 1)),
     Case("trace", (BYTES, 1)),
-    Case("trace", (TRUTH.reshape(2, 2),)),
+    Case("trace", (BOOLEANS.reshape(2, 2),)),
     Case("trace", (X,), {"dtype": np.int32}),
     Case("trace", (SQUARE, np.array(2, np.int32))),
     Case("identity", (3,), {"dtype": np.int32}),
@@ -149,7 +149,7 @@ TRIANGLES = [
     Case("diag_indices", (3, 3)),
     Case("diag_indices_from", (SQUARE,)),
 ]
-FILLED = [  # numpy writes to its argument
+FILL_DIAGONAL = [  # numpy writes to its argument instead
     Case("fill_diagonal", (SQUARE, 2.0), {"inplace": False}),
     Case("fill_diagonal", (X, np.array([1.0, 2.0], np.float32)), {"inplace": False}),
     Case("fill_diagonal", (np.zeros((3, 3, 3), np.int32), 4), {"inplace": False}),
@@ -160,14 +160,14 @@ CHOICES = [
     Case("choose", (np.array([-1, 5, 3, 2]), [ROW[:4], ROW[3:]]), {"mode": "wrap"}),
     Case("choose", (np.array([-1, 5, 1, 0]), [ROW[:4], ROW[3:]]), {"mode": "clip"}),
     Case("select", ([X < 3, X < 9], [X, -X], 7.0)),
-    Case("select", ([TRUTH, ~TRUTH], [BYTES[:, :1].astype(np.int32), SCALAR])),
+    Case("select", ([BOOLEANS, ~BOOLEANS], [BYTES[:, :1].astype(np.int32), SCALAR])),
     Case("piecewise", (X, [X < 3, X > 8], [lambda x: -x, lambda x: x * 2, 5.0])),
     Case("piecewise", (X, [X < 9, X < 3], [1.0, lambda x: x])),
     Case("ravel_multi_index", ((np.array([0, 5], np.int32), np.array([2, -1], np.int32)), (2, 3)), {"mode": "clip"}),
     Case("ravel_multi_index", ((np.array([0, 5], np.int32), np.array([2, -1], np.int32)), (2, 3)), {"mode": "wrap"}),
     Case("ravel_multi_index", ((np.array([0, 1], np.int32), 2), (2, 3)), {"mode": "clip", "order": "F"}),
 ]
-PUT = [
+JAX_ONLY = [  # calls with parameters that numpy lacks, such as `inplace` and `size`
     Case("put", (X, np.array([0, -1, 5]), np.array([7.0, 8.0], np.float32)), {"inplace": False}),
     Case("put", (X, np.array([40, -3]), 1.0), {"inplace": False, "mode": "clip"}),
     Case("put", (X, np.array([40, -3]), np.array([1.0, 2.0], np.float32)), {"inplace": False, "mode": "wrap"}),
@@ -178,7 +178,7 @@ PUT = [
     Case("place", (X, X > 5, np.array([1.0, 2.0, 3.0], np.float32)), {"inplace": False}),
     Case("place", (X, X.T.reshape(3, 4) % 2, SCALAR), {"inplace": False}),
     Case("compress", (np.array([0, 1, 1]), X, 0), {"size": 3, "fill_value": -1}),
-    Case("compress", (TRUTH, X, 1), {"size": 2}),
+    Case("compress", (BOOLEANS, X, 1), {"size": 2}),
     Case("extract", (X > 4, X), {"size": 9, "fill_value": 0.5}),
     Case("repeat", (X, np.array([1, 0, 2])), {"axis": 0, "total_repeat_length": 5}),
     Case("repeat", (X, np.array([2, 1, 3])), {"axis": 0, "total_repeat_length": 4}),

@@ -160,7 +160,7 @@ def test_fits_like_numpy():
         (lambda: jnp.polyfit(P, Q, 1), TypeError, "polyfit: y must have a value, or a row of them, for each of"),
         (lambda: jnp.polyfit(P, P, 1, w=Q), TypeError, "polyfit: w must be one for each of"),
         (lambda: jnp.polyfit(P, P, 3, cov=True), ValueError, "polyfit: 4 points leave nothing to scale the covariance"),
-        (lambda: jnp.hamming(1.5), TypeError, "hamming: M is the number of samples, an integer that is known now"),
+        (lambda: jnp.hamming(1.5), TypeError, "hamming: the number of samples M must be a static integer"),
         (lambda: jnp.i0(1j), ValueError, "i0: needs real numbers"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

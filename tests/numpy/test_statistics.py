@@ -1,4 +1,4 @@
-"""Averages, spreads, covariances, counts and reductions without NaN: against numpy and JAX, and what they cost."""
+"""Compare averages, variances, covariances and NaN-skipping reductions with numpy and JAX; check their collectives."""
 
 import warnings
 
@@ -20,8 +20,8 @@ from tests.agreement import (
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(3, 4)).astype(np.float32)
-HOLES = np.where(RNG.random((3, 4)) < 0.3, np.nan, X).astype(np.float32)
-NO_ROW = np.array([[1.0, 2.0], [np.nan, np.nan]], np.float32)
+WITH_NAN = np.where(RNG.random((3, 4)) < 0.3, np.nan, X).astype(np.float32)
+NAN_ROW = np.array([[1.0, 2.0], [np.nan, np.nan]], np.float32)
 Z = (X + 1j * X[::-1]).astype(np.complex64)
 INTEGERS = RNG.integers(-9, 9, (3, 4)).astype(np.int32)
 WEIGHTS = np.array([1.0, 2.0, 0.5, 3.0], np.float32)
@@ -46,20 +46,20 @@ CASES = [
     Case("corrcoef", (X,)),
     Case("corrcoef", (X[0], X[1])),
     Case("corrcoef", (Z,)),
-    *(Case(name, (HOLES,), options) for name in REDUCTIONS for options in AXES),
+    *(Case(name, (WITH_NAN,), options) for name in REDUCTIONS for options in AXES),
     *(Case(name, (INTEGERS,), {"axis": 0}) for name in REDUCTIONS),
-    Case("nanmax", (HOLES,), {"initial": 0.5, "where": MASK}, smooth=False),
-    Case("nanmin", (HOLES,), {"initial": 0.5, "axis": 1}, smooth=False),
-    Case("nansum", (HOLES,), {"initial": 2.0, "where": MASK}),
-    Case("nanmean", (HOLES,), {"where": MASK}),
-    Case("nanvar", (HOLES,), {"ddof": 1, "where": MASK}),
-    *(Case(name, (HOLES,), options) for name in ("nanargmax", "nanargmin") for options in AXES),
+    Case("nanmax", (WITH_NAN,), {"initial": 0.5, "where": MASK}, smooth=False),
+    Case("nanmin", (WITH_NAN,), {"initial": 0.5, "axis": 1}, smooth=False),
+    Case("nansum", (WITH_NAN,), {"initial": 2.0, "where": MASK}),
+    Case("nanmean", (WITH_NAN,), {"where": MASK}),
+    Case("nanvar", (WITH_NAN,), {"ddof": 1, "where": MASK}),
+    *(Case(name, (WITH_NAN,), options) for name in ("nanargmax", "nanargmin") for options in AXES),
     *(
-        Case("nanquantile", (HOLES, q), options)
+        Case("nanquantile", (WITH_NAN, q), options)
         for q in (0.3, np.array([0.0, 0.6, 1.0], np.float32))
         for options in AXES
     ),
-    Case("nanpercentile", (HOLES, 30.0), {"axis": 1, "method": "higher"}),
+    Case("nanpercentile", (WITH_NAN, 30.0), {"axis": 1, "method": "higher"}),
     Case("quantile", (X, 0.4), {"method": "inverted_cdf", "axis": 1}),
     Case("quantile", (X, 0.4), {"method": "inverted_cdf", "axis": 1, "weights": WEIGHTS}),
     Case("percentile", (X, np.array([10.0, 90.0], np.float32)), {"axis": (0, 1), "keepdims": True}),
@@ -67,9 +67,9 @@ CASES = [
     Case("var", (X,), {"axis": 1, "mean": np.zeros((3, 1), np.float32)}),
     Case("std", (X,), {"correction": 1}),
 ]
-LIKE_JAX = [
-    *(Case(name, (NO_ROW,), {"axis": 1}, smooth=False) for name in [*REDUCTIONS, "nanargmax", "nanargmin"]),
-    *(Case(name, (HOLES.astype(ml_dtypes.bfloat16),), {"axis": 1}) for name in REDUCTIONS),
+ONLY_LIKE_JAX = [
+    *(Case(name, (NAN_ROW,), {"axis": 1}, smooth=False) for name in [*REDUCTIONS, "nanargmax", "nanargmin"]),
+    *(Case(name, (WITH_NAN.astype(ml_dtypes.bfloat16),), {"axis": 1}) for name in REDUCTIONS),
     *(
         Case(name, (x,))
         for name in ("average", "ptp")
@@ -83,41 +83,41 @@ LIKE_JAX = [
     Case("sum", (np.array([1, 2], np.int8),), {"promote_integers": False}),
     Case("prod", (np.array([1, 2], np.uint8),), {"promote_integers": False}),
     Case("nanmean", (INTEGERS,), {"dtype": np.float16}),
-    Case("nansum", (HOLES,), {"dtype": np.float16}),
+    Case("nansum", (WITH_NAN,), {"dtype": np.float16}),
 ]
 
 
-def test_like_numpy_and_jax():
+def test_values_match_numpy_and_jax():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        values_like_both(jnp, CASES, LIKE_JAX)
+        values_like_both(jnp, CASES, ONLY_LIKE_JAX)
 
 
 @pytest.mark.jax
-def test_gradients_like_jax():
+def test_gradients_match_jax():
     jax = pytest.importorskip("jax")
     smooth = [case for case in CASES if case.args[0].dtype == np.float32 and case.name != "nanprod"]
     gradients_like(jnp, jax.numpy, smooth[::4], jax)
 
 
-def test_vmap():
+def test_vmap_matches_a_loop():
     vmap_like_loop(jnp, CASES[::6])
 
 
 @pytest.mark.parametrize("which", ["first", pytest.param("last", marks=pytest.mark.slow)])
-def test_on_a_mesh(mesh, which):
+def test_mesh_matches_one_device(mesh, which):
     cases = []
     for rows, columns in ((16, 8), (13, 7)):
         x = RNG.normal(size=(rows, columns)).astype(np.float32)
-        holes = np.where(x > 1, np.nan, x).astype(np.float32)
-        cases += [Case(name, (holes,), {"axis": axis}) for name in REDUCTIONS for axis in (None, 0)]
-        cases += [Case(name, (holes,), {"axis": 1}) for name in ("nanargmax", "count_nonzero", "nanmedian")]
+        with_nan = np.where(x > 1, np.nan, x).astype(np.float32)
+        cases += [Case(name, (with_nan,), {"axis": axis}) for name in REDUCTIONS for axis in (None, 0)]
+        cases += [Case(name, (with_nan,), {"axis": 1}) for name in ("nanargmax", "count_nonzero", "nanmedian")]
         cases += [Case("cov", (x,)), Case("cov", (x,), {"rowvar": False}), Case("corrcoef", (x,)), Case("ptp", (x,))]
         cases += [Case("average", (x,), {"axis": 0, "weights": np.abs(x)})]
     mesh_like_one_device(mesh, jnp, cases, which)
 
 
-def placed(mesh, shape, *spec):
+def ones_with_spec(mesh, shape, *spec):
     return sw.device_put(np.ones(shape, np.float32), NamedSharding(mesh, P(*spec)))
 
 
@@ -134,16 +134,16 @@ def placed(mesh, shape, *spec):
     ],
     ids=["count_nonzero", "nansum", "nanmean", "nanvar", "average", "cov", "corrcoef"],
 )
-def test_statistics_are_small_sums(mesh, call):
-    """Rows over 4 devices: what is sent does not grow with them."""
-    costs = [sw.explain(call)(placed(mesh, (rows, 8), "data")) for rows in (64, 4096)]
+def test_statistics_only_all_reduce_small_sums(mesh, call):
+    """With rows sharded over 4 devices, the bytes sent do not depend on the number of rows."""
+    costs = [sw.explain(call)(ones_with_spec(mesh, (rows, 8), "data")) for rows in (64, 4096)]
     assert set(costs[1].counts()) <= {"all_reduce"}
     assert costs[0].wire_bytes == costs[1].wire_bytes
-    assert costs[1].wire_bytes <= 2 * 4 * (64 + 8 + 2)  # a matrix, a row and a number at most
+    assert costs[1].wire_bytes <= 2 * 4 * (64 + 8 + 2)  # at most a matrix, a row and a scalar
 
 
-def test_medians_of_rows_that_are_whole_need_nobody(mesh):
-    x = placed(mesh, (64, 8), ("data", "model"))
+def test_medians_along_an_unsharded_dim_need_no_collectives(mesh):
+    x = ones_with_spec(mesh, (64, 8), ("data", "model"))
     assert sw.explain(lambda x: (jnp.median(x, 1), jnp.nanquantile(x, 0.3, 1)))(x).counts() == {}
 
 
@@ -153,18 +153,18 @@ def test_medians_of_rows_that_are_whole_need_nobody(mesh):
         (
             lambda: jnp.average(X, weights=WEIGHTS),
             ValueError,
-            r"average: weights f32\[4\] have not the shape of f32\[3,4\]",
+            r"average: weights f32\[4\] do not have the shape of f32\[3,4\]",
         ),
         (
             lambda: jnp.average(X, 0, WEIGHTS),
             ValueError,
-            r"average: weights f32\[4\] are not one for each place along axis 0",
+            r"average: weights f32\[4\] do not have the sizes of f32\[3,4\] along axis 0",
         ),
-        (lambda: jnp.cov(np.ones((1, 1, 1))), ValueError, "cov: needs a row or a table of observations"),
+        (lambda: jnp.cov(np.ones((1, 1, 1))), ValueError, "cov: observations must have 1 or 2 dims"),
         (lambda: jnp.cov(X, ddof=0.5), ValueError, "cov: ddof must be an integer, not 0.5"),
         (lambda: jnp.cov(X, fweights=WEIGHTS), TypeError, "cov: fweights must be integers"),
-        (lambda: jnp.cov(X, aweights=WEIGHTS[:2]), ValueError, "cov: aweights must be a row of one for each of 4"),
-        (lambda: jnp.corrcoef(np.ones((1, 1, 1))), ValueError, "corrcoef: needs a row or a table"),
+        (lambda: jnp.cov(X, aweights=WEIGHTS[:2]), ValueError, "cov: aweights must have one weight for each of 4"),
+        (lambda: jnp.corrcoef(np.ones((1, 1, 1))), ValueError, "corrcoef: observations must have 1 or 2 dims"),
         (lambda: jnp.var(X, ddof=1, correction=1), ValueError, "var: ddof and correction are two names of one number"),
         (lambda: jnp.nanquantile(X, 0.5, method="best"), ValueError, "nanquantile: method 'best' is none of linear"),
         (lambda: jnp.quantile(X, 0.5, weights=X), NotImplementedError, "quantile: weights need method 'inverted_cdf'"),

@@ -1,4 +1,4 @@
-"""Functions that change the shape and the place of elements against JAX: values, types, gradients, vmap, meshes."""
+"""Compare functions that reshape and rearrange arrays with JAX: values, types, gradients, vmap and meshes."""
 
 import numpy as np
 import pytest
@@ -14,14 +14,26 @@ from tests.agreement import (
     values_like,
     vmap_like_loop,
 )
-from tests.numpy.structure_cases import CHOICES, COMPLEX, FILLED, GRIDS, INTEGERS, MOVES, PUT, ROW, SHAPES, TRIANGLES, X
+from tests.numpy.structure_cases import (
+    CHOICES,
+    COMPLEX,
+    FILL_DIAGONAL,
+    GRIDS,
+    INTEGERS,
+    JAX_ONLY,
+    MOVES,
+    ROW,
+    SHAPES,
+    TRIANGLES,
+    X,
+)
 
 jax = pytest.importorskip("jax")
 pytestmark = pytest.mark.jax
 
-STRUCTURE = [*SHAPES, *MOVES, *TRIANGLES, *FILLED, *CHOICES, *PUT]
-CASES = [*STRUCTURE, *GRIDS]
-VALUES_DECIDE = [
+REARRANGING = [*SHAPES, *MOVES, *TRIANGLES, *FILL_DIAGONAL, *CHOICES, *JAX_ONLY]
+CASES = [*REARRANGING, *GRIDS]
+VALUE_DEPENDENT_SHAPES = [
     Case("repeat", (X, np.array([1, 0, 2]), 0)),
     Case("repeat", (ROW, np.array([3]))),
     Case("delete", (X, np.array([0, 2, 2]), 1)),
@@ -43,30 +55,30 @@ VALUES_DECIDE = [
 
 
 @pytest.mark.parametrize("cases", batches(CASES), ids=batch_name)
-def test_values(cases):
+def test_values_match_jax(cases):
     values_like(jnp, jax.numpy, cases, jax)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cases", batches(STRUCTURE, 40), ids=batch_name)
-def test_gradients(cases):
+@pytest.mark.parametrize("cases", batches(REARRANGING, 40), ids=batch_name)
+def test_gradients_match_jax(cases):
     gradients_like(jnp, jax.numpy, cases, jax)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cases", batches(STRUCTURE, 40), ids=batch_name)
-def test_vmap(cases):
+@pytest.mark.parametrize("cases", batches(REARRANGING, 40), ids=batch_name)
+def test_vmap_matches_a_loop(cases):
     vmap_like_loop(jnp, cases)
 
 
 @pytest.mark.parametrize("which", ["first", pytest.param("last", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("cases", batches(STRUCTURE, 30), ids=batch_name)
-def test_on_a_mesh(mesh, cases, which):
+@pytest.mark.parametrize("cases", batches(REARRANGING, 30), ids=batch_name)
+def test_mesh_matches_one_device(mesh, cases, which):
     mesh_like_one_device(mesh, jnp, cases, which)
 
 
-def test_where_values_decide_the_shape():
-    eagerly_like(jnp, jax.numpy, VALUES_DECIDE)
+def test_value_dependent_shapes_match_jax_eagerly():
+    eagerly_like(jnp, jax.numpy, VALUE_DEPENDENT_SHAPES)
 
 
 @pytest.mark.parametrize(
@@ -90,13 +102,13 @@ def test_where_values_decide_the_shape():
     }.items(),
     ids=lambda item: item[0],
 )
-def test_objects_that_are_indexed(take):
-    found, wanted = take[1](jnp), take[1](jax.numpy)
-    pairs = zip(found, wanted, strict=True) if isinstance(wanted, list) else [(found, wanted)]
+def test_index_objects_match_jax(take):
+    ours, theirs = take[1](jnp), take[1](jax.numpy)
+    pairs = zip(ours, theirs, strict=True) if isinstance(theirs, list) else [(ours, theirs)]
     for x, y in pairs:
         assert x.dtype == y.dtype
         np.testing.assert_array_equal(x, y)
 
 
-def test_a_complex_line():
+def test_complex_geomspace_and_logspace_match_jax():
     values_like(jnp, jax.numpy, [Case("geomspace", (1j, -8j, 4), atol=1e-5), Case("logspace", (COMPLEX, 1, 3))], jax)
