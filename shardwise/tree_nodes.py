@@ -44,7 +44,7 @@ def is_tree_node(typ: type) -> bool:
         True if the type is built in (tuple, list, dict, None), registered, or a namedtuple.
 
     Raises:
-        TypeError: if called without a type.
+        TypeError: if `typ` is None instead of `type(None)`.
 
     Example:
         >>> jax.tree_util.is_tree_node(dict), jax.tree_util.is_tree_node(int)

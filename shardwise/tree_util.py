@@ -614,7 +614,7 @@ class Difference:
     second_is_leaf: bool = False
 
     def __str__(self) -> str:
-        """Return text such as `at ['layers'][0]: dict with keys {'b', 'w'} against dict with keys {'w'}: missing 'b'`."""
+        """Return text such as `at ['layers'][0]: list of length 1 against leaf of type int`."""
         place = keystr(self.path) or "the root"
         return f"at {place}: {self.first} against {self.second}" + self._reasons(self.only_first, self.only_second)
 

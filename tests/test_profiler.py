@@ -1,4 +1,4 @@
-"""Profiles: events name the op and the line, in a file that Perfetto opens; and XLA's text is read back."""
+"""Profiler traces name ops and source lines for Perfetto; memory profiles; parsing of XLA's HLO text."""
 
 import gzip
 import json
@@ -16,7 +16,7 @@ from shardwise.sharding import PartitionSpec as P
 
 
 def line_of(mark):
-    """`test_profiler.py:12`, where the source says `# mark`."""
+    """Return `test_profiler.py:12` for the line 12 that ends with `# mark`."""
     with open(__file__) as file:
         (number,) = [number for number, line in enumerate(file, 1) if line.rstrip().endswith(f"# {mark}")]
     return f"test_profiler.py:{number}"
@@ -26,19 +26,19 @@ def loss(weights, x):
     with sw.named_scope("hidden"):
         h = jnp.tanh(x @ weights[0])  # first product
     out = h @ weights[1]  # second product
-    return (out * out).mean()  # needs the sum
+    return (out * out).mean()  # all-reduce
 
 
 @sw.jit
 def profiled(weights, x):
-    """Named as no function of other tests: where two programs of one name are alive, events say both lines."""
-    slopes = sw.grad(loss)(weights, x)
-    return [w - 0.1 * slope for w, slope in zip(weights, slopes, strict=True)]  # update
+    """Run a training step. Its name is unique among tests: events of programs of the same name list all candidates."""
+    gradients = sw.grad(loss)(weights, x)
+    return [w - 0.1 * gradient for w, gradient in zip(weights, gradients, strict=True)]  # update
 
 
 @pytest.fixture(scope="module")
 def events(mesh, tmp_path_factory):
-    """What a traced step of training leaves in the file for Perfetto, and the folder."""
+    """Trace a training step; return the folder and the events of the file for Perfetto."""
     folder = tmp_path_factory.mktemp("trace")
     columns, rows, batch = (NamedSharding(mesh, spec) for spec in (P(None, "model"), P("model"), P("data")))
     weights = [
@@ -52,67 +52,67 @@ def events(mesh, tmp_path_factory):
     with profiler.trace(folder, profiler_options=options), profiler.StepTraceAnnotation("train", step_num=7):
         sw.block_until_ready(profiled(weights, x))
     with gzip.open(folder / "perfetto_trace.json.gz", "rt") as file:
-        found = json.load(file)["traceEvents"]
-    return folder, found
+        trace_events = json.load(file)["traceEvents"]
+    return folder, trace_events
 
 
 def of_category(events, category):
     return [event for event in events[1] if event.get("cat") == category]
 
 
-def test_what_xla_exports_is_there_too(events):
+def test_xla_profile_is_exported(events):
     assert len(list(events[0].glob("plugins/profile/*/*.xplane.pb"))) == 1
     assert len(list(events[0].glob("plugins/profile/*/*.trace.json.gz"))) == 1
 
 
-def test_products_name_their_line_on_every_device(events):
+def test_matmul_events_have_their_source_line_on_every_device(events):
     for name, mark in (("hidden/", "first product"), ("", "second product")):
-        found = [event for event in of_category(events, "compute") if event["name"] == f"{name}{line_of(mark)}/dot"]
-        assert {event["args"]["device_ordinal"] for event in found} == {str(number) for number in range(8)}
-        assert all(event["args"]["source"] == f"{__file__}:{line_of(mark).split(':')[1]}" for event in found)
-        assert all(event["dur"] > 0 and event["args"]["hlo_module"] == "profiled" for event in found)
+        dots = [event for event in of_category(events, "compute") if event["name"] == f"{name}{line_of(mark)}/dot"]
+        assert {event["args"]["device_ordinal"] for event in dots} == {str(number) for number in range(8)}
+        assert all(event["args"]["source"] == f"{__file__}:{line_of(mark).split(':')[1]}" for event in dots)
+        assert all(event["dur"] > 0 and event["args"]["hlo_module"] == "profiled" for event in dots)
 
 
-def test_collectives_are_a_category(events):
-    found = {event["name"] for event in of_category(events, "collective")}
-    assert f"{line_of('needs the sum')}/all_reduce" in found
-    assert all(re.fullmatch(r"test_profiler\.py:\d+/all_reduce", name) for name in found)
+def test_collectives_have_their_own_category(events):
+    names = {event["name"] for event in of_category(events, "collective")}
+    assert f"{line_of('all-reduce')}/all_reduce" in names
+    assert all(re.fullmatch(r"test_profiler\.py:\d+/all_reduce", name) for name in names)
     assert not any("all_reduce" in event["name"] for event in of_category(events, "compute"))
 
 
-def test_fusions_say_what_they_are_made_of(events):
-    place = line_of("update")
-    found = [event for event in of_category(events, "compute") if event["name"] == f"{place}/sub"]
-    assert found
-    for event in found:
-        assert {f"{place}/sub", f"{place}/mul"} <= set(event["args"]["made_of"].split(", "))
+def test_fusion_events_list_the_fused_ops(events):
+    line = line_of("update")
+    fusions = [event for event in of_category(events, "compute") if event["name"] == f"{line}/sub"]
+    assert fusions
+    for event in fusions:
+        assert {f"{line}/sub", f"{line}/mul"} <= set(event["args"]["made_of"].split(", "))
 
 
-def test_every_op_has_our_name_and_noise_is_gone(events):
-    ran = of_category(events, "compute") + of_category(events, "collective")
-    unnamed = {event["name"] for event in ran if not re.search(r"test_profiler\.py:\d+/\w+$", event["name"])}
+def test_all_ops_are_named_and_internal_events_are_removed(events):
+    executed = of_category(events, "compute") + of_category(events, "collective")
+    unnamed = {event["name"] for event in executed if not re.search(r"test_profiler\.py:\d+/\w+$", event["name"])}
     assert unnamed == set()
     assert not any(event["name"].startswith(("end: ", "ThreadpoolListener")) for event in events[1])
 
 
-def test_steps_and_threads_are_there(events):
+def test_step_annotations_and_process_names_are_kept(events):
     (train,) = [event for event in events[1] if event["name"] == "train"]
     assert train["args"]["step_num"] == "7" and train["cat"] == "host"
     assert [event["args"]["name"] for event in events[1] if event["name"] == "process_name"] == ["/host:CPU"]
 
 
-def test_one_trace_at_a_time(tmp_path):
-    with pytest.raises(RuntimeError, match="stop_trace: no trace has been started"):
+def test_only_one_trace_can_run(tmp_path):
+    with pytest.raises(RuntimeError, match="stop_trace: no trace is running"):
         profiler.stop_trace()
-    already = rf"a trace, to {tmp_path}, has been started already"
+    already = rf"a trace to {tmp_path} is already running"
     with profiler.trace(tmp_path), pytest.raises(RuntimeError, match=already):
         profiler.start_trace(tmp_path / "other")
     assert (tmp_path / "perfetto_trace.json.gz").exists()
-    with pytest.raises(RuntimeError, match="no trace has been started"):
+    with pytest.raises(RuntimeError, match="no trace is running"):
         profiler.stop_trace()
 
 
-def test_a_trace_ends_with_an_error_and_two_may_share_a_folder(tmp_path):
+def test_trace_stops_on_an_exception_and_a_folder_can_be_reused(tmp_path):
     for name in ("one", "two"):
         with pytest.raises(ZeroDivisionError), profiler.trace(tmp_path), profiler.TraceAnnotation(name):
             raise ZeroDivisionError
@@ -121,22 +121,22 @@ def test_a_trace_ends_with_an_error_and_two_may_share_a_folder(tmp_path):
         assert name in names and len(names & {"one", "two"}) == 1
 
 
-def test_a_folder_that_cannot_be_is_known_at_the_start(tmp_path):
+def test_start_trace_fails_if_the_folder_cannot_be_created(tmp_path):
     (tmp_path / "file").write_text("")
-    for where in (tmp_path / "file", tmp_path / "file" / "below"):
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises((FileExistsError, NotADirectoryError)):
-            sw.profiler.start_trace(where)
-    with sw.profiler.trace(tmp_path / "new" / "folder"):  # nothing was started
+            sw.profiler.start_trace(folder)
+    with sw.profiler.trace(tmp_path / "new" / "folder"):  # no trace is running
         sw.block_until_ready(jnp.ones(3) + 1)
     assert (tmp_path / "new" / "folder" / "perfetto_trace.json.gz").exists()
 
 
-def test_a_link_is_not_here(tmp_path):
+def test_perfetto_link_is_not_supported(tmp_path):
     with pytest.raises(NotImplementedError, match=r"open .*perfetto_trace.json.gz in https://ui.perfetto.dev"):
         profiler.start_trace(tmp_path, create_perfetto_link=True)
 
 
-def test_functions_and_blocks_are_events(tmp_path):
+def test_annotated_functions_are_events(tmp_path):
     @profiler.annotate_function
     def load(x):
         return x + 1
@@ -145,12 +145,12 @@ def test_functions_and_blocks_are_events(tmp_path):
     with profiler.trace(tmp_path, create_perfetto_trace=True):
         assert load(1) == 2 and named(1) == 2
     with gzip.open(tmp_path / "perfetto_trace.json.gz", "rt") as file:
-        found = {event["name"]: event.get("args") for event in json.load(file)["traceEvents"]}
-    assert any(name.endswith("<locals>.load") for name in found)
-    assert found["again"] == {"batch": "3"}
+        args_by_name = {event["name"]: event.get("args") for event in json.load(file)["traceEvents"]}
+    assert any(name.endswith("<locals>.load") for name in args_by_name)
+    assert args_by_name["again"] == {"batch": "3"}
 
 
-def test_memory_profiles_name_who_holds_it(tmp_path):
+def test_memory_profile_lists_buffers_and_executables(tmp_path):
     kept = jnp.ones(1000)
     before = gzip.decompress(profiler.device_memory_profile())
     assert b"buffer" in before and b"executable" in before
@@ -161,18 +161,18 @@ def test_memory_profiles_name_who_holds_it(tmp_path):
     assert after != before and len(more) == 10
 
 
-def test_a_server_at_a_time():
+def test_only_one_server_can_run():
     with pytest.raises(ValueError, match="no profiler server is running"):
         profiler.stop_server()
     profiler.start_server(0)
     try:
-        with pytest.raises(ValueError, match="running already"):
+        with pytest.raises(ValueError, match="already running"):
             profiler.start_server(0)
     finally:
         profiler.stop_server()
 
 
-TEXT = r"""HloModule step, entry_computation_layout={(f32[8]{0})->f32[8]{0}}
+HLO_TEXT = r"""HloModule step, entry_computation_layout={(f32[8]{0})->f32[8]{0}}
 
 FileNames
 1 "/home/me/train.py"
@@ -212,12 +212,13 @@ ENTRY %main (x: f32[8]) -> (f32[8], f32[8]) {
 """
 
 
-def test_xla_s_text_is_read_back():
-    found = read_instructions(TEXT)
-    fusion = found["fusion.3"]
+def test_hlo_text_is_parsed():
+    instructions = read_instructions(HLO_TEXT)
+    fusion = instructions["fusion.3"]
     assert (fusion.opcode, fusion.name, fusion.source) == ("fusion", "train.py:41/sub", "/home/me/train.py:41")
     assert fusion.made_of == ('a "b"/model.py:7/tanh', "train.py:41/mul", "train.py:41/sub")
-    assert found["tanh.1"].source == "/home/me/model.py:7"
-    assert found["old"].source == "/home/me/e.py:3"
-    assert (found["tuple"].opcode, found["tuple"].name, found["tuple"].made_of) == ("tuple", "", ())
-    assert [name for name, row in found.items() if row.is_collective] == ["all-gather-start"]
+    assert instructions["tanh.1"].source == "/home/me/model.py:7"
+    assert instructions["old"].source == "/home/me/e.py:3"
+    result = instructions["tuple"]
+    assert (result.opcode, result.name, result.made_of) == ("tuple", "", ())
+    assert [name for name, instruction in instructions.items() if instruction.is_collective] == ["all-gather-start"]

@@ -1,4 +1,4 @@
-"""Trees: laws on random ones, and what a message says of two that differ."""
+"""Properties of pytree functions on random pytrees, and their error messages."""
 
 import copy
 import functools
@@ -50,12 +50,12 @@ class Bag:
 
 def nodes(children):
     keys = st.text("abc", min_size=1, max_size=2)
-    few = st.lists(children, max_size=3)
+    lists = st.lists(children, max_size=3)
     dicts = st.dictionaries(keys, children, max_size=3)
     return st.one_of(
-        few,
-        few.map(tuple),
-        few.map(lambda items: Bag(*items)),
+        lists,
+        lists.map(tuple),
+        lists.map(lambda items: Bag(*items)),
         dicts,
         dicts.map(OrderedDict),
         dicts.map(lambda items: defaultdict(int, items)),
@@ -65,58 +65,58 @@ def nodes(children):
 
 
 TREES = st.recursive(st.one_of(st.integers(0, 99), st.none()), nodes, max_leaves=12)
-law = settings(derandomize=True, database=None, deadline=None, max_examples=150)
+property_settings = settings(derandomize=True, database=None, deadline=None, max_examples=150)
 
 
-@law
+@property_settings
 @given(TREES)
-def test_a_tree_is_its_leaves_and_its_structure(x):
+def test_unflatten_inverts_flatten(x):
     leaves, structure = tree.flatten(x)
-    again = tree.unflatten(structure, leaves)
-    assert again == x
-    assert type(again) is type(x)
+    rebuilt = tree.unflatten(structure, leaves)
+    assert rebuilt == x
+    assert type(rebuilt) is type(x)
     assert structure.num_leaves == len(leaves)
     assert (tree.leaves(x), tree.structure(x)) == (leaves, structure)
-    assert tree.structure(again) == structure
-    assert hash(tree.structure(again)) == hash(structure)
+    assert tree.structure(rebuilt) == structure
+    assert hash(tree.structure(rebuilt)) == hash(structure)
     assert tree_util.all_leaves(leaves)
     assert tree_util.treedef_tuple([structure, structure]) == tree.structure((x, x))
     assert tree_util.treedef_children(tree.structure([x, 0])) == [structure, tree.structure(0)]
 
 
-@law
+@property_settings
 @given(TREES)
-def test_a_structure_can_be_pickled_and_copied(x):
+def test_treedefs_can_be_pickled_and_copied(x):
     structure = tree.structure(x)
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
         assert pickle.loads(pickle.dumps(structure, protocol)) == structure
     assert copy.deepcopy(structure) == copy.copy(structure) == structure
 
 
-@law
+@property_settings
 @given(TREES)
-def test_map_composes(x):
+def test_map_obeys_identity_and_composition(x):
     assert tree.map(lambda leaf: leaf, x) == x
     assert tree.map(lambda leaf: 2 * (leaf + 1), x) == tree.map(lambda leaf: 2 * leaf, tree.map(lambda y: y + 1, x))
     assert tree.map(lambda a, b, c: a + b - c, x, x, x) == x
     assert tree.structure(tree.map(str, x)) == tree.structure(x)
 
 
-@law
+@property_settings
 @given(TREES)
-def test_paths_lead_to_the_leaves(x):
-    found, structure = tree.flatten_with_path(x)
+def test_key_paths_lead_to_the_leaves(x):
+    pairs, structure = tree.flatten_with_path(x)
     assert structure == tree.structure(x)
-    assert [leaf for _, leaf in found] == tree.leaves(x)
-    assert found == tree.leaves_with_path(x)
-    for path, leaf in found:
-        assert functools.reduce(follow, path, x) is leaf
-    assert len({path for path, _ in found}) == len(found)
+    assert [leaf for _, leaf in pairs] == tree.leaves(x)
+    assert pairs == tree.leaves_with_path(x)
+    for path, leaf in pairs:
+        assert functools.reduce(get_child, path, x) is leaf
+    assert len({path for path, _ in pairs}) == len(pairs)
     texts = tree.map_with_path(lambda path, a, b: tree_util.keystr(path) + str(a + b), x, x)
-    assert tree.leaves(texts) == [f"{tree_util.keystr(path)}{leaf + leaf}" for path, leaf in found]
+    assert tree.leaves(texts) == [f"{tree_util.keystr(path)}{leaf + leaf}" for path, leaf in pairs]
 
 
-def follow(node, key):
+def get_child(node, key):
     match key:
         case tree_util.SequenceKey(idx=number):
             return node[number]
@@ -128,9 +128,9 @@ def follow(node, key):
             return list(tree_util.flatten_one_level(node)[0])[number]
 
 
-@law
+@property_settings
 @given(TREES)
-def test_leaf_names_are_python(x):
+def test_leaf_names_are_python_expressions(x):
     names = tree.leaf_names(x, "root")
     assert len(names) == len(tree.leaves(x))
     for name, leaf in zip(names, tree.leaves(x), strict=True):
@@ -138,9 +138,9 @@ def test_leaf_names_are_python(x):
             assert eval(name, {"root": x}) is leaf
 
 
-@law
+@property_settings
 @given(TREES, TREES)
-def test_a_difference_is_found_where_there_is_one(x, y):
+def test_first_difference_agrees_with_flatten_up_to(x, y):
     structure = tree.structure(x)
     try:
         structure.flatten_up_to(y)
@@ -150,48 +150,48 @@ def test_a_difference_is_found_where_there_is_one(x, y):
         difference = caught.value.difference
         assert difference == tree_util.first_difference(structure, x, y)
         assert difference.first != difference.second
-        for whole in (x, y):  # the path exists in both
-            functools.reduce(follow, difference.path, whole)
+        for root in (x, y):  # the path exists in both
+            functools.reduce(get_child, difference.path, root)
         assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     else:
         assert tree_util.first_difference(structure, x, y) is None
         assert len(tree.broadcast_prefix(x, y)) == len(tree.leaves(y))
 
 
-@law
+@property_settings
 @given(TREES, TREES)
-def test_transposing_twice_changes_nothing(outer, inner):
+def test_transposing_twice_is_the_identity(outer, inner):
     outer_structure, inner_structure = tree.structure(outer), tree.structure(inner)
     rows, columns = outer_structure.num_leaves, inner_structure.num_leaves
     numbers = np.arange(rows * columns).reshape(rows, columns)
     nested = tree.unflatten(outer_structure, [tree.unflatten(inner_structure, row) for row in numbers])
-    turned = tree.transpose(outer_structure, inner_structure, nested)
-    assert turned == tree.unflatten(inner_structure, [tree.unflatten(outer_structure, row) for row in numbers.T])
-    assert tree.transpose(inner_structure, outer_structure, turned) == nested
+    transposed = tree.transpose(outer_structure, inner_structure, nested)
+    assert transposed == tree.unflatten(inner_structure, [tree.unflatten(outer_structure, row) for row in numbers.T])
+    assert tree.transpose(inner_structure, outer_structure, transposed) == nested
     if rows:
-        assert tree.transpose(outer_structure, None, nested) == turned
+        assert tree.transpose(outer_structure, None, nested) == transposed
 
 
-@law
+@property_settings
 @given(TREES)
-def test_broadcast_repeats_what_stands_above(x):
+def test_broadcast_repeats_the_prefix_leaf_above(x):
     children = x if isinstance(x, list) else [x]
     prefix = list(range(len(children)))
-    spread = tree.broadcast(prefix, children)
-    assert tree.structure(spread) == tree.structure(children)
+    broadcast = tree.broadcast(prefix, children)
+    assert tree.structure(broadcast) == tree.structure(children)
     expected = [number for number, child in enumerate(children) for _ in tree.leaves(child)]
-    assert tree.leaves(spread) == tree.broadcast_prefix(prefix, children) == expected
+    assert tree.leaves(broadcast) == tree.broadcast_prefix(prefix, children) == expected
     assert tree.broadcast(7, x) == tree.map(lambda _: 7, x)
 
 
-def test_none_is_a_node_without_leaves_unless_is_leaf_says_otherwise():
+def test_none_is_a_node_without_leaves_unless_is_leaf_is_true():
     x = {"a": None, "b": (1, None)}
     assert tree.leaves(x) == [1]
     assert tree.leaves(x, is_leaf=lambda node: node is None) == [None, 1, None]
     assert tree.map(lambda a: -1 if a is None else a, x, is_leaf=lambda n: n is None) == {"a": -1, "b": (1, -1)}
 
 
-def test_is_leaf_may_ask_for_the_path():
+def test_is_leaf_can_take_the_path():
     x = {"a": [1, 2], "b": [3, 4]}
 
     def below_b(path, node):
@@ -205,14 +205,14 @@ def test_is_leaf_may_ask_for_the_path():
         tree.map_with_path(lambda *_: 0, x, {"a": 1, "b": 2}, is_leaf=below_b, is_leaf_takes_path=True)
 
 
-def test_keys_of_dicts_are_sorted_but_not_those_of_ordered_dicts():
+def test_dict_keys_are_sorted_but_ordered_dict_keys_are_not():
     assert tree.leaves({"b": 1, "a": 2}) == [2, 1]
     assert tree.leaves(defaultdict(int, b=1, a=2)) == [2, 1]
     assert tree.leaves(OrderedDict(b=1, a=2)) == [1, 2]
     assert tree.map(str, defaultdict(list, a=1)).default_factory is list
 
 
-def test_reductions():
+def test_reduce_and_all():
     x = {"a": [1, 2], "b": (3, (4, 5))}
     assert tree.reduce(lambda a, b: f"({a} {b})", x) == "((((1 2) 3) 4) 5)"
     assert tree.reduce(lambda a, b: a + b, x, 100) == 115
@@ -223,19 +223,19 @@ def test_reductions():
     assert not tree.all({"a": True, "b": [0]})
     assert tree.all({"a": [0]}, is_leaf=lambda node: isinstance(node, list))
     for empty in (lambda: tree.reduce(max, {}), lambda: tree.reduce_associative(max, [])):
-        with pytest.raises(TypeError, match="the tree has no leaves: give an i"):
+        with pytest.raises(TypeError, match="the tree has no leaves; pass an i"):
             empty()
 
 
-def test_registered_types_pass_through_transformations():
+def test_registered_types_work_in_transformations():
     layer = Layer(np.float32(2.0), np.float32(1.0), size=5)
 
     def loss(layer, x):
         return layer.size * (layer.w * x + layer.b)
 
     assert float(sw.jit(loss)(layer, 3.0)) == 35.0
-    slope = sw.jit(sw.grad(loss))(layer, 3.0)
-    assert (type(slope), float(slope.w), float(slope.b), slope.size) == (Layer, 15.0, 5.0, 5)
+    gradient = sw.jit(sw.grad(loss))(layer, 3.0)
+    assert (type(gradient), float(gradient.w), float(gradient.b), gradient.size) == (Layer, 15.0, 5.0, 5)
     scale = tree_util.Partial(lambda a, b: a * b, np.float32(4.0))
     assert float(sw.jit(lambda f, x: f(x))(scale, 2.0)) == 8.0
 
@@ -273,13 +273,13 @@ def test_registered_types_pass_through_transformations():
         (
             Point(1, 2),
             namedtuple("Point", ["x", "y"])(1, 2),
-            "trees differ at the root: {module}.Point against {module}.Point: two classes of one name",
+            "trees differ at the root: {module}.Point against {module}.Point: two classes of the same name",
         ),
         (
             Bag(1),
             type("Bag", (), {})(),
             "trees differ at the root: {module}.Bag against {module}.Bag: "
-            "two classes of one name, and the second is not registered",
+            "two classes of the same name, and the second is not registered",
         ),
         (
             {"a": Layer(1, 2, 3)},
@@ -310,13 +310,13 @@ def test_registered_types_pass_through_transformations():
     ],
     ids=lambda x: x if isinstance(x, str) else type(x).__name__,
 )
-def test_map_says_where_two_trees_differ(first, second, text):
+def test_map_error_names_the_first_difference(first, second, text):
     with pytest.raises(ValueError) as caught:
         tree.map(lambda a, b: 0, first, second)
     assert str(caught.value) == "tree.map: " + text.replace("{module}", __name__)
 
 
-def test_map_says_which_tree_differs():
+def test_map_error_names_the_differing_tree():
     with pytest.raises(ValueError) as caught:
         tree.map(lambda *_: 0, [1], [1], (1,))
     assert str(caught.value) == (
@@ -326,7 +326,7 @@ def test_map_says_which_tree_differs():
         tree.map_with_path(lambda *_: 0, [()], [1])
 
 
-def test_broadcast_says_where_the_prefix_does_not_fit():
+def test_broadcast_error_names_the_prefix_mismatch():
     with pytest.raises(ValueError) as caught:
         tree.broadcast({"a": {"x": 1}}, {"a": {"x": 1, "y": 2}})
     assert str(caught.value) == (
@@ -337,7 +337,7 @@ def test_broadcast_says_where_the_prefix_does_not_fit():
         tree.broadcast((0, (0,)), (0, 0))
 
 
-def test_transpose_says_what_does_not_fit():
+def test_transpose_error_shows_both_structures():
     pair, single = tree.structure((0, 0)), tree.structure([0])
     with pytest.raises(TypeError) as caught:
         tree.transpose(pair, single, ([1], [2, 3]))
@@ -345,13 +345,16 @@ def test_transpose_says_what_does_not_fit():
         "tree.transpose: the tree has 3 leaves, but an outer structure of 2 leaves around an inner one of 1 has 2:\n"
         "  PyTreeDef(([*], [*, *]))\n  PyTreeDef(([*], [*]))"
     )
-    with pytest.raises(ValueError, match=r"does not begin with the outer structure\n  PyTreeDef\(\[\*\]\)"):
+    with pytest.raises(
+        ValueError,
+        match=r"the outer structure is not a prefix of the tree: tree and outer structure are\n  PyTreeDef\(\[\*\]\)",
+    ):
         tree.transpose(pair, None, [1])
-    with pytest.raises(TypeError, match="the outer structure has no leaves: give the inner structure"):
+    with pytest.raises(TypeError, match="the outer structure has no leaves; pass the inner structure"):
         tree.transpose(tree.structure(()), None, ())
 
 
-def test_a_cycle_is_a_recursion_error():
+def test_cyclic_pytree_raises_a_recursion_error():
     cycle = []
     cycle.append({"again": cycle})
     for function in (tree.flatten, tree.leaves, tree.structure, tree.leaves_with_path):
@@ -359,7 +362,7 @@ def test_a_cycle_is_a_recursion_error():
             function(cycle)
 
 
-def test_leaves_that_are_too_few_or_too_many():
+def test_unflatten_checks_the_number_of_leaves():
     with pytest.raises(ValueError, match="expected 2, got 1"):
         tree.unflatten(tree.structure((0, 0)), [1])
     with pytest.raises(ValueError, match="expected 2"):

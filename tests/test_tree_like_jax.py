@@ -1,4 +1,4 @@
-"""The same trees in JAX and here: leaves, structures, paths, signatures and which calls are errors."""
+"""Compare pytree functions with JAX: leaves, structures, key paths, signatures and error types."""
 
 import functools
 import inspect
@@ -30,7 +30,9 @@ class Bag:
         self.items = items
 
     def tree_flatten_with_keys(self):
-        keys = map(jax.tree_util.DictKey, range(len(self.items)))  # JAX's messages fail for keys without `.key`
+        keys = map(
+            jax.tree_util.DictKey, range(len(self.items))
+        )  # JAX fails to format an error for keys without `.key`
         return list(zip(keys, self.items, strict=True)), len(self.items)
 
     @classmethod
@@ -45,12 +47,12 @@ for library in (sw, jax):
 
 def nodes(children):
     keys = st.one_of(st.text("abc", max_size=2), st.text("z'\"\\"))
-    few = st.lists(children, max_size=3)
+    lists = st.lists(children, max_size=3)
     dicts = st.one_of(st.dictionaries(keys, children, max_size=3), st.dictionaries(st.integers(), children, max_size=3))
     return st.one_of(
-        few,
-        few.map(tuple),
-        few.map(lambda items: Bag(*items)),
+        lists,
+        lists.map(tuple),
+        lists.map(lambda items: Bag(*items)),
         dicts,
         dicts.map(OrderedDict),
         dicts.map(lambda items: defaultdict(int, items)),
@@ -62,7 +64,7 @@ def nodes(children):
 
 
 TREES = st.recursive(st.one_of(st.integers(0, 99), st.none(), st.text("xy")), nodes, max_leaves=12)
-alike = settings(derandomize=True, database=None, deadline=None, max_examples=150)
+property_settings = settings(derandomize=True, database=None, deadline=None, max_examples=150)
 PREDICATES = {
     "none": None,
     "None": lambda node: node is None,
@@ -72,21 +74,21 @@ PREDICATES = {
 
 
 def outcome(function, *args, **keywords):
-    """The result as text, or the kind of error: objects of custom nodes do not compare."""
+    """Return the result as text, because custom nodes do not compare, or the name of the error type."""
     try:
         result = function(*args, **keywords)
     except (ValueError, TypeError, IndexError) as error:
-        return next(kind.__name__ for kind in (ValueError, TypeError, IndexError) if isinstance(error, kind))
-    return shown(result)
+        return next(cls.__name__ for cls in (ValueError, TypeError, IndexError) if isinstance(error, cls))
+    return as_text(result)
 
 
-def shown(x):
+def as_text(x):
     leaves, structure = jax.tree.flatten(x)
     return f"{structure} {leaves}"
 
 
 @pytest.mark.parametrize("module", ["tree", "tree_util"])
-def test_every_name_is_here_with_the_same_signature(module):
+def test_names_and_signatures_match_jax(module):
     theirs, ours = getattr(jax, module), getattr(sw, module)
     for name in [name for name in dir(theirs) if not name.startswith("_")]:
         assert hasattr(ours, name), name
@@ -101,9 +103,9 @@ def arguments(function):
 
 
 @pytest.mark.parametrize("predicate", PREDICATES)
-@alike
+@property_settings
 @given(x=TREES)
-def test_leaves_structures_and_paths(predicate, x):
+def test_leaves_structures_and_paths_match_jax(predicate, x):
     is_leaf = PREDICATES[predicate]
     leaves, structure = sw.tree.flatten(x, is_leaf)
     expected, their_structure = jax.tree.flatten(x, is_leaf)
@@ -123,9 +125,9 @@ def test_leaves_structures_and_paths(predicate, x):
     ]
 
 
-@alike
+@property_settings
 @given(TREES)
-def test_functions_of_one_tree(x):
+def test_functions_of_one_tree_match_jax(x):
     for theirs, ours in ((jax.tree, sw.tree), (jax.tree_util, sw.tree_util)):
         prefix = "" if ours is sw.tree else "tree_"
         for name, args in {
@@ -151,14 +153,14 @@ def test_functions_of_one_tree(x):
     )
 
 
-@alike
+@property_settings
 @given(TREES, TREES)
-def test_functions_of_two_trees(x, y):
-    def joined(*leaves):
+def test_functions_of_two_trees_match_jax(x, y):
+    def as_string(*leaves):
         return str(leaves) if not any(isinstance(leaf, Bag) for leaf in leaves) else "bag"
 
     for one, other in ((x, y), (x, x), ([x, y], [y, x]), ((x, 1), (x, y))):
-        for name, function in {"map": joined, "map_with_path": joined}.items():
+        for name, function in {"map": as_string, "map_with_path": as_string}.items():
             assert outcome(getattr(sw.tree, name), function, one, other) == (
                 outcome(getattr(jax.tree, name), function, one, other)
             ), name
@@ -168,21 +170,21 @@ def test_functions_of_two_trees(x, y):
         )
 
 
-@alike
+@property_settings
 @given(TREES, TREES, TREES)
-def test_transpose(outer, inner, x):
-    def turned(library, inner_known, nested):
+def test_transpose_matches_jax(outer, inner, x):
+    def transposed(library, pass_inner, nested):
         outer_structure, inner_structure = library.tree.structure(outer), library.tree.structure(inner)
-        return outcome(library.tree.transpose, outer_structure, inner_structure if inner_known else None, nested)
+        return outcome(library.tree.transpose, outer_structure, inner_structure if pass_inner else None, nested)
 
     count = jax.tree.structure(outer).num_leaves
     nested = jax.tree.unflatten(jax.tree.structure(outer), [inner] * count)
-    for given_tree in (nested, x) if count else ():  # JAX fails where the outer tree has no leaves
-        assert turned(sw, True, given_tree) == turned(jax, True, given_tree)
-        assert turned(sw, False, given_tree) == turned(jax, False, given_tree)
+    for operand in (nested, x) if count else ():  # JAX fails where the outer tree has no leaves
+        assert transposed(sw, True, operand) == transposed(jax, True, operand)
+        assert transposed(sw, False, operand) == transposed(jax, False, operand)
 
 
-def test_is_leaf_that_takes_the_path():
+def test_is_leaf_with_path_matches_jax():
     x = {"a": [1, {"b": 2}], "c": Point(3, [4])}
 
     def deep(path, node):
@@ -203,7 +205,7 @@ def test_is_leaf_that_takes_the_path():
         lambda partial: partial(max),
     ],
 )
-def test_partial(make):
+def test_partial_matches_jax(make):
     ours, theirs = make(sw.tree_util.Partial), make(jax.tree_util.Partial)
     assert sw.tree.leaves(ours) == jax.tree.leaves(theirs)
     assert [sw.tree_util.keystr(path) for path, _ in sw.tree.leaves_with_path(ours)] == [
@@ -212,14 +214,14 @@ def test_partial(make):
     assert type(sw.tree.map(str, ours)).__mro__[1] is type(jax.tree.map(str, theirs)).__mro__[1] is functools.partial
 
 
-def test_a_structure_survives_pickle_in_both():
+def test_treedefs_can_be_pickled_in_both():
     x = {"a": [1, None, Point(2, 3)], "b": OrderedDict(c=4), "d": Layer(5, 6)}
     for library in (sw, jax):
         structure = library.tree.structure(x)
         assert pickle.loads(pickle.dumps(structure)) == structure
 
 
-def test_the_registries_are_two():
+def test_registry_is_separate_from_jax():
     class OnlyOurs:
         pass
 
@@ -253,7 +255,7 @@ def test_registering_twice_is_an_error_in_both():
         (["b", "size", "w"], [], (), None),
     ],
 )
-def test_fields_of_a_dataclass(data_fields, meta_fields, drop_fields, error):
+def test_register_dataclass_matches_jax(data_fields, meta_fields, drop_fields, error):
     for library in (sw, jax):
         cls = dataclass(type("Fresh", (), {"__annotations__": {"w": object, "b": object, "size": int}, "size": 1}))
         register = functools.partial(

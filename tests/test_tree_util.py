@@ -1,4 +1,4 @@
-"""Registration, keys, Partial: what makes a type a node, and what its errors say."""
+"""Registration of pytree nodes, key paths and Partial, and their errors."""
 
 import functools
 import inspect
@@ -71,15 +71,15 @@ def test_register_pytree_node():
     register_pytree_node(cls, lambda p: ((p.a, p.b), p.note), lambda note, children: cls(*children, note=note))
     leaves, structure = tree_flatten([cls(1, {"x": 2}, "n")])
     assert leaves == [1, 2]
-    (again,) = tree_unflatten(structure, [10, 20])
-    assert (type(again), again.a, again.b, again.note) == (cls, 10, {"x": 20}, "n")
+    (rebuilt,) = tree_unflatten(structure, [10, 20])
+    assert (type(rebuilt), rebuilt.a, rebuilt.b, rebuilt.note) == (cls, 10, {"x": 20}, "n")
     assert tree_structure(cls(0, 0, "n")) != tree_structure(cls(0, 0, "m"))
     assert paths_of(cls(1, {"x": 2})) == ["[<flat index 0>]", "[<flat index 1>]['x']"]
     assert tree_util.is_tree_node(cls)
-    assert not tree_util.is_tree_node(Pair)  # a type, not its subclasses nor its bases
+    assert not tree_util.is_tree_node(Pair)  # neither bases nor subclasses are registered
 
 
-def test_register_pytree_node_takes_keys_too():
+def test_register_pytree_node_accepts_keys():
     cls = make_pair_class()
     register_pytree_node(
         cls,
@@ -111,7 +111,7 @@ def test_register_pytree_with_keys():
     assert set(calls) == {"none"}
 
 
-def test_register_classes():
+def test_register_class_decorators():
     @register_pytree_node_class
     class Plain(Pair):
         def tree_flatten(self):
@@ -136,7 +136,7 @@ def test_register_classes():
     assert paths_of(Keyed(1, 2)) == ["[7]", "[<flat index 8>]"]
 
 
-def test_register_dataclass_by_the_marks_of_its_fields():
+def test_register_dataclass_infers_static_fields_from_metadata():
     @register_dataclass
     @dataclass(frozen=True)
     class Layer:
@@ -155,7 +155,7 @@ def test_register_dataclass_by_the_marks_of_its_fields():
     assert tree_structure(Layer(1)) != tree_structure(Layer(1, "mul"))
 
 
-def test_register_dataclass_by_names():
+def test_register_dataclass_with_explicit_fields():
     @functools.partial(register_dataclass, data_fields=["b", "a"], meta_fields=["note"])
     @dataclass
     class Named:
@@ -166,20 +166,22 @@ def test_register_dataclass_by_names():
     assert tree_leaves(Named(1, 2)) == [2, 1]
 
     plain = make_pair_class()
-    assert register_dataclass(plain, ["a", "b"], ["note"]) is plain  # no dataclass, but built from keywords alike
+    assert (
+        register_dataclass(plain, ["a", "b"], ["note"]) is plain
+    )  # not a dataclass, but its constructor accepts keywords
     assert tree_map(str, plain(1, 2, 3)).b == "2"
 
 
-def test_dropped_fields_come_back_with_their_defaults():
+def test_dropped_fields_get_their_defaults():
     @functools.partial(register_dataclass, data_fields=["a"], meta_fields=[], drop_fields=["cache"])
     @dataclass
-    class Given:
+    class ExplicitFields:
         a: object
         cache: object = None
 
     @functools.partial(register_dataclass, drop_fields=["cache", "total"])
     @dataclass
-    class Found:
+    class InferredFields:
         a: object
         cache: object = None
         total: object = field(init=False)
@@ -187,12 +189,12 @@ def test_dropped_fields_come_back_with_their_defaults():
         def __post_init__(self):
             self.total = self.a
 
-    assert tree_map(lambda leaf: leaf + 1, Given(1, "full")) == Given(2, None)
-    found = tree_map(lambda leaf: leaf + 1, Found(1, "full"))
-    assert (found.a, found.cache, found.total) == (2, None, 2)
+    assert tree_map(lambda leaf: leaf + 1, ExplicitFields(1, "full")) == ExplicitFields(2, None)
+    mapped = tree_map(lambda leaf: leaf + 1, InferredFields(1, "full"))
+    assert (mapped.a, mapped.cache, mapped.total) == (2, None, 2)
 
 
-def test_register_dataclass_says_what_is_wrong_with_the_fields():
+def test_register_dataclass_checks_its_fields():
     @dataclass
     class Layer:
         w: object
@@ -202,18 +204,18 @@ def test_register_dataclass_says_what_is_wrong_with_the_fields():
     register = functools.partial(message_of, ValueError, register_dataclass, Layer)
     prefix = "register_dataclass: "
     assert register(["w"], []) == (
-        prefix + f"missing fields of {Layer.__qualname__}: b. Name them in data_fields, meta_fields or drop_fields."
+        prefix + f"missing fields of {Layer.__qualname__}: b. Add them to data_fields, meta_fields or drop_fields."
     )
     assert register(["w", "b", "c"], []) == (
-        prefix + f"{Layer.__qualname__}(…) takes no c. A field with init=False goes into drop_fields."
+        prefix + f"{Layer.__qualname__}(…) has no parameters c. Add fields with init=False to drop_fields."
     )
-    assert register(["w", "b"], ["b"]) == prefix + "fields are data or static, not both: b"
-    assert register().endswith("takes no total. A field with init=False goes into drop_fields.")
+    assert register(["w", "b"], ["b"]) == prefix + "fields cannot be both data and static: b"
+    assert register().endswith("has no parameters total. Add fields with init=False to drop_fields.")
     assert message_of(TypeError, register_dataclass, Layer, ["w"]) == (
-        prefix + "data_fields and meta_fields are given together, or neither is"
+        prefix + "pass both data_fields and meta_fields, or neither"
     )
     text = message_of(TypeError, register_dataclass, make_pair_class())
-    assert text.endswith("name its data_fields and meta_fields, or put @dataclass below @register_dataclass")
+    assert text.endswith("pass its data_fields and meta_fields, or put @dataclass below @register_dataclass")
 
 
 def test_register_static():
@@ -229,39 +231,39 @@ def test_register_static():
         "tree.map: trees differ at [0]: Mode with static data 'train' against Mode with static data 'test'"
     )
 
-    counts = []
+    traced_modes = []
 
     @sw.jit
     def step(mode, x):
-        counts.append(mode)
+        traced_modes.append(mode)
         return x * 2 if mode == "train" else x
 
     assert [float(step(Mode(m), 3.0)) for m in ("train", "test", "train")] == [6.0, 3.0, 6.0]
-    assert counts == ["train", "test"]
+    assert traced_modes == ["train", "test"]
 
 
-def test_a_type_is_registered_once():
+def test_a_type_cannot_be_registered_twice():
     cls = make_pair_class()
 
-    def node():
+    def register_node():
         register_pytree_node(cls, lambda p: ((p.a, p.b), None), lambda _, children: cls(*children))
 
-    node()
-    for again in (node, lambda: register_static(cls), lambda: register_dataclass(cls, ["a", "b"], [])):
-        assert message_of(ValueError, again) == "OwnPair is a tree node already: a type is registered once"
+    register_node()
+    for register in (register_node, lambda: register_static(cls), lambda: register_dataclass(cls, ["a", "b"], [])):
+        assert message_of(ValueError, register) == "OwnPair is already registered as a pytree node"
     for builtin in (tuple, list, dict, type(None), OrderedDict, defaultdict, Partial):
-        assert "is a tree node already" in message_of(ValueError, register_static, builtin)
+        assert "is already registered as a pytree node" in message_of(ValueError, register_static, builtin)
     assert tree_leaves(cls(1, 2)) == [1, 2]
 
 
-def test_only_types_are_registered():
+def test_only_types_can_be_registered():
     for not_a_type in (3, "Pair", list[int]):
         assert message_of(TypeError, register_static, not_a_type) == (
-            f"only a type can be registered as a tree node, not {not_a_type!r}"
+            f"only a type can be registered as a pytree node, not {not_a_type!r}"
         )
 
 
-def test_a_failed_registration_leaves_the_type_free():
+def test_a_failed_registration_can_be_repeated():
     cls = make_pair_class()
     with pytest.raises(TypeError):
         register_pytree_node(cls, 3, 4)
@@ -269,14 +271,14 @@ def test_a_failed_registration_leaves_the_type_free():
     assert tree_leaves(cls(1, 2)) == []
 
 
-def test_a_namedtuple_may_be_registered_with_a_flattening_of_its_own():
+def test_a_namedtuple_can_be_registered_with_its_own_flatten_function():
     Point = namedtuple("Point", ["x", "y"])
     assert paths_of(Point(1, (2,))) == [".x", ".y[0]"]
     register_pytree_node(Point, lambda p: ((p.x,), p.y), lambda y, children: Point(*children, y))
     assert tree_leaves(Point(1, 2)) == [1]
 
 
-def test_registering_from_many_threads():
+def test_registration_is_thread_safe():
     shared = make_pair_class()
     start = threading.Barrier(8)
     outcomes = []
@@ -368,7 +370,7 @@ def test_static_data_that_cannot_be_compared_reaches_the_user():
 # --- one level, keys --------------------------------------------------------------------------------------------------
 
 
-def test_one_level():
+def test_flatten_one_level():
     Point = namedtuple("Point", ["x", "y"])
     children, keys = tree_util.flatten_one_level({"b": [1], "a": None})
     assert (list(children), keys) == ([None, [1]], ("a", "b"))
@@ -378,7 +380,7 @@ def test_one_level():
     assert (pairs, keys) == ([(DictKey("b"), 1), (DictKey("a"), (2,))], ("b", "a"))
     assert tree_util.flatten_one_level_with_keys(None) == ([], None)
     for function in (tree_util.flatten_one_level, tree_util.flatten_one_level_with_keys):
-        assert message_of(ValueError, function, 3) == "an object of type int is a leaf: it has no children"
+        assert message_of(ValueError, function, 3) == "an object of type int is a pytree leaf and has no children"
 
 
 def test_keystr():
@@ -396,7 +398,7 @@ def test_keys_compare_hash_and_pickle():
     assert pickle.loads(pickle.dumps(keys)) == keys
 
 
-def test_structures_apart():
+def test_treedef_functions():
     structure = tree_structure([(1, 2), None, {"a": 3}])
     children = tree_util.treedef_children(structure)
     assert children == [tree_structure((0, 0)), tree_structure(None), tree_structure({"a": 0})]
@@ -419,38 +421,42 @@ def test_all_leaves():
 # --- Partial ----------------------------------------------------------------------------------------------------------
 
 
-def weigh(*args, **keywords):
+def return_arguments(*args, **keywords):
     return args, keywords
 
 
-def test_partial_is_a_function_and_a_node():
-    function = Partial(weigh, 1, [2], c=3)
+def test_partial_is_callable_and_a_node():
+    function = Partial(return_arguments, 1, [2], c=3)
     assert function(4, d=5) == ((1, [2], 4), {"c": 3, "d": 5})
     leaves, structure = tree_flatten(function)
     assert leaves == [1, 2, 3]
-    again = tree_unflatten(structure, [10, 20, 30])
-    assert isinstance(again, Partial) and isinstance(again, functools.partial)
-    assert again() == ((10, [20]), {"c": 30})
-    assert tree_structure(Partial(weigh, 1)) == tree_structure(Partial(weigh, 2)) != tree_structure(Partial(max, 1))
+    rebuilt = tree_unflatten(structure, [10, 20, 30])
+    assert isinstance(rebuilt, Partial) and isinstance(rebuilt, functools.partial)
+    assert rebuilt() == ((10, [20]), {"c": 30})
+    assert (
+        tree_structure(Partial(return_arguments, 1))
+        == tree_structure(Partial(return_arguments, 2))
+        != tree_structure(Partial(max, 1))
+    )
     assert pickle.loads(pickle.dumps(function))() == function()
 
 
-@pytest.mark.parametrize("kind", [functools.partial, Partial])
-def test_the_arguments_of_a_partial_inside_are_no_children(kind):
-    inner = kind(weigh, 1, c=2)
+@pytest.mark.parametrize("partial_type", [functools.partial, Partial])
+def test_arguments_of_a_nested_partial_are_not_children(partial_type):
+    inner = partial_type(return_arguments, 1, c=2)
     outer = Partial(inner, 3, d=4)
     assert tree_leaves(outer) == [3, 4]
     assert outer(5) == ((1, 3, 5), {"c": 2, "d": 4})
     assert tree_structure(outer) == tree_structure(Partial(inner, 3, d=4))
     assert hash(tree_structure(outer)) == hash(tree_structure(Partial(inner, 3, d=4)))
-    assert tree_structure(outer) != tree_structure(Partial(kind(weigh, 1), 3, d=4))
+    assert tree_structure(outer) != tree_structure(Partial(partial_type(return_arguments, 1), 3, d=4))
     assert outer.func == inner
     assert repr(outer.func) == repr(inner)
     assert pickle.loads(pickle.dumps(outer))(5) == outer(5)
     assert tree_map(lambda leaf: -leaf, outer)() == ((1, -3), {"c": 2, "d": -4})
 
 
-def test_partial_keeps_the_signature_of_what_it_wraps():
+def test_partial_keeps_the_signature_of_the_wrapped_function():
     def f(a, b, c):
         return a, b, c
 
