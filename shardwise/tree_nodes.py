@@ -28,10 +28,8 @@ Class = TypeVar("Class", bound=type[Any])
 default_registry = _jaxlib.PyTreeRegistry(
     enable_none=True, enable_tuple=True, enable_namedtuple=True, enable_list=True, enable_dict=True
 )
-default_registry.__module__, default_registry.__name__ = (
-    __name__,
-    "default_registry",
-)  # for pickling treedefs, which refer to it
+# Treedefs pickle the registry by its module and name.
+default_registry.__module__, default_registry.__name__ = __name__, "default_registry"
 
 
 def is_tree_node(typ: type) -> bool:

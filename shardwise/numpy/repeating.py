@@ -180,7 +180,7 @@ def flipud(m: Any) -> Any:
 
 
 def tile(A: Any, reps: int | Sequence[int]) -> Any:
-    """Repeat an array as a whole along each dim.
+    """Concatenate copies of an array along each dim.
 
     Args:
         A: the array. Dims of size 1 are prepended if `reps` has more entries than it has dims.
