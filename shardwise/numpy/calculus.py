@@ -1,6 +1,4 @@
-"""Differences, slopes and areas of tables of numbers, and what lies between their rows. Along a dim that is cut each
-device needs one row of its neighbour.
-"""
+"""Finite differences, numerical integration and interpolation of sampled values."""
 
 import math
 import operator
@@ -36,31 +34,46 @@ from shardwise.numpy.ordering import row_at, searchsorted
 
 
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
-    """Each element less the one before it along `axis`, `n` times over; of booleans, whether the two differ.
+    """Return the n-th discrete difference along an axis.
 
-    `prepend` and `append`: what comes before the first and after the last, a number or an array.
+    One difference subtracts from each element the one before it; `n` repeats this. Booleans are compared with XOR. If
+    the array is sharded along `axis`, each difference exchanges one row with the neighbouring device.
 
-    >>> jnp.diff(jnp.array([1, 4, 9]), prepend=0)
-    Array([1, 3, 5], dtype=int32)
+    Args:
+        a: the array, of rank 1 or more.
+        n: how many times the difference is taken. 0 returns `a` unchanged.
+        axis: the axis along which elements are subtracted.
+        prepend, append: scalars or arrays to concatenate before and after `a` along `axis` first.
+
+    Returns:
+        An array with `n` fewer elements along `axis`, not counting `prepend` and `append`.
+
+    Raises:
+        ValueError: if `a` is a scalar, `n` is negative or `axis` is out of bounds.
+
+    Example:
+        >>> jnp.diff(jnp.array([1, 4, 9]), prepend=0)
+        Array([1, 3, 5], dtype=int32)
     """
-    kind = type_of(a, "diff")
-    if not kind.ndim:
-        raise ValueError(f"diff: {kind} has no dim along which elements follow each other")
+    a_type = type_of(a, "diff")
+    if not a_type.ndim:
+        raise ValueError(f"diff: needs an array of rank 1 or more, not {a_type}")
     if operator.index(n) < 0:
-        raise ValueError(f"diff: n says how often, and cannot be negative: {n}")
-    dim = dim_of("diff", axis, kind.ndim)
+        raise ValueError(f"diff: n, the number of differences, must not be negative: {n}")
+    dim = dim_of("diff", axis, a_type.ndim)
     if not n:
         return as_operand(a, "diff")
+    slice_shape = (*a_type.shape[:dim], 1, *a_type.shape[dim + 1 :])
     parts = []
-    for end in (prepend, a, append):
-        if end is not None:
-            one = not type_of(end, "diff").ndim
-            parts.append(_spread_row(end, shape=(*kind.shape[:dim], 1, *kind.shape[dim + 1 :])) if one else end)
+    for part in (prepend, a, append):
+        if part is not None:
+            is_scalar = not type_of(part, "diff").ndim
+            parts.append(_broadcast_scalar(part, shape=slice_shape) if is_scalar else part)
     return _differences(concatenate(parts, dim) if len(parts) > 1 else a, n=operator.index(n), dim=dim)
 
 
 @composed
-def _spread_row(x: Any, *, shape: tuple[int, ...]) -> Any:
+def _broadcast_scalar(x: Any, *, shape: tuple[int, ...]) -> Any:
     return stretch(as_operand(x), shape)
 
 
@@ -75,225 +88,301 @@ def _differences(x: Any, *, n: int, dim: int) -> Any:
 
 
 def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
-    """Each element less the one before it, of all elements in a row; then `to_begin` in front and `to_end` behind.
+    """Return the differences between consecutive elements of the flattened array.
 
-    >>> jnp.ediff1d(jnp.array([1, 4, 9]), to_end=0)
-    Array([3, 5, 0], dtype=int32)
+    Args:
+        ary: the array of numbers; it is flattened.
+        to_end: values to append to the differences, cast to the dtype of `ary`.
+        to_begin: values to prepend to the differences, cast to the dtype of `ary`.
+
+    Returns:
+        A 1-D array: `to_begin`, the differences, `to_end`.
+
+    Raises:
+        ValueError: if `ary` is boolean.
+
+    Example:
+        >>> jnp.ediff1d(jnp.array([1, 4, 9]), to_end=0)
+        Array([3, 5, 0], dtype=int32)
     """
-    ends = to_begin is not None, to_end is not None
-    return _with_ends(ary, *(end for end in (to_begin, to_end) if end is not None), ends=ends)
+    has_ends = to_begin is not None, to_end is not None
+    return _ediff1d(ary, *(end for end in (to_begin, to_end) if end is not None), has_ends=has_ends)
 
 
 @composed
-def _with_ends(a: Any, *given: Any, ends: tuple[bool, bool]) -> Any:
+def _ediff1d(a: Any, *ends: Any, has_ends: tuple[bool, bool]) -> Any:
     x = as_operand(a, "ediff1d")
     if x.type.dtype == np.bool_:
-        raise ValueError("ediff1d: booleans have no difference; convert them to integers")
-    found = _differences(Reshape((x.type.size,))(x), n=1, dim=0)
-    rows = [astype_weak(as_operand(end, "ediff1d"), x.type.dtype, False) for end in given]
+        raise ValueError("ediff1d: booleans cannot be subtracted; convert them to integers")
+    differences = _differences(Reshape((x.type.size,))(x), n=1, dim=0)
+    rows = [astype_weak(as_operand(end, "ediff1d"), x.type.dtype, False) for end in ends]
     rows = [Reshape((row.type.size,))(row) for row in rows]
-    parts = [*rows[: ends[0]], found, *rows[ends[0] :]]
-    return Concatenate(0)(*parts) if len(parts) > 1 else found
+    parts = [*rows[: has_ends[0]], differences, *rows[has_ends[0] :]]
+    return Concatenate(0)(*parts) if len(parts) > 1 else differences
 
 
 def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = None) -> Any:
-    """The slope at each element along each of `axis` (all dims where none is given): half of the difference of its
-    neighbours; at the ends, the difference of the last two. One array, or a list where there are several axes.
+    """Estimate the derivative of sampled values by finite differences.
 
-    `varargs`: how far elements are apart: one number for all, or for each axis a number or the places of elements.
+    Interior elements use central differences, of second order also for samples that are not equally spaced. The first
+    and the last element use one-sided differences.
 
-    >>> jnp.gradient(jnp.array([1.0, 4.0, 9.0, 16.0]))
-    Array([3., 4., 6., 7.], dtype=float32)
+    Args:
+        f: the sampled values.
+        *varargs: the spacing of the samples: nothing (spacing 1), one for all axes, or one per axis. Each is a scalar
+            distance or a 1-D array with the coordinates along its axis.
+        axis: the axis or axes along which to differentiate; all if None.
+        edge_order: not supported, must be None.
+
+    Returns:
+        One array for a single axis, else a list with one array per axis.
+
+    Raises:
+        ValueError: if an axis has fewer than 2 elements, or if a spacing is neither a scalar nor a 1-D array of the
+            size of its axis.
+        TypeError: if the number of spacings is not 0, 1 or the number of axes.
+        NotImplementedError: if `edge_order` is given.
+
+    Example:
+        >>> jnp.gradient(jnp.array([1.0, 4.0, 9.0, 16.0]))
+        Array([3., 4., 6., 7.], dtype=float32)
     """
     if edge_order is not None:
-        raise NotImplementedError("gradient: ends are the differences of the last two: leave edge_order out")
-    kind = type_of(f, "gradient")
-    dims = along_axes.reduced_dims("gradient", static_axes(axis), kind)
+        raise NotImplementedError("gradient: edge_order is not supported (edges use first differences); leave it out")
+    f_type = type_of(f, "gradient")
+    dims = along_axes.reduced_dims("gradient", static_axes(axis), f_type)
     for dim in dims:
-        if kind.shape[dim] < 2:
-            raise ValueError(f"gradient: dim {dim} of {kind} has fewer than 2 elements, and so no slope")
+        if f_type.shape[dim] < 2:
+            raise ValueError(f"gradient: dim {dim} of {f_type} has fewer than 2 elements")
     if len(varargs) not in (0, 1, len(dims)):
-        raise TypeError(f"gradient: {len(varargs)} spacings for {len(dims)} axes: give one, or one for each")
-    given = list(varargs) * (len(dims) if len(varargs) == 1 else 1)
-    for dim, space in zip(dims, given, strict=False):
-        place = type_of(space, "gradient")
-        if place.ndim > 1 or (place.ndim and place.size != kind.shape[dim]):
-            raise ValueError(f"gradient: {place} is no number and has not a place for each along dim {dim} of {kind}")
-    found = _slopes(f, *given, dims=dims)
-    return found[0] if len(dims) == 1 else list(found)
+        raise TypeError(f"gradient: {len(varargs)} spacings for {len(dims)} axes; pass one, or one per axis")
+    spacings = list(varargs) * (len(dims) if len(varargs) == 1 else 1)
+    for dim, spacing in zip(dims, spacings, strict=False):
+        spacing_type = type_of(spacing, "gradient")
+        if spacing_type.ndim > 1 or (spacing_type.ndim and spacing_type.size != f_type.shape[dim]):
+            raise ValueError(
+                f"gradient: the spacing along dim {dim} of {f_type} must be a scalar or a 1-D array of size "
+                f"{f_type.shape[dim]}, not {spacing_type}"
+            )
+    gradients = _gradients(f, *spacings, dims=dims)
+    return gradients[0] if len(dims) == 1 else list(gradients)
 
 
 @composed_list
-def _slopes(f: Any, *spaces: Any, dims: tuple[int, ...]) -> list[Any]:
+def _gradients(f: Any, *spacings: Any, dims: tuple[int, ...]) -> list[Any]:
     x = as_inexact(f, "gradient")
-    given = spaces or (1,) * len(dims)
-    return [_slope(x, dim, space) for dim, space in zip(dims, given, strict=True)]
+    return [_gradient(x, dim, spacing) for dim, spacing in zip(dims, spacings or (1,) * len(dims), strict=True)]
 
 
-def _slope(x: Any, dim: int, space: Any) -> Any:
+def _gradient(x: Any, dim: int, spacing: Any) -> Any:
     size = x.type.shape[dim]
     index = Iota(x.type.shape, dim, np.dtype(np.int32))()
     is_first, is_last = (Compare("EQ")(index, like(index, place)) for place in (0, size - 1))
-    after = subtract(Select()(is_last, x, _shifted(x, dim, -1)), x)
-    before = subtract(x, Select()(is_first, x, _shifted(x, dim, 1)))
-    if not type_of(space, "gradient").ndim:
+    forward = subtract(Select()(is_last, x, _shift(x, dim, -1)), x)
+    backward = subtract(x, Select()(is_first, x, _shift(x, dim, 1)))
+    if not type_of(spacing, "gradient").ndim:
         steps = Select()(Or()(is_first, is_last), like(x, 1), like(x, 2))
-        return divide(divide(add(before, after), steps), space)
-    places = as_inexact(space, "gradient")
-    gaps = _differences(places, n=1, dim=0)
+        return divide(divide(add(backward, forward), steps), spacing)
+    coordinates = as_inexact(spacing, "gradient")
+    gaps = _differences(coordinates, n=1, dim=0)
     one = full((1,), 1, gaps.type.dtype, gaps.type.weak)
-    row = tuple(size if d == dim else 1 for d in range(x.type.ndim))
-    behind, ahead = (Reshape(row)(Concatenate(0)(*parts)) for parts in ((one, gaps), (gaps, one)))
-    before, after = divide(before, behind), divide(after, ahead)
-    # Of two slopes the one over the shorter gap counts more.
-    inside = divide(add(multiply(before, ahead), multiply(after, behind)), add(behind, ahead))
-    return Select()(is_first, after, Select()(is_last, before, inside))
+    row_shape = tuple(size if d == dim else 1 for d in range(x.type.ndim))
+    gap_before, gap_after = (Reshape(row_shape)(Concatenate(0)(*parts)) for parts in ((one, gaps), (gaps, one)))
+    backward, forward = divide(backward, gap_before), divide(forward, gap_after)
+    # Second order for unequal gaps: each slope is weighted by the other slope's gap.
+    interior = divide(add(multiply(backward, gap_after), multiply(forward, gap_before)), add(gap_before, gap_after))
+    return Select()(is_first, forward, Select()(is_last, backward, interior))
 
 
-def _shifted(x: Any, dim: int, by: int) -> Any:
-    """Elements moved along `dim`, and 0 where none comes from."""
+def _shift(x: Any, dim: int, by: int) -> Any:
+    """Shift elements along `dim` by `by` positions, filling with zeros."""
     low = tuple(by if d == dim else 0 for d in range(x.type.ndim))
     high = tuple(-count for count in low)
     return Pad(low, high, (0,) * x.type.ndim)(x, full((), 0, x.type.dtype, x.type.weak))
 
 
 def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
-    """The area under elements along `axis`, joined by straight lines: at places `x`, or `dx` apart.
+    """Integrate sampled values along an axis by the trapezoidal rule.
 
-    >>> jnp.trapezoid(jnp.array([1.0, 2.0, 3.0]), dx=2)
-    Array(8., dtype=float32)
+    Args:
+        y: the sampled values.
+        x: the coordinates of the samples: a 1-D array, or an array of the rank of `y`. If None, `dx` applies.
+        dx: the distance between samples if `x` is None.
+        axis: the axis to integrate along.
+
+    Returns:
+        The integrals, without the dim `axis`.
+
+    Raises:
+        ValueError: if `x` is neither 1-D nor of the rank of `y`, or if `axis` is out of bounds.
+
+    Example:
+        >>> jnp.trapezoid(jnp.array([1.0, 2.0, 3.0]), dx=2)
+        Array(8., dtype=float32)
     """
-    kind = type_of(y, "trapezoid")
-    dim = dim_of("trapezoid", axis, kind.ndim)
+    y_type = type_of(y, "trapezoid")
+    dim = dim_of("trapezoid", axis, y_type.ndim)
     if x is None:
-        return _area(y, dx, dim=dim, apart=True)
-    place = type_of(x, "trapezoid")
-    if place.ndim not in (1, kind.ndim):
-        raise ValueError(f"trapezoid: places {place} are neither one row nor of the rank of {kind}")
-    return _area(y, x, dim=dim, apart=False)
+        return _trapezoid(y, dx, dim=dim, equally_spaced=True)
+    x_type = type_of(x, "trapezoid")
+    if x_type.ndim not in (1, y_type.ndim):
+        raise ValueError(f"trapezoid: x must be 1-D or of the rank of y, {y_type}, not {x_type}")
+    return _trapezoid(y, x, dim=dim, equally_spaced=False)
 
 
 @composed
-def _area(y: Any, x: Any, *, dim: int, apart: bool) -> Any:
+def _trapezoid(y: Any, x: Any, *, dim: int, equally_spaced: bool) -> Any:
+    """Integrate `y`; `x` is the spacing if `equally_spaced`, else the coordinates."""
     dtype, _ = meet("trapezoid", (type_of(y), type_of(x, "trapezoid")))
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
     heights, gaps = (astype_weak(as_operand(z), dtype, False) for z in (y, x))
     size = heights.type.shape[dim]
-    if not apart:
-        row = gaps.type.ndim == 1
-        gaps = _differences(gaps, n=1, dim=0 if row else dim)
-        if row:
+    if not equally_spaced:
+        is_row = gaps.type.ndim == 1
+        gaps = _differences(gaps, n=1, dim=0 if is_row else dim)
+        if is_row:
             gaps = Reshape(tuple(gaps.type.size if d == dim else 1 for d in range(heights.type.ndim)))(gaps)
     sides = [along(heights, dim, start, limit) for start, limit in ((min(1, size), size), (0, max(size - 1, 0)))]
     return multiply(along_axes.sum(multiply(gaps, add(*sides)), axis=dim), 0.5)
 
 
 def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * math.pi) -> Any:
-    """Angles along `axis` with whole turns added so that no step is longer than half a turn, or than `discont`.
+    """Unwrap a periodic signal by adding multiples of the period.
 
-    >>> jnp.unwrap(jnp.array([0, 1, 2, 3, 0, 1]), period=4)
-    Array([0, 1, 2, 3, 4, 5], dtype=int32)
+    Steps between consecutive elements that exceed the threshold are replaced by their equivalents within half a
+    period.
+
+    Args:
+        p: the signal, real.
+        discont: the threshold for a step; half of `period` if None or smaller.
+        axis: the axis along which the signal runs.
+        period: the period.
+
+    Returns:
+        The unwrapped signal, in the shape of `p`.
+
+    Raises:
+        ValueError: if `p` is boolean or complex, or if `axis` is out of bounds.
+
+    Example:
+        >>> jnp.unwrap(jnp.array([0, 1, 2, 3, 0, 1]), period=4)
+        Array([0, 1, 2, 3, 4, 5], dtype=int32)
     """
     dim = dim_of("unwrap", axis, type_of(p, "unwrap").ndim)
-    given = () if discont is None else (discont,)
-    return _unwrapped(p, period, *given, dim=dim)
+    threshold = () if discont is None else (discont,)
+    return _unwrap(p, period, *threshold, dim=dim)
 
 
 @composed
-def _unwrapped(p: Any, period: Any, *discont: Any, dim: int) -> Any:
+def _unwrap(p: Any, period: Any, *discont: Any, dim: int) -> Any:
     x = as_operand(p, "unwrap")
     if x.type.dtype == np.bool_ or x.type.dtype.kind == "c":
         raise ValueError(f"unwrap: needs real numbers, not {x.type}")
     dtype, weak = meet("unwrap", (x.type, type_of(period, "unwrap")))
-    x, turn = (astype_weak(as_operand(z), dtype, weak) for z in (x, period))
-    turn = stretch(turn, ())
-    whole = is_inexact(dtype)
-    half = divide(turn, 2) if whole else turn // 2
-    longest = astype_weak(as_operand(discont[0]), default_dtype("float*"), False) if discont else half
+    x, period = (astype_weak(as_operand(z), dtype, weak) for z in (x, period))
+    period = stretch(period, ())
+    half = divide(period, 2) if is_inexact(dtype) else period // 2
+    threshold = astype_weak(as_operand(discont[0]), default_dtype("float*"), False) if discont else half
     steps = _differences(x, n=1, dim=dim)
-    short = subtract(remainder(add(steps, half), turn), half)
-    # Of a step of half a turn, the direction stays.
-    edge = And()(Compare("EQ")(*numbers("unwrap", short, -half)), Compare("GT")(steps, like(steps, 0)))
-    if not whole:
-        even = Compare("EQ")(*numbers("unwrap", turn % 2, 0))
-        edge = And()(edge, stretch(even, edge.type.shape))
-    short = Select()(edge, stretch(half, short.type.shape), short)
-    more = subtract(short, steps)
-    small = Compare("LT")(*numbers("unwrap", absolute(steps), longest))
-    more = Select()(small, like(more, 0), more)
+    wrapped = subtract(remainder(add(steps, half), period), half)
+    # A positive step of half a period stays positive.
+    is_half = And()(Compare("EQ")(*numbers("unwrap", wrapped, -half)), Compare("GT")(steps, like(steps, 0)))
+    if not is_inexact(dtype):
+        is_even = Compare("EQ")(*numbers("unwrap", period % 2, 0))
+        is_half = And()(is_half, stretch(is_even, is_half.type.shape))
+    wrapped = Select()(is_half, stretch(half, wrapped.type.shape), wrapped)
+    correction = subtract(wrapped, steps)
+    is_small = Compare("LT")(*numbers("unwrap", absolute(steps), threshold))
+    correction = Select()(is_small, like(correction, 0), correction)
     first = along(x, dim, 0, min(1, x.type.shape[dim]))
-    rest = add(along(x, dim, min(1, x.type.shape[dim]), x.type.shape[dim]), Cumulative(dim, "sum")(more))
+    rest = add(along(x, dim, min(1, x.type.shape[dim]), x.type.shape[dim]), Cumulative(dim, "sum")(correction))
     return Concatenate(dim)(first, rest)
 
 
 def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period: Any = None) -> Any:
-    """Values between those of a table: `fp` at the ascending places `xp`, joined by straight lines.
+    """Interpolate linearly between tabulated values.
 
-    `left` and `right`: what lies beyond the ends: a value, "extrapolate", or unless told the nearest of `fp`. With a
-    `period`, places go around, and need not ascend.
+    Args:
+        x: the points at which to interpolate.
+        xp: the coordinates of the table, a 1-D array in ascending order (in any order with `period`).
+        fp: the values of the table, real or complex, as many as `xp`.
+        left: the result for points below `xp[0]`: a value, "extrapolate", or None for `fp[0]`.
+        right: the result for points above `xp[-1]`: a value, "extrapolate", or None for `fp[-1]`.
+        period: the period of the coordinates. With it, `left` and `right` do not apply.
 
-    >>> jnp.interp(jnp.array([0.0, 1.5, 9.0]), jnp.array([1.0, 2.0, 3.0]), jnp.array([3.0, 2.0, 0.0]))
-    Array([3. , 2.5, 0. ], dtype=float32)
+    Returns:
+        The interpolated values, in the shape of `x`.
+
+    Raises:
+        ValueError: if `xp` and `fp` are not 1-D arrays of the same size, at least 1; if `x` or `xp` is complex; if
+            `left` or `right` is a string other than "extrapolate"; or if `period` is the number 0.
+
+    Example:
+        >>> jnp.interp(jnp.array([0.0, 1.5, 9.0]), jnp.array([1.0, 2.0, 3.0]), jnp.array([3.0, 2.0, 0.0]))
+        Array([3. , 2.5, 0. ], dtype=float32)
     """
-    kinds = [type_of(z, "interp") for z in (x, xp, fp)]
-    if kinds[1].ndim != 1 or kinds[1].shape != kinds[2].shape or not kinds[1].size:
-        raise ValueError(f"interp: xp and fp must be two rows of one size, not {kinds[1]} and {kinds[2]}")
+    _, xp_type, fp_type = (type_of(z, "interp") for z in (x, xp, fp))
+    if xp_type.ndim != 1 or xp_type.shape != fp_type.shape or not xp_type.size:
+        raise ValueError(
+            f"interp: xp and fp must be 1-D arrays of the same size, at least 1, not {xp_type} and {fp_type}"
+        )
     for name, end in (("left", left), ("right", right)):
         if isinstance(end, str) and end != "extrapolate":
-            raise ValueError(f"interp: {name} is a value or 'extrapolate', not {end!r}")
+            raise ValueError(f"interp: {name} must be a value or 'extrapolate', not {end!r}")
     if period is not None and isinstance(period, PYTHON_SCALARS) and not period:
         raise ValueError("interp: period must not be 0")
     if period is not None:
-        return _between(x, xp, fp, period, ends=("", ""), goes_around=True)
-    ends = ["nearest" if end is None else end if isinstance(end, str) else "given" for end in (left, right)]
-    given = [end for end, how in zip((left, right), ends, strict=True) if how == "given"]
-    return _between(x, xp, fp, *given, ends=(ends[0], ends[1]), goes_around=False)
+        return _interp(x, xp, fp, period, end_modes=("", ""), is_periodic=True)
+    modes = ["nearest" if end is None else end if isinstance(end, str) else "value" for end in (left, right)]
+    end_values = [end for end, mode in zip((left, right), modes, strict=True) if mode == "value"]
+    return _interp(x, xp, fp, *end_values, end_modes=(modes[0], modes[1]), is_periodic=False)
 
 
 @composed
-def _between(x: Any, xp: Any, fp: Any, *extra: Any, ends: tuple[str, str], goes_around: bool) -> Any:
+def _interp(x: Any, xp: Any, fp: Any, *extra: Any, end_modes: tuple[str, str], is_periodic: bool) -> Any:
+    """Interpolate; `extra` is the period, or the values of the ends whose mode is "value"."""
     dtype, _ = meet("interp", (type_of(x), type_of(xp)))
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
     if dtype.kind == "c":
-        raise ValueError(f"interp: places must be real, not {type_of(x)} and {type_of(xp)}")
-    at, places = (astype_weak(as_operand(z), dtype, False) for z in (x, xp))
+        raise ValueError(f"interp: x and xp must be real, not {type_of(x)} and {type_of(xp)}")
+    points, coordinates = (astype_weak(as_operand(z), dtype, False) for z in (x, xp))
     values = as_inexact(fp, "interp")
-    value_dtype, _ = meet("interp", (at.type, values.type))
+    value_dtype, _ = meet("interp", (points.type, values.type))
     values = astype_weak(values, value_dtype, False)
-    if goes_around:
+    if is_periodic:
         period = absolute(astype_weak(as_operand(extra[0], "interp"), dtype, False))
-        at, places, values = _around(at, places, values, period)
-    size = places.type.size
-    index = searchsorted(places, at, side="right")
+        points, coordinates, values = _wrap_to_period(points, coordinates, values, period)
+    size = coordinates.type.size
+    index = searchsorted(coordinates, points, side="right")
     index = Clamp()(like(index, min(1, size - 1)), index, like(index, size - 1))
     before = Clamp()(like(index, 0), subtract(index, 1), like(index, size - 1))
     low, high = (row_at(values, place) for place in (before, index))
-    start, limit = (row_at(places, place) for place in (before, index))
+    start, limit = (row_at(coordinates, place) for place in (before, index))
     gap = subtract(limit, start)
-    is_none = Compare("LE")(absolute(gap), like(gap, float(np.spacing(np.finfo(dtype).eps))))
-    share = divide(subtract(at, start), Select()(is_none, like(gap, 1), gap))
-    found = add(low, multiply(share, subtract(high, low)))
-    found = Select()(is_none, low, found)
-    if goes_around:
-        return found
-    rest = iter(extra)
-    for how, place, beyond in zip(ends, (0, size - 1), ("LT", "GT"), strict=True):
-        if how == "extrapolate":
+    is_empty = Compare("LE")(absolute(gap), like(gap, float(np.spacing(np.finfo(dtype).eps))))
+    weight = divide(subtract(points, start), Select()(is_empty, like(gap, 1), gap))
+    result = add(low, multiply(weight, subtract(high, low)))
+    result = Select()(is_empty, low, result)
+    if is_periodic:
+        return result
+    end_values = iter(extra)
+    for mode, place, beyond in zip(end_modes, (0, size - 1), ("LT", "GT"), strict=True):
+        if mode == "extrapolate":
             continue
-        last, nearest = (Reshape(())(along(row, 0, place, place + 1)) for row in (places, values))
-        end = as_operand(next(rest), "interp") if how == "given" else nearest
-        outside = Compare(beyond)(at, stretch(last, at.type.shape))
-        found = Select()(outside, stretch(astype_weak(end, value_dtype, False), found.type.shape), found)
-    return found
+        last, nearest = (Reshape(())(along(row, 0, place, place + 1)) for row in (coordinates, values))
+        end = as_operand(next(end_values), "interp") if mode == "value" else nearest
+        is_outside = Compare(beyond)(points, stretch(last, points.type.shape))
+        result = Select()(is_outside, stretch(astype_weak(end, value_dtype, False), result.type.shape), result)
+    return result
 
 
-def _around(at: Any, places: Any, values: Any, period: Any) -> tuple[Any, Any, Any]:
-    """Places within one period and in order, with the last before the first and the first after the last."""
-    at, places = remainder(at, period), remainder(places, period)
-    size = places.type.size
-    places, order = Sort(0)(places, Iota((size,), 0, np.dtype(np.int32))())
+def _wrap_to_period(points: Any, coordinates: Any, values: Any, period: Any) -> tuple[Any, Any, Any]:
+    """Wrap points and a table into one period; sort the table and extend it by one element at each end."""
+    points, coordinates = remainder(points, period), remainder(coordinates, period)
+    size = coordinates.type.size
+    coordinates, order = Sort(0)(coordinates, Iota((size,), 0, np.dtype(np.int32))())
     values = row_at(values, order)
-    ends = [along(places, 0, size - 1, size), along(places, 0, 0, 1)]
-    places = Concatenate(0)(subtract(ends[0], period), places, add(ends[1], period))
+    last, first = along(coordinates, 0, size - 1, size), along(coordinates, 0, 0, 1)
+    coordinates = Concatenate(0)(subtract(last, period), coordinates, add(first, period))
     values = Concatenate(0)(along(values, 0, size - 1, size), values, along(values, 0, 0, 1))
-    return at, places, values
+    return points, coordinates, values

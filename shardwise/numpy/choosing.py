@@ -1,4 +1,4 @@
-"""Elements chosen by conditions and by places, and elements put there."""
+"""Selection of elements by conditions and indices, and the functions that store elements there."""
 
 import math
 import operator
@@ -18,6 +18,7 @@ from shardwise.compiler.ops.operands import (
     broadcast_shapes,
     composed,
     known,
+    no_out,
     stretch,
     type_of,
 )
@@ -31,79 +32,105 @@ from shardwise.numpy.shapes import resize
 
 
 def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
-    """Of several arrays, for each place the element of the one whose number `a` has there; all broadcast.
+    """Build an array by choosing each element from one of several arrays.
 
-    `mode`: what a number outside means: the nearest ("clip"), one found by counting around ("wrap"), or an error, for
-    which the numbers must be known now ("raise").
+    The indices and all choices broadcast against each other.
 
-    >>> jnp.choose(jnp.array([0, 1, 0]), [jnp.array([1, 2, 3]), jnp.array([10, 20, 30])])
-    Array([ 1, 20,  3], dtype=int32)
+    Args:
+        a: the integer index of the choice for each element.
+        choices: a sequence of arrays, or an array whose first dim is the choices.
+        out: not supported, must be None.
+        mode: what happens to indices out of bounds: "raise" raises an error, "clip" clamps them, "wrap" takes them
+            modulo the number of choices. "raise" needs concrete indices, so choose another mode under `jit`.
+
+    Returns:
+        An array of the broadcast shape and the promoted dtype of the choices.
+
+    Raises:
+        ValueError: if `a` is not of integers, there are no choices, `mode` is unknown, or an index is out of bounds
+            with mode "raise".
+        ConcretizationTypeError: if `a` is traced and `mode` is "raise".
+        NotImplementedError: if `out` is given.
+
+    Example:
+        >>> jnp.choose(jnp.array([0, 1, 0]), [jnp.array([1, 2, 3]), jnp.array([10, 20, 30])])
+        Array([ 1, 20,  3], dtype=int32)
     """
-    if out is not None:
-        raise NotImplementedError("choose: arrays are not written to, so `out` must be None")
-    kind = type_of(a, "choose")
-    if not is_integer(kind.dtype):
-        raise ValueError(f"choose: numbers of choices must be integers, not {kind}")
-    given = list(choices)
-    if not given:
+    no_out("choose", out)
+    index_type = type_of(a, "choose")
+    if not is_integer(index_type.dtype):
+        raise ValueError(f"choose: the indices of choices must be integers, not {index_type}")
+    choice_list = list(choices)
+    if not choice_list:
         raise ValueError("choose: needs at least one choice")
-    number = _inside("choose", a, len(given), mode, ("raise", "wrap", "clip"))
-    return _chosen(number, *given)
+    index = _in_bounds("choose", a, len(choice_list), mode, ("raise", "wrap", "clip"))
+    return _choose(index, *choice_list)
 
 
-def _inside(name: str, index: Any, size: int, mode: str, modes: Sequence[str]) -> Any:
-    """Indices brought inside of a dim as `mode` says."""
+def _in_bounds(name: str, index: Any, size: int, mode: str, modes: Sequence[str]) -> Any:
+    """Bring the indices of a dim of size `size` in bounds according to `mode`."""
     if mode not in modes:
-        raise ValueError(f"{name}: mode is {', '.join(modes[:-1])} or {modes[-1]}, not {mode!r}")
+        raise ValueError(f"{name}: mode must be {', '.join(modes[:-1])} or {modes[-1]}, not {mode!r}")
     if mode == "raise":
-        unknown = (
-            "that nobody can see now whether it lies inside: say what is meant where it does not, with mode='clip' or "
-            "mode='wrap'"
-        )
-        places = known(name, index, unknown)
-        if places.size and (places.min() < 0 or places.max() >= size):
-            raise ValueError(f"{name}: {places.min()} to {places.max()} is not inside of 0 to {size - 1}")
+        concrete = known(name, index, "mode='raise' cannot check its bounds; use mode='clip' or mode='wrap'")
+        if concrete.size and (concrete.min() < 0 or concrete.max() >= size):
+            raise ValueError(
+                f"{name}: indices from {concrete.min()} to {concrete.max()} are out of bounds for size {size}"
+            )
     if mode == "wrap":
         return numeric.remainder(index, size)
-    return _clipped(index, limit=size - 1) if mode == "clip" else index
+    return _clamp(index, limit=size - 1) if mode == "clip" else index
 
 
 @composed
-def _clipped(index: Any, *, limit: int) -> Any:
+def _clamp(index: Any, *, limit: int) -> Any:
     return clamped(as_index(index), limit)
 
 
 @composed
-def _chosen(number: Any, *choices: Any) -> Any:
+def _choose(index: Any, *choices: Any) -> Any:
     cases = aligned("choose", choices)
-    shape = broadcast_shapes("choose", type_of(number).shape, cases[0].type.shape)
-    index = methods.astype(stretch(as_operand(number), shape), dtype=np.int32)
-    spread = [stretch(astype_weak(case, case.type.dtype, False), shape) for case in cases]
-    return select_n(index, *spread) if len(spread) > 1 else spread[0]
+    shape = broadcast_shapes("choose", type_of(index).shape, cases[0].type.shape)
+    which = methods.astype(stretch(as_operand(index), shape), dtype=np.int32)
+    operands = [stretch(astype_weak(case, case.type.dtype, False), shape) for case in cases]
+    return select_n(which, *operands) if len(operands) > 1 else operands[0]
 
 
 def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0) -> Any:
-    """For each place the element of the choice whose condition is the first that holds there, else `default`.
+    """Select each element from the choice of the first condition that is true there.
 
-    >>> x = jnp.arange(4)
-    >>> jnp.select([x < 1, x < 3], [x + 10, x + 20], -1)
-    Array([10, 21, 22, -1], dtype=int32)
+    Args:
+        condlist: boolean arrays.
+        choicelist: arrays, one per condition.
+        default: the value for elements where no condition is true.
+
+    Returns:
+        An array of the broadcast shape of all arguments, in the promoted dtype of the choices and the default.
+
+    Raises:
+        ValueError: if there are no conditions, or if the numbers of conditions and choices differ.
+
+    Example:
+        >>> x = jnp.arange(4)
+        >>> jnp.select([x < 1, x < 3], [x + 10, x + 20], -1)
+        Array([10, 21, 22, -1], dtype=int32)
     """
     conditions, choices = list(condlist), list(choicelist)
     if len(conditions) != len(choices):
-        raise ValueError(f"select: {len(conditions)} conditions do not go with {len(choices)} choices")
+        raise ValueError(f"select: {len(conditions)} conditions for {len(choices)} choices; pass one choice each")
     if not conditions:
         raise ValueError("select: needs at least one condition")
-    return _selected(default, *conditions, *choices)
+    return _select(default, *conditions, *choices)
 
 
 @composed
-def _selected(default: Any, *both: Any) -> Any:
-    half = len(both) // 2
-    *choices, found = aligned("select", (*both[half:], default))
-    for condition, choice in reversed(list(zip(both[:half], choices, strict=True))):
-        found = methods.where(condition, choice, found)
-    return found
+def _select(default: Any, *conditions_and_choices: Any) -> Any:
+    count = len(conditions_and_choices) // 2
+    conditions = conditions_and_choices[:count]
+    *choices, result = aligned("select", (*conditions_and_choices[count:], default))
+    for condition, choice in reversed(list(zip(conditions, choices, strict=True))):
+        result = methods.where(condition, choice, result)
+    return result
 
 
 def compress(
@@ -115,195 +142,290 @@ def compress(
     fill_value: Any = 0,
     out: None = None,
 ) -> Any:
-    """The elements along `axis` at which the row `condition` holds; without an axis, of all elements in a row.
+    """Return the slices along an axis for which a condition is true.
 
-    How many there are must be known: of a condition of the program, give `size`. `fill_value` follows where there are
-    fewer.
+    The size of the result depends on the values of `condition`, so under `jit` pass a static `size`.
 
-    >>> jnp.compress(jnp.array([True, False, True]), jnp.array([1, 2, 3]))
-    Array([1, 3], dtype=int32)
+    Args:
+        condition: a 1-D boolean array, at most as long as the axis.
+        a: the array.
+        axis: the axis to select along; if None, `a` is flattened first.
+        size: the static number of slices in the result: further ones are dropped, missing ones are filled.
+        fill_value: the value of missing slices if `size` is given.
+        out: not supported, must be None.
+
+    Returns:
+        The selected slices, in their order in `a`.
+
+    Raises:
+        ValueError: if `condition` is not 1-D, is longer than the axis (with true elements there, or with `size`), or if
+            `size` is negative or exceeds the size of the axis.
+        ConcretizationTypeError: if `condition` is traced and `size` is None.
+        NotImplementedError: if `out` is given.
+
+    Example:
+        >>> jnp.compress(jnp.array([True, False, True]), jnp.array([1, 2, 3]))
+        Array([1, 3], dtype=int32)
     """
-    if out is not None:
-        raise NotImplementedError("compress: arrays are not written to, so `out` must be None")
-    kind, x = type_of(condition, "compress"), as_operand(a, "compress")
-    if kind.ndim != 1:
-        raise ValueError(f"compress: the condition must be a row, not {kind}")
+    no_out("compress", out)
+    condition_type, x = type_of(condition, "compress"), as_operand(a, "compress")
+    if condition_type.ndim != 1:
+        raise ValueError(f"compress: the condition must be 1-D, not {condition_type}")
     if axis is None:
         x, axis = methods.reshape(x, shape=-1), 0
     dim = dim_of("compress", axis, x.type.ndim)
-    whole = x.type.shape[dim]
-    if kind.size > whole:
-        if size is not None or np.asarray(condition)[whole:].any():
-            raise ValueError(f"compress: the condition {kind} is longer than dim {dim} of {x.type}")
-        condition = condition[:whole]
+    dim_size = x.type.shape[dim]
+    if condition_type.size > dim_size:
+        if size is not None or np.asarray(condition)[dim_size:].any():
+            raise ValueError(f"compress: the condition {condition_type} is longer than dim {dim} of {x.type}")
+        condition = condition[:dim_size]
     if size is None:
         return take(x, nonzero(condition)[0], dim, mode="clip")
-    if not 0 <= operator.index(size) <= whole:
-        raise ValueError(f"compress: size {size} is not from 0 to {whole}, the size of dim {dim} of {x.type}")
-    return _compressed(x, condition, fill_value, dim=dim, size=operator.index(size))
+    if not 0 <= operator.index(size) <= dim_size:
+        raise ValueError(f"compress: size must be from 0 to {dim_size}, the size of dim {dim} of {x.type}, not {size}")
+    return _compress(x, condition, fill_value, dim=dim, size=operator.index(size))
 
 
 @composed
-def _compressed(x: Any, condition: Any, fill: Any, *, dim: int, size: int) -> Any:
+def _compress(x: Any, condition: Any, fill: Any, *, dim: int, size: int) -> Any:
     shape = (*x.type.shape[:dim], size, *x.type.shape[dim + 1 :])
-    (places,) = nonzero(condition, size=size, fill_value=x.type.shape[dim])
-    found = take(x, places, dim, mode="clip")
-    row = tuple(size if d == dim else 1 for d in range(len(shape)))
-    is_there = stretch(Reshape(row)(methods.compare(places, x.type.shape[dim], direction="LT")), shape)
-    other = stretch(astype_weak(as_operand(fill), x.type.dtype, x.type.weak), shape)
-    return methods.where(is_there, found, other)
+    (indices,) = nonzero(condition, size=size, fill_value=x.type.shape[dim])
+    taken = take(x, indices, dim, mode="clip")
+    row_shape = tuple(size if d == dim else 1 for d in range(len(shape)))
+    is_valid = stretch(Reshape(row_shape)(methods.compare(indices, x.type.shape[dim], direction="LT")), shape)
+    padding = stretch(astype_weak(as_operand(fill), x.type.dtype, x.type.weak), shape)
+    return methods.where(is_valid, taken, padding)
 
 
 def extract(condition: Any, arr: Any, *, size: int | None = None, fill_value: Any = 0) -> Any:
-    """The elements at which `condition` holds, in a row; see `compress`.
+    """Return the elements for which a condition is true, as a 1-D array.
 
-    >>> jnp.extract(jnp.array([[True, False], [False, True]]), jnp.array([[1, 2], [3, 4]]))
-    Array([1, 4], dtype=int32)
+    The size of the result depends on the values of `condition`, so under `jit` pass a static `size`.
+
+    Args:
+        condition: a boolean array; it is flattened.
+        arr: the array; it is flattened.
+        size: the static size of the result: further elements are dropped, missing ones are filled.
+        fill_value: the value of missing elements if `size` is given.
+
+    Returns:
+        A 1-D array of the selected elements.
+
+    Raises:
+        ValueError: if `size` is negative or exceeds the size of `arr`, or if `condition` has true elements past the
+            end of `arr`.
+        ConcretizationTypeError: if `condition` is traced and `size` is None.
+
+    Example:
+        >>> jnp.extract(jnp.array([[True, False], [False, True]]), jnp.array([[1, 2], [3, 4]]))
+        Array([1, 4], dtype=int32)
     """
-    row = methods.reshape(condition, shape=-1)
-    return compress(row, methods.reshape(arr, shape=-1), size=size, fill_value=fill_value)
+    flat_condition = methods.reshape(condition, shape=-1)
+    return compress(flat_condition, methods.reshape(arr, shape=-1), size=size, fill_value=fill_value)
 
 
 def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
-    """`arr` with `vals`, taken in a row, over and over, where `mask` holds. Arrays are not written to: `inplace=False`.
+    """Return an array with the elements selected by a mask replaced by consecutive values.
 
-    >>> jnp.place(jnp.array([1, 2, 3]), jnp.array([True, False, True]), jnp.array([7, 8]), inplace=False)
-    Array([7, 2, 8], dtype=int32)
+    Arrays are immutable, so `inplace=False` is required and the result is a new array.
+
+    Args:
+        arr: the array.
+        mask: a boolean array with as many elements as `arr`.
+        vals: the values, flattened; they repeat if there are fewer than true elements in `mask`.
+        inplace: must be False.
+
+    Returns:
+        A new array of the shape and dtype of `arr`.
+
+    Raises:
+        ValueError: if `inplace` is true, the sizes of `mask` and `arr` differ, or `vals` is empty.
+
+    Example:
+        >>> jnp.place(jnp.array([1, 2, 3]), jnp.array([True, False, True]), jnp.array([7, 8]), inplace=False)
+        Array([7, 2, 8], dtype=int32)
     """
-    _not_in_place("place", inplace)
-    kind, values = type_of(arr, "place"), type_of(vals, "place")
-    if type_of(mask, "place").size != kind.size:
-        raise ValueError(f"place: the mask {type_of(mask)} has not as many elements as {kind}")
-    if not values.size:
-        raise ValueError(f"place: {values} has no elements to put into {kind}")
-    return _placed(arr, mask, vals) if kind.size else as_operand(arr)
+    _require_out_of_place("place", inplace)
+    arr_type, vals_type = type_of(arr, "place"), type_of(vals, "place")
+    if type_of(mask, "place").size != arr_type.size:
+        raise ValueError(f"place: the mask must have as many elements as {arr_type}, not {type_of(mask)}")
+    if not vals_type.size:
+        raise ValueError(f"place: vals must not be empty: {vals_type}")
+    return _place(arr, mask, vals) if arr_type.size else as_operand(arr)
 
 
 @composed
-def _placed(x: Any, mask: Any, values: Any) -> Any:
-    x, which = as_operand(x), numeric.truth(mask, "place")
-    held = Reshape(x.type.shape)(which)
+def _place(x: Any, mask: Any, values: Any) -> Any:
+    x, mask = as_operand(x), numeric.truth(mask, "place")
     if type_of(values).size == 1:
         new = stretch(Reshape(())(as_operand(values)), x.type.shape)
     else:
-        flat = Reshape((x.type.size,))(which)
-        number = numeric.subtract(cumsum(flat), 1)  # how many are before each of those that are held
-        new = take(Reshape((type_of(values).size,))(as_operand(values)), number, mode="wrap")
+        rank = numeric.subtract(cumsum(Reshape((x.type.size,))(mask)), 1)  # of each true element among the true ones
+        new = take(Reshape((type_of(values).size,))(as_operand(values)), rank, mode="wrap")
         new = Reshape(x.type.shape)(new)
-    return methods.where(held, astype_weak(new, x.type.dtype, x.type.weak), x)
+    return methods.where(Reshape(x.type.shape)(mask), astype_weak(new, x.type.dtype, x.type.weak), x)
 
 
-def _not_in_place(name: str, inplace: bool) -> None:
+def _require_out_of_place(name: str, inplace: bool) -> None:
     if inplace:
-        raise ValueError(f"{name}: arrays are not written to: use the result, with `inplace=False`")
+        raise ValueError(f"{name}: arrays are immutable; pass `inplace=False` and use the result")
 
 
 def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = True) -> Any:
-    """`a` with `v`, taken in a row, over and over, at the places `ind` of its elements in a row.
+    """Return an array with the elements at flat indices replaced.
 
-    `mode`: what a place outside means: the nearest ("clip", unless told), or one that is found by counting around
-    ("wrap"). Arrays are not written to: say `inplace=False`.
+    Arrays are immutable, so `inplace=False` is required and the result is a new array.
 
-    >>> jnp.put(jnp.array([1, 2, 3]), jnp.array([0, -1]), jnp.array([7, 8]), inplace=False)
-    Array([7, 2, 8], dtype=int32)
+    Args:
+        a: the array.
+        ind: integer indices into the flattened array.
+        v: the values, flattened; they repeat if there are fewer than indices.
+        mode: what happens to indices out of bounds: "clip" clamps them, "wrap" takes them modulo the size. None counts
+            negative indices from the end and clamps the others.
+        inplace: must be False.
+
+    Returns:
+        A new array of the shape and dtype of `a`.
+
+    Raises:
+        ValueError: if `inplace` is true or `mode` is unknown.
+        TypeError: if `ind` is not of integers.
+        NotImplementedError: if `mode` is "raise".
+
+    Example:
+        >>> jnp.put(jnp.array([1, 2, 3]), jnp.array([0, -1]), jnp.array([7, 8]), inplace=False)
+        Array([7, 2, 8], dtype=int32)
     """
-    _not_in_place("put", inplace)
+    _require_out_of_place("put", inplace)
     if mode == "raise":
-        raise NotImplementedError("put: a computation cannot raise; the modes are 'clip' and 'wrap'")
+        raise NotImplementedError("put: mode='raise' is not supported; use 'clip' or 'wrap'")
     if mode not in (None, "clip", "wrap"):
-        raise ValueError(f"put: mode is 'clip' or 'wrap', not {mode!r}")
-    kind, places, values = (type_of(x, "put") for x in (a, ind, v))
-    if not is_integer(places.dtype):
-        raise TypeError(f"put: places must be integers, not {places}")
-    if not (places.size and values.size and kind.size):
+        raise ValueError(f"put: mode must be 'clip' or 'wrap', not {mode!r}")
+    a_type, index_type, value_type = (type_of(x, "put") for x in (a, ind, v))
+    if not is_integer(index_type.dtype):
+        raise TypeError(f"put: indices must be integers, not {index_type}")
+    if not (index_type.size and value_type.size and a_type.size):
         return as_operand(a)
-    new = resize(v, (places.size,)) if values.ndim else v
-    return _put(a, ind, new, wraps=mode == "wrap", counts_back=mode is None)
+    values = resize(v, (index_type.size,)) if value_type.ndim else v
+    return _put(a, ind, values, wraps=mode == "wrap", negative_from_end=mode is None)
 
 
 @composed
-def _put(x: Any, places: Any, values: Any, *, wraps: bool, counts_back: bool) -> Any:
+def _put(x: Any, indices: Any, values: Any, *, wraps: bool, negative_from_end: bool) -> Any:
     x = as_operand(x)
-    row, index = Reshape((x.type.size,))(x), as_index(places)
-    if counts_back:
+    flat, index = Reshape((x.type.size,))(x), as_index(indices)
+    if negative_from_end:
         index = from_start(index, x.type.size)
     index = numeric.remainder(index, x.type.size) if wraps else clamped(index, x.type.size - 1)
     new = astype_weak(as_operand(values), x.type.dtype, x.type.weak)
-    return Reshape(x.type.shape)(row.at[Reshape((index.type.size,))(index)].set(new))
+    return Reshape(x.type.shape)(flat.at[Reshape((index.type.size,))(index)].set(new))
 
 
 def put_along_axis(
     arr: Any, indices: Any, values: Any, axis: int | None, inplace: bool = True, *, mode: str | None = None
 ) -> Any:
-    """`arr` with `values` along `axis` at indices of their own for each place of the other dims.
+    """Return an array with elements replaced at indices along an axis.
 
-    Indices and values broadcast; an index outside is left out, or the nearest is meant (`mode` "clip"). Arrays are not
-    written to: say `inplace=False`.
+    This is the inverse of `take_along_axis`: each 1-D slice along `axis` has its own indices. Arrays are immutable, so
+    `inplace=False` is required and the result is a new array.
 
-    >>> jnp.put_along_axis(jnp.zeros((2, 2)), jnp.array([[0], [1]]), 5, axis=1, inplace=False)
-    Array([[5., 0.],
-           [0., 5.]], dtype=float32)
+    Args:
+        arr: the array.
+        indices: integer indices along `axis`, of the rank of `arr`; the other dims broadcast.
+        values: the values to store; they broadcast against `indices`.
+        axis: the axis that is indexed; if None, `arr` is flattened first.
+        inplace: must be False.
+        mode: what happens to indices out of bounds: "drop" (the default) ignores them, "clip" clamps them.
+
+    Returns:
+        A new array of the shape and dtype of `arr`.
+
+    Raises:
+        ValueError: if `inplace` is true, the ranks of `arr` and `indices` differ, `axis` is out of bounds or `mode` is
+            unknown.
+        TypeError: if `indices` is not of integers.
+
+    Example:
+        >>> jnp.put_along_axis(jnp.zeros((2, 2)), jnp.array([[0], [1]]), 5, axis=1, inplace=False)
+        Array([[5., 0.],
+               [0., 5.]], dtype=float32)
     """
-    _not_in_place("put_along_axis", inplace)
-    how = mode_of("put_along_axis", mode, "drop")
-    x, kind = as_operand(arr, "put_along_axis"), type_of(indices, "put_along_axis")
-    if not is_integer(kind.dtype):
-        raise TypeError(f"put_along_axis: indices must be integers, not {kind}")
+    _require_out_of_place("put_along_axis", inplace)
+    out_of_bounds = mode_of("put_along_axis", mode, "drop")
+    x, index_type = as_operand(arr, "put_along_axis"), type_of(indices, "put_along_axis")
+    if not is_integer(index_type.dtype):
+        raise TypeError(f"put_along_axis: indices must be integers, not {index_type}")
     shape = x.type.shape
     if axis is None:
         x, axis = methods.reshape(x, shape=-1), 0
-    if kind.ndim != x.type.ndim:
-        raise ValueError(f"put_along_axis: {x.type} and the indices {kind} must have one rank")
+    if index_type.ndim != x.type.ndim:
+        raise ValueError(f"put_along_axis: the indices {index_type} must have the rank of {x.type}")
     dim = dim_of("put_along_axis", axis, x.type.ndim)
-    return methods.reshape(_put_along(x, indices, values, dim=dim, clips=how == "clip"), shape=shape)
+    result = _put_along_axis(x, indices, values, dim=dim, clips=out_of_bounds == "clip")
+    return methods.reshape(result, shape=shape)
 
 
 @composed
-def _put_along(x: Any, indices: Any, values: Any, *, dim: int, clips: bool) -> Any:
+def _put_along_axis(x: Any, indices: Any, values: Any, *, dim: int, clips: bool) -> Any:
     index = from_start(as_index(indices), x.type.shape[dim])
     if clips:
         index = clamped(index, x.type.shape[dim] - 1)
-    sizes = (*x.type.shape[:dim], index.type.shape[dim], *x.type.shape[dim + 1 :])
-    index = methods.broadcast_to(index, shape=sizes)
-    new = methods.broadcast_to(astype_weak(as_operand(values), x.type.dtype, x.type.weak), shape=sizes)
-    rest = tuple(d for d in range(x.type.ndim) if d != dim)
-    return Scatter((), (dim,), rest, rest, (dim,), how="set")(x, Reshape((*sizes, 1))(index), new)
+    shape = (*x.type.shape[:dim], index.type.shape[dim], *x.type.shape[dim + 1 :])
+    index = methods.broadcast_to(index, shape=shape)
+    new = methods.broadcast_to(astype_weak(as_operand(values), x.type.dtype, x.type.weak), shape=shape)
+    batch_dims = tuple(d for d in range(x.type.ndim) if d != dim)
+    return Scatter((), (dim,), batch_dims, batch_dims, (dim,), how="set")(x, Reshape((*shape, 1))(index), new)
 
 
 def ravel_multi_index(
     multi_index: Sequence[Any], dims: Sequence[int], mode: str = "raise", order: str = "C", *, dtype: Any = None
 ) -> Any:
-    """Indices along each dim of an array of shape `dims` as places among its elements in a row.
+    """Convert a tuple of index arrays into flat indices.
 
-    `mode`: what an index outside means: the nearest ("clip"), one found by counting around ("wrap"), whatever comes
-    out ("ignore"), or an error, for which the indices must be known now ("raise"). `order` "F" counts the first dim
-    fastest.
+    Args:
+        multi_index: one integer array of indices per dim.
+        dims: the shape of the array that is indexed.
+        mode: what happens to indices out of bounds: "raise" raises an error, "clip" clamps them, "wrap" takes them
+            modulo the size, "ignore" uses them unchanged. "raise" needs concrete indices, so choose another mode under
+            `jit`.
+        order: "C" if the last index varies fastest, "F" if the first does.
+        dtype: the dtype of the result; the promoted dtype of the indices if None.
 
-    >>> jnp.ravel_multi_index((jnp.array([0, 1]), jnp.array([2, 0])), (2, 3))
-    Array([2, 3], dtype=int32)
+    Returns:
+        The indices into the flattened array, of the broadcast shape of the index arrays.
+
+    Raises:
+        ValueError: if the number of index arrays is not the number of dims, the indices are not integers, `order` or
+            `mode` is unknown, an index is out of bounds with mode "raise", or the dtype cannot hold all flat indices.
+        ConcretizationTypeError: if an index is traced and `mode` is "raise".
+
+    Example:
+        >>> jnp.ravel_multi_index((jnp.array([0, 1]), jnp.array([2, 0])), (2, 3))
+        Array([2, 3], dtype=int32)
     """
-    parts, sizes = list(multi_index), tuple(map(operator.index, dims))
-    if len(parts) != len(sizes) or not parts:
-        raise ValueError(f"ravel_multi_index: {len(parts)} indices are not for the {len(sizes)} dims of {sizes}")
+    indices, sizes = list(multi_index), tuple(map(operator.index, dims))
+    if len(indices) != len(sizes) or not indices:
+        raise ValueError(f"ravel_multi_index: {len(indices)} index arrays for the {len(sizes)} dims of shape {sizes}")
     if order not in ("C", "F"):
-        raise ValueError(f"ravel_multi_index: order is 'C' or 'F', not {order!r}")
-    kinds = [type_of(part, "ravel_multi_index") for part in parts]
-    if not all(is_integer(kind.dtype) for kind in kinds):
-        raise ValueError(f"ravel_multi_index: indices must be integers, not {', '.join(map(str, kinds))}")
-    inside = [
-        _inside("ravel_multi_index", part, size, mode, ("raise", "wrap", "clip", "ignore"))
-        for part, size in zip(parts, sizes, strict=True)
+        raise ValueError(f"ravel_multi_index: order must be 'C' or 'F', not {order!r}")
+    index_types = [type_of(index, "ravel_multi_index") for index in indices]
+    if not all(is_integer(type.dtype) for type in index_types):
+        raise ValueError(f"ravel_multi_index: indices must be integers, not {', '.join(map(str, index_types))}")
+    checked = [
+        _in_bounds("ravel_multi_index", index, size, mode, ("raise", "wrap", "clip", "ignore"))
+        for index, size in zip(indices, sizes, strict=True)
     ]
-    wanted = meet("ravel_multi_index", kinds)[0] if dtype is None else canonical_dtype(dtype)
-    if integer_range(wanted)[1] < math.prod(sizes) - 1:
+    out_dtype = meet("ravel_multi_index", index_types)[0] if dtype is None else canonical_dtype(dtype)
+    if integer_range(out_dtype)[1] < math.prod(sizes) - 1:
         raise ValueError(
-            f"ravel_multi_index: {wanted} cannot hold all places of an array of shape {sizes}: give `dtype`"
+            f"ravel_multi_index: {out_dtype} cannot hold all flat indices of shape {sizes}; pass a wider `dtype`"
         )
-    steps = [math.prod(sizes[dim + 1 :] if order == "C" else sizes[:dim]) for dim in range(len(sizes))]
-    found = [
-        numeric.multiply(methods.astype(part, dtype=wanted), step) for part, step in zip(inside, steps, strict=True)
+    strides = [math.prod(sizes[dim + 1 :] if order == "C" else sizes[:dim]) for dim in range(len(sizes))]
+    terms = [
+        numeric.multiply(methods.astype(index, dtype=out_dtype), stride)
+        for index, stride in zip(checked, strides, strict=True)
     ]
-    total = found[0]
-    for more in found[1:]:
-        total = numeric.add(total, more)
+    total = terms[0]
+    for term in terms[1:]:
+        total = numeric.add(total, term)
     return total

@@ -1,4 +1,4 @@
-"""Whether arrays are equal, or nearly so."""
+"""Equality of arrays, exact and within a tolerance."""
 
 from typing import Any
 
@@ -17,48 +17,86 @@ from shardwise.numpy.elementwise import isinf, isnan
 
 
 def isclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
-    """Whether elements differ by no more than `atol`, and `rtol` times the magnitude of that of `b`.
+    """Return element-wise whether two arrays are equal within a tolerance.
 
-    Infinities are close to those of their sign alone, NaN to nothing, or with `equal_nan` to NaN.
+    Elements are close if `|a - b| <= atol + rtol * |b|`. An infinity is close only to an infinity of the same sign.
 
-    >>> jnp.isclose(jnp.array([1.0, 2.0]), jnp.array([1.000001, 2.1]))
-    Array([ True, False], dtype=bool)
+    Args:
+        a, b: the arrays to compare; they broadcast.
+        rtol: the relative tolerance.
+        atol: the absolute tolerance.
+        equal_nan: whether NaN is close to NaN.
+
+    Returns:
+        A boolean array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.isclose(jnp.array([1.0, 2.0]), jnp.array([1.000001, 2.1]))
+        Array([ True, False], dtype=bool)
     """
-    return _close(a, b, rtol, atol, equal_nan=bool(equal_nan), everywhere=False)
+    return _isclose(a, b, rtol, atol, equal_nan=bool(equal_nan), reduce_all=False)
 
 
 def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bool = False) -> Any:
-    """Whether all elements are close, as `isclose` says.
+    """Return whether all elements of two arrays are equal within a tolerance.
 
-    >>> jnp.allclose(jnp.array([1.0, 2.0]), jnp.array([1.000001, 2.1]))
-    Array(False, dtype=bool)
+    Args:
+        a, b: the arrays to compare; they broadcast.
+        rtol: the relative tolerance, as in `isclose`.
+        atol: the absolute tolerance, as in `isclose`.
+        equal_nan: whether NaN is close to NaN.
+
+    Returns:
+        A boolean scalar array.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.allclose(jnp.array([1.0, 2.0]), jnp.array([1.000001, 2.1]))
+        Array(False, dtype=bool)
     """
-    return _close(a, b, rtol, atol, equal_nan=bool(equal_nan), everywhere=True)
+    return _isclose(a, b, rtol, atol, equal_nan=bool(equal_nan), reduce_all=True)
 
 
 @composed
-def _close(a: Any, b: Any, rtol: Any, atol: Any, *, equal_nan: bool, everywhere: bool) -> Any:
+def _isclose(a: Any, b: Any, rtol: Any, atol: Any, *, equal_nan: bool, reduce_all: bool) -> Any:
     dtype, weak = meet("isclose", (type_of(a, "isclose"), type_of(b, "isclose")))
     x, y = aligned("isclose", (a, b), dtype if is_inexact(dtype) else default_dtype("float*"), weak)
-    size = absolute(y)
-    scale, least = (_like(number, size) for number in (rtol, atol))
-    near = Compare("LE")(absolute(Sub()(x, y)), Add()(least, Mul()(scale, size)))
-    # The distance from an infinity says nothing.
-    found = Select()(Or()(isinf(x), isinf(y)), Compare("EQ")(x, y), near)
+    magnitude = absolute(y)
+    relative, least = (_tolerance(number, magnitude) for number in (rtol, atol))
+    is_near = Compare("LE")(absolute(Sub()(x, y)), Add()(least, Mul()(relative, magnitude)))
+    # The distance to an infinity is infinite or NaN, so infinities are compared exactly.
+    result = Select()(Or()(isinf(x), isinf(y)), Compare("EQ")(x, y), is_near)
     if equal_nan:
-        found = Or()(found, And()(isnan(x), isnan(y)))
-    return ReduceAnd(tuple(range(found.type.ndim)))(found) if everywhere else found
+        result = Or()(result, And()(isnan(x), isnan(y)))
+    return ReduceAnd(tuple(range(result.type.ndim)))(result) if reduce_all else result
 
 
-def _like(number: Any, x: Any) -> Any:
+def _tolerance(number: Any, x: Any) -> Any:
+    """Return a tolerance in the type of `x`."""
     return aligned("isclose", (stretch(as_operand(number, "isclose"), x.type.shape),), x.type.dtype, x.type.weak)[0]
 
 
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
-    """Whether two arrays have one shape and equal elements; with `equal_nan`, NaN equals NaN.
+    """Return whether two arrays have the same shape and equal elements.
 
-    >>> jnp.array_equal(jnp.array([1, 2]), jnp.array([1, 2, 3]))
-    Array(False, dtype=bool)
+    Args:
+        a1, a2: the arrays to compare. An argument that cannot be converted to an array equals nothing.
+        equal_nan: whether NaN equals NaN.
+
+    Returns:
+        A boolean scalar array.
+
+    Raises:
+        TypePromotionError: if the dtypes of the arrays cannot be promoted to a common one.
+
+    Example:
+        >>> jnp.array_equal(jnp.array([1, 2]), jnp.array([1, 2, 3]))
+        Array(False, dtype=bool)
     """
     try:
         x, y = asarray(a1), asarray(a2)
@@ -66,27 +104,38 @@ def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
         return full((), False, np.bool_)
     if x.type.shape != y.type.shape:
         return full((), False, np.bool_)
-    return _equal(x, y, equal_nan=bool(equal_nan))
+    return _array_equal(x, y, equal_nan=bool(equal_nan))
 
 
 def array_equiv(a1: Any, a2: Any) -> Any:
-    """Whether two arrays have equal elements once they are broadcast to one shape.
+    """Return whether two arrays have equal elements after broadcasting.
 
-    >>> jnp.array_equiv(jnp.array([1, 1]), 1)
-    Array(True, dtype=bool)
+    Args:
+        a1, a2: the arrays to compare. An argument that cannot be converted to an array equals nothing, and neither do
+            arrays whose shapes do not broadcast.
+
+    Returns:
+        A boolean scalar array.
+
+    Raises:
+        TypePromotionError: if the dtypes of the arrays cannot be promoted to a common one.
+
+    Example:
+        >>> jnp.array_equiv(jnp.array([1, 1]), 1)
+        Array(True, dtype=bool)
     """
     try:
         x, y = asarray(a1), asarray(a2)
         broadcast_shapes("array_equiv", x.type.shape, y.type.shape)
     except (TypeError, ValueError):
         return full((), False, np.bool_)
-    return _equal(x, y, equal_nan=False)
+    return _array_equal(x, y, equal_nan=False)
 
 
 @composed
-def _equal(a: Any, b: Any, *, equal_nan: bool) -> Any:
+def _array_equal(a: Any, b: Any, *, equal_nan: bool) -> Any:
     x, y = aligned("array_equal", (a, b))
-    found = Compare("EQ")(x, y)
+    is_equal = Compare("EQ")(x, y)
     if equal_nan:
-        found = Or()(found, And()(isnan(x), isnan(y)))
-    return ReduceAnd(tuple(range(found.type.ndim)))(found)
+        is_equal = Or()(is_equal, And()(isnan(x), isnan(y)))
+    return ReduceAnd(tuple(range(is_equal.type.ndim)))(is_equal)

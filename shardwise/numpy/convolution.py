@@ -1,4 +1,4 @@
-"""Convolutions and correlations of rows of numbers."""
+"""1-D convolution and cross-correlation."""
 
 from typing import Any
 
@@ -12,26 +12,58 @@ from shardwise.lax.precision import precisions
 
 
 def convolve(a: Any, v: Any, mode: str = "full", *, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """Element k is the sum of all `a[i] * v[j]` with i + j = k. `mode`: "full" has all k, "valid" those where all of
-    the shorter row takes part, "same" as many as the longer row has elements, in the middle.
+    """Convolve two 1-D arrays.
 
-    >>> jnp.convolve(jnp.array([1, 2, 3]), jnp.array([1, 1]))
-    Array([1., 3., 5., 3.], dtype=float32)
+    Element k of the result is the sum of `a[i] * v[j]` over all i + j = k. Integers become floats, unless
+    `preferred_element_type` is given.
+
+    Args:
+        a, v: 1-D arrays with at least one element.
+        mode: which elements are returned: "full" all, "same" the centre, as many as the longer operand has, "valid"
+            only those where the operands overlap completely.
+        precision: the precision of the products, as in `lax.conv_general_dilated`.
+        preferred_element_type: the dtype of the accumulation and of the result.
+
+    Returns:
+        A 1-D array.
+
+    Raises:
+        ValueError: if an operand is empty or not 1-D, or if `mode` is unknown.
+
+    Example:
+        >>> jnp.convolve(jnp.array([1, 2, 3]), jnp.array([1, 1]))
+        Array([1., 3., 5., 3.], dtype=float32)
     """
     _check("convolve", a, v, mode)
-    levels = precisions("convolve", precision)
-    return _slid(a, v, name="convolve", mode=mode, precision=levels, dtype=preferred_element_type)
+    precision_pair = precisions("convolve", precision)
+    return _convolve(a, v, name="convolve", mode=mode, precision=precision_pair, dtype=preferred_element_type)
 
 
 def correlate(a: Any, v: Any, mode: str = "valid", *, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """Element k is the sum of all `a[i + k] * conj(v[i])`; `mode` is as in `convolve`.
+    """Compute the cross-correlation of two 1-D arrays.
 
-    >>> jnp.correlate(jnp.array([1, 2, 3]), jnp.array([1, 1]))
-    Array([3., 5.], dtype=float32)
+    Element k of the result is the sum of `a[i + k] * conj(v[i])` over all i. Integers become floats, unless
+    `preferred_element_type` is given.
+
+    Args:
+        a, v: 1-D arrays with at least one element.
+        mode: which elements are returned: "full", "same" or "valid", as in `convolve`.
+        precision: the precision of the products, as in `lax.conv_general_dilated`.
+        preferred_element_type: the dtype of the accumulation and of the result.
+
+    Returns:
+        A 1-D array.
+
+    Raises:
+        ValueError: if an operand is empty or not 1-D, or if `mode` is unknown.
+
+    Example:
+        >>> jnp.correlate(jnp.array([1, 2, 3]), jnp.array([1, 1]))
+        Array([3., 5.], dtype=float32)
     """
     _check("correlate", a, v, mode)
-    levels = precisions("correlate", precision)
-    return _slid(a, v, name="correlate", mode=mode, precision=levels, dtype=preferred_element_type)
+    precision_pair = precisions("correlate", precision)
+    return _convolve(a, v, name="correlate", mode=mode, precision=precision_pair, dtype=preferred_element_type)
 
 
 def _check(name: str, a: Any, v: Any, mode: str) -> None:
@@ -41,28 +73,28 @@ def _check(name: str, a: Any, v: Any, mode: str) -> None:
     if not all(type.size for type in types):
         raise ValueError(f"{name}: an operand is empty: {types[0]} and {types[1]}")
     if mode not in ("full", "same", "valid"):
-        raise ValueError(f"{name}: mode is 'full', 'same' or 'valid', not {mode!r}")
+        raise ValueError(f"{name}: mode must be 'full', 'same' or 'valid', not {mode!r}")
 
 
 @composed
-def _slid(a: Any, v: Any, *, name: str, mode: str, precision: tuple[str, str], dtype: Any) -> Any:
-    rows = [as_operand(x, name) for x in (a, v)]
+def _convolve(a: Any, v: Any, *, name: str, mode: str, precision: tuple[str, str], dtype: Any) -> Any:
+    operands = [as_operand(x, name) for x in (a, v)]
     if dtype is None:
-        rows = [as_inexact(x, name) for x in rows]
-    common, weak = meet(name, [x.type for x in rows])
-    x, y = (astype_weak(row, common, weak) for row in rows)
-    turned = name == "convolve"
-    if not turned and common.kind == "c":
-        y = Conj()(y)
-    swapped = x.type.size < y.type.size  # the longer one is what the other slides over
-    if swapped:
-        x, y = y, x
-    size = y.type.size
+        operands = [as_inexact(x, name) for x in operands]
+    common, weak = meet(name, [x.type for x in operands])
+    signal, kernel = (astype_weak(operand, common, weak) for operand in operands)
+    is_convolution = name == "convolve"
+    if not is_convolution and common.kind == "c":
+        kernel = Conj()(kernel)
+    is_swapped = signal.type.size < kernel.type.size  # the kernel is the shorter operand
+    if is_swapped:
+        signal, kernel = kernel, signal
+    size = kernel.type.size
     low, high = {"full": (size - 1, size - 1), "same": (size // 2, size - size // 2 - 1), "valid": (0, 0)}[mode]
-    if turned:
-        y = Reverse((0,))(y)
-    result = common if dtype is None else canonical_dtype(dtype)
-    op = Conv("bi0", "oi0", "bo0", (1,), (low,), (high,), (1,), (1,), result, precision)
-    found = op(Reshape((1, 1, x.type.size))(x), Reshape((1, 1, size))(y))
-    found = Reshape(found.type.shape[2:])(found)
-    return Reverse((0,))(found) if swapped and not turned else found
+    if is_convolution:
+        kernel = Reverse((0,))(kernel)
+    out_dtype = common if dtype is None else canonical_dtype(dtype)
+    op = Conv("bi0", "oi0", "bo0", (1,), (low,), (high,), (1,), (1,), out_dtype, precision)
+    result = op(Reshape((1, 1, signal.type.size))(signal), Reshape((1, 1, size))(kernel))
+    result = Reshape(result.type.shape[2:])(result)
+    return Reverse((0,))(result) if is_swapped and not is_convolution else result

@@ -1,4 +1,4 @@
-"""Functions that make arrays. `device` is a device or a sharding: each device makes its own piece there."""
+"""Array creation. `device` may be a device or a sharding: each device then creates only its own shard."""
 
 import math
 import operator
@@ -34,27 +34,45 @@ def array(
     device: Any = None,
     out_sharding: Any = None,
 ) -> Any:
-    """A new array with the elements of `object`: an array, a number, or nested lists of these.
+    """Create an array from an array, a number, or nested sequences of these.
 
-    A Python number gives a weak type; a number that the dtype cannot hold is an error. `ndmin`: how many dims there are
-    at least; those of size 1 come first. `order` says how numpy's would lie in memory: devices lay out as they like.
+    A Python scalar without `dtype` becomes a weakly typed array. Without `dtype`, lists of Python numbers have the
+    default dtype of their kind, and numpy arrays keep theirs, truncated to 32 bits unless `enable_x64` is set.
 
-    >>> jnp.array([[1, 2], [3, 4]])
-    Array([[1, 2],
-           [3, 4]], dtype=int32)
+    Args:
+        object: the elements.
+        dtype: the dtype of the result; inferred if None.
+        copy: whether the result has a buffer of its own if `object` is an array already.
+        order: ignored: the memory layout is chosen by the compiler.
+        ndmin: the minimum rank of the result; dims of size 1 are prepended.
+        device: the device or sharding to move the array to.
+        out_sharding: the sharding to constrain the result to, also inside `jit`.
+
+    Returns:
+        The array.
+
+    Raises:
+        TypeError: if `object` holds anything but numbers.
+        ValueError: if nested sequences have different lengths.
+        OverflowError: if a Python integer is out of range for an integer `dtype`.
+
+    Example:
+        >>> jnp.array([[1, 2], [3, 4]])
+        Array([[1, 2],
+               [3, 4]], dtype=int32)
     """
-    made = _array(object, dtype, copy)
-    if made.type.ndim < ndmin:
-        made = methods.reshape(made, shape=(1,) * (ndmin - made.type.ndim) + made.type.shape)
-    made = laid_out(made, out_sharding)
-    return made if device is None else device_put(made, device)
+    result = _array(object, dtype, copy)
+    if result.type.ndim < ndmin:
+        result = methods.reshape(result, shape=(1,) * (ndmin - result.type.ndim) + result.type.shape)
+    result = laid_out(result, out_sharding)
+    return result if device is None else device_put(result, device)
 
 
 def _array(object: Any, dtype: Any, copy: bool) -> Any:
     if isinstance(object, ArrayMethods):
-        made = object if dtype is None else methods.astype(object, dtype=dtype)
-        # A compiled identity gives memory of its own, which outlives a donation of the original.
-        return Convert(made.type.dtype, made.type.weak)(made) if copy and made is object else made
+        result = object if dtype is None else methods.astype(object, dtype=dtype)
+        # A compiled identity allocates a new buffer, which outlives a donation of the original.
+        return Convert(result.type.dtype, result.type.weak)(result) if copy and result is object else result
     if isinstance(object, (list, tuple)) and any(isinstance(leaf, ArrayMethods) for leaf in tree.leaves(object)):
         return stack([_array(part, None, False) for part in object], dtype=dtype)
     if isinstance(object, PYTHON_SCALARS) and dtype is None:
@@ -62,17 +80,17 @@ def _array(object: Any, dtype: Any, copy: bool) -> Any:
     host = np.asarray(object)
     if host.dtype == _OBJECT:
         raise TypeError(f"array: needs numbers, not {object!r}")
-    made_of_python = not isinstance(object, (np.ndarray, np.generic))
+    from_python = not isinstance(object, (np.ndarray, np.generic))
     if dtype is None:
-        # Lists of Python numbers take the default width; numpy arrays keep theirs as far as arrays hold it.
-        wide = {"i": "int*", "f": _FLOAT, "c": "complex*"}.get(host.dtype.kind) if made_of_python else None
-        dtype = default_dtype(wide) if wide else host.dtype
-    wanted = canonical_dtype(dtype)
-    if made_of_python and is_integer(wanted) and host.dtype.kind in "iu" and host.size:
-        low, high = integer_range(wanted)
+        # Lists of Python numbers get the default width of their kind; numpy arrays keep theirs.
+        default = {"i": "int*", "f": _FLOAT, "c": "complex*"}.get(host.dtype.kind) if from_python else None
+        dtype = default_dtype(default) if default else host.dtype
+    out_dtype = canonical_dtype(dtype)
+    if from_python and is_integer(out_dtype) and host.dtype.kind in "iu" and host.size:
+        low, high = integer_range(out_dtype)
         if host.min() < low or host.max() > high:
-            raise OverflowError(f"array: {object!r} is out of range for {wanted}, which holds {low} to {high}")
-    return as_operand(host.astype(wanted)) if host.ndim else full((), host[()], wanted)
+            raise OverflowError(f"array: {object!r} is out of range for {out_dtype}, which holds {low} to {high}")
+    return as_operand(host.astype(out_dtype)) if host.ndim else full((), host[()], out_dtype)
 
 
 def asarray(
@@ -84,62 +102,136 @@ def asarray(
     device: Any = None,
     out_sharding: Any = None,
 ) -> Any:
-    """`a` as an array; itself where it is one already, unless `copy` asks for memory of its own.
+    """Convert an object to an array; an array is returned without copying it.
 
-    >>> jnp.asarray([1.0, 2.0])
-    Array([1., 2.], dtype=float32)
+    Args:
+        a: an array, a number, or nested sequences of these.
+        dtype: the dtype of the result; inferred if None.
+        order: ignored: the memory layout is chosen by the compiler.
+        copy: whether an array gets a buffer of its own.
+        device: the device or sharding to move the array to.
+        out_sharding: the sharding to constrain the result to, also inside `jit`.
+
+    Returns:
+        The array.
+
+    Raises:
+        TypeError: if `a` holds anything but numbers.
+        ValueError: if nested sequences have different lengths.
+        OverflowError: if a Python integer is out of range for an integer `dtype`.
+
+    Example:
+        >>> jnp.asarray([1.0, 2.0])
+        Array([1., 2.], dtype=float32)
     """
     return array(a, dtype, bool(copy), device=device, out_sharding=out_sharding)
 
 
 def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
-    """An array of one value; or of an array of values, which broadcasts.
+    """Create an array filled with one value.
 
-    >>> jnp.full((2, 2), 7)
-    Array([[7, 7],
-           [7, 7]], dtype=int32)
+    Args:
+        shape: the shape, or the size of a 1-D array.
+        fill_value: the value, or an array that is broadcast to `shape`.
+        dtype: the dtype; that of `fill_value` if None.
+        device: the device or sharding on which the array is created; each device creates only its own shard.
+        out_sharding: the sharding to constrain the result to, also inside `jit`.
+
+    Returns:
+        The array.
+
+    Raises:
+        ValueError: if a size is negative.
+        TypeError: if `fill_value` is not an array or a number, or if a size is not an integer.
+
+    Example:
+        >>> jnp.full((2, 2), 7)
+        Array([[7, 7],
+               [7, 7]], dtype=int32)
     """
     return _full(shape, fill_value, dtype, False, device, out_sharding)
 
 
 def _full(shape: Any, value: Any, dtype: Any, weak: bool, device: Any, out_sharding: Any) -> Any:
-    """`weak`: so is the type where a dtype is given; else as that of the value."""
-    kind = type_of(value, "full")
-    wanted = canonical_dtype(dtype) if dtype is not None else kind.dtype
-    is_weak = kind.weak if dtype is None else weak
+    """Create an array; `weak` is its weak type if `dtype` is given, else it has that of the value."""
+    value_type = type_of(value, "full")
+    out_dtype = canonical_dtype(dtype) if dtype is not None else value_type.dtype
+    out_weak = value_type.weak if dtype is None else weak
     if isinstance(value, (ArrayMethods, np.ndarray)):
-        spread = methods.broadcast_to(methods.astype(value, dtype=wanted), shape=_shape(shape))
-        made = spread if device is None else device_put(spread, device)
+        result = methods.broadcast_to(methods.astype(value, dtype=out_dtype), shape=_shape(shape))
+        result = result if device is None else device_put(result, device)
     else:
-        made = created(full_op, (_shape(shape), value, wanted, is_weak), device, "full")
-    return laid_out(made, out_sharding)
+        result = created(full_op, (_shape(shape), value, out_dtype, out_weak), device, "full")
+    return laid_out(result, out_sharding)
 
 
 def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
-    """An array of zeros.
+    """Create an array of zeros.
 
-    >>> jnp.zeros(3)
-    Array([0., 0., 0.], dtype=float32)
+    Args:
+        shape: the shape, or the size of a 1-D array.
+        dtype: the dtype; the default float dtype if None.
+        device: the device or sharding on which the array is created; each device creates only its own shard.
+        out_sharding: the sharding to constrain the result to, also inside `jit`.
+
+    Returns:
+        The array.
+
+    Raises:
+        ValueError: if a size is negative.
+        TypeError: if a size is not an integer.
+
+    Example:
+        >>> jnp.zeros(3)
+        Array([0., 0., 0.], dtype=float32)
     """
-    wanted = default_dtype(_FLOAT) if dtype is None else dtype
-    return full(shape, 0, wanted, device=device, out_sharding=out_sharding)
+    return full(shape, 0, default_dtype(_FLOAT) if dtype is None else dtype, device=device, out_sharding=out_sharding)
 
 
 def ones(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
-    """An array of ones.
+    """Create an array of ones.
 
-    >>> jnp.ones(3)
-    Array([1., 1., 1.], dtype=float32)
+    Args:
+        shape: the shape, or the size of a 1-D array.
+        dtype: the dtype; the default float dtype if None.
+        device: the device or sharding on which the array is created; each device creates only its own shard.
+        out_sharding: the sharding to constrain the result to, also inside `jit`.
+
+    Returns:
+        The array.
+
+    Raises:
+        ValueError: if a size is negative.
+        TypeError: if a size is not an integer.
+
+    Example:
+        >>> jnp.ones(3)
+        Array([1., 1., 1.], dtype=float32)
     """
-    wanted = default_dtype(_FLOAT) if dtype is None else dtype
-    return full(shape, 1, wanted, device=device, out_sharding=out_sharding)
+    return full(shape, 1, default_dtype(_FLOAT) if dtype is None else dtype, device=device, out_sharding=out_sharding)
 
 
 def empty(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
-    """An array whose elements nobody has asked for: zeros.
+    """Create an array with unspecified elements.
 
-    >>> jnp.empty(3).shape
-    (3,)
+    XLA has no uninitialized buffers, so the elements are zeros.
+
+    Args:
+        shape: the shape, or the size of a 1-D array.
+        dtype: the dtype; the default float dtype if None.
+        device: the device or sharding on which the array is created; each device creates only its own shard.
+        out_sharding: the sharding to constrain the result to, also inside `jit`.
+
+    Returns:
+        The array.
+
+    Raises:
+        ValueError: if a size is negative.
+        TypeError: if a size is not an integer.
+
+    Example:
+        >>> jnp.empty(3).shape
+        (3,)
     """
     return zeros(shape, dtype, device=device, out_sharding=out_sharding)
 
@@ -153,41 +245,107 @@ def full_like(
     device: Any = None,
     out_sharding: Any = None,
 ) -> Any:
-    """An array of one value, with the shape and dtype of `a` where no others are given, and where `a` is committed.
+    """Create an array filled with one value, with the shape and dtype of another array.
 
-    >>> jnp.full_like(jnp.array([1, 2]), 7)
-    Array([7, 7], dtype=int32)
+    Args:
+        a: the prototype array. If it is committed, the result has its sharding, unless `shape` or
+            `device` is given.
+        fill_value: the value, or an array that is broadcast to the shape.
+        dtype: the dtype; that of `a` if None.
+        shape: the shape; that of `a` if None.
+        device: the device or sharding on which the array is created; each device creates only its own shard.
+        out_sharding: the sharding to constrain the result to, also inside `jit`.
+
+    Returns:
+        The array.
+
+    Raises:
+        ValueError: if a size is negative.
+        TypeError: if `a` or `fill_value` is not an array or a number.
+
+    Example:
+        >>> jnp.full_like(jnp.array([1, 2]), 7)
+        Array([7, 7], dtype=int32)
     """
-    kind = type_of(a, "full_like")
+    a_type = type_of(a, "full_like")
     if device is None and shape is None and isinstance(a, Array) and a.committed:
         device = a.sharding
-    sizes = kind.shape if shape is None else shape
-    return _full(sizes, fill_value, dtype or kind.dtype, kind.weak and dtype is None, device, out_sharding)
+    out_shape = a_type.shape if shape is None else shape
+    return _full(out_shape, fill_value, dtype or a_type.dtype, a_type.weak and dtype is None, device, out_sharding)
 
 
 def zeros_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
-    """Zeros with the shape and dtype of `a`, where no others are given.
+    """Create an array of zeros with the shape and dtype of another array.
 
-    >>> jnp.zeros_like(jnp.array([1, 2]))
-    Array([0, 0], dtype=int32)
+    Args:
+        a: the prototype array. If it is committed, the result has its sharding, unless `shape` or
+            `device` is given.
+        dtype: the dtype; that of `a` if None.
+        shape: the shape; that of `a` if None.
+        device: the device or sharding on which the array is created; each device creates only its own shard.
+        out_sharding: the sharding to constrain the result to, also inside `jit`.
+
+    Returns:
+        The array.
+
+    Raises:
+        ValueError: if a size is negative.
+        TypeError: if `a` is not an array or a number.
+
+    Example:
+        >>> jnp.zeros_like(jnp.array([1, 2]))
+        Array([0, 0], dtype=int32)
     """
     return full_like(a, 0, dtype, shape, device=device, out_sharding=out_sharding)
 
 
 def ones_like(a: Any, dtype: Any = None, shape: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
-    """Ones with the shape and dtype of `a`, where no others are given.
+    """Create an array of ones with the shape and dtype of another array.
 
-    >>> jnp.ones_like(jnp.array([1, 2]))
-    Array([1, 1], dtype=int32)
+    Args:
+        a: the prototype array. If it is committed, the result has its sharding, unless `shape` or
+            `device` is given.
+        dtype: the dtype; that of `a` if None.
+        shape: the shape; that of `a` if None.
+        device: the device or sharding on which the array is created; each device creates only its own shard.
+        out_sharding: the sharding to constrain the result to, also inside `jit`.
+
+    Returns:
+        The array.
+
+    Raises:
+        ValueError: if a size is negative.
+        TypeError: if `a` is not an array or a number.
+
+    Example:
+        >>> jnp.ones_like(jnp.array([1, 2]))
+        Array([1, 1], dtype=int32)
     """
     return full_like(a, 1, dtype, shape, device=device, out_sharding=out_sharding)
 
 
 def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Any:
-    """An array like `prototype` whose elements nobody has asked for: zeros.
+    """Create an array with unspecified elements, with the shape and dtype of another array.
 
-    >>> jnp.empty_like(jnp.ones(3)).shape
-    (3,)
+    XLA has no uninitialized buffers, so the elements are zeros.
+
+    Args:
+        prototype: the prototype array. If it is committed, the result has its sharding, unless `shape`
+            or `device` is given.
+        dtype: the dtype; that of `prototype` if None.
+        shape: the shape; that of `prototype` if None.
+        device: the device or sharding on which the array is created; each device creates only its own shard.
+
+    Returns:
+        The array.
+
+    Raises:
+        ValueError: if a size is negative.
+        TypeError: if `prototype` is not an array or a number.
+
+    Example:
+        >>> jnp.empty_like(jnp.ones(3)).shape
+        (3,)
     """
     return zeros_like(prototype, dtype, shape, device=device)
 
@@ -201,16 +359,32 @@ def arange(
     device: Any = None,
     out_sharding: Any = None,
 ) -> Any:
-    """Numbers from `start` (0 where only one number is given) up to but not including `stop`, by `step`.
+    """Create a 1-D array of evenly spaced numbers in a half-open interval.
 
-    >>> jnp.arange(2, 8, 2)
-    Array([2, 4, 6], dtype=int32)
+    Args:
+        start: the first number; the end of the interval, which then starts at 0, if `stop` is None.
+        stop: the end of the interval, not included.
+        step: the distance between numbers; 1 if None.
+        dtype: the dtype; inferred from the arguments if None.
+        device: the device or sharding on which the array is created; each device creates only its own shard.
+        out_sharding: the sharding to constrain the result to, also inside `jit`.
+
+    Returns:
+        The numbers `start`, `start + step`, ... before `stop`.
+
+    Raises:
+        TypeError: if an argument is traced, complex, or not a number: the size of the result must be static.
+        ValueError: if `step` is 0.
+
+    Example:
+        >>> jnp.arange(2, 8, 2)
+        Array([2, 4, 6], dtype=int32)
     """
     low, high = (0, start) if stop is None else (start, stop)
     by = 1 if step is None else step
-    low, high, by = (_number(x) for x in (low, high, by))
+    low, high, by = (_scalar(x) for x in (low, high, by))
     if not all(isinstance(x, (int, float, np.integer, np.floating)) for x in (low, high, by)):
-        raise TypeError(f"arange: needs Python numbers that are known now, not {low!r}, {high!r}, {by!r}")
+        raise TypeError(f"arange: needs concrete real numbers, not {low!r}, {high!r}, {by!r}")
     if by == 0:
         raise ValueError("arange: step must not be 0")
     if dtype is None:
@@ -219,8 +393,8 @@ def arange(
     return laid_out(created(_arange, (count, low, by, canonical_dtype(dtype)), device, "arange"), out_sharding)
 
 
-def _number(x: Any) -> Any:
-    """A number that an array without dims holds; others as they are."""
+def _scalar(x: Any) -> Any:
+    """Return the number in a concrete array of rank 0; return other values unchanged."""
     return np.asarray(x)[()] if isinstance(x, (Array, np.ndarray)) and not x.ndim else x
 
 
@@ -230,31 +404,46 @@ def _arange(count: int, low: Any, by: Any, dtype: Any) -> Any:
 
 
 def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: Any = None) -> Any:
-    """Ones on the diagonal `k`, which may be of the program, zeros elsewhere.
+    """Create a matrix with ones on a diagonal and zeros elsewhere.
 
-    >>> jnp.eye(2, 3, k=1)
-    Array([[0., 1., 0.],
-           [0., 0., 1.]], dtype=float32)
+    Args:
+        N: the number of rows.
+        M: the number of columns; `N` if None.
+        k: the offset of the diagonal: positive above the main diagonal, negative below. It may be traced.
+        dtype: the dtype; the default float dtype if None.
+        device: the device or sharding on which the array is created; each device creates only its own shard.
+
+    Returns:
+        The matrix.
+
+    Raises:
+        ValueError: if a size is negative.
+        TypeError: if `k` is not an integer.
+
+    Example:
+        >>> jnp.eye(2, 3, k=1)
+        Array([[0., 1., 0.],
+               [0., 0., 1.]], dtype=float32)
     """
-    wanted = canonical_dtype(dtype) if dtype is not None else default_dtype(_FLOAT)
+    out_dtype = canonical_dtype(dtype) if dtype is not None else default_dtype(_FLOAT)
     shape = _shape((N, N if M is None else M))
     if not is_integer(type_of(k, "eye").dtype):
-        raise TypeError(f"eye: the number of a diagonal is an integer, not {k!r}")
+        raise TypeError(f"eye: k, the offset of the diagonal, must be an integer, not {k!r}")
     if isinstance(k, ArrayMethods):
-        made = _eye(shape, k, wanted)
-        return made if device is None else device_put(made, device)
-    return created(_eye, (shape, operator.index(k), wanted), device, "eye")
+        result = _eye(shape, k, out_dtype)
+        return result if device is None else device_put(result, device)
+    return created(_eye, (shape, operator.index(k), out_dtype), device, "eye")
 
 
 def _eye(shape: tuple[int, ...], k: Any, dtype: Any) -> Any:
     rows, columns = (Iota(shape, dim, np.dtype(np.int32))() for dim in (0, 1))
-    on = methods.compare(rows + k, columns, direction="EQ")
-    return methods.astype(on, dtype=dtype)
+    is_diagonal = methods.compare(rows + k, columns, direction="EQ")
+    return methods.astype(is_diagonal, dtype=dtype)
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
     sizes = shape if isinstance(shape, (tuple, list)) else (shape,)
-    found = tuple(operator.index(size) for size in sizes)  # a traced size is an error that says so
-    if any(size < 0 for size in found):
-        raise ValueError(f"a shape has no negative sizes: {found}")
-    return found
+    result = tuple(operator.index(size) for size in sizes)  # a traced size raises TracerIntegerConversionError
+    if any(size < 0 for size in result):
+        raise ValueError(f"sizes of a shape must not be negative: {result}")
+    return result

@@ -1,6 +1,6 @@
-"""Element types: the objects that name them and make arrays of them, and what can be asked of them.
+"""Scalar types such as `jnp.float32`, queries about dtypes, and type promotion.
 
-`jnp.float32` is a dtype wherever one is wanted, and a function that makes arrays: `jnp.float32(3)`.
+A scalar type is accepted wherever a dtype is, and is callable: `jnp.float32(3)` creates an array.
 """
 
 from typing import Any, final
@@ -14,9 +14,9 @@ from shardwise.compiler.ops.operands import PYTHON_SCALARS, as_operand, composed
 from shardwise.compiler.ops.promote import canonical_dtype, least_above, meet, no_common_dtype, node_of, scalar_type
 from shardwise.numpy.creation import array
 
-_OF_PYTHON = {bool: "bool", int: "int*", float: "float*", complex: "complex*"}
+_PYTHON_NODES = {bool: "bool", int: "int*", float: "float*", complex: "complex*"}
 _WIDEST = {"int*": np.int64, "float*": np.float64, "complex*": np.complex128}
-_PARENTS: dict[type, type] = {  # of the types that numpy does not know
+_PARENTS: dict[type, type] = {  # abstract types of the ml_dtypes scalars, which numpy does not know
     **{dtype.type: np.floating for dtype in SMALL_FLOATS.values()},
     **dict.fromkeys((ml_dtypes.float6_e2m3fn, ml_dtypes.float6_e3m2fn), np.floating),
     **dict.fromkeys((ml_dtypes.int1, ml_dtypes.int2, ml_dtypes.int4), np.signedinteger),
@@ -35,12 +35,12 @@ _KINDS: dict[str, type] = {
 
 @final
 class ScalarType(type):
-    """The type of `jnp.float32` and its kin."""
+    """Metaclass of the scalar types, such as `jnp.float32`."""
 
     dtype: DType
 
     def __call__(cls, x: Any) -> Any:
-        """`x` as an array of this type."""
+        """Convert `x` to an array of this dtype."""
         return array(x, cls.dtype)
 
     def __eq__(cls, other: object) -> bool:
@@ -56,117 +56,173 @@ class ScalarType(type):
         return isinstance(instance, cls.dtype.type)
 
 
-def _named(dtype: Any, name: str = "") -> ScalarType:
-    known = np.dtype(dtype)
-    return ScalarType(name or known.name, (object,), {"dtype": known, "__module__": "shardwise.numpy"})
+def _scalar_type(dtype: Any, name: str = "") -> ScalarType:
+    np_dtype = np.dtype(dtype)
+    return ScalarType(name or np_dtype.name, (object,), {"dtype": np_dtype, "__module__": "shardwise.numpy"})
 
 
-bool_ = _named(np.bool_)
-int1 = _named(ml_dtypes.int1)
-int2 = _named(ml_dtypes.int2)
-int4 = _named(ml_dtypes.int4)
-int8 = _named(np.int8)
-int16 = _named(np.int16)
-int32 = _named(np.int32)
-int64 = _named(np.int64)
-uint1 = _named(ml_dtypes.uint1)
-uint2 = _named(ml_dtypes.uint2)
-uint4 = _named(ml_dtypes.uint4)
-uint8 = _named(np.uint8)
-uint16 = _named(np.uint16)
-uint32 = _named(np.uint32)
-uint64 = _named(np.uint64)
-float4_e2m1fn = _named(ml_dtypes.float4_e2m1fn)
-float6_e2m3fn = _named(ml_dtypes.float6_e2m3fn)
-float6_e3m2fn = _named(ml_dtypes.float6_e3m2fn)
-float8_e3m4 = _named(ml_dtypes.float8_e3m4)
-float8_e4m3 = _named(ml_dtypes.float8_e4m3)
-float8_e4m3b11fnuz = _named(ml_dtypes.float8_e4m3b11fnuz)
-float8_e4m3fn = _named(ml_dtypes.float8_e4m3fn)
-float8_e4m3fnuz = _named(ml_dtypes.float8_e4m3fnuz)
-float8_e5m2 = _named(ml_dtypes.float8_e5m2)
-float8_e5m2fnuz = _named(ml_dtypes.float8_e5m2fnuz)
-float8_e8m0fnu = _named(ml_dtypes.float8_e8m0fnu)
-bfloat16 = _named(ml_dtypes.bfloat16)
-float16 = _named(np.float16)
-float32 = _named(np.float32)
-float64 = _named(np.float64)
-complex64 = _named(np.complex64)
-complex128 = _named(np.complex128)
+bool_ = _scalar_type(np.bool_)
+int1 = _scalar_type(ml_dtypes.int1)
+int2 = _scalar_type(ml_dtypes.int2)
+int4 = _scalar_type(ml_dtypes.int4)
+int8 = _scalar_type(np.int8)
+int16 = _scalar_type(np.int16)
+int32 = _scalar_type(np.int32)
+int64 = _scalar_type(np.int64)
+uint1 = _scalar_type(ml_dtypes.uint1)
+uint2 = _scalar_type(ml_dtypes.uint2)
+uint4 = _scalar_type(ml_dtypes.uint4)
+uint8 = _scalar_type(np.uint8)
+uint16 = _scalar_type(np.uint16)
+uint32 = _scalar_type(np.uint32)
+uint64 = _scalar_type(np.uint64)
+float4_e2m1fn = _scalar_type(ml_dtypes.float4_e2m1fn)
+float6_e2m3fn = _scalar_type(ml_dtypes.float6_e2m3fn)
+float6_e3m2fn = _scalar_type(ml_dtypes.float6_e3m2fn)
+float8_e3m4 = _scalar_type(ml_dtypes.float8_e3m4)
+float8_e4m3 = _scalar_type(ml_dtypes.float8_e4m3)
+float8_e4m3b11fnuz = _scalar_type(ml_dtypes.float8_e4m3b11fnuz)
+float8_e4m3fn = _scalar_type(ml_dtypes.float8_e4m3fn)
+float8_e4m3fnuz = _scalar_type(ml_dtypes.float8_e4m3fnuz)
+float8_e5m2 = _scalar_type(ml_dtypes.float8_e5m2)
+float8_e5m2fnuz = _scalar_type(ml_dtypes.float8_e5m2fnuz)
+float8_e8m0fnu = _scalar_type(ml_dtypes.float8_e8m0fnu)
+bfloat16 = _scalar_type(ml_dtypes.bfloat16)
+float16 = _scalar_type(np.float16)
+float32 = _scalar_type(np.float32)
+float64 = _scalar_type(np.float64)
+complex64 = _scalar_type(np.complex64)
+complex128 = _scalar_type(np.complex128)
 int_, uint, float_, complex_ = int64, uint64, float64, complex128
 single, double, csingle, cdouble = float32, float64, complex64, complex128
 
 
 def finfo(dtype: Any) -> Any:
-    """What a float type can hold: `bits`, `eps`, `max`, `min` and more, as numpy's; of a complex one, its parts.
+    """Return the machine limits of a float dtype.
 
-    >>> float(jnp.finfo(jnp.bfloat16).eps)
-    0.0078125
+    Args:
+        dtype: a float or complex dtype, or an array of one. A complex dtype stands for the dtype of its parts.
+
+    Returns:
+        An object with the attributes of `numpy.finfo`: `bits`, `eps`, `max`, `min`, `tiny` and others.
+
+    Raises:
+        ValueError: if the dtype is neither float nor complex.
+
+    Example:
+        >>> float(jnp.finfo(jnp.bfloat16).eps)
+        0.0078125
     """
     return ml_dtypes.finfo(_as_dtype(dtype))  # type: ignore[no-untyped-call]
 
 
 def iinfo(int_type: Any) -> Any:
-    """What an integer type can hold: `bits`, `max` and `min`.
+    """Return the machine limits of an integer dtype.
 
-    >>> jnp.iinfo(jnp.int4).max
-    7
+    Args:
+        int_type: an integer dtype, or an array of one. A Python integer stands for int64.
+
+    Returns:
+        An object with the attributes of `numpy.iinfo`: `bits`, `max` and `min`.
+
+    Raises:
+        ValueError: if the dtype is not an integer dtype.
+
+    Example:
+        >>> jnp.iinfo(jnp.int4).max
+        7
     """
     dtype = np.dtype(int) if isinstance(int_type, int) else _as_dtype(int_type)
     if not issubdtype(dtype, np.integer):
-        raise ValueError(f"iinfo: {dtype} is no integer type; use `finfo` for floats")
+        raise ValueError(f"iinfo: {dtype} is not an integer dtype; use `finfo` for floats")
     return ml_dtypes.iinfo(dtype) if dtype.type in _PARENTS else np.iinfo(dtype)  # type: ignore[no-untyped-call]
 
 
-def _as_dtype(of: Any) -> DType:
-    held = getattr(of, "dtype", None)  # of an array; numpy's scalar types have an attribute of that name too
-    return held if isinstance(held, np.dtype) else np.dtype(of)
+def _as_dtype(x: Any) -> DType:
+    dtype = getattr(x, "dtype", None)  # numpy's scalar types have a `dtype` too, which is a descriptor
+    return dtype if isinstance(dtype, np.dtype) else np.dtype(x)
 
 
 def issubdtype(arg1: Any, arg2: Any) -> bool:
-    """Whether a dtype is another, or one of the kind that an abstract type names.
+    """Return whether a dtype equals another one or is a subtype of an abstract type.
 
-    >>> jnp.issubdtype(jnp.bfloat16, jnp.floating)
-    True
+    Args:
+        arg1: a dtype or an abstract type.
+        arg2: a dtype or an abstract type, such as `jnp.floating`.
+
+    Returns:
+        True if `arg1` is `arg2` or below it in the type hierarchy.
+
+    Raises:
+        TypeError: if an argument is not a dtype.
+
+    Example:
+        >>> jnp.issubdtype(jnp.bfloat16, jnp.floating)
+        True
     """
-    first, second = _generic(arg1), _generic(arg2)
+    first, second = _numpy_type(arg1), _numpy_type(arg2)
     return first is second or issubclass(_PARENTS.get(first, first), second)
 
 
-def _generic(of: Any) -> type:
-    """The scalar type of numpy that stands for a dtype; an abstract one as it is."""
-    if isinstance(of, KeyType):
-        return of.type
-    return of if isinstance(of, type) and issubclass(of, np.generic) else np.dtype(of).type
+def _numpy_type(dtype: Any) -> type:
+    """Return the numpy scalar type of a dtype; abstract types are returned unchanged."""
+    if isinstance(dtype, KeyType):
+        return dtype.type
+    return dtype if isinstance(dtype, type) and issubclass(dtype, np.generic) else np.dtype(dtype).type
 
 
 def isdtype(dtype: Any, kind: Any) -> bool:
-    """Whether a dtype is one of a kind: "bool", "signed integer", "unsigned integer", "integral", "real floating",
-    "complex floating", "numeric", a dtype, or a tuple of these.
+    """Return whether a dtype belongs to a kind of the array API standard.
 
-    >>> jnp.isdtype(jnp.int8, ("bool", "integral"))
-    True
+    Args:
+        dtype: the dtype.
+        kind: "bool", "signed integer", "unsigned integer", "integral", "real floating", "complex floating", "numeric",
+            a dtype, or a tuple of these.
+
+    Returns:
+        True if `dtype` is of the kind, or of one of the kinds in a tuple.
+
+    Raises:
+        ValueError: if `kind` is neither a dtype nor one of these names.
+        TypeError: if `dtype` is not a dtype.
+
+    Example:
+        >>> jnp.isdtype(jnp.int8, ("bool", "integral"))
+        True
     """
-    found = np.dtype(dtype)
+    np_dtype = np.dtype(dtype)
     for one in kind if isinstance(kind, tuple) else (kind,):
         if isinstance(one, str) and one in _KINDS:
-            if issubdtype(found, _KINDS[one]):
+            if issubdtype(np_dtype, _KINDS[one]):
                 return True
             continue
         try:
-            wanted = np.dtype(one)
+            kind_dtype = np.dtype(one)
         except TypeError:
-            raise ValueError(f"isdtype: {one!r} is no dtype and no kind; kinds: {', '.join(_KINDS)}") from None
-        if found == wanted:
+            raise ValueError(f"isdtype: {one!r} is neither a dtype nor a kind; kinds: {', '.join(_KINDS)}") from None
+        if np_dtype == kind_dtype:
             return True
     return False
 
 
 def promote_types(a: Any, b: Any) -> DType:
-    """The dtype in which two meet. The Python types `int`, `float` and `complex` give way to others.
+    """Return the dtype to which two dtypes are promoted.
 
-    >>> jnp.promote_types(jnp.int32, jnp.bfloat16)
-    dtype(bfloat16)
+    The Python types `int`, `float` and `complex` are weak: they take the width of the other dtype.
+
+    Args:
+        a, b: dtypes, scalar types or Python types.
+
+    Returns:
+        Their least upper bound in the type promotion lattice.
+
+    Raises:
+        TypePromotionError: if the dtypes have no common one, such as two different 8-bit floats.
+        ValueError: if arrays of a dtype are not supported.
+
+    Example:
+        >>> jnp.promote_types(jnp.int32, jnp.bfloat16)
+        dtype(bfloat16)
     """
     nodes = [_node("promote_types", x) for x in (a, b)]
     least = least_above(nodes)
@@ -174,26 +230,37 @@ def promote_types(a: Any, b: Any) -> DType:
         raise no_common_dtype("promote_types", (np.dtype(a), np.dtype(b)))
     if least in _WIDEST:
         return np.dtype(_WIDEST[least])
-    found = SHORT_NAMES[least]
-    # Of what is given, width is kept; where integers of 32 bits meet in a wider type, that is as arrays hold it.
-    return found if least in nodes or is_inexact(found) else canonical_dtype(found)
+    result = SHORT_NAMES[least]
+    # An operand's dtype is returned unchanged; a wider integer dtype is subject to `enable_x64`.
+    return result if least in nodes or is_inexact(result) else canonical_dtype(result)
 
 
-def _node(name: str, of: Any) -> str:
-    """The node of the lattice for a dtype or a Python type."""
-    if isinstance(of, type) and of in _OF_PYTHON:
-        return _OF_PYTHON[of]
-    dtype = np.dtype(of)
-    if dtype not in SHORT_NAMES.values():
-        raise ValueError(f"{name}: there are no arrays of {dtype}, so that it meets no other dtype")
-    return node_of(dtype, False)
+def _node(name: str, dtype: Any) -> str:
+    """Return the node of the promotion lattice for a dtype or a Python type."""
+    if isinstance(dtype, type) and dtype in _PYTHON_NODES:
+        return _PYTHON_NODES[dtype]
+    np_dtype = np.dtype(dtype)
+    if np_dtype not in SHORT_NAMES.values():
+        raise ValueError(f"{name}: arrays of {np_dtype} are not supported, so it has no place in type promotion")
+    return node_of(np_dtype, False)
 
 
 def result_type(*args: Any) -> DType:
-    """The dtype in which arrays, numbers and dtypes meet, as arrays hold it.
+    """Return the dtype to which arrays, numbers and dtypes are promoted.
 
-    >>> jnp.result_type(jnp.zeros(3, jnp.int8), 2.5)
-    dtype('float32')
+    Args:
+        *args: arrays, Python or numpy scalars, and dtypes.
+
+    Returns:
+        The promoted dtype; 64-bit dtypes are truncated to 32 bits unless `enable_x64` is set.
+
+    Raises:
+        ValueError: if there are no arguments, or if arrays of a dtype are not supported.
+        TypePromotionError: if the dtypes have no common one.
+
+    Example:
+        >>> jnp.result_type(jnp.zeros(3, jnp.int8), 2.5)
+        dtype('float32')
     """
     if not args:
         raise ValueError("result_type: needs at least one array, number or dtype")
@@ -201,28 +268,48 @@ def result_type(*args: Any) -> DType:
     for arg in args:
         if isinstance(arg, (np.ndarray, np.generic, Typed, *PYTHON_SCALARS)):
             types.append(type_of(arg))
-        elif isinstance(arg, type) and arg in _OF_PYTHON:
+        elif isinstance(arg, type) and arg in _PYTHON_NODES:
             types.append(scalar_type(arg()))
         else:
-            _node("result_type", arg)  # an error where there are no such arrays
+            _node("result_type", arg)  # raises for dtypes that arrays do not support
             types.append(ArrayType((), canonical_dtype(arg)))
     return meet("result_type", types)[0]
 
 
 def isscalar(element: Any) -> bool:
-    """Whether this is one number: a Python or numpy scalar, or an array without dims.
+    """Return whether an object is a scalar.
 
-    >>> jnp.isscalar(jnp.float32(3))
-    True
+    Args:
+        element: any object.
+
+    Returns:
+        True for Python scalars, numpy scalars and arrays of rank 0.
+
+    Raises:
+        Nothing.
+
+    Example:
+        >>> jnp.isscalar(jnp.float32(3))
+        True
     """
     return np.isscalar(element) or (hasattr(element, "dtype") and getattr(element, "ndim", None) == 0)
 
 
 def iscomplexobj(x: Any) -> bool:
-    """Whether the dtype is complex, whatever the elements are.
+    """Return whether an object has a complex dtype.
 
-    >>> jnp.iscomplexobj(jnp.ones(2, jnp.complex64))
-    True
+    Args:
+        x: an array, a number or a nested sequence of these.
+
+    Returns:
+        True if the dtype is complex, even if all imaginary parts are 0.
+
+    Raises:
+        ValueError: if `x` is a nested sequence of different lengths.
+
+    Example:
+        >>> jnp.iscomplexobj(jnp.ones(2, jnp.complex64))
+        True
     """
     if x is None:
         return False
@@ -230,32 +317,62 @@ def iscomplexobj(x: Any) -> bool:
 
 
 def isrealobj(x: Any) -> bool:
-    """Whether the dtype is not complex, whatever the elements are.
+    """Return whether an object has a dtype that is not complex.
 
-    >>> jnp.isrealobj(jnp.ones(2))
-    True
+    Args:
+        x: an array, a number or a nested sequence of these.
+
+    Returns:
+        False if the dtype is complex, even if all imaginary parts are 0.
+
+    Raises:
+        ValueError: if `x` is a nested sequence of different lengths.
+
+    Example:
+        >>> jnp.isrealobj(jnp.ones(2))
+        True
     """
     return not iscomplexobj(x)
 
 
 def iscomplex(x: Any) -> Any:
-    """Whether each element has an imaginary part other than 0.
+    """Return element-wise whether the imaginary part is not 0.
 
-    >>> jnp.iscomplex(jnp.array([1, 2j]))
-    Array([False,  True], dtype=bool)
+    Args:
+        x: the array.
+
+    Returns:
+        A boolean array of the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.iscomplex(jnp.array([1, 2j]))
+        Array([False,  True], dtype=bool)
     """
-    return _imaginary(x, direction="NE")
+    return _compare_imaginary(x, direction="NE")
 
 
 def isreal(x: Any) -> Any:
-    """Whether the imaginary part of each element is 0.
+    """Return element-wise whether the imaginary part is 0.
 
-    >>> jnp.isreal(jnp.array([1, 2j]))
-    Array([ True, False], dtype=bool)
+    Args:
+        x: the array.
+
+    Returns:
+        A boolean array of the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.isreal(jnp.array([1, 2j]))
+        Array([ True, False], dtype=bool)
     """
-    return _imaginary(x, direction="EQ")
+    return _compare_imaginary(x, direction="EQ")
 
 
 @composed
-def _imaginary(x: Any, *, direction: str) -> Any:
+def _compare_imaginary(x: Any, *, direction: str) -> Any:
     return methods.compare(numeric.imag(as_operand(x, "isreal")), 0, direction=direction)

@@ -1,4 +1,4 @@
-"""Elements put between others and left out: append, insert, delete, trim_zeros."""
+"""Insertion and removal of elements: append, insert, delete, trim_zeros."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -18,47 +18,73 @@ from shardwise.numpy.joining import concatenate
 from shardwise.numpy.ordering import argsort, cumsum
 from shardwise.numpy.shapes import moveaxis
 
-_RUNS = 4  # how many slices are joined before places are looked up instead
+_MAX_SLICES = 4  # `delete` with more slices to keep than this uses a gather
 
 
 def append(arr: Any, values: Any, axis: int | None = None) -> Any:
-    """`values` after `arr` along `axis`; without one, the elements of both in one row.
+    """Append values to the end of an array.
 
-    >>> jnp.append(jnp.array([1, 2]), 3)
-    Array([1, 2, 3], dtype=int32)
+    Args:
+        arr: the array.
+        values: the array to append.
+        axis: the axis to concatenate along; if None, both arrays are flattened first.
+
+    Returns:
+        The concatenated array.
+
+    Raises:
+        ValueError: if `axis` is out of bounds.
+        TypeError: if the shapes differ in another dim than `axis`.
+
+    Example:
+        >>> jnp.append(jnp.array([1, 2]), 3)
+        Array([1, 2, 3], dtype=int32)
     """
     return concatenate([arr, values], axis)
 
 
 def insert(arr: Any, obj: Any, values: Any, axis: int | None = None) -> Any:
-    """`arr` with `values` before the places `obj` along `axis`; without one, of the elements in a row.
+    """Insert values before the given indices.
 
-    `obj` is an integer, a slice, or a row of integers, which may be of the program: one that is negative counts from
-    the end, one outside is the nearest end. Values take the dtype of `arr`.
+    Args:
+        arr: the array.
+        obj: the index or indices before which to insert: an integer, a slice, or a 1-D integer array, which may be
+            traced. Negative indices count from the end, and indices out of bounds are clamped.
+        values: the values to insert, broadcast and cast to the dtype of `arr`.
+        axis: the axis to insert along; if None, `arr` is flattened first.
 
-    >>> jnp.insert(jnp.array([1, 2, 3]), 1, 9)
-    Array([1, 9, 2, 3], dtype=int32)
+    Returns:
+        A new array with the values inserted.
+
+    Raises:
+        ValueError: if `obj` is not of integers or has rank 2 or more, or if `axis` is out of bounds.
+        TypeError: if the values do not broadcast.
+
+    Example:
+        >>> jnp.insert(jnp.array([1, 2, 3]), 1, 9)
+        Array([1, 9, 2, 3], dtype=int32)
     """
-    x, dim = _row_or_dim("insert", arr, axis)
+    x, dim = _flat_or_dim("insert", arr, axis)
     size = x.type.shape[dim]
-    places = np.arange(*obj.indices(size)) if isinstance(obj, slice) else obj
-    kind = type_of(places, "insert")
-    if not is_integer(kind.dtype) or kind.ndim > 1:
-        raise ValueError(f"insert: places are an integer, a slice or a row of integers, not {kind}")
-    given = type_of(values, "insert")
-    new = methods.reshape(values, shape=(1,) * (x.type.ndim - given.ndim) + given.shape)
-    if not kind.ndim:
+    indices = np.arange(*obj.indices(size)) if isinstance(obj, slice) else obj
+    index_type = type_of(indices, "insert")
+    if not is_integer(index_type.dtype) or index_type.ndim > 1:
+        raise ValueError(f"insert: indices must be an integer, a slice or a 1-D integer array, not {index_type}")
+    value_type = type_of(values, "insert")
+    new = methods.reshape(values, shape=(1,) * (x.type.ndim - value_type.ndim) + value_type.shape)
+    if not index_type.ndim:
         new = moveaxis(new, 0, dim)
-    count = new.type.shape[dim] if kind.size == 1 else kind.size
+    count = new.type.shape[dim] if index_type.size == 1 else index_type.size
     shape = (*x.type.shape[:dim], count, *x.type.shape[dim + 1 :])
-    if kind.size == 1 and not isinstance(places, Typed):
-        at = int(np.asarray(places).reshape(()))
+    if index_type.size == 1 and not isinstance(indices, Typed):
+        at = int(np.asarray(indices).reshape(()))
         at = min(max(at + size * (at < 0), 0), size)
-        return _spliced(x, new, at=at, dim=dim, shape=shape)
-    return _placed(x, new, places, dim=dim, shape=shape)
+        return _insert_at_one(x, new, at=at, dim=dim, shape=shape)
+    return _insert_at_many(x, new, indices, dim=dim, shape=shape)
 
 
-def _row_or_dim(name: str, arr: Any, axis: int | None) -> tuple[Any, int]:
+def _flat_or_dim(name: str, arr: Any, axis: int | None) -> tuple[Any, int]:
+    """Return the array and its dim `axis`; without an axis, the flattened array and dim 0."""
     x = as_operand(arr, name)
     if axis is None:
         return methods.reshape(x, shape=-1), 0
@@ -66,99 +92,129 @@ def _row_or_dim(name: str, arr: Any, axis: int | None) -> tuple[Any, int]:
 
 
 @composed
-def _spliced(x: Any, values: Any, *, at: int, dim: int, shape: tuple[int, ...]) -> Any:
+def _insert_at_one(x: Any, values: Any, *, at: int, dim: int, shape: tuple[int, ...]) -> Any:
     new = stretch(astype_weak(values, x.type.dtype, x.type.weak), shape)
     return Concatenate(dim)(along(x, dim, 0, at), new, along(x, dim, at, x.type.shape[dim]))
 
 
 @composed
-def _placed(x: Any, values: Any, places: Any, *, dim: int, shape: tuple[int, ...]) -> Any:
-    """Both one after the other, from which each place of the result takes its element."""
+def _insert_at_many(x: Any, values: Any, indices: Any, *, dim: int, shape: tuple[int, ...]) -> Any:
+    """Concatenate array and values, then gather the elements in their final order."""
     new = stretch(astype_weak(values, x.type.dtype, x.type.weak), shape)
     size, count = x.type.shape[dim], shape[dim]
-    index = clamped(from_start(as_index(places), size), size)
+    index = clamped(from_start(as_index(indices), size), size)
     index = stretch(index, (count,)) if index.type.ndim else methods.broadcast_to(index, shape=(count,))
     number = Iota((count,), 0, index.type.dtype)()
-    # Those before one place keep their order: the i-th in order moves i further.
+    # In sorted order, i values are inserted before the i-th one. Values with equal indices keep their order.
     target = index + full((count,), 0, index.type.dtype).at[argsort(index)].set(number)
-    nothing = full((size + count,), -1, index.type.dtype)
-    found = nothing.at[target].set(number + size)
-    is_old = methods.compare(found, 0, direction="LT")
+    unset = full((size + count,), -1, index.type.dtype)
+    source = unset.at[target].set(number + size)
+    is_old = methods.compare(source, 0, direction="LT")
     old = cumsum(methods.astype(is_old, dtype=index.type.dtype)) - 1
-    return take(Concatenate(dim)(x, new), methods.where(is_old, old, found), dim, mode="clip")
+    return take(Concatenate(dim)(x, new), methods.where(is_old, old, source), dim, mode="clip")
 
 
 def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices: bool = False) -> Any:
-    """`arr` without the elements at the places `obj` along `axis`; without one, of the elements in a row.
+    """Return an array without the elements at the given indices.
 
-    `obj` is an integer, a slice, a row of integers or of booleans. How many places there are must be known: those of
-    the program need the promise `assume_unique_indices`.
+    The size of the result depends on the number of distinct indices. So traced indices require
+    `assume_unique_indices`.
 
-    >>> jnp.delete(jnp.array([1, 2, 3, 4]), jnp.array([0, 2]))
-    Array([2, 4], dtype=int32)
+    Args:
+        arr: the array.
+        obj: the indices to delete: an integer, a slice, a 1-D integer array or a 1-D boolean mask.
+        axis: the axis to delete along; if None, `arr` is flattened first.
+        assume_unique_indices: promise that integer indices do not repeat.
+
+    Returns:
+        A new array without these elements.
+
+    Raises:
+        ValueError: if `obj` is of another dtype or rank, or if `axis` is out of bounds.
+        IndexError: if a concrete index is out of bounds.
+        ConcretizationTypeError: if `obj` is traced, without `assume_unique_indices`.
+
+    Example:
+        >>> jnp.delete(jnp.array([1, 2, 3, 4]), jnp.array([0, 2]))
+        Array([2, 4], dtype=int32)
     """
-    x, dim = _row_or_dim("delete", arr, axis)
+    x, dim = _flat_or_dim("delete", arr, axis)
     size = x.type.shape[dim]
     if not isinstance(obj, slice):
-        kind = type_of(obj, "delete")
-        if kind.ndim > 1 or not (is_integer(kind.dtype) or kind.dtype == np.bool_):
-            raise ValueError(f"delete: places are an integer, a slice, or a row of integers or booleans, not {kind}")
-        if assume_unique_indices and is_integer(kind.dtype):
-            return _without(x, obj, dim=dim, count=kind.size)
+        index_type = type_of(obj, "delete")
+        if index_type.ndim > 1 or not (is_integer(index_type.dtype) or index_type.dtype == np.bool_):
+            raise ValueError(
+                f"delete: indices must be an integer, a slice, or a 1-D array of integers or booleans, not {index_type}"
+            )
+        if assume_unique_indices and is_integer(index_type.dtype):
+            return _delete_unique(x, obj, dim=dim, count=index_type.size)
     unknown = (
-        "nobody knows how many different places it has. If none repeats, promise it: "
+        "the number of distinct indices is unknown. If none repeats, pass "
         "`delete(arr, obj, assume_unique_indices=True)`"
     )
-    places: Any = obj if isinstance(obj, slice) else known("delete", obj, unknown)
-    is_row = isinstance(places, np.ndarray) and places.dtype != np.bool_ and places.size
-    if is_row and (places.min() < -size or places.max() >= size):
-        raise IndexError(f"delete: {places} is not inside of dim {dim} of {x.type}")
-    return _kept(x, dim, np.delete(np.arange(size, dtype=np.int32), places))
+    indices: Any = obj if isinstance(obj, slice) else known("delete", obj, unknown)
+    is_integers = isinstance(indices, np.ndarray) and indices.dtype != np.bool_ and indices.size
+    if is_integers and (indices.min() < -size or indices.max() >= size):
+        raise IndexError(f"delete: index {indices} is out of bounds for dim {dim} of {x.type}")
+    return _keep(x, dim, np.delete(np.arange(size, dtype=np.int32), indices))
 
 
-def _kept(x: Any, dim: int, kept: Any) -> Any:
-    """The elements at ascending places: slices where these are few, which a mesh moves less for."""
+def _keep(x: Any, dim: int, kept: Any) -> Any:
+    """Return the elements at ascending indices. A few slices cost less communication than a gather."""
     breaks = (np.flatnonzero(np.diff(kept) != 1) + 1).tolist()
-    if len(breaks) >= _RUNS:
+    if len(breaks) >= _MAX_SLICES:
         return take(x, kept, dim, mode="clip")
-    runs = tuple((int(kept[a]), int(kept[b - 1]) + 1) for a, b in pairwise([0, *breaks, len(kept)]) if a < b)
-    return _sliced(x, dim=dim, runs=runs or ((0, 0),))
+    slices = tuple((int(kept[a]), int(kept[b - 1]) + 1) for a, b in pairwise([0, *breaks, len(kept)]) if a < b)
+    return _concatenate_slices(x, dim=dim, slices=slices or ((0, 0),))
 
 
 @composed
-def _sliced(x: Any, *, dim: int, runs: tuple[tuple[int, int], ...]) -> Any:
-    parts = [along(x, dim, start, limit) for start, limit in runs]
+def _concatenate_slices(x: Any, *, dim: int, slices: tuple[tuple[int, int], ...]) -> Any:
+    parts = [along(x, dim, start, limit) for start, limit in slices]
     return Concatenate(dim)(*parts) if len(parts) > 1 else parts[0]
 
 
 @composed
-def _without(x: Any, places: Any, *, dim: int, count: int) -> Any:
+def _delete_unique(x: Any, indices: Any, *, dim: int, count: int) -> Any:
     size = x.type.shape[dim]
-    index = from_start(as_index(places), size)
-    kept = full((size,), True, np.bool_).at[index].set(False)
-    return take(x, nonzero(kept, size=size - count)[0], dim, mode="clip")
+    index = from_start(as_index(indices), size)
+    is_kept = full((size,), True, np.bool_).at[index].set(False)
+    return take(x, nonzero(is_kept, size=size - count)[0], dim, mode="clip")
 
 
 def trim_zeros(filt: Any, trim: str = "fb", axis: int | Sequence[int] | None = None) -> Any:
-    """`filt` without the zeros before the first other element (`trim` has "f") and after the last ("b").
+    """Remove leading and trailing zeros.
 
-    Along `axis`, one or several, slices that are all zeros count; without one, along all dims. What is zero must be
-    known: an array of the program cannot be trimmed.
+    In an array of several dims, a slice along an axis is removed if all of its elements are zero. The shape of the
+    result depends on the values, so the array must not be traced.
 
-    >>> jnp.trim_zeros(jnp.array([0, 0, 1, 0, 2, 0]))
-    Array([1, 0, 2], dtype=int32)
+    Args:
+        filt: the array.
+        trim: the sides to trim: "f" for the front, "b" for the back, "fb" for both.
+        axis: the axis or axes to trim along; all if None.
+
+    Returns:
+        The trimmed array.
+
+    Raises:
+        ConcretizationTypeError: if `filt` is traced.
+        ValueError: if an axis is out of bounds or repeats.
+
+    Example:
+        >>> jnp.trim_zeros(jnp.array([0, 0, 1, 0, 2, 0]))
+        Array([1, 0, 2], dtype=int32)
     """
     x = as_operand(filt, "trim_zeros")
     axes = range(x.type.ndim) if axis is None else axis if isinstance(axis, Sequence) else (axis,)
     dims = dims_of("trim_zeros", tuple(axes), x.type)
-    unknown = "nobody knows which elements are zero, and the shape of the result"
-    places = np.nonzero(known("trim_zeros", x, unknown))
+    unknown = "its zeros, which determine the shape of the result, are unknown"
+    nonzero_indices = np.nonzero(known("trim_zeros", x, unknown))
     index = [slice(None)] * x.type.ndim
     for dim in dims:
-        if not places[dim].size:
+        if not nonzero_indices[dim].size:
             index[dim] = slice(0, 0)
             continue
-        first = int(places[dim].min()) if "f" in trim.lower() else 0
-        last = int(places[dim].max()) + 1 if "b" in trim.lower() else x.type.shape[dim]
+        first = int(nonzero_indices[dim].min()) if "f" in trim.lower() else 0
+        last = int(nonzero_indices[dim].max()) + 1 if "b" in trim.lower() else x.type.shape[dim]
         index[dim] = slice(first, last)
     return x[tuple(index)]

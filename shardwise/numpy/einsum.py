@@ -1,9 +1,9 @@
-"""einsum: products of arrays whose dims have names, summed over the names that the result has not.
+"""einsum: an equation is parsed and evaluated as a sequence of pairwise products.
 
-An equation comes in, one `Dot` for each pair of operands comes out: names of both that are still needed are its batch
-dims, names of both that are not are contracted. A product that contracts nothing is a multiplication. `opt_einsum`
-says in which order; nothing is transposed but the last product, and that only where its dims come in another order
-than the equation's. On a mesh these are ordinary products: a name that is cut and contracted leaves a partial sum.
+Each product of two operands is one `Dot`: shared names that a later step needs are its batch dims, the other shared
+names are contracted. A product without contracted names is a multiplication. `opt_einsum` chooses the order of the
+products. Only the last product may need a transpose, if its dims are not in the order of the equation. On a mesh these
+are ordinary products: contracting a sharded dim leaves a partial sum.
 """
 
 from collections.abc import Callable, Sequence
@@ -44,20 +44,41 @@ def einsum(
     _dot_general: Callable[..., Any] = dot_general,
     out_sharding: Any = None,
 ) -> Any:
-    """The products of elements whose dims have one name, summed over names that the result has not.
+    """Evaluate an Einstein summation.
 
-    An equation names the dims of each operand, and those of the result: `"ij,jk->ik"` is a product of matrices. A name
-    that an operand has twice is its diagonal, `...` are dims that broadcast. Without `->`, the result has the names
-    that occur once, in order. Instead of an equation, each operand may be followed by a list of integers as its names,
-    and the last of them by the result's. `optimize` is how `opt_einsum` finds the order of products, or that order.
+    The equation names the dims of each operand and of the result: `"ij,jk->ik"` is a matrix product. Elements with
+    equal indices are multiplied, and names that the result lacks are summed over. A name that repeats within an operand
+    selects its diagonal, and `...` stands for dims that broadcast. Without `->`, the result has the names that occur
+    once, in alphabetical order.
 
-    >>> jnp.einsum("ij,j->i", jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
-    Array([12, 34], dtype=int32)
+    Args:
+        subscripts: the equation. In the alternative form the first operand stands here; each operand is then followed
+            by a list of integers that name its dims, and the last list, if it is left over, names those of the result.
+        *operands: the arrays, with their lists in the alternative form.
+        out: not supported, must be None.
+        optimize: how `opt_einsum` chooses the order of the products: a strategy such as "greedy", True for "optimal",
+            False for left to right, or a path as `einsum_path` returns it.
+        precision: the precision of the products, as in `lax.dot_general`.
+        preferred_element_type: the dtype of the accumulation and of the result.
+        _dot_general: a function to use for the products instead of `lax.dot_general`.
+        out_sharding: the sharding to constrain the result to.
+
+    Returns:
+        The result, in the promoted dtype of the operands unless `preferred_element_type` is given.
+
+    Raises:
+        ValueError: if the equation is malformed or does not match the ranks of the operands, or if dims with the same
+            name have different sizes (other than 1).
+        NotImplementedError: if `out` is given.
+
+    Example:
+        >>> jnp.einsum("ij,j->i", jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
+        Array([12, 34], dtype=int32)
     """
     no_out("einsum", out)
-    equation, arrays = _equation("einsum", subscripts, operands)
+    equation, arrays = _parse("einsum", subscripts, operands)
     path = _path(equation, tuple(type_of(x).shape for x in arrays), _as_static(optimize))
-    found = contracted(
+    result = contracted(
         *arrays,
         terms=tuple(map(tuple, equation.terms)),
         result=tuple(equation.result),
@@ -66,27 +87,40 @@ def einsum(
         dtype=None if preferred_element_type is None else canonical_dtype(preferred_element_type),
         general=None if _dot_general is dot_general else _dot_general,
     )
-    return laid_out(found, out_sharding)
+    return laid_out(result, out_sharding)
 
 
 def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> tuple[list[tuple[int, ...]], Any]:
-    """The order in which `einsum` makes its products, and what `opt_einsum` knows of their cost.
+    """Return the order in which `einsum` contracts its operands.
 
-    >>> x = jnp.ones((2, 3))
-    >>> jnp.einsum_path("ij,kj,kl->il", x, x, jnp.ones((2, 5)))[0]
-    [(0, 1), (0, 1)]
+    Args:
+        subscripts: the equation, as in `einsum`.
+        *operands: the arrays, as in `einsum`.
+        optimize: the strategy of `opt_einsum`, as in `einsum`.
+
+    Returns:
+        The path, a list of the positions of the operands that each step contracts, and the `PathInfo` of `opt_einsum`
+        with the costs.
+
+    Raises:
+        ValueError: if the equation is malformed or does not match the operands.
+
+    Example:
+        >>> x = jnp.ones((2, 3))
+        >>> jnp.einsum_path("ij,kj,kl->il", x, x, jnp.ones((2, 5)))[0]
+        [(0, 1), (0, 1)]
     """
-    equation, arrays = _equation("einsum_path", subscripts, operands)
-    how = "optimal" if optimize is True else optimize
+    equation, arrays = _parse("einsum_path", subscripts, operands)
+    strategy = "optimal" if optimize is True else optimize
     shapes = [type_of(x).shape for x in arrays]
-    path, info = opt_einsum.contract_path(str(equation), *shapes, shapes=True, optimize=how)
+    path, info = opt_einsum.contract_path(str(equation), *shapes, shapes=True, optimize=strategy)
     return list(path), info
 
 
 @final
 @dataclass(frozen=True)
 class _Equation:
-    """The names of each operand's dims, and of the result's: one letter each."""
+    """The names of the dims of each operand and of the result, one letter per dim."""
 
     terms: tuple[str, ...]
     result: str
@@ -95,50 +129,50 @@ class _Equation:
         return f"{','.join(self.terms)}->{self.result}"
 
 
-def _equation(name: str, subscripts: Any, operands: Sequence[Any]) -> tuple[_Equation, list[Any]]:
-    """The equation with every name spelt out, and the operands."""
+def _parse(name: str, subscripts: Any, operands: Sequence[Any]) -> tuple[_Equation, list[Any]]:
+    """Return the equation with implicit names made explicit, and the arrays."""
     if isinstance(subscripts, str):
         arrays = list(operands)
-        kinds = [type_of(x, name) for x in arrays]
-        given: list[Any] = [subscripts, *(kind.shape for kind in kinds)]
+        types = [type_of(x, name) for x in arrays]
+        parser_input: list[Any] = [subscripts, *(type.shape for type in types)]
         if not arrays:
             raise ValueError(f"{name}: the equation {subscripts!r} needs at least one operand")
     else:
-        parts = [subscripts, *operands]
-        arrays = parts[: len(parts) // 2 * 2 : 2]
-        kinds = [type_of(x, name) for x in arrays]
-        given = list(parts)
-        given[: len(parts) // 2 * 2 : 2] = [kind.shape for kind in kinds]
+        args = [subscripts, *operands]
+        arrays = args[: len(args) // 2 * 2 : 2]
+        types = [type_of(x, name) for x in arrays]
+        parser_input = list(args)
+        parser_input[: len(args) // 2 * 2 : 2] = [type.shape for type in types]
     try:
-        names, result, _ = opt_einsum.parser.parse_einsum_input(given, shapes=True)
+        names, result, _ = opt_einsum.parser.parse_einsum_input(parser_input, shapes=True)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{name}: {subscripts!r} is no equation for {_listed(kinds)}: {error}") from None
-    found = _Equation(tuple(names.split(",")), result)
-    _check(name, found, kinds)
-    return found, arrays
+        raise ValueError(f"{name}: invalid equation {subscripts!r} for {_join(types)}: {error}") from None
+    equation = _Equation(tuple(names.split(",")), result)
+    _check(name, equation, types)
+    return equation, arrays
 
 
-def _listed(kinds: Sequence[ArrayType]) -> str:
-    return ", ".join(map(str, kinds))
+def _join(types: Sequence[ArrayType]) -> str:
+    return ", ".join(map(str, types))
 
 
-def _check(name: str, equation: _Equation, kinds: Sequence[ArrayType]) -> None:
-    for term, kind in zip(equation.terms, kinds, strict=True):
-        if len(term) != kind.ndim:
-            raise ValueError(f"{name}: {equation} names {len(term)} dims of {kind}, which has rank {kind.ndim}")
+def _check(name: str, equation: _Equation, types: Sequence[ArrayType]) -> None:
+    for term, type in zip(equation.terms, types, strict=True):
+        if len(term) != type.ndim:
+            raise ValueError(f"{name}: {equation} names {len(term)} dims of {type}, which has rank {type.ndim}")
     if len(set(equation.result)) != len(equation.result):
         raise ValueError(f"{name}: a name repeats in the result of {equation}")
     sizes: dict[str, int] = {}
-    for term, kind in zip(equation.terms, kinds, strict=True):
-        for letter, size in zip(term, kind.shape, strict=True):
+    for term, type in zip(equation.terms, types, strict=True):
+        for letter, size in zip(term, type.shape, strict=True):
             if size != 1 and sizes.setdefault(letter, size) != size:
                 raise ValueError(
-                    f"{name}: dims {letter!r} of {equation} have sizes {sizes[letter]} and {size} in {_listed(kinds)}"
+                    f"{name}: dims {letter!r} of {equation} have sizes {sizes[letter]} and {size} in {_join(types)}"
                 )
 
 
 def _as_static(optimize: Any) -> Any:
-    """A path as something that can be looked up."""
+    """Return `optimize` in a hashable form."""
     if isinstance(optimize, (list, tuple)):
         return tuple(tuple(step) for step in optimize if not isinstance(step, str))
     return "optimal" if optimize is True else optimize
@@ -148,15 +182,15 @@ def _as_static(optimize: Any) -> Any:
 def _path(equation: _Equation, shapes: tuple[tuple[int, ...], ...], optimize: Any) -> Path:
     if len(shapes) <= 2 and isinstance(optimize, (str, bool)):
         return (tuple(range(len(shapes))),)
-    how = list(optimize) if isinstance(optimize, tuple) else optimize
-    path, _ = opt_einsum.contract_path(str(equation), *shapes, shapes=True, optimize=how)
+    strategy = list(optimize) if isinstance(optimize, tuple) else optimize
+    path, _ = opt_einsum.contract_path(str(equation), *shapes, shapes=True, optimize=strategy)
     return tuple(map(tuple, path))
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class _Term:
-    """An array whose dims have names."""
+    """An array with named dims."""
 
     array: Any
     names: Names
@@ -172,36 +206,43 @@ def contracted(
     dtype: DType | None = None,
     general: Callable[..., Any] | None = None,
 ) -> Any:
-    """The product of operands whose dims have names, summed over those that are not in `result`.
+    """Contract operands with named dims over all names that are not in `result`.
 
-    Sums are made in `dtype`, where there is one. `general` makes products in place of `Dot`.
+    Args:
+        *operands: the arrays.
+        terms: the names of the dims of each operand.
+        result: the names of the dims of the result.
+        path: the operands that each step contracts, as positions among those that are left.
+        precision: the precision of the products.
+        dtype: the dtype of the accumulation and the result; the promoted dtype of the operands if None.
+        general: a function like `lax.dot_general` that computes the products instead of `Dot`.
     """
     common, weak = meet("einsum", [type_of(x, "einsum") for x in operands])
-    made = _Products(precision, dtype, general)
+    contraction = _Contraction(precision, dtype, general)
     arrays = [astype_weak(as_operand(x), common, weak) for x in operands]
     sizes: dict[str, int] = {}
     for array, names in zip(arrays, terms, strict=True):
         for name, size in zip(names, array.type.shape, strict=True):
             sizes[name] = size if sizes.get(name, 1) == 1 else sizes[name]
-    left = [_simple(_Term(array, names), sizes) for array, names in zip(arrays, terms, strict=True)]
+    remaining = [_with_unique_names(_Term(array, names), sizes) for array, names in zip(arrays, terms, strict=True)]
     for step in path:
-        chosen = [left[number] for number in sorted(step)]
-        left = [term for number, term in enumerate(left) if number not in step]
-        is_last = not left
-        outside = set(result).union(*(term.names for term in left))
+        chosen = [remaining[number] for number in sorted(step)]
+        remaining = [term for number, term in enumerate(remaining) if number not in step]
+        is_last_step = not remaining
+        needed_later = set(result).union(*(term.names for term in remaining))
         term = chosen[0]
         for number, other in enumerate(chosen[1:], 1):
-            needed = outside.union(*(later.names for later in chosen[number + 1 :]))
-            last = is_last and number == len(chosen) - 1
-            term = made.product(term, other, needed, result if last else None)
-        left.append(made.summed(term, outside))
-    (term,) = left
-    found = _ordered(term, result)
-    return astype_weak(found, common if dtype is None else dtype, weak and dtype is None)
+            needed = needed_later.union(*(later.names for later in chosen[number + 1 :]))
+            is_last = is_last_step and number == len(chosen) - 1
+            term = contraction.product(term, other, needed, result if is_last else None)
+        remaining.append(contraction.sum_unneeded(term, needed_later))
+    (term,) = remaining
+    ordered = _transposed(term, result)
+    return astype_weak(ordered, common if dtype is None else dtype, weak and dtype is None)
 
 
-def _simple(term: _Term, sizes: dict[str, int]) -> _Term:
-    """Without dims that only broadcast, and with each name once: of equal names, the diagonal."""
+def _with_unique_names(term: _Term, sizes: dict[str, int]) -> _Term:
+    """Drop dims that broadcast from size 1, and take the diagonal of dims with equal names."""
     kept = [
         dim
         for dim, (name, size) in enumerate(zip(term.names, term.array.type.shape, strict=True))
@@ -213,83 +254,92 @@ def _simple(term: _Term, sizes: dict[str, int]) -> _Term:
     repeated = tuple(dim for dim, name in enumerate(names) if name in names[:dim])
     if not repeated:
         return _Term(x, names)
-    # What lies beside the diagonal counts as 0: sums need no element of another device.
+    # Mask off-diagonal elements with 0 and sum: unlike a gather, this needs no elements of other devices.
     index = [Iota(shape, dim, np.dtype(np.int32))() for dim in range(len(shape))]
     pairs = [(a, b) for a, b in combinations(range(len(shape)), 2) if names[a] == names[b]]
-    on = Compare("EQ")(*(index[dim] for dim in pairs[0]))
+    is_diagonal = Compare("EQ")(*(index[dim] for dim in pairs[0]))
     for a, b in pairs[1:]:
-        on = And()(on, Compare("EQ")(index[a], index[b]))
-    kept_dims = tuple(name for dim, name in enumerate(names) if dim not in repeated)
-    found = sum(Select()(on, x, like(x, 0)), axis=repeated, dtype=x.type.dtype)
-    return _Term(found, kept_dims)
+        is_diagonal = And()(is_diagonal, Compare("EQ")(index[a], index[b]))
+    unique_names = tuple(name for dim, name in enumerate(names) if dim not in repeated)
+    diagonal = sum(Select()(is_diagonal, x, like(x, 0)), axis=repeated, dtype=x.type.dtype)
+    return _Term(diagonal, unique_names)
 
 
-def _ordered(term: _Term, names: Names) -> Any:
+def _transposed(term: _Term, names: Names) -> Any:
+    """Return the array with its dims in the order of `names`."""
     return permuted(term.array, tuple(term.names.index(name) for name in names))
 
 
 @final
 @dataclass(frozen=True)
-class _Products:
-    """How products and sums are made."""
+class _Contraction:
+    """Products and sums of terms, with the options of `contracted`."""
 
     precision: tuple[str, str]
     dtype: DType | None
     general: Callable[..., Any] | None
 
-    def summed(self, term: _Term, needed: set[str]) -> _Term:
-        """Without the names that nobody needs."""
-        gone = tuple(dim for dim, name in enumerate(term.names) if name not in needed)
-        if not gone:
+    def sum_unneeded(self, term: _Term, needed: set[str]) -> _Term:
+        """Sum over the names that are not in `needed`."""
+        summed = tuple(dim for dim, name in enumerate(term.names) if name not in needed)
+        if not summed:
             return term
         dtype = term.array.type.dtype if self.dtype is None else self.dtype
-        return _Term(sum(term.array, axis=gone, dtype=dtype), tuple(name for name in term.names if name in needed))
+        return _Term(sum(term.array, axis=summed, dtype=dtype), tuple(name for name in term.names if name in needed))
 
     def product(self, x: _Term, y: _Term, needed: set[str], order: Names | None) -> _Term:
-        """The product of two, with its dims in `order` where that comes for nothing."""
-        x, y = self.summed(x, needed.union(y.names)), self.summed(y, needed.union(x.names))
+        """Multiply two terms and contract the names that are not in `needed`.
+
+        The dims of the result are in `order` if swapping the operands or sorting the batch dims achieves it.
+        """
+        x, y = self.sum_unneeded(x, needed.union(y.names)), self.sum_unneeded(y, needed.union(x.names))
         shared = [name for name in x.names if name in y.names]
         inner = [name for name in shared if name not in needed]
         if not inner and self.general is None:
-            return self._multiplied(x, y, order)
+            return self._multiply(x, y, order)
         batch = [name for name in shared if name in needed]
         if order is not None:
             batch.sort(key=order.index)
             if self._names(x, y, batch, inner) != order and self._names(y, x, batch, inner) == order:
                 x, y = y, x
-        contract, batches = (
+        contract_dims, batch_dims = (
             (tuple(map(x.names.index, names)), tuple(map(y.names.index, names))) for names in (inner, batch)
         )
         if self.general is None:
-            op = Dot(contract, batches, precision=self.precision)
-            found = product(x.array, y.array, op=op, dtype=self.dtype)
+            op = Dot(contract_dims, batch_dims, precision=self.precision)
+            array = product(x.array, y.array, op=op, dtype=self.dtype)
         else:
-            found = self.general(
-                x.array, y.array, (contract, batches), precision=self.precision, preferred_element_type=self.dtype
+            array = self.general(
+                x.array,
+                y.array,
+                (contract_dims, batch_dims),
+                precision=self.precision,
+                preferred_element_type=self.dtype,
             )
-        return _Term(found, self._names(x, y, batch, inner))
+        return _Term(array, self._names(x, y, batch, inner))
 
     @staticmethod
     def _names(x: _Term, y: _Term, batch: Sequence[str], inner: Sequence[str]) -> Names:
-        """Those of a product's dims."""
+        """Return the names of the dims of a `Dot`."""
         return (*batch, *(name for term in (x, y) for name in term.names if name not in batch and name not in inner))
 
-    def _multiplied(self, x: _Term, y: _Term, order: Names | None) -> _Term:
+    def _multiply(self, x: _Term, y: _Term, order: Names | None) -> _Term:
+        """Multiply two terms element by element, broadcast to all of their names."""
         names = (*x.names, *(name for name in y.names if name not in x.names)) if order is None else order
         sizes = {name: size for term in (x, y) for name, size in zip(term.names, term.array.type.shape, strict=True)}
         shape = tuple(sizes[name] for name in names)
-        found = []
+        factors = []
         for term in (x, y):
-            mine = tuple(name for name in names if name in term.names)
-            array = _ordered(term, mine)
+            own = tuple(name for name in names if name in term.names)
+            array = _transposed(term, own)
             if self.dtype is not None:
                 array = astype_weak(array, self.dtype, False)
-            found.append(Broadcast(shape, tuple(names.index(name) for name in mine))(array) if mine != names else array)
-        return _Term(self._times(*found), names)
+            factors.append(Broadcast(shape, tuple(names.index(name) for name in own))(array) if own != names else array)
+        return _Term(self._promote_and_multiply(*factors), names)
 
     @staticmethod
-    def _times(x: Any, y: Any) -> Any:
-        if x.type.dtype != y.type.dtype:  # a sum was made in a wider dtype
+    def _promote_and_multiply(x: Any, y: Any) -> Any:
+        if x.type.dtype != y.type.dtype:  # `sum_unneeded` may have widened one of them
             dtype, _ = meet("einsum", (x.type, y.type))
             x, y = (astype_weak(z, dtype, False) for z in (x, y))
         return Mul()(x, y)

@@ -1,5 +1,6 @@
-"""numpy's functions on each element, beside those that arrays have as operators. Integers become floats where a
-function needs them.
+"""numpy's elementwise functions, other than the arithmetic that operators of arrays need (`compiler.ops.numeric`).
+
+Functions that are only defined for floats convert integers to the default float dtype.
 """
 
 import math
@@ -41,48 +42,78 @@ from shardwise.compiler.ops.transcendental import (
 )
 
 
-def _function(name: str, op: Op, at: float, value: float) -> Callable[[Any], Any]:
-    """The function of floats or complex numbers that is this op. Its example shows its `value` at one number."""
+def _unary(
+    name: str, op: Op, summary: str, at: float, value: float, *, takes_complex: bool = True
+) -> Callable[[Any], Any]:
+    """Return the public function for an op on floats and complex numbers.
+
+    The example in its docstring shows that its value at `at`, rounded to 3 decimals, is `value`.
+    """
 
     def function(x: Any, /) -> Any:
         return op(as_inexact(x, name))
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"{op.__doc__}\n\n    >>> round(float(jnp.{name}({at})), 3)\n    {value}\n    "
+    function.__doc__ = f"""{summary}
+
+    Args:
+        x: the array. Integers and booleans are converted to floats.
+
+    Returns:
+        An array of the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number{"" if takes_complex else ", or if it is complex"}.
+
+    Example:
+        >>> round(float(jnp.{name}({at})), 3)
+        {value}
+    """
     return composed(function)
 
 
-expm1 = _function("expm1", Expm1(), 1.0, 1.718)
-log = _function("log", Log(), 2.0, 0.693)
-log1p = _function("log1p", Log1p(), 1.0, 0.693)
-sin = _function("sin", Sin(), 1.0, 0.841)
-cos = _function("cos", Cos(), 1.0, 0.54)
-tan = _function("tan", Tan(), 1.0, 1.557)
-arcsin = asin = _function("arcsin", Asin(), 1.0, 1.571)
-arccos = acos = _function("arccos", Acos(), 0.0, 1.571)
-arctan = atan = _function("arctan", Atan(), 1.0, 0.785)
-sinh = _function("sinh", Sinh(), 1.0, 1.175)
-cosh = _function("cosh", Cosh(), 1.0, 1.543)
-tanh = _function("tanh", Tanh(), 1.0, 0.762)
-arcsinh = asinh = _function("arcsinh", Asinh(), 1.0, 0.881)
-arccosh = acosh = _function("arccosh", Acosh(), 2.0, 1.317)
-arctanh = atanh = _function("arctanh", Atanh(), 0.5, 0.549)
-sqrt = _function("sqrt", Sqrt(), 2.0, 1.414)
-cbrt = _function("cbrt", Cbrt(), -27.0, -3.0)
+expm1 = _unary("expm1", Expm1(), "Compute `exp(x) - 1` element-wise, without loss of precision near 0.", 1.0, 1.718)
+log = _unary("log", Log(), "Compute the natural logarithm element-wise.", 2.0, 0.693)
+log1p = _unary("log1p", Log1p(), "Compute `log(1 + x)` element-wise, without loss of precision near 0.", 1.0, 0.693)
+sin = _unary("sin", Sin(), "Compute the sine element-wise, of angles in radians.", 1.0, 0.841)
+cos = _unary("cos", Cos(), "Compute the cosine element-wise, of angles in radians.", 1.0, 0.54)
+tan = _unary("tan", Tan(), "Compute the tangent element-wise, of angles in radians.", 1.0, 1.557)
+arcsin = asin = _unary("arcsin", Asin(), "Compute the inverse sine element-wise, in radians.", 1.0, 1.571)
+arccos = acos = _unary("arccos", Acos(), "Compute the inverse cosine element-wise, in radians.", 0.0, 1.571)
+arctan = atan = _unary("arctan", Atan(), "Compute the inverse tangent element-wise, in radians.", 1.0, 0.785)
+sinh = _unary("sinh", Sinh(), "Compute the hyperbolic sine element-wise.", 1.0, 1.175)
+cosh = _unary("cosh", Cosh(), "Compute the hyperbolic cosine element-wise.", 1.0, 1.543)
+tanh = _unary("tanh", Tanh(), "Compute the hyperbolic tangent element-wise.", 1.0, 0.762)
+arcsinh = asinh = _unary("arcsinh", Asinh(), "Compute the inverse hyperbolic sine element-wise.", 1.0, 0.881)
+arccosh = acosh = _unary("arccosh", Acosh(), "Compute the inverse hyperbolic cosine element-wise.", 2.0, 1.317)
+arctanh = atanh = _unary("arctanh", Atanh(), "Compute the inverse hyperbolic tangent element-wise.", 0.5, 0.549)
+sqrt = _unary("sqrt", Sqrt(), "Compute the square root element-wise.", 2.0, 1.414)
+cbrt = _unary("cbrt", Cbrt(), "Compute the real cube root element-wise.", -27.0, -3.0, takes_complex=False)
 
 
 def floats(name: str, *operands: Any) -> list[Any]:
-    """Operands promoted to floats or complex numbers, and broadcast."""
+    """Promote operands to a common float or complex dtype and broadcast them."""
     dtype, weak = meet(name, [type_of(x, name) for x in operands])
     return aligned(name, operands, dtype if is_inexact(dtype) else default_dtype("float*"), weak)
 
 
 @composed
 def arctan2(x1: Any, x2: Any, /) -> Any:
-    """The angle of the point whose ordinate is `x1` and whose abscissa is `x2`.
+    """Compute the angle of the point `(x2, x1)` element-wise.
 
-    >>> jnp.arctan2(1.0, jnp.array([0.0, -1.0]))
-    Array([1.5707964, 2.3561945], dtype=float32)
+    Args:
+        x1: the y-coordinates, real.
+        x2: the x-coordinates, real.
+
+    Returns:
+        The angles in radians, from -π to π, in the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.arctan2(1.0, jnp.array([0.0, -1.0]))
+        Array([1.5707964, 2.3561945], dtype=float32)
     """
     return Atan2()(*floats("arctan2", x1, x2))
 
@@ -92,27 +123,48 @@ atan2 = arctan2
 
 @composed
 def nextafter(x: Any, y: Any, /) -> Any:
-    """The float that follows `x` on the way to `y`.
+    """Return the next representable float after `x` in the direction of `y`, element-wise.
 
-    >>> jnp.nextafter(jnp.array([1.0, 0.0]), 2.0)
-    Array([1.0000001e+00, 1.4012985e-45], dtype=float32)
+    Args:
+        x: the starting values, real.
+        y: the values toward which to step, real.
+
+    Returns:
+        An array of floats, in the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.nextafter(jnp.array([1.0, 0.0]), 2.0)
+        Array([1.0000001e+00, 1.4012985e-45], dtype=float32)
     """
     return Nextafter()(*floats("nextafter", x, y))
 
 
 @composed
 def hypot(x1: Any, x2: Any, /) -> Any:
-    """The length of the vector that has these two parts; no square overflows on the way.
+    """Compute `sqrt(x1**2 + x2**2)` element-wise, without overflow of the squares.
 
-    >>> jnp.hypot(jnp.array([3.0, 1e30]), 4.0)
-    Array([5.e+00, 1.e+30], dtype=float32)
+    Args:
+        x1, x2: the legs of right triangles.
+
+    Returns:
+        The hypotenuses, in the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.hypot(jnp.array([3.0, 1e30]), 4.0)
+        Array([5.e+00, 1.e+30], dtype=float32)
     """
     x, y = (absolute(z) for z in floats("hypot", x1, x2))
     longer, shorter = Select()(Compare("GT")(x, y), x, y), Select()(Compare("GT")(x, y), y, x)
     is_zero = Compare("EQ")(longer, like(longer, 0))
     ratio = shorter / Select()(is_zero, like(longer, 1), longer)
     length = Mul()(longer, Sqrt()(Add()(Mul()(ratio, ratio), like(ratio, 1))))
-    # At 0 the slope has no direction: both parts share it.
+    # At 0 the derivative is undefined; this expression gives both operands the same, finite one.
     length = Select()(is_zero, Mul()(Add()(x, y), like(x, 0.5)), length)
     is_infinite = Or()(*(Compare("EQ")(z, like(z, np.inf)) for z in (x, y)))
     return Select()(is_infinite, like(length, np.inf), length)
@@ -120,20 +172,40 @@ def hypot(x1: Any, x2: Any, /) -> Any:
 
 @composed
 def exp2(x: Any, /) -> Any:
-    """2 to the power of each element.
+    """Compute `2**x` element-wise.
 
-    >>> jnp.exp2(jnp.array([0.0, -1.0]))
-    Array([1. , 0.5], dtype=float32)
+    Args:
+        x: the exponents. Integers and booleans are converted to floats.
+
+    Returns:
+        An array of the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.exp2(jnp.array([0.0, -1.0]))
+        Array([1. , 0.5], dtype=float32)
     """
     return Exp2()(as_inexact(x, "exp2"))
 
 
 @composed
 def log2(x: Any, /) -> Any:
-    """The logarithm to base 2.
+    """Compute the logarithm to base 2 element-wise.
 
-    >>> jnp.log2(jnp.array([8.0, 0.5]))
-    Array([ 3., -1.], dtype=float32)
+    Args:
+        x: the array. Integers and booleans are converted to floats.
+
+    Returns:
+        An array of the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.log2(jnp.array([8.0, 0.5]))
+        Array([ 3., -1.], dtype=float32)
     """
     x = as_inexact(x, "log2")
     return Log()(x) / like(x, math.log(2))
@@ -141,10 +213,20 @@ def log2(x: Any, /) -> Any:
 
 @composed
 def log10(x: Any, /) -> Any:
-    """The logarithm to base 10.
+    """Compute the logarithm to base 10 element-wise.
 
-    >>> jnp.log10(jnp.array([1.0, 1000.0]))
-    Array([0., 3.], dtype=float32)
+    Args:
+        x: the array. Integers and booleans are converted to floats.
+
+    Returns:
+        An array of the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.log10(jnp.array([1.0, 1000.0]))
+        Array([0., 3.], dtype=float32)
     """
     x = as_inexact(x, "log10")
     return Log()(x) / like(x, math.log(10))
@@ -152,55 +234,85 @@ def log10(x: Any, /) -> Any:
 
 @composed
 def logaddexp(x1: Any, x2: Any, /) -> Any:
-    """`log(exp(x1) + exp(x2))`, where neither power overflows.
+    """Compute `log(exp(x1) + exp(x2))` element-wise, without overflow of the exponentials.
 
-    >>> jnp.logaddexp(jnp.array([0.0, 1000.0]), 0.0)
-    Array([6.931472e-01, 1.000000e+03], dtype=float32)
+    Args:
+        x1, x2: the arrays.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.logaddexp(jnp.array([0.0, 1000.0]), 0.0)
+        Array([6.931472e-01, 1.000000e+03], dtype=float32)
     """
     x, y = floats("logaddexp", x1, x2)
-    return log_of_sum(x, y, math.e)
+    return logaddexp_with_base(x, y, math.e)
 
 
-def log_of_sum(x: Any, y: Any, base: float) -> Any:
-    """The logarithm of the sum of two powers of `base`.
+def logaddexp_with_base(x: Any, y: Any, base: float) -> Any:
+    """Compute the logarithm, to `base`, of the sum of two powers of `base`.
 
-    Which of two equal ones counts as the larger changes neither the value nor a derivative of any order, as long as
-    larger and smaller are chosen by one comparison.
+    For equal operands it does not matter which is `larger`, for values and derivatives of any order, as long as
+    `larger` and `smaller` are selected by the same comparison.
     """
-    is_first = Compare("GE")(real(x), real(y))
-    larger, smaller = Select()(is_first, x, y), Select()(is_first, y, x)
-    # The difference of an infinity from itself is NaN; there both share the slope.
-    is_one_infinity = And()(Compare("EQ")(x, y), isinf(x))
-    finite = [Select()(is_one_infinity, like(z, 0), z) for z in (larger, smaller)]
+    is_first_larger = Compare("GE")(real(x), real(y))
+    larger, smaller = Select()(is_first_larger, x, y), Select()(is_first_larger, y, x)
+    # Equal infinities would have the difference NaN; their result gives both operands the derivative 1/2.
+    is_same_infinity = And()(Compare("EQ")(x, y), isinf(x))
+    high, low = (Select()(is_same_infinity, like(z, 0), z) for z in (larger, smaller))
     scale = like(x, math.log(base))
-    share = Log1p()(Exp()(Mul()(Sub()(finite[1], finite[0]), scale))) / scale
-    found = Select()(is_one_infinity, Mul()(Add()(x, y), like(x, 0.5)), Add()(larger, share))
-    return _turned(found, 2 * math.pi / math.log(base)) if found.type.dtype.kind == "c" else found
+    correction = Log1p()(Exp()(Mul()(Sub()(low, high), scale))) / scale
+    result = Select()(is_same_infinity, Mul()(Add()(x, y), like(x, 0.5)), Add()(larger, correction))
+    return _wrap_imaginary(result, 2 * math.pi / math.log(base)) if result.type.dtype.kind == "c" else result
 
 
-def _turned(z: Any, turn: float) -> Any:
-    """Complex numbers whose imaginary parts lie within half a turn around 0."""
+def _wrap_imaginary(z: Any, period: float) -> Any:
+    """Wrap the imaginary parts of complex numbers to half a period around 0."""
     angle = imag(z)
-    whole = Round()(Div()(angle, like(angle, turn)))
-    return Complex()(real(z), Sub()(angle, Mul()(whole, like(angle, turn))))
+    turns = Round()(Div()(angle, like(angle, period)))
+    return Complex()(real(z), Sub()(angle, Mul()(turns, like(angle, period))))
 
 
 @composed
 def sign(x: Any, /) -> Any:
-    """-1, 0 or 1; of complex numbers the one of magnitude 1 in the same direction.
+    """Compute the sign element-wise: -1, 0 or 1; for complex numbers `x / abs(x)`.
 
-    >>> jnp.sign(jnp.array([-3, 0, 2]))
-    Array([-1,  0,  1], dtype=int32)
+    Args:
+        x: the array of numbers.
+
+    Returns:
+        An array of the shape and dtype of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is boolean.
+
+    Example:
+        >>> jnp.sign(jnp.array([-3, 0, 2]))
+        Array([-1,  0,  1], dtype=int32)
     """
     return Sign()(as_operand(x, "sign"))
 
 
 @composed
 def floor(x: Any, /) -> Any:
-    """The largest integer that is not above the element.
+    """Round down to the nearest integer element-wise.
 
-    >>> jnp.floor(jnp.array([1.5, -1.5]))
-    Array([ 1., -2.], dtype=float32)
+    Args:
+        x: the array, real. Integers and booleans are returned unchanged.
+
+    Returns:
+        An array of the shape and dtype of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> jnp.floor(jnp.array([1.5, -1.5]))
+        Array([ 1., -2.], dtype=float32)
     """
     x = as_operand(x, "floor")
     return Floor()(x) if is_inexact(x.type.dtype) else x
@@ -208,20 +320,40 @@ def floor(x: Any, /) -> Any:
 
 @composed
 def ceil(x: Any, /) -> Any:
-    """The smallest integer that is not below the element.
+    """Round up to the nearest integer element-wise.
 
-    >>> jnp.ceil(jnp.array([1.5, -1.5]))
-    Array([ 2., -1.], dtype=float32)
+    Args:
+        x: the array, real. Integers and booleans are returned unchanged.
+
+    Returns:
+        An array of the shape and dtype of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> jnp.ceil(jnp.array([1.5, -1.5]))
+        Array([ 2., -1.], dtype=float32)
     """
     x = as_operand(x, "ceil")
     return Ceil()(x) if is_inexact(x.type.dtype) else x
 
 
 def trunc(x: Any) -> Any:
-    """The element without its fraction.
+    """Round toward zero to the nearest integer element-wise.
 
-    >>> jnp.trunc(jnp.array([1.5, -1.5]))
-    Array([ 1., -1.], dtype=float32)
+    Args:
+        x: the array, real. Integers and booleans are returned unchanged.
+
+    Returns:
+        An array of the shape and dtype of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> jnp.trunc(jnp.array([1.5, -1.5]))
+        Array([ 1., -1.], dtype=float32)
     """
     return _trunc(x)
 
@@ -236,31 +368,66 @@ def _trunc(x: Any) -> Any:
 
 @composed
 def fmod(x1: Any, x2: Any, /) -> Any:
-    """What is left of `x1` after whole times `x2`, with the sign of `x1`; an integer by 0 leaves 0.
+    """Compute the remainder of a truncated division element-wise.
 
-    >>> jnp.fmod(jnp.array([7, -7]), 3)
-    Array([ 1, -1], dtype=int32)
+    The result has the sign of the dividend. `remainder` has the sign of the divisor.
+
+    Args:
+        x1: the dividend.
+        x2: the divisor. The remainder of integers by 0 is 0.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is complex, if both are boolean, or if the shapes do
+            not broadcast.
+
+    Example:
+        >>> jnp.fmod(jnp.array([7, -7]), 3)
+        Array([ 1, -1], dtype=int32)
     """
     x, y = aligned("fmod", (x1, x2))
-    left = Rem()(x, y)
-    return left if is_inexact(y.type.dtype) else Select()(Compare("EQ")(y, like(y, 0)), like(left, 0), left)
+    rest = Rem()(x, y)
+    return rest if is_inexact(y.type.dtype) else Select()(Compare("EQ")(y, like(y, 0)), like(rest, 0), rest)
 
 
 def divmod(x1: Any, x2: Any, /) -> tuple[Any, Any]:
-    """`floor_divide` and `remainder`.
+    """Compute the quotient and the remainder of a floor division element-wise.
 
-    >>> jnp.divmod(jnp.array([7, -7]), 3)
-    (Array([ 2, -3], dtype=int32), Array([1, 2], dtype=int32))
+    Args:
+        x1: the dividend.
+        x2: the divisor.
+
+    Returns:
+        `floor_divide(x1, x2)` and `remainder(x1, x2)`.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.divmod(jnp.array([7, -7]), 3)
+        (Array([ 2, -3], dtype=int32), Array([1, 2], dtype=int32))
     """
     return floor_divide(x1, x2), remainder(x1, x2)
 
 
 @composed
 def isnan(x: Any, /) -> Any:
-    """Whether the element is no number.
+    """Return element-wise whether a value is NaN; for complex numbers, whether either part is.
 
-    >>> jnp.isnan(jnp.array([1.0, jnp.nan]))
-    Array([False,  True], dtype=bool)
+    Args:
+        x: the array.
+
+    Returns:
+        A boolean array of the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.isnan(jnp.array([1.0, jnp.nan]))
+        Array([False,  True], dtype=bool)
     """
     x = as_operand(x, "isnan")
     return Compare("NE")(x, x) if is_inexact(x.type.dtype) else full(x.type.shape, False, np.bool_)
@@ -268,10 +435,20 @@ def isnan(x: Any, /) -> Any:
 
 @composed
 def isfinite(x: Any, /) -> Any:
-    """Whether the element is neither infinite nor NaN.
+    """Return element-wise whether a value is neither infinite nor NaN; for complex numbers, whether both parts are.
 
-    >>> jnp.isfinite(jnp.array([1.0, jnp.inf, jnp.nan]))
-    Array([ True, False, False], dtype=bool)
+    Args:
+        x: the array.
+
+    Returns:
+        A boolean array of the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.isfinite(jnp.array([1.0, jnp.inf, jnp.nan]))
+        Array([ True, False, False], dtype=bool)
     """
     x = as_operand(x, "isfinite")
     if x.type.dtype.kind == "c":
@@ -281,10 +458,20 @@ def isfinite(x: Any, /) -> Any:
 
 @composed
 def isinf(x: Any, /) -> Any:
-    """Whether the element is infinite; a complex number is where either part is.
+    """Return element-wise whether a value is infinite; for complex numbers, whether either part is.
 
-    >>> jnp.isinf(jnp.array([1.0, -jnp.inf, jnp.nan]))
-    Array([False,  True, False], dtype=bool)
+    Args:
+        x: the array.
+
+    Returns:
+        A boolean array of the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.isinf(jnp.array([1.0, -jnp.inf, jnp.nan]))
+        Array([False,  True, False], dtype=bool)
     """
     x = as_operand(x, "isinf")
     if x.type.dtype.kind == "c":
@@ -296,39 +483,79 @@ def isinf(x: Any, /) -> Any:
 
 @composed
 def logical_and(x: Any, y: Any, /) -> Any:
-    """Whether both differ from 0.
+    """Compute the logical AND element-wise: whether both operands are nonzero.
 
-    >>> jnp.logical_and(jnp.array([0, 1, 2]), True)
-    Array([False,  True,  True], dtype=bool)
+    Args:
+        x, y: the arrays.
+
+    Returns:
+        A boolean array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.logical_and(jnp.array([0, 1, 2]), True)
+        Array([False,  True,  True], dtype=bool)
     """
     return And()(*aligned("logical_and", [truth(z, "logical_and") for z in (x, y)]))
 
 
 @composed
 def logical_or(x: Any, y: Any, /) -> Any:
-    """Whether either differs from 0.
+    """Compute the logical OR element-wise: whether at least one operand is nonzero.
 
-    >>> jnp.logical_or(jnp.array([0, 1, 2]), False)
-    Array([False,  True,  True], dtype=bool)
+    Args:
+        x, y: the arrays.
+
+    Returns:
+        A boolean array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.logical_or(jnp.array([0, 1, 2]), False)
+        Array([False,  True,  True], dtype=bool)
     """
     return Or()(*aligned("logical_or", [truth(z, "logical_or") for z in (x, y)]))
 
 
 @composed
 def logical_xor(x: Any, y: Any, /) -> Any:
-    """Whether one of them differs from 0.
+    """Compute the logical XOR element-wise: whether exactly one operand is nonzero.
 
-    >>> jnp.logical_xor(jnp.array([0, 1, 2]), True)
-    Array([ True, False, False], dtype=bool)
+    Args:
+        x, y: the arrays.
+
+    Returns:
+        A boolean array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.logical_xor(jnp.array([0, 1, 2]), True)
+        Array([ True, False, False], dtype=bool)
     """
     return Xor()(*aligned("logical_xor", [truth(z, "logical_xor") for z in (x, y)]))
 
 
 @composed
 def logical_not(x: Any, /) -> Any:
-    """Whether the element is 0.
+    """Compute the logical NOT element-wise: whether a value is 0.
 
-    >>> jnp.logical_not(jnp.array([0, 1, 2]))
-    Array([ True, False, False], dtype=bool)
+    Args:
+        x: the array.
+
+    Returns:
+        A boolean array of the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.logical_not(jnp.array([0, 1, 2]))
+        Array([ True, False, False], dtype=bool)
     """
     return Not()(truth(x, "logical_not"))

@@ -1,7 +1,7 @@
-"""Fourier transforms: numpy.fft, with JAX's dtypes (complex64 of float32).
+"""numpy.fft: discrete Fourier transforms, with JAX's dtypes (complex64 for float32).
 
-`norm` says where the sums are shared by their number n: "backward" (as None) by the way back alone, "forward" by the
-way forth alone, "ortho" by the root of n either way.
+`norm` chooses where the factor 1/n of n-point transforms is applied: "backward" (the default) to inverse transforms,
+"forward" to forward transforms, "ortho" 1/sqrt(n) to both.
 """
 
 import math
@@ -45,168 +45,360 @@ __all__ = [
 
 
 def fft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """The Fourier transform along `axis`, cut off or filled with zeros to `n` numbers.
+    """Compute the 1-D discrete Fourier transform.
 
-    >>> jnp.fft.fft(jnp.array([1.0, 2.0, 1.0, 2.0]))
-    Array([ 6.+0.j,  0.+0.j, -2.+0.j,  0.+0.j], dtype=complex64)
+    Args:
+        a: the array.
+        n: the size to truncate or zero-pad `axis` to; that of `a` if None.
+        axis: the axis to transform.
+        norm: the normalization: "backward" (also None), "ortho" or "forward".
+
+    Returns:
+        A complex array.
+
+    Raises:
+        ValueError: if `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
+
+    Example:
+        >>> jnp.fft.fft(jnp.array([1.0, 2.0, 1.0, 2.0]))
+        Array([ 6.+0.j,  0.+0.j, -2.+0.j,  0.+0.j], dtype=complex64)
     """
-    return _along_one("fft", "FFT", a, n, axis, norm)
+    return _transform_one("fft", "FFT", a, n, axis, norm)
 
 
 def ifft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """The inverse Fourier transform along `axis`, cut off or filled with zeros to `n` numbers.
+    """Compute the inverse 1-D discrete Fourier transform.
 
-    >>> jnp.fft.ifft(jnp.array([6.0, 0.0, -2.0, 0.0]))
-    Array([1.+0.j, 2.+0.j, 1.+0.j, 2.+0.j], dtype=complex64)
+    Args:
+        a: the array.
+        n: the size to truncate or zero-pad `axis` to; that of `a` if None.
+        axis: the axis to transform.
+        norm: the normalization: "backward" (also None), "ortho" or "forward".
+
+    Returns:
+        A complex array.
+
+    Raises:
+        ValueError: if `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
+
+    Example:
+        >>> jnp.fft.ifft(jnp.array([6.0, 0.0, -2.0, 0.0]))
+        Array([1.+0.j, 2.+0.j, 1.+0.j, 2.+0.j], dtype=complex64)
     """
-    return _along_one("ifft", "IFFT", a, n, axis, norm)
+    return _transform_one("ifft", "IFFT", a, n, axis, norm)
 
 
 def rfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """The first n // 2 + 1 sums of the Fourier transform of real numbers along `axis`: the others are their conjugates.
+    """Compute the 1-D discrete Fourier transform of a real array.
 
-    >>> jnp.fft.rfft(jnp.array([1.0, 2.0, 1.0, 2.0]))
-    Array([ 6.+0.j,  0.+0.j, -2.+0.j], dtype=complex64)
+    The spectrum of a real signal is Hermitian, so only the coefficients of the non-negative frequencies are returned.
+
+    Args:
+        a: the real array.
+        n: the size to truncate or zero-pad `axis` to; that of `a` if None.
+        axis: the axis to transform.
+        norm: the normalization: "backward" (also None), "ortho" or "forward".
+
+    Returns:
+        A complex array with `n // 2 + 1` elements along `axis`.
+
+    Raises:
+        ValueError: if `a` is complex, `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
+
+    Example:
+        >>> jnp.fft.rfft(jnp.array([1.0, 2.0, 1.0, 2.0]))
+        Array([ 6.+0.j,  0.+0.j, -2.+0.j], dtype=complex64)
     """
-    return _along_one("rfft", "RFFT", a, n, axis, norm)
+    return _transform_one("rfft", "RFFT", a, n, axis, norm)
 
 
 def irfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """The `n` real numbers along `axis` whose `rfft` is `a`; without `n`, the even number 2 (m - 1) for m sums.
+    """Compute the inverse of `rfft`.
 
-    >>> jnp.fft.irfft(jnp.array([6.0, 0.0, -2.0]))
-    Array([1., 2., 1., 2.], dtype=float32)
+    Args:
+        a: the coefficients of the non-negative frequencies.
+        n: the size of the result along `axis`; `2 * (m - 1)` for m coefficients if None.
+        axis: the axis to transform.
+        norm: the normalization: "backward" (also None), "ortho" or "forward".
+
+    Returns:
+        A real array.
+
+    Raises:
+        ValueError: if `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
+
+    Example:
+        >>> jnp.fft.irfft(jnp.array([6.0, 0.0, -2.0]))
+        Array([1., 2., 1., 2.], dtype=float32)
     """
-    return _along_one("irfft", "IRFFT", a, n, axis, norm)
+    return _transform_one("irfft", "IRFFT", a, n, axis, norm)
 
 
 def hfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """The Fourier transform, which is real, of `n` numbers along `axis` of which the second half are the conjugates of
-    the first, as `a` has it; without `n`, of 2 (m - 1) for m numbers.
+    """Compute the 1-D discrete Fourier transform of a Hermitian signal, given its first half.
 
-    >>> jnp.fft.hfft(jnp.array([1.0, 2.0, 3.0]))
-    Array([ 8., -2.,  0., -2.], dtype=float32)
+    Args:
+        a: the first half of the signal; the second half is its mirrored complex conjugate.
+        n: the size of the result along `axis`; `2 * (m - 1)` for m elements if None.
+        axis: the axis to transform.
+        norm: the normalization: "backward" (also None), "ortho" or "forward".
+
+    Returns:
+        A real array.
+
+    Raises:
+        ValueError: if `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
+
+    Example:
+        >>> jnp.fft.hfft(jnp.array([1.0, 2.0, 3.0]))
+        Array([ 8., -2.,  0., -2.], dtype=float32)
     """
-    return _along_one("hfft", "IRFFT", conjugate(a), n, axis, _turned("hfft", norm))
+    return _transform_one("hfft", "IRFFT", conjugate(a), n, axis, _inverse_norm("hfft", norm))
 
 
 def ihfft(a: Any, n: int | None = None, axis: int = -1, norm: str | None = None) -> Any:
-    """The first n // 2 + 1 numbers along `axis` whose `hfft` is `a`, which is real.
+    """Compute the inverse of `hfft`.
 
-    >>> jnp.fft.ihfft(jnp.array([8.0, -2.0, 0.0, -2.0]))
-    Array([1.-0.j, 2.-0.j, 3.-0.j], dtype=complex64)
+    Args:
+        a: the real spectrum.
+        n: the size to truncate or zero-pad `axis` to; that of `a` if None.
+        axis: the axis to transform.
+        norm: the normalization: "backward" (also None), "ortho" or "forward".
+
+    Returns:
+        The first `n // 2 + 1` elements of the Hermitian signal along `axis`.
+
+    Raises:
+        ValueError: if `a` is complex, `n` is less than 1, `axis` is a sequence or out of bounds, or `norm` is unknown.
+
+    Example:
+        >>> jnp.fft.ihfft(jnp.array([8.0, -2.0, 0.0, -2.0]))
+        Array([1.-0.j, 2.-0.j, 3.-0.j], dtype=complex64)
     """
-    return conjugate(_along_one("ihfft", "RFFT", a, n, axis, _turned("ihfft", norm)))
+    return conjugate(_transform_one("ihfft", "RFFT", a, n, axis, _inverse_norm("ihfft", norm)))
 
 
 def fft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Any:
-    """The Fourier transform along two axes.
+    """Compute the 2-D discrete Fourier transform.
 
-    >>> jnp.fft.fft2(jnp.eye(2))
-    Array([[2.+0.j, 0.+0.j],
-           [0.+0.j, 2.+0.j]], dtype=complex64)
+    Args:
+        a: the array.
+        s: the two sizes to truncate or zero-pad the axes to; those of `a` if None.
+        axes: the two axes to transform.
+        norm: the normalization: "backward" (also None), "ortho" or "forward".
+
+    Returns:
+        A complex array.
+
+    Raises:
+        ValueError: if there are not exactly two axes, they repeat or are out of bounds, the number of sizes differs, a
+            size is less than 1, or `norm` is unknown.
+
+    Example:
+        >>> jnp.fft.fft2(jnp.eye(2))
+        Array([[2.+0.j, 0.+0.j],
+               [0.+0.j, 2.+0.j]], dtype=complex64)
     """
-    return _along_two("fft2", "FFT", a, s, axes, norm)
+    return _transform_two("fft2", "FFT", a, s, axes, norm)
 
 
 def ifft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Any:
-    """The inverse Fourier transform along two axes.
+    """Compute the inverse 2-D discrete Fourier transform.
 
-    >>> jnp.fft.ifft2(2 * jnp.eye(2))
-    Array([[1.+0.j, 0.+0.j],
-           [0.+0.j, 1.+0.j]], dtype=complex64)
+    Args:
+        a: the array.
+        s: the two sizes to truncate or zero-pad the axes to; those of `a` if None.
+        axes: the two axes to transform.
+        norm: the normalization: "backward" (also None), "ortho" or "forward".
+
+    Returns:
+        A complex array.
+
+    Raises:
+        ValueError: if there are not exactly two axes, they repeat or are out of bounds, the number of sizes differs, a
+            size is less than 1, or `norm` is unknown.
+
+    Example:
+        >>> jnp.fft.ifft2(2 * jnp.eye(2))
+        Array([[1.+0.j, 0.+0.j],
+               [0.+0.j, 1.+0.j]], dtype=complex64)
     """
-    return _along_two("ifft2", "IFFT", a, s, axes, norm)
+    return _transform_two("ifft2", "IFFT", a, s, axes, norm)
 
 
 def rfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Any:
-    """The Fourier transform of real numbers along two axes, of which the last keeps n // 2 + 1 sums.
+    """Compute the 2-D discrete Fourier transform of a real array.
 
-    >>> jnp.fft.rfft2(jnp.ones((2, 4))).shape
-    (2, 3)
+    Args:
+        a: the real array.
+        s: the two sizes to truncate or zero-pad the axes to; those of `a` if None.
+        axes: the two axes to transform.
+        norm: the normalization: "backward" (also None), "ortho" or "forward".
+
+    Returns:
+        A complex array with `n // 2 + 1` elements along the last of the axes, which has the size n.
+
+    Raises:
+        ValueError: if `a` is complex, there are not exactly two axes, they repeat or are out of bounds, the number of
+            sizes differs, a size is less than 1, or `norm` is unknown.
+
+    Example:
+        >>> jnp.fft.rfft2(jnp.ones((2, 4))).shape
+        (2, 3)
     """
-    return _along_two("rfft2", "RFFT", a, s, axes, norm)
+    return _transform_two("rfft2", "RFFT", a, s, axes, norm)
 
 
 def irfft2(a: Any, s: Any = None, axes: Sequence[int] = (-2, -1), norm: str | None = None) -> Any:
-    """The real numbers whose `rfft2` is `a`.
+    """Compute the inverse of `rfft2`.
 
-    >>> jnp.fft.irfft2(jnp.fft.rfft2(jnp.ones((1, 2))))
-    Array([[1., 1.]], dtype=float32)
+    Args:
+        a: the coefficients of the non-negative frequencies.
+        s: the two sizes of the result along the axes; the last is `2 * (m - 1)` for a size m of `a` if None.
+        axes: the two axes to transform; the last one holds the half spectrum.
+        norm: the normalization: "backward" (also None), "ortho" or "forward".
+
+    Returns:
+        A real array.
+
+    Raises:
+        ValueError: if there are not exactly two axes, they repeat or are out of bounds, the number of sizes differs, a
+            size is less than 1, or `norm` is unknown.
+
+    Example:
+        >>> jnp.fft.irfft2(jnp.fft.rfft2(jnp.ones((1, 2))))
+        Array([[1., 1.]], dtype=float32)
     """
-    return _along_two("irfft2", "IRFFT", a, s, axes, norm)
+    return _transform_two("irfft2", "IRFFT", a, s, axes, norm)
 
 
 def fftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Any:
-    """The Fourier transform along `axes` (all where none are given; the last ones where `s` says how many).
+    """Compute the N-D discrete Fourier transform.
 
-    Each axis is transformed on its own, so that an array that is cut along one of them is never gathered: while that
-    one is transformed another is cut.
+    The axes are transformed one after the other. So an array that is sharded along one of them is never gathered: it is
+    resharded along another axis while that one is transformed.
 
-    >>> jnp.fft.fftn(jnp.ones((1, 2, 1)))
-    Array([[[2.+0.j],
-            [0.+0.j]]], dtype=complex64)
+    Args:
+        a: the array.
+        s: the sizes to truncate or zero-pad the axes to; those of `a` if None.
+        axes: the axes to transform. If None, all axes, or the last `len(s)` ones if `s` is given.
+        norm: the normalization: "backward" (also None), "ortho" or "forward".
+
+    Returns:
+        A complex array.
+
+    Raises:
+        ValueError: if axes repeat or are out of bounds, their number differs from that of `s`, a size is less than 1,
+            or `norm` is unknown.
+
+    Example:
+        >>> jnp.fft.fftn(jnp.ones((1, 2, 1)))
+        Array([[[2.+0.j],
+                [0.+0.j]]], dtype=complex64)
     """
-    return _along("fftn", "FFT", a, s, axes, norm)
+    return _transform("fftn", "FFT", a, s, axes, norm)
 
 
 def ifftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Any:
-    """The inverse Fourier transform along `axes`; see `fftn`.
+    """Compute the inverse N-D discrete Fourier transform.
 
-    >>> jnp.fft.ifftn(jnp.array([[2.0, 0.0]]))
-    Array([[1.+0.j, 1.+0.j]], dtype=complex64)
+    Args:
+        a: the array.
+        s: the sizes to truncate or zero-pad the axes to; those of `a` if None.
+        axes: the axes to transform. If None, all axes, or the last `len(s)` ones if `s` is given.
+        norm: the normalization: "backward" (also None), "ortho" or "forward".
+
+    Returns:
+        A complex array.
+
+    Raises:
+        ValueError: if axes repeat or are out of bounds, their number differs from that of `s`, a size is less than 1,
+            or `norm` is unknown.
+
+    Example:
+        >>> jnp.fft.ifftn(jnp.array([[2.0, 0.0]]))
+        Array([[1.+0.j, 1.+0.j]], dtype=complex64)
     """
-    return _along("ifftn", "IFFT", a, s, axes, norm)
+    return _transform("ifftn", "IFFT", a, s, axes, norm)
 
 
 def rfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Any:
-    """The Fourier transform of real numbers along `axes`, of which the last keeps n // 2 + 1 sums; see `fftn`.
+    """Compute the N-D discrete Fourier transform of a real array.
 
-    >>> jnp.fft.rfftn(jnp.ones((3, 2, 4))).shape
-    (3, 2, 3)
+    Args:
+        a: the real array.
+        s: the sizes to truncate or zero-pad the axes to; those of `a` if None.
+        axes: the axes to transform. If None, all axes, or the last `len(s)` ones if `s` is given.
+        norm: the normalization: "backward" (also None), "ortho" or "forward".
+
+    Returns:
+        A complex array with `n // 2 + 1` elements along the last of the axes, which has the size n.
+
+    Raises:
+        ValueError: if `a` is complex, axes repeat or are out of bounds, their number differs from that of `s`, a size
+            is less than 1, or `norm` is unknown.
+
+    Example:
+        >>> jnp.fft.rfftn(jnp.ones((3, 2, 4))).shape
+        (3, 2, 3)
     """
-    return _along("rfftn", "RFFT", a, s, axes, norm)
+    return _transform("rfftn", "RFFT", a, s, axes, norm)
 
 
 def irfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str | None = None) -> Any:
-    """The real numbers whose `rfftn` is `a`; `s` are their sizes along `axes`.
+    """Compute the inverse of `rfftn`.
 
-    >>> jnp.fft.irfftn(jnp.fft.rfftn(jnp.ones((1, 3))), (1, 3))
-    Array([[1., 1., 1.]], dtype=float32)
+    Args:
+        a: the coefficients of the non-negative frequencies.
+        s: the sizes of the result along the axes; the last is `2 * (m - 1)` for a size m of `a` if None.
+        axes: the axes to transform; the last one holds the half spectrum. If None, all axes, or the last `len(s)` ones
+            if `s` is given.
+        norm: the normalization: "backward" (also None), "ortho" or "forward".
+
+    Returns:
+        A real array.
+
+    Raises:
+        ValueError: if axes repeat or are out of bounds, their number differs from that of `s`, a size is less than 1,
+            or `norm` is unknown.
+
+    Example:
+        >>> jnp.fft.irfftn(jnp.fft.rfftn(jnp.ones((1, 3))), (1, 3))
+        Array([[1., 1., 1.]], dtype=float32)
     """
-    return _along("irfftn", "IRFFT", a, s, axes, norm)
+    return _transform("irfftn", "IRFFT", a, s, axes, norm)
 
 
-def _along_one(name: str, kind: str, a: Any, n: int | None, axis: int, norm: str | None) -> Any:
+def _transform_one(name: str, kind: str, a: Any, n: int | None, axis: int, norm: str | None) -> Any:
     if isinstance(axis, (tuple, list)):
-        raise ValueError(f"jnp.fft.{name}: `axis` is one axis, not {axis!r}; use fftn or its kin for several")
-    return _along(name, kind, a, None if n is None else (n,), (axis,), norm)
+        raise ValueError(f"jnp.fft.{name}: `axis` must be one axis, not {axis!r}; use the N-D functions for several")
+    return _transform(name, kind, a, None if n is None else (n,), (axis,), norm)
 
 
-def _along_two(name: str, kind: str, a: Any, s: Any, axes: Sequence[int], norm: str | None) -> Any:
+def _transform_two(name: str, kind: str, a: Any, s: Any, axes: Sequence[int], norm: str | None) -> Any:
     if len(axes) != 2:
-        raise ValueError(f"jnp.fft.{name}: `axes` are two axes, not {tuple(axes)}")
-    return _along(name, kind, a, s, axes, norm)
+        raise ValueError(f"jnp.fft.{name}: `axes` must be two axes, not {tuple(axes)}")
+    return _transform(name, kind, a, s, axes, norm)
 
 
-def _along(name: str, kind: str, a: Any, s: Any, axes: Sequence[int] | None, norm: str | None) -> Any:
+def _transform(name: str, kind: str, a: Any, s: Any, axes: Sequence[int] | None, norm: str | None) -> Any:
     name = f"jnp.fft.{name}"
     sizes = None if s is None else tuple(operator.index(size) for size in s)
-    _turned(name, norm)  # an unknown one is an error
+    _inverse_norm(name, norm)  # raises for an unknown norm
     if sizes is not None and axes is not None and len(sizes) != len(axes):
         raise ValueError(f"{name}: `s` has {len(sizes)} sizes for {len(axes)} axes: {sizes} and {tuple(axes)}")
-    return _transformed(a, name=name, kind=kind, sizes=sizes, axes=None if axes is None else tuple(axes), norm=norm)
+    return _fft(a, name=name, kind=kind, sizes=sizes, axes=None if axes is None else tuple(axes), norm=norm)
 
 
 @composed
-def _transformed(
+def _fft(
     a: Any, *, name: str, kind: str, sizes: tuple[int, ...] | None, axes: tuple[int, ...] | None, norm: str | None
 ) -> Any:
-    given = type_of(a, name)
+    a_type = type_of(a, name)
     if axes is None:
-        count = given.ndim if sizes is None else len(sizes)
+        count = a_type.ndim if sizes is None else len(sizes)
         axes = tuple(range(-count, 0))
-    dims = dims_of(name, axes, given)
+    dims = dims_of(name, axes, a_type)
     x = as_transformable(a, kind, name)
     lengths = [x.type.shape[dim] for dim in dims]
     if kind == "IRFFT" and lengths:
@@ -214,96 +406,146 @@ def _transformed(
     if sizes is not None:
         lengths = list(sizes)
     if any(length < 1 for length in lengths):
-        raise ValueError(f"{name}: needs at least one number along each axis, not {tuple(lengths)} of {given}")
+        raise ValueError(f"{name}: the transform lengths must be at least 1, not {tuple(lengths)}, of {a_type}")
     for dim, length in zip(dims, lengths, strict=True):
-        x = _sized(x, dim, length // 2 + 1 if kind == "IRFFT" and dim == dims[-1] else length)
-    found = transformed(x, kind, dims, lengths)
+        x = _truncate_or_pad(x, dim, length // 2 + 1 if kind == "IRFFT" and dim == dims[-1] else length)
+    result = transformed(x, kind, dims, lengths)
     total = float(math.prod(lengths))
-    is_back = kind in ("IFFT", "IRFFT")
+    is_inverse = kind in ("IFFT", "IRFFT")
     scale = {"ortho": math.sqrt(total), "forward": total}.get(norm or "", 1.0)
-    return found if scale == 1 else Mul()(found, like(found, scale if is_back else 1 / scale))
+    return result if scale == 1 else Mul()(result, like(result, scale if is_inverse else 1 / scale))
 
 
-def _turned(name: str, norm: str | None) -> str:
-    """The `norm` of the transform in the other direction."""
-    turned = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
-    if norm not in turned:
-        raise ValueError(f"{name}: norm {norm!r} is none of 'backward', 'ortho', 'forward'")
-    return turned[norm]
+def _inverse_norm(name: str, norm: str | None) -> str:
+    """Return the `norm` that means the same for the transform in the other direction."""
+    inverse = {None: "forward", "backward": "forward", "ortho": "ortho", "forward": "backward"}
+    if norm not in inverse:
+        raise ValueError(f"{name}: norm must be 'backward', 'ortho' or 'forward', not {norm!r}")
+    return inverse[norm]
 
 
-def _sized(x: Any, dim: int, size: int) -> Any:
-    """`x` cut off at `size` along `dim`, or longer by zeros."""
-    have = x.type.shape[dim]
-    if size <= have:
+def _truncate_or_pad(x: Any, dim: int, size: int) -> Any:
+    """Truncate `x` along `dim` to `size` elements, or pad it with zeros."""
+    old_size = x.type.shape[dim]
+    if size <= old_size:
         return along(x, dim, 0, size)
     zeros = [0] * x.type.ndim
-    high = [size - have if d == dim else 0 for d in range(x.type.ndim)]
+    high = [size - old_size if d == dim else 0 for d in range(x.type.ndim)]
     return Pad(tuple(zeros), tuple(high), tuple(zeros))(x, full((), 0, x.type.dtype))
 
 
 def fftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
-    """The frequencies of the sums that `fft` of `n` numbers at distances `d` gives: from 0 up, then the negative ones.
+    """Return the sample frequencies of `fft`.
 
-    >>> jnp.fft.fftfreq(4, 0.5)
-    Array([ 0. ,  0.5, -1. , -0.5], dtype=float32)
+    Args:
+        n: the number of samples.
+        d: the distance between samples.
+        dtype: the dtype of the result; the default float dtype if None.
+        device: the device or sharding on which the result is created.
+
+    Returns:
+        The frequencies in the order of `fft`: the non-negative ones ascending, then the negative ones ascending.
+
+    Raises:
+        ValueError: if `n` is less than 1, or if `n` or `d` is a sequence.
+
+    Example:
+        >>> jnp.fft.fftfreq(4, 0.5)
+        Array([ 0. ,  0.5, -1. , -0.5], dtype=float32)
     """
     return _frequencies("fftfreq", n, d, dtype, device, False)
 
 
 def rfftfreq(n: int, d: Any = 1.0, *, dtype: Any = None, device: Any = None) -> Any:
-    """The frequencies of the sums that `rfft` of `n` numbers at distances `d` gives.
+    """Return the sample frequencies of `rfft`.
 
-    >>> jnp.fft.rfftfreq(4, 0.5)
-    Array([0. , 0.5, 1. ], dtype=float32)
+    Args:
+        n: the number of samples.
+        d: the distance between samples.
+        dtype: the dtype of the result; the default float dtype if None.
+        device: the device or sharding on which the result is created.
+
+    Returns:
+        The `n // 2 + 1` non-negative frequencies, ascending.
+
+    Raises:
+        ValueError: if `n` is less than 1, or if `n` or `d` is a sequence.
+
+    Example:
+        >>> jnp.fft.rfftfreq(4, 0.5)
+        Array([0. , 0.5, 1. ], dtype=float32)
     """
     return _frequencies("rfftfreq", n, d, dtype, device, True)
 
 
-def _frequencies(name: str, n: int, d: Any, dtype: Any, device: Any, half: bool) -> Any:
+def _frequencies(name: str, n: int, d: Any, dtype: Any, device: Any, non_negative: bool) -> Any:
     if isinstance(n, (tuple, list)) or isinstance(d, (tuple, list)):
-        raise ValueError(f"jnp.fft.{name}: n and d are one number each, not {n!r} and {d!r}")
+        raise ValueError(f"jnp.fft.{name}: n and d must be scalars, not {n!r} and {d!r}")
     count = operator.index(n)
     if count < 1:
         raise ValueError(f"jnp.fft.{name}: n must be 1 or more, not {count}")
-    wanted = default_dtype("float*") if dtype is None else canonical_dtype(dtype)
+    out_dtype = default_dtype("float*") if dtype is None else canonical_dtype(dtype)
     if isinstance(d, PYTHON_SCALARS):
-        return created(_counted, (count, d, wanted, half), device, name)
-    found = divide(_counted(count, 1.0, wanted, half), as_operand(d, name).astype(wanted))
-    return found if device is None else device_put(found, device)
+        return created(_create_frequencies, (count, d, out_dtype, non_negative), device, name)
+    unscaled = _create_frequencies(count, 1.0, out_dtype, non_negative)
+    result = divide(unscaled, as_operand(d, name).astype(out_dtype))
+    return result if device is None else device_put(result, device)
 
 
-def _counted(count: int, d: Any, dtype: Any, half: bool) -> Any:
-    place = Iota((count // 2 + 1 if half else count,), 0, np.dtype(np.int32))()
-    if not half:
-        place = Select()(Compare("LT")(place, like(place, (count + 1) // 2)), place, Sub()(place, like(place, count)))
-    wide = Convert(dtype)(place)
-    return divide(wide, like(wide, d * count))
+def _create_frequencies(count: int, d: Any, dtype: Any, non_negative: bool) -> Any:
+    index = Iota((count // 2 + 1 if non_negative else count,), 0, np.dtype(np.int32))()
+    if not non_negative:
+        is_non_negative = Compare("LT")(index, like(index, (count + 1) // 2))
+        index = Select()(is_non_negative, index, Sub()(index, like(index, count)))
+    numerator = Convert(dtype)(index)
+    return divide(numerator, like(numerator, d * count))
 
 
 def fftshift(x: Any, axes: int | Sequence[int] | None = None) -> Any:
-    """The elements along `axes` (all where none are given) turned so that frequency 0 comes to the middle.
+    """Shift the zero frequency to the centre of the spectrum.
 
-    >>> jnp.fft.fftshift(jnp.fft.fftfreq(4))
-    Array([-0.5 , -0.25,  0.  ,  0.25], dtype=float32)
+    Args:
+        x: the array.
+        axes: the axis or axes to shift; all if None.
+
+    Returns:
+        An array of the shape and dtype of `x`.
+
+    Raises:
+        ValueError: if an axis is out of bounds or repeats.
+
+    Example:
+        >>> jnp.fft.fftshift(jnp.fft.fftfreq(4))
+        Array([-0.5 , -0.25,  0.  ,  0.25], dtype=float32)
     """
-    return _shifted("fftshift", x, axes, 1)
+    return _shift("fftshift", x, axes, 1)
 
 
 def ifftshift(x: Any, axes: int | Sequence[int] | None = None) -> Any:
-    """The elements along `axes` turned back from `fftshift`.
+    """Undo `fftshift`.
 
-    >>> jnp.fft.ifftshift(jnp.array([-2, -1, 0, 1]))
-    Array([ 0,  1, -2, -1], dtype=int32)
+    Args:
+        x: the array.
+        axes: the axis or axes to shift; all if None.
+
+    Returns:
+        An array of the shape and dtype of `x`.
+
+    Raises:
+        ValueError: if an axis is out of bounds or repeats.
+
+    Example:
+        >>> jnp.fft.ifftshift(jnp.array([-2, -1, 0, 1]))
+        Array([ 0,  1, -2, -1], dtype=int32)
     """
-    return _shifted("ifftshift", x, axes, -1)
+    return _shift("ifftshift", x, axes, -1)
 
 
-def _shifted(name: str, x: Any, axes: int | Sequence[int] | None, sign: int) -> Any:
-    kind = type_of(x, name)
-    listed = range(kind.ndim) if axes is None else (axes,) if isinstance(axes, int) else axes
-    dims = dims_of(f"jnp.fft.{name}", listed, kind)
-    return roll(x, tuple(sign * (kind.shape[dim] // 2) for dim in dims), dims)
+def _shift(name: str, x: Any, axes: int | Sequence[int] | None, sign: int) -> Any:
+    x_type = type_of(x, name)
+    axis_list = range(x_type.ndim) if axes is None else (axes,) if isinstance(axes, int) else axes
+    dims = dims_of(f"jnp.fft.{name}", axis_list, x_type)
+    return roll(x, tuple(sign * (x_type.shape[dim] // 2) for dim in dims), dims)
 
 
 def __getattr__(name: str) -> Any:

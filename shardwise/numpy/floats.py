@@ -1,6 +1,4 @@
-"""numpy's functions on each element that look at a float itself: its sign, its exponent, its neighbours, what is no
-number; and angles in degrees.
-"""
+"""Elementwise functions on the representation of floats: sign, exponent, spacing, NaN and infinities; and angles."""
 
 import math
 from typing import Any
@@ -32,33 +30,53 @@ from shardwise.compiler.ops.promote import default_dtype, meet
 from shardwise.compiler.ops.rounding import Nextafter
 from shardwise.compiler.ops.shape import full, zeros_like
 from shardwise.compiler.ops.transcendental import Atan2, Sin
-from shardwise.numpy.elementwise import floats, isinf, isnan, log_of_sum, trunc
+from shardwise.numpy.elementwise import floats, isinf, isnan, logaddexp_with_base, trunc
 
 
-def _real(name: str, *operands: Any) -> list[Any]:
-    """Operands promoted to floats and broadcast."""
-    found = floats(name, *operands)
-    if found[0].type.dtype.kind == "c":
-        raise TypeError(f"{name}: complex numbers have no order: {', '.join(str(type_of(x)) for x in operands)}")
-    return found
+def _real_floats(name: str, *operands: Any) -> list[Any]:
+    """Promote real operands to a common float dtype and broadcast them."""
+    promoted = floats(name, *operands)
+    if promoted[0].type.dtype.kind == "c":
+        raise TypeError(f"{name}: not defined for complex numbers: {', '.join(str(type_of(x)) for x in operands)}")
+    return promoted
 
 
 @composed
 def positive(x: Any, /) -> Any:
-    """`+x`: each element as it is.
+    """Return the array unchanged. This is the operator `+x`.
 
-    >>> jnp.positive(jnp.array([-1, 2]))
-    Array([-1,  2], dtype=int32)
+    Args:
+        x: the array.
+
+    Returns:
+        An array with the elements of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.positive(jnp.array([-1, 2]))
+        Array([-1,  2], dtype=int32)
     """
     return as_operand(x, "positive")
 
 
 @composed
 def reciprocal(x: Any, /) -> Any:
-    """`1 / x`; integers become floats.
+    """Compute `1 / x` element-wise.
 
-    >>> jnp.reciprocal(jnp.array([1, 4]))
-    Array([1.  , 0.25], dtype=float32)
+    Args:
+        x: the array. Integers and booleans are converted to floats.
+
+    Returns:
+        An array of the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.reciprocal(jnp.array([1, 4]))
+        Array([1.  , 0.25], dtype=float32)
     """
     x = as_inexact(x, "reciprocal")
     return Div()(like(x, 1), x)
@@ -66,78 +84,141 @@ def reciprocal(x: Any, /) -> Any:
 
 @composed
 def fabs(x: Any, /) -> Any:
-    """The magnitude of each element, as a float.
+    """Compute the absolute value element-wise, as a float.
 
-    >>> jnp.fabs(jnp.array([-1, 2]))
-    Array([1., 2.], dtype=float32)
+    Args:
+        x: the array, real.
+
+    Returns:
+        An array of floats of the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> jnp.fabs(jnp.array([-1, 2]))
+        Array([1., 2.], dtype=float32)
     """
-    (x,) = _real("fabs", x)
+    (x,) = _real_floats("fabs", x)
     return Abs()(x)
 
 
 @composed
 def float_power(x: Any, y: Any, /) -> Any:
-    """`x ** y`, of floats or complex numbers; integers become floats.
+    """Raise to a power element-wise, in floats or complex numbers.
 
-    >>> jnp.float_power(2, jnp.array([-1, 3]))
-    Array([0.5, 8. ], dtype=float32)
+    Args:
+        x: the bases. Integers and booleans are converted to floats.
+        y: the exponents. Integers and booleans are converted to floats.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.float_power(2, jnp.array([-1, 3]))
+        Array([0.5, 8. ], dtype=float32)
     """
     return Pow()(*floats("float_power", x, y))
 
 
 def fmax(x1: Any, x2: Any) -> Any:
-    """The larger of two; where one is NaN, the other.
+    """Compute the maximum of two arrays element-wise, ignoring NaN.
 
-    >>> jnp.fmax(jnp.array([1.0, jnp.nan]), 0.5)
-    Array([1. , 0.5], dtype=float32)
+    Args:
+        x1, x2: the arrays, real. Where one element is NaN, the result is the other one.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.fmax(jnp.array([1.0, jnp.nan]), 0.5)
+        Array([1. , 0.5], dtype=float32)
     """
     return _fmax(x1, x2)
 
 
 @composed
 def _fmax(x1: Any, x2: Any) -> Any:
-    return _first_if("GT", *aligned("fmax", (x1, x2)))
+    return _select_ignoring_nan("GT", *aligned("fmax", (x1, x2)))
 
 
 def fmin(x1: Any, x2: Any) -> Any:
-    """The smaller of two; where one is NaN, the other.
+    """Compute the minimum of two arrays element-wise, ignoring NaN.
 
-    >>> jnp.fmin(jnp.array([1.0, jnp.nan]), 0.5)
-    Array([0.5, 0.5], dtype=float32)
+    Args:
+        x1, x2: the arrays, real. Where one element is NaN, the result is the other one.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.fmin(jnp.array([1.0, jnp.nan]), 0.5)
+        Array([0.5, 0.5], dtype=float32)
     """
     return _fmin(x1, x2)
 
 
 @composed
 def _fmin(x1: Any, x2: Any) -> Any:
-    return _first_if("LT", *aligned("fmin", (x1, x2)))
+    return _select_ignoring_nan("LT", *aligned("fmin", (x1, x2)))
 
 
-def _first_if(direction: str, x: Any, y: Any) -> Any:
+def _select_ignoring_nan(direction: str, x: Any, y: Any) -> Any:
     if x.type.dtype.kind == "c":
-        raise TypeError(f"fmax, fmin: complex numbers have no order: {x.type}")
+        raise TypeError(f"fmax, fmin: not defined for complex numbers: {x.type}")
     return Select()(Or()(Compare(direction)(x, y), isnan(y)), x, y)
 
 
 @composed
 def heaviside(x1: Any, x2: Any, /) -> Any:
-    """0 below zero, 1 above it and `x2` at it; NaN of NaN.
+    """Compute the Heaviside step function element-wise.
 
-    >>> jnp.heaviside(jnp.array([-2.0, 0.0, 3.0]), 0.5)
-    Array([0. , 0.5, 1. ], dtype=float32)
+    Args:
+        x1: the array, real.
+        x2: the value of the function where `x1` is 0.
+
+    Returns:
+        0 where `x1` is negative, 1 where it is positive, `x2` where it is 0 and NaN where it is NaN.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.heaviside(jnp.array([-2.0, 0.0, 3.0]), 0.5)
+        Array([0. , 0.5, 1. ], dtype=float32)
     """
-    x, at_zero = _real("heaviside", x1, x2)
-    above = Select()(Compare("GT")(x, like(x, 0)), like(x, 1), at_zero)
-    found = Select()(Compare("LT")(x, like(x, 0)), like(x, 0), above)
-    return Select()(isnan(x), like(x, np.nan), found)
+    x, at_zero = _real_floats("heaviside", x1, x2)
+    result = Select()(Compare("GT")(x, like(x, 0)), like(x, 1), at_zero)
+    result = Select()(Compare("LT")(x, like(x, 0)), like(x, 0), result)
+    return Select()(isnan(x), like(x, np.nan), result)
 
 
 @composed
 def rint(x: Any, /) -> Any:
-    """The nearest integer, as a float; halfway between two, the even one.
+    """Round to the nearest integer element-wise, ties to even, as a float.
 
-    >>> jnp.rint(jnp.array([0.5, 1.5, -1.7]))
-    Array([ 0.,  2., -2.], dtype=float32)
+    Args:
+        x: the array. Integers and booleans are converted to floats. The parts of complex numbers are rounded
+            separately.
+
+    Returns:
+        An array of the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.rint(jnp.array([0.5, 1.5, -1.7]))
+        Array([ 0.,  2., -2.], dtype=float32)
     """
     x = as_operand(x, "rint")
     if not is_inexact(x.type.dtype):
@@ -149,9 +230,9 @@ def rint(x: Any, /) -> Any:
 def _signbit(x: Any, /) -> Any:
     x = as_operand(x, "signbit")
     if x.type.dtype.kind == "c":
-        raise ValueError(f"signbit: a complex number has no sign: {x.type}")
+        raise ValueError(f"signbit: not defined for complex numbers: {x.type}")
     if is_float(x.type.dtype):
-        bits = BitcastConvert(_bits(x.type.dtype))(x)
+        bits = BitcastConvert(_uint_of_width(x.type.dtype))(x)
         top = ShiftRightLogical()(bits, like(bits, bit_width(bits.type.dtype) - 1))
         return Compare("EQ")(top, like(top, 1))
     if x.type.dtype == np.bool_:
@@ -160,81 +241,131 @@ def _signbit(x: Any, /) -> Any:
 
 
 def signbit(x: Any, /) -> Any:
-    """Whether the sign of the element is minus; that of -0.0 is.
+    """Return element-wise whether the sign bit is set.
 
-    >>> jnp.signbit(jnp.array([-0.0, 0.0, -2.0]))
-    Array([ True, False,  True], dtype=bool)
+    Args:
+        x: the array, real. The sign bit of -0.0 is set.
+
+    Returns:
+        A boolean array of the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+        ValueError: if `x` is complex.
+
+    Example:
+        >>> jnp.signbit(jnp.array([-0.0, 0.0, -2.0]))
+        Array([ True, False,  True], dtype=bool)
     """
     return _signbit(x)
 
 
-def _bits(dtype: DType) -> DType:
-    """Unsigned integers of the same width."""
-    found: DType = np.dtype(f"uint{8 * dtype.itemsize}")
-    return found
+def _uint_of_width(dtype: DType) -> DType:
+    """Return the unsigned integer dtype with as many bits."""
+    uint: DType = np.dtype(f"uint{8 * dtype.itemsize}")
+    return uint
 
 
 @composed
 def copysign(x1: Any, x2: Any, /) -> Any:
-    """The magnitude of `x1` with the sign of `x2`.
+    """Return the magnitude of one array with the sign of another, element-wise.
 
-    >>> jnp.copysign(jnp.array([1.0, -2.0]), -0.0)
-    Array([-1., -2.], dtype=float32)
+    Args:
+        x1: the magnitudes, real.
+        x2: the signs, real; -0.0 counts as negative.
+
+    Returns:
+        An array of floats of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.copysign(jnp.array([1.0, -2.0]), -0.0)
+        Array([-1., -2.], dtype=float32)
     """
-    x, y = _real("copysign", x1, x2)
+    x, y = _real_floats("copysign", x1, x2)
     return Select()(Compare("NE")(_signbit(x), _signbit(y)), -x, x)
 
 
 @composed
 def spacing(x: Any, /) -> Any:
-    """How far the next float away from zero is, with the sign of `x`.
+    """Return the distance to the next representable float away from zero, element-wise.
 
-    >>> jnp.spacing(jnp.array([1.0, -1024.0]))
-    Array([ 1.1920929e-07, -1.2207031e-04], dtype=float32)
+    Args:
+        x: the array, real. Integers and booleans are converted to floats.
+
+    Returns:
+        The distances, with the signs of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+        ValueError: if `x` is complex.
+
+    Example:
+        >>> jnp.spacing(jnp.array([1.0, -1024.0]))
+        Array([ 1.1920929e-07, -1.2207031e-04], dtype=float32)
     """
     if type_of(x, "spacing").dtype.kind == "c":
-        raise ValueError(f"spacing: complex numbers have no next one: {type_of(x)}")
+        raise ValueError(f"spacing: not defined for complex numbers: {type_of(x)}")
     x = astype_weak(as_inexact(x, "spacing"), as_inexact(x, "spacing").type.dtype, False)
-    away = Abs()(x)
-    gap = Sub()(Nextafter()(away, like(away, np.inf)), away)
+    magnitude = Abs()(x)
+    gap = Sub()(Nextafter()(magnitude, like(magnitude, np.inf)), magnitude)
     return Select()(_signbit(x), -gap, gap)
 
 
 def _powers_of_two(exponent: Any, dtype: DType) -> Any:
-    """2 to the power of each integer, exactly: of f32 or f64, and not beyond its normal numbers."""
-    digits, bias = _digits(dtype), _bias(dtype)
-    bits = Convert(_bits(dtype))(Add()(exponent, like(exponent, bias)))
-    return BitcastConvert(dtype)(ShiftLeft()(bits, like(bits, digits)))
+    """Compute `2**exponent` exactly, for f32 or f64 and exponents of normal numbers."""
+    mantissa_bits, bias = _mantissa_bits(dtype), _exponent_bias(dtype)
+    bits = Convert(_uint_of_width(dtype))(Add()(exponent, like(exponent, bias)))
+    return BitcastConvert(dtype)(ShiftLeft()(bits, like(bits, mantissa_bits)))
 
 
-def _digits(dtype: DType) -> int:
+def _mantissa_bits(dtype: DType) -> int:
     return int(ml_dtypes.finfo(dtype).nmant)  # type: ignore[no-untyped-call]
 
 
-def _bias(dtype: DType) -> int:
+def _exponent_bias(dtype: DType) -> int:
     return int(ml_dtypes.finfo(dtype).maxexp) - 1  # type: ignore[no-untyped-call]
 
 
 @composed
 def ldexp(x1: Any, x2: Any, /) -> Any:
-    """`x1 * 2**x2` for integers `x2`, rounded once, even where the power alone is no float.
+    """Compute `x1 * 2**x2` element-wise.
 
-    >>> jnp.ldexp(jnp.array([1.0, 3.0]), jnp.array([4, -2]))
-    Array([16.  ,  0.75], dtype=float32)
+    The result is rounded once, even if `2**x2` itself overflows or underflows.
+
+    Args:
+        x1: the mantissas, real.
+        x2: the exponents, integers.
+
+    Returns:
+        An array of floats of the broadcast shape.
+
+    Raises:
+        ValueError: if `x1` is complex or `x2` is not of integers.
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.ldexp(jnp.array([1.0, 3.0]), jnp.array([4, -2]))
+        Array([16.  ,  0.75], dtype=float32)
     """
-    kinds = type_of(x1, "ldexp"), type_of(x2, "ldexp")
-    if kinds[0].dtype.kind == "c" or not is_integer(kinds[1].dtype):
-        raise ValueError(f"ldexp: needs floats and integers, not {kinds[0]} and {kinds[1]}")
-    shape = broadcast_shapes("ldexp", kinds[0].shape, kinds[1].shape)
+    x_type, exponent_type = type_of(x1, "ldexp"), type_of(x2, "ldexp")
+    if x_type.dtype.kind == "c" or not is_integer(exponent_type.dtype):
+        raise ValueError(f"ldexp: needs floats and integer exponents, not {x_type} and {exponent_type}")
+    shape = broadcast_shapes("ldexp", x_type.shape, exponent_type.shape)
     x = stretch(as_inexact(x1, "ldexp"), shape)
     exponent = stretch(Convert(np.dtype(np.int32))(as_operand(x2, "ldexp")), shape)
-    found = _scaled(astype_weak(x, carrier(x.type.dtype), False), exponent)
-    return astype_weak(found, x.type.dtype, False)
+    scaled = _scale_by_power_of_two(astype_weak(x, carrier(x.type.dtype), False), exponent)
+    return astype_weak(scaled, x.type.dtype, False)
 
 
-def _scaled(x: Any, exponent: Any) -> Any:
-    """`x * 2**exponent`. The largest factor comes last: only a product that is too small for its digits is rounded."""
-    bound = _bias(x.type.dtype) - 1
+def _scale_by_power_of_two(x: Any, exponent: Any) -> Any:
+    """Compute `x * 2**exponent`, as three factors that are normal numbers.
+
+    The largest factor is applied last, so that only a subnormal result is rounded.
+    """
+    bound = _exponent_bias(x.type.dtype) - 1
     factors = []
     for _ in range(3):
         part = Clamp()(like(exponent, -bound), exponent, like(exponent, bound))
@@ -247,27 +378,38 @@ def _scaled(x: Any, exponent: Any) -> Any:
 
 @composed_list
 def _frexp(x: Any) -> list[Any]:
-    (x,) = _real("frexp", x)
+    (x,) = _real_floats("frexp", x)
     wide = astype_weak(x, carrier(x.type.dtype), False)
-    digits, bias = _digits(wide.type.dtype), _bias(wide.type.dtype)
-    is_small = Compare("LT")(Abs()(wide), like(wide, 2.0 ** (1 - bias)))  # with fewer digits than others
-    bits = BitcastConvert(_bits(wide.type.dtype))(
-        Select()(is_small, Mul()(wide, like(wide, 2.0 ** (digits + 1))), wide)
-    )
-    places = And()(ShiftRightLogical()(bits, like(bits, digits)), like(bits, 2 * bias + 1))
-    exponent = Sub()(Convert(np.dtype(np.int32))(places), full(x.type.shape, bias - 1, np.int32))
-    exponent = Select()(is_small, Sub()(exponent, like(exponent, digits + 1)), exponent)
-    is_usual = And()(Compare("NE")(wide, like(wide, 0)), Compare("LT")(Abs()(wide), like(wide, np.inf)))
-    exponent = Select()(is_usual, exponent, like(exponent, 0))
-    mantissa = Select()(is_usual, _scaled(wide, Sub()(like(exponent, 0), exponent)), wide)
+    mantissa_bits, bias = _mantissa_bits(wide.type.dtype), _exponent_bias(wide.type.dtype)
+    is_subnormal = Compare("LT")(Abs()(wide), like(wide, 2.0 ** (1 - bias)))
+    normal = Select()(is_subnormal, Mul()(wide, like(wide, 2.0 ** (mantissa_bits + 1))), wide)
+    bits = BitcastConvert(_uint_of_width(wide.type.dtype))(normal)
+    biased = And()(ShiftRightLogical()(bits, like(bits, mantissa_bits)), like(bits, 2 * bias + 1))
+    exponent = Sub()(Convert(np.dtype(np.int32))(biased), full(x.type.shape, bias - 1, np.int32))
+    exponent = Select()(is_subnormal, Sub()(exponent, like(exponent, mantissa_bits + 1)), exponent)
+    is_finite_nonzero = And()(Compare("NE")(wide, like(wide, 0)), Compare("LT")(Abs()(wide), like(wide, np.inf)))
+    exponent = Select()(is_finite_nonzero, exponent, like(exponent, 0))
+    scaled = _scale_by_power_of_two(wide, Sub()(like(exponent, 0), exponent))
+    mantissa = Select()(is_finite_nonzero, scaled, wide)
     return [astype_weak(mantissa, x.type.dtype, False), exponent]
 
 
 def frexp(x: Any, /) -> tuple[Any, Any]:
-    """Mantissas between 0.5 and 1 and exponents: `x == mantissa * 2**exponent`. Of 0, infinities and NaN it is 0.
+    """Decompose floats into mantissas and exponents: `x == mantissa * 2**exponent`.
 
-    >>> jnp.frexp(jnp.array([6.0, -0.25]))
-    (Array([ 0.75, -0.5 ], dtype=float32), Array([ 3, -1], dtype=int32))
+    Args:
+        x: the array, real. Integers and booleans are converted to floats.
+
+    Returns:
+        The mantissas, of magnitudes from 0.5 to 1, and the integer exponents. For 0, infinities and NaN the mantissa is
+        the value itself and the exponent 0.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> jnp.frexp(jnp.array([6.0, -0.25]))
+        (Array([ 0.75, -0.5 ], dtype=float32), Array([ 3, -1], dtype=int32))
     """
     mantissa, exponent = _frexp(x)
     return mantissa, exponent
@@ -275,40 +417,62 @@ def frexp(x: Any, /) -> tuple[Any, Any]:
 
 @composed_list
 def _modf(x: Any) -> list[Any]:
-    (x,) = _real("modf", x)
-    whole = trunc(x)
-    # An infinity has no fraction, and the difference would be NaN.
-    return [Select()(isinf(x), like(x, 0), Sub()(x, whole)), whole]
+    (x,) = _real_floats("modf", x)
+    integral = trunc(x)
+    # An infinity minus itself would be NaN; its fraction is 0.
+    return [Select()(isinf(x), like(x, 0), Sub()(x, integral)), integral]
 
 
 def modf(x: Any, /, out: None = None) -> tuple[Any, Any]:
-    """The fraction and the whole part, both with the sign of `x`.
+    """Split floats into fractional and integral parts.
 
-    >>> jnp.modf(jnp.array([2.5, -0.25]))
-    (Array([ 0.5 , -0.25], dtype=float32), Array([ 2., -0.], dtype=float32))
+    Args:
+        x: the array, real. Integers and booleans are converted to floats.
+        out: not supported, must be None.
+
+    Returns:
+        The fractional and the integral parts, as floats with the signs of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+        NotImplementedError: if `out` is given.
+
+    Example:
+        >>> jnp.modf(jnp.array([2.5, -0.25]))
+        (Array([ 0.5 , -0.25], dtype=float32), Array([ 2., -0.], dtype=float32))
     """
     no_out("modf", out)
-    fraction, whole = _modf(x)
-    return fraction, whole
+    fraction, integral = _modf(x)
+    return fraction, integral
 
 
 @composed
 def logaddexp2(x1: Any, x2: Any, /) -> Any:
-    """`log2(2**x1 + 2**x2)`, where neither power overflows.
+    """Compute `log2(2**x1 + 2**x2)` element-wise, without overflow of the powers.
 
-    >>> jnp.logaddexp2(jnp.array([3.0, 200.0]), 3.0)
-    Array([  4., 200.], dtype=float32)
+    Args:
+        x1, x2: the arrays.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.logaddexp2(jnp.array([3.0, 200.0]), 3.0)
+        Array([  4., 200.], dtype=float32)
     """
     x, y = floats("logaddexp2", x1, x2)
-    return log_of_sum(x, y, 2)
+    return logaddexp_with_base(x, y, 2)
 
 
-def _infinite(name: str, x: Any, out: None, number: float) -> Any:
+def _is_infinity(name: str, x: Any, out: None, infinity: float) -> Any:
     no_out(name, out)
-    kind = type_of(x, name)
-    if kind.dtype.kind == "c":
-        raise ValueError(f"{name}: complex infinities have no sign: {kind}")
-    return _equals(x, number=number)
+    x_type = type_of(x, name)
+    if x_type.dtype.kind == "c":
+        raise ValueError(f"{name}: not defined for complex numbers: {x_type}")
+    return _equals(x, number=infinity)
 
 
 @composed
@@ -318,83 +482,153 @@ def _equals(x: Any, *, number: float) -> Any:
 
 
 def isposinf(x: Any, /, out: None = None) -> Any:
-    """Whether the element is +infinity.
+    """Return element-wise whether a value is positive infinity.
 
-    >>> jnp.isposinf(jnp.array([jnp.inf, -jnp.inf, 1.0]))
-    Array([ True, False, False], dtype=bool)
+    Args:
+        x: the array, real.
+        out: not supported, must be None.
+
+    Returns:
+        A boolean array of the shape of `x`.
+
+    Raises:
+        ValueError: if `x` is complex.
+        NotImplementedError: if `out` is given.
+
+    Example:
+        >>> jnp.isposinf(jnp.array([jnp.inf, -jnp.inf, 1.0]))
+        Array([ True, False, False], dtype=bool)
     """
-    return _infinite("isposinf", x, out, np.inf)
+    return _is_infinity("isposinf", x, out, np.inf)
 
 
 def isneginf(x: Any, /, out: None = None) -> Any:
-    """Whether the element is -infinity.
+    """Return element-wise whether a value is negative infinity.
 
-    >>> jnp.isneginf(jnp.array([jnp.inf, -jnp.inf, 1.0]))
-    Array([False,  True, False], dtype=bool)
+    Args:
+        x: the array, real.
+        out: not supported, must be None.
+
+    Returns:
+        A boolean array of the shape of `x`.
+
+    Raises:
+        ValueError: if `x` is complex.
+        NotImplementedError: if `out` is given.
+
+    Example:
+        >>> jnp.isneginf(jnp.array([jnp.inf, -jnp.inf, 1.0]))
+        Array([False,  True, False], dtype=bool)
     """
-    return _infinite("isneginf", x, out, -np.inf)
+    return _is_infinity("isneginf", x, out, -np.inf)
 
 
 def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
-    """`x` with `nan` in place of NaN, and `posinf` and `neginf` of infinities: unless told, the largest numbers.
+    """Replace NaN and infinities by finite numbers.
 
-    >>> jnp.nan_to_num(jnp.array([1.0, jnp.nan, -jnp.inf]), neginf=-9.0)
-    Array([ 1.,  0., -9.], dtype=float32)
+    Args:
+        x: the array. Integers and booleans are returned unchanged. The parts of complex numbers are replaced
+            separately.
+        copy: ignored: arrays are immutable.
+        nan: the replacement for NaN.
+        posinf: the replacement for positive infinity; the largest finite value of the dtype if None.
+        neginf: the replacement for negative infinity; the smallest finite value of the dtype if None.
+
+    Returns:
+        An array of the shape and dtype of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.nan_to_num(jnp.array([1.0, jnp.nan, -jnp.inf]), neginf=-9.0)
+        Array([ 1.,  0., -9.], dtype=float32)
     """
     dtype = type_of(x, "nan_to_num").dtype
     if not is_inexact(dtype):
         return as_operand(x, "nan_to_num")
     limits = ml_dtypes.finfo(np.zeros((), dtype).real.dtype)  # type: ignore[no-untyped-call]
     above, below = (float(limits.max) if posinf is None else posinf), (float(limits.min) if neginf is None else neginf)
-    return _numbers_for(x, nan, above, below)
+    return _replace_nonfinite(x, nan, above, below)
 
 
 @composed
-def _numbers_for(x: Any, nan: Any, above: Any, below: Any) -> Any:
+def _replace_nonfinite(x: Any, nan: Any, above: Any, below: Any) -> Any:
     x = as_operand(x, "nan_to_num")
     if x.type.dtype.kind == "c":
-        return Complex()(*(_numbers_for(part()(x), nan, above, below) for part in (Real, Imag)))
-    for number, other in ((np.inf, above), (-np.inf, below)):
-        x = Select()(Compare("EQ")(x, like(x, number)), _given(other, x), x)
-    return Select()(isnan(x), _given(nan, x), x)
+        return Complex()(*(_replace_nonfinite(part()(x), nan, above, below) for part in (Real, Imag)))
+    for infinity, replacement in ((np.inf, above), (-np.inf, below)):
+        x = Select()(Compare("EQ")(x, like(x, infinity)), _broadcast_like(replacement, x), x)
+    return Select()(isnan(x), _broadcast_like(nan, x), x)
 
 
-def _given(number: Any, x: Any) -> Any:
+def _broadcast_like(number: Any, x: Any) -> Any:
     return stretch(astype_weak(as_operand(number, "nan_to_num"), x.type.dtype, x.type.weak), x.type.shape)
 
 
 @composed
-def _times(x: Any, /, *, name: str, factor: float) -> Any:
+def _scale(x: Any, /, *, name: str, factor: float) -> Any:
     x = as_inexact(x, name)
     return Mul()(x, like(x, factor))
 
 
 def deg2rad(x: Any, /) -> Any:
-    """Angles in degrees as radians.
+    """Convert angles from degrees to radians.
 
-    >>> jnp.deg2rad(jnp.array([0.0, 180.0]))
-    Array([0.       , 3.1415927], dtype=float32)
+    Args:
+        x: the angles in degrees. Integers and booleans are converted to floats.
+
+    Returns:
+        The angles in radians.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.deg2rad(jnp.array([0.0, 180.0]))
+        Array([0.       , 3.1415927], dtype=float32)
     """
-    return _times(x, name="deg2rad", factor=math.pi / 180)
+    return _scale(x, name="deg2rad", factor=math.pi / 180)
 
 
 def rad2deg(x: Any, /) -> Any:
-    """Angles in radians as degrees.
+    """Convert angles from radians to degrees.
 
-    >>> jnp.rad2deg(jnp.array([0.0, jnp.pi]))
-    Array([  0., 180.], dtype=float32)
+    Args:
+        x: the angles in radians. Integers and booleans are converted to floats.
+
+    Returns:
+        The angles in degrees.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.rad2deg(jnp.array([0.0, jnp.pi]))
+        Array([  0., 180.], dtype=float32)
     """
-    return _times(x, name="rad2deg", factor=180 / math.pi)
+    return _scale(x, name="rad2deg", factor=180 / math.pi)
 
 
 degrees, radians = rad2deg, deg2rad
 
 
 def angle(z: Any, deg: bool = False) -> Any:
-    """The angle of each complex number, in radians or degrees; of a real one 0, or half a turn where it is negative.
+    """Compute the argument of complex numbers element-wise.
 
-    >>> jnp.angle(jnp.array([1j, -1.0]), deg=True)
-    Array([ 90., 180.], dtype=float32)
+    Args:
+        z: the array. A real element has the angle 0, or π if it is negative.
+        deg: whether to return degrees instead of radians.
+
+    Returns:
+        The angles, as floats.
+
+    Raises:
+        TypeError: if `z` is not an array or a number.
+
+    Example:
+        >>> jnp.angle(jnp.array([1j, -1.0]), deg=True)
+        Array([ 90., 180.], dtype=float32)
     """
     return _angle(z, deg=bool(deg))
 
@@ -405,39 +639,62 @@ def _angle(z: Any, *, deg: bool) -> Any:
     if type_of(z, "angle").dtype.kind != "c":
         dtype = x.type.dtype if is_float(x.type.dtype) else default_dtype("float*")
         x, y = (astype_weak(part, dtype, False) for part in (x, y))
-    found = Atan2()(y, x)
-    return rad2deg(found) if deg else found
+    radians = Atan2()(y, x)
+    return rad2deg(radians) if deg else radians
 
 
 @composed
 def sinc(x: Any, /) -> Any:
-    """`sin(pi * x) / (pi * x)`, which is 1 at 0; derivatives there are right up to the eighth.
+    """Compute the normalized sinc function, `sin(pi * x) / (pi * x)`, element-wise.
 
-    >>> jnp.sinc(jnp.array([0.0, 0.5, 1.5]))
-    Array([ 1.        ,  0.63661975, -0.21220659], dtype=float32)
+    At 0 the value is 1, and the derivatives there are correct up to order 8.
+
+    Args:
+        x: the array. Integers and booleans are converted to floats.
+
+    Returns:
+        An array of the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.sinc(jnp.array([0.0, 0.5, 1.5]))
+        Array([ 1.        ,  0.63661975, -0.21220659], dtype=float32)
     """
     x = as_inexact(x, "sinc")
-    turned = Mul()(x, like(x, math.pi))
-    is_zero = Compare("EQ")(turned, like(x, 0))
-    other = Select()(is_zero, like(x, 1), turned)
-    square, series = Mul()(turned, turned), like(x, 0)
-    for order in (8, 6, 4, 2, 0):  # of the sine's series, divided by its first term
+    pi_x = Mul()(x, like(x, math.pi))
+    is_zero = Compare("EQ")(pi_x, like(x, 0))
+    divisor = Select()(is_zero, like(x, 1), pi_x)
+    square, series = Mul()(pi_x, pi_x), like(x, 0)
+    for order in (8, 6, 4, 2, 0):  # Taylor series of sin(pi_x) / pi_x
         sign = 1 if order % 4 == 0 else -1
         series = Add()(Mul()(series, square), like(x, sign / math.factorial(order + 1)))
-    return Select()(is_zero, series, Div()(Sin()(other), other))
+    return Select()(is_zero, series, Div()(Sin()(divisor), divisor))
 
 
 def sort_complex(a: Any) -> Any:
-    """The elements along the last dim in order, as complex numbers: by real part, then by imaginary part.
+    """Sort along the last axis, as complex numbers: by real parts, then by imaginary parts.
 
-    >>> jnp.sort_complex(jnp.array([2 + 1j, 1.0, 2 - 1j]))
-    Array([1.+0.j, 2.-1.j, 2.+1.j], dtype=complex64)
+    Args:
+        a: the array.
+
+    Returns:
+        The sorted array, of a complex dtype.
+
+    Raises:
+        TypeError: if `a` is not an array or a number.
+        ValueError: if `a` is a scalar.
+
+    Example:
+        >>> jnp.sort_complex(jnp.array([2 + 1j, 1.0, 2 - 1j]))
+        Array([1.+0.j, 2.-1.j, 2.+1.j], dtype=complex64)
     """
-    return _sorted_complex(a)
+    return _sort_complex(a)
 
 
 @composed
-def _sorted_complex(a: Any) -> Any:
+def _sort_complex(a: Any) -> Any:
     x = as_operand(a, "sort_complex")
     dtype, _ = meet("sort_complex", (x.type, ArrayType((), np.dtype(np.complex64))))
     return sorted_along(astype_weak(x, dtype, False))

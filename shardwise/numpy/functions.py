@@ -1,4 +1,7 @@
-"""numpy's spelling of functions whose options are positional there."""
+"""numpy's comparisons, reductions, rounding and clipping.
+
+`compiler.ops` holds the same functions with keyword-only options; these have numpy's positional parameters.
+"""
 
 from typing import Any
 
@@ -11,55 +14,115 @@ from shardwise.numpy.statistics import variance
 
 
 def equal(x: Any, y: Any, /) -> Any:
-    """`x == y`, element by element.
+    """Compare two arrays element-wise. This is the operator `x == y`.
 
-    >>> jnp.equal(jnp.array([1, 2]), 2)
-    Array([False,  True], dtype=bool)
+    Args:
+        x, y: the arrays; they broadcast.
+
+    Returns:
+        A boolean array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.equal(jnp.array([1, 2]), 2)
+        Array([False,  True], dtype=bool)
     """
     return methods.compare(x, y, direction="EQ")
 
 
 def not_equal(x: Any, y: Any, /) -> Any:
-    """`x != y`, element by element.
+    """Compare two arrays element-wise. This is the operator `x != y`.
 
-    >>> jnp.not_equal(jnp.array([1, 2]), 2)
-    Array([ True, False], dtype=bool)
+    Args:
+        x, y: the arrays; they broadcast.
+
+    Returns:
+        A boolean array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.not_equal(jnp.array([1, 2]), 2)
+        Array([ True, False], dtype=bool)
     """
     return methods.compare(x, y, direction="NE")
 
 
 def less(x: Any, y: Any, /) -> Any:
-    """`x < y`, element by element.
+    """Compare two arrays element-wise. This is the operator `x < y`.
 
-    >>> jnp.less(jnp.array([1, 2]), 2)
-    Array([ True, False], dtype=bool)
+    Args:
+        x, y: the arrays; they broadcast.
+
+    Returns:
+        A boolean array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.less(jnp.array([1, 2]), 2)
+        Array([ True, False], dtype=bool)
     """
     return methods.compare(x, y, direction="LT")
 
 
 def less_equal(x: Any, y: Any, /) -> Any:
-    """`x <= y`, element by element.
+    """Compare two arrays element-wise. This is the operator `x <= y`.
 
-    >>> jnp.less_equal(jnp.array([1, 2]), 2)
-    Array([ True,  True], dtype=bool)
+    Args:
+        x, y: the arrays; they broadcast.
+
+    Returns:
+        A boolean array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.less_equal(jnp.array([1, 2]), 2)
+        Array([ True,  True], dtype=bool)
     """
     return methods.compare(x, y, direction="LE")
 
 
 def greater(x: Any, y: Any, /) -> Any:
-    """`x > y`, element by element.
+    """Compare two arrays element-wise. This is the operator `x > y`.
 
-    >>> jnp.greater(jnp.array([1, 3]), 2)
-    Array([False,  True], dtype=bool)
+    Args:
+        x, y: the arrays; they broadcast.
+
+    Returns:
+        A boolean array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.greater(jnp.array([1, 3]), 2)
+        Array([False,  True], dtype=bool)
     """
     return methods.compare(x, y, direction="GT")
 
 
 def greater_equal(x: Any, y: Any, /) -> Any:
-    """`x >= y`, element by element.
+    """Compare two arrays element-wise. This is the operator `x >= y`.
 
-    >>> jnp.greater_equal(jnp.array([1, 2]), 2)
-    Array([False,  True], dtype=bool)
+    Args:
+        x, y: the arrays; they broadcast.
+
+    Returns:
+        A boolean array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.greater_equal(jnp.array([1, 2]), 2)
+        Array([False,  True], dtype=bool)
     """
     return methods.compare(x, y, direction="GE")
 
@@ -71,10 +134,20 @@ def _square(x: Any) -> Any:
 
 
 def square(x: Any, /) -> Any:
-    """`x * x`, element by element; booleans count as integers.
+    """Compute `x * x` element-wise.
 
-    >>> jnp.square(jnp.array([2, -3]))
-    Array([4, 9], dtype=int32)
+    Args:
+        x: the array. Booleans are converted to integers.
+
+    Returns:
+        An array of the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.square(jnp.array([2, -3]))
+        Array([4, 9], dtype=int32)
     """
     return _square(x)
 
@@ -89,19 +162,38 @@ def sum(
     where: Any = None,
     promote_integers: bool = True,
 ) -> Any:
-    """The sum along `axis` (all dims where none is given), of the elements `where` says, and of `initial`.
-    Integers narrower than the default become as wide, unless `promote_integers` is false.
+    """Compute the sum along axes.
 
-    >>> jnp.sum(jnp.array([[1, 2], [3, 4]]), axis=0)
-    Array([4, 6], dtype=int32)
+    Floats narrower than 32 bits are accumulated in float32.
+
+    Args:
+        a: the array.
+        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
+        dtype: the dtype of the result; that of `a` if None, except for narrow integers.
+        out: not supported, must be None.
+        keepdims: whether reduced dims stay, with size 1.
+        initial: a value to add to the sum.
+        where: a boolean mask of the elements to include, broadcast against `a`.
+        promote_integers: whether booleans and integers narrower than the default are summed in the default width.
+
+    Returns:
+        The sums.
+
+    Raises:
+        ValueError: if an axis is out of bounds or repeats.
+        NotImplementedError: if `out` is given.
+
+    Example:
+        >>> jnp.sum(jnp.array([[1, 2], [3, 4]]), axis=0)
+        Array([4, 6], dtype=int32)
     """
     no_out("sum", out)
     dtype = dtype if promote_integers or dtype is not None else type_of(a, "sum").dtype
-    chosen = a if where is None else _where(where, a, 0)
+    included = a if where is None else _mask(where, a, 0)
     dims, names = named.apart(axis)
-    total = along_axes.sum(chosen, axis=dims, dtype=dtype, keepdims=keepdims)
+    total = along_axes.sum(included, axis=dims, dtype=dtype, keepdims=keepdims)
     total = psum(total, names) if names else total
-    return total if initial is None else numeric.add(total, _as(total, initial))
+    return total if initial is None else numeric.add(total, _cast_like(total, initial))
 
 
 def prod(
@@ -114,97 +206,206 @@ def prod(
     where: Any = None,
     promote_integers: bool = True,
 ) -> Any:
-    """The product along `axis` (all dims where none is given), of the elements `where` says, and of `initial`.
-    Integers narrower than the default become as wide, unless `promote_integers` is false.
+    """Compute the product along axes.
 
-    >>> jnp.prod(jnp.array([[1, 2], [3, 4]]), axis=1)
-    Array([ 2, 12], dtype=int32)
+    Args:
+        a: the array.
+        axis: the axis or axes to reduce; all dims if None.
+        dtype: the dtype of the result; that of `a` if None, except for narrow integers.
+        out: not supported, must be None.
+        keepdims: whether reduced dims stay, with size 1.
+        initial: a value to multiply the product by.
+        where: a boolean mask of the elements to include, broadcast against `a`.
+        promote_integers: whether booleans and integers narrower than the default are multiplied in the default width.
+
+    Returns:
+        The products.
+
+    Raises:
+        ValueError: if an axis is out of bounds or repeats.
+        NotImplementedError: if `out` is given.
+
+    Example:
+        >>> jnp.prod(jnp.array([[1, 2], [3, 4]]), axis=1)
+        Array([ 2, 12], dtype=int32)
     """
     no_out("prod", out)
     dtype = dtype if promote_integers or dtype is not None else type_of(a, "prod").dtype
-    chosen = a if where is None else _where(where, a, 1)
-    total = along_axes.prod(chosen, axis=static_axes(axis), dtype=dtype, keepdims=keepdims)
-    return total if initial is None else numeric.multiply(total, _as(total, initial))
+    included = a if where is None else _mask(where, a, 1)
+    total = along_axes.prod(included, axis=static_axes(axis), dtype=dtype, keepdims=keepdims)
+    return total if initial is None else numeric.multiply(total, _cast_like(total, initial))
 
 
 def max(
     a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Any:
-    """The largest along `axis` (of all where none is given), of the elements `where` says, and of `initial`.
+    """Compute the maximum along axes. NaN propagates.
 
-    >>> jnp.max(jnp.array([[1, 5], [3, 4]]), axis=0)
-    Array([3, 5], dtype=int32)
+    Args:
+        a: the array.
+        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
+        out: not supported, must be None.
+        keepdims: whether reduced dims stay, with size 1.
+        initial: a lower bound of the result, which is also the maximum of no elements.
+        where: a boolean mask of the elements to include, broadcast against `a`.
+
+    Returns:
+        The maxima.
+
+    Raises:
+        ValueError: if a reduced dim is empty and there is no `initial`, if `where` is given without `initial`, or if an
+            axis is out of bounds or repeats.
+        NotImplementedError: if `out` is given.
+
+    Example:
+        >>> jnp.max(jnp.array([[1, 5], [3, 4]]), axis=0)
+        Array([3, 5], dtype=int32)
     """
-    return _extreme("max", a, axis, out, keepdims, initial, where)
+    return _extremum("max", a, axis, out, keepdims, initial, where)
 
 
 def min(
     a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Any:
-    """The smallest along `axis` (of all where none is given), of the elements `where` says, and of `initial`.
+    """Compute the minimum along axes. NaN propagates.
 
-    >>> jnp.min(jnp.array([[1, 5], [3, 4]]), axis=0)
-    Array([1, 4], dtype=int32)
+    Args:
+        a: the array.
+        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
+        out: not supported, must be None.
+        keepdims: whether reduced dims stay, with size 1.
+        initial: an upper bound of the result, which is also the minimum of no elements.
+        where: a boolean mask of the elements to include, broadcast against `a`.
+
+    Returns:
+        The minima.
+
+    Raises:
+        ValueError: if a reduced dim is empty and there is no `initial`, if `where` is given without `initial`, or if an
+            axis is out of bounds or repeats.
+        NotImplementedError: if `out` is given.
+
+    Example:
+        >>> jnp.min(jnp.array([[1, 5], [3, 4]]), axis=0)
+        Array([1, 4], dtype=int32)
     """
-    return _extreme("min", a, axis, out, keepdims, initial, where)
+    return _extremum("min", a, axis, out, keepdims, initial, where)
 
 
-def _extreme(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: Any, where: Any) -> Any:
+def _extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: Any, where: Any) -> Any:
     no_out(name, out)
     if where is not None:
         if initial is None:
-            raise ValueError(f"{name}: `where` may leave no element: pass `initial` too")
-        a = _where(where, a, _as(a, initial))
-    find, over, pair = (
+            raise ValueError(f"{name}: `where` needs `initial`, because it may mask out all elements")
+        a = _mask(where, a, _cast_like(a, initial))
+    reduce, collective, combine = (
         (along_axes.amax, pmax, numeric.maximum) if name == "max" else (along_axes.amin, pmin, numeric.minimum)
     )
     dims, names = named.apart(axis)
-    found = find(a, axis=dims, keepdims=keepdims, or_none=initial is not None)
-    found = over(found, names) if names else found
-    return found if initial is None else pair(found, _as(found, initial))
+    result = reduce(a, axis=dims, keepdims=keepdims, or_none=initial is not None)
+    result = collective(result, names) if names else result
+    return result if initial is None else combine(result, _cast_like(result, initial))
 
 
 def all(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Any:
-    """Whether all elements along `axis`, of those `where` says, differ from 0.
+    """Return whether all elements along axes are nonzero.
 
-    >>> jnp.all(jnp.array([[1, 0], [3, 4]]), axis=1)
-    Array([False,  True], dtype=bool)
+    Args:
+        a: the array.
+        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
+        out: not supported, must be None.
+        keepdims: whether reduced dims stay, with size 1.
+        where: a boolean mask of the elements to include, broadcast against `a`.
+
+    Returns:
+        A boolean array. The result for no elements is True.
+
+    Raises:
+        ValueError: if an axis is out of bounds or repeats.
+        NotImplementedError: if `out` is given.
+
+    Example:
+        >>> jnp.all(jnp.array([[1, 0], [3, 4]]), axis=1)
+        Array([False,  True], dtype=bool)
     """
     no_out("all", out)
-    chosen = a if where is None else _where(where, a, 1)
+    included = a if where is None else _mask(where, a, 1)
     dims, names = named.apart(axis)
-    found = along_axes.alltrue(chosen, axis=dims, keepdims=keepdims)
-    return pmin(found, names) if names else found
+    result = along_axes.alltrue(included, axis=dims, keepdims=keepdims)
+    return pmin(result, names) if names else result
 
 
 def any(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Any:
-    """Whether any element along `axis`, of those `where` says, differs from 0.
+    """Return whether any element along axes is nonzero.
 
-    >>> jnp.any(jnp.array([[0, 0], [3, 0]]), axis=1)
-    Array([False,  True], dtype=bool)
+    Args:
+        a: the array.
+        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
+        out: not supported, must be None.
+        keepdims: whether reduced dims stay, with size 1.
+        where: a boolean mask of the elements to include, broadcast against `a`.
+
+    Returns:
+        A boolean array. The result for no elements is False.
+
+    Raises:
+        ValueError: if an axis is out of bounds or repeats.
+        NotImplementedError: if `out` is given.
+
+    Example:
+        >>> jnp.any(jnp.array([[0, 0], [3, 0]]), axis=1)
+        Array([False,  True], dtype=bool)
     """
     no_out("any", out)
-    chosen = a if where is None else _where(where, a, 0)
+    included = a if where is None else _mask(where, a, 0)
     dims, names = named.apart(axis)
-    found = along_axes.sometrue(chosen, axis=dims, keepdims=keepdims)
-    return pmax(found, names) if names else found
+    result = along_axes.sometrue(included, axis=dims, keepdims=keepdims)
+    return pmax(result, names) if names else result
 
 
 def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Any:
-    """Where along `axis` the first of the largest elements is; without one, in the flattened array.
+    """Return the index of the maximum along an axis.
 
-    >>> jnp.argmax(jnp.array([[1, 5], [7, 4]]), axis=1)
-    Array([1, 0], dtype=int32)
+    Args:
+        a: the array. Of equal maxima the first counts; NaN counts as the maximum.
+        axis: the axis to search along; if None, the index is into the flattened array.
+        out: not supported, must be None.
+        keepdims: whether reduced dims stay, with size 1.
+
+    Returns:
+        The indices, integers.
+
+    Raises:
+        ValueError: if there are no elements, or if `axis` is out of bounds.
+        NotImplementedError: if `out` is given.
+
+    Example:
+        >>> jnp.argmax(jnp.array([[1, 5], [7, 4]]), axis=1)
+        Array([1, 0], dtype=int32)
     """
     no_out("argmax", out)
     return along_axes.argmax(a, axis=axis, keepdims=bool(keepdims))
 
 
 def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Any:
-    """Where along `axis` the first of the smallest elements is; without one, in the flattened array.
+    """Return the index of the minimum along an axis.
 
-    >>> jnp.argmin(jnp.array([[1, 5], [7, 4]]), axis=1)
-    Array([0, 1], dtype=int32)
+    Args:
+        a: the array. Of equal minima the first counts; NaN counts as the minimum.
+        axis: the axis to search along; if None, the index is into the flattened array.
+        out: not supported, must be None.
+        keepdims: whether reduced dims stay, with size 1.
+
+    Returns:
+        The indices, integers.
+
+    Raises:
+        ValueError: if there are no elements, or if `axis` is out of bounds.
+        NotImplementedError: if `out` is given.
+
+    Example:
+        >>> jnp.argmin(jnp.array([[1, 5], [7, 4]]), axis=1)
+        Array([0, 1], dtype=int32)
     """
     no_out("argmin", out)
     return along_axes.argmin(a, axis=axis, keepdims=bool(keepdims))
@@ -213,10 +414,26 @@ def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
 def mean(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
 ) -> Any:
-    """The mean along `axis` (all dims where none is given) of the elements `where` says; integers become floats.
+    """Compute the arithmetic mean along axes.
 
-    >>> jnp.mean(jnp.array([[1, 2], [3, 4]]), axis=0)
-    Array([2., 3.], dtype=float32)
+    Args:
+        a: the array. Integers and booleans are converted to floats.
+        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
+        dtype: the dtype of the result; that of `a` or the default float dtype if None.
+        out: not supported, must be None.
+        keepdims: whether reduced dims stay, with size 1.
+        where: a boolean mask of the elements to include, broadcast against `a`.
+
+    Returns:
+        The means; NaN where there are no elements.
+
+    Raises:
+        ValueError: if an axis is out of bounds or repeats.
+        NotImplementedError: if `out` is given.
+
+    Example:
+        >>> jnp.mean(jnp.array([[1, 2], [3, 4]]), axis=0)
+        Array([2., 3.], dtype=float32)
     """
     no_out("mean", out)
     dims, names = named.apart(axis)
@@ -239,14 +456,32 @@ def var(
     mean: Any = None,
     correction: float | None = None,
 ) -> Any:
-    """The mean square distance from the mean along `axis`; the squares are shared by `ddof` fewer than there are
-    (`correction` is another name of it). `where`: of which elements; `mean`: theirs, where it is known.
+    """Compute the variance along axes.
 
-    >>> jnp.var(jnp.array([1.0, 2.0, 6.0]))
-    Array(4.666667, dtype=float32)
+    Args:
+        a: the array. Integers and booleans are converted to floats.
+        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
+        dtype: the dtype of the result; that of `a` or the default float dtype if None.
+        out: not supported, must be None.
+        ddof: the delta degrees of freedom: the sum of squares is divided by the number of elements minus `ddof`.
+        keepdims: whether reduced dims stay, with size 1.
+        where: a boolean mask of the elements to include, broadcast against `a`.
+        mean: the mean along the axes, with the reduced dims kept, if it is known already.
+        correction: another name for `ddof`, from the array API standard.
+
+    Returns:
+        The variances, real.
+
+    Raises:
+        ValueError: if both `ddof` and `correction` are given, or if an axis is out of bounds or repeats.
+        NotImplementedError: if `out` is given.
+
+    Example:
+        >>> jnp.var(jnp.array([1.0, 2.0, 6.0]))
+        Array(4.666667, dtype=float32)
     """
     no_out("var", out)
-    return _spread("var", a, axis, dtype, ddof, keepdims, where, mean, correction)
+    return _variance("var", a, axis, dtype, ddof, keepdims, where, mean, correction)
 
 
 def std(
@@ -261,16 +496,35 @@ def std(
     mean: Any = None,
     correction: float | None = None,
 ) -> Any:
-    """The square root of the variance along `axis`, with the same options as `var`.
+    """Compute the standard deviation along axes.
 
-    >>> jnp.std(jnp.array([1.0, 3.0]))
-    Array(1., dtype=float32)
+    Args:
+        a: the array. Integers and booleans are converted to floats.
+        axis: the axis or axes to reduce, ints or names of mapped axes (`vmap`, `shard_map`); all dims if None.
+        dtype: the dtype of the result; that of `a` or the default float dtype if None.
+        out: not supported, must be None.
+        ddof: the delta degrees of freedom: the sum of squares is divided by the number of elements minus `ddof`.
+        keepdims: whether reduced dims stay, with size 1.
+        where: a boolean mask of the elements to include, broadcast against `a`.
+        mean: the mean along the axes, with the reduced dims kept, if it is known already.
+        correction: another name for `ddof`, from the array API standard.
+
+    Returns:
+        The square roots of the variances.
+
+    Raises:
+        ValueError: if both `ddof` and `correction` are given, or if an axis is out of bounds or repeats.
+        NotImplementedError: if `out` is given.
+
+    Example:
+        >>> jnp.std(jnp.array([1.0, 3.0]))
+        Array(1., dtype=float32)
     """
     no_out("std", out)
-    return _spread("std", a, axis, dtype, ddof, keepdims, where, mean, correction)
+    return _variance("std", a, axis, dtype, ddof, keepdims, where, mean, correction)
 
 
-def _spread(
+def _variance(
     name: str,
     a: Any,
     axis: Any,
@@ -281,24 +535,25 @@ def _spread(
     mean: Any,
     correction: float | None,
 ) -> Any:
+    """Compute the variance, or its root if `name` is "std"."""
     if correction is not None and ddof:
-        raise ValueError(f"{name}: ddof and correction are two names of one number: give one of them")
-    fewer = ddof if correction is None else correction
+        raise ValueError(f"{name}: ddof and correction are the same parameter; pass only one of them")
+    ddof = ddof if correction is None else correction
     axes, names = named.apart(axis)
     if names:
-        found = named.variance(a, axes, names, dtype, fewer, keepdims, where, mean)
-        return Sqrt()(found) if name == "std" else found
-    if where is None and mean is None and isinstance(fewer, int):
-        find = along_axes.var if name == "var" else along_axes.std
-        return find(a, axis=axes, dtype=dtype, ddof=fewer, keepdims=keepdims)
-    given = [x for x in (where, mean) if x is not None]
+        result = named.variance(a, axes, names, dtype, ddof, keepdims, where, mean)
+        return Sqrt()(result) if name == "std" else result
+    if where is None and mean is None and isinstance(ddof, int):
+        reduce = along_axes.var if name == "var" else along_axes.std
+        return reduce(a, axis=axes, dtype=dtype, ddof=ddof, keepdims=keepdims)
+    optional = [x for x in (where, mean) if x is not None]
     return variance(
         a,
-        *given,
+        *optional,
         has=(where is not None, mean is not None),
         axis=axes,
         dtype=dtype,
-        ddof=fewer,
+        ddof=ddof,
         keepdims=keepdims,
         skips_nan=False,
         is_root=name == "std",
@@ -306,28 +561,53 @@ def _spread(
 
 
 def round(a: Any, decimals: int = 0, out: None = None) -> Any:
-    """The nearest number of so many decimals; halfway between two, the one whose last digit is even.
+    """Round element-wise to a number of decimals, ties to even.
 
-    >>> jnp.round(jnp.array([1.25, 2.375]), 1)
-    Array([1.2, 2.4], dtype=float32)
+    Args:
+        a: the array. Integers and booleans are returned unchanged.
+        decimals: the number of decimals; negative for floats rounds to tens, hundreds and so on.
+        out: not supported, must be None.
+
+    Returns:
+        An array of the shape and dtype of `a`.
+
+    Raises:
+        NotImplementedError: if `out` is given, or if `a` is of integers and `decimals` is negative.
+
+    Example:
+        >>> jnp.round(jnp.array([1.25, 2.375]), 1)
+        Array([1.2, 2.4], dtype=float32)
     """
     no_out("round", out)
     return numeric.around(a, decimals=decimals)
 
 
 def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Any:
-    """`arr`, but no less than `min`, and then no more than `max`; None is no bound.
+    """Limit elements to an interval.
 
-    >>> jnp.clip(jnp.array([1, 5, 9]), 2, 6)
-    Array([2, 5, 6], dtype=int32)
+    Args:
+        arr: the array.
+        min: the lower bound, broadcast against `arr`; None for no bound.
+        max: the upper bound, broadcast against `arr`; None for no bound. It is applied last.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.clip(jnp.array([1, 5, 9]), 2, 6)
+        Array([2, 5, 6], dtype=int32)
     """
     return numeric.clip(arr, min, max)
 
 
-def _where(where: Any, a: Any, other: Any) -> Any:
-    return methods.where(where, a, _as(a, other))
+def _mask(where: Any, a: Any, other: Any) -> Any:
+    """Return `a` where the mask is true, else `other`."""
+    return methods.where(where, a, _cast_like(a, other))
 
 
-def _as(like: Any, number: Any) -> Any:
-    """A number or an array with the dtype of another."""
-    return methods.astype(number, dtype=type_of(like).dtype)
+def _cast_like(like: Any, value: Any) -> Any:
+    """Cast a number or an array to the dtype of `like`."""
+    return methods.astype(value, dtype=type_of(like).dtype)

@@ -1,4 +1,4 @@
-"""Numbers in steps, grids of them, and the objects that make such by indexing: `mgrid[0:3]`, `r_[1, 2:5]`."""
+"""Sequences of numbers, coordinate grids, and the objects that create them by indexing: `mgrid[0:3]`, `r_[1, 2:5]`."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -40,62 +40,81 @@ def linspace(
     *,
     device: Any = None,
 ) -> Any:
-    """`num` numbers at equal distances from `start` to `stop`, along a new dim `axis`.
+    """Return evenly spaced numbers over an interval.
 
-    Without `endpoint` the last stops one step before `stop`. With `retstep` the step comes too. Integers are rounded
-    down.
+    Args:
+        start, stop: the ends of the interval: numbers, or arrays that broadcast.
+        num: the number of elements.
+        endpoint: whether `stop` is the last element; if not, the last element is one step before it.
+        retstep: whether to return the step too.
+        dtype: the dtype of the result; the promoted float or complex dtype if None. Integer results are rounded down.
+        axis: the position of the new dim in the result.
+        device: the device or sharding to move the result to.
 
-    >>> jnp.linspace(0, 1, 5)
-    Array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
+    Returns:
+        The numbers, or a tuple of the numbers and the step.
+
+    Raises:
+        ValueError: if `num` is negative or `axis` is out of bounds.
+        TypeError: if `start` or `stop` is not an array or a number, or if their shapes do not broadcast.
+
+    Example:
+        >>> jnp.linspace(0, 1, 5)
+        Array([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
     """
-    count = _count("linspace", num)
-    kind = _between("linspace", start, stop)
-    wanted = kind if dtype is None else canonical_dtype(dtype)
+    count = _check_count("linspace", num)
+    compute_dtype = _inexact_dtype("linspace", start, stop)
+    out_dtype = compute_dtype if dtype is None else canonical_dtype(dtype)
     rank = len(broadcast_shapes("linspace", type_of(start).shape, type_of(stop).shape))
     dim = dim_of("linspace", axis, rank + 1)
-    found = _line(start, stop, count=count, closed=bool(endpoint), kind=kind, dtype=wanted, dim=dim)
-    found = found if device is None else device_put(found, device)
-    return (found, _step(start, stop, count=count, closed=bool(endpoint), kind=kind)) if retstep else found
+    endpoint = bool(endpoint)
+    result = _linspace(
+        start, stop, count=count, endpoint=endpoint, compute_dtype=compute_dtype, dtype=out_dtype, dim=dim
+    )
+    result = result if device is None else device_put(result, device)
+    return (
+        (result, _step(start, stop, count=count, endpoint=endpoint, compute_dtype=compute_dtype)) if retstep else result
+    )
 
 
-def _count(name: str, num: Any) -> int:
+def _check_count(name: str, num: Any) -> int:
     count = operator.index(num)
     if count < 0:
-        raise ValueError(f"{name}: the count of numbers cannot be negative: {count}")
+        raise ValueError(f"{name}: num, the number of elements, must not be negative: {count}")
     return count
 
 
-def _between(name: str, *ends: Any) -> Any:
-    """What numbers between these are computed in: floats, unless they are complex."""
+def _inexact_dtype(name: str, *ends: Any) -> Any:
+    """Return the promoted dtype of the ends, or the default float dtype if it is not float or complex."""
     dtype, _ = meet(name, [type_of(end, name) for end in ends])
     return dtype if is_inexact(dtype) else default_dtype("float*")
 
 
 @composed
-def _line(start: Any, stop: Any, *, count: int, closed: bool, kind: Any, dtype: Any, dim: int) -> Any:
-    ends = [astype_weak(as_operand(end), kind, False) for end in (start, stop)]
+def _linspace(start: Any, stop: Any, *, count: int, endpoint: bool, compute_dtype: Any, dtype: Any, dim: int) -> Any:
+    ends = [astype_weak(as_operand(end), compute_dtype, False) for end in (start, stop)]
     sizes = broadcast_shapes("linspace", *(end.type.shape for end in ends))
     shape = (count, *sizes)
     low, high = (Broadcast(shape, tuple(range(1, len(shape))))(stretch(end, sizes)) for end in ends)
-    steps = count - closed
+    steps = count - endpoint
     if steps < 1:
-        found = low
+        result = low
     else:
-        real = like(low, 0).real.type.dtype if kind.kind == "c" else kind
-        number = Iota(shape, 0, np.dtype(np.int32))()
-        share = Convert(kind)(numeric.divide(Convert(real)(number), steps))
-        found = Add()(Mul()(low, Sub()(like(share, 1), share)), Mul()(high, share))
-        if closed:  # to the bit
-            found = Select()(Compare("EQ")(number, full(shape, steps, np.int32)), high, found)
-    if is_integer(dtype) and kind.kind != "c":
-        found = Floor()(found)
-    return astype_weak(move_dim(found, 0, dim), dtype, False)
+        real_dtype = like(low, 0).real.type.dtype if compute_dtype.kind == "c" else compute_dtype
+        index = Iota(shape, 0, np.dtype(np.int32))()
+        weight = Convert(compute_dtype)(numeric.divide(Convert(real_dtype)(index), steps))
+        result = Add()(Mul()(low, Sub()(like(weight, 1), weight)), Mul()(high, weight))
+        if endpoint:  # the last element equals `stop` exactly
+            result = Select()(Compare("EQ")(index, full(shape, steps, np.int32)), high, result)
+    if is_integer(dtype) and compute_dtype.kind != "c":
+        result = Floor()(result)
+    return astype_weak(move_dim(result, 0, dim), dtype, False)
 
 
 @composed
-def _step(start: Any, stop: Any, *, count: int, closed: bool, kind: Any) -> Any:
-    low, high = (astype_weak(as_operand(end), kind, False) for end in (start, stop))
-    steps = count - closed
+def _step(start: Any, stop: Any, *, count: int, endpoint: bool, compute_dtype: Any) -> Any:
+    low, high = (astype_weak(as_operand(end), compute_dtype, False) for end in (start, stop))
+    steps = count - endpoint
     return numeric.divide(numeric.subtract(high, low), steps if steps > 0 else float("nan"))
 
 
@@ -108,63 +127,106 @@ def logspace(
     dtype: Any = None,
     axis: int = 0,
 ) -> Any:
-    """The powers of `base` whose exponents lie at equal distances from `start` to `stop`.
+    """Return numbers that are evenly spaced on a logarithmic scale.
 
-    >>> jnp.logspace(0, 2, 3)
-    Array([  1.,  10., 100.], dtype=float32)
+    Args:
+        start, stop: the exponents of the first and the last element: numbers, or arrays that broadcast.
+        num: the number of elements.
+        endpoint: whether `base**stop` is the last element.
+        base: the base of the powers.
+        dtype: the dtype of the result; the promoted float or complex dtype of the exponents if None.
+        axis: the position of the new dim in the result.
+
+    Returns:
+        The powers of `base`.
+
+    Raises:
+        ValueError: if `num` is negative or `axis` is out of bounds.
+        TypeError: if `start` or `stop` is not an array or a number, or if their shapes do not broadcast.
+
+    Example:
+        >>> jnp.logspace(0, 2, 3)
+        Array([  1.,  10., 100.], dtype=float32)
     """
-    kind = _between("logspace", start, stop)
-    exponents = linspace(start, stop, num, endpoint, dtype=kind, axis=axis)
-    return methods.astype(numeric.power(base, exponents), dtype=kind if dtype is None else dtype)
+    compute_dtype = _inexact_dtype("logspace", start, stop)
+    exponents = linspace(start, stop, num, endpoint, dtype=compute_dtype, axis=axis)
+    return methods.astype(numeric.power(base, exponents), dtype=compute_dtype if dtype is None else dtype)
 
 
 def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Any:
-    """`num` numbers from `start` to `stop`, each the one before times the same.
+    """Return a geometric progression: each number is a constant multiple of the one before.
 
-    >>> jnp.geomspace(1, 8, 4).round(3)
-    Array([1., 2., 4., 8.], dtype=float32)
+    Args:
+        start, stop: the first and the last number: numbers, or arrays that broadcast. They must not be 0, and real ones
+            must have the same sign.
+        num: the number of elements.
+        endpoint: whether `stop` is the last element.
+        dtype: the dtype of the result; the promoted float or complex dtype if None.
+        axis: the position of the new dim in the result.
+
+    Returns:
+        The progression.
+
+    Raises:
+        ValueError: if `num` is negative or `axis` is out of bounds.
+        TypeError: if `start` or `stop` is not an array or a number, or if their shapes do not broadcast.
+
+    Example:
+        >>> jnp.geomspace(1, 8, 4).round(3)
+        Array([1., 2., 4., 8.], dtype=float32)
     """
-    count = _count("geomspace", num)
-    kind = _between("geomspace", start, stop)
-    first, last = (methods.astype(end, dtype=kind) for end in (start, stop))
+    count = _check_count("geomspace", num)
+    compute_dtype = _inexact_dtype("geomspace", start, stop)
+    first, last = (methods.astype(end, dtype=compute_dtype) for end in (start, stop))
     dim = dim_of("geomspace", axis, len(broadcast_shapes("geomspace", first.type.shape, last.type.shape)) + 1)
-    turn = sign(first)  # the first is seen as positive: its logarithm is real
-    low, high = (log10(numeric.divide(end, turn)) for end in (first, last))
-    found = numeric.multiply(logspace(low, high, count, endpoint), turn)
-    places = ((0, count - 1) if endpoint else (0,)) if count else ()
-    ended = _with_ends(found, first, last, places=places, dim=dim)
-    return methods.astype(ended, dtype=kind if dtype is None else dtype)
+    first_sign = sign(first)  # dividing by it makes the logarithm of the first number real
+    low, high = (log10(numeric.divide(end, first_sign)) for end in (first, last))
+    inexact = numeric.multiply(logspace(low, high, count, endpoint), first_sign)
+    end_indices = ((0, count - 1) if endpoint else (0,)) if count else ()
+    result = _with_exact_ends(inexact, first, last, end_indices=end_indices, dim=dim)
+    return methods.astype(result, dtype=compute_dtype if dtype is None else dtype)
 
 
 @composed
-def _with_ends(found: Any, *ends: Any, places: tuple[int, ...], dim: int) -> Any:
-    """The numbers, with their ends to the bit."""
-    shape = found.type.shape
-    number = Iota(shape, 0, np.dtype(np.int32))()
-    for at, end in zip(places, ends, strict=False):
-        there = stretch(astype_weak(as_operand(end), found.type.dtype, False), shape)
-        found = Select()(Compare("EQ")(number, full(shape, at, np.int32)), there, found)
-    return move_dim(found, 0, dim)
+def _with_exact_ends(numbers: Any, *ends: Any, end_indices: tuple[int, ...], dim: int) -> Any:
+    """Replace the first and the last number, which rounding may have changed, and move dim 0 to `dim`."""
+    shape = numbers.type.shape
+    index = Iota(shape, 0, np.dtype(np.int32))()
+    for end_index, end in zip(end_indices, ends, strict=False):
+        exact = stretch(astype_weak(as_operand(end), numbers.type.dtype, False), shape)
+        numbers = Select()(Compare("EQ")(index, full(shape, end_index, np.int32)), exact, numbers)
+    return move_dim(numbers, 0, dim)
 
 
 def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = "xy") -> list[Any]:
-    """Rows of coordinates as a grid: for each row an array with its coordinate of every point.
+    """Return coordinate arrays of a grid from 1-D coordinate vectors.
 
-    With `indexing` "xy" the first row runs along dim 1 and the second along dim 0, with "ij" each along its own.
-    With `sparse` other dims have size 1.
+    Args:
+        *xi: the 1-D coordinates along each axis of the grid.
+        copy: must be True: arrays never share memory.
+        sparse: whether each array has size 1 in all dims but its own, instead of the shape of the grid.
+        indexing: "xy" if the first vector runs along dim 1 and the second along dim 0, "ij" if vector i runs along
+            dim i.
 
-    >>> jnp.meshgrid(jnp.array([1, 2]), jnp.array([3, 4]))
-    [Array([[1, 2],
-           [1, 2]], dtype=int32), Array([[3, 3],
-           [4, 4]], dtype=int32)]
+    Returns:
+        A list with one array per vector.
+
+    Raises:
+        ValueError: if a vector is not 1-D, `indexing` is unknown, or `copy` is false.
+
+    Example:
+        >>> jnp.meshgrid(jnp.array([1, 2]), jnp.array([3, 4]))
+        [Array([[1, 2],
+               [1, 2]], dtype=int32), Array([[3, 3],
+               [4, 4]], dtype=int32)]
     """
-    kinds = [type_of(x, "meshgrid") for x in xi]
+    types = [type_of(x, "meshgrid") for x in xi]
     if not copy:
-        raise ValueError("meshgrid: arrays never share memory: leave `copy` out")
+        raise ValueError("meshgrid: copy=False is not supported, because arrays never share memory; leave `copy` out")
     if indexing not in ("xy", "ij"):
-        raise ValueError(f"meshgrid: indexing is 'xy' or 'ij', not {indexing!r}")
-    if any(kind.ndim != 1 for kind in kinds):
-        raise ValueError(f"meshgrid: needs rows of coordinates, not {', '.join(map(str, kinds))}")
+        raise ValueError(f"meshgrid: indexing must be 'xy' or 'ij', not {indexing!r}")
+    if any(type.ndim != 1 for type in types):
+        raise ValueError(f"meshgrid: needs 1-D arrays of coordinates, not {', '.join(map(str, types))}")
     dims = list(range(len(xi)))
     if indexing == "xy" and len(xi) > 1:
         dims[:2] = [1, 0]
@@ -176,46 +238,73 @@ def meshgrid(*xi: Any, copy: bool = True, sparse: bool = False, indexing: str = 
 
 
 def indices(dimensions: Sequence[int], dtype: Any = None, sparse: bool = False) -> Any:
-    """The index of every element of an array of this shape: one array for each dim, stacked, or `sparse` ones apart.
+    """Return the indices of all elements of an array of a given shape.
 
-    >>> jnp.indices((2, 2))
-    Array([[[0, 0],
-            [1, 1]],
-    <BLANKLINE>
-           [[0, 1],
-            [0, 1]]], dtype=int32)
+    Args:
+        dimensions: the shape.
+        dtype: the dtype of the indices; the default integer dtype if None.
+        sparse: whether to return one array per dim, with size 1 in all other dims.
+
+    Returns:
+        An array of shape `(len(dimensions), *dimensions)`, or a tuple of arrays if `sparse`.
+
+    Raises:
+        TypeError: if a size is not an integer.
+
+    Example:
+        >>> jnp.indices((2, 2))
+        Array([[[0, 0],
+                [1, 1]],
+        <BLANKLINE>
+               [[0, 1],
+                [0, 1]]], dtype=int32)
     """
-    wanted = default_dtype("int*") if dtype is None else canonical_dtype(dtype)
+    out_dtype = default_dtype("int*") if dtype is None else canonical_dtype(dtype)
     sizes = tuple(map(operator.index, dimensions))
-    rows = [arange(size, dtype=wanted) for size in sizes]
+    rows = [arange(size, dtype=out_dtype) for size in sizes]
     if sparse:
         return tuple(meshgrid(*rows, sparse=True, indexing="ij"))
-    return stack(meshgrid(*rows, indexing="ij")) if rows else full((0,), 0, wanted)
+    return stack(meshgrid(*rows, indexing="ij")) if rows else full((0,), 0, out_dtype)
 
 
 def fromfunction(function: Callable[..., Any], shape: Any, *, dtype: Any = float, **kwargs: Any) -> Any:
-    """An array whose elements `function` makes of their indices; it is mapped over them.
+    """Create an array by calling a function with the indices of each element.
 
-    >>> jnp.fromfunction(lambda i, j: i + 10 * j, (2, 3), dtype=int)
-    Array([[ 0, 10, 20],
-           [ 1, 11, 21]], dtype=int32)
+    The function is traced once and vectorized with `vmap`.
+
+    Args:
+        function: a function of one scalar index per dim.
+        shape: the shape, or the size of a 1-D array.
+        dtype: the dtype of the indices.
+        **kwargs: keyword arguments passed to `function`.
+
+    Returns:
+        The array of results; a pytree of arrays if `function` returns one.
+
+    Raises:
+        TypeError: if a size is not an integer.
+
+    Example:
+        >>> jnp.fromfunction(lambda i, j: i + 10 * j, (2, 3), dtype=int)
+        Array([[ 0, 10, 20],
+               [ 1, 11, 21]], dtype=int32)
     """
     sizes = (operator.index(shape),) if not isinstance(shape, Sequence) else tuple(map(operator.index, shape))
 
-    def mapped(*index: Any) -> Any:
+    def on_indices(*index: Any) -> Any:
         return function(*index, **kwargs)
 
-    found: Callable[..., Any] = mapped
+    mapped: Callable[..., Any] = on_indices
     for dim in reversed(range(len(sizes))):
-        found = vmap(found, in_axes=tuple(0 if d == dim else None for d in range(len(sizes))))
-    return found(*(arange(size, dtype=dtype) for size in sizes))
+        mapped = vmap(mapped, in_axes=tuple(0 if d == dim else None for d in range(len(sizes))))
+    return mapped(*(arange(size, dtype=dtype) for size in sizes))
 
 
-def _steps(name: str, part: slice) -> Any:
-    """The numbers of a slice: by a step, or so many where that is imaginary."""
+def _expand_slice(name: str, part: slice) -> Any:
+    """Return the numbers of a slice. An imaginary step is the number of points, as in `linspace`."""
     low, high, step = 0 if part.start is None else part.start, part.stop, 1 if part.step is None else part.step
     if high is None:
-        raise ValueError(f"{name}: a slice needs its end: {part}")
+        raise ValueError(f"{name}: a slice needs a stop: {part}")
     if isinstance(step, complex):
         return linspace(low, high, int(abs(step)))
     return arange(low, high, step)
@@ -223,33 +312,41 @@ def _steps(name: str, part: slice) -> Any:
 
 @final
 class _Grid:
-    """What `mgrid` and `ogrid` are."""
+    """The class of `mgrid` and `ogrid`."""
 
     def __init__(self, name: str, sparse: bool, text: str) -> None:
         self.name, self.sparse, self.__doc__ = name, sparse, text
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice):
-            return _steps(self.name, key)
-        rows = [_steps(self.name, part) for part in key]
+            return _expand_slice(self.name, key)
+        rows = [_expand_slice(self.name, part) for part in key]
         dtype = meet(self.name, [row.type for row in rows])[0]
-        found = meshgrid(*(methods.astype(row, dtype=dtype) for row in rows), sparse=self.sparse, indexing="ij")
-        return found if self.sparse else stack(found)
+        arrays = meshgrid(*(methods.astype(row, dtype=dtype) for row in rows), sparse=self.sparse, indexing="ij")
+        return arrays if self.sparse else stack(arrays)
 
     def __repr__(self) -> str:
         return f"shardwise.numpy.{self.name}"
 
 
 mgrid = _Grid(
-    "mgrid", False, "`mgrid[0:2, 0:3]`: the coordinates of the points of a grid, stacked. 3j: so many points."
+    "mgrid",
+    False,
+    "`mgrid[0:2, 0:3]`: dense coordinates of a grid, stacked. An imaginary step `nj` means n points.",
 )
-ogrid = _Grid("ogrid", True, "`ogrid[0:2, 0:3]`: the coordinates of the points of a grid, each along its own dim.")
+ogrid = _Grid(
+    "ogrid",
+    True,
+    "`ogrid[0:2, 0:3]`: open coordinates of a grid, one array per dim. An imaginary step `nj` means n points.",
+)
 
 
 @final
-class _Joiner:
-    """What `r_` and `c_` are. A text before the parts says along which axis, how many dims each has at least, and at
-    which of these its own begin.
+class _Concatenator:
+    """The class of `r_` and `c_`.
+
+    A string before the parts is a directive: 'r', 'c', or "axis,rank,first". The parts are concatenated along `axis`,
+    each with at least `rank` dims, of which its own dims start at position `first`.
     """
 
     def __init__(self, name: str, axis: int, rank: int, first: int, text: str) -> None:
@@ -257,40 +354,45 @@ class _Joiner:
 
     def __getitem__(self, key: Any) -> Any:
         parts = list(key) if isinstance(key, tuple) else [key]
-        axis, rank, first, column = self.axis, self.rank, self.first, False
+        axis, rank, first, is_column = self.axis, self.rank, self.first, False
         if parts and isinstance(parts[0], str):
-            words = parts.pop(0)
-            if words in ("r", "c"):
-                rank, column = 2, words == "c"
+            directive = parts.pop(0)
+            if directive in ("r", "c"):
+                rank, is_column = 2, directive == "c"
             else:
-                axis, rank, first = self._directive(words)
+                axis, rank, first = self._parse(directive)
         if not parts:
             raise IndexError(f"{self.name}: needs at least one number, slice or array")
-        arrays = [self._raised(part, rank, first) for part in parts]
-        found = concatenate(arrays, axis)
-        return found.T if column and all(np.ndim(part) < 2 for part in parts if not isinstance(part, slice)) else found
+        arrays = [self._expand_rank(part, rank, first) for part in parts]
+        result = concatenate(arrays, axis)
+        is_column = is_column and all(np.ndim(part) < 2 for part in parts if not isinstance(part, slice))
+        return result.T if is_column else result
 
-    def _directive(self, words: str) -> tuple[int, int, int]:
+    def _parse(self, directive: str) -> tuple[int, int, int]:
         try:
-            numbers = [int(word) for word in words.split(",")]
+            numbers = [int(word) for word in directive.split(",")]
         except ValueError:
             numbers = []
         if not 1 <= len(numbers) <= 3:
-            raise ValueError(f"{self.name}: a text is 'r', 'c' or up to three integers with commas, not {words!r}")
+            raise ValueError(
+                f"{self.name}: the directive must be 'r', 'c' or up to three integers separated by commas, "
+                f"not {directive!r}"
+            )
         axis, rank, first = [*numbers, *(self.axis, self.rank, self.first)[len(numbers) :]]
         return axis, rank, first
 
-    def _raised(self, part: Any, rank: int, first: int) -> Any:
-        x = _steps(self.name, part) if isinstance(part, slice) else array(part, copy=False)
-        more = rank - x.type.ndim
-        if more <= 0:
+    def _expand_rank(self, part: Any, rank: int, first: int) -> Any:
+        """Return a part as an array, with dims of size 1 added up to `rank`."""
+        x = _expand_slice(self.name, part) if isinstance(part, slice) else array(part, copy=False)
+        missing = rank - x.type.ndim
+        if missing <= 0:
             return x
-        before = more if first == -1 else first if first >= 0 else more + first + 1
-        return methods.reshape(x, shape=(1,) * before + x.type.shape + (1,) * (more - before))
+        before = missing if first == -1 else first if first >= 0 else missing + first + 1
+        return methods.reshape(x, shape=(1,) * before + x.type.shape + (1,) * (missing - before))
 
     def __repr__(self) -> str:
         return f"shardwise.numpy.{self.name}"
 
 
-r_ = _Joiner("r_", 0, 1, -1, "`r_[1, 2:5, x]`: numbers, slices and arrays one after the other along dim 0.")
-c_ = _Joiner("c_", -1, 2, 0, "`c_[1:3, x]`: numbers, slices and rows as the columns of a matrix.")
+r_ = _Concatenator("r_", 0, 1, -1, "`r_[1, 2:5, x]`: concatenate numbers, slices and arrays along dim 0.")
+c_ = _Concatenator("c_", -1, 2, 0, "`c_[1:3, x]`: stack numbers, slices and 1-D arrays as the columns of a matrix.")

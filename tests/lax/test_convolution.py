@@ -136,7 +136,7 @@ K = np.ones((4, 3, 3), np.float32)
         (
             lambda: jnp.convolve(X[0, 0], X[0, 0], "all"),
             ValueError,
-            "convolve: mode is 'full', 'same' or 'valid', not 'all'",
+            "convolve: mode must be 'full', 'same' or 'valid', not 'all'",
         ),
     ],
     ids=lambda part: part if isinstance(part, str) else "",

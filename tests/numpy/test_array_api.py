@@ -1,4 +1,4 @@
-"""Methods of arrays, the array API standard, and memory that is shared with other libraries."""
+"""Methods of arrays, the array API standard, and DLPack."""
 
 import inspect
 
@@ -61,11 +61,11 @@ METHODS = {
 
 @pytest.mark.parametrize("name", METHODS)
 def test_methods_like_numpy(name, mesh):
-    wanted = METHODS[name](X)
+    expected = METHODS[name](X)
     for x in (jnp.array(X), sw.device_put(X, NamedSharding(mesh, P(None, "model")))):
-        found = METHODS[name](x)
+        result = METHODS[name](x)
         for got, want in zip(
-            *((part if isinstance(part, tuple) else (part,)) for part in (found, wanted)), strict=True
+            *((part if isinstance(part, tuple) else (part,)) for part in (result, expected)), strict=True
         ):
             if isinstance(want, (str, bytes)):
                 assert got == want
@@ -73,7 +73,7 @@ def test_methods_like_numpy(name, mesh):
                 np.testing.assert_allclose(np.asarray(got).astype(complex), np.asarray(want).astype(complex), rtol=1e-6)
 
 
-def test_views_keep_bits():
+def test_view_reinterprets_bits():
     x = jnp.array([1 + 2j, 3 - 4j], jnp.complex64)
     assert x.view(jnp.float32).tolist() == [1, 2, 3, -4]
     assert x.view(jnp.float32).view(jnp.complex64).tolist() == x.tolist()
@@ -87,7 +87,7 @@ def test_views_keep_bits():
     assert x.view() is x
 
 
-def test_the_namespace_is_the_standards():
+def test_array_namespace_follows_the_standard():
     x = jnp.ones(2)
     space = x.__array_namespace__(api_version="2024.12")
     assert space is jnp
@@ -118,11 +118,11 @@ squeeze stack std subtract sum take take_along_axis tan tanh tensordot tile tril
 unique_inverse unique_values unstack var vecdot where zeros zeros_like"""
 
 
-def test_every_function_of_the_standard_is_there():
+def test_namespace_has_all_functions_of_the_standard():
     assert [name for name in FUNCTIONS.split() if not hasattr(jnp, name)] == []
 
 
-def test_arrays_have_the_methods_of_jax():
+def test_arrays_have_the_methods_of_jax_arrays():
     jax = pytest.importorskip("jax")
     private = {"aval", "clone", "device_buffer", "device_buffers", "format", "platform", "traceback"}
     theirs = {name for name in dir(jax.numpy.ones(2)) if not name.startswith("_")} - private
@@ -131,10 +131,10 @@ def test_arrays_have_the_methods_of_jax():
         mine, their = getattr(jnp.ones(2), name), getattr(jax.numpy.ones(2), name)
         if callable(mine):
             try:
-                wanted = list(inspect.signature(their).parameters)
+                expected = list(inspect.signature(their).parameters)
             except ValueError:  # written in C++
                 continue
-            assert list(inspect.signature(mine).parameters) == wanted, name
+            assert list(inspect.signature(mine).parameters) == expected, name
 
 
 @pytest.mark.parametrize(
@@ -172,26 +172,26 @@ def test_errors(call, error, message):
 
 
 def aligned(shape, dtype=np.float32):
-    """numpy's array at an address that XLA can use as it is."""
+    """Return a numpy array that is aligned so that XLA can use its memory without a copy."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     memory = np.zeros(size + 64, np.uint8)
     start = -memory.ctypes.data % 64
     return memory[start : start + size].view(dtype).reshape(shape)
 
 
-def test_memory_is_shared_with_numpy():
+def test_dlpack_shares_memory_with_numpy():
     x = jnp.arange(6.0).reshape(2, 3)
-    seen = np.from_dlpack(x)
-    assert seen.tolist() == x.tolist()
-    assert seen.ctypes.data == x.unsafe_buffer_pointer()
+    view = np.from_dlpack(x)
+    assert view.tolist() == x.tolist()
+    assert view.ctypes.data == x.unsafe_buffer_pointer()
     host = aligned((4, 4))
     host[:] = 1.5
     shared = jnp.from_dlpack(host)
     assert shared.unsafe_buffer_pointer() == host.ctypes.data
     assert (shared + 1).tolist() == [[2.5] * 4] * 4
-    own = jnp.from_dlpack(host, copy=True)
+    copied = jnp.from_dlpack(host, copy=True)
     host[0, 0] = 7
-    assert own.tolist() == [[1.5] * 4] * 4
+    assert copied.tolist() == [[1.5] * 4] * 4
     assert shared[0, 0] == 7
 
 
@@ -200,38 +200,38 @@ def test_memory_is_shared_with_numpy():
     [np.arange(7, dtype=np.int8)[1:], X.T, np.array(2.5), np.array([True, False]), np.array([1j], np.complex64)],
     ids=lambda x: f"{x.dtype}{x.shape}",
 )
-def test_any_memory_comes_in(x):
-    found = sw.dlpack.from_dlpack(x)
-    assert found.tolist() == x.tolist()
-    assert (found + found).tolist() == (x + x).tolist()
+def test_from_dlpack_accepts_any_memory(x):
+    result = sw.dlpack.from_dlpack(x)
+    assert result.tolist() == x.tolist()
+    assert (result + result).tolist() == (x + x).tolist()
 
 
-def test_memory_that_does_not_lie_row_by_row():
-    """Aligned as jaxlib shares it: what is shared must not be taken for the transpose."""
+def test_from_dlpack_of_a_transposed_array():
+    """The memory is aligned, so jaxlib would share it; it must not be read in row-major order."""
     memory = np.zeros(64 * 4 + 64, np.uint8)
     start = -memory.ctypes.data % 64
     x = memory[start : start + 24].view(np.float32).reshape(2, 3)
     x[:] = np.arange(6).reshape(2, 3)
-    found = sw.dlpack.from_dlpack(x.T)
-    assert found.tolist() == x.T.tolist()
-    assert (found * 2).tolist() == (x.T * 2).tolist()
+    result = sw.dlpack.from_dlpack(x.T)
+    assert result.tolist() == x.T.tolist()
+    assert (result * 2).tolist() == (x.T * 2).tolist()
     with pytest.raises(BufferError, match="do not lie row by row"):
         sw.dlpack.from_dlpack(x.T, copy=False)
 
 
-def test_arrays_go_round():
+def test_dlpack_round_trip():
     for x in (jnp.ones(3, jnp.bfloat16), jnp.arange(4), jnp.ones((2, 2))):
         assert jnp.from_dlpack(x).tolist() == x.tolist()
         assert jnp.from_dlpack(x).dtype == x.dtype
-    there = sw.device_put(jnp.arange(3), sw.devices()[2])
-    assert jnp.from_dlpack(there).devices() == {sw.devices()[2]}
+    on_device_2 = sw.device_put(jnp.arange(3), sw.devices()[2])
+    assert jnp.from_dlpack(on_device_2).devices() == {sw.devices()[2]}
     assert jnp.from_dlpack(jnp.arange(3), device=sw.devices()[1]).devices() == {sw.devices()[1]}
-    assert there.__dlpack_device__() == (1, 0)
+    assert on_device_2.__dlpack_device__() == (1, 0)
     assert not sw.dlpack.is_supported_dtype(jnp.int4)
     assert sw.dlpack.is_supported_dtype(ml_dtypes.bfloat16)
 
 
-def test_what_cannot_be_shared(mesh):
+def test_dlpack_errors(mesh):
     x = sw.device_put(np.ones(10, np.float32), NamedSharding(mesh, P("data")))
     with pytest.raises(BufferError) as caught:
         x.__dlpack__()

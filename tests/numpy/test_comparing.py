@@ -1,4 +1,4 @@
-"""Equal and nearly equal arrays, against numpy and JAX."""
+"""Exact and approximate equality of arrays: against numpy and JAX."""
 
 import numpy as np
 import pytest
@@ -47,14 +47,14 @@ def test_on_a_mesh(mesh, which):
     mesh_like_one_device(mesh, jnp, cases, which)
 
 
-def test_whether_all_are_close_costs_one_boolean(mesh):
+def test_allclose_all_reduces_one_boolean(mesh):
     x = sw.device_put(np.ones((4096, 8), np.float32), NamedSharding(mesh, P("data")))
-    found = sw.explain(lambda x: jnp.allclose(x, x + 1))(x)
-    assert list(found.counts()) == ["all_reduce"]
-    assert found.wire_bytes <= 16
+    plan = sw.explain(lambda x: jnp.allclose(x, x + 1))(x)
+    assert list(plan.counts()) == ["all_reduce"]
+    assert plan.wire_bytes <= 16
 
 
-def test_what_is_no_array_is_not_equal():
+def test_objects_that_are_not_arrays_equal_nothing():
     assert not jnp.array_equal([1, None], [1, 2])
     assert jnp.array_equal([1, 2], [1, 2])
     assert not jnp.array_equiv([1, None], 1)

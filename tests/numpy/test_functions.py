@@ -1,4 +1,4 @@
-"""numpy functions on arrays: values against numpy; dtypes and weak types against JAX."""
+"""Basic numpy functions: values against numpy, and sharded against unsharded operands."""
 
 import ml_dtypes
 import numpy as np
@@ -35,7 +35,7 @@ SHAPES = [((3, 4), (3, 4)), ((3, 4), (4,)), ((3, 1), (1, 4)), ((2, 1, 4), (3, 1)
 @pytest.mark.parametrize("name", BINARY)
 @pytest.mark.parametrize("shapes", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", [np.float32, np.int32])
-def test_binary(name, shapes, dtype):
+def test_binary_functions(name, shapes, dtype):
     a, b = arrays(*shapes, dtype=dtype)
     b = np.where(b == 0, 1, b).astype(dtype)
     got = getattr(jnp, name)(a, b)
@@ -82,13 +82,13 @@ def test_dot(shapes):
     np.testing.assert_allclose(jnp.dot(a, b), np.dot(a, b), rtol=1e-5, atol=1e-5)
 
 
-def test_where_broadcasts_all_three():
+def test_where_broadcasts_all_operands():
     c, x, y = RNG.random((3, 1)) > 0.5, *arrays((1, 4), (4,))
     np.testing.assert_array_equal(jnp.where(c, x, y), np.where(c, x, y))
     np.testing.assert_array_equal(jnp.where(np.array([0, 2]), 1.0, 2.0), [2, 1])
 
 
-def test_shapes_and_types():
+def test_reshape_transpose_broadcast_and_astype():
     (x,) = arrays((2, 3, 4))
     np.testing.assert_array_equal(jnp.reshape(x, (4, -1)), x.reshape(4, -1))
     np.testing.assert_array_equal(jnp.asarray(x).reshape([6, 4]), x.reshape(6, 4))
@@ -115,7 +115,7 @@ def test_creation():
         jnp.arange(1, 2, 0)
 
 
-def test_operators_with_numpy_arrays_on_the_left():
+def test_operators_with_numpy_left_operands():
     (x,) = arrays((3,))
     assert isinstance(x + jnp.asarray(x), sw.Array)
     np.testing.assert_allclose(x - jnp.asarray(x), np.zeros(3))
@@ -124,7 +124,7 @@ def test_operators_with_numpy_arrays_on_the_left():
         jnp.asarray(x) + "a"
 
 
-def test_small_floats_are_summed_wide():
+def test_narrow_dtypes_accumulate_in_wider_ones():
     x = np.full(4096, 1.0, ml_dtypes.bfloat16)
     assert float(jnp.sum(x)) == 4096.0
     assert jnp.sum(x).dtype == ml_dtypes.bfloat16
@@ -133,11 +133,11 @@ def test_small_floats_are_summed_wide():
 
 @pytest.mark.parametrize("dim", [0, 1])
 @pytest.mark.parametrize("size", [8, 10, 3])
-def test_sharded_equals_one_device(mesh, dim, size):
+def test_sharded_operands_give_the_same_values(mesh, dim, size):
     shape = (size, 6) if dim == 0 else (6, size)
     a, b = arrays(shape, shape)
-    where = NamedSharding(mesh, P("data") if dim == 0 else P(None, "data"))
-    sharded = sw.device_put(a, where), sw.device_put(b, where)
+    sharding = NamedSharding(mesh, P("data") if dim == 0 else P(None, "data"))
+    sharded = sw.device_put(a, sharding), sw.device_put(b, sharding)
     for function in (jnp.add, jnp.divide, jnp.maximum, jnp.less, lambda x, y: x.T @ y, lambda x, y: x @ y.T):
         np.testing.assert_allclose(function(*sharded), function(a, b), rtol=1e-5, atol=1e-5)
     for function in (jnp.sum, jnp.mean, jnp.exp, lambda x: x.sum(0), lambda x: x.sum(1), lambda x: x.reshape(-1)):

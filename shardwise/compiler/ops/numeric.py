@@ -1,5 +1,6 @@
-"""Functions on each element, composed of ops: they promote and broadcast as numpy and JAX do. `methods` and `numpy`
-give them to users.
+"""Elementwise functions that promote and broadcast their operands as JAX does, composed of ops.
+
+`methods` (the operators of arrays) and `shardwise.numpy` expose them.
 """
 
 from typing import Any
@@ -30,40 +31,81 @@ from shardwise.compiler.ops.transcendental import Exp
 
 @composed
 def add(x: Any, y: Any, /) -> Any:
-    """`x + y`, element by element.
+    """Add two arrays element-wise. This is the operator `x + y`.
 
-    >>> jnp.add(jnp.array([1, 2]), 0.5)
-    Array([1.5, 2.5], dtype=float32)
+    Args:
+        x, y: the arrays. Booleans are combined with OR.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.add(jnp.array([1, 2]), 0.5)
+        Array([1.5, 2.5], dtype=float32)
     """
     return Add()(*aligned("add", (x, y)))
 
 
 @composed
 def subtract(x: Any, y: Any, /) -> Any:
-    """`x - y`, element by element.
+    """Subtract two arrays element-wise. This is the operator `x - y`.
 
-    >>> jnp.subtract(jnp.array([1, 2]), 3)
-    Array([-2, -1], dtype=int32)
+    Args:
+        x, y: the arrays.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, if both are boolean, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.subtract(jnp.array([1, 2]), 3)
+        Array([-2, -1], dtype=int32)
     """
     return Sub()(*aligned("subtract", (x, y)))
 
 
 @composed
 def multiply(x: Any, y: Any, /) -> Any:
-    """`x * y`, element by element.
+    """Multiply two arrays element-wise. This is the operator `x * y`.
 
-    >>> jnp.multiply(jnp.array([1, 2]), 3)
-    Array([3, 6], dtype=int32)
+    Args:
+        x, y: the arrays. Booleans are combined with AND.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.multiply(jnp.array([1, 2]), 3)
+        Array([3, 6], dtype=int32)
     """
     return Mul()(*aligned("multiply", (x, y)))
 
 
 @composed
 def divide(x1: Any, x2: Any, /) -> Any:
-    """`x1 / x2`, element by element; integers become floats.
+    """Divide two arrays element-wise. This is the operator `x1 / x2`.
 
-    >>> jnp.divide(jnp.array([1, 2]), 4)
-    Array([0.25, 0.5 ], dtype=float32)
+    Args:
+        x1: the dividend. Integers and booleans are converted to floats.
+        x2: the divisor. Integers and booleans are converted to floats.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.divide(jnp.array([1, 2]), 4)
+        Array([0.25, 0.5 ], dtype=float32)
     """
     dtype, weak = meet("divide", (type_of(x1, "divide"), type_of(x2, "divide")))
     if not is_inexact(dtype):
@@ -73,30 +115,60 @@ def divide(x1: Any, x2: Any, /) -> Any:
 
 @composed
 def negative(x: Any, /) -> Any:
-    """`-x`, element by element.
+    """Negate an array element-wise. This is the operator `-x`.
 
-    >>> jnp.negative(jnp.array([1, -2]))
-    Array([-1,  2], dtype=int32)
+    Args:
+        x: the array of numbers.
+
+    Returns:
+        An array of the shape and dtype of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is boolean.
+
+    Example:
+        >>> jnp.negative(jnp.array([1, -2]))
+        Array([-1,  2], dtype=int32)
     """
     return Neg()(as_operand(x, "negative"))
 
 
 @composed
 def exp(x: Any, /) -> Any:
-    """e to the power of each element; integers become floats.
+    """Compute the exponential function element-wise.
 
-    >>> round(float(jnp.exp(1)), 3)
-    2.718
+    Args:
+        x: the exponents. Integers and booleans are converted to floats.
+
+    Returns:
+        An array of the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> round(float(jnp.exp(1)), 3)
+        2.718
     """
     return Exp()(as_inexact(x, "exp"))
 
 
 @composed
 def absolute(x: Any, /) -> Any:
-    """The magnitude of each element.
+    """Compute the absolute value element-wise.
 
-    >>> jnp.absolute(jnp.array([-3, 2]))
-    Array([3, 2], dtype=int32)
+    Args:
+        x: the array.
+
+    Returns:
+        An array of the shape of `x`, real if `x` is complex.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.absolute(jnp.array([-3, 2]))
+        Array([3, 2], dtype=int32)
     """
     x = as_operand(x, "absolute")
     return Abs()(x) if SIGNED.holds(x.type.dtype) else x
@@ -104,10 +176,21 @@ def absolute(x: Any, /) -> Any:
 
 @composed
 def floor_divide(x1: Any, x2: Any, /) -> Any:
-    """The largest integer that is not above `x1 / x2`; an integer by 0 gives 0.
+    """Divide and round down element-wise. This is the operator `x1 // x2`.
 
-    >>> jnp.floor_divide(jnp.array([7, -7]), 2)
-    Array([ 3, -4], dtype=int32)
+    Args:
+        x1: the dividend, real. Booleans are converted to integers.
+        x2: the divisor, real. An integer divided by 0 gives 0.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.floor_divide(jnp.array([7, -7]), 2)
+        Array([ 3, -4], dtype=int32)
     """
     x, y = numbers("floor_divide", x1, x2)
     left = Rem()(x, y)
@@ -120,17 +203,33 @@ def floor_divide(x1: Any, x2: Any, /) -> Any:
 
 
 def _is_under(left: Any, y: Any) -> Any:
-    """Whether what is left, once `y` was taken away as often as it goes, has the other sign: then once too few."""
+    """Return whether a truncated remainder is nonzero and has the other sign than the divisor `y`.
+
+    The quotient of the floor division is then one less than that of the truncated division.
+    """
     zero, below = like(y, 0), Compare("LT")
     return And()(Compare("NE")(left, zero), Xor()(below(left, zero), below(y, zero)))
 
 
 @composed
 def remainder(x1: Any, x2: Any, /) -> Any:
-    """What is left of `x1` after whole times `x2`, with the sign of `x2`; an integer by 0 leaves 0.
+    """Compute the remainder of a floor division element-wise. This is the operator `x1 % x2`.
 
-    >>> jnp.remainder(jnp.array([7, -7]), 3)
-    Array([1, 2], dtype=int32)
+    The result has the sign of the divisor. `fmod` has the sign of the dividend.
+
+    Args:
+        x1: the dividend, real. Booleans are converted to integers.
+        x2: the divisor, real. The remainder of integers by 0 is 0.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.remainder(jnp.array([7, -7]), 3)
+        Array([1, 2], dtype=int32)
     """
     x, y = numbers("remainder", x1, x2)
     left = Rem()(x, y)
@@ -139,10 +238,23 @@ def remainder(x1: Any, x2: Any, /) -> Any:
 
 
 def power(x1: Any, x2: Any, /) -> Any:
-    """`x1 ** x2`, element by element. A negative power of integers that is not known beforehand is 0, but of 1 and -1.
+    """Raise to a power element-wise. This is the operator `x1 ** x2`.
 
-    >>> jnp.power(jnp.array([2, 3]), 3)
-    Array([ 8, 27], dtype=int32)
+    Args:
+        x1: the bases.
+        x2: the exponents. A Python integer is a static parameter. In an array, a negative power of an integer gives 0,
+            except for the bases 1 and -1.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, if the shapes do not broadcast, or if `x1` is of integers
+            and `x2` is a negative Python integer.
+
+    Example:
+        >>> jnp.power(jnp.array([2, 3]), 3)
+        Array([ 8, 27], dtype=int32)
     """
     if isinstance(x2, int) and not isinstance(x2, bool):
         return integer_power(x1, y=x2)
@@ -151,7 +263,7 @@ def power(x1: Any, x2: Any, /) -> Any:
 
 @composed
 def integer_power(x: Any, *, y: int) -> Any:
-    """`x ** y` for a known integer `y`."""
+    """Raise to a static integer power."""
     return IntegerPow(y)(*numbers("power", x))
 
 
@@ -172,67 +284,134 @@ def _power(x: Any, y: Any) -> Any:
 
 
 def numbers(name: str, *operands: Any) -> list[Any]:
-    """Operands promoted and broadcast; booleans count as integers."""
+    """Promote operands to a common dtype, booleans to integers, and broadcast them."""
     dtype, weak = meet(name, [type_of(x, name) for x in operands])
     return aligned(name, operands, default_dtype("int*") if dtype == np.bool_ else dtype, weak)
 
 
 @composed
 def bitwise_and(x: Any, y: Any, /) -> Any:
-    """The bits that both have; of booleans, whether both are true.
+    """Compute the bitwise AND element-wise. This is the operator `x & y`.
 
-    >>> jnp.bitwise_and(jnp.array([5, 3]), 4)
-    Array([4, 0], dtype=int32)
+    Args:
+        x, y: arrays of integers or booleans.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is float or complex, or if the shapes do not
+            broadcast.
+
+    Example:
+        >>> jnp.bitwise_and(jnp.array([5, 3]), 4)
+        Array([4, 0], dtype=int32)
     """
     return And()(*aligned("bitwise_and", (x, y)))
 
 
 @composed
 def bitwise_or(x: Any, y: Any, /) -> Any:
-    """The bits that either has; of booleans, whether either is true.
+    """Compute the bitwise OR element-wise. This is the operator `x | y`.
 
-    >>> jnp.bitwise_or(jnp.array([5, 3]), 4)
-    Array([5, 7], dtype=int32)
+    Args:
+        x, y: arrays of integers or booleans.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is float or complex, or if the shapes do not
+            broadcast.
+
+    Example:
+        >>> jnp.bitwise_or(jnp.array([5, 3]), 4)
+        Array([5, 7], dtype=int32)
     """
     return Or()(*aligned("bitwise_or", (x, y)))
 
 
 @composed
 def bitwise_xor(x: Any, y: Any, /) -> Any:
-    """The bits that one of them has; of booleans, whether one of them is true.
+    """Compute the bitwise XOR element-wise. This is the operator `x ^ y`.
 
-    >>> jnp.bitwise_xor(jnp.array([5, 3]), 4)
-    Array([1, 7], dtype=int32)
+    Args:
+        x, y: arrays of integers or booleans.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is float or complex, or if the shapes do not
+            broadcast.
+
+    Example:
+        >>> jnp.bitwise_xor(jnp.array([5, 3]), 4)
+        Array([1, 7], dtype=int32)
     """
     return Xor()(*aligned("bitwise_xor", (x, y)))
 
 
 @composed
 def invert(x: Any, /) -> Any:
-    """The bits that it does not have; of booleans, whether it is false.
+    """Compute the bitwise NOT element-wise. This is the operator `~x`.
 
-    >>> jnp.invert(jnp.array([0, 5]))
-    Array([-1, -6], dtype=int32)
+    Args:
+        x: an array of integers or booleans.
+
+    Returns:
+        An array of the shape and dtype of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is float or complex.
+
+    Example:
+        >>> jnp.invert(jnp.array([0, 5]))
+        Array([-1, -6], dtype=int32)
     """
     return Not()(as_operand(x, "invert"))
 
 
 @composed
 def left_shift(x: Any, y: Any, /) -> Any:
-    """The bits of `x` moved by `y` places towards the high ones.
+    """Shift bits to the left element-wise. This is the operator `x << y`.
 
-    >>> jnp.left_shift(jnp.array([1, 3]), 2)
-    Array([ 4, 12], dtype=int32)
+    Args:
+        x: an array of integers. Booleans are converted to integers.
+        y: the number of positions to shift by.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is float or complex, or if the shapes do not
+            broadcast.
+
+    Example:
+        >>> jnp.left_shift(jnp.array([1, 3]), 2)
+        Array([ 4, 12], dtype=int32)
     """
     return ShiftLeft()(*numbers("left_shift", x, y))
 
 
 @composed
 def right_shift(x: Any, y: Any, /) -> Any:
-    """The bits of `x` moved by `y` places towards the low ones; a negative number stays negative.
+    """Shift bits to the right element-wise. This is the operator `x >> y`.
 
-    >>> jnp.right_shift(jnp.array([8, -8]), 2)
-    Array([ 2, -2], dtype=int32)
+    Args:
+        x: an array of integers. The shift is arithmetic for signed dtypes and logical for unsigned ones.
+        y: the number of positions to shift by.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is float or complex, or if the shapes do not
+            broadcast.
+
+    Example:
+        >>> jnp.right_shift(jnp.array([8, -8]), 2)
+        Array([ 2, -2], dtype=int32)
     """
     x, y = numbers("right_shift", x, y)
     return (ShiftRightArithmetic() if SIGNED.holds(x.type.dtype) else ShiftRightLogical())(x, y)
@@ -240,33 +419,53 @@ def right_shift(x: Any, y: Any, /) -> Any:
 
 @composed
 def maximum(x: Any, y: Any, /) -> Any:
-    """The larger of two, element by element; NaN where either is.
+    """Compute the maximum of two arrays element-wise. NaN propagates.
 
-    >>> jnp.maximum(jnp.array([1, 5]), 3)
-    Array([3, 5], dtype=int32)
+    Args:
+        x, y: the arrays.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.maximum(jnp.array([1, 5]), 3)
+        Array([3, 5], dtype=int32)
     """
     return Max()(*aligned("maximum", (x, y)))
 
 
 @composed
 def minimum(x: Any, y: Any, /) -> Any:
-    """The smaller of two, element by element; NaN where either is.
+    """Compute the minimum of two arrays element-wise. NaN propagates.
 
-    >>> jnp.minimum(jnp.array([1, 5]), 3)
-    Array([1, 3], dtype=int32)
+    Args:
+        x, y: the arrays.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.minimum(jnp.array([1, 5]), 3)
+        Array([1, 3], dtype=int32)
     """
     return Min()(*aligned("minimum", (x, y)))
 
 
 def clip(x: Any, min: Any = None, max: Any = None) -> Any:
-    """`x`, but no less than `min`, and then no more than `max`; None is no bound."""
+    """Limit elements to at least `min`, then to at most `max`. None is no bound."""
     x = x if min is None else maximum(min, x)
     return as_operand(x, "clip") if max is None else minimum(max, x)
 
 
 @composed
 def around(x: Any, *, decimals: int = 0) -> Any:
-    """The nearest number of so many decimals; halfway between two, the one whose last digit is even."""
+    """Round to `decimals` decimals, ties to even."""
     x = as_operand(x, "round")
     dtype = x.type.dtype
     if not is_inexact(dtype):
@@ -284,10 +483,20 @@ def around(x: Any, *, decimals: int = 0) -> Any:
 
 @composed
 def real(val: Any, /) -> Any:
-    """The real part of each element.
+    """Return the real part element-wise.
 
-    >>> jnp.real(jnp.array([1 + 2j]))
-    Array([1.], dtype=float32)
+    Args:
+        val: the array.
+
+    Returns:
+        An array of the shape of `val`; `val` itself if it is real.
+
+    Raises:
+        TypeError: if `val` is not an array or a number.
+
+    Example:
+        >>> jnp.real(jnp.array([1 + 2j]))
+        Array([1.], dtype=float32)
     """
     x = as_operand(val, "real")
     return Real()(x) if x.type.dtype.kind == "c" else x
@@ -295,10 +504,20 @@ def real(val: Any, /) -> Any:
 
 @composed
 def imag(val: Any, /) -> Any:
-    """The imaginary part of each element: 0 of a real one.
+    """Return the imaginary part element-wise.
 
-    >>> jnp.imag(jnp.array([1 + 2j]))
-    Array([2.], dtype=float32)
+    Args:
+        val: the array.
+
+    Returns:
+        An array of the shape of `val`; zeros if it is real.
+
+    Raises:
+        TypeError: if `val` is not an array or a number.
+
+    Example:
+        >>> jnp.imag(jnp.array([1 + 2j]))
+        Array([2.], dtype=float32)
     """
     x = as_operand(val, "imag")
     return Imag()(x) if x.type.dtype.kind == "c" else full(x.type.shape, 0, x.type.dtype, x.type.weak)
@@ -306,16 +525,26 @@ def imag(val: Any, /) -> Any:
 
 @composed
 def conjugate(x: Any, /) -> Any:
-    """Each element with its imaginary part negated.
+    """Compute the complex conjugate element-wise.
 
-    >>> jnp.conjugate(jnp.array([1 + 2j]))
-    Array([1.-2.j], dtype=complex64)
+    Args:
+        x: the array.
+
+    Returns:
+        An array of the shape and dtype of `x`; `x` itself if it is real.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.conjugate(jnp.array([1 + 2j]))
+        Array([1.-2.j], dtype=complex64)
     """
     x = as_operand(x, "conjugate")
     return Conj()(x) if x.type.dtype.kind == "c" else x
 
 
 def truth(x: Any, name: str) -> Any:
-    """Whether each element differs from 0."""
+    """Convert to booleans: whether each element is nonzero."""
     x = as_operand(x, name)
     return x if x.type.dtype == np.bool_ else Compare("NE")(x, like(x, 0))

@@ -1,4 +1,4 @@
-"""The same calls on JAX and here: values, dtypes and weak types agree."""
+"""Type promotion of basic functions: values, dtypes and weak types agree with JAX."""
 
 import ml_dtypes
 import numpy as np
@@ -28,9 +28,9 @@ OPERANDS = {
 FUNCTIONS = ["add", "multiply", "divide", "maximum", "equal", "less"]
 
 
-def same(ours, theirs):
+def assert_same(ours, theirs):
     assert ours.dtype == theirs.dtype
-    if ours.dtype != np.bool_:  # JAX has weak booleans, which promote like others
+    if ours.dtype != np.bool_:  # JAX has weakly typed booleans; they promote like strongly typed ones
         assert ours.weak_type == theirs.weak_type
     assert ours.shape == theirs.shape
     np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=2e-2 if ours.dtype.itemsize < 4 else 1e-6)
@@ -42,17 +42,17 @@ def all_of(namespace, names):
 
 @pytest.mark.parametrize("left", OPERANDS)
 def test_binary_functions(left):
-    names_from_here = list(OPERANDS)[list(OPERANDS).index(left) :]
-    for right in (OPERANDS[name] for name in names_from_here):
+    right_names = list(OPERANDS)[list(OPERANDS).index(left) :]
+    for right in (OPERANDS[name] for name in right_names):
         is_complex = any(np.iscomplexobj(x) for x in (OPERANDS[left], right))
-        # Complex numbers have an order in JAX's `maximum` and `less`; here they have none.
+        # The order of complex numbers in `maximum` and `less` is not compared.
         names = [name for name in FUNCTIONS if not (is_complex and name in ("maximum", "less"))]
         if any(np.asarray(x).dtype != np.bool_ for x in (OPERANDS[left], right)):
             names += ["subtract"]
         ours = sw.jit(all_of(jnp, names))(OPERANDS[left], right)
         theirs = jax.jit(all_of(jax.numpy, names))(OPERANDS[left], right)
         for mine, other in zip(ours, theirs, strict=True):
-            same(mine, other)
+            assert_same(mine, other)
 
 
 def test_booleans_cannot_be_subtracted():
@@ -68,4 +68,4 @@ def test_unary_functions(operand):
         wrap(all_of(namespace, names))(OPERANDS[operand]) for wrap, namespace in ((sw.jit, jnp), (jax.jit, jax.numpy))
     )
     for mine, other in zip(ours, theirs, strict=True):
-        same(mine, other)
+        assert_same(mine, other)

@@ -1,4 +1,4 @@
-"""Numeric functions take what JAX's take: the same arguments, by position or by name, with the same defaults."""
+"""The signatures of numeric functions are those of JAX: names, kinds and defaults of parameters."""
 
 import importlib
 import inspect
@@ -39,10 +39,10 @@ NAMES = sorted(
 )
 
 
-def shown(parameter):
+def describe(parameter):
     default = parameter.default
     if default is not inspect.Parameter.empty and not isinstance(default, (int, float, str, bool, type(None))):
-        default = "something"
+        default = "an object"
     return parameter.name, parameter.kind, default
 
 
@@ -50,23 +50,25 @@ def shown(parameter):
 def test_signature(name):
     theirs = getattr(jax.numpy, name)
     if isinstance(theirs, jax.numpy.ufunc):
-        pytest.skip("an object there, which takes two arrays")
-    ours, wanted = (list(inspect.signature(function).parameters.values()) for function in (getattr(jnp, name), theirs))
-    assert [shown(parameter) for parameter in ours] == [shown(parameter) for parameter in wanted]
+        pytest.skip("a ufunc in JAX, with the signature (x, y)")
+    ours, expected = (
+        list(inspect.signature(function).parameters.values()) for function in (getattr(jnp, name), theirs)
+    )
+    assert [describe(parameter) for parameter in ours] == [describe(parameter) for parameter in expected]
 
 
 @pytest.mark.parametrize("name", sw.ops.__all__)
-def test_signature_of_segments(name):
-    ours, wanted = (inspect.signature(getattr(package.ops, name)).parameters.values() for package in (sw, jax))
-    assert list(map(shown, ours)) == list(map(shown, wanted))
+def test_signature_of_segment_functions(name):
+    ours, expected = (inspect.signature(getattr(package.ops, name)).parameters.values() for package in (sw, jax))
+    assert list(map(describe, ours)) == list(map(describe, expected))
 
 
-def test_there_are_names():
+def test_the_listed_names_are_complete():
     assert len(NAMES) > 150
     assert np.isin(["einsum", "nanmedian", "polyfit", "unique_all"], NAMES).all()
 
 
-def test_arrays_by_name():
+def test_arrays_as_keyword_arguments():
     x, y = np.array([4, 6], np.int32), np.array([6, 9], np.int32)
     for name in ("gcd", "lcm", "fmax", "fmin"):
         np.testing.assert_array_equal(getattr(jnp, name)(x1=x, x2=y), getattr(np, name)(x, y))

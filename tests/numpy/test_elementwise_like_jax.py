@@ -1,4 +1,4 @@
-"""Functions of numbers, here and in JAX: values, dtypes, weak types and gradients agree, at the special values too."""
+"""Elementwise functions and reductions like JAX: values, dtypes, weak types, gradients, special values."""
 
 import ml_dtypes
 import numpy as np
@@ -39,9 +39,10 @@ OPERANDS = {
 }
 
 
-def same(ours, theirs, note=""):
+def assert_same(ours, theirs, note=""):
     assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), note
-    # JAX has weak booleans, which promote like others, and these are weak or not by how they are composed there.
+    # JAX has weakly typed booleans, which promote like strongly typed ones. The weak types of these four functions
+    # depend on how JAX composes them.
     if ours.dtype != np.bool_ and not note.startswith(("log2", "log10", "hypot", "power")):
         assert ours.weak_type == theirs.weak_type, note
     narrow = ours.dtype.itemsize < 4
@@ -50,70 +51,71 @@ def same(ours, theirs, note=""):
     )
 
 
-def accepted(name, args):
-    """Whether the function takes such operands, here and in JAX."""
-    found = []
+def accepts(name, args):
+    """Return whether our function and JAX's accept the operands."""
+    results = []
     for evaluate, namespace in ((sw.eval_shape, jnp), (jax.eval_shape, jax.numpy)):
         try:
             evaluate(getattr(namespace, name), *args)
-            found.append(True)
+            results.append(True)
         except (TypeError, ValueError):
-            found.append(False)
-    return found
+            results.append(False)
+    return results
 
 
-def compared(names, *args):
-    """Each function of these operands agrees, or is refused by both."""
-    taken = []
+def compare(names, *args):
+    """Assert that each function agrees with JAX, or that both reject the operands."""
+    accepted = []
     for name in names:
-        here, there = accepted(name, args)
-        assert here == there, f"{name} of {args}"
-        taken += [name] * here
+        ours, theirs = accepts(name, args)
+        assert ours == theirs, f"{name} of {args}"
+        accepted += [name] * ours
     ours, theirs = (
-        wrap(lambda *args, space=space: [getattr(space, name)(*args) for name in taken])(*args)
+        wrap(lambda *args, space=space: [getattr(space, name)(*args) for name in accepted])(*args)
         for wrap, space in ((sw.jit, jnp), (jax.jit, jax.numpy))
     )
-    for name, mine, other in zip(taken, ours, theirs, strict=True):
-        same(mine, other, f"{name} of {args}")
+    for name, mine, other in zip(accepted, ours, theirs, strict=True):
+        assert_same(mine, other, f"{name} of {args}")
 
 
 @pytest.mark.parametrize("operand", OPERANDS)
-def test_of_one(operand):
+def test_unary_functions(operand):
     x = OPERANDS[operand]
     names = set(UNARY)
     if operand == "c64":
-        names -= {"argmax", "argmin", "all"}  # numbers without an order; JAX looks at the real part alone
+        names -= {"argmax", "argmin", "all"}  # JAX only compares the real parts of complex numbers
     if operand in ("bool", "True"):
-        names -= {"round"}  # JAX refuses it, and not floor and ceil
-    compared(sorted(names), x)
+        names -= {"round"}  # JAX rejects booleans here, but not in floor and ceil
+    compare(sorted(names), x)
 
 
 @pytest.mark.parametrize("left", ["f32", "bf16", "i32", "u8", "bool", "c64", "2.5"])
-def test_of_two(left):
+def test_binary_functions(left):
     for right in ("f32", "i32", "2"):
         x, y = OPERANDS[left], OPERANDS[right]
         names = set(BINARY)
         if left == "c64":
-            names -= {"maximum", "minimum", "hypot", "logaddexp", "arctan2"}  # where JAX has its own idea, or more
+            # JAX accepts other dtypes, or orders complex numbers differently.
+            names -= {"maximum", "minimum", "hypot", "logaddexp", "arctan2"}
         if right == "i32":
-            names -= {"power"}  # of integers, JAX gives anything by a negative one
-        compared(sorted(names), x, y)
+            names -= {"power"}  # negative powers of integers are undefined in JAX
+        compare(sorted(names), x, y)
 
 
 def test_integer_powers():
     x, y = np.array([-3, -1, 0, 1, 2, 5], np.int32), np.array([0, 1, 2, 3, 9, 5], np.int32)
-    compared(["power"], x, y)
+    compare(["power"], x, y)
     got = jnp.power(np.array([2, 1, -1, -1, 0], np.int32), np.array([-1, -5, -2, -3, -1], np.int32))
     assert got.tolist() == [0, 1, 1, -1, 0]
-    # Large powers wrap, to the last bit.
+    # Overflowing powers wrap around, modulo 2**32.
     x, y = np.array([3, 5, 7, 2], np.uint32), np.array([2**31 + 5, 64, 2**32 - 1, 40], np.uint32)
     assert jnp.power(x, y).tolist() == [pow(int(a), int(b), 2**32) for a, b in zip(x, y, strict=True)]
 
 
 def test_special_values():
-    compared([name for name in UNARY if name not in ("sum", "prod", "mean", "var", "std")], SPECIALS)
+    compare([name for name in UNARY if name not in ("sum", "prod", "mean", "var", "std")], SPECIALS)
     x, y = (grid.reshape(-1) for grid in np.meshgrid(SPECIALS, SPECIALS))
-    compared([name for name in BINARY if name not in BITS], x, y)
+    compare([name for name in BINARY if name not in BITS], x, y)
 
 
 SMOOTH = [
@@ -124,7 +126,7 @@ SMOOTH = [
 
 
 def value_and_gradients(names, *args):
-    """Of the sum of each function's results: here and in JAX."""
+    """Return (name, ours, JAX's) of the value and the gradients of the sum of each function's results."""
     argnums = tuple(range(len(args)))
 
     def all_of(differentiate, space):
@@ -141,22 +143,22 @@ def value_and_gradients(names, *args):
     )
 
 
-def test_values_and_gradients_of_one():
+def test_values_and_gradients_of_unary_functions():
     x = np.array([0.3, 0.9, 1.5, 2.75, -0.4, 0.0, 1.0], np.float32)
-    for name, (value, (slope,)), (other_value, (other_slope,)) in value_and_gradients(SMOOTH, x):
+    for name, (value, (gradient,)), (other_value, (other_gradient,)) in value_and_gradients(SMOOTH, x):
         np.testing.assert_allclose(value, other_value, rtol=1e-5, atol=1e-5, err_msg=name)
-        np.testing.assert_allclose(slope, other_slope, rtol=1e-5, atol=1e-5, err_msg=name)
+        np.testing.assert_allclose(gradient, other_gradient, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
-def test_values_and_gradients_of_two():
+def test_values_and_gradients_of_binary_functions():
     x, y = np.array([0.3, 2.0, 1.5, 2.75], np.float32), np.array([0.7, 2.0, 0.5, 1.0], np.float32)
     names = ["add", "sub", "mul", "div", "rem", "max", "min", "atan2", "pow"]
-    for name, (value, slopes), (other_value, other_slopes) in value_and_gradients(names, x, y):
+    for name, (value, gradients), (other_value, other_gradients) in value_and_gradients(names, x, y):
         np.testing.assert_allclose(value, other_value, rtol=1e-5, atol=1e-6, err_msg=name)
-        np.testing.assert_allclose(slopes, other_slopes, rtol=1e-5, atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(gradients, other_gradients, rtol=1e-5, atol=1e-6, err_msg=name)
 
 
-def test_derivatives_of_complex_numbers():
+def test_derivatives_of_complex_functions():
     z = np.array([1 + 2j, -0.5 + 0.25j, 3 - 1j], np.complex64)
     dz = np.array([1 - 1j, 2j, 0.5], np.complex64)
     for name in ("abs", "real", "imag", "conj", "sqrt", "log", "tanh", "square", "asin", "logistic"):
@@ -214,11 +216,11 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_calls(call):
-    same(CALLS[call](lax), CALLS[call](jax.lax), call)
+def test_lax_calls(call):
+    assert_same(CALLS[call](lax), CALLS[call](jax.lax), call)
 
 
-REFUSED = {
+REJECTED = {
     "two dtypes": lambda lax: lax.add(SPECIALS, 1),
     "two ranks": lambda lax: lax.add(np.ones((2, 3), np.float32), np.ones(3, np.float32)),
     "integers": lambda lax: lax.exp(np.arange(3)),
@@ -230,14 +232,14 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("call", REFUSED)
-def test_what_jax_refuses_is_refused(call):
+@pytest.mark.parametrize("call", REJECTED)
+def test_lax_rejects_what_jax_rejects(call):
     for namespace in (lax, jax.lax):
         with pytest.raises(TypeError):
-            REFUSED[call](namespace)
+            REJECTED[call](namespace)
 
 
-def test_options_of_reductions():
+def test_reduction_options():
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     mask = np.array([True, False, True])
     calls = [
@@ -258,7 +260,7 @@ def test_options_of_reductions():
         lambda np: np.prod(x, dtype=np.int32),
     ]
     for call in calls:
-        same(call(jnp), call(jax.numpy))
+        assert_same(call(jnp), call(jax.numpy))
 
 
 @pytest.mark.slow
@@ -272,4 +274,4 @@ def test_operators():
         *(lambda a: a.argmin(), lambda a: (a > 0).all(), lambda a: a.prod(), lambda a: a.conj(), lambda a: a.imag),
     ]
     for number, call in enumerate(calls):
-        same(call(jnp.asarray(x)), call(jax.numpy.asarray(x)), f"operator {number}")
+        assert_same(call(jnp.asarray(x)), call(jax.numpy.asarray(x)), f"operator {number}")
