@@ -330,7 +330,7 @@ def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: 
     XLA has no uninitialized buffers, so the elements are zeros.
 
     Args:
-        prototype: the prototype array. If it is committed, the result has its sharding, unless `shape`
+        prototype: the array to imitate. If it is committed, the result has its sharding, unless `shape`
             or `device` is given.
         dtype: the dtype; that of `prototype` if None.
         shape: the shape; that of `prototype` if None.
