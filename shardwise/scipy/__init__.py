@@ -1,4 +1,4 @@
-"""scipy's functions on arrays that may lie on many devices."""
+"""Functions of scipy on sharded arrays: linear algebra, special functions and statistics."""
 
 from typing import NoReturn
 

@@ -1,7 +1,6 @@
-"""Special functions that follow from their neighbours: Bessel functions and spherical harmonics by their order, the
-logarithm of the gamma function by steps of 1.
+"""Special functions computed by recurrences: Bessel functions, spherical harmonics, the complex log-gamma function.
 
-Each element is on its own, so that an array that is cut stays where it is; loops have one length for all.
+They are elementwise and their loops have a static length, so sharded operands keep their sharding.
 """
 
 import math
@@ -17,18 +16,32 @@ from shardwise.compiler.ops import special
 from shardwise.compiler.ops.operands import as_inexact, composed, type_of
 from shardwise.errors import ConcretizationTypeError
 
-_HUGE = 1e15  # from here on the backward recurrence is scaled down
-_STEPS = 8  # by which a complex number is moved to where Stirling's series has all digits
+_RESCALE_ABOVE = 1e15  # the backward recurrence is scaled down where it exceeds this
+_STIRLING_SHIFT = 8  # Stirling's series is evaluated at z + 8, where it is accurate to working precision
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 
 
 def bessel_jn(z: Any, *, v: int, n_iter: int = 50) -> Any:
-    """The Bessel functions of the first kind of orders 0 to `v`, along a new first dim.
+    """Compute the Bessel functions of the first kind of the orders 0 to v.
 
-    Found backwards from order `n_iter` (from one above `v` at least), which must be above |z| by some.
+    It uses Miller's backward recurrence, which starts at the order `n_iter`, but at least 20 above `v`. The starting
+    order must exceed |z| by some margin.
 
-    >>> [f"{y:.4f}" for y in jax.scipy.special.bessel_jn(1.0, v=2)]
-    ['0.7652', '0.4401', '0.1149']
+    Args:
+        z: real or complex numbers.
+        v: the highest order.
+        n_iter: the order at which the recurrence starts.
+
+    Returns:
+        An array of shape `(v + 1, *z.shape)`, with J₀ to Jᵥ along the first axis.
+
+    Raises:
+        ValueError: if `v` is negative.
+        TypeError: if `z` is not an array or a number, or if `v` or `n_iter` is not an integer.
+
+    Example:
+        >>> [f"{y:.4f}" for y in jax.scipy.special.bessel_jn(1.0, v=2)]
+        ['0.7652', '0.4401', '0.1149']
     """
     order, start = operator.index(v), operator.index(n_iter)
     if order < 0:
@@ -38,113 +51,142 @@ def bessel_jn(z: Any, *, v: int, n_iter: int = 50) -> Any:
 
 @composed
 def _bessel_jn(z: Any, *, order: int, start: int) -> Any:
-    """Miller's algorithm: any start grows backwards into multiples of J, whose sum J₀ + 2 J₂ + 2 J₄ + … is 1."""
+    """Miller's algorithm: recur backward from arbitrary values, then normalize by J₀ + 2 J₂ + 2 J₄ + … = 1."""
     z = as_inexact(z, "bessel_jn")
     is_zero = z == 0
     x = jnp.where(is_zero, 1, z)
-    rows = jnp.arange(order + 1).reshape(-1, *(1,) * z.ndim)
+    orders = jnp.arange(order + 1).reshape(-1, *(1,) * z.ndim)
 
-    def step(turn: Any, state: Any) -> Any:
-        above, here, total, found = state
-        number = start - turn  # `here` is of this order, `above` of the next
-        below = 2 * number.astype(here.real.dtype) / x * here - above
+    def step(iteration: Any, state: Any) -> Any:
+        above, current, total, values = state
+        number = start - iteration  # the order of `current`; that of `above` is one higher
+        below = 2 * number.astype(current.real.dtype) / x * current - above
         is_even = (number - 1) % 2 == 0
         total = total + jnp.where(is_even, jnp.where(number == 1, 1, 2) * below, 0)
-        found = jnp.where(rows == number - 1, below[None], found)
-        scale = jnp.where(jnp.abs(below) > _HUGE, 1 / _HUGE, 1).astype(here.dtype)
-        return here * scale, below * scale, total * scale, found * scale
+        values = jnp.where(orders == number - 1, below[None], values)
+        scale = jnp.where(jnp.abs(below) > _RESCALE_ABOVE, 1 / _RESCALE_ABOVE, 1).astype(current.dtype)
+        return current * scale, below * scale, total * scale, values * scale
 
-    none = jnp.zeros_like(x)
-    first = (none, none + 1e-16, none, jnp.zeros((order + 1, *z.shape), z.dtype))
-    _, _, total, found = fori_loop(0, start, step, first)
-    return jnp.where(is_zero, jnp.where(rows == 0, 1, 0).astype(z.dtype), found / total)
+    zeros = jnp.zeros_like(x)
+    init = (zeros, zeros + 1e-16, zeros, jnp.zeros((order + 1, *z.shape), z.dtype))
+    _, _, total, values = fori_loop(0, start, step, init)
+    return jnp.where(is_zero, jnp.where(orders == 0, 1, 0).astype(z.dtype), values / total)
 
 
 @composed
 def loggamma(x: Any) -> Any:
-    """The logarithm of the gamma function: of complex numbers continued from the positive ones, with a cut along the
-    negative ones; of negative real ones NaN.
+    """Compute the principal branch of the logarithm of the gamma function.
 
-    >>> f"{jax.scipy.special.loggamma(5.0):.4f}"
-    '3.1781'
+    For complex numbers it is the analytic continuation from the positive numbers, with a branch cut along the negative
+    real axis.
+
+    Args:
+        x: real or complex numbers.
+
+    Returns:
+        log(Γ(x)); NaN for negative real `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> f"{jax.scipy.special.loggamma(5.0):.4f}"
+        '3.1781'
     """
     z = as_inexact(x, "loggamma")
     if z.dtype.kind != "c":
         return jnp.where(z < 0, np.nan, special.Lgamma()(z))
-    # Below the real axis it is the conjugate of what it is above; left of 1/2 the reflection of what it is right.
-    is_under = jnp.signbit(z.imag)
-    upper = jnp.where(is_under, z.conj(), z)
+    # loggamma(conj(z)) = conj(loggamma(z)) reduces to the upper half plane, Euler's reflection formula to Re z >= 1/2.
+    is_lower = jnp.signbit(z.imag)
+    upper = jnp.where(is_lower, z.conj(), z)
     is_left = upper.real < 0.5
-    right = _right_loggamma(jnp.where(is_left, 1 - upper, upper))
-    turned = upper - jnp.round(upper.real)
-    log_sine = -math.log(2) + 1j * math.pi * (0.5 - upper) + jnp.log1p(-jnp.exp(2j * math.pi * turned))
-    found = jnp.where(is_left, math.log(math.pi) - log_sine - right, right)
-    return jnp.where(is_under, found.conj(), found)
+    right = _stirling_loggamma(jnp.where(is_left, 1 - upper, upper))
+    fraction = upper - jnp.round(upper.real)
+    log_sine = -math.log(2) + 1j * math.pi * (0.5 - upper) + jnp.log1p(-jnp.exp(2j * math.pi * fraction))
+    value = jnp.where(is_left, math.log(math.pi) - log_sine - right, right)
+    return jnp.where(is_lower, value.conj(), value)
 
 
-def _right_loggamma(z: Any) -> Any:
-    """Right of 1/2: by Stirling's series, some steps further right."""
-    passed = jnp.zeros_like(z)
-    for number in range(_STEPS):
-        passed = passed + jnp.log(z + number)
-    far = z + _STEPS
+def _stirling_loggamma(z: Any) -> Any:
+    """Compute loggamma for Re z >= 1/2 by Stirling's series at z + _STIRLING_SHIFT and Γ(z + 1) = z Γ(z)."""
+    log_product = jnp.zeros_like(z)
+    for number in range(_STIRLING_SHIFT):
+        log_product = log_product + jnp.log(z + number)
+    shifted = z + _STIRLING_SHIFT
     series = jnp.zeros_like(z)
     for coefficient in reversed(_STIRLING):
-        series = series / (far * far) + coefficient
-    return (far - 0.5) * jnp.log(far) - far + 0.5 * math.log(2 * math.pi) + series / far - passed
+        series = series / (shifted * shifted) + coefficient
+    leading = (shifted - 0.5) * jnp.log(shifted) - shifted + 0.5 * math.log(2 * math.pi)
+    return leading + series / shifted - log_product
 
 
 def sph_harm_y(n: Any, m: Any, theta: Any, phi: Any, diff_n: int | None = None, n_max: int | None = None) -> Any:
-    """The spherical harmonics of degrees `n` and orders `m`, at the angles `theta` from the pole and `phi` around it.
+    """Compute the spherical harmonics Yₙᵐ.
 
-    `n_max`: the largest degree, which must be known: of traced degrees, give it; larger ones count as it. There is no
-    `diff_n`: it must be None. Where |m| is above n, they are 0.
+    Args:
+        n: the degrees, non-negative integers.
+        m: the orders, integers.
+        theta: the polar angles, from 0 to π.
+        phi: the azimuthal angles, from 0 to 2π.
+        diff_n: not supported; must be None.
+        n_max: the largest degree, a Python integer. Larger degrees are clipped to it. It is required if `n` is traced.
 
-    >>> jax.scipy.special.sph_harm_y(jnp.array([0]), jnp.array([0]), jnp.array([0.5]), jnp.array([0.0])).real.round(3)
-    Array([0.282], dtype=float32)
+    Returns:
+        The complex values; 0 where |m| exceeds n.
+
+    Raises:
+        NotImplementedError: if `diff_n` is passed.
+        ValueError: if `n` or `m` are not integers, or if the shapes do not broadcast.
+        ConcretizationTypeError: if `n` is traced and `n_max` is not passed.
+        TypeError: if an argument is not an array or a number.
+
+    Example:
+        >>> zero = jnp.array([0])
+        >>> jax.scipy.special.sph_harm_y(zero, zero, jnp.array([0.5]), jnp.array([0.0])).real.round(3)
+        Array([0.282], dtype=float32)
     """
     if diff_n is not None:
-        raise NotImplementedError("sph_harm_y: use `jax.grad` along theta and phi, and leave out diff_n")
-    for name, part in (("n", n), ("m", m)):
-        if not is_integer(type_of(part, "sph_harm_y").dtype):
-            raise ValueError(f"sph_harm_y: {name} must be integers, not {type_of(part)}")
+        raise NotImplementedError("sph_harm_y: diff_n is not supported; differentiate with `jax.grad` instead")
+    for name, index in (("n", n), ("m", m)):
+        if not is_integer(type_of(index, "sph_harm_y").dtype):
+            raise ValueError(f"sph_harm_y: {name} must be integers, not {type_of(index)}")
     if n_max is None:
         try:
             n_max = int(np.max(np.asarray(n), initial=0))
         except ConcretizationTypeError:
             raise ConcretizationTypeError(
-                "sph_harm_y: n is traced, so nobody knows how many degrees there are: give the largest as n_max"
+                "sph_harm_y: n is traced, so the largest degree is unknown; pass it as n_max"
             ) from None
-    return _harmonics(n, m, theta, phi, highest=max(0, operator.index(n_max)))
+    return _sph_harm_y(n, m, theta, phi, n_max=max(0, operator.index(n_max)))
 
 
 @composed
-def _harmonics(n: Any, m: Any, theta: Any, phi: Any, *, highest: int) -> Any:
-    """By Legendre's functions, normalized at every step: from order to order along the diagonal, then by degree."""
+def _sph_harm_y(n: Any, m: Any, theta: Any, phi: Any, *, n_max: int) -> Any:
+    """Recur over normalized associated Legendre functions: first from Pₖᵏ to the next k, then in the degree."""
     n, m, theta, phi = jnp.broadcast_arrays(n, m, theta, phi)
     theta, phi = (as_inexact(angle, "sph_harm_y") for angle in (theta, phi))
-    degree, order = jnp.minimum(n, highest), jnp.abs(m)
+    degree, order = jnp.minimum(n, n_max), jnp.abs(m)
     cosine, sine = jnp.cos(theta), jnp.sin(theta)
-    size = cosine.dtype
+    dtype = cosine.dtype
 
-    def along_diagonal(number: Any, found: Any) -> Any:
-        k = (number + 1).astype(size)
-        return jnp.where(number < order, -found * sine * jnp.sqrt((2 * k + 1) / (2 * k)), found)
+    def along_diagonal(number: Any, value: Any) -> Any:
+        k = (number + 1).astype(dtype)
+        return jnp.where(number < order, -value * sine * jnp.sqrt((2 * k + 1) / (2 * k)), value)
 
-    start = fori_loop(0, highest, along_diagonal, jnp.full_like(cosine, math.sqrt(0.25 / math.pi)))
+    diagonal = fori_loop(0, n_max, along_diagonal, jnp.full_like(cosine, math.sqrt(0.25 / math.pi)))
 
     def by_degree(number: Any, pair: Any) -> Any:
-        before, here = pair
-        goes_on = (number >= order) & (number < degree)
-        up, across = (number + 1).astype(size), jnp.where(goes_on, order, 0).astype(size)
-        ahead = jnp.sqrt((4 * up * up - 1) / (up * up - across * across))
-        last = jnp.maximum(up - 1, 1)
-        behind = jnp.sqrt(jnp.maximum((last * last - across * across) / (4 * last * last - 1), 0))
-        new = ahead * (cosine * here - behind * before)
-        return jnp.where(goes_on, here, before), jnp.where(goes_on, new, here)
+        previous, current = pair
+        is_active = (number >= order) & (number < degree)
+        k, active_order = (number + 1).astype(dtype), jnp.where(is_active, order, 0).astype(dtype)
+        current_factor = jnp.sqrt((4 * k * k - 1) / (k * k - active_order * active_order))
+        last = jnp.maximum(k - 1, 1)
+        previous_factor = jnp.sqrt(jnp.maximum((last * last - active_order * active_order) / (4 * last * last - 1), 0))
+        following = current_factor * (cosine * current - previous_factor * previous)
+        return jnp.where(is_active, current, previous), jnp.where(is_active, following, current)
 
-    _, found = fori_loop(0, highest, by_degree, (jnp.zeros_like(start), start))
+    _, legendre = fori_loop(0, n_max, by_degree, (jnp.zeros_like(diagonal), diagonal))
     sign = jnp.where((m < 0) & (order % 2 == 1), -1, 1)
     angle = m.astype(phi.dtype) * phi
-    value = jnp.where(order > degree, 0, sign * found)
+    value = jnp.where(order > degree, 0, sign * legendre)
     return value * (jnp.cos(angle) + 1j * jnp.sin(angle))

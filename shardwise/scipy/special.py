@@ -1,6 +1,6 @@
-"""scipy's special functions, with JAX's promotion: integers become floats, operands broadcast.
+"""scipy.special: special functions, with JAX's type promotion (integers become floats).
 
-All but those along an axis work on each element alone, so that an array that is cut stays where it is.
+All functions without an `axis` are elementwise, so sharded operands keep their sharding.
 """
 
 import math
@@ -80,34 +80,64 @@ __all__ = [
 
 
 def gammaln(x: Any) -> Any:
-    """The logarithm of the magnitude of the gamma function.
+    """Compute the logarithm of the absolute value of the gamma function.
 
-    >>> f"{jax.scipy.special.gammaln(5.0):.4f}"
-    '3.1781'
+    Args:
+        x: real numbers.
+
+    Returns:
+        log(|Γ(x)|); inf at the poles 0, -1, -2, and so on.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.gammaln(5.0):.4f}"
+        '3.1781'
     """
     return special.Lgamma()(as_inexact(x, "gammaln"))
 
 
 @composed
 def gammasgn(x: Any) -> Any:
-    """The sign of the gamma function: of 0 that of the zero; NaN at its poles, the negative whole numbers.
+    """Compute the sign of the gamma function.
 
-    >>> jax.scipy.special.gammasgn(jnp.array([1.5, -0.5, -1.5]))
-    Array([ 1., -1.,  1.], dtype=float32)
+    Args:
+        x: real numbers.
+
+    Returns:
+        1 or -1; NaN at the negative integers, and the sign of the zero at 0.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> jax.scipy.special.gammasgn(jnp.array([1.5, -0.5, -1.5]))
+        Array([ 1., -1.,  1.], dtype=float32)
     """
     x = as_inexact(x, "gammasgn")
-    below = jnp.floor(x)
-    sign = jnp.where((x < 0) & (jnp.remainder(below, 2) != 0), -1.0, 1.0)
+    floor = jnp.floor(x)
+    sign = jnp.where((x < 0) & (jnp.remainder(floor, 2) != 0), -1.0, 1.0)
     sign = jnp.where((x == 0) & jnp.signbit(x), -1.0, sign)
-    return jnp.where((x < 0) & (x == below) | jnp.isnan(x), np.nan, sign).astype(x.dtype)
+    return jnp.where((x < 0) & (x == floor) | jnp.isnan(x), np.nan, sign).astype(x.dtype)
 
 
 @composed
 def gamma(x: Any) -> Any:
-    """The gamma function: of whole n the factorial of n - 1.
+    """Compute the gamma function.
 
-    >>> f"{jax.scipy.special.gamma(5.0):.2f}"
-    '24.00'
+    Args:
+        x: real numbers.
+
+    Returns:
+        Γ(x), which is (x - 1)! for positive integers; NaN at the negative integers.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.gamma(5.0):.2f}"
+        '24.00'
     """
     x = as_inexact(x, "gamma")
     return gammasgn(x) * jnp.exp(special.Lgamma()(x))
@@ -115,24 +145,44 @@ def gamma(x: Any) -> Any:
 
 @composed
 def betaln(a: Any, b: Any) -> Any:
-    """The logarithm of the magnitude of the beta function.
+    """Compute the logarithm of the absolute value of the beta function.
 
-    >>> f"{jax.scipy.special.betaln(2.0, 3.0):.4f}"
-    '-2.4849'
+    Args:
+        a, b: real numbers.
+
+    Returns:
+        log(|B(a, b)|).
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.special.betaln(2.0, 3.0):.4f}"
+        '-2.4849'
     """
     x, y = floats("betaln", a, b)
-    plain = special.Lgamma()(x) + special.Lgamma()(y) - special.Lgamma()(x + y)
+    by_gammaln = special.Lgamma()(x) + special.Lgamma()(y) - special.Lgamma()(x + y)
     is_positive = (x > 0) & (y > 0)
     p, q = (jnp.where(is_positive, z, like(z, 1)) for z in (x, y))
-    return jnp.where(is_positive, incomplete.log_beta(Term(p), Term(q)).array, plain)
+    return jnp.where(is_positive, incomplete.log_beta(Term(p), Term(q)).array, by_gammaln)
 
 
 @composed
 def beta(a: Any, b: Any) -> Any:
-    """The beta function: Γ(a) Γ(b) / Γ(a + b).
+    """Compute the beta function.
 
-    >>> f"{jax.scipy.special.beta(2.0, 3.0):.4f}"
-    '0.0833'
+    Args:
+        a, b: real numbers.
+
+    Returns:
+        Γ(a) Γ(b) / Γ(a + b).
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.special.beta(2.0, 3.0):.4f}"
+        '0.0833'
     """
     x, y = floats("beta", a, b)
     return gammasgn(x) * gammasgn(y) * gammasgn(x + y) * jnp.exp(betaln(x, y))
@@ -140,43 +190,92 @@ def beta(a: Any, b: Any) -> Any:
 
 @composed
 def betainc(a: Any, b: Any, x: Any) -> Any:
-    """The share of the beta function's integral, of exponents `a` and `b`, that lies below `x`.
+    """Compute the regularized incomplete beta function.
 
-    It can be differentiated along `x` alone.
+    It is the integral of tᵃ⁻¹ (1 - t)ᵇ⁻¹ from 0 to `x` divided by the beta function. It is differentiable with respect
+    to `x` only.
 
-    >>> f"{jax.scipy.special.betainc(2.0, 1.0, 0.5):.4f}"
-    '0.2500'
+    Args:
+        a, b: the parameters, positive.
+        x: the upper limit of the integral, from 0 to 1.
+
+    Returns:
+        The integral, between 0 and 1; NaN where an argument is out of range.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.special.betainc(2.0, 1.0, 0.5):.4f}"
+        '0.2500'
     """
     return incomplete.Betainc()(*floats("betainc", a, b, x))
 
 
 def digamma(x: Any) -> Any:
-    """The derivative of `gammaln`.
+    """Compute the digamma function, the derivative of `gammaln`.
 
-    >>> f"{jax.scipy.special.digamma(1.0):.4f}"
-    '-0.5772'
+    Args:
+        x: real numbers.
+
+    Returns:
+        ψ(x); NaN at the poles 0, -1, -2, and so on.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.digamma(1.0):.4f}"
+        '-0.5772'
     """
     return special.Digamma()(as_inexact(x, "digamma"))
 
 
 @composed
 def polygamma(n: Any, x: Any) -> Any:
-    """The derivative of `digamma` of order `n`, which is whole. It can be differentiated along `x` alone.
+    """Compute the polygamma function, the n-th derivative of `digamma`.
 
-    >>> f"{jax.scipy.special.polygamma(1, 2.0):.4f}"
-    '0.6449'
+    It is differentiable with respect to `x` only.
+
+    Args:
+        n: the order of the derivative, non-negative integers.
+        x: real numbers.
+
+    Returns:
+        The n-th derivative of ψ at `x`; NaN where `n` is not an integer.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.special.polygamma(1, 2.0):.4f}"
+        '0.6449'
     """
     return special.Polygamma()(*floats("polygamma", n, x))
 
 
 def zeta(x: Any, q: Any = None) -> Any:
-    """Hurwitz's zeta function: the sum of (q + n)^-x over all whole n from 0.
+    """Compute the Hurwitz zeta function.
 
-    >>> f"{jax.scipy.special.zeta(2.0, 1.0):.4f}"
-    '1.6449'
+    It is the sum of (q + k)⁻ˣ over all integers k from 0. With q = 1 it is the Riemann zeta function.
+
+    Args:
+        x: the exponent, greater than 1.
+        q: the offset. It is required.
+
+    Returns:
+        The sum; inf at x = 1 and NaN below.
+
+    Raises:
+        NotImplementedError: if `q` is not passed.
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.special.zeta(2.0, 1.0):.4f}"
+        '1.6449'
     """
     if q is None:
-        raise NotImplementedError("zeta: pass q = 1 for Riemann's zeta function")
+        raise NotImplementedError("zeta: q is required; pass q=1 for the Riemann zeta function")
     return _zeta(x, q)
 
 
@@ -187,32 +286,70 @@ def _zeta(x: Any, q: Any) -> Any:
 
 @composed
 def gammainc(a: Any, x: Any) -> Any:
-    """The share of the gamma function's integral, of exponent `a`, that lies below `x`.
+    """Compute the regularized lower incomplete gamma function.
 
-    >>> f"{jax.scipy.special.gammainc(1.0, 1.0):.4f}"
-    '0.6321'
+    It is the integral of tᵃ⁻¹ exp(-t) from 0 to `x` divided by Γ(a).
+
+    Args:
+        a: the parameter, positive.
+        x: the upper limit of the integral, non-negative.
+
+    Returns:
+        The integral, between 0 and 1; NaN where an argument is out of range.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.special.gammainc(1.0, 1.0):.4f}"
+        '0.6321'
     """
     return incomplete.Igamma()(*floats("gammainc", a, x))
 
 
 @composed
 def gammaincc(a: Any, x: Any) -> Any:
-    """The share of the gamma function's integral, of exponent `a`, that lies above `x`.
+    """Compute the regularized upper incomplete gamma function.
 
-    >>> f"{jax.scipy.special.gammaincc(1.0, 1.0):.4f}"
-    '0.3679'
+    It is the integral of tᵃ⁻¹ exp(-t) from `x` to infinity divided by Γ(a).
+
+    Args:
+        a: the parameter, positive.
+        x: the lower limit of the integral, non-negative.
+
+    Returns:
+        The integral, between 0 and 1; NaN where an argument is out of range.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.special.gammaincc(1.0, 1.0):.4f}"
+        '0.3679'
     """
     return incomplete.Igammac()(*floats("gammaincc", a, x))
 
 
 def factorial(n: Any, exact: bool = False) -> Any:
-    """The product of the numbers from 1 to `n`, as a float; of other numbers Γ(n + 1), and 0 below 0.
+    """Compute the factorial as a float.
 
-    >>> f"{jax.scipy.special.factorial(5):.2f}"
-    '120.00'
+    Args:
+        n: real numbers.
+        exact: only False is supported.
+
+    Returns:
+        Γ(n + 1), which is n! for integers; 0 where `n` is negative.
+
+    Raises:
+        NotImplementedError: if `exact` is True.
+        TypeError: if `n` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.factorial(5):.2f}"
+        '120.00'
     """
     if exact:
-        raise NotImplementedError("factorial: only `exact=False` is supported: results are floats")
+        raise NotImplementedError("factorial: exact=True is not supported; the result is a float")
     return _factorial(n)
 
 
@@ -223,10 +360,22 @@ def _factorial(n: Any) -> Any:
 
 
 def comb(N: Any, k: Any, *, repetition: bool = False) -> Any:
-    """In how many ways `k` of `N` things can be chosen, as a float; with `repetition` each more than once.
+    """Compute the binomial coefficient as a float: the number of ways to choose k of N elements.
 
-    >>> f"{jax.scipy.special.comb(5, 2):.2f}"
-    '10.00'
+    Args:
+        N: the number of elements to choose from.
+        k: the number of elements to choose.
+        repetition: whether an element may be chosen more than once.
+
+    Returns:
+        The number of combinations; 0 where `k` or `N` is negative or, without `repetition`, where `k` exceeds `N`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.special.comb(5, 2):.2f}"
+        '10.00'
     """
     return _comb(N, k, repetition=bool(repetition))
 
@@ -236,157 +385,282 @@ def _comb(N: Any, k: Any, *, repetition: bool) -> Any:
     n, k = floats("comb", N, k)
     if repetition:
         n = n + k - 1
-    is_choice = (k <= n) & (n >= 0) & (k >= 0)
-    n, k = jnp.where(is_choice, n, like(n, 1)), jnp.where(is_choice, k, like(k, 1))
-    return jnp.where(is_choice, jnp.exp(-jnp.log(n + 1) - betaln(n - k + 1, k + 1)), like(n, 0))
+    is_valid = (k <= n) & (n >= 0) & (k >= 0)
+    n, k = jnp.where(is_valid, n, like(n, 1)), jnp.where(is_valid, k, like(k, 1))
+    return jnp.where(is_valid, jnp.exp(-jnp.log(n + 1) - betaln(n - k + 1, k + 1)), like(n, 0))
 
 
 @composed
 def poch(z: Any, m: Any) -> Any:
-    """Γ(z + m) / Γ(z): of whole m the product of the m numbers from `z` on.
+    """Compute the Pochhammer symbol (rising factorial).
 
-    >>> f"{jax.scipy.special.poch(2.0, 3.0):.2f}"
-    '24.00'
+    Args:
+        z, m: real numbers.
+
+    Returns:
+        Γ(z + m) / Γ(z), which is z (z + 1) … (z + m - 1) for positive integers m.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.special.poch(2.0, 3.0):.2f}"
+        '24.00'
     """
     x, y = floats("poch", z, m)
-    found = jnp.exp(special.Lgamma()(x + y) - special.Lgamma()(x)) * gammasgn(x + y) * gammasgn(x)
-    return jnp.where(y == 0, like(x, 1), found)
+    ratio = jnp.exp(special.Lgamma()(x + y) - special.Lgamma()(x)) * gammasgn(x + y) * gammasgn(x)
+    return jnp.where(y == 0, like(x, 1), ratio)
 
 
 def multigammaln(a: Any, d: Any) -> Any:
-    """The logarithm of the gamma function of `d` dimensions; `d` is a Python integer.
+    """Compute the logarithm of the multivariate gamma function.
 
-    >>> f"{jax.scipy.special.multigammaln(3.0, 2):.4f}"
-    '1.5502'
+    Args:
+        a: real numbers, greater than (d - 1) / 2.
+        d: the dimension, a Python integer.
+
+    Returns:
+        log(Γ_d(a)).
+
+    Raises:
+        TypeError: if `a` is not an array or a number or is complex, or if `d` is not an integer.
+
+    Example:
+        >>> f"{jax.scipy.special.multigammaln(3.0, 2):.4f}"
+        '1.5502'
     """
-    return _multigammaln(a, count=operator.index(d))
+    return _multigammaln(a, dimension=operator.index(d))
 
 
 @composed
-def _multigammaln(a: Any, *, count: int) -> Any:
+def _multigammaln(a: Any, *, dimension: int) -> Any:
     x = as_inexact(a, "multigammaln")
-    total = like(x, count * (count - 1) / 4 * math.log(math.pi))
-    for number in range(count):
+    total = like(x, dimension * (dimension - 1) / 4 * math.log(math.pi))
+    for number in range(dimension):
         total = total + special.Lgamma()(x - number / 2)
     return total
 
 
 def bernoulli(n: int) -> Any:
-    """Bernoulli's numbers from 0 to `n`.
+    """Return the Bernoulli numbers B₀ to Bₙ, with B₁ = -1/2.
 
-    >>> jax.scipy.special.bernoulli(2)
-    Array([ 1.        , -0.5       ,  0.16666667], dtype=float32)
+    Args:
+        n: the index of the last number.
+
+    Returns:
+        An array of `n + 1` elements, with the default float dtype.
+
+    Raises:
+        ValueError: if `n` is negative.
+        TypeError: if `n` is not an integer.
+
+    Example:
+        >>> jax.scipy.special.bernoulli(2)
+        Array([ 1.        , -0.5       ,  0.16666667], dtype=float32)
     """
-    count = operator.index(n)
-    if count < 0:
-        raise ValueError(f"bernoulli: n must be 0 or more, not {count}")
-    return jnp.asarray(scipy.special.bernoulli(max(count, 1))[: count + 1], default_dtype("float*"))
+    last = operator.index(n)
+    if last < 0:
+        raise ValueError(f"bernoulli: n must be 0 or more, not {last}")
+    return jnp.asarray(scipy.special.bernoulli(max(last, 1))[: last + 1], default_dtype("float*"))
 
 
 def erf(x: Any) -> Any:
-    """The error function.
+    """Compute the error function.
 
-    >>> f"{jax.scipy.special.erf(0.5):.4f}"
-    '0.5205'
+    Args:
+        x: real numbers.
+
+    Returns:
+        2/√π times the integral of exp(-t²) from 0 to `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.erf(0.5):.4f}"
+        '0.5205'
     """
     return special.Erf()(as_inexact(x, "erf"))
 
 
 def erfc(x: Any) -> Any:
-    """One minus the error function.
+    """Compute the complementary error function, accurate where `erf` is close to 1.
 
-    >>> f"{jax.scipy.special.erfc(0.5):.4f}"
-    '0.4795'
+    Args:
+        x: real numbers.
+
+    Returns:
+        1 - erf(x).
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.erfc(0.5):.4f}"
+        '0.4795'
     """
     return special.Erfc()(as_inexact(x, "erfc"))
 
 
 def erfinv(x: Any) -> Any:
-    """The number whose error function is the element.
+    """Compute the inverse of the error function.
 
-    >>> f"{jax.scipy.special.erfinv(0.5):.4f}"
-    '0.4769'
+    Args:
+        x: numbers from -1 to 1.
+
+    Returns:
+        The number whose error function is `x`; NaN where |x| > 1.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.erfinv(0.5):.4f}"
+        '0.4769'
     """
     return special.ErfInv()(as_inexact(x, "erfinv"))
 
 
 def erfcx(x: Any) -> Any:
-    """exp(x²) times one minus the error function.
+    """Compute the scaled complementary error function, which does not underflow for large `x`.
 
-    >>> f"{jax.scipy.special.erfcx(100.0):.6f}"
-    '0.005642'
+    Args:
+        x: real numbers.
+
+    Returns:
+        exp(x²) erfc(x).
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.erfcx(100.0):.6f}"
+        '0.005642'
     """
     return fitted.Erfcx()(as_inexact(x, "erfcx"))
 
 
 def dawsn(x: Any) -> Any:
-    """Dawson's integral: exp(-x²) times the integral of exp(t²) from 0 to x.
+    """Compute Dawson's integral.
 
-    >>> f"{jax.scipy.special.dawsn(1.0):.4f}"
-    '0.5381'
+    Args:
+        x: real numbers.
+
+    Returns:
+        exp(-x²) times the integral of exp(t²) from 0 to `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.dawsn(1.0):.4f}"
+        '0.5381'
     """
     return fitted.Dawsn()(as_inexact(x, "dawsn"))
 
 
 @composed
 def wofz(z: Any) -> Any:
-    """exp(-z²) times one minus the error function of -iz, of complex numbers: Faddeeva's function.
+    """Compute the Faddeeva function, the scaled complementary error function of complex numbers.
 
-    >>> f"{jax.scipy.special.wofz(1.0).real:.4f}"
-    '0.3679'
+    Args:
+        z: real or complex numbers.
+
+    Returns:
+        exp(-z²) erfc(-iz), complex.
+
+    Raises:
+        TypeError: if `z` is not an array or a number.
+
+    Example:
+        >>> f"{jax.scipy.special.wofz(1.0).real:.4f}"
+        '0.3679'
     """
     z = as_inexact(z, "wofz")
     z = z if jnp.iscomplexobj(z) else z.astype(jnp.complex128 if z.dtype == np.float64 else jnp.complex64)
     is_below = z.imag < 0
     upper = jnp.where(is_below, -z, z)
-    # Weideman's expansion (1994): a polynomial on the disk to which the upper half plane is turned.
+    # Weideman's expansion (1994): a polynomial on the unit disk, to which a Möbius map takes the upper half plane.
     scale, coefficients = _weideman(32)
-    away = scale - 1j * upper
-    turned = (scale + 1j * upper) / away
-    total = jnp.zeros_like(z)
+    denominator = scale - 1j * upper
+    disk = (scale + 1j * upper) / denominator
+    polynomial = jnp.zeros_like(z)
     for coefficient in coefficients:
-        total = total * turned + coefficient
-    found = 2 * total / (away * away) + 1 / math.sqrt(math.pi) / away
-    below = jnp.where(is_below, z, jnp.zeros_like(z))
-    return jnp.where(is_below, 2 * jnp.exp(-below * below) - found, found)
+        polynomial = polynomial * disk + coefficient
+    value = 2 * polynomial / (denominator * denominator) + 1 / math.sqrt(math.pi) / denominator
+    lower = jnp.where(is_below, z, jnp.zeros_like(z))
+    return jnp.where(is_below, 2 * jnp.exp(-lower * lower) - value, value)
 
 
 def _weideman(count: int) -> tuple[float, list[float]]:
-    """The half plane's scale, and the coefficients from the highest power."""
+    """Return the scale of the Möbius map and the `count` coefficients of the polynomial, highest power first."""
     double = 2 * count
     scale = math.sqrt(count / math.sqrt(2))
     angle = np.arange(-double + 1, double) * math.pi / double
     t = scale * np.tan(angle / 2)
     values = np.concatenate([[0.0], np.exp(-t * t) * (scale * scale + t * t)])
-    found = np.real(np.fft.fft(np.fft.fftshift(values))) / (2 * double)
-    return scale, [float(c) for c in found[1 : count + 1][::-1]]
+    coefficients = np.real(np.fft.fft(np.fft.fftshift(values))) / (2 * double)
+    return scale, [float(c) for c in coefficients[1 : count + 1][::-1]]
 
 
 @composed
 def ndtr(x: Any) -> Any:
-    """The share of the standard normal distribution that lies below `x`.
+    """Compute the cumulative distribution function of the standard normal distribution.
 
-    >>> f"{jax.scipy.special.ndtr(1.0):.4f}"
-    '0.8413'
+    Args:
+        x: real numbers.
+
+    Returns:
+        The probability of a value at or below `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.ndtr(1.0):.4f}"
+        '0.8413'
     """
     x = as_inexact(x, "ndtr")
     return special.Erfc()(x * -math.sqrt(0.5)) * 0.5
 
 
 def ndtri(p: Any) -> Any:
-    """The number below which the share `p` of the standard normal distribution lies.
+    """Compute the quantile function of the standard normal distribution, the inverse of `ndtr`.
 
-    >>> f"{jax.scipy.special.ndtri(0.975):.4f}"
-    '1.9600'
+    Args:
+        p: probabilities, from 0 to 1.
+
+    Returns:
+        The number whose `ndtr` is `p`; NaN where `p` is not between 0 and 1.
+
+    Raises:
+        TypeError: if `p` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.ndtri(0.975):.4f}"
+        '1.9600'
     """
     return fitted.Ndtri()(as_inexact(p, "ndtri"))
 
 
 def log_ndtr(x: Any, series_order: int = 3) -> Any:
-    """The logarithm of `ndtr`, exact where that vanishes. `series_order` is how JAX does it; here it changes nothing.
+    """Compute the log cumulative distribution function of the standard normal distribution.
 
-    >>> f"{jax.scipy.special.log_ndtr(-20.0):.3f}"
-    '-203.917'
+    It is accurate in the lower tail, where `ndtr` underflows.
+
+    Args:
+        x: real numbers.
+        series_order: ignored; accepted for compatibility with JAX.
+
+    Returns:
+        log(ndtr(x)).
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.log_ndtr(-20.0):.3f}"
+        '-203.917'
     """
     return _log_ndtr(x)
 
@@ -394,83 +668,156 @@ def log_ndtr(x: Any, series_order: int = 3) -> Any:
 @composed
 def _log_ndtr(x: Any) -> Any:
     x = as_inexact(x, "log_ndtr")
-    near, far = jnp.where(x > -1, x, like(x, -1)), jnp.where(x > -1, like(x, -1), x)
-    above = jnp.log1p(-0.5 * special.Erfc()(near * math.sqrt(0.5)))
-    finite = jnp.maximum(far, like(x, -1e18))
-    below = jnp.log(0.5 * fitted.Erfcx()(finite * -math.sqrt(0.5))) - 0.5 * far * far
-    return jnp.where(x > -1, above, below)
+    # Each branch gets an argument of its own range, so that the gradient of the other one is finite.
+    center, tail = jnp.where(x > -1, x, like(x, -1)), jnp.where(x > -1, like(x, -1), x)
+    in_center = jnp.log1p(-0.5 * special.Erfc()(center * math.sqrt(0.5)))
+    finite = jnp.maximum(tail, like(x, -1e18))
+    in_tail = jnp.log(0.5 * fitted.Erfcx()(finite * -math.sqrt(0.5))) - 0.5 * tail * tail
+    return jnp.where(x > -1, in_center, in_tail)
 
 
 @composed
 def logit(x: Any) -> Any:
-    """log(x / (1 - x)): the number whose `expit` is the element.
+    """Compute the logit function, the inverse of `expit`.
 
-    >>> f"{jax.scipy.special.logit(0.75):.4f}"
-    '1.0986'
+    Args:
+        x: numbers from 0 to 1.
+
+    Returns:
+        log(x / (1 - x)).
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> f"{jax.scipy.special.logit(0.75):.4f}"
+        '1.0986'
     """
     x = as_inexact(x, "logit")
     return jnp.log(x) - jnp.log1p(-x)
 
 
 def expit(x: Any) -> Any:
-    """1 / (1 + exp(-x)).
+    """Compute the logistic sigmoid function.
 
-    >>> f"{jax.scipy.special.expit(0.0):.4f}"
-    '0.5000'
+    Args:
+        x: real or complex numbers.
+
+    Returns:
+        1 / (1 + exp(-x)).
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> f"{jax.scipy.special.expit(0.0):.4f}"
+        '0.5000'
     """
     return Logistic()(as_inexact(x, "expit"))
 
 
 @composed
 def xlogy(x: Any, y: Any) -> Any:
-    """x log(y), but 0 where `x` is 0.
+    """Compute x log(y), with 0 where `x` is 0.
 
-    >>> jax.scipy.special.xlogy(0.0, 0.0)
-    Array(0., dtype=float32)
+    Args:
+        x: the factors.
+        y: the arguments of the logarithm.
+
+    Returns:
+        x log(y), with 0 where `x` is 0 and `y` is not NaN.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> jax.scipy.special.xlogy(0.0, 0.0)
+        Array(0., dtype=float32)
     """
     return special.Xlogy()(*floats("xlogy", x, y))
 
 
 @composed
 def xlog1py(x: Any, y: Any) -> Any:
-    """x log(1 + y), but 0 where `x` is 0.
+    """Compute x log(1 + y), with 0 where `x` is 0.
 
-    >>> jax.scipy.special.xlog1py(0.0, -1.0)
-    Array(0., dtype=float32)
+    Args:
+        x: the factors.
+        y: the arguments of the logarithm, minus 1.
+
+    Returns:
+        x log(1 + y), with 0 where `x` is 0 and `y` is not NaN.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> jax.scipy.special.xlog1py(0.0, -1.0)
+        Array(0., dtype=float32)
     """
     return special.Xlog1py()(*floats("xlog1py", x, y))
 
 
 def entr(x: Any) -> Any:
-    """-x log(x): 0 at 0, and -inf below it.
+    """Compute the elementwise entropy -x log(x).
 
-    >>> jax.scipy.special.entr(jnp.array([0.0, 1.0]))
-    Array([ 0., -0.], dtype=float32)
+    Args:
+        x: real numbers.
+
+    Returns:
+        -x log(x); 0 at 0 and -inf for negative numbers.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> jax.scipy.special.entr(jnp.array([0.0, 1.0]))
+        Array([ 0., -0.], dtype=float32)
     """
     return special.Entr()(as_inexact(x, "entr"))
 
 
 @composed
 def rel_entr(p: Any, q: Any) -> Any:
-    """p log(p / q): 0 where `p` is 0, and infinite where either is negative, or `q` alone is 0.
+    """Compute the elementwise relative entropy p log(p / q).
 
-    >>> f"{jax.scipy.special.rel_entr(1.0, 0.5):.4f}"
-    '0.6931'
+    Args:
+        p, q: non-negative numbers.
+
+    Returns:
+        p log(p / q); 0 where `p` is 0 and `q` is not negative, and inf where an argument is negative or only `q` is 0.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.special.rel_entr(1.0, 0.5):.4f}"
+        '0.6931'
     """
     x, y = floats("rel_entr", p, q)
-    both = (x > 0) & (y > 0)
-    one, other = jnp.where(both, x, like(x, 1)), jnp.where(both, y, like(y, 1))
-    neither = jnp.where((x == 0) & (y >= 0), like(x, 0), like(x, np.inf))
-    found = jnp.where(both, one * (jnp.log(one) - jnp.log(other)), neither)
-    return jnp.where(jnp.isnan(x) | jnp.isnan(y), like(x, np.nan), found)
+    is_positive = (x > 0) & (y > 0)
+    safe_x, safe_y = jnp.where(is_positive, x, like(x, 1)), jnp.where(is_positive, y, like(y, 1))
+    boundary = jnp.where((x == 0) & (y >= 0), like(x, 0), like(x, np.inf))
+    entropy = jnp.where(is_positive, safe_x * (jnp.log(safe_x) - jnp.log(safe_y)), boundary)
+    return jnp.where(jnp.isnan(x) | jnp.isnan(y), like(x, np.nan), entropy)
 
 
 @composed
 def kl_div(p: Any, q: Any) -> Any:
-    """p log(p / q) - p + q: what a term of the divergence of Kullback and Leibler is without its sign.
+    """Compute the elementwise Kullback-Leibler divergence p log(p / q) - p + q.
 
-    >>> f"{jax.scipy.special.kl_div(1.0, 0.5):.4f}"
-    '0.1931'
+    Args:
+        p, q: non-negative numbers.
+
+    Returns:
+        p log(p / q) - p + q, which is non-negative; inf where an argument is negative or only `q` is 0.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.special.kl_div(1.0, 0.5):.4f}"
+        '0.1931'
     """
     x, y = floats("kl_div", p, q)
     return rel_entr(x, y) - x + y
@@ -478,129 +825,257 @@ def kl_div(p: Any, q: Any) -> Any:
 
 @composed
 def boxcox(x: Any, lmbda: Any) -> Any:
-    """(x^lmbda - 1) / lmbda, and log(x) where `lmbda` is 0.
+    """Compute the Box-Cox transformation.
 
-    >>> f"{jax.scipy.special.boxcox(2.0, 0.5):.4f}"
-    '0.8284'
+    Args:
+        x: positive numbers.
+        lmbda: the exponents.
+
+    Returns:
+        (x^lmbda - 1) / lmbda, and log(x) where `lmbda` is 0.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.special.boxcox(2.0, 0.5):.4f}"
+        '0.8284'
     """
     x, power = floats("boxcox", x, lmbda)
-    return _box(jnp.log(x), power)
+    return _boxcox_of_log(jnp.log(x), power)
 
 
 @composed
 def boxcox1p(x: Any, lmbda: Any) -> Any:
-    """((1 + x)^lmbda - 1) / lmbda, and log(1 + x) where `lmbda` is 0.
+    """Compute the Box-Cox transformation of 1 + x.
 
-    >>> f"{jax.scipy.special.boxcox1p(1.0, 0.5):.4f}"
-    '0.8284'
+    Args:
+        x: numbers above -1.
+        lmbda: the exponents.
+
+    Returns:
+        ((1 + x)^lmbda - 1) / lmbda, and log(1 + x) where `lmbda` is 0.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.special.boxcox1p(1.0, 0.5):.4f}"
+        '0.8284'
     """
     x, power = floats("boxcox1p", x, lmbda)
-    return _box(jnp.log1p(x), power)
+    return _boxcox_of_log(jnp.log1p(x), power)
 
 
-def _box(log: Any, power: Any) -> Any:
+def _boxcox_of_log(log: Any, power: Any) -> Any:
     is_zero = power == 0
-    by = jnp.where(is_zero, like(power, 1), power)
-    return jnp.where(is_zero, log, jnp.expm1(by * log) / by)
+    safe_power = jnp.where(is_zero, like(power, 1), power)
+    return jnp.where(is_zero, log, jnp.expm1(safe_power * log) / safe_power)
 
 
 @composed
 def i0(x: Any) -> Any:
-    """The modified Bessel function of order 0.
+    """Compute the modified Bessel function of the first kind of order 0.
 
-    >>> f"{jax.scipy.special.i0(1.0):.4f}"
-    '1.2661'
+    Args:
+        x: real numbers.
+
+    Returns:
+        I₀(x).
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.i0(1.0):.4f}"
+        '1.2661'
     """
     x = as_inexact(x, "i0")
     return jnp.exp(jnp.abs(x)) * fitted.BesselI0e()(x)
 
 
 def i0e(x: Any) -> Any:
-    """The modified Bessel function of order 0, times exp(-|x|).
+    """Compute the exponentially scaled modified Bessel function of the first kind of order 0.
 
-    >>> f"{jax.scipy.special.i0e(1.0):.4f}"
-    '0.4658'
+    Args:
+        x: real numbers.
+
+    Returns:
+        exp(-|x|) I₀(x).
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.i0e(1.0):.4f}"
+        '0.4658'
     """
     return fitted.BesselI0e()(as_inexact(x, "i0e"))
 
 
 @composed
 def i1(x: Any) -> Any:
-    """The modified Bessel function of order 1.
+    """Compute the modified Bessel function of the first kind of order 1.
 
-    >>> f"{jax.scipy.special.i1(1.0):.4f}"
-    '0.5652'
+    Args:
+        x: real numbers.
+
+    Returns:
+        I₁(x).
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.i1(1.0):.4f}"
+        '0.5652'
     """
     x = as_inexact(x, "i1")
     return jnp.exp(jnp.abs(x)) * fitted.BesselI1e()(x)
 
 
 def i1e(x: Any) -> Any:
-    """The modified Bessel function of order 1, times exp(-|x|).
+    """Compute the exponentially scaled modified Bessel function of the first kind of order 1.
 
-    >>> f"{jax.scipy.special.i1e(1.0):.4f}"
-    '0.2079'
+    Args:
+        x: real numbers.
+
+    Returns:
+        exp(-|x|) I₁(x).
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.i1e(1.0):.4f}"
+        '0.2079'
     """
     return fitted.BesselI1e()(as_inexact(x, "i1e"))
 
 
 def expi(x: Any) -> Any:
-    """The exponential integral: of exp(t) / t from minus infinity to x.
+    """Compute the exponential integral Ei.
 
-    >>> f"{jax.scipy.special.expi(1.0):.4f}"
-    '1.8951'
+    Args:
+        x: real numbers.
+
+    Returns:
+        The principal value of the integral of exp(t) / t from -inf to `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.expi(1.0):.4f}"
+        '1.8951'
     """
     return fitted.Expi()(as_inexact(x, "expi"))
 
 
 def exp1(x: Any) -> Any:
-    """The exponential integral: of exp(-t) / t from x to infinity.
+    """Compute the exponential integral E₁.
 
-    >>> f"{jax.scipy.special.exp1(1.0):.4f}"
-    '0.2194'
+    Args:
+        x: real numbers.
+
+    Returns:
+        The integral of exp(-t) / t from `x` to inf; NaN where `x` is negative.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.exp1(1.0):.4f}"
+        '0.2194'
     """
     return fitted.Exp1()(as_inexact(x, "exp1"))
 
 
 @composed
 def expn(n: Any, x: Any) -> Any:
-    """The exponential integral of order `n`: of exp(-xt) / t^n over all t from 1.
+    """Compute the generalized exponential integral Eₙ.
 
-    >>> f"{jax.scipy.special.expn(2, 1.0):.4f}"
-    '0.1485'
+    It is differentiable with respect to `x` only.
+
+    Args:
+        n: the order, non-negative integers.
+        x: non-negative numbers.
+
+    Returns:
+        The integral of exp(-xt) / tⁿ over t from 1 to inf; NaN where `n` is not a non-negative integer.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.special.expn(2, 1.0):.4f}"
+        '0.1485'
     """
     return incomplete.Expn()(*floats("expn", n, x))
 
 
 @composed
 def hyp1f1(a: Any, b: Any, x: Any) -> Any:
-    """Kummer's hypergeometric function: the sum of (a)ₖ xᵏ / (b)ₖ k! over all k, where (a)ₖ is a (a + 1) … (a + k - 1).
+    """Compute Kummer's confluent hypergeometric function ₁F₁.
 
-    Infinite where b is 0, -1, -2 and so on, unless the sum has ended before, which is so where a is one of these too.
+    It is the sum of (a)ₖ xᵏ / ((b)ₖ k!) over all k from 0, where (a)ₖ is the rising factorial `poch(a, k)`.
 
-    >>> f"{jax.scipy.special.hyp1f1(1.0, 2.0, 1.0):.4f}"
-    '1.7183'
+    Args:
+        a, b: the parameters.
+        x: real numbers.
+
+    Returns:
+        ₁F₁(a; b; x); inf at the poles b = 0, -1, -2, and so on, unless the sum terminates before the pole.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.special.hyp1f1(1.0, 2.0, 1.0):.4f}"
+        '1.7183'
     """
     return hypergeometric.Hyp1f1()(*floats("hyp1f1", a, b, x))
 
 
 @composed
 def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Any:
-    """Gauss's hypergeometric function: the sum of (a)ₖ (b)ₖ xᵏ / (c)ₖ k! over all k, continued to all x below 1.
+    """Compute Gauss's hypergeometric function ₂F₁.
 
-    Where the sum does not end, it is infinite above 1, and where c is 0, -1, -2 and so on.
+    It is the sum of (a)ₖ (b)ₖ xᵏ / ((c)ₖ k!) over all k from 0, where (a)ₖ is the rising factorial `poch(a, k)`,
+    continued analytically to all x below 1.
 
-    >>> f"{jax.scipy.special.hyp2f1(1.0, 1.0, 2.0, 0.5):.4f}"
-    '1.3863'
+    Args:
+        a, b, c: the parameters.
+        x: real numbers.
+
+    Returns:
+        ₂F₁(a, b; c; x); inf where x > 1 and at the poles c = 0, -1, -2, and so on, unless the sum terminates.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.special.hyp2f1(1.0, 1.0, 2.0, 0.5):.4f}"
+        '1.3863'
     """
     return hypergeometric.Hyp2f1()(*floats("hyp2f1", a, b, c, x))
 
 
 def sici(x: Any) -> tuple[Any, Any]:
-    """The sine integral and the cosine integral; of negative numbers, the second is NaN.
+    """Compute the sine and cosine integrals.
 
-    >>> [f"{y:.4f}" for y in jax.scipy.special.sici(1.0)]
-    ['0.9461', '0.3374']
+    Args:
+        x: real numbers.
+
+    Returns:
+        The tuple `(Si(x), Ci(x))`; Ci is NaN where `x` is negative.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> [f"{y:.4f}" for y in jax.scipy.special.sici(1.0)]
+        ['0.9461', '0.3374']
     """
     sine, cosine = _sici(x)
     return sine, cosine
@@ -613,10 +1088,20 @@ def _sici(x: Any) -> list[Any]:
 
 
 def fresnel(x: Any) -> tuple[Any, Any]:
-    """The integrals of sin(πt²/2) and of cos(πt²/2) from 0 to x.
+    """Compute the Fresnel integrals.
 
-    >>> [f"{y:.4f}" for y in jax.scipy.special.fresnel(1.0)]
-    ['0.4383', '0.7799']
+    Args:
+        x: real numbers.
+
+    Returns:
+        The tuple `(S(x), C(x))`: the integrals of sin(πt²/2) and cos(πt²/2) from 0 to `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> [f"{y:.4f}" for y in jax.scipy.special.fresnel(1.0)]
+        ['0.4383', '0.7799']
     """
     sine, cosine = _fresnel(x)
     return sine, cosine
@@ -629,67 +1114,126 @@ def _fresnel(x: Any) -> list[Any]:
 
 
 def spence(x: Any) -> Any:
-    """The dilogarithm of 1 - x: the integral of log(t) / (1 - t) from 1 to x.
+    """Compute Spence's function, the dilogarithm of 1 - x.
 
-    >>> f"{jax.scipy.special.spence(2.0):.4f}"
-    '-0.8225'
+    Args:
+        x: non-negative numbers.
+
+    Returns:
+        The integral of log(t) / (1 - t) from 1 to `x`; NaN where `x` is negative.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is complex.
+
+    Example:
+        >>> f"{jax.scipy.special.spence(2.0):.4f}"
+        '-0.8225'
     """
     return fitted.Spence()(as_inexact(x, "spence"))
 
 
 @composed
 def owens_t(h: Any, a: Any) -> Any:
-    """Owen's function: the integral of exp(-h²(1 + t²)/2) / 2π(1 + t²) from 0 to `a`.
+    """Compute Owen's T function.
 
-    >>> f"{jax.scipy.special.owens_t(1.0, 0.5):.4f}"
-    '0.0431'
+    Args:
+        h: real numbers.
+        a: the upper limit of the integral.
+
+    Returns:
+        The integral of exp(-h²(1 + t²)/2) / (2π(1 + t²)) from 0 to `a`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.special.owens_t(1.0, 0.5):.4f}"
+        '0.0431'
     """
     h, a = floats("owens_t", h, a)
     h, magnitude = jnp.abs(h), jnp.abs(a)
     is_large = magnitude > 1
-    # T(h, a) with a large a is made of T(ah, 1/a), whose integral is short.
-    near = jnp.where(is_large, 1 / jnp.where(is_large, magnitude, like(a, 1)), magnitude)
+    # For a > 1, T(h, a) follows from T(ah, 1/a), whose interval of integration is within 0 to 1.
+    limit = jnp.where(is_large, 1 / jnp.where(is_large, magnitude, like(a, 1)), magnitude)
     scaled = jnp.where(is_large, jnp.where(h == 0, like(h, 0), h * magnitude), h)
     points, weights = np.polynomial.legendre.leggauss(24)
     total = like(a, 0)
     for point, weight in zip((points + 1) / 2, weights / 2, strict=True):
-        square = 1 + (near * float(point)) ** 2
-        total = total + float(weight) / (2 * math.pi) * near * jnp.exp(-0.5 * scaled * scaled * square) / square
-    below, above = ndtr(h), ndtr(-h)
-    both = ndtr(jnp.where(h == 0, like(h, 0), h * magnitude)), ndtr(-jnp.where(h == 0, like(h, 0), h * magnitude))
-    turned = 0.5 * (below * both[1] + above * both[0]) - total
+        square = 1 + (limit * float(point)) ** 2
+        total = total + float(weight) / (2 * math.pi) * limit * jnp.exp(-0.5 * scaled * scaled * square) / square
+    product = jnp.where(h == 0, like(h, 0), h * magnitude)
+    reflected = 0.5 * (ndtr(h) * ndtr(-product) + ndtr(-h) * ndtr(product)) - total
     at_zero = jnp.arctan(magnitude) / (2 * math.pi)
-    found = jnp.where(h == 0, at_zero, jnp.where(is_large, turned, total))
-    return jnp.where(a < 0, -found, found)
+    value = jnp.where(h == 0, at_zero, jnp.where(is_large, reflected, total))
+    return jnp.where(a < 0, -value, value)
 
 
 def logsumexp(
     a: Any, axis: Any = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
 ) -> Any:
-    """log(sum(b · exp(a))) along `axis` (all dims where none is given), of the elements `where` says, without overflow.
+    """Compute log(sum(b · exp(a))) without overflow.
 
-    With `return_sign`, the logarithm of the magnitude of the sum, and its sign; without, NaN where it is negative.
+    Args:
+        a: the exponents.
+        axis: the axis or axes to reduce; all by default.
+        b: the factors of the exponentials; 1 by default.
+        keepdims: whether the reduced axes are kept with size 1.
+        return_sign: whether to return the sign of the sum separately.
+        where: a mask of the elements to include; all by default.
 
-    >>> f"{jax.scipy.special.logsumexp(jnp.array([1000.0, 1000.0])):.3f}"
-    '1000.693'
+    Returns:
+        The logarithm of the sum, NaN where the sum is negative. With `return_sign`, a tuple of the logarithm of the
+        absolute value of the sum and its sign.
+
+    Raises:
+        ValueError: if an axis is out of range.
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.special.logsumexp(jnp.array([1000.0, 1000.0])):.3f}"
+        '1000.693'
     """
     return nn.logsumexp(a, axis, b, keepdims, return_sign, where)
 
 
 def softmax(x: Any, /, *, axis: Any = None) -> Any:
-    """exp(x) as shares of its sum along `axis` (all dims where none is given).
+    """Compute the softmax function exp(x) / sum(exp(x)) without overflow.
 
-    >>> jax.scipy.special.softmax(jnp.array([0.0, 0.0, 1000.0]))
-    Array([0., 0., 1.], dtype=float32)
+    Args:
+        x: the logits.
+        axis: the axis or axes over which the result sums to 1; all by default.
+
+    Returns:
+        The probabilities, in the shape of `x`.
+
+    Raises:
+        ValueError: if an axis is out of range.
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jax.scipy.special.softmax(jnp.array([0.0, 0.0, 1000.0]))
+        Array([0., 0., 1.], dtype=float32)
     """
     return nn.softmax(x, _all_axes(x, axis))
 
 
 def log_softmax(x: Any, /, *, axis: Any = None) -> Any:
-    """The logarithm of `softmax`.
+    """Compute the logarithm of the softmax function.
 
-    >>> jax.scipy.special.log_softmax(jnp.array([0.0, 1000.0]))
-    Array([-1000.,     0.], dtype=float32)
+    Args:
+        x: the logits.
+        axis: the axis or axes over which the probabilities sum to 1; all by default.
+
+    Returns:
+        The log probabilities, in the shape of `x`.
+
+    Raises:
+        ValueError: if an axis is out of range.
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jax.scipy.special.log_softmax(jnp.array([0.0, 1000.0]))
+        Array([-1000.,     0.], dtype=float32)
     """
     return nn.log_softmax(x, _all_axes(x, axis))
 

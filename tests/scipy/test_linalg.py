@@ -1,4 +1,4 @@
-"""shardwise.scipy.linalg: values and gradients against scipy and JAX, mapped as one by one, on 8 devices as on one."""
+"""Compare scipy.linalg with scipy and JAX (values, gradients), `vmap` with a loop, and 8 devices with one."""
 
 import numpy as np
 import pytest
@@ -42,16 +42,15 @@ def case(name, *args, smooth=True, **keywords):
     return Case(f"linalg.{name}", args, keywords, rtol=3e-4, atol=5e-5, weak=False, smooth=smooth)
 
 
-FACTORS = dominant(3, 3)
-PIVOTS = scipy.linalg.lu_factor(FACTORS)
-# JAX has no derivative of it, by whichever way it is computed.
+PACKED_LU, PIVOTS = scipy.linalg.lu_factor(dominant(3, 3))
+# JAX has no derivative of qr_multiply.
 QR_MULTIPLIED = ((real(2, 4), "right"), (real(3, 2), "left"))
 QR_MULTIPLIED_PIVOTED = ((real(4), "right"), (real(3), "left"))
 CASES = [
     *(case("cholesky", positive(3, 3), lower) for lower in (False, True)),
     *(case("cho_solve", (np.linalg.cholesky(positive(3, 3)), True), b) for b in (real(3), real(3, 2))),
     case("cho_solve", (np.linalg.cholesky(positive(3, 3)).T.copy(), False), real(3)),
-    *(case("lu_solve", (PIVOTS[0], PIVOTS[1].astype(np.int32)), real(3, 2), trans) for trans in (0, 1, 2)),
+    *(case("lu_solve", (PACKED_LU, PIVOTS.astype(np.int32)), real(3, 2), trans) for trans in (0, 1, 2)),
     case("lu_solve", scipy.linalg.lu_factor(complex_(3, 3)), complex_(3), 2, smooth=False),
     *(case("lu", x) for x in (real(3, 3), real(4, 3), real(3, 4))),
     case("lu", real(3, 3), permute_l=True),
@@ -76,8 +75,8 @@ CASES = [
     case("hessenberg", real(4, 4), calc_q=True, smooth=False),
     case("hessenberg", real(3, 3), smooth=False),
     case("solve", dominant(3, 3), real(3)),
-    case("solve", positive(3, 3), real(3, 2), assume_a="pos", smooth=False),  # JAX's is not of a Hermitian matrix
-    *(case("solve_triangular", dominant(3, 3), real(3), way, lower=True) for way in (0, "T", 2)),
+    case("solve", positive(3, 3), real(3, 2), assume_a="pos", smooth=False),  # JAX's gradient is not Hermitian
+    *(case("solve_triangular", dominant(3, 3), real(3), trans, lower=True) for trans in (0, "T", 2)),
     case("solve_triangular", dominant(3, 3), real(3, 2), unit_diagonal=True),
     case("solve_sylvester", positive(3, 3), positive(2, 2), real(3, 2), smooth=False),
     case("det", real(4, 4)),
@@ -104,17 +103,17 @@ CASES = [
     *(case("helmert", 4, full) for full in (False, True)),
     *(case("dft", 5, scale) for scale in (None, "sqrtn", "n")),
 ]
-NO_JAX = [case("polar", real(3, 3), "left")]  # only with method="svd", which scipy does not know
-NO_SCIPY = {  # it promotes or spells some otherwise
+NO_JAX = [case("polar", real(3, 3), "left")]  # JAX supports it only with method="svd", which scipy does not have
+NO_SCIPY = {  # scipy differs in dtypes or parameters
     "linalg.block_diag",
     "linalg.lu_factor",
     "linalg.sqrtm",
 }
-OURS_AND_JAX = [
+JAX_ONLY = [
     case("cho_factor", positive(3, 3), smooth=False),
     *(case(name, x) for name, x in (("toeplitz", real(2, 3)), ("circulant", real(2, 3)), ("companion", real(2, 3)))),
     case("fiedler_companion", real(2, 4)),
-    case("expm", real(2, 2) * 1e8, smooth=False),  # more squares than it may take
+    case("expm", real(2, 2) * 1e8, smooth=False),  # needs more than max_squarings squarings
     case("expm", np.ones((2, 2), np.int32)),
     case("block_diag", np.ones((1, 1), np.int32), real(2, 2)),
     case("hadamard", 4, np.float32),
@@ -126,58 +125,57 @@ OURS_AND_JAX = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cases", batches([*(c for c in CASES if c.name not in NO_SCIPY), *NO_JAX], 80), ids=batch_name)
-def test_like_scipy(cases):
+def test_values_equal_those_of_scipy(cases):
     values_like_numpy(own, cases, scipy)
 
 
 @pytest.mark.jax
 @pytest.mark.slow
-@pytest.mark.parametrize("cases", batches([*CASES, *OURS_AND_JAX], 100), ids=batch_name)
-def test_like_jax(cases):
+@pytest.mark.parametrize("cases", batches([*CASES, *JAX_ONLY], 100), ids=batch_name)
+def test_values_equal_those_of_jax(cases):
     jax = pytest.importorskip("jax")
     values_like(own, pytest.importorskip("jax.scipy"), cases, jax)
 
 
 @pytest.mark.jax
 @pytest.mark.parametrize(("c", "mode"), QR_MULTIPLIED)
-def test_gradient_of_qr_multiply(c, mode):
-    """As JAX's of the product with the factor itself."""
+def test_gradient_of_qr_multiply_equals_that_of_an_explicit_product(c, mode):
     jax = pytest.importorskip("jax")
     a = real(4, 3)
 
-    def by_factor(a):
+    def explicit_product(a):
         q, _ = jax.scipy.linalg.qr(a, mode="economic")
         return (c @ q if mode == "right" else q @ c).sum()
 
-    found = sw.grad(lambda a: own.linalg.qr_multiply(a, c, mode)[0].sum())(a)
-    np.testing.assert_allclose(found, jax.grad(by_factor)(a), rtol=1e-4, atol=1e-4)
+    gradient = sw.grad(lambda a: own.linalg.qr_multiply(a, c, mode)[0].sum())(a)
+    np.testing.assert_allclose(gradient, jax.grad(explicit_product)(a), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.jax
 @pytest.mark.slow
 @pytest.mark.parametrize("cases", batches(CASES, 100), ids=batch_name)
-def test_gradients_like_jax(cases):
+def test_gradients_equal_those_of_jax(cases):
     jax = pytest.importorskip("jax")
     gradients_like(own, pytest.importorskip("jax.scipy"), cases, jax)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cases", batches([c for c in CASES if c.name != "linalg.lu_solve"], 100), ids=batch_name)
-def test_mapped_is_one_by_one(cases):
+def test_vmap_equals_a_loop(cases):
     vmap_like_loop(own, cases)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["first", "last"])
 @pytest.mark.parametrize("cases", batches(CASES, 100), ids=batch_name)
-def test_on_a_mesh_as_on_one_device(mesh, cases, which):
+def test_results_on_a_mesh_equal_those_on_one_device(mesh, cases, which):
     mesh_like_one_device(mesh, own, cases, which)
 
 
-def test_gradients_of_solutions_and_functions_like_finite_differences():
+def test_gradients_of_solvers_and_matrix_functions_equal_finite_differences():
     rng = np.random.default_rng(0)
     x = (rng.normal(size=(3, 3)) + 3 * np.eye(3)).astype(np.float32)
-    move = rng.normal(size=(3, 3)).astype(np.float32)
+    direction = rng.normal(size=(3, 3)).astype(np.float32)
     linalg = own.linalg
 
     def total(x):
@@ -191,44 +189,50 @@ def test_gradients_of_solutions_and_functions_like_finite_differences():
             + linalg.polar(x)[1].sum()
         )
 
-    slope = float((sw.jit(sw.grad(total))(x) * move).sum())
-    ahead, behind = (float(sw.jit(total)((x + by * move).astype(np.float32))) for by in (3e-3, -3e-3))
-    np.testing.assert_allclose(slope, (ahead - behind) / 6e-3, rtol=5e-3)
+    derivative = float((sw.jit(sw.grad(total))(x) * direction).sum())
+    ahead, behind = (float(sw.jit(total)((x + step * direction).astype(np.float32))) for step in (3e-3, -3e-3))
+    np.testing.assert_allclose(derivative, (ahead - behind) / 6e-3, rtol=5e-3)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda x: own.linalg.qr(x, mode="raw"), "qr: mode 'raw' is none of 'full', 'economic' and 'r'"),
-        (lambda x: own.linalg.solve(x, x, assume_a="diagonal"), "solve: assume_a 'diagonal' is none of"),
+        (lambda x: own.linalg.qr(x, mode="raw"), "qr: mode must be 'full', 'economic' or 'r', not 'raw'"),
+        (
+            lambda x: own.linalg.solve(x, x, assume_a="diagonal"),
+            "solve: assume_a must be 'gen', 'sym', 'her' or 'pos', not 'diagonal'",
+        ),
         (lambda x: own.linalg.solve_triangular(x, x, trans=3), "solve_triangular: trans must be 0, 1, 2"),
         (lambda x: own.linalg.schur(x, "x"), "schur: output must be 'real' or 'complex', not 'x'"),
         (lambda x: own.linalg.polar(x, "up"), "polar: side must be 'right' or 'left', not 'up'"),
         (lambda x: own.linalg.hadamard(6), "hadamard: n must be a power of 2, not 6"),
-        (lambda x: own.linalg.sqrtm(x[0]), "sqrtm: needs one square matrix, not f32[3]"),
-        (lambda x: own.linalg.cho_solve((x, True), x[:2]), "cho_solve: matrices of f32[3,3] need as many rows of b"),
-        (lambda x: own.linalg.companion(x[0, :1]), "companion: needs two or more coefficients, not f32[1]"),
+        (lambda x: own.linalg.sqrtm(x[0]), "sqrtm: A must be one square matrix, not f32[3]"),
+        (
+            lambda x: own.linalg.cho_solve((x, True), x[:2]),
+            "cho_solve: b must have as many rows as a: a is f32[3,3], b is f32[2,3]",
+        ),
+        (lambda x: own.linalg.companion(x[0, :1]), "companion: needs at least two coefficients, not f32[1]"),
     ],
     ids=lambda x: x.split(":")[0] if isinstance(x, str) else "",
 )
-def test_what_is_refused(call, message):
+def test_errors_start_with_the_function_and_the_reason(call, message):
     with pytest.raises(ValueError) as caught:
         call(sw.numpy.ones((3, 3)))
     assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
-def test_functions_of_matrices(size):
+def test_funm_equals_that_of_scipy(size):
     x = dominant(size, size)
     for ours, theirs in ((jnp.sin, np.sin), (jnp.exp, np.exp)):
         np.testing.assert_allclose(own.linalg.funm(x, ours), scipy.linalg.funm(x, theirs), rtol=1e-3, atol=1e-4)
-    found, error = own.linalg.funm(x, jnp.sin, disp=False)
-    assert np.abs(np.asarray(found) - scipy.linalg.funm(x.astype(float), np.sin)).max() < 1e-3
+    result, error = own.linalg.funm(x, jnp.sin, disp=False)
+    assert np.abs(np.asarray(result) - scipy.linalg.funm(x.astype(float), np.sin)).max() < 1e-3
     assert 0 < float(error) < 1e-3
 
 
-def test_equal_eigenvalues_have_no_distance():
-    """Parlett's recurrence divides by it: the estimate says how far to trust the result."""
+def test_funm_error_estimate_is_one_for_equal_eigenvalues():
+    """Parlett's recurrence divides by the difference of two eigenvalues."""
     _, error = own.linalg.funm(np.array([[1, 1], [0, 1]], np.float32), jnp.exp, disp=False)
     assert float(error) == 1
 
@@ -236,13 +240,16 @@ def test_equal_eigenvalues_have_no_distance():
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: own.linalg.funm(real(2, 3), jnp.exp), "funm: needs one square matrix, not f32.2,3."),
-        (lambda: own.linalg.rsf2csf(real(2, 2), real(3, 3)), "rsf2csf: needs two square matrices of one size"),
-        (lambda: own.linalg.qr_multiply(real(4, 3), real(4, 3)), "qr_multiply: f32.4,3. does not go with a Q"),
+        (lambda: own.linalg.funm(real(2, 3), jnp.exp), "funm: A must be one square matrix, not f32.2,3."),
+        (lambda: own.linalg.rsf2csf(real(2, 2), real(3, 3)), "rsf2csf: T and Z must be square matrices of equal shape"),
+        (
+            lambda: own.linalg.qr_multiply(real(4, 3), real(4, 3)),
+            "qr_multiply: c of f32.4,3. cannot be multiplied by Q",
+        ),
         (lambda: own.linalg.qr_multiply(real(4, 3), real(4), "up"), "mode must be 'left' or 'right', not 'up'"),
     ],
     ids=["funm", "rsf2csf", "qr_multiply shapes", "qr_multiply mode"],
 )
-def test_what_cannot_be(call, text):
+def test_error_messages(call, text):
     with pytest.raises(ValueError, match=text):
         call()

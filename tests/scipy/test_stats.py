@@ -1,4 +1,4 @@
-"""scipy.stats: values against scipy, values, dtypes and gradients against JAX, on 8 devices as on one."""
+"""Compare scipy.stats with scipy (values), with JAX (values, dtypes, gradients), and 8 devices with one."""
 
 import inspect
 from types import ModuleType
@@ -34,42 +34,41 @@ def _floats(*numbers):
 
 
 ANY = _floats(-2.5, -0.8, 0.1, 0.7, 1.9, 3.2)
-ABOVE = _floats(0.05, 0.4, 0.9, 1.6, 3.0, 7.5)
-BEYOND = _floats(1.2, 1.7, 2.4, 3.0, 4.5, 9.0)
-INSIDE = _floats(0.03, 0.2, 0.45, 0.6, 0.85, 0.97)
+POSITIVE = _floats(0.05, 0.4, 0.9, 1.6, 3.0, 7.5)
+ABOVE_ONE = _floats(1.2, 1.7, 2.4, 3.0, 4.5, 9.0)
+PROBABILITIES = _floats(0.03, 0.2, 0.45, 0.6, 0.85, 0.97)
 COUNTS = np.array([0, 1, 2, 3, 4, 5], np.int32)
 SHAPE = _floats(0.6, 1.0, 1.5, 2.5, 4.0, 6.0)
-PLACE, WIDTH = _floats(-0.3, -0.2, -0.1, 0.0, 0.02, 0.01), _floats(0.5, 0.8, 1.0, 1.1, 1.5, 2.0)
+LOC, SCALE = _floats(-0.3, -0.2, -0.1, 0.0, 0.02, 0.01), _floats(0.5, 0.8, 1.0, 1.1, 1.5, 2.0)
 
-DENSITY = ("logpdf", "pdf")
-SHARES = ("cdf", "logcdf", "logsf", "sf")
-# Of each distribution the arguments of its functions of a place, and of those of a share.
+CUMULATIVE = ("cdf", "logcdf", "logsf", "sf")
+# The arguments of the functions of each distribution; `ppf` and `isf` replace the first one by probabilities.
 AT = {
-    "bernoulli": (np.array([0, 1, 1, 0, 1, 0], np.int32), INSIDE),
-    "beta": (INSIDE, SHAPE, SHAPE[::-1].copy()),
+    "bernoulli": (np.array([0, 1, 1, 0, 1, 0], np.int32), PROBABILITIES),
+    "beta": (PROBABILITIES, SHAPE, SHAPE[::-1].copy()),
     "betabinom": (COUNTS, np.int32(6) + COUNTS, SHAPE, SHAPE[::-1].copy()),
-    "binom": (COUNTS, np.int32(6) + COUNTS, INSIDE),
-    "cauchy": (ANY, PLACE, WIDTH),
-    "chi2": (ABOVE, SHAPE, PLACE, WIDTH),
-    "expon": (ABOVE, PLACE, WIDTH),
-    "gamma": (ABOVE, SHAPE, PLACE, WIDTH),
+    "binom": (COUNTS, np.int32(6) + COUNTS, PROBABILITIES),
+    "cauchy": (ANY, LOC, SCALE),
+    "chi2": (POSITIVE, SHAPE, LOC, SCALE),
+    "expon": (POSITIVE, LOC, SCALE),
+    "gamma": (POSITIVE, SHAPE, LOC, SCALE),
     "gennorm": (ANY, SHAPE),
-    "geom": (COUNTS + np.int32(1), INSIDE),
-    "gumbel_l": (ANY, PLACE, WIDTH),
-    "gumbel_r": (ANY, PLACE, WIDTH),
-    "laplace": (ANY, PLACE, WIDTH),
-    "logistic": (ANY, PLACE, WIDTH),
-    "nbinom": (COUNTS, SHAPE, INSIDE),
-    "norm": (ANY, PLACE, WIDTH),
-    "pareto": (2 * BEYOND, SHAPE, PLACE, WIDTH),
+    "geom": (COUNTS + np.int32(1), PROBABILITIES),
+    "gumbel_l": (ANY, LOC, SCALE),
+    "gumbel_r": (ANY, LOC, SCALE),
+    "laplace": (ANY, LOC, SCALE),
+    "logistic": (ANY, LOC, SCALE),
+    "nbinom": (COUNTS, SHAPE, PROBABILITIES),
+    "norm": (ANY, LOC, SCALE),
+    "pareto": (2 * ABOVE_ONE, SHAPE, LOC, SCALE),
     "poisson": (COUNTS, SHAPE),
-    "t": (ANY, SHAPE, PLACE, WIDTH),
-    "truncnorm": (INSIDE, -SHAPE, SHAPE[::-1].copy(), PLACE * np.float32(0.1), WIDTH),
-    "uniform": (INSIDE * np.float32(0.4), PLACE, WIDTH),
+    "t": (ANY, SHAPE, LOC, SCALE),
+    "truncnorm": (PROBABILITIES, -SHAPE, SHAPE[::-1].copy(), LOC * np.float32(0.1), SCALE),
+    "uniform": (PROBABILITIES * np.float32(0.4), LOC, SCALE),
     "vonmises": (ANY, SHAPE),
-    "wrapcauchy": (BEYOND[:5] * np.float32(0.6), INSIDE[:5]),
+    "wrapcauchy": (ABOVE_ONE[:5] * np.float32(0.6), PROBABILITIES[:5]),
 }
-FIXED_SHAPES = {"beta", "gennorm"}  # whose shares have no derivative along a parameter of shape
+FIXED_SHAPES = {"beta", "gennorm"}  # their cumulative functions are not differentiated with respect to shape parameters
 
 
 def _functions(name):
@@ -79,10 +78,10 @@ def _functions(name):
 def _cases():
     for name, args in AT.items():
         for f in _functions(name):
-            smooth = (name, f) != ("poisson", "cdf") and not (name in FIXED_SHAPES and f in SHARES)
-            extra = args[:2] if (name, f) == ("bernoulli", "cdf") else args
-            smooth = smooth and not name.startswith("gumbel")  # of which JAX gives no gradients
-            yield Case(f"{name}.{f}", extra, rtol=3e-5, atol=3e-6, weak=name != "truncnorm", smooth=smooth)
+            smooth = (name, f) != ("poisson", "cdf") and not (name in FIXED_SHAPES and f in CUMULATIVE)
+            f_args = args[:2] if (name, f) == ("bernoulli", "cdf") else args
+            smooth = smooth and not name.startswith("gumbel")  # JAX has no gradients of these
+            yield Case(f"{name}.{f}", f_args, rtol=3e-5, atol=3e-6, weak=name != "truncnorm", smooth=smooth)
         for f in set(getattr(stats, name).__all__) & {"ppf", "isf"}:
             q = np.array([0.03, 0.2, 0.45, 0.6, 0.85, 0.97], np.float32)
             smooth = name not in ("bernoulli", "gumbel_l", "gumbel_r")
@@ -91,59 +90,59 @@ def _cases():
     # Defaults, Python numbers and integers.
     for name, f, args in [("norm", "pdf", (1,)), ("expon", "cdf", (2,)), ("beta", "pdf", (0.5, 2, 3))]:
         yield Case(f"{name}.{f}", args)
-    yield Case("norm.logpdf", (ANY,), {"scale": WIDTH})
-    yield Case("gamma.logpdf", (ABOVE,), {"scale": 2.0, "a": SHAPE}, rtol=3e-5)
+    yield Case("norm.logpdf", (ANY,), {"scale": SCALE})
+    yield Case("gamma.logpdf", (POSITIVE,), {"scale": 2.0, "a": SHAPE}, rtol=3e-5)
 
 
 CASES = sorted(_cases(), key=lambda case: case.name)
-_corners = np.array([[0.3, 0.7], [0.5, 0.5], [0.2, 0.8]], np.float32).T
+_simplex_points = np.array([[0.3, 0.7], [0.5, 0.5], [0.2, 0.8]], np.float32).T
 _matrix = np.array([[2.0, 0.5, 0.1], [0.5, 1.0, 0.2], [0.1, 0.2, 1.5]], np.float32)
 _rows = np.array([[1.0, 0.2, -0.5], [0.3, -1.0, 2.0], [0.0, 0.1, 0.2], [1.5, 1.0, -1.0]], np.float32)
-JOINT = [
-    Case("dirichlet.logpdf", (_corners, _floats(1.5, 2.5)), smooth=False),
-    Case("dirichlet.pdf", (_corners[:, 0], _floats(1.5, 2.5)), smooth=False),
-    Case("dirichlet.logpdf", (_corners[:1], _floats(1.5, 2.5)), smooth=False),
+MULTIVARIATE = [
+    Case("dirichlet.logpdf", (_simplex_points, _floats(1.5, 2.5)), smooth=False),
+    Case("dirichlet.pdf", (_simplex_points[:, 0], _floats(1.5, 2.5)), smooth=False),
+    Case("dirichlet.logpdf", (_simplex_points[:1], _floats(1.5, 2.5)), smooth=False),
     Case("multinomial.pmf", (np.array([1, 2, 3], np.int32), np.int32(5), _floats(0.2, 0.3, 0.5))),
     Case("multivariate_normal.logpdf", (_rows, _rows[0], _matrix)),
     Case("multivariate_normal.pdf", (_rows, _rows[0], _matrix)),
     Case("multivariate_normal.logpdf", (_rows[0], _rows[1], np.float32(2))),
 ]
-ROWS = [  # as scipy alone has them
+SCIPY_ONLY = [
     Case("multinomial.logpmf", (np.array([[1, 2, 3], [3, 2, 1], [0, 0, 6]], np.int32), 6, _floats(0.2, 0.3, 0.5))),
 ]
-BATCHED = [  # as JAX alone has them
+JAX_ONLY = [
     Case("multivariate_normal.logpdf", (_rows, 0.5, 2.0)),
     Case("multivariate_normal.logpdf", (_rows[0], _rows, np.stack([_matrix] * 4))),
     Case("multivariate_normal.logpdf", (_rows, _rows[::-1].copy(), _matrix)),
 ]
 _sample = np.array([[3, 1, 3, 2, 1, 5], [2, 2, 2, 1, 0, 4], [7, 7, 1, 1, 3, 7]], np.int32)
-_floating = _sample.astype(np.float32)
-_holes = np.where(_sample == 5, np.nan, _floating).astype(np.float32)
+_float_sample = _sample.astype(np.float32)
+_sample_with_nan = np.where(_sample == 5, np.nan, _float_sample).astype(np.float32)
 SAMPLES = [
     *(Case("mode", (_sample,), {"axis": axis}) for axis in (0, 1, None)),
-    Case("mode", (_floating,), {"axis": 1, "keepdims": True}),
+    Case("mode", (_float_sample,), {"axis": 1, "keepdims": True}),
     *(Case("rankdata", (_sample, method), {"axis": 1}) for method in ("average", "min", "max", "dense", "ordinal")),
-    Case("rankdata", (_holes,), {"axis": 1}),
-    Case("rankdata", (_floating,)),
-    Case("sem", (_floating,)),
-    Case("sem", (_holes, 1), {"nan_policy": "omit"}),
+    Case("rankdata", (_sample_with_nan,), {"axis": 1}),
+    Case("rankdata", (_float_sample,)),
+    Case("sem", (_float_sample,)),
+    Case("sem", (_sample_with_nan, 1), {"nan_policy": "omit"}),
     Case("sem", (_sample, None, 0)),
 ]
 
 
-@pytest.mark.parametrize("cases", batches([*CASES, *JOINT, *SAMPLES]), ids=batch_name)
-def test_like_scipy_and_jax(cases):
+@pytest.mark.parametrize("cases", batches([*CASES, *MULTIVARIATE, *SAMPLES]), ids=batch_name)
+def test_values_equal_those_of_scipy_and_jax(cases):
     values_like_both(stats, cases, numpy=scipy.stats, theirs="scipy.stats")
 
 
-def test_like_scipy_alone():
-    values_like_numpy(stats, ROWS, scipy.stats)
+def test_scipy_only_cases_equal_scipy():
+    values_like_numpy(stats, SCIPY_ONLY, scipy.stats)
 
 
 @pytest.mark.jax
 @pytest.mark.skipif(jax is None, reason="needs JAX")
-def test_like_jax_alone():
-    values_like(stats, jax.scipy.stats, BATCHED, jax)
+def test_jax_only_cases_equal_jax():
+    values_like(stats, jax.scipy.stats, JAX_ONLY, jax)
 
 
 def _is_log(case):
@@ -152,8 +151,8 @@ def _is_log(case):
 
 @pytest.mark.jax
 @pytest.mark.skipif(jax is None, reason="needs JAX")
-@pytest.mark.parametrize("cases", batches([*filter(_is_log, [*CASES, *JOINT, *BATCHED])]), ids=batch_name)
-def test_gradients_of_logarithms_like_jax(cases):
+@pytest.mark.parametrize("cases", batches([*filter(_is_log, [*CASES, *MULTIVARIATE, *JAX_ONLY])]), ids=batch_name)
+def test_gradients_of_log_densities_equal_those_of_jax(cases):
     gradients_like(stats, jax.scipy.stats, cases, jax)
 
 
@@ -161,53 +160,53 @@ def test_gradients_of_logarithms_like_jax(cases):
 @pytest.mark.jax
 @pytest.mark.skipif(jax is None, reason="needs JAX")
 @pytest.mark.parametrize("cases", batches([case for case in CASES if not _is_log(case)]), ids=batch_name)
-def test_gradients_like_jax(cases):
+def test_gradients_equal_those_of_jax(cases):
     gradients_like(stats, jax.scipy.stats, cases, jax)
 
 
 @pytest.mark.parametrize("name", ["gumbel_l", "gumbel_r"])
-def test_gradients_like_differences(name):
+def test_gradients_equal_finite_differences(name):
     x, step = ANY.astype(float), 1e-6
     for f in ("logpdf", "logcdf", "logsf"):
-        slope = getattr(getattr(scipy.stats, name), f)
-        wanted = (slope(x + step, -0.3, 1.5) - slope(x - step, -0.3, 1.5)) / (2 * step)
-        found = sw.vmap(sw.grad(getattr(getattr(stats, name), f)), (0, None, None))(ANY, -0.3, 1.5)
-        np.testing.assert_allclose(found, wanted, rtol=1e-4, err_msg=f)
+        reference = getattr(getattr(scipy.stats, name), f)
+        expected = (reference(x + step, -0.3, 1.5) - reference(x - step, -0.3, 1.5)) / (2 * step)
+        gradient = sw.vmap(sw.grad(getattr(getattr(stats, name), f)), (0, None, None))(ANY, -0.3, 1.5)
+        np.testing.assert_allclose(gradient, expected, rtol=1e-4, err_msg=f)
 
 
-@pytest.mark.parametrize("cases", batches([*CASES[::12], *JOINT], 40), ids=batch_name)
-def test_vmap_like_loop(cases):
+@pytest.mark.parametrize("cases", batches([*CASES[::12], *MULTIVARIATE], 40), ids=batch_name)
+def test_vmap_equals_a_loop(cases):
     vmap_like_loop(stats, cases)
 
 
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_on_a_mesh(which):
+def test_results_on_a_mesh_equal_those_on_one_device(which):
     mesh = sw.make_mesh((4, 2), ("x", "y"))
-    mesh_like_one_device(mesh, stats, [*CASES[::9], *JOINT[::2], *SAMPLES[::3]], which)
+    mesh_like_one_device(mesh, stats, [*CASES[::9], *MULTIVARIATE[::2], *SAMPLES[::3]], which)
 
 
 @pytest.mark.jax
 @pytest.mark.skipif(jax is None, reason="needs JAX")
 @pytest.mark.parametrize("name", stats.__all__)
-def test_functions_and_signatures_are_those_of_jax(name):
+def test_functions_and_signatures_equal_those_of_jax(name):
     ours, theirs = getattr(stats, name), getattr(jax.scipy.stats, name)
     if not isinstance(ours, ModuleType):
         pairs = [(ours, theirs)]
     else:
         names = {f for f, value in vars(theirs).items() if inspect.isfunction(value) or hasattr(value, "lower")}
-        assert set(ours.__all__) == {f for f in names if not f.startswith("_") and f in vars(scipy_like(name))}
+        assert set(ours.__all__) == {f for f in names if not f.startswith("_") and f in scipy_names(name)}
         pairs = [(getattr(ours, f), getattr(theirs, f)) for f in ours.__all__]
     for mine, other in pairs:
         left, right = (inspect.signature(f).parameters.values() for f in (mine, other))
         assert [(p.name, p.kind, p.default) for p in left] == [(p.name, p.kind, p.default) for p in right]
 
 
-def scipy_like(name):
-    """What scipy's distribution of this name can do: what JAX's modules hold besides is imported."""
-    return type("Names", (), {f: None for f in dir(getattr(scipy.stats, name))})
+def scipy_names(name):
+    """Return the attributes of scipy's distribution of this name; all other functions in JAX's module are imports."""
+    return dir(getattr(scipy.stats, name))
 
 
-# Outside, at the ends and at what is no number: as scipy, whatever JAX does there.
+# Arguments outside of the support, at its ends, infinite and NaN. The reference is scipy; JAX may differ there.
 EDGES = {
     "norm.logpdf": (_floats(np.inf, -np.inf, np.nan, 30.0),),
     "norm.logcdf": (_floats(np.inf, -np.inf, np.nan, -30.0, 12.0),),
@@ -253,20 +252,20 @@ EDGES = {
 }
 
 
-def test_edges_like_scipy():
+def test_edge_cases_equal_scipy():
     values_like_numpy(stats, [Case(name, args, rtol=2e-5) for name, args in EDGES.items()], scipy.stats)
 
 
-def test_slopes_outside_are_no_nan():
-    """A branch that is not taken leaves no NaN behind."""
-    logs = {"gamma": (-1.0, 2.0), "beta": (1.5, 2.0, 2.0), "pareto": (0.5, 2.0), "binom": (7.0, 5.0, 0.5)}
-    for name, args in logs.items():
+def test_gradients_outside_of_the_support_are_finite():
+    """The branch of a `where` that is not selected must not contribute NaN to the gradient."""
+    arguments = {"gamma": (-1.0, 2.0), "beta": (1.5, 2.0, 2.0), "pareto": (0.5, 2.0), "binom": (7.0, 5.0, 0.5)}
+    for name, args in arguments.items():
         f = getattr(getattr(stats, name), "logpmf" if name == "binom" else "logpdf")
-        slopes = sw.grad(f, tuple(range(len(args))))(*args)
-        assert all(np.isfinite(slope) for slope in slopes), name
+        gradients = sw.grad(f, tuple(range(len(args))))(*args)
+        assert all(np.isfinite(gradient) for gradient in gradients), name
 
 
-def test_density_from_a_sample():
+def test_gaussian_kde_equals_that_of_scipy():
     data, weights = _rows.T, _floats(1, 2, 3, 1)
     points = np.array([[0.1, 0.9], [0.2, -0.5], [0.3, 0.1]], np.float32)
     for method in (None, "silverman", 0.7):
@@ -279,15 +278,15 @@ def test_density_from_a_sample():
         mean, cov = _rows[0], _matrix
         np.testing.assert_allclose(ours.integrate_gaussian(mean, cov), theirs.integrate_gaussian(mean, cov), rtol=1e-4)
         np.testing.assert_allclose(ours.integrate_kde(ours), theirs.integrate_kde(theirs), rtol=1e-4)
-    row = stats.gaussian_kde(data[0])
-    wanted = scipy.stats.gaussian_kde(data[0]).integrate_box_1d(-1, 0.5)
-    np.testing.assert_allclose(row.integrate_box_1d(-1, 0.5), wanted, rtol=1e-5)
-    np.testing.assert_allclose(sw.jit(lambda kde, x: kde(x))(row, 0.5), row(0.5), rtol=1e-6)
+    univariate = stats.gaussian_kde(data[0])
+    expected = scipy.stats.gaussian_kde(data[0]).integrate_box_1d(-1, 0.5)
+    np.testing.assert_allclose(univariate.integrate_box_1d(-1, 0.5), expected, rtol=1e-5)
+    np.testing.assert_allclose(sw.jit(lambda kde, x: kde(x))(univariate, 0.5), univariate(0.5), rtol=1e-6)
 
 
 @pytest.mark.jax
 @pytest.mark.skipif(jax is None, reason="needs JAX")
-def test_draws_from_a_density_are_those_of_jax():
+def test_gaussian_kde_resample_equals_that_of_jax():
     ours, theirs = (space.gaussian_kde(_rows.T) for space in (stats, jax.scipy.stats))
     for shape in ((), (3,)):
         mine, other = ours.resample(sw.random.key(3), shape), theirs.resample(jax.random.key(3), shape)
@@ -298,29 +297,29 @@ def test_draws_from_a_density_are_those_of_jax():
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: stats.mode(_holes, nan_policy="omit"), "NaN is not left out"),
-        (lambda: stats.mode(_holes, nan_policy="x"), "nan_policy must be 'propagate'"),
-        (lambda: stats.rankdata(_holes, "x"), "method must be average"),
-        (lambda: stats.sem(_holes, nan_policy="raise"), "nan_policy must be"),
-        (lambda: stats.dirichlet.pdf(_corners, _matrix), "alpha must be a row"),
-        (lambda: stats.dirichlet.pdf(_rows, _floats(1, 2)), "as many shares"),
+        (lambda: stats.mode(_sample_with_nan, nan_policy="omit"), "nan_policy='omit' is not supported"),
+        (lambda: stats.mode(_sample_with_nan, nan_policy="x"), "nan_policy must be 'propagate'"),
+        (lambda: stats.rankdata(_sample_with_nan, "x"), "method must be average"),
+        (lambda: stats.sem(_sample_with_nan, nan_policy="raise"), "nan_policy must be"),
+        (lambda: stats.dirichlet.pdf(_simplex_points, _matrix), "alpha must have rank 1"),
+        (lambda: stats.dirichlet.pdf(_rows, _floats(1, 2)), "the first axis of x must have the size of alpha"),
         (lambda: stats.multinomial.pmf(_floats(1, 2), 3, _floats(0.5, 0.5)), "must be integers"),
-        (lambda: stats.multivariate_normal.pdf(_rows, _rows[0], _rows[0]), "no covariance matrix"),
+        (lambda: stats.multivariate_normal.pdf(_rows, _rows[0], _rows[0]), "cov must be a scalar or a matrix"),
         (lambda: stats.multivariate_normal.logpdf(_rows, _rows[0], _matrix, allow_singular=True), "full rank"),
-        (lambda: stats.gaussian_kde(1.0), "several columns"),
+        (lambda: stats.gaussian_kde(1.0), "at least two points"),
         (lambda: stats.gaussian_kde(_rows, "x"), "bw_method must be"),
-        (lambda: stats.gaussian_kde(_rows)(_rows[:2]), "2 numbers each"),
+        (lambda: stats.gaussian_kde(_rows)(_rows[:2]), "the points have dimension 2"),
         (lambda: stats.gaussian_kde(_rows).integrate_box(0, 1), "integrate_box_1d"),
         (lambda: stats.lognorm, "has no 'lognorm'"),
     ],
 )
-def test_errors(call, text):
+def test_error_messages(call, text):
     with pytest.raises((ValueError, NotImplementedError, AttributeError), match=text):
         call()
 
 
-def test_nothing_to_count():
-    found = stats.mode(jnp.zeros((0, 3)))
-    assert found.mode.shape == (3,) and np.isnan(found.mode).all()
+def test_mode_and_ranks_of_empty_arrays():
+    result = stats.mode(jnp.zeros((0, 3)))
+    assert result.mode.shape == (3,) and np.isnan(result.mode).all()
     assert stats.mode(jnp.zeros((0, 3)), keepdims=True).mode.shape == (1, 3)
     assert stats.rankdata(jnp.zeros((0,))).shape == (0,)

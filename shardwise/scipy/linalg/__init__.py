@@ -1,9 +1,9 @@
-"""scipy.linalg on arrays that may lie on many devices."""
+"""scipy.linalg: decompositions, linear solvers, matrix functions and special matrices, on sharded arrays too."""
 
 from typing import NoReturn
 
 from shardwise.errors import not_here
-from shardwise.scipy.linalg.factors import (
+from shardwise.scipy.linalg.decompositions import (
     cho_factor,
     cholesky,
     eigh,
@@ -18,8 +18,17 @@ from shardwise.scipy.linalg.factors import (
     schur,
     svd,
 )
-from shardwise.scipy.linalg.functions import expm, expm_frechet, funm, sqrtm
-from shardwise.scipy.linalg.matrices import (
+from shardwise.scipy.linalg.matrix_functions import expm, expm_frechet, funm, sqrtm
+from shardwise.scipy.linalg.solvers import (
+    cho_solve,
+    det,
+    inv,
+    lu_solve,
+    solve,
+    solve_sylvester,
+    solve_triangular,
+)
+from shardwise.scipy.linalg.special_matrices import (
     block_diag,
     circulant,
     companion,
@@ -36,15 +45,6 @@ from shardwise.scipy.linalg.matrices import (
     leslie,
     pascal,
     toeplitz,
-)
-from shardwise.scipy.linalg.solving import (
-    cho_solve,
-    det,
-    inv,
-    lu_solve,
-    solve,
-    solve_sylvester,
-    solve_triangular,
 )
 
 __all__ = [

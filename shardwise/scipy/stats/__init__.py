@@ -1,7 +1,7 @@
-"""scipy.stats on arrays that may lie on many devices: distributions, and what samples say of themselves.
+"""scipy.stats: probability distributions and statistics of samples, on sharded arrays too.
 
-A distribution is a module of functions: of densities, chances and shares, most with a logarithm of their own. All work
-on each element alone, with parameters that broadcast, so that an array that is cut stays where it is.
+Each distribution is a module of functions such as `pdf`, `logpdf`, `cdf` and `ppf`. The univariate ones are
+elementwise and broadcast their parameters, so sharded operands keep their sharding.
 """
 
 from typing import NoReturn
@@ -36,7 +36,7 @@ from shardwise.scipy.stats import (
     wrapcauchy,
 )
 from shardwise.scipy.stats.kde import gaussian_kde
-from shardwise.scipy.stats.samples import mode, rankdata, sem
+from shardwise.scipy.stats.sample_statistics import mode, rankdata, sem
 
 __all__ = [
     "bernoulli",

@@ -1,4 +1,4 @@
-"""One of two: 1 with the chance `p`, 0 otherwise; `loc` beyond."""
+"""Bernoulli distribution: 1 with probability `p`, 0 otherwise, shifted by `loc`."""
 
 from typing import Any
 
@@ -8,29 +8,52 @@ import shardwise.numpy as jnp
 from shardwise.compiler.ops.operands import composed
 from shardwise.numpy.elementwise import floats
 from shardwise.scipy import special
-from shardwise.scipy.stats.standard import is_share
+from shardwise.scipy.stats.standardize import in_unit_interval
 
 __all__ = ["cdf", "logpmf", "pmf", "ppf"]
 
 
 @composed
 def cdf(k: Any, p: Any) -> Any:
-    """The share that lies at or below `k`.
+    """Compute the cumulative distribution function of the Bernoulli distribution.
 
-    >>> f"{jax.scipy.stats.bernoulli.cdf(0, 0.3):.4f}"
-    '0.7000'
+    Args:
+        k: the points at which to evaluate the function.
+        p: the probability of the outcome 1.
+
+    Returns:
+        The probability of a value at or below each `k`; NaN where `p` is not between 0 and 1.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.bernoulli.cdf(0, 0.3):.4f}"
+        '0.7000'
     """
     k, p = floats("bernoulli.cdf", k, p)
-    found = jnp.where(k < 0, 0, jnp.where(k < 1, 1 - p, 1))
-    return jnp.where(jnp.isnan(k) | ~is_share(p), np.nan, found)
+    probability = jnp.where(k < 0, 0, jnp.where(k < 1, 1 - p, 1))
+    return jnp.where(jnp.isnan(k) | ~in_unit_interval(p), np.nan, probability)
 
 
 @composed
 def logpmf(k: Any, p: Any, loc: Any = 0) -> Any:
-    """The logarithm of the chance of `k`.
+    """Compute the log probability mass function of the Bernoulli distribution.
 
-    >>> f"{jax.scipy.stats.bernoulli.logpmf(1, 0.3):.4f}"
-    '-1.2040'
+    Args:
+        k: the outcomes.
+        p: the probability of the outcome 1.
+        loc: the shift of the distribution.
+
+    Returns:
+        The log probability of each `k`; -inf where `k - loc` is outside of 0 to 1.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.bernoulli.logpmf(1, 0.3):.4f}"
+        '-1.2040'
     """
     k, p, loc = floats("bernoulli.logpmf", k, p, loc)
     k = k - loc
@@ -39,21 +62,44 @@ def logpmf(k: Any, p: Any, loc: Any = 0) -> Any:
 
 @composed
 def pmf(k: Any, p: Any, loc: Any = 0) -> Any:
-    """The chance of `k`.
+    """Compute the probability mass function of the Bernoulli distribution.
 
-    >>> f"{jax.scipy.stats.bernoulli.pmf(1, 0.3):.4f}"
-    '0.3000'
+    Args:
+        k: the outcomes.
+        p: the probability of the outcome 1.
+        loc: the shift of the distribution.
+
+    Returns:
+        The probability of each `k`; 0 where `k - loc` is outside of 0 to 1.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.bernoulli.pmf(1, 0.3):.4f}"
+        '0.3000'
     """
     return jnp.exp(logpmf(k, p, loc))
 
 
 @composed
 def ppf(q: Any, p: Any) -> Any:
-    """The number at or below which the share `q` lies.
+    """Compute the quantile function (the inverse of `cdf`) of the Bernoulli distribution.
 
-    >>> f"{jax.scipy.stats.bernoulli.ppf(0.9, 0.3):.4f}"
-    '1.0000'
+    Args:
+        q: the cumulative probabilities, from 0 to 1.
+        p: the probability of the outcome 1.
+
+    Returns:
+        The smallest outcome with a cumulative probability of at least `q`; NaN where `q` or `p` is not between 0 and 1.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.bernoulli.ppf(0.9, 0.3):.4f}"
+        '1.0000'
     """
     q, p = floats("bernoulli.ppf", q, p)
-    found = jnp.where(q <= 1 - p, jnp.zeros_like(q), 1)
-    return jnp.where(is_share(q) & is_share(p), found, np.nan)
+    quantile = jnp.where(q <= 1 - p, jnp.zeros_like(q), 1)
+    return jnp.where(in_unit_interval(q) & in_unit_interval(p), quantile, np.nan)

@@ -1,4 +1,4 @@
-"""How many of `n` trials succeed, each with the chance `p`; `loc` beyond."""
+"""Binomial distribution: the number of successes in `n` trials with success probability `p`, shifted by `loc`."""
 
 from typing import Any
 
@@ -14,23 +14,49 @@ __all__ = ["logpmf", "pmf"]
 
 @composed
 def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
-    """The logarithm of the chance of `k`.
+    """Compute the log probability mass function of the binomial distribution.
 
-    >>> f"{jax.scipy.stats.binom.logpmf(2, 5, 0.3):.4f}"
-    '-1.1754'
+    Args:
+        k: the outcomes.
+        n: the number of trials.
+        p: the success probability of a trial.
+        loc: the shift of the distribution.
+
+    Returns:
+        The log probability of each `k`; -inf where `k - loc` is outside of 0 to `n`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.binom.logpmf(2, 5, 0.3):.4f}"
+        '-1.1754'
     """
     k, n, p, loc = floats("binom.logpmf", k, n, p, loc)
-    inside = (k >= loc) & (k <= loc + n)
-    k = jnp.where(inside, k - loc, 0)
-    ways = -jnp.log(n + 1) - special.betaln(k + 1, n - k + 1)
-    return jnp.where(inside, ways + special.xlogy(k, p) + special.xlog1py(n - k, -p), -np.inf)
+    in_support = (k >= loc) & (k <= loc + n)
+    k = jnp.where(in_support, k - loc, 0)
+    log_binomial = -jnp.log(n + 1) - special.betaln(k + 1, n - k + 1)
+    return jnp.where(in_support, log_binomial + special.xlogy(k, p) + special.xlog1py(n - k, -p), -np.inf)
 
 
 @composed
 def pmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
-    """The chance of `k`.
+    """Compute the probability mass function of the binomial distribution.
 
-    >>> f"{jax.scipy.stats.binom.pmf(2, 5, 0.3):.4f}"
-    '0.3087'
+    Args:
+        k: the outcomes.
+        n: the number of trials.
+        p: the success probability of a trial.
+        loc: the shift of the distribution.
+
+    Returns:
+        The probability of each `k`; 0 where `k - loc` is outside of 0 to `n`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.binom.pmf(2, 5, 0.3):.4f}"
+        '0.3087'
     """
     return jnp.exp(logpmf(k, n, p, loc))

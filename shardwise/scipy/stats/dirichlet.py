@@ -1,4 +1,4 @@
-"""The Dirichlet distribution: shares of a whole, along the first dim; `alpha` has one number for each."""
+"""Dirichlet distribution of points on the probability simplex, along the first axis, with concentrations `alpha`."""
 
 from typing import Any
 
@@ -11,22 +11,36 @@ from shardwise.scipy import special
 
 __all__ = ["logpdf", "pdf"]
 
-_TOLERANCE = 1e-6  # by how much the sum of the shares may miss 1
+_TOLERANCE = 1e-6  # allowed deviation of the sum of a point's components from 1
 
 
 def logpdf(x: Any, alpha: Any) -> Any:
-    """The logarithm of the density at `x`; the last of the shares may be left out.
+    """Compute the log probability density function of the Dirichlet distribution.
 
-    >>> f"{jax.scipy.stats.dirichlet.logpdf(jnp.array([0.3, 0.7]), jnp.array([1.0, 2.0])):.4f}"
-    '0.3365'
+    The last component of the points may be left out; it is then 1 minus the sum of the others.
+
+    Args:
+        x: the points, with their components along the first axis.
+        alpha: the concentrations, one for each component.
+
+    Returns:
+        The log density of each point; -inf unless all components are positive and sum to 1.
+
+    Raises:
+        ValueError: if `alpha` is not a vector, or if `x` does not have `alpha.size` or `alpha.size - 1` components.
+        TypeError: if an argument is not an array or a number.
+
+    Example:
+        >>> f"{jax.scipy.stats.dirichlet.logpdf(jnp.array([0.3, 0.7]), jnp.array([1.0, 2.0])):.4f}"
+        '0.3365'
     """
-    given, parameters = type_of(x, "dirichlet.logpdf"), type_of(alpha, "dirichlet.logpdf")
-    if parameters.ndim != 1:
-        raise ValueError(f"dirichlet: alpha must be a row of numbers, not {parameters}")
-    if not given.ndim or given.shape[0] not in (parameters.size, parameters.size - 1):
+    x_type, alpha_type = type_of(x, "dirichlet.logpdf"), type_of(alpha, "dirichlet.logpdf")
+    if alpha_type.ndim != 1:
+        raise ValueError(f"dirichlet: alpha must have rank 1, not {alpha_type}")
+    if not x_type.ndim or x_type.shape[0] not in (alpha_type.size, alpha_type.size - 1):
         raise ValueError(
-            f"dirichlet: x must have as many shares along its first dim as alpha has numbers, or one less: {given} and "
-            f"{parameters}"
+            "dirichlet: the first axis of x must have the size of alpha, or one less: "
+            f"x is {x_type}, alpha is {alpha_type}"
         )
     return _logpdf(x, alpha)
 
@@ -38,16 +52,30 @@ def _logpdf(x: Any, alpha: Any) -> Any:
     if type_of(x).shape[0] != alpha.shape[0]:
         x = jnp.concatenate([x, 1 - jnp.sum(x, axis=0, keepdims=True)])
     x, alpha = floats("dirichlet.logpdf", x, alpha)
-    inside = jnp.all(x > 0, axis=0) & (jnp.abs(jnp.sum(x, axis=0) - 1) < _TOLERANCE)
-    shares = jnp.where(inside, x, 1)
-    height = special.gammaln(jnp.sum(alpha, axis=0)) - jnp.sum(special.gammaln(alpha), axis=0)
-    return jnp.where(inside, height + jnp.sum(special.xlogy(alpha - 1, shares), axis=0), -np.inf)
+    in_support = jnp.all(x > 0, axis=0) & (jnp.abs(jnp.sum(x, axis=0) - 1) < _TOLERANCE)
+    x = jnp.where(in_support, x, 1)
+    log_normalizer = special.gammaln(jnp.sum(alpha, axis=0)) - jnp.sum(special.gammaln(alpha), axis=0)
+    return jnp.where(in_support, log_normalizer + jnp.sum(special.xlogy(alpha - 1, x), axis=0), -np.inf)
 
 
 def pdf(x: Any, alpha: Any) -> Any:
-    """The density at `x`; the last of the shares may be left out.
+    """Compute the probability density function of the Dirichlet distribution.
 
-    >>> f"{jax.scipy.stats.dirichlet.pdf(jnp.array([0.3, 0.7]), jnp.array([1.0, 2.0])):.4f}"
-    '1.4000'
+    The last component of the points may be left out; it is then 1 minus the sum of the others.
+
+    Args:
+        x: the points, with their components along the first axis.
+        alpha: the concentrations, one for each component.
+
+    Returns:
+        The density of each point; 0 unless all components are positive and sum to 1.
+
+    Raises:
+        ValueError: if `alpha` is not a vector, or if `x` does not have `alpha.size` or `alpha.size - 1` components.
+        TypeError: if an argument is not an array or a number.
+
+    Example:
+        >>> f"{jax.scipy.stats.dirichlet.pdf(jnp.array([0.3, 0.7]), jnp.array([1.0, 2.0])):.4f}"
+        '1.4000'
     """
     return jnp.exp(logpdf(x, alpha))

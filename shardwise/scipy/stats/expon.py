@@ -1,4 +1,4 @@
-"""The exponential distribution from `loc` on, whose mean lies `scale` beyond."""
+"""Exponential distribution with support from `loc` and mean `loc + scale`."""
 
 from typing import Any
 
@@ -7,81 +7,165 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise.compiler.ops.operands import composed
 from shardwise.numpy.elementwise import floats
-from shardwise.scipy.stats.standard import is_share, log_rest, standard
+from shardwise.scipy.stats.standardize import in_unit_interval, log1mexp, standardize
 
 __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
 
 
 @composed
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The share that lies at or below `x`.
+    """Compute the cumulative distribution function of the exponential distribution.
 
-    >>> f"{jax.scipy.stats.expon.cdf(1.0):.4f}"
-    '0.6321'
+    Args:
+        x: the points at which to evaluate the function.
+        loc: the lower end of the support.
+        scale: the scale, the inverse of the rate.
+
+    Returns:
+        The probability of a value at or below each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.expon.cdf(1.0):.4f}"
+        '0.6321'
     """
-    z, _ = standard("expon.cdf", x, loc, scale)
+    z, _ = standardize("expon.cdf", x, loc, scale)
     return -jnp.expm1(jnp.where(z < 0, 0, -z))
 
 
 @composed
 def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The logarithm of the share that lies at or below `x`.
+    """Compute the log cumulative distribution function of the exponential distribution.
 
-    >>> f"{jax.scipy.stats.expon.logcdf(1.0):.4f}"
-    '-0.4587'
+    Args:
+        x: the points at which to evaluate the function.
+        loc: the lower end of the support.
+        scale: the scale, the inverse of the rate.
+
+    Returns:
+        The log probability of a value at or below each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.expon.logcdf(1.0):.4f}"
+        '-0.4587'
     """
-    z, _ = standard("expon.logcdf", x, loc, scale)
-    return jnp.where(z <= 0, -np.inf, log_rest(jnp.where(z <= 0, 1, z)))
+    z, _ = standardize("expon.logcdf", x, loc, scale)
+    return jnp.where(z <= 0, -np.inf, log1mexp(jnp.where(z <= 0, 1, z)))
 
 
 @composed
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The logarithm of the density at `x`.
+    """Compute the log probability density function of the exponential distribution.
 
-    >>> f"{jax.scipy.stats.expon.logpdf(1.0):.4f}"
-    '-1.0000'
+    Args:
+        x: the points at which to evaluate the log density.
+        loc: the lower end of the support.
+        scale: the scale, the inverse of the rate.
+
+    Returns:
+        The log density at each `x`; -inf below `loc`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.expon.logpdf(1.0):.4f}"
+        '-1.0000'
     """
-    z, scale = standard("expon.logpdf", x, loc, scale)
+    z, scale = standardize("expon.logpdf", x, loc, scale)
     return jnp.where(z < 0, -np.inf, -z - jnp.log(scale))
 
 
 @composed
 def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The logarithm of the share that lies above `x`.
+    """Compute the log survival function of the exponential distribution.
 
-    >>> f"{jax.scipy.stats.expon.logsf(1.5):.4f}"
-    '-1.5000'
+    Args:
+        x: the points at which to evaluate the function.
+        loc: the lower end of the support.
+        scale: the scale, the inverse of the rate.
+
+    Returns:
+        The log probability of a value above each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.expon.logsf(1.5):.4f}"
+        '-1.5000'
     """
-    z, _ = standard("expon.logsf", x, loc, scale)
+    z, _ = standardize("expon.logsf", x, loc, scale)
     return jnp.where(z < 0, 0, -z)
 
 
 @composed
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The density at `x`.
+    """Compute the probability density function of the exponential distribution.
 
-    >>> f"{jax.scipy.stats.expon.pdf(1.0):.4f}"
-    '0.3679'
+    Args:
+        x: the points at which to evaluate the density.
+        loc: the lower end of the support.
+        scale: the scale, the inverse of the rate.
+
+    Returns:
+        The density at each `x`; 0 below `loc`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.expon.pdf(1.0):.4f}"
+        '0.3679'
     """
     return jnp.exp(logpdf(x, loc, scale))
 
 
 @composed
 def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The number at or below which the share `q` lies.
+    """Compute the quantile function (the inverse of `cdf`) of the exponential distribution.
 
-    >>> f"{jax.scipy.stats.expon.ppf(0.5):.4f}"
-    '0.6931'
+    Args:
+        q: the cumulative probabilities, from 0 to 1.
+        loc: the lower end of the support.
+        scale: the scale, the inverse of the rate.
+
+    Returns:
+        The value below which the probability is `q`; NaN where `q` is not between 0 and 1.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.expon.ppf(0.5):.4f}"
+        '0.6931'
     """
     q, loc, scale = floats("expon.ppf", q, loc, scale)
-    return jnp.where(is_share(q), -jnp.log1p(-q), np.nan) * scale + loc
+    return jnp.where(in_unit_interval(q), -jnp.log1p(-q), np.nan) * scale + loc
 
 
 @composed
 def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The share that lies above `x`.
+    """Compute the survival function (1 - `cdf`) of the exponential distribution.
 
-    >>> f"{jax.scipy.stats.expon.sf(1.0):.4f}"
-    '0.3679'
+    Args:
+        x: the points at which to evaluate the function.
+        loc: the lower end of the support.
+        scale: the scale, the inverse of the rate.
+
+    Returns:
+        The probability of a value above each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.expon.sf(1.0):.4f}"
+        '0.3679'
     """
     return jnp.exp(logsf(x, loc, scale))

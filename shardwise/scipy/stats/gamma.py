@@ -1,4 +1,4 @@
-"""The gamma distribution of shape `a` and width `scale`, from `loc` on."""
+"""Gamma distribution with shape parameter `a`, scale `scale` and support from `loc`."""
 
 from typing import Any
 
@@ -7,72 +7,150 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise.compiler.ops.operands import composed
 from shardwise.scipy import special
-from shardwise.scipy.stats.standard import standard
+from shardwise.scipy.stats.standardize import standardize
 
 __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "sf"]
 
 
 @composed
 def cdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The share that lies at or below `x`.
+    """Compute the cumulative distribution function of the gamma distribution.
 
-    >>> f"{jax.scipy.stats.gamma.cdf(1.5, 2.0):.4f}"
-    '0.4422'
+    Args:
+        x: the points at which to evaluate the function.
+        a: the shape parameter.
+        loc: the lower end of the support.
+        scale: the scale, the inverse of the rate.
+
+    Returns:
+        The probability of a value at or below each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.gamma.cdf(1.5, 2.0):.4f}"
+        '0.4422'
     """
-    z, _, a = standard("gamma.cdf", x, loc, scale, a)
+    z, _, a = standardize("gamma.cdf", x, loc, scale, a)
     return special.gammainc(a, jnp.maximum(z, 0))
 
 
 @composed
 def logcdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The logarithm of the share that lies at or below `x`.
+    """Compute the log cumulative distribution function of the gamma distribution.
 
-    >>> f"{jax.scipy.stats.gamma.logcdf(1.5, 2.0):.4f}"
-    '-0.8161'
+    Args:
+        x: the points at which to evaluate the function.
+        a: the shape parameter.
+        loc: the lower end of the support.
+        scale: the scale, the inverse of the rate.
+
+    Returns:
+        The log probability of a value at or below each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.gamma.logcdf(1.5, 2.0):.4f}"
+        '-0.8161'
     """
     return jnp.log(cdf(x, a, loc, scale))
 
 
 @composed
 def logpdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The logarithm of the density at `x`.
+    """Compute the log probability density function of the gamma distribution.
 
-    >>> f"{jax.scipy.stats.gamma.logpdf(1.5, 2.0):.4f}"
-    '-1.0945'
+    Args:
+        x: the points at which to evaluate the log density.
+        a: the shape parameter.
+        loc: the lower end of the support.
+        scale: the scale, the inverse of the rate.
+
+    Returns:
+        The log density at each `x`; -inf below `loc`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.gamma.logpdf(1.5, 2.0):.4f}"
+        '-1.0945'
     """
-    z, scale, a = standard("gamma.logpdf", x, loc, scale, a)
+    z, scale, a = standardize("gamma.logpdf", x, loc, scale, a)
     is_outside = z < 0
     z = jnp.where(is_outside, 1, z)
-    found = special.xlogy(a - 1, z) - z - special.gammaln(a) - jnp.log(scale)
-    return jnp.where(is_outside, -np.inf, found)
+    log_density = special.xlogy(a - 1, z) - z - special.gammaln(a) - jnp.log(scale)
+    return jnp.where(is_outside, -np.inf, log_density)
 
 
 @composed
 def logsf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The logarithm of the share that lies above `x`.
+    """Compute the log survival function of the gamma distribution.
 
-    >>> f"{jax.scipy.stats.gamma.logsf(1.5, 2.0):.4f}"
-    '-0.5837'
+    Args:
+        x: the points at which to evaluate the function.
+        a: the shape parameter.
+        loc: the lower end of the support.
+        scale: the scale, the inverse of the rate.
+
+    Returns:
+        The log probability of a value above each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.gamma.logsf(1.5, 2.0):.4f}"
+        '-0.5837'
     """
     return jnp.log(sf(x, a, loc, scale))
 
 
 @composed
 def pdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The density at `x`.
+    """Compute the probability density function of the gamma distribution.
 
-    >>> f"{jax.scipy.stats.gamma.pdf(1.5, 2.0):.4f}"
-    '0.3347'
+    Args:
+        x: the points at which to evaluate the density.
+        a: the shape parameter.
+        loc: the lower end of the support.
+        scale: the scale, the inverse of the rate.
+
+    Returns:
+        The density at each `x`; 0 below `loc`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.gamma.pdf(1.5, 2.0):.4f}"
+        '0.3347'
     """
     return jnp.exp(logpdf(x, a, loc, scale))
 
 
 @composed
 def sf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The share that lies above `x`.
+    """Compute the survival function (1 - `cdf`) of the gamma distribution.
 
-    >>> f"{jax.scipy.stats.gamma.sf(1.5, 2.0):.4f}"
-    '0.5578'
+    Args:
+        x: the points at which to evaluate the function.
+        a: the shape parameter.
+        loc: the lower end of the support.
+        scale: the scale, the inverse of the rate.
+
+    Returns:
+        The probability of a value above each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.gamma.sf(1.5, 2.0):.4f}"
+        '0.5578'
     """
-    z, _, a = standard("gamma.sf", x, loc, scale, a)
+    z, _, a = standardize("gamma.sf", x, loc, scale, a)
     return special.gammaincc(a, jnp.maximum(z, 0))

@@ -1,4 +1,4 @@
-"""How many trials it takes until one succeeds, each with the chance `p`; `loc` beyond."""
+"""Geometric distribution: the number of trials up to the first success, each with success probability `p`."""
 
 from typing import Any
 
@@ -14,21 +14,45 @@ __all__ = ["logpmf", "pmf"]
 
 @composed
 def logpmf(k: Any, p: Any, loc: Any = 0) -> Any:
-    """The logarithm of the chance of `k`.
+    """Compute the log probability mass function of the geometric distribution.
 
-    >>> f"{jax.scipy.stats.geom.logpmf(2, 0.3):.4f}"
-    '-1.5606'
+    Args:
+        k: the outcomes.
+        p: the success probability of a trial.
+        loc: the shift of the distribution.
+
+    Returns:
+        The log probability of each `k`; -inf where `k - loc` is below 1.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.geom.logpmf(2, 0.3):.4f}"
+        '-1.5606'
     """
     k, p, loc = floats("geom.logpmf", k, p, loc)
-    fails = k - loc - 1
-    return jnp.where(fails < 0, -np.inf, special.xlog1py(fails, -p) + jnp.log(p))
+    failures = k - loc - 1
+    return jnp.where(failures < 0, -np.inf, special.xlog1py(failures, -p) + jnp.log(p))
 
 
 @composed
 def pmf(k: Any, p: Any, loc: Any = 0) -> Any:
-    """The chance of `k`.
+    """Compute the probability mass function of the geometric distribution.
 
-    >>> f"{jax.scipy.stats.geom.pmf(2, 0.3):.4f}"
-    '0.2100'
+    Args:
+        k: the outcomes.
+        p: the success probability of a trial.
+        loc: the shift of the distribution.
+
+    Returns:
+        The probability of each `k`; 0 where `k - loc` is below 1.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.geom.pmf(2, 0.3):.4f}"
+        '0.2100'
     """
     return jnp.exp(logpmf(k, p, loc))

@@ -1,42 +1,78 @@
-"""The Laplace distribution: exponential to both sides of `loc`, each with mean distance `scale`."""
+"""Laplace (double exponential) distribution with mean `loc` and mean absolute deviation `scale`."""
 
 from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise.compiler.ops.operands import composed
-from shardwise.scipy.stats.standard import standard
+from shardwise.scipy.stats.standardize import standardize
 
 __all__ = ["cdf", "logpdf", "pdf"]
 
 
 @composed
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The share that lies at or below `x`.
+    """Compute the cumulative distribution function of the Laplace distribution.
 
-    >>> f"{jax.scipy.stats.laplace.cdf(1.0):.4f}"
-    '0.8161'
+    Args:
+        x: the points at which to evaluate the function.
+        loc: the mean.
+        scale: the mean absolute deviation.
+
+    Returns:
+        The probability of a value at or below each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.laplace.cdf(1.0):.4f}"
+        '0.8161'
     """
-    z, _ = standard("laplace.cdf", x, loc, scale)
+    z, _ = standardize("laplace.cdf", x, loc, scale)
     tail = 0.5 * jnp.exp(-jnp.abs(z))
     return jnp.where(z < 0, tail, 1 - tail)
 
 
 @composed
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The logarithm of the density at `x`.
+    """Compute the log probability density function of the Laplace distribution.
 
-    >>> f"{jax.scipy.stats.laplace.logpdf(1.0):.4f}"
-    '-1.6931'
+    Args:
+        x: the points at which to evaluate the log density.
+        loc: the mean.
+        scale: the mean absolute deviation.
+
+    Returns:
+        The log density at each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.laplace.logpdf(1.0):.4f}"
+        '-1.6931'
     """
-    z, scale = standard("laplace.logpdf", x, loc, scale)
+    z, scale = standardize("laplace.logpdf", x, loc, scale)
     return -jnp.abs(z) - jnp.log(2 * scale)
 
 
 @composed
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The density at `x`.
+    """Compute the probability density function of the Laplace distribution.
 
-    >>> f"{jax.scipy.stats.laplace.pdf(1.0):.4f}"
-    '0.1839'
+    Args:
+        x: the points at which to evaluate the density.
+        loc: the mean.
+        scale: the mean absolute deviation.
+
+    Returns:
+        The density at each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.laplace.pdf(1.0):.4f}"
+        '0.1839'
     """
     return jnp.exp(logpdf(x, loc, scale))

@@ -1,4 +1,4 @@
-"""The logistic distribution, with mean `loc` and width `scale`."""
+"""Logistic distribution with mean `loc` and scale `scale`."""
 
 from typing import Any
 
@@ -6,28 +6,52 @@ import shardwise.numpy as jnp
 from shardwise.compiler.ops.operands import composed
 from shardwise.numpy.elementwise import floats
 from shardwise.scipy import special
-from shardwise.scipy.stats.standard import standard
+from shardwise.scipy.stats.standardize import standardize
 
 __all__ = ["cdf", "isf", "logpdf", "pdf", "ppf", "sf"]
 
 
 @composed
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The share that lies at or below `x`.
+    """Compute the cumulative distribution function of the logistic distribution.
 
-    >>> f"{jax.scipy.stats.logistic.cdf(1.0):.4f}"
-    '0.7311'
+    Args:
+        x: the points at which to evaluate the function.
+        loc: the mean.
+        scale: the scale.
+
+    Returns:
+        The probability of a value at or below each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.logistic.cdf(1.0):.4f}"
+        '0.7311'
     """
-    z, _ = standard("logistic.cdf", x, loc, scale)
+    z, _ = standardize("logistic.cdf", x, loc, scale)
     return special.expit(z)
 
 
 @composed
 def isf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The number above which the share `x` lies.
+    """Compute the inverse survival function of the logistic distribution.
 
-    >>> f"{jax.scipy.stats.logistic.isf(0.75):.4f}"
-    '-1.0986'
+    Args:
+        x: the tail probabilities, from 0 to 1.
+        loc: the mean.
+        scale: the scale.
+
+    Returns:
+        The value above which the probability is `x`; NaN where `x` is not between 0 and 1.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.logistic.isf(0.75):.4f}"
+        '-1.0986'
     """
     q, loc, scale = floats("logistic.isf", x, loc, scale)
     return -special.logit(q) * scale + loc
@@ -35,32 +59,68 @@ def isf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 @composed
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The logarithm of the density at `x`.
+    """Compute the log probability density function of the logistic distribution.
 
-    >>> f"{jax.scipy.stats.logistic.logpdf(1.0):.4f}"
-    '-1.6265'
+    Args:
+        x: the points at which to evaluate the log density.
+        loc: the mean.
+        scale: the scale.
+
+    Returns:
+        The log density at each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.logistic.logpdf(1.0):.4f}"
+        '-1.6265'
     """
-    z, scale = standard("logistic.logpdf", x, loc, scale)
+    z, scale = standardize("logistic.logpdf", x, loc, scale)
     distance = jnp.abs(z)
     return -distance - 2 * jnp.log1p(jnp.exp(-distance)) - jnp.log(scale)
 
 
 @composed
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The density at `x`.
+    """Compute the probability density function of the logistic distribution.
 
-    >>> f"{jax.scipy.stats.logistic.pdf(1.0):.4f}"
-    '0.1966'
+    Args:
+        x: the points at which to evaluate the density.
+        loc: the mean.
+        scale: the scale.
+
+    Returns:
+        The density at each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.logistic.pdf(1.0):.4f}"
+        '0.1966'
     """
     return jnp.exp(logpdf(x, loc, scale))
 
 
 @composed
 def ppf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The number at or below which the share `x` lies.
+    """Compute the quantile function (the inverse of `cdf`) of the logistic distribution.
 
-    >>> f"{jax.scipy.stats.logistic.ppf(0.75):.4f}"
-    '1.0986'
+    Args:
+        x: the cumulative probabilities, from 0 to 1.
+        loc: the mean.
+        scale: the scale.
+
+    Returns:
+        The value below which the probability is `x`; NaN where `x` is not between 0 and 1.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.logistic.ppf(0.75):.4f}"
+        '1.0986'
     """
     q, loc, scale = floats("logistic.ppf", x, loc, scale)
     return special.logit(q) * scale + loc
@@ -68,10 +128,22 @@ def ppf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 @composed
 def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The share that lies above `x`.
+    """Compute the survival function (1 - `cdf`) of the logistic distribution.
 
-    >>> f"{jax.scipy.stats.logistic.sf(1.0):.4f}"
-    '0.2689'
+    Args:
+        x: the points at which to evaluate the function.
+        loc: the mean.
+        scale: the scale.
+
+    Returns:
+        The probability of a value above each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.logistic.sf(1.0):.4f}"
+        '0.2689'
     """
-    z, _ = standard("logistic.sf", x, loc, scale)
+    z, _ = standardize("logistic.sf", x, loc, scale)
     return special.expit(-z)

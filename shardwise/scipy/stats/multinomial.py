@@ -1,4 +1,4 @@
-"""How often each outcome comes in `n` trials, along the last dim; `p` are their chances."""
+"""Multinomial distribution: the counts of each outcome in `n` trials, along the last axis."""
 
 from typing import Any
 
@@ -14,10 +14,23 @@ __all__ = ["logpmf", "pmf"]
 
 
 def logpmf(x: Any, n: Any, p: Any) -> Any:
-    """The logarithm of the chance of the counts `x`: minus infinity where they do not add up to `n`.
+    """Compute the log probability mass function of the multinomial distribution.
 
-    >>> f"{jax.scipy.stats.multinomial.logpmf(jnp.array([1, 2]), 3, jnp.array([0.5, 0.5])):.4f}"
-    '-0.9808'
+    Args:
+        x: the counts of the outcomes along the last axis, integers.
+        n: the number of trials, integers.
+        p: the probabilities of the outcomes along the last axis.
+
+    Returns:
+        The log probability of the counts; -inf where they do not sum to `n`.
+
+    Raises:
+        ValueError: if `x` or `n` are not integers.
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.multinomial.logpmf(jnp.array([1, 2]), 3, jnp.array([0.5, 0.5])):.4f}"
+        '-0.9808'
     """
     dtype, _ = meet("multinomial", [type_of(x, "multinomial"), type_of(n, "multinomial")])
     if not is_integer(dtype):
@@ -29,15 +42,28 @@ def logpmf(x: Any, n: Any, p: Any) -> Any:
 def _logpmf(x: Any, n: Any, p: Any) -> Any:
     p = as_inexact(p, "multinomial")
     counts, total = jnp.asarray(x, p.dtype), jnp.asarray(n, p.dtype)
-    ways = special.gammaln(total + 1) - jnp.sum(special.gammaln(counts + 1), axis=-1)
-    found = ways + jnp.sum(special.xlogy(counts, p), axis=-1)
-    return jnp.where(jnp.equal(n, jnp.sum(x, axis=-1)), found, -np.inf)
+    log_coefficient = special.gammaln(total + 1) - jnp.sum(special.gammaln(counts + 1), axis=-1)
+    log_mass = log_coefficient + jnp.sum(special.xlogy(counts, p), axis=-1)
+    return jnp.where(jnp.equal(n, jnp.sum(x, axis=-1)), log_mass, -np.inf)
 
 
 def pmf(x: Any, n: Any, p: Any) -> Any:
-    """The chance of the counts `x`: 0 where they do not add up to `n`.
+    """Compute the probability mass function of the multinomial distribution.
 
-    >>> f"{jax.scipy.stats.multinomial.pmf(jnp.array([1, 2]), 3, jnp.array([0.5, 0.5])):.4f}"
-    '0.3750'
+    Args:
+        x: the counts of the outcomes along the last axis, integers.
+        n: the number of trials, integers.
+        p: the probabilities of the outcomes along the last axis.
+
+    Returns:
+        The probability of the counts; 0 where they do not sum to `n`.
+
+    Raises:
+        ValueError: if `x` or `n` are not integers.
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.multinomial.pmf(jnp.array([1, 2]), 3, jnp.array([0.5, 0.5])):.4f}"
+        '0.3750'
     """
     return jnp.exp(logpmf(x, n, p))

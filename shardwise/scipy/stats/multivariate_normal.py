@@ -1,7 +1,7 @@
-"""The normal distribution of vectors, along the last dim, with a mean vector and a covariance matrix.
+"""Multivariate normal distribution along the last axis, with a mean vector and a covariance matrix.
 
-Dims in front broadcast. A covariance that is a number stands for independent parts of that variance each; where the
-mean is a number too, `x` is not a vector but numbers, each with a density of its own.
+Leading axes are batch axes and broadcast. A scalar `cov` is the variance of independent components. Where `mean` is a
+scalar too, the distribution is univariate and the density is elementwise in `x`.
 """
 
 import math
@@ -16,16 +16,36 @@ __all__ = ["logpdf", "pdf"]
 
 
 def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Any:
-    """The logarithm of the density at `x`. There is no `allow_singular`: it must be None.
+    """Compute the log probability density function of the multivariate normal distribution.
 
-    >>> f"{jax.scipy.stats.multivariate_normal.logpdf(jnp.ones(2), jnp.zeros(2), jnp.eye(2)):.4f}"
-    '-2.8379'
+    Leading axes are batch axes and broadcast.
+
+    Args:
+        x: the points, with their components along the last axis.
+        mean: the mean vectors along the last axis, or a scalar.
+        cov: the covariance matrices along the last two axes, or a scalar variance.
+        allow_singular: not supported; must be None.
+
+    Returns:
+        The log density of each point.
+
+    Raises:
+        NotImplementedError: if `allow_singular` is not None.
+        ValueError: if `cov` is neither a scalar nor a matrix of the size of the mean vector.
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.multivariate_normal.logpdf(jnp.ones(2), jnp.zeros(2), jnp.eye(2)):.4f}"
+        '-2.8379'
     """
     if allow_singular is not None:
-        raise NotImplementedError("multivariate_normal: a covariance must have full rank; leave out allow_singular")
-    center, spread = type_of(mean, "multivariate_normal"), type_of(cov, "multivariate_normal")
-    if spread.ndim and (spread.ndim < 2 or not center.ndim or spread.shape[-2:] != (center.shape[-1],) * 2):
-        raise ValueError(f"multivariate_normal: {spread} is no covariance matrix for a mean of {center}")
+        raise NotImplementedError("multivariate_normal: allow_singular is not supported; cov must have full rank")
+    mean_type, cov_type = type_of(mean, "multivariate_normal"), type_of(cov, "multivariate_normal")
+    if cov_type.ndim and (cov_type.ndim < 2 or not mean_type.ndim or cov_type.shape[-2:] != (mean_type.shape[-1],) * 2):
+        raise ValueError(
+            "multivariate_normal: cov must be a scalar or a matrix of the size of the mean vector: "
+            f"cov is {cov_type}, mean is {mean_type}"
+        )
     return _logpdf(x, mean, cov)
 
 
@@ -34,27 +54,43 @@ def _logpdf(x: Any, mean: Any, cov: Any) -> Any:
     dtype, _ = meet("multivariate_normal", [type_of(x), type_of(mean), type_of(cov)])
     dtype = dtype if jnp.issubdtype(dtype, jnp.inexact) else default_dtype("float*")
     x, mean, cov = (jnp.asarray(y, dtype) for y in (x, mean, cov))
-    apart = x - mean
+    deviation = x - mean
     if not mean.ndim:
-        return -0.5 * (apart * apart / cov + math.log(2 * math.pi) + jnp.log(cov))
+        return -0.5 * (deviation * deviation / cov + math.log(2 * math.pi) + jnp.log(cov))
     size = mean.shape[-1]
     if not cov.ndim:
-        squares, log_size = jnp.sum(apart * apart, axis=-1) / cov, 0.5 * size * jnp.log(cov)
+        squared_distance = jnp.sum(deviation * deviation, axis=-1) / cov
+        half_log_det = 0.5 * size * jnp.log(cov)
     else:
         factor = jnp.linalg.cholesky(cov)
-        front = jnp.broadcast_shapes(apart.shape[:-1], cov.shape[:-2])
-        factors = jnp.broadcast_to(factor, (*front, size, size))
-        columns = jnp.broadcast_to(apart, (*front, size))[..., None]
-        solved = linalg.solve_triangular(factors, columns, lower=True)[..., 0]
-        squares = jnp.sum(solved * solved, axis=-1)
-        log_size = jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
-    return -0.5 * squares - 0.5 * size * math.log(2 * math.pi) - log_size
+        batch = jnp.broadcast_shapes(deviation.shape[:-1], cov.shape[:-2])
+        factors = jnp.broadcast_to(factor, (*batch, size, size))
+        columns = jnp.broadcast_to(deviation, (*batch, size))[..., None]
+        whitened = linalg.solve_triangular(factors, columns, lower=True)[..., 0]
+        squared_distance = jnp.sum(whitened * whitened, axis=-1)
+        half_log_det = jnp.sum(jnp.log(jnp.diagonal(factor, axis1=-2, axis2=-1)), axis=-1)
+    return -0.5 * squared_distance - 0.5 * size * math.log(2 * math.pi) - half_log_det
 
 
 def pdf(x: Any, mean: Any, cov: Any) -> Any:
-    """The density at `x`.
+    """Compute the probability density function of the multivariate normal distribution.
 
-    >>> f"{jax.scipy.stats.multivariate_normal.pdf(jnp.ones(2), jnp.zeros(2), jnp.eye(2)):.4f}"
-    '0.0585'
+    Leading axes are batch axes and broadcast.
+
+    Args:
+        x: the points, with their components along the last axis.
+        mean: the mean vectors along the last axis, or a scalar.
+        cov: the covariance matrices along the last two axes, or a scalar variance.
+
+    Returns:
+        The density of each point.
+
+    Raises:
+        ValueError: if `cov` is neither a scalar nor a matrix of the size of the mean vector.
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.multivariate_normal.pdf(jnp.ones(2), jnp.zeros(2), jnp.eye(2)):.4f}"
+        '0.0585'
     """
     return jnp.exp(logpdf(x, mean, cov))

@@ -1,4 +1,4 @@
-"""How many trials fail before `n` of them succeed, each with the chance `p`; `loc` beyond."""
+"""Negative binomial distribution: the number of failures before the `n`-th success, shifted by `loc`."""
 
 from typing import Any
 
@@ -14,23 +14,49 @@ __all__ = ["logpmf", "pmf"]
 
 @composed
 def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
-    """The logarithm of the chance of `k`.
+    """Compute the log probability mass function of the negative binomial distribution.
 
-    >>> f"{jax.scipy.stats.nbinom.logpmf(2, 5, 0.3):.4f}"
-    '-4.0252'
+    Args:
+        k: the outcomes.
+        n: the number of successes.
+        p: the success probability of a trial.
+        loc: the shift of the distribution.
+
+    Returns:
+        The log probability of each `k`; -inf where `k` is below `loc`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.nbinom.logpmf(2, 5, 0.3):.4f}"
+        '-4.0252'
     """
     k, n, p, loc = floats("nbinom.logpmf", k, n, p, loc)
-    inside = k >= loc
-    k = jnp.where(inside, k - loc, 0)
-    ways = -jnp.log(n + k) - special.betaln(k + 1, n)
-    return jnp.where(inside, ways + special.xlogy(n, p) + special.xlog1py(k, -p), -np.inf)
+    in_support = k >= loc
+    k = jnp.where(in_support, k - loc, 0)
+    log_binomial = -jnp.log(n + k) - special.betaln(k + 1, n)
+    return jnp.where(in_support, log_binomial + special.xlogy(n, p) + special.xlog1py(k, -p), -np.inf)
 
 
 @composed
 def pmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
-    """The chance of `k`.
+    """Compute the probability mass function of the negative binomial distribution.
 
-    >>> f"{jax.scipy.stats.nbinom.pmf(2, 5, 0.3):.4f}"
-    '0.0179'
+    Args:
+        k: the outcomes.
+        n: the number of successes.
+        p: the success probability of a trial.
+        loc: the shift of the distribution.
+
+    Returns:
+        The probability of each `k`; 0 where `k` is below `loc`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.nbinom.pmf(2, 5, 0.3):.4f}"
+        '0.0179'
     """
     return jnp.exp(logpmf(k, n, p, loc))

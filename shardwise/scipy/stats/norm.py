@@ -1,4 +1,4 @@
-"""The normal distribution, with mean `loc` and standard deviation `scale`."""
+"""Normal distribution with mean `loc` and standard deviation `scale`."""
 
 import math
 from typing import Any
@@ -7,28 +7,52 @@ import shardwise.numpy as jnp
 from shardwise.compiler.ops.operands import composed
 from shardwise.numpy.elementwise import floats
 from shardwise.scipy import special
-from shardwise.scipy.stats.standard import standard
+from shardwise.scipy.stats.standardize import standardize
 
 __all__ = ["cdf", "isf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
 
 
 @composed
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The share that lies at or below `x`.
+    """Compute the cumulative distribution function of the normal distribution.
 
-    >>> f"{jax.scipy.stats.norm.cdf(1.0):.4f}"
-    '0.8413'
+    Args:
+        x: the points at which to evaluate the function.
+        loc: the mean.
+        scale: the standard deviation.
+
+    Returns:
+        The probability of a value at or below each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.norm.cdf(1.0):.4f}"
+        '0.8413'
     """
-    z, _ = standard("norm.cdf", x, loc, scale)
+    z, _ = standardize("norm.cdf", x, loc, scale)
     return special.ndtr(z)
 
 
 @composed
 def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The number above which the share `q` lies.
+    """Compute the inverse survival function of the normal distribution.
 
-    >>> f"{jax.scipy.stats.norm.isf(0.975):.4f}"
-    '-1.9600'
+    Args:
+        q: the tail probabilities, from 0 to 1.
+        loc: the mean.
+        scale: the standard deviation.
+
+    Returns:
+        The value above which the probability is `q`; NaN where `q` is not between 0 and 1.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.norm.isf(0.975):.4f}"
+        '-1.9600'
     """
     q, loc, scale = floats("norm.isf", q, loc, scale)
     return -special.ndtri(q) * scale + loc
@@ -36,53 +60,117 @@ def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 @composed
 def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The logarithm of the share that lies at or below `x`.
+    """Compute the log cumulative distribution function of the normal distribution.
 
-    >>> f"{jax.scipy.stats.norm.logcdf(-20.0):.4f}"
-    '-203.9172'
+    It is accurate in the lower tail, where `cdf` underflows.
+
+    Args:
+        x: the points at which to evaluate the function.
+        loc: the mean.
+        scale: the standard deviation.
+
+    Returns:
+        The log probability of a value at or below each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.norm.logcdf(-20.0):.4f}"
+        '-203.9172'
     """
-    z, _ = standard("norm.logcdf", x, loc, scale)
+    z, _ = standardize("norm.logcdf", x, loc, scale)
     return special.log_ndtr(z)
 
 
 @composed
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The logarithm of the density at `x`.
+    """Compute the log probability density function of the normal distribution.
 
-    >>> f"{jax.scipy.stats.norm.logpdf(1.0):.4f}"
-    '-1.4189'
+    Args:
+        x: the points at which to evaluate the log density.
+        loc: the mean.
+        scale: the standard deviation.
+
+    Returns:
+        The log density at each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.norm.logpdf(1.0):.4f}"
+        '-1.4189'
     """
-    z, scale = standard("norm.logpdf", x, loc, scale)
+    z, scale = standardize("norm.logpdf", x, loc, scale)
     return -0.5 * (z * z + math.log(2 * math.pi)) - jnp.log(scale)
 
 
 @composed
 def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The logarithm of the share that lies above `x`.
+    """Compute the log survival function of the normal distribution.
 
-    >>> f"{jax.scipy.stats.norm.logsf(20.0):.4f}"
-    '-203.9172'
+    It is accurate in the upper tail, where `sf` underflows.
+
+    Args:
+        x: the points at which to evaluate the function.
+        loc: the mean.
+        scale: the standard deviation.
+
+    Returns:
+        The log probability of a value above each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.norm.logsf(20.0):.4f}"
+        '-203.9172'
     """
-    z, _ = standard("norm.logsf", x, loc, scale)
+    z, _ = standardize("norm.logsf", x, loc, scale)
     return special.log_ndtr(-z)
 
 
 @composed
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The density at `x`.
+    """Compute the probability density function of the normal distribution.
 
-    >>> f"{jax.scipy.stats.norm.pdf(1.0):.4f}"
-    '0.2420'
+    Args:
+        x: the points at which to evaluate the density.
+        loc: the mean.
+        scale: the standard deviation.
+
+    Returns:
+        The density at each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.norm.pdf(1.0):.4f}"
+        '0.2420'
     """
     return jnp.exp(logpdf(x, loc, scale))
 
 
 @composed
 def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The number at or below which the share `q` lies.
+    """Compute the quantile function (the inverse of `cdf`) of the normal distribution.
 
-    >>> f"{jax.scipy.stats.norm.ppf(0.975):.4f}"
-    '1.9600'
+    Args:
+        q: the cumulative probabilities, from 0 to 1.
+        loc: the mean.
+        scale: the standard deviation.
+
+    Returns:
+        The value below which the probability is `q`; NaN where `q` is not between 0 and 1.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.norm.ppf(0.975):.4f}"
+        '1.9600'
     """
     q, loc, scale = floats("norm.ppf", q, loc, scale)
     return special.ndtri(q) * scale + loc
@@ -90,10 +178,22 @@ def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
 
 @composed
 def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The share that lies above `x`.
+    """Compute the survival function (1 - `cdf`) of the normal distribution.
 
-    >>> f"{jax.scipy.stats.norm.sf(1.0):.4f}"
-    '0.1587'
+    Args:
+        x: the points at which to evaluate the function.
+        loc: the mean.
+        scale: the standard deviation.
+
+    Returns:
+        The probability of a value above each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.norm.sf(1.0):.4f}"
+        '0.1587'
     """
-    z, _ = standard("norm.sf", x, loc, scale)
+    z, _ = standardize("norm.sf", x, loc, scale)
     return special.ndtr(-z)

@@ -1,4 +1,4 @@
-"""The Pareto distribution of exponent `b`, from `loc + scale` on."""
+"""Pareto distribution with exponent `b` and support from `loc + scale`."""
 
 from typing import Any
 
@@ -7,86 +7,177 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise.compiler.ops.operands import composed
 from shardwise.numpy.elementwise import floats
-from shardwise.scipy.stats.standard import is_share, log_rest, standard
+from shardwise.scipy.stats.standardize import in_unit_interval, log1mexp, standardize
 
 __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
 
 
-def _log(z: Any) -> Any:
-    """The logarithm where the distribution lies, and 0 before."""
+def _log_clipped(z: Any) -> Any:
+    """Return log(z), and 0 below the support, where z < 1."""
     return jnp.log(jnp.where(z < 1, 1, z))
 
 
 @composed
 def cdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The share that lies at or below `x`.
+    """Compute the cumulative distribution function of the Pareto distribution.
 
-    >>> f"{jax.scipy.stats.pareto.cdf(2.0, 1.5):.4f}"
-    '0.6464'
+    Args:
+        x: the points at which to evaluate the function.
+        b: the exponent of the tail.
+        loc: the shift of the distribution.
+        scale: the scale; the support begins at `loc + scale`.
+
+    Returns:
+        The probability of a value at or below each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.pareto.cdf(2.0, 1.5):.4f}"
+        '0.6464'
     """
     return -jnp.expm1(logsf(x, b, loc, scale))
 
 
 @composed
 def logcdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The logarithm of the share that lies at or below `x`.
+    """Compute the log cumulative distribution function of the Pareto distribution.
 
-    >>> f"{jax.scipy.stats.pareto.logcdf(2.0, 1.5):.4f}"
-    '-0.4363'
+    Args:
+        x: the points at which to evaluate the function.
+        b: the exponent of the tail.
+        loc: the shift of the distribution.
+        scale: the scale; the support begins at `loc + scale`.
+
+    Returns:
+        The log probability of a value at or below each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.pareto.logcdf(2.0, 1.5):.4f}"
+        '-0.4363'
     """
-    z, _, b = standard("pareto.logcdf", x, loc, scale, b)
-    return jnp.where(z <= 1, -np.inf, log_rest(jnp.where(z <= 1, 1, b * _log(z))))
+    z, _, b = standardize("pareto.logcdf", x, loc, scale, b)
+    return jnp.where(z <= 1, -np.inf, log1mexp(jnp.where(z <= 1, 1, b * _log_clipped(z))))
 
 
 @composed
 def logpdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The logarithm of the density at `x`.
+    """Compute the log probability density function of the Pareto distribution.
 
-    >>> f"{jax.scipy.stats.pareto.logpdf(2.0, 1.5):.4f}"
-    '-1.3274'
+    Args:
+        x: the points at which to evaluate the log density.
+        b: the exponent of the tail.
+        loc: the shift of the distribution.
+        scale: the scale; the support begins at `loc + scale`.
+
+    Returns:
+        The log density at each `x`; -inf below the support.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.pareto.logpdf(2.0, 1.5):.4f}"
+        '-1.3274'
     """
-    z, scale, b = standard("pareto.logpdf", x, loc, scale, b)
-    found = jnp.log(b) - (b + 1) * _log(z) - jnp.log(scale)
-    return jnp.where(z < 1, -np.inf, found)
+    z, scale, b = standardize("pareto.logpdf", x, loc, scale, b)
+    log_density = jnp.log(b) - (b + 1) * _log_clipped(z) - jnp.log(scale)
+    return jnp.where(z < 1, -np.inf, log_density)
 
 
 @composed
 def logsf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The logarithm of the share that lies above `x`.
+    """Compute the log survival function of the Pareto distribution.
 
-    >>> f"{jax.scipy.stats.pareto.logsf(2.0, 1.5):.4f}"
-    '-1.0397'
+    Args:
+        x: the points at which to evaluate the function.
+        b: the exponent of the tail.
+        loc: the shift of the distribution.
+        scale: the scale; the support begins at `loc + scale`.
+
+    Returns:
+        The log probability of a value above each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.pareto.logsf(2.0, 1.5):.4f}"
+        '-1.0397'
     """
-    z, _, b = standard("pareto.logsf", x, loc, scale, b)
-    return -b * _log(z)
+    z, _, b = standardize("pareto.logsf", x, loc, scale, b)
+    return -b * _log_clipped(z)
 
 
 @composed
 def pdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The density at `x`.
+    """Compute the probability density function of the Pareto distribution.
 
-    >>> f"{jax.scipy.stats.pareto.pdf(2.0, 1.5):.4f}"
-    '0.2652'
+    Args:
+        x: the points at which to evaluate the density.
+        b: the exponent of the tail.
+        loc: the shift of the distribution.
+        scale: the scale; the support begins at `loc + scale`.
+
+    Returns:
+        The density at each `x`; 0 below the support.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.pareto.pdf(2.0, 1.5):.4f}"
+        '0.2652'
     """
     return jnp.exp(logpdf(x, b, loc, scale))
 
 
 @composed
 def ppf(q: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The number at or below which the share `q` lies.
+    """Compute the quantile function (the inverse of `cdf`) of the Pareto distribution.
 
-    >>> f"{jax.scipy.stats.pareto.ppf(0.5, 1.5):.4f}"
-    '1.5874'
+    Args:
+        q: the cumulative probabilities, from 0 to 1.
+        b: the exponent of the tail.
+        loc: the shift of the distribution.
+        scale: the scale; the support begins at `loc + scale`.
+
+    Returns:
+        The value below which the probability is `q`; NaN where `q` is not between 0 and 1.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.pareto.ppf(0.5, 1.5):.4f}"
+        '1.5874'
     """
     q, b, loc, scale = floats("pareto.ppf", q, b, loc, scale)
-    return jnp.where(is_share(q), jnp.exp(-jnp.log1p(-q) / b), np.nan) * scale + loc
+    return jnp.where(in_unit_interval(q), jnp.exp(-jnp.log1p(-q) / b), np.nan) * scale + loc
 
 
 @composed
 def sf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The share that lies above `x`.
+    """Compute the survival function (1 - `cdf`) of the Pareto distribution.
 
-    >>> f"{jax.scipy.stats.pareto.sf(2.0, 1.5):.4f}"
-    '0.3536'
+    Args:
+        x: the points at which to evaluate the function.
+        b: the exponent of the tail.
+        loc: the shift of the distribution.
+        scale: the scale; the support begins at `loc + scale`.
+
+    Returns:
+        The probability of a value above each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.pareto.sf(2.0, 1.5):.4f}"
+        '0.3536'
     """
     return jnp.exp(logsf(x, b, loc, scale))

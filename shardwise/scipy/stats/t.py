@@ -1,32 +1,58 @@
-"""Student's distribution with `df` degrees of freedom, around `loc` and times `scale`."""
+"""Student's t distribution with `df` degrees of freedom, shifted by `loc` and scaled by `scale`."""
 
 from typing import Any
 
 import shardwise.numpy as jnp
 from shardwise.compiler.ops.operands import composed
 from shardwise.scipy import special
-from shardwise.scipy.stats.standard import standard
+from shardwise.scipy.stats.standardize import standardize
 
 __all__ = ["logpdf", "pdf"]
 
 
 @composed
 def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The logarithm of the density at `x`.
+    """Compute the log probability density function of Student's t distribution.
 
-    >>> f"{jax.scipy.stats.t.logpdf(1.0, 4.0):.4f}"
-    '-1.5387'
+    Args:
+        x: the points at which to evaluate the log density.
+        df: the degrees of freedom.
+        loc: the location.
+        scale: the scale.
+
+    Returns:
+        The log density at each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.t.logpdf(1.0, 4.0):.4f}"
+        '-1.5387'
     """
-    z, scale, df = standard("t.logpdf", x, loc, scale, df)
-    height = -special.betaln(0.5 * df, 0.5) - 0.5 * jnp.log(df) - jnp.log(scale)
-    return height - 0.5 * (df + 1) * jnp.log1p(z * z / df)
+    z, scale, df = standardize("t.logpdf", x, loc, scale, df)
+    log_normalizer = -special.betaln(0.5 * df, 0.5) - 0.5 * jnp.log(df) - jnp.log(scale)
+    return log_normalizer - 0.5 * (df + 1) * jnp.log1p(z * z / df)
 
 
 @composed
 def pdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
-    """The density at `x`.
+    """Compute the probability density function of Student's t distribution.
 
-    >>> f"{jax.scipy.stats.t.pdf(1.0, 4.0):.4f}"
-    '0.2147'
+    Args:
+        x: the points at which to evaluate the density.
+        df: the degrees of freedom.
+        loc: the location.
+        scale: the scale.
+
+    Returns:
+        The density at each `x`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.t.pdf(1.0, 4.0):.4f}"
+        '0.2147'
     """
     return jnp.exp(logpdf(x, df, loc, scale))

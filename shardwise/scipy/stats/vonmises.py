@@ -1,4 +1,4 @@
-"""The distribution of von Mises on the circle, gathered around the angle 0 the more the larger `kappa` is."""
+"""Von Mises distribution on the circle with mean angle 0 and concentration `kappa`."""
 
 import math
 from typing import Any
@@ -15,21 +15,43 @@ __all__ = ["logpdf", "pdf"]
 
 @composed
 def logpdf(x: Any, kappa: Any) -> Any:
-    """The logarithm of the density at `x`.
+    """Compute the log probability density function of the von Mises distribution.
 
-    >>> f"{jax.scipy.stats.vonmises.logpdf(1.0, 2.0):.4f}"
-    '-1.5813'
+    Args:
+        x: the points at which to evaluate the log density.
+        kappa: the concentration.
+
+    Returns:
+        The log density at each `x`; NaN where `kappa` is not positive.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.vonmises.logpdf(1.0, 2.0):.4f}"
+        '-1.5813'
     """
     x, kappa = floats("vonmises.logpdf", x, kappa)
-    found = kappa * (jnp.cos(x) - 1) - jnp.log(2 * math.pi * special.i0e(kappa))
-    return jnp.where(kappa > 0, found, np.nan)
+    log_density = kappa * (jnp.cos(x) - 1) - jnp.log(2 * math.pi * special.i0e(kappa))
+    return jnp.where(kappa > 0, log_density, np.nan)
 
 
 @composed
 def pdf(x: Any, kappa: Any) -> Any:
-    """The density at `x`.
+    """Compute the probability density function of the von Mises distribution.
 
-    >>> f"{jax.scipy.stats.vonmises.pdf(1.0, 2.0):.4f}"
-    '0.2057'
+    Args:
+        x: the points at which to evaluate the density.
+        kappa: the concentration.
+
+    Returns:
+        The density at each `x`; NaN where `kappa` is not positive.
+
+    Raises:
+        TypeError: if an argument is not an array or a number or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> f"{jax.scipy.stats.vonmises.pdf(1.0, 2.0):.4f}"
+        '0.2057'
     """
     return jnp.exp(logpdf(x, kappa))

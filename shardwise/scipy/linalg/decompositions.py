@@ -1,0 +1,529 @@
+"""Matrix decompositions with the signatures of scipy. Dims before the last two are batch dims."""
+
+from typing import Any
+
+import numpy as np
+
+import shardwise.numpy as jnp
+from shardwise.api.control import fori_loop
+from shardwise.compiler.ops.condensed import Hessenberg
+from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Select
+from shardwise.compiler.ops.householder import HouseholderProduct
+from shardwise.compiler.ops.lu import Lu, PivotsToPermutation
+from shardwise.compiler.ops.matrix import (
+    INDEX,
+    as_matrices,
+    block,
+    compared_indices,
+    identity,
+    lower_triangle,
+    upper_triangle,
+)
+from shardwise.compiler.ops.operands import composed, composed_list, type_of
+from shardwise.compiler.ops.shape import Broadcast, Iota, full, zeros_like
+from shardwise.compiler.ops.slicing import Concatenate
+from shardwise.lax import linalg as lax_linalg
+from shardwise.lax.indexing import dynamic_slice, dynamic_update_slice
+from shardwise.numpy import linalg
+from shardwise.numpy.linalg.factors import as_floats
+from shardwise.numpy.shapes import matrix_transpose
+
+
+def cholesky(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+    """Compute the Cholesky decomposition of Hermitian positive definite matrices.
+
+    The result is NaN where a matrix is not positive definite. Only the triangle selected by `lower` is read.
+
+    Args:
+        a: the matrices.
+        lower: whether to return the lower factor L with `a = L L*` instead of the upper factor R with `a = R* R`.
+        overwrite_a, check_finite: ignored; accepted for compatibility with scipy.
+
+    Returns:
+        The triangular factors, with zeros in the other triangle.
+
+    Raises:
+        ValueError: if `a` does not hold square matrices.
+        TypeError: if `a` is not an array, or has a dtype that LAPACK does not support (such as float16).
+
+    Example:
+        >>> jax.scipy.linalg.cholesky(jnp.array([[4.0, 2.0], [2.0, 10.0]]))
+        Array([[2., 1.],
+               [0., 3.]], dtype=float32)
+    """
+    return linalg.cholesky(a, upper=not lower, symmetrize_input=False)
+
+
+def cho_factor(a: Any, lower: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Any, bool]:
+    """Compute the Cholesky decomposition in the form that `cho_solve` expects.
+
+    Args:
+        a: the Hermitian positive definite matrices.
+        lower: whether to compute the lower factor instead of the upper one.
+        overwrite_a, check_finite: ignored; accepted for compatibility with scipy.
+
+    Returns:
+        The Cholesky factor and `lower`.
+
+    Raises:
+        ValueError: if `a` does not hold square matrices.
+        TypeError: if `a` is not an array, or has a dtype that LAPACK does not support (such as float16).
+
+    Example:
+        >>> jax.scipy.linalg.cho_factor(jnp.array([[4.0, 2.0], [2.0, 10.0]]))[0]
+        Array([[2., 1.],
+               [0., 3.]], dtype=float32)
+    """
+    return cholesky(a, lower), bool(lower)
+
+
+def qr(
+    a: Any,
+    overwrite_a: bool = False,
+    lwork: Any = None,
+    mode: str = "full",
+    pivoting: bool = False,
+    check_finite: bool = True,
+) -> tuple[Any, ...]:
+    """Compute the QR decomposition `a = Q R`, with Q unitary and R upper triangular.
+
+    Args:
+        a: the matrices, of shape `(..., m, n)`.
+        overwrite_a, lwork, check_finite: ignored; accepted for compatibility with scipy.
+        mode: "full" returns a square Q, "economic" only its first `min(m, n)` columns, "r" only R.
+        pivoting: whether to permute the columns of `a` so that the diagonal of R does not increase in magnitude.
+
+    Returns:
+        A tuple of Q (unless `mode` is "r"), R, and with `pivoting` the column permutation.
+
+    Raises:
+        ValueError: if `mode` is unknown.
+        TypeError: if `a` is not an array of rank 2 or more, or has a dtype that LAPACK does not support.
+
+    Example:
+        >>> jax.scipy.linalg.qr(jnp.array([[3.0, 0.0], [4.0, 5.0]]), mode="r")[0]
+        Array([[-5., -4.],
+               [ 0.,  3.]], dtype=float32)
+    """
+    if mode not in ("full", "economic", "r"):
+        raise ValueError(f"qr: mode must be 'full', 'economic' or 'r', not {mode!r}")
+    factors = lax_linalg.qr(as_floats(a, "qr"), pivoting=pivoting, full_matrices=mode != "economic")
+    return factors[1:] if mode == "r" else factors
+
+
+def qr_multiply(
+    a: Any,
+    c: Any,
+    mode: str = "right",
+    pivoting: bool = False,
+    conjugate: bool = False,
+    overwrite_a: bool = False,
+    overwrite_c: bool = False,
+) -> tuple[Any, ...]:
+    """Compute the QR decomposition `a = Q R` and the product of Q with `c`.
+
+    Q is that of the "economic" decomposition.
+
+    Args:
+        a: the matrices to decompose.
+        c: the matrices or the vector to multiply by Q.
+        mode: "right" computes `c Q`, "left" computes `Q c`.
+        pivoting: whether to decompose with column pivoting.
+        conjugate: whether to multiply by the complex conjugate of Q.
+        overwrite_a, overwrite_c: ignored; accepted for compatibility with scipy.
+
+    Returns:
+        A tuple of the product, R, and with `pivoting` the column permutation.
+
+    Raises:
+        ValueError: if `mode` is unknown, or if the shape of `c` does not match that of Q.
+        TypeError: if `a` or `c` is not an array, or has a dtype that LAPACK does not support.
+
+    Example:
+        >>> jax.scipy.linalg.qr_multiply(jnp.array([[3.0], [4.0]]), jnp.array([1.0, 2.0]))[0]
+        Array([-2.2], dtype=float32)
+    """
+    if mode not in ("left", "right"):
+        raise ValueError(f"qr_multiply: mode must be 'left' or 'right', not {mode!r}")
+    q, *rest = qr(a, mode="economic", pivoting=pivoting)
+    x = as_floats(c, "qr_multiply")
+    size = q.shape[-1] if mode == "left" else q.shape[-2]
+    if not x.ndim or x.shape[0 if mode == "left" and x.ndim == 1 else -2 if mode == "left" else -1] != size:
+        raise ValueError(
+            f"qr_multiply: c of {type_of(x)} cannot be multiplied by Q of {type_of(q)} with mode={mode!r}: "
+            f"the contracted axis of c must have size {size}"
+        )
+    q = q.conj() if conjugate else q
+    return (q @ x if mode == "left" else x @ q), *rest
+
+
+def svd(
+    a: Any,
+    full_matrices: bool = True,
+    compute_uv: bool = True,
+    overwrite_a: bool = False,
+    check_finite: bool = True,
+    lapack_driver: str = "gesdd",
+) -> Any:
+    """Compute the singular value decomposition `a = U diag(s) V*`.
+
+    Args:
+        a: the matrices.
+        full_matrices: whether U and V* are square, instead of having only as many vectors as singular values.
+        compute_uv: whether to return U and V*.
+        overwrite_a, check_finite, lapack_driver: ignored; accepted for compatibility with scipy.
+
+    Returns:
+        The tuple `(U, s, V*)`, or `s` alone without `compute_uv`. The singular values are in descending order.
+
+    Raises:
+        TypeError: if `a` is not an array of rank 2 or more, or has a dtype that LAPACK does not support.
+
+    Example:
+        >>> jax.scipy.linalg.svd(jnp.array([[0.0, 2.0], [3.0, 0.0]]), compute_uv=False)
+        Array([3., 2.], dtype=float32)
+    """
+    return lax_linalg.svd(as_floats(a, "svd"), full_matrices=full_matrices, compute_uv=compute_uv)
+
+
+def eigh(
+    a: Any,
+    b: None = None,
+    lower: bool = True,
+    eigvals_only: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    turbo: bool = True,
+    eigvals: None = None,
+    type: int = 1,
+    check_finite: bool = True,
+) -> Any:
+    """Compute the eigenvalues and eigenvectors of Hermitian matrices.
+
+    Args:
+        a: the Hermitian matrices.
+        b: not supported; must be None.
+        lower: whether to read the lower instead of the upper triangle of the mean of `a` and its adjoint.
+        eigvals_only: whether to return the eigenvalues alone.
+        overwrite_a, overwrite_b, turbo, check_finite: ignored; accepted for compatibility with scipy.
+        eigvals: not supported; must be None.
+        type: the type of a generalized problem; only 1 is supported.
+
+    Returns:
+        The eigenvalues in ascending order, and unless `eigvals_only` the eigenvectors as columns.
+
+    Raises:
+        NotImplementedError: if `b`, `eigvals` or `type` is passed.
+        TypeError: if `a` is not an array of square matrices, or has a dtype that LAPACK does not support.
+
+    Example:
+        >>> jax.scipy.linalg.eigh(jnp.array([[2.0, 1.0], [1.0, 2.0]]), eigvals_only=True)
+        Array([1., 3.], dtype=float32)
+    """
+    if b is not None or eigvals is not None or type != 1:
+        raise NotImplementedError(
+            "eigh: generalized problems (b, type) and subsets of the eigenvalues (eigvals) are not supported; "
+            "leave out b, type and eigvals"
+        )
+    vectors, values = lax_linalg.eigh(as_floats(a, "eigh"), lower=lower)
+    return values if eigvals_only else (values, vectors)
+
+
+def eigh_tridiagonal(
+    d: Any,
+    e: Any,
+    *,
+    eigvals_only: bool = False,
+    select: str = "a",
+    select_range: tuple[float, float] | None = None,
+    tol: float | None = None,
+    key: Any = None,
+) -> Any:
+    """Compute the eigenvalues and eigenvectors of a Hermitian tridiagonal matrix.
+
+    Args:
+        d: the diagonal, of n elements.
+        e: the subdiagonal, of n - 1 elements.
+        eigvals_only: whether to return the eigenvalues alone.
+        select: "a" for all eigenvalues, "i" for those with the indices in `select_range`.
+        select_range: with `select="i"`, the first and the last index, both inclusive.
+        tol, key: ignored; accepted for compatibility with JAX.
+
+    Returns:
+        The eigenvalues in ascending order, and unless `eigvals_only` the eigenvectors as columns.
+
+    Raises:
+        NotImplementedError: if `select` is another value.
+        ValueError: if `select_range` is passed without `select="i"` or is missing with it, or if it is out of range.
+        TypeError: if `d` and `e` are not vectors of matching lengths and equal dtypes.
+
+    Example:
+        >>> jax.scipy.linalg.eigh_tridiagonal(jnp.array([2.0, 2.0]), jnp.array([1.0]), eigvals_only=True)
+        Array([1., 3.], dtype=float32)
+    """
+    d_type, e_type = type_of(d, "eigh_tridiagonal"), type_of(e, "eigh_tridiagonal")
+    if d_type.ndim != 1 or e_type.shape != (max(0, d_type.size - 1),) or d_type.dtype != e_type.dtype:
+        raise TypeError(
+            "eigh_tridiagonal: d must be a vector, and e a vector of one element less and the same dtype, "
+            f"not {d_type} and {e_type}"
+        )
+    if select not in ("a", "i"):
+        raise NotImplementedError(f"eigh_tridiagonal: select={select!r} is not supported; use 'a' or 'i'")
+    if (select == "i") != (select_range is not None):
+        raise ValueError("eigh_tridiagonal: select='i' and select_range must be passed together")
+    subset = None if select_range is None else (int(select_range[0]), int(select_range[1]) + 1)
+    matrix = _tridiagonal(as_floats(d, "eigh_tridiagonal"), as_floats(e, "eigh_tridiagonal"))
+    vectors, values = lax_linalg.eigh(matrix, symmetrize_input=False, subset_by_index=subset)
+    return values if eigvals_only else (values, vectors)
+
+
+@composed
+def _tridiagonal(d: Any, e: Any) -> Any:
+    """Return the lower triangle of the tridiagonal matrix; the upper one is not read."""
+    size = d.type.size
+    shape = (size, size)
+    diagonal = Broadcast(shape, (1,))(d)
+    matrix = Select()(compared_indices(shape, "EQ"), diagonal, zeros_like(diagonal))
+    if size < 2:
+        return matrix
+    subdiagonal = Concatenate(0)(e, full((1,), 0, e.type.dtype))
+    return Select()(compared_indices(shape, "EQ", -1), Broadcast(shape, (1,))(subdiagonal), matrix)
+
+
+def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Any, Any]:
+    """Compute the LU decomposition with partial pivoting in the form that `lu_solve` expects.
+
+    Args:
+        a: the matrices.
+        overwrite_a, check_finite: ignored; accepted for compatibility with scipy.
+
+    Returns:
+        L (below the diagonal, without its unit diagonal) and U packed into one matrix, and the pivots: row i was
+        interchanged with row `pivots[i]`.
+
+    Raises:
+        TypeError: if `a` is not an array of rank 2 or more, or has a dtype that LAPACK does not support.
+
+    Example:
+        >>> jax.scipy.linalg.lu_factor(jnp.array([[1.0, 2.0], [4.0, 4.0]]))[0]
+        Array([[4.  , 4.  ],
+               [0.25, 1.  ]], dtype=float32)
+    """
+    packed, pivots, _ = lax_linalg.lu(as_floats(a, "lu_factor"))
+    return packed, pivots
+
+
+def lu(a: Any, permute_l: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Any, ...]:
+    """Compute the LU decomposition `a = P L U` with partial pivoting.
+
+    P is a permutation matrix, L is lower triangular with a unit diagonal, and U is upper triangular.
+
+    Args:
+        a: the matrices.
+        permute_l: whether to return the product `P L` instead of P and L.
+        overwrite_a, check_finite: ignored; accepted for compatibility with scipy.
+
+    Returns:
+        The tuple `(P, L, U)`, or `(P L, U)` with `permute_l`.
+
+    Raises:
+        ValueError: if `a` has a rank below 2.
+        TypeError: if `a` is not an array, or has a dtype that LAPACK does not support (such as float16).
+
+    Example:
+        >>> jax.scipy.linalg.lu(jnp.array([[1.0, 2.0], [4.0, 4.0]]))[2]
+        Array([[4., 4.],
+               [0., 1.]], dtype=float32)
+    """
+    return tuple(_lu(a, permute_l=bool(permute_l)))
+
+
+@composed_list
+def _lu(a: Any, *, permute_l: bool) -> list[Any]:
+    a = as_matrices("lu", a)
+    *batch, rows, columns = a.type.shape
+    size = min(rows, columns)
+    packed, pivots = Lu()(a)
+    permutation = PivotsToPermutation(rows)(pivots)
+    square = (*batch, rows, rows)
+    ndim = len(square)
+    # Row i of L U is row permutation[i] of a, so column i of P has its 1 in that row.
+    row_of_one = Broadcast(square, (*range(ndim - 2), ndim - 1))(permutation)
+    permutation_matrix = Convert(a.type.dtype)(Compare("EQ")(Iota(square, ndim - 2, INDEX)(), row_of_one))
+    lower = block(packed, (0, rows), (0, size))
+    lower = Add()(lower_triangle(lower, -1), identity(lower.type.shape, a.type.dtype))
+    upper = upper_triangle(block(packed, (0, size), (0, columns)))
+    return [permutation_matrix @ lower, upper] if permute_l else [permutation_matrix, lower, upper]
+
+
+def schur(a: Any, output: str = "real") -> tuple[Any, Any]:
+    """Compute the Schur decomposition `a = Z T Z*`, with Z unitary and T upper triangular.
+
+    T of a real decomposition is quasi upper triangular: it has a 2 × 2 block on its diagonal for each pair of complex
+    conjugate eigenvalues. The decomposition is not differentiable.
+
+    Args:
+        a: the square matrices.
+        output: "real" or "complex", the kind of decomposition of real matrices.
+
+    Returns:
+        The tuple `(T, Z)`.
+
+    Raises:
+        ValueError: if `output` is unknown.
+        TypeError: if `a` is not an array of square matrices, or has a dtype that LAPACK does not support.
+
+    Example:
+        >>> jax.scipy.linalg.schur(jnp.array([[1.0, 2.0], [0.0, 3.0]]))[0]
+        Array([[1., 2.],
+               [0., 3.]], dtype=float32)
+    """
+    if output not in ("real", "complex"):
+        raise ValueError(f"schur: output must be 'real' or 'complex', not {output!r}")
+    a = as_floats(a, "schur")
+    triangular, vectors = lax_linalg.schur(as_complex(a) if output == "complex" else a)
+    return triangular, vectors
+
+
+def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Any, Any]:
+    """Convert a real Schur decomposition into a complex one.
+
+    Args:
+        T: the quasi upper triangular matrix of the real decomposition.
+        Z: its orthogonal matrix.
+        check_finite: ignored; accepted for compatibility with scipy.
+
+    Returns:
+        The upper triangular T and the unitary Z of the complex decomposition.
+
+    Raises:
+        ValueError: if `T` and `Z` are not two square matrices of equal shape.
+        TypeError: if an argument is not an array or a number.
+
+    Example:
+        >>> T, Z = jax.scipy.linalg.rsf2csf(jnp.array([[0.0, 1.0], [-1.0, 0.0]]), jnp.eye(2))
+        >>> T.round(3) + 0
+        Array([[0.+1.j, 0.+0.j],
+               [0.+0.j, 0.-1.j]], dtype=complex64)
+    """
+    t_type, z_type = type_of(T, "rsf2csf"), type_of(Z, "rsf2csf")
+    if t_type.ndim != 2 or t_type.shape[0] != t_type.shape[1] or t_type.shape != z_type.shape:
+        raise ValueError(f"rsf2csf: T and Z must be square matrices of equal shape, not {t_type} and {z_type}")
+    triangular, vectors = _rotate_blocks(as_complex(as_floats(T, "rsf2csf")), as_complex(as_floats(Z, "rsf2csf")))
+    return triangular, vectors
+
+
+@composed_list
+def _rotate_blocks(t: Any, z: Any) -> list[Any]:
+    """Make each 2 × 2 diagonal block triangular by a Givens rotation of its two rows and columns, last block first."""
+    size = t.type.shape[0]
+    if size < 2:
+        return [t, z]
+    epsilon = float(np.finfo(t.dtype).eps)
+
+    def step(number: Any, pair: Any) -> Any:
+        t, z = pair
+        last = size - 1 - number
+        (a, b), (c, d) = dynamic_slice(t, (last - 1, last - 1), (2, 2))
+        half = (a - d) / 2
+        distance = half + jnp.sqrt(half * half + b * c)  # an eigenvalue minus d
+        is_block = jnp.abs(c) > epsilon * (jnp.abs(a) + jnp.abs(d))
+        length = jnp.sqrt(jnp.abs(distance) ** 2 + jnp.abs(c) ** 2)
+        length = jnp.where(is_block, length, 1)
+        cosine = jnp.where(is_block, distance / length, 1)
+        sine = jnp.where(is_block, c / length, 0)
+        rotation = jnp.stack([jnp.stack([cosine.conj(), sine]), jnp.stack([-sine, cosine])])
+        rows = rotation @ dynamic_slice(t, (last - 1, 0), (2, size))
+        t = dynamic_update_slice(t, rows, (last - 1, 0))
+        adjoint = rotation.conj().T
+        t, z = (
+            dynamic_update_slice(x, dynamic_slice(x, (0, last - 1), (size, 2)) @ adjoint, (0, last - 1)) for x in (t, z)
+        )
+        return dynamic_update_slice(t, t[:1, :1] * 0, (last, last - 1)), z
+
+    triangular, vectors = fori_loop(0, size - 1, step, (t, z))
+    return [jnp.triu(triangular), vectors]
+
+
+@composed
+def as_complex(a: Any) -> Any:
+    """Convert floats to complex numbers; leave complex numbers unchanged."""
+    return a if a.type.dtype.kind == "c" else Convert(np.result_type(a.type.dtype, np.complex64))(a)
+
+
+def hessenberg(a: Any, *, calc_q: bool = False, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+    """Reduce square matrices to Hessenberg form: `a = Q H Q*` with H zero below the first subdiagonal and Q unitary.
+
+    The reduction is not differentiable.
+
+    Args:
+        a: the square matrices.
+        calc_q: whether to return Q.
+        overwrite_a, check_finite: ignored; accepted for compatibility with scipy.
+
+    Returns:
+        H, or the tuple `(H, Q)` with `calc_q`.
+
+    Raises:
+        ValueError: if `a` does not hold square matrices.
+        TypeError: if `a` is not an array, or has a dtype that LAPACK does not support (such as float16).
+
+    Example:
+        >>> jax.scipy.linalg.hessenberg(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
+        Array([[1., 2.],
+               [3., 4.]], dtype=float32)
+    """
+    factors = _hessenberg(a, calc_q=bool(calc_q))
+    return tuple(factors) if calc_q else factors[0]
+
+
+@composed_list
+def _hessenberg(a: Any, *, calc_q: bool) -> list[Any]:
+    a = as_matrices("hessenberg", a, square=True)
+    packed, taus = Hessenberg()(a)
+    reduced = upper_triangle(packed, -1)
+    if not calc_q:
+        return [reduced]
+    size, ndim = a.type.shape[-1], a.type.ndim
+    if size < 2:
+        return [reduced, identity(a.type.shape, a.type.dtype)]
+    # The reflections do not change the first row and column of Q.
+    inner = HouseholderProduct()(block(packed, (1, size), (0, size - 1)), taus)
+    first_row = identity((*a.type.shape[:-2], 1, size), a.type.dtype)
+    zero_column = full((*a.type.shape[:-2], size - 1, 1), 0, a.type.dtype)
+    return [reduced, Concatenate(ndim - 2)(first_row, Concatenate(ndim - 1)(zero_column, inner))]
+
+
+def polar(
+    a: Any, side: str = "right", *, method: str = "qdwh", eps: float | None = None, max_iterations: int | None = None
+) -> tuple[Any, Any]:
+    """Compute the polar decomposition `a = U P`, with U unitary and P Hermitian positive semidefinite.
+
+    U of a matrix that is not square has orthonormal columns or rows.
+
+    Args:
+        a: the matrices.
+        side: "right" for `a = U P`, "left" for `a = P U`.
+        method: "qdwh" or "svd". Both use the singular value decomposition.
+        eps, max_iterations: ignored; accepted for compatibility with JAX.
+
+    Returns:
+        The tuple `(U, P)`.
+
+    Raises:
+        ValueError: if `side` or `method` is unknown.
+        TypeError: if `a` is not an array of rank 2 or more, or has a dtype that LAPACK does not support.
+
+    Example:
+        >>> jax.scipy.linalg.polar(jnp.array([[0.0, -2.0], [3.0, 0.0]]))[1]
+        Array([[3., 0.],
+               [0., 2.]], dtype=float32)
+    """
+    if side not in ("right", "left"):
+        raise ValueError(f"polar: side must be 'right' or 'left', not {side!r}")
+    if method not in ("qdwh", "svd"):
+        raise ValueError(f"polar: method must be 'qdwh' or 'svd', not {method!r}")
+    u, s, vh = lax_linalg.svd(as_floats(a, "polar"), full_matrices=False)
+    if side == "right":
+        return u @ vh, (matrix_transpose(vh).conj() * s[..., None, :]) @ vh
+    return u @ vh, (u * s[..., None, :]) @ matrix_transpose(u).conj()

@@ -1,0 +1,301 @@
+"""Solvers of linear systems, determinants and inverses, with the signatures of scipy."""
+
+import operator
+from typing import Any
+
+from shardwise.api.control import fori_loop
+from shardwise.compiler.ir.types import is_inexact
+from shardwise.compiler.ops.elementwise import INEXACT, Kinds
+from shardwise.compiler.ops.lapack import FACTORED
+from shardwise.compiler.ops.lu import PivotsToPermutation, permuted_rows
+from shardwise.compiler.ops.matrix import INDEX, adjoint, as_matrices, identity
+from shardwise.compiler.ops.operands import (
+    as_operand,
+    astype_weak,
+    broadcast_shapes,
+    composed,
+    stretch,
+    type_of,
+)
+from shardwise.compiler.ops.promote import default_dtype, meet
+from shardwise.compiler.ops.shape import Iota, Reshape
+from shardwise.compiler.ops.sort import Sort
+from shardwise.compiler.ops.triangular import TriangularSolve, solve_positive
+from shardwise.lax.indexing import dynamic_index_in_dim, dynamic_update_index_in_dim
+from shardwise.numpy import linalg
+from shardwise.scipy.linalg.decompositions import cholesky, schur
+
+_TRANS = {0: 0, 1: 1, 2: 2, "N": 0, "T": 1, "C": 2}
+
+
+def det(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+    """Compute the determinants of square matrices.
+
+    Args:
+        a: the square matrices.
+        overwrite_a, check_finite: ignored; accepted for compatibility with scipy.
+
+    Returns:
+        The determinants, in the shape of the batch dims.
+
+    Raises:
+        ValueError: if `a` does not hold square matrices.
+        TypeError: if `a` is not an array, or has a dtype that LAPACK does not support (such as float16).
+
+    Example:
+        >>> jax.scipy.linalg.det(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
+        Array(-2., dtype=float32)
+    """
+    return linalg.det(a)
+
+
+def inv(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> Any:
+    """Compute the inverses of square matrices.
+
+    Args:
+        a: the square matrices.
+        overwrite_a, check_finite: ignored; accepted for compatibility with scipy.
+
+    Returns:
+        The inverses, in the shape of `a`. Those of singular matrices hold NaN or infinite elements.
+
+    Raises:
+        ValueError: if `a` does not hold square matrices.
+        TypeError: if `a` is not an array, or has a dtype that LAPACK does not support (such as float16).
+
+    Example:
+        >>> jax.scipy.linalg.inv(jnp.array([[2.0, 0.0], [1.0, 1.0]]))
+        Array([[ 0.5,  0. ],
+               [-0.5,  1. ]], dtype=float32)
+    """
+    return linalg.inv(a)
+
+
+def solve(
+    a: Any,
+    b: Any,
+    lower: bool = False,
+    overwrite_a: bool = False,
+    overwrite_b: bool = False,
+    debug: bool = False,
+    check_finite: bool = True,
+    assume_a: str = "gen",
+) -> Any:
+    """Solve the linear system `a x = b`.
+
+    Args:
+        a: the square matrices.
+        b: the right-hand sides: matrices whose columns are solved for, or a vector.
+        lower: with `assume_a="pos"`, whether to read the lower triangle of `a` instead of the upper one.
+        overwrite_a, overwrite_b, debug, check_finite: ignored; accepted for compatibility with scipy.
+        assume_a: "pos" solves by the Cholesky decomposition, for Hermitian positive definite matrices; "gen", "sym" and
+            "her" solve by the LU decomposition.
+
+    Returns:
+        The solution x.
+
+    Raises:
+        ValueError: if `assume_a` is unknown, if `a` is not square, or if `b` does not have as many rows as `a`.
+        TypeError: if an argument is not an array, if its dtype is not supported, or if the batch dims do not broadcast.
+
+    Example:
+        >>> jax.scipy.linalg.solve(jnp.array([[2.0, 1.0], [0.0, 4.0]]), jnp.array([4.0, 8.0]))
+        Array([1., 2.], dtype=float32)
+    """
+    if assume_a not in ("gen", "sym", "her", "pos"):
+        raise ValueError(f"solve: assume_a must be 'gen', 'sym', 'her' or 'pos', not {assume_a!r}")
+    return linalg.solve(a, b) if assume_a != "pos" else cho_solve((cholesky(a, lower), bool(lower)), b)
+
+
+def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, check_finite: bool = True) -> Any:
+    """Solve the linear system `a x = b`, given the Cholesky decomposition of a.
+
+    Args:
+        c_and_lower: the result of `cho_factor(a)`: the factor, and whether it is the lower one.
+        b: the right-hand sides: matrices whose columns are solved for, or a vector.
+        overwrite_b, check_finite: ignored; accepted for compatibility with scipy.
+
+    Returns:
+        The solution x.
+
+    Raises:
+        ValueError: if the factor does not hold square matrices, or if `b` does not have as many rows.
+        TypeError: if an argument is not an array, if its dtype is not supported, or if the batch dims do not broadcast.
+
+    Example:
+        >>> factor = jax.scipy.linalg.cho_factor(jnp.array([[4.0, 2.0], [2.0, 10.0]]))
+        >>> jax.scipy.linalg.cho_solve(factor, jnp.array([6.0, 12.0]))
+        Array([1., 1.], dtype=float32)
+    """
+    factor, lower = c_and_lower
+    return _cho_solve(factor, b, lower=bool(lower))
+
+
+@composed
+def _cho_solve(factor: Any, b: Any, *, lower: bool) -> Any:
+    factor, b, shape = _prepare_operands("cho_solve", factor, b, FACTORED)
+    return Reshape(shape)(solve_positive(factor if lower else adjoint(factor), b))
+
+
+def _prepare_operands(name: str, a: Any, b: Any, dtypes: Kinds) -> tuple[Any, Any, tuple[int, ...]]:
+    """Promote `a` and `b` to one of `dtypes`, broadcast their batch dims, and make a vector `b` a column.
+
+    Returns the two operands and the shape of the solution.
+    """
+    dtype, _ = meet(name, [type_of(x, name) for x in (a, b)])
+    dtype = dtype if is_inexact(dtype) else default_dtype("float*")
+    a = as_matrices(name, astype_weak(as_operand(a), dtype, False), square=True, takes=dtypes)
+    b = astype_weak(as_operand(b), dtype, False)
+    is_vector = b.type.ndim == 1
+    b = Reshape((*b.type.shape, 1))(b) if is_vector else b
+    if b.type.ndim < 2 or b.type.shape[-2] != a.type.shape[-1]:
+        raise ValueError(f"{name}: b must have as many rows as a: a is {a.type}, b is {b.type}")
+    batch = broadcast_shapes(name, a.type.shape[:-2], b.type.shape[:-2])
+    a, b = (stretch(x, (*batch, *x.type.shape[-2:])) for x in (a, b))
+    return a, b, b.type.shape[:-1] if is_vector else b.type.shape
+
+
+def lu_solve(
+    lu_and_piv: tuple[Any, Any], b: Any, trans: int = 0, overwrite_b: bool = False, check_finite: bool = True
+) -> Any:
+    """Solve the linear system `a x = b`, given the LU decomposition of a.
+
+    Args:
+        lu_and_piv: the result of `lu_factor(a)`: the packed factors and the pivots.
+        b: the right-hand sides: matrices whose columns are solved for, or a vector.
+        trans: 0 solves with a, 1 with its transpose, 2 with its adjoint.
+        overwrite_b, check_finite: ignored; accepted for compatibility with scipy.
+
+    Returns:
+        The solution x.
+
+    Raises:
+        ValueError: if `trans` is unknown, if the factors are not square matrices, or if `b` does not have as many rows.
+        TypeError: if an argument is not an array, if its dtype is not supported, or if the batch dims do not broadcast.
+
+    Example:
+        >>> factors = jax.scipy.linalg.lu_factor(jnp.array([[2.0, 1.0], [0.0, 4.0]]))
+        >>> jax.scipy.linalg.lu_solve(factors, jnp.array([4.0, 8.0]))
+        Array([1., 2.], dtype=float32)
+    """
+    if trans not in (0, 1, 2):
+        raise ValueError(f"lu_solve: trans must be 0, 1 or 2, not {trans!r}")
+    packed, pivots = lu_and_piv
+    return _lu_solve(packed, pivots, b, trans=operator.index(trans))
+
+
+@composed
+def _lu_solve(packed: Any, pivots: Any, b: Any, *, trans: int) -> Any:
+    packed, b, shape = _prepare_operands("lu_solve", packed, b, FACTORED)
+    permutation = PivotsToPermutation(packed.type.shape[-1])(as_operand(pivots))
+    permutation = stretch(permutation, packed.type.shape[:-1])
+    transposition = {"transpose_a": trans > 0, "conjugate_a": trans == 2}
+    solve_lower = TriangularSolve(left_side=True, is_lower=True, unit_diagonal=True, **transposition)
+    solve_upper = TriangularSolve(left_side=True, is_lower=False, **transposition)
+    if not trans:
+        return Reshape(shape)(solve_upper(packed, solve_lower(packed, permuted_rows(b, permutation))))
+    permuted = solve_lower(packed, solve_upper(packed, b))
+    return Reshape(shape)(permuted_rows(permuted, _inverse_permutation(permutation)))
+
+
+def _inverse_permutation(permutation: Any) -> Any:
+    """Return the inverse of each permutation along the last axis."""
+    last = permutation.type.ndim - 1
+    positions = Iota(permutation.type.shape, last, INDEX)()
+    return Sort(last)(permutation, positions)[1]
+
+
+def solve_triangular(
+    a: Any,
+    b: Any,
+    trans: int | str = 0,
+    lower: bool = False,
+    unit_diagonal: bool = False,
+    overwrite_b: bool = False,
+    debug: Any = None,
+    check_finite: bool = True,
+) -> Any:
+    """Solve the linear system `a x = b` with triangular a.
+
+    Args:
+        a: the triangular matrices. The other triangle is not read.
+        b: the right-hand sides: matrices whose columns are solved for, or a vector.
+        trans: 0 or "N" solves with a, 1 or "T" with its transpose, 2 or "C" with its adjoint.
+        lower: whether a is lower triangular instead of upper triangular.
+        unit_diagonal: whether the diagonal of a is 1 and not read.
+        overwrite_b, debug, check_finite: ignored; accepted for compatibility with scipy.
+
+    Returns:
+        The solution x.
+
+    Raises:
+        ValueError: if `trans` is unknown, if `a` does not hold square matrices, or if `b` does not have as many rows.
+        TypeError: if an argument is not an array, or if the batch dims do not broadcast.
+
+    Example:
+        >>> jax.scipy.linalg.solve_triangular(jnp.array([[2.0, 1.0], [0.0, 4.0]]), jnp.array([4.0, 8.0]))
+        Array([1., 2.], dtype=float32)
+    """
+    if trans not in _TRANS:
+        raise ValueError(f"solve_triangular: trans must be 0, 1, 2, 'N', 'T' or 'C', not {trans!r}")
+    code = _TRANS[trans]
+    return _solve_triangular(a, b, op=TriangularSolve(True, bool(lower), code > 0, code == 2, bool(unit_diagonal)))
+
+
+@composed
+def _solve_triangular(a: Any, b: Any, *, op: TriangularSolve) -> Any:
+    a, b, shape = _prepare_operands("solve_triangular", a, b, INEXACT)
+    return Reshape(shape)(op(a, b))
+
+
+def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float = 1e-8) -> Any:
+    """Solve the Sylvester equation `A X + X B = C` by the Bartels-Stewart algorithm.
+
+    The solution is not differentiable.
+
+    Args:
+        A: a square matrix of size m.
+        B: a square matrix of size n.
+        C: a matrix of shape `(m, n)`.
+        method: "schur" or "eigen". Both use the Schur decomposition.
+        tol: ignored; accepted for compatibility with JAX.
+
+    Returns:
+        The solution X.
+
+    Raises:
+        ValueError: if `method` is unknown, if an argument is not a matrix, or if the shape of `C` does not match.
+        TypeError: if an argument is not an array, or if `A` or `B` is not square.
+
+    Example:
+        >>> jax.scipy.linalg.solve_sylvester(jnp.array([[2.0]]), jnp.array([[3.0]]), jnp.array([[10.0]]))
+        Array([[2.]], dtype=float32)
+    """
+    if method not in ("schur", "eigen"):
+        raise ValueError(f"solve_sylvester: method must be 'schur' or 'eigen', not {method!r}")
+    types = [type_of(x, "solve_sylvester") for x in (A, B, C)]
+    a_type, b_type, c_type = types
+    if any(x.ndim != 2 for x in types) or c_type.shape != (a_type.shape[0], b_type.shape[0]):
+        raise ValueError(
+            "solve_sylvester: A must have shape (m, m), B (n, n) and C (m, n): "
+            f"A is {a_type}, B is {b_type}, C is {c_type}"
+        )
+    (left, u), (right, v) = schur(A, "complex"), schur(B, "complex")
+    solution = u @ _solve_triangular_sylvester(left, right, u.conj().T @ C @ v) @ v.conj().T
+    return solution if any(x.dtype.kind == "c" for x in types) else solution.real
+
+
+@composed
+def _solve_triangular_sylvester(r: Any, s: Any, f: Any) -> Any:
+    """Solve `R Y + Y S = F` with upper triangular R and S for Y, column by column."""
+    solve_upper = TriangularSolve(left_side=True, is_lower=False)
+    one = identity(r.type.shape, r.type.dtype)
+
+    def step(number: Any, y: Any) -> Any:
+        column = dynamic_index_in_dim(s, number, 1)
+        pivot = dynamic_index_in_dim(column, number, 0)
+        # The columns of Y that are not computed yet are 0, so `y @ column` sums the earlier columns only.
+        right_side = dynamic_index_in_dim(f, number, 1) - y @ column
+        return dynamic_update_index_in_dim(y, solve_upper(r + one * pivot, right_side), number, 1)
+
+    return fori_loop(0, s.type.shape[0], step, f * 0)
