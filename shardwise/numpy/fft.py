@@ -369,49 +369,49 @@ def irfftn(a: Any, s: Any = None, axes: Sequence[int] | None = None, norm: str |
     return _transform("irfftn", "IRFFT", a, s, axes, norm)
 
 
-def _transform_one(name: str, kind: str, a: Any, n: int | None, axis: int, norm: str | None) -> Any:
+def _transform_one(name: str, fft_type: str, a: Any, n: int | None, axis: int, norm: str | None) -> Any:
     if isinstance(axis, (tuple, list)):
         raise ValueError(f"jnp.fft.{name}: `axis` must be one axis, not {axis!r}; use the N-D functions for several")
-    return _transform(name, kind, a, None if n is None else (n,), (axis,), norm)
+    return _transform(name, fft_type, a, None if n is None else (n,), (axis,), norm)
 
 
-def _transform_two(name: str, kind: str, a: Any, s: Any, axes: Sequence[int], norm: str | None) -> Any:
+def _transform_two(name: str, fft_type: str, a: Any, s: Any, axes: Sequence[int], norm: str | None) -> Any:
     if len(axes) != 2:
         raise ValueError(f"jnp.fft.{name}: `axes` must be two axes, not {tuple(axes)}")
-    return _transform(name, kind, a, s, axes, norm)
+    return _transform(name, fft_type, a, s, axes, norm)
 
 
-def _transform(name: str, kind: str, a: Any, s: Any, axes: Sequence[int] | None, norm: str | None) -> Any:
+def _transform(name: str, fft_type: str, a: Any, s: Any, axes: Sequence[int] | None, norm: str | None) -> Any:
     name = f"jnp.fft.{name}"
     sizes = None if s is None else tuple(operator.index(size) for size in s)
     _inverse_norm(name, norm)  # raises for an unknown norm
     if sizes is not None and axes is not None and len(sizes) != len(axes):
         raise ValueError(f"{name}: `s` has {len(sizes)} sizes for {len(axes)} axes: {sizes} and {tuple(axes)}")
-    return _fft(a, name=name, kind=kind, sizes=sizes, axes=None if axes is None else tuple(axes), norm=norm)
+    return _fft(a, name=name, fft_type=fft_type, sizes=sizes, axes=None if axes is None else tuple(axes), norm=norm)
 
 
 @composed
 def _fft(
-    a: Any, *, name: str, kind: str, sizes: tuple[int, ...] | None, axes: tuple[int, ...] | None, norm: str | None
+    a: Any, *, name: str, fft_type: str, sizes: tuple[int, ...] | None, axes: tuple[int, ...] | None, norm: str | None
 ) -> Any:
     a_type = type_of(a, name)
     if axes is None:
         count = a_type.ndim if sizes is None else len(sizes)
         axes = tuple(range(-count, 0))
     dims = dims_of(name, axes, a_type)
-    x = as_transformable(a, kind, name)
+    x = as_transformable(a, fft_type, name)
     lengths = [x.type.shape[dim] for dim in dims]
-    if kind == "IRFFT" and lengths:
+    if fft_type == "IRFFT" and lengths:
         lengths[-1] = 2 * (lengths[-1] - 1)
     if sizes is not None:
         lengths = list(sizes)
     if any(length < 1 for length in lengths):
         raise ValueError(f"{name}: the transform lengths must be at least 1, not {tuple(lengths)}, of {a_type}")
     for dim, length in zip(dims, lengths, strict=True):
-        x = _truncate_or_pad(x, dim, length // 2 + 1 if kind == "IRFFT" and dim == dims[-1] else length)
-    result = transformed(x, kind, dims, lengths)
+        x = _truncate_or_pad(x, dim, length // 2 + 1 if fft_type == "IRFFT" and dim == dims[-1] else length)
+    result = transformed(x, fft_type, dims, lengths)
     total = float(math.prod(lengths))
-    is_inverse = kind in ("IFFT", "IRFFT")
+    is_inverse = fft_type in ("IFFT", "IRFFT")
     scale = {"ortho": math.sqrt(total), "forward": total}.get(norm or "", 1.0)
     return result if scale == 1 else Mul()(result, like(result, scale if is_inverse else 1 / scale))
 
