@@ -1,4 +1,8 @@
-"""How many elements fall where. On a mesh each device counts its own, and the counts are added: no element moves."""
+"""Histograms: bincount, digitize, histogram, histogram2d and histogramdd.
+
+Counts are a scatter-add. On a mesh each device counts the elements of its own shard, and an all-reduce adds the counts:
+no element is sent to another device.
+"""
 
 import operator
 from collections.abc import Sequence
@@ -28,151 +32,217 @@ from shardwise.errors import ConcretizationTypeError
 from shardwise.lax.shape import laid_out
 from shardwise.numpy.ordering import searchsorted
 
-_INT = np.dtype(np.int32)
+_INDEX_DTYPE = np.dtype(np.int32)
 
 
 def bincount(
     x: Any, weights: Any = None, minlength: int = 0, *, length: int | None = None, out_sharding: Any = None
 ) -> Any:
-    """How often each number from 0 on occurs in `x`, a row of integers; or the sums of its `weights`.
+    """Count the occurrences of each non-negative integer in a 1-d array.
 
-    There is a count for each number up to the largest, and `minlength` at least; of an array of the program, nobody
-    knows the largest: there give `length`. Larger numbers are then left out. Negative ones count as 0.
+    With `weights`, the weights of equal integers are summed instead. Negative integers count as 0. Inside `jit` the
+    size of the result must be static, so `length` is required there.
 
-    >>> jnp.bincount(jnp.array([1, 1, 3]))
-    Array([0, 2, 0, 1], dtype=int32)
+    Args:
+        x: the integers or booleans, of rank 1.
+        weights: one weight per element of `x`, or None to count.
+        minlength: the least size of the result. Ignored if `length` is set.
+        length: the size of the result; integers that are not smaller are dropped. By default the larger of `minlength`
+            and `max(x) + 1`.
+        out_sharding: the sharding of the result, or None to let the partitioner choose it.
+
+    Returns:
+        An array of rank 1 whose element i is the count of i, or the sum of its weights.
+
+    Raises:
+        TypeError: if `x` does not hold integers or booleans.
+        ValueError: if `x` is not of rank 1, or if the shape of `weights` differs.
+        ConcretizationTypeError: if `x` is traced and `length` is None.
+
+    Example:
+        >>> jnp.bincount(jnp.array([1, 1, 3]))
+        Array([0, 2, 0, 1], dtype=int32)
     """
-    kind = type_of(x, "bincount")
-    if not (is_integer(kind.dtype) or kind.dtype == np.bool_):
-        raise TypeError(f"bincount: needs integers, not {kind}")
-    if kind.ndim != 1:
-        raise ValueError(f"bincount: needs one row, not {kind}")
-    if weights is not None and type_of(weights, "bincount").shape != kind.shape:
-        raise ValueError(f"bincount: weights {type_of(weights)} have not the shape of {kind}")
+    x_type = type_of(x, "bincount")
+    if not (is_integer(x_type.dtype) or x_type.dtype == np.bool_):
+        raise TypeError(f"bincount: x must hold integers, not {x_type}")
+    if x_type.ndim != 1:
+        raise ValueError(f"bincount: x must have rank 1, not {x_type}")
+    if weights is not None and type_of(weights, "bincount").shape != x_type.shape:
+        raise ValueError(f"bincount: the shape of weights {type_of(weights)} differs from that of x {x_type}")
     if length is None:
         try:
-            largest = int(_largest(x)) if kind.size else -1
+            largest = int(_largest(x)) if x_type.size else -1
         except ConcretizationTypeError:
             raise ConcretizationTypeError(
-                f"bincount: {kind} is traced, so nobody knows its largest element, and the shape of the result. "
-                "Say how many counts there are: `bincount(x, length=...)`"
+                f"bincount: {x_type} is traced, so its largest element and the shape of the result are unknown. "
+                "Pass the size of the result: `bincount(x, length=...)`"
             ) from None
         length = max(operator.index(minlength), largest + 1)
-    given = () if weights is None else (weights,)
-    return laid_out(_counted(x, *given, length=operator.index(length)), out_sharding)
+    optional_weights = () if weights is None else (weights,)
+    return laid_out(_bincount(x, *optional_weights, length=operator.index(length)), out_sharding)
 
 
 @composed
 def _largest(x: Any) -> Any:
-    return along_axes.amax(Convert(_INT)(as_operand(x)))
+    return along_axes.amax(Convert(_INDEX_DTYPE)(as_operand(x)))
 
 
 @composed
-def _counted(x: Any, *weights: Any, length: int) -> Any:
-    index = astype_weak(as_operand(x), _INT, False)
+def _bincount(x: Any, *weights: Any, length: int) -> Any:
+    index = astype_weak(as_operand(x), _INDEX_DTYPE, False)
     index = Max()(index, like(index, 0))
     updates = as_operand(weights[0], "bincount") if weights else full(index.type.shape, 1, default_dtype("int*"))
     dtype = default_dtype("int*") if updates.type.dtype == np.bool_ else updates.type.dtype
-    return _added((length,), Reshape((index.type.size, 1))(index), astype_weak(updates, dtype, False))
+    return _scatter_add((length,), Reshape((index.type.size, 1))(index), astype_weak(updates, dtype, False))
 
 
-def _added(shape: tuple[int, ...], places: Any, updates: Any) -> Any:
-    """The sums of updates at places, each a row of indices; those outside are left out."""
+def _scatter_add(shape: tuple[int, ...], indices: Any, updates: Any) -> Any:
+    """Add `updates` to zeros of `shape` at `indices`, whose last dim is an index vector; drop those out of bounds."""
     dims = tuple(range(len(shape)))
-    return Scatter((), dims, (), (), dims, how="add")(full(shape, 0, updates.type.dtype), places, updates)
+    return Scatter((), dims, (), (), dims, how="add")(full(shape, 0, updates.type.dtype), indices, updates)
 
 
 def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = None) -> Any:
-    """In which of `bins`, a row of edges that ascends or descends, each element falls: before the first is 0.
+    """Return the index of the bin into which each element falls.
 
-    An edge belongs to the bin above it, or with `right` to the one below it. `method` is that of `searchsorted`.
+    Bin i is between edges i - 1 and i: index 0 is before the first edge, index `len(bins)` after the last one.
 
-    >>> jnp.digitize(jnp.array([0.5, 2.0, 9.0]), jnp.array([1.0, 2.0, 3.0]))
-    Array([0, 2, 3], dtype=int32)
+    Args:
+        x: the elements.
+        bins: the edges of the bins, of rank 1, in ascending or descending order.
+        right: whether an element that equals an edge belongs to the bin below the edge instead of the one above it.
+        method: the search method, as in `searchsorted`; None is "scan".
+
+    Returns:
+        An array of integers of the shape of `x`.
+
+    Raises:
+        TypeError: if `x` or `bins` is not an array or a number.
+        ValueError: if `bins` is not of rank 1, or if `method` is unknown.
+
+    Example:
+        >>> jnp.digitize(jnp.array([0.5, 2.0, 9.0]), jnp.array([1.0, 2.0, 3.0]))
+        Array([0, 2, 3], dtype=int32)
     """
-    kind = type_of(bins, "digitize")
-    if kind.ndim != 1:
-        raise ValueError(f"digitize: bins must be one row of edges, not {kind}")
-    return _digits(x, bins, right=bool(right), method="scan" if method is None else method)
+    bins_type = type_of(bins, "digitize")
+    if bins_type.ndim != 1:
+        raise ValueError(f"digitize: bins must be edges of rank 1, not {bins_type}")
+    return _digitize(x, bins, right=bool(right), method="scan" if method is None else method)
 
 
 @composed
-def _digits(x: Any, bins: Any, *, right: bool, method: str) -> Any:
+def _digitize(x: Any, bins: Any, *, right: bool, method: str) -> Any:
     edges, values = as_operand(bins), as_operand(x, "digitize")
     size = edges.type.size
     if not size:
         return full(values.type.shape, 0, default_dtype("int*"))
     side = "left" if right else "right"
-    up = searchsorted(edges, values, side=side, method=method)
-    down = searchsorted(Reverse((0,))(edges), values, side=side, method=method)
-    first, last = (Reshape(())(along(edges, 0, place, place + 1)) for place in (0, size - 1))
-    ascends = stretch(Compare("GE")(last, first), up.type.shape)
-    return Select()(ascends, up, Sub()(like(down, size), down))
+    if_ascending = searchsorted(edges, values, side=side, method=method)
+    in_reversed = searchsorted(Reverse((0,))(edges), values, side=side, method=method)
+    first, last = (Reshape(())(along(edges, 0, start, start + 1)) for start in (0, size - 1))
+    is_ascending = stretch(Compare("GE")(last, first), if_ascending.type.shape)
+    return Select()(is_ascending, if_ascending, Sub()(like(in_reversed, size), in_reversed))
 
 
 def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
-    """The edges of `bins` bins of one width, from the smallest to the largest element, or over `range`.
+    """Return the edges of the bins that `histogram` uses.
 
-    Where these are equal, half a unit more on both sides. An array of edges is given as it is.
+    The bins have equal width and cover `range`. If its two ends are equal, they are moved apart by 0.5 each.
 
-    >>> jnp.histogram_bin_edges(jnp.array([1.0, 4.0]), bins=3)
-    Array([1., 2., 3., 4.], dtype=float32)
+    Args:
+        a: the elements.
+        bins: the number of bins, or their edges (of rank 1), which are returned after dtype promotion.
+        range: the lowest and the highest edge. By default the minimum and the maximum of `a`.
+        weights: not used; accepted for compatibility with numpy.
+
+    Returns:
+        The edges, one more than there are bins.
+
+    Raises:
+        TypeError: if `a` is not an array or a number, or if `bins` is neither an integer nor an array.
+        ValueError: if there is no bin, if the edges are not of rank 1, or if `a` is empty and `range` is None.
+        NotImplementedError: if `bins` is the name of a rule such as "auto".
+
+    Example:
+        >>> jnp.histogram_bin_edges(jnp.array([1.0, 4.0]), bins=3)
+        Array([1., 2., 3., 4.], dtype=float32)
     """
-    kind = type_of(a, "histogram")
+    a_type = type_of(a, "histogram")
     if isinstance(bins, str):
-        raise NotImplementedError(f"histogram: give the number of bins or their edges, not a rule as {bins!r}")
-    dtype = kind.dtype if is_inexact(kind.dtype) else default_dtype("float*")
+        raise NotImplementedError(
+            f"histogram: rules for the number of bins, such as {bins!r}, are not supported; pass the number of bins or "
+            "their edges"
+        )
+    dtype = a_type.dtype if is_inexact(a_type.dtype) else default_dtype("float*")
     if type_of(bins, "histogram").ndim:
         if type_of(bins).ndim != 1:
-            raise ValueError(f"histogram: bins must be a number or one row of edges, not {type_of(bins)}")
-        return _edges_given(bins, dtype=dtype)
+            raise ValueError(f"histogram: bins must be an integer or edges of rank 1, not {type_of(bins)}")
+        return _promote_edges(bins, dtype=dtype)
     count = operator.index(bins)
     if count < 1:
-        raise ValueError(f"histogram: there is at least one bin, not {count}")
+        raise ValueError(f"histogram: the number of bins must be at least 1, not {count}")
     if range is None:
-        if not kind.size:
-            raise ValueError(f"histogram: {kind} has no elements, and so no smallest: give `range`")
-        return _edges(a, count=count, dtype=dtype)
+        if not a_type.size:
+            raise ValueError(f"histogram: {a_type} has no elements, so it has no minimum and maximum; pass `range`")
+        return _edges_from_data(a, count=count, dtype=dtype)
     low, high = range
-    return _edges_over(low, high, count=count, dtype=dtype)
+    return _edges_from_range(low, high, count=count, dtype=dtype)
 
 
 @composed
-def _edges_given(bins: Any, *, dtype: DType) -> Any:
+def _promote_edges(bins: Any, *, dtype: DType) -> Any:
     return astype_weak(as_operand(bins), meet("histogram", (type_of(bins), full((), 0, dtype).type))[0], False)
 
 
 @composed
-def _edges(a: Any, *, count: int, dtype: DType) -> Any:
+def _edges_from_data(a: Any, *, count: int, dtype: DType) -> Any:
     x = astype_weak(as_operand(a), dtype, False)
-    return _edges_over(along_axes.amin(x), along_axes.amax(x), count=count, dtype=dtype)
+    return _edges_from_range(along_axes.amin(x), along_axes.amax(x), count=count, dtype=dtype)
 
 
 @composed
-def _edges_over(low: Any, high: Any, *, count: int, dtype: DType) -> Any:
+def _edges_from_range(low: Any, high: Any, *, count: int, dtype: DType) -> Any:
     low, high = (astype_weak(as_operand(end, "histogram"), dtype, False) for end in (low, high))
     equal = Compare("EQ")(low, high)
     low = Select()(equal, subtract(low, 0.5), low)
     high = Select()(equal, add(high, 0.5), high)
-    places = Iota((count,), 0, dtype)()
-    step = divide(subtract(high, low), count)
-    return Concatenate(0)(add(multiply(places, step), low), Reshape((1,))(high))
+    index = Iota((count,), 0, dtype)()
+    width = divide(subtract(high, low), count)
+    return Concatenate(0)(add(multiply(index, width), low), Reshape((1,))(high))
 
 
 def histogram(a: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None) -> Any:
-    """How many elements fall into each bin, or the sums of their `weights`; and the edges of bins.
+    """Count the elements that fall into each bin.
 
-    Each bin has its lower edge, and the last also its upper one. `density`: so that the area of all bins is 1.
+    A bin includes its lower edge; the last bin includes its upper edge too. Elements outside all bins are dropped.
 
-    >>> jnp.histogram(jnp.array([1.0, 2.0, 2.0, 4.0]), bins=3)
-    (Array([1., 2., 1.], dtype=float32), Array([1., 2., 3., 4.], dtype=float32))
+    Args:
+        a: the elements, of any shape.
+        bins: the number of bins of equal width, or their edges in ascending order.
+        range: the lowest and the highest edge. By default the minimum and the maximum of `a`.
+        weights: one weight per element of `a`; the weights in a bin are summed. None counts.
+        density: whether to normalize the histogram to a density whose integral is 1.
+
+    Returns:
+        A pair of the counts (or sums of weights, or densities), as floats, and the edges.
+
+    Raises:
+        TypeError: if `a`, `bins` or `weights` is not an array or a number.
+        ValueError: if the shape of `weights` differs from that of `a`, if there is no bin, if the edges are not of rank
+            1, or if `a` is empty and `range` is None.
+        NotImplementedError: if `bins` is the name of a rule such as "auto".
+
+    Example:
+        >>> jnp.histogram(jnp.array([1.0, 2.0, 2.0, 4.0]), bins=3)
+        (Array([1., 2., 1.], dtype=float32), Array([1., 2., 3., 4.], dtype=float32))
     """
-    kind = type_of(a, "histogram")
-    if weights is not None and type_of(weights, "histogram").shape != kind.shape:
-        raise ValueError(f"histogram: weights {type_of(weights)} have not the shape of {kind}")
+    a_type = type_of(a, "histogram")
+    if weights is not None and type_of(weights, "histogram").shape != a_type.shape:
+        raise ValueError(f"histogram: the shape of weights {type_of(weights)} differs from that of a {a_type}")
     edges = histogram_bin_edges(a, bins, range, weights)
-    given = () if weights is None else (weights,)
-    return _histogram(a, edges, *given, density=bool(density)), edges
+    optional_weights = () if weights is None else (weights,)
+    return _histogram(a, edges, *optional_weights, density=bool(density)), edges
 
 
 @composed
@@ -180,110 +250,147 @@ def _histogram(a: Any, edges: Any, *weights: Any, density: bool) -> Any:
     x = as_operand(a)
     dtype, _ = meet("histogram", [x.type, *(type_of(w) for w in weights)])
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
-    each = astype_weak(as_operand(weights[0]), dtype, False) if weights else full(x.type.shape, 1, dtype)
-    counts = _added((edges.type.size - 1,), Reshape((*x.type.shape, 1))(_bins_of(x, edges)), each)
+    updates = astype_weak(as_operand(weights[0]), dtype, False) if weights else full(x.type.shape, 1, dtype)
+    counts = _scatter_add((edges.type.size - 1,), Reshape((*x.type.shape, 1))(_bin_indices(x, edges)), updates)
     if not density:
         return counts
-    widths = _widths(edges)
+    widths = _bin_widths(edges)
     return divide(counts, multiply(along_axes.sum(counts), widths))
 
 
-def _widths(edges: Any) -> Any:
+def _bin_widths(edges: Any) -> Any:
     size = edges.type.size
     return subtract(along(edges, 0, 1, size), along(edges, 0, 0, size - 1))
 
 
-def _bins_of(x: Any, edges: Any) -> Any:
-    """The bin into which each element falls; -1 or one past the last where it falls into none."""
+def _bin_indices(x: Any, edges: Any) -> Any:
+    """Return the bin into which each element falls; -1 or the number of bins for elements outside all bins."""
     dtype, _ = meet("histogram", (x.type, edges.type))
-    x, row = (astype_weak(z, dtype, False) for z in (x, edges))
-    size = row.type.size
-    place = searchsorted(row, x, side="right")
-    last = stretch(Reshape(())(along(row, 0, size - 1, size)), x.type.shape)
-    return subtract(place, Select()(Compare("EQ")(x, last), like(place, 2), like(place, 1)))
+    x, edges = (astype_weak(z, dtype, False) for z in (x, edges))
+    size = edges.type.size
+    insertion = searchsorted(edges, x, side="right")
+    last_edge = stretch(Reshape(())(along(edges, 0, size - 1, size)), x.type.shape)
+    return subtract(insertion, Select()(Compare("EQ")(x, last_edge), like(insertion, 2), like(insertion, 1)))
 
 
 def histogram2d(
     x: Any, y: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
 ) -> Any:
-    """How many of the points with coordinates `x` and `y` fall into each bin; and the edges of bins along both.
+    """Count the points of the plane that fall into each bin of a grid.
 
-    `bins` is a number or a row of edges, for both or one for each of them.
+    Args:
+        x, y: the coordinates of the points, two arrays of rank 1 and equal size.
+        bins: the number of bins or their edges, for both coordinates, or a pair with one entry per coordinate.
+        range: a pair of (lowest edge, highest edge), one per coordinate; an entry or the whole may be None.
+        weights: one weight per point; the weights in a bin are summed. None counts.
+        density: whether to normalize the histogram to a density whose integral is 1.
 
-    >>> counts, _, _ = jnp.histogram2d(jnp.array([1.0, 2.0, 3.0]), jnp.array([1.0, 1.0, 2.0]), bins=2)
-    >>> counts
-    Array([[1, 0],
-           [1, 1]], dtype=int32)
+    Returns:
+        A tuple of the counts, with one dim per coordinate, the edges along x and the edges along y.
+
+    Raises:
+        TypeError: if an argument is not an array or a number.
+        ValueError: if `x` and `y` are not of rank 1 and equal size, or if `bins`, `range` or `weights` do not match
+            them.
+        NotImplementedError: if `bins` contains the name of a rule such as "auto".
+
+    Example:
+        >>> counts, _, _ = jnp.histogram2d(jnp.array([1.0, 2.0, 3.0]), jnp.array([1.0, 1.0, 2.0]), bins=2)
+        >>> counts
+        Array([[1, 0],
+               [1, 1]], dtype=int32)
     """
-    sides = type_of(x, "histogram2d"), type_of(y, "histogram2d")
-    if sides[0].ndim != 1 or sides[0].shape != sides[1].shape:
-        raise ValueError(f"histogram2d: x and y must be two rows of one size, not {sides[0]} and {sides[1]}")
+    types = type_of(x, "histogram2d"), type_of(y, "histogram2d")
+    if types[0].ndim != 1 or types[0].shape != types[1].shape:
+        raise ValueError(f"histogram2d: x and y must have rank 1 and equal sizes, not {types[0]} and {types[1]}")
     if not isinstance(bins, (list, tuple)) and type_of(bins, "histogram2d").ndim == 1:
         bins = [bins, bins]
-    counts, (left, right) = histogramdd(_columns(x, y), bins, range, weights, density)
-    return counts, left, right
+    counts, (x_edges, y_edges) = histogramdd(_stack_columns(x, y), bins, range, weights, density)
+    return counts, x_edges, y_edges
 
 
 @composed
-def _columns(*rows: Any) -> Any:
-    dtype, weak = meet("histogram2d", [type_of(row) for row in rows])
-    return Concatenate(1)(*(Reshape((type_of(row).size, 1))(astype_weak(as_operand(row), dtype, weak)) for row in rows))
+def _stack_columns(*columns: Any) -> Any:
+    dtype, weak = meet("histogram2d", [type_of(column) for column in columns])
+    return Concatenate(1)(
+        *(Reshape((type_of(column).size, 1))(astype_weak(as_operand(column), dtype, weak)) for column in columns)
+    )
 
 
 def histogramdd(
     sample: Any, bins: Any = 10, range: Any = None, weights: Any = None, density: bool | None = None
 ) -> tuple[Any, list[Any]]:
-    """How many points, the rows of `sample`, fall into each bin; and the edges of bins along each dim.
+    """Count the points of a space of any dimension that fall into each bin of a grid.
 
-    `bins` is a number for all dims, or for each dim a number or a row of edges; `range` has two ends for each dim.
+    Args:
+        sample: the points, one per row, with one column per coordinate.
+        bins: the number of bins for all coordinates, or a sequence with the number of bins or the edges of each.
+        range: a sequence of (lowest edge, highest edge) or None, one per coordinate. By default the minimum and the
+            maximum of each column.
+        weights: one weight per point; the weights in a bin are summed. None counts.
+        density: whether to normalize the histogram to a density whose integral is 1.
 
-    >>> counts, edges = jnp.histogramdd(jnp.array([[1.0, 2.0], [3.0, 2.0]]), bins=(2, 1))
-    >>> counts
-    Array([[1],
-           [1]], dtype=int32)
+    Returns:
+        A pair of the counts, with one dim per coordinate, and the list of the edges along each coordinate.
+
+    Raises:
+        TypeError: if an argument is not an array or a number.
+        ValueError: if `sample` is not of rank 2, or if `bins`, `range` or `weights` do not match it.
+        NotImplementedError: if `bins` contains the name of a rule such as "auto".
+
+    Example:
+        >>> counts, edges = jnp.histogramdd(jnp.array([[1.0, 2.0], [3.0, 2.0]]), bins=(2, 1))
+        >>> counts
+        Array([[1],
+               [1]], dtype=int32)
     """
-    kind = type_of(sample, "histogramdd")
-    if kind.ndim != 2:
-        raise ValueError(f"histogramdd: needs a row for each point, not {kind}")
-    count = kind.shape[1]
-    if weights is not None and type_of(weights, "histogramdd").shape != kind.shape[:1]:
-        raise ValueError(f"histogramdd: weights {type_of(weights)} are not one for each row of {kind}")
-    parts = list(bins) if isinstance(bins, (list, tuple)) else [bins] * count
-    ends = [None] * count if range is None else list(range)
-    if len(parts) != count or len(ends) != count:
-        raise ValueError(f"histogramdd: needs bins and ranges for {count} dims, not {len(parts)} and {len(ends)}")
+    sample_type = type_of(sample, "histogramdd")
+    if sample_type.ndim != 2:
+        raise ValueError(f"histogramdd: sample must have rank 2, with one point per row, not {sample_type}")
+    count = sample_type.shape[1]
+    if weights is not None and type_of(weights, "histogramdd").shape != sample_type.shape[:1]:
+        raise ValueError(f"histogramdd: weights {type_of(weights)} must hold one weight per row of {sample_type}")
+    bins_per_dim = list(bins) if isinstance(bins, (list, tuple)) else [bins] * count
+    ranges = [None] * count if range is None else list(range)
+    if len(bins_per_dim) != count or len(ranges) != count:
+        raise ValueError(
+            f"histogramdd: bins and range must have {count} entries, one per column of {sample_type}, not "
+            f"{len(bins_per_dim)} and {len(ranges)}"
+        )
     edges = [
-        histogram_bin_edges(column, part, end) for column, part, end in zip(_rows_of(sample), parts, ends, strict=True)
+        histogram_bin_edges(column, column_bins, column_range)
+        for column, column_bins, column_range in zip(_unstack_columns(sample), bins_per_dim, ranges, strict=True)
     ]
-    given = () if weights is None else (weights,)
-    return _histogram_of_rows(sample, *edges, *given, count=count, density=bool(density)), edges
+    optional_weights = () if weights is None else (weights,)
+    return _histogramdd(sample, *edges, *optional_weights, count=count, density=bool(density)), edges
 
 
 @composed_list
-def _rows_of(sample: Any) -> list[Any]:
+def _unstack_columns(sample: Any) -> list[Any]:
     x = as_operand(sample)
     rows = x.type.shape[0]
-    return [Reshape((rows,))(along(x, 1, place, place + 1)) for place in _upto(x.type.shape[1])]
+    return [Reshape((rows,))(along(x, 1, column, column + 1)) for column in _indices(x.type.shape[1])]
 
 
-def _upto(count: int) -> Sequence[int]:
+def _indices(count: int) -> Sequence[int]:
+    """Return the integers from 0 to `count` - 1."""
     return tuple(np.arange(count).tolist())
 
 
 @composed
-def _histogram_of_rows(sample: Any, *rest: Any, count: int, density: bool) -> Any:
-    edges, weights = rest[:count], rest[count:]
-    columns = _rows_of(sample)
+def _histogramdd(sample: Any, *rest: Any, count: int, density: bool) -> Any:
+    all_edges, weights = rest[:count], rest[count:]
+    columns = _unstack_columns(sample)
     size = columns[0].type.size if columns else 0
-    places = [Reshape((size, 1))(_bins_of(x, row)) for x, row in zip(columns, edges, strict=True)]
-    shape = tuple(row.type.size - 1 for row in edges)
-    each = as_operand(weights[0]) if weights else full((size,), 1, default_dtype("int*"))
-    counts = _added(shape, Concatenate(1)(*places) if len(places) > 1 else places[0], each)
+    indices = [Reshape((size, 1))(_bin_indices(x, edges)) for x, edges in zip(columns, all_edges, strict=True)]
+    shape = tuple(edges.type.size - 1 for edges in all_edges)
+    updates = as_operand(weights[0]) if weights else full((size,), 1, default_dtype("int*"))
+    counts = _scatter_add(shape, Concatenate(1)(*indices) if len(indices) > 1 else indices[0], updates)
     if not density:
         return counts
-    found = as_inexact(counts, "histogramdd")
-    found = divide(found, along_axes.sum(found))
-    for dim, row in enumerate(edges):
-        widths = _widths(row)
-        found = divide(found, Reshape(tuple(widths.type.size if d == dim else 1 for d in _upto(count)))(widths))
-    return found
+    result = as_inexact(counts, "histogramdd")
+    result = divide(result, along_axes.sum(result))
+    for dim, edges in enumerate(all_edges):
+        widths = _bin_widths(edges)
+        result = divide(result, Reshape(tuple(widths.type.size if d == dim else 1 for d in _indices(count)))(widths))
+    return result

@@ -1,4 +1,4 @@
-"""Elements at places that may be of the program, and the places of elements."""
+"""Gathers by index arrays (take, take_along_axis) and functions that return indices (nonzero, where, unravel_index)."""
 
 import math
 import operator
@@ -34,37 +34,56 @@ def take(
     indices_are_sorted: bool = False,
     fill_value: Any = None,
 ) -> Any:
-    """The elements at `indices` along `axis`; without one, of all elements in a row.
+    """Take elements along an axis by index.
 
-    `mode`: what an index outside means: `fill_value` ("fill", unless told), the nearest element ("clip", where negative
-    indices lie outside too), or one that is found by counting around ("wrap").
+    Args:
+        a: the array to take from.
+        indices: the indices, integers of any shape. Negative ones count from the end, except in mode "clip".
+        axis: the axis to index. None indexes the flattened array.
+        out: must be None, as arrays are immutable.
+        mode: the meaning of an index that is out of bounds: "fill" (the default) returns `fill_value`, "clip" the
+            nearest element, where negative indices are clipped to 0, and "wrap" the element at the index modulo the
+            size. "promise_in_bounds" and "drop" clip too, but negative indices count from the end.
+        unique_indices: a promise that no index repeats.
+        indices_are_sorted: a promise that the indices are in ascending order.
+        fill_value: the value for indices out of bounds. By default NaN for floats and complex numbers, the least value
+            for signed integers, the greatest for unsigned ones, and True for booleans.
 
-    >>> jnp.take(jnp.array([5, 6, 7]), jnp.array([2, 0]))
-    Array([7, 5], dtype=int32)
+    Returns:
+        An array in which the dims of `indices` replace the dim `axis` of `a`.
+
+    Raises:
+        TypeError: if `a` or `indices` is not an array or a number.
+        ValueError: if `indices` does not hold integers, or if `axis` or `mode` does not exist.
+        NotImplementedError: if `out` is not None, or if `mode` is "raise".
+
+    Example:
+        >>> jnp.take(jnp.array([5, 6, 7]), jnp.array([2, 0]))
+        Array([7, 5], dtype=int32)
     """
     if out is not None:
-        raise NotImplementedError("take: arrays are immutable, so there is no `out`; use the result")
+        raise NotImplementedError("take: arrays are immutable, so `out` must be None; use the result")
     if mode == "raise":
-        raise NotImplementedError("take: a computation cannot raise; the modes are 'fill', 'clip' and 'wrap'")
-    how = mode_of("take", mode, "fill", ("wrap",))
-    kind = type_of(indices, "take")
-    if not is_integer(kind.dtype):
-        raise ValueError(f"take: indices must be integers, not {kind}")
+        raise NotImplementedError("take: mode='raise' is not supported; use 'fill', 'clip' or 'wrap'")
+    resolved_mode = mode_of("take", mode, "fill", ("wrap",))
+    index_type = type_of(indices, "take")
+    if not is_integer(index_type.dtype):
+        raise ValueError(f"take: indices must be integers, not {index_type}")
     x = as_operand(a, "take")
     if axis is None:
         x, axis = reshape(x, shape=-1), 0
     dim = dim_of("take", axis, x.type.ndim)
-    if how == "wrap":
+    if resolved_mode == "wrap":
         indices = remainder(indices, x.type.shape[dim])
-    elif how == "clip":
-        indices = _at_least_zero(indices)
+    elif resolved_mode == "clip":
+        indices = _clip_to_zero(indices)
     by, arrays = indexer((*(slice(None),) * dim, as_operand(indices)), x.type)
-    fill = fill_of(fill_value, x.type.dtype) if how == "fill" else None
+    fill = fill_of(fill_value, x.type.dtype) if resolved_mode == "fill" else None
     return take_at(x, *arrays, by=by, fill=fill, sorted=indices_are_sorted, unique=unique_indices)
 
 
 @composed
-def _at_least_zero(indices: Any) -> Any:
+def _clip_to_zero(indices: Any) -> Any:
     index = as_index(indices)
     return Max()(index, zeros_like(index))
 
@@ -78,167 +97,269 @@ def take_along_axis(
     *,
     wrap_negative_indices: bool | None = None,
 ) -> Any:
-    """Along `axis`, for each place of the other dims the elements at indices of its own.
+    """Take elements along an axis with separate indices for each position of the other dims.
 
-    The other dims of both arrays broadcast. An index outside means `fill_value`, or the nearest element (mode "clip").
-    Negative ones count from the end; where `wrap_negative_indices` is False, they lie outside.
+    The other dims of both arrays broadcast. `take_along_axis(x, argsort(x), -1)` is `sort(x)`.
 
-    >>> jnp.take_along_axis(jnp.array([[5, 6], [7, 8]]), jnp.array([[1], [0]]), axis=1)
-    Array([[6],
-           [7]], dtype=int32)
+    Args:
+        arr: the array to take from.
+        indices: the indices, integers, of the rank of `arr`.
+        axis: the axis to index. None indexes the flattened array by indices of rank 1.
+        mode: the meaning of an index that is out of bounds: "fill" (the default) returns `fill_value`, "clip" the
+            nearest element.
+        fill_value: the value for indices out of bounds, with the same default as in `take`.
+        wrap_negative_indices: whether negative indices count from the end (the default) or are out of bounds (False).
+
+    Returns:
+        An array of the broadcast shape, with the size of `indices` along `axis`.
+
+    Raises:
+        TypeError: if `indices` does not hold integers, or if the other dims do not broadcast.
+        ValueError: if the ranks differ, or if `axis` or `mode` does not exist.
+
+    Example:
+        >>> jnp.take_along_axis(jnp.array([[5, 6], [7, 8]]), jnp.array([[1], [0]]), axis=1)
+        Array([[6],
+               [7]], dtype=int32)
     """
-    kind, x = type_of(indices, "take_along_axis"), as_operand(arr, "take_along_axis")
-    if not is_integer(kind.dtype):
-        raise TypeError(f"take_along_axis: indices must be integers, not {kind}")
-    how = mode_of("take_along_axis", mode, "fill")
+    index_type, x = type_of(indices, "take_along_axis"), as_operand(arr, "take_along_axis")
+    if not is_integer(index_type.dtype):
+        raise TypeError(f"take_along_axis: indices must be integers, not {index_type}")
+    resolved_mode = mode_of("take_along_axis", mode, "fill")
     if axis is None:
         x, axis = reshape(x, shape=-1), 0
-    if kind.ndim != x.type.ndim:
-        raise ValueError(f"take_along_axis: {x.type} and the indices {kind} must have one rank")
+    if index_type.ndim != x.type.ndim:
+        raise ValueError(f"take_along_axis: {x.type} and the indices {index_type} must have equal ranks")
     dim = dim_of("take_along_axis", axis, x.type.ndim)
-    fill = fill_of(fill_value, x.type.dtype) if how in ("fill", "drop") else None
-    return _along_axis(x, indices, dim=dim, fill=fill, from_end=wrap_negative_indices is not False)
+    fill = fill_of(fill_value, x.type.dtype) if resolved_mode in ("fill", "drop") else None
+    return _take_along_axis(x, indices, dim=dim, fill=fill, wrap_negative=wrap_negative_indices is not False)
 
 
 @composed
-def _along_axis(x: Any, indices: Any, *, dim: int, fill: Scalar | None, from_end: bool) -> Any:
-    index = from_start(as_index(indices), x.type.shape[dim]) if from_end else as_index(indices)
-    rest = tuple(d for d in range(x.type.ndim) if d != dim)
-    others = broadcast_shapes("take_along_axis", *(y.type.without((dim,)).shape for y in (x, index)))
-    x, index = (stretch(y, (*others[:dim], y.type.shape[dim], *others[dim:])) for y in (x, index))
-    op = Gather((), (dim,), rest, rest, (dim,), (1,) * x.type.ndim)
+def _take_along_axis(x: Any, indices: Any, *, dim: int, fill: Scalar | None, wrap_negative: bool) -> Any:
+    index = from_start(as_index(indices), x.type.shape[dim]) if wrap_negative else as_index(indices)
+    batch_dims = tuple(d for d in range(x.type.ndim) if d != dim)
+    batch_shape = broadcast_shapes("take_along_axis", *(y.type.without((dim,)).shape for y in (x, index)))
+    x, index = (stretch(y, (*batch_shape[:dim], y.type.shape[dim], *batch_shape[dim:])) for y in (x, index))
+    op = Gather((), (dim,), batch_dims, batch_dims, (dim,), (1,) * x.type.ndim)
     return filled(op, op.sizes, x, Reshape((*index.type.shape, 1))(index), fill)
 
 
 def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """Where `condition` holds `x`, else `y`; all three broadcast. Of a condition alone, `nonzero`.
+    """Select elements from `x` where `condition` is true and from `y` elsewhere.
 
-    >>> jnp.where(jnp.array([True, False]), 1, 2)
-    Array([1, 2], dtype=int32)
+    The three arrays broadcast. With a condition alone, `where` is `nonzero`.
+
+    Args:
+        condition: the mask; elements other than 0 are true.
+        x, y: the values to select from. Pass both or neither.
+        size: the number of indices to return, as in `nonzero`. Only with a condition alone.
+        fill_value: the padding of the indices, as in `nonzero`. Only with a condition alone.
+
+    Returns:
+        The selected elements in the promoted dtype of `x` and `y`, or the tuple that `nonzero` returns.
+
+    Raises:
+        TypeError: if the shapes do not broadcast, or if an argument is not an array or a number.
+        ValueError: if only one of `x` and `y` is passed, or if `size` or `fill_value` is passed with them.
+        ConcretizationTypeError: if only a traced condition is passed, without `size`.
+
+    Example:
+        >>> jnp.where(jnp.array([True, False]), 1, 2)
+        Array([1, 2], dtype=int32)
     """
     if x is None and y is None:
         return nonzero(condition, size=size, fill_value=fill_value)
     if x is None or y is None:
-        raise ValueError("where: needs both x and y, or neither")
+        raise ValueError("where: pass both x and y, or neither")
     if size is not None or fill_value is not None:
-        raise ValueError("where: size and fill_value are for a condition alone")
+        raise ValueError("where: size and fill_value are only allowed without x and y")
     return methods.where(condition, x, y)
 
 
 def nonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> tuple[Any, ...]:
-    """Where elements differ from zero: for each dim, their indices along it.
+    """Return the indices of the elements that are not zero.
 
-    How many there are must be known: of an array of the program, give `size`. Those that are too many are left out;
-    where there are too few, `fill_value` follows (one for all dims, or one for each), else zeros.
+    Inside `jit` the shape of the result must be static, so `size` is required there. With `size`, surplus indices are
+    dropped and missing ones are padded.
 
-    >>> jnp.nonzero(jnp.array([0, 3, 0, 5]))
-    (Array([1, 3], dtype=int32),)
+    Args:
+        a: the array, of rank 1 or more.
+        size: the number of indices to return.
+        fill_value: the padding, one value for all dims or a tuple with one per dim. By default 0.
+
+    Returns:
+        A tuple with one array of rank 1 per dim of `a`, with the indices along that dim in row-major order.
+
+    Raises:
+        TypeError: if `a` is not an array or a number.
+        ValueError: if `a` has rank 0, or if the number of fill values differs from the rank.
+        ConcretizationTypeError: if `a` is traced and `size` is None.
+
+    Example:
+        >>> jnp.nonzero(jnp.array([0, 3, 0, 5]))
+        (Array([1, 3], dtype=int32),)
     """
-    return tuple(_places("nonzero", a, size, fill_value))
+    return tuple(_nonzero_indices("nonzero", a, size, fill_value))
 
 
-def _places(name: str, a: Any, size: int | None, fill_value: Any) -> Any:
-    """The indices of elements that differ from zero: a row for each dim."""
-    kind = type_of(a, name)
-    if not kind.ndim:
-        raise ValueError(f"{name}: a 0-d array has no places; give it a dim first, `x[None]`")
+def _nonzero_indices(name: str, a: Any, size: int | None, fill_value: Any) -> Any:
+    """Return the indices of the elements that are not zero, with one row per dim. `name` is the caller, for errors."""
+    a_type = type_of(a, name)
+    if not a_type.ndim:
+        raise ValueError(f"{name}: a 0-d array has no indices; add a dim first, `x[None]`")
     if size is None:
         unknown = (
-            "nobody knows how many elements differ from zero, and the shape of the result. Say how many there are at "
-            f"most: `{name}(a, size=...)`"
+            "the number of nonzero elements and the shape of the result are unknown. "
+            f"Pass an upper bound: `{name}(a, size=...)`"
         )
-        found = np.nonzero(known(name, a, unknown))
-        return as_operand(np.asarray(found, default_dtype("int*")))
-    fills = fill_value if isinstance(fill_value, tuple) else (fill_value,) * kind.ndim
-    if len(fills) != kind.ndim:
-        raise ValueError(f"{name}: {len(fills)} fill values for {kind}, which has rank {kind.ndim}")
-    given = [0 if fill is None else fill for fill in fills]
-    return _first_places(a, *given, size=operator.index(size))
+        indices = np.nonzero(known(name, a, unknown))
+        return as_operand(np.asarray(indices, default_dtype("int*")))
+    fills = fill_value if isinstance(fill_value, tuple) else (fill_value,) * a_type.ndim
+    if len(fills) != a_type.ndim:
+        raise ValueError(f"{name}: {len(fills)} fill values for {a_type}, which has rank {a_type.ndim}")
+    padding_values = [0 if fill is None else fill for fill in fills]
+    return _first_nonzero(a, *padding_values, size=operator.index(size))
 
 
 @composed
-def _first_places(a: Any, *fills: Any, size: int) -> Any:
+def _first_nonzero(a: Any, *fills: Any, size: int) -> Any:
+    """Return the indices of the first `size` nonzero elements, padded with `fills` (one per dim)."""
     x = truth(a, "nonzero")
     shape, dtype = x.type.shape, default_dtype("int*")
-    rows = [stretch(astype_weak(as_operand(fill), dtype, False), (size,)) for fill in fills]
+    padding = [stretch(astype_weak(as_operand(fill), dtype, False), (size,)) for fill in fills]
     if not x.type.size or not size:
-        return _stacked(rows)
-    flat = Reshape((x.type.size,))(x)
-    count = cumsum(flat, dtype=dtype)
-    # Each goes to the place that its number among them says; the others, and those that are too many, lie outside.
-    number = subtract(count, full(count.type.shape, 1, dtype))
-    place = Select()(flat, number, full(number.type.shape, size, dtype))
-    put = Scatter((), (0,), (), (), (0,), how="set", unique=True)
-    at = put(full((size,), 0, dtype), Reshape((x.type.size, 1))(place), Iota((x.type.size,), 0, dtype)())
+        return _stack(padding)
+    mask = Reshape((x.type.size,))(x)
+    count = cumsum(mask, dtype=dtype)
+    # Scatter the flat index of the k-th nonzero element to position k. Zeros and surplus elements go to positions that
+    # are out of bounds, which the scatter drops.
+    rank = subtract(count, full(count.type.shape, 1, dtype))
+    position = Select()(mask, rank, full(rank.type.shape, size, dtype))
+    scatter = Scatter((), (0,), (), (), (0,), how="set", unique=True)
+    flat_index = scatter(full((size,), 0, dtype), Reshape((x.type.size, 1))(position), Iota((x.type.size,), 0, dtype)())
     total = Reshape(())(along(count, 0, x.type.size - 1, x.type.size))
-    is_there = Compare("LT")(Iota((size,), 0, dtype)(), Broadcast((size,), ())(total))
-    return _stacked([Select()(is_there, *pair) for pair in zip(_unravelled(at, shape), rows, strict=True)])
+    is_valid = Compare("LT")(Iota((size,), 0, dtype)(), Broadcast((size,), ())(total))
+    return _stack([Select()(is_valid, *pair) for pair in zip(_unravel(flat_index, shape), padding, strict=True)])
 
 
-def _stacked(arrays: Sequence[Any]) -> Any:
-    """Arrays of one shape along a new first dim."""
+def _stack(arrays: Sequence[Any]) -> Any:
+    """Stack arrays of equal shapes along a new first dim."""
     rows = [Reshape((1, *x.type.shape))(x) for x in arrays]
     return Concatenate(0)(*rows) if len(rows) > 1 else rows[0]
 
 
-def _unravelled(index: Any, shape: Sequence[int]) -> list[Any]:
-    """Places in an array of this shape, counted in row-major order, as an index along each dim."""
-    kind = index.type
-    found = []
+def _unravel(index: Any, shape: Sequence[int]) -> list[Any]:
+    """Convert flat row-major indices into an array of `shape` to one index array per dim."""
+    index_type = index.type
+    indices = []
     for dim, size in enumerate(shape):
-        below = full(kind.shape, math.prod(shape[dim + 1 :]), kind.dtype)
-        found.append(Rem()(Div()(index, below), full(kind.shape, size, kind.dtype)))
-    return found
+        stride = full(index_type.shape, math.prod(shape[dim + 1 :]), index_type.dtype)
+        indices.append(Rem()(Div()(index, stride), full(index_type.shape, size, index_type.dtype)))
+    return indices
 
 
 def flatnonzero(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """Where elements of the flattened array differ from zero; see `nonzero`.
+    """Return the flat row-major indices of the elements that are not zero.
 
-    >>> jnp.flatnonzero(jnp.array([[0, 3], [4, 0]]))
-    Array([1, 2], dtype=int32)
+    Args:
+        a: the array, which is flattened.
+        size: the number of indices to return, as in `nonzero`. Required under `jit`.
+        fill_value: the padding if there are fewer; 0 by default.
+
+    Returns:
+        An array of integers of rank 1.
+
+    Raises:
+        TypeError: if `a` is not an array or a number.
+        ConcretizationTypeError: if `a` is traced and `size` is None.
+
+    Example:
+        >>> jnp.flatnonzero(jnp.array([[0, 3], [4, 0]]))
+        Array([1, 2], dtype=int32)
     """
-    return _places("flatnonzero", reshape(a, shape=-1), size, fill_value)[0]
+    return _nonzero_indices("flatnonzero", reshape(a, shape=-1), size, fill_value)[0]
 
 
 def argwhere(a: Any, *, size: int | None = None, fill_value: Any = None) -> Any:
-    """Where elements differ from zero: a row of indices for each; see `nonzero`.
+    """Return the indices of the elements that are not zero, with one row per element.
 
-    >>> jnp.argwhere(jnp.array([[0, 3], [4, 0]]))
-    Array([[0, 1],
-           [1, 0]], dtype=int32)
+    Args:
+        a: the array, of rank 1 or more.
+        size: the number of elements to return indices for, as in `nonzero`. Required under `jit`.
+        fill_value: the padding, one value for all dims or a tuple with one per dim. By default 0.
+
+    Returns:
+        An array of integers of rank 2, with one column per dim of `a`.
+
+    Raises:
+        TypeError: if `a` is not an array or a number.
+        ValueError: if `a` has rank 0, or if the number of fill values differs from the rank.
+        ConcretizationTypeError: if `a` is traced and `size` is None.
+
+    Example:
+        >>> jnp.argwhere(jnp.array([[0, 3], [4, 0]]))
+        Array([[0, 1],
+               [1, 0]], dtype=int32)
     """
-    return _places("argwhere", a, size, fill_value).T
+    return _nonzero_indices("argwhere", a, size, fill_value).T
 
 
 def unravel_index(indices: Any, shape: int | Sequence[int]) -> tuple[Any, ...]:
-    """Places in an array of this shape, counted in row-major order, as an index along each dim.
+    """Convert flat row-major indices to one index array per dim.
 
-    Negative ones count from the end; one outside means the nearest element.
+    Negative indices count from the end. Indices out of bounds are clipped.
 
-    >>> jnp.unravel_index(jnp.array([1, 5]), (2, 3))
-    (Array([0, 1], dtype=int32), Array([1, 2], dtype=int32))
+    Args:
+        indices: the flat indices, integers of any shape.
+        shape: the shape of the array to index.
+
+    Returns:
+        A tuple with one array per dim of `shape`, each of the shape of `indices`.
+
+    Raises:
+        TypeError: if `indices` does not hold integers, or if `shape` is not made of integers.
+
+    Example:
+        >>> jnp.unravel_index(jnp.array([1, 5]), (2, 3))
+        (Array([0, 1], dtype=int32), Array([1, 2], dtype=int32))
     """
     sizes = (shape,) if isinstance(shape, int) else tuple(map(operator.index, shape))
-    return tuple(_unravel(indices, shape=sizes))
+    return tuple(_unravel_index(indices, shape=sizes))
 
 
 @composed
-def _unravel(indices: Any, *, shape: tuple[int, ...]) -> Any:
+def _unravel_index(indices: Any, *, shape: tuple[int, ...]) -> Any:
     total = math.prod(shape)
-    return _stacked(_unravelled(clamped(from_start(as_index(indices), total), total - 1), shape))
+    return _stack(_unravel(clamped(from_start(as_index(indices), total), total - 1), shape))
 
 
 def ix_(*args: Any) -> tuple[Any, ...]:
-    """Rows of indices as arrays that index together: `x[ix_(i, j)]` takes all pairs. Booleans say which there are.
+    """Reshape 1-d index arrays so that they broadcast to the grid of all their combinations.
 
-    >>> jnp.arange(9).reshape(3, 3)[jnp.ix_(jnp.array([0, 2]), jnp.array([1, 2]))]
-    Array([[1, 2],
-           [7, 8]], dtype=int32)
+    `x[ix_(i, j)]` has the element `x[i[m], j[n]]` at position (m, n).
+
+    Args:
+        *args: the index arrays, of rank 1. A mask of booleans stands for the indices of its true elements.
+
+    Returns:
+        A tuple with one array per argument; array k has the indices along dim k and size 1 along the others.
+
+    Raises:
+        TypeError: if an argument is not an array or a number.
+        ValueError: if an argument is not of rank 1.
+        ConcretizationTypeError: if a mask is traced.
+
+    Example:
+        >>> jnp.arange(9).reshape(3, 3)[jnp.ix_(jnp.array([0, 2]), jnp.array([1, 2]))]
+        Array([[1, 2],
+               [7, 8]], dtype=int32)
     """
-    rows = []
+    arrays = []
     for arg in args:
-        kind = type_of(arg, "ix_")
-        if kind.ndim != 1:
-            raise ValueError(f"ix_: needs rows of indices, not {kind}")
-        rows.append(_places("nonzero", arg, None, None)[0] if kind.dtype == np.bool_ else arg)
-    return tuple(reshape(row, shape=(*(1,) * dim, -1, *(1,) * (len(rows) - dim - 1))) for dim, row in enumerate(rows))
+        arg_type = type_of(arg, "ix_")
+        if arg_type.ndim != 1:
+            raise ValueError(f"ix_: index arrays must have rank 1, not {arg_type}")
+        arrays.append(_nonzero_indices("nonzero", arg, None, None)[0] if arg_type.dtype == np.bool_ else arg)
+    ndim = len(arrays)
+    return tuple(reshape(array, shape=(*(1,) * dim, -1, *(1,) * (ndim - dim - 1))) for dim, array in enumerate(arrays))

@@ -1,4 +1,4 @@
-"""Integers: what divides them, and their bits."""
+"""Functions of integers: gcd, lcm, bitwise_count, packbits and unpackbits."""
 
 import operator
 from typing import Any
@@ -17,98 +17,152 @@ from shardwise.compiler.ops.shape import Broadcast, Reshape, full
 from shardwise.compiler.ops.slicing import Concatenate, Pad, along
 
 
-def _integers(name: str, *operands: Any) -> list[Any]:
+def _promote_integers(name: str, *operands: Any) -> list[Any]:
+    """Promote and broadcast integer operands; operands of other dtypes are an error of the function `name`."""
     for operand in operands:
-        kind = type_of(operand, name)
-        if not is_integer(kind.dtype):
-            raise ValueError(f"{name}: needs integers, not {kind}")
+        operand_type = type_of(operand, name)
+        if not is_integer(operand_type.dtype):
+            raise ValueError(f"{name}: operands must be integers, not {operand_type}")
     return aligned(name, operands)
 
 
 def gcd(x1: Any, x2: Any) -> Any:
-    """The largest number that divides both; of 0 and another, the other's magnitude.
+    """Compute the greatest common divisor, elementwise.
 
-    >>> jnp.gcd(jnp.array([12, 7]), 18)
-    Array([6, 1], dtype=int32)
+    The result is not negative. The greatest common divisor of 0 and y is the absolute value of y.
+
+    Args:
+        x1, x2: the integers, which broadcast.
+
+    Returns:
+        The greatest common divisors, in the promoted dtype.
+
+    Raises:
+        TypeError: if the shapes do not broadcast, or if an argument is not an array or a number.
+        ValueError: if an argument does not hold integers.
+
+    Example:
+        >>> jnp.gcd(jnp.array([12, 7]), 18)
+        Array([6, 1], dtype=int32)
     """
     return _gcd(x1, x2)
 
 
 @composed
 def _gcd(x1: Any, x2: Any) -> Any:
-    return _common_divisor(*_integers("gcd", x1, x2))
+    return _euclid(*_promote_integers("gcd", x1, x2))
 
 
-def _common_divisor(x: Any, y: Any) -> Any:
-    """Euclid's way. Each second remainder is less than half: so many turns are enough for all, and none waits for
-    another device to be ready."""
+def _euclid(x: Any, y: Any) -> Any:
+    """Compute the greatest common divisor by Euclid's algorithm.
 
-    def turn(_: Any, pair: Any) -> Any:
+    The loop has a static trip count, the worst case of the dtype, so that no device waits for a condition of another.
+    """
+
+    def step(_: Any, pair: Any) -> Any:
         larger, smaller = pair
         is_done = Compare("EQ")(smaller, like(smaller, 0))
-        left = Rem()(larger, Select()(is_done, like(smaller, 1), smaller))
-        return Select()(is_done, larger, smaller), Select()(is_done, like(smaller, 0), left)
+        remainder = Rem()(larger, Select()(is_done, like(smaller, 1), smaller))
+        return Select()(is_done, larger, smaller), Select()(is_done, like(smaller, 0), remainder)
 
-    turns = int(bit_width(x.type.dtype) * 1.4405) + 2  # of two Fibonacci numbers it takes the most
-    return absolute(fori_loop(0, turns, turn, (x, y))[0])
+    steps = int(bit_width(x.type.dtype) * 1.4405) + 2  # the worst case is two consecutive Fibonacci numbers
+    return absolute(fori_loop(0, steps, step, (x, y))[0])
 
 
 def lcm(x1: Any, x2: Any) -> Any:
-    """The least number that both divide; of 0 and another, 0.
+    """Compute the least common multiple, elementwise.
 
-    >>> jnp.lcm(jnp.array([12, 7]), 18)
-    Array([ 36, 126], dtype=int32)
+    The result is not negative. The least common multiple of 0 and y is 0.
+
+    Args:
+        x1, x2: the integers, which broadcast.
+
+    Returns:
+        The least common multiples, in the promoted dtype.
+
+    Raises:
+        TypeError: if the shapes do not broadcast, or if an argument is not an array or a number.
+        ValueError: if an argument does not hold integers.
+
+    Example:
+        >>> jnp.lcm(jnp.array([12, 7]), 18)
+        Array([ 36, 126], dtype=int32)
     """
     return _lcm(x1, x2)
 
 
 @composed
 def _lcm(x1: Any, x2: Any) -> Any:
-    x, y = _integers("lcm", x1, x2)
-    divisor = _common_divisor(x, y)
-    is_none = Compare("EQ")(divisor, like(divisor, 0))
-    parts = Div()(y, Select()(is_none, like(divisor, 1), divisor))
-    return Select()(is_none, like(x, 0), absolute(Mul()(x, parts)))
+    x, y = _promote_integers("lcm", x1, x2)
+    divisor = _euclid(x, y)
+    both_zero = Compare("EQ")(divisor, like(divisor, 0))
+    quotient = Div()(y, Select()(both_zero, like(divisor, 1), divisor))
+    return Select()(both_zero, like(x, 0), absolute(Mul()(x, quotient)))
 
 
 @composed
 def bitwise_count(x: Any, /) -> Any:
-    """How many bits of the magnitude of each integer are set.
+    """Count the set bits of the absolute value of each integer.
 
-    >>> jnp.bitwise_count(jnp.array([7, -8]))
-    Array([3, 1], dtype=uint8)
+    Args:
+        x: the integers or booleans.
+
+    Returns:
+        The counts, as uint8.
+
+    Raises:
+        TypeError: if `x` does not hold integers or booleans.
+
+    Example:
+        >>> jnp.bitwise_count(jnp.array([7, -8]))
+        Array([3, 1], dtype=uint8)
     """
     x = as_operand(x, "bitwise_count")
     if x.type.dtype == np.bool_:
         return Convert(np.dtype(np.uint8))(x)
     if not is_integer(x.type.dtype):
-        raise TypeError(f"bitwise_count: needs integers or booleans, not {x.type}")
+        raise TypeError(f"bitwise_count: x must hold integers or booleans, not {x.type}")
     return Convert(np.dtype(np.uint8))(PopulationCount()(absolute(x)))
 
 
-def _bit_order(name: str, bitorder: str) -> tuple[int, ...]:
+def _bit_shifts(name: str, bitorder: str) -> tuple[int, ...]:
+    """Return the position of each of the eight bits of a byte, in the order of the unpacked elements."""
     if bitorder not in ("big", "little"):
-        raise ValueError(f"{name}: bitorder is 'big' or 'little', not {bitorder!r}")
+        raise ValueError(f"{name}: bitorder must be 'big' or 'little', not {bitorder!r}")
     return tuple(range(8) if bitorder == "little" else reversed(range(8)))
 
 
 def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Any:
-    """Eight elements along `axis`, 1 where they differ from 0, as the bits of one byte; 0 follows the last.
+    """Pack groups of eight elements into the bits of bytes.
 
-    `bitorder`: whether the first is the highest ("big") or the lowest bit ("little"). Without an axis, of all in a row.
+    An element other than 0 becomes a set bit. The last group is padded with zeros.
 
-    >>> jnp.packbits(jnp.array([1, 0, 0, 0, 0, 0, 1, 1, 1]))
-    Array([131, 128], dtype=uint8)
+    Args:
+        a: the integers or booleans.
+        axis: the axis to pack along. None packs the flattened array.
+        bitorder: "big" if the first element of a group is the most significant bit, "little" if it is the least
+            significant one.
+
+    Returns:
+        An array of uint8, with an eighth of the size along `axis`, rounded up.
+
+    Raises:
+        TypeError: if `a` does not hold integers or booleans.
+        ValueError: if `axis` does not exist, or if `bitorder` is unknown.
+
+    Example:
+        >>> jnp.packbits(jnp.array([1, 0, 0, 0, 0, 0, 1, 1, 1]))
+        Array([131, 128], dtype=uint8)
     """
-    kind = type_of(a, "packbits")
-    if not (is_integer(kind.dtype) or kind.dtype == np.bool_):
-        raise TypeError(f"packbits: needs integers or booleans, not {kind}")
-    dim = None if axis is None else dim_of("packbits", axis, kind.ndim)
-    return _packed(a, dim=dim, order=_bit_order("packbits", bitorder))
+    a_type = type_of(a, "packbits")
+    if not (is_integer(a_type.dtype) or a_type.dtype == np.bool_):
+        raise TypeError(f"packbits: a must hold integers or booleans, not {a_type}")
+    dim = None if axis is None else dim_of("packbits", axis, a_type.ndim)
+    return _packbits(a, dim=dim, shifts=_bit_shifts("packbits", bitorder))
 
 
 @composed
-def _packed(a: Any, *, dim: int | None, order: tuple[int, ...]) -> Any:
+def _packbits(a: Any, *, dim: int | None, shifts: tuple[int, ...]) -> Any:
     x = truth(a, "packbits")
     if dim is None:
         x, dim = Reshape((x.type.size,))(x), 0
@@ -117,47 +171,60 @@ def _packed(a: Any, *, dim: int | None, order: tuple[int, ...]) -> Any:
     zeros = (0,) * len(shape)
     high = (*zeros[:dim], 8 * count - shape[dim], *zeros[dim + 1 :])
     bits = Convert(np.dtype(np.uint8))(Pad(zeros, high, zeros)(x, full((), False, np.bool_)))
-    parts = Reshape((*shape[:dim], count, 8, *shape[dim + 1 :]))(bits)
-    return Sum((dim + 1,))(Mul()(parts, _bit_values(parts.type.shape, dim + 1, order)))
+    groups = Reshape((*shape[:dim], count, 8, *shape[dim + 1 :]))(bits)
+    return Sum((dim + 1,))(Mul()(groups, _bit_values(groups.type.shape, dim + 1, shifts)))
 
 
-def _bit_values(shape: tuple[int, ...], dim: int, order: tuple[int, ...]) -> Any:
-    """What the bit at each place along `dim` stands for."""
-    values = Concatenate(0)(*(full((1,), 1 << place, np.uint8) for place in order))
+def _bit_values(shape: tuple[int, ...], dim: int, shifts: tuple[int, ...]) -> Any:
+    """Return the value of the bit at each index along `dim`, broadcast to `shape`."""
+    values = Concatenate(0)(*(full((1,), 1 << shift, np.uint8) for shift in shifts))
     return Broadcast(shape, (dim,))(values)
 
 
 def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitorder: str = "big") -> Any:
-    """The bits of bytes along `axis`: eight elements, 0 or 1, for each.
+    """Unpack the bits of bytes into eight elements each, 0 or 1.
 
-    `count`: how many to give; 0 follows the last, and of a negative number so many are left out at the end.
+    Args:
+        a: the bytes, of dtype uint8.
+        axis: the axis to unpack along. None unpacks the flattened array.
+        count: the size of the result along `axis`, padded with zeros. A negative number removes as many elements at the
+            end. None keeps all.
+        bitorder: "big" if the most significant bit comes first, "little" if the least significant one does.
 
-    >>> jnp.unpackbits(jnp.array([131], dtype=jnp.uint8))
-    Array([1, 0, 0, 0, 0, 0, 1, 1], dtype=uint8)
+    Returns:
+        An array of uint8, with eight times the size along `axis`, or `count`.
+
+    Raises:
+        TypeError: if `a` does not have the dtype uint8, or if `count` is not an integer.
+        ValueError: if `axis` does not exist, or if `bitorder` is unknown.
+
+    Example:
+        >>> jnp.unpackbits(jnp.array([131], dtype=jnp.uint8))
+        Array([1, 0, 0, 0, 0, 0, 1, 1], dtype=uint8)
     """
-    kind = type_of(a, "unpackbits")
-    if kind.dtype != np.uint8:
-        raise TypeError(f"unpackbits: needs bytes (uint8), not {kind}")
-    dim = None if axis is None else dim_of("unpackbits", axis, kind.ndim)
-    wanted = None if count is None else operator.index(count)
-    return _unpacked(a, dim=dim, count=wanted, order=_bit_order("unpackbits", bitorder))
+    a_type = type_of(a, "unpackbits")
+    if a_type.dtype != np.uint8:
+        raise TypeError(f"unpackbits: a must have the dtype uint8, not {a_type}")
+    dim = None if axis is None else dim_of("unpackbits", axis, a_type.ndim)
+    static_count = None if count is None else operator.index(count)
+    return _unpackbits(a, dim=dim, count=static_count, shifts=_bit_shifts("unpackbits", bitorder))
 
 
 @composed
-def _unpacked(a: Any, *, dim: int | None, count: int | None, order: tuple[int, ...]) -> Any:
+def _unpackbits(a: Any, *, dim: int | None, count: int | None, shifts: tuple[int, ...]) -> Any:
     x = as_operand(a)
     if dim is None:
         x, dim = Reshape((x.type.size,))(x), 0
     shape = x.type.shape
     dims = tuple(d + (d > dim) for d in range(len(shape)))
-    parts = Broadcast((*shape[: dim + 1], 8, *shape[dim + 1 :]), dims)(x)
-    steps = Concatenate(0)(*(full((1,), place, np.uint8) for place in order))
-    bits = ShiftRightLogical()(parts, Broadcast(parts.type.shape, (dim + 1,))(steps))
+    groups = Broadcast((*shape[: dim + 1], 8, *shape[dim + 1 :]), dims)(x)
+    shift = Concatenate(0)(*(full((1,), each, np.uint8) for each in shifts))
+    bits = ShiftRightLogical()(groups, Broadcast(groups.type.shape, (dim + 1,))(shift))
     bits = And()(bits, like(bits, 1))
-    found = Reshape((*shape[:dim], 8 * shape[dim], *shape[dim + 1 :]))(bits)
-    whole = found.type.shape[dim]
-    size = whole if count is None else count if count >= 0 else max(whole + count, 0)
-    if size <= whole:
-        return along(found, dim, 0, size)
+    unpacked = Reshape((*shape[:dim], 8 * shape[dim], *shape[dim + 1 :]))(bits)
+    full_size = unpacked.type.shape[dim]
+    size = full_size if count is None else count if count >= 0 else max(full_size + count, 0)
+    if size <= full_size:
+        return along(unpacked, dim, 0, size)
     zeros = (0,) * len(shape)
-    return Pad(zeros, (*zeros[:dim], size - whole, *zeros[dim + 1 :]), zeros)(found, full((), 0, np.uint8))
+    return Pad(zeros, (*zeros[:dim], size - full_size, *zeros[dim + 1 :]), zeros)(unpacked, full((), 0, np.uint8))

@@ -1,4 +1,4 @@
-"""The array API standard: what the namespace can do, and arrays of other libraries."""
+"""The inspection functions of the array API standard, and the import of arrays by DLPack."""
 
 from typing import Any, final
 
@@ -16,35 +16,49 @@ _DTYPES = (
 
 
 def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Any:
-    """An array that shares the memory of another library's (numpy's, PyTorch's) by DLPack.
+    """Import an array of another library, such as numpy or PyTorch, by DLPack.
 
-    Memory that XLA cannot use is copied. What the other library writes to shared memory later shows in the array:
-    `copy=True` gives the array memory of its own. `device` is where it is moved then.
+    The result shares the memory of `x` where XLA can use it: later writes to `x` change the result. Pass `copy=True` to
+    avoid this.
 
-    >>> jnp.from_dlpack(np.array([1, 2], np.int32))
-    Array([1, 2], dtype=int32)
+    Args:
+        x: an object with the methods `__dlpack__` and `__dlpack_device__`.
+        device: the device or sharding to move the array to. None keeps it on the device of `x`.
+        copy: True always copies, False never does, None copies only if the memory cannot be shared.
+
+    Returns:
+        The array.
+
+    Raises:
+        TypeError: if `x` does not support DLPack.
+        BufferError: if this process does not have the device of `x`, or if `copy` is False and the memory cannot be
+            shared.
+
+    Example:
+        >>> jnp.from_dlpack(np.array([1, 2], np.int32))
+        Array([1, 2], dtype=int32)
     """
     return interchange.from_dlpack("from_dlpack", x, device, copy)
 
 
 @final
 class NamespaceInfo:
-    """What this namespace can do, as the array API standard asks."""
+    """The inspection API of the array API standard."""
 
     def capabilities(self) -> dict[str, Any]:
-        """What the standard leaves open: inside a compiled function, shapes do not depend on values."""
+        """Return which optional features are supported. Data-dependent shapes are not: `jit` cannot compile them."""
         return {"boolean indexing": False, "data-dependent shapes": False, "max dimensions": 64}
 
     def default_device(self) -> None:
-        """None: where arrays are made depends on what they meet."""
+        """Return None: there is no fixed default, as the device of a new array depends on its operands."""
         return
 
     def devices(self) -> list[Any]:
-        """Where arrays can be; None for anywhere."""
+        """Return the devices that arrays can be created on; None stands for an uncommitted array."""
         return [None, *devices()]
 
     def default_dtypes(self, *, device: Any = None) -> dict[str, Any]:
-        """The dtypes of Python numbers."""
+        """Return the default dtype of each group of dtypes, which Python scalars convert to."""
         integer = default_dtype("int*")
         return {
             "real floating": default_dtype("float*"),
@@ -54,15 +68,19 @@ class NamespaceInfo:
         }
 
     def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, Any]:
-        """The dtypes of the standard that arrays can have now, of one kind or several."""
-        known = {name: np.dtype(name) for name in _DTYPES if canonical_dtype(name) == np.dtype(name)}
-        return known if kind is None else {name: dtype for name, dtype in known.items() if isdtype(dtype, kind)}
+        """Return the dtypes of the standard that are enabled (64-bit ones need x64), optionally of some kinds only."""
+        enabled = {name: np.dtype(name) for name in _DTYPES if canonical_dtype(name) == np.dtype(name)}
+        return enabled if kind is None else {name: dtype for name, dtype in enabled.items() if isdtype(dtype, kind)}
 
 
 def __array_namespace_info__() -> NamespaceInfo:
-    """What this namespace can do, as the array API standard asks.
+    """Return the inspection API of the array API standard.
 
-    >>> jnp.__array_namespace_info__().default_dtypes()["integral"]
-    dtype('int32')
+    Returns:
+        An object whose methods list the supported devices, dtypes and optional features.
+
+    Example:
+        >>> jnp.__array_namespace_info__().default_dtypes()["integral"]
+        dtype('int32')
     """
     return NamespaceInfo()

@@ -1,4 +1,4 @@
-"""Arrays put together, taken apart and turned around."""
+"""concatenate, stack, split and flip."""
 
 import operator
 from collections.abc import Sequence
@@ -15,10 +15,24 @@ from shardwise.compiler.ops.slicing import Concatenate, Reverse, along
 
 
 def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
-    """Arrays one after the other along `axis`; where that is None, all their elements in one row.
+    """Concatenate arrays along an existing axis.
 
-    >>> jnp.concatenate([jnp.array([1, 2]), jnp.array([3])])
-    Array([1, 2, 3], dtype=int32)
+    Args:
+        arrays: the arrays, a sequence or an array whose rows are concatenated. Their sizes are equal along all axes but
+            `axis`.
+        axis: the axis along which to concatenate. None flattens the arrays first.
+        dtype: the dtype of the result. By default the promoted dtype of the arrays.
+
+    Returns:
+        The concatenated array.
+
+    Raises:
+        TypeError: if an element of `arrays` is not an array or a number, or if the sizes along other axes differ.
+        ValueError: if there is no array, if an array has rank 0, or if `axis` does not exist.
+
+    Example:
+        >>> jnp.concatenate([jnp.array([1, 2]), jnp.array([3])])
+        Array([1, 2, 3], dtype=int32)
     """
     operands = list(arrays)
     types = [type_of(x, "concatenate") for x in operands]
@@ -27,76 +41,117 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
     if axis is None:
         operands = [reshape(x, shape=-1) for x in operands]
     elif not all(type.ndim for type in types):
-        raise ValueError(
-            f"concatenate: a 0-d array has no dim to be joined along: {', '.join(map(str, types))}; use `stack`"
-        )
+        raise ValueError(f"concatenate: 0-d arrays cannot be concatenated: {', '.join(map(str, types))}; use `stack`")
     dim = 0 if axis is None else dim_of("concatenate", axis, types[0].ndim)
-    return _joined(*operands, dim=dim, dtype=dtype)
+    return _concatenate(*operands, dim=dim, dtype=dtype)
 
 
 def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Any:
-    """Arrays of one shape along a new dim, which is dim `axis` of the result.
+    """Join arrays of equal shapes along a new axis.
 
-    >>> jnp.stack([jnp.array([1, 2]), jnp.array([3, 4])], axis=1)
-    Array([[1, 3],
-           [2, 4]], dtype=int32)
+    Args:
+        arrays: the arrays, a sequence or an array whose rows are stacked.
+        axis: the position of the new axis in the result.
+        out: must be None, as arrays are immutable.
+        dtype: the dtype of the result. By default the promoted dtype of the arrays.
+
+    Returns:
+        The stacked array, whose rank is one higher.
+
+    Raises:
+        TypeError: if an element of `arrays` is not an array or a number.
+        ValueError: if there is no array, if the shapes differ, or if `axis` does not exist in the result.
+        NotImplementedError: if `out` is not None.
+
+    Example:
+        >>> jnp.stack([jnp.array([1, 2]), jnp.array([3, 4])], axis=1)
+        Array([[1, 3],
+               [2, 4]], dtype=int32)
     """
     if out is not None:
-        raise NotImplementedError("stack: arrays are immutable, so there is no `out`; use the result")
+        raise NotImplementedError("stack: arrays are immutable, so `out` must be None; use the result")
     operands = list(arrays)
     shapes = [type_of(x, "stack").shape for x in operands]
     if not shapes:
         raise ValueError("stack: needs at least one array")
     if len(set(shapes)) > 1:
-        raise ValueError(f"stack: arrays must have one shape, not {', '.join(map(str, shapes))}")
-    return _joined(*operands, dim=dim_of("stack", axis, len(shapes[0]) + 1), dtype=dtype, stacked=True)
+        raise ValueError(f"stack: arrays must have equal shapes, not {', '.join(map(str, shapes))}")
+    return _concatenate(*operands, dim=dim_of("stack", axis, len(shapes[0]) + 1), dtype=dtype, new_dim=True)
 
 
 @composed
-def _joined(*arrays: Any, dim: int, dtype: Any, stacked: bool = False) -> Any:
-    """Promoted to one dtype, given a dim of their own where they are stacked, and joined."""
-    found, weak = meet("concatenate", [type_of(x) for x in arrays])
+def _concatenate(*arrays: Any, dim: int, dtype: Any, new_dim: bool = False) -> Any:
+    """Promote arrays to one dtype and concatenate them along `dim`, which is inserted first if `new_dim`."""
+    out_dtype, weak = meet("concatenate", [type_of(x) for x in arrays])
     if dtype is not None:
-        found, weak = canonical_dtype(dtype), False
-    operands = [astype_weak(as_operand(x), found, weak) for x in arrays]
-    if stacked:
+        out_dtype, weak = canonical_dtype(dtype), False
+    operands = [astype_weak(as_operand(x), out_dtype, weak) for x in arrays]
+    if new_dim:
         shape = operands[0].type.shape
         operands = [reshape(x, shape=(*shape[:dim], 1, *shape[dim:])) for x in operands]
     return Concatenate(dim)(*operands) if len(operands) > 1 else operands[0]
 
 
 def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
-    """Parts along `axis`: as many of equal size, or those between the places that are given.
+    """Split an array along an axis.
 
-    >>> jnp.split(jnp.arange(4), 2)
-    [Array([0, 1], dtype=int32), Array([2, 3], dtype=int32)]
+    Args:
+        ary: the array.
+        indices_or_sections: the number of parts of equal size, or the indices at which the parts after the first start.
+        axis: the axis to split.
+
+    Returns:
+        The list of the parts.
+
+    Raises:
+        TypeError: if `ary` is not an array or a number, or if the indices are not integers.
+        ValueError: if the size is not a multiple of the number of parts, if the indices do not ascend or exceed the
+            size, or if `axis` does not exist.
+
+    Example:
+        >>> jnp.split(jnp.arange(4), 2)
+        [Array([0, 1], dtype=int32), Array([2, 3], dtype=int32)]
     """
     x = as_operand(ary, "split")
     dim = dim_of("split", axis, x.type.ndim)
     size = x.type.shape[dim]
     if np.ndim(indices_or_sections):
-        places = [operator.index(place) for place in indices_or_sections]
+        indices = [operator.index(index) for index in indices_or_sections]
     else:
         sections = operator.index(indices_or_sections)
         if sections < 1 or size % sections:
-            raise ValueError(f"split: dim {dim} of {x.type} does not divide into {sections} equal parts")
-        places = [size // sections * number for number in range(1, sections)]
-    bounds = [0, *places, size]
+            raise ValueError(f"split: dim {dim} of {x.type} cannot be split into {sections} equal parts")
+        indices = [size // sections * section for section in range(1, sections)]
+    bounds = [0, *indices, size]
     if bounds != sorted(bounds):
-        raise ValueError(f"split: places must ascend from 0 to {size}, the size of dim {dim} of {x.type}, not {places}")
+        raise ValueError(
+            f"split: indices must ascend from 0 to {size}, the size of dim {dim} of {x.type}, not {indices}"
+        )
     return [along(x, dim, start, limit) for start, limit in pairwise(bounds)]
 
 
 def flip(m: Any, axis: int | Sequence[int] | None = None) -> Any:
-    """The elements in opposite order along `axis` (all dims where none is given).
+    """Reverse the order of the elements along axes.
 
-    >>> jnp.flip(jnp.arange(3))
-    Array([2, 1, 0], dtype=int32)
+    Args:
+        m: the array.
+        axis: the axis or axes to reverse. None reverses all.
+
+    Returns:
+        An array of the same shape.
+
+    Raises:
+        TypeError: if `m` is not an array or a number, or if an axis repeats.
+        ValueError: if an axis does not exist.
+
+    Example:
+        >>> jnp.flip(jnp.arange(3))
+        Array([2, 1, 0], dtype=int32)
     """
     x = as_operand(m, "flip")
     if axis is None:
         dims = tuple(range(x.type.ndim))
     else:
         axes = axis if isinstance(axis, Sequence) else (axis,)
-        dims = tuple(dim_of("flip", one, x.type.ndim) for one in axes)
+        dims = tuple(dim_of("flip", each, x.type.ndim) for each in axes)
     return Reverse(dims)(x)

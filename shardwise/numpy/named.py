@@ -1,6 +1,6 @@
-"""Axes that are names, in functions that reduce along axes: what `vmap`, `shard_map` and `xmap` bind.
+"""Reductions along named axes, which `vmap`, `shard_map` and `xmap` bind, and positional axes together.
 
-`jnp.sum(x, axis=("batch", 0))` is the sum along dim 0, and then of these sums over all members along the name.
+`jnp.sum(x, axis=("batch", 0))` sums along dim 0 and then applies `psum` over the axis "batch".
 """
 
 import math
@@ -22,7 +22,7 @@ from shardwise.lax.named import axis_size, pmean, psum
 
 
 def apart(axis: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The dims among axes, as `along_axes` takes them, and the names."""
+    """Split `axis` into positional axes, in the form that `along_axes` expects, and axis names."""
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     names = tuple([each for each in axes if isinstance(each, str) or _is_bound(each)])
     if not names:
@@ -35,17 +35,20 @@ def _is_bound(axis: Any) -> bool:
 
 
 def mean(a: Any, dims: tuple[int, ...], names: tuple[Any, ...], dtype: Any, keepdims: bool, where: Any = None) -> Any:
-    """The mean along dims and names: of all elements, of which each member has as many, or of those `where` says."""
+    """Compute the mean along dims and axis names, optionally of the elements where the mask `where` is true.
+
+    Without a mask, every index of a named axis has the same number of elements, so `pmean` of the local means is exact.
+    """
     if where is None:
         return pmean(along_axes.mean(a, axis=dims, dtype=dtype, keepdims=keepdims), names)
-    mine = along_axes.mean_where(a, where, axis=dims, dtype=dtype, keepdims=keepdims)
+    local_mean = along_axes.mean_where(a, where, axis=dims, dtype=dtype, keepdims=keepdims)
     count = _count(a, where, dims, keepdims)
-    total = psum(numeric.multiply(methods.where(count > 0, mine, 0), count), names)
-    return astype_weak(numeric.divide(total, psum(count, names)), mine.type.dtype, False)
+    total = psum(numeric.multiply(methods.where(count > 0, local_mean, 0), count), names)
+    return astype_weak(numeric.divide(total, psum(count, names)), local_mean.type.dtype, False)
 
 
 def _count(a: Any, where: Any, dims: tuple[int, ...], keepdims: bool) -> Any:
-    """How many elements along dims count, on this member."""
+    """Count the true elements of the mask along dims, at this index of the named axes."""
     shape = broadcast_shapes("mean", type_of(a).shape, type_of(where).shape)
     return along_axes.sum(stretch(numeric.truth(where, "mean"), shape), axis=dims, keepdims=keepdims)
 
@@ -55,27 +58,29 @@ def variance(
     dims: tuple[int, ...],
     names: tuple[Any, ...],
     dtype: Any,
-    fewer: float,
+    ddof: float,
     keepdims: bool,
     where: Any = None,
     center: Any = None,
 ) -> Any:
-    """The mean square distance from the mean (or `center`) along dims and names, of the elements `where` says, shared
-    by so many `fewer` than there are."""
+    """Compute the variance along dims and axis names, optionally of the elements where the mask `where` is true.
+
+    The sum of the squared distances from `center`, by default the mean, is divided by the count minus `ddof`.
+    """
     x = as_inexact(a, "var")
-    wanted = x.type.dtype if dtype is None else canonical_dtype(dtype)
-    wide = astype_weak(x, carrier(wanted), False)
+    out_dtype = x.type.dtype if dtype is None else canonical_dtype(dtype)
+    wide = astype_weak(x, carrier(out_dtype), False)
     center = mean(wide, dims, names, None, True, where) if center is None else center
-    away = numeric.absolute(numeric.subtract(wide, center))
-    squares = numeric.multiply(away, away)
-    chosen = squares if where is None else methods.where(where, squares, 0)
-    total = psum(along_axes.sum(chosen, axis=dims, keepdims=keepdims), names)
+    distance = numeric.absolute(numeric.subtract(wide, center))
+    squares = numeric.multiply(distance, distance)
+    masked = squares if where is None else methods.where(where, squares, 0)
+    total = psum(along_axes.sum(masked, axis=dims, keepdims=keepdims), names)
     if where is None:
         reduced = along_axes.reduced_dims("var", dims, x.type)
         count: Any = axis_size(names) * math.prod([x.type.shape[dim] for dim in reduced])
-        found = numeric.divide(total, max(count - fewer, 0))
+        result = numeric.divide(total, max(count - ddof, 0))
     else:
         count = psum(_count(x, where, dims, keepdims), names)
-        found = numeric.divide(total, numeric.maximum(count - fewer, 0))
-    found = astype_weak(found, total.type.dtype, False)
-    return found if wanted.kind == "c" else astype_weak(found, wanted, False)
+        result = numeric.divide(total, numeric.maximum(count - ddof, 0))
+    result = astype_weak(result, total.type.dtype, False)
+    return result if out_dtype.kind == "c" else astype_weak(result, out_dtype, False)

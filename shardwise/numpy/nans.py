@@ -1,4 +1,4 @@
-"""Reductions that leave out what is no number: sums over those elements alone. Integers are all numbers."""
+"""Reductions that ignore NaN: nansum, nanmean, nanmax and the like. Integers contain no NaN."""
 
 from typing import Any
 
@@ -25,50 +25,85 @@ from shardwise.numpy.statistics import variance
 
 
 @composed
-def _without(a: Any, *, number: float) -> Any:
-    """`a` with a number in place of NaN."""
+def _replace_nan(a: Any, *, value: float) -> Any:
+    """Replace NaN by `value`."""
     x = as_operand(a, "nan reduction")
-    return Select()(isnan(x), like(x, number), x) if is_inexact(x.type.dtype) else x
+    return Select()(isnan(x), like(x, value), x) if is_inexact(x.type.dtype) else x
 
 
 @composed
-def _unless_none(found: Any, a: Any, *, axis: Any, keepdims: bool, other: float) -> Any:
-    """What was found, or `other` where all elements along `axis` are NaN."""
-    none = along_axes.alltrue(isnan(a), axis=axis, keepdims=keepdims)
-    return Select()(none, like(found, other), found)
+def _replace_if_all_nan(result: Any, a: Any, *, axis: Any, keepdims: bool, value: float) -> Any:
+    """Replace elements of a reduction's result by `value` where all elements of `a` along `axis` are NaN."""
+    all_nan = along_axes.alltrue(isnan(a), axis=axis, keepdims=keepdims)
+    return Select()(all_nan, like(result, value), result)
 
 
-def _extreme(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: Any, where: Any) -> Any:
+def _nan_extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: Any, where: Any) -> Any:
+    """Compute `nanmax` or `nanmin`, as `name` says."""
     no_out(name, out)
-    kind = type_of(a, name)
+    a_type = type_of(a, name)
     reduce = functions.max if name == "nanmax" else functions.min
-    worst = -np.inf if name == "nanmax" else np.inf
-    found = reduce(_without(a, number=worst), axis=axis, keepdims=keepdims, initial=initial, where=where)
-    if not is_inexact(kind.dtype) or initial is not None:
-        return found
-    return _unless_none(found, a, axis=static_axes(axis), keepdims=keepdims, other=np.nan)
+    identity = -np.inf if name == "nanmax" else np.inf
+    result = reduce(_replace_nan(a, value=identity), axis=axis, keepdims=keepdims, initial=initial, where=where)
+    if not is_inexact(a_type.dtype) or initial is not None:
+        return result
+    return _replace_if_all_nan(result, a, axis=static_axes(axis), keepdims=keepdims, value=np.nan)
 
 
 def nanmax(
     a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Any:
-    """The largest number along `axis`; NaN where there is none.
+    """Return the largest element along axes, ignoring NaN.
 
-    >>> jnp.nanmax(jnp.array([[1.0, jnp.nan], [3.0, 2.0]]), axis=1)
-    Array([1., 3.], dtype=float32)
+    Args:
+        a: the array.
+        axis: the axis or axes to reduce. None reduces all.
+        out: must be None, as arrays are immutable.
+        keepdims: whether to keep the reduced axes with size 1.
+        initial: a value that takes part in the comparison. Required with a mask, or if there is no element.
+        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
+
+    Returns:
+        The reduced array; NaN where all elements are NaN and `initial` is None.
+
+    Raises:
+        TypeError: if `a` is not an array or a number.
+        ValueError: if an axis does not exist, or if `initial` is None and there is no element or a mask is passed.
+        NotImplementedError: if `out` is not None.
+
+    Example:
+        >>> jnp.nanmax(jnp.array([[1.0, jnp.nan], [3.0, 2.0]]), axis=1)
+        Array([1., 3.], dtype=float32)
     """
-    return _extreme("nanmax", a, axis, out, keepdims, initial, where)
+    return _nan_extremum("nanmax", a, axis, out, keepdims, initial, where)
 
 
 def nanmin(
     a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
 ) -> Any:
-    """The smallest number along `axis`; NaN where there is none.
+    """Return the smallest element along axes, ignoring NaN.
 
-    >>> jnp.nanmin(jnp.array([[1.0, jnp.nan], [3.0, 2.0]]), axis=1)
-    Array([1., 2.], dtype=float32)
+    Args:
+        a: the array.
+        axis: the axis or axes to reduce. None reduces all.
+        out: must be None, as arrays are immutable.
+        keepdims: whether to keep the reduced axes with size 1.
+        initial: a value that takes part in the comparison. Required with a mask, or if there is no element.
+        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
+
+    Returns:
+        The reduced array; NaN where all elements are NaN and `initial` is None.
+
+    Raises:
+        TypeError: if `a` is not an array or a number.
+        ValueError: if an axis does not exist, or if `initial` is None and there is no element or a mask is passed.
+        NotImplementedError: if `out` is not None.
+
+    Example:
+        >>> jnp.nanmin(jnp.array([[1.0, jnp.nan], [3.0, 2.0]]), axis=1)
+        Array([1., 2.], dtype=float32)
     """
-    return _extreme("nanmin", a, axis, out, keepdims, initial, where)
+    return _nan_extremum("nanmin", a, axis, out, keepdims, initial, where)
 
 
 def nansum(
@@ -80,12 +115,30 @@ def nansum(
     initial: Any = None,
     where: Any = None,
 ) -> Any:
-    """The sum of the numbers along `axis`.
+    """Compute the sum of the elements along axes, with NaN counted as 0.
 
-    >>> jnp.nansum(jnp.array([1.0, jnp.nan, 2.0]))
-    Array(3., dtype=float32)
+    Args:
+        a: the array.
+        axis: the axis or axes to reduce. None reduces all.
+        dtype: the dtype of the result and of the computation.
+        out: must be None, as arrays are immutable.
+        keepdims: whether to keep the reduced axes with size 1.
+        initial: a value that is added to the sums.
+        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
+
+    Returns:
+        The reduced array.
+
+    Raises:
+        TypeError: if `a` is not an array or a number, or if the mask does not broadcast.
+        ValueError: if an axis does not exist or repeats.
+        NotImplementedError: if `out` is not None.
+
+    Example:
+        >>> jnp.nansum(jnp.array([1.0, jnp.nan, 2.0]))
+        Array(3., dtype=float32)
     """
-    return functions.sum(_without(a, number=0), axis, dtype, out, keepdims, initial, where)
+    return functions.sum(_replace_nan(a, value=0), axis, dtype, out, keepdims, initial, where)
 
 
 def nanprod(
@@ -97,34 +150,69 @@ def nanprod(
     initial: Any = None,
     where: Any = None,
 ) -> Any:
-    """The product of the numbers along `axis`.
+    """Compute the product of the elements along axes, with NaN counted as 1.
 
-    >>> jnp.nanprod(jnp.array([3.0, jnp.nan, 2.0]))
-    Array(6., dtype=float32)
+    Args:
+        a: the array.
+        axis: the axis or axes to reduce. None reduces all.
+        dtype: the dtype of the result and of the computation.
+        out: must be None, as arrays are immutable.
+        keepdims: whether to keep the reduced axes with size 1.
+        initial: a value that is multiplied with the products.
+        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
+
+    Returns:
+        The reduced array.
+
+    Raises:
+        TypeError: if `a` is not an array or a number, or if the mask does not broadcast.
+        ValueError: if an axis does not exist or repeats.
+        NotImplementedError: if `out` is not None.
+
+    Example:
+        >>> jnp.nanprod(jnp.array([3.0, jnp.nan, 2.0]))
+        Array(6., dtype=float32)
     """
-    return functions.prod(_without(a, number=1), axis, dtype, out, keepdims, initial, where)
+    return functions.prod(_replace_nan(a, value=1), axis, dtype, out, keepdims, initial, where)
 
 
 def nanmean(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, where: Any = None
 ) -> Any:
-    """The mean of the numbers along `axis`; NaN where there is none.
+    """Compute the mean of the elements along axes, ignoring NaN.
 
-    >>> jnp.nanmean(jnp.array([1.0, jnp.nan, 2.0]))
-    Array(1.5, dtype=float32)
+    Args:
+        a: the array.
+        axis: the axis or axes to reduce. None reduces all.
+        dtype: the dtype of the result and of the computation.
+        out: must be None, as arrays are immutable.
+        keepdims: whether to keep the reduced axes with size 1.
+        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
+
+    Returns:
+        The means; NaN where all elements are NaN.
+
+    Raises:
+        TypeError: if `a` is not an array or a number, or if the mask does not broadcast.
+        ValueError: if an axis does not exist or repeats.
+        NotImplementedError: if `out` is not None.
+
+    Example:
+        >>> jnp.nanmean(jnp.array([1.0, jnp.nan, 2.0]))
+        Array(1.5, dtype=float32)
     """
-    chosen = _numbers(a) if where is None else _numbers(a, where)
-    return functions.mean(a, axis, dtype, out, keepdims, where=chosen)
+    mask = _not_nan(a) if where is None else _not_nan(a, where)
+    return functions.mean(a, axis, dtype, out, keepdims, where=mask)
 
 
 @composed
-def _numbers(a: Any, *where: Any) -> Any:
-    """Which elements are numbers, and among those that `where` says."""
-    found = Not()(isnan(a))
+def _not_nan(a: Any, *where: Any) -> Any:
+    """Return the mask of the elements that are not NaN, combined with the mask `where` if there is one."""
+    mask = Not()(isnan(a))
     if not where:
-        return found
-    shape = broadcast_shapes("nanmean", found.type.shape, type_of(where[0], "nanmean").shape)
-    return And()(stretch(found, shape), stretch(truth(where[0], "nanmean"), shape))
+        return mask
+    shape = broadcast_shapes("nanmean", mask.type.shape, type_of(where[0], "nanmean").shape)
+    return And()(stretch(mask, shape), stretch(truth(where[0], "nanmean"), shape))
 
 
 def nanvar(
@@ -137,12 +225,31 @@ def nanvar(
     where: Any = None,
     mean: Any = None,
 ) -> Any:
-    """The mean square distance from the mean along `axis`, of the numbers; shared by `ddof` fewer than there are.
+    """Compute the variance of the elements along axes, ignoring NaN.
 
-    >>> jnp.nanvar(jnp.array([1.0, jnp.nan, 3.0]))
-    Array(1., dtype=float32)
+    Args:
+        a: the array.
+        axis: the axis or axes to reduce. None reduces all.
+        dtype: the dtype of the result and of the computation.
+        out: must be None, as arrays are immutable.
+        ddof: the number that is subtracted from the count of elements before the division.
+        keepdims: whether to keep the reduced axes with size 1.
+        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
+        mean: the mean to take distances from, of a shape that broadcasts with `a`. By default it is computed.
+
+    Returns:
+        The variances; NaN where the count minus `ddof` is not positive.
+
+    Raises:
+        TypeError: if `a` is not an array or a number, or if the mask does not broadcast.
+        ValueError: if an axis does not exist or repeats, or if `a` is complex and `dtype` is real.
+        NotImplementedError: if `out` is not None.
+
+    Example:
+        >>> jnp.nanvar(jnp.array([1.0, jnp.nan, 3.0]))
+        Array(1., dtype=float32)
     """
-    return _spread("nanvar", a, axis, dtype, out, ddof, keepdims, where, mean, False)
+    return _nan_variance("nanvar", a, axis, dtype, out, ddof, keepdims, where, mean, False)
 
 
 def nanstd(
@@ -155,15 +262,34 @@ def nanstd(
     where: Any = None,
     mean: Any = None,
 ) -> Any:
-    """The square root of the variance along `axis`, of the numbers.
+    """Compute the standard deviation of the elements along axes, ignoring NaN.
 
-    >>> jnp.nanstd(jnp.array([1.0, jnp.nan, 3.0]))
-    Array(1., dtype=float32)
+    Args:
+        a: the array.
+        axis: the axis or axes to reduce. None reduces all.
+        dtype: the dtype of the result and of the computation.
+        out: must be None, as arrays are immutable.
+        ddof: the number that is subtracted from the count of elements before the division.
+        keepdims: whether to keep the reduced axes with size 1.
+        where: a mask that broadcasts with `a`; elements where it is false are ignored too.
+        mean: the mean to take distances from, of a shape that broadcasts with `a`. By default it is computed.
+
+    Returns:
+        The standard deviations; NaN where the count minus `ddof` is not positive.
+
+    Raises:
+        TypeError: if `a` is not an array or a number, or if the mask does not broadcast.
+        ValueError: if an axis does not exist or repeats, or if `a` is complex and `dtype` is real.
+        NotImplementedError: if `out` is not None.
+
+    Example:
+        >>> jnp.nanstd(jnp.array([1.0, jnp.nan, 3.0]))
+        Array(1., dtype=float32)
     """
-    return _spread("nanstd", a, axis, dtype, out, ddof, keepdims, where, mean, True)
+    return _nan_variance("nanstd", a, axis, dtype, out, ddof, keepdims, where, mean, True)
 
 
-def _spread(
+def _nan_variance(
     name: str,
     a: Any,
     axis: Any,
@@ -175,6 +301,7 @@ def _spread(
     mean: Any,
     is_root: bool,
 ) -> Any:
+    """Compute `nanvar`, or `nanstd` if `is_root`."""
     no_out(name, out)
     return variance(
         a,
@@ -190,30 +317,61 @@ def _spread(
 
 
 def nanargmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Any:
-    """Where along `axis` the first of the largest numbers is; -1 where there is none.
+    """Return the index of the first largest element along an axis, ignoring NaN.
 
-    >>> jnp.nanargmax(jnp.array([1.0, jnp.nan, 3.0]))
-    Array(2, dtype=int32)
+    Args:
+        a: the array.
+        axis: the axis to search. None searches the flattened array.
+        out: must be None, as arrays are immutable.
+        keepdims: whether to keep the reduced axis with size 1.
+
+    Returns:
+        The indices; -1 where all elements are NaN.
+
+    Raises:
+        TypeError: if `a` is not an array or a number.
+        ValueError: if `axis` does not exist, or if there is no element.
+        NotImplementedError: if `out` is not None.
+
+    Example:
+        >>> jnp.nanargmax(jnp.array([1.0, jnp.nan, 3.0]))
+        Array(2, dtype=int32)
     """
-    return _place("nanargmax", a, axis, out, bool(keepdims))
+    return _nan_arg_extremum("nanargmax", a, axis, out, bool(keepdims))
 
 
 def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Any:
-    """Where along `axis` the first of the smallest numbers is; -1 where there is none.
+    """Return the index of the first smallest element along an axis, ignoring NaN.
 
-    >>> jnp.nanargmin(jnp.array([5.0, jnp.nan, 3.0]))
-    Array(2, dtype=int32)
+    Args:
+        a: the array.
+        axis: the axis to search. None searches the flattened array.
+        out: must be None, as arrays are immutable.
+        keepdims: whether to keep the reduced axis with size 1.
+
+    Returns:
+        The indices; -1 where all elements are NaN.
+
+    Raises:
+        TypeError: if `a` is not an array or a number.
+        ValueError: if `axis` does not exist, or if there is no element.
+        NotImplementedError: if `out` is not None.
+
+    Example:
+        >>> jnp.nanargmin(jnp.array([5.0, jnp.nan, 3.0]))
+        Array(2, dtype=int32)
     """
-    return _place("nanargmin", a, axis, out, bool(keepdims))
+    return _nan_arg_extremum("nanargmin", a, axis, out, bool(keepdims))
 
 
-def _place(name: str, a: Any, axis: int | None, out: None, keepdims: bool) -> Any:
+def _nan_arg_extremum(name: str, a: Any, axis: int | None, out: None, keepdims: bool) -> Any:
+    """Compute `nanargmax` or `nanargmin`, as `name` says."""
     no_out(name, out)
-    find, worst = (along_axes.argmax, -np.inf) if name == "nanargmax" else (along_axes.argmin, np.inf)
-    found = find(_without(a, number=worst), axis=axis, keepdims=keepdims)
+    arg_reduce, identity = (along_axes.argmax, -np.inf) if name == "nanargmax" else (along_axes.argmin, np.inf)
+    result = arg_reduce(_replace_nan(a, value=identity), axis=axis, keepdims=keepdims)
     if not is_inexact(type_of(a).dtype):
-        return found
-    return _unless_none(found, a, axis=axis, keepdims=keepdims, other=-1)
+        return result
+    return _replace_if_all_nan(result, a, axis=axis, keepdims=keepdims, value=-1)
 
 
 def nanquantile(
@@ -227,12 +385,32 @@ def nanquantile(
     *,
     weights: Any = None,
 ) -> Any:
-    """As `quantile`, of the numbers alone; NaN where there is none.
+    """Compute quantiles of the elements along axes, ignoring NaN.
 
-    >>> jnp.nanquantile(jnp.array([1.0, jnp.nan, 3.0]), 0.5)
-    Array(2., dtype=float32)
+    Args:
+        a: the array of real numbers.
+        q: the probabilities, between 0 and 1.
+        axis: the axis or axes to reduce. None reduces all.
+        out: must be None, as arrays are immutable.
+        overwrite_input: not used; accepted for compatibility with numpy.
+        method: the interpolation between two elements, as in `quantile`.
+        keepdims: whether to keep the reduced axes with size 1.
+        weights: the weights of the elements, as in `quantile`. Only with method "inverted_cdf".
+
+    Returns:
+        The quantiles, with the dims of `q` first; NaN where all elements are NaN.
+
+    Raises:
+        TypeError: if `a`, `q` or `weights` is not an array or a number.
+        ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is
+            unknown, or if the shape of `weights` does not match.
+        NotImplementedError: if `out` is not None, or if weights are passed with another method.
+
+    Example:
+        >>> jnp.nanquantile(jnp.array([1.0, jnp.nan, 3.0]), 0.5)
+        Array(2., dtype=float32)
     """
-    return quantile_along("nanquantile", a, q, axis, out, method, keepdims, weights, skips_nan=True)
+    return quantile_along("nanquantile", a, q, axis, out, method, keepdims, weights, ignore_nan=True)
 
 
 def nanpercentile(
@@ -246,18 +424,54 @@ def nanpercentile(
     *,
     weights: Any = None,
 ) -> Any:
-    """As `percentile`, of the numbers alone; NaN where there is none.
+    """Compute percentiles of the elements along axes, ignoring NaN.
 
-    >>> jnp.nanpercentile(jnp.array([1.0, jnp.nan, 3.0]), 50)
-    Array(2., dtype=float32)
+    Args:
+        a: the array of real numbers.
+        q: the percentages, between 0 and 100.
+        axis: the axis or axes to reduce. None reduces all.
+        out: must be None, as arrays are immutable.
+        overwrite_input: not used; accepted for compatibility with numpy.
+        method: the interpolation between two elements, as in `quantile`.
+        keepdims: whether to keep the reduced axes with size 1.
+        weights: the weights of the elements, as in `quantile`. Only with method "inverted_cdf".
+
+    Returns:
+        The percentiles, with the dims of `q` first; NaN where all elements are NaN.
+
+    Raises:
+        TypeError: if `a`, `q` or `weights` is not an array or a number.
+        ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is
+            unknown, or if the shape of `weights` does not match.
+        NotImplementedError: if `out` is not None, or if weights are passed with another method.
+
+    Example:
+        >>> jnp.nanpercentile(jnp.array([1.0, jnp.nan, 3.0]), 50)
+        Array(2., dtype=float32)
     """
-    return quantile_along("nanpercentile", a, q, axis, out, method, keepdims, weights, skips_nan=True)
+    return quantile_along("nanpercentile", a, q, axis, out, method, keepdims, weights, ignore_nan=True)
 
 
 def nanmedian(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
-    """As `median`, of the numbers alone; NaN where there is none.
+    """Compute the median of the elements along axes, ignoring NaN.
 
-    >>> jnp.nanmedian(jnp.array([1.0, jnp.nan, 3.0, 5.0]))
-    Array(3., dtype=float32)
+    Args:
+        a: the array of real numbers.
+        axis: the axis or axes to reduce. None reduces all.
+        out: must be None, as arrays are immutable.
+        overwrite_input: not used; accepted for compatibility with numpy.
+        keepdims: whether to keep the reduced axes with size 1.
+
+    Returns:
+        The medians; NaN where all elements are NaN.
+
+    Raises:
+        TypeError: if `a` is not an array or a number.
+        ValueError: if an axis does not exist, if there is no element, or if the numbers are complex.
+        NotImplementedError: if `out` is not None.
+
+    Example:
+        >>> jnp.nanmedian(jnp.array([1.0, jnp.nan, 3.0, 5.0]))
+        Array(3., dtype=float32)
     """
-    return quantile_along("nanmedian", a, 0.5, axis, out, "linear", keepdims, None, skips_nan=True)
+    return quantile_along("nanmedian", a, 0.5, axis, out, "linear", keepdims, None, ignore_nan=True)

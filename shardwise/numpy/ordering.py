@@ -1,4 +1,4 @@
-"""Running totals, sorting, and what is found in sorted arrays."""
+"""Cumulative sums and products, sorting, searchsorted and quantiles."""
 
 import math
 import operator
@@ -38,65 +38,153 @@ from shardwise.lax.shape import laid_out
 
 
 def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
-    """The sums of the elements up to each along `axis`; without one, of the flattened array.
+    """Compute the cumulative sum of the elements along an axis.
 
-    >>> jnp.cumsum(jnp.array([1, 2, 3]))
-    Array([1, 3, 6], dtype=int32)
+    Args:
+        a: the array.
+        axis: the axis to accumulate along. None accumulates over the flattened array.
+        dtype: the dtype of the result. By default that of `a`; booleans become integers.
+        out: must be None, as arrays are immutable.
+
+    Returns:
+        The cumulative sums, of the shape of `a`, or of rank 1 if `axis` is None.
+
+    Raises:
+        TypeError: if `a` is not an array or a number.
+        ValueError: if `axis` does not exist.
+        NotImplementedError: if `out` is not None.
+
+    Example:
+        >>> jnp.cumsum(jnp.array([1, 2, 3]))
+        Array([1, 3, 6], dtype=int32)
     """
     no_out("cumsum", out)
     return ordering.cumulated(a, how="sum", axis=axis, dtype=dtype)
 
 
 def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
-    """The products of the elements up to each along `axis`; without one, of the flattened array.
+    """Compute the cumulative product of the elements along an axis.
 
-    >>> jnp.cumprod(jnp.array([1, 2, 3]))
-    Array([1, 2, 6], dtype=int32)
+    Args:
+        a: the array.
+        axis: the axis to accumulate along. None accumulates over the flattened array.
+        dtype: the dtype of the result. By default that of `a`; booleans become integers.
+        out: must be None, as arrays are immutable.
+
+    Returns:
+        The cumulative products, of the shape of `a`, or of rank 1 if `axis` is None.
+
+    Raises:
+        TypeError: if `a` is not an array or a number.
+        ValueError: if `axis` does not exist.
+        NotImplementedError: if `out` is not None.
+
+    Example:
+        >>> jnp.cumprod(jnp.array([1, 2, 3]))
+        Array([1, 2, 6], dtype=int32)
     """
     no_out("cumprod", out)
     return ordering.cumulated(a, how="prod", axis=axis, dtype=dtype)
 
 
 def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
-    """As `cumsum`, with NaN taken for 0.
+    """Compute the cumulative sum of the elements along an axis, with NaN counted as 0.
 
-    >>> jnp.nancumsum(jnp.array([1.0, jnp.nan, 3.0]))
-    Array([1., 1., 4.], dtype=float32)
+    Args:
+        a: the array.
+        axis: the axis to accumulate along. None accumulates over the flattened array.
+        dtype: the dtype of the result. By default that of `a`; booleans become integers.
+        out: must be None, as arrays are immutable.
+
+    Returns:
+        The cumulative sums, of the shape of `a`, or of rank 1 if `axis` is None.
+
+    Raises:
+        TypeError: if `a` is not an array or a number.
+        ValueError: if `axis` does not exist.
+        NotImplementedError: if `out` is not None.
+
+    Example:
+        >>> jnp.nancumsum(jnp.array([1.0, jnp.nan, 3.0]))
+        Array([1., 1., 4.], dtype=float32)
     """
     no_out("nancumsum", out)
-    return cumsum(_without_nan(a, number=0), axis, dtype)
+    return cumsum(_replace_nan(a, value=0), axis, dtype)
 
 
 def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
-    """As `cumprod`, with NaN taken for 1.
+    """Compute the cumulative product of the elements along an axis, with NaN counted as 1.
 
-    >>> jnp.nancumprod(jnp.array([2.0, jnp.nan, 3.0]))
-    Array([2., 2., 6.], dtype=float32)
+    Args:
+        a: the array.
+        axis: the axis to accumulate along. None accumulates over the flattened array.
+        dtype: the dtype of the result. By default that of `a`; booleans become integers.
+        out: must be None, as arrays are immutable.
+
+    Returns:
+        The cumulative products, of the shape of `a`, or of rank 1 if `axis` is None.
+
+    Raises:
+        TypeError: if `a` is not an array or a number.
+        ValueError: if `axis` does not exist.
+        NotImplementedError: if `out` is not None.
+
+    Example:
+        >>> jnp.nancumprod(jnp.array([2.0, jnp.nan, 3.0]))
+        Array([2., 2., 6.], dtype=float32)
     """
     no_out("nancumprod", out)
-    return cumprod(_without_nan(a, number=1), axis, dtype)
+    return cumprod(_replace_nan(a, value=1), axis, dtype)
 
 
 @composed
-def _without_nan(x: Any, *, number: int) -> Any:
+def _replace_nan(x: Any, *, value: int) -> Any:
     x = as_operand(x, "nancumsum")
-    return Select()(Compare("NE")(x, x), like(x, number), x)
+    return Select()(Compare("NE")(x, x), like(x, value), x)
 
 
 def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Any:
-    """The sums of the elements up to each along `axis`; with `include_initial` that of none comes first.
+    """Compute the cumulative sum of the elements along an axis, as the array API standard defines it.
 
-    >>> jnp.cumulative_sum(jnp.array([1, 2, 3]), include_initial=True)
-    Array([0, 1, 3, 6], dtype=int32)
+    Args:
+        x: the array, of rank 1 or more.
+        axis: the axis to accumulate along. It may be omitted only if `x` has rank 1.
+        dtype: the dtype of the result. By default that of `x`; booleans become integers.
+        include_initial: whether the result starts with 0, the sum of no elements.
+
+    Returns:
+        The cumulative sums, with one more element along `axis` if `include_initial` is set.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+        ValueError: if `axis` does not exist, or if it is omitted and `x` is not of rank 1.
+
+    Example:
+        >>> jnp.cumulative_sum(jnp.array([1, 2, 3]), include_initial=True)
+        Array([0, 1, 3, 6], dtype=int32)
     """
     return _cumulative("cumulative_sum", x, "sum", axis, dtype, include_initial)
 
 
 def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Any:
-    """The products of the elements up to each along `axis`; with `include_initial` that of none comes first.
+    """Compute the cumulative product of the elements along an axis, as the array API standard defines it.
 
-    >>> jnp.cumulative_prod(jnp.array([1, 2, 3]), include_initial=True)
-    Array([1, 1, 2, 6], dtype=int32)
+    Args:
+        x: the array, of rank 1 or more.
+        axis: the axis to accumulate along. It may be omitted only if `x` has rank 1.
+        dtype: the dtype of the result. By default that of `x`; booleans become integers.
+        include_initial: whether the result starts with 1, the product of no elements.
+
+    Returns:
+        The cumulative products, with one more element along `axis` if `include_initial` is set.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+        ValueError: if `axis` does not exist, or if it is omitted and `x` is not of rank 1.
+
+    Example:
+        >>> jnp.cumulative_prod(jnp.array([1, 2, 3]), include_initial=True)
+        Array([1, 1, 2, 6], dtype=int32)
     """
     return _cumulative("cumulative_prod", x, "prod", axis, dtype, include_initial)
 
@@ -104,15 +192,17 @@ def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, in
 def _cumulative(name: str, x: Any, how: str, axis: int | None, dtype: Any, include_initial: bool) -> Any:
     ndim = type_of(x, name).ndim
     if axis is None and ndim != 1:
-        raise ValueError(f"{name}: {type_of(x)} has {ndim} axes: say which with `axis`")
-    found = ordering.cumulated(x, how=how, axis=0 if axis is None else axis, dtype=dtype)
-    return _with_first(found, dim=dim_of(name, axis or 0, ndim), first=int(how == "prod")) if include_initial else found
+        raise ValueError(f"{name}: {type_of(x)} has rank {ndim}, so `axis` is required")
+    result = ordering.cumulated(x, how=how, axis=0 if axis is None else axis, dtype=dtype)
+    if not include_initial:
+        return result
+    return _prepend(result, dim=dim_of(name, axis or 0, ndim), value=int(how == "prod"))
 
 
 @composed
-def _with_first(x: Any, *, dim: int, first: int) -> Any:
+def _prepend(x: Any, *, dim: int, value: int) -> Any:
     shape = x.type.shape
-    return Concatenate(dim)(full((*shape[:dim], 1, *shape[dim + 1 :]), first, x.type.dtype), x)
+    return Concatenate(dim)(full((*shape[:dim], 1, *shape[dim + 1 :]), value, x.type.dtype), x)
 
 
 def sort(
@@ -124,12 +214,29 @@ def sort(
     stable: bool = True,
     descending: bool = False,
 ) -> Any:
-    """The elements along `axis` in order, NaN last; without one, those of the flattened array.
+    """Sort the elements along an axis.
 
-    >>> jnp.sort(jnp.array([3, 1, 2]), descending=True)
-    Array([3, 2, 1], dtype=int32)
+    NaN counts as larger than all numbers. The sort is always stable.
+
+    Args:
+        a: the array.
+        axis: the axis to sort along. None sorts the flattened array.
+        kind, order: must be None, as there is only one algorithm and there are no structured dtypes.
+        stable: not used, as the sort is always stable.
+        descending: whether to sort in descending order.
+
+    Returns:
+        The sorted array.
+
+    Raises:
+        TypeError: if `a` is not an array or a number, or if `kind` or `order` is not None.
+        ValueError: if `axis` does not exist.
+
+    Example:
+        >>> jnp.sort(jnp.array([3, 1, 2]), descending=True)
+        Array([3, 2, 1], dtype=int32)
     """
-    _one_kind("sort", kind, order)
+    _check_kind_and_order("sort", kind, order)
     return ordering.sorted_along(a, axis=axis, descending=bool(descending))
 
 
@@ -143,151 +250,222 @@ def argsort(
     descending: bool = False,
     dtype: Any = None,
 ) -> Any:
-    """Where the elements along `axis` would be taken from to be in order; of equal ones the first comes first.
+    """Return the indices that sort the elements along an axis.
 
-    >>> jnp.argsort(jnp.array([30, 10, 20]))
-    Array([1, 2, 0], dtype=int32)
+    NaN counts as larger than all numbers. Equal elements keep their order, also in descending order.
+
+    Args:
+        a: the array.
+        axis: the axis to sort along. None sorts the flattened array.
+        kind, order: must be None, as there is only one algorithm and there are no structured dtypes.
+        stable: not used, as the sort is always stable.
+        descending: whether to sort in descending order.
+        dtype: the dtype of the indices. By default the default integer dtype.
+
+    Returns:
+        The indices along `axis`.
+
+    Raises:
+        TypeError: if `a` is not an array or a number, or if `kind` or `order` is not None.
+        ValueError: if `axis` does not exist.
+
+    Example:
+        >>> jnp.argsort(jnp.array([30, 10, 20]))
+        Array([1, 2, 0], dtype=int32)
     """
-    _one_kind("argsort", kind, order)
+    _check_kind_and_order("argsort", kind, order)
     return ordering.order_along(a, axis=axis, descending=bool(descending), dtype=dtype)
 
 
-def _one_kind(name: str, kind: Any, order: Any) -> None:
+def _check_kind_and_order(name: str, kind: Any, order: Any) -> None:
     if kind is not None or order is not None:
-        raise TypeError(f"{name}: there is one kind, which keeps equal elements in order: leave `kind` and `order` out")
+        raise TypeError(f"{name}: the only algorithm is a stable sort; omit `kind` and `order`")
 
 
 def partition(a: Any, kth: int, axis: int = -1) -> Any:
-    """The elements along `axis` so that none before place `kth` is larger than the one there, none after it smaller.
+    """Partition the elements along an axis around the k-th smallest one.
 
-    >>> jnp.partition(jnp.array([3, 1, 2]), 1)
-    Array([1, 2, 3], dtype=int32)
+    The elements before index `kth` of the result are not larger than the one at `kth`, those after it not smaller.
+
+    Args:
+        a: the array.
+        kth: the index of the element in sorted order; a negative one counts from the end.
+        axis: the axis to partition along.
+
+    Returns:
+        The partitioned array, which is in fact sorted.
+
+    Raises:
+        TypeError: if `a` is not an array or a number, or if `kth` is not an integer.
+        ValueError: if `kth` or `axis` is out of bounds.
+
+    Example:
+        >>> jnp.partition(jnp.array([3, 1, 2]), 1)
+        Array([1, 2, 3], dtype=int32)
     """
-    _check_place("partition", a, kth, axis)
+    _check_kth("partition", a, kth, axis)
     return sort(a, axis)
 
 
 def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
-    """Where along `axis` to take elements from, so that they are as `partition` gives them.
+    """Return the indices that partition the elements along an axis around the k-th smallest one, as `partition` does.
 
-    >>> jnp.argpartition(jnp.array([30, 10, 20]), 1)
-    Array([1, 2, 0], dtype=int32)
+    Args:
+        a: the array.
+        kth: the index of the element in sorted order; a negative one counts from the end.
+        axis: the axis to partition along.
+
+    Returns:
+        The indices along `axis`.
+
+    Raises:
+        TypeError: if `a` is not an array or a number, or if `kth` is not an integer.
+        ValueError: if `kth` or `axis` is out of bounds.
+
+    Example:
+        >>> jnp.argpartition(jnp.array([30, 10, 20]), 1)
+        Array([1, 2, 0], dtype=int32)
     """
-    _check_place("argpartition", a, kth, axis)
+    _check_kth("argpartition", a, kth, axis)
     return argsort(a, axis)
 
 
-def _check_place(name: str, a: Any, kth: int, axis: int) -> None:
-    kind = type_of(a, name)
-    size = kind.shape[dim_of(name, axis, kind.ndim)]
+def _check_kth(name: str, a: Any, kth: int, axis: int) -> None:
+    a_type = type_of(a, name)
+    size = a_type.shape[dim_of(name, axis, a_type.ndim)]
     if not -size <= operator.index(kth) < size:
-        raise ValueError(f"{name}: place {kth} does not exist along axis {axis} of {kind}")
+        raise ValueError(f"{name}: kth={kth} is out of bounds for axis {axis} of {a_type}, which has size {size}")
 
 
 def lexsort(keys: Any, axis: int = -1) -> Any:
-    """Where along `axis` elements would be taken from to be in order of the last of `keys`, where that is equal of the
-    one before it, and so on.
+    """Return the indices that sort by several keys.
 
-    >>> jnp.lexsort((jnp.array([2, 1, 3]), jnp.array([1, 1, 0])))
-    Array([2, 1, 0], dtype=int32)
+    The last key is the primary one. Ties are ordered by the key before it, and so on.
+
+    Args:
+        keys: the keys, a sequence of arrays of equal shapes, or an array whose rows are the keys.
+        axis: the axis to sort along.
+
+    Returns:
+        The indices along `axis`.
+
+    Raises:
+        TypeError: if there is no key, if the shapes differ, or if a key is not an array or a number.
+        ValueError: if `axis` does not exist.
+
+    Example:
+        >>> jnp.lexsort((jnp.array([2, 1, 3]), jnp.array([1, 1, 0])))
+        Array([2, 1, 0], dtype=int32)
     """
-    rows = [keys[number] for number in range(len(keys))]
-    if not rows:
-        raise TypeError("lexsort: needs at least one key")
-    return _lexsorted(*rows, axis=axis)
+    key_list = [keys[index] for index in range(len(keys))]
+    if not key_list:
+        raise TypeError("lexsort: at least one key is required")
+    return _lexsort(*key_list, axis=axis)
 
 
 @composed
-def _lexsorted(*keys: Any, axis: int) -> Any:
+def _lexsort(*keys: Any, axis: int) -> Any:
     arrays = [as_operand(key, "lexsort") for key in reversed(keys)]
     if not arrays[0].type.ndim:
         return full((), 0, default_dtype("int*"))
     dim = dim_of("lexsort", axis, arrays[0].type.ndim)
     index = Iota(arrays[0].type.shape, dim, np.dtype(np.int32))()
-    *_, found = Sort(dim, len(arrays))(*arrays, index)
-    return astype_weak(found, default_dtype("int*"), False)
+    *_, order = Sort(dim, len(arrays))(*arrays, index)
+    return astype_weak(order, default_dtype("int*"), False)
 
 
 def searchsorted(a: Any, v: Any, side: str = "left", sorter: Any = None, *, method: str = "scan") -> Any:
-    """Before which place of `a`, a sorted row, each element of `v` belongs: with `side` "left" before those that are
-    equal, with "right" after them. `sorter`: an order in which `a` is sorted.
+    """Return the indices at which to insert elements into a sorted array so that it stays sorted.
 
-    `method`: "compare_all" compares all pairs, "sort" sorts both together, and all others halve the row again and again
-    (a short one is compared at once). On a mesh the latter need nothing of other devices where `a` is on all of them.
+    NaN counts as larger than all numbers. On a mesh, the binary search needs no communication if `a` is replicated.
 
-    >>> jnp.searchsorted(jnp.array([1, 2, 2, 3]), jnp.array([2, 5]))
-    Array([1, 4], dtype=int32)
+    Args:
+        a: the sorted array, of rank 1.
+        v: the elements to insert, of any shape.
+        side: "left" inserts before elements of `a` that are equal, "right" after them.
+        sorter: indices that sort `a`, if it is not sorted.
+        method: "compare_all" compares all pairs, "sort" sorts both arrays together. "scan", "scan_unrolled" and
+            "default" are a binary search, or compare all pairs of small arrays.
+
+    Returns:
+        The indices, of the shape of `v`.
+
+    Raises:
+        TypeError: if `a` or `v` is not an array or a number.
+        ValueError: if `a` is not of rank 1, or if `side` or `method` is unknown.
+
+    Example:
+        >>> jnp.searchsorted(jnp.array([1, 2, 2, 3]), jnp.array([2, 5]))
+        Array([1, 4], dtype=int32)
     """
     if side not in ("left", "right"):
-        raise ValueError(f"searchsorted: side is 'left' or 'right', not {side!r}")
-    if method not in _SEARCHES:
-        raise ValueError(f"searchsorted: method {method!r} is none of {', '.join(_SEARCHES)}")
+        raise ValueError(f"searchsorted: side must be 'left' or 'right', not {side!r}")
+    if method not in _SEARCH_METHODS:
+        raise ValueError(f"searchsorted: method must be one of {', '.join(_SEARCH_METHODS)}, not {method!r}")
     if type_of(a, "searchsorted").ndim != 1:
-        raise ValueError(f"searchsorted: a must be one row, not {type_of(a)}")
+        raise ValueError(f"searchsorted: a must have rank 1, not {type_of(a)}")
     if sorter is None:
-        return _searched(a, v, after=side == "right", method=method)
-    return _searched(a, v, sorter, after=side == "right", method=method)
+        return _searchsorted(a, v, right=side == "right", method=method)
+    return _searchsorted(a, v, sorter, right=side == "right", method=method)
 
 
-_SEARCHES = ("scan", "scan_unrolled", "sort", "compare_all", "default")
-_ALL_PAIRS = 2**16
+_SEARCH_METHODS = ("scan", "scan_unrolled", "sort", "compare_all", "default")
+_MAX_PAIRS = 2**16  # the largest number of pairs for which comparing all of them replaces the binary search
 
 
 @composed
-def _searched(a: Any, v: Any, *sorter: Any, after: bool, method: str) -> Any:
+def _searchsorted(a: Any, v: Any, *sorter: Any, right: bool, method: str) -> Any:
     dtype, weak = meet("searchsorted", (type_of(a), type_of(v, "searchsorted")))
-    row, wanted = (stop_gradient(astype_weak(as_operand(x, "searchsorted"), dtype, weak)) for x in (a, v))
+    row, queries = (stop_gradient(astype_weak(as_operand(x, "searchsorted"), dtype, weak)) for x in (a, v))
     if sorter:
         row = row_at(row, as_operand(sorter[0], "searchsorted"))
-    index = default_dtype("int*")
-    if not row.type.size or not wanted.type.size:
-        return full(wanted.type.shape, 0, index)
+    index_dtype = default_dtype("int*")
+    if not row.type.size or not queries.type.size:
+        return full(queries.type.shape, 0, index_dtype)
     if method == "sort":
-        return astype_weak(_together(row, wanted, after), index, False)
-    if method == "compare_all" or row.type.size * wanted.type.size <= _ALL_PAIRS:
-        shape = (*wanted.type.shape, row.type.size)
-        x, y = (
-            Broadcast(shape, dims)(z) for z, dims in ((row, (len(shape) - 1,)), (wanted, tuple(range(len(shape) - 1))))
-        )
-        comes_first = _is_before(x, y, after)
-        return Sum((len(shape) - 1,))(Convert(index)(comes_first))
-    return astype_weak(_halved(row, wanted, after), index, False)
+        return astype_weak(_search_by_sort(row, queries, right), index_dtype, False)
+    if method == "compare_all" or row.type.size * queries.type.size <= _MAX_PAIRS:
+        shape = (*queries.type.shape, row.type.size)
+        last = len(shape) - 1
+        x, y = Broadcast(shape, (last,))(row), Broadcast(shape, tuple(range(last)))(queries)
+        return Sum((last,))(Convert(index_dtype)(_is_before(x, y, right)))
+    return astype_weak(_binary_search(row, queries, right), index_dtype, False)
 
 
-def _halved(row: Any, wanted: Any, after: bool) -> Any:
-    """Each turn halves what is left of the row, for all elements at once."""
+def _binary_search(row: Any, queries: Any, right: bool) -> Any:
+    """Search all queries at once; the loop has the static trip count log2(size) + 1."""
     size = row.type.size
 
-    def turn(_: Any, ends: Any) -> Any:
-        low, high = ends
+    def step(_: Any, interval: Any) -> Any:
+        low, high = interval
         middle = Div()(Add()(low, high), like(low, 2))
-        goes_on = And()(_is_before(row_at(row, middle), wanted, after), Compare("LT")(low, high))
-        return Select()(goes_on, Add()(middle, like(middle, 1)), low), Select()(goes_on, high, middle)
+        in_upper_half = And()(_is_before(row_at(row, middle), queries, right), Compare("LT")(low, high))
+        return Select()(in_upper_half, Add()(middle, like(middle, 1)), low), Select()(in_upper_half, high, middle)
 
-    ends = tuple(full(wanted.type.shape, end, np.int32) for end in (0, size))
-    return fori_loop(0, size.bit_length(), turn, ends)[0]
+    interval = tuple(full(queries.type.shape, end, np.int32) for end in (0, size))
+    return fori_loop(0, size.bit_length(), step, interval)[0]
 
 
-def _together(row: Any, wanted: Any, after: bool) -> Any:
-    """All in one row in order: how many of `a` come before each of `v`; and back to the places that these had."""
-    flat = Reshape((wanted.type.size,))(wanted)
-    mine, theirs = (full((x.type.size,), mark, np.int32) for x, mark in ((row, 1), (flat, 0)))
-    marks = Concatenate(0)(mine, theirs)
-    together = Concatenate(0)(row, flat)
-    places = Iota(together.type.shape, 0, np.dtype(np.int32))()
-    rank = marks if not after else Sub()(like(marks, 1), marks)
-    _, _, is_mine, came_from = Sort(0, 2)(together, rank, marks, places)
-    _, found = Sort(0)(came_from, Cumulative(0, "sum")(is_mine))
-    return Reshape(wanted.type.shape)(along(found, 0, row.type.size, together.type.size))
+def _search_by_sort(row: Any, queries: Any, right: bool) -> Any:
+    """Sort row and queries together, count the elements of the row before each query, and undo the permutation."""
+    flat = Reshape((queries.type.size,))(queries)
+    ones, zeros = (full((x.type.size,), value, np.int32) for x, value in ((row, 1), (flat, 0)))
+    is_row = Concatenate(0)(ones, zeros)
+    joint = Concatenate(0)(row, flat)
+    index = Iota(joint.type.shape, 0, np.dtype(np.int32))()
+    tie_breaker = is_row if not right else Sub()(like(is_row, 1), is_row)
+    _, _, sorted_is_row, source = Sort(0, 2)(joint, tie_breaker, is_row, index)
+    _, counts = Sort(0)(source, Cumulative(0, "sum")(sorted_is_row))
+    return Reshape(queries.type.shape)(along(counts, 0, row.type.size, joint.type.size))
 
 
 def _is_before(x: Any, y: Any, or_equal: bool) -> Any:
-    """Whether `x` comes before `y` in order, NaN last."""
-    found = Compare("LE" if or_equal else "LT")(x, y)
+    """Compare `x < y`, or `x <= y` if `or_equal`, with NaN as the largest value."""
+    result = Compare("LE" if or_equal else "LT")(x, y)
     if not is_float(x.type.dtype):
-        return found
+        return result
     y_is_nan = Compare("NE")(y, y)
-    return Or()(found, y_is_nan if or_equal else And()(y_is_nan, Compare("EQ")(x, x)))
+    return Or()(result, y_is_nan if or_equal else And()(y_is_nan, Compare("EQ")(x, x)))
 
 
 def quantile(
@@ -301,15 +479,34 @@ def quantile(
     *,
     weights: Any = None,
 ) -> Any:
-    """Below which number the share `q` of the elements along `axis` lies (all dims where none is given); NaN where any
-    element is. Several shares make the first dims.
+    """Compute quantiles of the elements along axes.
 
-    `method`: what to give between two elements: "linear", "lower", "higher", "nearest", "midpoint", or "inverted_cdf",
-    the first element up to which the share is reached; there elements may have `weights`, as in `average`. On a mesh
-    whole rows are sorted: other dims stay cut.
+    On a mesh each device sorts complete rows: reduced axes that are sharded are resharded, other axes stay sharded.
 
-    >>> jnp.quantile(jnp.array([1.0, 2.0, 4.0]), 0.25)
-    Array(1.5, dtype=float32)
+    Args:
+        a: the array of real numbers.
+        q: the probabilities, between 0 and 1.
+        axis: the axis or axes to reduce. None reduces all.
+        out: must be None, as arrays are immutable.
+        overwrite_input: not used; accepted for compatibility with numpy.
+        method: the interpolation between the two elements next to the quantile: "linear", "lower", "higher", "nearest"
+            or "midpoint"; or "inverted_cdf", the first element at which the cumulative distribution reaches `q`.
+        keepdims: whether to keep the reduced axes with size 1.
+        weights: the weights of the elements, of the shape of `a`, or one per index along a single `axis`. Only with
+            method "inverted_cdf".
+
+    Returns:
+        The quantiles, with the dims of `q` first; NaN where any element is NaN.
+
+    Raises:
+        TypeError: if `a`, `q` or `weights` is not an array or a number.
+        ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is
+            unknown, or if the shape of `weights` does not match.
+        NotImplementedError: if `out` is not None, or if weights are passed with another method.
+
+    Example:
+        >>> jnp.quantile(jnp.array([1.0, 2.0, 4.0]), 0.25)
+        Array(1.5, dtype=float32)
     """
     return quantile_along("quantile", a, q, axis, out, method, keepdims, weights)
 
@@ -326,19 +523,56 @@ def percentile(
     weights: Any = None,
     out_sharding: Any = None,
 ) -> Any:
-    """As `quantile`, with shares of a hundred.
+    """Compute percentiles of the elements along axes.
 
-    >>> jnp.percentile(jnp.array([1.0, 2.0, 4.0]), 75)
-    Array(3., dtype=float32)
+    Args:
+        a: the array of real numbers.
+        q: the percentages, between 0 and 100.
+        axis: the axis or axes to reduce. None reduces all.
+        out: must be None, as arrays are immutable.
+        overwrite_input: not used; accepted for compatibility with numpy.
+        method: the interpolation between two elements, as in `quantile`.
+        keepdims: whether to keep the reduced axes with size 1.
+        weights: the weights of the elements, as in `quantile`. Only with method "inverted_cdf".
+        out_sharding: the sharding of the result, or None to let the partitioner choose it.
+
+    Returns:
+        The percentiles, with the dims of `q` first; NaN where any element is NaN.
+
+    Raises:
+        TypeError: if `a`, `q` or `weights` is not an array or a number.
+        ValueError: if an axis does not exist, if there is no element, if the numbers are complex, if `method` is
+            unknown, or if the shape of `weights` does not match.
+        NotImplementedError: if `out` is not None, or if weights are passed with another method.
+
+    Example:
+        >>> jnp.percentile(jnp.array([1.0, 2.0, 4.0]), 75)
+        Array(3., dtype=float32)
     """
     return laid_out(quantile_along("percentile", a, q, axis, out, method, keepdims, weights), out_sharding)
 
 
 def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
-    """The element in the middle along `axis` (of all dims where none is given), or the mean of the two there.
+    """Compute the median of the elements along axes.
 
-    >>> jnp.median(jnp.array([[1, 9], [3, 5]]), axis=1)
-    Array([5., 4.], dtype=float32)
+    Args:
+        a: the array of real numbers.
+        axis: the axis or axes to reduce. None reduces all.
+        out: must be None, as arrays are immutable.
+        overwrite_input: not used; accepted for compatibility with numpy.
+        keepdims: whether to keep the reduced axes with size 1.
+
+    Returns:
+        The medians, the mean of the two middle elements if their number is even; NaN where any element is NaN.
+
+    Raises:
+        TypeError: if `a` is not an array or a number.
+        ValueError: if an axis does not exist, if there is no element, or if the numbers are complex.
+        NotImplementedError: if `out` is not None.
+
+    Example:
+        >>> jnp.median(jnp.array([[1, 9], [3, 5]]), axis=1)
+        Array([5., 4.], dtype=float32)
     """
     return quantile_along("median", a, 0.5, axis, out, "linear", keepdims, None)
 
@@ -352,34 +586,41 @@ def quantile_along(
     method: str,
     keepdims: bool,
     weights: Any,
-    skips_nan: bool = False,
+    ignore_nan: bool = False,
 ) -> Any:
-    """Quantiles, as the functions of this family name them. `skips_nan`: of the numbers alone."""
+    """Compute the function `name` of the family quantile, percentile, median, with NaN ignored if `ignore_nan`."""
     no_out(name, out)
-    if method not in METHODS:
-        raise ValueError(f"{name}: method {method!r} is none of {', '.join(METHODS)}")
+    if method not in _QUANTILE_METHODS:
+        raise ValueError(f"{name}: method must be one of {', '.join(_QUANTILE_METHODS)}, not {method!r}")
     if weights is not None and method != "inverted_cdf":
         raise NotImplementedError(f"{name}: weights need method 'inverted_cdf', not {method!r}")
-    kinds = type_of(a, name), type_of(q, name)
-    if any(kind.dtype.kind == "c" for kind in kinds):
-        raise ValueError(f"{name}: complex numbers have no order: {kinds[0]}, {kinds[1]}")
-    dims = reduced_dims(name, static_axes(axis), kinds[0])
-    if not math.prod(kinds[0].shape[dim] for dim in dims):
-        raise ValueError(f"{name}: dims {dims} of {kinds[0]} have no elements")
-    per_cent = name.endswith("percentile")
-    given = () if weights is None else (_weights(name, weights, kinds[0], axis),)
+    types = type_of(a, name), type_of(q, name)
+    if any(each.dtype.kind == "c" for each in types):
+        raise ValueError(f"{name}: complex numbers have no order: {types[0]}, {types[1]}")
+    dims = reduced_dims(name, static_axes(axis), types[0])
+    if not math.prod(types[0].shape[dim] for dim in dims):
+        raise ValueError(f"{name}: dims {dims} of {types[0]} have no elements")
+    is_percentile = name.endswith("percentile")
+    optional_weights = () if weights is None else (_broadcast_weights(name, weights, types[0], axis),)
     return _quantile(
-        a, q, *given, dims=dims, method=method, keepdims=keepdims, skips_nan=skips_nan, whole=100 if per_cent else 1
+        a,
+        q,
+        *optional_weights,
+        dims=dims,
+        method=method,
+        keepdims=keepdims,
+        ignore_nan=ignore_nan,
+        scale=100 if is_percentile else 1,
     )
 
 
-def _weights(name: str, weights: Any, x: ArrayType, axis: Any) -> Any:
-    """One for each element."""
+def _broadcast_weights(name: str, weights: Any, x: ArrayType, axis: Any) -> Any:
+    """Broadcast weights to the shape of `x`."""
     w = type_of(weights, name)
     if w.shape == x.shape:
         return weights
     if not (isinstance(axis, int) and w.shape == (x.shape[dim_of(name, axis, x.ndim)],)):
-        raise ValueError(f"{name}: weights {w} are neither for each element of {x} nor for each along axis {axis}")
+        raise ValueError(f"{name}: weights {w} must have the shape of {x}, or one weight per index along axis {axis}")
     dim = dim_of(name, axis, x.ndim)
     return methods.broadcast_to(
         methods.reshape(weights, shape=tuple(size if d == dim else 1 for d, size in enumerate(x.shape))), shape=x.shape
@@ -388,92 +629,102 @@ def _weights(name: str, weights: Any, x: ArrayType, axis: Any) -> Any:
 
 @composed
 def _quantile(
-    a: Any, q: Any, *weights: Any, dims: tuple[int, ...], method: str, keepdims: bool, skips_nan: bool, whole: int
+    a: Any, q: Any, *weights: Any, dims: tuple[int, ...], method: str, keepdims: bool, ignore_nan: bool, scale: int
 ) -> Any:
-    x, share = as_inexact(a, "quantile"), as_inexact(q, "quantile")
-    kept = tuple(dim for dim in range(x.type.ndim) if dim not in dims)
-    lead = tuple(x.type.shape[dim] for dim in kept)
-    last, count = len(lead), math.prod(x.type.shape[dim] for dim in dims)
-    out, _ = meet("quantile", (x.type, share.type))
-    wide = carrier(out)
+    """Compute quantiles along `dims` by a sort. `q` is divided by `scale` first."""
+    x, q = as_inexact(a, "quantile"), as_inexact(q, "quantile")
+    batch_dims = tuple(dim for dim in range(x.type.ndim) if dim not in dims)
+    batch_shape = tuple(x.type.shape[dim] for dim in batch_dims)
+    last, count = len(batch_shape), math.prod(x.type.shape[dim] for dim in dims)
+    out_dtype, _ = meet("quantile", (x.type, q.type))
+    compute_dtype = carrier(out_dtype)
 
-    def rows(y: Any) -> Any:
-        return Reshape((*lead, count))(permuted(astype_weak(as_operand(y), wide, False), (*kept, *dims)))
+    def as_rows(y: Any) -> Any:
+        wide = astype_weak(as_operand(y), compute_dtype, False)
+        return Reshape((*batch_shape, count))(permuted(wide, (*batch_dims, *dims)))
 
-    row = rows(x)
-    shares = Reshape((share.type.size,))(astype_weak(share, wide, False))
-    if whole != 1:
-        shares = Div()(shares, like(shares, whole))
-    shape = (*lead, share.type.size)
-    shares = Broadcast(shape, (last,))(shares)
-    is_nan = Compare("NE")(row, row)
+    rows = as_rows(x)
+    probabilities = Reshape((q.type.size,))(astype_weak(q, compute_dtype, False))
+    if scale != 1:
+        probabilities = Div()(probabilities, like(probabilities, scale))
+    shape = (*batch_shape, q.type.size)
+    probabilities = Broadcast(shape, (last,))(probabilities)
+    is_nan = Compare("NE")(rows, rows)
     if weights:
-        each = Select()(is_nan, like(row, 0), rows(weights[0])) if skips_nan else rows(weights[0])
-        ordered, sizes = Sort(last)(row, each)
-        totals = Cumulative(last, "sum")(sizes)
-        found = _at_share(ordered, totals, along(totals, last, count - 1, count), shares)
+        w = as_rows(weights[0])
+        sorted_rows, sorted_weights = Sort(last)(rows, Select()(is_nan, like(rows, 0), w) if ignore_nan else w)
+        cumulative = Cumulative(last, "sum")(sorted_weights)
+        total = along(cumulative, last, count - 1, count)
+        result = _inverted_weighted_cdf(sorted_rows, cumulative, total, probabilities)
     else:
-        (ordered,) = Sort(last)(row)
-        numbers = Sum((last,))(Convert(wide)(Not()(is_nan))) if skips_nan else full(lead, count, wide)
-        found = _between(ordered, Broadcast(shape, tuple(range(last)))(numbers), shares, method)
-    spoilt = (ReduceAnd if skips_nan else ReduceOr)((last,))(is_nan)
-    found = Select()(Broadcast(shape, tuple(range(last)))(spoilt), like(found, np.nan), found)
-    found = permuted(astype_weak(found, out, False), (last, *range(last)))
-    sizes = [1 if dim in dims else size for dim, size in enumerate(x.type.shape)] if keepdims else list(lead)
-    return Reshape((*share.type.shape, *sizes))(found)
+        (sorted_rows,) = Sort(last)(rows)
+        if ignore_nan:
+            counts = Sum((last,))(Convert(compute_dtype)(Not()(is_nan)))
+        else:
+            counts = full(batch_shape, count, compute_dtype)
+        result = _interpolate(sorted_rows, Broadcast(shape, tuple(range(last)))(counts), probabilities, method)
+    result_is_nan = (ReduceAnd if ignore_nan else ReduceOr)((last,))(is_nan)
+    result = Select()(Broadcast(shape, tuple(range(last)))(result_is_nan), like(result, np.nan), result)
+    result = permuted(astype_weak(result, out_dtype, False), (last, *range(last)))
+    sizes = [1 if dim in dims else size for dim, size in enumerate(x.type.shape)] if keepdims else list(batch_shape)
+    return Reshape((*q.type.shape, *sizes))(result)
 
 
-def _between(ordered: Any, numbers: Any, shares: Any, method: str) -> Any:
-    """What lies at the shares of rows that are in order and have so many numbers each."""
-    place = METHODS[method](shares, numbers)
-    place = Clamp()(like(place, 0), place, Max()(Sub()(numbers, like(numbers, 1)), like(numbers, 0)))
-    low, high = (_each_at(ordered, Convert(np.dtype(np.int32))(step()(place))) for step in (Floor, Ceil))
-    weight = Sub()(place, Floor()(place))
-    between = Add()(Mul()(low, Sub()(like(weight, 1), weight)), Mul()(high, weight))
-    # Next to an infinity, nothing of it must stay nothing.
-    return Select()(Compare("EQ")(weight, like(weight, 0)), low, between)
+def _interpolate(sorted_rows: Any, counts: Any, probabilities: Any, method: str) -> Any:
+    """Return the quantiles of sorted rows, of which the first `counts` elements are valid."""
+    position = _QUANTILE_METHODS[method](probabilities, counts)
+    position = Clamp()(like(position, 0), position, Max()(Sub()(counts, like(counts, 1)), like(counts, 0)))
+    low, high = (
+        _take_from_rows(sorted_rows, Convert(np.dtype(np.int32))(rounding()(position))) for rounding in (Floor, Ceil)
+    )
+    weight = Sub()(position, Floor()(position))
+    interpolated = Add()(Mul()(low, Sub()(like(weight, 1), weight)), Mul()(high, weight))
+    # If the weight of `high` is 0 and `high` is infinite, the product would be NaN.
+    return Select()(Compare("EQ")(weight, like(weight, 0)), low, interpolated)
 
 
-def _at_share(ordered: Any, totals: Any, whole: Any, shares: Any) -> Any:
-    """The first elements up to which the shares of all weights are reached."""
-    last = ordered.type.ndim - 1
-    count = ordered.type.shape[last]
-    lead = tuple(range(last))
-    pairs = (*shares.type.shape, count)
-    reached = Mul()(shares, Broadcast(shares.type.shape, lead)(Reshape(whole.type.shape[:-1])(whole)))
-    upto, wanted = Broadcast(pairs, (*lead, last + 1))(totals), Broadcast(pairs, (*lead, last))(reached)
-    place = Sum((last + 1,))(Convert(np.dtype(np.int32))(Compare("LT")(upto, wanted)))
-    return _each_at(ordered, Clamp()(like(place, 0), place, like(place, count - 1)))
+def _inverted_weighted_cdf(sorted_rows: Any, cumulative: Any, total: Any, probabilities: Any) -> Any:
+    """Return the first elements of sorted rows whose cumulative weight reaches the probability times the total."""
+    last = sorted_rows.type.ndim - 1
+    count = sorted_rows.type.shape[last]
+    batch_dims = tuple(range(last))
+    pairs = (*probabilities.type.shape, count)
+    total = Broadcast(probabilities.type.shape, batch_dims)(Reshape(total.type.shape[:-1])(total))
+    target = Broadcast(pairs, (*batch_dims, last))(Mul()(probabilities, total))
+    reached = Broadcast(pairs, (*batch_dims, last + 1))(cumulative)
+    index = Sum((last + 1,))(Convert(np.dtype(np.int32))(Compare("LT")(reached, target)))
+    return _take_from_rows(sorted_rows, Clamp()(like(index, 0), index, like(index, count - 1)))
 
 
-def _share_of(shares: Any, numbers: Any) -> Any:
-    return Mul()(shares, Sub()(numbers, like(numbers, 1)))
+def _linear_position(probabilities: Any, counts: Any) -> Any:
+    return Mul()(probabilities, Sub()(counts, like(counts, 1)))
 
 
-def _halfway(shares: Any, numbers: Any) -> Any:
-    place = _share_of(shares, numbers)
-    return Mul()(Add()(Floor()(place), Ceil()(place)), like(place, 0.5))
+def _midpoint_position(probabilities: Any, counts: Any) -> Any:
+    position = _linear_position(probabilities, counts)
+    return Mul()(Add()(Floor()(position), Ceil()(position)), like(position, 0.5))
 
 
-# The place of a share among so many numbers.
-METHODS: dict[str, Callable[[Any, Any], Any]] = {
-    "linear": _share_of,
-    "lower": lambda shares, numbers: Floor()(_share_of(shares, numbers)),
-    "higher": lambda shares, numbers: Ceil()(_share_of(shares, numbers)),
-    "nearest": lambda shares, numbers: Round()(_share_of(shares, numbers)),
-    "midpoint": _halfway,
-    "inverted_cdf": lambda shares, numbers: Sub()(Ceil()(Mul()(shares, numbers)), like(shares, 1)),
+# The position of a quantile in a sorted row with `counts` elements; a fraction interpolates between two of them.
+_QUANTILE_METHODS: dict[str, Callable[[Any, Any], Any]] = {
+    "linear": _linear_position,
+    "lower": lambda probabilities, counts: Floor()(_linear_position(probabilities, counts)),
+    "higher": lambda probabilities, counts: Ceil()(_linear_position(probabilities, counts)),
+    "nearest": lambda probabilities, counts: Round()(_linear_position(probabilities, counts)),
+    "midpoint": _midpoint_position,
+    "inverted_cdf": lambda probabilities, counts: Sub()(Ceil()(Mul()(probabilities, counts)), like(probabilities, 1)),
 }
 
 
 def row_at(row: Any, places: Any) -> Any:
-    """The elements of a row at places of any shape; no dim of them is moved."""
+    """Gather elements of a 1-d array at indices of any shape; sharded dims of the indices stay sharded."""
     index = astype_weak(places, np.dtype(np.int32), False)
     return Gather((), (0,), (), (), (0,), (1,))(row, Reshape((*index.type.shape, 1))(index))
 
 
-def _each_at(x: Any, places: Any) -> Any:
-    """The elements along the last dim of `x` at places of each row's own."""
+def _take_from_rows(x: Any, indices: Any) -> Any:
+    """Gather elements along the last dim of `x`, at separate indices for each row."""
     last = x.type.ndim - 1
-    rows = tuple(range(last))
-    return Gather((), (last,), rows, rows, (last,), (1,) * x.type.ndim)(x, Reshape((*places.type.shape, 1))(places))
+    batch_dims = tuple(range(last))
+    op = Gather((), (last,), batch_dims, batch_dims, (last,), (1,) * x.type.ndim)
+    return op(x, Reshape((*indices.type.shape, 1))(indices))

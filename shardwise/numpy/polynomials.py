@@ -1,4 +1,4 @@
-"""Polynomials as rows of coefficients, the highest power first."""
+"""Polynomials, as 1-d arrays of coefficients with the highest power first."""
 
 import operator
 from typing import Any
@@ -29,286 +29,415 @@ from shardwise.numpy.convolution import convolve
 from shardwise.numpy.functions import sum as total
 from shardwise.numpy.products import outer
 
-_UNROLLED = 16  # a longer polynomial is evaluated in a loop
+_UNROLL_LIMIT = 16  # `polyval` evaluates polynomials with more coefficients in a loop
 
 
-def _row(name: str, p: Any) -> Any:
-    """Coefficients as one row."""
-    found = as_operand(p, name)
-    if found.type.ndim > 1:
-        raise ValueError(f"{name}: needs one row of coefficients, not {found.type}")
-    return Reshape((found.type.size,))(found)
+def _as_coefficients(name: str, p: Any) -> Any:
+    """Return coefficients as an operand of rank 1. `name` is the caller, for errors."""
+    x = as_operand(p, name)
+    if x.type.ndim > 1:
+        raise ValueError(f"{name}: coefficients must have rank 1, not {x.type}")
+    return Reshape((x.type.size,))(x)
 
 
-def _lengthened(row: Any, size: int) -> Any:
-    """Zeros before the first."""
-    return Pad((size - row.type.size,), (0,), (0,))(row, full((), 0, row.type.dtype, row.type.weak))
+def _pad_front(coefficients: Any, size: int) -> Any:
+    """Pad coefficients with leading zeros to `size`."""
+    zero = full((), 0, coefficients.type.dtype, coefficients.type.weak)
+    return Pad((size - coefficients.type.size,), (0,), (0,))(coefficients, zero)
 
 
-def _two(name: str, a1: Any, a2: Any) -> list[Any]:
+def _align_pair(name: str, a1: Any, a2: Any) -> list[Any]:
+    """Promote two polynomials to one dtype and one size."""
     dtype, weak = meet(name, (type_of(a1, name), type_of(a2, name)))
-    rows = [astype_weak(_row(name, a), dtype, weak) for a in (a1, a2)]
-    size = max(row.type.size for row in rows)
-    return [_lengthened(row, size) for row in rows]
+    pair = [astype_weak(_as_coefficients(name, a), dtype, weak) for a in (a1, a2)]
+    size = max(each.type.size for each in pair)
+    return [_pad_front(each, size) for each in pair]
 
 
 def polyadd(a1: Any, a2: Any) -> Any:
-    """The sum of two polynomials.
+    """Add two polynomials.
 
-    >>> jnp.polyadd(jnp.array([1, 2]), jnp.array([3, 0, 1]))
-    Array([3, 1, 3], dtype=int32)
+    Args:
+        a1, a2: the coefficients, the highest power first.
+
+    Returns:
+        The coefficients of the sum.
+
+    Raises:
+        TypeError: if an argument is not an array or a number.
+        ValueError: if an argument has a rank above 1.
+
+    Example:
+        >>> jnp.polyadd(jnp.array([1, 2]), jnp.array([3, 0, 1]))
+        Array([3, 1, 3], dtype=int32)
     """
     return _polyadd(a1, a2)
 
 
 @composed
 def _polyadd(a1: Any, a2: Any) -> Any:
-    return add(*_two("polyadd", a1, a2))
+    return add(*_align_pair("polyadd", a1, a2))
 
 
 def polysub(a1: Any, a2: Any) -> Any:
-    """The difference of two polynomials.
+    """Subtract a polynomial from another.
 
-    >>> jnp.polysub(jnp.array([1, 2]), jnp.array([3, 0, 1]))
-    Array([-3,  1,  1], dtype=int32)
+    Args:
+        a1, a2: the coefficients of the minuend and the subtrahend, the highest power first.
+
+    Returns:
+        The coefficients of the difference `a1 - a2`.
+
+    Raises:
+        TypeError: if an argument is not an array or a number.
+        ValueError: if an argument has a rank above 1.
+
+    Example:
+        >>> jnp.polysub(jnp.array([1, 2]), jnp.array([3, 0, 1]))
+        Array([-3,  1,  1], dtype=int32)
     """
     return _polysub(a1, a2)
 
 
 @composed
 def _polysub(a1: Any, a2: Any) -> Any:
-    return subtract(*_two("polysub", a1, a2))
+    return subtract(*_align_pair("polysub", a1, a2))
 
 
-def _trimmed(name: str, p: Any) -> Any:
-    """Without zeros before the first other number; which there are must be known."""
+def _trim_leading_zeros(name: str, p: Any) -> Any:
+    """Remove leading zeros; the coefficients must be concrete. `name` is the caller, for errors."""
     unknown = (
-        "nobody knows which coefficients are zero, and the shape of the result: leave `trim_leading_zeros` out, or "
-        "call it outside of compiled functions"
+        "the number of leading zeros and the shape of the result are unknown: omit `trim_leading_zeros`, or call "
+        f"`{name}` outside of `jit`"
     )
     host = known(name, p, unknown)
-    (places,) = np.nonzero(host)
-    start = int(places[0]) if places.size else host.size
+    (nonzero,) = np.nonzero(host)
+    start = int(nonzero[0]) if nonzero.size else host.size
     return p[start:]
 
 
 def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Any:
-    """The product of two polynomials; integers become floats.
+    """Multiply two polynomials.
 
-    `trim_leading_zeros`: without those before the first power, of polynomials that are known.
+    Args:
+        a1, a2: the coefficients, the highest power first.
+        trim_leading_zeros: whether to remove leading zeros of the operands. Not supported inside `jit`.
 
-    >>> jnp.polymul(jnp.array([1, 5]), jnp.array([1, 2]))
-    Array([ 1.,  7., 10.], dtype=float32)
+    Returns:
+        The coefficients of the product; integers become floats.
+
+    Raises:
+        TypeError: if an argument is not an array or a number.
+        ValueError: if an argument has a rank above 1.
+        ConcretizationTypeError: if `trim_leading_zeros` is set and an operand is traced.
+
+    Example:
+        >>> jnp.polymul(jnp.array([1, 5]), jnp.array([1, 2]))
+        Array([ 1.,  7., 10.], dtype=float32)
     """
     if trim_leading_zeros:
-        a1, a2 = _trimmed("polymul", a1), _trimmed("polymul", a2)
-    x, y = (_at_least_one(a) for a in (a1, a2))
+        a1, a2 = _trim_leading_zeros("polymul", a1), _trim_leading_zeros("polymul", a2)
+    x, y = (_zero_if_empty(a) for a in (a1, a2))
     return convolve(x, y)
 
 
 @composed
-def _at_least_one(p: Any) -> Any:
-    row = _row("polymul", p)
-    return row if row.type.size else full((1,), 0, row.type.dtype)
+def _zero_if_empty(p: Any) -> Any:
+    """Return coefficients as an array of rank 1, with the coefficient 0 if there are none."""
+    coefficients = _as_coefficients("polymul", p)
+    return coefficients if coefficients.type.size else full((1,), 0, coefficients.type.dtype)
 
 
 def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Any, Any]:
-    """The quotient of two polynomials and what is left, with as many coefficients as `u`.
+    """Divide a polynomial by another, with remainder.
 
-    `trim_leading_zeros`: what is left without those before its first power, of polynomials that are known.
+    Args:
+        u, v: the coefficients of the dividend and the divisor, the highest power first.
+        trim_leading_zeros: whether to remove leading zeros of the remainder. Not supported inside `jit`.
 
-    >>> jnp.polydiv(jnp.array([1.0, 5.0, 7.0]), jnp.array([1.0, 2.0]))
-    (Array([1., 3.], dtype=float32), Array([0., 0., 1.], dtype=float32))
+    Returns:
+        A pair of the quotient and the remainder, which has as many coefficients as `u` unless it is trimmed.
+
+    Raises:
+        TypeError: if an argument is not an array or a number.
+        ValueError: if an argument has a rank above 1, or if the divisor has no coefficients.
+        ConcretizationTypeError: if `trim_leading_zeros` is set and an operand is traced.
+
+    Example:
+        >>> jnp.polydiv(jnp.array([1.0, 5.0, 7.0]), jnp.array([1.0, 2.0]))
+        (Array([1., 3.], dtype=float32), Array([0., 0., 1.], dtype=float32))
     """
-    quotient, left = _divided(u, v)
-    return quotient, _trimmed("polydiv", left) if trim_leading_zeros else left
+    quotient, remainder = _polydiv(u, v)
+    return quotient, _trim_leading_zeros("polydiv", remainder) if trim_leading_zeros else remainder
 
 
 @composed_list
-def _divided(u: Any, v: Any) -> list[Any]:
+def _polydiv(u: Any, v: Any) -> list[Any]:
+    """Divide by synthetic division."""
     dtype, _ = meet("polydiv", (type_of(u, "polydiv"), type_of(v, "polydiv")))
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
-    left, by = (astype_weak(_row("polydiv", p), dtype, False) for p in (u, v))
-    size, length = left.type.size, by.type.size
+    remainder, divisor = (astype_weak(_as_coefficients("polydiv", p), dtype, False) for p in (u, v))
+    size, length = remainder.type.size, divisor.type.size
     if not length:
         raise ValueError("polydiv: the divisor has no coefficients")
     if size < length:
-        return [full((1,), 0, dtype), left]
-    scale = along(by, 0, 0, 1)
-    found = []
-    for place in range(size - length + 1):
-        factor = divide(along(left, 0, place, place + 1), scale)
-        found.append(factor)
-        taken = Pad((place,), (size - length - place,), (0,))(multiply(by, factor), full((), 0, dtype))
-        left = subtract(left, taken)
-    return [Concatenate(0)(*found) if len(found) > 1 else found[0], left]
+        return [full((1,), 0, dtype), remainder]
+    leading = along(divisor, 0, 0, 1)
+    quotient = []
+    for index in range(size - length + 1):
+        factor = divide(along(remainder, 0, index, index + 1), leading)
+        quotient.append(factor)
+        shifted = Pad((index,), (size - length - index,), (0,))(multiply(divisor, factor), full((), 0, dtype))
+        remainder = subtract(remainder, shifted)
+    return [Concatenate(0)(*quotient) if len(quotient) > 1 else quotient[0], remainder]
 
 
 def polyder(p: Any, m: int = 1) -> Any:
-    """The derivative of order `m`; integers become floats.
+    """Differentiate a polynomial.
 
-    >>> jnp.polyder(jnp.array([1, 2, 3]))
-    Array([2., 2.], dtype=float32)
+    Args:
+        p: the coefficients, the highest power first.
+        m: the order of the derivative.
+
+    Returns:
+        The coefficients of the derivative; integers become floats.
+
+    Raises:
+        TypeError: if `p` is not an array or a number, or if `m` is not an integer.
+        ValueError: if `p` has a rank above 1, or if `m` is negative.
+
+    Example:
+        >>> jnp.polyder(jnp.array([1, 2, 3]))
+        Array([2., 2.], dtype=float32)
     """
-    order = _order("polyder", m)
-    return _derived(p, order=order)
+    order = _as_order("polyder", m)
+    return _polyder(p, order=order)
 
 
-def _order(name: str, m: Any) -> int:
-    found = operator.index(m)
-    if found < 0:
-        raise ValueError(f"{name}: the order m cannot be negative: {found}")
-    return found
+def _as_order(name: str, m: Any) -> int:
+    order = operator.index(m)
+    if order < 0:
+        raise ValueError(f"{name}: the order m cannot be negative: {order}")
+    return order
 
 
 @composed
-def _derived(p: Any, *, order: int) -> Any:
-    row = as_inexact(_row("polyder", p), "polyder")
+def _polyder(p: Any, *, order: int) -> Any:
+    coefficients = as_inexact(_as_coefficients("polyder", p), "polyder")
     if not order:
-        return row
-    size = max(row.type.size - order, 0)
-    kept = along(row, 0, 0, size)
+        return coefficients
+    size = max(coefficients.type.size - order, 0)
+    result = along(coefficients, 0, 0, size)
     for step in range(order):
-        powers = _falling(size, order - 1 - step, kept)
-        kept = Mul()(kept, powers)
-    return kept
+        result = Mul()(result, _descending_powers(size, order - step, result))
+    return result
 
 
-def _falling(size: int, past: int, row: Any) -> Any:
-    """Powers of so many coefficients, of which the last has power `past` + 1."""
+def _descending_powers(size: int, last: int, dtype_like: Any) -> Any:
+    """Return `size` consecutive integers in descending order, down to `last`, in the dtype of `dtype_like`."""
     index = Iota((size,), 0, np.dtype(np.int32))()
-    return Convert(row.type.dtype, row.type.weak)(subtract(like(index, size + past), index))
+    powers = subtract(like(index, size - 1 + last), index)
+    return Convert(dtype_like.type.dtype, dtype_like.type.weak)(powers)
 
 
 def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
-    """The integral of order `m`; integers become floats. `k`: the constants of each, one for all or `m` of them.
+    """Integrate a polynomial.
 
-    >>> jnp.polyint(jnp.array([6, 2]), k=5)
-    Array([3., 2., 5.], dtype=float32)
+    Args:
+        p: the coefficients, the highest power first.
+        m: the order of the integral.
+        k: the constants of integration, one for all `m` integrations or one for each. By default 0.
+
+    Returns:
+        The coefficients of the integral; integers become floats.
+
+    Raises:
+        TypeError: if `p` or `k` is not an array or a number, or if `m` is not an integer.
+        ValueError: if `p` has a rank above 1, if `m` is negative, or if the number of constants is not 1 or `m`.
+
+    Example:
+        >>> jnp.polyint(jnp.array([6, 2]), k=5)
+        Array([3., 2., 5.], dtype=float32)
     """
-    order = _order("polyint", m)
-    given = 0 if k is None else k
-    kind = type_of(given, "polyint")
-    if kind.ndim > 1 or kind.size not in (1, order):
-        raise ValueError(f"polyint: k is one constant or {order} of them, not {kind}")
-    return _integrated(p, given, order=order)
+    order = _as_order("polyint", m)
+    constants = 0 if k is None else k
+    constants_type = type_of(constants, "polyint")
+    if constants_type.ndim > 1 or constants_type.size not in (1, order):
+        raise ValueError(f"polyint: k must be one constant or {order} constants, not {constants_type}")
+    return _polyint(p, constants, order=order)
 
 
 @composed
-def _integrated(p: Any, k: Any, *, order: int) -> Any:
-    row = as_inexact(_row("polyint", p), "polyint")
-    dtype, weak = meet("polyint", (row.type, type_of(k)))
-    row, constants = (astype_weak(x, dtype, weak) for x in (row, as_operand(k)))
+def _polyint(p: Any, k: Any, *, order: int) -> Any:
+    result = as_inexact(_as_coefficients("polyint", p), "polyint")
+    dtype, weak = meet("polyint", (result.type, type_of(k)))
+    result, constants = (astype_weak(x, dtype, weak) for x in (result, as_operand(k)))
     constants = stretch(constants, (order,)) if constants.type.size == 1 else Reshape((order,))(constants)
     for step in range(order):
-        row = divide(row, _falling(row.type.size, 0, row))
-        row = Concatenate(0)(row, along(constants, 0, step, step + 1))
-    return row
+        result = divide(result, _descending_powers(result.type.size, 1, result))
+        result = Concatenate(0)(result, along(constants, 0, step, step + 1))
+    return result
 
 
 def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
-    """The value of a polynomial at each element of `x`. A long one is evaluated in a loop, `unroll` powers a turn.
+    """Evaluate a polynomial by Horner's method.
 
-    >>> jnp.polyval(jnp.array([1, 0, 2]), jnp.array([2, 3]))
-    Array([ 6, 11], dtype=int32)
+    Args:
+        p: the coefficients, the highest power first.
+        x: the points, of any shape.
+        unroll: the number of steps per iteration of the loop, which is used for more than 16 coefficients.
+
+    Returns:
+        The values, of the shape of `x`.
+
+    Raises:
+        TypeError: if `p` or `x` is not an array or a number, or if `unroll` is not an integer.
+        ValueError: if `p` has a rank above 1, or if there is a loop and `unroll` is less than 1.
+
+    Example:
+        >>> jnp.polyval(jnp.array([1, 0, 2]), jnp.array([2, 3]))
+        Array([ 6, 11], dtype=int32)
     """
-    return _evaluated(p, x, unroll=operator.index(unroll))
+    return _polyval(p, x, unroll=operator.index(unroll))
 
 
 @composed
-def _evaluated(p: Any, x: Any, *, unroll: int) -> Any:
+def _polyval(p: Any, x: Any, *, unroll: int) -> Any:
     dtype, weak = meet("polyval", (type_of(p, "polyval"), type_of(x, "polyval")))
-    row, at = (astype_weak(z, dtype, weak) for z in (_row("polyval", p), as_operand(x, "polyval")))
-    found = like(at, 0)
-    if row.type.size > _UNROLLED:
-        return scan(lambda sum, power: (add(multiply(sum, at), power), None), found, row, unroll=unroll)[0]
-    for place in range(row.type.size):
-        power = Reshape(())(along(row, 0, place, place + 1))
-        found = add(multiply(found, at), stretch(power, at.type.shape))
-    return found
+    coefficients, points = (
+        astype_weak(z, dtype, weak) for z in (_as_coefficients("polyval", p), as_operand(x, "polyval"))
+    )
+    result = like(points, 0)
+    if coefficients.type.size > _UNROLL_LIMIT:
+
+        def step(total: Any, coefficient: Any) -> Any:
+            return add(multiply(total, points), coefficient), None
+
+        return scan(step, result, coefficients, unroll=unroll)[0]
+    for index in range(coefficients.type.size):
+        coefficient = Reshape(())(along(coefficients, 0, index, index + 1))
+        result = add(multiply(result, points), stretch(coefficient, points.type.shape))
+    return result
 
 
 @composed
-def _from_zeros(zeros: Any) -> Any:
-    found = full((1,), 1, zeros.type.dtype)
-    for place in range(zeros.type.size):
-        zero = along(zeros, 0, place, place + 1)
-        rest = Concatenate(0)(full((1,), 0, zeros.type.dtype), multiply(found, zero))
-        found = subtract(Concatenate(0)(found, full((1,), 0, zeros.type.dtype)), rest)
-    return found
+def _from_roots(roots: Any) -> Any:
+    """Multiply the factors x - r of all roots r."""
+    dtype = roots.type.dtype
+    result = full((1,), 1, dtype)
+    for index in range(roots.type.size):
+        root = along(roots, 0, index, index + 1)
+        scaled = Concatenate(0)(full((1,), 0, dtype), multiply(result, root))
+        result = subtract(Concatenate(0)(result, full((1,), 0, dtype)), scaled)
+    return result
 
 
 def poly(seq_of_zeros: Any) -> Any:
-    """The polynomial that is zero at each element of a row, or at the eigenvalues of a square matrix.
+    """Return the monic polynomial with given roots.
 
-    >>> jnp.poly(jnp.array([1.0, 2.0]))
-    Array([ 1., -3.,  2.], dtype=float32)
+    Args:
+        seq_of_zeros: the roots, of rank 1, or a square matrix, whose eigenvalues are the roots.
+
+    Returns:
+        The coefficients, the highest power first; integers become floats.
+
+    Raises:
+        TypeError: if the argument is not an array or a number.
+        ValueError: if the argument is neither of rank 1 nor a square matrix.
+
+    Example:
+        >>> jnp.poly(jnp.array([1.0, 2.0]))
+        Array([ 1., -3.,  2.], dtype=float32)
     """
-    kind = type_of(seq_of_zeros, "poly")
-    if kind.ndim == 2:
-        if kind.shape[0] != kind.shape[1]:
-            raise ValueError(f"poly: needs a row of zeros or a square matrix, not {kind}")
+    roots_type = type_of(seq_of_zeros, "poly")
+    if roots_type.ndim == 2:
+        if roots_type.shape[0] != roots_type.shape[1]:
+            raise ValueError(f"poly: seq_of_zeros must have rank 1 or be a square matrix, not {roots_type}")
         seq_of_zeros = linalg.eigvals(seq_of_zeros)
-    elif kind.ndim != 1:
-        raise ValueError(f"poly: needs a row of zeros or a square matrix, not {kind}")
+    elif roots_type.ndim != 1:
+        raise ValueError(f"poly: seq_of_zeros must have rank 1 or be a square matrix, not {roots_type}")
     if not type_of(seq_of_zeros).size:
-        return full((), 1, kind.dtype if is_inexact(kind.dtype) else default_dtype("float*"))
-    return _from_zeros(_floats(seq_of_zeros))
+        return full((), 1, roots_type.dtype if is_inexact(roots_type.dtype) else default_dtype("float*"))
+    return _from_roots(_as_strong_inexact(seq_of_zeros))
 
 
 @composed
-def _floats(x: Any) -> Any:
-    found = as_inexact(x, "poly")
-    return astype_weak(found, found.type.dtype, False)
+def _as_strong_inexact(x: Any) -> Any:
+    x = as_inexact(x, "poly")
+    return astype_weak(x, x.type.dtype, False)
 
 
 def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
-    """The powers of each element: a row for each, the highest of `N` powers first, or with `increasing` last.
+    """Return the Vandermonde matrix, whose columns are powers of a vector.
 
-    >>> jnp.vander(jnp.array([2, 3]), 3)
-    Array([[4, 2, 1],
-           [9, 3, 1]], dtype=int32)
+    Args:
+        x: the vector.
+        N: the number of columns. By default the size of `x`.
+        increasing: whether the powers ascend from the left to the right. By default they descend.
+
+    Returns:
+        A matrix with one row per element of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or if `N` is not an integer.
+        ValueError: if `x` is not of rank 1, or if `N` is negative.
+
+    Example:
+        >>> jnp.vander(jnp.array([2, 3]), 3)
+        Array([[4, 2, 1],
+               [9, 3, 1]], dtype=int32)
     """
-    kind = type_of(x, "vander")
-    if kind.ndim != 1:
-        raise ValueError(f"vander: needs one row, not {kind}")
-    count = kind.size if N is None else operator.index(N)
+    x_type = type_of(x, "vander")
+    if x_type.ndim != 1:
+        raise ValueError(f"vander: x must have rank 1, not {x_type}")
+    count = x_type.size if N is None else operator.index(N)
     if count < 0:
         raise ValueError(f"vander: N cannot be negative: {count}")
-    return _powers(x, count=count, increasing=bool(increasing))
+    return _vander(x, count=count, increasing=bool(increasing))
 
 
 @composed
-def _powers(x: Any, *, count: int, increasing: bool) -> Any:
+def _vander(x: Any, *, count: int, increasing: bool) -> Any:
     (row,) = numbers("vander", x)
     row = astype_weak(row, row.type.dtype, False)
     size = row.type.size
     if not count:
         return full((size, 0), 0, row.type.dtype)
-    order = range(count) if increasing else reversed(range(count))
-    columns = [Reshape((size, 1))(IntegerPow(power)(row)) for power in order]
+    powers = range(count) if increasing else reversed(range(count))
+    columns = [Reshape((size, 1))(IntegerPow(power)(row)) for power in powers]
     return Concatenate(1)(*columns) if count > 1 else columns[0]
 
 
 def roots(p: Any, *, strip_zeros: bool = True) -> Any:
-    """The zeros of a polynomial, as complex numbers in no order.
+    """Compute the roots of a polynomial, as the eigenvalues of its companion matrix.
 
-    Zeros before its first power are left out, which must be known; without `strip_zeros` they need not be, and NaN
-    comes in their place.
+    Args:
+        p: the coefficients, the highest power first.
+        strip_zeros: whether to remove leading zeros first. Inside `jit` their number is unknown, so False is required
+            there; the result is then padded with NaN.
 
-    >>> np.sort(np.round(jnp.roots(jnp.array([1.0, -3.0, 2.0])).real, 3)).tolist()
-    [1.0, 2.0]
+    Returns:
+        The roots, complex and in no particular order.
+
+    Raises:
+        TypeError: if `p` is not an array or a number.
+        ValueError: if `p` is not of rank 1.
+        ConcretizationTypeError: if `p` is traced and `strip_zeros` is true.
+
+    Example:
+        >>> np.sort(np.round(jnp.roots(jnp.array([1.0, -3.0, 2.0])).real, 3)).tolist()
+        [1.0, 2.0]
     """
-    kind = type_of(p, "roots")
-    if kind.ndim != 1:
-        raise ValueError(f"roots: needs one row of coefficients, not {kind}")
+    p_type = type_of(p, "roots")
+    if p_type.ndim != 1:
+        raise ValueError(f"roots: coefficients must have rank 1, not {p_type}")
     if strip_zeros:
         try:
-            p = _trimmed("roots", as_operand(p))
+            p = _trim_leading_zeros("roots", as_operand(p))
         except ConcretizationTypeError:
             raise ConcretizationTypeError(
-                f"roots: {kind} is traced, so nobody knows which coefficients are zero, and how many roots there are: "
-                "give `strip_zeros=False`, and NaN comes in place of those that are not there"
+                f"roots: {p_type} is traced, so the number of leading zeros and the number of roots are unknown: "
+                "pass `strip_zeros=False`, which pads the roots with NaN"
             ) from None
     if type_of(p).size < 2:
         dtype, _ = meet("roots", (type_of(p), full((), 0, np.complex64).type))
@@ -317,51 +446,57 @@ def roots(p: Any, *, strip_zeros: bool = True) -> Any:
 
 
 def _roots(p: Any) -> Any:
-    matrix, lead = _companion(p)
-    return _known(linalg.eigvals(matrix), lead)
+    matrix, leading_zeros = _companion_matrix(p)
+    return _mask_surplus_roots(linalg.eigvals(matrix), leading_zeros)
 
 
 @composed_list
-def _companion(p: Any) -> list[Any]:
-    """The matrix whose eigenvalues are the zeros, once zeros before the first power were put behind the last; and how
-    many these are."""
+def _companion_matrix(p: Any) -> list[Any]:
+    """Return the companion matrix of a polynomial and the number of its leading zeros.
+
+    Leading zeros are moved to the end, so that the shape is static: each adds the root 0.
+    """
     row = as_inexact(p, "roots")
     row = astype_weak(row, row.type.dtype, False)
     size = row.type.size
     index = Iota((size,), 0, np.dtype(np.int32))()
     is_zero = Compare("EQ")(row, like(row, 0))
-    first = total(Select()(is_zero, like(index, 0), subtract(like(index, size), index)).max())
-    lead = subtract(full((), size, np.int32), astype_weak(first, np.int32, False))
+    trimmed_size = total(Select()(is_zero, like(index, 0), subtract(like(index, size), index)).max())
+    leading_zeros = subtract(full((), size, np.int32), astype_weak(trimmed_size, np.int32, False))
     pairs = (size, size)
-    here, there = (Iota(pairs, dim, np.dtype(np.int32))() for dim in (0, 1))
-    moves = Compare("EQ")(add(here, lead), there)
-    moved = total(Select()(moves, stretch(Reshape((1, size))(row), pairs), full(pairs, 0, row.type.dtype)), 1)
-    top = divide(-along(moved, 0, 1, size), along(moved, 0, 0, 1))
+    target, source = (Iota(pairs, dim, np.dtype(np.int32))() for dim in (0, 1))
+    is_source = Compare("EQ")(add(target, leading_zeros), source)
+    rolled = total(Select()(is_source, stretch(Reshape((1, size))(row), pairs), full(pairs, 0, row.type.dtype)), 1)
+    first_row = divide(-along(rolled, 0, 1, size), along(rolled, 0, 0, 1))
     order = size - 1
     shape = (order, order)
     rows, columns = (Iota(shape, dim, np.dtype(np.int32))() for dim in (0, 1))
-    below = Convert(row.type.dtype)(Compare("EQ")(rows, add(columns, 1)))
-    matrix = Select()(Compare("EQ")(rows, like(rows, 0)), stretch(Reshape((1, order))(top), shape), below)
-    return [matrix, lead]
+    subdiagonal = Convert(row.type.dtype)(Compare("EQ")(rows, add(columns, 1)))
+    matrix = Select()(Compare("EQ")(rows, like(rows, 0)), stretch(Reshape((1, order))(first_row), shape), subdiagonal)
+    return [matrix, leading_zeros]
 
 
 @composed
-def _known(values: Any, lead: Any) -> Any:
-    """Those that are farthest from zero; NaN in place of as many others as there were zeros."""
+def _mask_surplus_roots(values: Any, leading_zeros: Any) -> Any:
+    """Replace the `leading_zeros` values of least magnitude, which are surplus roots at 0, by NaN."""
     size = values.type.size
-    far = absolute(values)
-    ranks = total(_before(far, size), 1)
-    is_there = Compare("LT")(ranks, stretch(subtract(full((), size, np.int32), lead), (size,)))
-    return Select()(is_there, values, like(values, complex(np.nan, np.nan)))
+    ranks = total(_precedes(absolute(values), size), 1)
+    is_root = Compare("LT")(ranks, stretch(subtract(full((), size, np.int32), leading_zeros), (size,)))
+    return Select()(is_root, values, like(values, complex(np.nan, np.nan)))
 
 
-def _before(far: Any, size: int) -> Any:
-    """Whether element j comes before element i: it is farther from zero, or as far and earlier."""
+def _precedes(magnitudes: Any, size: int) -> Any:
+    """Return a matrix whose element (i, j) is 1 if j precedes i in a stable descending sort, else 0."""
     shape = (size, size)
-    mine, others = stretch(Reshape((size, 1))(far), shape), stretch(Reshape((1, size))(far), shape)
+    of_row, of_column = (
+        stretch(Reshape((size, 1))(magnitudes), shape),
+        stretch(Reshape((1, size))(magnitudes), shape),
+    )
     rows, columns = (Iota(shape, dim, np.dtype(np.int32))() for dim in (0, 1))
-    earlier = Select()(Compare("EQ")(mine, others), Compare("LT")(columns, rows), Compare("GT")(others, mine))
-    return Convert(np.dtype(np.int32))(earlier)
+    precedes = Select()(
+        Compare("EQ")(of_row, of_column), Compare("LT")(columns, rows), Compare("GT")(of_column, of_row)
+    )
+    return Convert(np.dtype(np.int32))(precedes)
 
 
 def polyfit(
@@ -373,59 +508,79 @@ def polyfit(
     w: Any = None,
     cov: bool | str = False,
 ) -> Any:
-    """The polynomial of degree `deg` that is nearest to the points `x`, `y`, by the sum of squares.
+    """Fit a polynomial to points by least squares.
 
-    Columns of `y` are fitted one by one. `w`: how much each point's distance counts. `full`: also the sums of squares
-    that are left, the rank of the problem, its singular values and `rcond`, the share of the largest below which these
-    count as 0. `cov`: also how the coefficients go together, or "unscaled" without the spread that is left.
+    Args:
+        x: the abscissas of the points, of rank 1.
+        y: the ordinates, or a matrix with one set of ordinates per column; each column is fitted separately.
+        deg: the degree of the polynomial.
+        rcond: the cutoff: singular values of the least-squares problem below `rcond` times the largest one count as 0.
+            By default the number of points times the machine epsilon.
+        full: whether to return diagnostics of the least-squares problem too.
+        w: one weight per point, which multiplies its residual. By default 1.
+        cov: whether to return the covariance matrix of the coefficients too: True scales it by the variance of the
+            residuals, "unscaled" does not.
 
-    >>> [round(c, 2) for c in jnp.polyfit(jnp.array([0.0, 1.0, 2.0]), jnp.array([1.0, 3.0, 5.0]), 1).tolist()]
-    [2.0, 1.0]
+    Returns:
+        The coefficients, the highest power first, with one column per column of `y`. With `full`, a tuple of the
+        coefficients, the sums of squared residuals, the rank, the singular values and `rcond`. Otherwise, with `cov`, a
+        pair of the coefficients and their covariance matrix.
+
+    Raises:
+        TypeError: if `x` is not of rank 1 or is empty, or if `y` or `w` does not match it.
+        ValueError: if `deg` is negative, or if there are too few points to scale the covariance.
+
+    Example:
+        >>> [round(c, 2) for c in jnp.polyfit(jnp.array([0.0, 1.0, 2.0]), jnp.array([1.0, 3.0, 5.0]), 1).tolist()]
+        [2.0, 1.0]
     """
     degree = operator.index(deg)
-    places, values = type_of(x, "polyfit"), type_of(y, "polyfit")
+    x_type, y_type = type_of(x, "polyfit"), type_of(y, "polyfit")
     if degree < 0:
         raise ValueError(f"polyfit: the degree cannot be negative: {degree}")
-    if places.ndim != 1 or not places.size:
-        raise TypeError(f"polyfit: x must be one row of places, not {places}")
-    if not 1 <= values.ndim <= 2 or values.shape[0] != places.size:
-        raise TypeError(f"polyfit: y must have a value, or a row of them, for each of {places}, not {values}")
-    if w is not None and type_of(w, "polyfit").shape != places.shape:
-        raise TypeError(f"polyfit: w must be one for each of {places}, not {type_of(w)}")
-    given = () if w is None else (w,)
-    table, wanted, scale = _problem(x, y, *given, count=degree + 1)
+    if x_type.ndim != 1 or not x_type.size:
+        raise TypeError(f"polyfit: x must have rank 1 and at least one element, not {x_type}")
+    if not 1 <= y_type.ndim <= 2 or y_type.shape[0] != x_type.size:
+        raise TypeError(f"polyfit: y must have one value or one row per element of x {x_type}, not {y_type}")
+    if w is not None and type_of(w, "polyfit").shape != x_type.shape:
+        raise TypeError(f"polyfit: w must have one weight per element of x {x_type}, not {type_of(w)}")
+    optional_weights = () if w is None else (w,)
+    matrix, values, scale = _least_squares_problem(x, y, *optional_weights, count=degree + 1)
     if rcond is None:
-        rcond = places.size * float(np.finfo(table.dtype).eps)
-    found, left, rank, singular = linalg.lstsq(table, wanted, rcond)
-    found = _scaled_back(found, scale)
+        rcond = x_type.size * float(np.finfo(matrix.dtype).eps)
+    solution, residuals, rank, singular_values = linalg.lstsq(matrix, values, rcond)
+    coefficients = _undo_scale(solution, scale)
     if full:
-        return found, left, rank, singular, as_operand(rcond)
+        return coefficients, residuals, rank, singular_values, as_operand(rcond)
     if not cov:
-        return found
-    base = divide(linalg.inv(table.T @ table), outer(scale, scale))
+        return coefficients
+    covariance = divide(linalg.inv(matrix.T @ matrix), outer(scale, scale))
     if cov == "unscaled":
-        return found, base
-    if places.size <= degree + 1:
-        raise ValueError(f"polyfit: {places.size} points leave nothing to scale the covariance of {degree + 1} by")
-    spread = divide(left, places.size - (degree + 1))
-    return found, base * spread if values.ndim == 1 else base[:, :, None] * spread
+        return coefficients, covariance
+    if x_type.size <= degree + 1:
+        raise ValueError(
+            f"polyfit: {x_type.size} points are too few to scale the covariance of {degree + 1} coefficients; pass "
+            "more points, or cov='unscaled'"
+        )
+    variance = divide(residuals, x_type.size - (degree + 1))
+    return coefficients, covariance * variance if y_type.ndim == 1 else covariance[:, :, None] * variance
 
 
 @composed_list
-def _problem(x: Any, y: Any, *weights: Any, count: int) -> list[Any]:
-    """A table of powers whose columns have length 1, the values, and how long the columns were."""
+def _least_squares_problem(x: Any, y: Any, *weights: Any, count: int) -> list[Any]:
+    """Return the weighted Vandermonde matrix with columns of norm 1, the weighted values, and the norms."""
     dtype, _ = meet("polyfit", [type_of(z) for z in (x, y, *weights)])
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
-    places, values = (astype_weak(as_operand(z), dtype, False) for z in (x, y))
-    table = _powers(places, count=count, increasing=False)
+    points, values = (astype_weak(as_operand(z), dtype, False) for z in (x, y))
+    matrix = _vander(points, count=count, increasing=False)
     if weights:
-        each = astype_weak(as_operand(weights[0]), dtype, False)
-        table = multiply(table, Reshape((each.type.size, 1))(each))
-        values = multiply(values, each if values.type.ndim == 1 else Reshape((each.type.size, 1))(each))
-    scale = total(multiply(table, table), 0) ** 0.5
-    return [divide(table, scale), values, scale]
+        w = astype_weak(as_operand(weights[0]), dtype, False)
+        matrix = multiply(matrix, Reshape((w.type.size, 1))(w))
+        values = multiply(values, w if values.type.ndim == 1 else Reshape((w.type.size, 1))(w))
+    scale = total(multiply(matrix, matrix), 0) ** 0.5
+    return [divide(matrix, scale), values, scale]
 
 
 @composed
-def _scaled_back(found: Any, scale: Any) -> Any:
-    return divide(found, scale if found.type.ndim == 1 else Reshape((scale.type.size, 1))(scale))
+def _undo_scale(solution: Any, scale: Any) -> Any:
+    return divide(solution, scale if solution.type.ndim == 1 else Reshape((scale.type.size, 1))(scale))

@@ -1,4 +1,4 @@
-"""Arrays as text. What numpy's options say about numbers holds for arrays too."""
+"""array_repr and array_str. They follow `np.set_printoptions`, as `repr` and `str` of arrays do."""
 
 from typing import Any
 
@@ -10,27 +10,57 @@ from shardwise.runtime.array import Array
 def array_repr(
     arr: Any, max_line_width: int | None = None, precision: int | None = None, suppress_small: bool | None = None
 ) -> str:
-    """The text that `repr` gives, with other options for this once.
+    """Return the `repr` of an array with the given print options.
 
-    >>> jnp.array_repr(jnp.array([1.23456, 2.0]), precision=2)
-    'Array([1.23, 2.  ], dtype=float32)'
+    Options that are None keep the values of `np.printoptions`.
+
+    Args:
+        arr: an array of this library or of numpy.
+        max_line_width: the number of characters after which a line is broken.
+        precision: the number of digits after the decimal point.
+        suppress_small: whether numbers close to 0 are printed as 0 instead of in scientific notation.
+
+    Returns:
+        The string.
+
+    Raises:
+        TypeError: if `precision` is not an integer.
+
+    Example:
+        >>> jnp.array_repr(jnp.array([1.23456, 2.0]), precision=2)
+        'Array([1.23, 2.  ], dtype=float32)'
     """
-    with _options(max_line_width, precision, suppress_small):
+    with _print_options(max_line_width, precision, suppress_small):
         return repr(arr) if isinstance(arr, Array) else np.array_repr(arr)
 
 
 def array_str(
     a: Any, max_line_width: int | None = None, precision: int | None = None, suppress_small: bool | None = None
 ) -> str:
-    """The text that `str` gives, with other options for this once.
+    """Return the `str` of an array with the given print options.
 
-    >>> jnp.array_str(jnp.array([1.23456, 2.0]), precision=2)
-    '[1.23 2.  ]'
+    Options that are None keep the values of `np.printoptions`.
+
+    Args:
+        a: an array of this library or of numpy.
+        max_line_width: the number of characters after which a line is broken.
+        precision: the number of digits after the decimal point.
+        suppress_small: whether numbers close to 0 are printed as 0 instead of in scientific notation.
+
+    Returns:
+        The string.
+
+    Raises:
+        TypeError: if `precision` is not an integer.
+
+    Example:
+        >>> jnp.array_str(jnp.array([1.23456, 2.0]), precision=2)
+        '[1.23 2.  ]'
     """
-    with _options(max_line_width, precision, suppress_small):
+    with _print_options(max_line_width, precision, suppress_small):
         return str(a) if isinstance(a, Array) else np.array_str(a)
 
 
-def _options(max_line_width: int | None, precision: int | None, suppress_small: bool | None) -> Any:
-    given = {"linewidth": max_line_width, "precision": precision, "suppress": suppress_small}
-    return np.printoptions(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+def _print_options(max_line_width: int | None, precision: int | None, suppress_small: bool | None) -> Any:
+    options = {"linewidth": max_line_width, "precision": precision, "suppress": suppress_small}
+    return np.printoptions(**{name: value for name, value in options.items() if value is not None})  # type: ignore[arg-type]

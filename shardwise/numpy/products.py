@@ -1,4 +1,4 @@
-"""Products of arrays: of vectors, matrices and whatever dims are told. Each is one `Dot` or a multiplication."""
+"""Products of vectors, matrices and tensors. Each is one `Dot`, or an elementwise multiplication."""
 
 import operator
 from typing import Any
@@ -24,105 +24,167 @@ from shardwise.lax.precision import precisions
 from shardwise.lax.shape import laid_out
 from shardwise.numpy.einsum import Names, contracted
 
-_BOTH = ((0, 1),)
+_PAIR_PATH = ((0, 1),)  # the contraction path of two operands
 
 
-def _named(name: str, x: Any, y: Any, terms: tuple[Names, Names], result: Names, precision: Any, preferred: Any) -> Any:
+def _contract(
+    name: str, x: Any, y: Any, terms: tuple[Names, Names], result: Names, precision: Any, preferred: Any
+) -> Any:
+    """Contract two operands whose dims have the names `terms`, as `einsum` does. `name` is the caller, for errors."""
     return contracted(
         x,
         y,
         terms=terms,
         result=result,
-        path=_BOTH,
+        path=_PAIR_PATH,
         precision=precisions(name, precision),
         dtype=None if preferred is None else canonical_dtype(preferred),
     )
 
 
-def _rows(count: int, letter: str) -> Names:
-    """So many names."""
-    return tuple(f"{letter}{number}" for number in range(count))
+def _dim_names(count: int, prefix: str) -> Names:
+    """Return `count` distinct names."""
+    return tuple(f"{prefix}{number}" for number in range(count))
 
 
-def _batched(ndim: int, own: Names, most: int) -> Names:
-    """The names of an operand's dims: its last are its own, those before them broadcast with the other's."""
-    return (*(f"batch{number}" for number in range(most - (ndim - len(own)), most)), *own)
+def _with_batch_names(ndim: int, core: Names, batch_ndim: int) -> Names:
+    """Return the names of an operand's dims: `core` for the last ones, and names of shared batch dims before them."""
+    return (*(f"batch{number}" for number in range(batch_ndim - (ndim - len(core)), batch_ndim)), *core)
 
 
-def _inner_sizes(name: str, x: ArrayType, y: ArrayType, left: int, right: int) -> None:
+def _check_contracted_sizes(name: str, x: ArrayType, y: ArrayType, left: int, right: int) -> None:
+    """Check that dim `left` of `x` and dim `right` of `y`, which are contracted, have equal sizes."""
     if x.shape[left] != y.shape[right]:
         raise TypeError(
-            f"{name}: {x} and {y}: dim {left % x.ndim} of the left, {x.shape[left]}, must equal "
-            f"dim {right % y.ndim} of the right, {y.shape[right]}"
+            f"{name}: contracted dims must have equal sizes: dim {left % x.ndim} of {x} has size {x.shape[left]}, "
+            f"dim {right % y.ndim} of {y} has size {y.shape[right]}"
         )
 
 
 def matmul(
     a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None
 ) -> Any:
-    """The product of matrices, which are the last two dims; dims before them broadcast. A row is a vector.
+    """Multiply matrices, which are in the last two dims.
 
-    `preferred_element_type`: the result's dtype, in which sums are made where it is the wider one.
+    Args:
+        a, b: the operands, of rank 1 or more. An operand of rank 1 is a vector; dims before the last two broadcast.
+        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
+        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
+            operands' dtypes.
+        out_sharding: the sharding of the result, or None to let the partitioner choose it.
 
-    >>> jnp.matmul(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
-    Array([12, 34], dtype=int32)
+    Returns:
+        The product, without the dim of an operand that is a vector.
+
+    Raises:
+        TypeError: if an operand has rank 0, or if the shapes do not match.
+        ValueError: if `precision` is unknown.
+
+    Example:
+        >>> jnp.matmul(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
+        Array([12, 34], dtype=int32)
     """
     x, y = type_of(a, "matmul"), type_of(b, "matmul")
     if (precision is None and preferred_element_type is None) or not (x.ndim and y.ndim):
         return laid_out(methods.matmul(a, b), out_sharding)
-    _inner_sizes("matmul", x, y, -1, -min(y.ndim, 2))
-    return laid_out(_matrices("matmul", a, b, precision, preferred_element_type), out_sharding)
+    _check_contracted_sizes("matmul", x, y, -1, -min(y.ndim, 2))
+    return laid_out(_matmul("matmul", a, b, precision, preferred_element_type), out_sharding)
 
 
-def _matrices(name: str, a: Any, b: Any, precision: Any = None, preferred: Any = None) -> Any:
+def _matmul(name: str, a: Any, b: Any, precision: Any = None, preferred: Any = None) -> Any:
     x, y = type_of(a), type_of(b)
     left: Names = ("k",) if x.ndim == 1 else ("m", "k")
     right: Names = ("k",) if y.ndim == 1 else ("k", "n")
-    most = max(x.ndim - len(left), y.ndim - len(right))
-    terms = _batched(x.ndim, left, most), _batched(y.ndim, right, most)
-    result = (*_batched(most, (), most), *left[:-1], *right[1:])
-    return _named(name, a, b, terms, result, precision, preferred)
+    batch_ndim = max(x.ndim - len(left), y.ndim - len(right))
+    terms = _with_batch_names(x.ndim, left, batch_ndim), _with_batch_names(y.ndim, right, batch_ndim)
+    result = (*_with_batch_names(batch_ndim, (), batch_ndim), *left[:-1], *right[1:])
+    return _contract(name, a, b, terms, result, precision, preferred)
 
 
 def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None) -> Any:
-    """The last dim of `a` times the second last (or only) one of `b`; of scalars, the product.
+    """Contract the last dim of `a` with the second last (or only) dim of `b`.
 
-    >>> jnp.dot(jnp.array([1, 2]), jnp.array([3, 4]))
-    Array(11, dtype=int32)
+    If an operand has rank 0, the result is the elementwise product.
+
+    Args:
+        a, b: the operands.
+        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
+        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
+            operands' dtypes.
+        out_sharding: the sharding of the result, or None to let the partitioner choose it.
+
+    Returns:
+        The product, with the remaining dims of `a` before those of `b`.
+
+    Raises:
+        TypeError: if the sizes of the contracted dims differ.
+        ValueError: if `precision` is unknown.
+
+    Example:
+        >>> jnp.dot(jnp.array([1, 2]), jnp.array([3, 4]))
+        Array(11, dtype=int32)
     """
     x, y = type_of(a, "dot"), type_of(b, "dot")
     if precision is None and preferred_element_type is None:
         return laid_out(methods.dot(a, b), out_sharding)
-    left, right = _rows(x.ndim, "a"), _rows(y.ndim, "b")
+    left, right = _dim_names(x.ndim, "a"), _dim_names(y.ndim, "b")
     if x.ndim and y.ndim:
-        place = max(y.ndim - 2, 0)
-        _inner_sizes("dot", x, y, -1, place)
-        left, right = (*left[:-1], "k"), (*right[:place], "k", *right[place + 1 :])
+        dim = max(y.ndim - 2, 0)
+        _check_contracted_sizes("dot", x, y, -1, dim)
+        left, right = (*left[:-1], "k"), (*right[:dim], "k", *right[dim + 1 :])
     result = tuple(name for name in (*left, *right) if name != "k")
-    return laid_out(_named("dot", a, b, (left, right), result, precision, preferred_element_type), out_sharding)
+    return laid_out(_contract("dot", a, b, (left, right), result, precision, preferred_element_type), out_sharding)
 
 
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """The last dim of `a` times the last dim of `b`, for all pairs of their other dims; of scalars, the product.
+    """Contract the last dims of two arrays.
 
-    >>> jnp.inner(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
-    Array([12, 34], dtype=int32)
+    If an operand has rank 0, the result is the elementwise product.
+
+    Args:
+        a, b: the operands.
+        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
+        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
+            operands' dtypes.
+
+    Returns:
+        The product, with the remaining dims of `a` before those of `b`.
+
+    Raises:
+        TypeError: if the sizes of the last dims differ.
+        ValueError: if `precision` is unknown.
+
+    Example:
+        >>> jnp.inner(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
+        Array([12, 34], dtype=int32)
     """
     x, y = type_of(a, "inner"), type_of(b, "inner")
-    left, right = _rows(x.ndim, "a"), _rows(y.ndim, "b")
+    left, right = _dim_names(x.ndim, "a"), _dim_names(y.ndim, "b")
     if x.ndim and y.ndim:
-        _inner_sizes("inner", x, y, -1, -1)
+        _check_contracted_sizes("inner", x, y, -1, -1)
         left, right = (*left[:-1], "k"), (*right[:-1], "k")
     result = tuple(name for name in (*left, *right) if name != "k")
-    return _named("inner", a, b, (left, right), result, precision, preferred_element_type)
+    return _contract("inner", a, b, (left, right), result, precision, preferred_element_type)
 
 
 def outer(a: Any, b: Any, out: None = None) -> Any:
-    """The products of all elements of `a` with all elements of `b`: a row for each of `a`.
+    """Compute the outer product of two arrays, which are flattened.
 
-    >>> jnp.outer(jnp.array([1, 2]), jnp.array([3, 4, 5]))
-    Array([[ 3,  4,  5],
-           [ 6,  8, 10]], dtype=int32)
+    Args:
+        a, b: the operands.
+        out: must be None, as arrays are immutable.
+
+    Returns:
+        A matrix with the product of element i of `a` and element j of `b` in row i and column j.
+
+    Raises:
+        TypeError: if an operand is not an array or a number.
+        NotImplementedError: if `out` is not None.
+
+    Example:
+        >>> jnp.outer(jnp.array([1, 2]), jnp.array([3, 4, 5]))
+        Array([[ 3,  4,  5],
+               [ 6,  8, 10]], dtype=int32)
     """
     no_out("outer", out)
     return _outer(a, b)
@@ -143,103 +205,185 @@ def tensordot(
     preferred_element_type: Any = None,
     out_sharding: Any = None,
 ) -> Any:
-    """The product summed over `axes`: so many last dims of `a` with as many first ones of `b`, or those of two lists.
+    """Contract dims of two arrays.
 
-    >>> jnp.tensordot(jnp.array([[1, 2], [3, 4]]), jnp.array([[1, 0], [0, 1]]), axes=[[0], [1]])
-    Array([[1, 3],
-           [2, 4]], dtype=int32)
+    Args:
+        a, b: the operands.
+        axes: the number n of dims to contract, the last n of `a` with the first n of `b`; or a pair of sequences, the
+            axes of `a` and those of `b`.
+        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
+        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
+            operands' dtypes.
+        out_sharding: the sharding of the result, or None to let the partitioner choose it.
+
+    Returns:
+        The product, with the remaining dims of `a` before those of `b`.
+
+    Raises:
+        TypeError: if the numbers or the sizes of the contracted dims differ.
+        ValueError: if `axes` is not a number or a pair, or if an axis or `precision` does not exist.
+
+    Example:
+        >>> jnp.tensordot(jnp.array([[1, 2], [3, 4]]), jnp.array([[1, 0], [0, 1]]), axes=[[0], [1]])
+        Array([[1, 3],
+               [2, 4]], dtype=int32)
     """
     x, y = type_of(a, "tensordot"), type_of(b, "tensordot")
     if isinstance(axes, (list, tuple)):
         if len(axes) != 2:
-            raise ValueError(f"tensordot: axes is a number of dims or a pair of lists, not {axes!r}")
-        sides = [list(side) if isinstance(side, (list, tuple)) else [side] for side in axes]
-        mine = [dim_of("tensordot", operator.index(axis), x.ndim) for axis in sides[0]]
-        others = [dim_of("tensordot", operator.index(axis), y.ndim) for axis in sides[1]]
+            raise ValueError(f"tensordot: axes must be a number of dims or a pair of sequences, not {axes!r}")
+        axes_pair = [list(side) if isinstance(side, (list, tuple)) else [side] for side in axes]
+        x_dims = [dim_of("tensordot", operator.index(axis), x.ndim) for axis in axes_pair[0]]
+        y_dims = [dim_of("tensordot", operator.index(axis), y.ndim) for axis in axes_pair[1]]
     else:
         count = operator.index(axes)
         if not 0 <= count <= min(x.ndim, y.ndim):
-            raise TypeError(f"tensordot: {x} and {y} have not {count} dims to sum over")
-        mine, others = list(range(x.ndim - count, x.ndim)), list(range(count))
-    if len(mine) != len(others):
-        raise TypeError(f"tensordot: axes {axes!r} pair {len(mine)} dims of {x} with {len(others)} of {y}")
-    left, right = list(_rows(x.ndim, "a")), list(_rows(y.ndim, "b"))
-    for number, (one, other) in enumerate(zip(mine, others, strict=True)):
-        _inner_sizes("tensordot", x, y, one, other)
-        left[one] = right[other] = f"k{number}"
+            raise TypeError(f"tensordot: cannot contract {count} dims of {x} and {y}")
+        x_dims, y_dims = list(range(x.ndim - count, x.ndim)), list(range(count))
+    if len(x_dims) != len(y_dims):
+        raise TypeError(f"tensordot: axes {axes!r} pair {len(x_dims)} dims of {x} with {len(y_dims)} of {y}")
+    left, right = list(_dim_names(x.ndim, "a")), list(_dim_names(y.ndim, "b"))
+    for number, (x_dim, y_dim) in enumerate(zip(x_dims, y_dims, strict=True)):
+        _check_contracted_sizes("tensordot", x, y, x_dim, y_dim)
+        left[x_dim] = right[y_dim] = f"k{number}"
     result = tuple(name for name in (*left, *right) if name[0] != "k")
-    found = _named("tensordot", a, b, (tuple(left), tuple(right)), result, precision, preferred_element_type)
-    return laid_out(found, out_sharding)
+    product = _contract("tensordot", a, b, (tuple(left), tuple(right)), result, precision, preferred_element_type)
+    return laid_out(product, out_sharding)
 
 
 def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """The sum of the products of all elements, where those of `a` are conjugated.
+    """Compute the dot product of two arrays, which are flattened; the first operand is conjugated.
 
-    >>> jnp.vdot(jnp.array([1j, 2.0]), jnp.array([1.0, 1.0]))
-    Array(2.-1.j, dtype=complex64)
+    Args:
+        a, b: the operands, with equal numbers of elements.
+        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
+        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
+            operands' dtypes.
+
+    Returns:
+        The dot product, of rank 0.
+
+    Raises:
+        TypeError: if the numbers of elements differ.
+        ValueError: if `precision` is unknown.
+
+    Example:
+        >>> jnp.vdot(jnp.array([1j, 2.0]), jnp.array([1.0, 1.0]))
+        Array(2.-1.j, dtype=complex64)
     """
     x, y = (methods.reshape(z, shape=-1) for z in (conjugate(a), b))
-    _inner_sizes("vdot", x.type, y.type, 0, 0)
-    return _named("vdot", x, y, (("k",), ("k",)), (), precision, preferred_element_type)
+    _check_contracted_sizes("vdot", x.type, y.type, 0, 0)
+    return _contract("vdot", x, y, (("k",), ("k",)), (), precision, preferred_element_type)
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """The sums of products along `axis`, where elements of `x1` are conjugated; the other dims broadcast.
+    """Compute the dot product of vectors along an axis; the first operand is conjugated.
 
-    >>> jnp.vecdot(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
-    Array([12, 34], dtype=int32)
+    Args:
+        x1, x2: the operands. Dims other than `axis` broadcast.
+        axis: the axis that holds the vectors.
+        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
+        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
+            operands' dtypes.
+
+    Returns:
+        The dot products, without `axis`.
+
+    Raises:
+        TypeError: if the sizes along `axis` differ, or if the other dims do not broadcast.
+        ValueError: if an operand has rank 0, or if `axis` or `precision` does not exist.
+
+    Example:
+        >>> jnp.vecdot(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
+        Array([12, 34], dtype=int32)
     """
-    kinds = type_of(x1, "vecdot"), type_of(x2, "vecdot")
-    if not all(kind.ndim for kind in kinds):
-        raise ValueError(f"vecdot: needs arrays of rank 1 or more, not {kinds[0]} and {kinds[1]}")
-    dims = [dim_of("vecdot", axis, kind.ndim) for kind in kinds]
-    _inner_sizes("vecdot", *kinds, *dims)
+    types = type_of(x1, "vecdot"), type_of(x2, "vecdot")
+    if not all(each.ndim for each in types):
+        raise ValueError(f"vecdot: operands must have rank 1 or more, not {types[0]} and {types[1]}")
+    dims = [dim_of("vecdot", axis, each.ndim) for each in types]
+    _check_contracted_sizes("vecdot", *types, *dims)
     names = []
-    most = max(kind.ndim for kind in kinds) - 1
-    for kind, dim in zip(kinds, dims, strict=True):
-        batch = list(_batched(kind.ndim - 1, (), most))
-        batch.insert(dim, "k")
-        names.append(tuple(batch))
+    batch_ndim = max(each.ndim for each in types) - 1
+    for each, dim in zip(types, dims, strict=True):
+        operand_names = list(_with_batch_names(each.ndim - 1, (), batch_ndim))
+        operand_names.insert(dim, "k")
+        names.append(tuple(operand_names))
     terms = names[0], names[1]
-    return _named("vecdot", conjugate(x1), x2, terms, _batched(most, (), most), precision, preferred_element_type)
+    result = _with_batch_names(batch_ndim, (), batch_ndim)
+    return _contract("vecdot", conjugate(x1), x2, terms, result, precision, preferred_element_type)
 
 
 def matvec(x1: Any, x2: Any, /) -> Any:
-    """Matrices times vectors: the last two dims of `x1` with the last of `x2`; dims before them broadcast.
+    """Multiply matrices by vectors.
 
-    >>> jnp.matvec(jnp.array([[1, 2], [3, 4]]), jnp.array([[10, 1], [0, 1]]))
-    Array([[12, 34],
-           [ 2,  4]], dtype=int32)
+    Args:
+        x1: the matrices, in the last two dims.
+        x2: the vectors, in the last dim. The dims before broadcast with those of `x1`.
+
+    Returns:
+        The products, vectors in the last dim.
+
+    Raises:
+        TypeError: if the shapes do not match.
+        ValueError: if `x1` has a rank below 2, or `x2` rank 0.
+
+    Example:
+        >>> jnp.matvec(jnp.array([[1, 2], [3, 4]]), jnp.array([[10, 1], [0, 1]]))
+        Array([[12, 34],
+               [ 2,  4]], dtype=int32)
     """
     x, y = type_of(x1, "matvec"), type_of(x2, "matvec")
     if x.ndim < 2 or not y.ndim:
-        raise ValueError(f"matvec: needs matrices and vectors, not {x} and {y}")
-    _inner_sizes("matvec", x, y, -1, -1)
-    most = max(x.ndim - 2, y.ndim - 1)
-    terms = _batched(x.ndim, ("m", "k"), most), _batched(y.ndim, ("k",), most)
-    return _named("matvec", x1, x2, terms, (*_batched(most, (), most), "m"), None, None)
+        raise ValueError(f"matvec: operands must be matrices and vectors, not {x} and {y}")
+    _check_contracted_sizes("matvec", x, y, -1, -1)
+    batch_ndim = max(x.ndim - 2, y.ndim - 1)
+    terms = _with_batch_names(x.ndim, ("m", "k"), batch_ndim), _with_batch_names(y.ndim, ("k",), batch_ndim)
+    return _contract("matvec", x1, x2, terms, (*_with_batch_names(batch_ndim, (), batch_ndim), "m"), None, None)
 
 
 def vecmat(x1: Any, x2: Any, /) -> Any:
-    """Vectors, conjugated, times matrices: the last dim of `x1` with the last two of `x2`; dims before broadcast.
+    """Multiply vectors, which are conjugated, by matrices.
 
-    >>> jnp.vecmat(jnp.array([10, 1]), jnp.array([[1, 2], [3, 4]]))
-    Array([13, 24], dtype=int32)
+    Args:
+        x1: the vectors, in the last dim.
+        x2: the matrices, in the last two dims. The dims before broadcast with those of `x1`.
+
+    Returns:
+        The products, vectors in the last dim.
+
+    Raises:
+        TypeError: if the shapes do not match.
+        ValueError: if `x1` has rank 0, or `x2` a rank below 2.
+
+    Example:
+        >>> jnp.vecmat(jnp.array([10, 1]), jnp.array([[1, 2], [3, 4]]))
+        Array([13, 24], dtype=int32)
     """
     x, y = type_of(x1, "vecmat"), type_of(x2, "vecmat")
     if y.ndim < 2 or not x.ndim:
-        raise ValueError(f"vecmat: needs vectors and matrices, not {x} and {y}")
-    _inner_sizes("vecmat", x, y, -1, -2)
-    most = max(x.ndim - 1, y.ndim - 2)
-    terms = _batched(x.ndim, ("k",), most), _batched(y.ndim, ("k", "n"), most)
-    return _named("vecmat", conjugate(x1), x2, terms, (*_batched(most, (), most), "n"), None, None)
+        raise ValueError(f"vecmat: operands must be vectors and matrices, not {x} and {y}")
+    _check_contracted_sizes("vecmat", x, y, -1, -2)
+    batch_ndim = max(x.ndim - 1, y.ndim - 2)
+    terms = _with_batch_names(x.ndim, ("k",), batch_ndim), _with_batch_names(y.ndim, ("k", "n"), batch_ndim)
+    result = (*_with_batch_names(batch_ndim, (), batch_ndim), "n")
+    return _contract("vecmat", conjugate(x1), x2, terms, result, None, None)
 
 
 def kron(a: Any, b: Any) -> Any:
-    """Each element of `a` times all of `b`, laid out as blocks.
+    """Compute the Kronecker product: the array of blocks `a[i] * b`.
 
-    >>> jnp.kron(jnp.array([1, 10]), jnp.array([1, 2, 3]))
-    Array([ 1,  2,  3, 10, 20, 30], dtype=int32)
+    Args:
+        a, b: the operands. Dims of size 1 are prepended to the one of lower rank.
+
+    Returns:
+        An array whose sizes are the products of the operands' sizes.
+
+    Raises:
+        TypeError: if an operand is not an array or a number.
+
+    Example:
+        >>> jnp.kron(jnp.array([1, 10]), jnp.array([1, 2, 3]))
+        Array([ 1,  2,  3, 10, 20, 30], dtype=int32)
     """
     return _kron(a, b)
 
@@ -248,54 +392,69 @@ def kron(a: Any, b: Any) -> Any:
 def _kron(a: Any, b: Any) -> Any:
     x, y = as_operand(a, "kron"), as_operand(b, "kron")
     ndim = max(x.type.ndim, y.type.ndim)
-    blocks, sizes = ((1,) * (ndim - z.type.ndim) + z.type.shape for z in (x, y))
-    x = Reshape(tuple(size for block in blocks for size in (block, 1)))(x)
-    y = Reshape(tuple(part for size in sizes for part in (1, size)))(y)
-    shape = tuple(block * size for block, size in zip(blocks, sizes, strict=True))
+    x_shape, y_shape = ((1,) * (ndim - z.type.ndim) + z.type.shape for z in (x, y))
+    x = Reshape(tuple(size for x_size in x_shape for size in (x_size, 1)))(x)
+    y = Reshape(tuple(size for y_size in y_shape for size in (1, y_size)))(y)
+    shape = tuple(x_size * y_size for x_size, y_size in zip(x_shape, y_shape, strict=True))
     return Reshape(shape)(multiply(x, y))
 
 
 def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None) -> Any:
-    """The cross product of vectors of 3 elements, along `axis`, or along `axisa` and `axisb`, given along `axisc`.
+    """Compute the cross product of vectors with 2 or 3 elements.
 
-    Of vectors of 2 elements it is the third element alone; a vector of 2 is one of 3 whose last is 0.
+    A vector with 2 elements has the third element 0. If both have 2 elements, only the third element of the result is
+    returned. The other dims broadcast.
 
-    >>> jnp.cross(jnp.array([1, 0, 0]), jnp.array([0, 1, 0]))
-    Array([0, 0, 1], dtype=int32)
+    Args:
+        a, b: the operands.
+        axisa, axisb: the axes of `a` and `b` that hold the vectors.
+        axisc: the axis of the result that holds the vectors.
+        axis: one axis for `axisa`, `axisb` and `axisc` together.
+
+    Returns:
+        The cross products.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the other dims do not broadcast.
+        ValueError: if an axis does not exist, or if its size is not 2 or 3.
+
+    Example:
+        >>> jnp.cross(jnp.array([1, 0, 0]), jnp.array([0, 1, 0]))
+        Array([0, 0, 1], dtype=int32)
     """
     if axis is not None:
         axisa = axisb = axisc = axis
-    kinds = type_of(a, "cross"), type_of(b, "cross")
-    dims = [dim_of("cross", side, kind.ndim) for side, kind in zip((axisa, axisb), kinds, strict=True)]
-    sizes = [kind.shape[dim] for kind, dim in zip(kinds, dims, strict=True)]
+    types = type_of(a, "cross"), type_of(b, "cross")
+    dims = [dim_of("cross", side, each.ndim) for side, each in zip((axisa, axisb), types, strict=True)]
+    sizes = [each.shape[dim] for each, dim in zip(types, dims, strict=True)]
     if not set(sizes) <= {2, 3}:
-        raise ValueError(f"cross: vectors have 2 or 3 elements, not {sizes[0]} and {sizes[1]}: {kinds[0]}, {kinds[1]}")
-    rest = broadcast_shapes("cross", *(kind.without((dim,)).shape for kind, dim in zip(kinds, dims, strict=True)))
-    at = dim_of("cross", axisc, len(rest) + 1) if 3 in sizes else 0
-    return _crossed(a, b, dims=(dims[0], dims[1]), at=at)
+        raise ValueError(
+            f"cross: vectors must have 2 or 3 elements, not {sizes[0]} and {sizes[1]}: {types[0]}, {types[1]}"
+        )
+    batch = broadcast_shapes("cross", *(each.without((dim,)).shape for each, dim in zip(types, dims, strict=True)))
+    out_dim = dim_of("cross", axisc, len(batch) + 1) if 3 in sizes else 0
+    return _cross(a, b, dims=(dims[0], dims[1]), out_dim=out_dim)
 
 
 @composed
-def _crossed(a: Any, b: Any, *, dims: tuple[int, int], at: int) -> Any:
+def _cross(a: Any, b: Any, *, dims: tuple[int, int], out_dim: int) -> Any:
     dtype, weak = meet("cross", (type_of(a), type_of(b)))
-    sides = []
+    components = []
     for operand, dim in zip((a, b), dims, strict=True):
         x = astype_weak(as_operand(operand), dtype, weak)
-        rest = x.type.without((dim,)).shape
-        sides.append([Reshape(rest)(along(x, dim, place, place + 1)) for place in range(x.type.shape[dim])])
-    shape = broadcast_shapes("cross", sides[0][0].type.shape, sides[1][0].type.shape)
-    left, right = ([stretch(part, shape) for part in side] for side in sides)
+        batch = x.type.without((dim,)).shape
+        components.append([Reshape(batch)(along(x, dim, index, index + 1)) for index in range(x.type.shape[dim])])
+    shape = broadcast_shapes("cross", components[0][0].type.shape, components[1][0].type.shape)
+    left, right = ([stretch(component, shape) for component in side] for side in components)
 
-    def minus(one: int, other: int) -> Any:
-        terms = [
-            Mul()(left[i], right[j]) if i < len(left) and j < len(right) else None
-            for i, j in ((one, other), (other, one))
-        ]
+    def minor(i: int, j: int) -> Any:
+        """Compute left[i] * right[j] - left[j] * right[i], where missing components are 0."""
+        terms = [Mul()(left[m], right[n]) if m < len(left) and n < len(right) else None for m, n in ((i, j), (j, i))]
         if terms[1] is None:
             return terms[0]
         return Sub()(terms[0], terms[1]) if terms[0] is not None else -terms[1]
 
     if len(left) == len(right) == 2:
-        return minus(0, 1)
-    parts = [Reshape((*shape[:at], 1, *shape[at:]))(minus(*pair)) for pair in ((1, 2), (2, 0), (0, 1))]
-    return Concatenate(at)(*parts)
+        return minor(0, 1)
+    parts = [Reshape((*shape[:out_dim], 1, *shape[out_dim:]))(minor(*pair)) for pair in ((1, 2), (2, 0), (0, 1))]
+    return Concatenate(out_dim)(*parts)

@@ -1,5 +1,7 @@
-"""numpy.linalg on arrays that may lie on many devices. Dims before the last two are a batch: where it is cut, each
-device works on its own matrices.
+"""numpy.linalg for arrays that may be sharded.
+
+The last two dims of an operand hold matrices, the dims before them are batch dims. If batch dims are sharded, each
+device decomposes the matrices of its own shard.
 """
 
 from typing import NoReturn

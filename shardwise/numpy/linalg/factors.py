@@ -1,4 +1,4 @@
-"""Factors of matrices: cholesky, qr, svd, and eigenvalues with their vectors."""
+"""Matrix decompositions: cholesky, qr, svd, eig and eigh."""
 
 from typing import Any, NamedTuple
 
@@ -16,42 +16,64 @@ from shardwise.lax import linalg as lax
 
 
 def as_floats(a: Any, name: str) -> Any:
-    """`a` where it holds floats or complex numbers, else as floats."""
-    return a if is_inexact(type_of(a, name).dtype) else _converted(a)
+    """Convert integers and booleans to floats; return arrays of floats or complex numbers unchanged."""
+    return a if is_inexact(type_of(a, name).dtype) else _as_inexact(a)
 
 
 @composed
-def _converted(a: Any) -> Any:
+def _as_inexact(a: Any) -> Any:
     return as_inexact(a, "linalg")
 
 
 class EigResult(NamedTuple):
+    """The result of `eig`."""
+
     eigenvalues: Any
     eigenvectors: Any
 
 
 class EighResult(NamedTuple):
+    """The result of `eigh`."""
+
     eigenvalues: Any
     eigenvectors: Any
 
 
 class QRResult(NamedTuple):
+    """The result of `qr`."""
+
     Q: Any
     R: Any
 
 
 class SVDResult(NamedTuple):
+    """The result of `svd`."""
+
     U: Any
     S: Any
     Vh: Any
 
 
 def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> Any:
-    """The lower triangular L with `a = L L*`, or its adjoint where `upper`; NaN where `a` is not positive definite.
+    """Compute the Cholesky decomposition `a = L L*` of Hermitian positive-definite matrices.
 
-    >>> jnp.linalg.cholesky(jnp.array([[4.0, 2.0], [2.0, 10.0]]))
-    Array([[2., 0.],
-           [1., 3.]], dtype=float32)
+    Args:
+        a: the matrices, in the last two dims.
+        upper: whether to return the upper triangular factor `L*` instead of the lower triangular `L`.
+        symmetrize_input: whether to replace `a` by the mean of `a` and its adjoint. If false, only one triangle of `a`
+            is read: the upper one with `upper`, else the lower one.
+
+    Returns:
+        The triangular factors; NaN for matrices that are not positive definite.
+
+    Raises:
+        TypeError: if `a` has a float dtype of 16 bits or less.
+        ValueError: if `a` does not hold square matrices.
+
+    Example:
+        >>> jnp.linalg.cholesky(jnp.array([[4.0, 2.0], [2.0, 10.0]]))
+        Array([[2., 0.],
+               [1., 3.]], dtype=float32)
     """
     return _cholesky(a, upper=bool(upper), symmetrize_input=bool(symmetrize_input))
 
@@ -62,31 +84,42 @@ def _cholesky(a: Any, *, upper: bool, symmetrize_input: bool) -> Any:
     if symmetrize_input:
         a = hermitian(a)
     elif upper:
-        a = adjoint(a)  # the triangle that is read is the one that is asked for
-    found = Cholesky()(a)
-    return adjoint(found) if upper else found
+        a = adjoint(a)  # Cholesky reads the lower triangle
+    factor = Cholesky()(a)
+    return adjoint(factor) if upper else factor
 
 
 def qr(a: Any, mode: str = "reduced") -> Any:
-    """Q with orthonormal columns and the upper triangular R of `a = Q R`.
+    """Compute the QR decomposition `a = Q R`, with orthonormal columns of Q and upper triangular R.
 
-    `mode` "reduced": as many columns of Q as it takes; "complete": a square Q; "r": R alone; "raw": the transpose of
-    R and its reflections, as LAPACK packs them, and the taus.
+    Args:
+        a: the matrices, of shape (..., M, N).
+        mode: "reduced" returns Q of shape (..., M, K) with K = min(M, N), "complete" a square Q, and "r" only R. "raw"
+            returns the transpose of LAPACK's packed result of `geqrf` (R and the Householder reflectors) and the
+            coefficients tau.
 
-    >>> jnp.linalg.qr(jnp.array([[3.0, 0.0], [4.0, 5.0]]), mode="r")
-    Array([[-5., -4.],
-           [ 0.,  3.]], dtype=float32)
+    Returns:
+        A named tuple (Q, R), or R alone if `mode` is "r".
+
+    Raises:
+        TypeError: if `a` has a rank below 2, or a float dtype of 16 bits or less.
+        ValueError: if `mode` is unknown.
+
+    Example:
+        >>> jnp.linalg.qr(jnp.array([[3.0, 0.0], [4.0, 5.0]]), mode="r")
+        Array([[-5., -4.],
+               [ 0.,  3.]], dtype=float32)
     """
     if mode not in ("reduced", "complete", "r", "raw", "full"):
-        raise ValueError(f"qr: mode {mode!r} is none of 'reduced', 'complete', 'r' and 'raw'")
+        raise ValueError(f"qr: mode must be 'reduced', 'complete', 'r' or 'raw', not {mode!r}")
     if mode == "raw":
-        return QRResult(*_packed(a))
-    found = QRResult(*lax.qr(as_floats(a, "qr"), full_matrices=mode == "complete"))
-    return found.R if mode == "r" else found
+        return QRResult(*_raw_qr(a))
+    result = QRResult(*lax.qr(as_floats(a, "qr"), full_matrices=mode == "complete"))
+    return result.R if mode == "r" else result
 
 
 @composed_list
-def _packed(a: Any) -> list[Any]:
+def _raw_qr(a: Any) -> list[Any]:
     packed, taus = Geqrf()(as_matrices("qr", a))
     return [transposed(packed), taus]
 
@@ -98,77 +131,136 @@ def svd(
     hermitian: bool = False,
     subset_by_index: tuple[int, int] | None = None,
 ) -> Any:
-    """U, the singular values S, descending, and Vh of `a = U diag(S) Vh`; without `compute_uv` S alone.
+    """Compute the singular value decomposition `a = U diag(S) Vh`.
 
-    `hermitian`: `a` is Hermitian, which takes less time. `subset_by_index`: only the values from the first number up
-    to the second, and their vectors.
+    Args:
+        a: the matrices, of shape (..., M, N).
+        full_matrices: whether U and Vh are square. Otherwise they have min(M, N) columns and rows.
+        compute_uv: whether to return U and Vh too.
+        hermitian: a promise that `a` is Hermitian; then the cheaper eigendecomposition is used.
+        subset_by_index: a pair (start, end): compute only the singular values start, ..., end - 1 and their vectors.
+            Needs `full_matrices=False` or `compute_uv=False`.
 
-    >>> jnp.linalg.svd(jnp.array([[0.0, 2.0], [3.0, 0.0]]), compute_uv=False)
-    Array([3., 2.], dtype=float32)
+    Returns:
+        A named tuple (U, S, Vh), or S alone if `compute_uv` is false. The singular values S are in descending order.
+
+    Raises:
+        TypeError: if `a` has a rank below 2, or a float dtype of 16 bits or less.
+        ValueError: if `subset_by_index` is out of bounds or combined with full matrices, or if `hermitian` is set and
+            the matrices are not square.
+        NotImplementedError: if both `hermitian` and `subset_by_index` are set.
+
+    Example:
+        >>> jnp.linalg.svd(jnp.array([[0.0, 2.0], [3.0, 0.0]]), compute_uv=False)
+        Array([3., 2.], dtype=float32)
     """
     if not hermitian:
-        found = lax.svd(
+        result = lax.svd(
             as_floats(a, "svd"),
             full_matrices=full_matrices,
             compute_uv=compute_uv,
             subset_by_index=subset_by_index,
         )
-        return SVDResult(*found) if compute_uv else found
+        return SVDResult(*result) if compute_uv else result
     if subset_by_index is not None:
-        raise NotImplementedError("svd: of Hermitian matrices all values are found; leave out subset_by_index")
-    *vectors, values = _svd_of_hermitian(a, vectors=bool(compute_uv))
+        raise NotImplementedError("svd: subset_by_index is not supported with hermitian=True; omit one of them")
+    *vectors, values = _hermitian_svd(a, vectors=bool(compute_uv))
     return SVDResult(vectors[0], values, vectors[1]) if compute_uv else values
 
 
 @composed_list
-def _svd_of_hermitian(a: Any, *, vectors: bool) -> list[Any]:
-    """The singular values are the magnitudes of the eigenvalues; a negative one turns the vector on one side."""
+def _hermitian_svd(a: Any, *, vectors: bool) -> list[Any]:
+    """Compute the SVD of Hermitian matrices from their eigendecomposition.
+
+    The singular values are the absolute values of the eigenvalues. The sign of an eigenvalue goes to its row of Vh.
+    """
     u, values = Eigh()(as_matrices("svd", a, square=True))
     last = values.type.ndim - 1
-    place = Iota(values.type.shape, last, INDEX)()
-    sizes, values, order = Sort(last, 1, descending=True)(Abs()(values), values, place)
+    index = Iota(values.type.shape, last, INDEX)()
+    singular_values, values, order = Sort(last, 1, descending=True)(Abs()(values), values, index)
     if not vectors:
-        return [sizes]
+        return [singular_values]
     u = in_order(u, order, last + 1)
     signs = Select()(Compare("LT")(values, like(values, 0)), like(values, -1), like(values, 1))
-    return [u, adjoint(by_column(u, signs)), sizes]
+    return [u, adjoint(by_column(u, signs)), singular_values]
 
 
 def svdvals(x: Any, /) -> Any:
-    """The singular values of matrices, descending.
+    """Compute the singular values of matrices.
 
-    >>> jnp.linalg.svdvals(jnp.array([[0.0, 2.0], [3.0, 0.0]]))
-    Array([3., 2.], dtype=float32)
+    Args:
+        x: the matrices, in the last two dims.
+
+    Returns:
+        The singular values in descending order, along the last dim.
+
+    Raises:
+        TypeError: if `x` has a rank below 2, or a float dtype of 16 bits or less.
+
+    Example:
+        >>> jnp.linalg.svdvals(jnp.array([[0.0, 2.0], [3.0, 0.0]]))
+        Array([3., 2.], dtype=float32)
     """
     return svd(x, compute_uv=False)
 
 
 def eig(a: Any) -> EigResult:
-    """The eigenvalues of square matrices, and the eigenvectors as columns, all complex.
+    """Compute the eigenvalues and right eigenvectors of general square matrices.
 
-    >>> jnp.linalg.eig(jnp.array([[1.0, 2.0], [0.0, 3.0]])).eigenvalues
-    Array([1.+0.j, 3.+0.j], dtype=complex64)
+    Args:
+        a: the matrices, in the last two dims.
+
+    Returns:
+        A named tuple (eigenvalues, eigenvectors), both complex. The eigenvectors are columns.
+
+    Raises:
+        TypeError: if `a` does not hold square matrices, or has a float dtype of 16 bits or less.
+
+    Example:
+        >>> jnp.linalg.eig(jnp.array([[1.0, 2.0], [0.0, 3.0]])).eigenvalues
+        Array([1.+0.j, 3.+0.j], dtype=complex64)
     """
     return EigResult(*lax.eig(as_floats(a, "eig"), compute_left_eigenvectors=False))
 
 
 def eigvals(a: Any) -> Any:
-    """The eigenvalues of square matrices, complex.
+    """Compute the eigenvalues of general square matrices.
 
-    >>> jnp.linalg.eigvals(jnp.array([[0.0, -1.0], [1.0, 0.0]]))
-    Array([0.+1.j, 0.-1.j], dtype=complex64)
+    Args:
+        a: the matrices, in the last two dims.
+
+    Returns:
+        The eigenvalues, complex and in no particular order.
+
+    Raises:
+        TypeError: if `a` does not hold square matrices, or has a float dtype of 16 bits or less.
+
+    Example:
+        >>> jnp.linalg.eigvals(jnp.array([[0.0, -1.0], [1.0, 0.0]]))
+        Array([0.+1.j, 0.-1.j], dtype=complex64)
     """
     a = as_floats(a, "eigvals")
     return lax.eig(a, compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]
 
 
 def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> EighResult:
-    """The eigenvalues of Hermitian matrices, ascending, and the eigenvectors as columns.
+    """Compute the eigenvalues and eigenvectors of Hermitian matrices.
 
-    Without `symmetrize_input`, which takes the mean of `a` and its adjoint, only the triangle `UPLO` is read.
+    Args:
+        a: the matrices, in the last two dims.
+        UPLO: the triangle of `a` to read, "L" (the default) or "U". It has no effect if `symmetrize_input` is true.
+        symmetrize_input: whether to replace `a` by the mean of `a` and its adjoint.
 
-    >>> jnp.linalg.eigh(jnp.array([[2.0, 1.0], [1.0, 2.0]])).eigenvalues
-    Array([1., 3.], dtype=float32)
+    Returns:
+        A named tuple (eigenvalues, eigenvectors). The eigenvalues are real and ascending, the eigenvectors are columns.
+
+    Raises:
+        TypeError: if `a` does not hold square matrices, or has a float dtype of 16 bits or less.
+        ValueError: if `UPLO` is unknown.
+
+    Example:
+        >>> jnp.linalg.eigh(jnp.array([[2.0, 1.0], [1.0, 2.0]])).eigenvalues
+        Array([1., 3.], dtype=float32)
     """
     lower = _is_lower("eigh", UPLO)
     vectors, values = lax.eigh(as_floats(a, "eigh"), lower=lower, symmetrize_input=symmetrize_input)
@@ -176,10 +268,23 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
 
 
 def eigvalsh(a: Any, UPLO: str | None = "L", *, symmetrize_input: bool = True) -> Any:
-    """The eigenvalues of Hermitian matrices, ascending.
+    """Compute the eigenvalues of Hermitian matrices.
 
-    >>> jnp.linalg.eigvalsh(jnp.array([[2.0, 1.0], [1.0, 2.0]]))
-    Array([1., 3.], dtype=float32)
+    Args:
+        a: the matrices, in the last two dims.
+        UPLO: the triangle of `a` to read, "L" or "U". It has no effect if `symmetrize_input` is true.
+        symmetrize_input: whether to replace `a` by the mean of `a` and its adjoint.
+
+    Returns:
+        The eigenvalues, real and ascending.
+
+    Raises:
+        TypeError: if `a` does not hold square matrices, or has a float dtype of 16 bits or less.
+        ValueError: if `UPLO` is unknown.
+
+    Example:
+        >>> jnp.linalg.eigvalsh(jnp.array([[2.0, 1.0], [1.0, 2.0]]))
+        Array([1., 3.], dtype=float32)
     """
     lower = _is_lower("eigvalsh", UPLO)
     return lax.eigh(as_floats(a, "eigvalsh"), lower=lower, symmetrize_input=symmetrize_input)[1]

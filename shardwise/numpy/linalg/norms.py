@@ -1,4 +1,4 @@
-"""How large matrices and vectors are: norms, condition numbers and ranks."""
+"""Norms, condition numbers and ranks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,168 +24,242 @@ Order = int | float | str | None
 
 
 def norm(x: Any, ord: Order = None, axis: int | Sequence[int] | None = None, keepdims: bool = False) -> Any:
-    """The norm of vectors along one axis, or of matrices along two. Without `ord`, the root of the sum of squares.
+    """Compute a norm of vectors along one axis, or of matrices along two axes.
 
-    Of vectors: inf, -inf, 0 (how many are not 0), or any power. Of matrices: "fro", "nuc" (the sum of the singular
-    values), 2 and -2 (the largest and the smallest), 1, -1, inf and -inf (of the sums of columns, or of rows).
+    Args:
+        x: the array.
+        ord: the order of the norm. None is the square root of the sum of squares. Orders of vectors: inf and -inf
+            (largest and smallest absolute value), 0 (number of nonzero elements), any other number p for the p-norm.
+            Orders of matrices: "fro" (Frobenius), "nuc" (sum of the singular values), 2 and -2 (largest and smallest
+            singular value), 1 and -1 (largest and smallest sum of a column's absolute values), inf and -inf (of a
+            row's).
+        axis: one axis for vectors, a pair of axes for matrices. By default all axes of `x`.
+        keepdims: whether to keep the reduced axes with size 1.
 
-    >>> jnp.linalg.norm(jnp.array([[3.0, 0.0], [0.0, 4.0]]))
-    Array(5., dtype=float32)
+    Returns:
+        The norms.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or if `ord` needs an SVD of a 16-bit float dtype.
+        ValueError: if `ord` does not exist for vectors or matrices, if an axis does not exist or repeats, or if there
+            are more than two axes and `ord` is not None.
+
+    Example:
+        >>> jnp.linalg.norm(jnp.array([[3.0, 0.0], [0.0, 4.0]]))
+        Array(5., dtype=float32)
     """
-    kind = type_of(x, "norm")
+    x_type = type_of(x, "norm")
     if axis is None and ord is None:
-        return _vector_norm(x, ord=2, dims=tuple(range(kind.ndim)), keepdims=bool(keepdims))
-    axes = tuple(range(kind.ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
-    dims = dims_of("norm", axes, kind)
+        return _vector_norm(x, ord=2, dims=tuple(range(x_type.ndim)), keepdims=bool(keepdims))
+    axes = tuple(range(x_type.ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    dims = dims_of("norm", axes, x_type)
     if len(dims) == 1:
         return _vector_norm(x, ord=_vector_order("norm", ord), dims=dims, keepdims=bool(keepdims))
     if len(dims) == 2:
         return _matrix_norm(x, ord=_matrix_order("norm", ord), dims=dims, keepdims=bool(keepdims))
-    raise ValueError(f"norm: axis {axes} names {len(dims)} axes: one is of vectors, two are of matrices")
+    raise ValueError(f"norm: axis must be one axis (vectors) or two (matrices), not {len(dims)} axes {axes}")
 
 
 def vector_norm(x: Any, /, *, axis: int | Sequence[int] | None = None, keepdims: bool = False, ord: Order = 2) -> Any:
-    """The norm of vectors along `axis`; several axes, or all where none is given, count as one.
+    """Compute a norm of vectors.
 
-    >>> jnp.linalg.vector_norm(jnp.array([3.0, 4.0]))
-    Array(5., dtype=float32)
+    Args:
+        x: the array.
+        axis: the axis or axes that hold the vectors; several axes are flattened into one. By default all axes.
+        keepdims: whether to keep the reduced axes with size 1.
+        ord: the order of the norm, a number, inf or -inf, as in `norm`.
+
+    Returns:
+        The norms.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+        ValueError: if `ord` is a string, or if an axis does not exist or repeats.
+
+    Example:
+        >>> jnp.linalg.vector_norm(jnp.array([3.0, 4.0]))
+        Array(5., dtype=float32)
     """
-    kind = type_of(x, "vector_norm")
-    axes = tuple(range(kind.ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
-    dims = dims_of("vector_norm", axes, kind)
+    x_type = type_of(x, "vector_norm")
+    axes = tuple(range(x_type.ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    dims = dims_of("vector_norm", axes, x_type)
     return _vector_norm(x, ord=_vector_order("vector_norm", ord), dims=dims, keepdims=bool(keepdims))
 
 
 def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Order = "fro") -> Any:
-    """The norm of matrices, which are the last two dims; see `norm` for the orders.
+    """Compute a norm of matrices.
 
-    >>> jnp.linalg.matrix_norm(jnp.array([[3.0, 0.0], [0.0, 4.0]]), ord="nuc")
-    Array(7., dtype=float32)
+    Args:
+        x: the matrices, in the last two dims.
+        keepdims: whether to keep the last two dims with size 1.
+        ord: the order of the norm: "fro", "nuc", 1, -1, 2, -2, inf or -inf, as in `norm`.
+
+    Returns:
+        The norms.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or if `ord` needs an SVD of a 16-bit float dtype.
+        ValueError: if `x` has a rank below 2, or if `ord` is unknown.
+
+    Example:
+        >>> jnp.linalg.matrix_norm(jnp.array([[3.0, 0.0], [0.0, 4.0]]), ord="nuc")
+        Array(7., dtype=float32)
     """
-    kind = type_of(x, "matrix_norm")
-    dims = dims_of("matrix_norm", (-2, -1), kind)
+    x_type = type_of(x, "matrix_norm")
+    dims = dims_of("matrix_norm", (-2, -1), x_type)
     return _matrix_norm(x, ord=_matrix_order("matrix_norm", ord), dims=dims, keepdims=bool(keepdims))
 
 
 def _vector_order(name: str, order: Order) -> Order:
+    """Check the order of a vector norm; None is 2."""
     if isinstance(order, str):
-        raise ValueError(f"{name}: {order!r} is not a norm of vectors; these are numbers, inf and -inf")
+        raise ValueError(f"{name}: ord={order!r} is not a norm of vectors; use a number, inf or -inf")
     return 2 if order is None else order
 
 
 def _matrix_order(name: str, order: Order) -> Order:
+    """Check the order of a matrix norm."""
     if order not in (None, "fro", "nuc", 1, -1, 2, -2, np.inf, -np.inf):
         raise ValueError(
-            f"{name}: {order!r} is not a norm of matrices; these are 'fro', 'nuc', 1, -1, 2, -2, inf, -inf"
+            f"{name}: ord={order!r} is not a norm of matrices; use 'fro', 'nuc', 1, -1, 2, -2, inf or -inf"
         )
     return order
 
 
 @composed
 def _vector_norm(x: Any, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> Any:
-    x = _strong(as_inexact(x, "norm"))
+    x = _drop_weak_type(as_inexact(x, "norm"))
     if ord == 2:
-        return Sqrt()(along_axes.sum(_squares(x), axis=dims, keepdims=keepdims))
-    size = Abs()(x)
+        return Sqrt()(along_axes.sum(_abs_squared(x), axis=dims, keepdims=keepdims))
+    magnitude = Abs()(x)
     if ord in (np.inf, -np.inf):
-        return (along_axes.amax if ord > 0 else along_axes.amin)(size, axis=dims, keepdims=keepdims, or_none=ord > 0)
+        reduce = along_axes.amax if ord > 0 else along_axes.amin
+        return reduce(magnitude, axis=dims, keepdims=keepdims, or_none=ord > 0)
     if ord == 0:
-        counted = Convert(size.type.dtype)(Compare("NE")(x, like(x, 0)))
-        return along_axes.sum(counted, axis=dims, keepdims=keepdims)
+        nonzero = Convert(magnitude.type.dtype)(Compare("NE")(x, like(x, 0)))
+        return along_axes.sum(nonzero, axis=dims, keepdims=keepdims)
     if ord == 1:
-        return along_axes.sum(size, axis=dims, keepdims=keepdims)
-    return power(along_axes.sum(power(size, ord), axis=dims, keepdims=keepdims), 1.0 / ord)
+        return along_axes.sum(magnitude, axis=dims, keepdims=keepdims)
+    return power(along_axes.sum(power(magnitude, ord), axis=dims, keepdims=keepdims), 1.0 / ord)
 
 
-def _squares(x: Any) -> Any:
+def _abs_squared(x: Any) -> Any:
     if x.type.dtype.kind == "c":
-        size = Abs()(x)
-        return Mul()(size, size)
+        magnitude = Abs()(x)
+        return Mul()(magnitude, magnitude)
     return Mul()(x, x)
 
 
-def _strong(x: Any) -> Any:
+def _drop_weak_type(x: Any) -> Any:
     return astype_weak(x, x.type.dtype, False)
 
 
 @composed
 def _matrix_norm(x: Any, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> Any:
-    x = _strong(as_inexact(x, "norm"))
+    x = _drop_weak_type(as_inexact(x, "norm"))
     row, column = dims
     if ord in (None, "fro"):
-        return Sqrt()(along_axes.sum(_squares(x), axis=dims, keepdims=keepdims))
+        return Sqrt()(along_axes.sum(_abs_squared(x), axis=dims, keepdims=keepdims))
     if ord in ("nuc", 2, -2):
-        kept = tuple(dim for dim in range(x.type.ndim) if dim not in dims)
-        (values,) = Svd(vectors=False)(as_matrices("norm", permuted(x, (*kept, row, column))))
+        batch_dims = tuple(dim for dim in range(x.type.ndim) if dim not in dims)
+        (values,) = Svd(vectors=False)(as_matrices("norm", permuted(x, (*batch_dims, row, column))))
         if ord == "nuc":
             reduced = along_axes.sum(values, axis=-1)
         else:
             reduced = (along_axes.amax if ord > 0 else along_axes.amin)(values, axis=-1)
         shape = tuple(1 if dim in dims else size for dim, size in enumerate(x.type.shape))
         return Reshape(shape)(reduced) if keepdims else reduced
-    summed, rest = (row, column) if abs(ord) == 1 else (column, row)
-    sums = along_axes.sum(Abs()(x), axis=summed, keepdims=True)
-    found = (along_axes.amax if ord > 0 else along_axes.amin)(sums, axis=rest, keepdims=True)
-    return found if keepdims else Reshape(found.type.without(dims).shape)(found)
+    summed_dim, compared_dim = (row, column) if abs(ord) == 1 else (column, row)
+    sums = along_axes.sum(Abs()(x), axis=summed_dim, keepdims=True)
+    result = (along_axes.amax if ord > 0 else along_axes.amin)(sums, axis=compared_dim, keepdims=True)
+    return result if keepdims else Reshape(result.type.without(dims).shape)(result)
 
 
 def cond(x: Any, p: Order = None) -> Any:
-    """The condition number of matrices: their norm times that of their inverse; without `p`, by singular values.
+    """Compute the condition number of matrices: the norm of a matrix times the norm of its inverse.
 
-    >>> jnp.linalg.cond(jnp.array([[4.0, 0.0], [0.0, 2.0]]))
-    Array(2., dtype=float32)
+    Args:
+        x: the matrices, in the last two dims.
+        p: the order of the norm, as in `norm`. None and 2 are the ratio of the largest to the smallest singular value,
+            -2 is its inverse; other orders need square matrices.
+
+    Returns:
+        The condition numbers; infinity for singular matrices.
+
+    Raises:
+        TypeError: if `x` has a float dtype of 16 bits or less.
+        ValueError: if `x` has a rank below 2, if it is not square although `p` needs its inverse, or if `p` is unknown.
+
+    Example:
+        >>> jnp.linalg.cond(jnp.array([[4.0, 0.0], [0.0, 2.0]]))
+        Array(2., dtype=float32)
     """
-    kind = type_of(x, "cond")
+    x_type = type_of(x, "cond")
     if p in (None, 2, -2):
-        return _ratio(x, inverted=p == -2)
-    if kind.ndim < 2 or kind.shape[-1] != kind.shape[-2]:
-        raise ValueError(f"cond: with p={p} needs square matrices, not {kind}")
-    found = multiply(matrix_norm(x, ord=p), matrix_norm(inv(x), ord=p))
-    return _infinite_where_nan(found, x)
+        return _singular_value_ratio(x, inverted=p == -2)
+    if x_type.ndim < 2 or x_type.shape[-1] != x_type.shape[-2]:
+        raise ValueError(f"cond: p={p} needs square matrices, not {x_type}")
+    result = multiply(matrix_norm(x, ord=p), matrix_norm(inv(x), ord=p))
+    return _infinite_if_singular(result, x)
 
 
 @composed
-def _ratio(x: Any, *, inverted: bool) -> Any:
+def _singular_value_ratio(x: Any, *, inverted: bool) -> Any:
     (values,) = Svd(vectors=False)(as_matrices("cond", x))
-    large, small = along_axes.amax(values, axis=-1), along_axes.amin(values, axis=-1)
-    return divide(small, large) if inverted else divide(large, small)
+    largest, smallest = along_axes.amax(values, axis=-1), along_axes.amin(values, axis=-1)
+    return divide(smallest, largest) if inverted else divide(largest, smallest)
 
 
 @composed
-def _infinite_where_nan(found: Any, x: Any) -> Any:
-    """A singular matrix has no inverse; of one with NaN nothing is known."""
+def _infinite_if_singular(result: Any, x: Any) -> Any:
+    """Replace NaN, which the inverse of a singular matrix leads to, by infinity; keep NaN if `x` contains NaN."""
     x = as_inexact(x, "cond")
-    unknown = along_axes.sometrue(Compare("NE")(x, x), axis=(-2, -1))
-    singular = bitwise_and(Compare("NE")(found, found), invert(unknown))
-    return Select()(singular, like(found, np.inf), found)
+    has_nan = along_axes.sometrue(Compare("NE")(x, x), axis=(-2, -1))
+    is_singular = bitwise_and(Compare("NE")(result, result), invert(has_nan))
+    return Select()(is_singular, like(result, np.inf), result)
 
 
 def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any = None) -> Any:
-    """How many singular values are larger than `rtol` times the largest, or than `tol`; of vectors, whether any element
-    is not 0.
+    """Compute the rank of matrices: the number of singular values above a tolerance.
 
-    >>> jnp.linalg.matrix_rank(jnp.array([[1.0, 2.0], [2.0, 4.0]]))
-    Array(1, dtype=int32)
+    Args:
+        M: the matrices, in the last two dims. An array of rank 0 or 1 has rank 1 if any element is not 0, else 0.
+        rtol: the tolerance relative to the largest singular value. By default the larger matrix dimension times the
+            machine epsilon.
+        hermitian: a promise that the matrices are Hermitian; then the cheaper eigenvalues are used.
+        tol: an absolute tolerance, instead of `rtol`.
+
+    Returns:
+        The ranks, as int32.
+
+    Raises:
+        TypeError: if `M` has a float dtype of 16 bits or less, or if it is not square although `hermitian` is set.
+        ValueError: if both `rtol` and `tol` are passed.
+
+    Example:
+        >>> jnp.linalg.matrix_rank(jnp.array([[1.0, 2.0], [2.0, 4.0]]))
+        Array(1, dtype=int32)
     """
     if rtol is not None and tol is not None:
-        raise ValueError("matrix_rank: pass one of `tol` and `rtol`, not both")
-    kind = type_of(M, "matrix_rank")
-    if kind.ndim < 2:
+        raise ValueError("matrix_rank: pass `tol` or `rtol`, not both")
+    m_type = type_of(M, "matrix_rank")
+    if m_type.ndim < 2:
         return astype(along_axes.sometrue(M), dtype=np.int32)
     if rtol is None and tol is None:
-        dtype = kind.dtype if is_inexact(kind.dtype) else default_dtype("float*")
-        rtol = max(kind.shape[-2:]) * epsilon(dtype)
-    values = _magnitudes(eigvalsh(M)) if hermitian else svdvals(M)
+        dtype = m_type.dtype if is_inexact(m_type.dtype) else default_dtype("float*")
+        rtol = max(m_type.shape[-2:]) * epsilon(dtype)
+    values = _abs(eigvalsh(M)) if hermitian else svdvals(M)
     return _count_above(values, tol if rtol is None else rtol, relative=rtol is not None)
 
 
 @composed
-def _magnitudes(x: Any) -> Any:
+def _abs(x: Any) -> Any:
     return Abs()(x)
 
 
 @composed
 def _count_above(values: Any, bound: Any, *, relative: bool) -> Any:
+    """Count the values along the last dim that exceed `bound`, or `bound` times the largest value if `relative`."""
     if not values.type.shape[-1]:
         return along_axes.sum(Convert(np.dtype(np.int32))(values), axis=-1)
     bound = astype_weak(as_operand(bound), values.type.dtype, False)

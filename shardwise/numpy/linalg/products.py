@@ -1,4 +1,4 @@
-"""Products of matrices and vectors as the array API standard has them, powers, and chains of products."""
+"""Products of matrices and vectors with the signatures of the array API standard, matrix_power and multi_dot."""
 
 import operator
 from collections.abc import Sequence
@@ -11,19 +11,48 @@ from shardwise.numpy.linalg.solving import inv
 
 
 def matmul(x1: Any, x2: Any, /, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """The product of matrices, which are the last two dims; dims before them broadcast.
+    """Multiply matrices, which are in the last two dims.
 
-    >>> jnp.linalg.matmul(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
-    Array([12, 34], dtype=int32)
+    Args:
+        x1, x2: the operands, of rank 1 or more. An operand of rank 1 is a vector; dims before the last two broadcast.
+        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
+        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
+            operands' dtypes.
+
+    Returns:
+        The product, without the dim of an operand that is a vector.
+
+    Raises:
+        TypeError: if the shapes do not match.
+        ValueError: if `precision` is unknown.
+
+    Example:
+        >>> jnp.linalg.matmul(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
+        Array([12, 34], dtype=int32)
     """
     return products.matmul(x1, x2, precision=precision, preferred_element_type=preferred_element_type)
 
 
 def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, preferred_element_type: Any = None) -> Any:
-    """The products of vectors along `axis`, of which the first is conjugated; other dims broadcast.
+    """Compute the dot product of vectors along an axis; the first operand is conjugated.
 
-    >>> jnp.linalg.vecdot(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
-    Array([12, 34], dtype=int32)
+    Args:
+        x1, x2: the operands. Dims other than `axis` broadcast.
+        axis: the axis that holds the vectors.
+        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
+        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
+            operands' dtypes.
+
+    Returns:
+        The dot products, without `axis`.
+
+    Raises:
+        TypeError: if the sizes along `axis` differ, or if the other dims do not broadcast.
+        ValueError: if an operand has rank 0, or if `axis` or `precision` does not exist.
+
+    Example:
+        >>> jnp.linalg.vecdot(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
+        Array([12, 34], dtype=int32)
     """
     return products.vecdot(x1, x2, axis=axis, precision=precision, preferred_element_type=preferred_element_type)
 
@@ -38,10 +67,27 @@ def tensordot(
     preferred_element_type: Any = None,
     out_sharding: Any = None,
 ) -> Any:
-    """The product summed over `axes`: so many last dims of `x1` with as many first ones of `x2`, or those of two lists.
+    """Contract dims of two arrays.
 
-    >>> jnp.linalg.tensordot(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]), axes=1)
-    Array([12, 34], dtype=int32)
+    Args:
+        x1, x2: the operands.
+        axes: the number n of dims to contract, the last n of `x1` with the first n of `x2`; or a pair of sequences, the
+            axes of `x1` and those of `x2`.
+        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
+        preferred_element_type: the dtype of the result, which sums are accumulated in if it is wider. None promotes the
+            operands' dtypes.
+        out_sharding: the sharding of the result, or None to let the partitioner choose it.
+
+    Returns:
+        The result, with the remaining dims of `x1` before those of `x2`.
+
+    Raises:
+        TypeError: if the numbers or the sizes of the contracted dims differ.
+        ValueError: if `axes` is not a number or a pair, or if an axis or `precision` does not exist.
+
+    Example:
+        >>> jnp.linalg.tensordot(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]), axes=1)
+        Array([12, 34], dtype=int32)
     """
     return products.tensordot(
         x1,
@@ -54,127 +100,216 @@ def tensordot(
 
 
 def outer(x1: Any, x2: Any, /) -> Any:
-    """Each element of one vector times each of another.
+    """Compute the outer product of two vectors.
 
-    >>> jnp.linalg.outer(jnp.array([1, 2]), jnp.array([10, 1]))
-    Array([[10,  1],
-           [20,  2]], dtype=int32)
+    Args:
+        x1, x2: the vectors.
+
+    Returns:
+        A matrix with the element `x1[i] * x2[j]` in row i and column j.
+
+    Raises:
+        TypeError: if an argument is not an array or a number.
+        ValueError: if an argument is not of rank 1.
+
+    Example:
+        >>> jnp.linalg.outer(jnp.array([1, 2]), jnp.array([10, 1]))
+        Array([[10,  1],
+               [20,  2]], dtype=int32)
     """
-    kinds = type_of(x1, "outer"), type_of(x2, "outer")
-    if any(kind.ndim != 1 for kind in kinds):
-        raise ValueError(f"outer: needs two vectors, not {kinds[0]} and {kinds[1]}; `jnp.outer` flattens arrays")
+    types = type_of(x1, "outer"), type_of(x2, "outer")
+    if any(each.ndim != 1 for each in types):
+        raise ValueError(
+            f"outer: x1 and x2 must be vectors, not {types[0]} and {types[1]}; `jnp.outer` flattens arrays"
+        )
     return products.outer(x1, x2)
 
 
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Any:
-    """The cross products of vectors of three numbers along `axis`.
+    """Compute the cross product of vectors with three elements.
 
-    >>> jnp.linalg.cross(jnp.array([1, 0, 0]), jnp.array([0, 1, 0]))
-    Array([0, 0, 1], dtype=int32)
+    Args:
+        x1, x2: the operands. Dims other than `axis` broadcast.
+        axis: the axis that holds the vectors.
+
+    Returns:
+        The cross products, along the same axis.
+
+    Raises:
+        TypeError: if the other dims do not broadcast.
+        ValueError: if the size along `axis` is not 3.
+        IndexError: if `axis` does not exist.
+
+    Example:
+        >>> jnp.linalg.cross(jnp.array([1, 0, 0]), jnp.array([0, 1, 0]))
+        Array([0, 0, 1], dtype=int32)
     """
-    kinds = type_of(x1, "cross"), type_of(x2, "cross")
-    if any(kind.shape[axis] != 3 for kind in kinds):
-        raise ValueError(f"cross: needs vectors of 3 numbers along axis {axis}, not {kinds[0]} and {kinds[1]}")
+    types = type_of(x1, "cross"), type_of(x2, "cross")
+    if any(each.shape[axis] != 3 for each in types):
+        raise ValueError(f"cross: the size along axis {axis} must be 3, not that of {types[0]} and {types[1]}")
     return products.cross(x1, x2, axis=axis)
 
 
 def trace(x: Any, /, *, offset: int = 0, dtype: Any = None) -> Any:
-    """The sums of the diagonals of matrices, which are the last two dims.
+    """Compute the trace of matrices, which are in the last two dims.
 
-    >>> jnp.linalg.trace(jnp.array([[1, 2], [3, 4]]))
-    Array(5, dtype=int32)
+    Args:
+        x: the matrices.
+        offset: the diagonal to sum: 0 is the main one, positive numbers are above it, negative ones below.
+        dtype: the dtype of the result. None is the dtype that `sum` uses.
+
+    Returns:
+        The sums of the diagonals.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+        ValueError: if `x` has a rank below 2.
+
+    Example:
+        >>> jnp.linalg.trace(jnp.array([[1, 2], [3, 4]]))
+        Array(5, dtype=int32)
     """
     return triangles.trace(x, offset=offset, axis1=-2, axis2=-1, dtype=dtype)
 
 
 def diagonal(x: Any, /, *, offset: int = 0) -> Any:
-    """The diagonals of matrices, which are the last two dims.
+    """Return a diagonal of matrices, which are in the last two dims.
 
-    >>> jnp.linalg.diagonal(jnp.array([[1, 2], [3, 4]]))
-    Array([1, 4], dtype=int32)
+    Args:
+        x: the matrices.
+        offset: the diagonal: 0 is the main one, positive numbers are above it, negative ones below.
+
+    Returns:
+        The diagonals, along the last dim.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+        ValueError: if `x` has a rank below 2.
+
+    Example:
+        >>> jnp.linalg.diagonal(jnp.array([[1, 2], [3, 4]]))
+        Array([1, 4], dtype=int32)
     """
     return triangles.diagonal(x, offset=offset, axis1=-2, axis2=-1)
 
 
 def matrix_transpose(x: Any, /) -> Any:
-    """The transposes of matrices, which are the last two dims.
+    """Transpose matrices, which are in the last two dims.
 
-    >>> jnp.linalg.matrix_transpose(jnp.array([[1, 2], [3, 4]]))
-    Array([[1, 3],
-           [2, 4]], dtype=int32)
+    Args:
+        x: the matrices.
+
+    Returns:
+        The array with its last two dims exchanged.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+        ValueError: if `x` has a rank below 2.
+
+    Example:
+        >>> jnp.linalg.matrix_transpose(jnp.array([[1, 2], [3, 4]]))
+        Array([[1, 3],
+               [2, 4]], dtype=int32)
     """
     return shapes.matrix_transpose(x)
 
 
 def matrix_power(a: Any, n: int) -> Any:
-    """Square matrices multiplied by themselves `n` times; by their inverses where `n` is negative.
+    """Raise square matrices to an integer power.
 
-    >>> jnp.linalg.matrix_power(jnp.array([[1, 1], [0, 1]]), 5)
-    Array([[1, 5],
-           [0, 1]], dtype=int32)
+    Args:
+        a: the matrices, in the last two dims.
+        n: the exponent. A negative one raises the inverse.
+
+    Returns:
+        The powers.
+
+    Raises:
+        TypeError: if `a` does not hold square matrices, or if `n` is not an integer.
+
+    Example:
+        >>> jnp.linalg.matrix_power(jnp.array([[1, 1], [0, 1]]), 5)
+        Array([[1, 5],
+               [0, 1]], dtype=int32)
     """
-    kind = type_of(a, "matrix_power")
-    if kind.ndim < 2 or kind.shape[-1] != kind.shape[-2]:
-        raise TypeError(f"matrix_power: needs square matrices, not {kind}")
+    a_type = type_of(a, "matrix_power")
+    if a_type.ndim < 2 or a_type.shape[-1] != a_type.shape[-2]:
+        raise TypeError(f"matrix_power: a must hold square matrices, not {a_type}")
     try:
         exponent = operator.index(n)
     except TypeError:
         raise TypeError(f"matrix_power: the exponent must be an integer, not {n!r}") from None
-    return _power(inv(a) if exponent < 0 else a, n=abs(exponent))
+    return _matrix_power(inv(a) if exponent < 0 else a, n=abs(exponent))
 
 
 @composed
-def _power(a: Any, *, n: int) -> Any:
-    """By squares: as many products as the exponent has bits, and one more for each bit that is set."""
+def _matrix_power(a: Any, *, n: int) -> Any:
+    """Compute a non-negative power by repeated squaring."""
     if not n:
         return identity(a.type.shape, a.type.dtype)
-    found, square = None, a
+    result, square = None, a
     while True:
         if n % 2:
-            found = square if found is None else found @ square
+            result = square if result is None else result @ square
         n //= 2
         if not n:
-            return found
+            return result
         square = square @ square
 
 
 def multi_dot(arrays: Sequence[Any], *, precision: Any = None) -> Any:
-    """The product of several matrices, in the order that takes the fewest multiplications; the first and the last may
-    be vectors.
+    """Multiply two or more matrices in the order that needs the fewest multiplications.
 
-    >>> jnp.linalg.multi_dot([jnp.array([[1, 2]]), jnp.array([[3], [4]]), jnp.array([[5, 6]])])
-    Array([[55, 66]], dtype=int32)
+    Args:
+        arrays: the matrices. The first and the last may be vectors.
+        precision: the precision of the product: None, a `lax.Precision` or its name, or a pair with one per operand.
+
+    Returns:
+        The product.
+
+    Raises:
+        TypeError: if the shapes of neighbours do not match.
+        ValueError: if there are fewer than two arrays, or if an array has another rank.
+
+    Example:
+        >>> jnp.linalg.multi_dot([jnp.array([[1, 2]]), jnp.array([[3], [4]]), jnp.array([[5, 6]])])
+        Array([[55, 66]], dtype=int32)
     """
-    kinds = [type_of(x, "multi_dot") for x in arrays]
-    inner = kinds[1:-1]
-    if len(kinds) < 2 or any(kind.ndim != 2 for kind in inner) or any(kind.ndim not in (1, 2) for kind in kinds):
-        shown = ", ".join(map(str, kinds))
-        raise ValueError(f"multi_dot: needs two or more matrices, of which the first and last may be vectors: {shown}")
-    sizes = [1 if kinds[0].ndim == 1 else kinds[0].shape[0], *(kind.shape[0] for kind in kinds[1:])]
-    sizes.append(1 if kinds[-1].ndim == 1 else kinds[-1].shape[1])
+    types = [type_of(x, "multi_dot") for x in arrays]
+    inner = types[1:-1]
+    if len(types) < 2 or any(each.ndim != 2 for each in inner) or any(each.ndim not in (1, 2) for each in types):
+        shown = ", ".join(map(str, types))
+        raise ValueError(
+            f"multi_dot: arrays must be two or more matrices, of which the first and last may be vectors, not {shown}"
+        )
+    sizes = [1 if types[0].ndim == 1 else types[0].shape[0], *(each.shape[0] for each in types[1:])]
+    sizes.append(1 if types[-1].ndim == 1 else types[-1].shape[1])
 
-    def joined(first: int, last: int) -> Any:
+    def chain_product(first: int, last: int) -> Any:
         if first == last:
             return arrays[first]
-        at = splits[first, last]
-        return products.matmul(joined(first, at), joined(at + 1, last), precision=precision)
+        split = splits[first, last]
+        return products.matmul(chain_product(first, split), chain_product(split + 1, last), precision=precision)
 
-    splits = _splits(sizes)
-    return joined(0, len(kinds) - 1)
+    splits = _optimal_splits(sizes)
+    return chain_product(0, len(types) - 1)
 
 
-def _splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
-    """For each stretch of a chain of matrices, after which one to cut it so that its products are cheapest."""
+def _optimal_splits(sizes: Sequence[int]) -> dict[tuple[int, int], int]:
+    """Solve the matrix chain problem: for each (first, last), the matrix after which to split the product.
+
+    Matrix i has shape (sizes[i], sizes[i + 1]).
+    """
     count = len(sizes) - 1
-    cost = {(number, number): 0 for number in range(count)}
-    found: dict[tuple[int, int], int] = {}
+    cost = {(index, index): 0 for index in range(count)}
+    splits: dict[tuple[int, int], int] = {}
     for length in range(1, count):
         for first in range(count - length):
             last = first + length
-            prices = {
-                at: cost[first, at] + cost[at + 1, last] + sizes[first] * sizes[at + 1] * sizes[last + 1]
-                for at in range(first, last)
+            costs = {
+                split: cost[first, split] + cost[split + 1, last] + sizes[first] * sizes[split + 1] * sizes[last + 1]
+                for split in range(first, last)
             }
-            found[first, last] = min(prices, key=prices.__getitem__)
-            cost[first, last] = prices[found[first, last]]
-    return found
+            splits[first, last] = min(costs, key=costs.__getitem__)
+            cost[first, last] = costs[splits[first, last]]
+    return splits

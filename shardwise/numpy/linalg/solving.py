@@ -1,4 +1,4 @@
-"""Linear equations: solve, inv, pinv, lstsq, those of tensors, and determinants."""
+"""Linear systems (solve, inv, pinv, lstsq, tensorsolve, tensorinv) and determinants (det, slogdet)."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from shardwise.compiler.ops.bitwise import And
 from shardwise.compiler.ops.eigen import Eigh
 from shardwise.compiler.ops.elementwise import INEXACT, Add, Compare, Convert, Div, Mul, Neg, Select, Sub, like
 from shardwise.compiler.ops.lu import Lu, PivotsToPermutation, solve_factored
-from shardwise.compiler.ops.lu import solve as solved
+from shardwise.compiler.ops.lu import solve as lu_solve
 from shardwise.compiler.ops.matrix import (
     INDEX,
     adjoint,
@@ -46,16 +46,30 @@ from shardwise.numpy.linalg.factors import as_floats
 
 
 class SlogdetResult(NamedTuple):
+    """The result of `slogdet`."""
+
     sign: Any
     logabsdet: Any
 
 
 def solve(a: Any, b: Any) -> Any:
-    """The x of `a x = b`, of square matrices a. b is a vector where it has one dim, else a stack of matrices whose
-    columns are solved for; the batches of a and b broadcast.
+    """Solve the linear systems `a x = b` by LU decomposition.
 
-    >>> jnp.linalg.solve(jnp.array([[2.0, 1.0], [0.0, 4.0]]), jnp.array([4.0, 8.0]))
-    Array([1., 2.], dtype=float32)
+    Args:
+        a: the square matrices, in the last two dims.
+        b: the right-hand sides: one vector if it has rank 1, else matrices with one right-hand side per column. The
+            batch dims of `a` and `b` broadcast.
+
+    Returns:
+        The solutions x.
+
+    Raises:
+        TypeError: if the batch dims do not broadcast, or if a float dtype has 16 bits or less.
+        ValueError: if `a` does not hold square matrices, or if `b` does not have as many rows.
+
+    Example:
+        >>> jnp.linalg.solve(jnp.array([[2.0, 1.0], [0.0, 4.0]]), jnp.array([4.0, 8.0]))
+        Array([1., 2.], dtype=float32)
     """
     return _solve(a, b)
 
@@ -68,33 +82,44 @@ def _solve(a: Any, b: Any) -> Any:
     b = astype_weak(as_operand(b), dtype, False)
     if not b.type.ndim or b.type.shape[-1 if b.type.ndim == 1 else -2] != a.type.shape[-1]:
         raise ValueError(
-            f"solve: matrices of {a.type} need as many rows of b, not {b.type}; a stack of vectors is "
-            "solved for as b[..., None]"
+            f"solve: b must have as many rows as the matrices {a.type}, not {b.type}; for a batch of vectors pass "
+            "b[..., None]"
         )
     if b.type.ndim == 1:
-        found = _solve_stacks(a, Reshape((*b.type.shape, 1))(b))
-        return Reshape(found.type.shape[:-1])(found)
-    return _solve_stacks(a, b)
+        x = _solve_matrices(a, Reshape((*b.type.shape, 1))(b))
+        return Reshape(x.type.shape[:-1])(x)
+    return _solve_matrices(a, b)
 
 
-def _solve_stacks(a: Any, b: Any) -> Any:
-    """As `solve`, of matrices."""
-    if a.type.ndim == 2 and b.type.ndim > 2:  # one matrix for the whole batch: its factors are found once
+def _solve_matrices(a: Any, b: Any) -> Any:
+    """Solve for matrices `b`, whose batch dims broadcast with those of `a`."""
+    if a.type.ndim == 2 and b.type.ndim > 2:  # one matrix for all of the batch: decompose it only once
         rows = b.type.ndim - 2
         order = (rows, *(dim for dim in range(b.type.ndim) if dim != rows))
-        turned = permuted(b, order)
-        flat = solved(a, Reshape((turned.type.shape[0], math.prod(turned.type.shape[1:])))(turned))
-        return permuted(Reshape(turned.type.shape)(flat), (*range(1, rows + 1), 0, rows + 1))
+        rows_first = permuted(b, order)
+        flat = lu_solve(a, Reshape((rows_first.type.shape[0], math.prod(rows_first.type.shape[1:])))(rows_first))
+        return permuted(Reshape(rows_first.type.shape)(flat), (*range(1, rows + 1), 0, rows + 1))
     batch = broadcast_shapes("solve", a.type.shape[:-2], b.type.shape[:-2])
-    return solved(*(stretch(x, (*batch, *x.type.shape[-2:])) for x in (a, b)))
+    return lu_solve(*(stretch(x, (*batch, *x.type.shape[-2:])) for x in (a, b)))
 
 
 def inv(a: Any) -> Any:
-    """The inverses of square matrices.
+    """Invert square matrices.
 
-    >>> jnp.linalg.inv(jnp.array([[2.0, 0.0], [1.0, 1.0]]))
-    Array([[ 0.5,  0. ],
-           [-0.5,  1. ]], dtype=float32)
+    Args:
+        a: the matrices, in the last two dims.
+
+    Returns:
+        The inverses. A singular matrix does not raise; its result holds infinities or NaN.
+
+    Raises:
+        TypeError: if `a` has a float dtype of 16 bits or less.
+        ValueError: if `a` does not hold square matrices.
+
+    Example:
+        >>> jnp.linalg.inv(jnp.array([[2.0, 0.0], [1.0, 1.0]]))
+        Array([[ 0.5,  0. ],
+               [-0.5,  1. ]], dtype=float32)
     """
     return _inv(a)
 
@@ -102,62 +127,91 @@ def inv(a: Any) -> Any:
 @composed
 def _inv(a: Any) -> Any:
     a = as_matrices("inv", a, square=True)
-    return solved(a, identity(a.type.shape, a.type.dtype))
+    return lu_solve(a, identity(a.type.shape, a.type.dtype))
 
 
 def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
-    """The sign of determinants, a number of magnitude 1, or 0, and the logarithms of their magnitudes.
+    """Compute the sign and the logarithm of the absolute value of determinants.
 
-    >>> jnp.linalg.slogdet(jnp.array([[0.0, 1.0], [1.0, 0.0]])).sign
-    Array(-1., dtype=float32)
+    Args:
+        a: the square matrices, in the last two dims.
+        method: the decomposition: "lu" or None, which is the same.
+
+    Returns:
+        A named tuple (sign, logabsdet). The sign is 0 or has absolute value 1; it is complex for complex matrices.
+
+    Raises:
+        TypeError: if `a` has a float dtype of 16 bits or less.
+        ValueError: if `a` does not hold square matrices, or if `method` is unknown.
+        NotImplementedError: if `method` is "qr".
+
+    Example:
+        >>> jnp.linalg.slogdet(jnp.array([[0.0, 1.0], [1.0, 0.0]])).sign
+        Array(-1., dtype=float32)
     """
     if method == "qr":
-        raise NotImplementedError("slogdet: method 'qr' is not here; leave it out, or pass 'lu'")
+        raise NotImplementedError("slogdet: method 'qr' is not supported; use 'lu'")
     if method not in (None, "lu"):
-        raise ValueError(f"slogdet: method {method!r} is none of None and 'lu'")
+        raise ValueError(f"slogdet: method must be None or 'lu', not {method!r}")
     return SlogdetResult(*_slogdet(a))
 
 
 @composed_list
 def _slogdet(a: Any) -> list[Any]:
     a = as_matrices("slogdet", a, square=True)
-    parity, pivots = _factored(a)
-    last = pivots.type.ndim - 1
-    sizes = Abs()(pivots)
-    unit = Select()(
-        Compare("EQ")(sizes, like(sizes, 0)), zeros_like(pivots), Div()(pivots, as_dtype(sizes, a.type.dtype))
+    parity, u_diagonal = _lu_parity_and_diagonal(a)
+    last = u_diagonal.type.ndim - 1
+    magnitudes = Abs()(u_diagonal)
+    signs = Select()(
+        Compare("EQ")(magnitudes, like(magnitudes, 0)),
+        zeros_like(u_diagonal),
+        Div()(u_diagonal, as_dtype(magnitudes, a.type.dtype)),
     )
-    return [Mul()(parity, ReduceProd((last,))(unit)), Sum((last,))(Log()(sizes))]
+    return [Mul()(parity, ReduceProd((last,))(signs)), Sum((last,))(Log()(magnitudes))]
 
 
-def _factored(a: Any) -> tuple[Any, Any]:
-    """1 or -1 as rows were exchanged an even or an odd number of times, and the diagonal of U."""
-    both, places = Lu()(a)
-    return _parity(places, a.type.dtype), diagonal(both)
+def _lu_parity_and_diagonal(a: Any) -> tuple[Any, Any]:
+    """Return the parity of the row permutation of the LU decomposition, 1 or -1, and the diagonal of U."""
+    lu, pivots = Lu()(a)
+    return _parity(pivots, a.type.dtype), diagonal(lu)
 
 
-def _parity(places: Any, dtype: Any) -> Any:
-    last = places.type.ndim - 1
-    exchanged = Convert(INDEX)(Compare("NE")(places, Iota(places.type.shape, last, INDEX)()))
-    odd = And()(Sum((last,))(exchanged), full(places.type.shape[:-1], 1, INDEX))
+def _parity(pivots: Any, dtype: Any) -> Any:
+    """Return 1 if LAPACK's pivots exchange rows an even number of times, else -1."""
+    last = pivots.type.ndim - 1
+    exchanged = Convert(INDEX)(Compare("NE")(pivots, Iota(pivots.type.shape, last, INDEX)()))
+    odd = And()(Sum((last,))(exchanged), full(pivots.type.shape[:-1], 1, INDEX))
     odd = as_dtype(odd, dtype)
     return Sub()(like(odd, 1), Mul()(odd, like(odd, 2)))
 
 
 def det(a: Any) -> Any:
-    """The determinants of square matrices.
+    """Compute the determinants of square matrices.
 
-    >>> jnp.linalg.det(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
-    Array(-2., dtype=float32)
+    Matrices up to 3 x 3 use the Leibniz formula, larger ones an LU decomposition.
+
+    Args:
+        a: the matrices, in the last two dims.
+
+    Returns:
+        The determinants.
+
+    Raises:
+        TypeError: if `a` has a float dtype of 16 bits or less and the matrices are larger than 3 x 3.
+        ValueError: if `a` does not hold square matrices.
+
+    Example:
+        >>> jnp.linalg.det(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
+        Array(-2., dtype=float32)
     """
-    kind = type_of(a, "det")
-    if kind.ndim >= 2 and kind.shape[-1] == kind.shape[-2] and kind.shape[-1] <= len(_EXPANDED):
-        return _small_det(a)
-    return _large_det(as_floats(a, "det"))
+    a_type = type_of(a, "det")
+    if a_type.ndim >= 2 and a_type.shape[-1] == a_type.shape[-2] and a_type.shape[-1] <= len(_LEIBNIZ_TERMS):
+        return _leibniz_det(a)
+    return _lu_det(as_floats(a, "det"))
 
 
-# Terms of the determinants of small matrices: the columns to take from one row after the other, and a sign.
-_EXPANDED: tuple[tuple[tuple[tuple[int, ...], int], ...], ...] = (
+# The terms of the Leibniz formula for sizes 1, 2 and 3: the column of each row, and the sign of the permutation.
+_LEIBNIZ_TERMS: tuple[tuple[tuple[tuple[int, ...], int], ...], ...] = (
     (((0,), 1),),
     (((0, 1), 1), ((1, 0), -1)),
     (
@@ -172,137 +226,172 @@ _EXPANDED: tuple[tuple[tuple[tuple[int, ...], int], ...], ...] = (
 
 
 @composed
-def _small_det(a: Any) -> Any:
-    """A polynomial, which has all derivatives everywhere."""
+def _leibniz_det(a: Any) -> Any:
+    """Compute determinants as polynomials of the elements, which are differentiable at singular matrices too."""
     a = as_matrices("det", a, square=True, takes=INEXACT)
     batch, size = a.type.shape[:-2], a.type.shape[-1]
     if not size:
         return full(batch, 1, a.type.dtype)
-    rows, columns = a.type.ndim - 2, a.type.ndim - 1
+    row_dim, column_dim = a.type.ndim - 2, a.type.ndim - 1
 
-    def at(row: int, column: int) -> Any:
-        return Reshape(batch)(along(along(a, rows, row, row + 1), columns, column, column + 1))
+    def element(row: int, column: int) -> Any:
+        return Reshape(batch)(along(along(a, row_dim, row, row + 1), column_dim, column, column + 1))
 
-    found = None
-    for places, sign in _EXPANDED[size - 1]:
-        term = at(0, places[0])
-        for row, column in enumerate(places[1:], 1):
-            term = Mul()(term, at(row, column))
-        found = term if found is None else (Add() if sign > 0 else Sub())(found, term)
-    return found
+    det = None
+    for columns, sign in _LEIBNIZ_TERMS[size - 1]:
+        term = element(0, columns[0])
+        for row, column in enumerate(columns[1:], 1):
+            term = Mul()(term, element(row, column))
+        det = term if det is None else (Add() if sign > 0 else Sub())(det, term)
+    return det
 
 
 @custom_jvp
-def _large_det(a: Any) -> Any:
-    return _det_by_factors(a)
+def _lu_det(a: Any) -> Any:
+    return _lu_det_primal(a)
 
 
 @composed
-def _det_by_factors(a: Any) -> Any:
-    parity, pivots = _factored(as_matrices("det", a, square=True))
-    return Mul()(parity, ReduceProd((pivots.type.ndim - 1,))(pivots))
+def _lu_det_primal(a: Any) -> Any:
+    parity, u_diagonal = _lu_parity_and_diagonal(as_matrices("det", a, square=True))
+    return Mul()(parity, ReduceProd((u_diagonal.type.ndim - 1,))(u_diagonal))
 
 
-@_large_det.defjvp
-def _large_det_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
+@_lu_det.defjvp
+def _lu_det_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
     (a,), (da,) = primals, tangents
-    return _large_det(a), _det_moved(a, da)
+    return _lu_det(a), _lu_det_tangent(a, da)
 
 
 @composed
-def _det_moved(a: Any, da: Any) -> Any:
-    """det(a) times the trace of a⁻¹ da, which is a polynomial. It is the limit of those of matrices that are close to a
-    singular one: pivots that are 0 are taken for so small a number that rounding hides it."""
+def _lu_det_tangent(a: Any, da: Any) -> Any:
+    """Compute the tangent of the determinant by Jacobi's formula, det(a) tr(a⁻¹ da).
+
+    The formula also holds at singular matrices in the limit: pivots of U that are 0 are replaced by a number that is
+    negligible at the precision of the dtype.
+    """
     a = as_matrices("det", a, square=True)
-    both, places = Lu()(a)
+    lu, pivots = Lu()(a)
     size = a.type.shape[-1]
     ndim = a.type.ndim
-    largest = ReduceMax((ndim - 2, ndim - 1))(Abs()(both))
-    precision = epsilon(a.type.dtype)
-    tiny = Mul()(largest, like(largest, precision))
-    tiny = Select()(Compare("EQ")(tiny, like(tiny, 0)), like(tiny, precision), tiny)
-    spread = as_dtype(Broadcast(a.type.shape, tuple(range(ndim - 2)))(tiny), a.type.dtype)
-    gone = And()(compared_indices(a.type.shape, "EQ"), Compare("EQ")(both, like(both, 0)))
-    both = Select()(gone, spread, both)
-    inner = solve_factored(both, PivotsToPermutation(size)(places), da)
-    volume = Mul()(_parity(places, a.type.dtype), ReduceProd((ndim - 2,))(diagonal(both)))
-    return Mul()(volume, Sum((ndim - 2,))(diagonal(inner)))
+    largest = ReduceMax((ndim - 2, ndim - 1))(Abs()(lu))
+    machine_epsilon = epsilon(a.type.dtype)
+    tiny = Mul()(largest, like(largest, machine_epsilon))
+    tiny = Select()(Compare("EQ")(tiny, like(tiny, 0)), like(tiny, machine_epsilon), tiny)
+    replacement = as_dtype(Broadcast(a.type.shape, tuple(range(ndim - 2)))(tiny), a.type.dtype)
+    is_zero_pivot = And()(compared_indices(a.type.shape, "EQ"), Compare("EQ")(lu, like(lu, 0)))
+    lu = Select()(is_zero_pivot, replacement, lu)
+    solution = solve_factored(lu, PivotsToPermutation(size)(pivots), da)
+    det = Mul()(_parity(pivots, a.type.dtype), ReduceProd((ndim - 2,))(diagonal(lu)))
+    return Mul()(det, Sum((ndim - 2,))(diagonal(solution)))
 
 
 def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None) -> Any:
-    """The pseudo-inverses of matrices: singular values below `rtol` times the largest are taken for 0.
+    """Compute the Moore-Penrose pseudo-inverse of matrices.
 
-    >>> jnp.linalg.pinv(jnp.array([[2.0], [0.0]]))
-    Array([[0.5, 0. ]], dtype=float32)
+    Args:
+        a: the matrices, of shape (..., M, N).
+        rtol: the cutoff: singular values that do not exceed `rtol` times the largest one count as 0. By default
+            10 * max(M, N) times the machine epsilon.
+        hermitian: a promise that `a` is Hermitian; then the cheaper eigendecomposition is used.
+        rcond: a deprecated name of `rtol`.
+
+    Returns:
+        The pseudo-inverses, of shape (..., N, M).
+
+    Raises:
+        TypeError: if `a` has a float dtype of 16 bits or less.
+        ValueError: if `a` has a rank below 2, if it is not square although `hermitian` is set, or if both `rtol` and
+            `rcond` are passed.
+
+    Example:
+        >>> jnp.linalg.pinv(jnp.array([[2.0], [0.0]]))
+        Array([[0.5, 0. ]], dtype=float32)
     """
     if rtol is not None and rcond is not None:
-        raise ValueError("pinv: `rcond` is an old name of `rtol`: pass one of them")
-    given = rcond if rtol is None else rtol
-    kind = type_of(a, "pinv")
-    if given is None:
-        dtype = kind.dtype if is_inexact(kind.dtype) else default_dtype("float*")
-        given = 10 * max(kind.shape[-2:], default=1) * epsilon(dtype)
-    return _pinv(as_floats(a, "pinv"), given, bool(hermitian))
+        raise ValueError("pinv: `rcond` is a deprecated name of `rtol`; pass only one of them")
+    cutoff = rcond if rtol is None else rtol
+    a_type = type_of(a, "pinv")
+    if cutoff is None:
+        dtype = a_type.dtype if is_inexact(a_type.dtype) else default_dtype("float*")
+        cutoff = 10 * max(a_type.shape[-2:], default=1) * epsilon(dtype)
+    return _pinv(as_floats(a, "pinv"), cutoff, bool(hermitian))
 
 
 @partial(custom_jvp, nondiff_argnums=(2,))
 def _pinv(a: Any, rtol: Any, hermitian: bool) -> Any:
-    return _pinv_by_values(a, rtol, hermitian=hermitian)
+    return _pinv_primal(a, rtol, hermitian=hermitian)
 
 
 @composed
-def _pinv_by_values(a: Any, rtol: Any, *, hermitian: bool) -> Any:
+def _pinv_primal(a: Any, rtol: Any, *, hermitian: bool) -> Any:
     a = as_matrices("pinv", a, square=hermitian)
     if not a.type.size:
         return full((*a.type.shape[:-2], *a.type.shape[:-3:-1]), 0, a.type.dtype)
     if hermitian:
         u, s = Eigh()(a)
-        v, sizes = u, Abs()(s)
+        v, magnitudes = u, Abs()(s)
     else:
         u, s, vh = Svd()(a)
-        v, sizes = adjoint(vh), s
-    largest = ReduceMax((s.type.ndim - 1,))(sizes)
+        v, magnitudes = adjoint(vh), s
+    largest = ReduceMax((s.type.ndim - 1,))(magnitudes)
     bound = Mul()(largest, stretch(astype_weak(as_operand(rtol), s.type.dtype, False), largest.type.shape))
-    kept = Compare("GT")(sizes, Broadcast(s.type.shape, tuple(range(s.type.ndim - 1)))(bound))
-    shared = Select()(kept, Div()(like(s, 1), s), like(s, 0))
-    return product(by_column(v, shared), adjoint(u))
+    kept = Compare("GT")(magnitudes, Broadcast(s.type.shape, tuple(range(s.type.ndim - 1)))(bound))
+    inverted = Select()(kept, Div()(like(s, 1), s), like(s, 0))
+    return product(by_column(v, inverted), adjoint(u))
 
 
 @_pinv.defjvp
 def _pinv_jvp(hermitian: bool, primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
     (a, rtol), (da, _) = primals, tangents
-    found = _pinv(a, rtol, hermitian)
-    return found, _pinv_moved(a, found, da)
+    result = _pinv(a, rtol, hermitian)
+    return result, _pinv_tangent(a, result, da)
 
 
 @composed
-def _pinv_moved(a: Any, p: Any, da: Any) -> Any:
-    """-P dA P + P P* dA* (I - A P) + (I - P A) dA* P* P, as long as the rank stays."""
-    outside_rows = Sub()(identity((*a.type.shape[:-1], a.type.shape[-2]), a.type.dtype), product(a, p))
-    outside_columns = Sub()(identity((*p.type.shape[:-1], p.type.shape[-2]), a.type.dtype), product(p, a))
-    back = adjoint(da)
-    found = Neg()(product(p, product(da, p)))
-    found = Add()(found, product(product(p, adjoint(p)), product(back, outside_rows)))
-    return Add()(found, product(outside_columns, product(back, product(adjoint(p), p))))
+def _pinv_tangent(a: Any, p: Any, da: Any) -> Any:
+    """Compute -P dA P + P P* dA* (I - A P) + (I - P A) dA* P* P, which holds where the rank of A is constant."""
+    left_projector = Sub()(identity((*a.type.shape[:-1], a.type.shape[-2]), a.type.dtype), product(a, p))
+    right_projector = Sub()(identity((*p.type.shape[:-1], p.type.shape[-2]), a.type.dtype), product(p, a))
+    da_adjoint = adjoint(da)
+    tangent = Neg()(product(p, product(da, p)))
+    tangent = Add()(tangent, product(product(p, adjoint(p)), product(da_adjoint, left_projector)))
+    return Add()(tangent, product(right_projector, product(da_adjoint, product(adjoint(p), p))))
 
 
 def lstsq(a: Any, b: Any, rcond: float | None = None, *, numpy_resid: bool = False) -> tuple[Any, Any, Any, Any]:
-    """The x for which `a x` is nearest to b, the squares of what is left, the rank of a, and its singular values.
+    """Compute the least-squares solution of `a x = b`, the one of minimal norm if there are several.
 
-    Of several x, the shortest. Singular values below `rcond` times the largest are taken for 0. `numpy_resid`: as numpy
-    does, nothing is left where a has not full rank, or no more rows than columns; not inside `jit`.
+    Args:
+        a: the matrix, of shape (M, N).
+        b: the right-hand sides, of shape (M,) or (M, K).
+        rcond: the cutoff: singular values below `rcond` times the largest one count as 0. By default max(M, N) times
+            the machine epsilon; a negative number is the machine epsilon.
+        numpy_resid: whether to return empty residuals if `a` does not have full column rank or has no more rows than
+            columns, as numpy does. Not supported inside `jit` if M > N.
 
-    >>> jnp.linalg.lstsq(jnp.array([[2.0], [0.0]]), jnp.array([4.0, 3.0]))[0]
-    Array([2.], dtype=float32)
+    Returns:
+        A tuple of the solution x, the sums of squared residuals per column of `b`, the rank of `a`, and the singular
+        values of `a`.
+
+    Raises:
+        TypeError: if the shapes do not match, or if a float dtype has 16 bits or less.
+        ConcretizationTypeError: if `numpy_resid` is set inside `jit` and M > N.
+
+    Example:
+        >>> jnp.linalg.lstsq(jnp.array([[2.0], [0.0]]), jnp.array([4.0, 3.0]))[0]
+        Array([2.], dtype=float32)
     """
-    kinds = type_of(a, "lstsq"), type_of(b, "lstsq")
-    if kinds[0].ndim != 2 or kinds[1].ndim not in (1, 2) or kinds[0].shape[0] != kinds[1].shape[0]:
-        raise TypeError(f"lstsq: needs a matrix, and a vector or matrix of as many rows, not {kinds[0]} and {kinds[1]}")
-    x, rest, rank, values = _lstsq(a, b, rcond=None if rcond is None else float(rcond))
-    rows, columns = kinds[0].shape
+    types = type_of(a, "lstsq"), type_of(b, "lstsq")
+    if types[0].ndim != 2 or types[1].ndim not in (1, 2) or types[0].shape[0] != types[1].shape[0]:
+        raise TypeError(
+            f"lstsq: a must be a matrix, and b a vector or matrix with as many rows, not {types[0]} and {types[1]}"
+        )
+    x, residuals, rank, values = _lstsq(a, b, rcond=None if rcond is None else float(rcond))
+    rows, columns = types[0].shape
     if numpy_resid and (rows <= columns or int(rank) < columns):
-        rest = rest[:0]
-    return x, rest, rank, values
+        residuals = residuals[:0]
+    return x, residuals, rank, values
 
 
 @composed_list
@@ -315,59 +404,91 @@ def _lstsq(a: Any, b: Any, *, rcond: float | None) -> list[Any]:
     b = b if len(shape) == 2 else Reshape((*shape, 1))(b)
     rows, columns = a.type.shape
     if not a.type.size:
-        size = Abs()(b)
-        none = full((0,), 0, size.type.dtype)
-        return [full((columns, *shape[1:]), 0, dtype), Sum((0,))(Mul()(size, size)), full((), 0, INDEX), none]
+        magnitude = Abs()(b)
+        residuals = Sum((0,))(Mul()(magnitude, magnitude))
+        return [
+            full((columns, *shape[1:]), 0, dtype),
+            residuals,
+            full((), 0, INDEX),
+            full((0,), 0, magnitude.type.dtype),
+        ]
     u, s, vh = Svd()(a)
     if rcond is None:
         rcond = epsilon(dtype) * max(rows, columns)
     elif rcond < 0:
         rcond = epsilon(dtype)
-    largest = _first(s)
+    largest = _broadcast_first(s)
     kept = Compare("GE")(s, Mul()(largest, like(s, rcond)))
     kept = And()(kept, Compare("GT")(s, like(s, 0)))
-    shared = Select()(kept, Div()(like(s, 1), Select()(kept, s, like(s, 1))), like(s, 0))
-    x = product(adjoint(vh), by_row(product(adjoint(u), b), shared))
-    left = Sub()(b, product(a, x))
-    size = Abs()(left)
-    rest = Sum((0,))(Mul()(size, size))
+    inverted = Select()(kept, Div()(like(s, 1), Select()(kept, s, like(s, 1))), like(s, 0))
+    x = product(adjoint(vh), by_row(product(adjoint(u), b), inverted))
+    magnitude = Abs()(Sub()(b, product(a, x)))
+    residuals = Sum((0,))(Mul()(magnitude, magnitude))
     rank = Sum((0,))(Convert(INDEX)(kept))
-    return [x if len(shape) == 2 else Reshape((columns,))(x), rest, rank, s]
+    return [x if len(shape) == 2 else Reshape((columns,))(x), residuals, rank, s]
 
 
-def _first(x: Any) -> Any:
-    """The first element, in place of all."""
+def _broadcast_first(x: Any) -> Any:
+    """Broadcast the first element to the shape of `x`."""
     return Broadcast(x.type.shape, ())(Reshape(())(along(x, 0, 0, 1)))
 
 
 def tensorinv(a: Any, ind: int = 2) -> Any:
-    """The inverse of `a` as a map from its last dims to its first `ind` ones.
+    """Invert an array as the linear map from its last dims to its first `ind` dims.
 
-    >>> jnp.linalg.tensorinv(jnp.array([[2.0, 0.0], [0.0, 4.0]]), ind=1)
-    Array([[0.5 , 0.  ],
-           [0.  , 0.25]], dtype=float32)
+    Args:
+        a: the array, whose first `ind` dims have as many elements as the others.
+        ind: the number of leading dims that the map goes to.
+
+    Returns:
+        The inverse, with the last dims of `a` first.
+
+    Raises:
+        TypeError: if `a` is not an array or a number, or has a float dtype of 16 bits or less.
+        ValueError: if `ind` is not positive, or if the numbers of elements differ.
+
+    Example:
+        >>> jnp.linalg.tensorinv(jnp.array([[2.0, 0.0], [0.0, 4.0]]), ind=1)
+        Array([[0.5 , 0.  ],
+               [0.  , 0.25]], dtype=float32)
     """
-    kind = type_of(a, "tensorinv")
+    a_type = type_of(a, "tensorinv")
     if ind <= 0:
         raise ValueError(f"tensorinv: ind must be positive, not {ind}")
-    lead, rest = kind.shape[:ind], kind.shape[ind:]
-    if math.prod(lead) != math.prod(rest):
-        raise ValueError(f"tensorinv: the first {ind} dims of {kind} have not as many elements as the others")
-    return inv(as_operand(a).reshape(math.prod(lead), -1)).reshape(*rest, *lead)
+    first, last = a_type.shape[:ind], a_type.shape[ind:]
+    if math.prod(first) != math.prod(last):
+        raise ValueError(
+            f"tensorinv: the first {ind} dims of {a_type} must have as many elements as the others, not "
+            f"{math.prod(first)} and {math.prod(last)}"
+        )
+    return inv(as_operand(a).reshape(math.prod(first), -1)).reshape(*last, *first)
 
 
 def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Any:
-    """The x for which `tensordot(a, x, x.ndim)` is b; `axes` of a are moved to its end first.
+    """Solve `tensordot(a, x, x.ndim) = b` for x.
 
-    >>> jnp.linalg.tensorsolve(jnp.array([[2.0, 0.0], [0.0, 4.0]]), jnp.array([2.0, 8.0]))
-    Array([1., 2.], dtype=float32)
+    Args:
+        a: the array of coefficients. Its first dims have the shape of `b`, the others that of x.
+        b: the right-hand side.
+        axes: axes of `a` that are moved to the end first.
+
+    Returns:
+        The solution x.
+
+    Raises:
+        TypeError: if an argument is not an array or a number, or has a float dtype of 16 bits or less.
+        ValueError: if `a` is not a square map for `b`.
+
+    Example:
+        >>> jnp.linalg.tensorsolve(jnp.array([[2.0, 0.0], [0.0, 4.0]]), jnp.array([2.0, 8.0]))
+        Array([1., 2.], dtype=float32)
     """
-    kinds = type_of(a, "tensorsolve"), type_of(b, "tensorsolve")
+    types = type_of(a, "tensorsolve"), type_of(b, "tensorsolve")
     a = as_operand(a)
     if axes is not None:
-        moved = [axis % kinds[0].ndim for axis in axes]
-        a = permuted(a, (*(dim for dim in range(kinds[0].ndim) if dim not in moved), *moved))
-    rest = a.shape[kinds[1].ndim :]
-    if math.prod(rest) != kinds[1].size or kinds[0].size != kinds[1].size ** 2:
-        raise ValueError(f"tensorsolve: {kinds[0]} does not map as many elements as {kinds[1]} has to as many")
-    return solve(a.reshape(-1, math.prod(rest)), as_operand(b).reshape(-1)).reshape(rest)
+        moved = [axis % types[0].ndim for axis in axes]
+        a = permuted(a, (*(dim for dim in range(types[0].ndim) if dim not in moved), *moved))
+    x_shape = a.shape[types[1].ndim :]
+    if math.prod(x_shape) != types[1].size or types[0].size != types[1].size ** 2:
+        raise ValueError(f"tensorsolve: {types[0]} must map as many elements as {types[1]} has to as many")
+    return solve(a.reshape(-1, math.prod(x_shape)), as_operand(b).reshape(-1)).reshape(x_shape)
