@@ -60,7 +60,7 @@ def nanmax(
         axis: the axis or axes to reduce. None reduces all.
         out: must be None, as arrays are immutable.
         keepdims: whether to keep the reduced axes with size 1.
-        initial: a value that takes part in the comparison. Required with a mask, or if there is no element.
+        initial: a value to compare with too. Required with a mask, or if there is no element.
         where: a mask that broadcasts with `a`; elements where it is false are ignored too.
 
     Returns:
@@ -88,7 +88,7 @@ def nanmin(
         axis: the axis or axes to reduce. None reduces all.
         out: must be None, as arrays are immutable.
         keepdims: whether to keep the reduced axes with size 1.
-        initial: a value that takes part in the comparison. Required with a mask, or if there is no element.
+        initial: a value to compare with too. Required with a mask, or if there is no element.
         where: a mask that broadcasts with `a`; elements where it is false are ignored too.
 
     Returns:

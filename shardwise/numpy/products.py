@@ -56,8 +56,8 @@ def _check_contracted_sizes(name: str, x: ArrayType, y: ArrayType, left: int, ri
     """Check that dim `left` of `x` and dim `right` of `y`, which are contracted, have equal sizes."""
     if x.shape[left] != y.shape[right]:
         raise TypeError(
-            f"{name}: contracted dims must have equal sizes: dim {left % x.ndim} of {x} has size {x.shape[left]}, "
-            f"dim {right % y.ndim} of {y} has size {y.shape[right]}"
+            f"{name}: {x} and {y}: dim {left % x.ndim} of the left, {x.shape[left]}, must equal "
+            f"dim {right % y.ndim} of the right, {y.shape[right]}"
         )
 
 

@@ -151,7 +151,7 @@ def test_searchsorted_with_sorter():
         (
             lambda: jnp.searchsorted(XP, X, method="guess"),
             ValueError,
-            "searchsorted: method 'guess' is none of scan",
+            "searchsorted: method must be one of scan, .*, not 'guess'",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

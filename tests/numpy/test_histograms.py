@@ -1,4 +1,4 @@
-"""Counts: against numpy and JAX, on a mesh without moving an element."""
+"""bincount, digitize and histograms, against numpy and JAX; sharded, they send only counts."""
 
 import numpy as np
 import pytest
@@ -60,22 +60,22 @@ EAGER = [Case("bincount", (N,)), Case("bincount", (N, W), {"minlength": 15}), Ca
 def test_like_numpy_and_jax():
     values_like_both(jnp, CASES, LIKE_JAX)
     for case in EAGER:
-        wanted = np.bincount(*case.args, **case.keywords)
-        np.testing.assert_allclose(jnp.bincount(*case.args, **case.keywords), wanted, 1e-5)
+        expected = np.bincount(*case.args, **case.keywords)
+        np.testing.assert_allclose(jnp.bincount(*case.args, **case.keywords), expected, 1e-5)
 
 
 @pytest.mark.jax
-def test_outside_compiled_functions():
+def test_eager_bincount_like_jax():
     jax = pytest.importorskip("jax")
     eagerly_like(jnp, jax.numpy, EAGER)
 
 
-def test_vmap():
+def test_vmap_like_loop():
     vmap_like_loop(jnp, [*CASES[::2], *LIKE_JAX[:4]])
 
 
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_on_a_mesh(mesh, which):
+def test_sharded_like_one_device(mesh, which):
     cases = []
     for rows, columns in ((16, 8), (13, 7)):
         x = RNG.normal(size=(rows, columns)).astype(np.float32)
@@ -86,7 +86,7 @@ def test_on_a_mesh(mesh, which):
 
 
 @pytest.mark.parametrize("rows", [4096, 4093], ids=["even", "uneven"])
-def test_counts_are_added_and_no_element_moves(mesh, rows):
+def test_sharded_counts_need_only_an_all_reduce(mesh, rows):
     x = sw.device_put(np.ones((rows, 8), np.float32), NamedSharding(mesh, P("data", "model")))
     n = sw.device_put(np.ones(rows, np.int32), NamedSharding(mesh, P(("data", "model"))))
     for call, operand in (
@@ -97,32 +97,52 @@ def test_counts_are_added_and_no_element_moves(mesh, rows):
         (lambda n: sw.ops.segment_max(n, n, 16), n),
         (lambda n: jnp.histogramdd(n[:, None], 16), n),
     ):
-        found = sw.explain(call)(operand)
-        assert set(found.counts()) == {"all_reduce"}
-        assert found.wire_bytes <= 4 * 16 * 4 + 64
+        plan = sw.explain(call)(operand)
+        assert set(plan.counts()) == {"all_reduce"}
+        assert plan.wire_bytes <= 4 * 16 * 4 + 64
     assert sw.explain(lambda x: jnp.digitize(x, EDGES))(x).counts() == {}
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: jnp.bincount(W), TypeError, r"bincount: needs integers, not f32\[20\]"),
-        (lambda: jnp.bincount(N[None]), ValueError, r"bincount: needs one row, not i32\[1,20\]"),
-        (lambda: jnp.bincount(N, W[:3]), ValueError, r"bincount: weights f32\[3\] have not the shape of i32\[20\]"),
-        (lambda: sw.jit(jnp.bincount)(N), ConcretizationTypeError, r"bincount: i32\[20\] is traced, so nobody knows"),
-        (lambda: jnp.digitize(X, X), ValueError, "digitize: bins must be one row of edges"),
-        (lambda: jnp.histogram(X, "auto"), NotImplementedError, "histogram: give the number of bins or their edges"),
-        (lambda: jnp.histogram(X, X), ValueError, "histogram: bins must be a number or one row of edges"),
-        (lambda: jnp.histogram(X, 0), ValueError, "histogram: there is at least one bin, not 0"),
-        (lambda: jnp.histogram(X[:0]), ValueError, r"histogram: f32\[0,7\] has no elements, and so no smallest"),
-        (lambda: jnp.histogram(X, weights=W), ValueError, "histogram: weights .* have not the shape"),
-        (lambda: jnp.histogram2d(W, W[:3]), ValueError, "histogram2d: x and y must be two rows of one size"),
-        (lambda: jnp.histogramdd(W), ValueError, "histogramdd: needs a row for each point"),
-        (lambda: jnp.histogramdd(POINTS, (2, 3)), ValueError, "histogramdd: needs bins and ranges for 3 dims, not 2"),
+        (lambda: jnp.bincount(W), TypeError, r"bincount: x must hold integers, not f32\[20\]"),
+        (lambda: jnp.bincount(N[None]), ValueError, r"bincount: x must have rank 1, not i32\[1,20\]"),
+        (
+            lambda: jnp.bincount(N, W[:3]),
+            ValueError,
+            r"bincount: the shape of weights f32\[3\] differs from that of x i32\[20\]",
+        ),
+        (
+            lambda: sw.jit(jnp.bincount)(N),
+            ConcretizationTypeError,
+            r"bincount: i32\[20\] is traced, so its largest element and the shape of the result are unknown",
+        ),
+        (lambda: jnp.digitize(X, X), ValueError, "digitize: bins must be edges of rank 1"),
+        (
+            lambda: jnp.histogram(X, "auto"),
+            NotImplementedError,
+            "histogram: rules for the number of bins, such as 'auto', are not supported",
+        ),
+        (lambda: jnp.histogram(X, X), ValueError, "histogram: bins must be an integer or edges of rank 1"),
+        (lambda: jnp.histogram(X, 0), ValueError, "histogram: the number of bins must be at least 1, not 0"),
+        (
+            lambda: jnp.histogram(X[:0]),
+            ValueError,
+            r"histogram: f32\[0,7\] has no elements, so it has no minimum and maximum",
+        ),
+        (lambda: jnp.histogram(X, weights=W), ValueError, "histogram: the shape of weights .* differs"),
+        (lambda: jnp.histogram2d(W, W[:3]), ValueError, "histogram2d: x and y must have rank 1 and equal sizes"),
+        (lambda: jnp.histogramdd(W), ValueError, "histogramdd: sample must have rank 2, with one point per row"),
+        (
+            lambda: jnp.histogramdd(POINTS, (2, 3)),
+            ValueError,
+            "histogramdd: bins and range must have 3 entries, one per column of .*, not 2",
+        ),
         (
             lambda: jnp.histogramdd(POINTS, weights=W[:2]),
             ValueError,
-            "histogramdd: weights .* are not one for each row",
+            "histogramdd: weights .* must hold one weight per row",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

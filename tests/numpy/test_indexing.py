@@ -1,4 +1,4 @@
-"""take, take_along_axis, nonzero and its kin: values and dtypes like JAX, and like numpy where both agree."""
+"""take, take_along_axis, where, nonzero and similar functions: values and dtypes like JAX, eager ones like numpy."""
 
 import numpy as np
 import pytest
@@ -38,15 +38,15 @@ CALLS = {
     "unravel_index": lambda np, x: np.unravel_index(np.array([0, 5, 50, -1, -50]), (3, 4)),
     "unravel_index in one dim": lambda np, x: np.unravel_index(np.array([[1], [0]]), 4),
     "ix_": lambda np, x: np.ix_(np.array([0, 1]), np.array([2, 3, 0]), np.array([1])),
-    "along, from the start": lambda np, x: np.take_along_axis(
+    "along, without negative indices": lambda np, x: np.take_along_axis(
         x, np.array([[0, -1, 9, 1]]), 1, wrap_negative_indices=False
     ),
     "x[ix_]": lambda np, x: x[np.ix_(np.array([0, 2]), np.array([2, 3, 0]))],
 }
 
 
-def leaves(found):
-    return list(found) if isinstance(found, (tuple, list)) else [found]
+def leaves(result):
+    return list(result) if isinstance(result, (tuple, list)) else [result]
 
 
 @pytest.mark.jax
@@ -62,7 +62,7 @@ def test_like_jax(name):
 
 
 @pytest.mark.parametrize("name", ["nonzero", "argwhere", "flatnonzero", "where"])
-def test_of_known_arrays_like_numpy(name):
+def test_eager_nonzero_like_numpy(name):
     for x in (X, X > 2, X * 0, X[:, :0], X[0]):
         found = getattr(jnp, name)(jnp.asarray(x))
         for got, want in zip(leaves(found), leaves(getattr(np, name)(x)), strict=True):
@@ -70,7 +70,7 @@ def test_of_known_arrays_like_numpy(name):
             np.testing.assert_array_equal(got, want)
 
 
-def test_derivatives():
+def test_gradients():
     index = np.array([[2, 0], [1, 1], [9, -1]])
 
     def loss(x):
@@ -85,7 +85,7 @@ def test_derivatives():
 
 
 @pytest.mark.parametrize("spec", [P("data"), P(None, "model"), P("model", "data")], ids=str)
-def test_on_a_mesh(mesh, spec):
+def test_sharded_like_one_device(mesh, spec):
     x = sw.device_put(X, NamedSharding(mesh, spec))
     names = list(CALLS)
     found = sw.jit(lambda x: [CALLS[name](jnp, x) for name in names])(x)
@@ -104,7 +104,7 @@ def test_on_a_mesh(mesh, spec):
         (
             lambda: jnp.take(X, 0, mode="raise"),
             NotImplementedError,
-            "take: a computation cannot raise; the modes are 'fill', 'clip' and 'wrap'",
+            "take: mode='raise' is not supported; use 'fill', 'clip' or 'wrap'",
         ),
         (
             lambda: jnp.take(X, 0, mode="bogus"),
@@ -114,12 +114,12 @@ def test_on_a_mesh(mesh, spec):
         (
             lambda: jnp.take(X, 0, 0, X),
             NotImplementedError,
-            "take: arrays are immutable, so there is no `out`; use the result",
+            "take: arrays are immutable, so `out` must be None; use the result",
         ),
         (
             lambda: jnp.take_along_axis(X, np.array([0, 1]), 0),
             ValueError,
-            "take_along_axis: f32[3,4] and the indices i32[2] must have one rank",
+            "take_along_axis: f32[3,4] and the indices i32[2] must have equal ranks",
         ),
         (
             lambda: jnp.take_along_axis(X, X, 0),
@@ -129,27 +129,27 @@ def test_on_a_mesh(mesh, spec):
         (
             lambda: jnp.nonzero(1.0),
             ValueError,
-            "nonzero: a 0-d array has no places; give it a dim first, `x[None]`",
+            "nonzero: a 0-d array has no indices; add a dim first, `x[None]`",
         ),
         (
             lambda: sw.jit(jnp.argwhere)(X),
             sw.errors.ConcretizationTypeError,
-            "argwhere: f32[3,4] is traced, so nobody knows how many elements differ from zero, and the shape of the "
-            "result. Say how many there are at most: `argwhere(a, size=...)`",
+            "argwhere: f32[3,4] is traced, so the number of nonzero elements and the shape of the result are unknown. "
+            "Pass an upper bound: `argwhere(a, size=...)`",
         ),
         (
             lambda: jnp.nonzero(X, size=2, fill_value=(1, 2, 3)),
             ValueError,
             "nonzero: 3 fill values for f32[3,4], which has rank 2",
         ),
-        (lambda: jnp.where(X, X), ValueError, "where: needs both x and y, or neither"),
-        (lambda: jnp.where(X, X, 0, size=2), ValueError, "where: size and fill_value are for a condition alone"),
-        (lambda: jnp.ix_(X), ValueError, "ix_: needs rows of indices, not f32[3,4]"),
+        (lambda: jnp.where(X, X), ValueError, "where: pass both x and y, or neither"),
+        (lambda: jnp.where(X, X, 0, size=2), ValueError, "where: size and fill_value are only allowed without x and y"),
+        (lambda: jnp.ix_(X), ValueError, "ix_: index arrays must have rank 1, not f32[3,4]"),
         (
             lambda: sw.jit(jnp.ix_)(X[0] > 0),
             sw.errors.ConcretizationTypeError,
-            "nonzero: bool[4] is traced, so nobody knows how many elements differ from zero, and the shape of the "
-            "result. Say how many there are at most: `nonzero(a, size=...)`",
+            "nonzero: bool[4] is traced, so the number of nonzero elements and the shape of the result are unknown. "
+            "Pass an upper bound: `nonzero(a, size=...)`",
         ),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
@@ -160,9 +160,9 @@ def test_errors(call, error, message):
     assert str(caught.value).splitlines()[0] == message
 
 
-def test_booleans_say_which_rows_and_columns():
-    """As numpy does; JAX has no booleans there."""
+def test_ix_accepts_boolean_masks():
+    """numpy accepts them too, JAX does not."""
     rows, columns = np.array([True, False, True]), np.array([2, 3, 0])
-    for mine, other in zip(jnp.ix_(rows, columns), np.ix_(rows, columns), strict=True):
-        np.testing.assert_array_equal(mine, other)
+    for ours, theirs in zip(jnp.ix_(rows, columns), np.ix_(rows, columns), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
     np.testing.assert_array_equal(jnp.asarray(X)[jnp.ix_(rows, columns)], X[np.ix_(rows, columns)])

@@ -1,4 +1,4 @@
-"""Divisors and bits of integers, against numpy and JAX."""
+"""gcd, lcm, bit counts and packed bits, against numpy and JAX."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ RNG = np.random.default_rng(0)
 SMALL = np.array([0, 1, -12, 18, 127, -128, 7], np.int8)
 WIDE = np.array(
     [0, 832040, -514229, 2**31 - 1, 12, 18, 1836311903], np.int32
-)  # the last, and 1134903170, are Fibonacci's
+)  # the last one and 1134903170 are consecutive Fibonacci numbers, the worst case of Euclid's algorithm
 OTHER = np.array([0, 514229, 832040, 6, -18, 0, 1134903170], np.int32)
 BITS = RNG.integers(0, 2, (3, 19)).astype(np.int32)
 BYTES = RNG.integers(0, 256, (3, 5)).astype(np.uint8)
@@ -57,12 +57,12 @@ def test_like_numpy_and_jax():
     values_like_both(jnp, CASES, LIKE_JAX)
 
 
-def test_vmap():
+def test_vmap_like_loop():
     vmap_like_loop(jnp, CASES)
 
 
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_on_a_mesh(mesh, which):
+def test_sharded_like_one_device(mesh, which):
     arrays = [RNG.integers(-500, 500, shape).astype(np.int32) for shape in ((16, 8), (13, 7))]
     cases = [Case(name, (x, x[::-1].copy())) for name in ("gcd", "lcm") for x in arrays]
     cases += [Case("packbits", (x,), {"axis": axis}) for x in arrays for axis in (None, 0, 1)]
@@ -70,7 +70,7 @@ def test_on_a_mesh(mesh, which):
     mesh_like_one_device(mesh, jnp, cases, which)
 
 
-def test_divisors_need_no_other_device(mesh):
+def test_sharded_integer_functions_need_no_communication(mesh):
     x = sw.device_put(np.ones((16, 8), np.int32), NamedSharding(mesh, P("data", "model")))
     assert sw.explain(lambda x: (jnp.gcd(x, 12), jnp.lcm(x, 12), jnp.bitwise_count(x)))(x).counts() == {}
     assert (
@@ -78,8 +78,8 @@ def test_divisors_need_no_other_device(mesh):
     )
 
 
-def test_the_least_integer():
-    """JAX's gcd of it does not end."""
+def test_gcd_of_the_least_integer():
+    """JAX's gcd does not terminate for it."""
     least = np.array([-(2**31), -(2**31), -(2**31)], np.int32)
     others = np.array([6, -1, 2**30], np.int32)
     np.testing.assert_array_equal(jnp.gcd(least, others), np.gcd(least, others))
@@ -88,20 +88,20 @@ def test_the_least_integer():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: jnp.gcd(1.0, 2), ValueError, r"gcd: needs integers, not f32\[\]~"),
-        (lambda: jnp.lcm(True, 2), ValueError, r"lcm: needs integers, not bool\[\]"),
-        (lambda: jnp.bitwise_count(1.0), TypeError, "bitwise_count: needs integers or booleans"),
+        (lambda: jnp.gcd(1.0, 2), ValueError, r"gcd: operands must be integers, not f32\[\]~"),
+        (lambda: jnp.lcm(True, 2), ValueError, r"lcm: operands must be integers, not bool\[\]"),
+        (lambda: jnp.bitwise_count(1.0), TypeError, "bitwise_count: x must hold integers or booleans"),
         (
             lambda: jnp.packbits(np.ones(3, np.float32)),
             TypeError,
-            r"packbits: needs integers or booleans, not f32\[3\]",
+            r"packbits: a must hold integers or booleans, not f32\[3\]",
         ),
         (
             lambda: jnp.packbits(BITS, bitorder="middle"),
             ValueError,
-            "packbits: bitorder is 'big' or 'little', not 'middle'",
+            "packbits: bitorder must be 'big' or 'little', not 'middle'",
         ),
-        (lambda: jnp.unpackbits(BITS), TypeError, r"unpackbits: needs bytes \(uint8\), not i32\[3,19\]"),
+        (lambda: jnp.unpackbits(BITS), TypeError, r"unpackbits: a must have the dtype uint8, not i32\[3,19\]"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

@@ -1,4 +1,4 @@
-"""jnp.linalg: values, dtypes and gradients against numpy and JAX, mapped as one by one, on 8 devices as on one."""
+"""jnp.linalg: values, dtypes and gradients against numpy and JAX, vmap against a loop, 8 devices against one."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def positive(*shape):
 
 
 def dominant(*shape):
-    """Matrices that are far from singular."""
+    """Diagonally dominant matrices, which are well conditioned."""
     return (real(*shape) + 4 * np.eye(shape[-1])).astype(np.float32)
 
 
@@ -110,15 +110,15 @@ FEW = [
     case("qr", real(9, 5)),
 ]
 NO_NUMPY = {"linalg.lstsq"}
-NO_JAX = [  # which takes either tolerance for absolute, other than it says
+NO_JAX = [  # JAX treats both tolerances as absolute, contrary to its documentation
     case("matrix_rank", np.diag([10.0, 1.0]).astype(np.float32), rtol=0.5),
     case("matrix_rank", np.diag([10.0, 1.0, 0.1]).astype(np.float32), tol=0.5),
 ]
-OURS_AND_JAX = [
+ONLY_JAX = [
     case("qr", real(4, 3), "raw", smooth=False),
     *(case("svd", positive(3, 3), hermitian=True, compute_uv=uv, smooth=False) for uv in (True, False)),
     case("svd", np.array([[2, 1j], [-1j, -3]], np.complex64), hermitian=True, compute_uv=False, smooth=False),
-    case("eigh", real(3, 3), "U", False, smooth=False),  # JAX differentiates at the mean of it and its adjoint
+    case("eigh", real(3, 3), "U", False, smooth=False),  # JAX differentiates at the symmetrized matrix
     case("eigh", complex_(3, 3), smooth=False),
     case("eig", real(3, 3), smooth=False),
     case("eig", complex_(2, 3, 3), smooth=False),
@@ -144,7 +144,7 @@ def test_like_numpy(cases):
 
 
 @pytest.mark.jax
-@pytest.mark.parametrize("cases", batches([*CASES, *OURS_AND_JAX], 60), ids=batch_name)
+@pytest.mark.parametrize("cases", batches([*CASES, *ONLY_JAX], 60), ids=batch_name)
 def test_like_jax(cases):
     jax = pytest.importorskip("jax")
     values_like(jnp, jax.numpy, cases, jax)
@@ -155,7 +155,7 @@ def test_like_jax(cases):
     "cases",
     [
         FEW,
-        *(pytest.param(cases, marks=pytest.mark.slow) for cases in batches([*CASES, *OURS_AND_JAX], 60)),
+        *(pytest.param(cases, marks=pytest.mark.slow) for cases in batches([*CASES, *ONLY_JAX], 60)),
     ],
     ids=batch_name,
 )
@@ -166,7 +166,7 @@ def test_gradients_like_jax(cases):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
-def test_mapped_is_one_by_one(cases):
+def test_vmap_like_loop(cases):
     vmap_like_loop(jnp, cases)
 
 
@@ -176,26 +176,26 @@ def test_mapped_is_one_by_one(cases):
     [FEW, *(pytest.param(cases, marks=pytest.mark.slow) for cases in batches(CASES, 60))],
     ids=batch_name,
 )
-def test_on_a_mesh_as_on_one_device(mesh, cases, which):
+def test_sharded_like_one_device(mesh, cases, which):
     mesh_like_one_device(mesh, jnp, cases, which)
 
 
-def test_the_gradient_of_a_singular_determinant_is_its_cofactors():
-    """Which are a polynomial too: also where the rank is less by one, wherever the zero pivot is, or by two."""
+def test_gradient_of_det_is_the_cofactor_matrix_at_singular_matrices():
+    """Zero pivots at the first and at a middle position, and ranks below n - 1."""
     rng = np.random.default_rng(0)
     first = rng.normal(size=(4, 4)).astype(np.float32)
     first[:, 0] = 0
     middle = rng.normal(size=(4, 4)).astype(np.float32)
     middle[2] = middle[0] - middle[1]
-    given = np.stack([first, middle, np.ones((4, 4), np.float32), np.zeros((4, 4), np.float32)])
-    found = sw.jit(sw.grad(lambda x: jnp.linalg.det(x).sum()))(given)
-    for x, slope in zip(given, np.asarray(found), strict=True):
+    matrices = np.stack([first, middle, np.ones((4, 4), np.float32), np.zeros((4, 4), np.float32)])
+    gradients = sw.jit(sw.grad(lambda x: jnp.linalg.det(x).sum()))(matrices)
+    for x, gradient in zip(matrices, np.asarray(gradients), strict=True):
         minors = [[np.linalg.det(np.delete(np.delete(x, i, 0), j, 1)) for j in range(4)] for i in range(4)]
         signs = (-1.0) ** np.add.outer(np.arange(4), np.arange(4))
-        np.testing.assert_allclose(slope, signs * minors, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(gradient, signs * minors, rtol=1e-3, atol=1e-4)
 
 
-def test_results_have_names():
+def test_results_are_named_tuples():
     x = jnp.array(positive(3, 3))
     assert jnp.linalg.eigh(x)._fields == jnp.linalg.eig(x)._fields == ("eigenvalues", "eigenvectors")
     assert jnp.linalg.qr(x)._fields == ("Q", "R")
@@ -203,24 +203,24 @@ def test_results_have_names():
     assert jnp.linalg.slogdet(x)._fields == ("sign", "logabsdet")
 
 
-def test_hermitian_matrices_are_made_of_their_singular_vectors():
+def test_hermitian_svd_reconstructs_the_matrix():
     x = np.array([[2, 1j], [-1j, -3]], np.complex64)
     u, s, vh = map(np.asarray, jnp.linalg.svd(jnp.array(x), hermitian=True))
     np.testing.assert_allclose(u * s @ vh, x, atol=1e-5)
     np.testing.assert_allclose(vh @ vh.conj().T, np.eye(2), atol=1e-5)
 
 
-def test_subsets_are_parts_of_all():
+def test_svd_subset_is_a_slice_of_the_full_svd():
     x = jnp.array(real(4, 3))
     u, s, vh = jnp.linalg.svd(x, full_matrices=False)
-    some = jnp.linalg.svd(x, full_matrices=False, subset_by_index=(1, 3))
-    for got, want in zip(some, (u[:, 1:3], s[1:3], vh[1:3]), strict=True):
+    subset = jnp.linalg.svd(x, full_matrices=False, subset_by_index=(1, 3))
+    for got, want in zip(subset, (u[:, 1:3], s[1:3], vh[1:3]), strict=True):
         np.testing.assert_array_equal(got, want)
     assert jnp.linalg.svd(x, compute_uv=False, subset_by_index=(0, 1)).shape == (1,)
 
 
 @pytest.mark.parametrize(
-    ("call", "kind", "message"),
+    ("call", "error", "message"),
     [
         (lambda x: jnp.linalg.inv(x[:2]), ValueError, "inv: needs square matrices, of rank 2 or more, not f32[2,3]"),
         (
@@ -229,12 +229,24 @@ def test_subsets_are_parts_of_all():
             "inv: needs f32, f64, c64 or c128, not bf16[3,3]; convert with `astype`",
         ),
         (lambda x: jnp.linalg.svd(x.astype(jnp.float16)), TypeError, "svd: needs f32, f64, c64 or c128, not f16[3,3]"),
-        (lambda x: jnp.linalg.solve(x, x[:2]), ValueError, "solve: matrices of f32[3,3] need as many rows of b, not"),
+        (
+            lambda x: jnp.linalg.solve(x, x[:2]),
+            ValueError,
+            "solve: b must have as many rows as the matrices f32[3,3], not",
+        ),
         (lambda x: jnp.linalg.eigh(x, "X"), ValueError, "eigh: UPLO must be None, 'L' or 'U', not 'X'"),
-        (lambda x: jnp.linalg.qr(x, "some"), ValueError, "qr: mode 'some' is none of 'reduced', 'complete', 'r'"),
-        (lambda x: jnp.linalg.norm(x, "q"), ValueError, "norm: 'q' is not a norm of matrices"),
-        (lambda x: jnp.linalg.norm(x[0], "fro"), ValueError, "norm: 'fro' is not a norm of vectors"),
-        (lambda x: jnp.linalg.norm(x[None], 2), ValueError, "norm: axis (0, 1, 2) names 3 axes"),
+        (
+            lambda x: jnp.linalg.qr(x, "some"),
+            ValueError,
+            "qr: mode must be 'reduced', 'complete', 'r' or 'raw', not 'some'",
+        ),
+        (lambda x: jnp.linalg.norm(x, "q"), ValueError, "norm: ord='q' is not a norm of matrices"),
+        (lambda x: jnp.linalg.norm(x[0], "fro"), ValueError, "norm: ord='fro' is not a norm of vectors"),
+        (
+            lambda x: jnp.linalg.norm(x[None], 2),
+            ValueError,
+            "norm: axis must be one axis (vectors) or two (matrices), not 3 axes (0, 1, 2)",
+        ),
         (
             lambda x: jnp.linalg.matrix_power(x, 1.5),
             TypeError,
@@ -246,20 +258,20 @@ def test_subsets_are_parts_of_all():
             ValueError,
             "svd: subset_by_index (0, 4) must lie in 0 to 3",
         ),
-        (lambda x: jnp.linalg.lstsq(x[None], x), TypeError, "lstsq: needs a matrix, and a vector or matrix"),
-        (lambda x: jnp.linalg.multi_dot([x]), ValueError, "multi_dot: needs two or more matrices"),
-        (lambda x: jnp.linalg.slogdet(x, method="x"), ValueError, "slogdet: method 'x' is none of None and 'lu'"),
-        (lambda x: jnp.linalg.outer(x, x), ValueError, "outer: needs two vectors, not f32[3,3] and f32[3,3]"),
+        (lambda x: jnp.linalg.lstsq(x[None], x), TypeError, "lstsq: a must be a matrix, and b a vector or matrix"),
+        (lambda x: jnp.linalg.multi_dot([x]), ValueError, "multi_dot: arrays must be two or more matrices"),
+        (lambda x: jnp.linalg.slogdet(x, method="x"), ValueError, "slogdet: method must be None or 'lu', not 'x'"),
+        (lambda x: jnp.linalg.outer(x, x), ValueError, "outer: x1 and x2 must be vectors, not f32[3,3] and f32[3,3]"),
     ],
     ids=lambda x: x.split(":")[0] if isinstance(x, str) else "",
 )
-def test_what_is_refused(call, kind, message):
-    with pytest.raises(kind) as caught:
+def test_errors(call, error, message):
+    with pytest.raises(error) as caught:
         call(jnp.ones((3, 3)))
     assert str(caught.value).startswith(message)
 
 
-def test_numpy_residuals_are_none_where_they_say_nothing():
+def test_numpy_resid_is_empty_for_wide_matrices():
     wide = jnp.linalg.lstsq(jnp.array(real(3, 5)), jnp.array(real(3)), numpy_resid=True)
     assert wide[1].shape == (0,)
     tall = jnp.linalg.lstsq(jnp.array(real(5, 3)), jnp.array(real(5)), numpy_resid=True)
@@ -267,8 +279,8 @@ def test_numpy_residuals_are_none_where_they_say_nothing():
 
 
 @pytest.mark.parametrize("size", [16, 13], ids=["even", "uneven"])
-def test_a_sharded_batch_stays_where_it_is(size):
-    """jax#13081, #15680, #13087: of a batch over devices, each solves its own part."""
+def test_sharded_batch_stays_sharded(size):
+    """Each device decomposes the matrices of its own shard (jax#13081, #15680, #13087)."""
     mesh = sw.make_mesh((8,), ("x",))
     a, b = dominant(size, 3, 3), real(size, 3, 2)
     placed = [sw.device_put(x, NamedSharding(mesh, P("x"))) for x in (a, b)]

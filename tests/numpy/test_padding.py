@@ -1,4 +1,4 @@
-"""pad in all its modes: like numpy and JAX, on many devices as on one, where a dim that is cut stays cut."""
+"""pad in all modes against numpy and JAX; sharded, against one device, without all-gathers."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ except ImportError:
     jax = None
 
 TABLE = np.array([[0.5, 3, -2, 4], [5, 1, 0, 1.5], [-1, 2, 6, 0.25]], np.float32)
-WHOLE = np.array([[1, 7, 2], [5, 4, 9]], np.int32)
+INTEGERS = np.array([[1, 7, 2], [5, 4, 9]], np.int32)
 UNEVEN = ((1, 2), (3, 0))
 CASES = [
     *(Case("pad", (TABLE, UNEVEN, mode)) for mode in ("edge", "wrap", "linear_ramp", "empty")),
@@ -35,13 +35,13 @@ CASES = [
         Case("pad", (array, width, mode), {"reflect_type": turn})
         for mode in ("reflect", "symmetric")
         for turn in ("even", "odd")
-        for array, width in ((TABLE, UNEVEN), (WHOLE, 7))
+        for array, width in ((TABLE, UNEVEN), (INTEGERS, 7))
     ),
-    Case("pad", (WHOLE, 7, "wrap")),
-    Case("pad", (WHOLE, ((0, 3), (0, 0)), "wrap")),
-    Case("pad", (WHOLE, (2, 3), "mean"), {"stat_length": ((1, 2), (2, 9))}),
-    Case("pad", (WHOLE, (2, 3), "median"), {"stat_length": 2}),
-    Case("pad", (WHOLE, (2, 3), "maximum"), {"stat_length": (1, 2)}),
+    Case("pad", (INTEGERS, 7, "wrap")),
+    Case("pad", (INTEGERS, ((0, 3), (0, 0)), "wrap")),
+    Case("pad", (INTEGERS, (2, 3), "mean"), {"stat_length": ((1, 2), (2, 9))}),
+    Case("pad", (INTEGERS, (2, 3), "median"), {"stat_length": 2}),
+    Case("pad", (INTEGERS, (2, 3), "maximum"), {"stat_length": (1, 2)}),
     Case("pad", (TABLE, (2, 3), "linear_ramp"), {"end_values": (9, -3)}),
     Case("pad", (TABLE[:1, :1], 3, "reflect")),
     Case("pad", (TABLE > 1, 2, "mean")),
@@ -50,8 +50,8 @@ CASES = [
 ]
 
 
-def _filled(row, counts, dim, keywords):
-    """A function of ours, JAX's and numpy's arrays: writes to neither."""
+def _padded_parts(row, counts, dim, keywords):
+    """The parts of a padded row, for arrays of any library; nothing is written in place."""
     first = row[counts[0] : counts[0] + 1] * 0 + keywords.get("number", 7)
     return [*([first] * counts[0]), row[counts[0] : row.shape[0] - counts[1]], *([first - dim] * counts[1])]
 
@@ -62,21 +62,21 @@ def test_like_numpy_and_jax():
     )
 
 
-def test_a_ramp_of_integers_is_exact():
-    """As numpy's, which computes in 64 bits; JAX rounds in 32 before it rounds down."""
-    values_like_numpy(jnp, [Case("pad", (WHOLE, (2, 3), "linear_ramp"), {"end_values": ((0, 10), (-5, 5))})])
+def test_linear_ramp_of_integers_is_exact():
+    """Like numpy, which computes in 64 bits; JAX rounds in float32 first."""
+    values_like_numpy(jnp, [Case("pad", (INTEGERS, (2, 3), "linear_ramp"), {"end_values": ((0, 10), (-5, 5))})])
 
 
-def test_a_function():
+def test_mode_function_like_numpy():
     def ours(row, counts, dim, keywords):
-        return jnp.concatenate(_filled(row, counts, dim, keywords))
+        return jnp.concatenate(_padded_parts(row, counts, dim, keywords))
 
     def theirs(row, counts, dim, keywords):
-        row[:] = np.concatenate(_filled(row, counts, dim, keywords))
+        row[:] = np.concatenate(_padded_parts(row, counts, dim, keywords))
 
     for keywords in ({}, {"number": 3}):
-        found, wanted = jnp.pad(TABLE, UNEVEN, ours, **keywords), np.pad(TABLE, UNEVEN, theirs, **keywords)
-        np.testing.assert_array_equal(found, wanted)
+        actual, expected = jnp.pad(TABLE, UNEVEN, ours, **keywords), np.pad(TABLE, UNEVEN, theirs, **keywords)
+        np.testing.assert_array_equal(actual, expected)
 
 
 @pytest.mark.jax
@@ -90,20 +90,20 @@ def test_vmap_like_loop():
 
 
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_on_a_mesh(which):
+def test_sharded_like_one_device(which):
     mesh_like_one_device(sw.make_mesh((2, 2), ("x", "y")), jnp, CASES[:-1], which)
 
 
 @pytest.mark.parametrize("mode", ["edge", "reflect", "symmetric", "wrap", "linear_ramp", "maximum", "mean"])
-def test_a_cut_dim_is_not_gathered(mode):
-    """Its pieces trade what the longer ones lack, and their ends."""
+def test_sharded_dim_is_not_all_gathered(mode):
+    """Devices exchange only halos and the elements that shift to a neighbour, far less than a shard."""
     mesh = AbstractMesh((4,), ("x",))
     type = ArrayType((65536, 64), np.float32)
     program, _ = build(lambda x: [jnp.pad(x, ((2, 2), (0, 0)), mode)], [type], "padded")
     local = partitioned(program, mesh, [pin_of(P("x"), type.shape, mesh)], [None]).local
     sent = sum(local.wire(equation) for equation in local.collectives())
-    piece = 4 * type.size / 4
-    assert 0 < sent < 0.01 * piece
+    shard_bytes = 4 * type.size / 4
+    assert 0 < sent < 0.01 * shard_bytes
     assert local.outputs[0].layout.dims[0] == ("x",)
 
 
@@ -114,12 +114,16 @@ def test_a_cut_dim_is_not_gathered(mode):
         (
             lambda: jnp.pad(TABLE, 1, "edge", stat_length=1),
             ValueError,
-            "mode 'edge' takes no keywords, not stat_length",
+            "mode 'edge' accepts no keywords, not stat_length",
         ),
         (lambda: jnp.pad(TABLE, 1, "mean", stat_length=0), ValueError, "stat_length must be 1 or more, not 0"),
         (lambda: jnp.pad(TABLE, 1, "mean", stat_length=(1, 2, 3)), ValueError, "stat_length of shape"),
         (lambda: jnp.pad(TABLE, 1, "reflect", reflect_type="x"), ValueError, "reflect_type must be 'even' or 'odd'"),
-        (lambda: jnp.pad(TABLE[:0], 1, "wrap"), ValueError, "dim 0 of f32.0,4. has no elements that mode 'wrap'"),
+        (
+            lambda: jnp.pad(TABLE[:0], 1, "wrap"),
+            ValueError,
+            "dim 0 of f32.0,4. has no elements, which mode 'wrap' needs",
+        ),
     ],
     ids=["mode", "keyword", "length 0", "lengths", "type", "empty"],
 )

@@ -61,10 +61,10 @@ def test_like_numpy_and_jax():
 
 
 @pytest.mark.jax
-def test_like_jax_outside():
+def test_eager_trim_leading_zeros_like_jax():
     jax = pytest.importorskip("jax")
-    row = np.array([0.0, 1, 5], np.float32)
-    eagerly_like(jnp, jax.numpy, [Case("polymul", (row, Q), {"trim_leading_zeros": True})])
+    coefficients = np.array([0.0, 1, 5], np.float32)
+    eagerly_like(jnp, jax.numpy, [Case("polymul", (coefficients, Q), {"trim_leading_zeros": True})])
 
 
 @pytest.mark.jax
@@ -75,12 +75,12 @@ def test_gradients_like_jax():
     gradients_like(jnp, jax.numpy, smooth, jax)
 
 
-def test_vmap():
+def test_vmap_like_loop():
     vmap_like_loop(jnp, CASES)
 
 
 @pytest.mark.parametrize("which", ["first", "last"])
-def test_on_a_mesh(mesh, which):
+def test_sharded_like_one_device(mesh, which):
     cases = []
     for size in (16, 13):
         p, q = f(size), f(5)
@@ -94,72 +94,76 @@ def test_on_a_mesh(mesh, which):
     mesh_like_one_device(mesh, jnp, cases, which)
 
 
-def test_values_of_a_polynomial_need_nobody(mesh):
+def test_sharded_polyval_needs_no_communication(mesh):
     x = sw.device_put(f(64, 8), sw.sharding.NamedSharding(mesh, sw.sharding.PartitionSpec("data", "model")))
     assert (
         sw.explain(lambda x: (jnp.polyval(P, x), jnp.polyval(np.ones(30, np.float32), x), jnp.i0(x)))(x).counts() == {}
     )
 
 
-def test_quotients():
+def test_polydiv_like_numpy():
     for u, v in ((P, Q), (N, N[:2]), (P, P)):
-        quotient, left = jnp.polydiv(u, v)
-        wanted = np.polydiv(u, v)
-        np.testing.assert_allclose(quotient, wanted[0], rtol=1e-3, atol=1e-4)
-        np.testing.assert_allclose(left[-wanted[1].size :], wanted[1], rtol=1e-2, atol=1e-3)
-    quotient, left = jnp.polydiv(np.array([1.0, 5.0, 6.0]), np.array([1.0, 2.0]), trim_leading_zeros=True)
-    assert (quotient.tolist(), left.shape) == ([1.0, 3.0], (0,))
+        quotient, remainder = jnp.polydiv(u, v)
+        expected = np.polydiv(u, v)
+        np.testing.assert_allclose(quotient, expected[0], rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(remainder[-expected[1].size :], expected[1], rtol=1e-2, atol=1e-3)
+    quotient, remainder = jnp.polydiv(np.array([1.0, 5.0, 6.0]), np.array([1.0, 2.0]), trim_leading_zeros=True)
+    assert (quotient.tolist(), remainder.shape) == ([1.0, 3.0], (0,))
 
 
-def test_roots():
-    for row in ([1.0, -3.0, 2.0], [0.0, 0.0, 2.0, 1.0, 1.0, 0.0], f(5)):
-        p = np.asarray(row, np.float32)
-        wanted = np.sort_complex(np.roots(p))
-        np.testing.assert_allclose(np.sort_complex(np.asarray(jnp.roots(p))), wanted, rtol=1e-3, atol=1e-3)
-        within = np.asarray(sw.jit(lambda p: jnp.roots(p, strip_zeros=False))(p))
-        assert within.shape == (p.size - 1,)
-        np.testing.assert_allclose(np.sort_complex(within[~np.isnan(within)]), wanted, rtol=1e-3, atol=1e-3)
+def test_roots_like_numpy():
+    for coefficients in ([1.0, -3.0, 2.0], [0.0, 0.0, 2.0, 1.0, 1.0, 0.0], f(5)):
+        p = np.asarray(coefficients, np.float32)
+        expected = np.sort_complex(np.roots(p))
+        np.testing.assert_allclose(np.sort_complex(np.asarray(jnp.roots(p))), expected, rtol=1e-3, atol=1e-3)
+        padded = np.asarray(sw.jit(lambda p: jnp.roots(p, strip_zeros=False))(p))
+        assert padded.shape == (p.size - 1,)
+        np.testing.assert_allclose(np.sort_complex(padded[~np.isnan(padded)]), expected, rtol=1e-3, atol=1e-3)
     assert jnp.roots(np.zeros(3, np.float32)).shape == (0,)
     np.testing.assert_allclose(jnp.poly(np.diag([1.0, 2.0]).astype(np.float32)), [1, -3, 2], atol=1e-5)
 
 
-def test_fits_like_numpy():
+def test_polyfit_like_numpy():
     x, y = np.linspace(-1, 1, 12).astype(np.float32), f(12, 2)
     w = np.linspace(1, 2, 12).astype(np.float32)
     for options in ({}, {"w": w}):
-        wanted = np.polyfit(x, y, 3, **options)
-        np.testing.assert_allclose(jnp.polyfit(x, y, 3, **options), wanted, rtol=1e-3, atol=1e-4)
+        expected = np.polyfit(x, y, 3, **options)
+        np.testing.assert_allclose(jnp.polyfit(x, y, 3, **options), expected, rtol=1e-3, atol=1e-4)
     for cov in (True, "unscaled"):
         ours, theirs = (numpy.polyfit(x, y[:, 0], 2, cov=cov) for numpy in (jnp, np))
-        for mine, other in zip(ours, theirs, strict=True):
-            np.testing.assert_allclose(mine, other, rtol=1e-3, atol=1e-4)
+        for our_part, their_part in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(our_part, their_part, rtol=1e-3, atol=1e-4)
     ours, theirs = jnp.polyfit(x, y, 2, full=True), np.polyfit(x, y, 2, full=True)
     assert int(ours[2]) == theirs[2]
-    for place in (0, 1, 3):
-        np.testing.assert_allclose(ours[place], theirs[place], rtol=1e-3, atol=1e-4)
+    for index in (0, 1, 3):
+        np.testing.assert_allclose(ours[index], theirs[index], rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: jnp.polyadd(f(2, 2), P), ValueError, r"polyadd: needs one row of coefficients, not f32\[2,2\]"),
+        (lambda: jnp.polyadd(f(2, 2), P), ValueError, r"polyadd: coefficients must have rank 1, not f32\[2,2\]"),
         (lambda: jnp.polyder(P, -1), ValueError, "polyder: the order m cannot be negative: -1"),
-        (lambda: jnp.polyint(P, 2, k=np.ones(3)), ValueError, "polyint: k is one constant or 2 of them"),
+        (lambda: jnp.polyint(P, 2, k=np.ones(3)), ValueError, "polyint: k must be one constant or 2 constants"),
         (lambda: jnp.polydiv(P, P[:0]), ValueError, "polydiv: the divisor has no coefficients"),
-        (lambda: jnp.vander(f(2, 2)), ValueError, "vander: needs one row"),
+        (lambda: jnp.vander(f(2, 2)), ValueError, "vander: x must have rank 1"),
         (lambda: jnp.vander(P, -1), ValueError, "vander: N cannot be negative: -1"),
-        (lambda: jnp.poly(f(2, 3)), ValueError, "poly: needs a row of zeros or a square matrix"),
-        (lambda: jnp.roots(f(2, 3)), ValueError, "roots: needs one row of coefficients"),
-        (lambda: sw.jit(jnp.roots)(P), ConcretizationTypeError, "roots: .* give `strip_zeros=False`"),
+        (lambda: jnp.poly(f(2, 3)), ValueError, "poly: seq_of_zeros must have rank 1 or be a square matrix"),
+        (lambda: jnp.roots(f(2, 3)), ValueError, "roots: coefficients must have rank 1"),
+        (lambda: sw.jit(jnp.roots)(P), ConcretizationTypeError, "roots: .* pass `strip_zeros=False`"),
         (
             lambda: sw.jit(lambda p: jnp.polymul(p, p, trim_leading_zeros=True))(P),
             ConcretizationTypeError,
             "polymul: .*traced",
         ),
         (lambda: jnp.polyfit(P, P, -1), ValueError, "polyfit: the degree cannot be negative: -1"),
-        (lambda: jnp.polyfit(P, Q, 1), TypeError, "polyfit: y must have a value, or a row of them, for each of"),
-        (lambda: jnp.polyfit(P, P, 1, w=Q), TypeError, "polyfit: w must be one for each of"),
-        (lambda: jnp.polyfit(P, P, 3, cov=True), ValueError, "polyfit: 4 points leave nothing to scale the covariance"),
+        (lambda: jnp.polyfit(P, Q, 1), TypeError, "polyfit: y must have one value or one row per element of x"),
+        (lambda: jnp.polyfit(P, P, 1, w=Q), TypeError, "polyfit: w must have one weight per element of x"),
+        (
+            lambda: jnp.polyfit(P, P, 3, cov=True),
+            ValueError,
+            "polyfit: 4 points are too few to scale the covariance of 4 coefficients",
+        ),
         (lambda: jnp.hamming(1.5), TypeError, "hamming: the number of samples M must be a static integer"),
         (lambda: jnp.i0(1j), ValueError, "i0: needs real numbers"),
     ],

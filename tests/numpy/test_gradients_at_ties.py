@@ -1,4 +1,4 @@
-"""Functions that choose between two: their slopes where these are equal, infinite or no number."""
+"""Gradients of binary functions such as maximum and logaddexp at ties, infinities and NaN."""
 
 import numpy as np
 import pytest
@@ -14,41 +14,43 @@ INFINITE = np.array([(-np.inf, 0), (0, -np.inf), (np.inf, -np.inf)]).T
 NAMES = ["logaddexp", "logaddexp2", "hypot", "maximum", "minimum", "fmax", "fmin"]
 
 
-def _slopes(package, numpy, points):
+def _values_and_gradients(package, numpy, points):
     x, y = points.astype(np.float32)
 
-    def all_of(x, y):
+    def evaluate_all(x, y):
         return [package.vmap(package.value_and_grad(getattr(numpy, name), (0, 1)))(x, y) for name in NAMES]
 
-    return [[np.asarray(part) for part in (value, *slopes)] for value, slopes in package.jit(all_of)(x, y)]
+    results = package.jit(evaluate_all)(x, y)
+    return [[np.asarray(part) for part in (value, *gradients)] for value, gradients in results]
 
 
 @pytest.mark.parametrize("points", [POINTS, INFINITE], ids=["finite", "infinite"])
-def test_slopes_like_jax(points):
-    for name, ours, theirs in zip(NAMES, _slopes(sw, jnp, points), _slopes(jax, jax.numpy, points), strict=True):
-        for mine, other in zip(ours, theirs, strict=True):
-            np.testing.assert_allclose(mine, other, rtol=1e-6, err_msg=name)
+def test_gradients_like_jax(points):
+    ours, theirs = _values_and_gradients(sw, jnp, points), _values_and_gradients(jax, jax.numpy, points)
+    for name, our_parts, their_parts in zip(NAMES, ours, theirs, strict=True):
+        for our_part, their_part in zip(our_parts, their_parts, strict=True):
+            np.testing.assert_allclose(our_part, their_part, rtol=1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("name", ["logaddexp", "logaddexp2"])
-def test_a_logarithm_of_a_sum_has_the_slopes_of_its_limits(name):
-    """JAX says 1 and 1 wherever the sum is infinite, and NaN of minus infinity with itself."""
-    slopes = sw.jit(sw.grad(getattr(jnp, name), (0, 1)))
-    for point, wanted in {(np.inf, 0.0): (1, 0), (0.0, np.inf): (0, 1), (-np.inf, 0.0): (0, 1)}.items():
-        assert tuple(map(float, slopes(*point))) == wanted
+def test_gradients_of_logaddexp_at_infinities_are_limits(name):
+    """JAX returns (1, 1) wherever the sum is infinite, and NaN if both operands are minus infinity."""
+    gradient = sw.jit(sw.grad(getattr(jnp, name), (0, 1)))
+    for point, expected in {(np.inf, 0.0): (1, 0), (0.0, np.inf): (0, 1), (-np.inf, 0.0): (0, 1)}.items():
+        assert tuple(map(float, gradient(*point))) == expected
     for number in (np.inf, -np.inf):
-        assert tuple(map(float, slopes(number, number))) == (0.5, 0.5)
+        assert tuple(map(float, gradient(number, number))) == (0.5, 0.5)
 
 
-def test_second_slopes_at_ties():
-    """Of log(exp(x) + exp(y)) along x: w(1 - w), where w is the share of x."""
+def test_second_derivatives_at_ties():
+    """The second derivative of log(exp(x) + exp(y)) in x is w(1 - w), where w is the softmax weight of x."""
     assert float(sw.grad(sw.grad(jnp.logaddexp))(2.0, 2.0)) == pytest.approx(0.25)
     assert float(sw.grad(sw.grad(jnp.logaddexp2))(2.0, 2.0)) == pytest.approx(0.25 * np.log(2))
     assert float(sw.grad(sw.grad(jnp.hypot))(2.0, 2.0)) == pytest.approx(4 / 8**1.5)
 
 
 @pytest.mark.parametrize("name", ["logaddexp", "logaddexp2"])
-def test_complex_numbers(name):
+def test_complex_logaddexp_like_jax(name):
     x = np.array([1 + 3j, 1 + 3j, 2 + 2j, 0.5j], np.complex64)
     y = np.array([1.5 - 3j, 1.5 + 9j, 2 + 2j, 2 - 1j], np.complex64)
     np.testing.assert_allclose(getattr(jnp, name)(x, y), getattr(jax.numpy, name)(x, y), rtol=1e-5)
