@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 import shardwise as sw
-from shardwise.api.execute import as_array, prepare
-from shardwise.api.request import stages
+from shardwise.execute.executor import as_array, prepare
+from shardwise.execute.request import stages
 
 library = sw
 

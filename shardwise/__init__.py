@@ -5,6 +5,24 @@ from typing import TYPE_CHECKING
 from shardwise import debug, distributed, dtypes, errors, lax, numpy, sharding, tree, tree_util
 from shardwise.api.callback import io_callback, pure_callback
 from shardwise.api.closure import closure_convert, custom_gradient
+from shardwise.api.config_contexts import (
+    debug_infs,
+    debug_nans,
+    default_device,
+    default_matmul_precision,
+    disable_jit,
+    enable_x64,
+    ensure_compile_time_eval,
+    explain_cache_misses,
+    log_compiles,
+    named_call,
+    numpy_dtype_promotion,
+    numpy_rank_promotion,
+    transfer_guard,
+    transfer_guard_device_to_device,
+    transfer_guard_device_to_host,
+    transfer_guard_host_to_device,
+)
 from shardwise.api.creation import (
     make_array_from_callback,
     make_array_from_process_local_data,
@@ -26,27 +44,9 @@ from shardwise.api.inspect import eval_shape, make_jaxpr, typeof
 from shardwise.api.jit import jit
 from shardwise.api.placement import block_until_ready, device_get, device_put, make_mesh, set_mesh
 from shardwise.api.remat import checkpoint, checkpoint_policies
-from shardwise.api.struct import ShapeDtypeStruct
-from shardwise.api.switches import (
-    debug_infs,
-    debug_nans,
-    default_device,
-    default_matmul_precision,
-    disable_jit,
-    enable_x64,
-    ensure_compile_time_eval,
-    explain_cache_misses,
-    log_compiles,
-    named_call,
-    numpy_dtype_promotion,
-    numpy_rank_promotion,
-    transfer_guard,
-    transfer_guard_device_to_device,
-    transfer_guard_device_to_host,
-    transfer_guard_host_to_device,
-)
-from shardwise.api.vectorize import vmap
-from shardwise.compiler.ops.methods import ArrayMethods as Array
+from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.api.vmap import vmap
+from shardwise.compiler.arrays.methods import ArrayMethods as Array
 from shardwise.compiler.trace.provenance import named_scope
 from shardwise.config import config
 from shardwise.explain.plan import explain
@@ -72,10 +72,10 @@ if TYPE_CHECKING:
         print_environment_info,
         process_indices,
     )
-    from shardwise.api.planned import Plan
     from shardwise.api.pmap import pmap
     from shardwise.api.shard_map import shard_map
     from shardwise.api.smap import smap
+    from shardwise.execute.plan_report import Plan
     from shardwise.explain.budget import comm_budget
 
 P = sharding.PartitionSpec
@@ -188,7 +188,7 @@ __getattr__, __dir__ = later(
         "shardwise.api.smap",
         "shardwise.api.pmap",
         "shardwise.api.environment",
-        "shardwise.api.planned",
+        "shardwise.execute.plan_report",
         "shardwise.explain.budget",
     ),
 )

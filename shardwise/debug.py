@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from shardwise.api.callback import debug_callback as callback
 from shardwise.api.callback import debug_print as print
-from shardwise.api.watch import inspect_array_sharding
+from shardwise.api.inspect_sharding import inspect_array_sharding
 from shardwise.lazy import later
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from shardwise.api import interchange
-from shardwise.compiler.ir.types import SMALL_INTEGERS, is_float, short_name
+from shardwise.compiler.dtypes import SMALL_INTEGERS, is_float, short_name
 from shardwise.errors import not_here
 
 __all__ = ["from_dlpack", "is_supported_dtype"]

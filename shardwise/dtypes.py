@@ -5,9 +5,9 @@ from typing import Any, NoReturn
 import ml_dtypes
 import numpy as np
 
-from shardwise.compiler.ir.types import DType, extended, prng_key
-from shardwise.compiler.ops.operands import type_of
-from shardwise.compiler.ops.promote import canonical_dtype
+from shardwise.compiler.arrays.operands import type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.dtypes import DType, extended, prng_key
 from shardwise.errors import TypePromotionError, not_here
 from shardwise.numpy.dtypes import finfo, iinfo, issubdtype, result_type
 

@@ -8,12 +8,14 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from shardwise.compiler.ir.types import highest, is_integer, lowest
-from shardwise.compiler.ops import along_axes
-from shardwise.compiler.ops.indexing import mode_of, moved_inside
-from shardwise.compiler.ops.operands import as_operand, composed, type_of
-from shardwise.compiler.ops.scatter import Scatter
-from shardwise.compiler.ops.shape import Reshape, full
+from shardwise.compiler.arrays import reductions
+from shardwise.compiler.arrays.indexing import mode_of, moved_inside
+from shardwise.compiler.arrays.operands import as_operand, composed, type_of
+from shardwise.compiler.dtypes import is_integer
+from shardwise.compiler.ops.indexing.scatter import Scatter
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 from shardwise.errors import ConcretizationTypeError, not_here
 from shardwise.lax.shape import laid_out
 
@@ -56,7 +58,7 @@ def segment_sum(
         Array([3, 0, 3], dtype=int32)
     """
     options = (indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
-    return _segment_reduce("segment_sum", "add", data, segment_ids, num_segments, *options)
+    return _segment_reduce("segment_sum", SUM, data, segment_ids, num_segments, *options)
 
 
 def segment_prod(
@@ -95,7 +97,7 @@ def segment_prod(
         Array([6, 1, 4], dtype=int32)
     """
     options = (indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
-    return _segment_reduce("segment_prod", "mul", data, segment_ids, num_segments, *options)
+    return _segment_reduce("segment_prod", PROD, data, segment_ids, num_segments, *options)
 
 
 def segment_max(
@@ -134,7 +136,7 @@ def segment_max(
         Array([  2., -inf,   3.], dtype=float32)
     """
     options = (indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
-    return _segment_reduce("segment_max", "max", data, segment_ids, num_segments, *options)
+    return _segment_reduce("segment_max", MAX, data, segment_ids, num_segments, *options)
 
 
 def segment_min(
@@ -173,12 +175,12 @@ def segment_min(
         Array([ 1., inf,  3.], dtype=float32)
     """
     options = (indices_are_sorted, unique_indices, bucket_size, mode, out_sharding)
-    return _segment_reduce("segment_min", "min", data, segment_ids, num_segments, *options)
+    return _segment_reduce("segment_min", MIN, data, segment_ids, num_segments, *options)
 
 
 def _segment_reduce(
     name: str,
-    how: str,
+    reduction: Reduction,
     data: Any,
     segment_ids: Any,
     num_segments: int | None,
@@ -193,13 +195,13 @@ def _segment_reduce(
         raise TypeError(f"{name}: segment_ids must be integers, not {ids}")
     if ids.ndim != 1 or ids.shape != rows.shape[:1]:
         raise ValueError(f"{name}: segment_ids must have one id for each row of {rows}, not {ids}")
-    if how == "add" and rows.dtype == np.bool_:
+    if reduction is SUM and rows.dtype == np.bool_:
         raise TypeError(f"{name}: cannot sum booleans; convert {rows} to integers")
     if bucket_size is not None and operator.index(bucket_size) < 1:
         raise ValueError(f"{name}: bucket_size must be at least 1, not {bucket_size}")
     if num_segments is None:
         try:
-            count = int(along_axes.amax(segment_ids)) + 1 if ids.size else 0
+            count = int(reductions.amax(segment_ids)) + 1 if ids.size else 0
         except ConcretizationTypeError:
             raise ConcretizationTypeError(
                 f"{name}: segment_ids are traced, so the shape of the result is unknown. "
@@ -211,25 +213,26 @@ def _segment_reduce(
         if count < 0:
             raise ValueError(f"{name}: num_segments cannot be negative: {count}")
     clips = mode_of(name, mode, "drop") == "clip"
-    result = _scatter_reduce(data, segment_ids, how=how, count=count, sorted=is_sorted, unique=unique, clips=clips)
+    result = _scatter_reduce(
+        data, segment_ids, reduction=reduction, count=count, sorted=is_sorted, unique=unique, clips=clips
+    )
     return laid_out(result, out_sharding)
 
 
 @composed
 def _scatter_reduce(
-    data: Any, segment_ids: Any, *, how: str, count: int, sorted: bool, unique: bool, clips: bool
+    data: Any, segment_ids: Any, *, reduction: Reduction, count: int, sorted: bool, unique: bool, clips: bool
 ) -> Any:
     x, ids = as_operand(data), as_operand(segment_ids)
     row_shape = x.type.shape[1:]
     dtype = x.type.dtype
-    identity = {"add": 0, "mul": 1, "max": lowest(dtype), "min": highest(dtype)}[how]
     window = tuple(range(1, x.type.ndim))
-    scatter = Scatter(window, (0,), (), (), (0,), how=how, sorted=sorted, unique=unique)
+    scatter = Scatter(window, (0,), (), (), (0,), combine=reduction, sorted=sorted, unique=unique)
     indices = Reshape((ids.type.size, 1))(ids)
     shape = (count, *row_shape)
     if clips and count:
         indices = moved_inside(scatter, shape, (1, *row_shape), indices)
-    return scatter(full(shape, identity, dtype), indices, x)
+    return scatter(full(shape, reduction.neutral(dtype), dtype), indices, x)
 
 
 def __getattr__(name: str) -> NoReturn:

@@ -27,7 +27,7 @@ from shardwise._jaxlib import (
 )
 from shardwise.errors import not_here
 from shardwise.runtime.client import clients, process_count, process_index
-from shardwise.runtime.instructions import Instruction, read_instructions
+from shardwise.runtime.hlo_instructions import Instruction, read_instructions
 
 __all__ = [
     "ProfileOptions",

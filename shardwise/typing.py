@@ -4,7 +4,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 
 import numpy as np
 
-from shardwise.compiler.ops.methods import ArrayMethods
+from shardwise.compiler.arrays.methods import ArrayMethods
 from shardwise.errors import not_here
 
 __all__ = ["ArrayLike", "DTypeLike"]

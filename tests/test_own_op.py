@@ -13,7 +13,7 @@ import shardwise.numpy as jnp
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose
-from shardwise.compiler.propagate.sharded import propagate
+from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import MissingRuleError

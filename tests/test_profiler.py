@@ -10,7 +10,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import profiler
-from shardwise.runtime.instructions import read_instructions
+from shardwise.runtime.hlo_instructions import read_instructions
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 

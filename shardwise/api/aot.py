@@ -12,28 +12,28 @@ from typing import TYPE_CHECKING, Any, final
 
 from shardwise import tree
 from shardwise._jaxlib import CompilerOptions
-from shardwise.api.boundary import boundary
-from shardwise.api.execute import Launch, Prepared, as_array, staged
-from shardwise.api.execute import compiler_options as checked_options
-from shardwise.api.move import moved
-from shardwise.api.request import Request
-from shardwise.api.struct import struct
+from shardwise.api.shape_dtype_struct import struct
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.text import format_program
 from shardwise.compiler.partition.text import format_local
 from shardwise.compiler.plan.text import format_plan
 from shardwise.compiler.propagate.text import format_sharded
 from shardwise.compiler.trace.tracer import Tracer
+from shardwise.execute.executor import Launch, Prepared, as_array, staged
+from shardwise.execute.executor import compiler_options as checked_options
+from shardwise.execute.request import Request
+from shardwise.execute.traceback_filter import boundary
+from shardwise.execute.transfer import moved
 from shardwise.lazy import module
-from shardwise.runtime.account import MemoryStats
 from shardwise.runtime.array import Array, Signature
+from shardwise.runtime.memory_stats import MemoryStats
 from shardwise.runtime.sharding import Sharding
 
 if TYPE_CHECKING:
-    from shardwise.api import planned as planning
-    from shardwise.compiler.partition.report import Report
+    from shardwise.compiler.report.report import Report
+    from shardwise.execute import plan_report as planning
 else:
-    planning = module("shardwise.api.planned")
+    planning = module("shardwise.execute.plan_report")
 
 
 class _Stage:

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from shardwise import tree
-from shardwise.api.struct import ShapeDtypeStruct
+from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.compiler.arrays.methods import is_array_like
+from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.methods import is_array_like
-from shardwise.compiler.ops.operands import type_of
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import ShardingError
 from shardwise.runtime.sharding import Sharding, sharding_in_force

@@ -8,11 +8,11 @@ import numpy as np
 
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, described, function_name
-from shardwise.api.boundary import boundary
+from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand
+from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.callback import Callback
-from shardwise.compiler.ops.operands import PYTHON_SCALARS, as_operand
-from shardwise.compiler.ops.promote import canonical_dtype
+from shardwise.compiler.ops.control.callback import Callback
+from shardwise.execute.traceback_filter import boundary
 
 Function = Callable[..., Any]
 _METHODS = {None: "", "sequential": "", "expand_dims": "expand_dims", "broadcast_all": "broadcast_all"}

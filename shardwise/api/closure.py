@@ -6,14 +6,14 @@ from typing import Any, final
 
 from shardwise import tree, tree_util
 from shardwise.api.arguments import array_leaves, described, leaf_types
-from shardwise.api.boundary import boundary
 from shardwise.api.custom import custom_vjp
 from shardwise.api.jit import Recorded, trace
+from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.program import Program
-from shardwise.compiler.ir.types import is_inexact
-from shardwise.compiler.ops.operands import as_operand
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.replay import replay
+from shardwise.execute.traceback_filter import boundary
 
 Function = Callable[..., Any]
 

@@ -12,27 +12,28 @@ import numpy as np
 
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, described, function_name
-from shardwise.api.boundary import boundary
-from shardwise.api.flat import check_results
-from shardwise.api.vectorize import vmap
+from shardwise.api.flatten import check_results
+from shardwise.api.vmap import vmap
+from shardwise.compiler.arrays.methods import where
+from shardwise.compiler.arrays.operands import as_operand, type_of
+from shardwise.compiler.arrays.promotion import meet
+from shardwise.compiler.dtypes import integer_range, is_integer
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import varying
 from shardwise.compiler.ir.program import Program, Value
-from shardwise.compiler.ir.types import ArrayType, integer_range, is_integer
-from shardwise.compiler.ops.branch import Cond
-from shardwise.compiler.ops.loop import While
-from shardwise.compiler.ops.methods import where
-from shardwise.compiler.ops.named import Named, NamedIndex
-from shardwise.compiler.ops.operands import as_operand, type_of
-from shardwise.compiler.ops.promote import meet
-from shardwise.compiler.ops.scan import Scan
-from shardwise.compiler.ops.slicing import Concatenate
-from shardwise.compiler.ops.typed import retyped
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.collective.named import Named, NamedIndex
+from shardwise.compiler.ops.control.cond import Cond
+from shardwise.compiler.ops.control.retype import retyped
+from shardwise.compiler.ops.control.scan import Scan
+from shardwise.compiler.ops.control.while_loop import While
+from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.compiler.transforms.spread import spread, spread_value
+from shardwise.compiler.transforms.make_varying import spread, spread_value
 from shardwise.config import config
 from shardwise.errors import ConcretizationTypeError
+from shardwise.execute.traceback_filter import boundary
 
 Function = Callable[..., Any]
 _ABSENT: Any = object()

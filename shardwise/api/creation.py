@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 from shardwise._jaxlib import join, put
-from shardwise.api.move import joined, moved
+from shardwise.compiler.arrays.operands import type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.operands import type_of
-from shardwise.compiler.ops.promote import canonical_dtype
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import ShardingError
+from shardwise.execute.transfer import joined, moved
 from shardwise.runtime.array import Array, padded, signature
 from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, sharding_in_force
 

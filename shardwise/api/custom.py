@@ -10,12 +10,13 @@ import numpy as np
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, described, function_name
 from shardwise.api.differentiate import float0
-from shardwise.api.flat import Flat, is_traced
-from shardwise.compiler.ir.types import ArrayType, Typed, is_inexact
-from shardwise.compiler.ops.custom import CustomJvp, CustomVjp
-from shardwise.compiler.ops.elementwise import add_tangents
-from shardwise.compiler.ops.operands import as_operand
-from shardwise.compiler.ops.shape import full
+from shardwise.api.flatten import Flat, is_traced
+from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.ir.types import ArrayType, Typed
+from shardwise.compiler.ops.control.custom_derivatives import CustomJvp, CustomVjp
+from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
+from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.trace.build import build
 
 Function = Callable[..., Any]

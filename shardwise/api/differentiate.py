@@ -9,22 +9,25 @@ import numpy as np
 
 from shardwise import tree
 from shardwise.api.arguments import argument_names, check_function, described, function_name
-from shardwise.api.boundary import boundary
-from shardwise.api.flat import Flat, check_results
-from shardwise.api.vectorize import vmap
+from shardwise.api.flatten import Flat, check_results
+from shardwise.api.vmap import vmap
+from shardwise.compiler.arrays.methods import reshape
+from shardwise.compiler.arrays.operands import as_operand, type_of
+from shardwise.compiler.dtypes import is_float, is_inexact
 from shardwise.compiler.ir.program import Program
-from shardwise.compiler.ir.types import ArrayType, is_float, is_inexact
-from shardwise.compiler.ops.call import spread
-from shardwise.compiler.ops.elementwise import Compare, Convert
-from shardwise.compiler.ops.methods import reshape
-from shardwise.compiler.ops.operands import as_operand, type_of
-from shardwise.compiler.ops.shape import Iota, full, zeros_like
-from shardwise.compiler.ops.typed import retyped
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.control.call import spread
+from shardwise.compiler.ops.control.retype import retyped
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.select import Compare
+from shardwise.compiler.ops.shape.constants import full, zeros_like
+from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.transforms.linearize import Linearized, forward
 from shardwise.compiler.transforms.linearize import linearize as linearize_flat
 from shardwise.compiler.transforms.replay import replay
 from shardwise.compiler.transforms.transpose import transpose
+from shardwise.execute.traceback_filter import boundary
 from shardwise.tree_util import Partial
 
 Function = Callable[..., Any]

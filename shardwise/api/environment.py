@@ -8,9 +8,9 @@ from importlib.metadata import version
 from typing import Any
 
 from shardwise import tree
-from shardwise.api.execute import forget_launches
 from shardwise.api.jit import forget_functions
 from shardwise.config import SETTINGS, config, forget
+from shardwise.execute.executor import forget_launches
 from shardwise.runtime.array import Array
 from shardwise.runtime.client import default_backend, devices, local_device_count, platform_of, process_count
 

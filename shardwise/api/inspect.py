@@ -7,12 +7,12 @@ from typing import Any, final
 from shardwise import tree
 from shardwise.api.arguments import check_function, described
 from shardwise.api.jit import Jitted, trace
-from shardwise.api.static import NOTHING, select, split
-from shardwise.api.struct import leaf_type, struct
+from shardwise.api.shape_dtype_struct import leaf_type, struct
+from shardwise.api.static_args import NOTHING, select, split
+from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.text import format_program
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.operands import type_of
 
 
 @final

@@ -7,10 +7,10 @@ import numpy as np
 from shardwise._jaxlib import RuntimeFailure
 from shardwise._jaxlib import from_dlpack as shared
 from shardwise.api.placement import device_put
-from shardwise.compiler.ops.promote import canonical_dtype
+from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.runtime.array import DLPACK_DEVICES, Array, alone
-from shardwise.runtime.capsule import type_in
 from shardwise.runtime.client import local_devices
+from shardwise.runtime.dlpack import type_in
 
 
 def from_dlpack(name: str, x: Any, device: Any, copy: bool | None) -> Array:

@@ -20,28 +20,28 @@ from shardwise.api.arguments import (
     leaf_types,
     spread_shardings,
 )
-from shardwise.api.boundary import boundary
-from shardwise.api.execute import Launch, as_argument, as_array, prepare
-from shardwise.api.execute import compiler_options as checked_options
-from shardwise.api.flat import Flat, is_traced
-from shardwise.api.recent import Recent
-from shardwise.api.request import Request
-from shardwise.api.static import NOTHING, Selection, Split, check_overlap, donated_leaves, select, split
-from shardwise.api.struct import ShapeDtypeStruct
+from shardwise.api.flatten import Flat, is_traced
+from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
+from shardwise.api.static_args import NOTHING, Selection, Split, check_overlap, donated_leaves, select, split
+from shardwise.compiler.arrays.methods import is_array_like
+from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes, open_frames, tracked_axes
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.call import Call
-from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.memory import InMemory
-from shardwise.compiler.ops.methods import is_array_like
-from shardwise.compiler.ops.operands import as_operand
+from shardwise.compiler.ops.control.call import Call
+from shardwise.compiler.ops.placement.constrain import Constrain
+from shardwise.compiler.ops.placement.memory_space import InMemory
 from shardwise.compiler.shardings.mesh import in_force
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.replay import replay
 from shardwise.config import config, watching
 from shardwise.errors import ShardingError
+from shardwise.execute.executor import Launch, as_argument, as_array, prepare
+from shardwise.execute.executor import compiler_options as checked_options
+from shardwise.execute.lru import Recent
+from shardwise.execute.request import Request
+from shardwise.execute.traceback_filter import boundary
 from shardwise.runtime.array import Array
 from shardwise.runtime.sharding import Sharding, mesh_of
 

@@ -10,22 +10,22 @@ import numpy as np
 
 from shardwise import tree
 from shardwise._jaxlib import Device, RuntimeFailure
-from shardwise.api.execute import as_array
 from shardwise.api.jit import constrain, jit
-from shardwise.api.move import held, moved
+from shardwise.compiler.arrays.operands import as_operand, type_of
+from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed, staging
-from shardwise.compiler.ir.types import is_key
-from shardwise.compiler.ops.elementwise import Convert
-from shardwise.compiler.ops.operands import as_operand, type_of
+from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, grid_of, in_force
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError
+from shardwise.execute.executor import as_array
+from shardwise.execute.transfer import held, moved
 from shardwise.runtime.array import Array, deleted_error, place, signature, wait
 from shardwise.runtime.client import devices as all_devices
-from shardwise.runtime.exhausted import check_memory
-from shardwise.runtime.guard import check_transfer
+from shardwise.runtime.out_of_memory import check_memory
 from shardwise.runtime.sharding import ONE_DEVICE, NamedSharding, Sharding, SingleDeviceSharding, sharding_in_force
+from shardwise.runtime.transfer_guard import check_transfer
 
 
 def make_mesh(

@@ -22,15 +22,15 @@ from shardwise.api.axes import (
     result_axes,
     specs_of,
 )
-from shardwise.api.flat import check_results, is_traced
-from shardwise.api.processes import own, shared
+from shardwise.api.flatten import check_results, is_traced
+from shardwise.api.pmap_processes import own, shared
 from shardwise.api.shard_map import Options as Region
 from shardwise.api.shard_map import mapped
-from shardwise.api.static import Selection, Split, check_overlap, select, split
+from shardwise.api.static_args import Selection, Split, check_overlap, select, split
+from shardwise.compiler.arrays.methods import reshape
+from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.manual import Cuts, Manual
-from shardwise.compiler.ops.methods import reshape
-from shardwise.compiler.ops.operands import type_of
+from shardwise.compiler.ops.control.manual import Cuts, Manual
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import Mesh, in_force
 from shardwise.compiler.shardings.spec import spec_of

@@ -9,13 +9,13 @@ from typing import Any
 
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, check_function, function_name
-from shardwise.api.boundary import boundary
-from shardwise.api.flat import Flat, is_traced
-from shardwise.api.static import select, split
-from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.operands import as_operand
-from shardwise.compiler.ops.remat import CheckpointName, Policy, Remat
+from shardwise.api.flatten import Flat, is_traced
+from shardwise.api.static_args import select, split
+from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.control.remat import CheckpointName, Policy, Remat
 from shardwise.compiler.trace.build import build
+from shardwise.execute.traceback_filter import boundary
 
 Function = Callable[..., Any]
 

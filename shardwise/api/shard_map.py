@@ -8,22 +8,22 @@ from typing import Any, final
 
 from shardwise import tree
 from shardwise.api.arguments import argument_names, array_leaves, described, function_name, misfit
-from shardwise.api.boundary import boundary
-from shardwise.api.execute import as_array
-from shardwise.api.flat import check_results, is_traced
+from shardwise.api.flatten import check_results, is_traced
 from shardwise.api.placement import device_put
+from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.manual import Cuts, Manual
-from shardwise.compiler.ops.named import Settle, Vary
-from shardwise.compiler.ops.operands import as_operand
+from shardwise.compiler.ops.collective.named import Settle, Vary
+from shardwise.compiler.ops.control.manual import Cuts, Manual
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, in_force
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of, spec_of
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.compiler.transforms.alike import may_differ
+from shardwise.compiler.transforms.may_differ import may_differ
 from shardwise.errors import DeviceMismatchError, ShardingError
+from shardwise.execute.executor import as_array
+from shardwise.execute.traceback_filter import boundary
 from shardwise.runtime.array import Array
 from shardwise.runtime.sharding import NamedSharding
 

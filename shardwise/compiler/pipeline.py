@@ -8,33 +8,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
+from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.text import format_program
-from shardwise.compiler.ir.types import ArrayType, is_key
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.lower.lower import StableHlo, lower
-from shardwise.compiler.partition.local import LocalProgram
+from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.partition.text import format_local
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.plan.hardware import CPU, Chip
 from shardwise.compiler.plan.plan import Plan
 from shardwise.compiler.plan.text import format_plan
-from shardwise.compiler.propagate.sharded import ShardedProgram, propagate
+from shardwise.compiler.propagate.propagate import ShardedProgram, propagate
 from shardwise.compiler.propagate.text import format_sharded
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.erase_varying import untrack
 from shardwise.compiler.transforms.hoist import hoist
 from shardwise.compiler.transforms.inline import inline
-from shardwise.compiler.transforms.keys import keys_as_words
-from shardwise.compiler.transforms.untrack import untrack
+from shardwise.compiler.transforms.lower_keys import keys_as_words
 from shardwise.config import config
 from shardwise.lazy import module as module_of
-from shardwise.runtime.executable import Executable
-from shardwise.runtime.sharding import Sharding
 
 if TYPE_CHECKING:
     from shardwise.compiler.partition import regather
@@ -94,17 +93,6 @@ def _of_words(pin: Pin | None, type: ArrayType) -> Pin:
     if pin is None:
         return Pin(Layout.replicated(type.ndim + 1), frozenset(range(type.ndim)))
     return Pin(Layout((*pin.layout.dims, ()), pin.layout.partial), pin.open_dims, pin.reason)
-
-
-def load(
-    stages: Partitioned,
-    devices: Sequence[Any],
-    out_shardings: Sequence[Sharding],
-    committed: bool,
-    asked: Sequence[tuple[str, str | bool | int | float]] = (),
-) -> Executable:
-    """The last stage: XLA compiles the text for these devices, with the options of its own that are `asked` for."""
-    return Executable(stages.module, stages.local, devices, out_shardings, committed, stages.out_types, asked)
 
 
 def _dump(program: Program, stages: Partitioned) -> None:

@@ -3,7 +3,7 @@
 from typing import NoReturn
 
 from shardwise.api.callback import io_callback
-from shardwise.api.switches import disable_x64, enable_x64
+from shardwise.api.config_contexts import disable_x64, enable_x64
 from shardwise.errors import not_here
 from shardwise.experimental import custom_partitioning, maps, mesh_utils, ops, pjit, shard_map
 

@@ -16,23 +16,24 @@ from typing import Any, final
 
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, check_function, described, function_name
-from shardwise.api.flat import Flat
+from shardwise.api.flatten import Flat
+from shardwise.api.shape_dtype_struct import struct
 from shardwise.api.shard_map import Options, mapped
-from shardwise.api.struct import struct
+from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.call import Call
-from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.manual import Manual
-from shardwise.compiler.ops.operands import as_operand
-from shardwise.compiler.ops.shape import Identity, batch_at
+from shardwise.compiler.ops.control.call import Call
+from shardwise.compiler.ops.control.manual import Manual
+from shardwise.compiler.ops.placement.constrain import Constrain
+from shardwise.compiler.ops.reduce.broadcast import batch_at
+from shardwise.compiler.ops.shape.constants import Identity
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose
+from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.propagate.refine import refined_program
-from shardwise.compiler.propagate.sharded import propagate
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, in_force
@@ -41,10 +42,10 @@ from shardwise.compiler.shardings.spec import PartitionSpec, spec_of
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import working
 from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.erase_varying import untrack
 from shardwise.compiler.transforms.inline import inline
-from shardwise.compiler.transforms.keys import keys_as_words
+from shardwise.compiler.transforms.lower_keys import keys_as_words
 from shardwise.compiler.transforms.replay import sourced
-from shardwise.compiler.transforms.untrack import untrack
 from shardwise.compiler.transforms.vmap import map_function, vmap_program
 from shardwise.errors import ShardingError
 from shardwise.experimental.sharding_rule import (

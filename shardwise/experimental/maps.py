@@ -18,20 +18,21 @@ from typing import Any, NoReturn, final
 
 from shardwise import tree, tree_util
 from shardwise.api.arguments import argument_names, array_leaves, check_function, described, function_name, misfit
-from shardwise.api.boundary import boundary
-from shardwise.api.flat import Flat
+from shardwise.api.flatten import Flat
 from shardwise.api.jit import constrain, jit
+from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.operands import as_operand
-from shardwise.compiler.ops.shape import batch_at, permuted
+from shardwise.compiler.ops.reduce.broadcast import batch_at
+from shardwise.compiler.ops.shape.movement import permuted
 from shardwise.compiler.shardings.mesh import Mesh, in_force
 from shardwise.compiler.shardings.spec import UNCONSTRAINED, PartitionSpec
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.transforms.replay import replay
 from shardwise.compiler.transforms.vmap import vmap_program
 from shardwise.errors import ShardingError, not_here
+from shardwise.execute.traceback_filter import boundary
 from shardwise.runtime.client import default_backend
 from shardwise.runtime.sharding import NamedSharding
 

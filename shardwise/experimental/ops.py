@@ -11,9 +11,9 @@ from typing import NoReturn
 
 from shardwise.compiler.ir.op import BatchAxis, Hlo, Op, Shard, Unknown
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective import AllGather, AllReduce
-from shardwise.compiler.ops.elementwise import Elementwise
-from shardwise.compiler.ops.window import TakeWindow
+from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce
+from shardwise.compiler.ops.collective.take_window import TakeWindow
+from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.errors import not_here
 

@@ -15,6 +15,7 @@ from typing import Any, final
 
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 
 BATCHING = "…"  # in an ArrayMapping, leading dims; "…1" others
@@ -321,7 +322,7 @@ class _Reader:
         def those(factors: set[str]) -> frozenset[int]:
             return frozenset(number for factor in factors for number in numbers[factor])
 
-        reduce = dict.fromkeys(sorted(those(summed)), "sum")
+        reduce = dict.fromkeys(sorted(those(summed)), SUM)
         return FactorRule(operands, results, tuple(sizes), reduce, those(whole) | own, those(across))
 
 

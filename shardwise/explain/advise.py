@@ -11,15 +11,15 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from shardwise.compiler.ir.program import Equation, Value
-from shardwise.compiler.partition.again import planned_with, tries
-from shardwise.compiler.partition.cause import Cause, is_inserted
-from shardwise.compiler.partition.local import LocalProgram
+from shardwise.compiler.partition.local_program import LocalProgram
+from shardwise.compiler.partition.reason import Cause, is_inserted
 from shardwise.compiler.partition.reshard import axes_of
-from shardwise.compiler.partition.timeline import Timeline, timeline
 from shardwise.compiler.pipeline import Partitioned
 from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.plan.plan import Choice
-from shardwise.compiler.propagate.sharded import ShardedProgram
+from shardwise.compiler.propagate.propagate import ShardedProgram
+from shardwise.compiler.report.replan import planned_with, tries
+from shardwise.compiler.report.timeline import Timeline, timeline
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import said_on
@@ -65,11 +65,11 @@ class Advice:
 
 def advise(stages: Partitioned, chip: Chip, meshes: Sequence[AbstractMesh]) -> Advice:
     """The best single constraint, said on one of the user's meshes."""
-    sharded, local, given_up = stages.sharded, stages.local, stages.module.aliases
+    sharded, local, donated = stages.sharded, stages.local, stages.module.aliases
     inserted = [equation for equation in local.collectives() if is_inserted(equation.reason)]
     if not inserted:
         return Advice(0)
-    now = timeline(local, chip, given_up=given_up)
+    now = timeline(local, chip, donated=donated)
     seconds, sent = _seconds(now), local.sent
     costliest = max(inserted, key=lambda e: (_time(e, local, chip), local.times[e] * local.wire(e)))
     bound = tries(sharded, 2, TRIES)
@@ -82,7 +82,7 @@ def advise(stages: Partitioned, chip: Chip, meshes: Sequence[AbstractMesh]) -> A
             break
         tried += 1
         again = planned_with(sharded, value, layout, stages.plan.chip)
-        after = timeline(again, chip, given_up=given_up)
+        after = timeline(again, chip, donated=donated)
         better = _seconds(after) < (best.seconds if best.layout else _GAIN * seconds) and again.sent < sent
         if better and after.peak_bytes <= _MEMORY * now.peak_bytes:
             outputs = [

@@ -11,12 +11,12 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Self, final
 
-from shardwise.api.execute import Launch
-from shardwise.api.launches import watchers
-from shardwise.api.planned import replanned
 from shardwise.compiler.ir.op import Op
-from shardwise.compiler.ops.collective import Collective
-from shardwise.compiler.partition.report import Report
+from shardwise.compiler.ops.collective.collectives import Collective
+from shardwise.compiler.report.report import Report
+from shardwise.execute.executor import Launch
+from shardwise.execute.launch_hooks import watchers
+from shardwise.execute.plan_report import replanned
 from shardwise.explain.text import format_report, human_bytes
 
 

@@ -5,7 +5,7 @@ from html import escape
 
 import numpy as np
 
-from shardwise.compiler.partition.timeline import Step, Timeline
+from shardwise.compiler.report.timeline import Step, Timeline
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.explain.text import human_bytes, human_seconds

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from html import escape
 
 from shardwise.compiler.ir.program import NOWHERE, Source
-from shardwise.compiler.partition.report import EndRow, Report, ValueRow
+from shardwise.compiler.report.report import EndRow, Report, ValueRow
 from shardwise.explain.drawing import draw_layout, draw_memory, draw_mesh, draw_timeline
-from shardwise.explain.looks import SCRIPT, STYLE
+from shardwise.explain.page_assets import SCRIPT, STYLE
 from shardwise.explain.text import human_bytes, human_seconds, shape_text
 
 _OPEN = 60  # a program of so many values is shown at once; a longer one can be opened

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.runtime.array import Array
+from shardwise.runtime.array_repr import Span, device_label, held_parts, span_text
 from shardwise.runtime.sharding import Sharding
-from shardwise.runtime.show import Span, device_label, held_parts, span_text
 
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta")
 _HEIGHT, _WIDTH = 3, 16  # of the longest part, in lines and characters

@@ -5,21 +5,21 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 from shardwise.api.aot import Compiled, Lowered
-from shardwise.api.execute import Prepared, as_array, looked_at
 from shardwise.api.jit import Jitted, jit
-from shardwise.compiler.partition.shown import OnPage, shown
 from shardwise.compiler.pipeline import Partitioned
 from shardwise.compiler.plan.hardware import Chip, chip
+from shardwise.compiler.report.render_hooks import OnPage, shown
 from shardwise.compiler.shardings.mesh import AbstractMesh
+from shardwise.execute.executor import Prepared, as_array, looked_at
 from shardwise.lazy import module
 
 if TYPE_CHECKING:
-    from shardwise.api import planned as planning
-    from shardwise.compiler.partition.report import CollectiveRow, Report
+    from shardwise.compiler.report.report import CollectiveRow, Report
+    from shardwise.execute import plan_report as planning
     from shardwise.explain import advise as advising
     from shardwise.explain import page, text
 else:  # `explain` is a name of the package, so that it is loaded at once; what it needs is not
-    planning = module("shardwise.api.planned")
+    planning = module("shardwise.execute.plan_report")
     advising = module("shardwise.explain.advise")
     page, text = module("shardwise.explain.page"), module("shardwise.explain.text")
 

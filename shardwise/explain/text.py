@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from shardwise.compiler.ir.program import NOWHERE
-from shardwise.compiler.partition.report import CollectiveRow, Report
+from shardwise.compiler.report.report import CollectiveRow, Report
 
 _SHOWN = 6  # of the values that are alive at the peak
 

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from shardwise import tree
-from shardwise.compiler.ops.indexing import dim_of
-from shardwise.compiler.ops.operands import as_operand
-from shardwise.compiler.ops.shape import Reshape
-from shardwise.compiler.ops.slicing import Concatenate, Reverse, along
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, along
 
 Combine = Callable[[list[Any], list[Any]], list[Any]]
 

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from shardwise import tree
+from shardwise.compiler.arrays.operands import as_operand, composed, stretch, type_of
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.bitwise import BITS, Or
-from shardwise.compiler.ops.elementwise import Compare, Select, like
-from shardwise.compiler.ops.inspect import Inspect
-from shardwise.compiler.ops.operands import as_operand, composed, stretch, type_of
-from shardwise.compiler.ops.remat import Barrier
-from shardwise.compiler.ops.shape import full
+from shardwise.compiler.ops.control.remat import Barrier
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.bitwise import BITS, Or
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.placement.inspect_sharding import Inspect
+from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import UnexpectedTracerError
 from shardwise.runtime.client import default_backend

@@ -4,9 +4,9 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from shardwise.compiler.ops.operands import type_of
-from shardwise.compiler.ops.shape import inverse, permuted
-from shardwise.compiler.ops.sliding import Sliding
+from shardwise.compiler.arrays.operands import type_of
+from shardwise.compiler.ops.reduce.sliding_window import Sliding
+from shardwise.compiler.ops.shape.movement import inverse, permuted
 from shardwise.lax.convolution import (
     ConvDimensionNumbers,
     conv_dimension_numbers,

@@ -7,12 +7,13 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from shardwise.compiler.arrays.operands import as_operand, composed, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.conv import Conv
-from shardwise.compiler.ops.operands import as_operand, composed, type_of
-from shardwise.compiler.ops.promote import canonical_dtype
-from shardwise.compiler.ops.shape import Broadcast, Reshape, permuted
-from shardwise.compiler.ops.slicing import Reverse
+from shardwise.compiler.ops.contract.conv import Conv
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.ops.shape.slicing import Reverse
 from shardwise.lax.padding import integers, padding_pairs
 from shardwise.lax.precision import precisions
 from shardwise.lax.shape import laid_out

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.placement import created
-from shardwise.compiler.ir.types import is_inexact, is_integer
-from shardwise.compiler.ops.operands import PYTHON_SCALARS, as_operand, astype_weak, composed, type_of
-from shardwise.compiler.ops.promote import canonical_dtype
-from shardwise.compiler.ops.shape import Broadcast, Iota
-from shardwise.compiler.ops.shape import full as full_op
+from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, astype_weak, composed, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.dtypes import is_inexact, is_integer
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.constants import full as full_op
+from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.lax.shape import laid_out, sizes_of
 from shardwise.runtime.array import Array
 

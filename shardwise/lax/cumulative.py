@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ops.cumulative import Cumulative
-from shardwise.compiler.ops.operands import as_operand
+from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.ops.reduce.cumulative import Cumulative
+from shardwise.compiler.reduction import LOGSUMEXP, MAX, MIN, PROD, SUM, Reduction
 
 
 def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
@@ -15,7 +16,7 @@ def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     >>> lax.cumsum(jnp.array([1, 3, 2]))
     Array([1, 4, 6], dtype=int32)
     """
-    return _cumulated("cumsum", operand, "sum", axis, reverse)
+    return _cumulated("cumsum", operand, SUM, axis, reverse)
 
 
 def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
@@ -24,7 +25,7 @@ def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     >>> lax.cumprod(jnp.array([1, 3, 2]))
     Array([1, 3, 6], dtype=int32)
     """
-    return _cumulated("cumprod", operand, "prod", axis, reverse)
+    return _cumulated("cumprod", operand, PROD, axis, reverse)
 
 
 def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
@@ -33,7 +34,7 @@ def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     >>> lax.cummax(jnp.array([1, 3, 2]))
     Array([1, 3, 3], dtype=int32)
     """
-    return _cumulated("cummax", operand, "max", axis, reverse)
+    return _cumulated("cummax", operand, MAX, axis, reverse)
 
 
 def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
@@ -42,7 +43,7 @@ def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     >>> lax.cummin(jnp.array([3, 1, 2]))
     Array([3, 1, 1], dtype=int32)
     """
-    return _cumulated("cummin", operand, "min", axis, reverse)
+    return _cumulated("cummin", operand, MIN, axis, reverse)
 
 
 def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
@@ -51,14 +52,14 @@ def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
     >>> lax.cumlogsumexp(jnp.zeros(3))
     Array([0.       , 0.6931472, 1.0986123], dtype=float32)
     """
-    return _cumulated("cumlogsumexp", operand, "logsumexp", axis, reverse)
+    return _cumulated("cumlogsumexp", operand, LOGSUMEXP, axis, reverse)
 
 
-def _cumulated(name: str, operand: Any, how: str, axis: int, reverse: bool) -> Any:
+def _cumulated(name: str, operand: Any, reduction: Reduction, axis: int, reverse: bool) -> Any:
     x = as_operand(operand, name)
     dim = operator.index(axis)
     if not 0 <= dim < x.type.ndim:
         raise ValueError(f"{name}: axis {dim} does not exist in {x.type}; axes count from 0")
     if x.type.dtype == np.bool_:
         raise TypeError(f"{name}: booleans have no totals: {x.type}; convert them to integers")
-    return Cumulative(dim, how, bool(reverse))(x)
+    return Cumulative(dim, reduction, bool(reverse))(x)

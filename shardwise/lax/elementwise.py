@@ -7,21 +7,15 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, broadcast_shapes, composed, stretch, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.dtypes import is_inexact, is_integer
 from shardwise.compiler.ir.op import Op
-from shardwise.compiler.ir.types import is_inexact, is_integer
-from shardwise.compiler.ops import (
-    bitwise,
-    elementwise,
-    extremum,
-    parts,
-    powers,
-    rounding,
-    special,
-    transcendental,
-)
-from shardwise.compiler.ops.operands import as_operand, astype_weak, broadcast_shapes, composed, stretch, type_of
-from shardwise.compiler.ops.promote import canonical_dtype
-from shardwise.compiler.ops.shape import zeros_like
+from shardwise.compiler.ops.elementwise import bitwise, complex_parts, min_max, powers, rounding, transcendental
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Rem, Sub
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.shape.constants import zeros_like
+from shardwise.compiler.ops.special import gamma_erf
 from shardwise.lax.precision import check_accuracy
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -78,56 +72,50 @@ def fitted(name: str, *operands: Any) -> list[Any]:
     return [stretch(as_operand(x, name), shape) for x in operands]
 
 
-add = _of_two("add", elementwise.Add(), "lax.add(jnp.array([1, 2]), jnp.array([3, 4]))", "Array([4, 6], dtype=int32)")
-sub = _of_two(
-    "sub", elementwise.Sub(), "lax.sub(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))", "Array([-2,  0,  2], dtype=int32)"
-)
-div = _of_two(
-    "div", elementwise.Div(), "lax.div(jnp.array([7, -7]), jnp.array([2, 2]))", "Array([ 3, -3], dtype=int32)"
-)
-rem = _of_two(
-    "rem", elementwise.Rem(), "lax.rem(jnp.array([7, -7]), jnp.array([3, 3]))", "Array([ 1, -1], dtype=int32)"
-)
-neg = _of_one("neg", elementwise.Neg(), "lax.neg(jnp.array([1.0, 2.0]))", "Array([-1., -2.], dtype=float32)")
+add = _of_two("add", Add(), "lax.add(jnp.array([1, 2]), jnp.array([3, 4]))", "Array([4, 6], dtype=int32)")
+sub = _of_two("sub", Sub(), "lax.sub(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))", "Array([-2,  0,  2], dtype=int32)")
+div = _of_two("div", Div(), "lax.div(jnp.array([7, -7]), jnp.array([2, 2]))", "Array([ 3, -3], dtype=int32)")
+rem = _of_two("rem", Rem(), "lax.rem(jnp.array([7, -7]), jnp.array([3, 3]))", "Array([ 1, -1], dtype=int32)")
+neg = _of_one("neg", Neg(), "lax.neg(jnp.array([1.0, 2.0]))", "Array([-1., -2.], dtype=float32)")
 max = _of_two(
-    "max", extremum.Max(), "lax.max(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))", "Array([3, 2, 3], dtype=int32)"
+    "max", min_max.Max(), "lax.max(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))", "Array([3, 2, 3], dtype=int32)"
 )
 min = _of_two(
-    "min", extremum.Min(), "lax.min(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))", "Array([1, 2, 1], dtype=int32)"
+    "min", min_max.Min(), "lax.min(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))", "Array([1, 2, 1], dtype=int32)"
 )
 eq = _of_two(
     "eq",
-    elementwise.Compare("EQ"),
+    Compare("EQ"),
     "lax.eq(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
     "Array([False,  True, False], dtype=bool)",
 )
 ne = _of_two(
     "ne",
-    elementwise.Compare("NE"),
+    Compare("NE"),
     "lax.ne(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
     "Array([ True, False,  True], dtype=bool)",
 )
 lt = _of_two(
     "lt",
-    elementwise.Compare("LT"),
+    Compare("LT"),
     "lax.lt(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
     "Array([ True, False, False], dtype=bool)",
 )
 le = _of_two(
     "le",
-    elementwise.Compare("LE"),
+    Compare("LE"),
     "lax.le(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
     "Array([ True,  True, False], dtype=bool)",
 )
 gt = _of_two(
     "gt",
-    elementwise.Compare("GT"),
+    Compare("GT"),
     "lax.gt(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
     "Array([False, False,  True], dtype=bool)",
 )
 ge = _of_two(
     "ge",
-    elementwise.Compare("GE"),
+    Compare("GE"),
     "lax.ge(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
     "Array([False,  True,  True], dtype=bool)",
 )
@@ -205,32 +193,38 @@ sqrt = _of_one_told("sqrt", powers.Sqrt(), "lax.sqrt(jnp.array([4.0, 9.0]))", "A
 rsqrt = _of_one_told("rsqrt", powers.Rsqrt(), "lax.rsqrt(jnp.array([4.0, 0.25]))", "Array([0.5, 2. ], dtype=float32)")
 cbrt = _of_one_told("cbrt", powers.Cbrt(), "lax.cbrt(jnp.array([8.0, 27.0]))", "Array([2., 3.], dtype=float32)")
 
-erf = _of_one("erf", special.Erf(), "lax.erf(jnp.array([0.0, 0.5]))", "Array([0.       , 0.5204999], dtype=float32)")
+erf = _of_one("erf", gamma_erf.Erf(), "lax.erf(jnp.array([0.0, 0.5]))", "Array([0.       , 0.5204999], dtype=float32)")
 erfc = _of_one(
-    "erfc", special.Erfc(), "lax.erfc(jnp.array([0.0, 0.5]))", "Array([1.        , 0.47950017], dtype=float32)"
+    "erfc", gamma_erf.Erfc(), "lax.erfc(jnp.array([0.0, 0.5]))", "Array([1.        , 0.47950017], dtype=float32)"
 )
 erf_inv = _of_one(
-    "erf_inv", special.ErfInv(), "lax.erf_inv(jnp.array([0.0, 0.5]))", "Array([0.        , 0.47693628], dtype=float32)"
+    "erf_inv",
+    gamma_erf.ErfInv(),
+    "lax.erf_inv(jnp.array([0.0, 0.5]))",
+    "Array([0.        , 0.47693628], dtype=float32)",
 )
 lgamma = _of_one(
     "lgamma",
-    special.Lgamma(),
+    gamma_erf.Lgamma(),
     "lax.lgamma(jnp.array([1.0, 5.0]))",
     "Array([4.7683716e-07, 3.1780548e+00], dtype=float32)",
 )
 digamma = _of_one(
     "digamma",
-    special.Digamma(),
+    gamma_erf.Digamma(),
     "lax.digamma(jnp.array([1.0, 2.0]))",
     "Array([-0.5772154 ,  0.42278463], dtype=float32)",
 )
 
-abs = _of_one("abs", parts.Abs(), "lax.abs(jnp.array([-2, 3]))", "Array([2, 3], dtype=int32)")
-sign = _of_one("sign", parts.Sign(), "lax.sign(jnp.array([-2, 0, 3]))", "Array([-1,  0,  1], dtype=int32)")
-real = _of_one("real", parts.Real(), "lax.real(jnp.array([1 + 2j]))", "Array([1.], dtype=float32)")
-imag = _of_one("imag", parts.Imag(), "lax.imag(jnp.array([1 + 2j]))", "Array([2.], dtype=float32)")
+abs = _of_one("abs", complex_parts.Abs(), "lax.abs(jnp.array([-2, 3]))", "Array([2, 3], dtype=int32)")
+sign = _of_one("sign", complex_parts.Sign(), "lax.sign(jnp.array([-2, 0, 3]))", "Array([-1,  0,  1], dtype=int32)")
+real = _of_one("real", complex_parts.Real(), "lax.real(jnp.array([1 + 2j]))", "Array([1.], dtype=float32)")
+imag = _of_one("imag", complex_parts.Imag(), "lax.imag(jnp.array([1 + 2j]))", "Array([2.], dtype=float32)")
 complex = _of_two(
-    "complex", parts.Complex(), "lax.complex(jnp.array([1.0]), jnp.array([2.0]))", "Array([1.+2.j], dtype=complex64)"
+    "complex",
+    complex_parts.Complex(),
+    "lax.complex(jnp.array([1.0]), jnp.array([2.0]))",
+    "Array([1.+2.j], dtype=complex64)",
 )
 
 floor = _of_one("floor", rounding.Floor(), "lax.floor(jnp.array([1.5, -1.5]))", "Array([ 1., -2.], dtype=float32)")
@@ -292,7 +286,7 @@ def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
 def _product(x: Any, y: Any, *, dtype: Any) -> Any:
     if dtype is not None:
         x, y = (astype_weak(as_operand(z, "mul"), dtype, False) for z in (x, y))
-    return elementwise.Mul()(*fitted("mul", x, y))
+    return Mul()(*fitted("mul", x, y))
 
 
 @composed
@@ -357,7 +351,7 @@ def clamp(min: Any, x: Any, max: Any) -> Any:
     >>> lax.clamp(0, jnp.array([-1, 3, 9]), 5)
     Array([0, 3, 5], dtype=int32)
     """
-    return extremum.Clamp()(*fitted("clamp", min, x, max))
+    return min_max.Clamp()(*fitted("clamp", min, x, max))
 
 
 def round(x: Any, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZERO) -> Any:
@@ -378,7 +372,7 @@ def conj(x: Any) -> Any:
     Array([1.-2.j], dtype=complex64)
     """
     x = as_operand(x, "conj")
-    return parts.Conj()(x) if x.type.dtype.kind == "c" else parts.Complex()(x, zeros_like(x))
+    return complex_parts.Conj()(x) if x.type.dtype.kind == "c" else complex_parts.Complex()(x, zeros_like(x))
 
 
 def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Any:
@@ -417,4 +411,4 @@ def select(pred: Any, on_true: Any, on_false: Any) -> Any:
     Array([1, 4], dtype=int32)
     """
     which, *cases = (as_operand(x, "select") for x in (pred, on_true, on_false))
-    return elementwise.Select()(stretch(which, cases[0].type.shape) if not which.type.ndim else which, *cases)
+    return Select()(stretch(which, cases[0].type.shape) if not which.type.ndim else which, *cases)

@@ -5,7 +5,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from shardwise.compiler.ops.fft import as_transformable, transformed
+from shardwise.compiler.arrays.fft import as_transformable, transformed
 
 
 class FftType(enum.IntEnum):

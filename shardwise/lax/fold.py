@@ -5,19 +5,21 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardwise import tree
-from shardwise.api.vectorize import vmap
-from shardwise.compiler.ops.aggregate import ReduceAnd, ReduceMax, ReduceMin, ReduceOr, ReduceProd, ReduceXor
-from shardwise.compiler.ops.bitwise import And, Or, Xor
-from shardwise.compiler.ops.elementwise import Add, Mul
-from shardwise.compiler.ops.extremum import Max, Min
-from shardwise.compiler.ops.operands import as_operand, dims_of
-from shardwise.compiler.ops.reduce import Reduction, Sum
-from shardwise.compiler.ops.shape import Broadcast, Reshape, permuted
-from shardwise.compiler.ops.slicing import Concatenate, along
+from shardwise.api.vmap import vmap
+from shardwise.compiler.arrays.operands import as_operand, dims_of
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
+from shardwise.compiler.ops.elementwise.bitwise import And, Or, Xor
+from shardwise.compiler.ops.elementwise.min_max import Max, Min
+from shardwise.compiler.ops.reduce.base import Reduce
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.reduce.reductions import ReduceAnd, ReduceMax, ReduceMin, ReduceOr, ReduceProd, ReduceXor
+from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.ops.shape.slicing import Concatenate, along
 from shardwise.compiler.trace.build import build
 from shardwise.lax.shape import laid_out
 
-_REDUCTIONS: dict[type[Any], type[Reduction]] = {
+_REDUCTIONS: dict[type[Any], type[Reduce]] = {
     Add: Sum,
     Mul: ReduceProd,
     Max: ReduceMax,

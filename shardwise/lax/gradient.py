@@ -3,9 +3,9 @@
 from typing import Any
 
 from shardwise import tree
-from shardwise.compiler.ir.types import is_inexact
-from shardwise.compiler.ops.elementwise import StopGradient
-from shardwise.compiler.ops.operands import as_operand
+from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.ops.elementwise.arithmetic import StopGradient
 
 
 def stop_gradient(x: Any) -> Any:

@@ -8,13 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shardwise.api.control import fori_loop
-from shardwise.api.vectorize import vmap
-from shardwise.compiler.ir.types import Scalar
-from shardwise.compiler.ops.along_axes import amax
-from shardwise.compiler.ops.dynamic import DynamicSlice, DynamicUpdateSlice
-from shardwise.compiler.ops.gather import Gather
-from shardwise.compiler.ops.indexed import WindowDims
-from shardwise.compiler.ops.indexing import (
+from shardwise.api.vmap import vmap
+from shardwise.compiler.arrays.arithmetic import negative, remainder
+from shardwise.compiler.arrays.indexing import (
     as_index,
     dim_of,
     fill_of,
@@ -26,11 +22,17 @@ from shardwise.compiler.ops.indexing import (
     same_kind,
     take_at,
 )
-from shardwise.compiler.ops.methods import where
-from shardwise.compiler.ops.numeric import negative, remainder
-from shardwise.compiler.ops.operands import as_operand, composed, type_of
-from shardwise.compiler.ops.scatter import Scatter
-from shardwise.compiler.ops.shape import Reshape, full, permuted
+from shardwise.compiler.arrays.methods import where
+from shardwise.compiler.arrays.operands import as_operand, composed, type_of
+from shardwise.compiler.arrays.reductions import amax
+from shardwise.compiler.ir.types import Scalar
+from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
+from shardwise.compiler.ops.indexing.gather import Gather
+from shardwise.compiler.ops.indexing.index_vectors import WindowDims
+from shardwise.compiler.ops.indexing.scatter import Scatter
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 
 
 class GatherScatterMode(enum.Enum):
@@ -270,7 +272,7 @@ def scatter(
     >>> lax.scatter(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
     Array([9, 6, 2], dtype=int32)
     """
-    op = _scattering("set", dimension_numbers, indices_are_sorted, unique_indices)
+    op = _scattering(None, dimension_numbers, indices_are_sorted, unique_indices)
     return _scattered(operand, scatter_indices, updates, op=op, clips=_clips(mode))
 
 
@@ -290,7 +292,7 @@ def scatter_add(
     >>> lax.scatter_add(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
     Array([14,  6,  9], dtype=int32)
     """
-    op = _scattering("add", dimension_numbers, indices_are_sorted, unique_indices)
+    op = _scattering(SUM, dimension_numbers, indices_are_sorted, unique_indices)
     return _scattered(operand, scatter_indices, updates, op=op, clips=_clips(mode))
 
 
@@ -310,7 +312,7 @@ def scatter_sub(
     >>> lax.scatter_sub(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
     Array([-4,  6,  5], dtype=int32)
     """
-    op = _scattering("add", dimension_numbers, indices_are_sorted, unique_indices)
+    op = _scattering(SUM, dimension_numbers, indices_are_sorted, unique_indices)
     return _scattered(operand, scatter_indices, negative(updates), op=op, clips=_clips(mode))
 
 
@@ -330,7 +332,7 @@ def scatter_mul(
     >>> lax.scatter_mul(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
     Array([45,  6, 14], dtype=int32)
     """
-    op = _scattering("mul", dimension_numbers, indices_are_sorted, unique_indices)
+    op = _scattering(PROD, dimension_numbers, indices_are_sorted, unique_indices)
     return _scattered(operand, scatter_indices, updates, op=op, clips=_clips(mode))
 
 
@@ -350,7 +352,7 @@ def scatter_min(
     >>> lax.scatter_min(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
     Array([5, 6, 2], dtype=int32)
     """
-    op = _scattering("min", dimension_numbers, indices_are_sorted, unique_indices)
+    op = _scattering(MIN, dimension_numbers, indices_are_sorted, unique_indices)
     return _scattered(operand, scatter_indices, updates, op=op, clips=_clips(mode))
 
 
@@ -370,7 +372,7 @@ def scatter_max(
     >>> lax.scatter_max(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
     Array([9, 6, 7], dtype=int32)
     """
-    op = _scattering("max", dimension_numbers, indices_are_sorted, unique_indices)
+    op = _scattering(MAX, dimension_numbers, indices_are_sorted, unique_indices)
     return _scattered(operand, scatter_indices, updates, op=op, clips=_clips(mode))
 
 
@@ -395,7 +397,7 @@ def scatter_apply(
     x = as_operand(operand, "scatter_apply")
     kind = x.type
     once = full(tuple(map(operator.index, update_shape)), 1, np.int32)
-    op = _scattering("add", dimension_numbers, indices_are_sorted, unique_indices)
+    op = _scattering(SUM, dimension_numbers, indices_are_sorted, unique_indices)
     counts = _scattered(full(kind.shape, 0, np.int32), scatter_indices, once, op=op, clips=_clips(mode))
 
     def applied(array: Any, wanted: Any) -> Any:
@@ -410,7 +412,9 @@ def scatter_apply(
     return fori_loop(0, turns, lambda turn, array: applied(array, turn < counts), x)
 
 
-def _scattering(how: str, numbers: ScatterDimensionNumbers, is_sorted: bool, is_unique: bool) -> Scatter:
+def _scattering(
+    combine: Reduction | None, numbers: ScatterDimensionNumbers, is_sorted: bool, is_unique: bool
+) -> Scatter:
     dims = _dims(
         numbers.update_window_dims,
         numbers.inserted_window_dims,
@@ -418,7 +422,7 @@ def _scattering(how: str, numbers: ScatterDimensionNumbers, is_sorted: bool, is_
         numbers.scatter_indices_batching_dims,
         numbers.scatter_dims_to_operand_dims,
     )
-    return Scatter(*dims, how=how, sorted=is_sorted, unique=is_unique)
+    return Scatter(*dims, combine=combine, sorted=is_sorted, unique=is_unique)
 
 
 def _clips(mode: Any) -> bool:

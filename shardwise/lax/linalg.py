@@ -10,19 +10,20 @@ from collections.abc import Callable
 from typing import Any
 
 from shardwise.api.control import fori_loop
-from shardwise.compiler.ir.types import is_float
-from shardwise.compiler.ops.condensed import Hessenberg, Schur, Tridiagonal
-from shardwise.compiler.ops.eigen import Eig, Eigh
-from shardwise.compiler.ops.elementwise import Add, Mul, like
-from shardwise.compiler.ops.householder import HouseholderProduct, Ormqr, Qr
-from shardwise.compiler.ops.lu import Lu, PivotsToPermutation
-from shardwise.compiler.ops.matrix import INDEX, lower_triangle, product, transposed
-from shardwise.compiler.ops.operands import as_inexact, as_operand, astype_weak, composed, composed_list, type_of
-from shardwise.compiler.ops.promote import meet
-from shardwise.compiler.ops.shape import Reshape
-from shardwise.compiler.ops.slicing import along
-from shardwise.compiler.ops.svd import Svd
-from shardwise.compiler.ops.triangular import Cholesky, TriangularSolve, TridiagonalSolve, hermitian
+from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, composed, composed_list, type_of
+from shardwise.compiler.arrays.promotion import meet
+from shardwise.compiler.dtypes import is_float
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.linalg.batched import INDEX, lower_triangle, product, transposed
+from shardwise.compiler.ops.linalg.eigen import Eig, Eigh
+from shardwise.compiler.ops.linalg.hessenberg_schur import Hessenberg, Schur, Tridiagonal
+from shardwise.compiler.ops.linalg.householder import HouseholderProduct, Ormqr, Qr
+from shardwise.compiler.ops.linalg.lu import Lu, PivotsToPermutation
+from shardwise.compiler.ops.linalg.svd import Svd
+from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, TridiagonalSolve, hermitian
+from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.compiler.ops.shape.slicing import along
 from shardwise.errors import not_here
 from shardwise.lax.indexing import dynamic_index_in_dim, dynamic_update_index_in_dim
 from shardwise.lax.polar import qdwh

@@ -12,16 +12,24 @@ from typing import Any
 import numpy as np
 
 from shardwise import tree
+from shardwise.compiler.arrays.methods import reshape
+from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, stretch
 from shardwise.compiler.ir.dispatch import bound_axes, tracked_axes
-from shardwise.compiler.ops.aggregate import ReduceMax, ReduceMin
-from shardwise.compiler.ops.collective import Groups
-from shardwise.compiler.ops.elementwise import Convert, Select
-from shardwise.compiler.ops.methods import reshape
-from shardwise.compiler.ops.moving import Moving, NamedExchange, NamedGather, NamedPermute, NamedScatter
-from shardwise.compiler.ops.named import NamedExtreme, NamedSum, Settle, Vary, member_number
-from shardwise.compiler.ops.operands import PYTHON_SCALARS, as_operand, stretch
-from shardwise.compiler.ops.reduce import Sum
-from shardwise.compiler.ops.shape import zeros_like
+from shardwise.compiler.ops.collective.collectives import Groups
+from shardwise.compiler.ops.collective.named import NamedExtreme, NamedSum, Settle, Vary, member_number
+from shardwise.compiler.ops.collective.named_exchange import (
+    Moving,
+    NamedExchange,
+    NamedGather,
+    NamedPermute,
+    NamedScatter,
+)
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.select import Select
+from shardwise.compiler.ops.reduce.reductions import ReduceMax, ReduceMin
+from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.ops.shape.constants import zeros_like
+from shardwise.compiler.reduction import MAX, MIN, Reduction
 from shardwise.errors import UnboundAxisError
 
 
@@ -66,7 +74,7 @@ def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     >>> jax.vmap(lambda x: lax.pmax(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
     Array([7, 7, 7], dtype=int32)
     """
-    return _extreme("pmax", "max", x, axis_name, axis_index_groups)
+    return _extreme("pmax", MAX, x, axis_name, axis_index_groups)
 
 
 def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
@@ -75,7 +83,7 @@ def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
     >>> jax.vmap(lambda x: lax.pmin(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
     Array([5, 5, 5], dtype=int32)
     """
-    return _extreme("pmin", "min", x, axis_name, axis_index_groups)
+    return _extreme("pmin", MIN, x, axis_name, axis_index_groups)
 
 
 def all_gather(
@@ -270,17 +278,17 @@ def pvary(x: Any, axis_name: Any) -> Any:
     return pcast(x, axis_name, to="varying")
 
 
-def _extreme(function: str, how: str, x: Any, axis_name: Any, axis_index_groups: Any) -> Any:
+def _extreme(function: str, reduction: Reduction, x: Any, axis_name: Any, axis_index_groups: Any) -> Any:
     axes = _bound(function, axis_name)
     groups = _groups(function, axes, axis_index_groups)
 
     def extreme(leaf: Any) -> Any:
         operand = as_operand(leaf, function)
         if groups and len(axes) > 1:
-            along = {"max": ReduceMax, "min": ReduceMin}[how]
+            along = {MAX: ReduceMax, MIN: ReduceMin}[reduction]
             return along((0,))(_moved(NamedGather, operand, axes, groups, 0))
         for names, invariant in _by_kind(axes):
-            operand = NamedExtreme(names, invariant and not groups, how, groups)(_varied(operand, names))
+            operand = NamedExtreme(names, invariant and not groups, reduction, groups)(_varied(operand, names))
         return operand
 
     return tree.map(lambda leaf: extreme(leaf) if axes else leaf, x)

@@ -3,12 +3,12 @@
 import operator
 from typing import Any
 
-from shardwise.compiler.ir.types import is_float
-from shardwise.compiler.ops.elementwise import Neg
-from shardwise.compiler.ops.indexing import dim_of
-from shardwise.compiler.ops.operands import as_operand
-from shardwise.compiler.ops.shape import move_dim
-from shardwise.compiler.ops.sort import Sort, TopK
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.dtypes import is_float
+from shardwise.compiler.ops.elementwise.arithmetic import Neg
+from shardwise.compiler.ops.indexing.sort import Sort, TopK
+from shardwise.compiler.ops.shape.movement import move_dim
 
 
 def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:

@@ -9,11 +9,11 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.api.control import cond, while_loop
-from shardwise.compiler.ir.types import is_float
-from shardwise.compiler.ops.householder import Qr
-from shardwise.compiler.ops.matrix import adjoint
-from shardwise.compiler.ops.operands import composed_list, type_of
-from shardwise.compiler.ops.triangular import Cholesky, TriangularSolve
+from shardwise.compiler.arrays.operands import composed_list, type_of
+from shardwise.compiler.dtypes import is_float
+from shardwise.compiler.ops.linalg.batched import adjoint
+from shardwise.compiler.ops.linalg.householder import Qr
+from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve
 
 _STEPS = 10  # more than any matrix takes whose condition fits its dtype
 _BY_QR = 100.0  # a weight above which Cholesky factors would lose digits

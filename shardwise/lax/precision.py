@@ -3,7 +3,7 @@
 from enum import Enum, auto
 from typing import Any, NamedTuple, final
 
-from shardwise.compiler.ops.dot import default_precision
+from shardwise.compiler.ops.contract.dot import default_precision
 from shardwise.config import PRECISIONS
 
 

@@ -10,11 +10,12 @@ from typing import Any
 
 import ml_dtypes
 
-from shardwise.compiler.ir.types import ArrayType, DType, is_float, is_inexact, is_integer, short_name
-from shardwise.compiler.ops.bitwise import bit_width
-from shardwise.compiler.ops.dot import Dot, sums_in
-from shardwise.compiler.ops.operands import as_operand, astype_weak, composed, type_of
-from shardwise.compiler.ops.promote import canonical_dtype
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer, short_name
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.contract.dot import Dot, sums_in
+from shardwise.compiler.ops.elementwise.bitwise import bit_width
 from shardwise.lax.precision import precisions
 from shardwise.lax.shape import laid_out
 

@@ -9,14 +9,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from shardwise.compiler.ir.types import is_integer
-from shardwise.compiler.ops.bitwise import And
-from shardwise.compiler.ops.cumulative import Cumulative
-from shardwise.compiler.ops.dot import Dot, Pair
-from shardwise.compiler.ops.elementwise import Compare, Select, Sub
-from shardwise.compiler.ops.operands import as_operand, composed, type_of
-from shardwise.compiler.ops.promote import canonical_dtype
-from shardwise.compiler.ops.shape import Broadcast, Iota, permuted, zeros_like
+from shardwise.compiler.arrays.operands import as_operand, composed, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.dtypes import is_integer
+from shardwise.compiler.ops.contract.dot import Dot, Pair
+from shardwise.compiler.ops.elementwise.arithmetic import Sub
+from shardwise.compiler.ops.elementwise.bitwise import And
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.reduce.cumulative import Cumulative
+from shardwise.compiler.ops.shape.constants import zeros_like
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import permuted
+from shardwise.compiler.reduction import SUM
 from shardwise.lax.precision import precisions
 from shardwise.lax.product import DotDimensionNumbers, product
 from shardwise.lax.shape import laid_out
@@ -164,7 +169,7 @@ def _apart(x: Any, sizes: Any, dim: int, before: tuple[int, ...]) -> Any:
     The dims of `sizes` but the last, where there are others, are the dims `before` of `x`.
     """
     count = sizes.type.shape[-1]
-    ends = Cumulative(sizes.type.ndim - 1, "sum")(sizes)
+    ends = Cumulative(sizes.type.ndim - 1, SUM)(sizes)
     shape = (count, *x.type.shape)
     where = (*_after(before[: sizes.type.ndim - 1]), 0)
     order = tuple(sorted(range(len(where)), key=where.__getitem__))

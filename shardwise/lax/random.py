@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.placement import with_sharding_constraint
-from shardwise.compiler.ops.generator import ALGORITHMS, RngBitGenerator, RngUniform
-from shardwise.compiler.ops.operands import as_operand
-from shardwise.compiler.ops.promote import canonical_dtype
+from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.ops.random.rng_bit_generator import ALGORITHMS, RngBitGenerator, RngUniform
 
 
 class RandomAlgorithm(enum.IntEnum):

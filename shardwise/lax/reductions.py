@@ -4,19 +4,12 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from shardwise.compiler.ops.aggregate import (
-    Argmax,
-    Argmin,
-    ReduceAnd,
-    ReduceMax,
-    ReduceMin,
-    ReduceOr,
-    ReduceProd,
-    ReduceXor,
-)
-from shardwise.compiler.ops.operands import as_operand
-from shardwise.compiler.ops.promote import canonical_dtype
-from shardwise.compiler.ops.reduce import Reduction, Sum
+from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.ops.reduce.argminmax import Argmax, Argmin
+from shardwise.compiler.ops.reduce.base import Reduce
+from shardwise.compiler.ops.reduce.reductions import ReduceAnd, ReduceMax, ReduceMin, ReduceOr, ReduceProd, ReduceXor
+from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.lax.shape import laid_out
 
 
@@ -101,5 +94,5 @@ def argmin(operand: Any, axis: int, index_dtype: Any) -> Any:
     return Argmin(operator.index(axis), canonical_dtype(index_dtype))(as_operand(operand, "argmin"))
 
 
-def _reduced(op: type[Reduction], operand: Any, axes: Sequence[int]) -> Any:
+def _reduced(op: type[Reduce], operand: Any, axes: Sequence[int]) -> Any:
     return op(tuple(map(operator.index, axes)))(as_operand(operand, op.name))

@@ -6,10 +6,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, type_of
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise import Mul
-from shardwise.compiler.ops.operands import as_operand, astype_weak, composed, type_of
-from shardwise.compiler.ops.shape import Broadcast, Reshape
+from shardwise.compiler.ops.elementwise.arithmetic import Mul
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.lax.product import DotDimensionNumbers, dot
 
 _BF16 = np.dtype(ml_dtypes.bfloat16)

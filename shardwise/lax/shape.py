@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.placement import with_sharding_constraint
+from shardwise.compiler.arrays import methods, operands
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.operands import as_operand, composed, dims_of, type_of
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops import methods, operands
-from shardwise.compiler.ops.indexing import dim_of
-from shardwise.compiler.ops.operands import as_operand, composed, dims_of, type_of
-from shardwise.compiler.ops.shape import Broadcast, Reshape, permuted
-from shardwise.compiler.ops.slicing import Concatenate, along
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.ops.shape.slicing import Concatenate, along
 
 
 def laid_out(x: Any, out_sharding: Any) -> Any:

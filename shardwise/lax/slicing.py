@@ -4,10 +4,10 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from shardwise.compiler.ops.indexing import dim_of
-from shardwise.compiler.ops.operands import as_operand, astype_weak, composed, type_of
-from shardwise.compiler.ops.promote import meet
-from shardwise.compiler.ops.slicing import Concatenate, Pad, Reverse, Slice, along
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, type_of
+from shardwise.compiler.arrays.promotion import meet
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice, along
 
 
 def slice(

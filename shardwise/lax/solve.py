@@ -5,16 +5,16 @@ from typing import Any, final
 
 from shardwise import tree
 from shardwise.api.differentiate import linear_transpose
+from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.call import Call, present, some, spread
-from shardwise.compiler.ops.custom import CustomJvp
-from shardwise.compiler.ops.elementwise import Neg
-from shardwise.compiler.ops.linear_solve import LinearSolve
-from shardwise.compiler.ops.operands import as_operand
-from shardwise.compiler.ops.shape import full
-from shardwise.compiler.ops.typed import retyped
+from shardwise.compiler.ops.control.call import Call, present, some, spread
+from shardwise.compiler.ops.control.custom_derivatives import CustomJvp
+from shardwise.compiler.ops.control.retype import retyped
+from shardwise.compiler.ops.elementwise.arithmetic import Neg
+from shardwise.compiler.ops.linalg.linear_solve import LinearSolve
+from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.trace.build import build
 
 Function = Callable[..., Any]

@@ -5,9 +5,9 @@ They do not promote: operands have one dtype. A scalar, and a dim of size 1, is 
 
 from typing import Any
 
-from shardwise.compiler.ops import fitted as approximated
-from shardwise.compiler.ops import incomplete, special
-from shardwise.compiler.ops.operands import as_operand, composed
+from shardwise.compiler.arrays.operands import as_operand, composed
+from shardwise.compiler.ops.special import approximations as approximated
+from shardwise.compiler.ops.special import gamma_erf, incomplete
 from shardwise.lax.elementwise import fitted
 
 
@@ -96,7 +96,7 @@ def polygamma(m: Any, x: Any) -> Any:
     >>> f"{lax.polygamma(1.0, 2.0):.4f}"
     '0.6449'
     """
-    return special.Polygamma()(*fitted("polygamma", m, x))
+    return gamma_erf.Polygamma()(*fitted("polygamma", m, x))
 
 
 @composed
@@ -108,4 +108,4 @@ def zeta(x: Any, q: Any) -> Any:
     >>> f"{lax.zeta(2.0, 1.0):.4f}"
     '1.6449'
     """
-    return special.Zeta()(*fitted("zeta", x, q))
+    return gamma_erf.Zeta()(*fitted("zeta", x, q))

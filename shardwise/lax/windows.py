@@ -5,21 +5,23 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, astype_weak, composed, type_of
+from shardwise.compiler.arrays.promotion import meet
+from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import Op
-from shardwise.compiler.ir.types import ArrayType, DType
-from shardwise.compiler.ops.bitwise import And, Or
-from shardwise.compiler.ops.elementwise import Add, Mul
-from shardwise.compiler.ops.extremum import Max, Min
-from shardwise.compiler.ops.operands import PYTHON_SCALARS, as_operand, astype_weak, composed, type_of
-from shardwise.compiler.ops.promote import meet
-from shardwise.compiler.ops.reduce_window import HOWS, ReduceWindow
-from shardwise.compiler.ops.shape import Broadcast
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
+from shardwise.compiler.ops.elementwise.bitwise import And, Or
+from shardwise.compiler.ops.elementwise.min_max import Max, Min
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.reduce.reduce_window import KINDS, ReduceWindow
+from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 from shardwise.compiler.trace.build import build
 from shardwise.lax.padding import integers, padding_pairs
 
-_PAIRS: dict[str, Op] = {"sum": Add(), "prod": Mul(), "max": Max(), "min": Min()}
-_HOWS: dict[type[Op], str] = {type(op): how for how, op in _PAIRS.items()}
-_LOGICAL: dict[type[Op], str] = {Add: "max", Or: "max", Max: "max", Mul: "min", And: "min", Min: "min"}
+_PAIRS: dict[Reduction, Op] = {SUM: Add(), PROD: Mul(), MAX: Max(), MIN: Min()}
+_REDUCTIONS: dict[type[Op], Reduction] = {type(op): reduction for reduction, op in _PAIRS.items()}
+_LOGICAL: dict[type[Op], Reduction] = {Add: MAX, Or: MAX, Max: MAX, Mul: MIN, And: MIN, Min: MIN}
 
 
 def reduce_window(
@@ -53,7 +55,7 @@ def reduce_window(
     )
     pads = padding_pairs(name, padding, x.shape, window, strides, dilation)
     low, high = (tuple(pair[i] for pair in pads) for i in range(2))
-    op = ReduceWindow(_how(computation, x.dtype), window, strides, low, high, base, dilation)
+    op = ReduceWindow(_reduction_of(computation, x.dtype), window, strides, low, high, base, dilation)
     start = type_of(init_value, name)
     if start.shape or meet(name, (x, start))[0] != x.dtype:
         raise TypeError(f"{name}: init_value must be a scalar that {x} can hold, not {start}")
@@ -67,7 +69,7 @@ def _from(operand: Any, start: Any, *, op: ReduceWindow) -> Any:
     """Windows with `start` in each."""
     found = op(as_operand(operand))
     first = astype_weak(as_operand(start), found.type.dtype, found.type.weak)
-    return _PAIRS[op.how](Broadcast(found.type.shape, ())(first), found)
+    return _PAIRS[op.reduction](Broadcast(found.type.shape, ())(first), found)
 
 
 def _is_neutral(start: Any, neutral: Any, dtype: DType) -> bool:
@@ -77,17 +79,18 @@ def _is_neutral(start: Any, neutral: Any, dtype: DType) -> bool:
     )
 
 
-def _how(computation: Callable[[Any, Any], Any], dtype: DType) -> str:
-    """The name of what a function does with two scalars."""
+def _reduction_of(computation: Callable[[Any, Any], Any], dtype: DType) -> Reduction:
+    """Return the reduction that a function of two scalars computes."""
     scalar = ArrayType((), dtype)
     program, captured = build(lambda x, y: [computation(x, y)], [scalar, scalar], "computation")
     equations = program.equations
     if len(equations) == 1 and not captured and program.outputs == tuple(equations[0].outputs):
-        kinds = _LOGICAL if dtype == np.bool_ else _HOWS
-        how = kinds.get(type(equations[0].op))
-        if how is not None and sorted(map(program.inputs.index, equations[0].inputs)) == [0, 1]:
-            return how
+        kinds = _LOGICAL if dtype == np.bool_ else _REDUCTIONS
+        reduction = kinds.get(type(equations[0].op))
+        if reduction is not None and sorted(map(program.inputs.index, equations[0].inputs)) == [0, 1]:
+            return reduction
+    name = getattr(computation, "__name__", computation)
     raise NotImplementedError(
-        f"reduce_window: {getattr(computation, '__name__', computation)!r} is not the {', '.join(HOWS)} of two "
-        "scalars, which are all that windows are reduced by; see lax.add, lax.mul, lax.max and lax.min"
+        f"reduce_window: {name!r} is not the {', '.join(map(str, KINDS))} of two scalars, which are all that windows "
+        "are reduced by; see lax.add, lax.mul, lax.max and lax.min"
     )

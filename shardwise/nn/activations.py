@@ -12,16 +12,18 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.api.custom import custom_jvp
-from shardwise.compiler.ir.types import is_inexact, is_integer
-from shardwise.compiler.ops.elementwise import Compare, Convert
-from shardwise.compiler.ops.extremum import Clamp, Relu
-from shardwise.compiler.ops.indexing import dim_of
-from shardwise.compiler.ops.numeric import numbers
-from shardwise.compiler.ops.operands import aligned, as_inexact, as_operand, composed, type_of
-from shardwise.compiler.ops.promote import canonical_dtype, default_dtype
-from shardwise.compiler.ops.shape import Broadcast, Iota
-from shardwise.compiler.ops.slicing import along
-from shardwise.compiler.ops.transcendental import Logistic
+from shardwise.compiler.arrays.arithmetic import numbers
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.operands import aligned, as_inexact, as_operand, composed, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
+from shardwise.compiler.dtypes import is_inexact, is_integer
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.min_max import Clamp, Relu
+from shardwise.compiler.ops.elementwise.select import Compare
+from shardwise.compiler.ops.elementwise.transcendental import Logistic
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.slicing import along
 
 
 @composed

@@ -21,11 +21,13 @@ import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.api.control import scan
 from shardwise.api.custom import custom_vjp
-from shardwise.compiler.ir.types import ArrayType, DType
-from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.fused_attention import FusedAttention, FusedAttentionGrad
-from shardwise.compiler.ops.operands import as_operand, astype_weak, composed_list, type_of
-from shardwise.compiler.ops.shape import Iota, Reshape, permuted
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed_list, type_of
+from shardwise.compiler.dtypes import DType
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.contract.fused_attention import FusedAttention, FusedAttentionGrad
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Reshape, permuted
 from shardwise.runtime.client import default_backend
 
 BLOCK_SIZE = 512  # number of keys per block: enough for a matrix product that keeps a device busy

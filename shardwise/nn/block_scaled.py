@@ -4,10 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.operands import as_operand, astype_weak, composed, type_of
-from shardwise.compiler.ops.promote import canonical_dtype
-from shardwise.compiler.ops.shape import Broadcast, Reshape
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.lax.product import product
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise import random
-from shardwise.compiler.ir.types import is_float
-from shardwise.compiler.ops.promote import canonical_dtype, default_dtype
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
+from shardwise.compiler.dtypes import is_float
 from shardwise.errors import not_here
 from shardwise.lax.shape import laid_out
 

@@ -6,8 +6,8 @@ from typing import Any
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.api.custom import custom_jvp
-from shardwise.compiler.ops import softmax as softmax_ops
-from shardwise.compiler.ops.operands import as_inexact, composed, static_axes, type_of
+from shardwise.compiler.arrays import softmax as softmax_ops
+from shardwise.compiler.arrays.operands import as_inexact, composed, static_axes, type_of
 from shardwise.numpy.named import apart
 
 

@@ -16,9 +16,9 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.api.custom import custom_vjp
+from shardwise.compiler.arrays.operands import as_operand, composed, dims_of, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.operands import as_operand, composed, dims_of, type_of
-from shardwise.compiler.ops.promote import canonical_dtype
 from shardwise.lax.choice import optimization_barrier
 from shardwise.lax.product import DotDimensionNumbers, dot_general
 from shardwise.nn.block_scaled import scaled_matmul

@@ -34,10 +34,7 @@ from numpy import (
 )
 from numpy.exceptions import ComplexWarning
 
-from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ops.methods import ArrayMethods as ndarray
-from shardwise.compiler.ops.namespace import VERSIONS
-from shardwise.compiler.ops.numeric import (
+from shardwise.compiler.arrays.arithmetic import (
     absolute,
     conjugate,
     divide,
@@ -51,6 +48,9 @@ from shardwise.compiler.ops.numeric import (
     remainder,
     right_shift,
 )
+from shardwise.compiler.arrays.methods import ArrayMethods as ndarray
+from shardwise.compiler.arrays.namespace import VERSIONS
+from shardwise.compiler.ir.dispatch import installed
 from shardwise.lazy import later
 from shardwise.numpy.creation import (
     arange,

@@ -6,15 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.types import is_inexact
-from shardwise.compiler.ops import along_axes
-from shardwise.compiler.ops.bitwise import And, Or, Xor
-from shardwise.compiler.ops.cumulative import Cumulative
-from shardwise.compiler.ops.elementwise import Compare, Select, Sub, like
-from shardwise.compiler.ops.extremum import Clamp
-from shardwise.compiler.ops.indexing import dim_of
-from shardwise.compiler.ops.numeric import absolute, add, divide, multiply, numbers, remainder, subtract
-from shardwise.compiler.ops.operands import (
+from shardwise.compiler.arrays import reductions
+from shardwise.compiler.arrays.arithmetic import absolute, add, divide, multiply, numbers, remainder, subtract
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.operands import (
     PYTHON_SCALARS,
     as_inexact,
     as_operand,
@@ -25,10 +20,20 @@ from shardwise.compiler.ops.operands import (
     stretch,
     type_of,
 )
-from shardwise.compiler.ops.promote import default_dtype, meet
-from shardwise.compiler.ops.shape import Iota, Reshape, full
-from shardwise.compiler.ops.slicing import Concatenate, Pad, along
-from shardwise.compiler.ops.sort import Sort
+from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.ops.elementwise.arithmetic import Sub
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.bitwise import And, Or, Xor
+from shardwise.compiler.ops.elementwise.min_max import Clamp
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.indexing.sort import Sort
+from shardwise.compiler.ops.reduce.cumulative import Cumulative
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, along
+from shardwise.compiler.reduction import SUM
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.ordering import row_at, searchsorted
 
@@ -150,7 +155,7 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = N
     if edge_order is not None:
         raise NotImplementedError("gradient: edge_order is not supported (edges use first differences); leave it out")
     f_type = type_of(f, "gradient")
-    dims = along_axes.reduced_dims("gradient", static_axes(axis), f_type)
+    dims = reductions.reduced_dims("gradient", static_axes(axis), f_type)
     for dim in dims:
         if f_type.shape[dim] < 2:
             raise ValueError(f"gradient: dim {dim} of {f_type} has fewer than 2 elements")
@@ -243,7 +248,7 @@ def _trapezoid(y: Any, x: Any, *, dim: int, equally_spaced: bool) -> Any:
         if is_row:
             gaps = Reshape(tuple(gaps.type.size if d == dim else 1 for d in range(heights.type.ndim)))(gaps)
     sides = [along(heights, dim, start, limit) for start, limit in ((min(1, size), size), (0, max(size - 1, 0)))]
-    return multiply(along_axes.sum(multiply(gaps, add(*sides)), axis=dim), 0.5)
+    return multiply(reductions.sum(multiply(gaps, add(*sides)), axis=dim), 0.5)
 
 
 def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * math.pi) -> Any:
@@ -295,7 +300,7 @@ def _unwrap(p: Any, period: Any, *discont: Any, dim: int) -> Any:
     is_small = Compare("LT")(*numbers("unwrap", absolute(steps), threshold))
     correction = Select()(is_small, like(correction, 0), correction)
     first = along(x, dim, 0, min(1, x.type.shape[dim]))
-    rest = add(along(x, dim, min(1, x.type.shape[dim]), x.type.shape[dim]), Cumulative(dim, "sum")(correction))
+    rest = add(along(x, dim, min(1, x.type.shape[dim]), x.type.shape[dim]), Cumulative(dim, SUM)(correction))
     return Concatenate(dim)(first, rest)
 
 

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.types import integer_range, is_integer
-from shardwise.compiler.ops import methods, numeric
-from shardwise.compiler.ops.indexed import clamped
-from shardwise.compiler.ops.indexing import as_index, dim_of, from_start, mode_of
-from shardwise.compiler.ops.operands import (
+from shardwise.compiler.arrays import arithmetic, methods
+from shardwise.compiler.arrays.indexing import as_index, dim_of, from_start, mode_of
+from shardwise.compiler.arrays.operands import (
     aligned,
     as_operand,
     astype_weak,
@@ -22,9 +20,11 @@ from shardwise.compiler.ops.operands import (
     stretch,
     type_of,
 )
-from shardwise.compiler.ops.promote import canonical_dtype, meet
-from shardwise.compiler.ops.scatter import Scatter
-from shardwise.compiler.ops.shape import Reshape
+from shardwise.compiler.arrays.promotion import canonical_dtype, meet
+from shardwise.compiler.dtypes import integer_range, is_integer
+from shardwise.compiler.ops.indexing.index_vectors import clamped
+from shardwise.compiler.ops.indexing.scatter import Scatter
+from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.lax.choice import select_n
 from shardwise.numpy.indexing import nonzero, take
 from shardwise.numpy.ordering import cumsum
@@ -78,7 +78,7 @@ def _in_bounds(name: str, index: Any, size: int, mode: str, modes: Sequence[str]
                 f"{name}: indices from {concrete.min()} to {concrete.max()} are out of bounds for size {size}"
             )
     if mode == "wrap":
-        return numeric.remainder(index, size)
+        return arithmetic.remainder(index, size)
     return _clamp(index, limit=size - 1) if mode == "clip" else index
 
 
@@ -256,11 +256,11 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
 
 @composed
 def _place(x: Any, mask: Any, values: Any) -> Any:
-    x, mask = as_operand(x), numeric.truth(mask, "place")
+    x, mask = as_operand(x), arithmetic.truth(mask, "place")
     if type_of(values).size == 1:
         new = stretch(Reshape(())(as_operand(values)), x.type.shape)
     else:
-        rank = numeric.subtract(cumsum(Reshape((x.type.size,))(mask)), 1)  # of each true element among the true ones
+        rank = arithmetic.subtract(cumsum(Reshape((x.type.size,))(mask)), 1)  # of each true element among the true ones
         new = take(Reshape((type_of(values).size,))(as_operand(values)), rank, mode="wrap")
         new = Reshape(x.type.shape)(new)
     return methods.where(Reshape(x.type.shape)(mask), astype_weak(new, x.type.dtype, x.type.weak), x)
@@ -316,7 +316,7 @@ def _put(x: Any, indices: Any, values: Any, *, wraps: bool, negative_from_end: b
     flat, index = Reshape((x.type.size,))(x), as_index(indices)
     if negative_from_end:
         index = from_start(index, x.type.size)
-    index = numeric.remainder(index, x.type.size) if wraps else clamped(index, x.type.size - 1)
+    index = arithmetic.remainder(index, x.type.size) if wraps else clamped(index, x.type.size - 1)
     new = astype_weak(as_operand(values), x.type.dtype, x.type.weak)
     return Reshape(x.type.shape)(flat.at[Reshape((index.type.size,))(index)].set(new))
 
@@ -374,7 +374,7 @@ def _put_along_axis(x: Any, indices: Any, values: Any, *, dim: int, clips: bool)
     index = methods.broadcast_to(index, shape=shape)
     new = methods.broadcast_to(astype_weak(as_operand(values), x.type.dtype, x.type.weak), shape=shape)
     batch_dims = tuple(d for d in range(x.type.ndim) if d != dim)
-    return Scatter((), (dim,), batch_dims, batch_dims, (dim,), how="set")(x, Reshape((*shape, 1))(index), new)
+    return Scatter((), (dim,), batch_dims, batch_dims, (dim,), combine=None)(x, Reshape((*shape, 1))(index), new)
 
 
 def ravel_multi_index(
@@ -422,10 +422,10 @@ def ravel_multi_index(
         )
     strides = [math.prod(sizes[dim + 1 :] if order == "C" else sizes[:dim]) for dim in range(len(sizes))]
     terms = [
-        numeric.multiply(methods.astype(index, dtype=out_dtype), stride)
+        arithmetic.multiply(methods.astype(index, dtype=out_dtype), stride)
         for index, stride in zip(checked, strides, strict=True)
     ]
     total = terms[0]
     for term in terms[1:]:
-        total = numeric.add(total, term)
+        total = arithmetic.add(total, term)
     return total

@@ -4,14 +4,15 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.types import is_inexact
-from shardwise.compiler.ops.aggregate import ReduceAnd
-from shardwise.compiler.ops.bitwise import And, Or
-from shardwise.compiler.ops.elementwise import Add, Compare, Mul, Select, Sub
-from shardwise.compiler.ops.numeric import absolute
-from shardwise.compiler.ops.operands import aligned, as_operand, broadcast_shapes, composed, stretch, type_of
-from shardwise.compiler.ops.promote import default_dtype, meet
-from shardwise.compiler.ops.shape import full
+from shardwise.compiler.arrays.arithmetic import absolute
+from shardwise.compiler.arrays.operands import aligned, as_operand, broadcast_shapes, composed, stretch, type_of
+from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Sub
+from shardwise.compiler.ops.elementwise.bitwise import And, Or
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.reduce.reductions import ReduceAnd
+from shardwise.compiler.ops.shape.constants import full
 from shardwise.numpy.creation import asarray
 from shardwise.numpy.elementwise import isinf, isnan
 

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from shardwise.compiler.ops.conv import Conv
-from shardwise.compiler.ops.operands import as_inexact, as_operand, astype_weak, composed, type_of
-from shardwise.compiler.ops.parts import Conj
-from shardwise.compiler.ops.promote import canonical_dtype, meet
-from shardwise.compiler.ops.shape import Reshape
-from shardwise.compiler.ops.slicing import Reverse
+from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, composed, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype, meet
+from shardwise.compiler.ops.contract.conv import Conv
+from shardwise.compiler.ops.elementwise.complex_parts import Conj
+from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.compiler.ops.shape.slicing import Reverse
 from shardwise.lax.precision import precisions
 
 

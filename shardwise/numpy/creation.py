@@ -8,14 +8,14 @@ import numpy as np
 
 from shardwise import tree
 from shardwise.api.placement import created, device_put
-from shardwise.compiler.ir.types import integer_range, is_integer
-from shardwise.compiler.ops import methods
-from shardwise.compiler.ops.elementwise import Convert
-from shardwise.compiler.ops.methods import ArrayMethods
-from shardwise.compiler.ops.operands import PYTHON_SCALARS, as_operand, type_of
-from shardwise.compiler.ops.promote import canonical_dtype, default_dtype
-from shardwise.compiler.ops.shape import Iota
-from shardwise.compiler.ops.shape import full as full_op
+from shardwise.compiler.arrays import methods
+from shardwise.compiler.arrays.methods import ArrayMethods
+from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
+from shardwise.compiler.dtypes import integer_range, is_integer
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.shape.constants import full as full_op
+from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.lax.shape import laid_out
 from shardwise.numpy.joining import stack
 from shardwise.runtime.array import Array

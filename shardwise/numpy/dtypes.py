@@ -8,10 +8,18 @@ from typing import Any, final
 import ml_dtypes
 import numpy as np
 
-from shardwise.compiler.ir.types import SHORT_NAMES, SMALL_FLOATS, ArrayType, DType, KeyType, Typed, is_inexact
-from shardwise.compiler.ops import methods, numeric
-from shardwise.compiler.ops.operands import PYTHON_SCALARS, as_operand, composed, type_of
-from shardwise.compiler.ops.promote import canonical_dtype, least_above, meet, no_common_dtype, node_of, scalar_type
+from shardwise.compiler.arrays import arithmetic, methods
+from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, composed, type_of
+from shardwise.compiler.arrays.promotion import (
+    canonical_dtype,
+    least_above,
+    meet,
+    no_common_dtype,
+    node_of,
+    scalar_type,
+)
+from shardwise.compiler.dtypes import SHORT_NAMES, SMALL_FLOATS, DType, KeyType, is_inexact
+from shardwise.compiler.ir.types import ArrayType, Typed
 from shardwise.numpy.creation import array
 
 _PYTHON_NODES = {bool: "bool", int: "int*", float: "float*", complex: "complex*"}
@@ -375,4 +383,4 @@ def isreal(x: Any) -> Any:
 
 @composed
 def _compare_imaginary(x: Any, *, direction: str) -> Any:
-    return methods.compare(numeric.imag(as_operand(x, "isreal")), 0, direction=direction)
+    return methods.compare(arithmetic.imag(as_operand(x, "isreal")), 0, direction=direction)

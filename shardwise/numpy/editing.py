@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.types import Typed, is_integer
-from shardwise.compiler.ops import methods
-from shardwise.compiler.ops.indexed import clamped
-from shardwise.compiler.ops.indexing import as_index, dim_of, from_start
-from shardwise.compiler.ops.operands import as_operand, astype_weak, composed, dims_of, known, stretch, type_of
-from shardwise.compiler.ops.shape import Iota, full
-from shardwise.compiler.ops.slicing import Concatenate, along
+from shardwise.compiler.arrays import methods
+from shardwise.compiler.arrays.indexing import as_index, dim_of, from_start
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, dims_of, known, stretch, type_of
+from shardwise.compiler.dtypes import is_integer
+from shardwise.compiler.ir.types import Typed
+from shardwise.compiler.ops.indexing.index_vectors import clamped
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.slicing import Concatenate, along
 from shardwise.numpy.indexing import nonzero, take
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.ordering import argsort, cumsum

@@ -14,14 +14,19 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.types import ArrayType, DType
-from shardwise.compiler.ops.along_axes import sum
-from shardwise.compiler.ops.bitwise import And
-from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.elementwise import Compare, Mul, Select, like
-from shardwise.compiler.ops.operands import as_operand, astype_weak, composed, no_out, type_of
-from shardwise.compiler.ops.promote import canonical_dtype, meet
-from shardwise.compiler.ops.shape import Broadcast, Iota, Reshape, permuted
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, no_out, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype, meet
+from shardwise.compiler.arrays.reductions import sum
+from shardwise.compiler.dtypes import DType
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.elementwise.arithmetic import Mul
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.bitwise import And
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Reshape, permuted
 from shardwise.lax.precision import precisions
 from shardwise.lax.product import dot_general, product
 from shardwise.lax.shape import laid_out

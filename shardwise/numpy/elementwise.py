@@ -9,18 +9,19 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.compiler.arrays.arithmetic import absolute, floor_divide, imag, real, remainder, truth
+from shardwise.compiler.arrays.operands import aligned, as_inexact, as_operand, composed, type_of
+from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.op import Op
-from shardwise.compiler.ir.types import is_inexact
-from shardwise.compiler.ops.bitwise import And, Not, Or, Xor
-from shardwise.compiler.ops.elementwise import Add, Compare, Div, Mul, Rem, Select, Sub, like
-from shardwise.compiler.ops.numeric import absolute, floor_divide, imag, real, remainder, truth
-from shardwise.compiler.ops.operands import aligned, as_inexact, as_operand, composed, type_of
-from shardwise.compiler.ops.parts import Complex, Sign
-from shardwise.compiler.ops.powers import Cbrt, Sqrt
-from shardwise.compiler.ops.promote import default_dtype, meet
-from shardwise.compiler.ops.rounding import Ceil, Floor, IsFinite, Nextafter, Round
-from shardwise.compiler.ops.shape import full
-from shardwise.compiler.ops.transcendental import (
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Rem, Sub
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.bitwise import And, Not, Or, Xor
+from shardwise.compiler.ops.elementwise.complex_parts import Complex, Sign
+from shardwise.compiler.ops.elementwise.powers import Cbrt, Sqrt
+from shardwise.compiler.ops.elementwise.rounding import Ceil, Floor, IsFinite, Nextafter, Round
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.elementwise.transcendental import (
     Acos,
     Acosh,
     Asin,
@@ -40,6 +41,7 @@ from shardwise.compiler.ops.transcendental import (
     Tan,
     Tanh,
 )
+from shardwise.compiler.ops.shape.constants import full
 
 
 def _unary(

@@ -12,13 +12,17 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.placement import created, device_put
-from shardwise.compiler.ops.elementwise import Compare, Convert, Mul, Select, Sub, like
-from shardwise.compiler.ops.fft import as_transformable, transformed
-from shardwise.compiler.ops.numeric import conjugate, divide
-from shardwise.compiler.ops.operands import PYTHON_SCALARS, as_operand, composed, dims_of, type_of
-from shardwise.compiler.ops.promote import canonical_dtype, default_dtype
-from shardwise.compiler.ops.shape import Iota, full
-from shardwise.compiler.ops.slicing import Pad, along
+from shardwise.compiler.arrays.arithmetic import conjugate, divide
+from shardwise.compiler.arrays.fft import as_transformable, transformed
+from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, composed, dims_of, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
+from shardwise.compiler.ops.elementwise.arithmetic import Mul, Sub
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.slicing import Pad, along
 from shardwise.errors import not_here
 from shardwise.numpy.repeating import roll
 

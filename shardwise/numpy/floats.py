@@ -6,12 +6,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from shardwise.compiler.ir.types import ArrayType, DType, carrier, is_float, is_inexact, is_integer
-from shardwise.compiler.ops import numeric
-from shardwise.compiler.ops.bitwise import And, BitcastConvert, Or, ShiftLeft, ShiftRightLogical, bit_width
-from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Div, Mul, Select, Sub, like
-from shardwise.compiler.ops.extremum import Clamp
-from shardwise.compiler.ops.operands import (
+from shardwise.compiler.arrays import arithmetic
+from shardwise.compiler.arrays.operands import (
     aligned,
     as_inexact,
     as_operand,
@@ -23,13 +19,21 @@ from shardwise.compiler.ops.operands import (
     stretch,
     type_of,
 )
-from shardwise.compiler.ops.ordering import sorted_along
-from shardwise.compiler.ops.parts import Abs, Complex, Imag, Real
-from shardwise.compiler.ops.powers import Pow
-from shardwise.compiler.ops.promote import default_dtype, meet
-from shardwise.compiler.ops.rounding import Nextafter
-from shardwise.compiler.ops.shape import full, zeros_like
-from shardwise.compiler.ops.transcendental import Atan2, Sin
+from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.arrays.sorting import sorted_along
+from shardwise.compiler.dtypes import DType, carrier, is_float, is_inexact, is_integer
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.bitwise import And, BitcastConvert, Or, ShiftLeft, ShiftRightLogical, bit_width
+from shardwise.compiler.ops.elementwise.complex_parts import Abs, Complex, Imag, Real
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.min_max import Clamp
+from shardwise.compiler.ops.elementwise.powers import Pow
+from shardwise.compiler.ops.elementwise.rounding import Nextafter
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.elementwise.transcendental import Atan2, Sin
+from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.numpy.elementwise import floats, isinf, isnan, logaddexp_with_base, trunc
 
 
@@ -223,7 +227,7 @@ def rint(x: Any, /) -> Any:
     x = as_operand(x, "rint")
     if not is_inexact(x.type.dtype):
         return astype_weak(x, default_dtype("float*"), False)
-    return numeric.around(x)
+    return arithmetic.around(x)
 
 
 @composed
@@ -635,7 +639,7 @@ def angle(z: Any, deg: bool = False) -> Any:
 
 @composed
 def _angle(z: Any, *, deg: bool) -> Any:
-    x, y = numeric.real(z), numeric.imag(z)
+    x, y = arithmetic.real(z), arithmetic.imag(z)
     if type_of(z, "angle").dtype.kind != "c":
         dtype = x.type.dtype if is_float(x.type.dtype) else default_dtype("float*")
         x, y = (astype_weak(part, dtype, False) for part in (x, y))

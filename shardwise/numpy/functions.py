@@ -5,9 +5,9 @@
 
 from typing import Any
 
-from shardwise.compiler.ops import along_axes, methods, numeric
-from shardwise.compiler.ops.operands import composed, no_out, static_axes, type_of
-from shardwise.compiler.ops.powers import Sqrt, Square
+from shardwise.compiler.arrays import arithmetic, methods, reductions
+from shardwise.compiler.arrays.operands import composed, no_out, static_axes, type_of
+from shardwise.compiler.ops.elementwise.powers import Sqrt, Square
 from shardwise.lax.named import pmax, pmin, psum
 from shardwise.numpy import named
 from shardwise.numpy.statistics import variance
@@ -129,7 +129,7 @@ def greater_equal(x: Any, y: Any, /) -> Any:
 
 @composed
 def _square(x: Any) -> Any:
-    (x,) = numeric.numbers("square", x)
+    (x,) = arithmetic.numbers("square", x)
     return Square()(x)
 
 
@@ -191,9 +191,9 @@ def sum(
     dtype = dtype if promote_integers or dtype is not None else type_of(a, "sum").dtype
     included = a if where is None else _mask(where, a, 0)
     dims, names = named.apart(axis)
-    total = along_axes.sum(included, axis=dims, dtype=dtype, keepdims=keepdims)
+    total = reductions.sum(included, axis=dims, dtype=dtype, keepdims=keepdims)
     total = psum(total, names) if names else total
-    return total if initial is None else numeric.add(total, _cast_like(total, initial))
+    return total if initial is None else arithmetic.add(total, _cast_like(total, initial))
 
 
 def prod(
@@ -232,8 +232,8 @@ def prod(
     no_out("prod", out)
     dtype = dtype if promote_integers or dtype is not None else type_of(a, "prod").dtype
     included = a if where is None else _mask(where, a, 1)
-    total = along_axes.prod(included, axis=static_axes(axis), dtype=dtype, keepdims=keepdims)
-    return total if initial is None else numeric.multiply(total, _cast_like(total, initial))
+    total = reductions.prod(included, axis=static_axes(axis), dtype=dtype, keepdims=keepdims)
+    return total if initial is None else arithmetic.multiply(total, _cast_like(total, initial))
 
 
 def max(
@@ -299,7 +299,7 @@ def _extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: 
             raise ValueError(f"{name}: `where` needs `initial`, because it may mask out all elements")
         a = _mask(where, a, _cast_like(a, initial))
     reduce, collective, combine = (
-        (along_axes.amax, pmax, numeric.maximum) if name == "max" else (along_axes.amin, pmin, numeric.minimum)
+        (reductions.amax, pmax, arithmetic.maximum) if name == "max" else (reductions.amin, pmin, arithmetic.minimum)
     )
     dims, names = named.apart(axis)
     result = reduce(a, axis=dims, keepdims=keepdims, or_none=initial is not None)
@@ -331,7 +331,7 @@ def all(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, w
     no_out("all", out)
     included = a if where is None else _mask(where, a, 1)
     dims, names = named.apart(axis)
-    result = along_axes.alltrue(included, axis=dims, keepdims=keepdims)
+    result = reductions.alltrue(included, axis=dims, keepdims=keepdims)
     return pmin(result, names) if names else result
 
 
@@ -359,7 +359,7 @@ def any(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, w
     no_out("any", out)
     included = a if where is None else _mask(where, a, 0)
     dims, names = named.apart(axis)
-    result = along_axes.sometrue(included, axis=dims, keepdims=keepdims)
+    result = reductions.sometrue(included, axis=dims, keepdims=keepdims)
     return pmax(result, names) if names else result
 
 
@@ -384,7 +384,7 @@ def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
         Array([1, 0], dtype=int32)
     """
     no_out("argmax", out)
-    return along_axes.argmax(a, axis=axis, keepdims=bool(keepdims))
+    return reductions.argmax(a, axis=axis, keepdims=bool(keepdims))
 
 
 def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Any:
@@ -408,7 +408,7 @@ def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
         Array([0, 1], dtype=int32)
     """
     no_out("argmin", out)
-    return along_axes.argmin(a, axis=axis, keepdims=bool(keepdims))
+    return reductions.argmin(a, axis=axis, keepdims=bool(keepdims))
 
 
 def mean(
@@ -440,8 +440,8 @@ def mean(
     if names:
         return named.mean(a, dims, names, dtype, keepdims, where)
     if where is None:
-        return along_axes.mean(a, axis=dims, dtype=dtype, keepdims=keepdims)
-    return along_axes.mean_where(a, where, axis=dims, dtype=dtype, keepdims=keepdims)
+        return reductions.mean(a, axis=dims, dtype=dtype, keepdims=keepdims)
+    return reductions.mean_where(a, where, axis=dims, dtype=dtype, keepdims=keepdims)
 
 
 def var(
@@ -544,7 +544,7 @@ def _variance(
         result = named.variance(a, axes, names, dtype, ddof, keepdims, where, mean)
         return Sqrt()(result) if name == "std" else result
     if where is None and mean is None and isinstance(ddof, int):
-        reduce = along_axes.var if name == "var" else along_axes.std
+        reduce = reductions.var if name == "var" else reductions.std
         return reduce(a, axis=axes, dtype=dtype, ddof=ddof, keepdims=keepdims)
     optional = [x for x in (where, mean) if x is not None]
     return variance(
@@ -579,7 +579,7 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Any:
         Array([1.2, 2.4], dtype=float32)
     """
     no_out("round", out)
-    return numeric.around(a, decimals=decimals)
+    return arithmetic.around(a, decimals=decimals)
 
 
 def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Any:
@@ -600,7 +600,7 @@ def clip(arr: Any = None, /, min: Any = None, max: Any = None) -> Any:
         >>> jnp.clip(jnp.array([1, 5, 9]), 2, 6)
         Array([2, 5, 6], dtype=int32)
     """
-    return numeric.clip(arr, min, max)
+    return arithmetic.clip(arr, min, max)
 
 
 def _mask(where: Any, a: Any, other: Any) -> Any:

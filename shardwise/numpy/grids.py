@@ -7,22 +7,21 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.api.placement import device_put
-from shardwise.api.vectorize import vmap
-from shardwise.compiler.ir.types import is_inexact, is_integer
-from shardwise.compiler.ops import methods, numeric
-from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Mul, Select, Sub, like
-from shardwise.compiler.ops.indexing import dim_of
-from shardwise.compiler.ops.operands import (
-    as_operand,
-    astype_weak,
-    broadcast_shapes,
-    composed,
-    stretch,
-    type_of,
-)
-from shardwise.compiler.ops.promote import canonical_dtype, default_dtype, meet
-from shardwise.compiler.ops.rounding import Floor
-from shardwise.compiler.ops.shape import Broadcast, Iota, full, move_dim
+from shardwise.api.vmap import vmap
+from shardwise.compiler.arrays import arithmetic, methods
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, broadcast_shapes, composed, stretch, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, meet
+from shardwise.compiler.dtypes import is_inexact, is_integer
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Sub
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.rounding import Floor
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import move_dim
 from shardwise.numpy.creation import arange, array
 from shardwise.numpy.elementwise import log10, sign
 from shardwise.numpy.joining import concatenate, stack
@@ -102,7 +101,7 @@ def _linspace(start: Any, stop: Any, *, count: int, endpoint: bool, compute_dtyp
     else:
         real_dtype = like(low, 0).real.type.dtype if compute_dtype.kind == "c" else compute_dtype
         index = Iota(shape, 0, np.dtype(np.int32))()
-        weight = Convert(compute_dtype)(numeric.divide(Convert(real_dtype)(index), steps))
+        weight = Convert(compute_dtype)(arithmetic.divide(Convert(real_dtype)(index), steps))
         result = Add()(Mul()(low, Sub()(like(weight, 1), weight)), Mul()(high, weight))
         if endpoint:  # the last element equals `stop` exactly
             result = Select()(Compare("EQ")(index, full(shape, steps, np.int32)), high, result)
@@ -115,7 +114,7 @@ def _linspace(start: Any, stop: Any, *, count: int, endpoint: bool, compute_dtyp
 def _step(start: Any, stop: Any, *, count: int, endpoint: bool, compute_dtype: Any) -> Any:
     low, high = (astype_weak(as_operand(end), compute_dtype, False) for end in (start, stop))
     steps = count - endpoint
-    return numeric.divide(numeric.subtract(high, low), steps if steps > 0 else float("nan"))
+    return arithmetic.divide(arithmetic.subtract(high, low), steps if steps > 0 else float("nan"))
 
 
 def logspace(
@@ -150,7 +149,7 @@ def logspace(
     """
     compute_dtype = _inexact_dtype("logspace", start, stop)
     exponents = linspace(start, stop, num, endpoint, dtype=compute_dtype, axis=axis)
-    return methods.astype(numeric.power(base, exponents), dtype=compute_dtype if dtype is None else dtype)
+    return methods.astype(arithmetic.power(base, exponents), dtype=compute_dtype if dtype is None else dtype)
 
 
 def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype: Any = None, axis: int = 0) -> Any:
@@ -180,8 +179,8 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     first, last = (methods.astype(end, dtype=compute_dtype) for end in (start, stop))
     dim = dim_of("geomspace", axis, len(broadcast_shapes("geomspace", first.type.shape, last.type.shape)) + 1)
     first_sign = sign(first)  # dividing by it makes the logarithm of the first number real
-    low, high = (log10(numeric.divide(end, first_sign)) for end in (first, last))
-    inexact = numeric.multiply(logspace(low, high, count, endpoint), first_sign)
+    low, high = (log10(arithmetic.divide(end, first_sign)) for end in (first, last))
+    inexact = arithmetic.multiply(logspace(low, high, count, endpoint), first_sign)
     end_indices = ((0, count - 1) if endpoint else (0,)) if count else ()
     result = _with_exact_ends(inexact, first, last, end_indices=end_indices, dim=dim)
     return methods.astype(result, dtype=compute_dtype if dtype is None else dtype)

@@ -10,12 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.types import DType, is_inexact, is_integer
-from shardwise.compiler.ops import along_axes
-from shardwise.compiler.ops.elementwise import Compare, Convert, Select, Sub, like
-from shardwise.compiler.ops.extremum import Max
-from shardwise.compiler.ops.numeric import add, divide, multiply, subtract
-from shardwise.compiler.ops.operands import (
+from shardwise.compiler.arrays import reductions
+from shardwise.compiler.arrays.arithmetic import add, divide, multiply, subtract
+from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
     astype_weak,
@@ -24,10 +21,19 @@ from shardwise.compiler.ops.operands import (
     stretch,
     type_of,
 )
-from shardwise.compiler.ops.promote import default_dtype, meet
-from shardwise.compiler.ops.scatter import Scatter
-from shardwise.compiler.ops.shape import Iota, Reshape, full
-from shardwise.compiler.ops.slicing import Concatenate, Reverse, along
+from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.dtypes import DType, is_inexact, is_integer
+from shardwise.compiler.ops.elementwise.arithmetic import Sub
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.min_max import Max
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.indexing.scatter import Scatter
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, along
+from shardwise.compiler.reduction import SUM
 from shardwise.errors import ConcretizationTypeError
 from shardwise.lax.shape import laid_out
 from shardwise.numpy.ordering import searchsorted
@@ -85,7 +91,7 @@ def bincount(
 
 @composed
 def _largest(x: Any) -> Any:
-    return along_axes.amax(Convert(_INDEX_DTYPE)(as_operand(x)))
+    return reductions.amax(Convert(_INDEX_DTYPE)(as_operand(x)))
 
 
 @composed
@@ -100,7 +106,7 @@ def _bincount(x: Any, *weights: Any, length: int) -> Any:
 def _scatter_add(shape: tuple[int, ...], indices: Any, updates: Any) -> Any:
     """Add `updates` to zeros of `shape` at `indices`, whose last dim is an index vector; drop those out of bounds."""
     dims = tuple(range(len(shape)))
-    return Scatter((), dims, (), (), dims, how="add")(full(shape, 0, updates.type.dtype), indices, updates)
+    return Scatter((), dims, (), (), dims, combine=SUM)(full(shape, 0, updates.type.dtype), indices, updates)
 
 
 def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = None) -> Any:
@@ -198,7 +204,7 @@ def _promote_edges(bins: Any, *, dtype: DType) -> Any:
 @composed
 def _edges_from_data(a: Any, *, count: int, dtype: DType) -> Any:
     x = astype_weak(as_operand(a), dtype, False)
-    return _edges_from_range(along_axes.amin(x), along_axes.amax(x), count=count, dtype=dtype)
+    return _edges_from_range(reductions.amin(x), reductions.amax(x), count=count, dtype=dtype)
 
 
 @composed
@@ -255,7 +261,7 @@ def _histogram(a: Any, edges: Any, *weights: Any, density: bool) -> Any:
     if not density:
         return counts
     widths = _bin_widths(edges)
-    return divide(counts, multiply(along_axes.sum(counts), widths))
+    return divide(counts, multiply(reductions.sum(counts), widths))
 
 
 def _bin_widths(edges: Any) -> Any:
@@ -389,7 +395,7 @@ def _histogramdd(sample: Any, *rest: Any, count: int, density: bool) -> Any:
     if not density:
         return counts
     result = as_inexact(counts, "histogramdd")
-    result = divide(result, along_axes.sum(result))
+    result = divide(result, reductions.sum(result))
     for dim, edges in enumerate(all_edges):
         widths = _bin_widths(edges)
         result = divide(result, Reshape(tuple(widths.type.size if d == dim else 1 for d in _indices(count)))(widths))

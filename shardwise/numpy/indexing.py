@@ -7,20 +7,33 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.types import Scalar, is_integer
-from shardwise.compiler.ops import methods
-from shardwise.compiler.ops.elementwise import Compare, Div, Rem, Select
-from shardwise.compiler.ops.extremum import Max
-from shardwise.compiler.ops.gather import Gather
-from shardwise.compiler.ops.indexed import clamped
-from shardwise.compiler.ops.indexing import as_index, dim_of, fill_of, filled, from_start, indexer, mode_of, take_at
-from shardwise.compiler.ops.methods import reshape
-from shardwise.compiler.ops.numeric import remainder, subtract, truth
-from shardwise.compiler.ops.operands import as_operand, astype_weak, broadcast_shapes, composed, known, stretch, type_of
-from shardwise.compiler.ops.promote import default_dtype
-from shardwise.compiler.ops.scatter import Scatter
-from shardwise.compiler.ops.shape import Broadcast, Iota, Reshape, full, zeros_like
-from shardwise.compiler.ops.slicing import Concatenate, along
+from shardwise.compiler.arrays import methods
+from shardwise.compiler.arrays.arithmetic import remainder, subtract, truth
+from shardwise.compiler.arrays.indexing import as_index, dim_of, fill_of, filled, from_start, indexer, mode_of, take_at
+from shardwise.compiler.arrays.methods import reshape
+from shardwise.compiler.arrays.operands import (
+    as_operand,
+    astype_weak,
+    broadcast_shapes,
+    composed,
+    known,
+    stretch,
+    type_of,
+)
+from shardwise.compiler.arrays.promotion import default_dtype
+from shardwise.compiler.dtypes import is_integer
+from shardwise.compiler.ir.types import Scalar
+from shardwise.compiler.ops.elementwise.arithmetic import Div, Rem
+from shardwise.compiler.ops.elementwise.min_max import Max
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.indexing.gather import Gather
+from shardwise.compiler.ops.indexing.index_vectors import clamped
+from shardwise.compiler.ops.indexing.scatter import Scatter
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.constants import full, zeros_like
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.compiler.ops.shape.slicing import Concatenate, along
 from shardwise.numpy.ordering import cumsum
 
 
@@ -236,7 +249,7 @@ def _first_nonzero(a: Any, *fills: Any, size: int) -> Any:
     # are out of bounds, which the scatter drops.
     rank = subtract(count, full(count.type.shape, 1, dtype))
     position = Select()(mask, rank, full(rank.type.shape, size, dtype))
-    scatter = Scatter((), (0,), (), (), (0,), how="set", unique=True)
+    scatter = Scatter((), (0,), (), (), (0,), combine=None, unique=True)
     flat_index = scatter(full((size,), 0, dtype), Reshape((x.type.size, 1))(position), Iota((x.type.size,), 0, dtype)())
     total = Reshape(())(along(count, 0, x.type.size - 1, x.type.size))
     is_valid = Compare("LT")(Iota((size,), 0, dtype)(), Broadcast((size,), ())(total))

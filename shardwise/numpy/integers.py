@@ -6,15 +6,20 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.control import fori_loop
-from shardwise.compiler.ir.types import is_integer
-from shardwise.compiler.ops.bitwise import And, PopulationCount, ShiftRightLogical, bit_width
-from shardwise.compiler.ops.elementwise import Compare, Convert, Div, Mul, Rem, Select, like
-from shardwise.compiler.ops.indexing import dim_of
-from shardwise.compiler.ops.numeric import absolute, truth
-from shardwise.compiler.ops.operands import aligned, as_operand, composed, type_of
-from shardwise.compiler.ops.reduce import Sum
-from shardwise.compiler.ops.shape import Broadcast, Reshape, full
-from shardwise.compiler.ops.slicing import Concatenate, Pad, along
+from shardwise.compiler.arrays.arithmetic import absolute, truth
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.operands import aligned, as_operand, composed, type_of
+from shardwise.compiler.dtypes import is_integer
+from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Rem
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.bitwise import And, PopulationCount, ShiftRightLogical, bit_width
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, along
 
 
 def _promote_integers(name: str, *operands: Any) -> list[Any]:

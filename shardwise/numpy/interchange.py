@@ -5,7 +5,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.api import interchange
-from shardwise.compiler.ops.promote import canonical_dtype, default_dtype
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.numpy.dtypes import isdtype
 from shardwise.runtime.client import devices
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ops.indexing import dim_of
-from shardwise.compiler.ops.methods import reshape
-from shardwise.compiler.ops.operands import as_operand, astype_weak, composed, type_of
-from shardwise.compiler.ops.promote import canonical_dtype, meet
-from shardwise.compiler.ops.slicing import Concatenate, Reverse, along
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.methods import reshape
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype, meet
+from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, along
 
 
 def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:

@@ -6,18 +6,11 @@
 import math
 from typing import Any
 
+from shardwise.compiler.arrays import arithmetic, methods, reductions
+from shardwise.compiler.arrays.operands import as_inexact, astype_weak, broadcast_shapes, static_axes, stretch, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype
+from shardwise.compiler.dtypes import carrier
 from shardwise.compiler.ir.dispatch import bound_axes
-from shardwise.compiler.ir.types import carrier
-from shardwise.compiler.ops import along_axes, methods, numeric
-from shardwise.compiler.ops.operands import (
-    as_inexact,
-    astype_weak,
-    broadcast_shapes,
-    static_axes,
-    stretch,
-    type_of,
-)
-from shardwise.compiler.ops.promote import canonical_dtype
 from shardwise.lax.named import axis_size, pmean, psum
 
 
@@ -40,17 +33,17 @@ def mean(a: Any, dims: tuple[int, ...], names: tuple[Any, ...], dtype: Any, keep
     Without a mask, every index of a named axis has the same number of elements, so `pmean` of the local means is exact.
     """
     if where is None:
-        return pmean(along_axes.mean(a, axis=dims, dtype=dtype, keepdims=keepdims), names)
-    local_mean = along_axes.mean_where(a, where, axis=dims, dtype=dtype, keepdims=keepdims)
+        return pmean(reductions.mean(a, axis=dims, dtype=dtype, keepdims=keepdims), names)
+    local_mean = reductions.mean_where(a, where, axis=dims, dtype=dtype, keepdims=keepdims)
     count = _count(a, where, dims, keepdims)
-    total = psum(numeric.multiply(methods.where(count > 0, local_mean, 0), count), names)
-    return astype_weak(numeric.divide(total, psum(count, names)), local_mean.type.dtype, False)
+    total = psum(arithmetic.multiply(methods.where(count > 0, local_mean, 0), count), names)
+    return astype_weak(arithmetic.divide(total, psum(count, names)), local_mean.type.dtype, False)
 
 
 def _count(a: Any, where: Any, dims: tuple[int, ...], keepdims: bool) -> Any:
     """Count the true elements of the mask along dims, at this index of the named axes."""
     shape = broadcast_shapes("mean", type_of(a).shape, type_of(where).shape)
-    return along_axes.sum(stretch(numeric.truth(where, "mean"), shape), axis=dims, keepdims=keepdims)
+    return reductions.sum(stretch(arithmetic.truth(where, "mean"), shape), axis=dims, keepdims=keepdims)
 
 
 def variance(
@@ -71,16 +64,16 @@ def variance(
     out_dtype = x.type.dtype if dtype is None else canonical_dtype(dtype)
     wide = astype_weak(x, carrier(out_dtype), False)
     center = mean(wide, dims, names, None, True, where) if center is None else center
-    distance = numeric.absolute(numeric.subtract(wide, center))
-    squares = numeric.multiply(distance, distance)
+    distance = arithmetic.absolute(arithmetic.subtract(wide, center))
+    squares = arithmetic.multiply(distance, distance)
     masked = squares if where is None else methods.where(where, squares, 0)
-    total = psum(along_axes.sum(masked, axis=dims, keepdims=keepdims), names)
+    total = psum(reductions.sum(masked, axis=dims, keepdims=keepdims), names)
     if where is None:
-        reduced = along_axes.reduced_dims("var", dims, x.type)
+        reduced = reductions.reduced_dims("var", dims, x.type)
         count: Any = axis_size(names) * math.prod([x.type.shape[dim] for dim in reduced])
-        result = numeric.divide(total, max(count - ddof, 0))
+        result = arithmetic.divide(total, max(count - ddof, 0))
     else:
         count = psum(_count(x, where, dims, keepdims), names)
-        result = numeric.divide(total, numeric.maximum(count - ddof, 0))
+        result = arithmetic.divide(total, arithmetic.maximum(count - ddof, 0))
     result = astype_weak(result, total.type.dtype, False)
     return result if out_dtype.kind == "c" else astype_weak(result, out_dtype, False)

@@ -4,12 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.types import is_inexact
-from shardwise.compiler.ops import along_axes
-from shardwise.compiler.ops.bitwise import And, Not
-from shardwise.compiler.ops.elementwise import Select, like
-from shardwise.compiler.ops.numeric import truth
-from shardwise.compiler.ops.operands import (
+from shardwise.compiler.arrays import reductions
+from shardwise.compiler.arrays.arithmetic import truth
+from shardwise.compiler.arrays.operands import (
     as_operand,
     broadcast_shapes,
     composed,
@@ -18,6 +15,10 @@ from shardwise.compiler.ops.operands import (
     stretch,
     type_of,
 )
+from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.bitwise import And, Not
+from shardwise.compiler.ops.elementwise.select import Select
 from shardwise.numpy import functions
 from shardwise.numpy.elementwise import isnan
 from shardwise.numpy.ordering import quantile_along
@@ -34,7 +35,7 @@ def _replace_nan(a: Any, *, value: float) -> Any:
 @composed
 def _replace_if_all_nan(result: Any, a: Any, *, axis: Any, keepdims: bool, value: float) -> Any:
     """Replace elements of a reduction's result by `value` where all elements of `a` along `axis` are NaN."""
-    all_nan = along_axes.alltrue(isnan(a), axis=axis, keepdims=keepdims)
+    all_nan = reductions.alltrue(isnan(a), axis=axis, keepdims=keepdims)
     return Select()(all_nan, like(result, value), result)
 
 
@@ -367,7 +368,7 @@ def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
 def _nan_arg_extremum(name: str, a: Any, axis: int | None, out: None, keepdims: bool) -> Any:
     """Compute `nanargmax` or `nanargmin`, as `name` says."""
     no_out(name, out)
-    arg_reduce, identity = (along_axes.argmax, -np.inf) if name == "nanargmax" else (along_axes.argmin, np.inf)
+    arg_reduce, identity = (reductions.argmax, -np.inf) if name == "nanargmax" else (reductions.argmin, np.inf)
     result = arg_reduce(_replace_nan(a, value=identity), axis=axis, keepdims=keepdims)
     if not is_inexact(type_of(a).dtype):
         return result

@@ -8,17 +8,9 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.control import fori_loop
-from shardwise.compiler.ir.types import ArrayType, carrier, is_float
-from shardwise.compiler.ops import methods, ordering
-from shardwise.compiler.ops.aggregate import ReduceAnd, ReduceOr
-from shardwise.compiler.ops.along_axes import reduced_dims
-from shardwise.compiler.ops.bitwise import And, Not, Or
-from shardwise.compiler.ops.cumulative import Cumulative
-from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Div, Mul, Select, Sub, like
-from shardwise.compiler.ops.extremum import Clamp, Max
-from shardwise.compiler.ops.gather import Gather
-from shardwise.compiler.ops.indexing import dim_of
-from shardwise.compiler.ops.operands import (
+from shardwise.compiler.arrays import methods, sorting
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
     astype_weak,
@@ -27,12 +19,28 @@ from shardwise.compiler.ops.operands import (
     static_axes,
     type_of,
 )
-from shardwise.compiler.ops.promote import default_dtype, meet
-from shardwise.compiler.ops.reduce import Sum
-from shardwise.compiler.ops.rounding import Ceil, Floor, Round
-from shardwise.compiler.ops.shape import Broadcast, Iota, Reshape, full, permuted
-from shardwise.compiler.ops.slicing import Concatenate, along
-from shardwise.compiler.ops.sort import Sort
+from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.arrays.reductions import reduced_dims
+from shardwise.compiler.dtypes import carrier, is_float
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.bitwise import And, Not, Or
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.min_max import Clamp, Max
+from shardwise.compiler.ops.elementwise.rounding import Ceil, Floor, Round
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.indexing.gather import Gather
+from shardwise.compiler.ops.indexing.sort import Sort
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.reduce.cumulative import Cumulative
+from shardwise.compiler.ops.reduce.reductions import ReduceAnd, ReduceOr
+from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.ops.shape.slicing import Concatenate, along
+from shardwise.compiler.reduction import PROD, SUM, Reduction
 from shardwise.lax.gradient import stop_gradient
 from shardwise.lax.shape import laid_out
 
@@ -59,7 +67,7 @@ def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None)
         Array([1, 3, 6], dtype=int32)
     """
     no_out("cumsum", out)
-    return ordering.cumulated(a, how="sum", axis=axis, dtype=dtype)
+    return sorting.cumulated(a, reduction=SUM, axis=axis, dtype=dtype)
 
 
 def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
@@ -84,7 +92,7 @@ def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None
         Array([1, 2, 6], dtype=int32)
     """
     no_out("cumprod", out)
-    return ordering.cumulated(a, how="prod", axis=axis, dtype=dtype)
+    return sorting.cumulated(a, reduction=PROD, axis=axis, dtype=dtype)
 
 
 def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
@@ -163,7 +171,7 @@ def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, inc
         >>> jnp.cumulative_sum(jnp.array([1, 2, 3]), include_initial=True)
         Array([0, 1, 3, 6], dtype=int32)
     """
-    return _cumulative("cumulative_sum", x, "sum", axis, dtype, include_initial)
+    return _cumulative("cumulative_sum", x, SUM, axis, dtype, include_initial)
 
 
 def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Any:
@@ -186,17 +194,17 @@ def cumulative_prod(x: Any, /, *, axis: int | None = None, dtype: Any = None, in
         >>> jnp.cumulative_prod(jnp.array([1, 2, 3]), include_initial=True)
         Array([1, 1, 2, 6], dtype=int32)
     """
-    return _cumulative("cumulative_prod", x, "prod", axis, dtype, include_initial)
+    return _cumulative("cumulative_prod", x, PROD, axis, dtype, include_initial)
 
 
-def _cumulative(name: str, x: Any, how: str, axis: int | None, dtype: Any, include_initial: bool) -> Any:
+def _cumulative(name: str, x: Any, reduction: Reduction, axis: int | None, dtype: Any, include_initial: bool) -> Any:
     ndim = type_of(x, name).ndim
     if axis is None and ndim != 1:
         raise ValueError(f"{name}: {type_of(x)} has rank {ndim}, so `axis` is required")
-    result = ordering.cumulated(x, how=how, axis=0 if axis is None else axis, dtype=dtype)
+    result = sorting.cumulated(x, reduction=reduction, axis=0 if axis is None else axis, dtype=dtype)
     if not include_initial:
         return result
-    return _prepend(result, dim=dim_of(name, axis or 0, ndim), value=int(how == "prod"))
+    return _prepend(result, dim=dim_of(name, axis or 0, ndim), value=int(reduction is PROD))
 
 
 @composed
@@ -237,7 +245,7 @@ def sort(
         Array([3, 2, 1], dtype=int32)
     """
     _check_kind_and_order("sort", kind, order)
-    return ordering.sorted_along(a, axis=axis, descending=bool(descending))
+    return sorting.sorted_along(a, axis=axis, descending=bool(descending))
 
 
 def argsort(
@@ -274,7 +282,7 @@ def argsort(
         Array([1, 2, 0], dtype=int32)
     """
     _check_kind_and_order("argsort", kind, order)
-    return ordering.order_along(a, axis=axis, descending=bool(descending), dtype=dtype)
+    return sorting.order_along(a, axis=axis, descending=bool(descending), dtype=dtype)
 
 
 def _check_kind_and_order(name: str, kind: Any, order: Any) -> None:
@@ -455,7 +463,7 @@ def _search_by_sort(row: Any, queries: Any, right: bool) -> Any:
     index = Iota(joint.type.shape, 0, np.dtype(np.int32))()
     tie_breaker = is_row if not right else Sub()(like(is_row, 1), is_row)
     _, _, sorted_is_row, source = Sort(0, 2)(joint, tie_breaker, is_row, index)
-    _, counts = Sort(0)(source, Cumulative(0, "sum")(sorted_is_row))
+    _, counts = Sort(0)(source, Cumulative(0, SUM)(sorted_is_row))
     return Reshape(queries.type.shape)(along(counts, 0, row.type.size, joint.type.size))
 
 
@@ -653,7 +661,7 @@ def _quantile(
     if weights:
         w = as_rows(weights[0])
         sorted_rows, sorted_weights = Sort(last)(rows, Select()(is_nan, like(rows, 0), w) if ignore_nan else w)
-        cumulative = Cumulative(last, "sum")(sorted_weights)
+        cumulative = Cumulative(last, SUM)(sorted_weights)
         total = along(cumulative, last, count - 1, count)
         result = _inverted_weighted_cdf(sorted_rows, cumulative, total, probabilities)
     else:

@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.types import ArrayType, is_inexact, is_integer
-from shardwise.compiler.ops.along_axes import amax, amin
-from shardwise.compiler.ops.along_axes import mean as mean_along
-from shardwise.compiler.ops.elementwise import Mul, Sub, like
-from shardwise.compiler.ops.numeric import around, floor_divide
-from shardwise.compiler.ops.operands import as_operand, astype_weak, composed, stretch, type_of
-from shardwise.compiler.ops.promote import default_dtype
-from shardwise.compiler.ops.shape import Iota, full
-from shardwise.compiler.ops.slicing import Concatenate, Pad, Reverse, along
+from shardwise.compiler.arrays.arithmetic import around, floor_divide
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, stretch, type_of
+from shardwise.compiler.arrays.promotion import default_dtype
+from shardwise.compiler.arrays.reductions import amax, amin
+from shardwise.compiler.arrays.reductions import mean as mean_along
+from shardwise.compiler.dtypes import is_inexact, is_integer
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise.arithmetic import Mul, Sub
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, along
 from shardwise.numpy.ordering import median
 from shardwise.numpy.vectorized import apply_along_axis
 

@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.control import scan
-from shardwise.compiler.ir.types import is_inexact
-from shardwise.compiler.ops.elementwise import Compare, Convert, Mul, Select, like
-from shardwise.compiler.ops.numeric import absolute, add, divide, multiply, numbers, subtract
-from shardwise.compiler.ops.operands import (
+from shardwise.compiler.arrays.arithmetic import absolute, add, divide, multiply, numbers, subtract
+from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
     astype_weak,
@@ -19,10 +17,17 @@ from shardwise.compiler.ops.operands import (
     stretch,
     type_of,
 )
-from shardwise.compiler.ops.powers import IntegerPow
-from shardwise.compiler.ops.promote import default_dtype, meet
-from shardwise.compiler.ops.shape import Iota, Reshape, full
-from shardwise.compiler.ops.slicing import Concatenate, Pad, along
+from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.ops.elementwise.arithmetic import Mul
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.powers import IntegerPow
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, along
 from shardwise.errors import ConcretizationTypeError
 from shardwise.numpy import linalg
 from shardwise.numpy.convolution import convolve

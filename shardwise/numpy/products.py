@@ -3,12 +3,10 @@
 import operator
 from typing import Any
 
-from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops import methods
-from shardwise.compiler.ops.elementwise import Mul, Sub
-from shardwise.compiler.ops.indexing import dim_of
-from shardwise.compiler.ops.numeric import conjugate, multiply
-from shardwise.compiler.ops.operands import (
+from shardwise.compiler.arrays import methods
+from shardwise.compiler.arrays.arithmetic import conjugate, multiply
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,
     broadcast_shapes,
@@ -17,9 +15,11 @@ from shardwise.compiler.ops.operands import (
     stretch,
     type_of,
 )
-from shardwise.compiler.ops.promote import canonical_dtype, meet
-from shardwise.compiler.ops.shape import Reshape
-from shardwise.compiler.ops.slicing import Concatenate, along
+from shardwise.compiler.arrays.promotion import canonical_dtype, meet
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise.arithmetic import Mul, Sub
+from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.compiler.ops.shape.slicing import Concatenate, along
 from shardwise.lax.precision import precisions
 from shardwise.lax.shape import laid_out
 from shardwise.numpy.einsum import Names, contracted

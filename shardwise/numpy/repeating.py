@@ -7,16 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.types import Typed, is_integer
-from shardwise.compiler.ops import methods
-from shardwise.compiler.ops.dynamic import DynamicSlice
-from shardwise.compiler.ops.indexing import dim_of
-from shardwise.compiler.ops.numeric import minimum, remainder
-from shardwise.compiler.ops.operands import as_operand, composed, known, type_of
-from shardwise.compiler.ops.promote import default_dtype
-from shardwise.compiler.ops.roll import Roll
-from shardwise.compiler.ops.shape import Broadcast, Iota, Reshape, full
-from shardwise.compiler.ops.slicing import Concatenate
+from shardwise.compiler.arrays import methods
+from shardwise.compiler.arrays.arithmetic import minimum, remainder
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.operands import as_operand, composed, known, type_of
+from shardwise.compiler.arrays.promotion import default_dtype
+from shardwise.compiler.dtypes import is_integer
+from shardwise.compiler.ir.types import Typed
+from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.compiler.ops.shape.roll import Roll
+from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.lax import shape as lax_shape
 from shardwise.lax.shape import laid_out
 from shardwise.numpy.indexing import take

@@ -11,27 +11,27 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwise.compiler.ir.types import is_inexact
-from shardwise.compiler.ops.aggregate import ReduceOr
-from shardwise.compiler.ops.bitwise import And, Not
-from shardwise.compiler.ops.cumulative import Cumulative
-from shardwise.compiler.ops.elementwise import Compare, Convert, Select, Sub, like
-from shardwise.compiler.ops.extremum import Clamp
-from shardwise.compiler.ops.gather import taking
-from shardwise.compiler.ops.indexing import dim_of
-from shardwise.compiler.ops.operands import (
-    as_operand,
-    astype_weak,
-    composed,
-    composed_list,
-    stretch,
-    type_of,
-)
-from shardwise.compiler.ops.promote import default_dtype, meet
-from shardwise.compiler.ops.scatter import Scatter
-from shardwise.compiler.ops.shape import Broadcast, Iota, Reshape, full, move_dim
-from shardwise.compiler.ops.slicing import Concatenate, along
-from shardwise.compiler.ops.sort import Sort
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, composed_list, stretch, type_of
+from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.ops.elementwise.arithmetic import Sub
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.bitwise import And, Not
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.min_max import Clamp
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.indexing.gather import taking
+from shardwise.compiler.ops.indexing.scatter import Scatter
+from shardwise.compiler.ops.indexing.sort import Sort
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.reduce.cumulative import Cumulative
+from shardwise.compiler.ops.reduce.reductions import ReduceOr
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Reshape, move_dim
+from shardwise.compiler.ops.shape.slicing import Concatenate, along
+from shardwise.compiler.reduction import SUM
 from shardwise.errors import ConcretizationTypeError
 from shardwise.numpy.elementwise import isnan
 from shardwise.numpy.indexing import nonzero
@@ -254,7 +254,7 @@ def _result_size(name: str, mask: Any, size: int | None) -> int:
 
 @composed
 def _count_true(mask: Any) -> Any:
-    total = Cumulative(0, "sum")(Convert(_INT)(as_operand(mask)))
+    total = Cumulative(0, SUM)(Convert(_INT)(as_operand(mask)))
     return Reshape(())(along(total, 0, total.type.size - 1, total.type.size)) if total.type.size else full((), 0, _INT)
 
 
@@ -306,8 +306,8 @@ def _select_first(ordered: Any, is_first: Any, order: Any, *fill: Any, size: int
         padding = stretch(astype_weak(as_operand(fill[0]), values.type.dtype, values.type.weak), values.type.shape)
         values = Select()(mask, values, padding)
     index_dtype = default_dtype("int*")
-    run = Sub()(Cumulative(0, "sum")(Convert(_INT)(is_first)), full((rows,), 1, _INT))
-    scatter = Scatter((), (0,), (), (), (0,), how="set", unique=True)
+    run = Sub()(Cumulative(0, SUM)(Convert(_INT)(is_first)), full((rows,), 1, _INT))
+    scatter = Scatter((), (0,), (), (), (0,), combine=None, unique=True)
     inverse = scatter(full((rows,), 0, _INT), Reshape((rows, 1))(order), run)
     integers = [_gather_rows(order, indices), inverse, Sub()(end, start)]
     return [values, *(astype_weak(x, index_dtype, False) for x in integers)]

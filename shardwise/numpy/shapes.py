@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.api.placement import device_put
-from shardwise.compiler.ops import methods
-from shardwise.compiler.ops.indexing import dim_of
-from shardwise.compiler.ops.operands import as_operand, composed_list, dims_of, stretch, type_of
-from shardwise.compiler.ops.promote import canonical_dtype, default_dtype
-from shardwise.compiler.ops.shape import permuted
+from shardwise.compiler.arrays import methods
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.operands import as_operand, composed_list, dims_of, stretch, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
+from shardwise.compiler.ops.shape.movement import permuted
 from shardwise.lax import shape as lax_shape
 from shardwise.lax.shape import laid_out, sizes_of
 from shardwise.lax.slicing import slice_in_dim

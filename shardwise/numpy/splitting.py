@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ops.indexing import dim_of
-from shardwise.compiler.ops.operands import as_operand, type_of
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.lax import shape as lax_shape
 from shardwise.numpy.joining import split
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from shardwise.compiler.ops import methods
-from shardwise.compiler.ops.operands import as_operand, type_of
+from shardwise.compiler.arrays import methods
+from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.shapes import atleast_1d, atleast_2d, atleast_3d
 

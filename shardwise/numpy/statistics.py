@@ -7,14 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.types import carrier, is_inexact
-from shardwise.compiler.ops import along_axes
-from shardwise.compiler.ops.bitwise import And
-from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.elementwise import Compare, Select, like
-from shardwise.compiler.ops.extremum import Clamp
-from shardwise.compiler.ops.numeric import absolute, conjugate, divide, imag, multiply, real, subtract, truth
-from shardwise.compiler.ops.operands import (
+from shardwise.compiler.arrays import reductions
+from shardwise.compiler.arrays.arithmetic import absolute, conjugate, divide, imag, multiply, real, subtract, truth
+from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
     astype_weak,
@@ -26,11 +21,19 @@ from shardwise.compiler.ops.operands import (
     stretch,
     type_of,
 )
-from shardwise.compiler.ops.parts import Complex
-from shardwise.compiler.ops.powers import Sqrt
-from shardwise.compiler.ops.promote import canonical_dtype, default_dtype, meet
-from shardwise.compiler.ops.shape import Iota, Reshape, full, permuted
-from shardwise.compiler.ops.slicing import Concatenate
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, meet
+from shardwise.compiler.dtypes import carrier, is_inexact
+from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.bitwise import And
+from shardwise.compiler.ops.elementwise.complex_parts import Complex
+from shardwise.compiler.ops.elementwise.min_max import Clamp
+from shardwise.compiler.ops.elementwise.powers import Sqrt
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.lax.named import psum
 from shardwise.numpy.elementwise import isnan
 from shardwise.numpy.named import apart
@@ -63,7 +66,7 @@ def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
 
 @composed
 def _count_nonzero(a: Any, *, axis: Any, keepdims: bool) -> Any:
-    return along_axes.sum(truth(a, "count_nonzero"), axis=axis, dtype=default_dtype("int*"), keepdims=keepdims)
+    return reductions.sum(truth(a, "count_nonzero"), axis=axis, dtype=default_dtype("int*"), keepdims=keepdims)
 
 
 def ptp(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> Any:
@@ -93,7 +96,7 @@ def ptp(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> A
 
 @composed
 def _ptp(a: Any, *, axis: Any, keepdims: bool) -> Any:
-    largest, smallest = (reduce(a, axis=axis, keepdims=keepdims) for reduce in (along_axes.amax, along_axes.amin))
+    largest, smallest = (reduce(a, axis=axis, keepdims=keepdims) for reduce in (reductions.amax, reductions.amin))
     return subtract(largest, smallest)
 
 
@@ -127,7 +130,7 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
         if x.shape != w.shape:
             if axis is None:
                 raise ValueError(f"average: weights {w} do not have the shape of {x}; pass the `axis` they belong to")
-            dims = along_axes.reduced_dims("average", axes, x)
+            dims = reductions.reduced_dims("average", axes, x)
             if w.shape != tuple(x.shape[dim] for dim in dims):
                 raise ValueError(f"average: weights {w} do not have the sizes of {x} along axis {axis}")
         mean, total = _average(a, weights, axis=axes, keepdims=keepdims)
@@ -137,7 +140,7 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
 @composed_list
 def _average(a: Any, *weights: Any, axis: Any, keepdims: bool) -> list[Any]:
     if not weights:
-        mean = along_axes.mean(a, axis=axis, keepdims=keepdims)
+        mean = reductions.mean(a, axis=axis, keepdims=keepdims)
         count = type_of(a).size // max(1, mean.type.size)
         return [mean, full(mean.type.shape, count, mean.type.dtype)]
     x, w = as_operand(a, "average"), as_operand(weights[0], "average")
@@ -145,12 +148,12 @@ def _average(a: Any, *weights: Any, axis: Any, keepdims: bool) -> list[Any]:
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
     x, w = (astype_weak(z, dtype, False) for z in (x, w))
     if x.type.shape != w.type.shape:
-        dims = along_axes.reduced_dims("average", axis, x.type)
+        dims = reductions.reduced_dims("average", axis, x.type)
         order = tuple(sorted(range(len(dims)), key=lambda position: dims[position]))
         sizes = tuple(size if dim in dims else 1 for dim, size in enumerate(x.type.shape))
         w = stretch(Reshape(sizes)(permuted(w, order)), x.type.shape)
-    total = along_axes.sum(w, axis=axis, keepdims=keepdims)
-    return [divide(along_axes.sum(multiply(x, w), axis=axis, keepdims=keepdims), total), total]
+    total = reductions.sum(w, axis=axis, keepdims=keepdims)
+    return [divide(reductions.sum(multiply(x, w), axis=axis, keepdims=keepdims), total), total]
 
 
 def cov(
@@ -221,18 +224,18 @@ def _covariance(m: Any, *optional: Any, has: tuple[bool, bool, bool], by_row: bo
     factors = [_checked_weights(name, w, count) for name, w in named_weights if w is not None]
     if not factors:
         divisor = full((), count - ddof, compute_dtype)
-        centered = subtract(x, along_axes.mean(x, axis=1, keepdims=True))
+        centered = subtract(x, reductions.mean(x, axis=1, keepdims=True))
         weighted = centered
     else:
         weights = factors[0] if len(factors) == 1 else multiply(*factors)
         weights = astype_weak(weights, compute_dtype, False)
-        total = along_axes.sum(weights)
-        mean = divide(along_axes.sum(multiply(x, weights), axis=1, keepdims=True), total)
+        total = reductions.sum(weights)
+        mean = divide(reductions.sum(multiply(x, weights), axis=1, keepdims=True), total)
         centered = subtract(x, mean)
         weighted = multiply(centered, weights)
         if ddof and aweights is not None:  # numpy scales ddof by the weighted mean of the aweights
             analytic = astype_weak(_checked_weights("aweights", aweights, count), compute_dtype, False)
-            square = along_axes.sum(multiply(weights, analytic))
+            square = reductions.sum(multiply(weights, analytic))
             divisor = subtract(total, multiply(divide(square, total), ddof))
         else:
             divisor = subtract(total, ddof)
@@ -295,7 +298,7 @@ def _corrcoef(x: Any, *optional: Any, by_row: bool, dtype: Any) -> Any:
         return divide(result, result)
     size = result.type.shape[0]
     on_diagonal = Compare("EQ")(*(Iota((size, size), dim, np.dtype(np.int32))() for dim in (0, 1)))
-    deviations = Sqrt()(along_axes.sum(Select()(on_diagonal, real(result), like(real(result), 0)), axis=1))
+    deviations = Sqrt()(reductions.sum(Select()(on_diagonal, real(result), like(real(result), 0)), axis=1))
     for shape in ((size, 1), (1, size)):
         result = divide(result, Reshape(shape)(deviations))
     if result.type.dtype.kind == "c":
@@ -337,19 +340,19 @@ def variance(
         x, mask = stretch(x, shape), stretch(truth(where, "var"), shape)
     if skips_nan:
         mask = And()(mask, Compare("EQ")(isnan(x), full(x.type.shape, False, np.bool_)))
-    count = along_axes.sum(mask, axis=axis, keepdims=True, dtype=default_dtype("float*"))
+    count = reductions.sum(mask, axis=axis, keepdims=True, dtype=default_dtype("float*"))
     if mean is None:
-        total = along_axes.sum(Select()(mask, x, like(x, 0)), axis=axis, keepdims=True)
+        total = reductions.sum(Select()(mask, x, like(x, 0)), axis=axis, keepdims=True)
         center = divide(total, count)
     else:
         center = astype_weak(as_operand(mean, "var"), x.type.dtype, False)
     centered = subtract(Select()(mask, x, like(x, 0)), center)
     squares = real(multiply(centered, conjugate(centered)))
     squares = Select()(mask, squares, like(squares, 0))
-    result_count = along_axes.sum(mask, axis=axis, keepdims=keepdims, dtype=squares.type.dtype)
+    result_count = reductions.sum(mask, axis=axis, keepdims=keepdims, dtype=squares.type.dtype)
     divisor = subtract(result_count, ddof)
     is_degenerate = Compare("LE")(divisor, like(divisor, 0))
-    total = along_axes.sum(squares, axis=axis, keepdims=keepdims)
+    total = reductions.sum(squares, axis=axis, keepdims=keepdims)
     quotient = divide(total, Select()(is_degenerate, like(divisor, 1), divisor))
     result = Select()(is_degenerate, like(total, np.nan), quotient)
     result = Sqrt()(result) if is_root else result

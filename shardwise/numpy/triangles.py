@@ -9,15 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.types import is_integer
-from shardwise.compiler.ops import along_axes, methods
-from shardwise.compiler.ops.bitwise import And
-from shardwise.compiler.ops.elementwise import Add, Compare, Select
-from shardwise.compiler.ops.indexing import dim_of
-from shardwise.compiler.ops.operands import as_operand, astype_weak, composed, type_of
-from shardwise.compiler.ops.promote import canonical_dtype, default_dtype
-from shardwise.compiler.ops.shape import Broadcast, Iota, Reshape, full, permuted
-from shardwise.compiler.ops.slicing import Pad, along
+from shardwise.compiler.arrays import methods, reductions
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
+from shardwise.compiler.dtypes import is_integer
+from shardwise.compiler.ops.elementwise.arithmetic import Add
+from shardwise.compiler.ops.elementwise.bitwise import And
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.ops.shape.slicing import Pad, along
 from shardwise.numpy.creation import arange, eye, ones
 from shardwise.numpy.indexing import nonzero, take_along_axis
 from shardwise.numpy.shapes import resize
@@ -408,7 +412,7 @@ def _trace(x: Any, offset: Any, *, dims: tuple[int, int], dtype: Any) -> Any:
     x = _move_last(as_operand(x), dims)
     on_diagonal = _band_mask(x.type.shape, astype_weak(as_operand(offset), _INDEX, False), "EQ")
     masked = Select()(on_diagonal, x, full(x.type.shape, 0, x.type.dtype, x.type.weak))
-    return along_axes.sum(masked, axis=(-2, -1), dtype=dtype)
+    return reductions.sum(masked, axis=(-2, -1), dtype=dtype)
 
 
 def diag_indices(n: int, ndim: int = 2) -> tuple[Any, ...]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ops import methods, numeric
-from shardwise.compiler.ops.along_axes import reduced_dims
-from shardwise.compiler.ops.indexing import dim_of
+from shardwise.compiler.arrays import arithmetic, methods
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.reductions import reduced_dims
 from shardwise.lax.associative import associative_scan
 from shardwise.lax.cumulative import cummax, cummin
 from shardwise.lax.fold import reduce as lax_reduce
@@ -99,48 +99,48 @@ def _unchanged(x: Any) -> Any:
 
 
 add = ufunc(
-    numeric.add,
+    arithmetic.add,
     2,
     1,
     identity=0,
-    call=numeric.add,
+    call=arithmetic.add,
     reduce=functions.sum,
     accumulate=ordering.cumsum,
     at=_scatter("add"),
 )
 multiply = ufunc(
-    numeric.multiply,
+    arithmetic.multiply,
     2,
     1,
     identity=1,
-    call=numeric.multiply,
+    call=arithmetic.multiply,
     reduce=functions.prod,
     accumulate=ordering.cumprod,
     at=_scatter("multiply"),
 )
-subtract = ufunc(numeric.subtract, 2, 1, call=numeric.subtract, at=_scatter("subtract"))
-negative = ufunc(numeric.negative, 1, 1, call=numeric.negative)
+subtract = ufunc(arithmetic.subtract, 2, 1, call=arithmetic.subtract, at=_scatter("subtract"))
+negative = ufunc(arithmetic.negative, 1, 1, call=arithmetic.negative)
 maximum = ufunc(
-    numeric.maximum,
+    arithmetic.maximum,
     2,
     1,
-    call=numeric.maximum,
+    call=arithmetic.maximum,
     reduce=_reduction(functions.max),
     accumulate=_cumulative(cummax),
     at=_scatter("max"),
 )
 minimum = ufunc(
-    numeric.minimum,
+    arithmetic.minimum,
     2,
     1,
-    call=numeric.minimum,
+    call=arithmetic.minimum,
     reduce=_reduction(functions.min),
     accumulate=_cumulative(cummin),
     at=_scatter("min"),
 )
-bitwise_and = _associative("bitwise_and", numeric.bitwise_and, -1, _unchanged)
-bitwise_or = _associative("bitwise_or", numeric.bitwise_or, 0, _unchanged)
-bitwise_xor = _associative("bitwise_xor", numeric.bitwise_xor, 0, _unchanged)
+bitwise_and = _associative("bitwise_and", arithmetic.bitwise_and, -1, _unchanged)
+bitwise_or = _associative("bitwise_or", arithmetic.bitwise_or, 0, _unchanged)
+bitwise_xor = _associative("bitwise_xor", arithmetic.bitwise_xor, 0, _unchanged)
 logical_and = _associative("logical_and", elementwise.logical_and, True, _to_bool)
 logical_or = _associative("logical_or", elementwise.logical_or, False, _to_bool)
 logical_xor = _associative("logical_xor", elementwise.logical_xor, False, _to_bool)

@@ -6,12 +6,12 @@ from functools import wraps
 from typing import Any, final
 
 from shardwise.api.control import scan
-from shardwise.api.vectorize import vmap
+from shardwise.api.vmap import vmap
+from shardwise.compiler.arrays import methods
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.operands import as_operand, composed, stretch, type_of
 from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ops import methods
-from shardwise.compiler.ops.indexing import dim_of
-from shardwise.compiler.ops.operands import as_operand, composed, stretch, type_of
-from shardwise.compiler.ops.shape import Iota
+from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.lax.shape import broadcast_shapes, expand_dims, squeeze
 from shardwise.numpy.creation import array, asarray, full
 from shardwise.numpy.indexing import take

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ops.elementwise import Mul
-from shardwise.compiler.ops.fitted import BesselI0e
-from shardwise.compiler.ops.numeric import absolute, divide, multiply
-from shardwise.compiler.ops.operands import as_inexact, as_operand, astype_weak, composed, type_of
-from shardwise.compiler.ops.promote import default_dtype
-from shardwise.compiler.ops.transcendental import Exp
+from shardwise.compiler.arrays.arithmetic import absolute, divide, multiply
+from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, composed, type_of
+from shardwise.compiler.arrays.promotion import default_dtype
+from shardwise.compiler.ops.elementwise.arithmetic import Mul
+from shardwise.compiler.ops.elementwise.transcendental import Exp
+from shardwise.compiler.ops.special.approximations import BesselI0e
 
 
 def _constant_window(name: str, M: int, samples: Callable[[int], Any]) -> Any:

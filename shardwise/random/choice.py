@@ -5,19 +5,21 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from shardwise.compiler.ir.types import is_integer
-from shardwise.compiler.ops import draws
-from shardwise.compiler.ops.along_axes import argmax
-from shardwise.compiler.ops.draws import subkeys
-from shardwise.compiler.ops.elementwise import Add, Convert
-from shardwise.compiler.ops.indexing import dim_of
-from shardwise.compiler.ops.operands import as_inexact, as_operand, stretch, type_of
-from shardwise.compiler.ops.promote import default_dtype
-from shardwise.compiler.ops.random import random_bits
-from shardwise.compiler.ops.shape import Iota, Reshape, move_dim
-from shardwise.compiler.ops.slicing import along
-from shardwise.compiler.ops.sort import Sort, TopK
-from shardwise.compiler.ops.transcendental import Log
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.operands import as_inexact, as_operand, stretch, type_of
+from shardwise.compiler.arrays.promotion import default_dtype
+from shardwise.compiler.arrays.reductions import argmax
+from shardwise.compiler.dtypes import is_integer
+from shardwise.compiler.ops.elementwise.arithmetic import Add
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.transcendental import Log
+from shardwise.compiler.ops.indexing.sort import Sort, TopK
+from shardwise.compiler.ops.random import distributions
+from shardwise.compiler.ops.random.distributions import subkeys
+from shardwise.compiler.ops.random.threefry import random_bits
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Reshape, move_dim
+from shardwise.compiler.ops.shape.slicing import along
 from shardwise.numpy.indexing import take
 from shardwise.numpy.ordering import cumsum, searchsorted
 from shardwise.random.continuous import sample_gumbel
@@ -243,7 +245,7 @@ def _weighted_indices(key: Any, p: Any, shape: Shape, replace: bool, mode: str |
     as_index = Convert(default_dtype("int*"))
     if replace:
         cumulative = cumsum(p)
-        u = cumulative[-1] * (1 - draws.uniform(key, shape, p.type.dtype))
+        u = cumulative[-1] * (1 - distributions.uniform(key, shape, p.type.dtype))
         return as_index(searchsorted(cumulative, u))
     scores = Add()(sample_gumbel(key, shape=p.type.shape, dtype=p.type.dtype, mode=mode), Log()(p))
     return as_index(TopK(math.prod(shape))(scores)[1])

@@ -6,16 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.types import DType
-from shardwise.compiler.ops import draws
-from shardwise.compiler.ops.bitwise import And, BitcastConvert, Clz, Not, Or, ShiftLeft, ShiftRightLogical
-from shardwise.compiler.ops.draws import mantissa_bits, uniform_between
-from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Div, Mul, Neg, Select, Sub, like
-from shardwise.compiler.ops.operands import as_operand
-from shardwise.compiler.ops.parts import Abs, Sign
-from shardwise.compiler.ops.powers import Sqrt
-from shardwise.compiler.ops.random import random_bits
-from shardwise.compiler.ops.transcendental import Exp, Log, Log1p, Tan
+from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.dtypes import DType
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.bitwise import And, BitcastConvert, Clz, Not, Or, ShiftLeft, ShiftRightLogical
+from shardwise.compiler.ops.elementwise.complex_parts import Abs, Sign
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.powers import Sqrt
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.elementwise.transcendental import Exp, Log, Log1p, Tan
+from shardwise.compiler.ops.random import distributions
+from shardwise.compiler.ops.random.distributions import mantissa_bits, uniform_between
+from shardwise.compiler.ops.random.threefry import random_bits
 from shardwise.random.keys import raw_key
 from shardwise.random.sampling import (
     Shape,
@@ -38,7 +41,7 @@ def _run_standard(name: str, sampler: Callable[..., Any], key: Any, shape: Any, 
 
 def _uniform_from(key: Any, low: float, shape: Shape, dtype: DType) -> Any:
     """Sample uniform floats from `low` (included) to 1 (excluded)."""
-    unit = draws.uniform(key, shape, dtype)
+    unit = distributions.uniform(key, shape, dtype)
     return uniform_between(unit, like(unit, low), like(unit, 1))
 
 
@@ -68,7 +71,7 @@ def exponential(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: A
 
 def sample_exponential(key: Any, *, shape: Shape, dtype: DType) -> Any:
     """Sample from the exponential distribution with rate 1."""
-    return Neg()(Log1p()(Neg()(draws.uniform(key, shape, dtype))))
+    return Neg()(Log1p()(Neg()(distributions.uniform(key, shape, dtype))))
 
 
 def laplace(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
@@ -193,7 +196,7 @@ def sample_gumbel(key: Any, *, shape: Shape, dtype: DType, mode: str | None = No
         return Neg()(Log()(Neg()(Log()(_uniform_from(key, float(finfo(dtype).tiny), shape, dtype)))))
     if mode == "highest" and dtype == np.float32:
         return _gumbel_from_64_bits(key, shape)
-    pair = draws.uniform(key, (2, *shape), dtype)
+    pair = distributions.uniform(key, (2, *shape), dtype)
     high, low = pair[0], pair[1]
     combined = high + 2.0 ** -mantissa_bits(dtype) * low + float(finfo(dtype).tiny)
     x = Select()(Compare("GE")(high, like(high, 0.5)), high, combined)
@@ -299,7 +302,7 @@ def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_
 
 
 def _rayleigh(key: Any, scale: Any, *, shape: Shape, dtype: DType) -> Any:
-    logs = Log()(draws.uniform(key, shape, dtype))
+    logs = Log()(distributions.uniform(key, shape, dtype))
     return Mul()(broadcast_parameter(as_operand(scale), shape, dtype), Sqrt()(Mul()(logs, like(logs, -2))))
 
 
@@ -369,7 +372,7 @@ def triangular(
 
 def _triangular(key: Any, left: Any, mode: Any, right: Any, *, shape: Shape, dtype: DType) -> Any:
     left, mode, right = (broadcast_parameter(as_operand(x), shape, dtype) for x in (left, mode, right))
-    u = draws.uniform(key, shape, dtype)
+    u = distributions.uniform(key, shape, dtype)
     rising = left + Sqrt()(u * (right - left) * (mode - left))
     falling = right - Sqrt()((1 - u) * (right - left) * (right - mode))
     return Select()(Compare("LT")(u, (mode - left) / (right - left)), rising, falling)

@@ -5,16 +5,20 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.control import scan
-from shardwise.compiler.ir.types import DType
-from shardwise.compiler.ops import draws
-from shardwise.compiler.ops.elementwise import Compare, Convert, Div, Select, like
-from shardwise.compiler.ops.operands import as_inexact, as_operand, astype_weak, type_of
-from shardwise.compiler.ops.promote import default_dtype, meet
-from shardwise.compiler.ops.random import counters_at, random_keys, row_major
-from shardwise.compiler.ops.rejection import Rejection, Waiting
-from shardwise.compiler.ops.rounding import Floor
-from shardwise.compiler.ops.shape import full, move_dim
-from shardwise.compiler.ops.transcendental import Log, Log1p
+from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, type_of
+from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.dtypes import DType
+from shardwise.compiler.ops.elementwise.arithmetic import Div
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.rounding import Floor
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.elementwise.transcendental import Log, Log1p
+from shardwise.compiler.ops.random import distributions
+from shardwise.compiler.ops.random.poisson_binomial import Rejection, Waiting
+from shardwise.compiler.ops.random.threefry import counters_at, random_keys, row_major
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.movement import move_dim
 from shardwise.lax.cumulative import cumsum
 from shardwise.random.keys import raw_key
 from shardwise.random.sampling import (
@@ -157,7 +161,7 @@ def geometric(key: Any, p: Any, shape: Any = None, dtype: Any = None, *, out_sha
 def _geometric(key: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
     p = as_inexact(p, "geometric")
     p = broadcast_parameter(p, shape, p.type.dtype)
-    u = draws.uniform(key, shape, p.type.dtype)
+    u = distributions.uniform(key, shape, p.type.dtype)
     logs = Log()(Select()(u == 0, like(u, 1), u))
     return Convert(dtype)(Floor()(Div()(logs, Log1p()(-p))) + 1)
 

@@ -3,19 +3,20 @@
 import operator
 from typing import Any
 
-from shardwise.compiler.ir.types import DType
-from shardwise.compiler.ops import draws
-from shardwise.compiler.ops.aggregate import ReduceMax
-from shardwise.compiler.ops.draws import RandomGamma, subkeys
-from shardwise.compiler.ops.elementwise import Div, Mul, Sub, like
-from shardwise.compiler.ops.extremum import Max
-from shardwise.compiler.ops.operands import as_operand, type_of
-from shardwise.compiler.ops.parts import Abs
-from shardwise.compiler.ops.powers import Sqrt
-from shardwise.compiler.ops.random import random_keys
-from shardwise.compiler.ops.reduce import Sum
-from shardwise.compiler.ops.shape import Broadcast
-from shardwise.compiler.ops.transcendental import Exp
+from shardwise.compiler.arrays.operands import as_operand, type_of
+from shardwise.compiler.dtypes import DType
+from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Sub
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.complex_parts import Abs
+from shardwise.compiler.ops.elementwise.min_max import Max
+from shardwise.compiler.ops.elementwise.powers import Sqrt
+from shardwise.compiler.ops.elementwise.transcendental import Exp
+from shardwise.compiler.ops.random import distributions
+from shardwise.compiler.ops.random.distributions import RandomGamma, subkeys
+from shardwise.compiler.ops.random.threefry import random_keys
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.reduce.reductions import ReduceMax
+from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.random.continuous import sample_exponential
 from shardwise.random.keys import raw_key
 from shardwise.random.sampling import (
@@ -277,7 +278,7 @@ def _t(key: Any, df: Any, *, shape: Shape, dtype: DType) -> Any:
     normal_key, gamma_key = subkeys(key, 2)
     half = Div()(df := broadcast_parameter(as_operand(df), shape, dtype), like(df, 2))
     scale = Sqrt()(Div()(half, sample_gamma(gamma_key, half, shape=shape, dtype=dtype)))
-    return Mul()(draws.normal(normal_key, shape, dtype), scale)
+    return Mul()(distributions.normal(normal_key, shape, dtype), scale)
 
 
 def generalized_normal(key: Any, p: float, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:

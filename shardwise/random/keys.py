@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.types import KEY, KeyType, is_integer, is_key
-from shardwise.compiler.ops.bitwise import ShiftRightLogical
-from shardwise.compiler.ops.elementwise import Convert, like
-from shardwise.compiler.ops.keys import KeyData, WrapKeyData
-from shardwise.compiler.ops.operands import as_operand, composed, type_of
-from shardwise.compiler.ops.random import COUNTER, WORD, RandomKeys, random_keys
-from shardwise.compiler.ops.shape import Reshape
-from shardwise.compiler.ops.slicing import Concatenate
+from shardwise.compiler.arrays.operands import as_operand, composed, type_of
+from shardwise.compiler.dtypes import KEY, KeyType, is_integer, is_key
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.bitwise import ShiftRightLogical
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
+from shardwise.compiler.ops.random.threefry import COUNTER, WORD, RandomKeys, random_keys
+from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.random.sampling import canonical_shape
 
 

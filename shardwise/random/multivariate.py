@@ -3,10 +3,10 @@
 import operator
 from typing import Any
 
-from shardwise.compiler.ir.types import DType, is_float
-from shardwise.compiler.ops.operands import as_operand, astype_weak, type_of
-from shardwise.compiler.ops.powers import Sqrt
-from shardwise.compiler.ops.promote import canonical_dtype, default_dtype, meet
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, meet
+from shardwise.compiler.dtypes import DType, is_float
+from shardwise.compiler.ops.elementwise.powers import Sqrt
 from shardwise.numpy.elementwise import sign
 from shardwise.numpy.linalg.factors import cholesky, eigh, qr, svd
 from shardwise.numpy.linalg.products import diagonal, matrix_transpose

@@ -5,18 +5,20 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.types import DType
-from shardwise.compiler.ops import draws
-from shardwise.compiler.ops.draws import subkeys
-from shardwise.compiler.ops.elementwise import Compare, Div, Mul, Select, StopGradient, like
-from shardwise.compiler.ops.extremum import Max, Min
-from shardwise.compiler.ops.operands import as_operand
-from shardwise.compiler.ops.parts import Complex
-from shardwise.compiler.ops.powers import Sqrt, Square
-from shardwise.compiler.ops.reduce import Sum
-from shardwise.compiler.ops.rounding import Nextafter
-from shardwise.compiler.ops.special import Erf, ErfInv
-from shardwise.compiler.ops.transcendental import Exp
+from shardwise.compiler.arrays.operands import as_operand
+from shardwise.compiler.dtypes import DType
+from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, StopGradient
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.complex_parts import Complex
+from shardwise.compiler.ops.elementwise.min_max import Max, Min
+from shardwise.compiler.ops.elementwise.powers import Sqrt, Square
+from shardwise.compiler.ops.elementwise.rounding import Nextafter
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.elementwise.transcendental import Exp
+from shardwise.compiler.ops.random import distributions
+from shardwise.compiler.ops.random.distributions import subkeys
+from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.ops.special.gamma_erf import Erf, ErfInv
 from shardwise.random.keys import raw_key
 from shardwise.random.sampling import (
     Shape,
@@ -63,9 +65,9 @@ def normal(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = 
 def sample_normal(key: Any, *, shape: Shape, dtype: DType) -> Any:
     """Sample from the standard normal distribution, real or complex."""
     if dtype.kind != "c":
-        return draws.normal(key, shape, dtype)
+        return distributions.normal(key, shape, dtype)
     real_dtype = np.zeros((), dtype).real.dtype
-    real, imaginary = (draws.normal(subkey, shape, real_dtype) for subkey in subkeys(key, 2))
+    real, imaginary = (distributions.normal(subkey, shape, real_dtype) for subkey in subkeys(key, 2))
     samples = Complex()(real, imaginary)
     return Div()(samples, like(samples, math.sqrt(2)))
 
@@ -174,7 +176,7 @@ def maxwell(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any =
 
 def sample_maxwell(key: Any, *, shape: Shape, dtype: DType) -> Any:
     """Sample from the Maxwell distribution."""
-    return Sqrt()(Sum((len(shape),))(Square()(draws.normal(key, (*shape, 3), dtype))))
+    return Sqrt()(Sum((len(shape),))(Square()(distributions.normal(key, (*shape, 3), dtype))))
 
 
 def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype: Any = None) -> Any:
@@ -246,8 +248,8 @@ def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None, *, out_shard
 def _wald(key: Any, mean: Any, *, shape: Shape, dtype: DType) -> Any:
     mean = broadcast_parameter(as_operand(mean), shape, dtype)
     normal_key, uniform_key = subkeys(key, 2)
-    y = Square()(draws.normal(normal_key, shape, dtype))
-    z = draws.uniform(uniform_key, shape, dtype)
+    y = Square()(distributions.normal(normal_key, shape, dtype))
+    z = distributions.uniform(uniform_key, shape, dtype)
     root = Sqrt()(4 * mean * y + Square()(mean) * Square()(y))
     x = mean + Square()(mean) * y / 2 - mean / 2 * root
     return Select()(Compare("LE")(z, mean / (mean + x)), x, Square()(mean) / x)

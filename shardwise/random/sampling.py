@@ -8,9 +8,9 @@ import ml_dtypes
 import numpy as np
 
 from shardwise.api.placement import with_sharding_constraint
-from shardwise.compiler.ir.types import DType, is_float, is_inexact, is_integer
-from shardwise.compiler.ops.operands import as_operand, astype_weak, broadcast_shapes, composed, stretch, type_of
-from shardwise.compiler.ops.promote import canonical_dtype, default_dtype
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, broadcast_shapes, composed, stretch, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
+from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer
 
 Shape = tuple[int, ...]
 

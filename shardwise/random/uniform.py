@@ -4,16 +4,19 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.types import DType, integer_range, is_float, is_integer
-from shardwise.compiler.ops import draws
-from shardwise.compiler.ops.bitwise import bit_width
-from shardwise.compiler.ops.draws import mantissa_bits, subkeys, uniform_between
-from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Mul, Rem, Select, Sub, like
-from shardwise.compiler.ops.extremum import Clamp
-from shardwise.compiler.ops.operands import as_operand, astype_weak, stretch, type_of
-from shardwise.compiler.ops.promote import canonical_dtype, default_dtype
-from shardwise.compiler.ops.random import WIDTHS, random_bits
-from shardwise.compiler.ops.shape import full
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, stretch, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
+from shardwise.compiler.dtypes import DType, integer_range, is_float, is_integer
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Rem, Sub
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.bitwise import bit_width
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.min_max import Clamp
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.random import distributions
+from shardwise.compiler.ops.random.distributions import mantissa_bits, subkeys, uniform_between
+from shardwise.compiler.ops.random.threefry import WIDTHS, random_bits
+from shardwise.compiler.ops.shape.constants import full
 from shardwise.random.keys import raw_key
 from shardwise.random.sampling import (
     Shape,
@@ -92,7 +95,7 @@ def uniform(
 def sample_uniform(key: Any, low: Any, high: Any, *, shape: Shape, dtype: DType) -> Any:
     """Sample uniform floats from `low` (included) to `high` (excluded)."""
     low, high = (broadcast_parameter(as_operand(bound), shape, dtype) for bound in (low, high))
-    return uniform_between(draws.uniform(key, shape, dtype), low, high)
+    return uniform_between(distributions.uniform(key, shape, dtype), low, high)
 
 
 def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None, *, out_sharding: Any = None) -> Any:
@@ -203,8 +206,8 @@ def sample_bernoulli(key: Any, p: Any, *, shape: Shape, mode: str = "low") -> An
     p = as_operand(p)
     p = broadcast_parameter(p, shape, p.type.dtype)
     if mode == "low":
-        return Compare("LT")(draws.uniform(key, shape, p.type.dtype), p)
-    pair = draws.uniform(key, (2, *shape), p.type.dtype)
+        return Compare("LT")(distributions.uniform(key, shape, p.type.dtype), p)
+    pair = distributions.uniform(key, (2, *shape), p.type.dtype)
     return pair[1] * 2.0 ** -mantissa_bits(p.type.dtype) < p - pair[0]
 
 

@@ -7,17 +7,18 @@ from typing import Any, final
 import numpy as np
 
 from shardwise._jaxlib import Device, RuntimeFailure, block_until_ready, join, put, read, split, start_read, to_dlpack
+from shardwise.compiler.arrays.methods import ArrayMethods
+from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ir.types import ArrayType, is_key
-from shardwise.compiler.ops.methods import ArrayMethods
-from shardwise.compiler.ops.slicing import Slice
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.shape.slicing import Slice
 from shardwise.compiler.partition.simulate import piece_index
 from shardwise.config import config
+from shardwise.runtime.array_repr import Span, array_html, array_repr, array_str
 from shardwise.runtime.client import local_devices
-from shardwise.runtime.exhausted import check_memory
-from shardwise.runtime.guard import check_transfer
+from shardwise.runtime.out_of_memory import check_memory
 from shardwise.runtime.sharding import PositionalSharding, Sharding, SingleDeviceSharding
-from shardwise.runtime.show import Span, array_html, array_repr, array_str
+from shardwise.runtime.transfer_guard import check_transfer
 
 DLPACK_DEVICES = {"cpu": 1, "gpu": 2, "cuda": 2, "rocm": 10}  # the numbers of the standard
 
@@ -100,7 +101,7 @@ def _sizes(index: tuple[slice, ...]) -> tuple[int, ...]:
 class _Memory:
     """Whether any array of this process has given up its memory: only then is it worth asking each."""
 
-    given_up = False
+    any_donated = False
 
 
 memory = _Memory()
@@ -250,7 +251,7 @@ class Array(ArrayMethods):
 
     def delete(self) -> None:
         """Give up the memory now."""
-        memory.given_up = True
+        memory.any_donated = True
         self.buffers.delete()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -389,7 +390,7 @@ class Shells:
 
 def wait(arrays: Sequence[Array]) -> None:
     """Until the elements of all are there. Of what one run made, one is asked, unless it may have been deleted."""
-    if memory.given_up:
+    if memory.any_donated:
         block_until_ready([array.buffers for array in arrays])
     else:
         block_until_ready(list({id(array.run): array.buffers for array in arrays}.values()))

@@ -7,7 +7,7 @@ from typing import Any, final
 from shardwise._jaxlib import CompilerOptions, compile_text, launcher, result_handler
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.lower.lower import StableHlo
-from shardwise.compiler.partition.local import LocalProgram
+from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.config import config
 from shardwise.runtime.array import Array, Shells, signature
 from shardwise.runtime.callbacks import Callbacks
@@ -54,5 +54,5 @@ def _compiled(text: str, devices: Sequence[Any], callbacks: Sequence[Any], asked
     """The executable of a module: compiled now, or from the cache on disk, which keeps none that calls into this
     process. What the cache needs takes a fiftieth of the time to import all of this: it is imported where it is on."""
     if config.enable_compilation_cache and config.compilation_cache_dir and not callbacks:
-        return import_module("shardwise.runtime.cache").compiled(text, devices, asked)
+        return import_module("shardwise.runtime.compilation_cache").compiled(text, devices, asked)
     return compile_text(text, devices, callbacks, asked)

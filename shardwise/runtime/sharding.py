@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.partition.local import Placement
+from shardwise.compiler.partition.local_program import Placement
 from shardwise.compiler.partition.simulate import piece_index
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, Mesh, grid_of, in_force, stand_in

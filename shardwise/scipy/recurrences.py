@@ -11,9 +11,9 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.api.control import fori_loop
-from shardwise.compiler.ir.types import is_integer
-from shardwise.compiler.ops import special
-from shardwise.compiler.ops.operands import as_inexact, composed, type_of
+from shardwise.compiler.arrays.operands import as_inexact, composed, type_of
+from shardwise.compiler.dtypes import is_integer
+from shardwise.compiler.ops.special import gamma_erf
 from shardwise.errors import ConcretizationTypeError
 
 _RESCALE_ABOVE = 1e15  # the backward recurrence is scaled down where it exceeds this
@@ -95,7 +95,7 @@ def loggamma(x: Any) -> Any:
     """
     z = as_inexact(x, "loggamma")
     if z.dtype.kind != "c":
-        return jnp.where(z < 0, np.nan, special.Lgamma()(z))
+        return jnp.where(z < 0, np.nan, gamma_erf.Lgamma()(z))
     # loggamma(conj(z)) = conj(loggamma(z)) reduces to the upper half plane, Euler's reflection formula to Re z >= 1/2.
     is_lower = jnp.signbit(z.imag)
     upper = jnp.where(is_lower, z.conj(), z)

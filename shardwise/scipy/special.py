@@ -12,12 +12,12 @@ import scipy
 
 import shardwise.numpy as jnp
 from shardwise import nn
-from shardwise.compiler.ops import fitted, hypergeometric, incomplete, special
-from shardwise.compiler.ops.elementwise import like
-from shardwise.compiler.ops.formula import Term
-from shardwise.compiler.ops.operands import as_inexact, composed, composed_list, type_of
-from shardwise.compiler.ops.promote import default_dtype
-from shardwise.compiler.ops.transcendental import Logistic
+from shardwise.compiler.arrays.operands import as_inexact, composed, composed_list, type_of
+from shardwise.compiler.arrays.promotion import default_dtype
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.formula import Term
+from shardwise.compiler.ops.elementwise.transcendental import Logistic
+from shardwise.compiler.ops.special import approximations, gamma_erf, hypergeometric, incomplete
 from shardwise.errors import not_here
 from shardwise.numpy.elementwise import floats
 from shardwise.scipy.recurrences import bessel_jn, loggamma, sph_harm_y
@@ -95,7 +95,7 @@ def gammaln(x: Any) -> Any:
         >>> f"{jax.scipy.special.gammaln(5.0):.4f}"
         '3.1781'
     """
-    return special.Lgamma()(as_inexact(x, "gammaln"))
+    return gamma_erf.Lgamma()(as_inexact(x, "gammaln"))
 
 
 @composed
@@ -140,7 +140,7 @@ def gamma(x: Any) -> Any:
         '24.00'
     """
     x = as_inexact(x, "gamma")
-    return gammasgn(x) * jnp.exp(special.Lgamma()(x))
+    return gammasgn(x) * jnp.exp(gamma_erf.Lgamma()(x))
 
 
 @composed
@@ -161,7 +161,7 @@ def betaln(a: Any, b: Any) -> Any:
         '-2.4849'
     """
     x, y = floats("betaln", a, b)
-    by_gammaln = special.Lgamma()(x) + special.Lgamma()(y) - special.Lgamma()(x + y)
+    by_gammaln = gamma_erf.Lgamma()(x) + gamma_erf.Lgamma()(y) - gamma_erf.Lgamma()(x + y)
     is_positive = (x > 0) & (y > 0)
     p, q = (jnp.where(is_positive, z, like(z, 1)) for z in (x, y))
     return jnp.where(is_positive, incomplete.log_beta(Term(p), Term(q)).array, by_gammaln)
@@ -228,7 +228,7 @@ def digamma(x: Any) -> Any:
         >>> f"{jax.scipy.special.digamma(1.0):.4f}"
         '-0.5772'
     """
-    return special.Digamma()(as_inexact(x, "digamma"))
+    return gamma_erf.Digamma()(as_inexact(x, "digamma"))
 
 
 @composed
@@ -251,7 +251,7 @@ def polygamma(n: Any, x: Any) -> Any:
         >>> f"{jax.scipy.special.polygamma(1, 2.0):.4f}"
         '0.6449'
     """
-    return special.Polygamma()(*floats("polygamma", n, x))
+    return gamma_erf.Polygamma()(*floats("polygamma", n, x))
 
 
 def zeta(x: Any, q: Any = None) -> Any:
@@ -281,7 +281,7 @@ def zeta(x: Any, q: Any = None) -> Any:
 
 @composed
 def _zeta(x: Any, q: Any) -> Any:
-    return special.Zeta()(*floats("zeta", x, q))
+    return gamma_erf.Zeta()(*floats("zeta", x, q))
 
 
 @composed
@@ -356,7 +356,7 @@ def factorial(n: Any, exact: bool = False) -> Any:
 @composed
 def _factorial(n: Any) -> Any:
     x = as_inexact(n, "factorial")
-    return jnp.where(x < 0, like(x, 0), jnp.exp(special.Lgamma()(x + 1)))
+    return jnp.where(x < 0, like(x, 0), jnp.exp(gamma_erf.Lgamma()(x + 1)))
 
 
 def comb(N: Any, k: Any, *, repetition: bool = False) -> Any:
@@ -408,7 +408,7 @@ def poch(z: Any, m: Any) -> Any:
         '24.00'
     """
     x, y = floats("poch", z, m)
-    ratio = jnp.exp(special.Lgamma()(x + y) - special.Lgamma()(x)) * gammasgn(x + y) * gammasgn(x)
+    ratio = jnp.exp(gamma_erf.Lgamma()(x + y) - gamma_erf.Lgamma()(x)) * gammasgn(x + y) * gammasgn(x)
     return jnp.where(y == 0, like(x, 1), ratio)
 
 
@@ -437,7 +437,7 @@ def _multigammaln(a: Any, *, dimension: int) -> Any:
     x = as_inexact(a, "multigammaln")
     total = like(x, dimension * (dimension - 1) / 4 * math.log(math.pi))
     for number in range(dimension):
-        total = total + special.Lgamma()(x - number / 2)
+        total = total + gamma_erf.Lgamma()(x - number / 2)
     return total
 
 
@@ -480,7 +480,7 @@ def erf(x: Any) -> Any:
         >>> f"{jax.scipy.special.erf(0.5):.4f}"
         '0.5205'
     """
-    return special.Erf()(as_inexact(x, "erf"))
+    return gamma_erf.Erf()(as_inexact(x, "erf"))
 
 
 def erfc(x: Any) -> Any:
@@ -499,7 +499,7 @@ def erfc(x: Any) -> Any:
         >>> f"{jax.scipy.special.erfc(0.5):.4f}"
         '0.4795'
     """
-    return special.Erfc()(as_inexact(x, "erfc"))
+    return gamma_erf.Erfc()(as_inexact(x, "erfc"))
 
 
 def erfinv(x: Any) -> Any:
@@ -518,7 +518,7 @@ def erfinv(x: Any) -> Any:
         >>> f"{jax.scipy.special.erfinv(0.5):.4f}"
         '0.4769'
     """
-    return special.ErfInv()(as_inexact(x, "erfinv"))
+    return gamma_erf.ErfInv()(as_inexact(x, "erfinv"))
 
 
 def erfcx(x: Any) -> Any:
@@ -537,7 +537,7 @@ def erfcx(x: Any) -> Any:
         >>> f"{jax.scipy.special.erfcx(100.0):.6f}"
         '0.005642'
     """
-    return fitted.Erfcx()(as_inexact(x, "erfcx"))
+    return approximations.Erfcx()(as_inexact(x, "erfcx"))
 
 
 def dawsn(x: Any) -> Any:
@@ -556,7 +556,7 @@ def dawsn(x: Any) -> Any:
         >>> f"{jax.scipy.special.dawsn(1.0):.4f}"
         '0.5381'
     """
-    return fitted.Dawsn()(as_inexact(x, "dawsn"))
+    return approximations.Dawsn()(as_inexact(x, "dawsn"))
 
 
 @composed
@@ -621,7 +621,7 @@ def ndtr(x: Any) -> Any:
         '0.8413'
     """
     x = as_inexact(x, "ndtr")
-    return special.Erfc()(x * -math.sqrt(0.5)) * 0.5
+    return gamma_erf.Erfc()(x * -math.sqrt(0.5)) * 0.5
 
 
 def ndtri(p: Any) -> Any:
@@ -640,7 +640,7 @@ def ndtri(p: Any) -> Any:
         >>> f"{jax.scipy.special.ndtri(0.975):.4f}"
         '1.9600'
     """
-    return fitted.Ndtri()(as_inexact(p, "ndtri"))
+    return approximations.Ndtri()(as_inexact(p, "ndtri"))
 
 
 def log_ndtr(x: Any, series_order: int = 3) -> Any:
@@ -670,9 +670,9 @@ def _log_ndtr(x: Any) -> Any:
     x = as_inexact(x, "log_ndtr")
     # Each branch gets an argument of its own range, so that the gradient of the other one is finite.
     center, tail = jnp.where(x > -1, x, like(x, -1)), jnp.where(x > -1, like(x, -1), x)
-    in_center = jnp.log1p(-0.5 * special.Erfc()(center * math.sqrt(0.5)))
+    in_center = jnp.log1p(-0.5 * gamma_erf.Erfc()(center * math.sqrt(0.5)))
     finite = jnp.maximum(tail, like(x, -1e18))
-    in_tail = jnp.log(0.5 * fitted.Erfcx()(finite * -math.sqrt(0.5))) - 0.5 * tail * tail
+    in_tail = jnp.log(0.5 * approximations.Erfcx()(finite * -math.sqrt(0.5))) - 0.5 * tail * tail
     return jnp.where(x > -1, in_center, in_tail)
 
 
@@ -734,7 +734,7 @@ def xlogy(x: Any, y: Any) -> Any:
         >>> jax.scipy.special.xlogy(0.0, 0.0)
         Array(0., dtype=float32)
     """
-    return special.Xlogy()(*floats("xlogy", x, y))
+    return gamma_erf.Xlogy()(*floats("xlogy", x, y))
 
 
 @composed
@@ -755,7 +755,7 @@ def xlog1py(x: Any, y: Any) -> Any:
         >>> jax.scipy.special.xlog1py(0.0, -1.0)
         Array(0., dtype=float32)
     """
-    return special.Xlog1py()(*floats("xlog1py", x, y))
+    return gamma_erf.Xlog1py()(*floats("xlog1py", x, y))
 
 
 def entr(x: Any) -> Any:
@@ -774,7 +774,7 @@ def entr(x: Any) -> Any:
         >>> jax.scipy.special.entr(jnp.array([0.0, 1.0]))
         Array([ 0., -0.], dtype=float32)
     """
-    return special.Entr()(as_inexact(x, "entr"))
+    return gamma_erf.Entr()(as_inexact(x, "entr"))
 
 
 @composed
@@ -891,7 +891,7 @@ def i0(x: Any) -> Any:
         '1.2661'
     """
     x = as_inexact(x, "i0")
-    return jnp.exp(jnp.abs(x)) * fitted.BesselI0e()(x)
+    return jnp.exp(jnp.abs(x)) * approximations.BesselI0e()(x)
 
 
 def i0e(x: Any) -> Any:
@@ -910,7 +910,7 @@ def i0e(x: Any) -> Any:
         >>> f"{jax.scipy.special.i0e(1.0):.4f}"
         '0.4658'
     """
-    return fitted.BesselI0e()(as_inexact(x, "i0e"))
+    return approximations.BesselI0e()(as_inexact(x, "i0e"))
 
 
 @composed
@@ -931,7 +931,7 @@ def i1(x: Any) -> Any:
         '0.5652'
     """
     x = as_inexact(x, "i1")
-    return jnp.exp(jnp.abs(x)) * fitted.BesselI1e()(x)
+    return jnp.exp(jnp.abs(x)) * approximations.BesselI1e()(x)
 
 
 def i1e(x: Any) -> Any:
@@ -950,7 +950,7 @@ def i1e(x: Any) -> Any:
         >>> f"{jax.scipy.special.i1e(1.0):.4f}"
         '0.2079'
     """
-    return fitted.BesselI1e()(as_inexact(x, "i1e"))
+    return approximations.BesselI1e()(as_inexact(x, "i1e"))
 
 
 def expi(x: Any) -> Any:
@@ -969,7 +969,7 @@ def expi(x: Any) -> Any:
         >>> f"{jax.scipy.special.expi(1.0):.4f}"
         '1.8951'
     """
-    return fitted.Expi()(as_inexact(x, "expi"))
+    return approximations.Expi()(as_inexact(x, "expi"))
 
 
 def exp1(x: Any) -> Any:
@@ -988,7 +988,7 @@ def exp1(x: Any) -> Any:
         >>> f"{jax.scipy.special.exp1(1.0):.4f}"
         '0.2194'
     """
-    return fitted.Exp1()(as_inexact(x, "exp1"))
+    return approximations.Exp1()(as_inexact(x, "exp1"))
 
 
 @composed
@@ -1084,7 +1084,7 @@ def sici(x: Any) -> tuple[Any, Any]:
 @composed_list
 def _sici(x: Any) -> list[Any]:
     x = as_inexact(x, "sici")
-    return [fitted.SineIntegral()(x), fitted.CosineIntegral()(x)]
+    return [approximations.SineIntegral()(x), approximations.CosineIntegral()(x)]
 
 
 def fresnel(x: Any) -> tuple[Any, Any]:
@@ -1110,7 +1110,7 @@ def fresnel(x: Any) -> tuple[Any, Any]:
 @composed_list
 def _fresnel(x: Any) -> list[Any]:
     x = as_inexact(x, "fresnel")
-    return [fitted.Fresnel(False)(x), fitted.Fresnel(True)(x)]
+    return [approximations.Fresnel(False)(x), approximations.Fresnel(True)(x)]
 
 
 def spence(x: Any) -> Any:
@@ -1129,7 +1129,7 @@ def spence(x: Any) -> Any:
         >>> f"{jax.scipy.special.spence(2.0):.4f}"
         '-0.8225'
     """
-    return fitted.Spence()(as_inexact(x, "spence"))
+    return approximations.Spence()(as_inexact(x, "spence"))
 
 
 @composed

@@ -8,14 +8,14 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax, tree
-from shardwise.api.execute import prepare
-from shardwise.api.request import stages
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ops.branch import Cond
-from shardwise.compiler.ops.loop import While
-from shardwise.compiler.ops.scan import Scan
+from shardwise.compiler.ops.control.cond import Cond
+from shardwise.compiler.ops.control.scan import Scan
+from shardwise.compiler.ops.control.while_loop import While
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
+from shardwise.execute.executor import prepare
+from shardwise.execute.request import stages
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 

@@ -11,8 +11,9 @@ from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.text import format_program, parse_program
 from shardwise.compiler.ir.types import parse_type
-from shardwise.compiler.ops.moving import NamedExchange, NamedGather, NamedPermute, NamedScatter
-from shardwise.compiler.ops.named import NamedExtreme, NamedIndex, NamedSum
+from shardwise.compiler.ops.collective.named import NamedExtreme, NamedIndex, NamedSum
+from shardwise.compiler.ops.collective.named_exchange import NamedExchange, NamedGather, NamedPermute, NamedScatter
+from shardwise.compiler.reduction import MAX
 from shardwise.compiler.transforms.jvp import jvp_program
 from shardwise.compiler.transforms.transpose import transpose_program
 from shardwise.compiler.transforms.vmap import vmap_program
@@ -473,7 +474,7 @@ OPS = [
     (NamedSum(("i",)), "f32[3,4]"),
     (NamedSum(("i", "j")), "f32[3,4]"),
     (NamedSum(("i",), groups=((3, 0), (1, 2))), "f32[3,4]"),
-    (NamedExtreme(("j", "i"), how="max"), "f32[3,4]"),
+    (NamedExtreme(("j", "i"), reduction=MAX), "f32[3,4]"),
     (NamedGather(("i",), (4,), 1), "f32[3,4]"),
     (NamedGather(("j", "i", "k"), (4, 4, 4), 1), "f32[3,4]"),
     (NamedGather(("i",), (4,), 1, ((0, 2), (3, 1))), "f32[3,4]"),

@@ -8,7 +8,7 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise.api.request import stages
+from shardwise.execute.request import stages
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 

@@ -7,8 +7,8 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise.api import move
 from shardwise.errors import DeviceMismatchError, ShardingError
+from shardwise.execute import transfer
 from shardwise.runtime.array import Array
 from shardwise.sharding import Mesh, NamedSharding, PositionalSharding, SingleDeviceSharding
 from shardwise.sharding import PartitionSpec as P
@@ -105,7 +105,7 @@ def test_donated_memory_is_given_up():
 
 def test_one_exchange_serves_meshes_over_the_same_devices(monkeypatch):
     """4×2 to 2×4 is one compiled program: nothing is cut and sent block by block."""
-    monkeypatch.setattr(move, "_redistributed", _refused)
+    monkeypatch.setattr(transfer, "_redistributed", _refused)
     found = shardings()
     x = np.arange(60.0, dtype=np.float32).reshape(10, 6)
     for before, after in itertools.permutations(["wide", "wide rows", "wide copies", "tall", "grid", "backwards"], 2):

@@ -8,7 +8,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.ad_checkpoint import checkpoint_name
-from shardwise.api.request import stages
+from shardwise.execute.request import stages
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 

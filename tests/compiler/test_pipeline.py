@@ -6,7 +6,6 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from examples import mlp
-from shardwise.api.request import stages
 from shardwise.compiler.ir.text import format_program, parse_program
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
@@ -14,6 +13,7 @@ from shardwise.compiler.partition.text import format_local, parse_local
 from shardwise.compiler.plan.text import format_plan, parse_plan
 from shardwise.compiler.propagate.text import format_sharded, parse_sharded
 from shardwise.errors import ProgramError
+from shardwise.execute.request import stages
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 

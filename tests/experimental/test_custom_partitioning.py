@@ -14,6 +14,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.compiler.ir.types import ArrayType, parse_type
+from shardwise.compiler.reduction import SUM
 from shardwise.compiler.trace.build import build
 from shardwise.errors import ShardingError
 from shardwise.experimental.custom_partitioning import (
@@ -402,7 +403,7 @@ def test_a_factor_that_is_cut_evenly_comes_after_another():
     rule = rule_of("i j -> i", [(6, 4)], [(6,)], reduction_factors=("j",))
     assert rule.sizes == (6, 1, 4)
     assert rule.operands == (((0,), (1, 2)),)
-    assert rule.reduce == {1: "sum", 2: "sum"}
+    assert rule.reduce == {1: SUM, 2: SUM}
     assert rule.allows({2: 2}) and not rule.allows({2: 3})
     assert rule.spread((1, 2), ("x",), {"x": 2}) == [(), ("x",)]
     by_hand = rule_of("i j -> i j", [(6, 4)], [(6, 4)], by_hand=True, permutation_factors=("i",))

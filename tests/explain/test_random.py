@@ -5,11 +5,11 @@ from random import Random
 import numpy as np
 import pytest
 
-from shardwise.compiler.partition.again import planned_with
-from shardwise.compiler.partition.report import report
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.pipeline import partitioned
 from shardwise.compiler.plan.hardware import CHIPS, CPU
+from shardwise.compiler.report.replan import planned_with
+from shardwise.compiler.report.report import report
 from shardwise.compiler.shardings.spec import pin_of
 from shardwise.explain.advise import _candidates, advise
 from shardwise.explain.page import format_page
@@ -35,7 +35,7 @@ def check(case):
     stages = stages_of(case)
     rng = Random(case.seed)
     chip = rng.choice(list(CHIPS.values()))
-    found = report(stages.sharded, stages.plan, stages.local, chip, given_up=stages.module.aliases)
+    found = report(stages.sharded, stages.plan, stages.local, chip, donated=stages.module.aliases)
     steps, alive = found.timeline.steps, found.timeline.alive
     assert found.wire_bytes == pytest.approx(stages.local.counts()["wire bytes"])
     assert sum(step.sent for step in steps) == pytest.approx(found.wire_bytes)

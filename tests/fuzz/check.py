@@ -17,29 +17,30 @@ import numpy as np
 
 import shardwise
 from shardwise._jaxlib import put
-from shardwise.api.execute import as_array
+from shardwise.compiler.arrays.methods import ArrayMethods
+from shardwise.compiler.dtypes import is_float, is_inexact
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.text import format_program, parse_program
-from shardwise.compiler.ir.types import ArrayType, is_float, is_inexact
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.lower.lower import lower
-from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.control import Control
-from shardwise.compiler.ops.custom import Custom
-from shardwise.compiler.ops.methods import ArrayMethods
-from shardwise.compiler.partition.local import LocalProgram
+from shardwise.compiler.ops.control.control import Control
+from shardwise.compiler.ops.control.custom_derivatives import Custom
+from shardwise.compiler.ops.placement.constrain import Constrain
+from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.simulate import cut, simulate
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import partitioned
 from shardwise.compiler.plan.choose import Picks, goes_with, settle
 from shardwise.compiler.plan.plan import Plan
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Candidate, State
-from shardwise.compiler.propagate.sharded import ShardedProgram
+from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import Mesh
 from shardwise.compiler.shardings.spec import pin_of, spec_of
 from shardwise.compiler.trace.build import build
+from shardwise.execute.executor import as_array
 from shardwise.runtime.array import Array, signature
 from shardwise.runtime.executable import Executable
 from shardwise.sharding import NamedSharding

@@ -16,7 +16,8 @@ import shardwise
 from shardwise import lax
 from shardwise import numpy as jnp
 from shardwise.api.remat import checkpoint_policies
-from shardwise.compiler.ir.types import ArrayType, is_float
+from shardwise.compiler.dtypes import is_float
+from shardwise.compiler.ir.types import ArrayType
 from tests.fuzz.numbers import NumberWriter, apply_step
 from tests.fuzz.programs import BOUND, EXACT_UP_TO, LARGEST, Known
 from tests.fuzz.recipe import BF16, BOOL, F32, I32, Constrain, Recipe, Step

@@ -8,7 +8,8 @@ import numpy as np
 
 import shardwise
 from shardwise import numpy as jnp
-from shardwise.compiler.ir.types import ArrayType, is_float
+from shardwise.compiler.dtypes import is_float
+from shardwise.compiler.ir.types import ArrayType
 from tests.fuzz import programs
 from tests.fuzz.programs import BOUND, Known, Writer
 from tests.fuzz.recipe import BF16, BOOL, I32, Constrain, Step

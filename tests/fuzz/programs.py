@@ -18,15 +18,19 @@ import shardwise
 from shardwise import lax
 from shardwise import numpy as jnp
 from shardwise.ad_checkpoint import checkpoint_name
-from shardwise.compiler.ir.types import ArrayType, Scalar, is_float
-from shardwise.compiler.ops.conv import Conv
-from shardwise.compiler.ops.cumulative import Cumulative
-from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.elementwise import Div
-from shardwise.compiler.ops.reduce_window import ReduceWindow
-from shardwise.compiler.ops.shape import Broadcast, Full, Iota
-from shardwise.compiler.ops.slicing import Concatenate, Pad, Slice
-from shardwise.compiler.ops.sort import Sort
+from shardwise.compiler.dtypes import is_float
+from shardwise.compiler.ir.types import ArrayType, Scalar
+from shardwise.compiler.ops.contract.conv import Conv
+from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.elementwise.arithmetic import Div
+from shardwise.compiler.ops.indexing.sort import Sort
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.reduce.cumulative import Cumulative
+from shardwise.compiler.ops.reduce.reduce_window import ReduceWindow
+from shardwise.compiler.ops.shape.constants import Full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Slice
+from shardwise.compiler.reduction import reduction_named
 from tests.fuzz.layouts import random_spec
 from tests.fuzz.recipe import BF16, BOOL, F32, I32, Constrain, Recipe, Step
 
@@ -578,7 +582,7 @@ class Writer:
             free = (window, stride, before, after, base, dilation)
             parts.append((1, 1, 0, 0, 1, 1) if self.rng.random() < 0.5 else free if how == "sum" else inside)
         fields = (how, *zip(*parts, strict=True))
-        type = ReduceWindow(*fields).out_type(x.type)
+        type = ReduceWindow(reduction_named(how), *fields[1:]).out_type(x.type)
         bound = x.bound * (math.prod(part[0] for part in parts) if how == "sum" else 1)
         if not 0 < type.size <= LARGEST or (is_float(type.dtype) and not x.whole and bound > BOUND):
             return
@@ -748,7 +752,7 @@ def apply_step(step: Step, xs: list[Any], constrain: Constrain) -> Any:
         case "dynamic_update", (numbers,):
             found = shardwise.lax.dynamic_update_slice(xs[0], xs[1], starts_of(numbers, xs[2:]))
         case "cumulative", (dim, how, reverse):
-            found = Cumulative(dim, how, reverse)(xs[0])
+            found = Cumulative(dim, reduction_named(how), reverse)(xs[0])
         case "sort", (dim, descending):
             found = Sort(dim, 1, descending)(*xs)[1]
         case "largest", (k, places):
@@ -759,8 +763,8 @@ def apply_step(step: Step, xs: list[Any], constrain: Constrain) -> Any:
             found = Dot(contract, batch)(*xs)
         case "conv", (left, right, out, *lists):
             found = Conv(left, right, out, *lists, xs[0].dtype)(*xs)
-        case "window", fields:
-            found = ReduceWindow(*fields)(xs[0])
+        case "window", (how, *fields):
+            found = ReduceWindow(reduction_named(how), *fields)(xs[0])
         case "roll", (shift, dim):
             found = jnp.roll(xs[0], shift, dim)
         case "softmax", (dim,):

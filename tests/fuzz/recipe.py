@@ -7,7 +7,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from shardwise.compiler.ir.types import ArrayType, short_name
+from shardwise.compiler.dtypes import short_name
+from shardwise.compiler.ir.types import ArrayType
 from tests.fuzz.layouts import Spec, spec_text
 
 F32, I32, BOOL, BF16 = (np.dtype(kind) for kind in (np.float32, np.int32, np.bool_, ml_dtypes.bfloat16))

@@ -7,7 +7,7 @@ constants); steps that hold recipes hold smaller ones, or become calls.
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from shardwise.compiler.ir.types import is_float
+from shardwise.compiler.dtypes import is_float
 from tests.fuzz.recipe import BOOL, Recipe, Step
 
 ATTEMPTS = 300

@@ -8,12 +8,14 @@ from shardwise import lax
 from shardwise import numpy as jnp
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective import AllToAll, Resize
-from shardwise.compiler.ops.cumulative import Recurrence
-from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.elementwise import Add
-from shardwise.compiler.ops.shape import Iota, Transpose, full
-from shardwise.compiler.partition.local import LocalProgram, Placement, verify_local
+from shardwise.compiler.ops.collective.collectives import AllToAll, Resize
+from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.elementwise.arithmetic import Add
+from shardwise.compiler.ops.reduce.cumulative import Recurrence
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Transpose
+from shardwise.compiler.partition.local_program import LocalProgram, Placement, verify_local
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import partitioned

@@ -9,7 +9,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax, random
-from shardwise.compiler.ops.elementwise import Convert
+from shardwise.compiler.ops.elementwise.convert import Convert
 
 
 def words(keys):

@@ -12,7 +12,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.config import config
-from shardwise.runtime import cache
+from shardwise.runtime import compilation_cache
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -33,8 +33,10 @@ def folder(tmp_path):
 def compilations(monkeypatch):
     """The texts that XLA was asked to compile."""
     seen = []
-    compile_text = cache.compile_text
-    monkeypatch.setattr(cache, "compile_text", lambda text, *rest: seen.append(text) or compile_text(text, *rest))
+    compile_text = compilation_cache.compile_text
+    monkeypatch.setattr(
+        compilation_cache, "compile_text", lambda text, *rest: seen.append(text) or compile_text(text, *rest)
+    )
     return seen
 
 
@@ -63,8 +65,8 @@ def test_another_process_finds_it(folder):
         from shardwise.runtime import cache
         from shardwise.sharding import NamedSharding, PartitionSpec as P
         seen = []
-        compile_text = cache.compile_text
-        cache.compile_text = lambda text, *rest: seen.append(text) or compile_text(text, *rest)
+        compile_text = compilation_cache.compile_text
+        compilation_cache.compile_text = lambda text, *rest: seen.append(text) or compile_text(text, *rest)
         sw.config.update("jax_compilation_cache_dir", sys.argv[1])
         mesh = sw.make_mesh((4, 2), ("data", "model"))
         x = sw.device_put(np.arange(64, dtype=np.float32).reshape(8, 8), NamedSharding(mesh, P("data", "model")))
@@ -100,7 +102,7 @@ def test_every_damaged_entry_is_noticed_and_made_again(folder, compilations, cap
         np.testing.assert_array_equal(function()(X), wanted)
         assert len(compilations) == 1
         head, blob = (path.read_bytes()[part] for part in (slice(0, 55), slice(55, None)))
-        assert head == cache._MAGIC + cache.hashlib.sha256(blob).digest()
+        assert head == compilation_cache._MAGIC + compilation_cache.hashlib.sha256(blob).digest()
         assert "damaged entry" in caplog.text
         caplog.clear()
 
@@ -108,7 +110,9 @@ def test_every_damaged_entry_is_noticed_and_made_again(folder, compilations, cap
 def test_an_entry_that_xla_refuses_is_made_again(folder, compilations, caplog):
     wanted = function()(X)
     for path in entries(folder):
-        path.write_bytes(cache._MAGIC + cache.hashlib.sha256(b"nonsense").digest() + b"nonsense")
+        path.write_bytes(
+            compilation_cache._MAGIC + compilation_cache.hashlib.sha256(b"nonsense").digest() + b"nonsense"
+        )
     compilations.clear()
     np.testing.assert_array_equal(function()(X), wanted)
     assert len(compilations) == 1

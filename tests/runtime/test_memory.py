@@ -10,10 +10,10 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise._jaxlib import RuntimeFailure
-from shardwise.api.recent import Recent
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.errors import JaxRuntimeError, OutOfMemoryError
-from shardwise.runtime.exhausted import check_memory, size
+from shardwise.execute.lru import Recent
+from shardwise.runtime.out_of_memory import check_memory, size
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 

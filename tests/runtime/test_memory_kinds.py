@@ -11,10 +11,10 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.api.execute import Launch
 from shardwise.compiler.pipeline import partitioned
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.errors import ShardingError, TransferError
+from shardwise.execute.executor import Launch
 from shardwise.sharding import AbstractMesh, NamedSharding, PositionalSharding, SingleDeviceSharding
 from shardwise.sharding import PartitionSpec as P
 

@@ -17,11 +17,13 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.compiler.dtypes import SHORT_NAMES, DType, integer_range, is_integer, short_name
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.record import complete
-from shardwise.compiler.ir.types import SHORT_NAMES, DType, Scalar, integer_range, is_integer, parse_type, short_name
+from shardwise.compiler.ir.types import Scalar, parse_type
 from shardwise.compiler.ir.verify import type_error
+from shardwise.compiler.reduction import REDUCTIONS
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, parse_mesh
 from shardwise.errors import ProgramError, ShardingError
 
@@ -257,6 +259,8 @@ def _value(tokens: _Tokens) -> Any:
         return _number(text)
     if kind == "string" or text in ("True", "False", "None"):
         return ast.literal_eval(text)
+    if text in REDUCTIONS:
+        return REDUCTIONS[text]
     if text == "mesh":
         return _mesh(tokens, start)
     if text in SHORT_NAMES:

@@ -6,19 +6,19 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.compiler.dtypes import DType, is_float, short_name
 from shardwise.compiler.ir.op import NumpyArray
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
-from shardwise.compiler.ir.types import ArrayType, DType, is_float, short_name
-from shardwise.compiler.ops.collective import Collective, Passing
-from shardwise.compiler.ops.remat import Barrier
-from shardwise.compiler.ops.shape import int_list
-from shardwise.compiler.ops.slicing import Concatenate
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.collective.collectives import Collective, Passing
+from shardwise.compiler.ops.control.remat import Barrier
+from shardwise.compiler.ops.shape.movement import int_list
+from shardwise.compiler.ops.shape.slicing import Concatenate
+from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 _ELEMENTS = {"bool": "i1", "c64": "complex<f32>", "c128": "complex<f64>"}
-_REDUCERS = {"sum": "add", "prod": "multiply", "max": "maximum", "min": "minimum"}
 _TOKEN = "!stablehlo.token"
-_LOGICAL = {"sum": "or", "prod": "and", "max": "or", "min": "and"}  # for booleans
 
 
 @final
@@ -317,12 +317,12 @@ class Builder:
         """An array of one value."""
         return self.op("stablehlo.constant", (), type, f"value = dense<{literal(value, type.dtype)}> : {tensor(type)}")
 
-    def reducer(self, how: str, dtype: DType) -> str:
-        """The region that reduces two scalars; "last" takes the second."""
+    def reducer(self, reduction: Reduction | None, dtype: DType) -> str:
+        """Return the region that combines two scalars; without a reduction, the region that returns the second."""
         scalar = tensor(ArrayType((), dtype))
-        if how == "last":
+        if reduction is None:
             return f"{{ ^bb0(%a: {scalar}, %b: {scalar}): stablehlo.return %b : {scalar} }}"
-        name = (_LOGICAL if dtype == np.bool_ else _REDUCERS)[how]
+        name = reduction.boolean_hlo_op if dtype == np.bool_ else reduction.hlo_op
         return (
             f"{{ ^bb0(%a: {scalar}, %b: {scalar}): %r = stablehlo.{name} %a, %b : {scalar} "
             f"stablehlo.return %r : {scalar} }}"

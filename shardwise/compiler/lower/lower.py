@@ -7,7 +7,7 @@ from typing import final
 
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.lower.hlo import Builder, HloValue, HostCall, tensor
-from shardwise.compiler.partition.local import LocalProgram
+from shardwise.compiler.partition.local_program import LocalProgram
 
 
 @final

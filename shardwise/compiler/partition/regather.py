@@ -17,18 +17,21 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ir.types import is_float
-from shardwise.compiler.ops.bitwise import And
-from shardwise.compiler.ops.collective import AllGather
-from shardwise.compiler.ops.control import Control
-from shardwise.compiler.ops.elementwise import Compare, Convert, Select
-from shardwise.compiler.ops.parts import Abs
-from shardwise.compiler.ops.shape import Broadcast, Reshape, Transpose, full, zeros_like
-from shardwise.compiler.ops.slicing import Slice
-from shardwise.compiler.partition.cause import Cause
-from shardwise.compiler.partition.local import LocalProgram, verify_local
-from shardwise.compiler.partition.timeline import Level, peak
+from shardwise.compiler.ops.collective.collectives import AllGather
+from shardwise.compiler.ops.control.control import Control
+from shardwise.compiler.ops.elementwise.bitwise import And
+from shardwise.compiler.ops.elementwise.complex_parts import Abs
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.constants import full, zeros_like
+from shardwise.compiler.ops.shape.movement import Reshape, Transpose
+from shardwise.compiler.ops.shape.slicing import Slice
+from shardwise.compiler.partition.liveness import Level, peak
+from shardwise.compiler.partition.local_program import LocalProgram, verify_local
+from shardwise.compiler.partition.reason import Cause
 from shardwise.compiler.trace.build import rewrite
 
 ROUNDS = 100  # each looks for what is held when that is most
@@ -56,15 +59,15 @@ class _Copy:
         return self.spared * self.idle / max(1.0, self.sent)  # along an axis of one device nothing is sent
 
 
-def within(local: LocalProgram, limit: int, given_up: Collection[int] = ()) -> LocalProgram:
-    """`local`, holding no more than `limit` bytes if it can. `given_up` are the inputs whose memory results take."""
+def within(local: LocalProgram, limit: int, donated: Collection[int] = ()) -> LocalProgram:
+    """`local`, holding no more than `limit` bytes if it can. `donated` are the inputs whose memory results take."""
     if not any(isinstance(equation.op, AllGather) for equation in local.program.walk()):
         return local
     if sum(value.type.nbytes for value in _values(local.program)) <= limit:
         return local
     least, best, now = math.inf, local, local
     for _ in range(ROUNDS):
-        held, levels = peak(now, given_up)
+        held, levels = peak(now, donated)
         if held < least:  # what it takes to gather again can be more than was idle, until others have gone too
             least, best = held, now
         program = _spared(now, levels, held - limit) if held > limit else None

@@ -17,7 +17,7 @@ from functools import lru_cache
 from itertools import count
 
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective import (
+from shardwise.compiler.ops.collective.collectives import (
     AllGather,
     AllReduce,
     AllToAll,
@@ -30,6 +30,7 @@ from shardwise.compiler.ops.collective import (
 )
 from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.hardware import CPU, Chip
+from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import ShardingError
@@ -103,9 +104,9 @@ def _moves(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Move]:
     for dim, axes in enumerate(after.dims):
         for run in _runs(axes, {axis for axis in axes if axis not in used}):
             yield (OwnBlock(dim, run, mesh.extent(run)),), _append(layout, dim, run)
-    entering = tuple(axis for axis, how in after.partial if axis not in used and how == "sum")
+    entering = tuple(axis for axis, reduction in after.partial if axis not in used and reduction is SUM)
     if entering:
-        terms = tuple((axis, "sum") for axis in entering)
+        terms = tuple((axis, SUM) for axis in entering)
         yield (OnlyFirst(entering),), Layout(layout.dims, tuple(sorted((*layout.partial, *terms))))
     for dim, axes in enumerate(layout.dims):
         for start in range(len(axes)):
@@ -131,13 +132,13 @@ def _runs(axes: tuple[str, ...], among: set[str]) -> Iterator[tuple[str, ...]]:
 
 def _reductions(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Move]:
     pending = [p for p in layout.partial if p not in after.partial]
-    for how in dict.fromkeys(how for _, how in pending):
-        together = tuple(axis for axis in mesh.axis_names if (axis, how) in pending)
+    for reduction in dict.fromkeys(reduction for _, reduction in pending):
+        together = tuple(axis for axis in mesh.axis_names if (axis, reduction) in pending)
         for axes in dict.fromkeys([together, *((axis,) for axis in together)]):
-            yield (AllReduce(axes, how),), layout.without_partial(*axes)
+            yield (AllReduce(axes, reduction),), layout.without_partial(*axes)
         for dim, wanted in enumerate(after.dims):
             for run in _runs(wanted, set(together)):
-                scatter = ReduceScatter(dim, run, mesh.extent(run), how)
+                scatter = ReduceScatter(dim, run, mesh.extent(run), reduction)
                 yield (scatter,), _append(layout.without_partial(*run), dim, run)
 
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
+from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.op import NumpyArray
 from shardwise.compiler.ir.program import Program, Value
-from shardwise.compiler.ir.types import is_inexact
-from shardwise.compiler.ops.collective import Collective
-from shardwise.compiler.ops.control import Control
-from shardwise.compiler.partition.local import LocalProgram, Placement
+from shardwise.compiler.ops.collective.collectives import Collective
+from shardwise.compiler.ops.control.control import Control
+from shardwise.compiler.partition.local_program import LocalProgram, Placement
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import ProgramError
 

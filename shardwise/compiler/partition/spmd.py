@@ -20,25 +20,29 @@ import numpy as np
 
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ir.types import ArrayType, DType, highest, lowest
-from shardwise.compiler.ops.collective import Collective, DeviceIndex, OnlyFirst, OwnBlock, Resize
-from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.control import Control, Deciding
-from shardwise.compiler.ops.elementwise import Compare, Convert, Mul, Select
-from shardwise.compiler.ops.manual import Manual
-from shardwise.compiler.ops.named import Named
-from shardwise.compiler.ops.shape import Iota, full
-from shardwise.compiler.ops.window import TakeWindow
-from shardwise.compiler.partition.cause import ByHand, Cause
-from shardwise.compiler.partition.local import LocalProgram, Placement, verify_local
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.collective.collectives import Collective, DeviceIndex, OnlyFirst, OwnBlock, Resize
+from shardwise.compiler.ops.collective.named import Named
+from shardwise.compiler.ops.collective.take_window import TakeWindow
+from shardwise.compiler.ops.control.control import Control, Deciding
+from shardwise.compiler.ops.control.manual import Manual
+from shardwise.compiler.ops.elementwise.arithmetic import Mul
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.placement.constrain import Constrain
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.partition.collective_cse import share
+from shardwise.compiler.partition.local_program import LocalProgram, Placement, verify_local
+from shardwise.compiler.partition.reason import ByHand, Cause
 from shardwise.compiler.partition.reshard import reshard_steps, step_cost
-from shardwise.compiler.partition.share import share
 from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.plan import Choice, Plan
 from shardwise.compiler.plan.verify import verify_plan
-from shardwise.compiler.propagate.colours import DimSets, padding_classes
-from shardwise.compiler.propagate.sharded import ShardedProgram
+from shardwise.compiler.propagate.dim_groups import DimSets, padding_classes
+from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.propagate.unfold import Place
+from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -259,7 +263,7 @@ class _Partitioner:
             piece = self._copy(value, layout, self._padded(value, rule, dims, layout, units), user)
             for dim, factors in enumerate(dims):
                 if factors and factors[0] in rule.reduce and piece.padded[dim] != value.type.shape[dim]:
-                    piece = self._masked(value, piece, dim, neutral(rule.reduce[factors[0]], value.type.dtype))
+                    piece = self._masked(value, piece, dim, rule.reduce[factors[0]].neutral_scalar(value.type.dtype))
             operands.append(piece)
         if isinstance(op, Constrain):
             return operands
@@ -504,7 +508,7 @@ def _stepped(
     if after == before:
         return moved
     padded = tuple(after if d == dim else size for d, size in enumerate(piece.padded))
-    fill, zero = piece.fills[dim], neutral("sum", moved.tracer.type.dtype)
+    fill, zero = piece.fills[dim], SUM.neutral_scalar(moved.tracer.type.dtype)
     if after > before:  # what is new is zero; from its own size on, that is all of the padding
         fill = zero if before == shape[dim] or (fill is not None and fill == zero) else None
     return replace(moved, padded=padded, fills=_filled(piece.fills, dim, fill))
@@ -528,12 +532,6 @@ def _filled(fills: tuple[Any, ...], dim: int, fill: Any) -> tuple[Any, ...]:
         fill if d == dim else other if other is not None and fill is not None and other == fill else None
         for d, other in enumerate(fills)
     )
-
-
-def neutral(how: str, dtype: DType) -> Any:
-    """The element that changes nothing when it takes part in a reduction."""
-    element = 0 if how == "sum" else lowest(dtype) if how == "max" else highest(dtype)
-    return np.asarray(element).astype(dtype)[()]
 
 
 def _uneven(rule: FactorRule, choice: Choice, mesh: AbstractMesh) -> dict[int, list[tuple[int, int, int]]]:

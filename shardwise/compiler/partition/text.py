@@ -8,7 +8,7 @@ program mlp(a: f32[8,16], …) { … }
 
 from shardwise.compiler.ir.text import format_stage, parse_stage
 from shardwise.compiler.ir.types import parse_type
-from shardwise.compiler.partition.local import LocalProgram, Placement, verify_local
+from shardwise.compiler.partition.local_program import LocalProgram, Placement, verify_local
 from shardwise.compiler.shardings.layout import parse_layout
 
 

@@ -20,7 +20,8 @@ from shardwise.compiler.plan.eliminate import Memory, Table, eliminate
 from shardwise.compiler.plan.hardware import CPU, Chip
 from shardwise.compiler.plan.plan import Choice, Plan
 from shardwise.compiler.propagate.candidates import REPLICATED, Candidate, State
-from shardwise.compiler.propagate.sharded import ShardedProgram
+from shardwise.compiler.propagate.propagate import ShardedProgram
+from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.layout import Layout, Pin
 
 Picks = dict[str, dict[Equation, Candidate]]  # by axis
@@ -392,9 +393,7 @@ def _layout(ndim: int, axes: tuple[str, ...], picked: tuple[State, ...], order: 
     """The layout of a value of `ndim` dims whose states along `axes` were picked."""
     states = dict(zip(axes, picked, strict=True))
     dims = tuple(tuple(axis for axis in order if states[axis] == dim) for dim in range(ndim))
-    partial = tuple(
-        (axis, str(states[axis])) for axis in sorted(states) if states[axis] not in (REPLICATED, *range(ndim))
-    )
+    partial = tuple((axis, state) for axis in sorted(states) if isinstance(state := states[axis], Reduction))
     return Layout(dims, partial)
 
 

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import final
 
+from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation
-from shardwise.compiler.ir.types import DType
-from shardwise.compiler.ops.aggregate import ArgExtreme
-from shardwise.compiler.ops.reduce import Reduction
-from shardwise.compiler.ops.shape import Movement
-from shardwise.compiler.ops.sort import TopK
-from shardwise.compiler.ops.ties import Stack
+from shardwise.compiler.ops.control.region_boundary import Stack
+from shardwise.compiler.ops.indexing.sort import TopK
+from shardwise.compiler.ops.reduce.argminmax import ArgExtreme
+from shardwise.compiler.ops.reduce.base import Reduce
+from shardwise.compiler.ops.shape.movement import Movement
 from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, State
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -111,7 +111,7 @@ def compute_cost(equation: Equation, split: float, costs: Costs) -> float:
             flops *= size
         worth = costs.flop(equation.inputs[0].type.dtype)
         return (worth * flops + costs.memory_byte * (operands + results)) / split
-    if isinstance(op, (Reduction, ArgExtreme, TopK, Stack)):  # a loop writes one slice of a stack each turn
+    if isinstance(op, (Reduce, ArgExtreme, TopK, Stack)):  # a loop writes one slice of a stack each turn
         return costs.memory_byte * operands / split
     if isinstance(op, Movement):
         return costs.memory_byte * results / 5 / split

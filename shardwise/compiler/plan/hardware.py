@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import final
 
-from shardwise.compiler.ir.types import DType
+from shardwise.compiler.dtypes import DType
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 

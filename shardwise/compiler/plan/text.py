@@ -7,7 +7,7 @@ plan {
 """
 
 from shardwise.compiler.plan.plan import Choice, Plan
-from shardwise.compiler.propagate.sharded import ShardedProgram
+from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.shardings.layout import Layout, parse_layout
 from shardwise.errors import ProgramError
 

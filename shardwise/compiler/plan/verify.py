@@ -4,10 +4,10 @@ from collections.abc import Sequence
 
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation
-from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.plan.plan import Choice, Plan
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM
-from shardwise.compiler.propagate.sharded import ShardedProgram
+from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh

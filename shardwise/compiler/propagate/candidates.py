@@ -15,15 +15,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import final
 
+from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.op import Op, factor_rule
-from shardwise.compiler.ir.types import ArrayType, is_inexact
-from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.ties import Join, Split
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.control.region_boundary import Join, Split
+from shardwise.compiler.ops.placement.constrain import Constrain
+from shardwise.compiler.reduction import SUM, Reduction
 from shardwise.compiler.shardings.factors import FactorRule
 
-State = int | str  # a dim; or REPLICATED; or the name of the reduction that a partial value awaits
+State = int | str | Reduction  # the dim that is sharded; or REPLICATED; or the reduction that a partial value awaits
 REPLICATED = "replicated"
-PARTIAL_SUM = "sum"
+PARTIAL_SUM = SUM
 
 
 @final
@@ -42,8 +44,8 @@ class Candidate:
 
 def by_factor(rule: FactorRule, factor: int) -> Candidate:
     """Cut along one factor."""
-    how = rule.reduce.get(factor, REPLICATED)
-    terms = rule.terms if how == PARTIAL_SUM else frozenset()
+    absent: State = rule.reduce.get(factor, REPLICATED)
+    terms = rule.terms if absent is PARTIAL_SUM else frozenset()
 
     def state(dims: tuple[tuple[int, ...], ...], absent: State) -> State:
         return next((dim for dim, factors in enumerate(dims) if factor in factors), absent)
@@ -51,7 +53,7 @@ def by_factor(rule: FactorRule, factor: int) -> Candidate:
     operands = [
         state(dims, PARTIAL_SUM if number in terms else REPLICATED) for number, dims in enumerate(rule.operands)
     ]
-    results = [state(dims, how) for dims in rule.results]
+    results = [state(dims, absent) for dims in rule.results]
     return Candidate(tuple(operands), tuple(results), factor, adopts=PARTIAL_SUM in operands)
 
 

@@ -1,9 +1,9 @@
 """A program whose constraints and manual regions name the axes of one mesh, said on a finer one."""
 
 from shardwise.compiler.ir.program import Equation, Program
-from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.control import Control
-from shardwise.compiler.ops.manual import Manual
+from shardwise.compiler.ops.control.control import Control
+from shardwise.compiler.ops.control.manual import Manual
+from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.refine import axes_on, refined_pin
 

@@ -8,7 +8,7 @@ program mlp(…) { … }
 """
 
 from shardwise.compiler.ir.text import format_stage, parse_stage
-from shardwise.compiler.propagate.sharded import ShardedProgram, propagate
+from shardwise.compiler.propagate.propagate import ShardedProgram, propagate
 from shardwise.compiler.shardings.layout import Pin, parse_layout
 
 

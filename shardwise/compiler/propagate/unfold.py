@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, final
 
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.control import Control, End
-from shardwise.compiler.ops.manual import Manual
-from shardwise.compiler.ops.named import Named
+from shardwise.compiler.ops.collective.named import Named
+from shardwise.compiler.ops.control.control import Control, End
+from shardwise.compiler.ops.control.manual import Manual
 
 Regions = Mapping[str, tuple[str, ...]]
 SUPPOSED_TIMES = 16  # of a loop whose length is not known

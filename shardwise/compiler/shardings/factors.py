@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import final
 
+from shardwise.compiler.reduction import Reduction, reduction_named
+
 Dims = tuple[tuple[int, ...], ...]  # for each dim, its factors, major to minor
 
 
@@ -29,14 +31,20 @@ class FactorRule:
     operands: tuple[Dims, ...]
     results: tuple[Dims, ...]
     sizes: tuple[int, ...]
-    reduce: Mapping[int, str] = field(default_factory=dict, hash=False)
+    reduce: Mapping[int, Reduction] = field(default_factory=dict, hash=False)
     whole: frozenset[int] = frozenset()
     exchange: frozenset[int] = frozenset()
     terms: frozenset[int] = frozenset()
 
     @staticmethod
     def parse(text: str, sizes: Mapping[str, int], reduce: Mapping[str, str] | None = None) -> "FactorRule":
-        """The rule written as in this module's head; `sizes` gives every factor's extent by name."""
+        """Parse a rule written as in this module's docstring.
+
+        Args:
+            text: the rule.
+            sizes: the size of every factor, by name.
+            reduce: the name of the reduction of every factor that is reduced ("sum", "max", …).
+        """
         numbers = {name: number for number, name in enumerate(sizes)}
         left, _, right = text.partition("->")
 
@@ -59,7 +67,7 @@ class FactorRule:
             tuple(dims(part) for part in left.split(",")) if left.strip() else (),
             tuple(dims(part) for part in right.split(",")),
             tuple(sizes.values()),
-            {numbers[name]: how for name, how in (reduce or {}).items()},
+            {numbers[name]: reduction_named(by) for name, by in (reduce or {}).items()},
         )
 
     @staticmethod
@@ -69,11 +77,11 @@ class FactorRule:
         return FactorRule((dims,) * operands, (dims,), tuple(shape))
 
     @staticmethod
-    def reducing(shape: Sequence[int], dims: Sequence[int], how: str) -> "FactorRule":
+    def reducing(shape: Sequence[int], dims: Sequence[int], reduction: Reduction | None) -> "FactorRule":
         """One operand; the dims in `dims` are reduced, the rest pass through."""
         operand = tuple((dim,) for dim in range(len(shape)))
         kept = tuple((dim,) for dim in range(len(shape)) if dim not in dims)
-        return FactorRule((operand,), (kept,), tuple(shape), dict.fromkeys(dims, how))
+        return FactorRule((operand,), (kept,), tuple(shape), dict.fromkeys(dims, reduction) if reduction else {})
 
     @staticmethod
     def reshaping(before: Sequence[int], after: Sequence[int]) -> "FactorRule":

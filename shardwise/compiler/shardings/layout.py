@@ -1,7 +1,7 @@
 """Layout: how a value lies on a mesh.
 
     Layout((("data",), ()))                          rows cut over data, the rest replicated
-    Layout(((), ()), partial=(("model", "sum"),))    each device along model holds a term of the sum
+    Layout(((), ()), partial=(("model", SUM),))    each device along model holds a term of the sum
 
 An axis that a layout does not name replicates. The axes of one dim are ordered, first major.
 """
@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+from shardwise.compiler.reduction import Reduction, reduction_named
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 
@@ -21,7 +22,7 @@ class Layout:
     """For each dim the axes that cut it; and the axes over which the value is still to be reduced, and how."""
 
     dims: tuple[tuple[str, ...], ...]
-    partial: tuple[tuple[str, str], ...] = ()
+    partial: tuple[tuple[str, Reduction], ...] = ()
 
     @staticmethod
     def replicated(ndim: int) -> "Layout":
@@ -56,7 +57,7 @@ class Layout:
 
     def __str__(self) -> str:
         dims = ", ".join("None" if not a else repr(a[0]) if len(a) == 1 else repr(a) for a in self.dims)
-        partial = "".join(f" + {how} over {axis!r}" for axis, how in self.partial)
+        partial = "".join(f" + {reduction} over {axis!r}" for axis, reduction in self.partial)
         return f"P({dims}){partial}"
 
 
@@ -67,7 +68,7 @@ def parse_layout(text: str) -> Layout:
         raise ValueError(f"not a layout: {text!r}")
     entries = ast.literal_eval(f"({match[1]},)") if match[1] else ()
     dims = tuple(() if e is None else e if isinstance(e, tuple) else (e,) for e in entries)
-    partial = tuple((axis, how) for how, axis in re.findall(r"\+ (\w+) over '(\w+)'", match[2]))
+    partial = tuple((axis, reduction_named(name)) for name, axis in re.findall(r"\+ (\w+) over '(\w+)'", match[2]))
     return Layout(dims, partial)
 
 

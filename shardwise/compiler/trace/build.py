@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
+from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes, tracked_axes
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.operands import as_operand
-from shardwise.compiler.ops.shape import Held, Identity
+from shardwise.compiler.ops.shape.constants import Held, Identity
 from shardwise.compiler.trace.provenance import scoped
 from shardwise.compiler.trace.tracer import Frame, Tracer
 

@@ -10,13 +10,14 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.compiler.arrays.methods import ArrayMethods
 from shardwise.compiler.ir.dispatch import frames, open_frames
 from shardwise.compiler.ir.op import Op, result_types
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.methods import ArrayMethods
-from shardwise.compiler.ops.named import Vary
-from shardwise.compiler.ops.shape import Broadcast, Reshape, Transpose
+from shardwise.compiler.ops.collective.named import Vary
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.trace.provenance import current_source, working
 from shardwise.errors import (
     ConcretizationTypeError,

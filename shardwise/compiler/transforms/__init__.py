@@ -3,13 +3,13 @@
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.drop_effects import silence
+from shardwise.compiler.transforms.erase_varying import untrack
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.jvp import jvp_program
 from shardwise.compiler.transforms.linearize import linearize_program
 from shardwise.compiler.transforms.remat import rematerialize_program
-from shardwise.compiler.transforms.silence import silence
 from shardwise.compiler.transforms.transpose import transpose_program
-from shardwise.compiler.transforms.untrack import untrack
 from shardwise.compiler.transforms.vmap import map_function, vmap_program
 
 

@@ -1,7 +1,7 @@
 """dce: a program without the equations whose results nobody uses. Effects stay."""
 
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.control import Control
+from shardwise.compiler.ops.control.control import Control
 
 
 def dce(program: Program) -> Program:

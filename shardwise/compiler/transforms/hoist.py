@@ -6,10 +6,10 @@ to change for it, that is done outside anyway.
 """
 
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.control import Control
-from shardwise.compiler.ops.elementwise import Convert
-from shardwise.compiler.ops.remat import Barrier
-from shardwise.compiler.ops.scan import Scan
+from shardwise.compiler.ops.control.control import Control
+from shardwise.compiler.ops.control.remat import Barrier
+from shardwise.compiler.ops.control.scan import Scan
+from shardwise.compiler.ops.elementwise.convert import Convert
 
 
 def hoist(program: Program) -> Program:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.control import Control
+from shardwise.compiler.ops.control.control import Control
 
 
 def inline(program: Program, closed: bool = True) -> Program:

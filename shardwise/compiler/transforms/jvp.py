@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
+from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ir.types import ArrayType, is_inexact
-from shardwise.compiler.ops.call import present, some, spread
-from shardwise.compiler.ops.typed import retyped, zeros_of
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.control.call import present, some, spread
+from shardwise.compiler.ops.control.retype import retyped, zeros_of
 from shardwise.compiler.trace.build import rewrite
-from shardwise.compiler.transforms.cached import cached
+from shardwise.compiler.transforms.memoize import cached
 from shardwise.compiler.transforms.replay import each
 
 

@@ -8,18 +8,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import frames, open_frames
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Program, Value
-from shardwise.compiler.ops.call import present, some
-from shardwise.compiler.ops.operands import as_operand
+from shardwise.compiler.ops.control.call import present, some
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.tracer import Frame, Tracer
-from shardwise.compiler.transforms.cached import cached
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.jvp import Pairs, solidified
-from shardwise.compiler.transforms.lighten import lighten
+from shardwise.compiler.transforms.memoize import cached
 from shardwise.compiler.transforms.replay import each, replay
+from shardwise.compiler.transforms.shrink_residuals import lighten
 from shardwise.errors import ConcretizationTypeError
 
 

@@ -4,14 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.scan import Scan
+from shardwise.compiler.ops.control.scan import Scan
 from shardwise.compiler.trace.build import rewrite
-from shardwise.compiler.transforms.cached import cached
 from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.drop_effects import silence
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.linearize import linearize_program
+from shardwise.compiler.transforms.memoize import cached
 from shardwise.compiler.transforms.replay import replay
-from shardwise.compiler.transforms.silence import silence
 
 
 @cached(maxsize=4096)

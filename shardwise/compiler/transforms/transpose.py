@@ -5,12 +5,12 @@ from typing import Any
 
 from shardwise.compiler.ir.op import Op, Unknown
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.call import present, some, spread
-from shardwise.compiler.ops.elementwise import add_tangents
-from shardwise.compiler.ops.typed import summed
+from shardwise.compiler.ops.control.call import present, some, spread
+from shardwise.compiler.ops.control.retype import summed
+from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
 from shardwise.compiler.trace.build import rewrite
-from shardwise.compiler.transforms.cached import cached
 from shardwise.compiler.transforms.jvp import solidified
+from shardwise.compiler.transforms.memoize import cached
 from shardwise.compiler.transforms.replay import each
 
 

@@ -6,13 +6,13 @@ Ops on values without a batch dim stay as they are, save those that compute alon
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ops.operands import as_operand
-from shardwise.compiler.ops.shape import batch_at
+from shardwise.compiler.ops.reduce.broadcast import batch_at
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.tracer import Frame
-from shardwise.compiler.transforms.cached import cached
+from shardwise.compiler.transforms.memoize import cached
 from shardwise.compiler.transforms.replay import each
 
 

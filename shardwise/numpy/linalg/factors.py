@@ -2,16 +2,18 @@
 
 from typing import Any, NamedTuple
 
-from shardwise.compiler.ir.types import is_inexact
-from shardwise.compiler.ops.eigen import Eigh
-from shardwise.compiler.ops.elementwise import Compare, Select, like
-from shardwise.compiler.ops.householder import Geqrf
-from shardwise.compiler.ops.matrix import INDEX, adjoint, as_matrices, by_column, in_order, transposed
-from shardwise.compiler.ops.operands import as_inexact, composed, composed_list, type_of
-from shardwise.compiler.ops.parts import Abs
-from shardwise.compiler.ops.shape import Iota
-from shardwise.compiler.ops.sort import Sort
-from shardwise.compiler.ops.triangular import Cholesky, hermitian
+from shardwise.compiler.arrays.matrices import as_matrices
+from shardwise.compiler.arrays.operands import as_inexact, composed, composed_list, type_of
+from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.complex_parts import Abs
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.indexing.sort import Sort
+from shardwise.compiler.ops.linalg.batched import INDEX, adjoint, by_column, in_order, transposed
+from shardwise.compiler.ops.linalg.eigen import Eigh
+from shardwise.compiler.ops.linalg.householder import Geqrf
+from shardwise.compiler.ops.linalg.triangular import Cholesky, hermitian
+from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.lax import linalg as lax
 
 

@@ -5,18 +5,22 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.types import is_inexact
-from shardwise.compiler.ops import along_axes
-from shardwise.compiler.ops.elementwise import Compare, Convert, Mul, Select, like
-from shardwise.compiler.ops.matrix import as_matrices, epsilon
-from shardwise.compiler.ops.methods import astype
-from shardwise.compiler.ops.numeric import bitwise_and, divide, invert, multiply, power
-from shardwise.compiler.ops.operands import as_inexact, as_operand, astype_weak, composed, dims_of, stretch, type_of
-from shardwise.compiler.ops.parts import Abs
-from shardwise.compiler.ops.powers import Sqrt
-from shardwise.compiler.ops.promote import default_dtype
-from shardwise.compiler.ops.shape import Reshape, permuted
-from shardwise.compiler.ops.svd import Svd
+from shardwise.compiler.arrays import reductions
+from shardwise.compiler.arrays.arithmetic import bitwise_and, divide, invert, multiply, power
+from shardwise.compiler.arrays.matrices import as_matrices
+from shardwise.compiler.arrays.methods import astype
+from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, composed, dims_of, stretch, type_of
+from shardwise.compiler.arrays.promotion import default_dtype
+from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.ops.elementwise.arithmetic import Mul
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.complex_parts import Abs
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.powers import Sqrt
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.linalg.batched import epsilon
+from shardwise.compiler.ops.linalg.svd import Svd
+from shardwise.compiler.ops.shape.movement import Reshape, permuted
 from shardwise.numpy.linalg.factors import eigvalsh, svdvals
 from shardwise.numpy.linalg.solving import inv
 
@@ -130,17 +134,17 @@ def _matrix_order(name: str, order: Order) -> Order:
 def _vector_norm(x: Any, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> Any:
     x = _drop_weak_type(as_inexact(x, "norm"))
     if ord == 2:
-        return Sqrt()(along_axes.sum(_abs_squared(x), axis=dims, keepdims=keepdims))
+        return Sqrt()(reductions.sum(_abs_squared(x), axis=dims, keepdims=keepdims))
     magnitude = Abs()(x)
     if ord in (np.inf, -np.inf):
-        reduce = along_axes.amax if ord > 0 else along_axes.amin
+        reduce = reductions.amax if ord > 0 else reductions.amin
         return reduce(magnitude, axis=dims, keepdims=keepdims, or_none=ord > 0)
     if ord == 0:
         nonzero = Convert(magnitude.type.dtype)(Compare("NE")(x, like(x, 0)))
-        return along_axes.sum(nonzero, axis=dims, keepdims=keepdims)
+        return reductions.sum(nonzero, axis=dims, keepdims=keepdims)
     if ord == 1:
-        return along_axes.sum(magnitude, axis=dims, keepdims=keepdims)
-    return power(along_axes.sum(power(magnitude, ord), axis=dims, keepdims=keepdims), 1.0 / ord)
+        return reductions.sum(magnitude, axis=dims, keepdims=keepdims)
+    return power(reductions.sum(power(magnitude, ord), axis=dims, keepdims=keepdims), 1.0 / ord)
 
 
 def _abs_squared(x: Any) -> Any:
@@ -159,19 +163,19 @@ def _matrix_norm(x: Any, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> 
     x = _drop_weak_type(as_inexact(x, "norm"))
     row, column = dims
     if ord in (None, "fro"):
-        return Sqrt()(along_axes.sum(_abs_squared(x), axis=dims, keepdims=keepdims))
+        return Sqrt()(reductions.sum(_abs_squared(x), axis=dims, keepdims=keepdims))
     if ord in ("nuc", 2, -2):
         batch_dims = tuple(dim for dim in range(x.type.ndim) if dim not in dims)
         (values,) = Svd(vectors=False)(as_matrices("norm", permuted(x, (*batch_dims, row, column))))
         if ord == "nuc":
-            reduced = along_axes.sum(values, axis=-1)
+            reduced = reductions.sum(values, axis=-1)
         else:
-            reduced = (along_axes.amax if ord > 0 else along_axes.amin)(values, axis=-1)
+            reduced = (reductions.amax if ord > 0 else reductions.amin)(values, axis=-1)
         shape = tuple(1 if dim in dims else size for dim, size in enumerate(x.type.shape))
         return Reshape(shape)(reduced) if keepdims else reduced
     summed_dim, compared_dim = (row, column) if abs(ord) == 1 else (column, row)
-    sums = along_axes.sum(Abs()(x), axis=summed_dim, keepdims=True)
-    result = (along_axes.amax if ord > 0 else along_axes.amin)(sums, axis=compared_dim, keepdims=True)
+    sums = reductions.sum(Abs()(x), axis=summed_dim, keepdims=True)
+    result = (reductions.amax if ord > 0 else reductions.amin)(sums, axis=compared_dim, keepdims=True)
     return result if keepdims else Reshape(result.type.without(dims).shape)(result)
 
 
@@ -206,7 +210,7 @@ def cond(x: Any, p: Order = None) -> Any:
 @composed
 def _singular_value_ratio(x: Any, *, inverted: bool) -> Any:
     (values,) = Svd(vectors=False)(as_matrices("cond", x))
-    largest, smallest = along_axes.amax(values, axis=-1), along_axes.amin(values, axis=-1)
+    largest, smallest = reductions.amax(values, axis=-1), reductions.amin(values, axis=-1)
     return divide(smallest, largest) if inverted else divide(largest, smallest)
 
 
@@ -214,7 +218,7 @@ def _singular_value_ratio(x: Any, *, inverted: bool) -> Any:
 def _infinite_if_singular(result: Any, x: Any) -> Any:
     """Replace NaN, which the inverse of a singular matrix leads to, by infinity; keep NaN if `x` contains NaN."""
     x = as_inexact(x, "cond")
-    has_nan = along_axes.sometrue(Compare("NE")(x, x), axis=(-2, -1))
+    has_nan = reductions.sometrue(Compare("NE")(x, x), axis=(-2, -1))
     is_singular = bitwise_and(Compare("NE")(result, result), invert(has_nan))
     return Select()(is_singular, like(result, np.inf), result)
 
@@ -244,7 +248,7 @@ def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any =
         raise ValueError("matrix_rank: pass `tol` or `rtol`, not both")
     m_type = type_of(M, "matrix_rank")
     if m_type.ndim < 2:
-        return astype(along_axes.sometrue(M), dtype=np.int32)
+        return astype(reductions.sometrue(M), dtype=np.int32)
     if rtol is None and tol is None:
         dtype = m_type.dtype if is_inexact(m_type.dtype) else default_dtype("float*")
         rtol = max(m_type.shape[-2:]) * epsilon(dtype)
@@ -261,11 +265,11 @@ def _abs(x: Any) -> Any:
 def _count_above(values: Any, bound: Any, *, relative: bool) -> Any:
     """Count the values along the last dim that exceed `bound`, or `bound` times the largest value if `relative`."""
     if not values.type.shape[-1]:
-        return along_axes.sum(Convert(np.dtype(np.int32))(values), axis=-1)
+        return reductions.sum(Convert(np.dtype(np.int32))(values), axis=-1)
     bound = astype_weak(as_operand(bound), values.type.dtype, False)
     bound = Reshape((*bound.type.shape, 1))(bound)
     if relative:
-        largest = along_axes.amax(values, axis=-1, keepdims=True)
+        largest = reductions.amax(values, axis=-1, keepdims=True)
         bound = Mul()(largest, stretch(bound, largest.type.shape))
     above = Compare("GT")(values, stretch(bound, values.type.shape))
-    return along_axes.sum(Convert(np.dtype(np.int32))(above), axis=-1)
+    return reductions.sum(Convert(np.dtype(np.int32))(above), axis=-1)

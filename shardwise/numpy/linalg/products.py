@@ -4,8 +4,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from shardwise.compiler.ops.matrix import identity
-from shardwise.compiler.ops.operands import composed, type_of
+from shardwise.compiler.arrays.operands import composed, type_of
+from shardwise.compiler.ops.linalg.batched import identity
 from shardwise.numpy import products, shapes, triangles
 from shardwise.numpy.linalg.solving import inv
 

@@ -6,27 +6,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from shardwise.api.custom import custom_jvp
-from shardwise.compiler.ir.types import is_inexact
-from shardwise.compiler.ops.aggregate import ReduceMax, ReduceProd
-from shardwise.compiler.ops.bitwise import And
-from shardwise.compiler.ops.eigen import Eigh
-from shardwise.compiler.ops.elementwise import INEXACT, Add, Compare, Convert, Div, Mul, Neg, Select, Sub, like
-from shardwise.compiler.ops.lu import Lu, PivotsToPermutation, solve_factored
-from shardwise.compiler.ops.lu import solve as lu_solve
-from shardwise.compiler.ops.matrix import (
-    INDEX,
-    adjoint,
-    as_dtype,
-    as_matrices,
-    by_column,
-    by_row,
-    compared_indices,
-    diagonal,
-    epsilon,
-    identity,
-    product,
-)
-from shardwise.compiler.ops.operands import (
+from shardwise.compiler.arrays.matrices import as_matrices
+from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,
     broadcast_shapes,
@@ -35,13 +16,38 @@ from shardwise.compiler.ops.operands import (
     stretch,
     type_of,
 )
-from shardwise.compiler.ops.parts import Abs
-from shardwise.compiler.ops.promote import default_dtype, meet
-from shardwise.compiler.ops.reduce import Sum
-from shardwise.compiler.ops.shape import Broadcast, Iota, Reshape, full, permuted, zeros_like
-from shardwise.compiler.ops.slicing import along
-from shardwise.compiler.ops.svd import Svd
-from shardwise.compiler.ops.transcendental import Log
+from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
+from shardwise.compiler.ops.elementwise.base import INEXACT, like
+from shardwise.compiler.ops.elementwise.bitwise import And
+from shardwise.compiler.ops.elementwise.complex_parts import Abs
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.elementwise.transcendental import Log
+from shardwise.compiler.ops.linalg.batched import (
+    INDEX,
+    adjoint,
+    as_dtype,
+    by_column,
+    by_row,
+    compared_indices,
+    diagonal,
+    epsilon,
+    identity,
+    product,
+)
+from shardwise.compiler.ops.linalg.eigen import Eigh
+from shardwise.compiler.ops.linalg.lu import Lu, PivotsToPermutation, solve_factored
+from shardwise.compiler.ops.linalg.lu import solve as lu_solve
+from shardwise.compiler.ops.linalg.svd import Svd
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.reduce.reductions import ReduceMax, ReduceProd
+from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.ops.shape.constants import full, zeros_like
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.ops.shape.slicing import along
 from shardwise.numpy.linalg.factors import as_floats
 
 

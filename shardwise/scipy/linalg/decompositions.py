@@ -6,22 +6,26 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.api.control import fori_loop
-from shardwise.compiler.ops.condensed import Hessenberg
-from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Select
-from shardwise.compiler.ops.householder import HouseholderProduct
-from shardwise.compiler.ops.lu import Lu, PivotsToPermutation
-from shardwise.compiler.ops.matrix import (
+from shardwise.compiler.arrays.matrices import as_matrices
+from shardwise.compiler.arrays.operands import composed, composed_list, type_of
+from shardwise.compiler.ops.elementwise.arithmetic import Add
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.linalg.batched import (
     INDEX,
-    as_matrices,
     block,
     compared_indices,
     identity,
     lower_triangle,
     upper_triangle,
 )
-from shardwise.compiler.ops.operands import composed, composed_list, type_of
-from shardwise.compiler.ops.shape import Broadcast, Iota, full, zeros_like
-from shardwise.compiler.ops.slicing import Concatenate
+from shardwise.compiler.ops.linalg.hessenberg_schur import Hessenberg
+from shardwise.compiler.ops.linalg.householder import HouseholderProduct
+from shardwise.compiler.ops.linalg.lu import Lu, PivotsToPermutation
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.constants import full, zeros_like
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.lax import linalg as lax_linalg
 from shardwise.lax.indexing import dynamic_slice, dynamic_update_slice
 from shardwise.numpy import linalg

@@ -9,19 +9,23 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise.api.control import fori_loop
 from shardwise.api.differentiate import jvp
-from shardwise.compiler.ops.aggregate import ReduceMax
-from shardwise.compiler.ops.elementwise import Add, Compare, Mul, Select, StopGradient, Sub, like
-from shardwise.compiler.ops.extremum import Max
-from shardwise.compiler.ops.lu import solve
-from shardwise.compiler.ops.matrix import as_dtype, as_matrices, compared_indices, diagonal_part, identity, product
-from shardwise.compiler.ops.operands import composed, composed_list, type_of
-from shardwise.compiler.ops.parts import Abs
-from shardwise.compiler.ops.powers import Sqrt
-from shardwise.compiler.ops.reduce import Sum
-from shardwise.compiler.ops.rounding import Ceil
-from shardwise.compiler.ops.shape import Broadcast, zeros_like
-from shardwise.compiler.ops.transcendental import Exp, Log
-from shardwise.compiler.ops.triangular import TriangularSolve
+from shardwise.compiler.arrays.matrices import as_matrices
+from shardwise.compiler.arrays.operands import composed, composed_list, type_of
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, StopGradient, Sub
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.complex_parts import Abs
+from shardwise.compiler.ops.elementwise.min_max import Max
+from shardwise.compiler.ops.elementwise.powers import Sqrt
+from shardwise.compiler.ops.elementwise.rounding import Ceil
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.elementwise.transcendental import Exp, Log
+from shardwise.compiler.ops.linalg.batched import as_dtype, compared_indices, diagonal_part, identity, product
+from shardwise.compiler.ops.linalg.lu import solve
+from shardwise.compiler.ops.linalg.triangular import TriangularSolve
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.reduce.reductions import ReduceMax
+from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.ops.shape.constants import zeros_like
 from shardwise.lax.indexing import dynamic_index_in_dim, dynamic_update_index_in_dim
 from shardwise.numpy.linalg.factors import as_floats
 from shardwise.scipy.linalg.decompositions import schur

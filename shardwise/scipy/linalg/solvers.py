@@ -4,23 +4,18 @@ import operator
 from typing import Any
 
 from shardwise.api.control import fori_loop
-from shardwise.compiler.ir.types import is_inexact
-from shardwise.compiler.ops.elementwise import INEXACT, Kinds
-from shardwise.compiler.ops.lapack import FACTORED
-from shardwise.compiler.ops.lu import PivotsToPermutation, permuted_rows
-from shardwise.compiler.ops.matrix import INDEX, adjoint, as_matrices, identity
-from shardwise.compiler.ops.operands import (
-    as_operand,
-    astype_weak,
-    broadcast_shapes,
-    composed,
-    stretch,
-    type_of,
-)
-from shardwise.compiler.ops.promote import default_dtype, meet
-from shardwise.compiler.ops.shape import Iota, Reshape
-from shardwise.compiler.ops.sort import Sort
-from shardwise.compiler.ops.triangular import TriangularSolve, solve_positive
+from shardwise.compiler.arrays.matrices import as_matrices
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, broadcast_shapes, composed, stretch, type_of
+from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.ops.elementwise.base import INEXACT, Kinds
+from shardwise.compiler.ops.indexing.sort import Sort
+from shardwise.compiler.ops.linalg.batched import INDEX, adjoint, identity
+from shardwise.compiler.ops.linalg.lapack import FACTORED
+from shardwise.compiler.ops.linalg.lu import PivotsToPermutation, permuted_rows
+from shardwise.compiler.ops.linalg.triangular import TriangularSolve, solve_positive
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.lax.indexing import dynamic_index_in_dim, dynamic_update_index_in_dim
 from shardwise.numpy import linalg
 from shardwise.scipy.linalg.decompositions import cholesky, schur

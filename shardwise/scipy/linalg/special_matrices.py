@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import scipy  # `scipy.linalg` is loaded on first access; importing it here would cost every program 0.3 s
 
-from shardwise.compiler.ops.operands import as_operand, type_of
-from shardwise.compiler.ops.promote import canonical_dtype, default_dtype
+from shardwise.compiler.arrays.operands import as_operand, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.numpy.creation import array, zeros
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.linalg.factors import as_floats

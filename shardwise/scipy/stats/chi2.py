@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shardwise.compiler.ops.operands import composed
+from shardwise.compiler.arrays.operands import composed
 from shardwise.numpy.elementwise import floats
 from shardwise.scipy.stats import gamma
 

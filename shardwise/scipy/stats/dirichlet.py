@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.compiler.ops.operands import composed, type_of
+from shardwise.compiler.arrays.operands import composed, type_of
 from shardwise.numpy.elementwise import floats
 from shardwise.scipy import special
 

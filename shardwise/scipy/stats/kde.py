@@ -6,7 +6,7 @@ from typing import Any, NoReturn, final
 
 import shardwise.numpy as jnp
 from shardwise import random
-from shardwise.compiler.ops.operands import type_of
+from shardwise.compiler.arrays.operands import type_of
 from shardwise.scipy import linalg, special
 from shardwise.scipy.stats import multivariate_normal
 from shardwise.tree_util import register_pytree_node_class

@@ -3,7 +3,7 @@
 from typing import Any
 
 import shardwise.numpy as jnp
-from shardwise.compiler.ops.operands import composed
+from shardwise.compiler.arrays.operands import composed
 from shardwise.scipy.stats.standardize import standardize
 
 __all__ = ["cdf", "logpdf", "pdf"]

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.compiler.ir.types import is_integer
-from shardwise.compiler.ops.operands import as_inexact, composed, type_of
-from shardwise.compiler.ops.promote import meet
+from shardwise.compiler.arrays.operands import as_inexact, composed, type_of
+from shardwise.compiler.arrays.promotion import meet
+from shardwise.compiler.dtypes import is_integer
 from shardwise.scipy import special
 
 __all__ = ["logpmf", "pmf"]

@@ -8,8 +8,8 @@ import math
 from typing import Any
 
 import shardwise.numpy as jnp
-from shardwise.compiler.ops.operands import composed, type_of
-from shardwise.compiler.ops.promote import default_dtype, meet
+from shardwise.compiler.arrays.operands import composed, type_of
+from shardwise.compiler.arrays.promotion import default_dtype, meet
 from shardwise.scipy import linalg
 
 __all__ = ["logpdf", "pdf"]

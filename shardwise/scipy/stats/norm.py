@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import shardwise.numpy as jnp
-from shardwise.compiler.ops.operands import composed
+from shardwise.compiler.arrays.operands import composed
 from shardwise.numpy.elementwise import floats
 from shardwise.scipy import special
 from shardwise.scipy.stats.standardize import standardize

@@ -11,10 +11,10 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.compiler.ir.types import is_inexact
-from shardwise.compiler.ops.indexing import dim_of
-from shardwise.compiler.ops.operands import as_operand, composed, composed_list, type_of
-from shardwise.compiler.ops.promote import default_dtype
+from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.operands import as_operand, composed, composed_list, type_of
+from shardwise.compiler.arrays.promotion import default_dtype
+from shardwise.compiler.dtypes import is_inexact
 
 
 class ModeResult(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.compiler.ops.operands import composed
+from shardwise.compiler.arrays.operands import composed
 from shardwise.numpy.elementwise import floats
 from shardwise.scipy.stats.standardize import in_unit_interval, standardize
 

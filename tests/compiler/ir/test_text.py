@@ -7,16 +7,20 @@ import textwrap
 import numpy as np
 import pytest
 
+from shardwise.compiler.dtypes import SHORT_NAMES
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.text import format_op, format_program, parse_program
-from shardwise.compiler.ir.types import SHORT_NAMES, ArrayType, Scalar
-from shardwise.compiler.ops.call import Call
-from shardwise.compiler.ops.collective import AllReduce
-from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Mul, Neg
-from shardwise.compiler.ops.shape import Full
-from shardwise.compiler.ops.transcendental import Exp
+from shardwise.compiler.ir.types import ArrayType, Scalar
+from shardwise.compiler.ops.collective.collectives import AllReduce
+from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.control.call import Call
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Neg
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.select import Compare
+from shardwise.compiler.ops.elementwise.transcendental import Exp
+from shardwise.compiler.ops.placement.constrain import Constrain
+from shardwise.compiler.ops.shape.constants import Full
+from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.trace.build import rewrite
 from shardwise.errors import ProgramError
@@ -34,7 +38,7 @@ def test_a_program_prints_one_equation_a_line_with_source_and_reason():
         (x, w),
         (
             Equation(Dot(((1,), (0,))), [x, w], [a], Source("/home/me/train.py", 12, "f")),
-            Equation(AllReduce(("data",), "sum"), [a], [b], Source("train.py", 13, "f"), "the sum\nis needed"),
+            Equation(AllReduce(("data",), SUM), [a], [b], Source("train.py", 13, "f"), "the sum\nis needed"),
         ),
         (b, x),
         "mlp<1>",
@@ -42,7 +46,7 @@ def test_a_program_prints_one_equation_a_line_with_source_and_reason():
     assert format_program(program) == lines("""
         program mlp_1_(a: f32[30,16], b: f32[16,32]) {
           c: f32[30,32] = dot[contract=((1,), (0,)), batch=((), ())] a b   # train.py:12
-          d: f32[30,32] = all_reduce[axes=('data',), how='sum'] c   # train.py:13: the sum is needed
+          d: f32[30,32] = all_reduce[axes=('data',), reduction=sum] c   # train.py:13: the sum is needed
           return d, a
         }
     """)

@@ -6,18 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from shardwise.compiler.ir.types import (
-    SHORT_NAMES,
-    ArrayType,
-    Scalar,
-    carrier,
-    integer_range,
-    is_float,
-    is_inexact,
-    is_integer,
-    parse_type,
-    short_name,
-)
+from shardwise.compiler.dtypes import SHORT_NAMES, carrier, integer_range, is_float, is_inexact, is_integer, short_name
+from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
 
 
 class TestArrayType:

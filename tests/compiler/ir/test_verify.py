@@ -7,10 +7,10 @@ from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
-from shardwise.compiler.ops.call import Call
-from shardwise.compiler.ops.elementwise import Add, Mul, Neg
-from shardwise.compiler.ops.reduce import Sum
-from shardwise.compiler.ops.transcendental import Exp
+from shardwise.compiler.ops.control.call import Call
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Neg
+from shardwise.compiler.ops.elementwise.transcendental import Exp
+from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.errors import ProgramError
 
 THREE = ArrayType((3,), np.float32)

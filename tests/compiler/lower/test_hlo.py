@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.dot import Dot
+from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.pipeline import partitioned
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P

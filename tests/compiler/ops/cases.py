@@ -15,31 +15,22 @@ from typing import Any, final
 import ml_dtypes
 import numpy as np
 
+from shardwise.compiler.dtypes import SHORT_NAMES, DType, carrier, is_inexact, is_integer
 from shardwise.compiler.ir.op import NumpyArray, Op, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.text import format_op
-from shardwise.compiler.ir.types import (
-    SHORT_NAMES,
-    ArrayType,
-    DType,
-    Scalar,
-    carrier,
-    is_inexact,
-    is_integer,
-    parse_type,
-)
-from shardwise.compiler.ops.aggregate import (
-    Argmax,
-    Argmin,
-    ReduceAnd,
-    ReduceMax,
-    ReduceMin,
-    ReduceOr,
-    ReduceProd,
-    ReduceXor,
-    Winner,
-)
-from shardwise.compiler.ops.bitwise import (
+from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
+from shardwise.compiler.ops.contract.conv import Conv
+from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.contract.fused_attention import FusedAttention, FusedAttentionGrad
+from shardwise.compiler.ops.control.call import Call
+from shardwise.compiler.ops.control.cond import Cond
+from shardwise.compiler.ops.control.control import Control
+from shardwise.compiler.ops.control.remat import CheckpointName
+from shardwise.compiler.ops.control.scan import Scan
+from shardwise.compiler.ops.control.while_loop import While
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Rem, StopGradient, Sub
+from shardwise.compiler.ops.elementwise.bitwise import (
     And,
     BitcastConvert,
     Clz,
@@ -52,73 +43,13 @@ from shardwise.compiler.ops.bitwise import (
     ShiftRightLogical,
     Xor,
 )
-from shardwise.compiler.ops.branch import Cond
-from shardwise.compiler.ops.call import Call
-from shardwise.compiler.ops.condensed import Hessenberg, Schur, Tridiagonal
-from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.control import Control
-from shardwise.compiler.ops.conv import Conv
-from shardwise.compiler.ops.cumulative import HOWS, Cumulative, Recurrence
-from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.draws import RandomGamma
-from shardwise.compiler.ops.dynamic import DynamicSlice, DynamicUpdateSlice
-from shardwise.compiler.ops.eigen import Eig, Eigh
-from shardwise.compiler.ops.elementwise import (
-    DIRECTIONS,
-    Add,
-    Compare,
-    Convert,
-    Div,
-    Mul,
-    Neg,
-    Rem,
-    Select,
-    StopGradient,
-    Sub,
-)
-from shardwise.compiler.ops.extremum import Clamp, Max, Min, Relu
-from shardwise.compiler.ops.fft import Fft
-from shardwise.compiler.ops.fitted import (
-    BesselI0e,
-    BesselI1e,
-    CosineIntegral,
-    Dawsn,
-    Erfcx,
-    Exp1,
-    Expi,
-    Fresnel,
-    Ndtri,
-    SineIntegral,
-    Spence,
-)
-from shardwise.compiler.ops.fused_attention import FusedAttention, FusedAttentionGrad
-from shardwise.compiler.ops.gather import Gather
-from shardwise.compiler.ops.householder import Geqrf, HouseholderProduct, Ormqr, Qr
-from shardwise.compiler.ops.hypergeometric import Hyp1f1, Hyp1f1Slope, Hyp2f1, Hyp2f1Slope
-from shardwise.compiler.ops.incomplete import Betainc, Expn, Igamma, Igammac, IgammaGradA, RandomGammaGrad
-from shardwise.compiler.ops.linear_solve import LinearSolve
-from shardwise.compiler.ops.loop import While
-from shardwise.compiler.ops.lu import Lu, PivotsToPermutation
-from shardwise.compiler.ops.matrix import Stacked
-from shardwise.compiler.ops.memory import InMemory
-from shardwise.compiler.ops.parts import Abs, Complex, Conj, Imag, Real, Sign
-from shardwise.compiler.ops.picking import AddToWindow, PickFromWindow, WindowWinner
-from shardwise.compiler.ops.powers import Cbrt, IntegerPow, Pow, Rsqrt, Sqrt, Square
-from shardwise.compiler.ops.random import RandomBits, RandomKeys
-from shardwise.compiler.ops.reduce import Sum
-from shardwise.compiler.ops.reduce_window import ReduceWindow
-from shardwise.compiler.ops.rejection import Counts, Rejection, Waiting
-from shardwise.compiler.ops.remat import CheckpointName
-from shardwise.compiler.ops.roll import Roll
-from shardwise.compiler.ops.rounding import Ceil, Floor, IsFinite, Nextafter, ReducePrecision, Round
-from shardwise.compiler.ops.scan import Scan
-from shardwise.compiler.ops.scatter import Scatter
-from shardwise.compiler.ops.shape import Broadcast, Full, Iota, Reshape, Transpose
-from shardwise.compiler.ops.slicing import Concatenate, Pad, Reverse, Slice
-from shardwise.compiler.ops.sort import Sort, TopK
-from shardwise.compiler.ops.special import Digamma, Entr, Erf, Erfc, ErfInv, Lgamma, Polygamma, Xlog1py, Xlogy, Zeta
-from shardwise.compiler.ops.svd import Svd
-from shardwise.compiler.ops.transcendental import (
+from shardwise.compiler.ops.elementwise.complex_parts import Abs, Complex, Conj, Imag, Real, Sign
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.min_max import Clamp, Max, Min, Relu
+from shardwise.compiler.ops.elementwise.powers import Cbrt, IntegerPow, Pow, Rsqrt, Sqrt, Square
+from shardwise.compiler.ops.elementwise.rounding import Ceil, Floor, IsFinite, Nextafter, ReducePrecision, Round
+from shardwise.compiler.ops.elementwise.select import DIRECTIONS, Compare, Select
+from shardwise.compiler.ops.elementwise.transcendental import (
     Acos,
     Acosh,
     Asin,
@@ -139,7 +70,64 @@ from shardwise.compiler.ops.transcendental import (
     Tan,
     Tanh,
 )
-from shardwise.compiler.ops.triangular import Cholesky, TriangularSolve, TridiagonalSolve
+from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
+from shardwise.compiler.ops.indexing.gather import Gather
+from shardwise.compiler.ops.indexing.scatter import Scatter
+from shardwise.compiler.ops.indexing.sort import Sort, TopK
+from shardwise.compiler.ops.linalg.batched import Stacked
+from shardwise.compiler.ops.linalg.eigen import Eig, Eigh
+from shardwise.compiler.ops.linalg.fft import Fft
+from shardwise.compiler.ops.linalg.hessenberg_schur import Hessenberg, Schur, Tridiagonal
+from shardwise.compiler.ops.linalg.householder import Geqrf, HouseholderProduct, Ormqr, Qr
+from shardwise.compiler.ops.linalg.linear_solve import LinearSolve
+from shardwise.compiler.ops.linalg.lu import Lu, PivotsToPermutation
+from shardwise.compiler.ops.linalg.svd import Svd
+from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, TridiagonalSolve
+from shardwise.compiler.ops.placement.constrain import Constrain
+from shardwise.compiler.ops.placement.memory_space import InMemory
+from shardwise.compiler.ops.random.distributions import RandomGamma
+from shardwise.compiler.ops.random.poisson_binomial import Counts, Rejection, Waiting
+from shardwise.compiler.ops.random.threefry import RandomBits, RandomKeys
+from shardwise.compiler.ops.reduce.argminmax import Argmax, Argmin, Winner
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.reduce.cumulative import JOINS, Cumulative, Recurrence
+from shardwise.compiler.ops.reduce.reduce_window import ReduceWindow
+from shardwise.compiler.ops.reduce.reductions import ReduceAnd, ReduceMax, ReduceMin, ReduceOr, ReduceProd, ReduceXor
+from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.ops.reduce.window_argmax import AddToWindow, PickFromWindow, WindowWinner
+from shardwise.compiler.ops.shape.constants import Full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Reshape, Transpose
+from shardwise.compiler.ops.shape.roll import Roll
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice
+from shardwise.compiler.ops.special.approximations import (
+    BesselI0e,
+    BesselI1e,
+    CosineIntegral,
+    Dawsn,
+    Erfcx,
+    Exp1,
+    Expi,
+    Fresnel,
+    Ndtri,
+    SineIntegral,
+    Spence,
+)
+from shardwise.compiler.ops.special.gamma_erf import (
+    Digamma,
+    Entr,
+    Erf,
+    Erfc,
+    ErfInv,
+    Lgamma,
+    Polygamma,
+    Xlog1py,
+    Xlogy,
+    Zeta,
+)
+from shardwise.compiler.ops.special.hypergeometric import Hyp1f1, Hyp1f1Slope, Hyp2f1, Hyp2f1Slope
+from shardwise.compiler.ops.special.incomplete import Betainc, Expn, Igamma, Igammac, IgammaGradA, RandomGammaGrad
+from shardwise.compiler.reduction import LOGSUMEXP, MAX, MIN, PROD, SUM
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.trace.build import rewrite
 
@@ -562,23 +550,23 @@ def indexed_cases() -> list[Case]:
         gather = Gather(*dims, sizes)
         result = gather.out_type(ArrayType(shape, np.float32), ArrayType(index, np.int32)).shape
         found.append(case(gather, f"f32{text(shape)} i32{text(index)}"))
-        for how in ("set", "add", "mul", "min", "max"):
+        for how in (None, SUM, PROD, MIN, MAX):
             found.append(case(Scatter(*dims, how), f"f32{text(shape)} i32{text(index)} f32{text(result)}"))
     rows = PLACES[1][0]
     one = PLACES[13][0]
     for name in ("f64", "f16", "bf16", "i32", "u8", "i64", "bool", "c64", "c128", *SMALL):
         found.append(case(Gather(*rows, (1, 4)), f"{name}[6,4] i64[5,1]"))
-        ways = ("set", "add", "mul", *(() if name in COMPLEX else ("min", "max")))
+        ways = (None, SUM, PROD, *(() if name in COMPLEX else (MIN, MAX)))
         found += [case(Scatter(*rows, how), f"{name}[6,4] i64[5,1] {name}[5,4]") for how in ways]
-    found += [case(Scatter(*one, how, unique=True), "f32[4] i32[1] f32[]") for how in ("set", "add", "mul", "max")]
+    found += [case(Scatter(*one, how, unique=True), "f32[4] i32[1] f32[]") for how in (None, SUM, PROD, MAX)]
     found.append(case(Gather(*one, (1,), unique=True, sorted=True), "f32[4] i32[1]"))
     found.append(case(Gather(*rows, (1, 4)), "f32[6,4]~ i32[5,1]"))
-    found += [case(Scatter(*rows, "add"), f"f32[6,4]~ i32[5,1] f32[5,4]{weak}") for weak in ("~", "")]
+    found += [case(Scatter(*rows, SUM), f"f32[6,4]~ i32[5,1] f32[5,4]{weak}") for weak in ("~", "")]
     for name in ("f32", "bf16", "i32", "c64"):
         found.append(case(Gather(*rows, (1, 3)), f"{name}[11,3] i32[7,1]", special=True))
-        found.append(case(Scatter(*rows, "set"), f"{name}[11,3] i32[7,1] {name}[7,3]", special=True))
+        found.append(case(Scatter(*rows, None), f"{name}[11,3] i32[7,1] {name}[7,3]", special=True))
         if name != "c64":
-            found.append(case(Scatter(*rows, "max"), f"{name}[11,3] i32[7,1] {name}[7,3]", special=True))
+            found.append(case(Scatter(*rows, MAX), f"{name}[11,3] i32[7,1] {name}[7,3]", special=True))
     return found
 
 
@@ -845,23 +833,23 @@ def reduction_cases() -> list[Case]:
 
 def cumulative_cases() -> list[Case]:
     found = []
-    for how in HOWS:
+    for how in JOINS:
         for reverse in (False, True):
             texts = [("f32[5]", 0), ("f32[19,2]", 0), ("f32[2,3,5]", 1), ("f32[2,1,7]", 2), ("f32[3,0]", 1)]
             found += [case(Cumulative(dim, how, reverse), text) for text, dim in texts]
             names = ["f16", "bf16", "f64", "f8_e4m3fn", "f8_e5m2"]
-            if how != "logsumexp":
+            if how is not LOGSUMEXP:
                 names += ["i32", "u8", "c64", "i4", "u4"]
-            names += ["bool"] * (how in ("max", "min"))
+            names += ["bool"] * (how in (MAX, MIN))
             found += [case(Cumulative(1, how, reverse), f"{name}[2,5]") for name in names]
         found += [case(Cumulative(dim, how), text) for text, dim in [("f32[1,3]", 0), ("f32[0,3]", 1), ("f32[3]~", 0)]]
-    for how in ("max", "min"):
+    for how in (MAX, MIN):
         found += [case(Cumulative(0, how), f"{name}[22]", special=True) for name in ("f32", "bf16", "f64")]
         found += [case(Cumulative(0, how, True), f"{name}[15]", special=True) for name in ("i32", "u8", "bool")]
-    for how in ("sum", "prod"):
+    for how in (SUM, PROD):
         found += [case(Cumulative(0, how), f"{name}[70,2]", special=True) for name in ("i32", "u8", "i64")]
     # Special values one at a time: what several make together depends on the order.
-    found += [case(Cumulative(1, how), "f32[11,1]", special=True) for how in HOWS]
+    found += [case(Cumulative(1, how), "f32[11,1]", special=True) for how in JOINS]
     found.append(case(Recurrence(1), "f32[11,1] f32[11,1]", special=True))
     for reverse in (False, True):
         texts = [("f32[5]", 0), ("f32[19,2]", 0), ("f32[2,3,5]", 1), ("f32[3,0]", 1), ("f32[3,1]", 1), ("f32[3]~", 0)]
@@ -1268,20 +1256,20 @@ def window_cases() -> list[Case]:
     ]
     found = [
         case(ReduceWindow(how, *zip(*slidings, strict=True)), f"f32{shape}")  # type: ignore[arg-type]
-        for how in ("sum", "prod", "max", "min")
+        for how in (SUM, PROD, MAX, MIN)
         for shape, slidings in rows
     ]
     pair = ((2,), (1,), (1,), (0,), (1,), (1,))
-    kinds = {"sum": (*FLOATS, *COMPLEX, *INTEGERS, *SMALL), "prod": ("bf16", "c64", "i32", "u8")}
-    kinds |= dict.fromkeys(("max", "min"), (*FLOATS, *INTEGERS, *SMALL, "bool"))
+    kinds = {SUM: (*FLOATS, *COMPLEX, *INTEGERS, *SMALL), PROD: ("bf16", "c64", "i32", "u8")}
+    kinds |= dict.fromkeys((MAX, MIN), (*FLOATS, *INTEGERS, *SMALL, "bool"))
     found += [case(ReduceWindow(how, *pair), f"{name}[7]") for how, names in kinds.items() for name in names]
-    found += [case(ReduceWindow(how, *pair), "f32[33]", special=True) for how in ("max", "min")]
+    found += [case(ReduceWindow(how, *pair), "f32[33]", special=True) for how in (MAX, MIN)]
     found += [
-        case(ReduceWindow("sum", (), (), (), (), (), ()), "f32[]"),
-        case(ReduceWindow("max", *pair), "f32[3]~"),
-        case(ReduceWindow("sum", *pair), "f32[0]"),
-        case(ReduceWindow("sum", (3,), (1,), (0,), (0,), (1,), (1,)), "f32[2]"),
-        case(ReduceWindow("min", (3,), (1,), (2,), (2,), (1,), (1,)), "i32[0]"),
+        case(ReduceWindow(SUM, (), (), (), (), (), ()), "f32[]"),
+        case(ReduceWindow(MAX, *pair), "f32[3]~"),
+        case(ReduceWindow(SUM, *pair), "f32[0]"),
+        case(ReduceWindow(SUM, (3,), (1,), (0,), (0,), (1,), (1,)), "f32[2]"),
+        case(ReduceWindow(MIN, (3,), (1,), (2,), (2,), (1,), (1,)), "i32[0]"),
     ]
     for shape, slidings in rows:
         dim = len(slidings) - 1

@@ -23,56 +23,51 @@ from typing import Any, final
 import ml_dtypes
 import numpy as np
 
+from shardwise.compiler.dtypes import DType, is_float, is_inexact
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, factor_rule, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.text import format_program, parse_program
-from shardwise.compiler.ir.types import ArrayType, DType, Scalar, is_float, is_inexact
+from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.ir.verify import verify
-from shardwise.compiler.ops.aggregate import Extreme
-from shardwise.compiler.ops.bitwise import BitcastConvert
-from shardwise.compiler.ops.condensed import Condensed
-from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.control import Control
-from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.draws import RandomGamma, Sampler
-from shardwise.compiler.ops.dynamic import DynamicSlice, DynamicUpdateSlice
-from shardwise.compiler.ops.eigen import Eig, Eigh
-from shardwise.compiler.ops.elementwise import (
-    Add,
-    Convert,
-    Div,
-    Elementwise,
-    Mul,
-    Neg,
-    Rem,
-    Select,
-    StopGradient,
-    Sub,
-)
-from shardwise.compiler.ops.extremum import Clamp, Max, Min, Relu
-from shardwise.compiler.ops.fused_attention import FusedAttention, FusedAttentionGrad
-from shardwise.compiler.ops.gather import Gather
-from shardwise.compiler.ops.householder import Packed
-from shardwise.compiler.ops.hypergeometric import Hyp1f1Slope, Hyp2f1Slope
-from shardwise.compiler.ops.linear_solve import LinearSolve
-from shardwise.compiler.ops.parts import Abs, Complex, Conj, Imag, Real, Sign
-from shardwise.compiler.ops.powers import Square
-from shardwise.compiler.ops.reduce import Reduction, Sum
-from shardwise.compiler.ops.rejection import Counts
-from shardwise.compiler.ops.rounding import Ceil, Floor, Nextafter, ReducePrecision, Round
-from shardwise.compiler.ops.scatter import Scatter
-from shardwise.compiler.ops.shape import Full, Movement, Nullary
-from shardwise.compiler.ops.sort import Sort
-from shardwise.compiler.ops.special import OfSeveral, Special
-from shardwise.compiler.ops.svd import Svd
-from shardwise.compiler.ops.transcendental import Exp2
+from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.contract.fused_attention import FusedAttention, FusedAttentionGrad
+from shardwise.compiler.ops.control.control import Control
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Rem, StopGradient, Sub
+from shardwise.compiler.ops.elementwise.base import Elementwise
+from shardwise.compiler.ops.elementwise.bitwise import BitcastConvert
+from shardwise.compiler.ops.elementwise.complex_parts import Abs, Complex, Conj, Imag, Real, Sign
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.min_max import Clamp, Max, Min, Relu
+from shardwise.compiler.ops.elementwise.powers import Square
+from shardwise.compiler.ops.elementwise.rounding import Ceil, Floor, Nextafter, ReducePrecision, Round
+from shardwise.compiler.ops.elementwise.select import Select
+from shardwise.compiler.ops.elementwise.transcendental import Exp2
+from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
+from shardwise.compiler.ops.indexing.gather import Gather
+from shardwise.compiler.ops.indexing.scatter import Scatter
+from shardwise.compiler.ops.indexing.sort import Sort
+from shardwise.compiler.ops.linalg.eigen import Eig, Eigh
+from shardwise.compiler.ops.linalg.hessenberg_schur import Condensed
+from shardwise.compiler.ops.linalg.householder import Packed
+from shardwise.compiler.ops.linalg.linear_solve import LinearSolve
+from shardwise.compiler.ops.linalg.svd import Svd
+from shardwise.compiler.ops.placement.constrain import Constrain
+from shardwise.compiler.ops.random.distributions import RandomGamma, Sampler
+from shardwise.compiler.ops.random.poisson_binomial import Counts
+from shardwise.compiler.ops.reduce.base import Reduce
+from shardwise.compiler.ops.reduce.reductions import Extreme
+from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.ops.shape.constants import Full, Nullary
+from shardwise.compiler.ops.shape.movement import Movement
+from shardwise.compiler.ops.special.gamma_erf import OfSeveral, Special
+from shardwise.compiler.ops.special.hypergeometric import Hyp1f1Slope, Hyp2f1Slope
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
-from shardwise.compiler.pipeline import load, partitioned
+from shardwise.compiler.pipeline import partitioned
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.propagate.candidates import by_factor
-from shardwise.compiler.propagate.sharded import propagate
+from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -81,6 +76,7 @@ from shardwise.compiler.transforms.jvp import jvp_program
 from shardwise.compiler.transforms.linearize import linearize_program
 from shardwise.compiler.transforms.transpose import transpose_program
 from shardwise.compiler.transforms.vmap import vmap_program
+from shardwise.execute.load import load
 from shardwise.runtime.array import place
 from shardwise.runtime.client import devices
 from shardwise.runtime.sharding import ONE_DEVICE, SingleDeviceSharding
@@ -370,7 +366,7 @@ def has_free_phase(case: Case) -> bool:
 LAWS: dict[Callable[[Case], None], Callable[[Case], bool]] = {
     lowers_like_numpy: lambda case: not isinstance(case.op, Constrain),
     folds_like_numpy: lambda case: (
-        (case.special or isinstance(case.op, (Dot, Reduction, Movement))) and all(type.size for type in case.types)
+        (case.special or isinstance(case.op, (Dot, Reduce, Movement))) and all(type.size for type in case.types)
     ),
     jvp_like_finite_difference: lambda case: (
         any(active_operands(case))

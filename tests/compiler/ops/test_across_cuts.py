@@ -16,7 +16,7 @@ from shardwise.compiler.partition.simulate import cut, join
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.propagate.candidates import by_factor
-from shardwise.compiler.propagate.sharded import propagate
+from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.runtime.client import devices
 from tests.compiler.ops.cases import op_cases

@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from shardwise._jaxlib import compile_text, launcher, put, read_pieces, result_handler
+from shardwise.compiler.dtypes import SHORT_NAMES, DType
 from shardwise.compiler.ir.op import NumpyArray, Op
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.text import format_program, parse_program
-from shardwise.compiler.ir.types import SHORT_NAMES, ArrayType, DType
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.lower.lower import lower
-from shardwise.compiler.ops.collective import (
+from shardwise.compiler.ops.collective.collectives import (
     AllGather,
     AllReduce,
     AllToAll,
@@ -28,9 +29,10 @@ from shardwise.compiler.ops.collective import (
     Resize,
     Send,
 )
-from shardwise.compiler.ops.roll import Rotate
-from shardwise.compiler.ops.window import TakeWindow
-from shardwise.compiler.partition.local import LocalProgram
+from shardwise.compiler.ops.collective.take_window import TakeWindow
+from shardwise.compiler.ops.shape.roll import Rotate
+from shardwise.compiler.partition.local_program import LocalProgram
+from shardwise.compiler.reduction import MAX, MIN, SUM
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.trace.build import rewrite
 from shardwise.errors import MissingRuleError
@@ -67,10 +69,10 @@ def axes_of(mesh: AbstractMesh) -> list[tuple[str, ...]]:
 def collectives(mesh: AbstractMesh) -> Iterator[Collective]:
     for axes in COMPILED[mesh]:
         count = mesh.extent(axes)
-        yield from (AllReduce(axes, how) for how in ("sum", "max", "min"))
+        yield from (AllReduce(axes, reduction) for reduction in (SUM, MAX, MIN))
         yield from (AllGather(dim, axes, count) for dim in (0, 1))
-        yield ReduceScatter(0, axes, count, "sum")
-        yield ReduceScatter(2, axes, count, "max")
+        yield ReduceScatter(0, axes, count, SUM)
+        yield ReduceScatter(2, axes, count, MAX)
         yield from (AllToAll(split, join, axes, count) for split, join in ((0, 1), (2, 0), (0, 0)))
         yield from (OwnBlock(dim, axes, count) for dim in (0, 2))
         yield from (OwnBlock(dim, axes, count, of) for dim, of in ((0, 8 * count), (1, count), (2, 3 * count)))
@@ -149,7 +151,7 @@ def run(program: Program, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> l
     ("op", "shape", "along"),
     [
         (AllGather(1, ("a",), 8), (4, 8), "all_gather_dim = 0"),
-        (ReduceScatter(1, ("a",), 8, "sum"), (4, 8), "scatter_dimension = 0"),
+        (ReduceScatter(1, ("a",), 8, SUM), (4, 8), "scatter_dimension = 0"),
         (AllToAll(0, 1, ("a",), 8), (8, 4), "split_dimension = 0 : i64, concat_dimension = 0"),
         (AllToAll(1, 0, ("a",), 8), (1, 8), "split_dimension = 0 : i64, concat_dimension = 0"),
     ],
@@ -219,8 +221,8 @@ def test_scattering_a_sum_is_its_own_block_of_the_reduced_whole(mesh):
     pieces = pieces_of(mesh, np.dtype(np.int32))
     for axes in axes_of(mesh):
         count = mesh.extent(axes)
-        scattered = ReduceScatter(0, axes, count, "sum").exchange(mesh, pieces)
-        reduced = OwnBlock(0, axes, count).exchange(mesh, AllReduce(axes, "sum").exchange(mesh, pieces))
+        scattered = ReduceScatter(0, axes, count, SUM).exchange(mesh, pieces)
+        reduced = OwnBlock(0, axes, count).exchange(mesh, AllReduce(axes, SUM).exchange(mesh, pieces))
         np.testing.assert_array_equal(scattered, reduced)
 
 
@@ -239,7 +241,7 @@ def test_only_first_is_a_sum_of_one_term(mesh):
     whole = np.arange(6, dtype=np.float32)
     for axes in axes_of(mesh):
         terms = OnlyFirst(axes).exchange(mesh, [whole] * mesh.size)
-        for total in AllReduce(axes, "sum").exchange(mesh, terms):
+        for total in AllReduce(axes, SUM).exchange(mesh, terms):
             np.testing.assert_array_equal(total, whole)
 
 
@@ -252,7 +254,7 @@ def test_only_first_leaves_no_nan_on_the_others():
 
 
 @pytest.mark.parametrize("name", ["f32", "f64", "bf16", "f8_e4m3fn"])
-@pytest.mark.parametrize("op", [AllReduce(("b",), "max"), ReduceScatter(0, ("b",), 2, "min")], ids=str)
+@pytest.mark.parametrize("op", [AllReduce(("b",), MAX), ReduceScatter(0, ("b",), 2, MIN)], ids=str)
 def test_a_maximum_of_nan_is_nan(op, name):
     mesh = AbstractMesh((4, 2), ("a", "b"))
     values = special_values(SHORT_NAMES[name])
@@ -265,15 +267,15 @@ def test_a_maximum_of_nan_is_nan(op, name):
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize("how", ["max", "min"])
-def test_complex_numbers_have_no_maximum(how):
-    with pytest.raises(TypeError, match=f"all_reduce: complex numbers have no {how}: c64\\[3\\]"):
-        AllReduce(("a",), how).out_type(ArrayType((3,), np.complex64))
+@pytest.mark.parametrize("reduction", [MAX, MIN], ids=str)
+def test_complex_numbers_have_no_maximum(reduction):
+    with pytest.raises(TypeError, match=f"all_reduce: complex numbers have no {reduction}: c64\\[3\\]"):
+        AllReduce(("a",), reduction).out_type(ArrayType((3,), np.complex64))
 
 
 def test_sums_wrap_around():
     mesh = AbstractMesh((8,), ("a",))
-    op = AllReduce(("a",), "sum")
+    op = AllReduce(("a",), SUM)
     pieces = [np.array([200 + device], np.uint8) for device in range(8)]
     expected = [[(8 * 200 + 28) % 256]] * 8
     np.testing.assert_array_equal(run(alone(op, pieces), mesh, pieces), expected)
@@ -283,10 +285,10 @@ def test_sums_wrap_around():
 @pytest.mark.parametrize(
     ("op", "sent"),
     [
-        (AllReduce(("a", "b"), "sum"), 2 * 7 / 8),
-        (AllReduce(("b",), "sum"), 2 * 1 / 2),
+        (AllReduce(("a", "b"), SUM), 2 * 7 / 8),
+        (AllReduce(("b",), SUM), 2 * 1 / 2),
         (AllGather(0, ("a",), 4), 3),
-        (ReduceScatter(0, ("a",), 4, "sum"), 3 / 4),
+        (ReduceScatter(0, ("a",), 4, SUM), 3 / 4),
         (AllToAll(0, 1, ("a", "b"), 8), 7 / 8),
         (Permute(("a",), ("a",)), 1),
         (HandOver(("a",), ("b",), 2), 1),
@@ -303,7 +305,7 @@ def test_bytes_that_one_device_sends(op, sent):
 
 
 @pytest.mark.parametrize(
-    "op", [ReduceScatter(0, ("a",), 4, "sum"), AllToAll(0, 1, ("a",), 4), OwnBlock(0, ("a",), 4)], ids=str
+    "op", [ReduceScatter(0, ("a",), 4, SUM), AllToAll(0, 1, ("a",), 4), OwnBlock(0, ("a",), 4)], ids=str
 )
 def test_blocks_must_divide_the_piece(op):
     with pytest.raises(TypeError, match=r"dim 0 of f32\[6,8\] does not divide into 4 blocks"):
@@ -312,13 +314,13 @@ def test_blocks_must_divide_the_piece(op):
 
 def test_a_collective_has_no_meaning_on_one_piece():
     with pytest.raises(MissingRuleError, match=r"op 'all_reduce' has no rule 'reference': write AllReduce\.reference"):
-        AllReduce(("a",), "sum").reference(np.zeros(3))
+        AllReduce(("a",), SUM).reference(np.zeros(3))
 
 
 def test_steps_in_one_program():
     """Each step takes the result of the one before."""
     mesh = AbstractMesh((4, 2), ("a", "b"))
-    steps = [AllReduce(("b",), "sum"), OwnBlock(0, ("a",), 4), Permute(("a", "b"), ("b", "a")), AllGather(0, ("a",), 4)]
+    steps = [AllReduce(("b",), SUM), OwnBlock(0, ("a",), 4), Permute(("a", "b"), ("b", "a")), AllGather(0, ("a",), 4)]
     pieces = [np.full((4, 2), device, np.int32) for device in range(8)]
     expected: Sequence[NumpyArray] = pieces
     for op in steps:

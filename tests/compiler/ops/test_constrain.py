@@ -7,13 +7,14 @@ import pytest
 
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.types import parse_type
-from shardwise.compiler.ops.constrain import Constrain
+from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.partition.simulate import simulate
-from shardwise.compiler.pipeline import load, partitioned
+from shardwise.compiler.pipeline import partitioned
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec, spec_of
 from shardwise.compiler.transforms.vmap import vmap_program
+from shardwise.execute.load import load
 from shardwise.runtime.array import place
 from shardwise.runtime.client import devices
 from shardwise.runtime.sharding import NamedSharding

@@ -14,22 +14,23 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.text import format_program, parse_program
 from shardwise.compiler.ir.types import parse_type
 from shardwise.compiler.ir.verify import verify
-from shardwise.compiler.ops.branch import Cond
-from shardwise.compiler.ops.elementwise import Add, Compare, Mul
-from shardwise.compiler.ops.loop import While
-from shardwise.compiler.ops.scan import Scan
-from shardwise.compiler.ops.shape import Held, Identity, full
-from shardwise.compiler.ops.ties import Carry, Decide, Enter, Join, Merge, Split, Stack, Unstack
+from shardwise.compiler.ops.control.cond import Cond
+from shardwise.compiler.ops.control.region_boundary import Carry, Decide, Enter, Join, Merge, Split, Stack, Unstack
+from shardwise.compiler.ops.control.scan import Scan
+from shardwise.compiler.ops.control.while_loop import While
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
+from shardwise.compiler.ops.elementwise.select import Compare
+from shardwise.compiler.ops.shape.constants import Held, Identity, full
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose, settle
-from shardwise.compiler.propagate.sharded import propagate
+from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import pin_of
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
-from shardwise.compiler.transforms.lift import lift
+from shardwise.compiler.transforms.lift_constants import lift
 from shardwise.compiler.transforms.linearize import linearize_program
 from shardwise.compiler.transforms.vmap import vmap_program
 from shardwise.errors import ProgramError

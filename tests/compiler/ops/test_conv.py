@@ -6,8 +6,8 @@ import pytest
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import Unknown, result_types
 from shardwise.compiler.ir.types import ArrayType, parse_type
-from shardwise.compiler.ops.conv import Conv
-from shardwise.compiler.ops.sliding import Sliding
+from shardwise.compiler.ops.contract.conv import Conv
+from shardwise.compiler.ops.reduce.sliding_window import Sliding
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.pipeline import partitioned
 from shardwise.compiler.shardings.mesh import AbstractMesh

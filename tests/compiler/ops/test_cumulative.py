@@ -13,14 +13,15 @@ from shardwise import lax
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import factor_rule, result_types
 from shardwise.compiler.ir.types import ArrayType, parse_type
-from shardwise.compiler.ops.cumulative import HOWS, Cumulative, Recurrence
-from shardwise.compiler.ops.elementwise import Neg
+from shardwise.compiler.ops.elementwise.arithmetic import Neg
+from shardwise.compiler.ops.reduce.cumulative import JOINS, Cumulative, Recurrence
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import partitioned
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.propagate.candidates import by_factor
-from shardwise.compiler.propagate.sharded import propagate
+from shardwise.compiler.propagate.propagate import propagate
+from shardwise.compiler.reduction import AND, LOGSUMEXP, MAX, MIN, SUM
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
 from shardwise.compiler.shardings.spec import pin_of
@@ -31,14 +32,14 @@ from shardwise.sharding import NamedSharding
 @pytest.mark.parametrize(
     ("op", "types", "message"),
     [
-        (Cumulative(1, "sum"), "f32[3]", "cumulative: dim 1 does not exist in f32[3]"),
-        (Cumulative(-1, "sum"), "f32[3]", "cumulative: dim -1 does not exist in f32[3]"),
-        (Cumulative(0, "sum"), "bool[3]", "cumulative: a sum needs numbers, not bool[3]"),
-        (Cumulative(0, "logsumexp"), "c64[3]", "cumulative: a logsumexp needs floats, not c64[3]"),
+        (Cumulative(1, SUM), "f32[3]", "cumulative: dim 1 does not exist in f32[3]"),
+        (Cumulative(-1, SUM), "f32[3]", "cumulative: dim -1 does not exist in f32[3]"),
+        (Cumulative(0, SUM), "bool[3]", "cumulative: sum needs numbers, not bool[3]"),
+        (Cumulative(0, LOGSUMEXP), "c64[3]", "cumulative: logsumexp needs floats, not c64[3]"),
         (
-            Cumulative(0, "mean"),
+            Cumulative(0, AND),
             "f32[3]",
-            "cumulative: 'mean' is not a way to make totals; these are: sum, prod, max, min, logsumexp",
+            "cumulative: no cumulative and; supported: sum, prod, max, min, logsumexp",
         ),
         (
             Recurrence(0),
@@ -88,11 +89,11 @@ def stages(op, shape, dtype=np.float32):
     return program, partitioned(program, MESH, [pin_of(P("x"), shape, MESH)], [None])
 
 
-@pytest.mark.parametrize("how", HOWS)
+@pytest.mark.parametrize("reduction", JOINS, ids=str)
 @pytest.mark.parametrize("rows", [4096, 4095], ids=["even", "uneven"])
-def test_one_small_exchange(how, rows):
+def test_one_small_exchange(reduction, rows):
     """Reported against XLA: a running sum along a cut dim gathers everything."""
-    program, found = stages(Cumulative(0, how), (rows, 64))
+    program, found = stages(Cumulative(0, reduction), (rows, 64))
     (step,) = found.local.collectives()
     assert step.op.name == "all_gather"
     assert found.local.wire(step) == 7 * 64 * 4
@@ -106,7 +107,7 @@ def test_operands_and_the_result_may_be_padded_to_different_sizes():
     mesh = AbstractMesh((2, 2), ("a", "b"))
 
     def body(x, y):
-        return [Cumulative(0, "max", reverse=True)(x), Recurrence(0)(x, y), Recurrence(0, reverse=True)(y, x), Neg()(x)]
+        return [Cumulative(0, MAX, reverse=True)(x), Recurrence(0)(x, y), Recurrence(0, reverse=True)(y, x), Neg()(x)]
 
     program = rewrite("program", [ArrayType((10,), np.float32)] * 2, body)
     pins = [pin_of(spec, (10,), mesh) for spec in (P("a"), P(("a", "b")))]
@@ -130,27 +131,28 @@ CUT = [(13, P("data")), (3, P("data")), (24, P(("model", "data")))]
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-@pytest.mark.parametrize("how", HOWS)
-def test_pieces_make_the_whole(mesh, how, reverse):
+@pytest.mark.parametrize("reduction", JOINS, ids=str)
+def test_pieces_make_the_whole(mesh, reduction, reverse):
     """On devices: integers to the bit, floats up to rounding; derivatives too."""
     rng = np.random.default_rng(0)
     for rows, spec in CUT:
-        for dtype in (np.float32, np.int32)[: 1 + (how != "logsumexp")]:
+        for dtype in (np.float32, np.int32)[: 1 + (reduction is not LOGSUMEXP)]:
             x = rng.integers(-3, 4, (rows, 3)).astype(dtype)
             put = sw.device_put(x, NamedSharding(mesh, spec))
-            total = sw.jit(Cumulative(0, how, reverse))
-            exact = dtype == np.int32 or how in ("max", "min")
+            total = sw.jit(Cumulative(0, reduction, reverse))
+            exact = dtype == np.int32 or reduction in (MAX, MIN)
             close = np.testing.assert_array_equal if exact else np.testing.assert_allclose
             close(total(put), total(x), **({} if exact else {"rtol": 1e-5, "atol": 1e-5}))
     x = rng.uniform(0.5, 1.5, (13, 3)).astype(np.float32)
-    slope = sw.jit(sw.grad(lambda x: (Cumulative(0, how, reverse)(x) ** 2).sum()))
+    slope = sw.jit(sw.grad(lambda x: (Cumulative(0, reduction, reverse)(x) ** 2).sum()))
     np.testing.assert_allclose(slope(sw.device_put(x, NamedSharding(mesh, P("data")))), slope(x), rtol=1e-4)
 
 
 def test_derivatives_along_a_cut_dim_are_small_exchanges_too(mesh):
     x = sw.device_put(np.ones((4096, 64), np.float32), NamedSharding(mesh, P(("data", "model"))))
-    for how in HOWS:
-        report = sw.explain(sw.jit(sw.grad(lambda x, how=how: (Cumulative(0, how)(x) ** 2).sum())))(x)
+    for reduction in JOINS:
+        total = Cumulative(0, reduction)
+        report = sw.explain(sw.jit(sw.grad(lambda x, total=total: (total(x) ** 2).sum())))(x)
         assert report.wire_bytes < 20_000, report  # everything is 1 MB
 
 

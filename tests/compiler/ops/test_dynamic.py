@@ -12,11 +12,12 @@ from shardwise import lax
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import result_types
 from shardwise.compiler.ir.types import ArrayType, parse_type
-from shardwise.compiler.ops.dynamic import DynamicSlice, DynamicUpdateSlice
-from shardwise.compiler.ops.gather import Gather
-from shardwise.compiler.ops.scatter import Scatter
+from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
+from shardwise.compiler.ops.indexing.gather import Gather
+from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.reduction import MIN, OR
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
 from shardwise.compiler.shardings.spec import pin_of
@@ -87,23 +88,23 @@ ROWS = ((1,), (0,), (), (), (0,))
             "gather: window dims (2,) must ascend, and be dims of rank 2",
         ),
         (
-            Scatter(*ROWS, "or"),
+            Scatter(*ROWS, OR),
             "f32[3,4] i32[5,1] f32[5,4]",
-            "scatter: there is no way 'or' to meet what is there; ways: set, add, mul, min, max",
+            "scatter: cannot combine by or; supported: sum, prod, min, max",
         ),
         (
-            Scatter(*ROWS, "set"),
+            Scatter(*ROWS, None),
             "f32[3,4] i32[5,1] i32[5,4]",
             "scatter: f32[3,4] takes updates of its dtype, not i32[5,4]",
         ),
-        (Scatter(*ROWS, "min"), "c64[3,4] i32[5,1] c64[5,4]", "scatter: complex numbers have no min: c64[3,4]"),
+        (Scatter(*ROWS, MIN), "c64[3,4] i32[5,1] c64[5,4]", "scatter: complex numbers have no min: c64[3,4]"),
         (
-            Scatter(*ROWS, "set"),
+            Scatter(*ROWS, None),
             "f32[3,4] i32[5,1] f32[5]",
             "scatter: f32[5] is not for dims [1] of f32[3,4] at places i32[5,1]",
         ),
         (
-            Scatter(*ROWS, "set"),
+            Scatter(*ROWS, None),
             "f32[3,4] i32[5,1] f32[6,4]",
             "scatter: f32[6,4] has not the shape of the places i32[5,1]",
         ),

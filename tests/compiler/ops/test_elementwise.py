@@ -5,10 +5,11 @@ import pytest
 
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.types import parse_type
-from shardwise.compiler.ops.elementwise import Rem, Select
-from shardwise.compiler.ops.extremum import Clamp, Max, Min
-from shardwise.compiler.ops.parts import Abs
-from shardwise.compiler.ops.powers import IntegerPow, Pow
+from shardwise.compiler.ops.elementwise.arithmetic import Rem
+from shardwise.compiler.ops.elementwise.complex_parts import Abs
+from shardwise.compiler.ops.elementwise.min_max import Clamp, Max, Min
+from shardwise.compiler.ops.elementwise.powers import IntegerPow, Pow
+from shardwise.compiler.ops.elementwise.select import Select
 from shardwise.compiler.transforms.jvp import jvp_program
 from shardwise.compiler.transforms.transpose import transpose_program
 from tests.compiler.ops.cases import one_op

@@ -5,19 +5,25 @@ import pytest
 
 from shardwise.compiler.ir.op import BatchAxis, Op, result_types
 from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
-from shardwise.compiler.ops.aggregate import Argmax, Argmin, ReduceAnd, ReduceMax, ReduceProd
-from shardwise.compiler.ops.bitwise import And, BitcastConvert, ShiftLeft
-from shardwise.compiler.ops.call import Call
-from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Div, Mul, Neg, Rem, Select
-from shardwise.compiler.ops.parts import Abs, Complex, Real
-from shardwise.compiler.ops.powers import IntegerPow, Pow
-from shardwise.compiler.ops.reduce import Sum
-from shardwise.compiler.ops.rounding import ReducePrecision, Round
-from shardwise.compiler.ops.shape import Broadcast, Full, Iota, Reshape, Transpose
-from shardwise.compiler.ops.special import Erf, Polygamma
-from shardwise.compiler.ops.transcendental import Exp
+from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.control.call import Call
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Rem
+from shardwise.compiler.ops.elementwise.bitwise import And, BitcastConvert, ShiftLeft
+from shardwise.compiler.ops.elementwise.complex_parts import Abs, Complex, Real
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.powers import IntegerPow, Pow
+from shardwise.compiler.ops.elementwise.rounding import ReducePrecision, Round
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.elementwise.transcendental import Exp
+from shardwise.compiler.ops.placement.constrain import Constrain
+from shardwise.compiler.ops.reduce.argminmax import Argmax, Argmin
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.reduce.reductions import ReduceAnd, ReduceMax, ReduceProd
+from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.ops.shape.constants import Full
+from shardwise.compiler.ops.shape.iota import Iota
+from shardwise.compiler.ops.shape.movement import Reshape, Transpose
+from shardwise.compiler.ops.special.gamma_erf import Erf, Polygamma
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.trace.build import rewrite
 from shardwise.errors import MissingRuleError

@@ -6,7 +6,7 @@ import pytest
 import shardwise.numpy as jnp
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.types import ArrayType, parse_type
-from shardwise.compiler.ops.fft import Fft
+from shardwise.compiler.ops.linalg.fft import Fft
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.pipeline import partitioned
 from shardwise.compiler.shardings.mesh import AbstractMesh

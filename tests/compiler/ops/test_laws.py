@@ -6,8 +6,8 @@ import pytest
 
 import shardwise  # noqa: F401  (fills the registry with every op that users can reach)
 from shardwise.compiler.ir.op import Op
-from shardwise.compiler.ops.collective import Collective
-from shardwise.compiler.ops.named import Named
+from shardwise.compiler.ops.collective.collectives import Collective
+from shardwise.compiler.ops.collective.named import Named
 from tests.compiler.ops.cases import op_cases
 from tests.compiler.ops.laws import (
     LAWS,

@@ -9,14 +9,14 @@ import shardwise.numpy as jnp
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import result_types
 from shardwise.compiler.ir.types import ArrayType, parse_type
-from shardwise.compiler.ops.condensed import Hessenberg, Schur, Tridiagonal
-from shardwise.compiler.ops.eigen import Eig, Eigh
-from shardwise.compiler.ops.elementwise import Mul
-from shardwise.compiler.ops.householder import Geqrf, HouseholderProduct, Ormqr, Qr
-from shardwise.compiler.ops.lu import Lu, PivotsToPermutation, solve
-from shardwise.compiler.ops.matrix import adjoint, as_dtype, by_column, product
-from shardwise.compiler.ops.svd import Svd
-from shardwise.compiler.ops.triangular import Cholesky, TriangularSolve, TridiagonalSolve, hermitian
+from shardwise.compiler.ops.elementwise.arithmetic import Mul
+from shardwise.compiler.ops.linalg.batched import adjoint, as_dtype, by_column, product
+from shardwise.compiler.ops.linalg.eigen import Eig, Eigh
+from shardwise.compiler.ops.linalg.hessenberg_schur import Hessenberg, Schur, Tridiagonal
+from shardwise.compiler.ops.linalg.householder import Geqrf, HouseholderProduct, Ormqr, Qr
+from shardwise.compiler.ops.linalg.lu import Lu, PivotsToPermutation, solve
+from shardwise.compiler.ops.linalg.svd import Svd
+from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, TridiagonalSolve, hermitian
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.pipeline import partitioned
 from shardwise.compiler.shardings.mesh import AbstractMesh

@@ -4,9 +4,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from shardwise.compiler.arrays import reductions
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops import along_axes
 from shardwise.compiler.trace.build import build
 
 
@@ -22,7 +22,7 @@ def run(function, *args):
 @pytest.mark.parametrize("shape", [(5000,), (3, 5000)], ids=str)
 def test_means_of_small_floats_neither_overflow_nor_stop_growing(dtype, shape):
     x = np.random.default_rng(0).uniform(100, 1000, shape).astype(dtype)
-    found = run(lambda x: along_axes.mean(x, axis=-1), x)
+    found = run(lambda x: reductions.mean(x, axis=-1), x)
     assert found.dtype == dtype
     expected = x.astype(np.float64).mean(-1)
     np.testing.assert_allclose(found.astype(np.float64), expected, rtol=float(ml_dtypes.finfo(dtype).eps))
@@ -41,7 +41,7 @@ def test_means_of_small_floats_neither_overflow_nor_stop_growing(dtype, shape):
 )
 def test_the_dtype_of_a_mean(given, asked, result):
     x = np.arange(6).reshape(2, 3).astype(given)
-    found = run(lambda x: along_axes.mean(x, axis=0, dtype=asked), x)
+    found = run(lambda x: reductions.mean(x, axis=0, dtype=asked), x)
     assert found.dtype == result
     np.testing.assert_allclose(found, x.mean(0, dtype=asked or result))
 
@@ -49,8 +49,8 @@ def test_the_dtype_of_a_mean(given, asked, result):
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
 def test_a_mean_of_nothing_is_nan(shape):
     x = np.zeros(shape, np.float32)
-    np.testing.assert_array_equal(run(lambda x: along_axes.mean(x, axis=0), x), np.full(shape[1:], np.nan))
-    assert np.isnan(run(along_axes.mean, x))
+    np.testing.assert_array_equal(run(lambda x: reductions.mean(x, axis=0), x), np.full(shape[1:], np.nan))
+    assert np.isnan(run(reductions.mean, x))
 
 
 def test_a_python_integer_that_does_not_fit_is_refused():

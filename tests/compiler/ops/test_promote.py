@@ -5,8 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from shardwise.compiler.ir.types import SHORT_NAMES, ArrayType
-from shardwise.compiler.ops.promote import canonical_dtype, default_dtype, meet, scalar_type
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, meet, scalar_type
+from shardwise.compiler.dtypes import SHORT_NAMES
+from shardwise.compiler.ir.types import ArrayType
 from shardwise.config import config
 
 jax = pytest.importorskip("jax")

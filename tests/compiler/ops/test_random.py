@@ -5,10 +5,10 @@ import pytest
 
 import shardwise as sw
 from shardwise.compiler.ir.types import parse_type
-from shardwise.compiler.ops.draws import RandomGamma
-from shardwise.compiler.ops.generator import RngBitGenerator, RngUniform
-from shardwise.compiler.ops.random import RandomBits, RandomKeys, block, row_major
-from shardwise.compiler.ops.rejection import Rejection, Waiting
+from shardwise.compiler.ops.random.distributions import RandomGamma
+from shardwise.compiler.ops.random.poisson_binomial import Rejection, Waiting
+from shardwise.compiler.ops.random.rng_bit_generator import RngBitGenerator, RngUniform
+from shardwise.compiler.ops.random.threefry import RandomBits, RandomKeys, block, row_major
 
 U32, U64 = np.uint32, np.uint64
 

@@ -6,10 +6,11 @@ import pytest
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import result_types
 from shardwise.compiler.ir.types import ArrayType, parse_type
-from shardwise.compiler.ops.picking import AddToWindow, PickFromWindow, WindowWinner
-from shardwise.compiler.ops.reduce_window import ReduceWindow
+from shardwise.compiler.ops.reduce.reduce_window import ReduceWindow
+from shardwise.compiler.ops.reduce.window_argmax import AddToWindow, PickFromWindow, WindowWinner
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.reduction import AND, MAX, MIN, PROD, SUM
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
 from shardwise.compiler.shardings.spec import pin_of
@@ -20,27 +21,27 @@ from shardwise.compiler.transforms.transpose import transpose_program
 MESH = AbstractMesh((4, 2), ("data", "model"))
 
 
-def pool(how, window=3, stride=2, low=1, high=1):
+def pool(reduction, window=3, stride=2, low=1, high=1):
     """Windows along the first of two dims."""
-    return ReduceWindow(how, (window, 1), (stride, 1), (low, 0), (high, 0), (1, 1), (1, 1))
+    return ReduceWindow(reduction, (window, 1), (stride, 1), (low, 0), (high, 0), (1, 1), (1, 1))
 
 
 @pytest.mark.parametrize(
     ("op", "types", "message"),
     [
         (
-            ReduceWindow("mean", (2,), (1,), (0,), (0,), (1,), (1,)),
+            ReduceWindow(AND, (2,), (1,), (0,), (0,), (1,), (1,)),
             "f32[3]",
-            "reduce_window: 'mean' is not a way to reduce windows; these are: sum, prod, max, min",
+            "reduce_window: no windowed and; supported: sum, prod, max, min",
         ),
         (
-            ReduceWindow("sum", (2,), (1,), (0,), (0,), (1,), (1,)),
+            ReduceWindow(SUM, (2,), (1,), (0,), (0,), (1,), (1,)),
             "f32[3,4]",
             "reduce_window: needs a number for each dim of f32[3,4] in each of ((2,), (1,), (0,), (0,), (1,), (1,))",
         ),
-        (pool("sum", window=0), "f32[3,4]", "reduce_window: a window along dim 0 needs 1 element or more, not 0"),
-        (pool("sum"), "bool[3,4]", "reduce_window: a sum needs numbers, not bool[3,4]"),
-        (pool("max"), "c64[3,4]", "reduce_window: a max needs integers, floats or booleans, not c64[3,4]"),
+        (pool(SUM, window=0), "f32[3,4]", "reduce_window: a window along dim 0 needs 1 element or more, not 0"),
+        (pool(SUM), "bool[3,4]", "reduce_window: sum needs numbers, not bool[3,4]"),
+        (pool(MAX), "c64[3,4]", "reduce_window: max needs integers, floats or booleans, not c64[3,4]"),
         (
             WindowWinner(0, 2, 1, 0, 0, 1, 1, "GT"),
             "c64[3]",
@@ -76,9 +77,9 @@ def with_slope(op, shape):
 
 
 @pytest.mark.parametrize("rows", [32, 30], ids=["even", "uneven"])
-@pytest.mark.parametrize("how", ["sum", "max", "min", "prod"])
-def test_rows_that_are_cut_send_one_row(how, rows):
-    op = pool(how)
+@pytest.mark.parametrize("reduction", [SUM, MAX, MIN, PROD], ids=str)
+def test_rows_that_are_cut_send_one_row(reduction, rows):
+    op = pool(reduction)
     program = rewrite("pool", [ArrayType((rows, 8), np.float32)], lambda x: [op(x)])
     found = partitioned(program, MESH, [pin_of(P("data"), (rows, 8), MESH)], [None])
     steps = found.local.collectives()
@@ -90,9 +91,9 @@ def test_rows_that_are_cut_send_one_row(how, rows):
 
 
 @pytest.mark.parametrize("rows", [32, 30], ids=["even", "uneven"])
-@pytest.mark.parametrize("how", ["sum", "max"])
-def test_derivatives_of_rows_that_are_cut_gather_nothing(how, rows):
-    forward, backward = with_slope(pool(how), (rows, 1024))
+@pytest.mark.parametrize("reduction", [SUM, MAX], ids=str)
+def test_derivatives_of_rows_that_are_cut_gather_nothing(reduction, rows):
+    forward, backward = with_slope(pool(reduction), (rows, 1024))
     rng = np.random.default_rng(0)
     args = [rng.integers(0, 3, (rows, 1024)).astype(np.float32)]  # many are equal
     for program in (forward, backward):
@@ -110,7 +111,7 @@ def test_derivatives_of_rows_that_are_cut_gather_nothing(how, rows):
 
 def test_the_first_of_equal_elements_is_picked():
     x = np.array([[1, 3, 3], [3, 0, 3]], np.float32)
-    op = ReduceWindow("max", (2, 2), (1, 1), (0, 0), (0, 0), (1, 1), (1, 1))
+    op = ReduceWindow(MAX, (2, 2), (1, 1), (0, 0), (0, 0), (1, 1), (1, 1))
     forward, backward = with_slope(op, x.shape)
     y, *residuals = evaluate(forward, [x])
     np.testing.assert_array_equal(y, [[3, 3]])
@@ -120,14 +121,14 @@ def test_the_first_of_equal_elements_is_picked():
 
 def test_what_is_not_picked_gets_zero_beside_infinities():
     x = np.array([[1], [2], [0]], np.float32)
-    forward, backward = with_slope(pool("max", window=2, stride=1, low=0, high=0), x.shape)
+    forward, backward = with_slope(pool(MAX, window=2, stride=1, low=0, high=0), x.shape)
     _, *residuals = evaluate(forward, [x])
     (slope,) = evaluate(backward, [*residuals, np.array([[np.inf], [1]], np.float32)])
     np.testing.assert_array_equal(slope, [[0], [np.inf], [0]])
 
 
 def test_a_window_of_padding_alone_is_constant():
-    forward, backward = with_slope(pool("max", window=1, stride=1, low=1, high=0), (2, 1))
+    forward, backward = with_slope(pool(MAX, window=1, stride=1, low=1, high=0), (2, 1))
     y, *residuals = evaluate(forward, [np.array([[4], [5]], np.float32)])
     np.testing.assert_array_equal(y, [[-np.inf], [4], [5]])
     (slope,) = evaluate(backward, [*residuals, np.array([[9], [1], [2]], np.float32)])

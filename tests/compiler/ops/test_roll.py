@@ -6,7 +6,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.roll import Roll
+from shardwise.compiler.ops.shape.roll import Roll
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P

@@ -6,9 +6,9 @@ import pytest
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import result_types
 from shardwise.compiler.ir.types import ArrayType, parse_type
-from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.shape import full
-from shardwise.compiler.ops.slicing import Concatenate, Pad, Reverse, Slice
+from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.pipeline import partitioned
 from shardwise.compiler.shardings.mesh import AbstractMesh

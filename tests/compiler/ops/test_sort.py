@@ -9,7 +9,7 @@ from shardwise import lax
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import result_types
 from shardwise.compiler.ir.types import ArrayType, parse_type
-from shardwise.compiler.ops.sort import Sort, TopK
+from shardwise.compiler.ops.indexing.sort import Sort, TopK
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.pipeline import partitioned
 from shardwise.compiler.shardings.mesh import AbstractMesh

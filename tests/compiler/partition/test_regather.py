@@ -5,9 +5,9 @@ import numpy as np
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
+from shardwise.compiler.partition.liveness import peak
 from shardwise.compiler.partition.regather import within
 from shardwise.compiler.partition.simulate import simulate
-from shardwise.compiler.partition.timeline import peak
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
 

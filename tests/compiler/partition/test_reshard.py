@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective import AllGather, AllReduce, OwnBlock
-from shardwise.compiler.partition.local import Placement
+from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce, OwnBlock
+from shardwise.compiler.partition.local_program import Placement
 from shardwise.compiler.partition.reshard import reshard_steps
 from shardwise.compiler.partition.simulate import cut, join
 from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.hardware import CPU, chip
+from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
@@ -23,9 +24,9 @@ TWO_TWO_TWO = AbstractMesh((2, 2, 2), ("a", "b", "c"))
 def layouts(mesh, ndim, partial):
     """Every layout of `ndim` dims; with `partial`, also those that are sums over some axes."""
     found = []
-    places = [*range(ndim), "whole", *(["sum"] if partial else [])]
+    places = [*range(ndim), "whole", *([SUM] if partial else [])]
     for where in product(places, repeat=len(mesh.axis_names)):
-        terms = tuple((axis, "sum") for axis, place in zip(mesh.axis_names, where, strict=True) if place == "sum")
+        terms = tuple((axis, SUM) for axis, place in zip(mesh.axis_names, where, strict=True) if place is SUM)
         cuts = [tuple(a for a, place in zip(mesh.axis_names, where, strict=True) if place == d) for d in range(ndim)]
         found += [Layout(dims, terms) for dims in product(*(permutations(axes) for axes in cuts))]
     return found
@@ -52,7 +53,7 @@ def check(before, after, mesh, shape):
     # Terms that are still to be added: add them here, group by group.
     axes = tuple(axis for axis, _ in after.partial)
     if axes:
-        pieces = AllReduce(axes, "sum").exchange(mesh, pieces)
+        pieces = AllReduce(axes, SUM).exchange(mesh, pieces)
     found = join(Placement(ArrayType(shape, np.int32), Layout(after.dims)), pieces, mesh)
     np.testing.assert_array_equal(found, whole, err_msg=f"{before} → {after}: {[op for op, _ in steps]}")
     reached = [layout for _, layout in steps]
@@ -63,7 +64,7 @@ def naive(whole, mesh, before, after):
     """Reduce, gather every dim, then take one's own blocks: bytes, and bytes plus latencies."""
     ops = []
     if before.partial:
-        ops.append(AllReduce(tuple(axis for axis, _ in before.partial), "sum"))
+        ops.append(AllReduce(tuple(axis for axis, _ in before.partial), SUM))
     ops += [AllGather(dim, axes, mesh.extent(axes)) for dim, axes in enumerate(before.dims) if axes]
     ops += [OwnBlock(dim, axes, mesh.extent(axes)) for dim, axes in enumerate(after.dims) if axes]
     return ops
@@ -110,7 +111,7 @@ def test_every_pair_of_layouts_on_three_axes(ndim):
 def test_a_whole_value_and_a_sum_become_a_sum_over_more_axes():
     for before in layouts(TWO_TWO_TWO, 2, partial=True):
         taken = {axis for axes in before.dims for axis in axes}
-        more = tuple((axis, "sum") for axis in TWO_TWO_TWO.axis_names if axis not in taken)
+        more = tuple((axis, SUM) for axis in TWO_TWO_TWO.axis_names if axis not in taken)
         check(before, Layout(before.dims, more), TWO_TWO_TWO, (8, 8))
 
 
@@ -120,7 +121,7 @@ def steps_of(mesh, before, after, partial=(), shape=(1024, 512)):
 
 
 def sums(*axes):
-    return tuple((axis, "sum") for axis in axes)
+    return tuple((axis, SUM) for axis in axes)
 
 
 OPTIMA = {
@@ -154,19 +155,19 @@ OPTIMA = {
     ),
     "a sum is scattered": (
         (FOUR_TWO, ((), ()), (("a",), ()), sums("a")),
-        ["reduce_scatter[dim=0, axes=('a',), count=4, how=sum]"],
+        ["reduce_scatter[dim=0, axes=('a',), count=4, reduction=sum]"],
     ),
     "a sum over two axes is scattered at once": (
         (FOUR_TWO, ((), ()), (("b", "a"), ()), sums("a", "b")),
-        ["reduce_scatter[dim=0, axes=('b', 'a'), count=8, how=sum]"],
+        ["reduce_scatter[dim=0, axes=('b', 'a'), count=8, reduction=sum]"],
     ),
     "a sum over two axes is reduced at once": (
         (FOUR_TWO, ((), ()), ((), ()), sums("a", "b")),
-        ["all_reduce[axes=('a', 'b'), how=sum]"],
+        ["all_reduce[axes=('a', 'b'), reduction=sum]"],
     ),
     "a sum is cut before it is reduced": (
         (FOUR_TWO, ((), ()), (("b",), ()), sums("a")),
-        ["all_reduce[axes=('a',), how=sum]"],
+        ["all_reduce[axes=('a',), reduction=sum]"],
     ),
     "a whole value is cut for free": ((FOUR_TWO, ((), ()), (("b",), ("a",))), []),
 }

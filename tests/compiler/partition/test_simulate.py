@@ -5,13 +5,15 @@ import pytest
 
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective import AllGather, AllReduce, DeviceIndex
-from shardwise.compiler.ops.elementwise import Add, Convert
-from shardwise.compiler.ops.reduce import Sum
-from shardwise.compiler.ops.shape import Broadcast
-from shardwise.compiler.partition.local import LocalProgram, Placement, verify_local
+from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce, DeviceIndex
+from shardwise.compiler.ops.elementwise.arithmetic import Add
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.partition.local_program import LocalProgram, Placement, verify_local
 from shardwise.compiler.partition.simulate import cut, join, piece_index, simulate
 from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
@@ -66,7 +68,7 @@ def test_a_piece_past_the_end_is_empty():
 
 
 def test_a_sum_that_looks_at_padding_shows():
-    looks = local(lambda x: AllReduce(("a",), "sum")(Sum((0, 1))(x)), [placed((10, 2), ROWS)], [placed((), Layout(()))])
+    looks = local(lambda x: AllReduce(("a",), SUM)(Sum((0, 1))(x)), [placed((10, 2), ROWS)], [placed((), Layout(()))])
     assert np.isnan(simulate(looks, [np.ones((10, 2))])[0])
 
 
@@ -93,7 +95,7 @@ def test_a_piece_of_the_wrong_shape_is_an_error():
 
 
 def test_a_partial_output_is_an_error():
-    term = Layout((), (("a", "sum"),))
+    term = Layout((), (("a", SUM),))
     with pytest.raises(ProgramError, match="is partial"):
         local(Sum((0, 1)), [placed((8, 2), ROWS)], [placed((), term)])
 

@@ -6,8 +6,8 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.compiler.partition.timeline import timeline
 from shardwise.compiler.plan.hardware import chip
+from shardwise.compiler.report.timeline import timeline
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 

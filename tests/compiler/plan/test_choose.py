@@ -17,7 +17,7 @@ from shardwise.compiler.pipeline import partitioned
 from shardwise.compiler.plan.choose import choose, picks_cost, settle
 from shardwise.compiler.plan.eliminate import Memory
 from shardwise.compiler.plan.hardware import CHIPS, CPU, chip
-from shardwise.compiler.propagate.sharded import propagate
+from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P

@@ -5,13 +5,14 @@ import pytest
 
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective import AllGather, AllReduce, AllToAll, OwnBlock, ReduceScatter
-from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.ties import Stack
-from shardwise.compiler.ops.transcendental import Exp
+from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce, AllToAll, OwnBlock, ReduceScatter
+from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.control.region_boundary import Stack
+from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.plan.cost import FORBIDDEN, TOGETHER, Costs, compute_cost, reshard_cost
 from shardwise.compiler.plan.hardware import CHIPS, CPU, chip
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED
+from shardwise.compiler.reduction import MAX, SUM
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 MESH = AbstractMesh((4, 2), ("a", "b"))
@@ -23,8 +24,8 @@ ROWS, COLUMNS = WHOLE.with_shape((16, 32)), WHOLE.with_shape((64, 8))
 MOVES = {
     "gather": (0, REPLICATED, AllGather(0, ("a",), 4), ROWS),
     "exchange": (0, 1, AllToAll(1, 0, ("a",), 4), ROWS),
-    "reduce": (PARTIAL_SUM, REPLICATED, AllReduce(("a",), "sum"), WHOLE),
-    "scatter": (PARTIAL_SUM, 0, ReduceScatter(0, ("a",), 4, "sum"), WHOLE),
+    "reduce": (PARTIAL_SUM, REPLICATED, AllReduce(("a",), SUM), WHOLE),
+    "scatter": (PARTIAL_SUM, 0, ReduceScatter(0, ("a",), 4, SUM), WHOLE),
 }
 
 
@@ -52,7 +53,7 @@ def test_only_a_whole_value_becomes_a_term_of_a_sum_and_only_where_it_is_adopted
     gathered = reshard_cost(0, REPLICATED, WHOLE.nbytes, 4, False, WAY)
     assert reshard_cost(0, PARTIAL_SUM, WHOLE.nbytes, 4, True, WAY) == gathered
     assert reshard_cost(0, PARTIAL_SUM, WHOLE.nbytes, 4, False, WAY) == FORBIDDEN
-    assert reshard_cost("max", PARTIAL_SUM, WHOLE.nbytes, 4, True, WAY) == FORBIDDEN
+    assert reshard_cost(MAX, PARTIAL_SUM, WHOLE.nbytes, 4, True, WAY) == FORBIDDEN
 
 
 def test_along_an_axis_of_one_device_nothing_costs():

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.constrain import Constrain
-from shardwise.compiler.ops.transcendental import Exp
+from shardwise.compiler.ops.elementwise.transcendental import Exp
+from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.plan.plan import Choice, Plan
 from shardwise.compiler.plan.verify import verify_plan
-from shardwise.compiler.propagate.sharded import propagate
+from shardwise.compiler.propagate.propagate import propagate
+from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.trace.build import build
@@ -21,7 +22,7 @@ MESH = AbstractMesh((2, 2), ("a", "b"))
 WHOLE, ROWS, COLUMNS = Layout(((), ())), Layout((("a",), ())), Layout(((), ("a",)))
 TWICE = Layout((("a",), ("a",)))
 BOTH, SWAPPED = Layout((("a", "b"), ())), Layout((("b", "a"), ()))
-TERM = Layout(((), ()), (("a", "sum"),))
+TERM = Layout(((), ()), (("a", SUM),))
 
 
 def planned():
@@ -77,7 +78,7 @@ def test_a_choice_that_breaks_a_rule_is_refused(name):
 def test_an_output_that_leaves_as_a_term_is_refused():
     sharded, plan = planned()
     with pytest.raises(ProgramError, match="output 1: leaves as"):
-        verify_plan(sharded, replace(plan, outputs=(plan.outputs[0], Layout(((), (), ()), (("a", "sum"),)))))
+        verify_plan(sharded, replace(plan, outputs=(plan.outputs[0], Layout(((), (), ()), (("a", SUM),)))))
 
 
 def test_an_output_elsewhere_than_pinned_is_refused():

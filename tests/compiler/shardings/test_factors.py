@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from shardwise.compiler.reduction import MAX, SUM
 from shardwise.compiler.shardings.factors import FactorRule
 
 
@@ -28,7 +29,7 @@ class TestParse:
         assert rule.operands == (((0,), (1,), (2,)), ((0,), (2,), (3,)))
         assert rule.results == (((0,), (1,), (3,)),)
         assert rule.sizes == (2, 3, 4, 5)
-        assert rule.reduce == {2: "sum"}
+        assert rule.reduce == {2: SUM}
         assert rule.leading == {0, 1, 2, 3}
         assert rule.compound == frozenset()
 
@@ -60,7 +61,7 @@ def test_pointwise():
 
 def test_reducing():
     rule = FactorRule.parse("a b c -> b", {"a": 2, "b": 3, "c": 4}, reduce={"a": "max", "c": "max"})
-    assert FactorRule.reducing((2, 3, 4), (2, 0), "max") == rule
+    assert FactorRule.reducing((2, 3, 4), (2, 0), MAX) == rule
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import pytest
 
+from shardwise.compiler.reduction import MAX, SUM
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
@@ -15,8 +16,8 @@ MESH = AbstractMesh((4, 2), ("data", "model"))
         (Layout(((), ())), "P(None, None)"),
         (Layout((("data",), ())), "P('data', None)"),
         (Layout(((), ("model", "data"))), "P(None, ('model', 'data'))"),
-        (Layout(((),), (("model", "sum"),)), "P(None) + sum over 'model'"),
-        (Layout((("data",),), (("model", "max"),)), "P('data') + max over 'model'"),
+        (Layout(((),), (("model", SUM),)), "P(None) + sum over 'model'"),
+        (Layout((("data",),), (("model", MAX),)), "P('data') + max over 'model'"),
     ],
 )
 def test_a_layout_prints_as_the_spec_that_it_is(layout, text):
@@ -24,7 +25,7 @@ def test_a_layout_prints_as_the_spec_that_it_is(layout, text):
 
 
 def test_axes_are_those_that_cut_and_those_that_are_partial():
-    layout = Layout((("model",), ()), (("data", "sum"),))
+    layout = Layout((("model",), ()), (("data", SUM),))
     assert layout.axes == ("model", "data")
     assert layout.dim_of("model") == 0
     assert layout.dim_of("data") is None
@@ -38,11 +39,11 @@ def test_replicated():
 
 
 def test_a_changed_layout_is_a_new_one():
-    layout = Layout((("model",), ()), (("data", "sum"),))
-    assert layout.with_dim(1, ("other",)) == Layout((("model",), ("other",)), (("data", "sum"),))
+    layout = Layout((("model",), ()), (("data", SUM),))
+    assert layout.with_dim(1, ("other",)) == Layout((("model",), ("other",)), (("data", SUM),))
     assert layout.without_partial("data") == Layout((("model",), ()))
     assert layout.without_partial("model") == layout
-    assert layout == Layout((("model",), ()), (("data", "sum"),))
+    assert layout == Layout((("model",), ()), (("data", SUM),))
 
 
 @pytest.mark.parametrize(

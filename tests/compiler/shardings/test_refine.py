@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.partition.local import Placement
+from shardwise.compiler.partition.local_program import Placement
 from shardwise.compiler.partition.simulate import piece_index
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, parse_mesh

@@ -4,10 +4,11 @@ import numpy as np
 
 import shardwise as sw
 from shardwise import lax, random
+from shardwise.compiler.dtypes import KEY
 from shardwise.compiler.ir.text import format_program, parse_program
-from shardwise.compiler.ir.types import KEY, ArrayType, parse_type
+from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ir.verify import verify
-from shardwise.compiler.transforms.keys import keys_as_words
+from shardwise.compiler.transforms.lower_keys import keys_as_words
 
 
 def test_programs_without_keys_stay():

@@ -10,13 +10,14 @@ from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import parse_type
 from shardwise.compiler.ir.verify import verify
-from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.elementwise import Mul
-from shardwise.compiler.ops.reduce import Sum
-from shardwise.compiler.ops.scan import Scan
-from shardwise.compiler.ops.shape import Broadcast, Reshape, Transpose
-from shardwise.compiler.ops.slicing import Concatenate, Reverse, Slice
-from shardwise.compiler.ops.transcendental import Exp
+from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.control.scan import Scan
+from shardwise.compiler.ops.elementwise.arithmetic import Mul
+from shardwise.compiler.ops.elementwise.transcendental import Exp
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.ops.shape.movement import Reshape, Transpose
+from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, Slice
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.jvp import jvp_program
 from shardwise.compiler.transforms.linearize import linearize_program

@@ -11,14 +11,19 @@ from shardwise.compiler.ir.op import BatchAxis, NumpyArray
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
 from shardwise.compiler.ir.verify import verify
-from shardwise.compiler.ops.call import Call
-from shardwise.compiler.ops.collective import AllReduce
-from shardwise.compiler.ops.dot import Dot
-from shardwise.compiler.ops.elementwise import Add, Compare, Convert, Div, Mul, Neg, Select
-from shardwise.compiler.ops.extremum import Max
-from shardwise.compiler.ops.reduce import Sum
-from shardwise.compiler.ops.shape import Broadcast, Full, Reshape, Transpose
-from shardwise.compiler.ops.transcendental import Exp
+from shardwise.compiler.ops.collective.collectives import AllReduce
+from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.control.call import Call
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.min_max import Max
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.elementwise.transcendental import Exp
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.ops.shape.constants import Full
+from shardwise.compiler.ops.shape.movement import Reshape, Transpose
+from shardwise.compiler.reduction import SUM
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.provenance import working
 from shardwise.compiler.transforms.dce import dce
@@ -396,7 +401,7 @@ def test_transforms_attribute_what_they_emit_to_the_users_line():
 
 def test_a_transform_that_fails_leaves_no_line_behind():
     x, y = Value(ArrayType((3,), F64)), Value(ArrayType((3,), F64))
-    body = Program((x,), (Equation(AllReduce(("a",), "sum"), [x], [y], Source("train.py", 1, "f")),), (y,))
+    body = Program((x,), (Equation(AllReduce(("a",), SUM), [x], [y], Source("train.py", 1, "f")),), (y,))
     for transform in (lambda: jvp_program(body, (True,)), lambda: vmap_program(body, BatchAxis(3), (0,))):
         with pytest.raises(MissingRuleError, match="op 'all_reduce' has no rule"):
             transform()

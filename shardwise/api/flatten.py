@@ -1,0 +1,39 @@
+"""Flat: a function of trees of arrays as a function of their leaves, which is what transformations work on."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shardwise import tree
+from shardwise.api.arguments import described
+from shardwise.compiler.arrays.methods import is_array_like
+from shardwise.compiler.ir.dispatch import open_frames
+
+
+class Flat:
+    """Takes the leaves of (arguments, keywords), returns the leaves of the result, and notes its structure."""
+
+    def __init__(self, function: Callable[..., Any], structure: tree.Structure):
+        self.function = function
+        self.structure = structure
+        self.results: tree.Structure = None
+
+    def __call__(self, *leaves: Any) -> list[Any]:
+        args, keywords = self.structure.unflatten(leaves)
+        outputs, self.results = tree.flatten(self.function(*args, **keywords))
+        check_results(self.function, outputs)
+        return outputs
+
+
+def check_results(function: Callable[..., Any], outputs: Sequence[Any]) -> None:
+    """A traced function returns arrays and numbers; anything else is an error."""
+    for number, output in enumerate(outputs):
+        if not is_array_like(output):
+            raise TypeError(
+                f"{described(function)} returned {output!r} of type {type(output).__name__} as result {number}: "
+                "a traced function returns arrays and numbers, in tuples, lists, dicts and None"
+            )
+
+
+def is_traced(leaves: Sequence[Any]) -> bool:
+    """Whether a call with these arguments belongs to a trace: one that takes every op, or one that owns an argument."""
+    return any(frame.absorbs or any(frame.owns(x) for x in leaves) for frame in open_frames())

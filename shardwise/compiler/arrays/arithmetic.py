@@ -1,0 +1,553 @@
+"""Elementwise functions that promote and broadcast their operands as JAX does, composed of ops.
+
+`methods` (the operators of arrays) and `shardwise.numpy` expose them.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from shardwise.compiler.arrays.operands import aligned, as_inexact, as_operand, astype_weak, composed, type_of
+from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.dtypes import carrier, is_inexact, is_integer
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Rem, Sub
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.bitwise import (
+    And,
+    Not,
+    Or,
+    ShiftLeft,
+    ShiftRightArithmetic,
+    ShiftRightLogical,
+    Xor,
+    bit_width,
+)
+from shardwise.compiler.ops.elementwise.complex_parts import SIGNED, Abs, Complex, Conj, Imag, Real
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.elementwise.min_max import Max, Min
+from shardwise.compiler.ops.elementwise.powers import IntegerPow, Pow
+from shardwise.compiler.ops.elementwise.rounding import Round
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.elementwise.transcendental import Exp
+from shardwise.compiler.ops.shape.constants import full
+
+
+@composed
+def add(x: Any, y: Any, /) -> Any:
+    """Add two arrays element-wise. This is the operator `x + y`.
+
+    Args:
+        x, y: the arrays. Booleans are combined with OR.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.add(jnp.array([1, 2]), 0.5)
+        Array([1.5, 2.5], dtype=float32)
+    """
+    return Add()(*aligned("add", (x, y)))
+
+
+@composed
+def subtract(x: Any, y: Any, /) -> Any:
+    """Subtract two arrays element-wise. This is the operator `x - y`.
+
+    Args:
+        x, y: the arrays.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, if both are boolean, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.subtract(jnp.array([1, 2]), 3)
+        Array([-2, -1], dtype=int32)
+    """
+    return Sub()(*aligned("subtract", (x, y)))
+
+
+@composed
+def multiply(x: Any, y: Any, /) -> Any:
+    """Multiply two arrays element-wise. This is the operator `x * y`.
+
+    Args:
+        x, y: the arrays. Booleans are combined with AND.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.multiply(jnp.array([1, 2]), 3)
+        Array([3, 6], dtype=int32)
+    """
+    return Mul()(*aligned("multiply", (x, y)))
+
+
+@composed
+def divide(x1: Any, x2: Any, /) -> Any:
+    """Divide two arrays element-wise. This is the operator `x1 / x2`.
+
+    Args:
+        x1: the dividend. Integers and booleans are converted to floats.
+        x2: the divisor. Integers and booleans are converted to floats.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.divide(jnp.array([1, 2]), 4)
+        Array([0.25, 0.5 ], dtype=float32)
+    """
+    dtype, weak = meet("divide", (type_of(x1, "divide"), type_of(x2, "divide")))
+    if not is_inexact(dtype):
+        dtype = default_dtype("float*")
+    return Div()(*aligned("divide", (x1, x2), dtype, weak))
+
+
+@composed
+def negative(x: Any, /) -> Any:
+    """Negate an array element-wise. This is the operator `-x`.
+
+    Args:
+        x: the array of numbers.
+
+    Returns:
+        An array of the shape and dtype of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is boolean.
+
+    Example:
+        >>> jnp.negative(jnp.array([1, -2]))
+        Array([-1,  2], dtype=int32)
+    """
+    return Neg()(as_operand(x, "negative"))
+
+
+@composed
+def exp(x: Any, /) -> Any:
+    """Compute the exponential function element-wise.
+
+    Args:
+        x: the exponents. Integers and booleans are converted to floats.
+
+    Returns:
+        An array of the shape of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> round(float(jnp.exp(1)), 3)
+        2.718
+    """
+    return Exp()(as_inexact(x, "exp"))
+
+
+@composed
+def absolute(x: Any, /) -> Any:
+    """Compute the absolute value element-wise.
+
+    Args:
+        x: the array.
+
+    Returns:
+        An array of the shape of `x`, real if `x` is complex.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.absolute(jnp.array([-3, 2]))
+        Array([3, 2], dtype=int32)
+    """
+    x = as_operand(x, "absolute")
+    return Abs()(x) if SIGNED.holds(x.type.dtype) else x
+
+
+@composed
+def floor_divide(x1: Any, x2: Any, /) -> Any:
+    """Divide and round down element-wise. This is the operator `x1 // x2`.
+
+    Args:
+        x1: the dividend, real. Booleans are converted to integers.
+        x2: the divisor, real. An integer divided by 0 gives 0.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.floor_divide(jnp.array([7, -7]), 2)
+        Array([ 3, -4], dtype=int32)
+    """
+    x, y = numbers("floor_divide", x1, x2)
+    left = Rem()(x, y)
+    if is_integer(x.type.dtype):
+        down = Sub()(Div()(x, y), Convert(x.type.dtype, x.type.weak)(_is_under(left, y)))
+        return Select()(Compare("EQ")(y, like(y, 0)), like(y, 0), down)
+    quotient = Div()(Sub()(x, left), y)
+    down = Round()(Select()(_is_under(left, y), Sub()(quotient, like(quotient, 1)), quotient))
+    return Select()(Compare("EQ")(y, like(y, 0)), Div()(x, y), down)
+
+
+def _is_under(left: Any, y: Any) -> Any:
+    """Return whether a truncated remainder is nonzero and has the other sign than the divisor `y`.
+
+    The quotient of the floor division is then one less than that of the truncated division.
+    """
+    zero, below = like(y, 0), Compare("LT")
+    return And()(Compare("NE")(left, zero), Xor()(below(left, zero), below(y, zero)))
+
+
+@composed
+def remainder(x1: Any, x2: Any, /) -> Any:
+    """Compute the remainder of a floor division element-wise. This is the operator `x1 % x2`.
+
+    The result has the sign of the divisor. `fmod` has the sign of the dividend.
+
+    Args:
+        x1: the dividend, real. Booleans are converted to integers.
+        x2: the divisor, real. The remainder of integers by 0 is 0.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is complex, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.remainder(jnp.array([7, -7]), 3)
+        Array([1, 2], dtype=int32)
+    """
+    x, y = numbers("remainder", x1, x2)
+    left = Rem()(x, y)
+    found = Select()(_is_under(left, y), Add()(left, y), left)
+    return Select()(Compare("EQ")(y, like(y, 0)), like(y, 0), found) if is_integer(y.type.dtype) else found
+
+
+def power(x1: Any, x2: Any, /) -> Any:
+    """Raise to a power element-wise. This is the operator `x1 ** x2`.
+
+    Args:
+        x1: the bases.
+        x2: the exponents. A Python integer is a static parameter. In an array, a negative power of an integer gives 0,
+            except for the bases 1 and -1.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, if the shapes do not broadcast, or if `x1` is of integers
+            and `x2` is a negative Python integer.
+
+    Example:
+        >>> jnp.power(jnp.array([2, 3]), 3)
+        Array([ 8, 27], dtype=int32)
+    """
+    if isinstance(x2, int) and not isinstance(x2, bool):
+        return integer_power(x1, y=x2)
+    return _power(x1, x2)
+
+
+@composed
+def integer_power(x: Any, *, y: int) -> Any:
+    """Raise to a static integer power."""
+    return IntegerPow(y)(*numbers("power", x))
+
+
+@composed
+def _power(x: Any, y: Any) -> Any:
+    x, y = numbers("power", x, y)
+    if is_inexact(x.type.dtype):
+        return Pow()(x, y)
+    zero, one = like(x, 0), like(x, 1)
+    found, square = one, x
+    for place in range(bit_width(x.type.dtype)):
+        bit = And()(ShiftRightLogical()(y, like(y, place)), one)
+        found = Select()(Compare("EQ")(bit, one), Mul()(found, square), found)
+        square = Mul()(square, square)
+    is_unit = Compare("EQ")(Mul()(x, x), one)
+    is_whole = Or()(Compare("GE")(y, zero), is_unit)
+    return Select()(is_whole, found, zero)
+
+
+def numbers(name: str, *operands: Any) -> list[Any]:
+    """Promote operands to a common dtype, booleans to integers, and broadcast them."""
+    dtype, weak = meet(name, [type_of(x, name) for x in operands])
+    return aligned(name, operands, default_dtype("int*") if dtype == np.bool_ else dtype, weak)
+
+
+@composed
+def bitwise_and(x: Any, y: Any, /) -> Any:
+    """Compute the bitwise AND element-wise. This is the operator `x & y`.
+
+    Args:
+        x, y: arrays of integers or booleans.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is float or complex, or if the shapes do not
+            broadcast.
+
+    Example:
+        >>> jnp.bitwise_and(jnp.array([5, 3]), 4)
+        Array([4, 0], dtype=int32)
+    """
+    return And()(*aligned("bitwise_and", (x, y)))
+
+
+@composed
+def bitwise_or(x: Any, y: Any, /) -> Any:
+    """Compute the bitwise OR element-wise. This is the operator `x | y`.
+
+    Args:
+        x, y: arrays of integers or booleans.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is float or complex, or if the shapes do not
+            broadcast.
+
+    Example:
+        >>> jnp.bitwise_or(jnp.array([5, 3]), 4)
+        Array([5, 7], dtype=int32)
+    """
+    return Or()(*aligned("bitwise_or", (x, y)))
+
+
+@composed
+def bitwise_xor(x: Any, y: Any, /) -> Any:
+    """Compute the bitwise XOR element-wise. This is the operator `x ^ y`.
+
+    Args:
+        x, y: arrays of integers or booleans.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is float or complex, or if the shapes do not
+            broadcast.
+
+    Example:
+        >>> jnp.bitwise_xor(jnp.array([5, 3]), 4)
+        Array([1, 7], dtype=int32)
+    """
+    return Xor()(*aligned("bitwise_xor", (x, y)))
+
+
+@composed
+def invert(x: Any, /) -> Any:
+    """Compute the bitwise NOT element-wise. This is the operator `~x`.
+
+    Args:
+        x: an array of integers or booleans.
+
+    Returns:
+        An array of the shape and dtype of `x`.
+
+    Raises:
+        TypeError: if `x` is not an array or a number, or is float or complex.
+
+    Example:
+        >>> jnp.invert(jnp.array([0, 5]))
+        Array([-1, -6], dtype=int32)
+    """
+    return Not()(as_operand(x, "invert"))
+
+
+@composed
+def left_shift(x: Any, y: Any, /) -> Any:
+    """Shift bits to the left element-wise. This is the operator `x << y`.
+
+    Args:
+        x: an array of integers. Booleans are converted to integers.
+        y: the number of positions to shift by.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is float or complex, or if the shapes do not
+            broadcast.
+
+    Example:
+        >>> jnp.left_shift(jnp.array([1, 3]), 2)
+        Array([ 4, 12], dtype=int32)
+    """
+    return ShiftLeft()(*numbers("left_shift", x, y))
+
+
+@composed
+def right_shift(x: Any, y: Any, /) -> Any:
+    """Shift bits to the right element-wise. This is the operator `x >> y`.
+
+    Args:
+        x: an array of integers. The shift is arithmetic for signed dtypes and logical for unsigned ones.
+        y: the number of positions to shift by.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or is float or complex, or if the shapes do not
+            broadcast.
+
+    Example:
+        >>> jnp.right_shift(jnp.array([8, -8]), 2)
+        Array([ 2, -2], dtype=int32)
+    """
+    x, y = numbers("right_shift", x, y)
+    return (ShiftRightArithmetic() if SIGNED.holds(x.type.dtype) else ShiftRightLogical())(x, y)
+
+
+@composed
+def maximum(x: Any, y: Any, /) -> Any:
+    """Compute the maximum of two arrays element-wise. NaN propagates.
+
+    Args:
+        x, y: the arrays.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.maximum(jnp.array([1, 5]), 3)
+        Array([3, 5], dtype=int32)
+    """
+    return Max()(*aligned("maximum", (x, y)))
+
+
+@composed
+def minimum(x: Any, y: Any, /) -> Any:
+    """Compute the minimum of two arrays element-wise. NaN propagates.
+
+    Args:
+        x, y: the arrays.
+
+    Returns:
+        An array of the broadcast shape.
+
+    Raises:
+        TypeError: if an operand is not an array or a number, or if the shapes do not broadcast.
+
+    Example:
+        >>> jnp.minimum(jnp.array([1, 5]), 3)
+        Array([1, 3], dtype=int32)
+    """
+    return Min()(*aligned("minimum", (x, y)))
+
+
+def clip(x: Any, min: Any = None, max: Any = None) -> Any:
+    """Limit elements to at least `min`, then to at most `max`. None is no bound."""
+    x = x if min is None else maximum(min, x)
+    return as_operand(x, "clip") if max is None else minimum(max, x)
+
+
+@composed
+def around(x: Any, *, decimals: int = 0) -> Any:
+    """Round to `decimals` decimals, ties to even."""
+    x = as_operand(x, "round")
+    dtype = x.type.dtype
+    if not is_inexact(dtype):
+        if decimals < 0:
+            raise NotImplementedError(f"round: integers cannot be rounded to {decimals} decimals; convert to floats")
+        return x
+    if dtype.kind == "c":
+        return Complex()(*(around(part()(x), decimals=decimals) for part in (Real, Imag)))
+    if not decimals:
+        return Round()(x)
+    wide = astype_weak(x, carrier(dtype), x.type.weak)
+    scale = like(wide, 10.0**decimals)
+    return astype_weak(Div()(Round()(Mul()(wide, scale)), scale), dtype, x.type.weak)
+
+
+@composed
+def real(val: Any, /) -> Any:
+    """Return the real part element-wise.
+
+    Args:
+        val: the array.
+
+    Returns:
+        An array of the shape of `val`; `val` itself if it is real.
+
+    Raises:
+        TypeError: if `val` is not an array or a number.
+
+    Example:
+        >>> jnp.real(jnp.array([1 + 2j]))
+        Array([1.], dtype=float32)
+    """
+    x = as_operand(val, "real")
+    return Real()(x) if x.type.dtype.kind == "c" else x
+
+
+@composed
+def imag(val: Any, /) -> Any:
+    """Return the imaginary part element-wise.
+
+    Args:
+        val: the array.
+
+    Returns:
+        An array of the shape of `val`; zeros if it is real.
+
+    Raises:
+        TypeError: if `val` is not an array or a number.
+
+    Example:
+        >>> jnp.imag(jnp.array([1 + 2j]))
+        Array([2.], dtype=float32)
+    """
+    x = as_operand(val, "imag")
+    return Imag()(x) if x.type.dtype.kind == "c" else full(x.type.shape, 0, x.type.dtype, x.type.weak)
+
+
+@composed
+def conjugate(x: Any, /) -> Any:
+    """Compute the complex conjugate element-wise.
+
+    Args:
+        x: the array.
+
+    Returns:
+        An array of the shape and dtype of `x`; `x` itself if it is real.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> jnp.conjugate(jnp.array([1 + 2j]))
+        Array([1.-2.j], dtype=complex64)
+    """
+    x = as_operand(x, "conjugate")
+    return Conj()(x) if x.type.dtype.kind == "c" else x
+
+
+def truth(x: Any, name: str) -> Any:
+    """Convert to booleans: whether each element is nonzero."""
+    x = as_operand(x, name)
+    return x if x.type.dtype == np.bool_ else Compare("NE")(x, like(x, 0))

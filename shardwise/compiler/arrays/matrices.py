@@ -1,0 +1,17 @@
+"""Operands of functions on batches of matrices."""
+
+from typing import Any
+
+from shardwise.compiler.arrays.operands import as_inexact, astype_weak
+from shardwise.compiler.ops.elementwise.base import Kinds
+from shardwise.compiler.ops.linalg.lapack import FACTORED
+
+
+def as_matrices(name: str, x: Any, square: bool = False, takes: Kinds = FACTORED) -> Any:
+    """What a function was given, as an array or tracer of matrices of floats or complex numbers."""
+    x = as_inexact(x, name)
+    if x.type.ndim < 2 or (square and x.type.shape[-1] != x.type.shape[-2]):
+        raise ValueError(f"{name}: needs {'square ' * square}matrices, of rank 2 or more, not {x.type}")
+    if not takes.holds(x.type.dtype):
+        raise TypeError(f"{name}: needs {takes.words}, not {x.type}; convert with `astype`")
+    return x if not x.type.weak else astype_weak(x, x.type.dtype, False)

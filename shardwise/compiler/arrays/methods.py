@@ -1,0 +1,285 @@
+"""What arrays can do: functions composed of ops, and the operators and methods that Array and Tracer share.
+
+The functions take arrays, numpy arrays and Python scalars, promote and broadcast as numpy and JAX do, and apply ops.
+Positional arguments are arrays, keywords are static. Outside every frame a whole function runs as one compiled
+program (`composed`); inside one its ops are staged one by one.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwise.compiler.arrays.arithmetic import (
+    absolute,
+    add,
+    around,
+    bitwise_and,
+    bitwise_or,
+    bitwise_xor,
+    divide,
+    floor_divide,
+    invert,
+    left_shift,
+    multiply,
+    negative,
+    power,
+    remainder,
+    right_shift,
+    subtract,
+)
+from shardwise.compiler.arrays.at_update import At
+from shardwise.compiler.arrays.indexing import indexer, take_at
+from shardwise.compiler.arrays.namespace import NamespaceMethods
+from shardwise.compiler.arrays.operands import (
+    PYTHON_SCALARS,
+    aligned,
+    as_operand,
+    astype_weak,
+    broadcast_shapes,
+    composed,
+    dims_of,
+    stretch,
+    type_of,
+)
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, meet
+from shardwise.compiler.arrays.reductions import sometrue
+from shardwise.compiler.arrays.views import byteswapped, viewed
+from shardwise.compiler.ops.contract.dot import Dot
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.shape.movement import Reshape, permuted
+
+_BLOCK = 32  # elements that iteration over an array takes at once
+
+
+def is_array_like(x: Any) -> bool:
+    return isinstance(x, (ArrayMethods, np.ndarray, np.generic, *PYTHON_SCALARS))
+
+
+@composed
+def where(condition: Any, x: Any, y: Any) -> Any:
+    """Where `condition` holds `x`, else `y`; all three broadcast."""
+    dtype, weak = meet("where", (type_of(x, "where"), type_of(y, "where")))
+    shape = broadcast_shapes("where", *(type_of(z, "where").shape for z in (condition, x, y)))
+    which = as_operand(condition, "where")
+    if which.type.dtype != np.bool_:
+        which = Compare("NE")(*aligned("where", (which, 0)))
+    cases = [stretch(z, shape) for z in aligned("where", (x, y), dtype, weak)]
+    return Select()(stretch(which, shape), *cases)
+
+
+@composed
+def compare(x: Any, y: Any, *, direction: str) -> Any:
+    """`x < y` and its kin; `direction` is EQ NE LT LE GT or GE."""
+    return Compare(direction)(*aligned(f"comparison {direction}", (x, y)))
+
+
+@composed
+def astype(x: Any, *, dtype: Any) -> Any:
+    """`x` with elements of `dtype`."""
+    x = as_operand(x, "astype")
+    return astype_weak(x, canonical_dtype(dtype), False)
+
+
+@composed
+def reshape(x: Any, *, shape: int | Sequence[int]) -> Any:
+    """The same elements in another shape; one size may be -1 and is worked out."""
+    x = as_operand(x, "reshape")
+    sizes = [int(size) for size in ((shape,) if isinstance(shape, int) else shape)]
+    if sizes.count(-1) > 1:
+        raise TypeError(f"reshape: only one size can be -1, shape {tuple(sizes)} has {sizes.count(-1)}")
+    if -1 in sizes:
+        rest = math.prod(size for size in sizes if size != -1)
+        if rest == 0 or x.type.size % rest:
+            raise TypeError(f"reshape: {x.type} has {x.type.size} elements, which shape {tuple(sizes)} cannot hold")
+        sizes[sizes.index(-1)] = x.type.size // rest
+    target = tuple(sizes)
+    return x if target == x.type.shape else Reshape(target)(x)
+
+
+@composed
+def transpose(x: Any, *, axes: Sequence[int] | None = None) -> Any:
+    """Dims in the order `axes`; reversed where none is given."""
+    x = as_operand(x, "transpose")
+    order = tuple(reversed(range(x.type.ndim))) if axes is None else dims_of("transpose", axes, x.type)
+    if sorted(order) != list(range(x.type.ndim)):
+        raise ValueError(f"transpose: axes {axes} are not a permutation of the dims of {x.type}")
+    return permuted(x, order)
+
+
+@composed
+def broadcast_to(x: Any, *, shape: Sequence[int]) -> Any:
+    """`x` repeated to `shape`, by numpy's rule."""
+    x = as_operand(x, "broadcast_to")
+    target = tuple(int(size) for size in shape)
+    if broadcast_shapes("broadcast_to", x.type.shape, target) != target:
+        raise TypeError(f"broadcast_to: {x.type} does not broadcast to {target}")
+    return stretch(x, target)
+
+
+@composed
+def matmul(x: Any, y: Any) -> Any:
+    """The matrix product; leading dims are a batch and broadcast."""
+    kinds = [type_of(x, "matmul"), type_of(y, "matmul")]
+    if not all(kind.ndim for kind in kinds):
+        raise TypeError(f"matmul: needs arrays of rank 1 or more, not {kinds[0]} and {kinds[1]}; use `*` for scalars")
+    dtype, weak = meet("matmul", kinds)
+    a, b = (astype_weak(as_operand(z, "matmul"), dtype, weak) for z in (x, y))
+    row, column = a.type.ndim == 1, b.type.ndim == 1
+    inner = (a.type.shape[-1], b.type.shape[0 if column else -2])
+    if inner[0] != inner[1]:
+        raise TypeError(
+            f"matmul: {a.type} @ {b.type}: the last dim of the left, {inner[0]}, must equal "
+            f"the {'only' if column else 'second last'} dim of the right, {inner[1]}"
+        )
+    lead_a, lead_b = a.type.shape[:-2], b.type.shape[:-2]
+    if not lead_b:  # one matrix for the whole batch: no need to repeat it
+        return Dot(((a.type.ndim - 1,), (0,)))(a, b)
+    batch = broadcast_shapes("matmul", lead_a, lead_b)
+    dims = tuple(range(len(batch)))
+    b = stretch(b, (*batch, *b.type.shape[-2:]))
+    if row:
+        return Dot(((0,), (len(batch),)))(a, b)
+    a = stretch(a, (*batch, *a.type.shape[-2:]))
+    return Dot(((len(batch) + 1,), (len(batch),)), (dims, dims))(a, b)
+
+
+@composed
+def dot(x: Any, y: Any) -> Any:
+    """numpy's dot: the last dim of `x` with the second last (or only) of `y`; of scalars, the product."""
+    kinds = [type_of(x, "dot"), type_of(y, "dot")]
+    if not all(kind.ndim for kind in kinds):
+        return multiply(x, y)
+    dtype, weak = meet("dot", kinds)
+    a, b = (astype_weak(as_operand(z, "dot"), dtype, weak) for z in (x, y))
+    right = max(b.type.ndim - 2, 0)
+    if a.type.shape[-1] != b.type.shape[right]:
+        raise TypeError(
+            f"dot: {a.type} and {b.type}: the last dim of the left, {a.type.shape[-1]}, must equal "
+            f"dim {right} of the right, {b.type.shape[right]}"
+        )
+    return Dot(((a.type.ndim - 1,), (right,)))(a, b)
+
+
+def _operator(function: Callable[[Any, Any], Any], swapped: bool = False) -> Callable[[Any, Any], Any]:
+    def operate(self: Any, other: Any) -> Any:
+        if not is_array_like(other):
+            return NotImplemented
+        return function(other, self) if swapped else function(self, other)
+
+    return operate
+
+
+def _comparison(direction: str) -> Callable[[Any, Any], Any]:
+    return _operator(lambda x, y: compare(x, y, direction=direction))
+
+
+class ArrayMethods(NamespaceMethods):
+    """Operators and methods of arrays; a subclass has `type`.
+
+    >>> isinstance(jnp.arange(3), jax.Array), isinstance(np.arange(3), jax.Array)
+    (True, False)
+    """
+
+    __slots__ = ()
+    __hash__ = None  # type: ignore[assignment]
+    __array_priority__ = 100  # numpy leaves mixed operators to us
+
+    def __len__(self) -> int:
+        if not self.type.ndim:
+            raise TypeError("a 0-d array has no length")
+        return self.type.shape[0]
+
+    def __getitem__(self, index: Any) -> Any:
+        by, arrays = indexer(index, self.type)
+        return self if by.is_everything else take_at(self, *arrays, by=by)
+
+    def __setitem__(self, index: Any, values: Any) -> None:
+        raise TypeError("an array is not written to: `x = x.at[index].set(values)` gives one with other elements there")
+
+    def __contains__(self, x: Any) -> bool:
+        return bool(sometrue(compare(self, x, direction="EQ")))
+
+    @property
+    def at(self) -> At:
+        """Updates of some elements: `x.at[index].set(values)` is an array like `x` with others there."""
+        return At(self)
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.type.ndim:
+            raise TypeError("a 0-d array cannot be iterated over")
+        return self._rows()
+
+    def _rows(self) -> Iterator[Any]:
+        """The elements along dim 0. Each is a program of its own outside every frame; those of equal blocks share."""
+        if len(self) <= _BLOCK:
+            yield from (self[number] for number in range(len(self)))
+        else:
+            for start in range(0, len(self), _BLOCK):
+                yield from self[start : start + _BLOCK]
+
+    __add__ = _operator(add)
+    __radd__ = _operator(add, swapped=True)
+    __sub__ = _operator(subtract)
+    __rsub__ = _operator(subtract, swapped=True)
+    __mul__ = _operator(multiply)
+    __rmul__ = _operator(multiply, swapped=True)
+    __truediv__ = _operator(divide)
+    __rtruediv__ = _operator(divide, swapped=True)
+    __floordiv__ = _operator(floor_divide)
+    __rfloordiv__ = _operator(floor_divide, swapped=True)
+    __mod__ = _operator(remainder)
+    __rmod__ = _operator(remainder, swapped=True)
+    __pow__ = _operator(power)
+    __rpow__ = _operator(power, swapped=True)
+    __and__ = _operator(bitwise_and)
+    __rand__ = _operator(bitwise_and, swapped=True)
+    __or__ = _operator(bitwise_or)
+    __ror__ = _operator(bitwise_or, swapped=True)
+    __xor__ = _operator(bitwise_xor)
+    __rxor__ = _operator(bitwise_xor, swapped=True)
+    __lshift__ = _operator(left_shift)
+    __rlshift__ = _operator(left_shift, swapped=True)
+    __rshift__ = _operator(right_shift)
+    __rrshift__ = _operator(right_shift, swapped=True)
+    __matmul__ = _operator(matmul)
+    __rmatmul__ = _operator(matmul, swapped=True)
+    __lt__ = _comparison("LT")
+    __le__ = _comparison("LE")
+    __gt__ = _comparison("GT")
+    __ge__ = _comparison("GE")
+    __eq__ = _comparison("EQ")
+    __ne__ = _comparison("NE")
+
+    def __neg__(self) -> Any:
+        return negative(self)
+
+    def __pos__(self) -> Any:
+        return self
+
+    def __abs__(self) -> Any:
+        return absolute(self)
+
+    def __invert__(self) -> Any:
+        return invert(self)
+
+    def __divmod__(self, other: Any) -> Any:
+        return floor_divide(self, other), remainder(self, other)
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return floor_divide(other, self), remainder(other, self)
+
+    def __round__(self, ndigits: int | None = None) -> Any:
+        rounded = around(self, decimals=ndigits or 0)
+        return astype(rounded, dtype=default_dtype("int*")) if ndigits is None else rounded
+
+    def view(self, dtype: Any = None, type: None = None) -> Any:
+        """The bytes of the last dim as elements of another dtype."""
+        if type is not None:
+            raise NotImplementedError("view: arrays have one type: leave `type` out")
+        return self if dtype is None else viewed(self, dtype=dtype)
+
+    def byteswap(self) -> Any:
+        """The array with the bytes of each element in opposite order."""
+        return byteswapped(self)

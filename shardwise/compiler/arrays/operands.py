@@ -1,0 +1,182 @@
+"""What functions on arrays do with their arguments: take numbers and numpy arrays too, promote, broadcast, compile."""
+
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache, partial, wraps
+from typing import Any, TypeVar
+
+import numpy as np
+
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, meet, scalar_type
+from shardwise.compiler.dtypes import is_inexact
+from shardwise.compiler.ir.dispatch import installed, open_frames
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise.convert import Convert
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.movement import Reshape
+from shardwise.config import config
+from shardwise.errors import ConcretizationTypeError
+
+PYTHON_SCALARS = (bool, int, float, complex)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def composed(function: _Function) -> _Function:
+    """Run `function` as one compiled program where no frame stages its ops."""
+    return _staged(function, lambda args, static: installed.executor.call(function, args, static))
+
+
+def composed_list(function: _Function) -> _Function:
+    """The same for a function that returns a list."""
+    return _staged(function, lambda args, static: installed.executor.several(function, args, static))
+
+
+def _staged(function: _Function, compiled: Callable[[Any, dict[str, Any]], Any]) -> _Function:
+    arrays = cache(partial(_array_names, function))  # found out once something is given by name
+
+    @wraps(function)
+    def call(*args: Any, **static: Any) -> Any:
+        if static and not arrays().isdisjoint(static):  # arrays that are given by name
+            bound = inspect.signature(function).bind(*args, **static)
+            bound.apply_defaults()
+            args, static = bound.args, bound.kwargs
+        for frame in open_frames():
+            if frame.absorbs or any(frame.owns(arg) for arg in args):
+                return function(*args, **static)
+        return compiled(args, static)
+
+    return call  # type: ignore[return-value]
+
+
+def _array_names(function: Callable[..., Any]) -> frozenset[str]:
+    """The parameters that may be given by position too: these are arrays."""
+    parameters = inspect.signature(function).parameters
+    return frozenset(name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD)
+
+
+def type_of(x: Any, name: str = "array") -> ArrayType:
+    """The type that `x` has as an operand. `name` is the function that was given it, for the error."""
+    found = getattr(x, "type", None)
+    if isinstance(found, ArrayType):
+        return found
+    if isinstance(x, (np.ndarray, np.generic)):  # first: a `np.float64` is a Python float too, but not a weak one
+        return ArrayType(x.shape, canonical_dtype(x.dtype))
+    if isinstance(x, PYTHON_SCALARS):
+        return scalar_type(x)
+    raise TypeError(f"{name}: needs an array or a number, not {x!r} of type {type(x).__name__}")
+
+
+def known(name: str, x: Any, unknown: str) -> np.ndarray[Any, Any]:
+    """The elements of `x`, on the host. Where it is traced there are none: `unknown` says what nobody knows therefore,
+    and the way out."""
+    try:
+        return np.asarray(x)
+    except ConcretizationTypeError:
+        raise ConcretizationTypeError(f"{name}: {type_of(x)} is traced, so {unknown}") from None
+
+
+def as_operand(x: Any, name: str = "array") -> Any:
+    """`x` as an array or tracer."""
+    kind = type_of(x, name)
+    if isinstance(x, (*PYTHON_SCALARS, np.generic)):
+        return full((), x, kind.dtype, kind.weak)
+    return installed.executor.place(x) if isinstance(x, np.ndarray) else x
+
+
+def as_inexact(x: Any, name: str) -> Any:
+    """`x` as an array or tracer of floats or complex numbers: integers become floats."""
+    x = as_operand(x, name)
+    return x if is_inexact(x.type.dtype) else astype_weak(x, default_dtype("float*"), x.type.weak)
+
+
+def astype_weak(x: Any, dtype: Any, weak: bool) -> Any:
+    if x.type.dtype == dtype and x.type.weak == weak:
+        return x
+    return Convert(np.dtype(dtype), weak)(x)
+
+
+def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that these broadcast to, by numpy's rule."""
+    if len(set(shapes)) == 1:
+        return shapes[0]
+    ndim = max(map(len, shapes))
+    out: list[int] = []
+    for sizes in zip(*((1,) * (ndim - len(shape)) + shape for shape in shapes), strict=True):
+        wide = {size for size in sizes if size != 1}
+        if len(wide) > 1:
+            raise TypeError(
+                f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast: "
+                f"sizes {' and '.join(map(str, sizes))} meet at dim {len(out) - ndim}, and neither is 1"
+            )
+        out.append(wide.pop() if wide else 1)
+    return tuple(out)
+
+
+def stretch(x: Any, shape: tuple[int, ...]) -> Any:
+    """`x` broadcast to `shape`, with which it is known to be compatible."""
+    if x.type.shape == shape:
+        return x
+    lead = len(shape) - x.type.ndim
+    kept = [dim for dim in range(x.type.ndim) if x.type.shape[dim] == shape[lead + dim]]
+    squeezed = tuple(x.type.shape[dim] for dim in kept)
+    if squeezed != x.type.shape:
+        x = Reshape(squeezed)(x)
+    return Broadcast(shape, tuple(lead + dim for dim in kept))(x)
+
+
+def aligned(name: str, operands: Sequence[Any], dtype: Any = None, weak: bool | None = None) -> list[Any]:
+    """Operands promoted to one dtype (or to `dtype`) and broadcast to one shape."""
+    types = [type_of(x, name) for x in operands]
+    if dtype is None:
+        dtype, weak = meet(name, types)
+    shapes = [type.shape for type in types]
+    if config.numpy_rank_promotion != "allow":
+        _check_ranks(name, shapes)
+    shape = broadcast_shapes(name, *shapes)
+    out = []
+    for x in operands:
+        if isinstance(x, (*PYTHON_SCALARS, np.generic)):
+            out.append(full(shape, x, dtype, bool(weak)))
+        else:
+            out.append(stretch(astype_weak(as_operand(x, name), dtype, bool(weak)), shape))
+    return out
+
+
+def _check_ranks(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Warn of shapes that broadcast though their ranks differ, or refuse them; scalars always broadcast."""
+    if len({len(shape) for shape in shapes if shape}) < 2:
+        return
+    text = (
+        f"{name}: shapes {' and '.join(map(str, shapes))} differ in rank, and numpy_rank_promotion is "
+        f"{config.numpy_rank_promotion!r}: add dims of size 1 with `x[None]`"
+    )
+    if config.numpy_rank_promotion == "raise":
+        raise ValueError(text)
+    warnings.warn(text, stacklevel=3)
+
+
+def dims_of(name: str, axes: Sequence[int], type: ArrayType) -> tuple[int, ...]:
+    """Axes as dims from 0; one that does not exist or repeats is an error."""
+    dims = []
+    for axis in axes:
+        if not hasattr(axis, "__index__"):
+            raise TypeError(f"{name}: an axis is an int, or None for all; here it is {axis!r}")
+        if not -type.ndim <= axis < type.ndim:
+            raise ValueError(f"{name}: axis {axis} does not exist in {type}, which has rank {type.ndim}")
+        dims.append(axis % type.ndim)
+    if len(set(dims)) != len(dims):
+        raise ValueError(f"{name}: an axis repeats in {tuple(axes)}")
+    return tuple(dims)
+
+
+def static_axes(axes: Any) -> Any:
+    """Axes or sizes as a static keyword can hold them: lists become tuples."""
+    return tuple(axes) if isinstance(axes, list) else axes
+
+
+def no_out(name: str, out: Any) -> None:
+    """Refuse the `out` of numpy's functions."""
+    if out is not None:
+        raise NotImplementedError(f"{name}: arrays are not written to, so `out` must be None")

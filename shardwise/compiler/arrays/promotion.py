@@ -1,0 +1,155 @@
+"""Which dtype two arrays meet in. The lattice is JAX's: weak types (Python scalars) give way to array types.
+
+    bool → int* → u8 u16 u32 u64 ┐
+             └──→ i8 i16 i32 i64 ┴→ float* → bf16 f16 → f32 → f64, complex* → c64 → c128
+
+A starred node is the weak type of a Python int, float or complex. The meeting point is the least node above both.
+Of the narrowest types, integers of less than a byte meet only booleans and Python ints, floats of a byte or less no
+other float. Where the setting `numpy_dtype_promotion` is strict, only Python scalars give way, and only to what can
+hold them.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shardwise.compiler.dtypes import (
+    KEY,
+    SHORT_NAMES,
+    SMALL_FLOATS,
+    SMALL_INTEGERS,
+    DType,
+    is_float,
+    is_integer,
+    is_key,
+    short_name,
+)
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.config import config, remembered
+from shardwise.errors import TypePromotionError
+
+_ABOVE: dict[str, list[str]] = {
+    "bool": ["int*"],
+    "int*": [*SMALL_INTEGERS, "u8", "i8"],
+    **{name: [] for name in SMALL_INTEGERS},
+    "u8": ["i16", "u16"],
+    "u16": ["i32", "u32"],
+    "u32": ["i64", "u64"],
+    "u64": ["float*"],
+    "i8": ["i16"],
+    "i16": ["i32"],
+    "i32": ["i64"],
+    "i64": ["float*"],
+    "float*": ["complex*", "f16", *SMALL_FLOATS],
+    "complex*": ["c64"],
+    **{name: [] for name in SMALL_FLOATS},
+    "bf16": ["f32"],
+    "f16": ["f32"],
+    "f32": ["f64", "c64"],
+    "f64": ["c128"],
+    "c64": ["c128"],
+    "c128": [],
+}
+_WEAK_DEFAULT: dict[str, Any] = {"int*": np.int32, "float*": np.float32, "complex*": np.complex64}
+_WIDE: dict[DType, Any] = {
+    np.dtype(np.int32): np.int64,
+    np.dtype(np.float32): np.float64,
+    np.dtype(np.complex64): np.complex128,
+}
+_NARROW = {
+    np.dtype(np.int64): np.dtype(np.int32),
+    np.dtype(np.uint64): np.dtype(np.uint32),
+    np.dtype(np.float64): np.dtype(np.float32),
+    np.dtype(np.complex128): np.dtype(np.complex64),
+}
+
+
+_INTEGERS = [name for name, dtype in SHORT_NAMES.items() if is_integer(np.dtype(dtype))]
+_FLOATS = [name for name, dtype in SHORT_NAMES.items() if is_float(np.dtype(dtype))]
+_ABOVE_STRICTLY: dict[str, list[str]] = {
+    **{name: [] for name in _ABOVE},
+    "int*": ["float*", *_INTEGERS],
+    "float*": ["complex*", *_FLOATS],
+    "complex*": ["c64", "c128"],
+}
+
+
+def _upper(node: str, above: dict[str, list[str]]) -> frozenset[str]:
+    return frozenset([node]).union(*(_upper(each, above) for each in above[node]))
+
+
+_UPPER = {
+    "standard": {node: _upper(node, _ABOVE) for node in _ABOVE},
+    "strict": {node: _upper(node, _ABOVE_STRICTLY) for node in _ABOVE_STRICTLY},
+}
+
+
+def canonical_dtype(dtype: Any) -> DType:
+    """`dtype` as arrays hold it: 64-bit types become 32-bit ones unless `enable_x64` is set."""
+    if dtype is KEY:
+        return KEY  # type: ignore[no-any-return]
+    found: DType = np.dtype(dtype)
+    return found if config.enable_x64 else _NARROW.get(found, found)
+
+
+def default_dtype(weak: str) -> DType:
+    """The dtype of a Python `int*`, `float*` or `complex*` that meets no array."""
+    dtype: DType = np.dtype(_WEAK_DEFAULT[weak])
+    return np.dtype(_WIDE[dtype]) if config.enable_x64 else dtype
+
+
+def scalar_type(value: bool | int | float | complex) -> ArrayType:
+    """The type of a Python scalar."""
+    if isinstance(value, bool):
+        return ArrayType((), np.bool_)
+    weak = "int*" if isinstance(value, int) else "float*" if isinstance(value, float) else "complex*"
+    return ArrayType((), default_dtype(weak), True)
+
+
+def meet(name: str, types: Sequence[ArrayType]) -> tuple[DType, bool]:
+    """The dtype in which operands of these types meet, and whether it is weak. `name` is the function, for errors."""
+    key = tuple((type.dtype, type.weak) for type in types)
+    if len(set(key)) > 1 and any(is_key(type.dtype) for type in types):
+        raise TypePromotionError(
+            f"{name}: {' and '.join(map(str, types))} do not go together: keys are no numbers. The functions of "
+            "`random` make numbers of a key; `random.key_data` gives its words."
+        )
+    found = _meet(key)
+    if found is None:
+        raise no_common_dtype(name, types)
+    return found
+
+
+def no_common_dtype(name: str, types: Sequence[Any]) -> TypePromotionError:
+    """The error of `name` for types that meet nowhere."""
+    strict = " (numpy_dtype_promotion is strict)" if config.numpy_dtype_promotion == "strict" else ""
+    return TypePromotionError(
+        f"{name}: {' and '.join(map(str, types))} have no common dtype by promotion{strict}; convert one with `.astype`"
+    )
+
+
+@remembered(maxsize=4096)
+def _meet(types: tuple[tuple[DType, bool], ...]) -> tuple[DType, bool] | None:
+    if len(set(types)) == 1:
+        return types[0]
+    least = least_above([node_of(dtype, weak) for dtype, weak in types])
+    if least is None:
+        return None
+    if least in _WEAK_DEFAULT:
+        return default_dtype(least), True
+    return canonical_dtype(SHORT_NAMES[least]), False
+
+
+def least_above(nodes: Sequence[str]) -> str | None:
+    """The node of the lattice in which these meet; None where there is none."""
+    upper = _UPPER[config.numpy_dtype_promotion]
+    common = frozenset.intersection(*(upper[node] for node in nodes))
+    return next((node for node in common if upper[node] == common), None)
+
+
+def node_of(dtype: DType, weak: bool) -> str:
+    """The node of the lattice for elements of this type."""
+    if not weak:
+        return short_name(dtype)
+    return "int*" if is_integer(dtype) else "float*" if is_float(dtype) else "complex*" if dtype.kind == "c" else "bool"

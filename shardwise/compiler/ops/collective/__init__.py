@@ -1,0 +1,1 @@
+"""Communication between devices, and collectives over named axes."""

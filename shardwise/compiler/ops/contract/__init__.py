@@ -1,0 +1,1 @@
+"""Contractions: dot, convolution, fused attention."""

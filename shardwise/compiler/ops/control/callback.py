@@ -1,0 +1,152 @@
+"""callback: a Python function of the host, called from a running program.
+
+On many devices it is called once: on the first device, with whole operands; all devices then get its results. In local
+programs this is `call_once`. In a manual region it is called once for each of the region's devices, with what that has.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, final
+
+import numpy as np
+
+from shardwise.compiler.dtypes import is_float
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.collective.collectives import Collective
+from shardwise.compiler.ops.control.scan import one_by_one
+from shardwise.compiler.ops.elementwise.select import compared
+from shardwise.compiler.ops.reduce.broadcast import batch_at
+from shardwise.compiler.reduction import SUM
+from shardwise.compiler.shardings.factors import Dims, FactorRule
+from shardwise.compiler.shardings.mesh import AbstractMesh
+
+
+class HostFunction(Protocol):
+    """Takes and returns numpy arrays. It compares by identity."""
+
+    @property
+    def name(self) -> str: ...
+    def __call__(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]: ...
+
+
+@final
+@record
+class Callback(Op):
+    """What `function` returns for the operands: arrays of the types `results`.
+
+    `kind`: "pure" (called as often as it takes, or never), "unordered" or "ordered" (called just when the program
+    comes there, among other ordered ones in the program's order), "watch" and "ordered_watch" (the same for a
+    function that only looks at values: derivatives pass it by). `vectorized`: how a pure function takes one more dim in
+    front: "" (one slice at a time), "expand_dims" (operands without the dim get one of size 1), "broadcast_all".
+    """
+
+    name = "callback"
+    single = False
+    function: HostFunction
+    results: tuple[ArrayType, ...]
+    kind: str
+    vectorized: str = ""
+
+    @property
+    def effect(self) -> str:
+        return {"pure": "", "unordered": "unordered", "watch": "unordered"}.get(self.kind, "ordered")
+
+    def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
+        return self.results
+
+    def factors(self, *types: ArrayType) -> FactorRule:
+        """Nobody knows what the function looks at: every dim stays whole."""
+        sizes = [size for type in (*types, *self.results) for size in type.shape]
+        numbers = iter(range(len(sizes)))
+
+        def dims(kinds: Sequence[ArrayType]) -> tuple[Dims, ...]:
+            return tuple(tuple((next(numbers),) for _ in type.shape) for type in kinds)
+
+        return FactorRule(dims(types), dims(self.results), tuple(sizes), whole=frozenset(range(len(sizes))))
+
+    def localize(self, shard: Shard, *operands: Any) -> Any:
+        return CallOnce(self, shard.axes)(*operands) if shard.axes else self(*operands)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        if self.kind not in ("watch", "ordered_watch"):
+            what = "pure_callback" if self.kind == "pure" else "io_callback"
+            raise TypeError(
+                f"{what}: the derivative of `{self.function.name}` is not known: a Python function on the host cannot "
+                "be looked into. Wrap the callback in custom_jvp or custom_vjp and give it, or use stop_gradient."
+            )
+        return self(*primals), ()
+
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        if not self.vectorized or self.effect:
+            return one_by_one(self, axis, operands, dims)
+        size = axis.size if self.vectorized == "broadcast_all" else 1
+        batched = [
+            batch_at(x, dim, 0, axis.size if dim is not None else size) for x, dim in zip(operands, dims, strict=True)
+        ]
+        results = tuple(type.with_shape((axis.size, *type.shape)) for type in self.results)
+        return Callback(self.function, results, self.kind, self.vectorized)(*batched), [0] * len(results)
+
+    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+        return hlo.callback(self.function, operands, self.results, self.effect)
+
+    def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
+        return self.function(*operands)
+
+
+@final
+@record
+class CallOnce(Collective):
+    """The results of a callback on the first device's operands, on all devices."""
+
+    name = "call_once"
+    single = False
+    callback: Callback
+    axes: tuple[str, ...]
+
+    @property
+    def effect(self) -> str:
+        return self.callback.effect
+
+    def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
+        return self.callback.out_types(*types)
+
+    def exchange(self, mesh: AbstractMesh, *operands: Sequence[NumpyArray]) -> Any:
+        given = [pieces for pieces in operands if len(pieces)]
+        out: list[list[Any]] = [[None] * mesh.size for _ in self.callback.results]
+        for group in mesh.groups(self.axes):
+            found = self.callback.reference(*(pieces[group[0]] for pieces in given))
+            for device in group:
+                for pieces, piece in zip(out, found, strict=True):
+                    pieces[device] = piece
+        return out
+
+    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        count = mesh.extent(self.axes)
+        return sum(2 * type.nbytes * (count - 1) / count for type in self.callback.results)
+
+    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+        index = hlo.device_index(self.axes)
+        is_first = compared(hlo, "EQ", index, hlo.constant(0, index.type))
+        number = hlo.op("stablehlo.convert", (is_first,), index.type)
+        found = hlo.branch(
+            number,
+            [
+                lambda: [hlo.constant(0, type) for type in self.callback.results],
+                lambda: self.callback.lower(hlo, *operands),
+            ],
+            self.effect == "ordered",
+        )
+        return [self._spread(hlo, x) if x.type.size else x for x in found]
+
+    def _spread(self, hlo: Hlo, x: Any) -> Any:
+        """The first device's array on all, where the others hold zeros: a sum, of bits, so that -0.0 stays itself."""
+        if x.type.dtype.kind == "c":
+            half = x.type.with_dtype(x.type.dtype.type(0).real.dtype)
+            parts = [self._spread(hlo, hlo.op(f"stablehlo.{part}", (x,), half)) for part in ("real", "imag")]
+            return hlo.op("stablehlo.complex", parts, x.type)
+        groups = f"replica_groups = {hlo.groups(self.axes)}"
+        bits = x.type.with_dtype(np.dtype(f"uint{8 * x.type.dtype.itemsize}")) if is_float(x.type.dtype) else x.type
+        x_bits = x if bits is x.type else hlo.op("stablehlo.bitcast_convert", (x,), bits)
+        total = hlo.op("stablehlo.all_reduce", (x_bits,), bits, groups, (hlo.reducer(SUM, bits.dtype),))
+        return total if bits is x.type else hlo.op("stablehlo.bitcast_convert", (total,), x.type)

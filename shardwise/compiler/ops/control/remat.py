@@ -1,0 +1,81 @@
+"""Ops for computing again instead of keeping: remat (a program), barrier, and names for values that policies know."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.ir.op import Hlo, NumpyArray, Unknown
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.control.call import Inner, present, some, spread
+from shardwise.compiler.ops.elementwise.base import Elementwise
+
+Policy = Callable[..., bool]  # an op and the types of its operands → whether its results may be kept
+
+
+@final
+@record
+class Remat(Inner):
+    """The program's results; for the derivative, values that `policy` does not let it keep are computed again."""
+
+    name = "remat"
+    policy: Policy | None = None
+    prevent_cse: bool = True
+
+    def with_program(self, program: Any) -> "Remat":
+        return Remat(program, self.policy, self.prevent_cse)
+
+    def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        kept, again, moving = installed.transforms.rematerialize(self.program, present(tangents), self.policy)
+        results = self.with_program(kept)(*primals)
+        count = len(self.program.outputs)
+        saved = results[count:]
+        return results[:count], spread(self.with_program(again)(*primals, *saved, *some(tangents)), moving)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        if self.prevent_cse:  # neither found again in the first computation, nor done before the cotangents are there
+            operands = tuple(x if isinstance(x, Unknown) else Barrier()(x) for x in operands)
+            cotangent = [None if ct is None else Barrier()(ct) for ct in cotangent]
+        return super().transpose(cotangent, *operands)
+
+
+@final
+@record
+class Barrier(Elementwise):
+    """The operand itself; XLA does not see through. Neighbouring barriers are lowered as one."""
+
+    name = "barrier"
+    takes_keys = True
+    arity = 1
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), tangents[0]
+
+    def reference(self, *operands: NumpyArray) -> Any:
+        return operands[0]
+
+
+@final
+@record
+class CheckpointName(Elementwise):
+    """The operand itself, under a name that a policy can ask for."""
+
+    name = "checkpoint_name"
+    takes_keys = True
+    arity = 1
+    label: str
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), tangents[0]
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        return x
+
+    def reference(self, *operands: NumpyArray) -> Any:
+        return operands[0]

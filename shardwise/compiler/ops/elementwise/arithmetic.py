@@ -1,0 +1,220 @@
+"""Ops that work on each element alone: the family, and add sub mul div rem neg stop_gradient select compare
+convert. More of it: extremum, transcendental, powers, special, rounding, parts, bitwise.
+
+Operands have equal shapes (the functions in `methods` broadcast and promote first). The family fills in all rules but
+the derivative, the numpy meaning and the name in StableHLO.
+"""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.dtypes import carrier, is_inexact, is_integer
+from shardwise.compiler.ir.op import Hlo, NumpyArray, Unknown, quiet
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise.base import NUMBERS, REALS, Elementwise
+from shardwise.compiler.ops.elementwise.select import compared
+
+
+def add_tangents(a: Any, b: Any) -> Any:
+    """The sum of two tangents or cotangents, of which None is zero."""
+    if a is None or b is None:
+        return b if a is None else a
+    return Add()(a, b)
+
+
+@final
+@record
+class Add(Elementwise):
+    """`x + y`; of booleans, or."""
+
+    name = hlo_name = "add"
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0, 1),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), add_tangents(*tangents)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        return tuple(cotangent if isinstance(x, Unknown) else None for x in operands)
+
+    @quiet
+    def reference(self, *operands: NumpyArray) -> Any:
+        return np.add(*operands)
+
+
+@final
+@record
+class Sub(Elementwise):
+    """`x - y`."""
+
+    name = "sub"
+    hlo_name = "subtract"
+
+    def out_type(self, *types: ArrayType) -> ArrayType:
+        found = super().out_type(*types)
+        if found.dtype == np.bool_:
+            raise TypeError("sub: booleans cannot be subtracted; use logical xor, or convert them to integers")
+        return found
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0, 1),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        dx, dy = tangents
+        if dx is None or dy is None:
+            return self(*primals), Neg()(dy) if dx is None else dx
+        return self(*primals), self(dx, dy)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        x, y = operands
+        to_x = cotangent if isinstance(x, Unknown) else None
+        return to_x, Neg()(cotangent) if isinstance(y, Unknown) else None
+
+    @quiet
+    def reference(self, *operands: NumpyArray) -> Any:
+        return np.subtract(*operands)
+
+
+@final
+@record
+class Mul(Elementwise):
+    """`x * y`; of booleans, and."""
+
+    name = "mul"
+    hlo_name = "multiply"
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,), (1,))
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        (x, y), (dx, dy) = primals, tangents
+        return self(x, y), add_tangents(None if dx is None else self(dx, y), None if dy is None else self(x, dy))
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        x, y = operands
+        return (self(cotangent, y), None) if isinstance(x, Unknown) else (None, self(x, cotangent))
+
+    @quiet
+    def reference(self, *operands: NumpyArray) -> Any:
+        return np.multiply(*operands)
+
+
+@final
+@record
+class Div(Elementwise):
+    """`x / y`. Of integers the fraction is cut off; by 0 it is the number whose bits are all ones."""
+
+    name = "div"
+    hlo_name = "divide"
+    takes = NUMBERS
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),) if is_inexact(types[0].dtype) else ()
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        (x, y), (dx, dy) = primals, tangents
+        z = self(x, y)
+        by_x = None if dx is None else self(dx, y)
+        return z, add_tangents(by_x, None if dy is None else Mul()(dy, Neg()(self(z, y))))
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        return self(cotangent, operands[1]), None
+
+    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+        x, y = operands
+        if is_inexact(x.type.dtype):
+            return super().lower(hlo, x, y)
+        # XLA divides a constant by 0 with another result than it gives at run time.
+        zero, one, ones = (hlo.constant(number, y.type) for number in (0, 1, -1))
+        is_zero = compared(hlo, "EQ", y, zero)
+        found = super().lower(hlo, x, hlo.op("stablehlo.select", (is_zero, one, y), y.type))
+        return hlo.op("stablehlo.select", (is_zero, ones, found), found.type)
+
+    @quiet
+    def reference(self, *operands: NumpyArray) -> Any:
+        if is_inexact(operands[0].dtype):
+            return np.divide(*operands)
+        x, y = (operand.astype(carrier(operand.dtype)) for operand in operands)
+        by = np.where(y == 0, 1, y).astype(y.dtype)
+        down = x // by
+        quotient = down + ((x - down * by != 0) & ((x < 0) != (by < 0))).astype(x.dtype)
+        return np.where(y == 0, ~np.zeros_like(x), quotient).astype(operands[0].dtype)
+
+
+@final
+@record
+class Rem(Elementwise):
+    """What is left of `x` once `y` is taken away as often as it goes: it has the sign of `x`. Of integers by 0, `x`."""
+
+    name = "rem"
+    hlo_name = "remainder"
+    takes = REALS
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        (x, y), (dx, dy) = primals, tangents
+        z = self(x, y)
+        times = None if dy is None else Div()(Sub()(z, x), y)
+        return z, add_tangents(dx, None if dy is None else Mul()(dy, times))
+
+    @quiet
+    def reference(self, *operands: NumpyArray) -> Any:
+        x, y = (operand.astype(carrier(operand.dtype)) for operand in operands)
+        if is_integer(x.dtype):
+            left = np.where(y == 0, x, np.fmod(x, np.where(y == 0, 1, y).astype(y.dtype)))
+        else:
+            left = np.fmod(x, y)
+        return np.asarray(left).astype(operands[0].dtype)
+
+
+@final
+@record
+class Neg(Elementwise):
+    """`-x`."""
+
+    name = "neg"
+    hlo_name = "negate"
+    arity = 1
+
+    def out_type(self, *types: ArrayType) -> ArrayType:
+        found = super().out_type(*types)
+        if found.dtype == np.bool_:
+            raise TypeError("neg: a boolean has no negative; use logical not")
+        return found
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), self(*tangents)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        return (self(cotangent),)
+
+    def reference(self, *operands: NumpyArray) -> Any:
+        return np.negative(*operands)
+
+
+@final
+@record
+class StopGradient(Elementwise):
+    """The operand itself, through which no derivative flows."""
+
+    name = "stop_gradient"
+    takes_keys = True
+    arity = 1
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), None
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        return x
+
+    def reference(self, *operands: NumpyArray) -> Any:
+        return operands[0]

@@ -1,0 +1,170 @@
+"""Elementwise ops on the parts of numbers: abs sign, and of complex numbers real imag conj complex."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.dtypes import carrier, is_integer, short_name
+from shardwise.compiler.ir.op import Hlo, NumpyArray, Unknown, quiet
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Neg
+from shardwise.compiler.ops.elementwise.base import NUMBERS, Elementwise, Kinds, Unary, like
+from shardwise.compiler.ops.elementwise.select import Compare, Select, part_type
+from shardwise.compiler.ops.shape.constants import zeros_like
+
+COMPLEX = Kinds("complex numbers", lambda dtype: dtype.kind == "c")
+PARTS = Kinds("f32 or f64", lambda dtype: dtype in (np.float32, np.float64))
+SIGNED = Kinds(
+    "signed numbers", lambda dtype: dtype != np.bool_ and not (is_integer(dtype) and short_name(dtype)[0] == "u")
+)
+
+
+@final
+@record
+class Abs(Unary):
+    """The magnitude: of complex numbers a real one. That of the smallest integer is itself."""
+
+    name = hlo_name = "abs"
+    takes = SIGNED
+
+    def agreed(self, *types: ArrayType) -> ArrayType:
+        found = super().agreed(*types)
+        return part_type(found) if found.dtype.kind == "c" else found
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        if x.type.dtype.kind == "c":
+            return Real()(Mul()(dx, Conj()(Sign()(x))))
+        return Select()(Compare("GE")(x, like(x, 0)), dx, Neg()(dx))
+
+    @quiet
+    def reference(self, *operands: NumpyArray) -> Any:
+        (x,) = operands
+        found = np.abs(x.astype(carrier(x.dtype)))
+        return found if x.dtype.kind == "c" else found.astype(x.dtype)
+
+
+@final
+@record
+class Sign(Unary):
+    """-1, 0 or 1; NaN of NaN. Of complex numbers the one of magnitude 1 in the same direction, and 0 of 0."""
+
+    name = hlo_name = "sign"
+    takes = NUMBERS
+    meaning = np.sign
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        if x.type.dtype.kind != "c":
+            return None
+        # It turns, and keeps its length: only the part of the tangent across the direction counts.
+        across = Div()(Imag()(Mul()(Conj()(y), dx)), Abs()(x))
+        return Mul()(y, Complex()(zeros_like(across), across))
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        if is_integer(x.type.dtype) and short_name(x.type.dtype)[0] == "u":
+            return hlo.op("stablehlo.minimum", (x, hlo.constant(1, x.type)), x.type)
+        return hlo.op("stablehlo.sign", (x,), x.type)
+
+
+@final
+@record
+class Real(Elementwise):
+    """The real part."""
+
+    name = hlo_name = "real"
+    arity = 1
+    takes = COMPLEX
+
+    def agreed(self, *types: ArrayType) -> ArrayType:
+        return part_type(super().agreed(*types))
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), self(*tangents)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        return (Complex()(cotangent, zeros_like(cotangent)),)
+
+    def reference(self, *operands: NumpyArray) -> Any:
+        return np.real(*operands)
+
+
+@final
+@record
+class Imag(Elementwise):
+    """The imaginary part."""
+
+    name = hlo_name = "imag"
+    arity = 1
+    takes = COMPLEX
+
+    def agreed(self, *types: ArrayType) -> ArrayType:
+        return part_type(super().agreed(*types))
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), self(*tangents)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        return (Complex()(zeros_like(cotangent), Neg()(cotangent)),)
+
+    def reference(self, *operands: NumpyArray) -> Any:
+        return np.imag(*operands)
+
+
+@final
+@record
+class Conj(Elementwise):
+    """The number with its imaginary part negated."""
+
+    name = hlo_name = "conj"
+    dialect = "chlo"
+    arity = 1
+    takes = COMPLEX
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), self(*tangents)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        return (self(cotangent),)
+
+    def reference(self, *operands: NumpyArray) -> Any:
+        return np.conj(*operands)
+
+
+@final
+@record
+class Complex(Elementwise):
+    """The complex number that has these two parts."""
+
+    name = hlo_name = "complex"
+    takes = PARTS
+
+    def agreed(self, *types: ArrayType) -> ArrayType:
+        found = super().agreed(*types)
+        return ArrayType(found.shape, np.complex64 if found.dtype == np.float32 else np.complex128, found.weak)
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0, 1),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        zero = zeros_like(primals[0])
+        return self(*primals), self(*(zero if tangent is None else tangent for tangent in tangents))
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        to_real, to_imag = (isinstance(x, Unknown) for x in operands)
+        return (Real()(cotangent) if to_real else None, Neg()(Imag()(cotangent)) if to_imag else None)
+
+    def reference(self, *operands: NumpyArray) -> Any:
+        real, imag = operands
+        found = np.empty(np.shape(real), np.complex64 if real.dtype == np.float32 else np.complex128)
+        found.real, found.imag = real, imag  # a sum would turn inf · 0 into NaN
+        return found

@@ -1,0 +1,70 @@
+"""convert: change the dtype of each element."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.dtypes import DType, carrier, integer_range, is_float, is_inexact, is_integer, is_key
+from shardwise.compiler.ir.op import Hlo, NumpyArray, quiet
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise.base import Elementwise
+from shardwise.compiler.ops.elementwise.select import compared, part_type
+
+
+@final
+@record
+class Convert(Elementwise):
+    """Each element as `dtype`. To bool: whether it differs from 0. A complex number gives its real part.
+
+    A float becomes an integer by cutting its fraction off; past the range it is the range's end, and NaN is 0.
+    """
+
+    name = hlo_name = "convert"
+    arity = 1
+    dtype: DType
+    weak: bool = False
+
+    def agreed(self, *types: ArrayType) -> ArrayType:
+        if is_key(self.dtype):
+            raise TypeError(f"convert: {types[0]} cannot become keys; `random.wrap_key_data` makes them of their words")
+        return ArrayType(types[0].shape, self.dtype, self.weak)
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        # Rounding a term and rounding the sum differ: a partial sum may only widen.
+        before = types[0].dtype
+        widens = is_float(before) and is_float(self.dtype) and self.dtype.itemsize > before.itemsize
+        return ((0,),) if widens or before == self.dtype else ()
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), self(*tangents) if is_inexact(self.dtype) else None
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        return (Convert(operands[0].type.dtype)(cotangent),)
+
+    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+        (x,) = operands
+        if self.dtype == np.bool_:  # StableHLO looks at the real part alone
+            return compared(hlo, "NE", x, hlo.constant(0, x.type.strong()))
+        if x.type.dtype.kind == "c" and self.dtype.kind != "c":  # XLA crashes when it folds this convert
+            x = hlo.op("stablehlo.real", (x,), part_type(x.type))
+        return super().lower(hlo, x)
+
+    @quiet
+    def reference(self, *operands: NumpyArray) -> Any:
+        (x,) = operands
+        if self.dtype == np.bool_:
+            return x != np.zeros((), x.dtype)
+        x = x.real if x.dtype.kind == "c" and self.dtype.kind != "c" else x.astype(carrier(x.dtype))
+        return _saturated(x, self.dtype) if is_float(x.dtype) and is_integer(self.dtype) else x.astype(self.dtype)
+
+
+def _saturated(x: NumpyArray, dtype: DType) -> NumpyArray:
+    """Floats as integers. What numpy makes of a number past the range depends on the machine."""
+    low, high = integer_range(dtype)
+    wide = np.uint64 if low == 0 else np.int64
+    exact = np.where(np.isnan(x), 0, x.astype(np.float64))
+    inside = (exact >= low) & (exact < float(high) + 1)
+    ends = np.where(exact > 0, np.array(high, wide), np.array(low, wide))
+    return np.where(inside, np.where(inside, exact, 0).astype(wide), ends).astype(dtype)

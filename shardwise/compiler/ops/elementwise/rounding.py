@@ -1,0 +1,145 @@
+"""Elementwise ops that look at how floats are spaced: floor ceil round is_finite nextafter reduce_precision."""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.dtypes import carrier
+from shardwise.compiler.ir.op import Hlo, NumpyArray, quiet
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise.base import FLOATS, Elementwise, Unary
+
+NEAREST = {"even": "round_nearest_even", "away": "round_nearest_afz"}
+
+
+class Step(Unary):
+    """A function that is flat between its steps."""
+
+    takes = FLOATS
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return None
+
+
+@final
+@record
+class Floor(Step):
+    """The largest integer that is not above the element."""
+
+    name = hlo_name = "floor"
+    meaning = np.floor
+
+
+@final
+@record
+class Ceil(Step):
+    """The smallest integer that is not below the element."""
+
+    name = hlo_name = "ceil"
+    meaning = np.ceil
+
+
+@final
+@record
+class Round(Step):
+    """The nearest integer. Halfway between two it is the even one, or by `half="away"` the one farther from zero."""
+
+    name = "round"
+    half: str = "even"
+
+    def out_type(self, *types: ArrayType) -> ArrayType:
+        if self.half not in NEAREST:
+            raise TypeError(f"round: half {self.half!r} is not one of {', '.join(NEAREST)}")
+        return super().out_type(*types)
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        return hlo.op(f"stablehlo.{NEAREST[self.half]}", (x,), x.type)
+
+    def meaning(self, x: NumpyArray) -> Any:
+        if self.half == "even":
+            return np.rint(x)
+        down = np.trunc(x)
+        return np.where(np.abs(x - down) >= 0.5, down + np.copysign(1, x), down)
+
+
+@final
+@record
+class IsFinite(Elementwise):
+    """Whether the element is neither infinite nor NaN."""
+
+    name = hlo_name = "is_finite"
+    arity = 1
+    takes = FLOATS
+
+    def out_type(self, *types: ArrayType) -> ArrayType:
+        return ArrayType(super().out_type(*types).shape, np.bool_)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), None
+
+    def reference(self, *operands: NumpyArray) -> Any:
+        (x,) = operands
+        return np.isfinite(x.astype(carrier(x.dtype)))
+
+
+@final
+@record
+class Nextafter(Elementwise):
+    """The float that follows the first operand on the way to the second; the second itself where they are equal."""
+
+    name = "nextafter"
+    hlo_name = "next_after"
+    dialect = "chlo"
+    takes = FLOATS
+
+    @quiet
+    def reference(self, *operands: NumpyArray) -> Any:
+        return np.nextafter(*operands)
+
+
+@final
+@record
+class ReducePrecision(Elementwise):
+    """The nearest float that these many bits of exponent and mantissa can hold; past their range it is infinite, below
+    it zero. Its derivative is taken for that of the identity, rounded likewise.
+    """
+
+    name = "reduce_precision"
+    arity = 1
+    takes = FLOATS
+    exponent_bits: int
+    mantissa_bits: int
+
+    def out_type(self, *types: ArrayType) -> ArrayType:
+        if self.exponent_bits < 1 or self.mantissa_bits < 0:
+            raise TypeError(
+                "reduce_precision: needs a bit of exponent at least and no negative number of mantissa bits, "
+                f"not {self.exponent_bits} and {self.mantissa_bits}"
+            )
+        return super().out_type(*types)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), self(*tangents)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        return (self(cotangent),)
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        bits = f"exponent_bits = {self.exponent_bits} : i32, mantissa_bits = {self.mantissa_bits} : i32"
+        return hlo.op("stablehlo.reduce_precision", (x,), x.type, bits)
+
+    @quiet
+    def reference(self, *operands: NumpyArray) -> Any:
+        (x,) = operands
+        exact = x.astype(np.float64)
+        fraction, exponent = np.frexp(exact)
+        scale = 2.0 ** min(self.mantissa_bits + 1, 53)
+        rounded = np.ldexp(np.rint(fraction * scale) / scale, exponent)
+        bias = 2 ** (self.exponent_bits - 1) - 1
+        largest = (2 - 2.0 ** -min(self.mantissa_bits, 52)) * 2.0**bias
+        smallest = 2.0 ** (1 - bias)
+        rounded = np.where(np.abs(rounded) > largest, np.copysign(np.inf, exact), rounded)
+        rounded = np.where(np.abs(rounded) < smallest, np.copysign(0, exact), rounded)
+        return np.where(np.isfinite(exact), rounded, exact).astype(x.dtype)

@@ -1,0 +1,277 @@
+"""Elementwise ops of analysis: exponentials, logarithms, trigonometric and hyperbolic functions and their inverses."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.dtypes import carrier
+from shardwise.compiler.ir.op import Hlo, NumpyArray, quiet
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ops.elementwise import powers  # each has derivatives that need the other
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub, add_tangents
+from shardwise.compiler.ops.elementwise.base import FLOATS, Elementwise, Unary, like
+
+
+@final
+@record
+class Exp(Unary):
+    """e to the power of each element."""
+
+    name = "exp"
+    hlo_name = "exponential"
+    meaning = np.exp
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, y)
+
+
+@final
+@record
+class Exp2(Unary):
+    """2 to the power of each element."""
+
+    name = "exp2"
+    meaning = np.exp2
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, Mul()(y, like(y, math.log(2))))
+
+    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+        (x,) = operands
+        power = hlo.op("stablehlo.multiply", (x, hlo.constant(math.log(2), x.type.strong())), x.type)
+        return hlo.op("stablehlo.exponential", (power,), x.type)
+
+
+@final
+@record
+class Expm1(Unary):
+    """`exp(x) - 1`, exact for small elements."""
+
+    name = "expm1"
+    hlo_name = "exponential_minus_one"
+    meaning = np.expm1
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, Add()(y, like(y, 1)))
+
+
+@final
+@record
+class Log(Unary):
+    """The natural logarithm."""
+
+    name = hlo_name = "log"
+    meaning = np.log
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Div()(dx, x)
+
+
+@final
+@record
+class Log1p(Unary):
+    """`log(1 + x)`, exact for small elements."""
+
+    name = "log1p"
+    hlo_name = "log_plus_one"
+    meaning = np.log1p
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Div()(dx, Add()(x, like(x, 1)))
+
+
+@final
+@record
+class Logistic(Unary):
+    """`1 / (1 + exp(-x))`."""
+
+    name = hlo_name = "logistic"
+
+    @staticmethod
+    def meaning(x: NumpyArray) -> Any:
+        return 1 / (1 + np.exp(-x))
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, Mul()(y, Sub()(like(y, 1), y)))
+
+
+@final
+@record
+class Sin(Unary):
+    """The sine of an angle in radians."""
+
+    name = "sin"
+    hlo_name = "sine"
+    meaning = np.sin
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, Cos()(x))
+
+
+@final
+@record
+class Cos(Unary):
+    """The cosine of an angle in radians."""
+
+    name = "cos"
+    hlo_name = "cosine"
+    meaning = np.cos
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Neg()(Mul()(dx, Sin()(x)))
+
+
+@final
+@record
+class Tan(Unary):
+    """The tangent of an angle in radians."""
+
+    name = hlo_name = "tan"
+    meaning = np.tan
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, Add()(powers.Square()(y), like(y, 1)))
+
+
+@final
+@record
+class Asin(Unary):
+    """The angle whose sine is the element."""
+
+    name = hlo_name = "asin"
+    dialect = "chlo"
+    meaning = np.arcsin
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, powers.Rsqrt()(_up_and_down(x)))
+
+
+@final
+@record
+class Acos(Unary):
+    """The angle whose cosine is the element."""
+
+    name = hlo_name = "acos"
+    dialect = "chlo"
+    meaning = np.arccos
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Neg()(Mul()(dx, powers.Rsqrt()(_up_and_down(x))))
+
+
+@final
+@record
+class Atan(Unary):
+    """The angle whose tangent is the element."""
+
+    name = hlo_name = "atan"
+    dialect = "chlo"
+    meaning = np.arctan
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Div()(dx, Add()(powers.Square()(x), like(x, 1)))
+
+
+@final
+@record
+class Atan2(Elementwise):
+    """The angle of the point whose ordinate is the first operand and whose abscissa is the second."""
+
+    name = hlo_name = "atan2"
+    takes = FLOATS
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        (y, x), (dy, dx) = primals, tangents
+        square = Add()(powers.Square()(x), powers.Square()(y))
+        by_y = None if dy is None else Mul()(dy, Div()(x, square))
+        return self(y, x), add_tangents(by_y, None if dx is None else Mul()(dx, Neg()(Div()(y, square))))
+
+    @quiet
+    def reference(self, *operands: NumpyArray) -> Any:
+        y, x = (operand.astype(carrier(operand.dtype)) for operand in operands)
+        return np.asarray(np.arctan2(y, x)).astype(operands[0].dtype)
+
+
+@final
+@record
+class Sinh(Unary):
+    """The hyperbolic sine."""
+
+    name = hlo_name = "sinh"
+    dialect = "chlo"
+    meaning = np.sinh
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, Cosh()(x))
+
+
+@final
+@record
+class Cosh(Unary):
+    """The hyperbolic cosine."""
+
+    name = hlo_name = "cosh"
+    dialect = "chlo"
+    meaning = np.cosh
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, Sinh()(x))
+
+
+@final
+@record
+class Tanh(Unary):
+    """The hyperbolic tangent."""
+
+    name = hlo_name = "tanh"
+    meaning = np.tanh
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, _up_and_down(y))
+
+
+@final
+@record
+class Asinh(Unary):
+    """The number whose hyperbolic sine is the element."""
+
+    name = hlo_name = "asinh"
+    dialect = "chlo"
+    meaning = np.arcsinh
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, powers.Rsqrt()(Add()(powers.Square()(x), like(x, 1))))
+
+
+@final
+@record
+class Acosh(Unary):
+    """The number whose hyperbolic cosine is the element."""
+
+    name = hlo_name = "acosh"
+    dialect = "chlo"
+    meaning = np.arccosh
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        # Not of the product: below -1 the two roots of a complex number turn its sign.
+        return Mul()(dx, Mul()(powers.Rsqrt()(Sub()(x, like(x, 1))), powers.Rsqrt()(Add()(x, like(x, 1)))))
+
+
+@final
+@record
+class Atanh(Unary):
+    """The number whose hyperbolic tangent is the element."""
+
+    name = hlo_name = "atanh"
+    dialect = "chlo"
+    meaning = np.arctanh
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Div()(dx, _up_and_down(x))
+
+
+def _up_and_down(x: Any) -> Any:
+    """`1 - x²`, exact where that is close to zero."""
+    return Mul()(Sub()(like(x, 1), x), Add()(like(x, 1), x))

@@ -1,0 +1,1 @@
+"""Ops that read and write at positions known only at run time; sort and top_k."""

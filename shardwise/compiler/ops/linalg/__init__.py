@@ -1,0 +1,1 @@
+"""Ops on batches of matrices, and the discrete Fourier transform."""

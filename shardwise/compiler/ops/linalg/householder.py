@@ -1,0 +1,249 @@
+"""Orthogonal factors by Householder's reflections: geqrf, householder_product, ormqr and qr.
+
+A reflection is `I - tau v v*`. Those of one matrix are kept as columns v below its diagonal, where v has a one on it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NoReturn, final
+
+import numpy as np
+
+from shardwise.compiler.ir.op import Hlo, NumpyArray
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Neg, Sub
+from shardwise.compiler.ops.elementwise.complex_parts import Complex
+from shardwise.compiler.ops.linalg.batched import (
+    INDEX,
+    Stacked,
+    adjoint,
+    block,
+    diagonal_part,
+    identity,
+    imaginary_part,
+    in_order,
+    lower_triangle,
+    product,
+)
+from shardwise.compiler.ops.linalg.lapack import call, of_numpy, triangle
+from shardwise.compiler.ops.linalg.lu import solve
+from shardwise.compiler.ops.linalg.triangular import TriangularSolve
+from shardwise.compiler.ops.shape.constants import full, zeros_like
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Slice
+
+
+class Packed(Stacked):
+    """Works on reflections one by one, and has no derivative of its own."""
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> NoReturn:
+        raise NotImplementedError(f"{self.name}: has no derivative; differentiate `qr`, which has one")
+
+
+@final
+@record
+class Geqrf(Packed):
+    """Of each matrix R on and above the diagonal, reflections below it, and their tau. `pivoting`: also the order of
+    columns in which the diagonal of R gets smaller from row to row.
+    """
+
+    name = "geqrf"
+    single = False
+    pivoting: bool = False
+
+    def out_types(self, a: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
+        batch = self.batch(a)
+        order = (ArrayType((*batch, a.shape[-1]), INDEX),) if self.pivoting else ()
+        return a.strong(), ArrayType((*batch, min(a.shape[-2:])), a.dtype), *order
+
+    def lowered(self, hlo: Hlo, a: Any) -> Any:
+        batch = a.type.ndim - 2
+        types = self.out_types(a.type)
+        if not a.type.size:  # columns without a row keep their order
+            order = hlo.op("stablehlo.iota", (), types[2], f"iota_dimension = {batch} : i64")
+            return *(hlo.constant(0, type) for type in types[:2]), order
+        if not self.pivoting:
+            return tuple(call(hlo, "geqrf", (a,), types, batch, ((0, 0),)))
+        free = hlo.constant(0, types[2])
+        packed, order, taus = call(hlo, "geqp3", (a, free), (types[0], types[2], types[1]), batch, ((0, 0), (1, 1)))
+        one = hlo.constant(1, order.type)  # LAPACK counts from 1
+        return packed, taus, hlo.op("stablehlo.subtract", (order, one), order.type)
+
+    def of_one(self, a: NumpyArray) -> tuple[NumpyArray, ...]:
+        if not a.size:
+            return a, np.zeros(0, a.dtype), *([np.arange(a.shape[1])] if self.pivoting else [])
+        if not self.pivoting:
+            packed, taus, _, _ = of_numpy("geqrf", a.dtype)(a)
+            return packed, taus
+        packed, order, taus, _, _ = of_numpy("geqp3", a.dtype)(a)
+        return packed, taus, order - 1
+
+
+@final
+@record
+class HouseholderProduct(Packed):
+    """The first columns, as many as the operand has, of the product of all reflections, the first one leftmost."""
+
+    name = "householder_product"
+    core = (2, 1)
+
+    def out_type(self, a: ArrayType, taus: ArrayType) -> ArrayType:
+        _check_reflections(self, a, taus)
+        if a.shape[-2] < a.shape[-1]:
+            raise TypeError(f"householder_product: needs no fewer rows than columns, not {a}")
+        return a.strong()
+
+    def lowered(self, hlo: Hlo, a: Any, taus: Any) -> Any:
+        (found,) = call(hlo, "orgqr", (a, taus), (a.type.strong(),), a.type.ndim - 2, ((0, 0),))
+        return found
+
+    def of_one(self, a: NumpyArray, taus: NumpyArray) -> NumpyArray:
+        if not taus.size:
+            return np.eye(*a.shape, dtype=a.dtype)
+        return np.asarray(of_numpy("orgqr", a.dtype)(a, taus)[0])
+
+
+@final
+@record
+class Ormqr(Packed):
+    """The product of all reflections, or its adjoint, times c; c times it where not `left`."""
+
+    name = "ormqr"
+    core = (2, 1, 2)
+    left: bool = True
+    adjoint: bool = False
+
+    @property
+    def through(self) -> tuple[int, int]:
+        return 2, -1 if self.left else -2
+
+    def out_type(self, a: ArrayType, taus: ArrayType, c: ArrayType) -> ArrayType:
+        _check_reflections(self, a, taus, c)
+        if c.shape[-2 if self.left else -1] != a.shape[-2]:
+            side = "rows" if self.left else "columns"
+            raise TypeError(f"ormqr: reflections of {a.shape[-2]} numbers need as many {side}, not {c}")
+        if c.dtype != a.dtype:
+            raise TypeError(f"ormqr: operands must have one dtype, not {a} and {c}")
+        return c.strong()
+
+    def lowered(self, hlo: Hlo, a: Any, taus: Any, c: Any) -> Any:
+        if not taus.type.size:
+            return c
+        way = {"left": str(self.left).lower(), "transpose": str(self.adjoint).lower()}
+        (found,) = call(hlo, "ormqr", (a, taus, c), (c.type.strong(),), a.type.ndim - 2, ((0, 2),), **way)
+        return found
+
+    def of_one(self, a: NumpyArray, taus: NumpyArray, c: NumpyArray) -> NumpyArray:
+        if not taus.size:
+            return c
+        way = ("C" if a.dtype.kind == "c" else "T") if self.adjoint else "N"
+        apply = of_numpy("ormqr", a.dtype)
+        a = a[:, : taus.size]
+        side = "L" if self.left else "R"
+        size = int(apply(side, way, a, taus, c, -1)[1][0].real)
+        return np.asarray(apply(side, way, a, taus, c, size)[0])
+
+
+def _check_reflections(op: Stacked, *types: ArrayType) -> None:
+    op.batch(*types)
+    a, taus = types[:2]
+    if taus.shape[-1] > min(a.shape[-2:]):
+        raise TypeError(f"{op.name}: the matrices of {a} hold {min(a.shape[-2:])} reflections, fewer than {taus}")
+    if taus.dtype != a.dtype:
+        raise TypeError(f"{op.name}: operands must have one dtype, not {a} and {taus}")
+
+
+@final
+@record
+class Qr(Stacked):
+    """Q with orthonormal columns and the upper triangular R whose product is the operand.
+
+    `full`: all columns of a square Q, and rows of zeros in R; else as many as the operand has rows or columns, the
+    fewer. `pivoting`: also the order of columns, and Q R is the operand with its columns in that order.
+    """
+
+    name = "qr"
+    single = False
+    full: bool
+    pivoting: bool = False
+
+    def out_types(self, a: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
+        batch = self.batch(a)
+        *_, rows, columns = a.shape
+        size = rows if self.full else min(rows, columns)
+        order = (ArrayType((*batch, columns), INDEX),) if self.pivoting else ()
+        return ArrayType((*batch, rows, size), a.dtype), ArrayType((*batch, size, columns), a.dtype), *order
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        (a,), (da,) = primals, tangents
+        q, r, *order = self(a)
+        if order:
+            da = in_order(da, order[0], a.type.ndim - 1)
+        *_, rows, columns = a.type.shape
+        size = min(rows, columns)
+        dq, turn, dr = _thin(
+            block(q, (0, rows), (0, size)), block(r, (0, size), (0, size)), block(da, (0, rows), (0, size))
+        )
+        if columns > size:  # of these columns of R there is nothing new in Q
+            right = (size, columns)
+            rest = Sub()(product(adjoint(q), block(da, (0, rows), right)), product(turn, block(r, (0, rows), right)))
+            dr = Concatenate(a.type.ndim - 1)(dr, rest)
+        if self.full and rows > size:
+            dq = Concatenate(a.type.ndim - 1)(dq, _rest_of_full(q, dq, size))
+            zeros = (0,) * a.type.ndim
+            dr = Pad(zeros, (*zeros[:-2], rows - size, 0), zeros)(dr, full((), 0, dr.type.dtype))
+        return (q, r, *order), (dq, dr, *(None for _ in order))
+
+    def lowered(self, hlo: Hlo, a: Any) -> Any:
+        q, r, *_ = self.out_types(a.type)
+        packed, taus, *order = Geqrf(self.pivoting).lower(hlo, a)
+        *_, rows, columns = a.type.shape
+        size = q.shape[-1]
+        start, step = (0,) * a.type.ndim, (1,) * a.type.ndim
+        upper = Slice(start, (*r.shape[:-2], min(rows, size), columns), step).lower(hlo, packed)
+        vectors = Slice(start, (*q.shape[:-1], min(columns, size)), step).lower(hlo, packed)
+        if size > columns:
+            more = (*start[:-1], size - columns)
+            vectors = Pad(start, more, start).lower(hlo, vectors, hlo.constant(0, ArrayType((), a.type.dtype)))
+        return HouseholderProduct().lower(hlo, vectors, taus), triangle(hlo, upper, "LE"), *order
+
+    def of_one(self, a: NumpyArray) -> tuple[NumpyArray, ...]:
+        packed, taus, *order = Geqrf(self.pivoting).of_one(a)
+        rows, columns = a.shape
+        size = rows if self.full else min(rows, columns)
+        vectors = np.zeros((rows, size), a.dtype)
+        vectors[:, : min(columns, size)] = packed[:, : min(columns, size)]
+        return HouseholderProduct().of_one(vectors, taus), np.triu(packed)[:size], *order
+
+
+def _thin(q: Any, r: Any, da: Any) -> tuple[Any, Any, Any]:
+    """How q and a square r move with their product, and how q turns in itself, Q* dQ.
+
+    Q* dA R⁻¹ = Q* dQ + dR R⁻¹: an antihermitian matrix and an upper triangle with a real diagonal.
+    """
+    x = TriangularSolve(left_side=False, is_lower=False)(r, da)
+    both = product(adjoint(q), x)
+    below = lower_triangle(both, -1)
+    turn = Sub()(below, adjoint(below))
+    if both.type.dtype.kind == "c":
+        angle = imaginary_part(diagonal_part(both))
+        turn = Add()(turn, Complex()(zeros_like(angle), angle))
+    upper = Sub()(both, turn)
+    return Sub()(x, product(q, upper)), turn, product(upper, r)
+
+
+def _rest_of_full(q: Any, dq: Any, size: int) -> Any:
+    """How the other columns of a full Q move with the first `size` of them.
+
+    A product of reflections is determined by those: with Q₁₁ = I - M and Q₂₁ = N, and W the solution of M* W = N*, the
+    others are M W above and I - N W below. (Where a reflection is none at all, M is singular, and this is not smooth.)
+    """
+    rows = q.type.shape[-1]
+    above, below = (0, size), (size, rows)
+    top = block(q, above, above)
+    m, n = Sub()(identity(top.type.shape, q.type.dtype), top), block(q, below, above)
+    dm, dn = Neg()(block(dq, above, above)), block(dq, below, above)
+    w = solve(adjoint(m), adjoint(n))
+    dw = solve(adjoint(m), Sub()(adjoint(dn), product(adjoint(dm), w)))
+    upper = Add()(product(dm, w), product(m, dw))
+    lower = Neg()(Add()(product(dn, w), product(n, dw)))
+    return Concatenate(q.type.ndim - 2)(upper, lower)

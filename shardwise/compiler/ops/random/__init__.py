@@ -1,0 +1,1 @@
+"""Random bits, and samplers built on them."""

@@ -1,0 +1,110 @@
+"""XLA's own random numbers: rng_bit_generator, whose bits XLA defines for each kind of device, and rng_uniform, which
+keeps a state of its own. Both make the whole array on every device; where it is cut, each keeps its piece.
+"""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.dtypes import DType, is_float, is_integer
+from shardwise.compiler.ir.op import BatchAxis, Hlo, Op, Shard
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.collective.collectives import AllReduce, OnlyFirst
+from shardwise.compiler.ops.control.scan import one_by_one
+from shardwise.compiler.ops.random.threefry import COUNTER, WIDTHS, WORD
+from shardwise.compiler.reduction import SUM
+from shardwise.compiler.shardings.factors import FactorRule
+
+ALGORITHMS = ("DEFAULT", "THREE_FRY", "PHILOX")
+
+
+def _whole(*shapes: Sequence[int], operands: int) -> FactorRule:
+    """No dim can be cut."""
+    dims: list[tuple[tuple[int, ...], ...]] = []
+    sizes: list[int] = []
+    for shape in shapes:
+        dims.append(tuple((len(sizes) + dim,) for dim in range(len(shape))))
+        sizes += shape
+    return FactorRule(tuple(dims[:operands]), tuple(dims[operands:]), tuple(sizes), whole=frozenset(range(len(sizes))))
+
+
+@final
+@record
+class RngBitGenerator(Op):
+    """The state after, and random integers of `dtype`. The state is u64[2], or u32[4] with the low words first."""
+
+    name = "rng_bit_generator"
+    single = False
+    shape: tuple[int, ...]
+    dtype: DType
+    algorithm: str
+
+    def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
+        (state,) = types
+        if state not in (ArrayType((4,), WORD), ArrayType((2,), COUNTER)):
+            raise TypeError(f"rng_bit_generator: the key is u32[4] or u64[2], not {state}")
+        if self.dtype not in WIDTHS.values():
+            raise TypeError(f"rng_bit_generator: makes {', '.join(map(str, WIDTHS.values()))}, not {self.dtype}")
+        if self.algorithm not in ALGORITHMS:
+            raise TypeError(f"rng_bit_generator: algorithm is one of {', '.join(ALGORITHMS)}, not {self.algorithm!r}")
+        return state, ArrayType(self.shape, self.dtype)
+
+    def factors(self, state: ArrayType) -> FactorRule:
+        return _whole(state.shape, state.shape, self.shape, operands=1)
+
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return one_by_one(self, axis, operands, dims)
+
+    def lower(self, hlo: Hlo, state: Any) -> Any:
+        given, wide, pairs = state.type, ArrayType((2,), COUNTER), ArrayType((2, 2), WORD)
+        if given != wide:
+            state = hlo.op("stablehlo.reshape", (state,), pairs)
+            state = hlo.op("stablehlo.bitcast_convert", (state,), wide)
+        attributes = f"rng_algorithm = #stablehlo<rng_algorithm {self.algorithm}>"
+        after, bits = hlo.many(
+            "stablehlo.rng_bit_generator", (state,), (wide, ArrayType(self.shape, self.dtype)), attributes
+        )
+        if given != wide:
+            after = hlo.op("stablehlo.bitcast_convert", (after,), pairs)
+            after = hlo.op("stablehlo.reshape", (after,), given)
+        return after, bits
+
+
+@final
+@record
+class RngUniform(Op):
+    """Numbers from the first operand to below the second, of a state that the device keeps: others each time."""
+
+    name = "rng_uniform"
+    shape: tuple[int, ...]
+
+    def out_type(self, low: ArrayType, high: ArrayType) -> ArrayType:
+        if low.strong() != high.strong() or low.ndim:
+            raise TypeError(f"rng_uniform: needs two scalars of one dtype, not {low} and {high}")
+        if not (is_float(low.dtype) or is_integer(low.dtype)):
+            raise TypeError(f"rng_uniform: makes integers or floats, not {low.dtype}")
+        return ArrayType(self.shape, low.dtype)
+
+    def factors(self, low: ArrayType, high: ArrayType) -> FactorRule:
+        return _whole((), (), self.shape, operands=2)
+
+    def localize(self, shard: Shard, *operands: Any) -> Any:
+        # Each device has a state of its own: all take what the first one draws.
+        return AllReduce(shard.axes, SUM)(OnlyFirst(shard.axes)(self(*operands)))
+
+    def lower(self, hlo: Hlo, low: Any, high: Any) -> Any:
+        sizes = hlo_sizes(hlo, self.shape)
+        attributes = "rng_distribution = #stablehlo<rng_distribution UNIFORM>"
+        return hlo.op("stablehlo.rng", (low, high, sizes), self.out_type(low.type, high.type), attributes)
+
+
+def hlo_sizes(hlo: Hlo, shape: Sequence[int]) -> Any:
+    """A shape as an array of i64."""
+    one = ArrayType((1,), np.int64)
+    parts = [hlo.constant(size, one) for size in shape]
+    out = ArrayType((len(shape),), np.int64)
+    if not parts:
+        return hlo.constant(0, out)
+    return hlo.op("stablehlo.concatenate", parts, out, "dimension = 0 : i64")

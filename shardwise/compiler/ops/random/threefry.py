@@ -1,0 +1,274 @@
+"""Random bits of a key, by threefry2x32: every element is a function of the key and of its own number, and of no other.
+
+A key is two words, the last dim of an array of u32; dims before it are a batch of keys. The hash of a key and a 64-bit
+counter is a block of two words. Elements are counted in row-major order over the whole array, so a device makes its
+own piece from where it starts, and no bit depends on how the array is cut. (JAX calls this partitionable threefry.)
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from shardwise.compiler.dtypes import DType
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
+from shardwise.compiler.ops.elementwise.select import compared
+from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.movement import int_list
+from shardwise.compiler.shardings.factors import FactorRule
+
+WORD, COUNTER = np.dtype(np.uint32), np.dtype(np.uint64)
+WIDTHS: dict[int, DType] = {bits: np.dtype(f"uint{bits}") for bits in (8, 16, 32, 64)}
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_PARITY = 0x1BD11BDA
+
+
+@record
+class Threefry(Op):
+    """One block for each element of `shape`, for each key. Operands: the keys, and of each the counter of its first
+    element; from there the counter grows by `strides[d]` with the index along dim d.
+    """
+
+    makes_keys: ClassVar[bool]  # the last dim of the result holds the two words of a block
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def made(self) -> DType:
+        """The dtype of the result."""
+        raise self.missing("made")
+
+    def out_type(self, key: ArrayType, first: ArrayType) -> ArrayType:
+        if key.dtype != WORD or key.shape[-1:] != (2,):
+            raise TypeError(f"{self.name}: a key is two words of 32 bits, u32[…,2], not {key}")
+        if first != ArrayType(key.shape[:-1], COUNTER):
+            raise TypeError(f"{self.name}: needs a counter for each key, u64{list(key.shape[:-1])}, not {first}")
+        if len(self.strides) != len(self.shape):
+            raise TypeError(f"{self.name}: strides {self.strides} do not fit shape {self.shape}")
+        return ArrayType((*key.shape[:-1], *self.shape, *((2,) if self.makes_keys else ())), self.made)
+
+    def factors(self, key: ArrayType, first: ArrayType) -> FactorRule:
+        batch = key.ndim - 1
+        words = batch + len(self.shape)
+        dims = tuple((dim,) for dim in range(words + 1))
+        result = dims if self.makes_keys else dims[:-1]
+        operands = ((*dims[:batch], dims[words]), dims[:batch])
+        return FactorRule(operands, (result,), (*key.shape[:-1], *self.shape, 2), whole=frozenset({words}))
+
+    def localize(self, shard: Shard, key: Any, first: Any) -> Any:
+        batch = key.type.ndim - 1
+        piece = shard.out_shapes[0][batch : batch + len(self.shape)]
+        return replace(self, shape=piece)(key, start_of_piece(shard, first, self.strides))
+
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return self(*(batch_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True))), 0
+
+    def lower(self, hlo: Hlo, key: Any, first: Any) -> Any:
+        words = ArrayType((*first.type.shape, *self.shape), WORD)
+        counters = _counters(hlo, self.strides, first, words)
+        return self.joined_hlo(hlo, *hashed(hlo, _key_words(hlo, key, words), counters))
+
+    @quiet
+    def reference(self, key: NumpyArray, first: NumpyArray) -> NumpyArray:
+        spread = (*first.shape, *(1,) * len(self.shape))
+        counts = np.zeros(self.shape, COUNTER)
+        for dim, stride in enumerate(self.strides):
+            index = np.arange(self.shape[dim], dtype=COUNTER)
+            counts += (index * COUNTER.type(stride)).reshape((-1, *(1,) * (len(self.shape) - dim - 1)))
+        counts = first.reshape(spread) + counts
+        return self.joined(*block(key[..., 0].reshape(spread), key[..., 1].reshape(spread), counts))
+
+    def joined_hlo(self, hlo: Hlo, high: Any, low: Any) -> Any:
+        """The result, of the two words of each block."""
+        raise self.missing("joined_hlo")
+
+    def joined(self, high: NumpyArray, low: NumpyArray) -> NumpyArray:
+        """The same of numpy arrays."""
+        raise self.missing("joined")
+
+
+@final
+@record
+class RandomBits(Threefry):
+    """Random integers of `width` bits: both words of a block, or the bits in which they differ, or the low end."""
+
+    name = "random_bits"
+    makes_keys = False
+    width: int
+
+    @property
+    def made(self) -> DType:
+        if self.width not in WIDTHS:
+            raise TypeError(f"random_bits: width is one of {', '.join(map(str, WIDTHS))}, not {self.width}")
+        return WIDTHS[self.width]
+
+    def joined_hlo(self, hlo: Hlo, high: Any, low: Any) -> Any:
+        out = high.type.with_dtype(self.made)
+        if self.width == 64:
+            high, low = (hlo.op("stablehlo.convert", (x,), out) for x in (high, low))
+            high = hlo.op("stablehlo.shift_left", (high, hlo.constant(32, out)), out)
+            return hlo.op("stablehlo.or", (high, low), out)
+        found = hlo.op("stablehlo.xor", (high, low), high.type)
+        return found if self.width == 32 else hlo.op("stablehlo.convert", (found,), out)
+
+    def joined(self, high: NumpyArray, low: NumpyArray) -> NumpyArray:
+        if self.width == 64:
+            return np.asarray((high.astype(COUNTER) << COUNTER.type(32)) | low)
+        return np.asarray((high ^ low).astype(self.made))
+
+
+@final
+@record
+class RandomKeys(Threefry):
+    """New keys, of which each is a block."""
+
+    name = "random_keys"
+    makes_keys = True
+
+    @property
+    def made(self) -> DType:
+        return WORD
+
+    def joined_hlo(self, hlo: Hlo, high: Any, low: Any) -> Any:
+        apart = ArrayType((*high.type.shape, 1), WORD)
+        ends = [hlo.op("stablehlo.reshape", (x,), apart) for x in (high, low)]
+        dim = f"dimension = {apart.ndim - 1} : i64"
+        return hlo.op("stablehlo.concatenate", ends, ArrayType((*high.type.shape, 2), WORD), dim)
+
+    def joined(self, high: NumpyArray, low: NumpyArray) -> NumpyArray:
+        return np.stack([high, low], -1)
+
+
+def random_bits(key: Any, shape: tuple[int, ...], width: int) -> Any:
+    """Random bits of each key in `key`: an array of `shape` for each."""
+    return RandomBits(shape, row_major(shape), width)(key, counters_at(key, 0))
+
+
+def random_keys(key: Any, shape: tuple[int, ...]) -> Any:
+    """New keys of each key in `key`: an array of `shape` for each."""
+    return RandomKeys(shape, row_major(shape))(key, counters_at(key, 0))
+
+
+def counters_at(key: Any, start: int) -> Any:
+    """A counter for each key, all at `start`."""
+    return full(key.type.shape[:-1], start, COUNTER)
+
+
+def start_of_piece(shard: Shard, first: Any, strides: Sequence[int]) -> Any:
+    """The counters at which this device's piece of the first result starts, where the whole starts at `first`."""
+    for dim, stride in enumerate(strides):
+        offset = shard.offset(first.type.ndim + dim, COUNTER)
+        if offset is not None:
+            skipped = Mul()(offset, full((), stride, COUNTER))
+            first = Add()(first, Broadcast(first.type.shape, ())(skipped))
+    return first
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """By how much an element's number grows with its index along each dim."""
+    if math.prod(shape) > 2**64:
+        raise NotImplementedError(f"random bits: shape {tuple(shape)} has more elements than the 2**64 of one key")
+    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+
+
+def block(key: NumpyArray, second: NumpyArray, counter: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
+    """The two words that a key, by its words, makes of counters."""
+    schedule = (key, second, key ^ second ^ WORD.type(_PARITY))
+    high = (counter >> COUNTER.type(32)).astype(WORD) + key
+    low = counter.astype(WORD) + second
+    for step in range(5):
+        for turn in _ROTATIONS[step % 2]:
+            high = high + low
+            low = high ^ ((low << WORD.type(turn)) | (low >> WORD.type(32 - turn)))
+        high = high + schedule[(step + 1) % 3]
+        low = low + schedule[(step + 2) % 3] + WORD.type(step + 1)
+    return high, low
+
+
+def hashed(hlo: Hlo, key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Any, Any]:
+    """`block` in StableHLO, of the words of keys and counters. Unrolled, XLA makes one loop over the elements of it."""
+    words = counter[0].type
+
+    def add(x: Any, y: Any) -> Any:
+        return hlo.op("stablehlo.add", (x, y), words)
+
+    def xor(x: Any, y: Any) -> Any:
+        return hlo.op("stablehlo.xor", (x, y), words)
+
+    def shifted(way: str, x: Any, by: int) -> Any:
+        return hlo.op(f"stablehlo.shift_{way}", (x, hlo.constant(by, words)), words)
+
+    schedule = (*key, xor(xor(*key), hlo.constant(_PARITY, words)))
+    high, low = (add(count, word) for count, word in zip(counter, key, strict=True))
+    for step in range(5):
+        for turn in _ROTATIONS[step % 2]:
+            high = add(high, low)
+            ends = (shifted("left", low, turn), shifted("right_logical", low, 32 - turn))
+            low = xor(high, hlo.op("stablehlo.or", ends, words))
+        high = add(high, schedule[(step + 1) % 3])
+        low = add(add(low, schedule[(step + 2) % 3]), hlo.constant(step + 1, words))
+    return high, low
+
+
+def _key_words(hlo: Hlo, key: Any, words: ArrayType) -> tuple[Any, Any]:
+    """The first and the second word of each key, for each of its elements."""
+    batch = key.type.shape[:-1]
+    dims = f"broadcast_dimensions = {int_list(range(len(batch)))}"
+
+    def word(number: int) -> Any:
+        start, limit = (0,) * len(batch) + (number,), (*batch, number + 1)
+        attributes = (
+            f"start_indices = {int_list(start)}, limit_indices = {int_list(limit)}, "
+            f"strides = {int_list((1,) * len(start))}"
+        )
+        part = hlo.op("stablehlo.slice", (key,), ArrayType((*batch, 1), WORD), attributes)
+        part = hlo.op("stablehlo.reshape", (part,), ArrayType(batch, WORD))
+        return hlo.op("stablehlo.broadcast_in_dim", (part,), words, dims)
+
+    return word(0), word(1)
+
+
+def _counters(hlo: Hlo, strides: Sequence[int], first: Any, words: ArrayType) -> tuple[Any, Any]:
+    """The high and the low word of each element's counter."""
+    batch = first.type.ndim
+    farthest = sum((size - 1) * stride for size, stride in zip(words.shape[batch:], strides, strict=True))
+    if farthest >= 2**32:
+        wide = words.with_dtype(COUNTER)
+        return _words(hlo, _summed(hlo, strides, _spread(hlo, first, wide), wide))
+    # 32 bits are enough inside the piece, and faster: the first counter is added by hand, with a carry.
+    start = [_spread(hlo, word, words) for word in _words(hlo, first)]
+    low = _summed(hlo, strides, start[1], words)
+    carry = hlo.op("stablehlo.convert", (compared(hlo, "LT", low, start[1]),), words)
+    return hlo.op("stablehlo.add", (start[0], carry), words), low
+
+
+def _words(hlo: Hlo, counter: Any) -> tuple[Any, Any]:
+    """The high and the low half of 64-bit counters."""
+    kind, half = counter.type, counter.type.with_dtype(WORD)
+    high = hlo.op("stablehlo.shift_right_logical", (counter, hlo.constant(32, kind)), kind)
+    return hlo.op("stablehlo.convert", (high,), half), hlo.op("stablehlo.convert", (counter,), half)
+
+
+def _spread(hlo: Hlo, x: Any, out: ArrayType) -> Any:
+    """One number for each key, repeated for its elements."""
+    dims = f"broadcast_dimensions = {int_list(range(x.type.ndim))}"
+    return hlo.op("stablehlo.broadcast_in_dim", (x,), out, dims)
+
+
+def _summed(hlo: Hlo, strides: Sequence[int], first: Any, out: ArrayType) -> Any:
+    """`first` and, for each dim, the index times the stride."""
+    total = first
+    for number, stride in enumerate(strides):
+        dim = out.ndim - len(strides) + number
+        if out.shape[dim] > 1:
+            index = hlo.op("stablehlo.iota", (), out, f"iota_dimension = {dim} : i64")
+            if stride != 1:
+                index = hlo.op("stablehlo.multiply", (index, hlo.constant(stride, out)), out)
+            total = hlo.op("stablehlo.add", (total, index), out)
+    return total

@@ -1,0 +1,1 @@
+"""Reductions, cumulative reductions and windowed reductions; broadcast, the transpose of sum."""

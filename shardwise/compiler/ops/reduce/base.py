@@ -1,0 +1,56 @@
+"""The family of reductions over dims."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from shardwise.compiler.dtypes import DType, reduced_in
+from shardwise.compiler.ir.op import BatchAxis, Hlo, Op
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.shape.movement import batch_first
+from shardwise.compiler.reduction import Reduction
+from shardwise.compiler.shardings.factors import FactorRule
+
+
+@record
+class Reduce(Op):
+    """Reduce the elements along `dims` to one. Floats narrower than f32 are reduced in f32 and rounded once."""
+
+    reduction: ClassVar[Reduction]
+    dims: tuple[int, ...]
+
+    def across_shards(self, dtype: DType) -> Reduction | None:
+        """Return the reduction that combines the results of shards; None if all elements are needed in one place."""
+        return None
+
+    def combine(self, hlo: Hlo, a: Any, b: Any) -> Any:
+        """Emit the StableHLO op that combines two elements."""
+        is_boolean = a.type.dtype == bool
+        name = self.reduction.boolean_hlo_op if is_boolean else self.reduction.hlo_op
+        return hlo.op(f"stablehlo.{name}", (a, b), a.type)
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        if missing := [dim for dim in self.dims if not 0 <= dim < x.ndim]:
+            raise TypeError(f"{self.name}: dims {missing} do not exist in {x}")
+        if len(set(self.dims)) != len(self.dims):
+            raise TypeError(f"{self.name}: a dim repeats in {self.dims}")
+        return x.without(self.dims)
+
+    def factors(self, x: ArrayType) -> FactorRule:
+        reduction = self.across_shards(x.dtype)
+        rule = FactorRule.reducing(x.shape, self.dims, reduction)
+        return rule if reduction else replace(rule, whole=frozenset(self.dims))
+
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        x = batch_first(operands[0], dims[0])
+        return replace(self, dims=tuple(dim + 1 for dim in self.dims))(x), 0
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        out = self.out_type(x.type)
+        wide = reduced_in(out.dtype)
+        if wide != out.dtype:
+            x = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(wide))
+        start = hlo.constant(self.reduction.neutral(wide), ArrayType((), wide))
+        (total,) = hlo.reduce([x], [start], self.dims, lambda a, b: [self.combine(hlo, *a, *b)])
+        return total if wide == out.dtype else hlo.op("stablehlo.convert", (total,), out)

@@ -1,0 +1,42 @@
+"""sum.
+
+Sum and Broadcast are each other's transposes, so this module and `broadcast` import each other.
+"""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.dtypes import DType, carrier
+from shardwise.compiler.ir.op import NumpyArray, quiet
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.reduce import broadcast
+from shardwise.compiler.ops.reduce.base import Reduce
+from shardwise.compiler.reduction import SUM, Reduction
+
+
+@final
+@record
+class Sum(Reduce):
+    """The sum of the elements along `dims`; of booleans, whether any is true."""
+
+    name = "sum"
+    reduction = SUM
+
+    def across_shards(self, dtype: DType) -> Reduction | None:
+        return SUM
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), self(*tangents)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        return (broadcast.broadcast_reduced(cotangent, operands[0].type.shape, self.dims),)
+
+    @quiet
+    def reference(self, x: NumpyArray) -> NumpyArray:
+        return np.asarray(np.sum(x, self.dims, dtype=carrier(x.dtype))).astype(x.dtype)

@@ -1,0 +1,1 @@
+"""Ops that create or rearrange elements at static positions."""

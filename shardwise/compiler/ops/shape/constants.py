@@ -1,0 +1,98 @@
+"""Constants: full, and arrays that a program holds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType, Scalar
+from shardwise.compiler.shardings.factors import FactorRule
+
+
+class Nullary(Op):
+    """No operands, so nothing to differentiate or map; made wherever it is needed, unless it says otherwise."""
+
+    cheap = True
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(), None
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        return ()
+
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return self(), None
+
+
+@final
+@record
+class Full(Nullary):
+    """An array whose elements are all `value`. `weak`: it came from a Python scalar."""
+
+    name = "full"
+    shape: tuple[int, ...]
+    value: Scalar
+    weak: bool = False
+
+    def out_type(self) -> ArrayType:
+        return ArrayType(self.shape, self.value.dtype, self.weak)
+
+    def factors(self, *types: ArrayType) -> FactorRule:
+        return FactorRule.pointwise(self.shape, 0)
+
+    def padding(self, fills: Sequence[Any]) -> Any:
+        return self.value.array
+
+    def localize(self, shard: Shard, *operands: Any) -> Any:
+        return Full(shard.out_shapes[0], self.value, self.weak)()
+
+    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+        return hlo.constant(self.value.array, self.out_type())
+
+    def reference(self, *operands: NumpyArray) -> NumpyArray:
+        return np.full(self.shape, self.value.array)
+
+
+@final
+@record
+class Held(Nullary):
+    """An array that exists already, in a program that a transformation made: it becomes an input before `propagate`.
+
+    `array` is anything with a `type`; two are equal only if they are one object.
+    """
+
+    name = "held"
+    cheap = False  # it exists once
+    array: "Identity"
+
+    def out_type(self) -> ArrayType:
+        return self.array.value.type  # type: ignore[no-any-return]
+
+    def reference(self, *operands: NumpyArray) -> NumpyArray:
+        return np.asarray(self.array.value)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Identity:
+    """Wraps an object that has no hash of its own: equal to itself alone."""
+
+    value: Any
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def full(shape: tuple[int, ...], value: Any, dtype: Any, weak: bool = False) -> Any:
+    """An array of one value."""
+    return Full(shape, Scalar.of(value, dtype), weak)()
+
+
+def zeros_like(x: Any) -> Any:
+    return full(x.type.shape, 0, x.type.dtype)

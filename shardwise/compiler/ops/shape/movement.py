@@ -1,0 +1,123 @@
+"""Ops that rearrange elements: reshape and transpose; and the helpers that move dims."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.shardings.factors import FactorRule
+
+
+class Movement(Op):
+    """One operand, rearranged: linear, and past the end of a dim lies what lay there before."""
+
+    cheap = takes_keys = True
+
+    def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
+        return ((0,),)
+
+    def padding(self, fills: Sequence[Any]) -> Any:
+        return fills[0] if fills else None
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return self(*primals), self(*tangents)
+
+
+@final
+@record
+class Reshape(Movement):
+    """The same elements, in row-major order, in another shape."""
+
+    name = "reshape"
+    shape: tuple[int, ...]
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        if math.prod(self.shape) != x.size:
+            raise TypeError(f"reshape: {x} has {x.size} elements, shape {self.shape} has {math.prod(self.shape)}")
+        return x.with_shape(self.shape)
+
+    def factors(self, x: ArrayType) -> FactorRule:
+        return FactorRule.reshaping(x.shape, self.shape)
+
+    def localize(self, shard: Shard, *operands: Any) -> Any:
+        return Reshape(shard.out_shapes[0])(*operands)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        return (Reshape(operands[0].type.shape)(cotangent),)
+
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        return Reshape((axis.size, *self.shape))(batch_first(operands[0], dims[0])), 0
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        return hlo.op("stablehlo.reshape", (x,), self.out_type(x.type))
+
+    def reference(self, x: NumpyArray) -> NumpyArray:
+        return x.reshape(self.shape)
+
+
+@final
+@record
+class Transpose(Movement):
+    """Dim i of the result is dim `permutation[i]` of the operand."""
+
+    name = "transpose"
+    permutation: tuple[int, ...]
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        if sorted(self.permutation) != list(range(x.ndim)):
+            raise TypeError(f"transpose: {self.permutation} is not a permutation of the dims of {x}")
+        return x.with_shape(tuple(x.shape[dim] for dim in self.permutation))
+
+    def factors(self, x: ArrayType) -> FactorRule:
+        operand = tuple((dim,) for dim in range(x.ndim))
+        return FactorRule((operand,), (tuple((dim,) for dim in self.permutation),), x.shape)
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        return (Transpose(inverse(self.permutation))(cotangent),)
+
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        x = batch_first(operands[0], dims[0])
+        return Transpose((0, *(dim + 1 for dim in self.permutation)))(x), 0
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        return hlo.op("stablehlo.transpose", (x,), self.out_type(x.type), f"permutation = {int_list(self.permutation)}")
+
+    def reference(self, x: NumpyArray) -> NumpyArray:
+        return np.transpose(x, self.permutation)
+
+
+def inverse(permutation: Sequence[int]) -> tuple[int, ...]:
+    """The permutation that undoes this one."""
+    return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
+
+
+def permuted(x: Any, order: tuple[int, ...]) -> Any:
+    """`x` with dim i taken from dim `order[i]`; itself where that changes nothing."""
+    return x if order == tuple(range(len(order))) else Transpose(order)(x)
+
+
+def permuted_in(hlo: Hlo, x: Any, order: tuple[int, ...]) -> Any:
+    """The same, in StableHLO."""
+    return x if order == tuple(range(len(order))) else Transpose(order).lower(hlo, x)
+
+
+def move_dim(x: Any, source: int, target: int) -> Any:
+    """`x` with its dim `source` moved to `target`, the other dims in order."""
+    order = [dim for dim in range(x.type.ndim) if dim != source]
+    order.insert(target, source)
+    return permuted(x, tuple(order))
+
+
+def int_list(values: Sequence[int]) -> str:
+    """Integers as an MLIR attribute."""
+    return f"array<i64{': ' if values else ''}{', '.join(map(str, values))}>"
+
+
+def batch_first(x: Any, dim: int | None) -> Any:
+    """Move the batch dim of a batched operand to the front: for vmap rules of ops with one operand."""
+    assert dim is not None, "an op whose only operand is unbatched is not mapped"
+    return move_dim(x, dim, 0)

@@ -1,0 +1,174 @@
+"""roll: an array whose elements move along a dim, those that leave one end coming in at the other.
+
+Where the dim is cut evenly, devices stand in a ring and each sends on what passes its cut: `rotate`. A pipeline whose
+stages lie on devices moves its microbatches on like this, by one message a device.
+"""
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Shard
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.collective.collectives import Collective
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.shape.constants import full
+from shardwise.compiler.ops.shape.movement import Movement, int_list
+from shardwise.compiler.ops.shape.slicing import Pad, counted
+from shardwise.compiler.shardings.factors import FactorRule
+from shardwise.compiler.shardings.mesh import AbstractMesh
+
+
+@final
+@record
+class Roll(Movement):
+    """Element i along `dim` moves to i + `by`, counted around the end."""
+
+    name = "roll"
+    dim: int
+    by: int
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        if not 0 <= self.dim < x.ndim:
+            raise TypeError(f"roll: dim {self.dim} does not exist in {x}")
+        if not 0 <= self.by < max(1, x.shape[self.dim]):
+            raise TypeError(f"roll: dim {self.dim} of {x} cannot move by {self.by}: count around its end")
+        return x
+
+    def factors(self, x: ArrayType) -> FactorRule:
+        dims = tuple((dim,) for dim in range(x.ndim))
+        return FactorRule((dims,), (dims,), x.shape, exchange=frozenset({self.dim}))
+
+    def localize(self, shard: Shard, *operands: Any) -> Any:
+        (x,) = operands
+        axes, count = shard.cut(self.dim)
+        if not axes:
+            return self(x)
+        piece = x.type.shape[self.dim]
+        if piece * count == shard.types[0].shape[self.dim] and shard.out_shapes[0][self.dim] == piece:
+            return Rotate(self.dim, axes, count, self.by)(x)
+        stays, comes = (pad.localize(shard, x, full((), 0, x.type.dtype)) for pad in self._parts(shard.types[0]))
+        index = counted(shard, stays.type.shape, self.dim)
+        return Select()(Compare("LT")(index, full(stays.type.shape, self.by, np.int32)), comes, stays)
+
+    def _parts(self, x: ArrayType) -> tuple[Pad, Pad]:
+        """What stays inside, and what comes in at the start, each with something else around it."""
+        none = (0,) * x.ndim
+
+        def moved(by: int) -> Pad:
+            low, high = ((*none[: self.dim], count, *none[self.dim + 1 :]) for count in (by, -by))
+            return Pad(low, high, none)
+
+        return moved(self.by), moved(self.by - x.shape[self.dim])
+
+    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+        (x,) = types
+        if x.shape[factor] % count:
+            return sum(pad.exchanged(factor, count, x, ArrayType((), x.dtype)) for pad in self._parts(x))
+        piece = (*x.shape[:factor], x.shape[factor] // count, *x.shape[factor + 1 :])
+        return Rotate(factor, (), count, self.by).sent(x.with_shape(piece))
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        return (Roll(self.dim, -self.by % max(1, cotangent.type.shape[self.dim]))(cotangent),)
+
+    def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        (dim,) = dims
+        assert dim is not None
+        return Roll(self.dim + (self.dim >= dim), self.by)(*operands), dim
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        return _turned(hlo, x, self.dim, x.type.shape[self.dim] - self.by)
+
+    def reference(self, x: NumpyArray) -> NumpyArray:
+        return np.roll(x, self.by, self.dim)
+
+
+@final
+@record
+class Ring:
+    """Device k along `axes` gets what device k + `distance` sends, counted around the end."""
+
+    axes: tuple[str, ...]
+    distance: int
+
+    def pairs(self, mesh: AbstractMesh) -> NumpyArray:
+        """(source, target) of every message."""
+        groups = np.asarray(mesh.groups(self.axes))
+        return np.stack([np.roll(groups, -self.distance, 1), groups], -1).reshape(-1, 2)
+
+
+@final
+@record
+class Rotate(Collective):
+    """Each device's piece of an array in `count` equal pieces, whose elements move along `dim` as `roll` moves them."""
+
+    name = "rotate"
+    dim: int
+    axes: tuple[str, ...]
+    count: int
+    by: int
+
+    def out_type(self, x: ArrayType) -> ArrayType:
+        return x
+
+    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
+        out: list[Any] = [None] * mesh.size
+        for group in mesh.groups(self.axes):
+            whole = np.concatenate([pieces[device] for device in group], self.dim)
+            moved = np.split(np.roll(whole, self.by, self.dim), self.count, self.dim)
+            for device, piece in zip(group, moved, strict=True):
+                out[device] = piece
+        return out
+
+    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        return self.sent(operand)
+
+    def sent(self, piece: ArrayType) -> float:
+        """What one device sends of a piece like this."""
+        rows = piece.shape[self.dim]
+        return sum(piece.nbytes * (stop - start) / rows for distance, start, stop in self._parts(rows) if distance)
+
+    def _parts(self, rows: int) -> list[tuple[int, int, int]]:
+        """What a new piece is made of, in order: the distance of the device that has it, and from where to where."""
+        if not rows:
+            return []
+        away, start = divmod(-self.by % (rows * self.count), rows)
+        parts = [(away, start, rows), ((away + 1) % self.count, 0, start)]
+        return [part for part in parts if part[1] < part[2]]
+
+    def lower(self, hlo: Hlo, x: Any) -> Any:
+        found = []
+        for distance, start, stop in self._parts(x.type.shape[self.dim]):
+            part = _slice(hlo, x, self.dim, start, stop)
+            if distance:
+                pairs = f"source_target_pairs = {hlo.pairs(Ring(self.axes, distance))}"
+                part = hlo.op("stablehlo.collective_permute", (part,), part.type, pairs)
+            found.append(part)
+        return _joined(hlo, found, self.dim, x)
+
+
+def _turned(hlo: Hlo, x: Any, dim: int, start: int) -> Any:
+    """The elements along `dim` from `start` on, and then those before."""
+    size = x.type.shape[dim]
+    parts = [_slice(hlo, x, dim, *ends) for ends in ((start, size), (0, start)) if ends[0] < ends[1]]
+    return _joined(hlo, parts, dim, x)
+
+
+def _joined(hlo: Hlo, parts: Sequence[Any], dim: int, x: Any) -> Any:
+    """Parts of `x` one after the other, as large as `x`; itself where there are none."""
+    if len(parts) < 2:
+        return parts[0] if parts else x
+    return hlo.op("stablehlo.concatenate", parts, x.type, f"dimension = {dim} : i64")
+
+
+def _slice(hlo: Hlo, x: Any, dim: int, start: int, stop: int) -> Any:
+    if (start, stop) == (0, x.type.shape[dim]):
+        return x
+    low, high = [0] * x.type.ndim, list(x.type.shape)
+    low[dim], high[dim] = start, stop
+    out = x.type.with_shape((*x.type.shape[:dim], stop - start, *x.type.shape[dim + 1 :]))
+    strides = int_list([1] * x.type.ndim)
+    attributes = f"start_indices = {int_list(low)}, limit_indices = {int_list(high)}, strides = {strides}"
+    return hlo.op("stablehlo.slice", (x,), out, attributes)

@@ -1,0 +1,493 @@
+"""Elementwise special functions that polynomials approximate: Bessel functions, Dawson's integral, the scaled error
+function, the normal distribution's quantiles, the exponential, sine, cosine and Fresnel integrals, the dilogarithm.
+
+Each is cut into stretches on which it, or it divided by something simple, is smooth. There it is a sum of Chebyshev
+polynomials, which are fitted to scipy's values once, when the first program needs them. Outside its stretch an element
+is moved to its end, so that no branch overflows and what is not chosen has no NaN.
+"""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, final
+
+import numpy as np
+
+from shardwise.compiler.ir.op import NumpyArray
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Sub
+from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.complex_parts import Sign
+from shardwise.compiler.ops.elementwise.formula import (
+    Term,
+    absolute,
+    cos,
+    exp,
+    floor,
+    function,
+    log,
+    log1p,
+    maximum,
+    minimum,
+    sin,
+    sqrt,
+    where,
+)
+from shardwise.compiler.ops.elementwise.select import Compare, Select
+from shardwise.compiler.ops.elementwise.transcendental import Cos, Exp, Log1p, Sin
+from shardwise.compiler.ops.special.gamma_erf import Composite, ErfInv, Special
+from shardwise.lazy import module
+
+scipy = module("scipy")
+
+erf_inv = function(ErfInv())
+
+Curve = Callable[[NumpyArray], NumpyArray]
+
+
+@lru_cache(maxsize=256)
+def _fit(curve: Curve, low: float, high: float, degree: int) -> NumpyArray:
+    """The coefficients of the polynomial that meets `curve` at the Chebyshev points between `low` and `high`."""
+    count = degree + 1
+    # Angles are whole multiples of a right angle's parts: taken around the circle first, they keep all digits.
+    multiples = np.outer(np.arange(count), 2 * np.arange(count) + 1) % (4 * count)
+    waves = np.cos(multiples * (np.pi / (2 * count)))
+    values = curve(low + (waves[1] + 1) * ((high - low) / 2))
+    found = np.array([math.fsum(row) for row in waves * values]) * (2 / count)
+    found[0] /= 2
+    return found
+
+
+def _sum(x: Term, curve: Curve, low: float, high: float, degree: int) -> Term:
+    """`curve` at `x`, which lies between `low` and `high`, by Clenshaw's recurrence."""
+    found = _fit(curve, low, high, degree)
+    counts = np.abs(found) > np.abs(found).max() * np.finfo(x.dtype).eps / 8
+    last = int(np.flatnonzero(counts)[-1])
+    twice = (x - low) * (4 / (high - low)) - 2
+    ahead, further = x.filled(0), x.filled(0)
+    for coefficient in found[last:0:-1]:
+        ahead, further = twice * ahead - further + float(coefficient), ahead
+    return twice * ahead / 2 - further + float(found[0])
+
+
+def _at_most(x: Term, number: float) -> Term:
+    return minimum(x, x.filled(number))
+
+
+def _at_least(x: Term, number: float) -> Term:
+    return maximum(x, x.filled(number))
+
+
+def _odd(x: Term, of_magnitude: Term) -> Term:
+    return where(x < 0, -of_magnitude, of_magnitude)
+
+
+def _unless_nan(x: Term, found: Term) -> Term:
+    """`found`, but NaN where `x` is: what clamps and selects lose."""
+    return where(x != x, x, found)
+
+
+@final
+@record
+class BesselI0e(Composite):
+    """The modified Bessel function of order 0, times exp(-|x|)."""
+
+    name = "bessel_i0e"
+
+    def found(self, *operands: Term) -> Term:
+        (x,) = operands
+        y = absolute(x)
+        near = _sum(_at_most(y, 8), scipy.special.i0e, 0, 8, 30)
+        inverse = 1 / _at_least(y, 8)
+        far = _sum(inverse, _i0e_far, 0, 1 / 8, 24) * sqrt(inverse)
+        return _unless_nan(x, where(y <= 8, near, far))
+
+    def meaning(self, x: NumpyArray) -> Any:
+        return scipy.special.i0e(x)
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, Sub()(BesselI1e()(x), Mul()(Sign()(x), y)))
+
+
+def _i0e_far(u: NumpyArray) -> NumpyArray:
+    return np.asarray(scipy.special.i0e(1 / u) / np.sqrt(u))
+
+
+@final
+@record
+class BesselI1e(Special):
+    """The modified Bessel function of order 1, times exp(-|x|)."""
+
+    name = hlo_name = "bessel_i1e"
+
+    def meaning(self, x: NumpyArray) -> Any:
+        return scipy.special.i1e(x)
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        is_zero = Compare("EQ")(x, like(x, 0))
+        per_x = Select()(is_zero, like(x, 0.5), Div()(y, Select()(is_zero, like(x, 1), x)))
+        return Mul()(dx, Sub()(Sub()(BesselI0e()(x), Mul()(Sign()(x), y)), per_x))
+
+
+@final
+@record
+class Dawsn(Composite):
+    """Dawson's integral: exp(-x²) times the integral of exp(t²) from 0 to x."""
+
+    name = "dawsn"
+
+    def found(self, *operands: Term) -> Term:
+        (x,) = operands
+        y = absolute(x)
+        small = _at_most(y, 5)
+        near = _sum(small * small, _dawsn_near, 0, 25, 40) * small
+        inverse = 1 / _at_least(y, 5)
+        far = _sum(inverse * inverse, _dawsn_far, 0, 1 / 25, 20) * inverse
+        return _unless_nan(x, _odd(x, where(y <= 5, near, far)))
+
+    def meaning(self, x: NumpyArray) -> Any:
+        return scipy.special.dawsn(x)
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, Sub()(like(x, 1), Mul()(like(x, 2), Mul()(x, y))))
+
+
+def _dawsn_near(u: NumpyArray) -> NumpyArray:
+    return np.asarray(scipy.special.dawsn(np.sqrt(u)) / np.sqrt(u))
+
+
+def _dawsn_far(u: NumpyArray) -> NumpyArray:
+    return np.asarray(scipy.special.dawsn(1 / np.sqrt(u)) / np.sqrt(u))
+
+
+@final
+@record
+class Erfcx(Composite):
+    """exp(x²) times one minus the error function."""
+
+    name = "erfcx"
+
+    def found(self, *operands: Term) -> Term:
+        (x,) = operands
+        y = absolute(x)
+        turned = 4 / (4 + y)  # from 1 at 0 to 0 at infinity
+        above = _sum(turned, _erfcx_curve, 0, 1, 34) / (1 + 2 * y)
+        # Below 0 by reflection. exp(x²) from two parts: what is rounded off x² counts there.
+        high = _at_most(y, 30.0)
+        cut = _rounded(high)
+        square = exp(cut * cut) * exp((high - cut) * (high + cut))
+        return _unless_nan(x, where(x >= 0, above, 2 * square - above))
+
+    def meaning(self, x: NumpyArray) -> Any:
+        return scipy.special.erfcx(x)
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        slope = Sub()(Mul()(Mul()(like(x, 2), x), y), like(x, 2 / math.sqrt(math.pi)))
+        return Mul()(dx, slope)
+
+
+def _rounded(x: Term) -> Term:
+    """To 1/16: its square is exact."""
+    return floor(x * 16) / 16
+
+
+def _erfcx_curve(t: NumpyArray) -> NumpyArray:
+    x = 4 / t - 4
+    return np.asarray(scipy.special.erfcx(x) * (1 + 2 * x))
+
+
+@final
+@record
+class Ndtri(Composite):
+    """The number below which the share `p` of the standard normal distribution lies."""
+
+    name = "ndtri"
+
+    def found(self, *operands: Term) -> Term:
+        (p,) = operands
+        middle = math.sqrt(2) * erf_inv(2 * p - 1)
+        less = minimum(p, 1 - p)
+        is_inside = less > 0
+        depth = sqrt(-2 * log(where(is_inside, _at_most(less, 0.1), p.filled(0.1))))
+        near, far = _at_most(depth, 6), _at_least(depth, 6)
+        tail = where(
+            depth <= 6,
+            near - _sum(near, _ndtri_tail, 2, 6, 30),
+            far - _sum(1 / far, _ndtri_far, 1 / 39, 1 / 6, 26),
+        )
+        tail = where(p < 0.5, -tail, tail)
+        found = where((less >= 0.1) | ~is_inside, middle, tail)
+        return _unless_nan(p, found)
+
+    def meaning(self, p: NumpyArray) -> Any:
+        return scipy.special.ndtri(p)
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, Mul()(like(y, math.sqrt(2 * math.pi)), Exp()(Mul()(Mul()(y, y), like(y, 0.5)))))
+
+
+def _ndtri_tail(depth: NumpyArray) -> NumpyArray:
+    return np.asarray(depth + scipy.special.ndtri_exp(-depth * depth / 2))
+
+
+def _ndtri_far(inverse: NumpyArray) -> NumpyArray:
+    return _ndtri_tail(1 / inverse)
+
+
+@final
+@record
+class Expi(Composite):
+    """The exponential integral: of exp(t) / t from minus infinity to x, through 0 by its principal value."""
+
+    name = "expi"
+
+    def found(self, *operands: Term) -> Term:
+        (x,) = operands
+        return _unless_nan(x, where(x < 0, -_exp1(_at_least(-x, 0)), _expi_above(_at_least(x, 0))))
+
+    def meaning(self, x: NumpyArray) -> Any:
+        return scipy.special.expi(x)
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Div()(Mul()(dx, Exp()(x)), x)
+
+
+@final
+@record
+class Exp1(Composite):
+    """The exponential integral: of exp(-t) / t from x, which is not negative, to infinity."""
+
+    name = "exp1"
+
+    def found(self, *operands: Term) -> Term:
+        (x,) = operands
+        return where(x >= 0, _exp1(_at_least(x, 0)), x.filled(math.nan))
+
+    def meaning(self, x: NumpyArray) -> Any:
+        return np.where(x >= 0, scipy.special.exp1(np.where(x >= 0, x, 1)), np.nan)
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Div()(Mul()(dx, Exp()(-x)), -x)
+
+
+def _exp1(x: Term) -> Term:
+    near, far = _at_most(x, 2), _at_least(x, 2)
+    small = _sum(near, _exp1_near, 0, 2, 22) - log(near)
+    return where(x <= 2, small, exp(-far) / far * _sum(1 / far, _exp1_far, 0, 0.5, 44))
+
+
+def _exp1_near(x: NumpyArray) -> NumpyArray:
+    return np.asarray(scipy.special.exp1(x) + np.log(x))
+
+
+def _exp1_far(u: NumpyArray) -> NumpyArray:
+    x = 1 / u
+    # Past the range of exp, by its own series in 1/x.
+    series = 1 - u * (1 - 2 * u * (1 - 3 * u * (1 - 4 * u * (1 - 5 * u))))
+    near = np.minimum(x, 500)
+    return np.asarray(np.where(x < 500, scipy.special.exp1(near) * np.exp(near) * x, series))
+
+
+def _expi_above(x: Term) -> Term:
+    near, middle = _at_most(x, 6), minimum(_at_least(x, 6), x.filled(24))
+    far = _at_most(_at_least(x, 24), 1000)  # whose exponential is infinite
+    small = _sum(near, _expi_near, 0, 6, 30) + log(near)
+    between = exp(middle) / middle * _sum(1 / middle, _expi_far, 1 / 24, 1 / 6, 34)
+    return where(x <= 6, small, where(x <= 24, between, exp(far) / far * _sum(1 / far, _expi_far, 0, 1 / 24, 24)))
+
+
+def _expi_near(x: NumpyArray) -> NumpyArray:
+    return np.asarray(scipy.special.expi(x) - np.log(x))
+
+
+def _expi_far(u: NumpyArray) -> NumpyArray:
+    x = 1 / u
+    series = 1 + u * (1 + 2 * u * (1 + 3 * u * (1 + 4 * u * (1 + 5 * u))))
+    near = np.minimum(x, 500)
+    return np.asarray(np.where(x < 500, scipy.special.expi(near) * np.exp(-near) * x, series))
+
+
+@final
+@record
+class SineIntegral(Composite):
+    """The integral of sin(t) / t from 0 to x."""
+
+    name = "sine_integral"
+
+    def found(self, *operands: Term) -> Term:
+        (x,) = operands
+        y = absolute(x)
+        small, f, g = _waves(y)
+        near = small * _sum(small * small, _si_near, 0, 36, 30)
+        far = math.pi / 2 - f * cos(y) - g * sin(y)
+        far = where(y == math.inf, y.filled(math.pi / 2), far)
+        return _unless_nan(x, _odd(x, where(y <= 6, near, far)))
+
+    def meaning(self, x: NumpyArray) -> Any:
+        return scipy.special.sici(x)[0]
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        is_zero = Compare("EQ")(x, like(x, 0))
+        at = Select()(is_zero, like(x, 1), x)
+        return Mul()(dx, Select()(is_zero, at, Div()(Sin()(at), at)))
+
+
+@final
+@record
+class CosineIntegral(Composite):
+    """Euler's constant, plus log x, plus the integral of (cos(t) - 1) / t from 0 to x; NaN below 0."""
+
+    name = "cosine_integral"
+
+    def found(self, *operands: Term) -> Term:
+        (x,) = operands
+        y = _at_least(x, 0)
+        small, f, g = _waves(y)
+        near = log(small) + _sum(small * small, _ci_near, 0, 36, 30)
+        far = where(y == math.inf, y.filled(0), f * sin(y) - g * cos(y))
+        found = where(x >= 0, where(y <= 6, near, far), x.filled(math.nan))
+        return _unless_nan(x, found)
+
+    def meaning(self, x: NumpyArray) -> Any:
+        return np.where(x >= 0, scipy.special.sici(np.abs(x))[1], np.nan)
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, Div()(Cos()(x), x))
+
+
+def _waves(y: Term) -> tuple[Term, Term, Term]:
+    """`y` at most 6; and for larger ones, what the cosine and the sine are multiplied by."""
+    inverse = 1 / _at_least(y, 6)
+    square = inverse * inverse
+    return _at_most(y, 6), _sum(square, _f_far, 0, 1 / 36, 30) * inverse, _sum(square, _g_far, 0, 1 / 36, 30) * square
+
+
+def _si_near(u: NumpyArray) -> NumpyArray:
+    x = np.sqrt(u)
+    return np.asarray(scipy.special.sici(x)[0] / x)
+
+
+def _ci_near(u: NumpyArray) -> NumpyArray:
+    x = np.sqrt(u)
+    return np.asarray(scipy.special.sici(x)[1] - np.log(x))
+
+
+def _f_far(u: NumpyArray) -> NumpyArray:
+    x = np.minimum(1 / np.sqrt(u), 60)
+    sine, cosine = scipy.special.sici(x)
+    return np.where(u > 1 / 3600, x * (cosine * np.sin(x) + (np.pi / 2 - sine) * np.cos(x)), _alternating(u, 0))
+
+
+def _g_far(u: NumpyArray) -> NumpyArray:
+    x = np.minimum(1 / np.sqrt(u), 60)
+    sine, cosine = scipy.special.sici(x)
+    return np.where(u > 1 / 3600, x * x * ((np.pi / 2 - sine) * np.sin(x) - cosine * np.cos(x)), _alternating(u, 1))
+
+
+def _alternating(u: NumpyArray, first: int) -> NumpyArray:
+    """The sum of (2k + first)! (-u)^k, as far as its terms shrink where u is small."""
+    return np.asarray(sum(math.factorial(2 * k + first) * (-np.minimum(u, 1 / 3600)) ** k for k in range(11)))
+
+
+@final
+@record
+class Fresnel(Composite):
+    """The integral of sin(πt²/2) from 0 to x; with `cosine`, of cos(πt²/2)."""
+
+    name = "fresnel"
+    cosine: bool
+
+    def found(self, *operands: Term) -> Term:
+        (x,) = operands
+        y = absolute(x)
+        small = _at_most(y, _FRESNEL)
+        near = small * _sum(small * small * small * small, _c_near if self.cosine else _s_near, 0, _FRESNEL**4, 34)
+        if not self.cosine:
+            near = near * small * small
+        large = _at_most(_at_least(y, _FRESNEL), 1e18)
+        inverse = 1 / (large * large)
+        f, g = (_sum(inverse * inverse, curve, 0, _FRESNEL**-4, 26) for curve in (_fresnel_f, _fresnel_g))
+        f, g = f / (math.pi * large), g * inverse / (math.pi**2 * large)
+        # Of the square, 4 is a whole turn: the whole part's is exact, and the rest is far smaller.
+        whole = floor(large)
+        odd = whole - 2 * floor(whole / 2)
+        square = odd * odd + (large - whole) * (large + whole)
+        turn = (square - 4 * floor(square / 4)) * (math.pi / 2)
+        wave = f * sin(turn) - g * cos(turn) if self.cosine else -f * cos(turn) - g * sin(turn)
+        return _unless_nan(x, _odd(x, where(y <= _FRESNEL, near, wave + 0.5)))
+
+    def meaning(self, x: NumpyArray) -> Any:
+        return scipy.special.fresnel(x)[int(self.cosine)]
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        angle = Mul()(Mul()(x, x), like(x, math.pi / 2))
+        return Mul()(dx, Cos()(angle) if self.cosine else Sin()(angle))
+
+
+_FRESNEL = 2.0  # from here on the integrals are waves around a half
+
+
+def _c_near(u: NumpyArray) -> NumpyArray:
+    x = u**0.25
+    return np.asarray(scipy.special.fresnel(x)[1] / x)
+
+
+def _s_near(u: NumpyArray) -> NumpyArray:
+    x = u**0.25
+    return np.where(x < 1e-3, np.pi / 6, scipy.special.fresnel(np.maximum(x, 1e-3))[0] / np.maximum(x, 1e-3) ** 3)
+
+
+def _fresnel_parts(u: NumpyArray) -> tuple[NumpyArray, NumpyArray, NumpyArray, NumpyArray, NumpyArray]:
+    x = np.minimum(u**-0.25, 20)
+    angle = np.pi * x * x / 2
+    sine, cosine = scipy.special.fresnel(x)
+    return x, np.sin(angle), np.cos(angle), cosine - 0.5, 0.5 - sine
+
+
+def _fresnel_f(u: NumpyArray) -> NumpyArray:
+    x, sine, cosine, c, s = _fresnel_parts(u)
+    v = np.minimum(u, 20.0**-4) / np.pi**2
+    series = 1 - 3 * v * (1 - 35 * v * (1 - 99 * v * (1 - 195 * v)))
+    return np.where(u > 20.0**-4, np.pi * x * (c * sine + s * cosine), series)
+
+
+def _fresnel_g(u: NumpyArray) -> NumpyArray:
+    x, sine, cosine, c, s = _fresnel_parts(u)
+    v = np.minimum(u, 20.0**-4) / np.pi**2
+    series = 1 - 15 * v * (1 - 63 * v * (1 - 143 * v * (1 - 255 * v)))
+    return np.where(u > 20.0**-4, np.pi**2 * x**3 * (s * sine - c * cosine), series)
+
+
+@final
+@record
+class Spence(Composite):
+    """The dilogarithm of 1 - x: the integral of log(t) / (1 - t) from 1 to x; NaN below 0."""
+
+    name = "spence"
+
+    def found(self, *operands: Term) -> Term:
+        (x,) = operands
+        is_large = x > 1.5
+        y = where(is_large, 1 / _at_least(x, 1.5), x)
+        is_small = y < 0.5
+        z = maximum(where(is_small, 1 - y, y), x.filled(0.5))
+        middle = _sum(z, scipy.special.spence, 0.5, 1.5, 40)
+        below = minimum(y, y.filled(0.5))
+        # log(y) log(1 - y) vanishes with y.
+        product = where(below > 0, log(_at_least(below, _TINY)) * log1p(-below), y.filled(0))
+        found = where(is_small, math.pi**2 / 6 - product - middle, middle)
+        log_x = log(_at_least(x, 1.5))
+        found = where(is_large, -log_x * log_x / 2 - found, found)
+        return where(x >= 0, found, x.filled(math.nan))
+
+    def meaning(self, x: NumpyArray) -> Any:
+        return np.where(x == np.inf, -np.inf, scipy.special.spence(x))
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        away = Sub()(x, like(x, 1))
+        is_one = Compare("EQ")(away, like(x, 0))
+        at = Select()(is_one, like(x, 1), away)
+        return Mul()(dx, Select()(is_one, like(x, -1), -Div()(Log1p()(at), at)))
+
+
+_TINY = 1e-37

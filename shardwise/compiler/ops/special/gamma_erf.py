@@ -1,0 +1,315 @@
+"""Elementwise special functions: the error function and its kin, the gamma function's logarithm and its derivatives,
+the zeta function. More of them: incomplete (integrals up to a bound), hypergeometric (sums), fitted (approximated by
+polynomials).
+"""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from shardwise.compiler.dtypes import carrier
+from shardwise.compiler.ir.dispatch import installed
+from shardwise.compiler.ir.op import Hlo, NumpyArray, quiet
+from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.record import record
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.elementwise.arithmetic import Mul, Neg, add_tangents
+from shardwise.compiler.ops.elementwise.base import FLOATS, Unary, like
+from shardwise.compiler.ops.elementwise.formula import Term, exp, log, log1p, where
+from shardwise.compiler.ops.elementwise.powers import Square
+from shardwise.compiler.ops.elementwise.select import compared
+from shardwise.compiler.ops.elementwise.transcendental import Exp
+from shardwise.lazy import module
+
+scipy = module("scipy")  # a third of a second that few programs need
+
+
+class Special(Unary):
+    """A function of floats that is lowered by CHLO, the library of functions beside StableHLO."""
+
+    takes = FLOATS
+    dialect = "chlo"
+    narrowest: ClassVar[int] = 2  # bytes: narrower floats go through f32
+
+    def lower(self, hlo: Hlo, *operands: Any) -> Any:
+        x = operands[0]
+        if x.type.dtype.itemsize >= self.narrowest:
+            return self.lower_wide(hlo, *operands)
+        wide = [hlo.op("stablehlo.convert", (y,), y.type.with_dtype(np.float32)) for y in operands]
+        return hlo.op("stablehlo.convert", (self.lower_wide(hlo, *wide),), self.out_type(*(y.type for y in operands)))
+
+    def lower_wide(self, hlo: Hlo, *operands: Any) -> Any:
+        return hlo.op(f"chlo.{self.hlo_name}", operands, self.out_type(*(x.type for x in operands)))
+
+
+class OfSeveral(Special):
+    """One of several operands, with a slope along each but those in `fixed`."""
+
+    arity = 2
+    narrowest = 4
+    fixed: ClassVar[tuple[int, ...]] = ()
+    why_fixed: ClassVar[str]
+
+    def slope(self, number: int, *operands: Term) -> Term:
+        """The derivative along operand `number`."""
+        raise self.missing("slope")
+
+    def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        total = None
+        for number, tangent in enumerate(tangents):
+            if tangent is not None:
+                if number in self.fixed:
+                    raise NotImplementedError(f"{self.name}: {self.why_fixed}")
+                total = add_tangents(total, Mul()(tangent, self.slope(number, *map(Term, primals)).array))
+        return self(*primals), total
+
+    @quiet
+    def reference(self, *operands: NumpyArray) -> Any:
+        wide = [x.astype(carrier(x.dtype)) for x in operands]
+        return np.asarray(self.meaning(*wide)).astype(operands[0].dtype)
+
+
+class Composite(Special):
+    """One that is lowered as a program of other ops, in f32 at least. Where that loops until all elements are found, it
+    loops over one device's piece, and no turn waits for another device.
+    """
+
+    narrowest = 4
+
+    def found(self, *operands: Term) -> Term:
+        """The result, as a formula of ops."""
+        raise self.missing("found")
+
+    def lower_wide(self, hlo: Hlo, *operands: Any) -> Any:
+        (found,) = hlo.program(_program(self, tuple(x.type for x in operands)), operands)
+        return found
+
+
+@lru_cache(maxsize=4096)
+def _program(op: Composite, types: tuple[ArrayType, ...]) -> Program:
+    return installed.transforms.rewrite(op.name, types, lambda *operands: [op.found(*map(Term, operands)).array])
+
+
+@final
+@record
+class Erf(Special):
+    """The error function."""
+
+    name = hlo_name = "erf"
+
+    def meaning(self, x: NumpyArray) -> Any:
+        return scipy.special.erf(x)
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, _bell(x, 2 / math.sqrt(math.pi)))
+
+
+@final
+@record
+class Erfc(Special):
+    """One minus the error function, exact where that is close to one."""
+
+    name = hlo_name = "erfc"
+
+    def meaning(self, x: NumpyArray) -> Any:
+        return scipy.special.erfc(x)
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, _bell(x, -2 / math.sqrt(math.pi)))
+
+
+@final
+@record
+class ErfInv(Special):
+    """The number whose error function is the element."""
+
+    name = hlo_name = "erf_inv"
+
+    def meaning(self, x: NumpyArray) -> Any:
+        return scipy.special.erfinv(x)
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, Mul()(like(y, math.sqrt(math.pi) / 2), Exp()(Square()(y))))
+
+
+@final
+@record
+class Lgamma(Special):
+    """The logarithm of the magnitude of the gamma function; infinite at either infinity."""
+
+    name = hlo_name = "lgamma"
+
+    def meaning(self, x: NumpyArray) -> Any:
+        return np.where(np.isinf(x), np.inf, scipy.special.gammaln(x))
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, Digamma()(x))
+
+
+@final
+@record
+class Digamma(Special):
+    """The derivative of `lgamma`; NaN at its poles."""
+
+    name = hlo_name = "digamma"
+
+    def meaning(self, x: NumpyArray) -> Any:
+        return np.where(x == 0, np.nan, scipy.special.digamma(x))
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, Polygamma()(like(x, 1), x))
+
+
+@final
+@record
+class Polygamma(OfSeveral):
+    """The derivative of `digamma` of an order, the first operand, at the second; where it is infinite with a sign that
+    depends on the side, NaN. Orders are whole, from 0 to a million: of others it is NaN.
+    """
+
+    name = hlo_name = "polygamma"
+    fixed = (0,)
+    why_fixed = "has no derivative along the order m; differentiate along x, or stop_gradient(m)"
+
+    def slope(self, number: int, *operands: Term) -> Term:
+        m, x = operands
+        return Term(self((m + 1).array, x.array))
+
+    def lower_wide(self, hlo: Hlo, *operands: Any) -> Any:
+        m, x = operands
+        found = super().lower_wide(hlo, m, x)
+        # At infinity CHLO gives NaN.
+        vanishes = _all(
+            hlo, compared(hlo, "EQ", x, _number(hlo, x, np.inf)), compared(hlo, "GE", m, _number(hlo, m, 1))
+        )
+        found = _select(hlo, vanishes, _number(hlo, x, 0), found)
+        return _select(hlo, compared(hlo, "LE", m, _number(hlo, m, 1e6)), found, _number(hlo, x, np.nan))
+
+    def meaning(self, m: NumpyArray, x: NumpyArray) -> Any:
+        is_order = (m >= 0) & (m == np.floor(m)) & (m <= 1e6)
+        order = np.where(is_order, m, 1)
+        found = np.where(order == 0, Digamma().meaning(x), scipy.special.polygamma(order, x))
+        found = np.where((x == np.inf) & (order > 0), 0, found)
+        is_torn = (x <= 0) & (x == np.floor(x)) & (order % 2 == 0)
+        return np.where(is_torn | ~is_order, np.nan, found)
+
+
+@final
+@record
+class Zeta(OfSeveral):
+    """Hurwitz's zeta function: the sum of (q + n)^-x over all whole n from 0; NaN of x below 1."""
+
+    name = hlo_name = "zeta"
+
+    def slope(self, number: int, *operands: Term) -> Term:
+        """Along x by the sums of Euler and Maclaurin, each term differentiated."""
+        x, q = operands
+        if number == 1:
+            return -x * Term(self((x + 1).array, q.array))
+        total = x.filled(0)
+        for n in range(10):
+            total = total - log(q + n) * exp(-x * log(q + n))
+        w = q + 10
+        power = exp(-x * log(w))
+        total = total - w * power / (x - 1) * (log(w) + 1 / (x - 1)) - log(w) * power / 2
+        product, inverses = x, 1 / x
+        for j, bernoulli in enumerate((1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6, -3617 / 510), 1):
+            power = power / w if j == 1 else power / (w * w)
+            total = total + bernoulli / math.factorial(2 * j) * product * power * (inverses - log(w))
+            product = product * (x + (2 * j - 1)) * (x + 2 * j)
+            inverses = inverses + 1 / (x + (2 * j - 1)) + 1 / (x + 2 * j)
+        return total
+
+    def lower_wide(self, hlo: Hlo, *operands: Any) -> Any:
+        x, q = operands
+        one, zero, infinity = (_number(hlo, x, number) for number in (1, 0, np.inf))
+        # CHLO gives NaN at infinity, and of large x: there the first term alone counts, if it is not 1.
+        limit = _select(
+            hlo, compared(hlo, "GT", q, one), zero, _select(hlo, compared(hlo, "LT", q, one), infinity, one)
+        )
+        found = _select(hlo, compared(hlo, "GT", x, _number(hlo, x, 1e30)), limit, super().lower_wide(hlo, x, q))
+        above_one = compared(hlo, "GT", x, one)
+        found = _select(hlo, _all(hlo, above_one, compared(hlo, "EQ", q, infinity)), zero, found)
+        # And infinity of x below 1 where q is 0 or -1 or -2 …
+        is_sum = _all(hlo, compared(hlo, "GE", x, one), compared(hlo, "EQ", q, q))
+        return _select(hlo, is_sum, found, _number(hlo, x, np.nan))
+
+    def meaning(self, x: NumpyArray, q: NumpyArray) -> Any:
+        found = np.where((x > 1e30) & (q > 1), 0, scipy.special.zeta(x, q))
+        return np.where((x >= 1) & (q == q), found, np.nan)
+
+
+@final
+@record
+class Xlogy(Composite, OfSeveral):
+    """x log(y), but 0 where x is 0 and y is not NaN."""
+
+    name = "xlogy"
+
+    def slope(self, number: int, *operands: Term) -> Term:
+        x, y = operands
+        return x / y if number else log(y)
+
+    def found(self, *operands: Term) -> Term:
+        x, y = operands
+        return where((x == 0) & (y == y), 0, x * log(y))
+
+    def meaning(self, x: NumpyArray, y: NumpyArray) -> Any:
+        return scipy.special.xlogy(x, y)
+
+
+@final
+@record
+class Xlog1py(Composite, OfSeveral):
+    """x log(1 + y), but 0 where x is 0 and y is not NaN."""
+
+    name = "xlog1py"
+
+    def slope(self, number: int, *operands: Term) -> Term:
+        x, y = operands
+        return x / (1 + y) if number else log1p(y)
+
+    def found(self, *operands: Term) -> Term:
+        x, y = operands
+        return where((x == 0) & (y == y), 0, x * log1p(y))
+
+    def meaning(self, x: NumpyArray, y: NumpyArray) -> Any:
+        return scipy.special.xlog1py(x, y)
+
+
+@final
+@record
+class Entr(Composite):
+    """-x log(x): 0 at 0, and -inf below it."""
+
+    name = "entr"
+
+    def found(self, *operands: Term) -> Term:
+        (x,) = operands
+        return where(x < 0, -math.inf, where(x == 0, 0, -x * log(x)))
+
+    def meaning(self, x: NumpyArray) -> Any:
+        return scipy.special.entr(x)
+
+    def tangent(self, dx: Any, x: Any, y: Any) -> Any:
+        return Mul()(dx, (-1 - log(Term(x))).array)
+
+
+def _bell(x: Any, height: float) -> Any:
+    """`height · exp(-x²)`."""
+    return Mul()(like(x, height), Exp()(Neg()(Square()(x))))
+
+
+def _number(hlo: Hlo, like: Any, number: float) -> Any:
+    return hlo.constant(number, like.type.strong())
+
+
+def _select(hlo: Hlo, which: Any, yes: Any, no: Any) -> Any:
+    return hlo.op("stablehlo.select", (which, yes, no), yes.type)
+
+
+def _all(hlo: Hlo, x: Any, y: Any) -> Any:
+    return hlo.op("stablehlo.and", (x, y), x.type)

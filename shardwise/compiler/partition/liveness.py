@@ -1,0 +1,205 @@
+"""Liveness: which values one device holds while each equation of a local program runs.
+
+The analysis sweeps over the program in order. Arguments live to the end, unless their buffers are donated: then they
+die at their last use. Some values are never materialized, because XLA fuses them into their consumer: values computed
+from constants alone, reshapes and barriers, and results of elementwise ops whose only use is another elementwise op or
+a reduction. An elementwise result reuses the buffer of an operand that dies there.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
+from shardwise.compiler.ops.control.control import Control
+from shardwise.compiler.ops.control.remat import Barrier
+from shardwise.compiler.ops.elementwise.base import Elementwise
+from shardwise.compiler.ops.reduce.base import Reduce
+from shardwise.compiler.ops.reduce.broadcast import Broadcast
+from shardwise.compiler.ops.shape.movement import Reshape, Transpose
+from shardwise.compiler.partition.local_program import LocalProgram
+
+
+@final
+@dataclass(frozen=True)
+class Held:
+    """A value in memory: the op that made it (`what`), the type of its shard, and the user's line."""
+
+    what: str
+    type: str
+    bytes: int
+    source: Source
+
+
+class Level(NamedTuple):
+    """A program, the position of the equation that runs in it, and the values that the program itself holds then."""
+
+    program: Program
+    place: int
+    live: Mapping[Value, Held]
+
+
+def peak(local: LocalProgram, donated: Collection[int] = ()) -> tuple[int, list[Level]]:
+    """Return the most bytes that a device holds, and where: the program, the loop or branch that runs in it, and so on.
+
+    Args:
+        local: the program of one device.
+        donated: the inputs whose buffers are reused for outputs.
+    """
+    inputs = {value: Held("input", "", value.type.nbytes, NOWHERE) for value in local.program.inputs}
+    sweep = Sweep(local, inputs, donated)
+    return sweep.peak_bytes, sweep.at_peak()
+
+
+class Sweep:
+    """One pass over a local program that tracks the live values.
+
+    Attributes:
+        peak_bytes: the most bytes that are live at once.
+        peak_visit: the number of the visit, counting all equations, at which that is so.
+        found: the live values at visit number `until`, if one was given; the sweep stops there.
+    """
+
+    def __init__(self, local: LocalProgram, inputs: Mapping[Value, Held], donated: Collection[int], until: int = -1):
+        self.local = local
+        self.inputs = inputs
+        self.donated = donated
+        self.until = until
+        self.enclosing: list[Level] = []  # the programs around the one that is swept
+        self.enclosing_bytes = 0
+        self.visit = self.peak_visit = 0
+        self.peak_bytes = sum(held.bytes for held in inputs.values())
+        self.found: list[Level] = [Level(local.program, 0, inputs)]
+        mortal = {local.program.inputs[number] for number in donated}
+        self._program(local.program, dict(inputs), mortal, 1, 0)
+
+    def at_peak(self) -> list[Level]:
+        """Return the live values at the peak, by a second sweep up to there."""
+        return Sweep(self.local, self.inputs, self.donated, until=self.peak_visit).found
+
+    def on_equation(self, equation: Equation, fused: set[Value], live_bytes: int, times: int, depth: int) -> None:
+        """Called for each equation that is not a view, before its memory is counted. `fused`: never materialized."""
+
+    def on_new_peak(self) -> None:
+        """Called when more bytes are live than ever before."""
+
+    def _program(self, program: Program, live: dict[Value, Held], mortal: set[Value], times: int, depth: int) -> None:
+        """Sweep over a program. `live` are the inputs that it holds itself; those in `mortal` may die."""
+        fused, views = _not_materialized(program)
+        virtual = fused | views
+        last = _last_uses(program, virtual)
+        dying: dict[int, list[Value]] = {}
+        for value, place in last.items():
+            dying.setdefault(place, []).append(value)
+        own_bytes = sum(held.bytes for held in live.values())
+        for place, equation in enumerate(program.equations):
+            for value in equation.outputs:
+                if value in virtual:
+                    continue
+                reused = _reused_operand(equation, value, live, mortal, last, place)
+                if reused is not None:
+                    own_bytes -= live.pop(reused).bytes
+                live[value] = Held(equation.op.name, str(value.type), value.type.nbytes, equation.source)
+                own_bytes += value.type.nbytes
+                mortal.add(value)
+            if isinstance(equation.op, Control):
+                self._inner(equation, equation.op, Level(program, place, live), own_bytes, times, depth)
+            else:
+                if views.isdisjoint(equation.outputs):
+                    self.on_equation(equation, fused, self.enclosing_bytes + own_bytes, times, depth)
+                self._visit(Level(program, place, live), own_bytes)
+            if 0 <= self.until <= self.visit:
+                return
+            for value in dying.get(place, ()):
+                if value in live and value in mortal:
+                    own_bytes -= live.pop(value).bytes
+
+    def _visit(self, now: Level, own_bytes: int) -> None:
+        self.visit += 1
+        if self.enclosing_bytes + own_bytes > self.peak_bytes:
+            self.peak_bytes = self.enclosing_bytes + own_bytes
+            self.peak_visit = self.visit
+            self.on_new_peak()
+        if self.visit == self.until:
+            self.found = [*self.enclosing, now]
+
+    def _inner(self, equation: Equation, op: Control, around: Level, own_bytes: int, times: int, depth: int) -> None:
+        """Sweep over the programs of a control op. Constants and carries are held outside; slices are held inside."""
+        inner_times = times * (1 if op.times is None else op.times)
+        self.enclosing.append(around)
+        self.enclosing_bytes += own_bytes
+        for number, program in enumerate(op.programs):
+            slices = {
+                program.inputs[end.number]
+                for crossing in op.crossings
+                if crossing.tie.leading
+                for end in crossing.gives
+                if end.kind == "entry" and end.program == number
+            }
+            held = {
+                value: Held(f"a slice for {op.name}", str(value.type), value.type.nbytes, equation.source)
+                for value in program.inputs
+                if value in slices
+            }
+            self._program(program, held, set(slices), inner_times, depth + 1)
+        self.enclosing.pop()
+        self.enclosing_bytes -= own_bytes
+
+
+def _reused_operand(
+    equation: Equation,
+    result: Value,
+    live: Mapping[Value, Held],
+    mortal: set[Value],
+    last: Mapping[Value, int],
+    place: int,
+) -> Value | None:
+    """Return the operand whose buffer an elementwise result reuses."""
+    if not isinstance(equation.op, Elementwise):
+        return None
+    reusable = (
+        value
+        for value in equation.inputs
+        if value in live and value in mortal and last.get(value) == place and value.type.nbytes == result.type.nbytes
+    )
+    return next(reusable, None)
+
+
+def _not_materialized(program: Program) -> tuple[set[Value], set[Value]]:
+    """Return the values that are fused into their consumer, and the views: other values in another shape."""
+    uses: dict[Value, list[Equation]] = {}
+    for equation in program.equations:
+        for value in equation.inputs:
+            uses.setdefault(value, []).append(equation)
+    fused: set[Value] = set()
+    views: set[Value] = set()
+    constant: set[Value] = set()
+    outputs = set(program.outputs)
+    for equation in program.equations:
+        op = equation.op
+        if len(equation.outputs) != 1 or equation.outputs[0] in outputs:
+            continue
+        (value,) = equation.outputs
+        if op.cheap and constant.issuperset(equation.inputs):
+            constant.add(value)
+            fused.add(value)
+        elif isinstance(op, (Reshape, Barrier)):
+            views.add(value)
+        elif isinstance(op, (Elementwise, Broadcast, Transpose)):
+            readers = uses.get(value, [])
+            if len(readers) == 1 and isinstance(readers[0].op, (Elementwise, Broadcast, Reduce)):
+                fused.add(value)
+    return fused, views
+
+
+def _last_uses(program: Program, virtual: set[Value]) -> dict[Value, int]:
+    """Return the position of each value's last use. Operands of a virtual value are used where that value is."""
+    last = dict.fromkeys(program.outputs, len(program.equations))
+    for place in range(len(program.equations) - 1, -1, -1):
+        equation = program.equations[place]
+        read = max((last.get(value, place) for value in equation.outputs if value in virtual), default=place)
+        for value in equation.inputs:
+            last[value] = max(last.get(value, -1), read)
+        for value in equation.outputs:
+            last.setdefault(value, place)  # never used
+    return last

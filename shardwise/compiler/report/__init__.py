@@ -1,0 +1,1 @@
+"""Reports of a plan: collectives with reasons, the timeline, memory, and what a further constraint would change."""

@@ -1,0 +1,60 @@
+"""spread: a program of a manual region into which devices may come or not, each for itself.
+
+What comes in is each device's own along the axes along which they part, and so is what goes out; in the programs that
+its ops hold, too. Where all devices have one value outside, a derivative sums what each has of it: outside, where all
+of them meet, and not in here.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from shardwise.compiler.ir.op import Op
+from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ops.collective.named import Vary
+from shardwise.compiler.ops.control.call import Inner
+from shardwise.compiler.ops.control.control import Control
+from shardwise.compiler.ops.control.custom_derivatives import Custom
+from shardwise.compiler.ops.control.retype import retyped
+from shardwise.compiler.trace.build import rewrite
+from shardwise.compiler.transforms.replay import each
+
+
+def spread(program: Program, axes: tuple[str, ...]) -> Program:
+    """`program`, whose inputs and outputs vary along these axes as well."""
+
+    def body(*args: Any) -> list[Any]:
+        env: dict[Value, Any] = dict(zip(program.inputs, args, strict=True))
+
+        def emit(equation: Equation) -> None:
+            operands = [env[value] for value in equation.inputs]
+            results = _applied(_spread(equation.op, axes), operands)
+            env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
+
+        each(program.equations, emit)
+        return [spread_value(env[value], axes) for value in program.outputs]
+
+    return rewrite(program.name, [type.over((*type.varying, *axes)) for type in program.in_types], body)
+
+
+def spread_value(x: Any, axes: tuple[str, ...]) -> Any:
+    """`x` as each device's own along these axes."""
+    return retyped(x, x.type.over((*x.type.varying, *axes)))
+
+
+def _applied(op: Op, operands: list[Any]) -> Any:
+    if isinstance(op, Vary):  # along other axes than those that it varies along already
+        return spread_value(operands[0], op.axes)
+    return op(*operands)
+
+
+def _spread(op: Op, axes: tuple[str, ...]) -> Op:
+    programs = [spread(inner, axes) for inner in op.programs]
+    match op:
+        case Control():
+            return op.with_programs(programs)
+        case Custom():
+            return replace(op, program=programs[0])
+        case Inner():
+            return op.with_program(programs[0])
+        case _:
+            return op

@@ -1,0 +1,30 @@
+"""Report the sharding that the plan chose to the `inspect_array_sharding` calls of a program."""
+
+from shardwise.compiler.ops.placement.inspect_sharding import Inspect
+from shardwise.compiler.pipeline import Partitioned
+from shardwise.compiler.shardings.layout import Layout
+from shardwise.execute.request import Target
+
+
+def report_shardings(compiled: Partitioned, target: Target) -> None:
+    """Call the callback of every Inspect op with the sharding of its operand."""
+    sharded, plan = compiled.sharded, compiled.plan
+    if not sharded.mesh.axis_names:
+        for equation in sharded.program.walk():
+            if isinstance(equation.op, Inspect):
+                equation.op.look(target.sharding(Layout.replicated(equation.inputs[0].type.ndim)))
+        return
+    looking = [equation for equation in sharded.unfolded.equations if isinstance(equation.op, Inspect)]
+    if not looking:
+        return
+    made = {
+        value: plan.choices[equation].results[number]
+        for equation in sharded.unfolded.equations
+        if equation in plan.choices
+        for number, value in enumerate(equation.outputs)
+    }
+    for equation in looking:
+        (value,) = equation.inputs
+        pin = sharded.pinned.get(value)
+        layout = pin.layout if pin else made.get(value, Layout.replicated(value.type.ndim))
+        equation.op.look(target.sharding(Layout(layout.dims)))  # type: ignore[attr-defined]
