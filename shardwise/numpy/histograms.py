@@ -287,7 +287,8 @@ def histogram2d(
     Args:
         x, y: the coordinates of the points, two arrays of rank 1 and equal size.
         bins: the number of bins or their edges, for both coordinates, or a pair with one entry per coordinate.
-        range: a pair of (lowest edge, highest edge), one per coordinate; an entry or the whole may be None.
+        range: a pair of (lowest edge, highest edge), one per coordinate. None, also as an entry,
+            uses the minimum and the maximum of the coordinates.
         weights: one weight per point; the weights in a bin are summed. None counts.
         density: whether to normalize the histogram to a density whose integral is 1.
 

@@ -724,9 +724,9 @@ _QUANTILE_METHODS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def row_at(row: Any, places: Any) -> Any:
+def row_at(row: Any, indices: Any) -> Any:
     """Gather elements of a 1-d array at indices of any shape; sharded dims of the indices stay sharded."""
-    index = astype_weak(places, np.dtype(np.int32), False)
+    index = astype_weak(indices, np.dtype(np.int32), False)
     return Gather((), (0,), (), (), (0,), (1,))(row, Reshape((*index.type.shape, 1))(index))
 
 
