@@ -203,7 +203,8 @@ def test_parallel_primitives():
     joined = shard_map(lambda x: x.sum(axis=1), mesh=mesh, in_specs=P("x", "y"), out_specs=P(("x", "y")))
     parts = array.reshape(2, 4, 4, 2).sum(3)  # rows of x, rows, pieces of y
     np.testing.assert_array_equal(joined(array), parts.transpose(0, 2, 1).ravel())
-    with pytest.raises(TypeError, match=r"shard_map needs a function of the pieces, not Ellipsis\. To decorate one, "):
+    message = r"shard_map: f must be a function of shards, not Ellipsis\. To use shard_map as a decorator, "
+    with pytest.raises(TypeError, match=message):
         shard_map(..., in_specs=P("x", "y"), out_specs=P("x"))
 
 

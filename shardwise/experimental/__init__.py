@@ -1,4 +1,4 @@
-"""Names that JAX keeps under `experimental`."""
+"""The names of `jax.experimental` that are supported, and `ops`, the building blocks of user-defined ops."""
 
 from typing import NoReturn
 

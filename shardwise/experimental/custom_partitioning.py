@@ -1,11 +1,11 @@
-"""custom_partitioning: a function that is one op to the planner, with a rule that the user gives.
+"""custom_partitioning: a function that the partitioner treats as one op, with a sharding rule from the user.
 
-    in     a function, how the dims of its arguments and results hang together, and, if the function is not right on
-           pieces as it is, another one for pieces
-    out    a function whose calls are ops of their own until programs are partitioned: the planner reads the rule, and
-           what runs on each device is staged for the shapes of its pieces
+    in     a function, a sharding rule that relates the dims of its operands and results, and optionally a function that
+           each device runs on its shards instead
+    out    a function whose calls are single ops until the program is partitioned: the planner reads the rule, and the
+           program of a device is traced for the shapes of its shards
 
-Derivatives are those of the function, as an ordinary program: `custom_vjp` around it gives others.
+Derivatives are those of the function, differentiated as an ordinary program. `custom_vjp` around it replaces them.
 """
 
 import inspect
@@ -54,8 +54,8 @@ from shardwise.experimental.sharding_rule import (
     CompoundFactor,
     SdyShardingRule,
     factor_rule,
-    mapped_rule,
     parse_rule,
+    vmapped_rule,
 )
 from shardwise.runtime.sharding import NamedSharding
 
@@ -66,17 +66,24 @@ Function = Callable[..., Any]
 
 @final
 class custom_partitioning:
-    """A function that the planner takes for one op, and cuts as `def_partition` says.
+    """Wrap a function so that the partitioner treats it as one op and partitions it as `def_partition` defines.
 
-    Arguments in `static_argnums` may be anything; the callbacks get them first.
+    Args:
+        fun: the function of arrays and pytrees of arrays. It may not have keyword-only parameters, and may not close
+            over arrays.
+        static_argnums: the positions of arguments that are not arrays. The callbacks get them first.
 
-    >>> @jax.experimental.custom_partitioning.custom_partitioning
-    ... def scaled(x, w):
-    ...     return x @ w * 2
-    >>> scaled.def_partition(sharding_rule="... m k, k n -> ... m n", reduction_factors=("k",))
-    >>> jax.jit(scaled)(jnp.ones((2, 3)), jnp.ones((3, 2)))
-    Array([[6., 6.],
-           [6., 6.]], dtype=float32)
+    Raises:
+        TypeError: if `fun` is not callable.
+
+    Example:
+        >>> @jax.experimental.custom_partitioning.custom_partitioning
+        ... def scaled(x, w):
+        ...     return x @ w * 2
+        >>> scaled.def_partition(sharding_rule="... m k, k n -> ... m n", reduction_factors=("k",))
+        >>> jax.jit(scaled)(jnp.ones((2, 3)), jnp.ones((3, 2)))
+        Array([[6., 6.],
+               [6., 6.]], dtype=float32)
     """
 
     def __init__(self, fun: Function, static_argnums: int | Sequence[int] = ()):
@@ -99,25 +106,36 @@ class custom_partitioning:
         permutation_factors: tuple[str, ...] = (),
         **factor_sizes: int,
     ) -> Function | None:
-        """Say how the function is cut.
+        """Define how the function is partitioned.
 
-        `sharding_rule` says how dims hang together: a text such as `"... m k, k n -> ... m n"`, an SdyShardingRule, or
-        a function `(*static, mesh, operand_types, result_types)` that gives one of these, or a text and a dict of the
-        options here. A factor passes through, unless it is one of `reduction_factors` (what pieces along it give is
-        added up), `need_replication_factors` (it stays whole) or `permutation_factors` (pieces along it need something
-        of each other). `factor_sizes` are those of factors that no dim shows.
+        With a rule and without `partition`, each device runs the function itself on its shards. The function must then
+        be correct on shards along every factor that passes through. Three kinds of factors are replicated in this case:
+        `permutation_factors`, factors that only results have, and factors after the first of a compound dim of an
+        operand.
 
-        With a rule alone each device runs the function itself on its pieces, so that along factors that pass through it
-        must be right as it is. `permutation_factors` stay whole then, and so does what results alone have, and what
-        comes after another factor in a dim of an operand.
+        Args:
+            partition: a function `(*static, mesh, arg_shapes, result_shape)` that returns `(mesh, lower_fn,
+                result_shardings, arg_shardings)`, as in JAX. The shapes come with the shardings that the planner
+                suggests within the rule; operands and results whose returned sharding differs are resharded. `lower_fn`
+                gets the shards of one device, which all have one size, and may use collectives over the mesh axes.
+            infer_sharding_from_operands: accepted for compatibility and never called: the planner reads the rule.
+            propagate_user_sharding: accepted for compatibility and never called.
+            decode_shardings: ignored: shardings always have axis names.
+            sharding_rule: an einsum-like string such as `"... m k, k n -> ... m n"`, an SdyShardingRule, or a function
+                `(*static, mesh, operand_types, result_types)` that returns either, or a tuple of a string and a dict of
+                the options below.
+            reduction_factors: the factors along which the results of shards are partial sums.
+            need_replication_factors: the factors that are never sharded.
+            permutation_factors: the factors along which shards depend on each other.
+            **factor_sizes: the sizes of the factors that appear in compound dims only.
 
-        `partition(*static, mesh, arg_shapes, result_shape)` returns `(mesh, lower_fn, result_shardings,
-        arg_shardings)`, as JAX has it. It is told how the planner would have everything lie, as the rule allows, and
-        says how it must: what differs is moved. `lower_fn` gets one device's pieces and may use collectives along the
-        axes of the mesh; pieces are always of one size.
+        Returns:
+            `partition`, so that the method works as a decorator.
 
-        The other callbacks are for partitioners that read no rule: they are not called. `decode_shardings` has nothing
-        to decide: layouts have names here.
+        Raises:
+            NotImplementedError: if there is no `sharding_rule`, unless `partition` is the only callback.
+            TypeError: if `sharding_rule` is of another type.
+            ValueError: if the string is not a valid rule, or if options are passed with a rule that is not a string.
         """
         options = {
             "reduction_factors": reduction_factors,
@@ -128,77 +146,85 @@ class custom_partitioning:
         if isinstance(sharding_rule, str):
             rule: Any = parse_rule(sharding_rule, **options)
         else:
-            if given := [name for name, value in options.items() if value != ()]:
+            if passed := [name for name, value in options.items() if value != ()]:
                 raise ValueError(
-                    f"{self._what}: {given[0]} goes with a rule that is a text; here the rule says it itself"
+                    f"{self._label}: {passed[0]} is an option of a sharding_rule that is a string; put it into the "
+                    "SdyShardingRule, or return it with the string"
                 )
             rule = sharding_rule
         if rule is None and (partition is None or infer_sharding_from_operands or propagate_user_sharding):
             raise NotImplementedError(
-                f"{self._what}: needs a sharding_rule. The planner reads rules and calls nobody back to find out how "
-                "layouts go through an op. Elementwise, for two arrays, that is sharding_rule='..., ... -> ...'."
+                f"{self._label}: needs a sharding_rule. Shardings are propagated by rules, not by the callbacks "
+                "infer_sharding_from_operands and propagate_user_sharding. The rule of an elementwise function of two "
+                "arrays is sharding_rule='..., ... -> ...'."
             )
         if rule is not None and not (isinstance(rule, SdyShardingRule) or callable(rule)):
             raise TypeError(
-                f"{self._what}: sharding_rule is a text, an SdyShardingRule, or a function that gives one, not {rule!r}"
+                f"{self._label}: sharding_rule must be a string, an SdyShardingRule, or a function that returns one, "
+                f"not {rule!r}"
             )
         self.definition = _Definition(rule, partition)
         return partition
 
     @property
-    def _what(self) -> str:
+    def _label(self) -> str:
         return f"custom_partitioning of {described(self.fun)}"
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         if self.definition is None:
-            raise AttributeError(f"{self._what} has no rule: give one with `.def_partition(sharding_rule=…)`")
-        given = inspect.signature(self.fun).bind(*args, **keywords)
-        given.apply_defaults()
-        if given.kwargs:
-            raise TypeError(f"{self._what}: it has keyword-only parameters, which callbacks cannot get")
-        count = len(given.args)
-        static = {place % count: given.args[place] for place in self.static_argnums}
-        dynamic = tuple(arg for place, arg in enumerate(given.args) if place not in static)
+            raise AttributeError(
+                f"{self._label} has no sharding rule: define one with `.def_partition(sharding_rule=…)` before the call"
+            )
+        bound = inspect.signature(self.fun).bind(*args, **keywords)
+        bound.apply_defaults()
+        if bound.kwargs:
+            raise TypeError(
+                f"{self._label}: keyword-only parameters are not supported, because callbacks cannot get them"
+            )
+        count = len(bound.args)
+        static = {position % count: bound.args[position] for position in self.static_argnums}
+        dynamic = tuple(arg for position, arg in enumerate(bound.args) if position not in static)
         leaves, structure = array_leaves(self.fun, dynamic, {})
         operands = [as_operand(leaf) for leaf in leaves]
-        body = _Body(self.fun, tuple((place, _hashable(value)) for place, value in static.items()), count, structure)
-        program, results = body.staged([x.type for x in operands], self._what)
-        if program.axis_names:  # only who binds the names can say what becomes of them: there it is an ordinary program
+        static_args = tuple((position, _hashable(value)) for position, value in static.items())
+        function = _BoundFunction(self.fun, static_args, count, structure)
+        program, results = function.trace([x.type for x in operands], self._label)
+        if program.axis_names:  # collectives along names of an outer vmap or shard_map: an ordinary program there
             return results.unflatten(list(Call(program)(*operands)))
-        if any(x.type.varying for x in operands):  # in a manual region, what varies stays outside
-            program, results = body.staged([x.type.over(()) for x in operands], self._what)
-        rule = self.definition.rule_for(self._what, body.static_args, program)
-        by_hand = None
+        if any(x.type.varying for x in operands):  # in a manual region, the op itself does not track varying axes
+            program, results = function.trace([x.type.over(()) for x in operands], self._label)
+        rule = self.definition.rule_for(self._label, function.static_args, program)
+        user_partition = None
         if self.definition.partition is not None:
-            by_hand = _ByHand(self.definition.partition, body, results, in_force.mesh)
-        return results.unflatten(list(CustomPartitioned(program, rule, body, by_hand)(*operands)))
+            user_partition = _UserPartition(self.definition.partition, function, results, in_force.mesh)
+        return results.unflatten(list(CustomPartitioned(program, rule, function, user_partition)(*operands)))
 
 
 @final
 class _Definition:
-    """What `def_partition` was given."""
+    """The arguments of `def_partition`."""
 
     def __init__(self, rule: Any, partition: Function | None):
         self.rule = rule
         self.partition = partition
 
-    def rule_for(self, what: str, static: Sequence[Any], program: Program) -> FactorRule:
-        """The rule for the types of a program."""
+    def rule_for(self, label: str, static: Sequence[Any], program: Program) -> FactorRule:
+        """Return the rule for the operand and result types of a program."""
         rule = self.rule
         if not (rule is None or isinstance(rule, SdyShardingRule)):
             rule = rule(*static, in_force.mesh, list(program.in_types), list(program.out_types))
             text, options = rule if isinstance(rule, (tuple, list)) and len(rule) == 2 else (rule, {})
             rule = parse_rule(text, **options) if isinstance(text, str) else text
             if not isinstance(rule, SdyShardingRule):
-                raise TypeError(f"{what}: the function for the sharding_rule gave {rule!r}, which is none")
+                raise TypeError(f"{label}: the sharding_rule function returned {rule!r}, which is not a rule")
         try:
             return factor_rule(rule, program, self.partition is not None)
         except ValueError as error:
-            raise ValueError(f"{what}: {error}") from None
+            raise ValueError(f"{label}: {error}") from None
 
 
 def _hashable(value: Any) -> Any:
-    """A static argument; one that has no hash is equal to itself alone."""
+    """Return a static argument; one that is not hashable is compared by identity."""
     try:
         hash(value)
     except TypeError:
@@ -208,17 +234,18 @@ def _hashable(value: Any) -> Any:
 
 @final
 @record
-class _Body:
-    """The function, with its static arguments, of the leaves of the others. It is staged again for pieces.
+class _BoundFunction:
+    """The user's function with its static arguments bound, as a function of the leaves of the others.
 
-    `axes`: the dims that vmaps have added, each with the operands' places of it.
+    It is traced again for the shapes of shards. `vmapped_axes` are the dims that `vmap` has added, each with its
+    position in every operand.
     """
 
     fun: Function
     static: tuple[tuple[int, Any], ...]
-    count: int
+    arg_count: int
     structure: tree.Structure
-    axes: tuple[tuple[BatchAxis, tuple[int | None, ...]], ...] = ()
+    vmapped_axes: tuple[tuple[BatchAxis, tuple[int | None, ...]], ...] = ()
 
     @property
     def static_args(self) -> list[Any]:
@@ -227,157 +254,171 @@ class _Body:
     @property
     def function(self) -> Function:
         """The function of the arguments that are not static."""
-        fixed = dict(zip([place for place, _ in self.static], self.static_args, strict=True))
+        static = dict(zip([position for position, _ in self.static], self.static_args, strict=True))
 
         @wraps(self.fun)
         def bound(*args: Any) -> Any:
-            rest = iter(args)
-            return self.fun(*(fixed[place] if place in fixed else next(rest) for place in range(self.count)))
+            dynamic = iter(args)
+            return self.fun(*(static[k] if k in static else next(dynamic) for k in range(self.arg_count)))
 
         return bound
 
-    def staged(self, types: Sequence[ArrayType], what: str) -> tuple[Program, tree.Structure]:
-        """The program for operands of these types, and the structure of its results."""
+    def trace(self, types: Sequence[ArrayType], label: str) -> tuple[Program, tree.Structure]:
+        """Return the program for operands of these types, and the pytree structure of its results."""
         flat = Flat(self.function, self.structure)
         call: Callable[..., list[Any]] = flat
-        for axis, dims in self.axes:
-            call = _over(call, axis, dims, function_name(self.fun))
+        for axis, dims in self.vmapped_axes:
+            call = _vmapped(call, axis, dims, function_name(self.fun))
         program, captured = build(call, types, function_name(self.fun))
-        _check_closed(what, captured)
-        if planned := [equation for equation in program.walk() if isinstance(equation.op, (Constrain, Manual))]:
+        _check_captures_nothing(label, captured)
+        if forbidden := [equation for equation in program.walk() if isinstance(equation.op, (Constrain, Manual))]:
             raise TypeError(
-                f"{what}: there is a {planned[0].op.name} in it, at {planned[0].source}. It runs on pieces, as the "
-                "rule has them lie: layouts are said outside of it, or in its partition."
+                f"{label}: it contains a {forbidden[0].op.name}, at {forbidden[0].source}. The function runs on "
+                "shards, whose sharding its rule defines: constrain shardings outside of it, or in its `partition`."
             )
         return program, flat.results
 
-    def over(self, axis: BatchAxis, dims: tuple[int | None, ...]) -> "_Body":
-        """The same over one more dim, which all results have in front."""
-        return _Body(self.fun, self.static, self.count, self.structure, (*self.axes, (axis, dims)))
+    def vmapped(self, axis: BatchAxis, dims: tuple[int | None, ...]) -> "_BoundFunction":
+        """Return the function over one more dim, which is dim 0 of all results."""
+        return _BoundFunction(self.fun, self.static, self.arg_count, self.structure, (*self.vmapped_axes, (axis, dims)))
 
 
-def _over(
+def _vmapped(
     function: Callable[..., list[Any]], axis: BatchAxis, dims: Sequence[int | None], name: str
 ) -> Callable[..., list[Any]]:
     def call(*leaves: Any) -> list[Any]:
         size = next(x.type.shape[dim] for x, dim in zip(leaves, dims, strict=True) if dim is not None)
-        found, places = map_function(function, replace(axis, size=size), leaves, dims, name)
-        return [batch_at(as_operand(x), place, 0, size) for x, place in zip(found, places, strict=True)]
+        results, out_dims = map_function(function, replace(axis, size=size), leaves, dims, name)
+        return [batch_at(as_operand(x), dim, 0, size) for x, dim in zip(results, out_dims, strict=True)]
 
     return call
 
 
-def _check_closed(what: str, captured: Sequence[Any]) -> None:
+def _check_captures_nothing(label: str, captured: Sequence[Any]) -> None:
     if captured:
         raise TypeError(
-            f"{what}: it uses an array that is not among its arguments, {captured[0].type}. How that lies nobody says: "
-            "make it an argument, which the rule has a place for."
+            f"{label}: it closes over an array that is not one of its arguments, {captured[0].type}. The rule defines "
+            "no sharding for it: pass it as an argument."
         )
 
 
 @final
 @record
-class _ByHand:
-    """What the user has written for pieces. `results`: the structure of the results; `mesh`: the one in force."""
+class _UserPartition:
+    """The user's `partition` callback, the pytree structure of the results, and the mesh in force at the call."""
 
-    partition: Function
-    body: _Body
+    callback: Function
+    function: _BoundFunction
     results: tree.Structure
     mesh: Mesh | None
 
-    def localized(self, what: str, shard: Shard, out_types: Sequence[ArrayType], operands: Sequence[Any]) -> list[Any]:
-        """The pieces of the results: what the user's function gives, of operands that lie as it asks."""
-        grid = self._grid(shard)
-        abstract = grid.abstract
+    def localize(self, label: str, shard: Shard, out_types: Sequence[ArrayType], operands: Sequence[Any]) -> list[Any]:
+        """Return the shards of the results: reshard the operands as the callback demands, and run its `lower_fn`."""
+        mesh = self._user_mesh(shard)
+        abstract = mesh.abstract
         ins = [Layout(tuple(shard.cut(d, n)[0] for d in range(type.ndim))) for n, type in enumerate(shard.types)]
         outs = [Layout(layout.dims) for layout in shard.layouts]
-        arg_shapes = [struct(type, _suggested(grid, x, shard.mesh)) for type, x in zip(shard.types, ins, strict=True)]
-        results = [struct(type, _suggested(grid, x, shard.mesh)) for type, x in zip(out_types, outs, strict=True)]
-        args, _ = self.body.structure.unflatten(arg_shapes)
-        asked = self.partition(*self.body.static_args, grid, args, self.results.unflatten(results))
-        if not (isinstance(asked, tuple) and len(asked) == 4 and callable(asked[1])):
+        arg_shapes = [
+            struct(type, _suggested_sharding(mesh, layout, shard.mesh))
+            for type, layout in zip(shard.types, ins, strict=True)
+        ]
+        result_shapes = [
+            struct(type, _suggested_sharding(mesh, layout, shard.mesh))
+            for type, layout in zip(out_types, outs, strict=True)
+        ]
+        args, _ = self.function.structure.unflatten(arg_shapes)
+        answer = self.callback(*self.function.static_args, mesh, args, self.results.unflatten(result_shapes))
+        if not (isinstance(answer, tuple) and len(answer) == 4 and callable(answer[1])):
             raise TypeError(
-                f"{what}: partition must return (mesh, lower_fn, result_shardings, arg_shardings), not {asked!r}"
+                f"{label}: partition must return (mesh, lower_fn, result_shardings, arg_shardings), not {answer!r}"
             )
-        _, lower_fn, result_shardings, arg_shardings = asked
-        in_specs = self._specs(what, "arg_shardings", arg_shardings, args, abstract)
-        out_specs = self._specs(what, "result_shardings", result_shardings, self.results.unflatten(results), abstract)
-        made_of = axes_on(abstract, shard.mesh)
-        own = frozenset(axis for axis in abstract.axis_names if set(made_of[axis]) <= set(shard.axes))
+        _, lower_fn, result_shardings, arg_shardings = answer
+        in_specs = self._specs(label, "arg_shardings", arg_shardings, args, abstract)
+        out_specs = self._specs(
+            label, "result_shardings", result_shardings, self.results.unflatten(result_shapes), abstract
+        )
+        sub_axes = axes_on(abstract, shard.mesh)
+        manual_axes = frozenset(axis for axis in abstract.axis_names if set(sub_axes[axis]) <= set(shard.axes))
         region = mapped(
             lower_fn,
             Options(
                 "custom_partitioning",
-                grid,
-                self.body.structure.unflatten(in_specs)[0],
+                mesh,
+                self.function.structure.unflatten(in_specs)[0],
                 self.results.unflatten(out_specs),
-                own,
+                manual_axes,
                 False,
             ),
         )
 
-        def whole(*leaves: Any) -> list[Any]:
-            return tree.leaves(region(*self.body.structure.unflatten(leaves)[0]))
+        def global_function(*leaves: Any) -> list[Any]:
+            return tree.leaves(region(*self.function.structure.unflatten(leaves)[0]))
 
-        program, captured = build(whole, shard.types, function_name(self.body.fun))
-        _check_closed(f"{what}, in lower_fn", captured)
+        program, captured = build(global_function, shard.types, function_name(self.function.fun))
+        _check_captures_nothing(f"{label}, in lower_fn", captured)
         if program.out_types != tuple(out_types):
             raise TypeError(
-                f"{what}: of its pieces, lower_fn makes {program.out_types}, which should be {tuple(out_types)}"
+                f"{label}: lower_fn returns shards of {program.out_types}, but the results are {tuple(out_types)}"
             )
         sharded = propagate(
-            refined_program(_simple(program), shard.mesh),
+            refined_program(_simplify(program), shard.mesh),
             shard.mesh,
-            [Pin(layout, reason=f"operand {number} of {what}") for number, layout in enumerate(ins)],
-            [Pin(layout, reason=f"result {number} of {what}") for number, layout in enumerate(outs)],
+            [Pin(layout, reason=f"operand {number} of {label}") for number, layout in enumerate(ins)],
+            [Pin(layout, reason=f"result {number} of {label}") for number, layout in enumerate(outs)],
         )
-        return _emitted(partition(sharded, choose(sharded)).program, operands)
+        return _replay(partition(sharded, choose(sharded)).program, operands)
 
-    def _grid(self, shard: Shard) -> Mesh | AbstractMesh:
-        """The mesh by whose axes the user's functions go: the one that was in force, where it is over these devices."""
+    def _user_mesh(self, shard: Shard) -> Mesh | AbstractMesh:
+        """Return the mesh for the callback: the user's, if it has the same devices, else that of the partitioner."""
         if self.mesh is None or self.mesh.size != shard.mesh.size:
             return shard.mesh
-        pieces = axes_on(self.mesh.abstract, shard.mesh)
-        fits = all(shard.mesh.extent(pieces[axis]) == size for axis, size in self.mesh.shape.items())
+        sub_axes = axes_on(self.mesh.abstract, shard.mesh)
+        fits = all(shard.mesh.extent(sub_axes[axis]) == size for axis, size in self.mesh.shape.items())
         return self.mesh if fits else shard.mesh
 
-    def _specs(self, what: str, which: str, given: Any, of: Any, mesh: AbstractMesh) -> list[PartitionSpec]:
-        """The specs that are asked for each array."""
+    def _specs(self, label: str, argument: str, shardings: Any, arrays: Any, mesh: AbstractMesh) -> list[PartitionSpec]:
+        """Return one spec per array, from a pytree prefix of NamedShardings."""
         try:
-            found = tree.broadcast_prefix(given, of, lambda node: isinstance(node, NamedSharding) or node is None)
+            leaves = tree.broadcast_prefix(
+                shardings, arrays, lambda node: isinstance(node, NamedSharding) or node is None
+            )
         except tree.TreeMismatch as mismatch:
-            raise ValueError(f"{what}: the {which} that partition returned do not fit: {mismatch}") from None
-        for sharding in found:
+            raise ValueError(f"{label}: the {argument} that partition returned do not match: {mismatch}") from None
+        for sharding in leaves:
             if not isinstance(sharding, NamedSharding):
-                raise TypeError(f"{what}: the {which} that partition returned have {sharding!r}, not a NamedSharding")
+                raise TypeError(
+                    f"{label}: the {argument} that partition returned contain {sharding!r}, not a NamedSharding"
+                )
             if sharding.mesh_shape != mesh:
                 raise ShardingError(
-                    f"{what}: the {which} that partition returned are on the mesh {sharding.mesh_shape}, and it was "
-                    f"given {mesh}: use that one"
+                    f"{label}: the {argument} that partition returned are on the mesh {sharding.mesh_shape}, but the "
+                    f"mesh that it was passed is {mesh}: use that one"
                 )
-        return [sharding.spec for sharding in found]
+        return [sharding.spec for sharding in leaves]
 
 
-def _suggested(grid: Mesh | AbstractMesh, layout: Layout, fine: AbstractMesh) -> NamedSharding:
-    """How the planner has a value lie, by the axes of the user's mesh; a dim that takes one of these apart is whole."""
-    mesh = grid.abstract
-    dims = [coarsened(Layout((axes,)), mesh, fine) for axes in layout.dims]
-    return NamedSharding(grid, spec_of(Layout(tuple(() if dim is None else dim.dims[0] for dim in dims))))
+def _suggested_sharding(mesh: Mesh | AbstractMesh, layout: Layout, fine: AbstractMesh) -> NamedSharding:
+    """Return the planner's layout in the axes of the user's mesh.
+
+    A dim that is sharded along a part of a user's axis is suggested as replicated.
+    """
+    dims = [coarsened(Layout((axes,)), mesh.abstract, fine) for axes in layout.dims]
+    return NamedSharding(mesh, spec_of(Layout(tuple(() if dim is None else dim.dims[0] for dim in dims))))
 
 
-def _simple(program: Program) -> Program:
-    """A program as the partitioner takes it: without calls and keys."""
+def _simplify(program: Program) -> Program:
+    """Return a program as the partitioner expects it: without calls, key types and varying types."""
     return dce(keys_as_words(untrack(inline(program))))
 
 
-def _emitted(program: Program, operands: Sequence[Any]) -> list[Any]:
-    """The results of a program of pieces, in the open frame; its equations keep their reasons."""
+def _replay(program: Program, operands: Sequence[Any]) -> list[Any]:
+    """Emit the equations of a local program into the current trace, with their sources and reasons."""
     env = dict(zip(program.inputs, operands, strict=True))
     with sourced():
         for equation in program.equations:
             working.source, working.reason = equation.source, equation.reason
-            found = equation.op(*(env[value] for value in equation.inputs))
-            env.update(zip(equation.outputs, (found,) if equation.op.single else found, strict=True))
+            results = equation.op(*(env[value] for value in equation.inputs))
+            env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
         working.reason = ""
     return [env[value] for value in program.outputs]
 
@@ -385,56 +426,56 @@ def _emitted(program: Program, operands: Sequence[Any]) -> list[Any]:
 @final
 @record
 class CustomPartitioned(Op):
-    """The results of `program`, which on pieces is `by_hand`, where that is given, and else `body` again."""
+    """The results of `program`. On shards it runs `user_partition` if there is one, else `function` traced again."""
 
     name = "custom_partitioning"
     single = False
     program: Program
     rule: FactorRule
-    body: _Body
-    by_hand: _ByHand | None = None
+    function: _BoundFunction
+    user_partition: _UserPartition | None = None
 
     @property
     def effect(self) -> str:
         return self.program.effect
 
     @property
-    def _what(self) -> str:
-        return f"custom_partitioning of {described(self.body.fun)}"
+    def _label(self) -> str:
+        return f"custom_partitioning of {described(self.function.fun)}"
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
         if types != self.program.in_types:
-            raise TypeError(f"{self._what}: it takes {self.program.in_types}, not {types}")
+            raise TypeError(f"{self._label}: expects operands {self.program.in_types}, not {types}")
         return self.program.out_types
 
     def factors(self, *types: ArrayType) -> FactorRule:
         return self.rule
 
     def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
-        """What the user's function sends is not known: supposed is that each device gets all that is cut."""
-        cut = [
+        """Estimate the communication of the user's function, which is unknown, as an all-gather of its operands."""
+        sizes = [
             type.nbytes for type, dims in zip(types, self.rule.operands, strict=True) if any(factor in d for d in dims)
         ]
-        return sum(cut) * (count - 1) / count
+        return sum(sizes) * (count - 1) / count
 
     def localize(self, shard: Shard, *operands: Any) -> Any:
-        if self.by_hand is not None and shard.axes:
-            return self.by_hand.localized(self._what, shard, self.program.out_types, operands)
+        if self.user_partition is not None and shard.axes:
+            return self.user_partition.localize(self._label, shard, self.program.out_types, operands)
         try:
-            program, _ = self.body.staged([x.type for x in operands], self._what)
+            program, _ = self.function.trace([x.type for x in operands], self._label)
         except Exception as error:
-            pieces = ", ".join(str(x.type) for x in operands)
-            error.add_note(f"({self._what} runs on pieces, here {pieces}, by its sharding_rule.)")
+            shards = ", ".join(str(x.type) for x in operands)
+            error.add_note(f"({self._label} runs on shards, here {shards}, by its sharding_rule.)")
             raise
         shapes = tuple(type.shape for type in program.out_types)
         if shapes != shard.out_shapes:
-            took, made = (", ".join(map(str, types)) for types in (program.in_types, program.out_types))
+            ins, outs = (", ".join(map(str, types)) for types in (program.in_types, program.out_types))
             raise TypeError(
-                f"{self._what}: of pieces {took} it makes {made}, but by its sharding_rule pieces of the results have "
-                f"the shapes {', '.join(map(str, shard.out_shapes))}. Name the factors along which it is not right on "
-                "pieces in `need_replication_factors`."
+                f"{self._label}: for shards {ins} it returns {outs}, but by its sharding_rule the shards of the "
+                f"results have the shapes {', '.join(map(str, shard.out_shapes))}. List the factors along which the "
+                "function is not correct on shards in `need_replication_factors`."
             )
-        return _emitted(_simple(program), operands)
+        return _replay(_simplify(program), operands)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return Call(self.program).jvp(primals, tangents)
@@ -446,15 +487,15 @@ class CustomPartitioned(Op):
         return Call(self.program).transpose(cotangent, *operands)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        """What is written for pieces of some rank is not for those of another: then it is an ordinary program."""
-        if self.by_hand is not None:
+        """Add a factor to the rule. With a user's `partition`, which is written for one rank, vmap the program."""
+        if self.user_partition is not None:
             return Call(self.program).vmap(axis, operands, dims)
         program, out_dims = vmap_program(self.program, axis, tuple(dims), everywhere=True)
-        rule = mapped_rule(self.rule, dims, axis.size)
-        return CustomPartitioned(program, rule, self.body.over(axis, tuple(dims)))(*operands), list(out_dims)
+        rule = vmapped_rule(self.rule, dims, axis.size)
+        return CustomPartitioned(program, rule, self.function.vmapped(axis, tuple(dims)))(*operands), list(out_dims)
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
-        return hlo.program(_simple(self.program), operands)
+        return hlo.program(_simplify(self.program), operands)
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
-        return evaluate(_simple(self.program), operands)
+        return evaluate(_simplify(self.program), operands)

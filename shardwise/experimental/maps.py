@@ -1,11 +1,11 @@
-"""xmap: a function of arrays in which some dims go by name, as a function of arrays in which all go by place.
+"""xmap: map a function over named axes of its arguments.
 
-    in     a function that is written for what is left of its arguments once the named dims are taken out
-    out    a function of whole arrays, of which `in_axes` and `out_axes` say which dims have which names
+    in     a function of arrays without their named dims
+    out    a function of arrays with these dims; `in_axes` and `out_axes` name them
 
-The function is staged once, for the smaller arrays, and its program is mapped over one name after the other by the
-rules that `vmap` has. So collectives along a name become ordinary ops along a dim, and where names are given to axes of
-a mesh, only the dims at the border are pinned: the planner does the rest, as it does everywhere.
+The function is traced once, for arrays without the named dims, and its program is vmapped over one name after the
+other. Collectives along a name thus become ordinary ops along a dim. `axis_resources` constrains the shardings of
+arguments and results only; the planner chooses the others.
 """
 
 import threading
@@ -52,46 +52,65 @@ def xmap(
     donate_argnums: int | Sequence[int] = (),
     backend: str | None = None,
 ) -> Function:
-    """`fun`, written for arrays without their named dims, over arrays that have them.
+    """Map a function over named axes of its arguments.
 
-    `in_axes` and `out_axes` (tree prefixes of the positional arguments and of the results) have for each array the
-    names of its dims: a list with one entry a dim (None has no name; a last `...` stands for all further dims, which
-    have none), or a dict from dims to names. What `fun` sees has no named dims. Along each name it computes by
-    collectives (`lax.psum`, `lax.axis_index`) and by reductions that are given a name as axis (`jnp.mean(x, "batch")`).
-    A result that does not differ along a name that its `out_axes` have is repeated along it.
+    `fun` is written for arrays without their named dims. It uses names in collectives (`lax.psum`, `lax.axis_index`)
+    and as axes of reductions (`jnp.mean(x, "batch")`). A result that does not vary along a name in its `out_axes` is
+    broadcast along it.
 
-    A name that `out_axes` do not have must be gone from the result. Where it is not, no `out_axes` have it and `fun`
-    never says it, `fun` is read once more with the dim as the last one of each array that has it: what reduces whole
-    arrays, as `x.sum()` does, then reduces it too, and the result must come out with the shape that it has without the
-    dim. All else is an error.
+    A result may not vary along a name that its `out_axes` do not have, with one exception. If `fun` does not use the
+    name and no `out_axes` have it, `fun` is traced again with the named dim as the last dim of each array that has it.
+    Reductions over all dims, such as `x.sum()`, then reduce it too. The result must have the shape that it has without
+    the dim.
 
-    `axis_sizes`: the sizes of names; needed for one that no argument has. `axis_resources`: the axis of the mesh in
-    force, or the axes, along which the dims of a name are cut. `donate_argnums` are as `jit` takes them.
+    Args:
+        fun: the function of positional arguments.
+        in_axes: a pytree prefix of the arguments with the names of the dims of each array: a list with one entry per
+            dim (None for a dim without a name, `...` at the end for all further dims without names), or a dict from
+            dims to names.
+        out_axes: the same for the results.
+        axis_sizes: the sizes of names; required for names that no argument has.
+        axis_resources: the mesh axis, or tuple of mesh axes, along which the dims of a name are sharded.
+        donate_argnums: the positions of donated arguments, as for `jit`.
+        backend: None, or the default backend.
 
-    >>> rows = jax.experimental.maps.xmap(lambda x: x.sum(), in_axes=["batch", "features"], out_axes=["batch"])
-    >>> rows(jnp.arange(6).reshape(2, 3))
-    Array([ 3, 12], dtype=int32)
+    Returns:
+        A function of arrays with the named dims.
+
+    Raises:
+        TypeError: if `fun` is not callable, or if an entry of `in_axes`, `out_axes`, `axis_sizes` or `axis_resources`
+            has the wrong type.
+        ValueError: if a name is unknown or repeats in an array. The returned function raises it for arguments or
+            results that do not match their axes, and for results that vary along a name without an entry in `out_axes`.
+        ShardingError: if `axis_resources` shards two dims of an array along one mesh axis. The returned function raises
+            it for mesh axes that do not exist.
+        NotImplementedError: if `backend` is not the default backend.
+
+    Example:
+        >>> rows = jax.experimental.maps.xmap(lambda x: x.sum(), in_axes=["batch", "features"], out_axes=["batch"])
+        >>> rows(jnp.arange(6).reshape(2, 3))
+        Array([ 3, 12], dtype=int32)
     """
     check_function("xmap", fun)
-    asked = _Request.of(fun, in_axes, out_axes, axis_sizes, axis_resources)
+    spec = _XmapSpec.of(fun, in_axes, out_axes, axis_sizes, axis_resources)
     if backend is not None and backend != default_backend():
-        raise NotImplementedError(f"xmap of {described(fun)}: backend {backend!r} is not here: leave it out")
+        raise NotImplementedError(f"xmap of {described(fun)}: backend {backend!r} is not supported: leave it out")
 
     @wraps(fun)
-    def whole(*args: Any) -> Any:
-        return asked.run(args)
+    def global_function(*args: Any) -> Any:
+        return spec.run(args)
 
-    compiled = jit(whole, donate_argnums=donate_argnums)
+    compiled = jit(global_function, donate_argnums=donate_argnums)
 
     @wraps(fun)
     @boundary
     def call(*args: Any, **keywords: Any) -> Any:
         if keywords:
             raise TypeError(
-                f"xmap of {described(fun)} takes its arguments by position: in_axes have no place for "
-                f"{', '.join(map(repr, keywords))}"
+                f"xmap of {described(fun)} accepts positional arguments only, not {', '.join(map(repr, keywords))}: "
+                "in_axes are matched by position"
             )
-        asked.check_mesh()
+        spec.check_mesh()
         return compiled(*args)
 
     return call
@@ -100,46 +119,46 @@ def xmap(
 @final
 @dataclass(frozen=True)
 class _Dims:
-    """The dims of an array that have names. `rank`: how many dims it has, where that is said. `text`: as given."""
+    """The named dims of an array, its rank if known, and the user's text for errors."""
 
     names: Mapping[int, Name]
     rank: int | None
     text: str
 
     @staticmethod
-    def parse(what: str, given: Any) -> "_Dims":
-        if isinstance(given, dict):
-            names, rank = dict(given), None
+    def parse(label: str, entry: Any) -> "_Dims":
+        if isinstance(entry, dict):
+            names, rank = dict(entry), None
         else:
-            entries, rank = list(given), len(given)
+            entries, rank = list(entry), len(entry)
             if entries and entries[-1] is ...:
                 entries, rank = entries[:-1], None
             names = {dim: name for dim, name in enumerate(entries) if name is not None}
         if any(name is ... for name in names.values()):
-            raise ValueError(f"{what} {given!r}: `...` stands for all further dims, and can only come last in a list")
+            raise ValueError(f"{label} {entry!r}: `...` is only allowed at the end of a list")
         if wrong := [dim for dim in names if dim < 0]:
-            raise ValueError(f"{what} {given!r}: dims count from 0, and {wrong[0]} is less")
+            raise ValueError(f"{label} {entry!r}: dims must not be negative, but {wrong[0]} is")
         listed = list(names.values())
-        if twice := [name for name in listed if listed.count(name) > 1]:
+        if repeated := [name for name in listed if listed.count(name) > 1]:
             raise ValueError(
-                f"{what} {given!r}: an array has one dim of a name at most, and {twice[0]!r} is there twice"
+                f"{label} {entry!r}: the dims of an array must have distinct names, but {repeated[0]!r} repeats"
             )
-        return _Dims(names, rank, repr(given).replace("Ellipsis", "..."))
+        return _Dims(names, rank, repr(entry).replace("Ellipsis", "..."))
 
     @property
     def all(self) -> list[Name]:
         return list(self.names.values())
 
-    def place(self, name: Name, mapped: Collection[Name]) -> int | None:
-        """Which dim the name's is, in an array that has of its named dims only those `mapped`; None if it has none."""
-        dim = next((dim for dim, mine in self.names.items() if mine == name), None)
+    def position(self, name: Name, present: Collection[Name]) -> int | None:
+        """Return the dim of a name in an array that has only the `present` named dims; None without the name."""
+        dim = next((dim for dim, other in self.names.items() if other == name), None)
         if dim is None:
             return None
-        return dim - sum(other < dim and mine not in mapped for other, mine in self.names.items())
+        return dim - sum(other_dim < dim and other not in present for other_dim, other in self.names.items())
 
 
 def _is_dims(node: Any) -> bool:
-    """Whether a node of a tree is the names of one array's dims, rather than a tree of such."""
+    """Whether a node of a pytree is the entry of one array, rather than a pytree of entries."""
     if isinstance(node, dict):
         return all(type(dim) is int for dim in node) and tree_util.all_leaves(node.values())
     return isinstance(node, (list, tuple)) and tree_util.all_leaves([name for name in node if name is not None])
@@ -147,8 +166,8 @@ def _is_dims(node: Any) -> bool:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Request:
-    """What the user asked of one `xmap`, in trees of `_Dims`."""
+class _XmapSpec:
+    """The arguments of one `xmap`, with `in_axes` and `out_axes` as pytrees of `_Dims`."""
 
     fun: Function
     in_axes: Any
@@ -159,92 +178,97 @@ class _Request:
     @staticmethod
     def of(
         fun: Function, in_axes: Any, out_axes: Any, sizes: Mapping[Name, int], resources: Mapping[Name, Any]
-    ) -> "_Request":
-        what = f"xmap of {described(fun)}"
+    ) -> "_XmapSpec":
+        label = f"xmap of {described(fun)}"
         if isinstance(in_axes, list) and not _is_dims(in_axes):
-            in_axes = tuple(in_axes)  # one entry for each positional argument
-        ins = () if in_axes == () else _parsed(f"{what}: in_axes", in_axes)
-        outs = _parsed(f"{what}: out_axes", out_axes)
+            in_axes = tuple(in_axes)  # one entry per positional argument
+        ins = () if in_axes == () else _parse_axes(f"{label}: in_axes", in_axes)
+        outs = _parse_axes(f"{label}: out_axes", out_axes)
         for name, size in sizes.items():
             if type(size) is not int or size < 0:
-                raise TypeError(f"{what}: axis_sizes has {size!r} for {name!r}: a size is an integer of 0 or more")
+                raise TypeError(f"{label}: the size of {name!r} in axis_sizes must be an integer >= 0, not {size!r}")
         defined = [*sizes, *(name for dims in _leaves(ins) for name in dims.all)]
-        wanted = [name for dims in _leaves(outs) for name in dims.all]
-        for where, names in (("out_axes", wanted), ("axis_resources", list(resources))):
+        out_names = [name for dims in _leaves(outs) for name in dims.all]
+        for argument, names in (("out_axes", out_names), ("axis_resources", list(resources))):
             if unknown := [name for name in names if name not in defined]:
                 raise ValueError(
-                    f"{what}: {where} has {unknown[0]!r}, which is a name of no argument's dim, and axis_sizes does "
-                    f"not have it. The names are {', '.join(dict.fromkeys(map(repr, defined))) or 'none'}."
+                    f"{label}: {argument} has the unknown name {unknown[0]!r}, which is in neither in_axes nor "
+                    f"axis_sizes. The names are {', '.join(dict.fromkeys(map(repr, defined))) or 'none'}."
                 )
-        asked = _Request(fun, ins, outs, dict(sizes), {name: _axes(what, name, resources[name]) for name in resources})
+        mesh_axes = {name: _mesh_axes(label, name, resources[name]) for name in resources}
+        spec = _XmapSpec(fun, ins, outs, dict(sizes), mesh_axes)
         for dims in (*_leaves(ins), *_leaves(outs)):
-            asked._check_apart(dims)
-        return asked
+            spec._check_distinct_axes(dims)
+        return spec
 
-    def _check_apart(self, dims: _Dims) -> None:
-        """No two dims of one array can be cut along one axis."""
-        taken: dict[str, Name] = {}
+    def _check_distinct_axes(self, dims: _Dims) -> None:
+        """Raise if two dims of one array would be sharded along one mesh axis."""
+        used: dict[str, Name] = {}
         for name in dims.names.values():
             for axis in self.resources.get(name, ()):
-                if axis in taken:
+                if axis in used:
                     raise ShardingError(
-                        f"xmap of {described(self.fun)}: axis_resources puts {taken[axis]!r} and {name!r} on the mesh "
-                        f"axis {axis!r}, and {dims.text} has both: an axis can cut one dim only"
+                        f"xmap of {described(self.fun)}: axis_resources maps both {used[axis]!r} and {name!r} to the "
+                        f"mesh axis {axis!r}, and {dims.text} has both: a mesh axis can shard only one dim of an array"
                     )
-                taken[axis] = name
+                used[axis] = name
 
     def check_mesh(self) -> None:
-        """The mesh in force has the axes of the resources, and no xmap around has given them to its own names."""
-        what = f"xmap of {described(self.fun)}: axis_resources puts"
+        """Raise if a mesh axis of `axis_resources` does not exist, or is used by an enclosing xmap."""
+        label = f"xmap of {described(self.fun)}: axis_resources maps"
         for name, axes in self.resources.items():
             for axis in axes:
                 if in_force.mesh is None:
                     raise ShardingError(
-                        f"{what} {name!r} on the mesh axis {axis!r}, and no mesh is in force. Set the one that is "
-                        "meant, with `with mesh:` or `set_mesh(mesh)`."
+                        f"{label} {name!r} to the mesh axis {axis!r}, but no mesh is in force. Set one with `with "
+                        "mesh:` or `set_mesh(mesh)`."
                     )
                 if axis not in in_force.mesh.shape:
-                    raise ShardingError(f"{what} {name!r} on {axis!r}, but {in_force.mesh.abstract.unknown_axis(axis)}")
-                if axis in _around.held:
                     raise ShardingError(
-                        f"{what} {name!r} on the mesh axis {axis!r}, which an xmap around it has given to "
-                        f"{_around.held[axis]!r}: an axis can cut one dim only"
+                        f"{label} {name!r} to {axis!r}, but {in_force.mesh.abstract.unknown_axis(axis)}"
+                    )
+                if axis in _enclosing.used_axes:
+                    raise ShardingError(
+                        f"{label} {name!r} to the mesh axis {axis!r}, which an enclosing xmap uses for "
+                        f"{_enclosing.used_axes[axis]!r}: a mesh axis can shard only one dim of an array"
                     )
 
     def run(self, args: tuple[Any, ...]) -> Any:
-        """The results for whole arguments."""
+        """Return the results for arguments with their named dims."""
         leaves, structure = array_leaves(self.fun, args, {})
-        given = self.given("in_axes", self.in_axes, args)
+        in_dims = self.dims_of_leaves("in_axes", self.in_axes, args)
         operands = [as_operand(leaf) for leaf in leaves]
-        call = _Call(self, structure, operands, given, self._sizes(operands, given, argument_names(self.fun, args, {})))
-        return call.results()
+        sizes = self._name_sizes(operands, in_dims, argument_names(self.fun, args, {}))
+        return _Call(self, structure, operands, in_dims, sizes).results()
 
-    def given(self, what: str, prefix: Any, of: Any) -> list[_Dims]:
-        """For each array, the names of its dims."""
+    def dims_of_leaves(self, argument: str, prefix: Any, values: Any) -> list[_Dims]:
+        """Broadcast a pytree prefix of `_Dims` to the leaves of `values`."""
         try:
-            return tree.broadcast_prefix(prefix, of, lambda node: isinstance(node, _Dims))
+            return tree.broadcast_prefix(prefix, values, lambda node: isinstance(node, _Dims))
         except tree.TreeMismatch as mismatch:
-            raise ValueError(f"xmap of {described(self.fun)}: {what} do not fit.\n  {misfit(mismatch, what)}") from None
+            raise ValueError(
+                f"xmap of {described(self.fun)}: {argument} do not match.\n  {misfit(mismatch, argument)}"
+            ) from None
 
-    def _sizes(self, operands: Sequence[Any], given: Sequence[_Dims], labels: Sequence[str]) -> dict[Name, int]:
-        """The size of every name, on which all must agree."""
-        what = f"xmap of {described(self.fun)}"
-        found: dict[Name, dict[str, int]] = {name: {"axis_sizes says": size} for name, size in self.sizes.items()}
-        for x, dims, label in zip(operands, given, labels, strict=True):
+    def _name_sizes(self, operands: Sequence[Any], in_dims: Sequence[_Dims], labels: Sequence[str]) -> dict[Name, int]:
+        """Return the size of every name, and check that all its dims agree on it."""
+        caller = f"xmap of {described(self.fun)}"
+        sources: dict[Name, dict[str, int]] = {name: {"axis_sizes has": size} for name, size in self.sizes.items()}
+        for x, dims, label in zip(operands, in_dims, labels, strict=True):
             rank = x.type.ndim
             if dims.rank not in (None, rank) or any(dim >= rank for dim in dims.names):
-                further = " A list has an entry for each dim, or ends in `...`." if dims.rank is not None else ""
-                raise ValueError(f"{what}: in_axes {dims.text} do not fit {label}, {x.type} of rank {rank}.{further}")
+                hint = " A list must have one entry per dim, or end with `...`." if dims.rank is not None else ""
+                raise ValueError(f"{caller}: in_axes {dims.text} do not match {label}, {x.type} of rank {rank}.{hint}")
             for dim, name in dims.names.items():
-                found.setdefault(name, {})[f"{label} has"] = x.type.shape[dim]
-        for name, sizes in found.items():
+                sources.setdefault(name, {})[f"{label} has"] = x.type.shape[dim]
+        for name, sizes in sources.items():
             if len(set(sizes.values())) > 1:
-                lines = "".join(f"\n  {who} {size}" for who, size in sizes.items())
-                raise ValueError(f"{what}: the dims of the name {name!r} must have one size:{lines}")
-        return {name: next(iter(sizes.values())) for name, sizes in found.items()}
+                lines = "".join(f"\n  {source} {size}" for source, size in sizes.items())
+                raise ValueError(f"{caller}: all dims with the name {name!r} must have the same size:{lines}")
+        return {name: next(iter(sizes.values())) for name, sizes in sources.items()}
 
-    def laid(self, x: Any, dims: _Dims) -> Any:
-        """A whole array, with its named dims along the axes of the mesh that they are given to."""
+    def constrain(self, x: Any, dims: _Dims) -> Any:
+        """Constrain the named dims of an array to the mesh axes of `axis_resources`."""
         if not any(self.resources.get(name) for name in dims.names.values()):
             return x
         entries = [self.resources.get(dims.names[d]) if d in dims.names else None for d in range(x.type.ndim)]
@@ -256,193 +280,198 @@ class _Request:
 
 @final
 class _Call:
-    """One call: whole arguments, the names of their dims, and the sizes of the names."""
+    """One call of an xmapped function: the operands, their named dims, and the sizes of the names."""
 
     def __init__(
         self,
-        asked: _Request,
+        spec: _XmapSpec,
         structure: tree.Structure,
         operands: Sequence[Any],
-        given: Sequence[_Dims],
+        in_dims: Sequence[_Dims],
         sizes: Mapping[Name, int],
     ):
-        self.asked = asked
-        self.flat = Flat(asked.fun, structure)
-        self.operands = [asked.laid(x, dims) for x, dims in zip(operands, given, strict=True)]
-        self.given = given
+        self.spec = spec
+        self.flat = Flat(spec.fun, structure)
+        self.operands = [spec.constrain(x, dims) for x, dims in zip(operands, in_dims, strict=True)]
+        self.in_dims = in_dims
         self.sizes = sizes
 
     def results(self) -> Any:
-        """What `fun` gives, with the named dims where `out_axes` have them."""
-        staged = self._staged({})
+        """Return the results of `fun`, with the named dims at the positions of `out_axes`."""
+        traced = self._trace({})
         operands = self.operands
-        mapped = self._mapped(staged, self.given)
-        wanted = self._wanted(mapped)
-        if any(_left(names, dims) for names, dims in zip(mapped.names, wanted, strict=True)):
-            operands, given, staged = self._reducing(mapped, wanted, staged[0])
-            mapped = self._mapped(staged, given)
-        found = replay(mapped.program, [*operands, *staged[1]])
+        mapped = self._vmap_names(traced, self.in_dims)
+        out_dims = self._out_dims(mapped)
+        if any(_extra_names(names, dims) for names, dims in zip(mapped.names, out_dims, strict=True)):
+            operands, in_dims, traced = self._retrace_with_positional_dims(mapped, out_dims, traced[0])
+            mapped = self._vmap_names(traced, in_dims)
+        results = replay(mapped.program, [*operands, *traced[1]])
         return self.flat.results.unflatten(
             [
-                self._placed(x, names, dims, number)
-                for number, (x, names, dims) in enumerate(zip(found, mapped.names, wanted, strict=True))
+                self._move_dims(x, names, dims, number)
+                for number, (x, names, dims) in enumerate(zip(results, mapped.names, out_dims, strict=True))
             ]
         )
 
-    def _wanted(self, mapped: "_Mapped") -> list[_Dims]:
+    def _out_dims(self, mapped: "_Mapped") -> list[_Dims]:
         results = self.flat.results.unflatten(list(range(len(mapped.names))))
-        return self.asked.given("out_axes", self.asked.out_axes, results)
+        return self.spec.dims_of_leaves("out_axes", self.spec.out_axes, results)
 
-    def _staged(self, last: Mapping[Name, int]) -> tuple[Program, list[Any]]:
-        """The program of `fun`, over arrays without named dims, and the values that it closes over.
+    def _trace(self, positional: Mapping[Name, int]) -> tuple[Program, list[Any]]:
+        """Return the program of `fun` over arrays without named dims, and the values that it closes over.
 
-        The names in `last` are no names here: their dims, of these sizes, are the last of the arrays that have them.
+        The names in `positional` are not bound: their dims, of these sizes, are the last dims of the arrays that have
+        them.
         """
         types: list[ArrayType] = []
-        for x, dims in zip(self.operands, self.given, strict=True):
+        for x, dims in zip(self.operands, self.in_dims, strict=True):
             kept = x.type.without(tuple(dims.names)).shape
-            types.append(x.type.with_shape((*kept, *(size for name, size in last.items() if name in dims.all))))
-        axes = {name: size for name, size in self.sizes.items() if name not in last}
-        with _around.holding(self.asked.resources):
-            return build(self.flat, types, function_name(self.asked.fun), axes)
+            types.append(x.type.with_shape((*kept, *(size for name, size in positional.items() if name in dims.all))))
+        axes = {name: size for name, size in self.sizes.items() if name not in positional}
+        with _enclosing.using(self.spec.resources):
+            return build(self.flat, types, function_name(self.spec.fun), axes)
 
-    def _mapped(self, staged: tuple[Program, list[Any]], given: Sequence[_Dims]) -> "_Mapped":
-        """A staged function over all names of arguments whose dims are called so."""
-        program, captured = staged
+    def _vmap_names(self, traced: tuple[Program, list[Any]], in_dims: Sequence[_Dims]) -> "_Mapped":
+        """Vmap a traced function over all names that it uses or that its operands have."""
+        program, captured = traced
         names: list[list[Name | None]] = [[None] * type.ndim for type in program.out_types]
         mapped: list[Name] = []  # so far
         for name, size in self.sizes.items():
-            if name not in program.axis_names and all(name not in dims.all for dims in given):
+            if name not in program.axis_names and all(name not in dims.all for dims in in_dims):
                 continue
-            places = [dims.place(name, mapped) for dims in given]
-            axis = BatchAxis(size, name, self.asked.resources.get(name, ()))
-            program, out_dims = vmap_program(program, axis, (*places, *(None,) * len(captured)))
+            positions = [dims.position(name, mapped) for dims in in_dims]
+            axis = BatchAxis(size, name, self.spec.resources.get(name, ()))
+            program, out_dims = vmap_program(program, axis, (*positions, *(None,) * len(captured)))
             mapped.append(name)
-            for mine, at in zip(names, out_dims, strict=True):
-                if at is not None:
-                    mine.insert(at, name)
+            for result_names, dim in zip(names, out_dims, strict=True):
+                if dim is not None:
+                    result_names.insert(dim, name)
         return _Mapped(program, names)
 
-    def _reducing(
-        self, mapped: "_Mapped", wanted: Sequence[_Dims], named: Program
+    def _retrace_with_positional_dims(
+        self, mapped: "_Mapped", out_dims: Sequence[_Dims], named: Program
     ) -> tuple[list[Any], list[_Dims], tuple[Program, list[Any]]]:
-        """The operands, their names and `fun`, staged where what was left of names that nobody says are last dims."""
-        left = [_left(names, dims) for names, dims in zip(mapped.names, wanted, strict=True)]
-        lost = [name for name in self.sizes if any(name in names for names in left)]
-        number = next(number for number, names in enumerate(left) if names)
-        if any(name in named.axis_names or any(name in dims.all for dims in wanted) for name in lost):
-            raise self._refusal(left[number], wanted[number], number)
-        # Of a size that no other dim has, a dim cannot be taken for another: where it is not reduced, that shows. Once,
-        # it could meet a dim that `fun` makes.
+        """Trace `fun` again with the names that results vary along, but should not, as last dims of the operands.
+
+        Returns the transposed operands, their remaining named dims, and the traced function. Raises if `fun` does not
+        reduce the positional dims.
+        """
+        extra = [_extra_names(names, dims) for names, dims in zip(mapped.names, out_dims, strict=True)]
+        unnamed = [name for name in self.sizes if any(name in names for names in extra)]
+        number = next(number for number, names in enumerate(extra) if names)
+        if any(name in named.axis_names or any(name in dims.all for dims in out_dims) for name in unnamed):
+            raise self._varying_result_error(extra[number], out_dims[number], number)
+        # Trace with sizes that no operand's dim has: a dim that is not reduced then shows in the result's type. Two
+        # attempts with different sizes exclude a coincidence with a dim that `fun` creates.
         largest = max(size for x in self.operands for size in x.type.shape)
-        for more in (1, 1 + len(lost)):
+        for offset in (1, 1 + len(unnamed)):
             try:
-                tried, _ = self._staged({name: largest + more + place for place, name in enumerate(lost)})
+                trial, _ = self._trace({name: largest + offset + index for index, name in enumerate(unnamed)})
             except Exception as error:
-                raise self._refusal(left[number], wanted[number], number) from error
-            for place, (type, expected) in enumerate(zip(tried.out_types, named.out_types, strict=True)):
+                raise self._varying_result_error(extra[number], out_dims[number], number) from error
+            for index, (type, expected) in enumerate(zip(trial.out_types, named.out_types, strict=True)):
                 if type != expected:
-                    raise self._refusal(left[place] or lost, wanted[place], place)
+                    raise self._varying_result_error(extra[index] or unnamed, out_dims[index], index)
         operands: list[Any] = []
-        given: list[_Dims] = []
-        for x, dims in zip(self.operands, self.given, strict=True):
-            at = {name: dim for dim, name in dims.names.items()}
-            moved = [at[name] for name in lost if name in at]
+        in_dims: list[_Dims] = []
+        for x, dims in zip(self.operands, self.in_dims, strict=True):
+            dim_of_name = {name: dim for dim, name in dims.names.items()}
+            moved = [dim_of_name[name] for name in unnamed if name in dim_of_name]
             order = (*(dim for dim in range(x.type.ndim) if dim not in moved), *moved)
             operands.append(permuted(x, order))
-            kept = {order.index(dim): name for dim, name in dims.names.items() if name not in lost}
-            given.append(_Dims(kept, None, dims.text))
-        return operands, given, self._staged({name: self.sizes[name] for name in lost})
+            kept = {order.index(dim): name for dim, name in dims.names.items() if name not in unnamed}
+            in_dims.append(_Dims(kept, None, dims.text))
+        return operands, in_dims, self._trace({name: self.sizes[name] for name in unnamed})
 
-    def _refusal(self, left: Sequence[Name], dims: _Dims, number: int) -> ValueError:
+    def _varying_result_error(self, extra: Sequence[Name], dims: _Dims, number: int) -> ValueError:
         return ValueError(
-            f"xmap of {described(self.asked.fun)}: result {number} differs along {', '.join(map(repr, left))}, which "
-            f"out_axes {dims.text} do not have. Reduce over it, as `lax.psum(x, {left[0]!r})` does, or give it a place "
-            "in out_axes."
+            f"xmap of {described(self.spec.fun)}: result {number} varies along {', '.join(map(repr, extra))}, which "
+            f"out_axes {dims.text} do not have. Reduce over it, for example with `lax.psum(x, {extra[0]!r})`, or add "
+            "it to out_axes."
         )
 
-    def _placed(self, x: Any, names: list[Name | None], dims: _Dims, number: int) -> Any:
-        """A result with its named dims where they are wanted."""
+    def _move_dims(self, x: Any, names: list[Name | None], dims: _Dims, number: int) -> Any:
+        """Move the named dims of a result to their positions in `out_axes`."""
         for name in dims.names.values():
-            if name not in names:  # it is the same along the name
+            if name not in names:  # the result does not vary along the name
                 x, names = batch_at(x, None, 0, self.sizes[name]), [name, *names]
         rank = len(names)
         if dims.rank not in (None, rank) or any(dim >= rank for dim in dims.names):
-            own = x.type.without(tuple(dim for dim, name in enumerate(names) if name is not None))
-            further = " A list has an entry for each dim, or ends in `...`." if dims.rank is not None else ""
+            unnamed_type = x.type.without(tuple(dim for dim, name in enumerate(names) if name is not None))
+            hint = " A list must have one entry per dim, or end with `...`." if dims.rank is not None else ""
             raise ValueError(
-                f"xmap of {described(self.asked.fun)}: out_axes {dims.text} do not fit result {number}, which is {own} "
-                f"and with its named dims has rank {rank}.{further}"
+                f"xmap of {described(self.spec.fun)}: out_axes {dims.text} do not match result {number}, which is "
+                f"{unnamed_type} and has rank {rank} with its named dims.{hint}"
             )
         others = iter([dim for dim, name in enumerate(names) if name is None])
         order = tuple(names.index(dims.names[d]) if d in dims.names else next(others) for d in range(rank))
-        return self.asked.laid(permuted(x, order), dims)
+        return self.spec.constrain(permuted(x, order), dims)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class _Mapped:
-    """A program over whole arrays; `names` has for each dim of each result its name."""
+    """A program over arrays with their named dims, and the name (or None) of each dim of each result."""
 
     program: Program
     names: list[list[Name | None]]
 
 
-def _left(names: Sequence[Name | None], dims: _Dims) -> list[Name]:
-    """The names that a result has and should not."""
+def _extra_names(names: Sequence[Name | None], dims: _Dims) -> list[Name]:
+    """Return the names that a result varies along, but that its `out_axes` do not have."""
     return [name for name in names if name is not None and name not in dims.all]
 
 
-def _parsed(what: str, axes: Any) -> Any:
-    """A tree of names of dims, each checked."""
+def _parse_axes(label: str, axes: Any) -> Any:
+    """Parse a pytree of axes to a pytree of `_Dims`."""
 
-    def entry(given: Any) -> _Dims:
-        if not _is_dims(given):
+    def parse(entry: Any) -> _Dims:
+        if not _is_dims(entry):
             raise TypeError(
-                f"{what}: names of dims are a list, such as ['batch', ...], or a dict, such as {{0: 'batch'}}, not "
-                f"{given!r}. An array without named dims has {{}}."
+                f"{label}: an entry must be a list such as ['batch', ...] or a dict such as {{0: 'batch'}}, "
+                f"not {entry!r}. For an array without named dims, write {{}}."
             )
-        return _Dims.parse(what, given)
+        return _Dims.parse(label, entry)
 
     if axes is None or axes == ():
-        raise TypeError(f"{what} {axes!r} have no entry: an array without named dims has {{}}")
-    return tree.map(entry, axes, is_leaf=lambda node: node is None or _is_dims(node))
+        raise TypeError(f"{label} {axes!r} have no entry: for an array without named dims, write {{}}")
+    return tree.map(parse, axes, is_leaf=lambda node: node is None or _is_dims(node))
 
 
 def _leaves(axes: Any) -> list[_Dims]:
     return tree.leaves(axes, lambda node: isinstance(node, _Dims))
 
 
-def _axes(what: str, name: Name, given: Any) -> tuple[str, ...]:
-    """The mesh axes that a name is given to."""
-    axes = (given,) if isinstance(given, str) else given
+def _mesh_axes(label: str, name: Name, resource: Any) -> tuple[str, ...]:
+    """Return the mesh axes of one entry of `axis_resources`."""
+    axes = (resource,) if isinstance(resource, str) else resource
     if not isinstance(axes, tuple) or any(not isinstance(axis, str) for axis in axes):
         raise TypeError(
-            f"{what}: axis_resources puts {name!r} on {given!r}: give the name of a mesh axis, or a tuple of names. "
-            "Loops over a name are not here: `lax.map` runs a function piece by piece."
+            f"{label}: axis_resources maps {name!r} to {resource!r}: pass the name of a mesh axis, or a tuple of "
+            "names. Serial loops over a name are not supported: use `lax.map`."
         )
     if len(set(axes)) != len(axes):
-        raise ShardingError(f"{what}: axis_resources puts {name!r} on {axes}, in which an axis repeats")
+        raise ShardingError(f"{label}: axis_resources maps {name!r} to {axes}, in which an axis repeats")
     return axes
 
 
-class _Around(threading.local):
-    """The mesh axes that the xmaps being traced by this thread have given to names."""
+class _EnclosingXmaps(threading.local):
+    """The mesh axes that the xmaps being traced by this thread use, with their names."""
 
     def __init__(self) -> None:
-        self.held: dict[str, Name] = {}
+        self.used_axes: dict[str, Name] = {}
 
     @contextmanager
-    def holding(self, resources: Mapping[Name, tuple[str, ...]]) -> Iterator[None]:
-        before = self.held
-        self.held = before | {axis: name for name, axes in resources.items() for axis in axes}
+    def using(self, resources: Mapping[Name, tuple[str, ...]]) -> Iterator[None]:
+        before = self.used_axes
+        self.used_axes = before | {axis: name for name, axes in resources.items() for axis in axes}
         try:
             yield
         finally:
-            self.held = before
+            self.used_axes = before
 
 
-_around = _Around()
+_enclosing = _EnclosingXmaps()
 
 
 def __getattr__(name: str) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Devices in the grid of a mesh, so that neighbours in the grid are close."""
+"""Arrays of devices for meshes, ordered so that neighbours in the mesh have fast links."""
 
 import math
 from collections.abc import Sequence
@@ -20,15 +20,27 @@ def create_device_mesh(
     contiguous_submeshes: bool = False,
     allow_split_physical_axes: bool = False,
 ) -> np.ndarray[Any, Any]:
-    """All devices (or `devices`) in a grid of this shape.
+    """Arrange devices in an array of the shape of a mesh.
 
-    CPU devices, and the GPUs of a host, are all as far from each other: they come in their order. The keywords are
-    about devices in a torus, and change nothing here.
+    CPU devices, and the GPUs of one host, are equally far from each other, so they keep their order.
 
-    >>> jax.experimental.mesh_utils.create_device_mesh((4, 2)).shape
-    (4, 2)
+    Args:
+        mesh_shape: the shape of the mesh.
+        devices: the devices; by default all.
+        contiguous_submeshes: ignored; it concerns devices in a torus.
+        allow_split_physical_axes: ignored; it concerns devices in a torus.
+
+    Returns:
+        An object array of devices of shape `mesh_shape`.
+
+    Raises:
+        ShardingError: if the size of `mesh_shape` is not the number of devices.
+
+    Example:
+        >>> jax.experimental.mesh_utils.create_device_mesh((4, 2)).shape
+        (4, 2)
     """
-    return _grid("create_device_mesh", mesh_shape, list(all_devices() if devices is None else devices))
+    return _device_array("create_device_mesh", mesh_shape, list(all_devices() if devices is None else devices))
 
 
 def create_hybrid_device_mesh(
@@ -40,44 +52,61 @@ def create_hybrid_device_mesh(
     should_sort_granules_by_key: bool = True,
     allow_split_physical_axes: bool = False,
 ) -> np.ndarray[Any, Any]:
-    """A grid for groups of devices with fast links inside and slow ones between.
+    """Arrange granules of devices, with fast links within and slow links between them, in an array for a mesh.
 
-    `mesh_shape` is the grid of each group, `dcn_mesh_shape` the grid of groups; along each dim the result is as long as
-    their product, the groups apart. A group is a slice where devices have a `slice_index`, else a process.
+    A granule is a slice if the devices have a `slice_index`, else a process. Along each dim, the size of the result is
+    the product of the sizes in `mesh_shape` and `dcn_mesh_shape`, and the devices of a granule are contiguous.
 
-    >>> groups = [type("Device", (), {"slice_index": number // 4})() for number in range(8)]
-    >>> jax.experimental.mesh_utils.create_hybrid_device_mesh((4, 1), (1, 2), groups).shape
-    (4, 2)
+    Args:
+        mesh_shape: the mesh shape of each granule.
+        dcn_mesh_shape: the shape of the array of granules, connected by the data-center network.
+        devices: the devices; by default all.
+        process_is_granule: whether a process is a granule even if the devices have a `slice_index`.
+        should_sort_granules_by_key: whether granules are sorted by index, instead of in the order of their first
+            devices.
+        allow_split_physical_axes: ignored; it concerns devices in a torus.
+
+    Returns:
+        An object array of devices.
+
+    Raises:
+        ShardingError: if the two shapes have different ranks, or if a size does not match the number of granules or the
+            number of devices in a granule.
+
+    Example:
+        >>> groups = [type("Device", (), {"slice_index": number // 4})() for number in range(8)]
+        >>> jax.experimental.mesh_utils.create_hybrid_device_mesh((4, 1), (1, 2), groups).shape
+        (4, 2)
     """
     if len(mesh_shape) != len(dcn_mesh_shape):
         raise ShardingError(
             f"create_hybrid_device_mesh: mesh_shape {tuple(mesh_shape)} and dcn_mesh_shape {tuple(dcn_mesh_shape)} "
-            "need the same number of dims"
+            "must have the same number of dims"
         )
     key = "process_index"
-    found = list(all_devices() if devices is None else devices)
-    if not process_is_granule and all(hasattr(device, "slice_index") for device in found):
+    device_list = list(all_devices() if devices is None else devices)
+    if not process_is_granule and all(hasattr(device, "slice_index") for device in device_list):
         key = "slice_index"
-    groups: dict[int, list[Any]] = {}
-    for device in found:
-        groups.setdefault(getattr(device, key), []).append(device)
-    numbers = sorted(groups) if should_sort_granules_by_key else list(groups)
-    if len(groups) != math.prod(dcn_mesh_shape):
+    granules: dict[int, list[Any]] = {}
+    for device in device_list:
+        granules.setdefault(getattr(device, key), []).append(device)
+    indices = sorted(granules) if should_sort_granules_by_key else list(granules)
+    if len(granules) != math.prod(dcn_mesh_shape):
         raise ShardingError(
             f"create_hybrid_device_mesh: dcn_mesh_shape {tuple(dcn_mesh_shape)} needs {math.prod(dcn_mesh_shape)} "
-            f"groups of devices, and by {key} there are {len(groups)}"
+            f"granules of devices, but by {key} there are {len(granules)}"
         )
-    grids = [_grid("create_hybrid_device_mesh", mesh_shape, groups[number]) for number in numbers]
+    meshes = [_device_array("create_hybrid_device_mesh", mesh_shape, granules[index]) for index in indices]
     rank = len(mesh_shape)
-    joined = np.stack(grids).reshape(*dcn_mesh_shape, *mesh_shape)
-    side_by_side = joined.transpose([axis for dim in range(rank) for axis in (dim, rank + dim)])
-    return side_by_side.reshape([slow * fast for slow, fast in zip(dcn_mesh_shape, mesh_shape, strict=True)])
+    stacked = np.stack(meshes).reshape(*dcn_mesh_shape, *mesh_shape)
+    interleaved = stacked.transpose([axis for dim in range(rank) for axis in (dim, rank + dim)])
+    return interleaved.reshape([slow * fast for slow, fast in zip(dcn_mesh_shape, mesh_shape, strict=True)])
 
 
-def _grid(name: str, shape: Sequence[int], devices: list[Any]) -> np.ndarray[Any, Any]:
+def _device_array(name: str, shape: Sequence[int], devices: list[Any]) -> np.ndarray[Any, Any]:
     if math.prod(shape) != len(devices):
         raise ShardingError(
-            f"{name}: a grid of shape {tuple(shape)} needs {math.prod(shape)} devices, not {len(devices)}: "
-            "pass as many as `devices`"
+            f"{name}: a mesh of shape {tuple(shape)} needs {math.prod(shape)} devices, not {len(devices)}: pass that "
+            "many as `devices`"
         )
     return grid_of(devices, tuple(shape))

@@ -1,10 +1,9 @@
-"""What an op that is defined outside of this package is made of: `docs/own-ops.md` writes one, whole.
+"""The building blocks of user-defined ops; `docs/own-ops.md` defines a complete one.
 
-These names are few on purpose. The base and the types that its rules are handed and return have to be here, or no op
-could be written: `Op`, `ArrayType`, `FactorRule`, `BatchAxis`, `Shard`, `Hlo`, `Unknown`. `Elementwise` is the family
-that fills in most rules, and most ops are of it. The collectives are those that an op needs to reach across cuts; what
-else its rules compute, the functions of `shardwise.numpy` and `shardwise.lax` do, for they work wherever rules run.
-Everything else in the compiler may change from one version to the next.
+The module exports few names on purpose: the base class `Op` and the types of its rules' arguments and results
+(`ArrayType`, `FactorRule`, `BatchAxis`, `Shard`, `Hlo`, `Unknown`); `Elementwise`, the base class of elementwise ops,
+which defines most rules; and the collectives that an op needs to communicate between shards. Rules can call all
+functions of `shardwise.numpy` and `shardwise.lax`. Everything else in the compiler may change between versions.
 """
 
 from typing import NoReturn

@@ -1,4 +1,4 @@
-"""pjit, the older name of jit."""
+"""pjit, the former name of jit."""
 
 from shardwise.api.jit import jit as pjit
 

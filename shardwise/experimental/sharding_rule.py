@@ -1,11 +1,11 @@
-"""Rules that users write for `custom_partitioning`: how the dims of a function's operands and results hang together.
+"""Sharding rules for `custom_partitioning`: einsum-like strings over the factors of a function's operands and results.
 
     "b m k, b k n -> b m n"     with `reduction_factors=("k",)`: a matrix product
-    "... i -> ... i"            `...` stands for any number of leading dims, the same ones wherever it is; `...1` for
-                                others
-    "(i j) k -> i (j k)"        with `i=2, j=4`: dims of several factors, whose sizes are given where no dim shows them
+    "... i -> ... i"            `...` is any number of leading dims, the same wherever it appears; `...1` are others
+    "(i j) k -> i (j k)"        with `i=2, j=4`: compound dims; the sizes of factors that are never a dim of their own
+                                are passed
 
-The text is read by name and for any rank. `factor_rule` makes of it the rule that the planner reads, for certain types.
+A rule names factors and holds for any rank. `factor_rule` resolves it to the planner's FactorRule for concrete types.
 """
 
 import math
@@ -18,16 +18,24 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 
-BATCHING = "…"  # in an ArrayMapping, leading dims; "…1" others
+BATCHING = "…"  # in an ArrayMapping, a group of leading dims; "…1" is another group
 
 
 @final
 class CompoundFactor(tuple[str, ...]):
-    """A dim of several factors, the first major: `CompoundFactor("i", "j")`."""
+    """A dim of several factors, from major to minor: `CompoundFactor("i", "j")`.
+
+    Args:
+        *factors: the names of the factors, at least two.
+
+    Raises:
+        TypeError: if a factor is not a string.
+        ValueError: if there are fewer than two factors, or if a string is not a valid name.
+    """
 
     def __new__(cls, *factors: str) -> "CompoundFactor":
         if len(factors) < 2:
-            raise ValueError(f"CompoundFactor: {factors} is not several factors: a dim of one is its name alone")
+            raise ValueError(f"CompoundFactor: {factors} must be at least two factors; a dim of one factor is its name")
         for factor in factors:
             _check_name("CompoundFactor", factor)
         return super().__new__(cls, factors)
@@ -35,15 +43,21 @@ class CompoundFactor(tuple[str, ...]):
 
 @final
 class ArrayMapping(tuple[Any, ...]):
-    """The dims of one array: names of factors, CompoundFactors, and first, if any, `BATCHING`."""
+    """The factors of the dims of one array.
+
+    Args:
+        *dims: a factor's name or a CompoundFactor per dim. The first may be `BATCHING`, for any number of leading dims.
+
+    Raises:
+        TypeError: if a dim is neither a string nor a CompoundFactor.
+        ValueError: if a string is not a valid name, or if `BATCHING` is not the first dim.
+    """
 
     def __new__(cls, *dims: Any) -> "ArrayMapping":
-        for place, dim in enumerate(dims):
+        for position, dim in enumerate(dims):
             if isinstance(dim, str) and dim.startswith(BATCHING):
-                if place:
-                    raise ValueError(
-                        f"ArrayMapping: `...` stands for leading dims, and in {dims} others come before it"
-                    )
+                if position:
+                    raise ValueError(f"ArrayMapping: `...` must be the first dim, but in {dims} it is not")
             elif not isinstance(dim, CompoundFactor):
                 _check_name("ArrayMapping", dim)
         return super().__new__(cls, dims)
@@ -51,8 +65,22 @@ class ArrayMapping(tuple[Any, ...]):
 
 @final
 class SdyShardingRule:
-    """The factors of every operand and result, by name; the kinds of those that do not simply pass through; and the
-    sizes of those that no dim shows."""
+    """A sharding rule: the factors of every operand and result, by name, as in Shardy.
+
+    Args:
+        operand_mappings: an ArrayMapping, or a sequence of its dims, per operand.
+        result_mappings: the same per result.
+        reduction_factors: the factors along which the results of shards are partial sums.
+        need_replication_factors: the factors that are never sharded.
+        permutation_factors: the factors along which shards depend on each other.
+        **factor_sizes: the sizes of the factors that appear in compound dims only.
+
+    Raises:
+        TypeError: if a factor is not a string, if a list of factors is not a tuple, or if a size is not a positive
+            integer.
+        ValueError: if an option names an unknown factor, if a factor is in two of the lists, or if the size of a factor
+            is missing or redundant.
+    """
 
     def __init__(
         self,
@@ -73,85 +101,93 @@ class SdyShardingRule:
         self._check()
 
     def _check(self) -> None:
-        shown: dict[str, bool] = {}  # whether a dim is this factor alone, and so shows its size
+        is_own_dim: dict[str, bool] = {}  # whether some dim is this factor alone, and so determines its size
         for dim in (dim for dims in (*self.operand_mappings, *self.result_mappings) for dim in dims):
             for factor in (dim,) if isinstance(dim, str) else dim:
-                shown[factor] = shown.get(factor, False) or isinstance(dim, str)
+                is_own_dim[factor] = is_own_dim.get(factor, False) or isinstance(dim, str)
         for factor, size in self.factor_sizes.items():
             if type(size) is not int or size < 1:
-                raise TypeError(f"sharding_rule: the size of a factor is an integer, and {factor!r} has {size!r}")
-            if factor not in shown:
-                raise ValueError(f"sharding_rule: a size is given for {factor!r}, which is no factor of the rule")
-            if shown[factor]:
-                raise ValueError(f"sharding_rule: a dim is {factor!r} alone and shows its size: do not give it")
-        for factor, is_shown in shown.items():
-            if not is_shown and factor not in self.factor_sizes:
-                raise ValueError(f"sharding_rule: no dim is {factor!r} alone: give its size, `{factor}=…`")
-        kinds: dict[str, str] = {}
-        for kind in ("reduction_factors", "need_replication_factors", "permutation_factors"):
-            factors = getattr(self, kind)
+                raise TypeError(
+                    f"sharding_rule: the size of factor {factor!r} must be a positive integer, not {size!r}"
+                )
+            if factor not in is_own_dim:
+                raise ValueError(f"sharding_rule: a size is passed for {factor!r}, which is not a factor of the rule")
+            if is_own_dim[factor]:
+                raise ValueError(
+                    f"sharding_rule: the size of {factor!r} is known, because it is a dim of its own: do not pass it"
+                )
+        for factor, is_known in is_own_dim.items():
+            if not is_known and factor not in self.factor_sizes:
+                raise ValueError(
+                    f"sharding_rule: the size of {factor!r} is unknown, because it is in compound dims only: pass "
+                    f"`{factor}=…`"
+                )
+        options: dict[str, str] = {}
+        for option in ("reduction_factors", "need_replication_factors", "permutation_factors"):
+            factors = getattr(self, option)
             if not isinstance(factors, tuple):
-                raise TypeError(f"sharding_rule: {kind} must be a tuple of names, not {factors!r}")
+                raise TypeError(f"sharding_rule: {option} must be a tuple of names, not {factors!r}")
             for factor in factors:
-                if factor not in shown:
-                    raise ValueError(f"sharding_rule: {kind} has {factor!r}, which is no factor of the rule")
-                if factor in kinds:
+                if factor not in is_own_dim:
+                    raise ValueError(f"sharding_rule: {option} has {factor!r}, which is not a factor of the rule")
+                if factor in options:
                     raise ValueError(
-                        f"sharding_rule: {factor!r} is in {kinds[factor]} and in {kind}: it is of one kind"
+                        f"sharding_rule: {factor!r} is in both {options[factor]} and {option}; it can be in one only"
                     )
-                kinds[factor] = kind
+                options[factor] = option
 
     def __repr__(self) -> str:
-        sides = (", ".join(map(_text, values)) for values in (self.operand_mappings, self.result_mappings))
+        sides = (", ".join(map(_mapping_text, values)) for values in (self.operand_mappings, self.result_mappings))
         return f"SdyShardingRule({' -> '.join(sides)!r})"
 
 
 def parse_rule(text: str, **options: Any) -> SdyShardingRule:
-    """The rule that is written so; `options` are those of SdyShardingRule."""
+    """Parse a rule from a string; `options` are those of SdyShardingRule."""
     left, arrow, right = text.partition("->")
     if not arrow or "->" in right:
-        raise ValueError(f"sharding_rule {text!r}: needs one `->`, with the operands before and the results after it")
-    return SdyShardingRule(_mappings(text, left), _mappings(text, right), **options)
+        raise ValueError(f"sharding_rule {text!r}: must have one `->` between the operands and the results")
+    return SdyShardingRule(_parse_mappings(text, left), _parse_mappings(text, right), **options)
 
 
-def _mappings(rule: str, side: str) -> list[ArrayMapping]:
-    """The arrays on one side of a rule; where nothing is written, one without dims."""
-    found: list[list[Any]] = [[]]
+def _parse_mappings(rule: str, side: str) -> list[ArrayMapping]:
+    """Parse the arrays on one side of a rule; an empty side is one scalar."""
+    arrays: list[list[Any]] = [[]]
     group: list[str] | None = None
     for word in re.findall(r"\.\.\.\d*|\w+|\S", side):
         if word == "(" and group is None:
             group = []
         elif word == ")" and group is not None:
-            found[-1].append(CompoundFactor(*group))
+            arrays[-1].append(CompoundFactor(*group))
             group = None
         elif word == "," and group is None:
-            found.append([])
+            arrays.append([])
         elif word.startswith("...") and group is None:
-            found[-1].append(BATCHING + word[3:])
+            arrays[-1].append(BATCHING + word[3:])
         elif re.fullmatch(r"[^\W\d_]\w*", word):
-            (found[-1] if group is None else group).append(word)
+            (arrays[-1] if group is None else group).append(word)
         else:
             raise ValueError(
-                f"sharding_rule {rule!r}: {word!r} cannot stand there. A rule has names of factors, `...`, and "
-                "parentheses around the factors of one dim; arrays are set apart by commas."
+                f"sharding_rule {rule!r}: unexpected {word!r}. A rule consists of factor names, `...`, parentheses "
+                "around the factors of a compound dim, and commas between arrays."
             )
     if group is not None:
         raise ValueError(f"sharding_rule {rule!r}: a parenthesis is not closed")
-    return [ArrayMapping(*dims) for dims in found]
+    return [ArrayMapping(*dims) for dims in arrays]
 
 
-def factor_rule(rule: SdyShardingRule | None, program: Program, by_hand: bool) -> FactorRule:
-    """The rule for a function that is this program; without one, all stays whole.
+def factor_rule(rule: SdyShardingRule | None, program: Program, has_partition: bool) -> FactorRule:
+    """Resolve a rule for the types of a program; without a rule, all factors are replicated.
 
-    `by_hand`: what runs on pieces is written for pieces, and may reach across the cuts. Else it is the function itself,
-    which is right along factors that pass through and, summed, along those that are reduced.
+    `has_partition`: whether a function that the user wrote for shards runs on them. It may communicate between shards.
+    Otherwise the function itself runs on shards, which is correct along factors that pass through, and along reduction
+    factors up to a sum.
     """
     if rule is None:
-        return _all_whole(program.in_types, program.out_types)
-    return _Reader(rule, program, by_hand).read()
+        return _all_replicated(program.in_types, program.out_types)
+    return _RuleResolver(rule, program, has_partition).resolve()
 
 
-def _all_whole(operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> FactorRule:
+def _all_replicated(operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> FactorRule:
     sizes: list[int] = []
 
     def dims(type: ArrayType) -> Dims:
@@ -162,192 +198,202 @@ def _all_whole(operands: Sequence[ArrayType], results: Sequence[ArrayType]) -> F
     return FactorRule(left, right, tuple(sizes), whole=frozenset(range(len(sizes))))
 
 
-class _Reader:
-    """A rule, read for arrays of certain types."""
+class _RuleResolver:
+    """Resolves a rule for arrays of concrete types."""
 
-    def __init__(self, rule: SdyShardingRule, program: Program, by_hand: bool):
+    def __init__(self, rule: SdyShardingRule, program: Program, has_partition: bool):
         self.rule = rule
         self.program = program
-        self.by_hand = by_hand
+        self.has_partition = has_partition
         self.types = (*program.in_types, *program.out_types)
-        self.count = len(program.inputs)
-        self.leading: dict[str, int] = {}  # how many dims each `...` stands for
+        self.operand_count = len(program.inputs)
+        self.ellipsis_ranks: dict[str, int] = {}  # the number of dims of each `...`
         self.values = [
-            *self._side("operand", rule.operand_mappings, program.in_types),
-            *self._side("result", rule.result_mappings, program.out_types),
+            *self._expand("operand", rule.operand_mappings, program.in_types),
+            *self._expand("result", rule.result_mappings, program.out_types),
         ]
         self.sizes = dict(rule.factor_sizes)
-        self.uneven: set[str] = set()  # factors whose dims differ in size
-        self._measure()
+        self.unequal: set[str] = set()  # factors whose dims have different sizes
+        self._resolve_sizes()
 
-    def _side(
-        self, what: str, mappings: Sequence[ArrayMapping], types: Sequence[ArrayType]
+    def _expand(
+        self, role: str, mappings: Sequence[ArrayMapping], types: Sequence[ArrayType]
     ) -> list[list[tuple[str, ...]]]:
-        """For each dim of each array the names of its factors; those that `...` stands for have names of their own."""
+        """Return the factor names of each dim of each array; the dims of `...` get generated names."""
         if mappings == (ArrayMapping(),) and not types:
             return []
         if len(mappings) != len(types):
-            raise ValueError(f"{self.rule}: it has {len(mappings)} {what}s, and the function has {len(types)}")
-        found = []
+            raise ValueError(f"{self.rule}: the rule has {len(mappings)} {role}s, but the function has {len(types)}")
+        arrays = []
         for number, (mapping, type) in enumerate(zip(mappings, types, strict=True)):
             dims = [(dim,) if isinstance(dim, str) else tuple(dim) for dim in mapping]
             if mapping and isinstance(mapping[0], str) and mapping[0].startswith(BATCHING):
                 group = mapping[0].removeprefix(BATCHING) or "0"
-                more = type.ndim - len(dims) + 1
-                if more >= 0 and self.leading.setdefault(group, more) != more:
+                rank = type.ndim - len(dims) + 1
+                if rank >= 0 and self.ellipsis_ranks.setdefault(group, rank) != rank:
                     raise ValueError(
-                        f"{self.rule}: `...` stands for {self.leading[group]} dims elsewhere, and for {more} in {what} "
-                        f"{number}, {type}"
+                        f"{self.rule}: `...` has rank {rank} in {role} {number}, {type}, but rank "
+                        f"{self.ellipsis_ranks[group]} elsewhere"
                     )
-                dims[:1] = [(f"{BATCHING}{group}_{place}",) for place in range(more)]
+                dims[:1] = [(f"{BATCHING}{group}_{number}",) for number in range(rank)]
             if len(dims) != type.ndim:
-                raise ValueError(f"{self.rule}: {what} {number} has {len(dims)} dims there, and is {type}")
-            found.append(dims)
-        return found
+                raise ValueError(
+                    f"{self.rule}: {role} {number} has rank {len(dims)} in the rule, but its type is {type}"
+                )
+            arrays.append(dims)
+        return arrays
 
-    def _measure(self) -> None:
-        """The size of every factor, on which its dims agree."""
+    def _resolve_sizes(self) -> None:
+        """Compute the size of every factor, and check that its dims agree on it."""
         for dims, type in zip(self.values, self.types, strict=True):
             for factors, size in zip(dims, type.shape, strict=True):
                 if len(factors) == 1 and self.sizes.setdefault(factors[0], size) != size:
-                    self.uneven.add(factors[0])
+                    self.unequal.add(factors[0])
                     self.sizes[factors[0]] = min(size, self.sizes[factors[0]])
-        kinds = (*self.rule.need_replication_factors, *self.rule.permutation_factors)
-        if wrong := [factor for factor in self.sizes if factor in self.uneven and factor not in kinds]:
+        may_differ = (*self.rule.need_replication_factors, *self.rule.permutation_factors)
+        if wrong := [factor for factor in self.sizes if factor in self.unequal and factor not in may_differ]:
             sizes = {
-                type.shape[d] for dims, type in self._pairs() for d, mine in enumerate(dims) if mine == (wrong[0],)
+                type.shape[d]
+                for dims, type in self._pairs()
+                for d, factors in enumerate(dims)
+                if factors == (wrong[0],)
             }
             raise ValueError(
-                f"{self.rule}: dims of {_shown(wrong[0])} have the sizes {' and '.join(map(str, sorted(sizes)))}. A "
-                "factor has one size; what cannot be cut, `need_replication_factors` names."
+                f"{self.rule}: dims of {_factor_text(wrong[0])} have the sizes "
+                f"{' and '.join(map(str, sorted(sizes)))}. A factor must have one size, unless it is in "
+                "`need_replication_factors`."
             )
         for dims, type in self._pairs():
             for factors, size in zip(dims, type.shape, strict=True):
-                if len(factors) > 1 and not self.uneven.isdisjoint(factors):
-                    raise ValueError(f"{self.rule}: ({' '.join(factors)}) has a factor whose dims differ in size")
+                if len(factors) > 1 and not self.unequal.isdisjoint(factors):
+                    raise ValueError(
+                        f"{self.rule}: the compound dim ({' '.join(factors)}) has a factor with dims of different sizes"
+                    )
                 product = math.prod(self.sizes[factor] for factor in factors)
                 if len(factors) > 1 and product != size:
                     raise ValueError(
-                        f"{self.rule}: ({' '.join(factors)}) has size {product}, and a dim of {type} is {size}"
+                        f"{self.rule}: ({' '.join(factors)}) has size {product}, but the dim of {type} has size {size}"
                     )
 
     def _pairs(self) -> list[tuple[list[tuple[str, ...]], ArrayType]]:
         return list(zip(self.values, self.types, strict=True))
 
-    def read(self) -> FactorRule:
-        operands, results = self.values[: self.count], self.values[self.count :]
-        whole = {*self.rule.need_replication_factors, *self.uneven, *self._circular()}
-        summed = set(self.rule.reduction_factors)
-        across = set(self.rule.permutation_factors)
-        if not self.by_hand:
-            whole |= across
-            # How much of a dim of several factors is whose, a function cannot tell from a piece, but for the first.
-            whole |= {factor for dims in operands for factors in dims for factor in factors[1:]}
+    def resolve(self) -> FactorRule:
+        operands, results = self.values[: self.operand_count], self.values[self.operand_count :]
+        replicated = {*self.rule.need_replication_factors, *self.unequal, *self._cyclic_factors()}
+        reduced = set(self.rule.reduction_factors)
+        exchanged = set(self.rule.permutation_factors)
+        if not self.has_partition:
+            replicated |= exchanged
+            # A local shape does not determine the sizes of a compound dim's factors, except for the first.
+            replicated |= {factor for dims in operands for factors in dims for factor in factors[1:]}
         for factor in self.sizes:
-            taken, given = (
+            in_operands, in_results = (
                 [any(factor in factors for factors in dims) for dims in values] for values in (operands, results)
             )
-            if factor in summed:
-                # Where one result has the factor and another is a sum over it, a cut leaves terms of one of them only.
-                whole |= {factor} if any(given) else set()
-            elif self.by_hand:
-                across |= {factor} if any(taken) and not all(given) else set()
-            elif not any(taken):
-                whole.add(factor)  # the function makes all of it, whatever it is given
-            elif factor not in whole:
-                self._check_passes(factor, taken, given)
-        # What is written for pieces, or added up, is wrong of padding: these are cut evenly or not at all.
-        evenly = set(self.sizes) if self.by_hand else summed
-        return self._numbered(whole, summed - whole, across - whole, evenly - whole)
+            if factor in reduced:
+                # If one result has the factor and another is a sum over it, only the latter would be partial.
+                replicated |= {factor} if any(in_results) else set()
+            elif self.has_partition:
+                exchanged |= {factor} if any(in_operands) and not all(in_results) else set()
+            elif not any(in_operands):
+                replicated.add(factor)  # the function computes all of it on every device
+            elif factor not in replicated:
+                self._check_passes_through(factor, in_operands, in_results)
+        # Sums and functions written for shards are wrong with padding: these factors are sharded evenly or not at all.
+        even = set(self.sizes) if self.has_partition else reduced
+        return self._build(replicated, reduced - replicated, exchanged - replicated, even - replicated)
 
-    def _check_passes(self, factor: str, taken: Sequence[bool], given: Sequence[bool]) -> None:
-        """A result without a factor that passes through is the same for all pieces: no operand that has it matters."""
-        for number, (depends, has) in enumerate(zip(self.program.depending(taken), given, strict=True)):
+    def _check_passes_through(self, factor: str, in_operands: Sequence[bool], in_results: Sequence[bool]) -> None:
+        """Raise if a result depends on operands that have the factor, but does not have it itself."""
+        for number, (depends, has) in enumerate(zip(self.program.depending(in_operands), in_results, strict=True)):
             if depends and not has:
                 raise ValueError(
-                    f"{self.rule}: operands have {_shown(factor)}, and result {number}, which is made of them, has "
-                    f"not. What becomes of pieces along it? `reduction_factors=({factor!r},)`: their results are added "
-                    f"up; `need_replication_factors=({factor!r},)`: there are none, it stays whole."
+                    f"{self.rule}: operands have {_factor_text(factor)}, but result {number}, which depends on them, "
+                    f"does not. If shards along it are partial sums, pass `reduction_factors=({factor!r},)`; if it "
+                    f"cannot be sharded, pass `need_replication_factors=({factor!r},)`."
                 )
 
-    def _circular(self) -> set[str]:
-        """Factors each of which comes before the other in some dim: pieces along both would not be contiguous."""
-        return set(self.sizes) - set(self._ordered())
+    def _cyclic_factors(self) -> set[str]:
+        """Return factors that are major to each other in different dims: shards along both are not contiguous."""
+        return set(self.sizes) - set(self._topological_order())
 
-    def _ordered(self) -> list[str]:
-        """Factors so that each comes after those that are major to it in any dim."""
-        before: dict[str, set[str]] = {factor: set() for factor in self.sizes}
+    def _topological_order(self) -> list[str]:
+        """Return the factors so that each comes after those that are major to it in any dim."""
+        major: dict[str, set[str]] = {factor: set() for factor in self.sizes}
         for dims in self.values:
             for factors in dims:
-                for place, factor in enumerate(factors):
-                    before[factor] |= set(factors[:place])
-        found: list[str] = []
-        while ready := [factor for factor in before if factor not in found and before[factor] <= set(found)]:
-            found += ready
-        return found
+                for position, factor in enumerate(factors):
+                    major[factor] |= set(factors[:position])
+        order: list[str] = []
+        while ready := [factor for factor in major if factor not in order and major[factor] <= set(order)]:
+            order += ready
+        return order
 
-    def _numbered(self, whole: set[str], summed: set[str], across: set[str], evenly: set[str]) -> FactorRule:
-        """The rule in numbers.
+    def _build(self, replicated: set[str], reduced: set[str], exchanged: set[str], even: set[str]) -> FactorRule:
+        """Build the FactorRule, which has numbers for names.
 
-        A factor that is cut evenly only has another one of size 1 before it: in a dim of several factors, what comes
-        after the first is cut into equal pieces.
+        A factor that is sharded evenly or not at all gets another factor of size 1 before it: the planner shards only
+        the first factor of a dim unevenly.
         """
-        ordered = self._ordered()
+        ordered = self._topological_order()
         sizes: list[int] = []
         numbers: dict[str, tuple[int, ...]] = {}
         for factor in (*ordered, *(factor for factor in self.sizes if factor not in ordered)):
-            if factor in self.uneven:
-                numbers[factor] = ()  # each of its dims has a factor of its own
+            if factor in self.unequal:
+                numbers[factor] = ()  # each of its dims gets a factor of its own
                 continue
-            parts = (1, self.sizes[factor]) if factor in evenly else (self.sizes[factor],)
-            numbers[factor] = tuple(range(len(sizes), len(sizes) + len(parts)))
-            sizes += parts
-        own: set[int] = set()
+            factor_sizes = (1, self.sizes[factor]) if factor in even else (self.sizes[factor],)
+            numbers[factor] = tuple(range(len(sizes), len(sizes) + len(factor_sizes)))
+            sizes += factor_sizes
+        single_dim: set[int] = set()  # factors of one dim each, for names with dims of different sizes
 
         def dims(value: int) -> Dims:
-            found: list[tuple[int, ...]] = []
+            factors_of_dims: list[tuple[int, ...]] = []
             for factors, size in zip(self.values[value], self.types[value].shape, strict=True):
-                if factors[0] in self.uneven:
-                    own.add(len(sizes))
-                    found.append((len(sizes),))
+                if factors[0] in self.unequal:
+                    single_dim.add(len(sizes))
+                    factors_of_dims.append((len(sizes),))
                     sizes.append(size)
                 else:
                     first, *rest = factors
-                    found.append((*numbers[first], *(numbers[factor][-1] for factor in rest)))
-            return tuple(found)
+                    factors_of_dims.append((*numbers[first], *(numbers[factor][-1] for factor in rest)))
+            return tuple(factors_of_dims)
 
-        operands = tuple(dims(value) for value in range(self.count))
-        results = tuple(dims(value) for value in range(self.count, len(self.values)))
+        operands = tuple(dims(value) for value in range(self.operand_count))
+        results = tuple(dims(value) for value in range(self.operand_count, len(self.values)))
 
-        def those(factors: set[str]) -> frozenset[int]:
+        def numbers_of(factors: set[str]) -> frozenset[int]:
             return frozenset(number for factor in factors for number in numbers[factor])
 
-        reduce = dict.fromkeys(sorted(those(summed)), SUM)
-        return FactorRule(operands, results, tuple(sizes), reduce, those(whole) | own, those(across))
+        reduce = dict.fromkeys(sorted(numbers_of(reduced)), SUM)
+        return FactorRule(
+            operands, results, tuple(sizes), reduce, numbers_of(replicated) | single_dim, numbers_of(exchanged)
+        )
 
 
-def mapped_rule(rule: FactorRule, dims: Sequence[int | None], size: int) -> FactorRule:
-    """The rule of an op over one more dim: each operand that has it at its place, and all results in front."""
-    new = (len(rule.sizes),)
+def vmapped_rule(rule: FactorRule, dims: Sequence[int | None], size: int) -> FactorRule:
+    """Return the rule of a vmapped op: a new factor at `dims` of the operands, and at dim 0 of all results."""
+    new_factor = (len(rule.sizes),)
     operands = tuple(
-        table if dim is None else (*table[:dim], new, *table[dim:])
-        for table, dim in zip(rule.operands, dims, strict=True)
+        factors if dim is None else (*factors[:dim], new_factor, *factors[dim:])
+        for factors, dim in zip(rule.operands, dims, strict=True)
     )
-    results = tuple((new, *table) for table in rule.results)
+    results = tuple((new_factor, *factors) for factors in rule.results)
     return FactorRule(operands, results, (*rule.sizes, size), rule.reduce, rule.whole, rule.exchange)
 
 
-def _check_name(what: str, factor: Any) -> None:
+def _check_name(owner: str, factor: Any) -> None:
     if not isinstance(factor, str):
-        raise TypeError(f"{what}: a factor is a name, not {factor!r}")
+        raise TypeError(f"{owner}: a factor must be a string, not {factor!r}")
     if not re.fullmatch(r"[^\W\d_]\w*", factor):
-        raise ValueError(f"{what}: {factor!r} is no name of a factor: one begins with a letter")
+        raise ValueError(f"{owner}: {factor!r} is not a valid factor name: a name begins with a letter")
 
 
-def _shown(factor: str) -> str:
+def _factor_text(factor: str) -> str:
     return "a leading dim, `...`," if factor.startswith(BATCHING) else repr(factor)
 
 
-def _text(mapping: Sequence[Any]) -> str:
+def _mapping_text(mapping: Sequence[Any]) -> str:
     words = [f"({' '.join(dim)})" if isinstance(dim, CompoundFactor) else str(dim) for dim in mapping]
     return " ".join(words).replace(BATCHING, "...")

@@ -1,6 +1,6 @@
-"""Functions that are one op to the planner: rules as texts and objects, pieces by the function and by hand, errors.
+"""custom_partitioning: rules as strings and objects, with and without a `partition` callback, and errors.
 
-What comes out is compared with numpy; how it was cut, with the collectives that the rule leaves.
+Values are compared with numpy, and plans by the collectives that they need.
 """
 
 import doctest
@@ -43,7 +43,7 @@ def put(mesh):
 
 
 def collectives(function, *args):
-    """How many there are of each kind."""
+    """Return the number of collectives of each kind."""
     lowered = sw.jit(function).lower(*args)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("builtins.print", lambda *_: None)
@@ -59,21 +59,21 @@ def cos_product():
     return product
 
 
-def likes(found, expected):
+def assert_close(found, expected):
     np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
 
 
-def test_the_example_of_the_docstring():
+def test_docstring_example():
     text = custom_partitioning.__doc__
     example = doctest.DocTestParser().get_doctest(text, {"jax": sw, "jnp": jnp}, "custom_partitioning", None, 0)
     assert doctest.DocTestRunner().run(example) == (0, 3)
 
 
-# A rule alone.
+# A rule without a `partition` callback.
 
 
 @pytest.mark.parametrize(
-    ("left", "right", "leaves"),
+    ("left", "right", "expected_spec"),
     [
         (P("data"), P(), P("data")),
         (P("data"), P(None, "model"), P("data", "model")),
@@ -82,49 +82,49 @@ def test_the_example_of_the_docstring():
     ],
     ids=str,
 )
-def test_each_device_runs_the_function_on_its_pieces(mesh, left, right, leaves):
+def test_each_device_runs_the_function_on_its_shards(mesh, left, right, expected_spec):
     product = cos_product()
     x, w = array(8, 16), array(16, 6)
     operands = [sw.device_put(a, NamedSharding(mesh, spec)) for a, spec in ((x, left), (w, right))]
-    found = sw.jit(product)(*operands)
-    likes(found, np.cos(x) @ w)
-    assert found.sharding.spec == leaves
-    summed = len(left) > 1 and left[1] is not None
-    assert collectives(product, *operands) == ({"all_reduce": 1} if summed else {})
+    out = sw.jit(product)(*operands)
+    assert_close(out, np.cos(x) @ w)
+    assert out.sharding.spec == expected_spec
+    reduced = len(left) > 1 and left[1] is not None
+    assert collectives(product, *operands) == ({"all_reduce": 1} if reduced else {})
 
 
-def test_what_is_added_up_is_never_padded(put):
-    """cos(0) is 1: a sum over zeros past the end would show."""
+def test_reduction_factors_are_never_padded(put):
+    """cos(0) is 1, so zeros in the padding would change the sum."""
     product = cos_product()
-    for k, gathered in ((14, 2), (7, 2), (6, 2), (8, 0)):
+    for k, gather_count in ((14, 2), (7, 2), (6, 2), (8, 0)):
         x, w = array(4, k), array(k, 3)
         operands = put(x, None, "data"), put(w, "data")
-        likes(sw.jit(product)(*operands), np.cos(x) @ w)
-        assert collectives(product, *operands).get("all_gather", 0) == gathered
-    x, w = array(4, 12), array(12, 3)  # 12 in 4 pieces or in 2, and not in 8
-    likes(sw.jit(product)(put(x, None, ("data", "model")), put(w, ("data", "model"))), np.cos(x) @ w)
+        assert_close(sw.jit(product)(*operands), np.cos(x) @ w)
+        assert collectives(product, *operands).get("all_gather", 0) == gather_count
+    x, w = array(4, 12), array(12, 3)  # 12 is divisible by 4 and by 2, but not by 8
+    assert_close(sw.jit(product)(put(x, None, ("data", "model")), put(w, ("data", "model"))), np.cos(x) @ w)
 
 
-def test_uneven_dims_that_pass_through_are_cut(put):
+def test_uneven_dims_that_pass_through_are_sharded(put):
     @custom_partitioning
     def totals(x):
         return jnp.cumsum(x, -1)
 
     totals.def_partition(sharding_rule="...i -> ...i", need_replication_factors=("i",))
     x = array(7, 5, 4)
-    lies = put(x, "data", "model")
-    likes(sw.jit(totals)(lies), np.cumsum(x, -1))
-    assert collectives(totals, lies) == {}
+    sharded = put(x, "data", "model")
+    assert_close(sw.jit(totals)(sharded), np.cumsum(x, -1))
+    assert collectives(totals, sharded) == {}
     gathered = put(x, None, None, "data")
-    likes(sw.jit(totals)(gathered), np.cumsum(x, -1))
+    assert_close(sw.jit(totals)(gathered), np.cumsum(x, -1))
     assert collectives(totals, gathered) == {"all_gather": 1}
 
 
-def test_it_is_one_op_wherever_it_is_called(put):
+def test_a_call_is_one_op_everywhere(put):
     product = cos_product()
     x, w = array(8, 16), array(16, 6)
-    likes(product(x, w), np.cos(x) @ w)  # outside of jit
-    likes(product(put(x, "data"), w), np.cos(x) @ w)
+    assert_close(product(x, w), np.cos(x) @ w)  # outside of jit
+    assert_close(product(put(x, "data"), w), np.cos(x) @ w)
     assert "f32[8,6] = custom_partitioning[" in str(sw.make_jaxpr(product)(x, w))
 
     @sw.jit
@@ -132,32 +132,32 @@ def test_it_is_one_op_wherever_it_is_called(put):
         return lax.scan(lambda c, _: (product(c, w), None), x, None, length=2)[0]
 
     square = array(16, 16)
-    likes(loop(put(x, "data"), put(square, None, "model")), np.cos(np.cos(x) @ square) @ square)
+    assert_close(loop(put(x, "data"), put(square, None, "model")), np.cos(np.cos(x) @ square) @ square)
 
 
 def test_derivatives_are_those_of_the_function(put):
     product = cos_product()
     x, w, dx = array(8, 16), array(16, 6), array(8, 16)
-    lies = put(x, "data", "model")
+    sharded = put(x, "data", "model")
 
     @sw.jit
     def derivatives(x, w):
-        slopes = sw.grad(lambda x, w: product(x, w).sum(), (0, 1))(x, w)
-        return slopes, sw.jvp(lambda x: product(x, w), (x,), (dx,))[1]
+        gradients = sw.grad(lambda x, w: product(x, w).sum(), (0, 1))(x, w)
+        return gradients, sw.jvp(lambda x: product(x, w), (x,), (dx,))[1]
 
-    (by_x, by_w), pushed = derivatives(lies, put(w, "model"))
-    likes(by_x, -np.sin(x) * w.sum(1))
-    likes(by_w, np.broadcast_to(np.cos(x).sum(0)[:, None], w.shape))
-    likes(pushed, (-np.sin(x) * dx) @ w)
+    (grad_x, grad_w), tangent = derivatives(sharded, put(w, "model"))
+    assert_close(grad_x, -np.sin(x) * w.sum(1))
+    assert_close(grad_w, np.broadcast_to(np.cos(x).sum(0)[:, None], w.shape))
+    assert_close(tangent, (-np.sin(x) * dx) @ w)
 
 
-def test_custom_vjp_gives_another_derivative(put):
+def test_custom_vjp_replaces_the_derivative(put):
     product = cos_product()
     ours = sw.custom_vjp(product)
     ours.defvjp(lambda x, w: (product(x, w), (x, w)), lambda saved, ct: (3 * saved[0], None))
     x, w = array(8, 16), array(16, 6)
-    value, slope = sw.jit(sw.value_and_grad(lambda x, w: ours(x, w).sum()))(put(x, "data", "model"), w)
-    likes(slope, 3 * x)
+    value, gradient = sw.jit(sw.value_and_grad(lambda x, w: ours(x, w).sum()))(put(x, "data", "model"), w)
+    assert_close(gradient, 3 * x)
     np.testing.assert_allclose(value, (np.cos(x) @ w).sum(), rtol=1e-3, atol=1e-3)
 
 
@@ -165,17 +165,17 @@ def test_vmap_adds_a_factor(put):
     product = cos_product()
     x, w, many = array(8, 5, 16), array(16, 6), array(8, 16, 6)
     mapped = sw.vmap(product, (0, None))
-    likes(sw.jit(mapped)(put(x, "data"), w), np.cos(x) @ w)
+    assert_close(sw.jit(mapped)(put(x, "data"), w), np.cos(x) @ w)
     assert collectives(mapped, put(x, "data"), w) == {}
     both = sw.vmap(product, (1, None), 1)
-    likes(sw.jit(both)(put(x, "data", None, "model"), put(w, "model")), np.cos(x) @ w)
+    assert_close(sw.jit(both)(put(x, "data", None, "model"), put(w, "model")), np.cos(x) @ w)
     assert collectives(both, put(x, "data", None, "model"), put(w, "model")) == {"all_reduce": 1}
-    twice = sw.vmap(sw.vmap(product, (0, None)), (None, 0))  # each of many weights, of each of the rows
-    likes(sw.jit(twice)(x, put(many, "data")), np.einsum("bmk,zkn->zbmn", np.cos(x), many))
+    twice = sw.vmap(sw.vmap(product, (0, None)), (None, 0))  # for all weights, over all rows
+    assert_close(sw.jit(twice)(x, put(many, "data")), np.einsum("bmk,zkn->zbmn", np.cos(x), many))
     assert collectives(twice, x, put(many, "data")) == {}
 
 
-def test_trees_static_arguments_and_several_results(put):
+def test_pytrees_static_arguments_and_multiple_results(put):
     @partial(custom_partitioning, static_argnums=(1,))
     def scaled(tree, options, shift=2.0):
         return {"all": tree["u"] * options["by"] + shift, "rows": (tree["v"].sum(1),)}
@@ -183,10 +183,10 @@ def test_trees_static_arguments_and_several_results(put):
     scaled.def_partition(sharding_rule="i j, i k, -> i j, i", need_replication_factors=("k",))
     u, v = array(8, 4), array(8, 3)
     tree = {"u": put(u, "data", "model"), "v": put(v, "data")}
-    found = sw.jit(lambda tree: scaled(tree, {"by": 3.0}))(tree)
-    likes(found["all"], u * 3 + 2)
-    likes(found["rows"][0], v.sum(1))
-    assert found["all"].sharding.spec == P("data", "model")
+    out = sw.jit(lambda tree: scaled(tree, {"by": 3.0}))(tree)
+    assert_close(out["all"], u * 3 + 2)
+    assert_close(out["rows"][0], v.sum(1))
+    assert out["all"].sharding.spec == P("data", "model")
     assert collectives(lambda tree: scaled(tree, {"by": 3.0}, shift=1.0), tree) == {}
 
 
@@ -198,36 +198,36 @@ def test_factors_of_compound_dims(put):
     heads.def_partition(sharding_rule="b (h d) -> b h d")
     x = array(6, 16)
     for spec in (("data", "model"), (None, "data"), (None, ("data", "model"))):
-        likes(sw.jit(heads)(put(x, *spec)), 2 * x.reshape(6, 4, 4))
+        assert_close(sw.jit(heads)(put(x, *spec)), 2 * x.reshape(6, 4, 4))
     assert collectives(heads, put(x, "model", "data")) == {}
 
     @custom_partitioning
-    def turned(x):
+    def transposed(x):
         return x.T.reshape(-1)
 
-    turned.def_partition(sharding_rule="i j -> (j i)")
+    transposed.def_partition(sharding_rule="i j -> (j i)")
     x = array(8, 4)
     for spec in (("data", "model"), ("model", "data"), ("data",), (None, "data")):
-        likes(sw.jit(turned)(put(x, *spec)), x.T.reshape(-1))
-    assert sw.jit(turned)(put(x, "model", "data")).sharding.spec == P(("data", "model"))
+        assert_close(sw.jit(transposed)(put(x, *spec)), x.T.reshape(-1))
+    assert sw.jit(transposed)(put(x, "model", "data")).sharding.spec == P(("data", "model"))
 
 
 def test_rules_as_objects_and_functions(put):
     x = array(8, 4)
     last = SdyShardingRule(((BATCHING, "i"),), ((BATCHING, "i"),), need_replication_factors=("i",))
 
-    def made(mesh, operands, results):
+    def make_rule(mesh, operands, results):
         names = " ".join("abc"[: operands[0].ndim])
         return f"{names} -> {names}", {"need_replication_factors": ("b",)}
 
-    for rule in (last, made, lambda *_: "... k -> ... k", lambda *_: last):
+    for rule in (last, make_rule, lambda *_: "... k -> ... k", lambda *_: last):
         ours = custom_partitioning(lambda x: jnp.sort(x, 1))
         ours.def_partition(sharding_rule=rule)
-        likes(sw.jit(ours)(put(x, "data")), np.sort(x, 1))
+        assert_close(sw.jit(ours)(put(x, "data")), np.sort(x, 1))
         assert collectives(ours, put(x, "data")) == {}
 
 
-def test_a_reduced_factor_that_a_result_has_stays_whole(put):
+def test_a_reduction_factor_that_a_result_has_is_replicated(put):
     @custom_partitioning
     def both(x):
         return x * 2, x.sum(1)
@@ -235,12 +235,12 @@ def test_a_reduced_factor_that_a_result_has_stays_whole(put):
     both.def_partition(sharding_rule="i j -> i j, i", reduction_factors=("j",))
     x = array(8, 4)
     doubled, rows = sw.jit(both)(put(x, "data", "model"))
-    likes(doubled, 2 * x)
-    likes(rows, x.sum(1))
+    assert_close(doubled, 2 * x)
+    assert_close(rows, x.sum(1))
 
 
-def test_names_around_and_manual_regions(mesh, put):
-    """Where the function computes along a name, it is an ordinary program to whoever binds the name."""
+def test_named_axes_and_manual_regions(mesh, put):
+    """A function with collectives along a named axis is an ordinary program to the transformation that binds it."""
 
     @custom_partitioning
     def centred(x):
@@ -248,40 +248,40 @@ def test_names_around_and_manual_regions(mesh, put):
 
     centred.def_partition(sharding_rule="... -> ...")
     x = array(4, 6)
-    likes(sw.vmap(centred, axis_name="data")(x), x - x.mean(0))
+    assert_close(sw.vmap(centred, axis_name="data")(x), x - x.mean(0))
     region = sw.shard_map(centred, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
-    likes(sw.jit(region)(x), x - x.mean(0))
+    assert_close(sw.jit(region)(x), x - x.mean(0))
     product = cos_product()
     region = sw.shard_map(product, mesh=mesh, in_specs=(P("data"), P()), out_specs=P("data"), axis_names={"data"})
     a, w = array(8, 16), array(16, 6)
-    likes(sw.jit(region)(a, put(w, None, "model")), np.cos(a) @ w)
+    assert_close(sw.jit(region)(a, put(w, None, "model")), np.cos(a) @ w)
     assert collectives(region, put(a, "data"), put(w, None, "model")) == {}
 
 
-def test_planned_for_devices_that_are_not_there():
+def test_lowering_for_an_abstract_mesh():
     product = cos_product()
     mesh = AbstractMesh((64,), ("x",))
     x, w = (sw.ShapeDtypeStruct((128, 128), np.float32, sharding=NamedSharding(mesh, P("x"))) for _ in range(2))
     assert "stablehlo.all_gather" in sw.jit(product).lower(x, w).as_text()
 
 
-# By hand.
+# With a `partition` callback.
 
 
-def by_last_dim(x):
-    """As much of a sharding as leaves the last dim whole."""
+def without_last_dim(x):
+    """Return the sharding of `x` with the last dim replicated."""
     rank = len(x.shape)
     entries = (*x.sharding.spec, *[None] * rank)[: rank - 1]
     return NamedSharding(x.sharding.mesh, P(*entries))
 
 
-def test_the_transform_of_jax_documentation(mesh, put):
+def test_fft_example_of_the_jax_documentation(mesh, put):
     seen = []
 
     def partition(mesh, arg_shapes, result_shape):
         seen.append((arg_shapes[0].sharding.spec, result_shape.sharding.spec, result_shape.dtype, arg_shapes[0].shape))
-        lies = by_last_dim(arg_shapes[0])
-        return mesh, jnp.fft.fft, lies, (lies,)
+        sharding = without_last_dim(arg_shapes[0])
+        return mesh, jnp.fft.fft, sharding, (sharding,)
 
     @custom_partitioning
     def transform(x):
@@ -292,84 +292,83 @@ def test_the_transform_of_jax_documentation(mesh, put):
     )
     x = array(8, 12).astype(np.complex64)
     with mesh:
-        likes(sw.jit(transform)(put(x, "data")), np.fft.fft(x))
+        assert_close(sw.jit(transform)(put(x, "data")), np.fft.fft(x))
         assert seen == [(P("data"), P("data"), np.complex64, (8, 12))]
         assert collectives(transform, put(x, "data")) == {}
-        likes(sw.jit(transform)(put(x, None, "data")), np.fft.fft(x))
+        assert_close(sw.jit(transform)(put(x, None, "data")), np.fft.fft(x))
     assert collectives(transform, put(x, "data", "model")) == {"all_gather": 1}
-    likes(transform(x), np.fft.fft(x))  # on one device, the function itself
-    likes(sw.vmap(transform)(x), np.fft.fft(x))
+    assert_close(transform(x), np.fft.fft(x))  # on one device, the function itself
+    assert_close(sw.vmap(transform)(x), np.fft.fft(x))
 
 
 def ring_total():
-    """The sum of all rows, for each row; rows that are cut go around by permutes."""
+    """Return a function that broadcasts the sum over rows; sharded rows are summed around a ring of permutes."""
 
     @custom_partitioning
     def total(x):
         return jnp.broadcast_to(x.sum(0), x.shape)
 
     def partition(mesh, arg_shapes, result_shape):
-        (lies,) = [shape.sharding for shape in arg_shapes]
-        rows = lies.spec[0] if lies.spec else None
+        (sharding,) = [shape.sharding for shape in arg_shapes]
+        rows = sharding.spec[0] if sharding.spec else None
         if rows is None:
-            return mesh, total.fun, lies, (lies,)
+            return mesh, total.fun, sharding, (sharding,)
         count = mesh.shape[rows]
 
         def step(carry, _):
             passed = lax.ppermute(carry[1], rows, [(k, (k + 1) % count) for k in range(count)])
             return (carry[0] + passed, passed), None
 
-        def lower_fn(piece):
-            mine = piece.sum(0)
-            (found, _), _ = lax.scan(step, (mine, mine), None, length=count - 1)
-            return jnp.broadcast_to(found, piece.shape)
+        def lower_fn(shard):
+            local = shard.sum(0)
+            (result, _), _ = lax.scan(step, (local, local), None, length=count - 1)
+            return jnp.broadcast_to(result, shard.shape)
 
-        return mesh, lower_fn, lies, (lies,)
+        return mesh, lower_fn, sharding, (sharding,)
 
     total.def_partition(partition, sharding_rule="i j -> i j", permutation_factors=("i",))
     return total
 
 
-def test_pieces_by_hand_may_send(mesh, put):
+def test_lower_fn_may_communicate(mesh, put):
     total = ring_total()
     x = array(8, 4)
     expected = np.broadcast_to(x.sum(0), x.shape)
-    lies = put(x, "data", "model")
-    found = sw.jit(total)(lies)
-    likes(found, expected)
-    assert found.sharding.spec == P("data", "model")
-    assert collectives(total, lies) == {"send": 1}
-    likes(sw.jit(sw.grad(lambda x: (total(x) ** 2).sum()))(lies), 16 * expected)
-    likes(sw.jit(sw.vmap(total))(put(np.stack([x, 2 * x]), None, "data")), [expected, 2 * expected])
-    uneven = array(7, 4)  # its pieces are of one size: an uneven dim is whole for it
-    likes(sw.jit(total)(put(uneven, "data")), np.broadcast_to(uneven.sum(0), uneven.shape))
+    sharded = put(x, "data", "model")
+    out = sw.jit(total)(sharded)
+    assert_close(out, expected)
+    assert out.sharding.spec == P("data", "model")
+    assert collectives(total, sharded) == {"send": 1}
+    assert_close(sw.jit(sw.grad(lambda x: (total(x) ** 2).sum()))(sharded), 16 * expected)
+    assert_close(sw.jit(sw.vmap(total))(put(np.stack([x, 2 * x]), None, "data")), [expected, 2 * expected])
+    uneven = array(7, 4)  # the shards of lower_fn have one size, so an uneven dim is replicated
+    assert_close(sw.jit(total)(put(uneven, "data")), np.broadcast_to(uneven.sum(0), uneven.shape))
     half = sw.shard_map(total, mesh=mesh, in_specs=P(None, "model"), out_specs=P(None, "model"), axis_names={"model"})
-    likes(sw.jit(half)(lies), expected)
-    assert collectives(half, lies) == {"send": 1}
-    own = sw.shard_map(total, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
-    likes(sw.jit(own)(x), np.repeat(x.reshape(4, 2, 4).sum(1), 2, 0))
+    assert_close(sw.jit(half)(sharded), expected)
+    assert collectives(half, sharded) == {"send": 1}
+    manual = sw.shard_map(total, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
+    assert_close(sw.jit(manual)(x), np.repeat(x.reshape(4, 2, 4).sum(1), 2, 0))
 
 
-def test_terms_by_hand_are_added_up(put):
-    """What pieces along a reduced factor give is a term, whoever has written it."""
+def test_results_of_lower_fn_along_reduction_factors_are_summed(put):
 
     @custom_partitioning
     def product(x, w):
         return x @ w
 
     def partition(mesh, arg_shapes, result_shape):
-        lies = tuple(shape.sharding for shape in arg_shapes)
-        return mesh, lambda x, w: jnp.einsum("mk,kn->mn", x, w), result_shape.sharding, lies
+        shardings = tuple(shape.sharding for shape in arg_shapes)
+        return mesh, lambda x, w: jnp.einsum("mk,kn->mn", x, w), result_shape.sharding, shardings
 
     product.def_partition(partition, sharding_rule="m k, k n -> m n", reduction_factors=("k",))
     x, w = array(8, 16), array(16, 6)
     operands = put(x, "data", "model"), put(w, "model")
-    likes(sw.jit(product)(*operands), x @ w)
+    assert_close(sw.jit(product)(*operands), x @ w)
     assert collectives(product, *operands) == {"all_reduce": 1}
 
 
-def test_a_mesh_whose_axis_is_taken_apart(put):
-    """A reshape elsewhere takes the axis in two: the user's functions still go by the axis of the user's mesh."""
+def test_callbacks_get_the_users_mesh_axes(put):
+    """A reshape elsewhere splits the mesh axis internally; the callback still gets the axis of the user's mesh."""
     seen = []
 
     def partition(mesh, arg_shapes, result_shape):
@@ -381,58 +380,58 @@ def test_a_mesh_whose_axis_is_taken_apart(put):
     mesh = sw.make_mesh((8,), ("d",))
     x = array(32, 3)
     with mesh:
-        found = sw.jit(lambda x: sine(x.reshape(4, 8, 3)).reshape(32, 3))(sw.device_put(x, NamedSharding(mesh, P("d"))))
-    likes(found, np.sin(x))
+        out = sw.jit(lambda x: sine(x.reshape(4, 8, 3)).reshape(32, 3))(sw.device_put(x, NamedSharding(mesh, P("d"))))
+    assert_close(out, np.sin(x))
     assert seen == [(("d",), P())]
 
 
-# What the rule becomes.
+# Resolved rules.
 
 
-def rule_of(text, operands, results, by_hand=False, **options):
-    """The rule for a function of arrays of these shapes, all of whose results depend on all of them."""
+def rule_of(text, operands, results, has_partition=False, **options):
+    """Resolve a rule for operands and results of these shapes; all results depend on all operands."""
 
     def mixed(*xs):
         return [sum(x.sum() for x in xs) + jnp.zeros(shape) for shape in results]
 
     program, _ = build(mixed, [ArrayType(shape, np.float32) for shape in operands], "mixed")
-    return factor_rule(parse_rule(text, **options), program, by_hand)
+    return factor_rule(parse_rule(text, **options), program, has_partition)
 
 
-def test_a_factor_that_is_cut_evenly_comes_after_another():
+def test_an_evenly_sharded_factor_follows_a_factor_of_size_1():
     rule = rule_of("i j -> i", [(6, 4)], [(6,)], reduction_factors=("j",))
     assert rule.sizes == (6, 1, 4)
     assert rule.operands == (((0,), (1, 2)),)
     assert rule.reduce == {1: SUM, 2: SUM}
     assert rule.allows({2: 2}) and not rule.allows({2: 3})
     assert rule.spread((1, 2), ("x",), {"x": 2}) == [(), ("x",)]
-    by_hand = rule_of("i j -> i j", [(6, 4)], [(6, 4)], by_hand=True, permutation_factors=("i",))
-    assert by_hand.exchange == {0, 1} and by_hand.minor == {1, 3}
+    with_partition = rule_of("i j -> i j", [(6, 4)], [(6, 4)], has_partition=True, permutation_factors=("i",))
+    assert with_partition.exchange == {0, 1} and with_partition.minor == {1, 3}
 
 
-def test_ellipses_stand_for_the_same_dims():
+def test_equal_ellipses_are_equal_dims():
     rule = rule_of("... i, j -> ... i", [(2, 3, 4), (5,)], [(2, 3, 4)], need_replication_factors=("j",))
     assert rule.operands[0] == rule.results[0] == ((0,), (1,), (2,))
     assert rule.sizes == (2, 3, 4, 5) and rule.whole == {3}
-    rule = rule_of("..., ...1 -> ..., ...1", [(2, 3), (5,)], [(2, 3), (5,)], by_hand=True)
+    rule = rule_of("..., ...1 -> ..., ...1", [(2, 3), (5,)], [(2, 3), (5,)], has_partition=True)
     assert rule.operands == rule.results and rule.exchange == set(range(6))
 
 
-def test_dims_that_stay_whole_may_differ_in_size():
+def test_dims_of_a_replicated_factor_may_differ_in_size():
     rule = rule_of("i -> i", [(8,)], [(5,)], need_replication_factors=("i",))
     assert rule.whole == {0, 1} and rule.sizes == (8, 5)
 
 
-def test_factors_that_change_places_in_a_dim_stay_whole():
-    rule = rule_of("(i j) -> (j i)", [(6,)], [(6,)], by_hand=True, i=2, j=3)
+def test_factors_in_cyclic_order_are_replicated():
+    rule = rule_of("(i j) -> (j i)", [(6,)], [(6,)], has_partition=True, i=2, j=3)
     assert rule.whole == set(range(len(rule.sizes)))
 
 
-OURS = {
+FUNCTIONS = {
     "product": (lambda x, w: jnp.cos(x) @ w, ("m k, k n -> m n", {"reduction_factors": ("k",)}), "f32[6,12] f32[12,5]"),
     "rows": (lambda x: jnp.cumsum(x, -1), ("... i -> ... i", {"need_replication_factors": ("i",)}), "f32[7,2,3]"),
     "heads": (lambda x: x.reshape(-1, 3, x.shape[1]), ("(h d) b -> h d b", {}), "f32[12,5]"),
-    "turned": (lambda x: x.T.reshape(-1), ("i j -> (j i)", {}), "f32[6,4]"),
+    "transposed": (lambda x: x.T.reshape(-1), ("i j -> (j i)", {}), "f32[6,4]"),
     "two": (
         lambda x, y: (x.sum(0), (x * y).sum(0)),
         ("i j, i j -> j, j", {"reduction_factors": ("i",)}),
@@ -442,10 +441,10 @@ OURS = {
 
 
 @pytest.mark.parametrize("law", [factors_like_shards, lowers_like_numpy, vmap_like_loop], ids=lambda law: law.__name__)
-@pytest.mark.parametrize("which", OURS)
+@pytest.mark.parametrize("which", FUNCTIONS)
 def test_it_obeys_the_laws_of_ops(which, law):
-    """Cut along each factor into 2, 3, 4 and 2×3 pieces, evenly or not, and joined, it is the whole."""
-    function, (text, options), types = OURS[which]
+    """Sharded along each factor in 2, 3, 4 and 2×3 shards, evenly or not, it equals the unsharded function."""
+    function, (text, options), types = FUNCTIONS[which]
     ours = custom_partitioning(function)
     ours.def_partition(sharding_rule=text, **options)
     named = [parse_type(word) for word in types.split()]
@@ -460,27 +459,27 @@ def test_it_obeys_the_laws_of_ops(which, law):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("i j", {}, "sharding_rule 'i j': needs one `->`"),
-        ("i -> j -> k", {}, "needs one `->`"),
-        ("i) -> i", {}, "sharding_rule 'i) -> i': ')' cannot stand there"),
+        ("i j", {}, "sharding_rule 'i j': must have one `->`"),
+        ("i -> j -> k", {}, "must have one `->`"),
+        ("i) -> i", {}, "sharding_rule 'i) -> i': unexpected ')'"),
         ("(i j -> i", {}, "a parenthesis is not closed"),
-        ("(i) -> i", {}, "CompoundFactor: ('i',) is not several factors"),
-        ("i ... -> i", {}, "`...` stands for leading dims"),
-        ("i+ -> i", {}, "'+' cannot stand there"),
-        ("2i -> i", {}, "'2i' cannot stand there"),
-        ("(i j) -> i", {}, "no dim is 'j' alone: give its size, `j=…`"),
-        ("(i j) -> i", {"i": 2, "j": 2}, "a dim is 'i' alone and shows its size: do not give it"),
-        ("i -> i", {"k": 2}, "a size is given for 'k', which is no factor of the rule"),
-        ("i -> i", {"reduction_factors": ("k",)}, "reduction_factors has 'k', which is no factor of the rule"),
+        ("(i) -> i", {}, "CompoundFactor: ('i',) must be at least two factors"),
+        ("i ... -> i", {}, "`...` must be the first dim"),
+        ("i+ -> i", {}, "unexpected '+'"),
+        ("2i -> i", {}, "unexpected '2i'"),
+        ("(i j) -> i", {}, "the size of 'j' is unknown, because it is in compound dims only: pass `j=…`"),
+        ("(i j) -> i", {"i": 2, "j": 2}, "the size of 'i' is known, because it is a dim of its own: do not pass it"),
+        ("i -> i", {"k": 2}, "a size is passed for 'k', which is not a factor of the rule"),
+        ("i -> i", {"reduction_factors": ("k",)}, "reduction_factors has 'k', which is not a factor of the rule"),
         ("i -> i", {"reduction_factors": ["i"]}, "reduction_factors must be a tuple of names, not ['i']"),
         (
             "i -> i",
             {"reduction_factors": ("i",), "permutation_factors": ("i",)},
-            "'i' is in reduction_factors and in permutation_factors: it is of one kind",
+            "'i' is in both reduction_factors and permutation_factors; it can be in one only",
         ),
     ],
 )
-def test_texts_that_are_no_rule(text, options, message):
+def test_invalid_rule_strings_raise(text, options, message):
     ours = custom_partitioning(lambda x: x)
     with pytest.raises((ValueError, TypeError)) as caught:
         ours.def_partition(sharding_rule=text, **options)
@@ -490,18 +489,18 @@ def test_texts_that_are_no_rule(text, options, message):
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("i, j -> i", {}, "it has 2 operands, and the function has 1"),
-        ("i j -> i, j", {}, "it has 2 results, and the function has 1"),
-        ("i -> i", {}, "operand 0 has 1 dims there, and is f32[4,6]"),
-        ("... i j k -> ... i", {}, "operand 0 has 3 dims there"),
-        ("i j -> i i", {}, "result 0 has 2 dims there, and is f32[4]"),
-        ("i j -> j", {}, "dims of 'j' have the sizes 4 and 6. A factor has one size"),
-        ("i j -> i", {}, "operands have 'j', and result 0, which is made of them, has not"),
-        ("(i k) j -> i", {"k": 3}, "(i k) has size 12, and a dim of f32[4,6] is 4"),
-        ("... -> ...", {}, "`...` stands for 2 dims elsewhere, and for 1 in result 0, f32[4]"),
+        ("i, j -> i", {}, "the rule has 2 operands, but the function has 1"),
+        ("i j -> i, j", {}, "the rule has 2 results, but the function has 1"),
+        ("i -> i", {}, "operand 0 has rank 1 in the rule, but its type is f32[4,6]"),
+        ("... i j k -> ... i", {}, "operand 0 has rank 3 in the rule"),
+        ("i j -> i i", {}, "result 0 has rank 2 in the rule, but its type is f32[4]"),
+        ("i j -> j", {}, "dims of 'j' have the sizes 4 and 6. A factor must have one size"),
+        ("i j -> i", {}, "operands have 'j', but result 0, which depends on them, does not"),
+        ("(i k) j -> i", {"k": 3}, "(i k) has size 12, but the dim of f32[4,6] has size 4"),
+        ("... -> ...", {}, "`...` has rank 1 in result 0, f32[4], but rank 2 elsewhere"),
     ],
 )
-def test_rules_that_do_not_fit(text, options, message):
+def test_rules_that_do_not_match_the_function_raise(text, options, message):
     ours = custom_partitioning(lambda x: x.sum(1))
     ours.def_partition(sharding_rule=text, **options)
     with pytest.raises(ValueError, match=r"custom_partitioning of `<lambda>` \(test_custom_partitioning.py") as caught:
@@ -509,72 +508,80 @@ def test_rules_that_do_not_fit(text, options, message):
     assert message in str(caught.value)
 
 
-def test_parts_of_rules_that_are_none():
-    with pytest.raises(TypeError, match="ArrayMapping: a factor is a name, not 3"):
+def test_invalid_mappings_raise():
+    with pytest.raises(TypeError, match="ArrayMapping: a factor must be a string, not 3"):
         ArrayMapping(3)
-    with pytest.raises(ValueError, match="CompoundFactor: 'i j' is no name of a factor"):
+    with pytest.raises(ValueError, match="CompoundFactor: 'i j' is not a valid factor name"):
         CompoundFactor("i j", "k")
     assert repr(parse_rule("... (i j), k -> i", j=2)) == "SdyShardingRule('... (i j), k -> i')"
 
 
-def test_definitions_that_are_refused():
+def test_invalid_definitions_raise():
     ours = custom_partitioning(lambda x: x)
-    with pytest.raises(AttributeError, match=re.escape("has no rule: give one with `.def_partition(sharding_rule=…)`")):
+    with pytest.raises(
+        AttributeError, match=re.escape("has no sharding rule: define one with `.def_partition(sharding_rule=…)`")
+    ):
         ours(1.0)
     with pytest.raises(NotImplementedError, match="needs a sharding_rule"):
         ours.def_partition(lambda *_: None, infer_sharding_from_operands=lambda *_: None)
     with pytest.raises(NotImplementedError, match="needs a sharding_rule"):
         ours.def_partition()
-    with pytest.raises(TypeError, match="sharding_rule is a text, an SdyShardingRule, or a function that gives one"):
+    with pytest.raises(
+        TypeError, match="sharding_rule must be a string, an SdyShardingRule, or a function that returns one"
+    ):
         ours.def_partition(sharding_rule=3)
-    with pytest.raises(ValueError, match="reduction_factors goes with a rule that is a text"):
+    with pytest.raises(ValueError, match="reduction_factors is an option of a sharding_rule that is a string"):
         ours.def_partition(sharding_rule=lambda *_: "i -> i", reduction_factors=("i",))
     with pytest.raises(TypeError, match="custom_partitioning needs a function, not 3"):
         custom_partitioning(3)
-    assert ours.def_partition(partition := lambda *_: None) is partition  # all stays whole, as far as the planner goes
+    assert ours.def_partition(partition := lambda *_: None) is partition  # without a rule, all factors are replicated
 
 
-def test_functions_that_cannot_run_on_pieces(mesh, put):
+def test_functions_that_cannot_run_on_shards_raise(mesh, put):
     ours = custom_partitioning(lambda x: x.reshape(2, 4))
     ours.def_partition(sharding_rule="(i j) -> i j")
     with pytest.raises(TypeError) as caught:
         sw.jit(ours)(put(array(8), "model"))
-    assert "runs on pieces, here f32[4], by its sharding_rule" in "".join(caught.value.__notes__)
+    assert "runs on shards, here f32[4], by its sharding_rule" in "".join(caught.value.__notes__)
     held = jnp.ones(8)
     ours = custom_partitioning(lambda x: x + held)
     ours.def_partition(sharding_rule="i -> i")
-    with pytest.raises(TypeError, match=re.escape("uses an array that is not among its arguments, f32[8]")):
+    with pytest.raises(TypeError, match=re.escape("closes over an array that is not one of its arguments, f32[8]")):
         ours(array(8))
     ours = custom_partitioning(lambda x: jnp.concatenate([x, x]))
     ours.def_partition(sharding_rule="i -> k")
-    with pytest.raises(ValueError, match="operands have 'i', and result 0, which is made of them, has not"):
+    with pytest.raises(ValueError, match="operands have 'i', but result 0, which depends on them, does not"):
         ours(array(8))
     ours = custom_partitioning(lambda x: jnp.arange(8.0) + x[0])
     ours.def_partition(sharding_rule="i -> i")
-    with pytest.raises(TypeError, match=r"of pieces f32\[2\] it makes f32\[8\], but by its sharding_rule"):
+    with pytest.raises(TypeError, match=r"for shards f32\[2\] it returns f32\[8\], but by its sharding_rule"):
         sw.jit(ours)(put(array(8), "data"))
     pinned = custom_partitioning(lambda x: lax.with_sharding_constraint(x, NamedSharding(mesh, P("data"))))
     pinned.def_partition(sharding_rule="i -> i")
-    with pytest.raises(TypeError, match="there is a constrain in it"):
+    with pytest.raises(TypeError, match="it contains a constrain"):
         sw.jit(pinned)(array(8))
 
 
-def test_partitions_that_are_none(mesh, put):
-    lies = put(array(8), "data")
+def test_invalid_results_of_partition_raise(mesh, put):
+    sharded = put(array(8), "data")
 
     def called(partition):
         ours = custom_partitioning(lambda x: x * 2)
         ours.def_partition(partition, sharding_rule="i -> i")
-        return sw.jit(ours)(lies)
+        return sw.jit(ours)(sharded)
 
     with pytest.raises(TypeError, match=re.escape("must return (mesh, lower_fn, result_shardings, arg_shardings)")):
         called(lambda mesh, args, result: mesh)
-    with pytest.raises(TypeError, match="the arg_shardings that partition returned have None, not a NamedSharding"):
+    with pytest.raises(TypeError, match="the arg_shardings that partition returned contain None, not a NamedSharding"):
         called(lambda mesh, args, result: (mesh, jnp.sin, result.sharding, None))
-    with pytest.raises(ValueError, match="the arg_shardings that partition returned do not fit"):
+    with pytest.raises(ValueError, match="the arg_shardings that partition returned do not match"):
         called(lambda mesh, args, result: (mesh, jnp.sin, result.sharding, (result.sharding,) * 2))
     other = NamedSharding(sw.make_mesh((8,), ("z",)), P("z"))
-    with pytest.raises(ShardingError, match="are on the mesh z=8, and it was given data=4, model=2: use that one"):
+    with pytest.raises(
+        ShardingError, match="are on the mesh z=8, but the mesh that it was passed is data=4, model=2: use that one"
+    ):
         called(lambda mesh, args, result: (mesh, jnp.sin, other, (other,)))
-    with pytest.raises(TypeError, match=re.escape("lower_fn makes (f32[16],), which should be (f32[8],)")):
+    with pytest.raises(
+        TypeError, match=re.escape("lower_fn returns shards of (f32[16],), but the results are (f32[8],)")
+    ):
         called(lambda mesh, args, result: (mesh, lambda x: jnp.tile(x, 2), result.sharding, (result.sharding,)))

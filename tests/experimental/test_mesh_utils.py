@@ -1,4 +1,4 @@
-"""Grids of devices: plain ones, and those of groups with slow links between."""
+"""Device arrays for meshes: plain ones, and hybrid ones with slow links between granules."""
 
 from dataclasses import dataclass
 
@@ -27,7 +27,7 @@ def ids(grid):
     return np.vectorize(lambda device: device.id)(grid)
 
 
-def test_a_grid_of_all_devices():
+def test_device_mesh_keeps_the_order_of_devices():
     grid = mesh_utils.create_device_mesh((4, 2))
     assert ids(grid).tolist() == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert Mesh(grid, ("data", "model")).shape == {"data": 4, "model": 2}
@@ -35,7 +35,7 @@ def test_a_grid_of_all_devices():
     assert mesh_utils.create_device_mesh([2, 2, 2], allow_split_physical_axes=True).shape == (2, 2, 2)
 
 
-def test_groups_lie_apart():
+def test_hybrid_mesh_keeps_granules_contiguous():
     slices = mesh_utils.create_hybrid_device_mesh((2, 2), (1, 2), CHIPS)
     assert ids(slices).tolist() == [[0, 1, 4, 5], [2, 3, 6, 7]]
     rows = mesh_utils.create_hybrid_device_mesh((1, 4), (2, 1), CHIPS[::-1])
@@ -53,20 +53,20 @@ def test_groups_lie_apart():
     [
         (
             lambda: mesh_utils.create_device_mesh((4, 4)),
-            "create_device_mesh: a grid of shape (4, 4) needs 16 devices, not 8: pass as many as `devices`",
+            "create_device_mesh: a mesh of shape (4, 4) needs 16 devices, not 8: pass that many as `devices`",
         ),
         (
             lambda: mesh_utils.create_hybrid_device_mesh((4,), (2,)),
-            "create_hybrid_device_mesh: dcn_mesh_shape (2,) needs 2 groups of devices, and by process_index there are",
+            "create_hybrid_device_mesh: dcn_mesh_shape (2,) needs 2 granules of devices, but by process_index there",
         ),
-        (lambda: mesh_utils.create_hybrid_device_mesh((4,), (2, 1), CHIPS), "need the same number of dims"),
+        (lambda: mesh_utils.create_hybrid_device_mesh((4,), (2, 1), CHIPS), "must have the same number of dims"),
         (
             lambda: mesh_utils.create_hybrid_device_mesh((3,), (2,), CHIPS),
-            "create_hybrid_device_mesh: a grid of shape (3,) needs 3 devices, not 4",
+            "create_hybrid_device_mesh: a mesh of shape (3,) needs 3 devices, not 4",
         ),
     ],
 )
-def test_grids_that_cannot_be(call, message):
+def test_wrong_shapes_raise(call, message):
     with pytest.raises(ShardingError) as caught:
         call()
     assert message in str(caught.value)
@@ -75,5 +75,5 @@ def test_grids_that_cannot_be(call, message):
 def test_pjit_is_jit(mesh):
     assert pjit is sw.jit
     with mesh:
-        found = pjit(lambda x: x * 2, in_shardings=P("data"), out_shardings=P(None))(np.ones(8, np.float32))
-    assert found.sharding == NamedSharding(mesh, P())
+        out = pjit(lambda x: x * 2, in_shardings=P("data"), out_shardings=P(None))(np.ones(8, np.float32))
+    assert out.sharding == NamedSharding(mesh, P())

@@ -1,4 +1,4 @@
-"""shard_map as it was called under `experimental`."""
+"""shard_map with the parameters that it has under `experimental`."""
 
 import importlib
 import inspect
@@ -23,66 +23,66 @@ def total(x):
     return lax.psum(x.sum(), ("data", "model"))
 
 
-def test_every_way_to_write_it(mesh):
-    whole = P("data", "model")
+def test_all_call_forms_are_equal(mesh):
+    spec = P("data", "model")
 
-    @partial(shard_map, mesh=mesh, in_specs=(whole,), out_specs=P())
-    def partly(x):
+    @partial(shard_map, mesh=mesh, in_specs=(spec,), out_specs=P())
+    def with_partial(x):
         return total(x)
 
-    @shard_map(mesh=mesh, in_specs=whole, out_specs=P(), check_rep=True)
+    @shard_map(mesh=mesh, in_specs=spec, out_specs=P(), check_rep=True)
     def decorated(x):
         return total(x)
 
-    ways = [
-        shard_map(total, mesh, whole, P()),
-        shard_map(total, mesh, (whole,), P(), False),
-        shard_map(f=total, mesh=mesh, in_specs=whole, out_specs=P()),
-        partly,
+    functions = [
+        shard_map(total, mesh, spec, P()),
+        shard_map(total, mesh, (spec,), P(), False),
+        shard_map(f=total, mesh=mesh, in_specs=spec, out_specs=P()),
+        with_partial,
         decorated,
-        sw.jit(partly),
-        sw.shard_map(total, mesh=mesh, in_specs=whole, out_specs=P()),
+        sw.jit(with_partial),
+        sw.shard_map(total, mesh=mesh, in_specs=spec, out_specs=P()),
     ]
-    for way in ways:
-        assert way(X) == X.sum()
-        assert way.__name__ in ("total", "partly", "decorated")
+    for function in functions:
+        assert function(X) == X.sum()
+        assert function.__name__ in ("total", "with_partial", "decorated")
     with mesh:
-        assert shard_map(total, in_specs=whole, out_specs=P())(X) == X.sum()
+        assert shard_map(total, in_specs=spec, out_specs=P())(X) == X.sum()
 
 
-def test_what_is_claimed_is_checked_unless_it_is_not(mesh):
+def test_check_rep_checks_replicated_results(mesh):
     first = shard_map(lambda x: x * 2, mesh, P("data"), P(), check_rep=False)
     np.testing.assert_array_equal(first(X), X[:2] * 2)
     with pytest.raises(ShardingError, match=r"out_specs=P.* say that result 0 is the same on all devices along 'data'"):
         shard_map(lambda x: x * 2, mesh, P("data"), P())(X)
 
 
-def test_axes_that_stay_automatic(mesh):
+def test_auto_axes_stay_automatic(mesh):
     @sw.jit
     @partial(shard_map, mesh=mesh, in_specs=P("data"), out_specs=P(), auto=frozenset({"model"}))
     def f(x):
-        assert x.shape == (2, 8)  # not cut along the axis that is left alone
+        assert x.shape == (2, 8)  # not sharded along the automatic axis
         return lax.psum(lax.with_sharding_constraint(x * x, NamedSharding(mesh, P(None, "model"))), "data")
 
     np.testing.assert_array_equal(f(X), (X * X).reshape(4, 2, 8).sum(0))
     assert "model" in str(f(X).sharding.spec)
 
 
-def test_what_cannot_be(mesh):
+def test_invalid_arguments_raise(mesh):
     with pytest.raises(ShardingError, match=r"shard_map of `total` .*: auto has 'modal', .* Did you mean 'model'\?"):
         shard_map(total, mesh, P(), P(), auto={"modal"})
     with pytest.raises(ShardingError, match=r"shard_map of `total` .*: auto has all axes of the mesh data=4, model=2"):
         shard_map(total, mesh, P(), P(), auto={"data", "model"})
     with pytest.raises(
-        TypeError, match="shard_map needs out_specs, which say how the pieces of results are put together"
+        TypeError, match="shard_map: out_specs is missing; it defines how the shards of the results are concatenated"
     ):
         shard_map(total, mesh, P())
-    with pytest.raises(TypeError, match="shard_map needs a function of the pieces, not Mesh"):
+    with pytest.raises(TypeError, match="shard_map: f must be a function of shards, not Mesh"):
         shard_map(mesh, in_specs=P(), out_specs=P())
 
 
 @pytest.mark.jax
-def test_names_and_values_are_those_of_jax(mesh):
+def test_parameters_and_values_match_jax(mesh):
     jax = pytest.importorskip("jax")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -1,4 +1,4 @@
-"""Functions over dims that go by name: against numpy, where all dims go by place."""
+"""Compare xmap with numpy functions of positional dims."""
 
 from functools import partial
 
@@ -25,29 +25,29 @@ def close(found, expected):
 
 
 def counts(function, *args):
-    """How many collectives there are of each kind, in the mesh that is in force."""
+    """Return the number of collectives of each kind, on the mesh in force."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("builtins.print", lambda *_: None)
         return sw.explain(sw.jit(function).lower(*args), advise=False)().counts()
 
 
-def test_the_example_of_the_documents():
+def test_documented_example():
     """Seed 001: the sum of each row."""
     f = xmap(lambda x: x.sum(), in_axes=["batch", "features"], out_axes=["batch"])
     close(f(X), X.sum(1))
 
 
-# Where names are.
+# Positions of names.
 
 
-def test_lists_and_dicts_say_which_dims_have_names():
+def test_lists_and_dicts_name_dims():
     seen = []
 
     def noted(x):
         seen.append(x.shape)
         return 2 * x
 
-    for given, inside in (
+    for axes, inner_shape in (
         (["a", ...], (3, 2)),
         (["a", "b", ...], (2,)),
         (["a", "b", "c"], ()),
@@ -59,11 +59,11 @@ def test_lists_and_dicts_say_which_dims_have_names():
         ({}, (4, 3, 2)),
         ([...], (4, 3, 2)),
     ):
-        close(xmap(noted, in_axes=given, out_axes=given)(Y), 2 * Y)
-        assert seen.pop() == inside
+        close(xmap(noted, in_axes=axes, out_axes=axes)(Y), 2 * Y)
+        assert seen.pop() == inner_shape
 
 
-def test_results_have_names_where_they_are_wanted():
+def test_out_axes_position_the_named_dims():
     def twice(x):
         return 2 * x
 
@@ -71,11 +71,11 @@ def test_results_have_names_where_they_are_wanted():
     close(xmap(twice, ["a", ...], [None, None, "a"])(Y), 2 * np.moveaxis(Y, 0, 2))
     close(xmap(twice, {2: "c", 0: "a"}, ["c", "a", ...])(Y), 2 * Y.transpose(2, 0, 1))
     close(xmap(lambda x: x.sum(0), {0: "a"}, {0: "a"})(Y), Y.sum(1))
-    close(xmap(lambda x: 1.0, ["a", ...], ["a"])(X), np.ones(4))  # the same along the name: repeated
+    close(xmap(lambda x: 1.0, ["a", ...], ["a"])(X), np.ones(4))  # does not vary along the name: broadcast
     close(xmap(lambda x, y: y, (["a", ...], {}), [None, "a"])(X, X[0]), np.repeat(X[0][:, None], 4, 1))
 
 
-def test_arguments_and_results_in_trees():
+def test_arguments_and_results_in_pytrees():
     tree = {"x": X, "ys": [Y, Y + 1]}
     axes = {"x": ["a", ...], "ys": {1: "b"}}
 
@@ -100,26 +100,26 @@ SIZES = {"a": 2, "b": 3, "c": 4, "d": 5}
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_names_in_any_order_are_a_contraction(seed, mesh):
-    """The sum over some names of a product: `einsum` says the same by letters."""
+def test_random_contractions_match_einsum(seed, mesh):
+    """The sum over some names of a product of two arrays, with names in random order and random axis_resources."""
     rng = np.random.default_rng(seed)
     letters = [list(rng.permutation(list(SIZES))[: rng.integers(1, 5)]) for _ in range(2)]
-    there = sorted({*letters[0], *letters[1]})
-    gone = [name for name in there if rng.random() < 0.4]
-    kept = list(rng.permutation([name for name in there if name not in gone]))
-    arrays = [rng.normal(size=[SIZES[name] for name in names]).astype(np.float32) for names in letters]
-    given = [names if rng.random() < 0.5 else dict(enumerate(names)) for names in letters]
-    free = [name for name in there if name not in gone]
+    names = sorted({*letters[0], *letters[1]})
+    summed = [name for name in names if rng.random() < 0.4]
+    kept = list(rng.permutation([name for name in names if name not in summed]))
+    arrays = [rng.normal(size=[SIZES[name] for name in axes]).astype(np.float32) for axes in letters]
+    in_axes = [axes if rng.random() < 0.5 else dict(enumerate(axes)) for axes in letters]
+    free = [name for name in names if name not in summed]
     resources = {free[0]: "data"} if free else {}
-    if len(there) > 1 and there[-1] not in resources:
-        resources[there[-1]] = "model"
+    if len(names) > 1 and names[-1] not in resources:
+        resources[names[-1]] = "model"
 
     def product(x, y):
         assert x.shape == y.shape == ()
-        return lax.psum(x * y, tuple(gone)) if gone else x * y
+        return lax.psum(x * y, tuple(summed)) if summed else x * y
 
     with mesh:
-        found = xmap(product, tuple(given), kept or {}, axis_resources=resources)(*arrays)
+        found = xmap(product, tuple(in_axes), kept or {}, axis_resources=resources)(*arrays)
     text = f"{''.join(letters[0])},{''.join(letters[1])}->{''.join(kept)}"
     close(found, np.einsum(text, *arrays))
     if kept:
@@ -127,11 +127,11 @@ def test_any_names_in_any_order_are_a_contraction(seed, mesh):
         assert found.sharding.is_equivalent_to(NamedSharding(mesh, P(*entries)), len(kept))
 
 
-# Along names.
+# Collectives and reductions along names.
 
 
 def test_collectives_along_names():
-    def all_of_them(x):  # f32[2], along a of 4 and b of 3
+    def collectives(x):  # f32[2], along a of 4 and b of 3
         return {
             "sum": lax.psum(x, "a"),
             "both": lax.psum(x, ("a", "b")),
@@ -144,7 +144,7 @@ def test_collectives_along_names():
 
     both = ["a", "b", ...]
     axes = {"sum": ["b", ...], "both": {}, "max": ["b", ...], "gather": ["a", ...], "index": ["a", "b"]}
-    found = xmap(all_of_them, both, axes | {"mean": both, "passed": both})(Y)
+    found = xmap(collectives, both, axes | {"mean": both, "passed": both})(Y)
     close(found["sum"], Y.sum(0))
     close(found["both"], Y.sum((0, 1)))
     close(found["mean"], Y - Y.mean(1, keepdims=True))
@@ -189,10 +189,10 @@ def test_names_that_no_argument_has():
     close(xmap(lambda x: x, ["a", ...], ["a", ...], axis_sizes={"a": 4})(X), X)
 
 
-# Names that nobody says.
+# Names that `fun` does not use.
 
 
-def test_what_reduces_whole_arrays_reduces_names_that_no_result_has():
+def test_reductions_over_all_dims_reduce_names_without_out_axes():
     rows = partial(xmap, in_axes=["batch", "features"], out_axes=["batch"])
     for reduce in ("sum", "mean", "max", "min", "prod", "std"):
         close(rows(lambda x, reduce=reduce: getattr(x, reduce)())(X), getattr(X, reduce)(1))
@@ -205,7 +205,7 @@ def test_what_reduces_whole_arrays_reduces_names_that_no_result_has():
     close(largest, X[:, 0].max())
 
 
-def test_it_runs_its_effects_once(capsys):
+def test_effects_run_once(capsys):
     def noisy(x):
         sw.debug.print("sum of {}", x.size)
         return x.sum()
@@ -220,14 +220,14 @@ def test_it_runs_its_effects_once(capsys):
     [
         (lambda x: 2 * x, ["batch", "features"], ["batch"]),  # nothing reduces
         (lambda x: x + x.sum(), ["batch", "features"], ["batch", ...]),
-        (lambda x: x * lax.psum(x, "features"), ["batch", "features"], ["batch"]),  # said, and left
-        (lambda x: x * np.ones(3, np.float32), ["batch", "features"], ["batch", ...]),  # taken for another dim
+        (lambda x: x * lax.psum(x, "features"), ["batch", "features"], ["batch"]),  # used, and not reduced
+        (lambda x: x * np.ones(3, np.float32), ["batch", "features"], ["batch", ...]),  # mistaken for another dim
         (lambda x: (x.sum(), x), ["batch", "features"], (["batch"], ["batch", "features"])),  # another result has it
     ],
-    ids=["kept", "both", "said", "mistaken", "elsewhere"],
+    ids=["kept", "both", "used", "mistaken", "elsewhere"],
 )
-def test_names_that_are_left(function, axes, results):
-    with pytest.raises(ValueError, match=r"differs along 'features', which out_axes .* do not have\. Reduce over it"):
+def test_results_that_vary_along_other_names_raise(function, axes, results):
+    with pytest.raises(ValueError, match=r"varies along 'features', which out_axes .* do not have\. Reduce over it"):
         xmap(function, axes, results)(X)
 
 
@@ -235,15 +235,15 @@ def test_names_that_are_left(function, axes, results):
 
 
 def linear(w, b, x):
-    """A layer, of one row and one feature: `k` is summed."""
+    """A linear layer for one row and one output feature; `k` is summed."""
     return jnp.tanh(lax.psum(w * x, "k") + b)
 
 
-def test_names_lie_where_they_are_given_to(mesh):
+def test_axis_resources_shard_named_dims(mesh):
     x, w, b = (RNG.normal(size=shape).astype(np.float32) for shape in ((8, 16), (16, 6), (6,)))
     axes = {"in_axes": (["k", "n"], ["n"], ["row", "k"]), "out_axes": ["row", "n"]}
     expected = np.tanh(x @ w + b)
-    for resources, spec, expect in (
+    for resources, spec, expected_counts in (
         ({"row": "data"}, P("data"), {}),
         ({"row": "data", "n": "model"}, P("data", "model"), {}),
         ({"k": "model"}, P(), {"all_reduce": 1}),
@@ -253,15 +253,15 @@ def test_names_lie_where_they_are_given_to(mesh):
         layer = xmap(linear, **axes, axis_resources=resources)
         with mesh:
             found = layer(w, b, x)
-            assert counts(layer, w, b, x) == expect
+            assert counts(layer, w, b, x) == expected_counts
         close(found, expected)
         assert found.sharding == NamedSharding(mesh, spec)
     with mesh:
-        slopes = sw.grad(lambda w: layer(w, b, x).sum())(w)
-    close(slopes, x.T @ (1 - expected**2))
+        gradient = sw.grad(lambda w: layer(w, b, x).sum())(w)
+    close(gradient, x.T @ (1 - expected**2))
 
 
-def test_uneven_dims_and_arguments_that_lie_elsewhere(mesh):
+def test_uneven_dims_and_arguments_with_another_sharding(mesh):
     x = RNG.normal(size=(7, 5)).astype(np.float32)
     centred = xmap(lambda x: x - lax.pmean(x, "a"), ["a", ...], ["a", ...], axis_resources={"a": "data"})
     with mesh:
@@ -270,8 +270,8 @@ def test_uneven_dims_and_arguments_that_lie_elsewhere(mesh):
     assert found.sharding.spec == P("data")
 
 
-def test_reduced_names_stay_cut(mesh):
-    """The rows of a sum lie where they are given to, and their sums are added up."""
+def test_reduced_names_stay_sharded(mesh):
+    """A reduction over a sharded name is a local sum and one all-reduce."""
     x = RNG.normal(size=(8, 16)).astype(np.float32)
     total = xmap(lambda x: x.sum(), ["batch", "k"], ["batch"], axis_resources={"batch": "data", "k": "model"})
     with mesh:
@@ -291,7 +291,7 @@ def test_nested():
 
     close(xmap(outer, ["a", ...], ["a", ...])(Y), Y - Y.mean((0, 1)) + 4)
     hidden = xmap(xmap(lambda y: lax.psum(y, "a"), ["a", ...], {}), ["a", ...], ["a", ...])
-    close(hidden(Y), Y.sum(1))  # the inner one has the name
+    close(hidden(Y), Y.sum(1))  # the inner xmap binds the name
 
 
 def test_nested_on_a_mesh(mesh):
@@ -300,11 +300,9 @@ def test_nested_on_a_mesh(mesh):
     with mesh:
         close(outer(Y), Y.sum(1))
         clash = xmap(inner, ["a", ...], ["a", ...], axis_resources={"a": "model"})
-        with pytest.raises(
-            ShardingError, match="'b' on the mesh axis 'model', which an xmap around it has given to 'a'"
-        ):
+        with pytest.raises(ShardingError, match="'b' to the mesh axis 'model', which an enclosing xmap uses for 'a'"):
             clash(Y)
-        close(inner(Y[0]), Y[0].sum(0))  # nobody has it any more
+        close(inner(Y[0]), Y[0].sum(0))  # the axis is free again
 
 
 def test_derivatives():
@@ -313,16 +311,16 @@ def test_derivatives():
 
     mapped = xmap(loss, ({}, ["batch", ...], ["batch"]), {})
     w, y = X[0], X[:, 1]
-    far = X @ w - y
-    close(mapped(w, X, y), (far**2).mean())
-    close(sw.grad(mapped)(w, X, y), 2 * (far[:, None] * X).mean(0))
-    close(sw.jit(sw.grad(mapped, 1))(w, X, y), 2 * far[:, None] * w / 4)
-    close(sw.jvp(lambda w: mapped(w, X, y), (w,), (w,))[1], (2 * (far * (X @ w))).mean())
+    residual = X @ w - y
+    close(mapped(w, X, y), (residual**2).mean())
+    close(sw.grad(mapped)(w, X, y), 2 * (residual[:, None] * X).mean(0))
+    close(sw.jit(sw.grad(mapped, 1))(w, X, y), 2 * residual[:, None] * w / 4)
+    close(sw.jvp(lambda w: mapped(w, X, y), (w,), (w,))[1], (2 * (residual * (X @ w))).mean())
     inside = xmap(sw.grad(lambda x: (x**2).sum()), ["a", ...], ["a", ...])
     close(inside(X), 2 * X)
 
 
-def test_vmap_of_it_and_in_it():
+def test_vmap_of_xmap_and_xmap_of_vmap():
     rows = xmap(lambda x: x.sum(), ["b", "c"], ["b"])
     close(sw.vmap(rows)(Y), Y.sum(2))
     close(sw.vmap(rows, 1)(Y), Y.sum(2).T)
@@ -331,7 +329,7 @@ def test_vmap_of_it_and_in_it():
     close(xmap(sw.vmap(lambda x: x * lax.psum(x, "a")), ["a", ...], ["a", ...])(X), X * X.sum(0))
 
 
-def test_it_is_compiled_once():
+def test_a_function_is_traced_once_per_shape():
     traced = []
 
     def noted(x):
@@ -345,11 +343,11 @@ def test_it_is_compiled_once():
     assert traced == [(3,), (3, 2)]
 
 
-def test_donated_arguments_are_gone():
+def test_donated_arguments_are_deleted():
     mapped = xmap(lambda x: x + 1, ["a", ...], ["a", ...], donate_argnums=0)
-    given = jnp.asarray(X)
-    close(mapped(given), X + 1)
-    assert given.is_deleted()
+    donated = jnp.asarray(X)
+    close(mapped(donated), X + 1)
+    assert donated.is_deleted()
 
 
 # Errors.
@@ -359,56 +357,65 @@ def test_donated_arguments_are_gone():
     ("call", "message"),
     [
         (lambda f: xmap(3, {}, {}), "xmap needs a function, not 3"),
-        (lambda f: xmap(f, "a", {}), "in_axes: names of dims are a list, such as ['batch', ...], or a dict"),
-        (lambda f: xmap(f, (["a"], "a"), {})(X, X), "not 'a'. An array without named dims has {}"),
+        (lambda f: xmap(f, "a", {}), "in_axes: an entry must be a list such as ['batch', ...] or a dict"),
+        (lambda f: xmap(f, (["a"], "a"), {})(X, X), "not 'a'. For an array without named dims, write {}"),
         (lambda f: xmap(f, {}, ()), "out_axes () have no entry"),
-        (lambda f: xmap(f, (["a"], None), {})(X), "not None. An array without named dims has {}"),
-        (lambda f: xmap(f, [..., "a"], {}), "`...` stands for all further dims, and can only come last in a list"),
-        (lambda f: xmap(f, {-1: "a"}, {}), "in_axes {-1: 'a'}: dims count from 0, and -1 is less"),
-        (lambda f: xmap(f, ["a", "a"], {}), "has one dim of a name at most, and 'a' is there twice"),
-        (lambda f: xmap(f, ["a"], ["z"]), "out_axes has 'z', which is a name of no argument's dim"),
-        (lambda f: xmap(f, ["a"], {}, axis_resources={"z": "x"}), "axis_resources has 'z', which is a name of no"),
-        (lambda f: xmap(f, ["a"], {}, axis_sizes={"k": "3"}), "axis_sizes has '3' for 'k': a size is an integer"),
-        (lambda f: xmap(f, ["a"], {}, axis_resources={"a": 3}), "'a' on 3: give the name of a mesh axis"),
+        (lambda f: xmap(f, (["a"], None), {})(X), "not None. For an array without named dims, write {}"),
+        (lambda f: xmap(f, [..., "a"], {}), "`...` is only allowed at the end of a list"),
+        (lambda f: xmap(f, {-1: "a"}, {}), "in_axes {-1: 'a'}: dims must not be negative, but -1 is"),
+        (lambda f: xmap(f, ["a", "a"], {}), "the dims of an array must have distinct names, but 'a' repeats"),
+        (lambda f: xmap(f, ["a"], ["z"]), "out_axes has the unknown name 'z', which is in neither in_axes nor"),
+        (lambda f: xmap(f, ["a"], {}, axis_resources={"z": "x"}), "axis_resources has the unknown name 'z', which is"),
+        (
+            lambda f: xmap(f, ["a"], {}, axis_sizes={"k": "3"}),
+            "the size of 'k' in axis_sizes must be an integer >= 0, not '3'",
+        ),
+        (lambda f: xmap(f, ["a"], {}, axis_resources={"a": 3}), "'a' to 3: pass the name of a mesh axis"),
         (lambda f: xmap(f, ["a"], {}, axis_resources={"a": ("x", "x")}), "in which an axis repeats"),
         (
             lambda f: xmap(f, ["a", "b"], {}, axis_resources={"a": "x", "b": "x"}),
-            "puts 'a' and 'b' on the mesh axis 'x', and ['a', 'b'] has both: an axis can cut one dim only",
+            "maps both 'a' and 'b' to the mesh axis 'x', and ['a', 'b'] has both: a mesh axis can shard only one dim",
         ),
-        (lambda f: xmap(f, ["a"], {}, backend="tpu"), "backend 'tpu' is not here: leave it out"),
-        (lambda f: xmap(f, ["a"], ["a"])(x=X), "takes its arguments by position: in_axes have no place for 'x'"),
-        (lambda f: xmap(f, ["a"], ["a"])(X), "in_axes ['a'] do not fit `x`, f32[4,3] of rank 2. A list has an entry"),
-        (lambda f: xmap(f, {2: "a"}, {})(X), "in_axes {2: 'a'} do not fit `x`, f32[4,3] of rank 2."),
-        (lambda f: xmap(f, (["a", ...],) * 2, {})(X), "in_axes do not fit.\n  in_axes: tuple of length 2 against"),
-        (lambda f: xmap(f, ["a", ...], (["a"],) * 2)(X), "out_axes do not fit.\n  out_axes: tuple"),
+        (lambda f: xmap(f, ["a"], {}, backend="tpu"), "backend 'tpu' is not supported: leave it out"),
+        (
+            lambda f: xmap(f, ["a"], ["a"])(x=X),
+            "accepts positional arguments only, not 'x': in_axes are matched by position",
+        ),
+        (
+            lambda f: xmap(f, ["a"], ["a"])(X),
+            "in_axes ['a'] do not match `x`, f32[4,3] of rank 2. A list must have one entry",
+        ),
+        (lambda f: xmap(f, {2: "a"}, {})(X), "in_axes {2: 'a'} do not match `x`, f32[4,3] of rank 2."),
+        (lambda f: xmap(f, (["a", ...],) * 2, {})(X), "in_axes do not match.\n  in_axes: tuple of length 2 against"),
+        (lambda f: xmap(f, ["a", ...], (["a"],) * 2)(X), "out_axes do not match.\n  out_axes: tuple"),
         (
             lambda f: xmap(lambda x, y: x, (["a", ...], ["a"]), ["a", ...], axis_sizes={"a": 4})(X, X[0]),
-            "the dims of the name 'a' must have one size:\n  axis_sizes says 4\n  `x` has 4\n  `y` has 3",
+            "all dims with the name 'a' must have the same size:\n  axis_sizes has 4\n  `x` has 4\n  `y` has 3",
         ),
         (
             lambda f: xmap(f, ["a", ...], ["a"])(X),
-            "out_axes ['a'] do not fit result 0, which is f32[3] and with its named dims has rank 2. A list has an",
+            "out_axes ['a'] do not match result 0, which is f32[3] and has rank 2 with its named dims. A list must",
         ),
-        (lambda f: xmap(f, ["a", ...], {5: "a"})(X), "out_axes {5: 'a'} do not fit result 0, which is f32[3]"),
+        (lambda f: xmap(f, ["a", ...], {5: "a"})(X), "out_axes {5: 'a'} do not match result 0, which is f32[3]"),
         (
             lambda f: xmap(f, ["a", ...], ["a", ...], axis_resources={"a": "data"})(X),
-            "axis_resources puts 'a' on the mesh axis 'data', and no mesh is in force.",
+            "axis_resources maps 'a' to the mesh axis 'data', but no mesh is in force.",
         ),
     ],
 )
-def test_what_cannot_be(call, message):
+def test_invalid_arguments_raise(call, message):
     with pytest.raises((TypeError, ValueError, NotImplementedError)) as caught:
         call(lambda x: x)
     assert message in str(caught.value)
     assert "xmap" in str(caught.value)
 
 
-def test_axes_that_the_mesh_has_not(mesh):
+def test_unknown_mesh_axes_raise(mesh):
     mapped = xmap(lambda x: x, ["a", ...], ["a", ...], axis_resources={"a": "date"})
-    with mesh, pytest.raises(ShardingError, match="'a' on 'date', but the mesh data=4, model=2 has no axis 'date'"):
+    with mesh, pytest.raises(ShardingError, match="'a' to 'date', but the mesh data=4, model=2 has no axis 'date'"):
         mapped(X)
 
 
-def test_names_of_the_module():
+def test_unknown_names_of_the_module_raise():
     with pytest.raises(AttributeError, match=r"shardwise\.experimental\.maps has no 'SerialLoop'"):
         maps.SerialLoop  # noqa: B018
