@@ -56,7 +56,7 @@ def categorical(
     Raises:
         TypeError: if `key` is not a PRNG key, or if the dims of `logits` and `shape` do not broadcast.
         ValueError: if `key` is an array of keys, if `axis` does not exist in `logits`, if `mode` is unknown, if the
-            dims of `logits` broadcast to a shape other than `shape`, or if there are more samples without replacement
+            dims of `logits` broadcast to a larger shape than `shape`, or if there are more samples without replacement
             than categories.
 
     Example:

@@ -254,7 +254,7 @@ def pareto(key: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_shardi
         TypeError: if `key` is not a PRNG key, if the shapes of `b` and `shape` do not broadcast, or if a parameter has
             a wider dtype than `dtype`.
         ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a shape other than `shape`.
+            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.pareto(jax.random.key(0), 2.0, (2,)).round(3)
@@ -290,7 +290,7 @@ def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_
         TypeError: if `key` is not a PRNG key, if the shapes of `scale` and `shape` do not broadcast, or if a parameter
             has a wider dtype than `dtype`.
         ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a shape other than `shape`.
+            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.rayleigh(jax.random.key(0), 1.0, (2,)).round(3)
@@ -358,7 +358,7 @@ def triangular(
         TypeError: if `key` is not a PRNG key, if the shapes of `left`, `mode`, `right` and `shape` do not broadcast, or
             if a parameter has a wider dtype than `dtype`.
         ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a shape other than `shape`.
+            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.triangular(jax.random.key(0), 0.0, 1.0, 2.0, (2,)).round(3)

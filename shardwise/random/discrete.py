@@ -61,7 +61,7 @@ def poisson(key: Any, lam: Any, shape: Any = None, dtype: Any = None, *, out_sha
     Raises:
         TypeError: if `key` is not a PRNG key, or if the shapes of `lam` and `shape` do not broadcast.
         ValueError: if `key` is an array of keys, if `dtype` is not an integer dtype, or if the parameters broadcast to
-            a shape other than `shape`.
+            a larger shape than `shape`.
 
     Example:
         >>> jax.random.poisson(jax.random.key(0), 4.0, (4,))
@@ -97,7 +97,7 @@ def binomial(key: Any, n: Any, p: Any, shape: Any = None, dtype: Any = None) -> 
     Raises:
         TypeError: if `key` is not a PRNG key, or if the shapes of `n`, `p` and `shape` do not broadcast.
         ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a shape other than `shape`.
+            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.binomial(jax.random.key(0), 10, 0.5, (4,))
@@ -148,7 +148,7 @@ def geometric(key: Any, p: Any, shape: Any = None, dtype: Any = None, *, out_sha
     Raises:
         TypeError: if `key` is not a PRNG key, or if the shapes of `p` and `shape` do not broadcast.
         ValueError: if `key` is an array of keys, if `dtype` is not an integer dtype, or if the parameters broadcast to
-            a shape other than `shape`.
+            a larger shape than `shape`.
 
     Example:
         >>> jax.random.geometric(jax.random.key(0), 0.1, (4,))

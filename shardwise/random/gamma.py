@@ -48,7 +48,7 @@ def gamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_shardin
     Raises:
         TypeError: if `key` is not a PRNG key, or if the shapes of `a` and `shape` do not broadcast.
         ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a shape other than `shape`.
+            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.gamma(jax.random.key(0), 3.0, (2,)).round(3)
@@ -74,7 +74,7 @@ def loggamma(key: Any, a: Any, shape: Any = None, dtype: Any = None, *, out_shar
     Raises:
         TypeError: if `key` is not a PRNG key, or if the shapes of `a` and `shape` do not broadcast.
         ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a shape other than `shape`.
+            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.loggamma(jax.random.key(0), 3.0, (2,)).round(3)
@@ -114,7 +114,7 @@ def beta(key: Any, a: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_
         TypeError: if `key` is not a PRNG key, if the shapes of `a`, `b` and `shape` do not broadcast, or if a parameter
             has a wider dtype than `dtype`.
         ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a shape other than `shape`.
+            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.beta(jax.random.key(0), 2.0, 3.0, (2,)).round(3)
@@ -190,7 +190,7 @@ def chisquare(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sh
         TypeError: if `key` is not a PRNG key, if the shapes of `df` and `shape` do not broadcast, or if a parameter has
             a wider dtype than `dtype`.
         ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a shape other than `shape`.
+            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.chisquare(jax.random.key(0), 3.0, (2,)).round(3)
@@ -225,7 +225,7 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Any = None, dtype: Any = None, *,
         TypeError: if `key` is not a PRNG key, if the shapes of `dfnum`, `dfden` and `shape` do not broadcast, or if a
             parameter has a wider dtype than `dtype`.
         ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a shape other than `shape`.
+            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.f(jax.random.key(0), 4.0, 6.0, (2,)).round(3)
@@ -263,7 +263,7 @@ def t(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: 
         TypeError: if `key` is not a PRNG key, if the shapes of `df` and `shape` do not broadcast, or if a parameter has
             a wider dtype than `dtype`.
         ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a shape other than `shape`.
+            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.t(jax.random.key(0), 3.0, (2,)).round(3)

@@ -50,8 +50,8 @@ def multivariate_normal(
     Raises:
         TypeError: if `key` is not a PRNG key, or if the batch dims and `shape` do not broadcast.
         ValueError: if `key` is an array of keys, if `method` is unknown, if `mean` is a scalar, if `cov` does not have
-            the size of `mean`, if `dtype` is not a floating-point dtype, or if the batch dims broadcast to a shape
-            other than `shape`.
+            the size of `mean`, if `dtype` is not a floating-point dtype, or if the batch dims broadcast to a larger
+            shape than `shape`.
 
     Example:
         >>> jax.random.multivariate_normal(jax.random.key(0), jnp.zeros(2), jnp.eye(2)).round(3)

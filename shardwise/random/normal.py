@@ -91,7 +91,7 @@ def truncated_normal(
     Raises:
         TypeError: if `key` is not a PRNG key, or if the shapes of `lower`, `upper` and `shape` do not broadcast.
         ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a shape other than `shape`.
+            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.truncated_normal(jax.random.key(0), -1.0, 1.0, (2,)).round(3)
@@ -131,7 +131,7 @@ def lognormal(key: Any, sigma: Any = _ONE, shape: Any = None, dtype: Any = None,
         TypeError: if `key` is not a PRNG key, if the shapes of `sigma` and `shape` do not broadcast, or if a parameter
             has a wider dtype than `dtype`.
         ValueError: if `key` is an array of keys, if `dtype` is not a floating-point or complex dtype, or if the
-            parameters broadcast to a shape other than `shape`.
+            parameters broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.lognormal(jax.random.key(0), 0.5, (2,)).round(3)
@@ -234,7 +234,7 @@ def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None, *, out_shard
         TypeError: if `key` is not a PRNG key, if the shapes of `mean` and `shape` do not broadcast, or if a parameter
             has a wider dtype than `dtype`.
         ValueError: if `key` is an array of keys, if `dtype` is not a floating-point dtype, or if the parameters
-            broadcast to a shape other than `shape`.
+            broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.wald(jax.random.key(0), 1.0, (2,)).round(3)

@@ -80,7 +80,7 @@ def uniform(
         TypeError: if `key` is not a PRNG key, if `shape` does not consist of integers, or if the shapes of `minval`,
             `maxval` and `shape` do not broadcast.
         ValueError: if `key` is an array of keys, if a size in `shape` is negative, if `dtype` is not a floating-point
-            dtype, or if `minval` and `maxval` broadcast to a shape other than `shape`.
+            dtype, or if `minval` and `maxval` broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.uniform(jax.random.key(0), (2,))
@@ -119,7 +119,7 @@ def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None, *
         TypeError: if `key` is not a PRNG key, if `shape` does not consist of integers, or if the shapes of `minval`,
             `maxval` and `shape` do not broadcast.
         ValueError: if `key` is an array of keys, if a size in `shape` is negative, if `dtype` is not an integer dtype,
-            or if `minval` and `maxval` broadcast to a shape other than `shape`.
+            or if `minval` and `maxval` broadcast to a larger shape than `shape`.
 
     Example:
         >>> jax.random.randint(jax.random.key(0), (4,), 0, 10)

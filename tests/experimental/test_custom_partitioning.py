@@ -59,8 +59,8 @@ def cos_product():
     return product
 
 
-def assert_close(found, expected):
-    np.testing.assert_allclose(found, expected, rtol=2e-5, atol=1e-5)
+def assert_close(out, expected):
+    np.testing.assert_allclose(out, expected, rtol=2e-5, atol=1e-5)
 
 
 def test_docstring_example():

@@ -19,9 +19,9 @@ X = RNG.normal(size=(4, 3)).astype(np.float32)
 Y = RNG.normal(size=(4, 3, 2)).astype(np.float32)
 
 
-def close(found, expected):
-    assert np.shape(found) == np.shape(expected)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+def close(actual, expected):
+    assert np.shape(actual) == np.shape(expected)
+    np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
 def counts(function, *args):
@@ -82,9 +82,9 @@ def test_arguments_and_results_in_pytrees():
     def mixed(tree, scale):
         return {"sum": tree["x"] * scale, "pair": (tree["ys"][0] + tree["ys"][1],)}
 
-    found = xmap(mixed, in_axes=[axes, {}], out_axes={"sum": ["a", ...], "pair": {1: "b"}})(tree, 3.0)
-    close(found["sum"], 3 * X)
-    close(found["pair"][0], 2 * Y + 1)
+    out = xmap(mixed, in_axes=[axes, {}], out_axes={"sum": ["a", ...], "pair": {1: "b"}})(tree, 3.0)
+    close(out["sum"], 3 * X)
+    close(out["pair"][0], 2 * Y + 1)
     close(xmap(lambda x, y: (x, y), ["a", ...], ["a", ...])(X, Y)[1], Y)  # one entry for all
 
 
@@ -119,12 +119,12 @@ def test_random_contractions_match_einsum(seed, mesh):
         return lax.psum(x * y, tuple(summed)) if summed else x * y
 
     with mesh:
-        found = xmap(product, tuple(in_axes), kept or {}, axis_resources=resources)(*arrays)
+        out = xmap(product, tuple(in_axes), kept or {}, axis_resources=resources)(*arrays)
     text = f"{''.join(letters[0])},{''.join(letters[1])}->{''.join(kept)}"
-    close(found, np.einsum(text, *arrays))
+    close(out, np.einsum(text, *arrays))
     if kept:
         entries = [resources.get(name) for name in kept]
-        assert found.sharding.is_equivalent_to(NamedSharding(mesh, P(*entries)), len(kept))
+        assert out.sharding.is_equivalent_to(NamedSharding(mesh, P(*entries)), len(kept))
 
 
 # Collectives and reductions along names.
@@ -144,14 +144,14 @@ def test_collectives_along_names():
 
     both = ["a", "b", ...]
     axes = {"sum": ["b", ...], "both": {}, "max": ["b", ...], "gather": ["a", ...], "index": ["a", "b"]}
-    found = xmap(collectives, both, axes | {"mean": both, "passed": both})(Y)
-    close(found["sum"], Y.sum(0))
-    close(found["both"], Y.sum((0, 1)))
-    close(found["mean"], Y - Y.mean(1, keepdims=True))
-    close(found["max"], Y.max(0))
-    close(found["gather"], Y)
-    close(found["index"], np.arange(12).reshape(4, 3))
-    close(found["passed"], np.roll(Y, 1, 0))
+    out = xmap(collectives, both, axes | {"mean": both, "passed": both})(Y)
+    close(out["sum"], Y.sum(0))
+    close(out["both"], Y.sum((0, 1)))
+    close(out["mean"], Y - Y.mean(1, keepdims=True))
+    close(out["max"], Y.max(0))
+    close(out["gather"], Y)
+    close(out["index"], np.arange(12).reshape(4, 3))
+    close(out["passed"], np.roll(Y, 1, 0))
 
 
 def test_reductions_along_names():
@@ -170,12 +170,12 @@ def test_reductions_along_names():
         ]
 
     axes = [["b", ...], ["b"], {}, ["a", ...], ["a", ...], ["b", ...], ["b"], ["b", ...], ["b", ...], ["b", ...]]
-    found = xmap(reduced, ["a", "b", ...], axes)(Y)
+    out = xmap(reduced, ["a", "b", ...], axes)(Y)
     expected = [
         *(Y.sum(0), Y.sum((0, 2)), Y.mean((0, 1)), Y.max(1), Y.min((1, 2))[:, None]),
         *(Y.var(0), Y.std((0, 2), ddof=1), (Y > 0).all(0), (Y > 1).any(0), Y.mean(0, where=Y > -0.5)),
     ]
-    for one, other in zip(found, expected, strict=True):
+    for one, other in zip(out, expected, strict=True):
         close(one, other)
     with pytest.raises(UnboundAxisError, match="unbound axis name 'c'"):
         xmap(lambda x: jnp.sum(x, "c"), ["a", ...], ["a", ...])(X)
@@ -252,10 +252,10 @@ def test_axis_resources_shard_named_dims(mesh):
     ):
         layer = xmap(linear, **axes, axis_resources=resources)
         with mesh:
-            found = layer(w, b, x)
+            out = layer(w, b, x)
             assert counts(layer, w, b, x) == expected_counts
-        close(found, expected)
-        assert found.sharding == NamedSharding(mesh, spec)
+        close(out, expected)
+        assert out.sharding == NamedSharding(mesh, spec)
     with mesh:
         gradient = sw.grad(lambda w: layer(w, b, x).sum())(w)
     close(gradient, x.T @ (1 - expected**2))
@@ -265,9 +265,9 @@ def test_uneven_dims_and_arguments_with_another_sharding(mesh):
     x = RNG.normal(size=(7, 5)).astype(np.float32)
     centred = xmap(lambda x: x - lax.pmean(x, "a"), ["a", ...], ["a", ...], axis_resources={"a": "data"})
     with mesh:
-        found = centred(sw.device_put(x, NamedSharding(mesh, P(None, "data"))))
-    close(found, x - x.mean(0))
-    assert found.sharding.spec == P("data")
+        out = centred(sw.device_put(x, NamedSharding(mesh, P(None, "data"))))
+    close(out, x - x.mean(0))
+    assert out.sharding.spec == P("data")
 
 
 def test_reduced_names_stay_sharded(mesh):
@@ -275,10 +275,10 @@ def test_reduced_names_stay_sharded(mesh):
     x = RNG.normal(size=(8, 16)).astype(np.float32)
     total = xmap(lambda x: x.sum(), ["batch", "k"], ["batch"], axis_resources={"batch": "data", "k": "model"})
     with mesh:
-        found = total(x)
+        out = total(x)
         assert counts(total, x) == {"all_reduce": 1}
-    close(found, x.sum(1))
-    assert found.sharding.spec == P("data")
+    close(out, x.sum(1))
+    assert out.sharding.spec == P("data")
 
 
 # With other transformations.
