@@ -22,7 +22,7 @@ from shardwise.compiler.trace.tracer import Tracer
 from shardwise.execute.executor import Launch, Prepared, as_array, staged
 from shardwise.execute.executor import compiler_options as checked_options
 from shardwise.execute.request import Request
-from shardwise.execute.traceback_filter import boundary
+from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.execute.transfer import moved
 from shardwise.lazy import module
 from shardwise.runtime.array import Array, Signature
@@ -89,7 +89,7 @@ class Traced(_Stage):
     def __str__(self) -> str:
         return format_program(self._request.program)
 
-    @boundary
+    @filter_traceback
     def lower(self) -> "Lowered":
         """Planned, partitioned, and written as StableHLO."""
         prepared = staged(self._request, [as_array(x) for x in self._captured])
@@ -152,7 +152,7 @@ class Lowered(_Planned):
         """Counts for one device and one call: "flops" of products, "bytes accessed" by ops, "wire bytes" sent."""
         return self._prepared.stages.local.counts()
 
-    @boundary
+    @filter_traceback
     def compile(self, compiler_options: dict[str, Any] | None = None) -> "Compiled":
         """Compiled by XLA for the devices of the arguments. `compiler_options` are XLA's, by name; those that `jit` was
         given hold where these say nothing."""
@@ -176,7 +176,7 @@ class Compiled(_Planned):
         super().__init__(request, prepared, in_tree, out_tree)
         self._launch = launch
 
-    @boundary
+    @filter_traceback
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         leaves, structure = tree.flatten((args, keywords))
         if structure != self.in_tree:

@@ -25,7 +25,7 @@ def check_function(name: str, function: Any) -> None:
         raise TypeError(f"{name} needs a function, not {function!r}")
 
 
-def described(function: Callable[..., Any]) -> str:
+def describe_function(function: Callable[..., Any]) -> str:
     """`train_step` (train.py:41)."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     where = f" ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})" if code is not None else ""
@@ -63,13 +63,13 @@ def array_leaves(
         if not (is_array_like(leaf) or (abstract and isinstance(leaf, ShapeDtypeStruct))):
             name = argument_names(function, args, keywords)[number]
             raise TypeError(
-                f"argument {name} of {described(function)} is {leaf!r} of type {type(leaf).__name__}: "
+                f"argument {name} of {describe_function(function)} is {leaf!r} of type {type(leaf).__name__}: "
                 "a traced function takes arrays and numbers, in tuples, lists, dicts and None"
             )
     return leaves, structure
 
 
-def spread_shardings(
+def broadcast_shardings(
     shardings: Any,
     arguments: Any,
     what: str,
@@ -87,17 +87,21 @@ def spread_shardings(
     try:
         spread = tree.broadcast_prefix(shardings, arguments, is_leaf)
     except tree.TreeMismatch as mismatch:
-        raise ShardingError(f"{what} of {described(function)} do not fit.\n  {misfit(mismatch, what)}") from None
+        raise ShardingError(
+            f"{what} of {describe_function(function)} do not fit.\n  {describe_mismatch(mismatch, what)}"
+        ) from None
     found: list[Sharding | None] = []
     for given, type, name in zip(spread, types, names, strict=True):
         try:
             found.append(_checked(given, what, type))
         except ShardingError as error:
-            raise ShardingError(f"cannot shard {name} of {described(function)}.\n  {type} with {error}") from None
+            raise ShardingError(
+                f"cannot shard {name} of {describe_function(function)}.\n  {type} with {error}"
+            ) from None
     return tuple(found)
 
 
-def misfit(mismatch: tree.TreeMismatch, what: str) -> str:
+def describe_mismatch(mismatch: tree.TreeMismatch, what: str) -> str:
     """Where a tree prefix `what`, such as in_axes, does not fit the arguments or the results that it is given for."""
     difference = mismatch.difference
     place = what + tree.keystr(difference.path)

@@ -6,7 +6,7 @@
 from typing import Any
 
 from shardwise import tree
-from shardwise.api.arguments import misfit
+from shardwise.api.arguments import describe_mismatch
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.spec import PartitionSpec
 
@@ -29,7 +29,7 @@ def check_axes(what: str, in_axes: Any, axis_name: Any = None, axis_size: Any = 
         raise TypeError(f"{what}: axis_name must be hashable, not {axis_name!r}") from None
 
 
-def check_from_front(what: str, given: str, axes: Any) -> None:
+def check_nonnegative_axes(what: str, given: str, axes: Any) -> None:
     """Axes that become specs count from the front: how many dims a result will have is not known."""
     for axis in tree.leaves(axes):
         if type(axis) is not int or axis < 0:
@@ -42,20 +42,20 @@ def argument_axes(what: str, in_axes: Any, args: Any, keywords: Any) -> Axes:
     try:
         given = tree.broadcast_prefix(prefix, args, is_leaf=lambda x: x is None)
     except tree.TreeMismatch as mismatch:
-        raise ValueError(f"{what}: in_axes do not fit.\n  {misfit(mismatch, 'in_axes')}") from None
+        raise ValueError(f"{what}: in_axes do not fit.\n  {describe_mismatch(mismatch, 'in_axes')}") from None
     return [*given, *[0] * len(tree.leaves(keywords))]
 
 
-def result_axes(what: str, out_axes: Any, structure: tree.Structure) -> Axes:
+def output_axes(what: str, out_axes: Any, structure: tree.Structure) -> Axes:
     """The axis that is asked for each result."""
     results = structure.unflatten(list(range(structure.num_leaves)))
     try:
         return tree.broadcast_prefix(out_axes, results, is_leaf=lambda x: x is None)
     except tree.TreeMismatch as mismatch:
-        raise ValueError(f"{what}: out_axes do not fit.\n  {misfit(mismatch, 'out_axes')}") from None
+        raise ValueError(f"{what}: out_axes do not fit.\n  {describe_mismatch(mismatch, 'out_axes')}") from None
 
 
-def specs_of(axes: Any, name: str) -> Any:
+def axes_to_specs(axes: Any, name: str) -> Any:
     """The same tree, with the spec of an array that the mesh axis `name` cuts there in place of each axis."""
     return tree.map(
         lambda axis: PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, name),
@@ -64,7 +64,7 @@ def specs_of(axes: Any, name: str) -> Any:
     )
 
 
-def dim_of(what: str, axis: int, type: ArrayType, name: str) -> int:
+def mapped_dim(what: str, axis: int, type: ArrayType, name: str) -> int:
     """The dim of an argument that `axis` means."""
     if not -type.ndim <= axis < type.ndim:
         raise ValueError(f"{what}: in_axes gives axis {axis} for {name}, which is {type} and has rank {type.ndim}")

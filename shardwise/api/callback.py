@@ -7,12 +7,12 @@ from typing import Any, final
 import numpy as np
 
 from shardwise import tree
-from shardwise.api.arguments import array_leaves, described, function_name
+from shardwise.api.arguments import array_leaves, describe_function, function_name
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.callback import Callback
-from shardwise.execute.traceback_filter import boundary
+from shardwise.execute.traceback_filter import filter_traceback
 
 Function = Callable[..., Any]
 _METHODS = {None: "", "sequential": "", "expand_dims": "expand_dims", "broadcast_all": "broadcast_all"}
@@ -47,7 +47,7 @@ class _Host:
             promised = self.results.unflatten(list(self.types))
             difference = tree.first_difference(self.results, promised, returned) or structure
             raise TypeError(
-                f"the callback {described(self.function)} returned another tree than promised: {difference}"
+                f"the callback {describe_function(self.function)} returned another tree than promised: {difference}"
             )
         return tuple(self._fitting(x, type) for x, type in zip(leaves, self.types, strict=True))
 
@@ -56,13 +56,14 @@ class _Host:
         shape = found.shape[len(found.shape) - type.ndim :] if self.vectorized else found.shape
         if shape != type.shape or found.dtype != type.dtype:
             raise TypeError(
-                f"the callback {described(self.function)} returned {found.dtype}{list(found.shape)} where {type} was "
+                f"the callback {describe_function(self.function)} returned {found.dtype}{list(found.shape)} where "
+                f"{type} was "
                 "promised: convert it, or change result_shape_dtypes"
             )
         return found
 
 
-@boundary
+@filter_traceback
 def pure_callback(
     callback: Function,
     result_shape_dtypes: Any,
@@ -88,7 +89,7 @@ def pure_callback(
     return _called(callback, result_shape_dtypes, args, kwargs, "pure", sharding, _METHODS[vmap_method])
 
 
-@boundary
+@filter_traceback
 def io_callback(
     callback: Function,
     result_shape_dtypes: Any,
@@ -112,7 +113,7 @@ def io_callback(
     return _called(callback, result_shape_dtypes, args, kwargs, "ordered" if ordered else "unordered", sharding, "")
 
 
-@boundary
+@filter_traceback
 def debug_callback(
     callback: Function, *args: Any, ordered: bool = False, partitioned: bool = False, **kwargs: Any
 ) -> None:
@@ -184,7 +185,7 @@ def _called(
     if not callable(callback):
         raise TypeError(f"a callback should be a function, not {callback!r}")
     if sharding is not None:
-        raise NotImplementedError(f"the callback {described(callback)}: sharding= is not here yet")
+        raise NotImplementedError(f"the callback {describe_function(callback)}: sharding= is not here yet")
     leaves, structure = array_leaves(callback, args, keywords)
     wanted, out = ([], None) if results is _NOTHING else tree.flatten(results)
     types = tuple(_promised(callback, x) for x in wanted)
@@ -197,7 +198,8 @@ def _promised(callback: Function, x: Any) -> ArrayType:
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
     if shape is None or dtype is None:
         raise TypeError(
-            f"the callback {described(callback)}: result_shape_dtypes should hold things with a shape and a dtype, "
+            f"the callback {describe_function(callback)}: result_shape_dtypes should hold things with a shape and a "
+            "dtype, "
             f"such as ShapeDtypeStruct, not {x!r}"
         )
     return ArrayType(tuple(shape), canonical_dtype(np.dtype(dtype)))

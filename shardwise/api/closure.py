@@ -5,20 +5,20 @@ from functools import wraps
 from typing import Any, final
 
 from shardwise import tree, tree_util
-from shardwise.api.arguments import array_leaves, described, leaf_types
+from shardwise.api.arguments import array_leaves, describe_function, leaf_types
 from shardwise.api.custom import custom_vjp
-from shardwise.api.jit import Recorded, trace
+from shardwise.api.jit import TracedFunction, trace
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.replay import replay
-from shardwise.execute.traceback_filter import boundary
+from shardwise.execute.traceback_filter import filter_traceback
 
 Function = Callable[..., Any]
 
 
-@boundary
+@filter_traceback
 def closure_convert(fun: Function, *example_args: Any) -> tuple[Function, list[Any]]:
     """`fun` as a function that gets the values it closes over as further arguments, and a list of these values.
 
@@ -91,13 +91,14 @@ def _both(fun: Function, args: tuple[Any, ...]) -> tuple[Any, Function]:
     found = fun(*args)
     if not (isinstance(found, tuple) and len(found) == 2 and callable(found[1])):
         raise TypeError(
-            f"custom_gradient: {described(fun)} must return its value and a function from cotangent to cotangents, "
+            f"custom_gradient: {describe_function(fun)} must return its value and a function from cotangent to "
+            "cotangents, "
             f"not {found!r}"
         )
     return found
 
 
-def _recorded(fun: Function, args: tuple[Any, ...]) -> tuple[Recorded, tree.Structure]:
+def _recorded(fun: Function, args: tuple[Any, ...]) -> tuple[TracedFunction, tree.Structure]:
     leaves, structure = array_leaves(fun, args, {})
     return trace(fun, structure, leaf_types(leaves)), structure
 

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from shardwise import tree
-from shardwise.api.arguments import array_leaves, described, function_name
-from shardwise.api.flatten import check_results
+from shardwise.api.arguments import array_leaves, describe_function, function_name
+from shardwise.api.flatten import check_outputs
 from shardwise.api.vmap import vmap
 from shardwise.compiler.arrays.methods import where
 from shardwise.compiler.arrays.operands import as_operand, type_of
@@ -33,7 +33,7 @@ from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.make_varying import spread, spread_value
 from shardwise.config import config
 from shardwise.errors import ConcretizationTypeError
-from shardwise.execute.traceback_filter import boundary
+from shardwise.execute.traceback_filter import filter_traceback
 
 Function = Callable[..., Any]
 _ABSENT: Any = object()
@@ -41,7 +41,7 @@ _ABSENT: Any = object()
 
 @final
 @dataclass(frozen=True)
-class _Traced:
+class _TracedBody:
     """A user's function as a program of (captured values, arguments), and the tree that it returned."""
 
     function: Function
@@ -52,7 +52,7 @@ class _Traced:
     @staticmethod
     def of(
         function: Function, args: tuple[Any, ...], types: Sequence[ArrayType], outs: Sequence[Any] = ()
-    ) -> "_Traced":
+    ) -> "_TracedBody":
         """`function` of trees like `args`, whose leaves have these types.
 
         A result for which `outs` gives a type of the same elements gets just that type, weak or not.
@@ -64,7 +64,7 @@ class _Traced:
             nonlocal returned
             result = function(*structure.unflatten(leaves))
             found, results = tree.flatten(result)
-            check_results(function, found)
+            check_outputs(function, found)
             arrays = [as_operand(x) for x in found]
             returned = results.unflatten([x.type for x in arrays])
             wanted = [*outs, *[None] * len(arrays)]
@@ -73,7 +73,9 @@ class _Traced:
         program, captured = build(flat, types, function_name(function))
         count = len(program.inputs) - len(captured)
         inputs = (*program.inputs[count:], *program.inputs[:count])
-        return _Traced(function, Program(inputs, program.equations, program.outputs, program.name), captured, returned)
+        return _TracedBody(
+            function, Program(inputs, program.equations, program.outputs, program.name), captured, returned
+        )
 
     @property
     def structure(self) -> tree.Structure:
@@ -153,19 +155,19 @@ def _operands(name: str, operands: tuple[Any, ...], operand: Any) -> tuple[Any, 
     return (operand,)
 
 
-@boundary
+@filter_traceback
 def _branch(name: str, index: Any, branches: list[Function], operands: tuple[Any, ...]) -> Any:
     leaves, _ = array_leaves(branches[0], operands, {})
     arrays = [as_operand(leaf) for leaf in leaves]
     types = [x.type for x in arrays]
-    traced = [_Traced.of(branch, operands, types) for branch in branches]
+    traced = [_TracedBody.of(branch, operands, types) for branch in branches]
     first = traced[-1] if name == "cond" else traced[0]  # true_fun is what users read first
     for other in traced:
         _check_alike(name, first, other)
     # A result is weak only where it is so in every branch.
     outs = [_joined(column) for column in zip(*(tree.leaves(t.returned) for t in traced), strict=True)]
     if any(list(t.program.out_types) != outs for t in traced):
-        traced = [_Traced.of(branch, operands, types, outs) for branch in branches]
+        traced = [_TracedBody.of(branch, operands, types, outs) for branch in branches]
     captured = list({id(x): x for t in traced for x in t.captured}.values())
     programs, given = _parted(index.type, [_taking(t, captured) for t in traced], [*captured, *arrays])
     _check_together(name, index.type, programs)
@@ -173,18 +175,18 @@ def _branch(name: str, index: Any, branches: list[Function], operands: tuple[Any
     return first.structure.unflatten(list(found))
 
 
-def _check_alike(name: str, first: _Traced, other: _Traced) -> None:
+def _check_alike(name: str, first: _TracedBody, other: _TracedBody) -> None:
     """Both branches return one tree of one type."""
     if first.structure != other.structure:
         raise TypeError(
-            f"{name}: the branches must return trees of one structure; {described(first.function)} and "
-            f"{described(other.function)} differ {_difference(first.returned, other.returned)}"
+            f"{name}: the branches must return trees of one structure; {describe_function(first.function)} and "
+            f"{describe_function(other.function)} differ {_difference(first.returned, other.returned)}"
         )
     leaves = zip(
         tree.leaf_names(first.returned, "result"), tree.leaves(first.returned), tree.leaves(other.returned), strict=True
     )
     wrong = [
-        f"\n  {leaf}: {a} in {described(first.function)}, {b} in {described(other.function)}"
+        f"\n  {leaf}: {a} in {describe_function(first.function)}, {b} in {describe_function(other.function)}"
         for leaf, a, b in leaves
         if not _alike(a, b)
     ]
@@ -229,7 +231,7 @@ def _check_together(name: str, decides: ArrayType, programs: Sequence[Program]) 
                 )
 
 
-def _taking(traced: _Traced, captured: Sequence[Any]) -> Program:
+def _taking(traced: _TracedBody, captured: Sequence[Any]) -> Program:
     """The branch as a program of what all branches capture."""
     own = {id(x): value for x, value in zip(traced.captured, traced.program.inputs, strict=False)}
     inputs = [own[id(x)] if id(x) in own else Value(x.type) for x in captured]
@@ -237,7 +239,7 @@ def _taking(traced: _Traced, captured: Sequence[Any]) -> Program:
     return Program((*inputs, *traced.arguments), program.equations, program.outputs, program.name)
 
 
-@boundary
+@filter_traceback
 def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
     """`init_val`, replaced by `body_fun` of it as long as `cond_fun` of it is true.
 
@@ -260,10 +262,10 @@ def _while(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> 
         except ConcretizationTypeError:
             pass  # under vmap there is not one answer: the op knows what to do
     arrays, types, body = _carried(name, body_fun, init_val, lambda carry: (carry,), lambda result: result)
-    head = _Traced.of(cond_fun, (init_val,), types)
+    head = _TracedBody.of(cond_fun, (init_val,), types)
     if [type.over(()) for type in head.program.out_types] != [ArrayType((), np.bool_)]:
         found = ", ".join(str(type) for type in head.program.out_types) or "nothing"
-        raise TypeError(f"{name}: {described(cond_fun)} should return one boolean scalar, not {found}")
+        raise TypeError(f"{name}: {describe_function(cond_fun)} should return one boolean scalar, not {found}")
     if head.program.effect:  # XLA knows no effects there: it is asked at the end of each turn
         return _asked_in_the_body(name, cond_fun, body_fun, init_val)
     decides = head.program.out_types[0]
@@ -283,7 +285,7 @@ def _asked_in_the_body(name: str, cond_fun: Function, body_fun: Function, init_v
     return _while(name, lambda carry: carry.ours, turn, _Beside(cond_fun(init_val), init_val)).value
 
 
-@boundary
+@filter_traceback
 def fori_loop(lower: Any, upper: Any, body_fun: Function, init_val: Any, *, unroll: int | bool | None = None) -> Any:
     """`init_val`, replaced by `body_fun(i, …)` of it for every i from `lower` to `upper` (which is left out).
 
@@ -341,7 +343,7 @@ class _Beside(NamedTuple):
     value: Any
 
 
-@boundary
+@filter_traceback
 def scan(
     f: Function,
     init: Any,
@@ -386,7 +388,7 @@ def _scan(
 
     def pair(result: Any) -> Any:
         if not (isinstance(result, tuple) and len(result) == 2):
-            raise TypeError(f"scan: {described(f)} should return a pair (carry, y), not {result!r}")
+            raise TypeError(f"scan: {describe_function(f)} should return a pair (carry, y), not {result!r}")
         return result[0]
 
     arrays, _, body = _carried(name, f, init, lambda carry: (carry, rows), pair, kinds)
@@ -396,7 +398,7 @@ def _scan(
     return tree.structure(init).unflatten(list(found[: len(arrays)])), stacked
 
 
-@boundary
+@filter_traceback
 def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
     """`f` of every slice of `xs` along dim 0, one after the other, stacked.
 
@@ -421,7 +423,7 @@ def _scan_in_python(f: Function, init: Any, slices: Sequence[Any], reverse: bool
     """The loop as it is written, for a debugger to follow."""
     if not slices:
         raise ValueError(
-            f"scan: with jit disabled, {described(f)} must run at least once: what it returns is not known"
+            f"scan: with jit disabled, {describe_function(f)} must run at least once: what it returns is not known"
         )
     carry, ys = init, []
     for x in reversed(slices) if reverse else slices:
@@ -456,7 +458,7 @@ def _carried(
     arguments: Callable[[Any], tuple[Any, ...]],
     carry_of: Callable[[Any], Any],
     others: Sequence[ArrayType] = (),
-) -> tuple[list[Any], list[ArrayType], _Traced]:
+) -> tuple[list[Any], list[ArrayType], _TracedBody]:
     """The leaves of a loop's carry, their types, and the loop's body, which takes and returns them."""
     leaves, _ = array_leaves(function, (init,), {})
     arrays = [as_operand(leaf) for leaf in leaves]
@@ -466,12 +468,13 @@ def _carried(
     if isinstance(init, _Beside):
         names = [*tree.leaf_names(init.ours, "ours"), *tree.leaf_names(init.value, "carry")]
     while True:
-        traced = _Traced.of(function, args, [*types, *others], types)
+        traced = _TracedBody.of(function, args, [*types, *others], types)
         after = carry_of(traced.returned)
         if tree.structure(init) != tree.structure(after):
             theirs = (init.value, after.value) if isinstance(init, _Beside) else (init, after)
             raise TypeError(
-                f"{name}: {described(function)} must return a carry of the structure that it takes; they differ "
+                f"{name}: {describe_function(function)} must return a carry of the structure that it takes; they "
+                "differ "
                 f"{_difference(*theirs)}"
             )
         made = tree.leaves(after)
@@ -486,7 +489,8 @@ def _carried(
         ]
         if wrong:
             raise TypeError(
-                f"{name}: {described(function)} must return its carry with the types that it takes:{''.join(wrong)}\n"
+                f"{name}: {describe_function(function)} must return its carry with the types that it "
+                f"takes:{''.join(wrong)}\n"
                 "  Convert or reshape what it returns, or start with a carry of that type."
             )
         return [retyped(x, type) for x, type in zip(arrays, types, strict=True)], types, traced
@@ -508,16 +512,16 @@ def _length(loop: str, f: Function, slices: Sequence[Any], names: Sequence[str],
     lengths = {}
     for x, name in zip(slices, names, strict=True):
         if not x.type.ndim:
-            raise TypeError(f"{loop}: {name} for {described(f)} is {x.type}: a scalar has no slices to take")
+            raise TypeError(f"{loop}: {name} for {describe_function(f)} is {x.type}: a scalar has no slices to take")
         lengths[name] = x.type.shape[0]
     if length is not None:
         lengths["length"] = _whole(loop, "length", length)
     if not lengths:
         way_out = "`length` must say how often it runs" if loop == "scan" else "nothing says how often it runs"
-        raise ValueError(f"{loop}: with no xs for {described(f)}, {way_out}")
+        raise ValueError(f"{loop}: with no xs for {describe_function(f)}, {way_out}")
     if len(set(lengths.values())) > 1:
         lines = "".join(f"\n  {name} has {size}" for name, size in lengths.items())
-        raise ValueError(f"{loop}: the slices for {described(f)} must be equally many:{lines}")
+        raise ValueError(f"{loop}: the slices for {describe_function(f)} must be equally many:{lines}")
     if lengths.get("length", 0) < 0:
         raise ValueError(f"{loop}: length should not be negative: {length}")
     return int(next(iter(lengths.values())))

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from shardwise import tree
-from shardwise.api.arguments import array_leaves, described, function_name
+from shardwise.api.arguments import array_leaves, describe_function, function_name
 from shardwise.api.differentiate import float0
-from shardwise.api.flatten import Flat, is_traced
+from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.types import ArrayType, Typed
@@ -62,18 +62,20 @@ class _Custom:
         given = inspect.signature(self.fun).bind(*args, **keywords)
         given.apply_defaults()
         if given.kwargs:
-            raise TypeError(f"{self.kind}: {described(self.fun)} has keyword-only parameters, which rules cannot get")
+            raise TypeError(
+                f"{self.kind}: {describe_function(self.fun)} has keyword-only parameters, which rules cannot get"
+            )
         fixed = {place % len(given.args): given.args[place] for place in self.nondiff_argnums}
         dynamic = tuple(arg for place, arg in enumerate(given.args) if place not in fixed)
         leaves, structure = array_leaves(self.fun, dynamic, {})
         if not is_traced(leaves):
             return self.fun(*given.args)
         call = _Call(self.fun, fixed, len(given.args), tree.structure(dynamic))
-        flat = Flat(call.dynamic, structure)
+        flat = FlatFunction(call.dynamic, structure)
         operands = [as_operand(x) for x in leaves]
         program, captured = build(flat, [x.type for x in operands], function_name(self.fun))
-        found = self._op(call, flat.results, program, len(captured))(*operands, *captured)
-        return flat.results.unflatten(list(found))
+        found = self._op(call, flat.out_tree, program, len(captured))(*operands, *captured)
+        return flat.out_tree.unflatten(list(found))
 
 
 @final
@@ -111,7 +113,7 @@ class custom_jvp(_Custom):
     def defjvps(self, *jvps: Function | None) -> None:
         """Give one rule an argument: `jvp(tangent, result, *primals)`, or None where the derivative is zero."""
         if self.nondiff_argnums:
-            raise TypeError(f"custom_jvp: defjvps of {described(self.fun)} cannot be used with nondiff_argnums")
+            raise TypeError(f"custom_jvp: defjvps of {describe_function(self.fun)} cannot be used with nondiff_argnums")
 
         def together(primals: Any, tangents: Any) -> Any:
             result = self(*primals)
@@ -125,7 +127,7 @@ class custom_jvp(_Custom):
 
     def _op(self, call: _Call, results: tree.Structure, program: Any, captured: int) -> Any:
         if self.jvp is None:
-            raise AttributeError(f"custom_jvp: {described(self.fun)} has no rule: give one with `.defjvp`")
+            raise AttributeError(f"custom_jvp: {describe_function(self.fun)} has no rule: give one with `.defjvp`")
         rule = _JvpRule(call, self.jvp, results, program.out_types, self.symbolic_zeros)
         return CustomJvp(program, captured, rule)
 
@@ -149,7 +151,7 @@ class _JvpRule:
         found = self.rule(*self.call.leading, structure.unflatten(list(primals)), structure.unflatten(directions))
         if not (isinstance(found, tuple) and len(found) == 2):
             raise TypeError(
-                f"the jvp rule of {described(self.call.function)} must return (result, tangent), not {found!r}"
+                f"the jvp rule of {describe_function(self.call.function)} must return (result, tangent), not {found!r}"
             )
         out = _fitting("jvp rule", "result", found[0], self.results, self.types, self.call.function)
         moved = _fitting("jvp rule", "tangent", found[1], self.results, self.types, self.call.function)
@@ -189,7 +191,7 @@ class custom_vjp(_Custom):
 
     def _op(self, call: _Call, results: tree.Structure, program: Any, captured: int) -> Any:
         if self.fwd is None or self.bwd is None:
-            raise AttributeError(f"custom_vjp: {described(self.fun)} has no rules: give them with `.defvjp`")
+            raise AttributeError(f"custom_vjp: {describe_function(self.fun)} has no rules: give them with `.defvjp`")
         rule = _VjpRule(call, self.fwd, self.bwd, results, program.out_types, self.symbolic_zeros)
         return CustomVjp(program, captured, rule)
 
@@ -221,7 +223,7 @@ class _VjpRule:
         given = [CustomVJPPrimal(x, on) for x, on in zip(primals, active, strict=True)] if self.symbolic else primals
         found = self.fwd(*self.call.arguments(given))
         if not (isinstance(found, tuple) and len(found) == 2):
-            raise TypeError(f"the fwd rule of {described(self.call.function)} must return (result, residuals)")
+            raise TypeError(f"the fwd rule of {describe_function(self.call.function)} must return (result, residuals)")
         out = _fitting("fwd rule", "result", found[0], self.results, self.types, self.call.function)
         leaves, self.residuals = tree.flatten(found[1])
         return out, [as_operand(x) for x in leaves]
@@ -233,7 +235,8 @@ class _VjpRule:
         arguments = self.call.structure.children()
         if not isinstance(found, (tuple, list)) or len(found) != len(arguments):
             raise TypeError(
-                f"the bwd rule of {described(self.call.function)} must return a tuple of {len(arguments)} cotangents, "
+                f"the bwd rule of {describe_function(self.call.function)} must return a tuple of {len(arguments)} "
+                "cotangents, "
                 f"one for each differentiable argument, not {found!r}"
             )
         out: list[Any] = []
@@ -247,7 +250,7 @@ class _VjpRule:
                 leaves = argument.flatten_up_to(part)
             except ValueError:
                 raise TypeError(
-                    f"the bwd rule of {described(self.call.function)} returned a cotangent of structure "
+                    f"the bwd rule of {describe_function(self.call.function)} returned a cotangent of structure "
                     f"{tree.structure(part)} for argument {number}, expected {argument}"
                 ) from None
             out += [_cotangent(type, leaf, self.call.function) for type, leaf in zip(wanted, leaves, strict=True)]
@@ -288,7 +291,8 @@ def _fitting(
     leaves, shape = tree.flatten(found, lambda x: isinstance(x, SymbolicZero))
     if shape != structure:
         raise TypeError(
-            f"the {rule} of {described(function)} returned a {what} of structure {shape}; the function's is {structure}"
+            f"the {rule} of {describe_function(function)} returned a {what} of structure {shape}; the function's is "
+            f"{structure}"
         )
     out: list[Any] = []
     for number, (leaf, type) in enumerate(zip(leaves, types, strict=True)):
@@ -298,7 +302,8 @@ def _fitting(
         x = as_operand(leaf, rule)
         if x.type.shape != type.shape or x.type.dtype != type.dtype:
             raise TypeError(
-                f"the {rule} of {described(function)} returned a {what} {number} of type {x.type}; the function's is "
+                f"the {rule} of {describe_function(function)} returned a {what} {number} of type {x.type}; the "
+                "function's is "
                 f"{type}"
             )
         out.append(x)
@@ -310,5 +315,7 @@ def _cotangent(type: ArrayType, leaf: Any, function: Function) -> Any:
         return full(type.shape, 0, type.dtype)
     x = as_operand(leaf, "bwd rule")
     if x.type.shape != type.shape or x.type.dtype != type.dtype:
-        raise TypeError(f"the bwd rule of {described(function)} returned a cotangent of type {x.type} for {type}")
+        raise TypeError(
+            f"the bwd rule of {describe_function(function)} returned a cotangent of type {x.type} for {type}"
+        )
     return x

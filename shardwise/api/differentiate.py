@@ -8,8 +8,8 @@ from typing import Any, final
 import numpy as np
 
 from shardwise import tree
-from shardwise.api.arguments import argument_names, check_function, described, function_name
-from shardwise.api.flatten import Flat, check_results
+from shardwise.api.arguments import argument_names, check_function, describe_function, function_name
+from shardwise.api.flatten import FlatFunction, check_outputs
 from shardwise.api.vmap import vmap
 from shardwise.compiler.arrays.methods import reshape
 from shardwise.compiler.arrays.operands import as_operand, type_of
@@ -27,7 +27,7 @@ from shardwise.compiler.transforms.linearize import Linearized, forward
 from shardwise.compiler.transforms.linearize import linearize as linearize_flat
 from shardwise.compiler.transforms.replay import replay
 from shardwise.compiler.transforms.transpose import transpose
-from shardwise.execute.traceback_filter import boundary
+from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.tree_util import Partial
 
 Function = Callable[..., Any]
@@ -35,7 +35,7 @@ float0 = np.dtype([("float0", np.void, 0)])  # the type of derivatives with resp
 
 
 @final
-class _Flat(Flat):
+class _Flat(FlatFunction):
     """A function of positional arguments; with `has_aux` it returns (value, anything)."""
 
     def __init__(self, function: Function, primals: tuple[Any, ...], has_aux: bool):
@@ -49,24 +49,26 @@ class _Flat(Flat):
             return super().__call__(*leaves)
         result = self.function(*self.primals.unflatten(leaves))
         if not (isinstance(result, tuple) and len(result) == 2):
-            raise TypeError(f"{described(self.function)} must return (value, auxiliary) under has_aux, not {result!r}")
-        outputs, self.results = tree.flatten(result[0])
+            raise TypeError(
+                f"{describe_function(self.function)} must return (value, auxiliary) under has_aux, not {result!r}"
+            )
+        outputs, self.out_tree = tree.flatten(result[0])
         more, self.extras = tree.flatten(result[1])
-        check_results(self.function, [*outputs, *more])
+        check_outputs(self.function, [*outputs, *more])
         return [*outputs, *more]
 
     def outputs(self, values: Sequence[Any]) -> Any:
         """The tree of the function's proper results."""
-        return self.results.unflatten(list(values[: self.results.num_leaves]))
+        return self.out_tree.unflatten(list(values[: self.out_tree.num_leaves]))
 
     def with_aux(self, first: Any, values: Sequence[Any]) -> Any:
         """`first`, followed by the auxiliary results where there are any."""
         if not self.has_aux:
             return first
-        return (*first, self.extras.unflatten(list(values[self.results.num_leaves :])))
+        return (*first, self.extras.unflatten(list(values[self.out_tree.num_leaves :])))
 
 
-@boundary
+@filter_traceback
 def vjp(function: Function, *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
     """The function's value, and a function from a cotangent of that value to cotangents of the arguments.
 
@@ -80,10 +82,10 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False, reduce_axes: S
     check_function("vjp", function)
     _check_no_reduce_axes("vjp", reduce_axes)
     flat, linear, operands = _linearized(function, primals, has_aux)
-    types = tuple(type_of(x) for x in linear.outputs[: flat.results.num_leaves])
+    types = tuple(type_of(x) for x in linear.outputs[: flat.out_tree.num_leaves])
     moving = linear.moving
     pullback = _Pullback(
-        function, linear.program, moving, flat.results, types, flat.primals, tuple(x.type for x in operands)
+        function, linear.program, moving, flat.out_tree, types, flat.primals, tuple(x.type for x in operands)
     )
     return flat.with_aux((flat.outputs(linear.outputs), Partial(pullback, linear.residuals)), linear.outputs)
 
@@ -110,7 +112,7 @@ class _Pullback:
         )
 
 
-@boundary
+@filter_traceback
 def jvp(function: Function, primals: Any, tangents: Any, has_aux: bool = False) -> Any:
     """The function's value at `primals`, and how it changes along `tangents` (both sequences of arguments).
 
@@ -121,7 +123,9 @@ def jvp(function: Function, primals: Any, tangents: Any, has_aux: bool = False) 
     """
     check_function("jvp", function)
     if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
-        raise TypeError(f"jvp of {described(function)}: primals and tangents must be tuples or lists of arguments")
+        raise TypeError(
+            f"jvp of {describe_function(function)}: primals and tangents must be tuples or lists of arguments"
+        )
     leaves, structure = tree.flatten(tuple(primals))
     operands = [as_operand(x, "jvp") for x in leaves]
     given = _matching("jvp", "tangent", tuple(tangents), structure, [x.type for x in operands], function)
@@ -131,7 +135,7 @@ def jvp(function: Function, primals: Any, tangents: Any, has_aux: bool = False) 
     return flat.with_aux((flat.outputs(outputs), flat.outputs(directions)), outputs)
 
 
-@boundary
+@filter_traceback
 def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     """The function's value, and its derivative there as a function of tangents, which can be called many times.
 
@@ -169,7 +173,7 @@ def linear_transpose(function: Function, *primals: Any, reduce_axes: Sequence[An
     linear = (True,) * len(types) + (False,) * len(captured)
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
-        given = _matching("linear_transpose", "cotangent", cotangent, flat.results, program.out_types, function)
+        given = _matching("linear_transpose", "cotangent", cotangent, flat.out_tree, program.out_types, function)
         found = transpose(program, linear, captured, given)
         return structure.unflatten(  # type: ignore[no-any-return]
             [full(t.shape, 0, t.dtype) if ct is None else ct for t, ct in zip(types, found, strict=True)]
@@ -198,7 +202,7 @@ def value_and_grad(
     _check_no_reduce_axes("grad", reduce_axes)
 
     @wraps(function)
-    @boundary
+    @filter_traceback
     def call(*args: Any, **keywords: Any) -> Any:
         inner, active, places = _at(function, argnums, args, keywords)
         _check_inputs("grad", function, args, places, tree.leaves(active), holomorphic, allow_int)
@@ -234,7 +238,7 @@ def grad(
     both = value_and_grad(function, argnums, has_aux, holomorphic, allow_int, reduce_axes)
 
     @wraps(function)
-    @boundary
+    @filter_traceback
     def call(*args: Any, **keywords: Any) -> Any:
         value, gradient = both(*args, **keywords)
         return (gradient, value[1]) if has_aux else gradient
@@ -254,7 +258,7 @@ def jacfwd(
     check_function("jacfwd", function)
 
     @wraps(function)
-    @boundary
+    @filter_traceback
     def call(*args: Any, **keywords: Any) -> Any:
         inner, active, places = _at(function, argnums, args, keywords)
         _check_inputs("jacfwd", function, args, places, tree.leaves(active), holomorphic, allow_int=False)
@@ -297,7 +301,7 @@ def jacrev(
     check_function("jacrev", function)
 
     @wraps(function)
-    @boundary
+    @filter_traceback
     def call(*args: Any, **keywords: Any) -> Any:
         inner, active, places = _at(function, argnums, args, keywords)
         _check_inputs("jacrev", function, args, places, tree.leaves(active), holomorphic, allow_int)
@@ -306,7 +310,8 @@ def jacrev(
         for y in outputs:
             if y.type.dtype.kind == "c" and not holomorphic:
                 raise TypeError(
-                    f"jacrev of {described(function)}: a result is {y.type}, and the derivative of a complex result is "
+                    f"jacrev of {describe_function(function)}: a result is {y.type}, and the derivative of a complex "
+                    "result is "
                     "defined where the function is holomorphic: say so."
                 )
         rows = []
@@ -374,7 +379,8 @@ def _at(
     for number in numbers:
         if not isinstance(number, int) or not -len(args) <= number < len(args):
             raise ValueError(
-                f"grad of {described(function)} with respect to argument {number}, but it was called with {len(args)} "
+                f"grad of {describe_function(function)} with respect to argument {number}, but it was called with "
+                f"{len(args)} "
                 "positional arguments"
             )
     places = [number % len(args) for number in numbers]
@@ -395,20 +401,25 @@ def _matching(
     """The leaves of a tree of tangents or cotangents, if they fit these types; None for those of integers."""
     leaves, found = tree.flatten(given)
     if found != structure:
-        raise TypeError(f"{name} of {described(function)}: the {what} has structure {found}, expected {structure}")
+        raise TypeError(
+            f"{name} of {describe_function(function)}: the {what} has structure {found}, expected {structure}"
+        )
     out: list[Any] = []
     for number, (leaf, type) in enumerate(zip(leaves, types, strict=True)):
         if not is_inexact(type.dtype):
             if getattr(leaf, "dtype", None) != float0:
                 raise TypeError(
-                    f"{name} of {described(function)}: the {what} of a value of type {type} must be of type float0"
+                    f"{name} of {describe_function(function)}: the {what} of a value of type {type} must be of type "
+                    "float0"
                 )
             out.append(None)
             continue
         x = as_operand(leaf, name)
         weak = x.type.weak and is_inexact(x.type.dtype)  # a Python float fits every float
         if x.type.shape != type.shape or (x.type.dtype != type.dtype and not weak):
-            raise TypeError(f"{name} of {described(function)}: {what} {number} is {x.type}, expected {type.strong()}")
+            raise TypeError(
+                f"{name} of {describe_function(function)}: {what} {number} is {x.type}, expected {type.strong()}"
+            )
         out.append(retyped(x, type))
     return out
 
@@ -441,16 +452,18 @@ def _check_inputs(
         given = [args[place] if place in places else None for place in range(len(args))]
         which = argument_names(function, tuple(given), {})[number]
         raise TypeError(
-            f"{name} of {described(function)} with respect to {which}: it is {type_of(leaf)}, and {problem}."
+            f"{name} of {describe_function(function)} with respect to {which}: it is {type_of(leaf)}, and {problem}."
         )
 
 
 def _check_scalar(function: Function, flat: _Flat, outputs: Sequence[Any], holomorphic: bool) -> None:
-    if flat.results != tree.structure(0):
-        raise TypeError(f"grad needs a function that returns one scalar; {described(function)} returned {flat.results}")
+    if flat.out_tree != tree.structure(0):
+        raise TypeError(
+            f"grad needs a function that returns one scalar; {describe_function(function)} returned {flat.out_tree}"
+        )
     kind = outputs[0].type
     if kind.shape or not (kind.dtype.kind == "c" if holomorphic else is_float(kind.dtype)):
         raise TypeError(
             f"grad needs a function that returns one {'complex' if holomorphic else 'real'} scalar; "
-            f"{described(function)} returned {kind}. Reduce it, for example with `.sum()` or `.mean()`."
+            f"{describe_function(function)} returned {kind}. Reduce it, for example with `.sum()` or `.mean()`."
         )

@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import Any
 
 from shardwise import tree
-from shardwise.api.jit import forget_functions
+from shardwise.api.jit import clear_function_caches
 from shardwise.config import SETTINGS, config, forget
 from shardwise.execute.executor import forget_launches
 from shardwise.runtime.array import Array
@@ -20,7 +20,7 @@ def clear_caches() -> None:
 
     >>> jax.clear_caches()
     """
-    forget_functions()
+    clear_function_caches()
     forget_launches()
     forget()
 

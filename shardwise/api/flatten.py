@@ -4,32 +4,33 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from shardwise import tree
-from shardwise.api.arguments import described
+from shardwise.api.arguments import describe_function
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.ir.dispatch import open_frames
 
 
-class Flat:
+class FlatFunction:
     """Takes the leaves of (arguments, keywords), returns the leaves of the result, and notes its structure."""
 
-    def __init__(self, function: Callable[..., Any], structure: tree.Structure):
+    def __init__(self, function: Callable[..., Any], in_tree: tree.Structure):
         self.function = function
-        self.structure = structure
-        self.results: tree.Structure = None
+        self.in_tree = in_tree
+        self.out_tree: tree.Structure = None
 
     def __call__(self, *leaves: Any) -> list[Any]:
-        args, keywords = self.structure.unflatten(leaves)
-        outputs, self.results = tree.flatten(self.function(*args, **keywords))
-        check_results(self.function, outputs)
+        args, keywords = self.in_tree.unflatten(leaves)
+        outputs, self.out_tree = tree.flatten(self.function(*args, **keywords))
+        check_outputs(self.function, outputs)
         return outputs
 
 
-def check_results(function: Callable[..., Any], outputs: Sequence[Any]) -> None:
+def check_outputs(function: Callable[..., Any], outputs: Sequence[Any]) -> None:
     """A traced function returns arrays and numbers; anything else is an error."""
     for number, output in enumerate(outputs):
         if not is_array_like(output):
             raise TypeError(
-                f"{described(function)} returned {output!r} of type {type(output).__name__} as result {number}: "
+                f"{describe_function(function)} returned {output!r} of type {type(output).__name__} as result "
+                f"{number}: "
                 "a traced function returns arrays and numbers, in tuples, lists, dicts and None"
             )
 

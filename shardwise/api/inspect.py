@@ -5,7 +5,7 @@ from functools import wraps
 from typing import Any, final
 
 from shardwise import tree
-from shardwise.api.arguments import check_function, described
+from shardwise.api.arguments import check_function, describe_function
 from shardwise.api.jit import Jitted, trace
 from shardwise.api.shape_dtype_struct import leaf_type, struct
 from shardwise.api.static_args import NOTHING, select, split
@@ -40,7 +40,7 @@ def eval_shape(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any
     check_function("eval_shape", function)
     found = split(function, function.options.static if isinstance(function, Jitted) else NOTHING, args, keywords)
     leaves, structure = tree.flatten((found.args, found.keywords))
-    traced = trace(found.bind(function), structure, [leaf_type(leaf, described(function)) for leaf in leaves])
+    traced = trace(found.bind(function), structure, [leaf_type(leaf, describe_function(function)) for leaf in leaves])
     return traced.structure.unflatten([struct(type) for type in traced.program.out_types])
 
 
@@ -65,7 +65,9 @@ def make_jaxpr(
     def call(*args: Any, **keywords: Any) -> Any:
         found = split(function, static, args, keywords)
         leaves, structure = tree.flatten((found.args, found.keywords))
-        traced = trace(found.bind(function), structure, [leaf_type(leaf, described(function)) for leaf in leaves])
+        traced = trace(
+            found.bind(function), structure, [leaf_type(leaf, describe_function(function)) for leaf in leaves]
+        )
         printed = TracedProgram(traced.program, traced.captured)
         if not return_shape:
             return printed

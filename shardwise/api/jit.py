@@ -14,13 +14,13 @@ from shardwise.api.aot import Lowered, Traced
 from shardwise.api.arguments import (
     argument_names,
     array_leaves,
+    broadcast_shardings,
     check_function,
-    described,
+    describe_function,
     function_name,
     leaf_types,
-    spread_shardings,
 )
-from shardwise.api.flatten import Flat, is_traced
+from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.static_args import NOTHING, Selection, Split, check_overlap, donated_leaves, select, split
 from shardwise.compiler.arrays.methods import is_array_like
@@ -41,7 +41,7 @@ from shardwise.execute.executor import Launch, as_argument, as_array, prepare
 from shardwise.execute.executor import compiler_options as checked_options
 from shardwise.execute.lru import Recent
 from shardwise.execute.request import Request
-from shardwise.execute.traceback_filter import boundary
+from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.runtime.array import Array
 from shardwise.runtime.sharding import Sharding, mesh_of
 
@@ -54,7 +54,7 @@ MOST_KEPT = 4096  # programs for each function; those that were not used for lon
 
 @final
 @dataclass(frozen=True, eq=False)
-class Recorded:
+class TracedFunction:
     """A function staged for arguments of certain types. `captured` are outer values, the program's last inputs."""
 
     program: Program
@@ -63,7 +63,7 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Options:
+class JitOptions:
     """What `jit` was asked for beside the function; `pmap` is asked for more."""
 
     in_shardings: Any = None
@@ -92,11 +92,11 @@ class _Given:
 class Jitted:
     """A function that `jit` has wrapped. Called, it runs compiled; called inside another trace, it is one op there."""
 
-    def __init__(self, function: Callable[..., Any], options: Options):
+    def __init__(self, function: Callable[..., Any], options: JitOptions):
         self.function = function
         self.options = options
         self._has_static = bool(options.static)
-        self._programs: Recent  # → Recorded
+        self._programs: Recent  # → TracedFunction
         self._launches: Recent  # → Launch, and the structure of its results; None where that is one array
         self._programs, self._launches = _caches(function, options)
         _jitted.add(self)
@@ -168,13 +168,13 @@ class Jitted:
         """The types of the results, as `ShapeDtypeStruct`s; nothing runs."""
         return self._looked_at(args, keywords).out_info
 
-    @boundary
+    @filter_traceback
     def _looked_at(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Traced:
         given = self._given(args, keywords, abstract=True)
         request, recorded = self._request(given)
         return Traced(request, recorded.captured, given.structure, recorded.structure, self.options.compiler_options)
 
-    def request(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Request, Recorded]:
+    def request(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Request, TracedFunction]:
         """What it takes to run the function on these arguments."""
         return self._request(self._given(args, keywords, abstract=True))
 
@@ -183,11 +183,11 @@ class Jitted:
         found = split(self.function, self.options.static, args, keywords)
         return _Given(found, *array_leaves(found.bind(self.function), found.args, found.keywords, abstract))
 
-    def _traced(self, given: _Given) -> Recorded:
+    def _traced(self, given: _Given) -> TracedFunction:
         """The function staged for these arguments; once for each structure, types, static arguments and named axes."""
         axes = (tuple(bound_axes().items()), tracked_axes())
         key = (given.structure, config.state.traced, in_force.mesh, given.found.key, axes, given.types)
-        traced: Recorded | None = self._programs.get(key) or self._programs.older(key)
+        traced: TracedFunction | None = self._programs.get(key) or self._programs.older(key)
         if traced is None or not _is_alive(traced.captured):
             traced = self._programs.keep(key, trace(self._body(given.found), given.structure, given.types))
         return traced
@@ -196,7 +196,7 @@ class Jitted:
         """What is traced: a function of the arguments that are not static."""
         return found.bind(self.function)
 
-    def _request(self, given: _Given) -> tuple[Request, Recorded]:
+    def _request(self, given: _Given) -> tuple[Request, TracedFunction]:
         traced = self._traced(given)
         names = self._names(given)
         request = Request(
@@ -213,23 +213,24 @@ class Jitted:
         )
         return request, traced
 
-    @boundary
+    @filter_traceback
     def _captured(self, given: _Given) -> list[Any]:
         return self._traced(given).captured
 
-    @boundary
+    @filter_traceback
     def _compiled(self, given: _Given) -> tuple[Launch, tree.Structure | None]:
         """What runs the function, and the structure of its results; None where that is one array."""
         request, traced = self._request(given)
         launch = prepare(request, [as_array(x) for x in traced.captured], self.options.compiler_options)
         return launch, None if traced.structure == _LEAF else traced.structure
 
-    @boundary
+    @filter_traceback
     def _staged(self, given: _Given) -> Any:
         """As one op of the frame that is open; shardings become constraints."""
         if self.options.compiler_options:
             raise ValueError(
-                f"{described(self.function)} has compiler_options, and is called where another function is traced: "
+                f"{describe_function(self.function)} has compiler_options, and is called where another function is "
+                "traced: "
                 "there is one program, which is compiled as the outermost `jit` says. Give them to that one."
             )
         traced = self._traced(given)
@@ -244,7 +245,7 @@ class Jitted:
         return argument_names(found.bind(self.function), found.args, found.keywords)
 
     def _in_shardings(
-        self, traced: Recorded, args: Any, types: Sequence[ArrayType], names: Sequence[str]
+        self, traced: TracedFunction, args: Any, types: Sequence[ArrayType], names: Sequence[str]
     ) -> tuple[Sharding | None, ...]:
         count = len(tree.leaves(args))
         shardings = self.options.in_shardings
@@ -252,17 +253,18 @@ class Jitted:
             shardings = tuple(shardings)
         if shardings is not None and len(types) > count:
             raise TypeError(
-                f"{described(self.function)} has in_shardings, which are for positional arguments, but {names[count]} "
+                f"{describe_function(self.function)} has in_shardings, which are for positional arguments, but "
+                f"{names[count]} "
                 "was given by keyword"
             )
-        given = spread_shardings(shardings, args, "in_shardings", self.function, types[:count], names[:count])
+        given = broadcast_shardings(shardings, args, "in_shardings", self.function, types[:count], names[:count])
         return given + (None,) * (len(types) - count)
 
-    def _out_shardings(self, traced: Recorded) -> tuple[Sharding | None, ...]:
+    def _out_shardings(self, traced: TracedFunction) -> tuple[Sharding | None, ...]:
         count = len(traced.program.outputs)
         outputs = traced.structure.unflatten(list(range(count)))
         names = [f"output {number}" for number in range(count)]
-        return spread_shardings(
+        return broadcast_shardings(
             self.options.out_shardings, outputs, "out_shardings", self.function, traced.program.out_types, names
         )
 
@@ -283,7 +285,9 @@ class Jitted:
                 committed = "" if here != there else f" (committed: {now.committed}, last time {before.committed})"
                 reasons.append(f"{name} is {here}, last time {there}{committed}")
         count = self._launches.count + 1
-        _log.warning("%s is compiled for the %d. time:\n  %s", described(self.function), count, "\n  ".join(reasons))
+        _log.warning(
+            "%s is compiled for the %d. time:\n  %s", describe_function(self.function), count, "\n  ".join(reasons)
+        )
 
 
 def jit(
@@ -322,14 +326,14 @@ def jit(
     donate = select(function, "donate", donate_argnums, donate_argnames)
     check_overlap(function, static, donate)
     options = checked_options(compiler_options, "jit")
-    return Jitted(function, Options(in_shardings, out_shardings, static, donate, keep_unused, inline, options))
+    return Jitted(function, JitOptions(in_shardings, out_shardings, static, donate, keep_unused, inline, options))
 
 
-def trace(function: Callable[..., Any], structure: tree.Structure, types: Sequence[ArrayType]) -> Recorded:
+def trace(function: Callable[..., Any], structure: tree.Structure, types: Sequence[ArrayType]) -> TracedFunction:
     """Stage `function` for arguments of this structure whose arrays have these types."""
-    flat = Flat(function, structure)
+    flat = FlatFunction(function, structure)
     program, captured = build(flat, types, function_name(function))
-    return Recorded(program, captured, flat.results)
+    return TracedFunction(program, captured, flat.out_tree)
 
 
 def _constrained(values: Any, shardings: Sequence[Sharding | None]) -> list[Any]:
@@ -356,18 +360,18 @@ def _laid_out(x: Any, sharding: Sharding) -> Any:
     return Constrain(pin.layout.dims, mesh, tuple(sorted(pin.open_dims)))(x)
 
 
-_shared: WeakKeyDictionary[Any, dict[Options, tuple[Recent, Recent]]] = WeakKeyDictionary()
+_shared: WeakKeyDictionary[Any, dict[JitOptions, tuple[Recent, Recent]]] = WeakKeyDictionary()
 _jitted: WeakSet[Jitted] = WeakSet()
 
 
-def forget_functions() -> None:
+def clear_function_caches() -> None:
     """Drop all that was traced and compiled for jitted functions."""
     for jitted in list(_jitted):
         jitted.clear_cache()
     _shared.clear()
 
 
-def _caches(function: Callable[..., Any], options: Options) -> tuple[Recent, Recent]:
+def _caches(function: Callable[..., Any], options: JitOptions) -> tuple[Recent, Recent]:
     """What was traced and compiled for a function, shared by all who jit it alike, for as long as it lives."""
     caches = Recent(MOST_KEPT), Recent(MOST_KEPT)
     try:

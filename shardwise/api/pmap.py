@@ -12,20 +12,19 @@ from typing import Any, final
 
 from shardwise import tree
 from shardwise.api import jit
-from shardwise.api.arguments import argument_names, check_function, described
+from shardwise.api.arguments import argument_names, check_function, describe_function
 from shardwise.api.axes import (
     argument_axes,
+    axes_to_specs,
     check_axes,
-    check_from_front,
+    check_nonnegative_axes,
     common_size,
-    dim_of,
-    result_axes,
-    specs_of,
+    mapped_dim,
+    output_axes,
 )
-from shardwise.api.flatten import check_results, is_traced
+from shardwise.api.flatten import check_outputs, is_traced
 from shardwise.api.pmap_processes import own, shared
-from shardwise.api.shard_map import Options as Region
-from shardwise.api.shard_map import mapped
+from shardwise.api.shard_map import ShardMapOptions, map_shards
 from shardwise.api.static_args import Selection, Split, check_overlap, select, split
 from shardwise.compiler.arrays.methods import reshape
 from shardwise.compiler.arrays.operands import type_of
@@ -75,10 +74,10 @@ def pmap(
     Array([0.        , 0.16666667, 0.33333334, 0.5       ], dtype=float32)
     """
     check_function("pmap", fun)
-    what = f"pmap of {described(fun)}"
+    what = f"pmap of {describe_function(fun)}"
     check_axes(what, in_axes, axis_name, axis_size)
-    check_from_front(what, "in_axes", in_axes)
-    check_from_front(what, "out_axes", out_axes)
+    check_nonnegative_axes(what, "in_axes", in_axes)
+    check_nonnegative_axes(what, "out_axes", out_axes)
     if axis_name is not None and not isinstance(axis_name, str):
         raise TypeError(f"{what}: axis_name must be a string, as names of mesh axes are, not {axis_name!r}")
     if devices is not None and not len(devices):
@@ -88,7 +87,7 @@ def pmap(
     check_overlap(fun, static, donate)
     if isinstance(in_axes, (tuple, list)):
         in_axes = tuple(axes for place, axes in enumerate(in_axes) if not static.has(place, len(in_axes)))
-    options = Options(
+    options = PmapOptions(
         static=static,
         donate=donate,
         axis_name=axis_name,
@@ -103,7 +102,7 @@ def pmap(
 
 @final
 @dataclass(frozen=True)
-class Options(jit.Options):
+class PmapOptions(jit.JitOptions):
     """What `pmap` was asked for beside the function; `in_axes` are those of arguments that are not static."""
 
     axis_name: str | None = None
@@ -123,7 +122,7 @@ class Options(jit.Options):
 class Pmapped(jit.Jitted):
     """A function that `pmap` has wrapped."""
 
-    options: Options
+    options: PmapOptions
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         if config.state.disable_jit:
@@ -140,7 +139,7 @@ class Pmapped(jit.Jitted):
 
     def _with_other_processes(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Every process calls this, with slices for its own devices, and gets theirs."""
-        what = f"pmap of {described(self.function)}"
+        what = f"pmap of {describe_function(self.function)}"
         found = split(self.function, self.options.static, args, keywords)
         leaves, structure = tree.flatten((found.args, found.keywords))
         if is_traced(leaves):
@@ -156,7 +155,7 @@ class Pmapped(jit.Jitted):
         given = []
         for leaf, axis, name in zip(leaves, axes, names, strict=True):
             kind = type_of(leaf)
-            dim = None if axis is None else dim_of(what, axis, kind, name)
+            dim = None if axis is None else mapped_dim(what, axis, kind, name)
             if dim is not None and kind.shape[dim] != len(here):
                 raise ValueError(
                     f"{what}: this process has {len(here)} of the {len(there)} devices, and gives {kind.shape[dim]} "
@@ -183,7 +182,7 @@ class Pmapped(jit.Jitted):
                 return _Slices.of(function, self.options, args, keywords).spread(used)
             except UnboundAxisError as error:
                 raise UnboundAxisError(
-                    f"pmap of {described(function)}: no axis_name is given, and it computes along {used!r} and "
+                    f"pmap of {describe_function(function)}: no axis_name is given, and it computes along {used!r} and "
                     f"{error.axis!r}. Say which of them the devices are: pmap(…, axis_name={used!r}).",
                     error.axis,
                 ) from None
@@ -191,12 +190,12 @@ class Pmapped(jit.Jitted):
         return call
 
     def _in_shardings(
-        self, traced: jit.Recorded, args: Any, types: Sequence[ArrayType], names: Sequence[str]
+        self, traced: jit.TracedFunction, args: Any, types: Sequence[ArrayType], names: Sequence[str]
     ) -> tuple[Sharding | None, ...]:
         region = _region(traced)
         return tuple(_sharding(region, cuts) for cuts in region.ins[: len(types)])
 
-    def _out_shardings(self, traced: jit.Recorded) -> tuple[Sharding | None, ...]:
+    def _out_shardings(self, traced: jit.TracedFunction) -> tuple[Sharding | None, ...]:
         region = _region(traced)
         return tuple(_sharding(region, cuts) for cuts in region.outs)
 
@@ -207,21 +206,21 @@ class _Slices:
     """One call: the arrays among the arguments, and the dim along which each is sliced."""
 
     function: Function
-    options: Options
+    options: PmapOptions
     leaves: list[Any]
     structure: tree.Structure
     dims: list[int | None]
     size: int
 
     @staticmethod
-    def of(function: Function, options: Options, args: tuple[Any, ...], keywords: dict[str, Any]) -> "_Slices":
-        what = f"pmap of {described(function)}"
+    def of(function: Function, options: PmapOptions, args: tuple[Any, ...], keywords: dict[str, Any]) -> "_Slices":
+        what = f"pmap of {describe_function(function)}"
         leaves, structure = tree.flatten((args, keywords))
         types = [type_of(leaf) for leaf in leaves]
         names = argument_names(function, args, keywords)
         axes = argument_axes(what, options.in_axes, args, keywords)
         dims = [
-            None if axis is None else dim_of(what, axis, type, name)
+            None if axis is None else mapped_dim(what, axis, type, name)
             for axis, type, name in zip(axes, types, names, strict=True)
         ]
         sliced = zip(names, types, dims, strict=True)
@@ -230,13 +229,13 @@ class _Slices:
 
     @property
     def what(self) -> str:
-        return f"pmap of {described(self.function)}"
+        return f"pmap of {describe_function(self.function)}"
 
     def spread(self, name: str) -> Any:
         """The function over all devices, whose axis has this name."""
-        in_specs, out_specs = specs_of(tuple(self.dims), name), specs_of(self.options.out_axes, name)
-        region = Region("pmap", self._mesh(name), in_specs, out_specs, frozenset(), False)
-        return mapped(self._on_one, region)(*self.leaves)
+        in_specs, out_specs = axes_to_specs(tuple(self.dims), name), axes_to_specs(self.options.out_axes, name)
+        region = ShardMapOptions("pmap", self._mesh(name), in_specs, out_specs, frozenset(), False)
+        return map_shards(self._on_one, region)(*self.leaves)
 
     def _mesh(self, name: str) -> Mesh:
         """The devices, one for each slice."""
@@ -268,8 +267,8 @@ class _Slices:
             ]
             args, keywords = self.structure.unflatten(taken)
             found, results = tree.flatten(self.function(*args, **keywords))
-            check_results(self.function, found)
-            axes = result_axes(self.what, self.options.out_axes, results)
+            check_outputs(self.function, found)
+            axes = output_axes(self.what, self.options.out_axes, results)
             slices = [self._slice(number, x, axis) for number, (x, axis) in enumerate(zip(found, axes, strict=True))]
             return results.unflatten(slices)
 
@@ -293,7 +292,7 @@ def _positions(fun: Function, what: str, numbers: int | Iterable[int]) -> Select
     return Selection(select(fun, what, numbers, None).numbers, frozenset())
 
 
-def _region(traced: jit.Recorded) -> Manual:
+def _region(traced: jit.TracedFunction) -> Manual:
     """The region that was traced."""
     return next(equation.op for equation in traced.program.equations if isinstance(equation.op, Manual))
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, check_function, function_name
-from shardwise.api.flatten import Flat, is_traced
+from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.static_args import select, split
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.control.remat import CheckpointName, Policy, Remat
 from shardwise.compiler.trace.build import build
-from shardwise.execute.traceback_filter import boundary
+from shardwise.execute.traceback_filter import filter_traceback
 
 Function = Callable[..., Any]
 
@@ -51,17 +51,17 @@ def checkpoint(
     function = fun
 
     @wraps(function)
-    @boundary
+    @filter_traceback
     def call(*args: Any, **keywords: Any) -> Any:
         found = split(function, static, args, keywords)
         bound = found.bind(function)
         leaves, structure = array_leaves(bound, found.args, found.keywords)
         if not is_traced(leaves):
             return function(*args, **keywords)
-        flat = Flat(bound, structure)
+        flat = FlatFunction(bound, structure)
         operands = [as_operand(x) for x in leaves]
         program, captured = build(flat, [x.type for x in operands], function_name(function))
-        return flat.results.unflatten(list(Remat(program, policy, prevent_cse)(*operands, *captured)))
+        return flat.out_tree.unflatten(list(Remat(program, policy, prevent_cse)(*operands, *captured)))
 
     return call
 

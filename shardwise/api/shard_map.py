@@ -7,8 +7,8 @@ from functools import partial, wraps
 from typing import Any, final
 
 from shardwise import tree
-from shardwise.api.arguments import argument_names, array_leaves, described, function_name, misfit
-from shardwise.api.flatten import check_results, is_traced
+from shardwise.api.arguments import argument_names, array_leaves, describe_function, describe_mismatch, function_name
+from shardwise.api.flatten import check_outputs, is_traced
 from shardwise.api.placement import device_put
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes
@@ -23,7 +23,7 @@ from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.may_differ import may_differ
 from shardwise.errors import DeviceMismatchError, ShardingError
 from shardwise.execute.executor import as_array
-from shardwise.execute.traceback_filter import boundary
+from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.runtime.array import Array
 from shardwise.runtime.sharding import NamedSharding
 
@@ -71,12 +71,12 @@ def shard_map(
         return partial(shard_map, **options, axis_names=axis_names, check_vma=check_vma)
     if not callable(f):
         raise TypeError(f"shard_map needs a function of the pieces, not {f!r}")
-    return mapped(f, Options("shard_map", mesh, in_specs, out_specs, axis_names, check_vma))
+    return map_shards(f, ShardMapOptions("shard_map", mesh, in_specs, out_specs, axis_names, check_vma))
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Options:
+class ShardMapOptions:
     """What the user asked of a region; `name` is the function that was called, for messages."""
 
     name: str
@@ -87,17 +87,17 @@ class Options:
     check: bool
 
 
-def mapped(f: Function, options: Options) -> Function:
+def map_shards(f: Function, options: ShardMapOptions) -> Function:
     """`f` over pieces as a function of whole arrays."""
     _check_specs(f, options, "in_specs", options.in_specs)
     _check_specs(f, options, "out_specs", options.out_specs)
 
     @wraps(f)
-    @boundary
+    @filter_traceback
     def call(*args: Any, **keywords: Any) -> Any:
         if keywords:
             raise TypeError(
-                f"{options.name} of {described(f)} takes its arguments by position: in_specs have no place for "
+                f"{options.name} of {describe_function(f)} takes its arguments by position: in_specs have no place for "
                 f"{', '.join(map(repr, keywords))}"
             )
         region = _Region.of(f, options)
@@ -105,7 +105,7 @@ def mapped(f: Function, options: Options) -> Function:
         names = argument_names(f, args, {})
         specs = region.in_specs(args, leaves, names)
         cuts = [
-            region.cuts(spec, as_operand(leaf).type, f"{name} of {described(f)}", "in_specs")
+            region.cuts(spec, as_operand(leaf).type, f"{name} of {describe_function(f)}", "in_specs")
             for spec, leaf, name in zip(specs, leaves, names, strict=True)
         ]
         operands = region.placed(leaves, specs, names)
@@ -117,11 +117,11 @@ def mapped(f: Function, options: Options) -> Function:
             nonlocal outs, results
             positional, _ = structure.unflatten(tracers)
             found, results = tree.flatten(f(*positional))
-            check_results(f, found)
+            check_outputs(f, found)
             arrays = [as_operand(x) for x in found]
             given = region.out_specs(results, arrays)
             outs = [
-                region.cuts(spec, x.type, f"result {name} of {described(f)}", "out_specs")
+                region.cuts(spec, x.type, f"result {name} of {describe_function(f)}", "out_specs")
                 for spec, x, name in zip(given, arrays, _result_names(results), strict=True)
             ]
             return [
@@ -143,14 +143,14 @@ class _Region:
     """One call of a mapped function: where it runs, and what it looks after itself."""
 
     f: Function
-    options: Options
+    options: ShardMapOptions
     mesh: Mesh | AbstractMesh
     axes: tuple[str, ...]
 
     @staticmethod
-    def of(f: Function, options: Options) -> "_Region":
+    def of(f: Function, options: ShardMapOptions) -> "_Region":
         mesh = options.mesh if options.mesh is not None else in_force.mesh
-        what = f"{options.name} of {described(f)}"
+        what = f"{options.name} of {describe_function(f)}"
         if not isinstance(mesh, (Mesh, AbstractMesh)):
             if mesh is not None:
                 raise TypeError(f"{what}: mesh is a Mesh or an AbstractMesh, not {mesh!r}")
@@ -196,7 +196,7 @@ class _Region:
 
     def in_specs(self, args: tuple[Any, ...], leaves: Sequence[Any], names: Sequence[str]) -> list[PartitionSpec]:
         """A spec for each array among the arguments."""
-        what = f"{self.options.name} of {described(self.f)}"
+        what = f"{self.options.name} of {describe_function(self.f)}"
         if self.options.in_specs is Infer:
             return [self._inferred(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
         prefix = self.options.in_specs
@@ -204,14 +204,15 @@ class _Region:
         try:
             given = tree.broadcast_prefix(prefix, args, lambda x: x is None or _is_spec(x))
         except tree.TreeMismatch as mismatch:
-            raise ValueError(f"{what}: in_specs do not fit.\n  {misfit(mismatch, 'in_specs')}") from None
+            raise ValueError(f"{what}: in_specs do not fit.\n  {describe_mismatch(mismatch, 'in_specs')}") from None
         return [PartitionSpec() if spec is None else spec for spec in given]
 
     def _inferred(self, leaf: Any, name: str) -> PartitionSpec:
         sharding = getattr(leaf, "sharding", None) if not isinstance(leaf, Tracer) else None
         if not isinstance(sharding, NamedSharding) or sharding.grid.abstract != self.abstract:
             raise ValueError(
-                f"{self.options.name} of {described(self.f)}: in_specs are not given, and {name} does not say how it "
+                f"{self.options.name} of {describe_function(self.f)}: in_specs are not given, and {name} does not say "
+                "how it "
                 f"lies on the mesh {self.abstract}. Give in_specs."
             )
         return PartitionSpec(
@@ -227,8 +228,8 @@ class _Region:
         try:
             return tree.broadcast_prefix(self.options.out_specs, results, _is_spec)
         except tree.TreeMismatch as mismatch:
-            what = f"{self.options.name} of {described(self.f)}"
-            text = misfit(mismatch, "out_specs")
+            what = f"{self.options.name} of {describe_function(self.f)}"
+            text = describe_mismatch(mismatch, "out_specs")
             if mismatch.difference.first == "None":
                 text = f"{text.partition(': None is')[0]}. Of what is one value for all devices, the spec is P()."
             raise ValueError(f"{what}: out_specs do not fit.\n  {text}") from None
@@ -270,7 +271,8 @@ class _Region:
                 over = " × ".join(f"{axis}={self.mesh.shape[axis]}" for axis in axes)
                 padded = -(-size // count) * count
                 raise ValueError(
-                    f"{self.options.name} of {described(self.f)}: dim {dim} of {name}, {type}, has size {size}, which "
+                    f"{self.options.name} of {describe_function(self.f)}: dim {dim} of {name}, {type}, has size "
+                    f"{size}, which "
                     f"does not divide into {count} pieces ({over}).\n"
                     "  Each device runs the same function on pieces of one size, so that none can be smaller. Pad the "
                     f"dim to {padded}, `numpy.pad` adds {padded - size}, and see to it that `{function_name(self.f)}` "
@@ -290,7 +292,8 @@ class _Region:
             is_there = isinstance(array, Array) and array.committed
             if is_there and array.sharding.device_set != set(self.mesh.flat_devices):
                 raise DeviceMismatchError(
-                    f"{self.options.name} of {described(self.f)}: {name} lies on other devices, {array.sharding}, than "
+                    f"{self.options.name} of {describe_function(self.f)}: {name} lies on other devices, "
+                    f"{array.sharding}, than "
                     f"the region runs on, {self.mesh}. Move it with `device_put` first."
                 )
             is_there = is_there and array.sharding.devices == self.mesh.flat_devices
@@ -319,7 +322,8 @@ class _Region:
             longer = spec_of(Layout(((*cuts[0], *axes), *cuts[1:])))
             ways.append(f"or join their pieces along a dim, out_specs={longer}")
         return ShardingError(
-            f"{self.options.name} of {described(self.f)}: out_specs={spec_of(Layout(cuts))} say that result {name} is "
+            f"{self.options.name} of {describe_function(self.f)}: out_specs={spec_of(Layout(cuts))} say that result "
+            f"{name} is "
             f"the same on all devices along {names}, but each may have its own: it is {x.type}, made at {x.source}.\n"
             f"  If it should be one value, {', '.join(ways)}. If it is the same and this cannot be seen, "
             "check_vma=False takes any device's."
@@ -335,8 +339,8 @@ def _result_names(structure: tree.Structure) -> list[str]:
     return [name or "0" for name in tree.leaf_names(structure.unflatten(range(structure.num_leaves)), "")]
 
 
-def _check_specs(f: Function, options: Options, what: str, specs: Any) -> None:
+def _check_specs(f: Function, options: ShardMapOptions, what: str, specs: Any) -> None:
     for spec in tree.leaves(specs, _is_spec):
         if not _is_spec(spec) and spec is not Infer:
             hint = f" Write P({spec!r})." if isinstance(spec, str) else ""
-            raise TypeError(f"{options.name} of {described(f)}: {what} are PartitionSpecs, not {spec!r}.{hint}")
+            raise TypeError(f"{options.name} of {describe_function(f)}: {what} are PartitionSpecs, not {spec!r}.{hint}")

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from shardwise.api.arguments import described
-from shardwise.api.axes import check_from_front, specs_of
-from shardwise.api.shard_map import Infer, Options, mapped
+from shardwise.api.arguments import describe_function
+from shardwise.api.axes import axes_to_specs, check_nonnegative_axes
+from shardwise.api.shard_map import Infer, ShardMapOptions, map_shards
 
 Function = Callable[..., Any]
 
@@ -27,7 +27,7 @@ def smap(f: Function | None = None, /, *, in_axes: Any = Infer, out_axes: Any, a
         return partial(smap, in_axes=in_axes, out_axes=out_axes, axis_name=axis_name)
     if not callable(f):
         raise TypeError(f"smap needs a function of the pieces, not {f!r}")
-    what = f"smap of {described(f)}"
+    what = f"smap of {describe_function(f)}"
     if not isinstance(axis_name, str):
         raise TypeError(f"{what}: axis_name is the name of one axis of the mesh, not {axis_name!r}")
     if in_axes is not Infer and not (in_axes is None or isinstance(in_axes, (int, tuple))):
@@ -36,7 +36,9 @@ def smap(f: Function | None = None, /, *, in_axes: Any = Infer, out_axes: Any, a
             f"{in_axes!r}"
         )
     if in_axes is not Infer:
-        check_from_front(what, "in_axes", in_axes)
-    check_from_front(what, "out_axes", out_axes)
-    in_specs = in_axes if in_axes is Infer else specs_of(in_axes, axis_name)
-    return mapped(f, Options("smap", None, in_specs, specs_of(out_axes, axis_name), frozenset({axis_name}), True))
+        check_nonnegative_axes(what, "in_axes", in_axes)
+    check_nonnegative_axes(what, "out_axes", out_axes)
+    in_specs = in_axes if in_axes is Infer else axes_to_specs(in_axes, axis_name)
+    return map_shards(
+        f, ShardMapOptions("smap", None, in_specs, axes_to_specs(out_axes, axis_name), frozenset({axis_name}), True)
+    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from shardwise import tree
-from shardwise.api.arguments import described
+from shardwise.api.arguments import describe_function
 
 
 @final
@@ -41,7 +41,7 @@ def select(function: Callable[..., Any], what: str, numbers: Any, names: Any) ->
     ):
         if wrong:
             kind = "ints" if argument == "argnums" else "strings"
-            raise TypeError(f"{what}_{argument} of {described(function)} are {kind}, not {wrong[0]!r}")
+            raise TypeError(f"{what}_{argument} of {describe_function(function)} are {kind}, not {wrong[0]!r}")
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # some callables have no signature: numbers and names stand for themselves
@@ -52,13 +52,15 @@ def select(function: Callable[..., Any], what: str, numbers: Any, names: Any) ->
     named = {p.name for p in parameters if p.kind in (kinds.KEYWORD_ONLY, kinds.POSITIONAL_OR_KEYWORD)}
     if (unknown := sorted(called - named)) and not any(p.kind is kinds.VAR_KEYWORD for p in parameters):
         raise ValueError(
-            f"{what}_argnames of {described(function)} name {', '.join(map(repr, unknown))}, but its parameters are "
+            f"{what}_argnames of {describe_function(function)} name {', '.join(map(repr, unknown))}, but its "
+            "parameters are "
             f"{', '.join(p.name for p in parameters) or 'none'}"
         )
     for number in sorted(found):
         if not -len(positional) <= number < len(positional) and not variadic:
             raise ValueError(
-                f"{what}_argnums of {described(function)} has {number}, but it has {len(positional)} positional "
+                f"{what}_argnums of {describe_function(function)} has {number}, but it has {len(positional)} "
+                "positional "
                 "parameters"
             )
     by_name = {positional.index(name) for name in called if name in positional}
@@ -121,7 +123,8 @@ def split(function: Callable[..., Any], static: Selection, args: tuple[Any, ...]
             hash(value)
         except TypeError:
             raise ValueError(
-                f"static argument {label!r} of {described(function)} is {value!r} of type {type(value).__name__}, "
+                f"static argument {label!r} of {describe_function(function)} is {value!r} of type "
+                f"{type(value).__name__}, "
                 "which cannot be hashed: static arguments are part of what a compiled program is found by. "
                 "Use a tuple for a list, or pass it as an array."
             ) from None
@@ -146,4 +149,6 @@ def check_overlap(function: Callable[..., Any], static: Selection, donate: Selec
     """An argument cannot be both static and donated."""
     both: Sequence[Any] = sorted(static.numbers & donate.numbers) or sorted(static.names & donate.names)
     if both:
-        raise ValueError(f"argument {both[0]!r} of {described(function)} is static and donated: it can be one only")
+        raise ValueError(
+            f"argument {both[0]!r} of {describe_function(function)} is static and donated: it can be one only"
+        )

@@ -5,15 +5,15 @@ from functools import wraps
 from typing import Any
 
 from shardwise import tree
-from shardwise.api.arguments import argument_names, check_function, described, function_name
-from shardwise.api.axes import Axes, argument_axes, check_axes, common_size, dim_of, result_axes
-from shardwise.api.flatten import Flat
+from shardwise.api.arguments import argument_names, check_function, describe_function, function_name
+from shardwise.api.axes import Axes, argument_axes, check_axes, common_size, mapped_dim, output_axes
+from shardwise.api.flatten import FlatFunction
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ops.reduce.broadcast import batch_at
 from shardwise.compiler.transforms.vmap import map_function
-from shardwise.execute.traceback_filter import boundary
+from shardwise.execute.traceback_filter import filter_traceback
 
 Function = Callable[..., Any]
 
@@ -40,23 +40,23 @@ def vmap(
     Array([0., 1., 2.], dtype=float32)
     """
     check_function("vmap", fun)
-    what = f"vmap of {described(fun)}"
+    what = f"vmap of {describe_function(fun)}"
     check_axes(what, in_axes, axis_name, axis_size)
     spmd = _mesh_axes(what, spmd_axis_name)
 
     @wraps(fun)
-    @boundary
+    @filter_traceback
     def call(*args: Any, **keywords: Any) -> Any:
         leaves, structure = tree.flatten((args, keywords))
         names = argument_names(fun, args, keywords)
         operands, dims = _mapped(what, argument_axes(what, in_axes, args, keywords), leaves, names)
         mapped = zip(names, operands, dims, strict=True)
         size = common_size(what, axis_size, {name: x.type.shape[dim] for name, x, dim in mapped if dim is not None})
-        flat = Flat(fun, structure)
+        flat = FlatFunction(fun, structure)
         axis = BatchAxis(size, axis_name, spmd)
         outputs, out_dims = map_function(flat, axis, operands, dims, function_name(fun))
-        wanted = _out_dims(what, result_axes(what, out_axes, flat.results), outputs, out_dims)
-        return flat.results.unflatten(
+        wanted = _out_dims(what, output_axes(what, out_axes, flat.out_tree), outputs, out_dims)
+        return flat.out_tree.unflatten(
             [
                 x if target is None else batch_at(x, dim, target, size)
                 for x, dim, target in zip(outputs, out_dims, wanted, strict=True)
@@ -92,7 +92,7 @@ def _mapped(what: str, given: Axes, leaves: Sequence[Any], names: Sequence[str])
             )
         x = as_operand(leaf)
         operands.append(x)
-        dims.append(dim_of(what, axis, x.type, name))
+        dims.append(mapped_dim(what, axis, x.type, name))
     return operands, dims
 
 

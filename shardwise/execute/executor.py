@@ -38,7 +38,7 @@ from shardwise.execute.load import load
 from shardwise.execute.lru import Recent
 from shardwise.execute.nan_check import check_numbers
 from shardwise.execute.request import Request, Target, default_device, hoisted, stages
-from shardwise.execute.traceback_filter import boundary
+from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.execute.transfer import held, moved
 from shardwise.lazy import module
 from shardwise.runtime.array import Array, OnHost, deleted_error, memory, place, signature
@@ -337,7 +337,7 @@ class _Executor:
         """A function of arrays with static keywords, as one program."""
         return self.several(function, args, static)[0]
 
-    @boundary
+    @filter_traceback
     def several(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> list[Array]:
         """The same of a function that may return a list."""
         arrays = [x if isinstance(x, Array) else as_array(x, function.__name__) for x in args]

@@ -17,7 +17,7 @@ _NOTE = "(Frames inside shardwise are hidden; config.update('traceback_filtering
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def boundary(function: _Function) -> _Function:
+def filter_traceback(function: _Function) -> _Function:
     """`function`, whose errors come without this package's frames (save its own)."""
 
     @wraps(function, updated=())
@@ -25,12 +25,12 @@ def boundary(function: _Function) -> _Function:
         try:
             return function(*args, **keywords)
         except Exception as error:
-            raise shown(error)  # noqa: B904 - the same error
+            raise without_package_frames(error)  # noqa: B904 - the same error
 
     return call  # type: ignore[return-value]
 
 
-def shown(error: Exception) -> Exception:
+def without_package_frames(error: Exception) -> Exception:
     """The error with this package's frames left out of its traceback."""
     if config.traceback_filtering == "off":
         return error

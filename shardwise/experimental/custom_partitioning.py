@@ -15,10 +15,10 @@ from functools import update_wrapper, wraps
 from typing import Any, final
 
 from shardwise import tree
-from shardwise.api.arguments import array_leaves, check_function, described, function_name
-from shardwise.api.flatten import Flat
+from shardwise.api.arguments import array_leaves, check_function, describe_function, function_name
+from shardwise.api.flatten import FlatFunction
 from shardwise.api.shape_dtype_struct import struct
-from shardwise.api.shard_map import Options, mapped
+from shardwise.api.shard_map import ShardMapOptions, map_shards
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard
@@ -168,7 +168,7 @@ class custom_partitioning:
 
     @property
     def _label(self) -> str:
-        return f"custom_partitioning of {described(self.fun)}"
+        return f"custom_partitioning of {describe_function(self.fun)}"
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         if self.definition is None:
@@ -265,7 +265,7 @@ class _BoundFunction:
 
     def trace(self, types: Sequence[ArrayType], label: str) -> tuple[Program, tree.Structure]:
         """Return the program for operands of these types, and the pytree structure of its results."""
-        flat = Flat(self.function, self.structure)
+        flat = FlatFunction(self.function, self.structure)
         call: Callable[..., list[Any]] = flat
         for axis, dims in self.vmapped_axes:
             call = _vmapped(call, axis, dims, function_name(self.fun))
@@ -276,7 +276,7 @@ class _BoundFunction:
                 f"{label}: it contains a {forbidden[0].op.name}, at {forbidden[0].source}. The function runs on "
                 "shards, whose sharding its rule defines: constrain shardings outside of it, or in its `partition`."
             )
-        return program, flat.results
+        return program, flat.out_tree
 
     def vmapped(self, axis: BatchAxis, dims: tuple[int | None, ...]) -> "_BoundFunction":
         """Return the function over one more dim, which is dim 0 of all results."""
@@ -339,9 +339,9 @@ class _UserPartition:
         )
         sub_axes = axes_on(abstract, shard.mesh)
         manual_axes = frozenset(axis for axis in abstract.axis_names if set(sub_axes[axis]) <= set(shard.axes))
-        region = mapped(
+        region = map_shards(
             lower_fn,
-            Options(
+            ShardMapOptions(
                 "custom_partitioning",
                 mesh,
                 self.function.structure.unflatten(in_specs)[0],
@@ -441,7 +441,7 @@ class CustomPartitioned(Op):
 
     @property
     def _label(self) -> str:
-        return f"custom_partitioning of {described(self.function.fun)}"
+        return f"custom_partitioning of {describe_function(self.function.fun)}"
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
         if types != self.program.in_types:

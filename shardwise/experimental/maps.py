@@ -17,8 +17,15 @@ from types import MappingProxyType
 from typing import Any, NoReturn, final
 
 from shardwise import tree, tree_util
-from shardwise.api.arguments import argument_names, array_leaves, check_function, described, function_name, misfit
-from shardwise.api.flatten import Flat
+from shardwise.api.arguments import (
+    argument_names,
+    array_leaves,
+    check_function,
+    describe_function,
+    describe_mismatch,
+    function_name,
+)
+from shardwise.api.flatten import FlatFunction
 from shardwise.api.jit import constrain, jit
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.op import BatchAxis
@@ -32,7 +39,7 @@ from shardwise.compiler.trace.build import build
 from shardwise.compiler.transforms.replay import replay
 from shardwise.compiler.transforms.vmap import vmap_program
 from shardwise.errors import ShardingError, not_here
-from shardwise.execute.traceback_filter import boundary
+from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.runtime.client import default_backend
 from shardwise.runtime.sharding import NamedSharding
 
@@ -94,7 +101,9 @@ def xmap(
     check_function("xmap", fun)
     spec = _XmapSpec.of(fun, in_axes, out_axes, axis_sizes, axis_resources)
     if backend is not None and backend != default_backend():
-        raise NotImplementedError(f"xmap of {described(fun)}: backend {backend!r} is not supported: leave it out")
+        raise NotImplementedError(
+            f"xmap of {describe_function(fun)}: backend {backend!r} is not supported: leave it out"
+        )
 
     @wraps(fun)
     def global_function(*args: Any) -> Any:
@@ -103,11 +112,12 @@ def xmap(
     compiled = jit(global_function, donate_argnums=donate_argnums)
 
     @wraps(fun)
-    @boundary
+    @filter_traceback
     def call(*args: Any, **keywords: Any) -> Any:
         if keywords:
             raise TypeError(
-                f"xmap of {described(fun)} accepts positional arguments only, not {', '.join(map(repr, keywords))}: "
+                f"xmap of {describe_function(fun)} accepts positional arguments only, not "
+                f"{', '.join(map(repr, keywords))}: "
                 "in_axes are matched by position"
             )
         spec.check_mesh()
@@ -179,7 +189,7 @@ class _XmapSpec:
     def of(
         fun: Function, in_axes: Any, out_axes: Any, sizes: Mapping[Name, int], resources: Mapping[Name, Any]
     ) -> "_XmapSpec":
-        label = f"xmap of {described(fun)}"
+        label = f"xmap of {describe_function(fun)}"
         if isinstance(in_axes, list) and not _is_dims(in_axes):
             in_axes = tuple(in_axes)  # one entry per positional argument
         ins = () if in_axes == () else _parse_axes(f"{label}: in_axes", in_axes)
@@ -208,14 +218,15 @@ class _XmapSpec:
             for axis in self.resources.get(name, ()):
                 if axis in used:
                     raise ShardingError(
-                        f"xmap of {described(self.fun)}: axis_resources maps both {used[axis]!r} and {name!r} to the "
+                        f"xmap of {describe_function(self.fun)}: axis_resources maps both {used[axis]!r} and {name!r} "
+                        "to the "
                         f"mesh axis {axis!r}, and {dims.text} has both: a mesh axis can shard only one dim of an array"
                     )
                 used[axis] = name
 
     def check_mesh(self) -> None:
         """Raise if a mesh axis of `axis_resources` does not exist, or is used by an enclosing xmap."""
-        label = f"xmap of {described(self.fun)}: axis_resources maps"
+        label = f"xmap of {describe_function(self.fun)}: axis_resources maps"
         for name, axes in self.resources.items():
             for axis in axes:
                 if in_force.mesh is None:
@@ -247,12 +258,13 @@ class _XmapSpec:
             return tree.broadcast_prefix(prefix, values, lambda node: isinstance(node, _Dims))
         except tree.TreeMismatch as mismatch:
             raise ValueError(
-                f"xmap of {described(self.fun)}: {argument} do not match.\n  {misfit(mismatch, argument)}"
+                f"xmap of {describe_function(self.fun)}: {argument} do not match.\n  "
+                f"{describe_mismatch(mismatch, argument)}"
             ) from None
 
     def _name_sizes(self, operands: Sequence[Any], in_dims: Sequence[_Dims], labels: Sequence[str]) -> dict[Name, int]:
         """Return the size of every name, and check that all its dims agree on it."""
-        caller = f"xmap of {described(self.fun)}"
+        caller = f"xmap of {describe_function(self.fun)}"
         sources: dict[Name, dict[str, int]] = {name: {"axis_sizes has": size} for name, size in self.sizes.items()}
         for x, dims, label in zip(operands, in_dims, labels, strict=True):
             rank = x.type.ndim
@@ -291,7 +303,7 @@ class _Call:
         sizes: Mapping[Name, int],
     ):
         self.spec = spec
-        self.flat = Flat(spec.fun, structure)
+        self.flat = FlatFunction(spec.fun, structure)
         self.operands = [spec.constrain(x, dims) for x, dims in zip(operands, in_dims, strict=True)]
         self.in_dims = in_dims
         self.sizes = sizes
@@ -306,7 +318,7 @@ class _Call:
             operands, in_dims, traced = self._retrace_with_positional_dims(mapped, out_dims, traced[0])
             mapped = self._vmap_names(traced, in_dims)
         results = replay(mapped.program, [*operands, *traced[1]])
-        return self.flat.results.unflatten(
+        return self.flat.out_tree.unflatten(
             [
                 self._move_dims(x, names, dims, number)
                 for number, (x, names, dims) in enumerate(zip(results, mapped.names, out_dims, strict=True))
@@ -314,7 +326,7 @@ class _Call:
         )
 
     def _out_dims(self, mapped: "_Mapped") -> list[_Dims]:
-        results = self.flat.results.unflatten(list(range(len(mapped.names))))
+        results = self.flat.out_tree.unflatten(list(range(len(mapped.names))))
         return self.spec.dims_of_leaves("out_axes", self.spec.out_axes, results)
 
     def _trace(self, positional: Mapping[Name, int]) -> tuple[Program, list[Any]]:
@@ -385,7 +397,8 @@ class _Call:
 
     def _varying_result_error(self, extra: Sequence[Name], dims: _Dims, number: int) -> ValueError:
         return ValueError(
-            f"xmap of {described(self.spec.fun)}: result {number} varies along {', '.join(map(repr, extra))}, which "
+            f"xmap of {describe_function(self.spec.fun)}: result {number} varies along {', '.join(map(repr, extra))}, "
+            "which "
             f"out_axes {dims.text} do not have. Reduce over it, for example with `lax.psum(x, {extra[0]!r})`, or add "
             "it to out_axes."
         )
@@ -400,7 +413,8 @@ class _Call:
             unnamed_type = x.type.without(tuple(dim for dim, name in enumerate(names) if name is not None))
             hint = " A list must have one entry per dim, or end with `...`." if dims.rank is not None else ""
             raise ValueError(
-                f"xmap of {described(self.spec.fun)}: out_axes {dims.text} do not match result {number}, which is "
+                f"xmap of {describe_function(self.spec.fun)}: out_axes {dims.text} do not match result {number}, which "
+                "is "
                 f"{unnamed_type} and has rank {rank} with its named dims.{hint}"
             )
         others = iter([dim for dim, name in enumerate(names) if name is None])

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-from shardwise.api.arguments import described
-from shardwise.api.shard_map import Infer, Options, mapped
+from shardwise.api.arguments import describe_function
+from shardwise.api.shard_map import Infer, ShardMapOptions, map_shards
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, in_force
 from shardwise.errors import ShardingError
 
@@ -56,7 +56,9 @@ def shard_map(
             f"shard_map: f must be a function of shards, not {f!r}. To use shard_map as a decorator, pass keywords: "
             "@shard_map(mesh=mesh, in_specs=…, out_specs=…)."
         )
-    return mapped(f, Options("shard_map", mesh, in_specs, out_specs, _manual_axes(f, mesh, auto), check_rep))
+    return map_shards(
+        f, ShardMapOptions("shard_map", mesh, in_specs, out_specs, _manual_axes(f, mesh, auto), check_rep)
+    )
 
 
 def _manual_axes(f: Callable[..., Any], mesh: Mesh | AbstractMesh | None, auto: Iterable[str]) -> frozenset[str]:
@@ -68,9 +70,12 @@ def _manual_axes(f: Callable[..., Any], mesh: Mesh | AbstractMesh | None, auto: 
     abstract = used_mesh.abstract
     for axis in auto_axes:
         if axis not in abstract.shape:
-            raise ShardingError(f"shard_map of {described(f)}: auto has {axis!r}, but {abstract.unknown_axis(axis)}")
+            raise ShardingError(
+                f"shard_map of {describe_function(f)}: auto has {axis!r}, but {abstract.unknown_axis(axis)}"
+            )
     if not (manual_axes := frozenset(abstract.axis_names) - auto_axes):
         raise ShardingError(
-            f"shard_map of {described(f)}: auto has all axes of the mesh {abstract}: without manual axes, use jit"
+            f"shard_map of {describe_function(f)}: auto has all axes of the mesh {abstract}: without manual axes, use "
+            "jit"
         )
     return manual_axes
