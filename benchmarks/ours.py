@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 import shardwise as sw
-from shardwise.execute.executor import as_array, prepare
-from shardwise.execute.request import stages
+from shardwise.execute.executor import as_array, compile_request
+from shardwise.execute.request import partition_request
 
 library = sw
 
@@ -44,13 +44,13 @@ def wait(tree: Any) -> Any:
 def lowered(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """From the Python function to the text that XLA gets: traced, planned, partitioned."""
     request, _ = sw.jit(_fresh(function)).request(args, {})
-    return stages(request, request.target())
+    return partition_request(request, request.target())
 
 
 def compiled(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     """From the Python function to jaxlib's loaded executable."""
     request, traced = sw.jit(_fresh(function)).request(args, {})
-    return prepare(request, [as_array(x) for x in traced.captured]).executable.loaded
+    return compile_request(request, [as_array(x) for x in traced.captured]).executable.loaded
 
 
 def _fresh(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -50,7 +50,7 @@ from shardwise.compiler.arrays.methods import ArrayMethods as Array
 from shardwise.compiler.trace.provenance import named_scope
 from shardwise.config import config
 from shardwise.explain.plan import explain
-from shardwise.lazy import later
+from shardwise.lazy import lazy_names
 from shardwise.runtime.client import (
     default_backend,
     device_count,
@@ -179,7 +179,7 @@ __all__ = [
 ]
 
 
-__getattr__, __dir__ = later(
+__getattr__, __dir__ = lazy_names(
     "shardwise",
     __all__,
     ("dlpack", "experimental", "nn", "ops", "profiler", "random", "scipy", "stages", "typing"),

@@ -189,12 +189,12 @@ def _options(devices: Sequence[Any], asked: CompilerOptions) -> Any:
     return options
 
 
-def saved(executable: Any) -> bytes:
+def serialize_executable(executable: Any) -> bytes:
     """An executable as bytes. They have no checksum: what loads them must know that they are whole."""
     return bytes(executable.client.serialize_executable(executable))
 
 
-def load_saved(blob: bytes, text: str, devices: Sequence[Any], asked: CompilerOptions = ()) -> Any:
+def deserialize_executable(blob: bytes, text: str, devices: Sequence[Any], asked: CompilerOptions = ()) -> Any:
     """The executable that was saved, of the module `text`, for the same devices and options."""
     _bind_libraries(text)
     return devices[0].client.deserialize_executable(blob, _jax.DeviceList(tuple(devices)), _options(devices, asked))
@@ -264,7 +264,7 @@ def put(pieces: Sequence[Any], devices: Sequence[Any], local: Sequence[Any], mem
     return _jax.batched_device_put(kind, where, own, list(local), host_buffer_semantics=copied, enable_x64=True)
 
 
-def in_memory(buffers: Any, devices: Sequence[Any], memory_kind: str, copied: bool = False) -> Any:
+def copy_to_memory(buffers: Any, devices: Sequence[Any], memory_kind: str, copied: bool = False) -> Any:
     """The same Buffers in a certain memory of their devices; `copied`: with memory of their own in any case."""
     where = _OnDevices(tuple(devices), memory_kind)
     how = _jax.ArrayCopySemantics.ALWAYS_COPY if copied else _jax.ArrayCopySemantics.REUSE_INPUT
@@ -401,7 +401,7 @@ def join(
     """
     kind = _WholeType(shape, dtype, len(devices))
     reached = [
-        piece if _client_of(piece) is device.client else read(piece)
+        piece if _client_of(piece) is device.client else to_numpy(piece)
         for piece, device in zip(pieces, local, strict=True)
     ]
     where = _OnDevices(tuple(devices), memory_kind)
@@ -413,7 +413,7 @@ def _client_of(piece: Any) -> Any:
     return piece._sharding._internal_device_list[0].client
 
 
-def read(piece: Any) -> np.ndarray[Any, Any]:
+def to_numpy(piece: Any) -> np.ndarray[Any, Any]:
     """Buffers of one device as a numpy array.
 
     `np.asarray` on Buffers is a trap: for bfloat16, and after a failed run, it gives an object array without an error.
@@ -421,14 +421,14 @@ def read(piece: Any) -> np.ndarray[Any, Any]:
     return piece._single_device_array_to_np_array_did_copy()[0]  # type: ignore[no-any-return]
 
 
-def start_read(piece: Any) -> None:
-    """Begin to copy Buffers of one device to the host, for a `read` that comes later."""
+def start_copy_to_host(piece: Any) -> None:
+    """Begin to copy Buffers of one device to the host, for a `to_numpy` that comes later."""
     piece._copy_single_device_array_to_host_async()
 
 
-def read_pieces(buffers: Any) -> list[np.ndarray[Any, Any]]:
+def shards_to_numpy(buffers: Any) -> list[np.ndarray[Any, Any]]:
     """The pieces that are on this process's devices, as numpy arrays, in device order."""
-    return [read(piece) for piece in split(buffers)]
+    return [to_numpy(piece) for piece in split(buffers)]
 
 
 def to_dlpack(piece: Any) -> Any:
@@ -442,7 +442,7 @@ def from_dlpack(capsule: Any, device: Any, may_copy: bool) -> Any:
     return _jax.dlpack_managed_tensor_to_buffer(capsule, device, None, None if may_copy else False)
 
 
-def record_lines(on: bool) -> None:
+def record_tracebacks(on: bool) -> None:
     """Whether each array knows the Python lines that made it, which `heap_profile` shows.
 
     It takes 2 µs a call; and until the next garbage collection, or array from the host, some 200 bytes a call.

@@ -3,7 +3,7 @@
 A setting may be named as JAX names it (`jax_enable_x64`) or without the prefix. What `update` sets holds in all
 threads; inside `config.override(name, value)`, of which the functions of `api/switches.py` are made, a value holds in
 the thread that opened it. Settings that JAX has and that would change nothing here are taken where they ask for what is
-done anyway (`MEANINGLESS`), and refused otherwise. `docs/config.md` is made from these tables.
+done anyway (`FIXED_SETTINGS`), and refused otherwise. `docs/config.md` is made from these tables.
 """
 
 import os
@@ -29,7 +29,7 @@ PRECISIONS = {  # how exactly products are made, as users write it: the name of 
     "tensorfloat32": "HIGH",
     "float32": "HIGHEST",
 }
-GUARDS = ("allow", "log", "disallow", "log_explicit", "disallow_explicit")
+GUARD_LEVELS = ("allow", "log", "disallow", "log_explicit", "disallow_explicit")
 
 
 @final
@@ -134,15 +134,15 @@ SETTINGS = {
         "allow",
         "numpy arrays and numbers that become arrays on a device without `device_put`: let them (allow), log or "
         "disallow; with _explicit, `device_put` too",
-        choices=GUARDS,
+        choices=GUARD_LEVELS,
     ),
     "transfer_guard_device_to_device": Setting(
         "allow",
         "the same for arrays that are not where a program runs, and are moved there without `device_put`",
-        choices=GUARDS,
+        choices=GUARD_LEVELS,
     ),
     "transfer_guard_device_to_host": Setting(
-        "allow", "the same for arrays that are read on the host without `device_get`", choices=GUARDS
+        "allow", "the same for arrays that are read on the host without `device_get`", choices=GUARD_LEVELS
     ),
     "memory_profile_lines": Setting(
         False,
@@ -171,10 +171,10 @@ SETTINGS = {
 
 # Other names of settings, and the settings that `transfer_guard` sets together.
 ALIASES = {"platform_name": "platforms", "dump_ir_to": "dump_to"}
-TRANSFERS = tuple(name for name in SETTINGS if name.startswith("transfer_guard_"))
+TRANSFER_GUARDS = tuple(name for name in SETTINGS if name.startswith("transfer_guard_"))
 
 # What JAX can be told and is always so here: the values that ask for it, and why there is no other.
-MEANINGLESS: dict[str, tuple[tuple[Any, ...], str]] = {
+FIXED_SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
     "threefry_partitionable": ((True,), "random bits never depend on the layout"),
     "default_prng_impl": (("threefry2x32",), "it is the only generator"),
     "enable_custom_prng": ((False,), "`random.key` makes typed keys, `random.PRNGKey` raw ones"),
@@ -196,18 +196,18 @@ MEANINGLESS: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 @final
-class Traced:
+class TraceSettings:
     """The values of the settings that shape programs. One object for equal values, so that keys compare identities."""
 
     __slots__ = ("values",)
-    _interned: ClassVar[dict[tuple[Any, ...], "Traced"]] = {}
+    _interned: ClassVar[dict[tuple[Any, ...], "TraceSettings"]] = {}
 
     def __init__(self, values: tuple[Any, ...]):
         self.values = values
 
     @staticmethod
-    def of(values: tuple[Any, ...]) -> "Traced":
-        return Traced._interned.setdefault(values, Traced(values))
+    def of(values: tuple[Any, ...]) -> "TraceSettings":
+        return TraceSettings._interned.setdefault(values, TraceSettings(values))
 
     def __repr__(self) -> str:
         return ", ".join(f"{name}={value}" for name, value in zip(_SHAPING, self.values, strict=True))
@@ -220,11 +220,11 @@ _SHAPING = tuple(name for name, setting in SETTINGS.items() if setting.shapes_pr
 class State:
     """What a call of a jitted function has to know of the settings, at the price of one read of a thread's own."""
 
-    __slots__ = ("disable_jit", "traced")
+    __slots__ = ("disable_jit", "trace_settings")
 
-    def __init__(self, disable_jit: bool, traced: Traced):
+    def __init__(self, disable_jit: bool, trace_settings: TraceSettings):
         self.disable_jit = disable_jit
-        self.traced = traced
+        self.trace_settings = trace_settings
 
 
 class _Watching:
@@ -233,11 +233,11 @@ class _Watching:
     `numbers`: whether numbers are checked in any of them. `state`: that of all of them; None where some have their own.
     """
 
-    numbers = False
+    nan_checks = False
     state: State | None = None
 
 
-watching = _Watching()
+all_threads = _Watching()
 
 
 class Config(threading.local):
@@ -302,10 +302,10 @@ class Config(threading.local):
         known = name.removeprefix("jax_")
         known = ALIASES.get(known, known)
         if known == "transfer_guard":
-            values = {getattr(self, each) for each in TRANSFERS}
+            values = {getattr(self, each) for each in TRANSFER_GUARDS}
             return values.pop() if len(values) == 1 else None
-        if known in MEANINGLESS:
-            return MEANINGLESS[known][0][0]
+        if known in FIXED_SETTINGS:
+            return FIXED_SETTINGS[known][0][0]
         if known not in SETTINGS:
             raise _unknown(name, known)
         return getattr(self, known)
@@ -335,9 +335,11 @@ class Config(threading.local):
         known = name.removeprefix("jax_")
         known = ALIASES.get(known, known)
         if known == "transfer_guard":
-            return {each: SETTINGS[each].accepted(each, "allow" if value is None else value) for each in TRANSFERS}
-        if known in MEANINGLESS:
-            values, why = MEANINGLESS[known]
+            return {
+                each: SETTINGS[each].accepted(each, "allow" if value is None else value) for each in TRANSFER_GUARDS
+            }
+        if known in FIXED_SETTINGS:
+            values, why = FIXED_SETTINGS[known]
             if value not in values:
                 raise NotImplementedError(
                     f"config {known!r} is always {' or '.join(map(repr, values))} here, and cannot be {value!r}: {why}"
@@ -379,10 +381,10 @@ def _write(mine: dict[str, Any], values: dict[str, Any]) -> None:
 def _derive() -> None:
     """Bring up to date what follows from the settings."""
     Config.state = _state({})
-    watching.state = None if Config._overriding else Config.state
+    all_threads.state = None if Config._overriding else Config.state
     for mine in Config._overriding.values():
         mine["state"] = _state(mine)
-    watching.numbers = any(
+    all_threads.nan_checks = any(
         scope.get(name, getattr(Config, name))
         for scope in ({}, *Config._overriding.values())
         for name in ("debug_nans", "debug_infs")
@@ -393,7 +395,7 @@ def _state(mine: dict[str, Any]) -> State:
     def value(name: str) -> Any:
         return mine.get(name, getattr(Config, name))
 
-    return State(value("disable_jit"), Traced.of(tuple(map(value, _SHAPING))))
+    return State(value("disable_jit"), TraceSettings.of(tuple(map(value, _SHAPING))))
 
 
 def _at_start(name: str) -> Any:
@@ -426,10 +428,10 @@ def format_settings() -> str:
         meaning = f"{setting.meaning[0].upper()}{setting.meaning[1:]}.{values}{fixed}"
         rows.append(f"| `{name}` | `{setting.default!r}` | `SHARDWISE_{name.upper()}` | {meaning} |")
     same = ["| name | values that are taken | why there is no other |", "|---|---|---|"]
-    for name, (choices, why) in MEANINGLESS.items():
+    for name, (choices, why) in FIXED_SETTINGS.items():
         same.append(f"| `{name}` | {', '.join(f'`{choice!r}`' for choice in choices)} | {why} |")
     other = [f"`{alias}` is another name of `{name}`" for alias, name in ALIASES.items()]
-    together = " and ".join(f"`{name}`" for name in TRANSFERS)
+    together = " and ".join(f"`{name}`" for name in TRANSFER_GUARDS)
     notes = f"{'; '.join(other)}; `transfer_guard` sets {together} together."
     return "\n".join(["## Settings", "", *rows, "", notes, "", "## Always so", "", *same]) + "\n"
 
@@ -437,17 +439,17 @@ def format_settings() -> str:
 _remembered: list[Any] = []
 
 
-def remembered(maxsize: int) -> Callable[[_Function], _Function]:
+def cached_by_settings(maxsize: int) -> Callable[[_Function], _Function]:
     """`lru_cache` for what is made of programs: an entry is found under the settings that it was made with."""
 
     def decorate(function: _Function) -> _Function:
         @lru_cache(maxsize=maxsize)
-        def made(traced: Traced, *args: Any, **keywords: Any) -> Any:
+        def made(traced: TraceSettings, *args: Any, **keywords: Any) -> Any:
             return function(*args, **keywords)
 
         @wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
-            return made(config.state.traced, *args, **keywords)
+            return made(config.state.trace_settings, *args, **keywords)
 
         _remembered.append(made)
         return call  # type: ignore[return-value]
@@ -456,6 +458,6 @@ def remembered(maxsize: int) -> Callable[[_Function], _Function]:
 
 
 def forget() -> None:
-    """Empty what `remembered` keeps."""
+    """Empty what `cached_by_settings` keeps."""
     for made in _remembered:
         made.cache_clear()

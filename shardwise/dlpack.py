@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwise.api import interchange
 from shardwise.compiler.dtypes import SMALL_INTEGERS, is_float, short_name
-from shardwise.errors import not_here
+from shardwise.errors import missing_attribute_error
 
 __all__ = ["from_dlpack", "is_supported_dtype"]
 
@@ -58,4 +58,4 @@ def is_supported_dtype(dtype: Any) -> bool:
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise not_here("shardwise.dlpack", name, __all__)
+    raise missing_attribute_error("shardwise.dlpack", name, __all__)

@@ -8,7 +8,7 @@ import numpy as np
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import DType, extended, prng_key
-from shardwise.errors import TypePromotionError, not_here
+from shardwise.errors import TypePromotionError, missing_attribute_error
 from shardwise.numpy.dtypes import finfo, iinfo, issubdtype, result_type
 
 bfloat16 = ml_dtypes.bfloat16
@@ -96,4 +96,4 @@ def itemsize_bits(dtype: Any) -> int:
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise not_here("shardwise.dtypes", name, __all__)
+    raise missing_attribute_error("shardwise.dtypes", name, __all__)

@@ -74,8 +74,13 @@ class MissingRuleError(NotImplementedError):
     """An op lacks a rule that a transformation needs; the message names the method to write."""
 
 
-def not_here(module: str, name: str, names: Iterable[str]) -> AttributeError:
-    """The error for a public name that a module does not have: JAX may have it, and it is not here yet."""
+def missing_attribute_error(module: str, name: str, names: Iterable[str]) -> AttributeError:
+    """Return the error for a public name that a module lacks, with the closest of `names` as a hint.
+
+    JAX may have the name, so the message says that it may not be supported yet.
+    """
     near = get_close_matches(name, list(names), 1, cutoff=0.75)
     hint = f" Did you mean {near[0]!r}?" if near else ""
-    return AttributeError(f"{module} has no {name!r}: it is not a name of JAX, or it is not here yet.{hint}", name=name)
+    return AttributeError(
+        f"{module} has no attribute {name!r}: JAX has no such name, or it is not supported yet.{hint}", name=name
+    )

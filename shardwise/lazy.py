@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, final
 
-from shardwise.errors import not_here
+from shardwise.errors import missing_attribute_error
 
 
-def later(
+def lazy_names(
     package: str, names: Sequence[str], modules: Sequence[str] = (), homes: Sequence[str] = ()
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """A package's `__getattr__` and `__dir__`. `modules` are parts of it; its other `names` are looked for in `homes`.
@@ -29,7 +29,7 @@ def later(
             if getattr(found, "__module__", None) == home:
                 break
         if found is None:
-            raise not_here(package, name, names)
+            raise missing_attribute_error(package, name, names)
         setattr(sys.modules[package], name, found)
         return found
 
@@ -40,7 +40,7 @@ def later(
 
 
 @final
-class module:
+class lazy_module:
     """Stands for a module, which is loaded once something of it is asked for: `scipy = module("scipy")`."""
 
     def __init__(self, name: str):

@@ -16,7 +16,7 @@ from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
-from shardwise.errors import ConcretizationTypeError, not_here
+from shardwise.errors import ConcretizationTypeError, missing_attribute_error
 from shardwise.lax.shape import laid_out
 
 __all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
@@ -236,4 +236,4 @@ def _scatter_reduce(
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise not_here("shardwise.ops", name, __all__)
+    raise missing_attribute_error("shardwise.ops", name, __all__)

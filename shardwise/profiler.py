@@ -25,7 +25,7 @@ from shardwise._jaxlib import (
     profiler_session,
     stop_session,
 )
-from shardwise.errors import not_here
+from shardwise.errors import missing_attribute_error
 from shardwise.runtime.client import clients, process_count, process_index
 from shardwise.runtime.hlo_instructions import Instruction, read_instructions
 
@@ -371,4 +371,4 @@ def stop_server() -> None:
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise not_here("shardwise.profiler", name, __all__)
+    raise missing_attribute_error("shardwise.profiler", name, __all__)

@@ -5,7 +5,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 import numpy as np
 
 from shardwise.compiler.arrays.methods import ArrayMethods
-from shardwise.errors import not_here
+from shardwise.errors import missing_attribute_error
 
 __all__ = ["ArrayLike", "DTypeLike"]
 
@@ -23,4 +23,4 @@ DTypeLike: TypeAlias = str | type[Any] | np.dtype[Any] | SupportsDType
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise not_here("shardwise.typing", name, __all__)
+    raise missing_attribute_error("shardwise.typing", name, __all__)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import shardwise as sw
-from shardwise.config import MEANINGLESS, SETTINGS, Config, config, format_settings, remembered, watching
+from shardwise.config import FIXED_SETTINGS, SETTINGS, Config, all_threads, cached_by_settings, config, format_settings
 
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "config.md"
 
@@ -19,10 +19,10 @@ DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "config.md"
 def unchanged():
     """A test leaves all settings as they were."""
     before = {name: getattr(config, name) for name in SETTINGS}
-    state = config.state.traced
+    state = config.state.trace_settings
     yield
     assert {name: getattr(config, name) for name in SETTINGS} == before
-    assert config.state.traced is state
+    assert config.state.trace_settings is state
     assert not Config._overriding
 
 
@@ -45,7 +45,7 @@ def test_an_update_holds_in_all_threads_and_an_override_in_one():
     seen = []
 
     def look():
-        seen.append((config.enable_x64, config.state.traced.values[0]))
+        seen.append((config.enable_x64, config.state.trace_settings.values[0]))
 
     def in_a_thread():
         thread = threading.Thread(target=look)
@@ -87,14 +87,14 @@ def test_overrides_nest_and_end_with_an_error():
 
 
 def test_equal_settings_are_one_key():
-    before = config.state.traced
+    before = config.state.trace_settings
     with config.override("enable_x64", True):
-        wide = config.state.traced
+        wide = config.state.trace_settings
         assert wide is not before
         with config.override("enable_x64", False):
-            assert config.state.traced is before
+            assert config.state.trace_settings is before
         with config.override("log_compiles", True):
-            assert config.state.traced is wide
+            assert config.state.trace_settings is wide
 
 
 def test_an_update_from_another_thread_reaches_the_key_of_one_that_overrides():
@@ -104,23 +104,23 @@ def test_an_update_from_another_thread_reaches_the_key_of_one_that_overrides():
         thread.start()
         thread.join()
         try:
-            assert "enable_x64=True" in repr(config.state.traced)
-            assert "numpy_rank_promotion=raise" in repr(config.state.traced)
+            assert "enable_x64=True" in repr(config.state.trace_settings)
+            assert "numpy_rank_promotion=raise" in repr(config.state.trace_settings)
         finally:
             config.update("numpy_rank_promotion", "allow")
 
 
 def test_numbers_are_watched_while_any_thread_wants_it():
-    assert not watching.numbers
+    assert not all_threads.nan_checks
     with config.override("debug_infs", True):
-        assert watching.numbers
-    assert not watching.numbers
+        assert all_threads.nan_checks
+    assert not all_threads.nan_checks
 
 
 def test_what_is_remembered_is_found_under_the_same_settings_only():
     calls = []
 
-    @remembered(maxsize=8)
+    @cached_by_settings(maxsize=8)
     def double(x):
         calls.append(x)
         return 2 * x
@@ -174,11 +174,11 @@ def test_errors(name, value, error, text):
         pass
 
 
-@pytest.mark.parametrize("name", MEANINGLESS)
+@pytest.mark.parametrize("name", FIXED_SETTINGS)
 def test_what_is_always_so_may_be_asked_for(name):
-    for value in MEANINGLESS[name][0]:
+    for value in FIXED_SETTINGS[name][0]:
         config.update(f"jax_{name}", value)
-    assert config.read(name) == MEANINGLESS[name][0][0]
+    assert config.read(name) == FIXED_SETTINGS[name][0][0]
 
 
 def test_values_as_jax_gives_them():

@@ -112,5 +112,5 @@ def test_no_import_hides_in_a_function():
 def test_a_name_that_is_not_here_says_so(module, name, hint):
     with pytest.raises(AttributeError) as caught:
         getattr(module, name)
-    text = f"{module.__name__} has no {name!r}: it is not a name of JAX, or it is not here yet.{hint}"
+    text = f"{module.__name__} has no attribute {name!r}: JAX has no such name, or it is not supported yet.{hint}"
     assert str(caught.value) == text

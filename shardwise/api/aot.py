@@ -19,13 +19,13 @@ from shardwise.compiler.partition.text import format_local
 from shardwise.compiler.plan.text import format_plan
 from shardwise.compiler.propagate.text import format_sharded
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.execute.executor import Launch, Prepared, as_array, staged
+from shardwise.execute.executor import Launch, LoweredRequest, as_array, lower_for_compile
 from shardwise.execute.executor import compiler_options as checked_options
 from shardwise.execute.request import Request
 from shardwise.execute.traceback_filter import filter_traceback
-from shardwise.execute.transfer import moved
-from shardwise.lazy import module
-from shardwise.runtime.array import Array, Signature
+from shardwise.execute.transfer import transfer
+from shardwise.lazy import lazy_module
+from shardwise.runtime.array import Array, ArraySignature
 from shardwise.runtime.memory_stats import MemoryStats
 from shardwise.runtime.sharding import Sharding
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from shardwise.compiler.report.report import Report
     from shardwise.execute import plan_report as planning
 else:
-    planning = module("shardwise.execute.plan_report")
+    planning = lazy_module("shardwise.execute.plan_report")
 
 
 class _Stage:
@@ -92,14 +92,16 @@ class Traced(_Stage):
     @filter_traceback
     def lower(self) -> "Lowered":
         """Planned, partitioned, and written as StableHLO."""
-        prepared = staged(self._request, [as_array(x) for x in self._captured])
+        prepared = lower_for_compile(self._request, [as_array(x) for x in self._captured])
         return Lowered(self._request, prepared, self.in_tree, self.out_tree, self._options)
 
 
 class _Planned(_Stage):
     """A stage that knows what each device will do."""
 
-    def __init__(self, request: Request, prepared: Prepared, in_tree: tree.Structure, out_tree: tree.Structure) -> None:
+    def __init__(
+        self, request: Request, prepared: LoweredRequest, in_tree: tree.Structure, out_tree: tree.Structure
+    ) -> None:
         super().__init__(request, in_tree, out_tree)
         self._prepared = prepared
 
@@ -112,7 +114,7 @@ class _Planned(_Stage):
     @cached_property
     def plan(self) -> "Report":
         """What each device will do: collectives, layouts, steps and memory, as plain data. `explain` shows it."""
-        return planning.planned(self._prepared.request, self._prepared.stages)
+        return planning.request_report(self._prepared.request, self._prepared.partitioned)
 
 
 @final
@@ -122,7 +124,7 @@ class Lowered(_Planned):
     def __init__(
         self,
         request: Request,
-        prepared: Prepared,
+        prepared: LoweredRequest,
         in_tree: tree.Structure,
         out_tree: tree.Structure,
         options: CompilerOptions,
@@ -135,13 +137,13 @@ class Lowered(_Planned):
 
         Every line of the user's is in the text, whether `debug_info` asks for it or not.
         """
-        stages = self._prepared.stages
+        partitioned = self._prepared.partitioned
         texts = {
             "program": lambda: format_program(self._request.program),
-            "sharded": lambda: format_sharded(stages.sharded),
-            "plan": lambda: format_plan(stages.plan),
-            "local": lambda: format_local(stages.local),
-            "stablehlo": lambda: stages.module.text,
+            "sharded": lambda: format_sharded(partitioned.sharded),
+            "plan": lambda: format_plan(partitioned.plan),
+            "local": lambda: format_local(partitioned.local),
+            "stablehlo": lambda: partitioned.module.text,
         }
         wanted = dialect or "stablehlo"
         if wanted not in texts:
@@ -150,14 +152,14 @@ class Lowered(_Planned):
 
     def cost_analysis(self) -> dict[str, float]:
         """Counts for one device and one call: "flops" of products, "bytes accessed" by ops, "wire bytes" sent."""
-        return self._prepared.stages.local.counts()
+        return self._prepared.partitioned.local.counts()
 
     @filter_traceback
     def compile(self, compiler_options: dict[str, Any] | None = None) -> "Compiled":
         """Compiled by XLA for the devices of the arguments. `compiler_options` are XLA's, by name; those that `jit` was
         given hold where these say nothing."""
         options = {**dict(self._options), **dict(checked_options(compiler_options, "compile"))}
-        launch = self._prepared.load(tuple(sorted(options.items())))
+        launch = self._prepared.compile(tuple(sorted(options.items())))
         return Compiled(self._request, self._prepared, launch, self.in_tree, self.out_tree)
 
 
@@ -168,7 +170,7 @@ class Compiled(_Planned):
     def __init__(
         self,
         request: Request,
-        prepared: Prepared,
+        prepared: LoweredRequest,
         launch: Launch,
         in_tree: tree.Structure,
         out_tree: tree.Structure,
@@ -193,7 +195,7 @@ class Compiled(_Planned):
         ]
         return self.out_tree.unflatten(self._launch.run(arrays))
 
-    def _fitting(self, number: int, array: Array, expected: Signature) -> Array:
+    def _fitting(self, number: int, array: Array, expected: ArraySignature) -> Array:
         """An array as an argument; one that nobody has placed is moved to where it is expected."""
         if array.signature is expected:
             return array
@@ -206,7 +208,7 @@ class Compiled(_Planned):
                 f"{self._called(number)} lies as {array.sharding}; it was compiled for {expected.sharding}.\n"
                 "  Move it there with `device_put` first, or call the jitted function, which compiles for both."
             )
-        return moved(array, expected.sharding)
+        return transfer(array, expected.sharding)
 
     def _called(self, number: int) -> str:
         return f"argument {self._request.names[number]} of `{self._request.program.name}`"
@@ -220,7 +222,7 @@ class Compiled(_Planned):
         expected = [places.get(number, one.sharding) for number, one in enumerate(given)]
         # What lies in another memory is expected there: the call takes it to where devices compute.
         return self.in_tree.unflatten(  # type: ignore[no-any-return]
-            [one.sharding if one.sharding.computable == s else s for one, s in zip(given, expected, strict=True)]
+            [one.sharding if one.sharding.in_default_memory == s else s for one, s in zip(given, expected, strict=True)]
         )
 
     @property
@@ -245,4 +247,4 @@ class Compiled(_Planned):
         return self._launch.executable.loaded
 
     def _counts(self) -> dict[str, float]:
-        return self._prepared.stages.local.counts()
+        return self._prepared.partitioned.local.counts()

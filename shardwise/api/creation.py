@@ -12,8 +12,8 @@ from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.errors import ShardingError
-from shardwise.execute.transfer import joined, moved
-from shardwise.runtime.array import Array, padded, signature
+from shardwise.execute.transfer import assemble_blocks, transfer
+from shardwise.runtime.array import Array, array_signature, padded
 from shardwise.runtime.sharding import Sharding, SingleDeviceSharding, sharding_in_force
 
 NumpyArray = np.ndarray[Any, Any]
@@ -59,7 +59,7 @@ def make_array_from_callback(
     if kind is None:
         raise ValueError(f"{name}: this process has no device in {where}, so that it can hold no part")
     buffers = put(pieces, where.devices, where.local_devices, where.kind)
-    return Array.of(buffers, signature(kind, where, True))
+    return Array.of(buffers, array_signature(kind, where, True))
 
 
 def make_array_from_single_device_arrays(
@@ -92,11 +92,11 @@ def make_array_from_single_device_arrays(
             raise ValueError(f"{name}: the array on {device} is {part.type}, but the whole has dtype {kind.dtype}")
         if part.type.shape != piece:
             box = tuple((0, size) for size in wanted)
-            (part,) = installed.executor.several(joined, [part], {"boxes": (box,), "shape": piece})
-        pieces.append(moved(part, SingleDeviceSharding(device, memory_kind=where.kind)).buffers)
+            (part,) = installed.executor.call_list(assemble_blocks, [part], {"boxes": (box,), "shape": piece})
+        pieces.append(transfer(part, SingleDeviceSharding(device, memory_kind=where.kind)).buffers)
     held = kind.with_shape(piece).physical
     buffers = join(pieces, held.shape, held.dtype, where.devices, where.local_devices, where.kind)
-    return Array.of(buffers, signature(kind, where, True))
+    return Array.of(buffers, array_signature(kind, where, True))
 
 
 def make_array_from_process_local_data(

@@ -8,7 +8,7 @@ from shardwise._jaxlib import RuntimeFailure
 from shardwise._jaxlib import from_dlpack as shared
 from shardwise.api.placement import device_put
 from shardwise.compiler.arrays.promotion import canonical_dtype
-from shardwise.runtime.array import DLPACK_DEVICES, Array, alone
+from shardwise.runtime.array import DLPACK_DEVICES, Array, single_device_array
 from shardwise.runtime.client import local_devices
 from shardwise.runtime.dlpack import type_in
 
@@ -37,7 +37,7 @@ def from_dlpack(name: str, x: Any, device: Any, copy: bool | None) -> Array:
         made = shared(capsule, found, may_copy=copy is not False)
     except (RuntimeFailure, BufferError) as error:
         raise BufferError(f"{name}: the memory cannot be shared: {error}") from None
-    array = alone(made, held, found)
+    array = single_device_array(made, held, found)
     if canonical_dtype(held.dtype) != held.dtype:
         array = array.astype(held.dtype)
     elif copy:

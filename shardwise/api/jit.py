@@ -35,11 +35,11 @@ from shardwise.compiler.shardings.mesh import in_force
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.replay import replay
-from shardwise.config import config, watching
+from shardwise.config import all_threads, config
 from shardwise.errors import ShardingError
-from shardwise.execute.executor import Launch, as_argument, as_array, prepare
+from shardwise.execute.executor import Launch, as_argument, as_array, compile_request
 from shardwise.execute.executor import compiler_options as checked_options
-from shardwise.execute.lru import Recent
+from shardwise.execute.lru import LruCache
 from shardwise.execute.request import Request
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.runtime.array import Array
@@ -96,14 +96,14 @@ class Jitted:
         self.function = function
         self.options = options
         self._has_static = bool(options.static)
-        self._programs: Recent  # → TracedFunction
-        self._launches: Recent  # → Launch, and the structure of its results; None where that is one array
+        self._programs: LruCache  # → TracedFunction
+        self._launches: LruCache  # → Launch, and the structure of its results; None where that is one array
         self._programs, self._launches = _caches(function, options)
         _jitted.add(self)
         update_wrapper(self, function, updated=())  # not the attributes: another jit has those of the same names
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        state = watching.state or config.state
+        state = all_threads.state or config.state
         if state.disable_jit:
             return self.function(*args, **keywords)
         found = None
@@ -120,22 +120,22 @@ class Jitted:
             return self._staged(self._given(args, keywords))
         statics = found.key if found is not None else ()
         try:
-            key = (structure, in_force.mesh, state.traced, statics, *[x.signature for x in leaves])
+            key = (structure, in_force.mesh, state.trace_settings, statics, *[x.signature for x in leaves])
         except AttributeError:  # not all are arrays yet
             if not all(map(is_array_like, leaves)):
                 self._given(args, keywords)  # an error that names what can be none
             leaves = [as_argument(x) for x in leaves]
-            key = (structure, in_force.mesh, state.traced, statics, *[x.signature for x in leaves])
+            key = (structure, in_force.mesh, state.trace_settings, statics, *[x.signature for x in leaves])
         launches = self._launches
         entry = launches.get(key)
         if entry is None:
-            entry = launches.older(key)
+            entry = launches.promote(key)
         if entry is None:
             given = self._given(args, keywords)
             if any(isinstance(x, Tracer) for x in self._captured(given)):
                 return self._staged(given)  # it closes over a value that is being traced
             self._explain_miss(key, given)
-            entry = launches.keep(key, self._compiled(given))
+            entry = launches.insert(key, self._compiled(given))
         launch, results = entry
         made = launch.run(leaves)
         return made[0] if results is None else results.unflatten(made)
@@ -186,10 +186,10 @@ class Jitted:
     def _traced(self, given: _Given) -> TracedFunction:
         """The function staged for these arguments; once for each structure, types, static arguments and named axes."""
         axes = (tuple(bound_axes().items()), tracked_axes())
-        key = (given.structure, config.state.traced, in_force.mesh, given.found.key, axes, given.types)
-        traced: TracedFunction | None = self._programs.get(key) or self._programs.older(key)
+        key = (given.structure, config.state.trace_settings, in_force.mesh, given.found.key, axes, given.types)
+        traced: TracedFunction | None = self._programs.get(key) or self._programs.promote(key)
         if traced is None or not _is_alive(traced.captured):
-            traced = self._programs.keep(key, trace(self._body(given.found), given.structure, given.types))
+            traced = self._programs.insert(key, trace(self._body(given.found), given.structure, given.types))
         return traced
 
     def _body(self, found: Split) -> Callable[..., Any]:
@@ -221,7 +221,7 @@ class Jitted:
     def _compiled(self, given: _Given) -> tuple[Launch, tree.Structure | None]:
         """What runs the function, and the structure of its results; None where that is one array."""
         request, traced = self._request(given)
-        launch = prepare(request, [as_array(x) for x in traced.captured], self.options.compiler_options)
+        launch = compile_request(request, [as_array(x) for x in traced.captured], self.options.compiler_options)
         return launch, None if traced.structure == _LEAF else traced.structure
 
     @filter_traceback
@@ -360,7 +360,7 @@ def _laid_out(x: Any, sharding: Sharding) -> Any:
     return Constrain(pin.layout.dims, mesh, tuple(sorted(pin.open_dims)))(x)
 
 
-_shared: WeakKeyDictionary[Any, dict[JitOptions, tuple[Recent, Recent]]] = WeakKeyDictionary()
+_shared: WeakKeyDictionary[Any, dict[JitOptions, tuple[LruCache, LruCache]]] = WeakKeyDictionary()
 _jitted: WeakSet[Jitted] = WeakSet()
 
 
@@ -371,9 +371,9 @@ def clear_function_caches() -> None:
     _shared.clear()
 
 
-def _caches(function: Callable[..., Any], options: JitOptions) -> tuple[Recent, Recent]:
+def _caches(function: Callable[..., Any], options: JitOptions) -> tuple[LruCache, LruCache]:
     """What was traced and compiled for a function, shared by all who jit it alike, for as long as it lives."""
-    caches = Recent(MOST_KEPT), Recent(MOST_KEPT)
+    caches = LruCache(MOST_KEPT), LruCache(MOST_KEPT)
     try:
         return _shared.setdefault(function, {}).setdefault(options, caches)
     except TypeError:  # shardings in dicts, or a callable without hash or weak references

@@ -20,8 +20,8 @@ from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError
 from shardwise.execute.executor import as_array
-from shardwise.execute.transfer import held, moved
-from shardwise.runtime.array import Array, deleted_error, place, signature, wait
+from shardwise.execute.transfer import transfer, transfer_to_memory
+from shardwise.runtime.array import Array, array_signature, deleted_error, place, wait
 from shardwise.runtime.client import devices as all_devices
 from shardwise.runtime.out_of_memory import check_memory
 from shardwise.runtime.sharding import ONE_DEVICE, NamedSharding, Sharding, SingleDeviceSharding, sharding_in_force
@@ -159,7 +159,7 @@ def _apart(before: Sharding, after: Sharding) -> bool:
 def _own_memory(array: Array) -> Array:
     """A copy on the same devices: a compiled identity gives memory of its own."""
     if array.sharding.kind:
-        return held(array, array.sharding, copied=True)
+        return transfer_to_memory(array, array.sharding, copied=True)
     (copy,) = installed.executor.run(Convert(array.type.dtype, array.type.weak), (array,))
     return copy  # type: ignore[no-any-return]
 
@@ -235,8 +235,8 @@ def _put(leaf: Any, where: Sharding | None) -> Any:
             raise deleted_error(leaf.type, "an array that is moved")
         if leaf.sharding != where:
             check_transfer("device_to_device", leaf.type, explicit=True)
-        there = moved(leaf, where)
-        return Array.of(there.buffers, signature(there.type, where, True))
+        there = transfer(leaf, where)
+        return Array.of(there.buffers, array_signature(there.type, where, True))
     kind = type_of(leaf, "device_put")
     check_transfer("host_to_device", kind, explicit=True)
     return place(np.asarray(leaf), kind, where, committed=True)

@@ -7,7 +7,7 @@ from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType, Typed
 from shardwise.execute.request import default_device
-from shardwise.runtime.array import Signature, signature
+from shardwise.runtime.array import ArraySignature, array_signature
 from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
 
 
@@ -33,11 +33,11 @@ class ShapeDtypeStruct(Typed):
         self.sharding: Sharding | None = sharding
 
     @property
-    def placed(self) -> Signature:
+    def placed(self) -> ArraySignature:
         """The signature of the array for which it stands; one that nobody has placed is on the default device."""
         if self.sharding is None:
-            return signature(self.type, SingleDeviceSharding(default_device()), False)
-        return signature(self.type, self.sharding, True)
+            return array_signature(self.type, SingleDeviceSharding(default_device()), False)
+        return array_signature(self.type, self.sharding, True)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ShapeDtypeStruct) and (self.type, self.sharding) == (other.type, other.sharding)

@@ -33,7 +33,7 @@ from shardwise.compiler.transforms.hoist import hoist
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.lower_keys import keys_as_words
 from shardwise.config import config
-from shardwise.lazy import module as module_of
+from shardwise.lazy import lazy_module as module_of
 
 if TYPE_CHECKING:
     from shardwise.compiler.partition import regather

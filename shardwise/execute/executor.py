@@ -1,7 +1,7 @@
-"""Programs on concrete arrays: compiled, launched, and found again.
+"""Compile and run programs on concrete arrays.
 
-`prepare` turns a program and the arrays it is called with into a `Launch`. The executor runs single ops and whole
-functions of `ops/methods` outside every frame; importing this module installs it.
+`compile_request` turns a request into a `Launch`. The executor runs single ops and functions of arrays outside every
+frame; importing this module installs it.
 """
 
 import logging
@@ -30,18 +30,18 @@ from shardwise.compiler.shardings.mesh import AbsentDevice
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.config import config, watching
+from shardwise.config import all_threads, config
 from shardwise.errors import UnexpectedTracerError
 from shardwise.execute.inspect_sharding import report_shardings
-from shardwise.execute.launch_hooks import watchers
+from shardwise.execute.launch_hooks import launch_hooks
 from shardwise.execute.load import load
-from shardwise.execute.lru import Recent
-from shardwise.execute.nan_check import check_numbers
-from shardwise.execute.request import Request, Target, default_device, hoisted, stages
+from shardwise.execute.lru import LruCache
+from shardwise.execute.nan_check import check_nans
+from shardwise.execute.request import Request, Target, default_device, lift_held_arrays, partition_request
 from shardwise.execute.traceback_filter import filter_traceback
-from shardwise.execute.transfer import held, moved
-from shardwise.lazy import module
-from shardwise.runtime.array import Array, OnHost, deleted_error, memory, place, signature
+from shardwise.execute.transfer import transfer, transfer_to_memory
+from shardwise.lazy import lazy_module
+from shardwise.runtime.array import Array, HostArgument, array_signature, deleted_error, memory, place
 from shardwise.runtime.executable import Executable
 from shardwise.runtime.out_of_memory import check_memory
 from shardwise.runtime.sharding import Sharding, SingleDeviceSharding
@@ -50,7 +50,7 @@ from shardwise.runtime.transfer_guard import check_transfer
 if TYPE_CHECKING:
     from shardwise.compiler.report import avoidable_gathers
 else:  # what is compiled for one device, and what is only imported, needs none of it
-    avoidable_gathers = module("shardwise.compiler.report.avoidable_gathers")
+    avoidable_gathers = lazy_module("shardwise.compiler.report.avoidable_gathers")
 
 _log = logging.getLogger("shardwise")
 
@@ -79,19 +79,19 @@ class Launch:
         self._plain = as_they_are and True not in request.donated
         self._run = executable.run
 
-    def run(self, arrays: Sequence[Array | OnHost]) -> list[Array]:
+    def run(self, arrays: Sequence[Array | HostArgument]) -> list[Array]:
         try:
-            if self._plain and not (watching.numbers or watchers.seeing):
+            if self._plain and not (all_threads.nan_checks or launch_hooks.hooks):
                 buffers = [array.buffers for array in arrays]
                 if memory.any_donated:
                     self._check_alive(buffers, arrays)
                 return self._run(buffers)
-            return self._with_care(arrays)
+            return self._run_general(arrays)
         except RuntimeFailure as error:
             check_memory(error, f"`{self.request.program.name}`", self.executable.loaded)
             raise
 
-    def _check_alive(self, buffers: list[Any], arrays: Sequence[Array | OnHost]) -> None:
+    def _check_alive(self, buffers: list[Any], arrays: Sequence[Array | HostArgument]) -> None:
         """jaxlib crashes on buffers that are gone."""
         if True not in [one.is_deleted() for one in buffers]:
             return
@@ -103,10 +103,10 @@ class Launch:
         gone = next(array for array in self.constants if array.is_deleted())
         raise deleted_error(gone.type, f"an array that `{self.request.program.name}` closes over")
 
-    def _with_care(self, given: Sequence[Array | OnHost]) -> list[Array]:
+    def _run_general(self, given: Sequence[Array | HostArgument]) -> list[Array]:
         """Where arrays may have to move, may be gone, or are looked at."""
-        if watchers.seeing:
-            watchers.tell(self, runs=True)
+        if launch_hooks.hooks:
+            launch_hooks.notify(self, runs=True)
         if self.request.kept is not None:
             given = [given[number] for number in self.request.kept if number < len(given)]
         arrays = [x if isinstance(x, Array) else x.at(self.moves.get(number)) for number, x in enumerate(given)]
@@ -117,16 +117,16 @@ class Launch:
             for number, sharding in self.moves.items():
                 if isinstance(given[number], Array):
                     check_transfer("device_to_device", arrays[number].type)
-                    buffers[number] = moved(arrays[number], sharding).buffers
+                    buffers[number] = transfer(arrays[number], sharding).buffers
         if True in self.request.donated:
             memory.any_donated = True
             if len(set(map(id, buffers))) < len(buffers):
                 self._check_given_once(buffers)  # where there are several devices, XLA would end the process
         results = self._run(buffers)
-        if watching.numbers:
-            check_numbers(self.request.program, [*arrays, *self.constants], results)
+        if all_threads.nan_checks:
+            check_nans(self.request.program, [*arrays, *self.constants], results)
         for number, sharding in self.lands.items():
-            results[number] = held(results[number], sharding)
+            results[number] = transfer_to_memory(results[number], sharding)
         return results
 
     def _check_given_once(self, buffers: Sequence[Any]) -> None:
@@ -147,25 +147,25 @@ class Launch:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class LoweredRequest:
     """A request up to the text that XLA gets. `constants` are bound as the last inputs; `moves`: inputs that lie
     elsewhere."""
 
     request: Request
     constants: list[Array]
     target: Target
-    stages: Partitioned
+    partitioned: Partitioned
     moves: dict[int, Sharding]
 
-    def load(self, options: CompilerOptions = ()) -> Launch:
+    def compile(self, options: CompilerOptions = ()) -> Launch:
         """Compiled, and ready to run. `options` are XLA's own."""
         if isinstance(self.target.devices[0], AbsentDevice):
             raise ValueError(
-                f"`{self.request.program.name}` was lowered for the mesh {self.stages.sharded.mesh}, which has no "
+                f"`{self.request.program.name}` was lowered for the mesh {self.partitioned.sharded.mesh}, which has no "
                 "devices: it can be looked at, and not compiled. Use shardings on a Mesh."
             )
         for number, is_donated in enumerate(self.request.donated):
-            if is_donated and number not in self.stages.module.aliases:
+            if is_donated and number not in self.partitioned.module.aliases:
                 given = self.request.signatures[number]
                 warnings.warn(
                     f"{self.request.names[number]} of `{self.request.program.name}` is donated, but no result has its "
@@ -176,13 +176,13 @@ class Prepared:
         executable = self._loaded(options)
         first = len(self.request.signatures) - len(self.constants)
         bound = [
-            moved(array, self.moves[first + i]) if first + i in self.moves else array
+            transfer(array, self.moves[first + i]) if first + i in self.moves else array
             for i, array in enumerate(self.constants)
         ]
         moves = {number: sharding for number, sharding in self.moves.items() if number < first}
         lands = {number: sharding for number, sharding in enumerate(self.out_shardings) if sharding.kind}
         launch = Launch(executable, self.request, moves, bound, lands)
-        watchers.tell(launch, runs=False)
+        launch_hooks.notify(launch, runs=False)
         return launch
 
     def _warn_of_gathers(self) -> None:
@@ -190,7 +190,9 @@ class Prepared:
         if len(self.target.devices) == 1:
             return
         meshes = [mesh.abstract for mesh in self.target.meshes]
-        found = avoidable_gathers.avoidable_gathers(self.stages.sharded, self.stages.plan, self.stages.local, meshes)
+        found = avoidable_gathers.avoidable_gathers(
+            self.partitioned.sharded, self.partitioned.plan, self.partitioned.local, meshes
+        )
         if found:
             text = f"in `{self.request.program.name}`, {found[0]}"
             more = f" There are {len(found) - 1} more like it." if len(found) > 1 else ""
@@ -200,8 +202,8 @@ class Prepared:
     def _loaded(self, options: CompilerOptions) -> Executable:
         start, name = time.perf_counter(), self.request.program.name
         try:
-            computed = [sharding.computable for sharding in self.out_shardings]
-            executable = load(self.stages, self.target.devices, computed, self.target.committed, options)
+            computed = [sharding.in_default_memory for sharding in self.out_shardings]
+            executable = load(self.partitioned, self.target.devices, computed, self.target.committed, options)
         except RuntimeFailure as error:
             check_memory(error, f"XLA, which compiles `{name}`,")
             if options and "option" in str(error):
@@ -216,7 +218,7 @@ class Prepared:
 
     @cached_property
     def out_shardings(self) -> list[Sharding]:
-        asked = zip(self.request.out_shardings, self.stages.plan.outputs, self.stages.out_types, strict=True)
+        asked = zip(self.request.out_shardings, self.partitioned.plan.outputs, self.partitioned.out_types, strict=True)
         found = [
             _as_asked(sharding, Layout(layout.dims[: type.ndim]), self.target)  # without the dim of a key's words
             for sharding, layout, type in asked
@@ -228,30 +230,30 @@ class Prepared:
         ]
 
 
-def looked_at(request: Request, constants: Sequence[Array] = (), chip: Chip | None = None) -> Prepared:
+def lower_request(request: Request, constants: Sequence[Array] = (), chip: Chip | None = None) -> LoweredRequest:
     """Every stage that needs no device; nobody is told. `constants` are captured arrays; `chip`: planned for other
     devices than those at hand."""
-    request, constants = hoisted(request, constants)
+    request, constants = lift_held_arrays(request, constants)
     first = len(request.signatures) - len(constants)
     request = request.used()
     if request.kept is not None:
         constants = [constants[number - first] for number in request.kept if number >= first]
     target = request.target()
-    compiled, moves = stages(request, target, chip)
+    compiled, moves = partition_request(request, target, chip)
     target = target.refined(compiled.sharded.mesh)
-    return Prepared(request, list(constants), target, compiled, moves)
+    return LoweredRequest(request, list(constants), target, compiled, moves)
 
 
-def staged(request: Request, constants: Sequence[Array] = ()) -> Prepared:
+def lower_for_compile(request: Request, constants: Sequence[Array] = ()) -> LoweredRequest:
     """The same on the way to being compiled: those who want to know a layout are told."""
-    prepared = looked_at(request, constants)
-    report_shardings(prepared.stages, prepared.target)
+    prepared = lower_request(request, constants)
+    report_shardings(prepared.partitioned, prepared.target)
     return prepared
 
 
-def prepare(request: Request, constants: Sequence[Array] = (), options: CompilerOptions = ()) -> Launch:
+def compile_request(request: Request, constants: Sequence[Array] = (), options: CompilerOptions = ()) -> Launch:
     """Compile a request. `constants` are captured arrays, bound as the last inputs; `options` are XLA's own."""
-    return staged(request, constants).load(options)
+    return lower_for_compile(request, constants).compile(options)
 
 
 def compiler_options(given: Any, what: str) -> CompilerOptions:
@@ -283,7 +285,7 @@ def as_array(x: Any, name: str = "array", explicit: bool = False) -> Array:
     return found if isinstance(found, Array) else found.at()
 
 
-def as_argument(x: Any, name: str = "array", explicit: bool = False) -> Array | OnHost:
+def as_argument(x: Any, name: str = "array", explicit: bool = False) -> Array | HostArgument:
     """The same, but for numpy arrays: these stay where they are until `Launch` knows where the program wants them."""
     if isinstance(x, Array):
         return x
@@ -294,7 +296,7 @@ def as_argument(x: Any, name: str = "array", explicit: bool = False) -> Array | 
     if isinstance(x, PYTHON_SCALARS):
         # 0.0 and -0.0 are equal but not the same: the text tells them apart.
         return _scalar(type_of(x), x, str(x), default_device())
-    return OnHost(np.asarray(x), signature(type_of(x, name), SingleDeviceSharding(default_device()), False))
+    return HostArgument(np.asarray(x), array_signature(type_of(x, name), SingleDeviceSharding(default_device()), False))
 
 
 @lru_cache(maxsize=128)
@@ -306,13 +308,13 @@ class _Executor:
     """Ops and functions on concrete arrays, outside every frame."""
 
     def __init__(self) -> None:
-        self._launches = Recent(4096)
+        self._launches = LruCache(4096)
 
     def place(self, value: Any) -> Array:
         return as_array(value)
 
-    def move(self, array: Array, sharding: Sharding) -> Array:
-        return moved(array, sharding)
+    def transfer(self, array: Array, sharding: Sharding) -> Array:
+        return transfer(array, sharding)
 
     def run(self, op: Op, args: Sequence[Array]) -> tuple[Array, ...]:
         """One op."""
@@ -322,29 +324,29 @@ class _Executor:
         if isinstance(op, Inspect):
             op.look(args[0].sharding)
             return ()
-        key = (op, config.state.traced, *(x.signature for x in args))
+        key = (op, config.state.trace_settings, *(x.signature for x in args))
         launch = self._launches.get(key)
         if launch is None:
-            launch = self._launches.older(key)
+            launch = self._launches.promote(key)
         if launch is None:
             inputs = [Value(x.type) for x in args]
             outputs = [Value(type) for type in result_types(op, tuple(value.type for value in inputs))]
             program = Program(tuple(inputs), (Equation(op, inputs, outputs, user_source()),), tuple(outputs), op.name)
-            launch = self._launches.keep(key, prepare(_request(program, args)))
+            launch = self._launches.insert(key, compile_request(_request(program, args)))
         return tuple(launch.run(args))
 
     def call(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> Array:
         """A function of arrays with static keywords, as one program."""
-        return self.several(function, args, static)[0]
+        return self.call_list(function, args, static)[0]
 
     @filter_traceback
-    def several(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> list[Array]:
+    def call_list(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> list[Array]:
         """The same of a function that may return a list."""
         arrays = [x if isinstance(x, Array) else as_array(x, function.__name__) for x in args]
-        key = (function, config.state.traced, *(x.signature for x in arrays), *static.items())
+        key = (function, config.state.trace_settings, *(x.signature for x in arrays), *static.items())
         launch = self._launches.get(key)
         if launch is None:
-            launch = self._launches.older(key)
+            launch = self._launches.promote(key)
         if launch is None:
 
             def listed(*xs: Any) -> list[Any]:
@@ -353,7 +355,7 @@ class _Executor:
 
             program, captured = build(listed, [x.type for x in arrays], function.__name__)
             assert not captured, f"{function.__name__} closes over arrays"
-            launch = self._launches.keep(key, prepare(_request(program, arrays)))
+            launch = self._launches.insert(key, compile_request(_request(program, arrays)))
         return launch.run(arrays)  # type: ignore[no-any-return]
 
     def forget(self) -> None:

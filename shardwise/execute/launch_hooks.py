@@ -4,25 +4,25 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
-Watcher = Callable[[Any, bool], None]  # is called with a `Launch`, and whether it runs now or else was compiled
+LaunchHook = Callable[[Any, bool], None]  # is called with a `Launch`, and whether it runs now or else was compiled
 
 
 class _Watchers:
     def __init__(self) -> None:
-        self.seeing: tuple[Watcher, ...] = ()
+        self.hooks: tuple[LaunchHook, ...] = ()
         self._lock = Lock()
 
-    def add(self, watcher: Watcher) -> None:
+    def add(self, watcher: LaunchHook) -> None:
         with self._lock:
-            self.seeing = (*self.seeing, watcher)
+            self.hooks = (*self.hooks, watcher)
 
-    def remove(self, watcher: Watcher) -> None:
+    def remove(self, watcher: LaunchHook) -> None:
         with self._lock:
-            self.seeing = tuple(other for other in self.seeing if other != watcher)
+            self.hooks = tuple(other for other in self.hooks if other != watcher)
 
-    def tell(self, launch: Any, runs: bool) -> None:
-        for see in self.seeing:
+    def notify(self, launch: Any, runs: bool) -> None:
+        for see in self.hooks:
             see(launch, runs)
 
 
-watchers = _Watchers()
+launch_hooks = _Watchers()

@@ -4,7 +4,7 @@ from typing import Any, final
 
 
 @final
-class Recent(dict[Any, Any]):
+class LruCache(dict[Any, Any]):
     """Keeps at most `bound` entries, and the last `bound / 2` that were used.
 
     It holds the younger half itself, so that `get` is a dict's. What `get` does not find may still be `older`, and is
@@ -16,12 +16,12 @@ class Recent(dict[Any, Any]):
         self._half = bound // 2
         self._older: dict[Any, Any] = {}
 
-    def older(self, key: Any) -> Any:
+    def promote(self, key: Any) -> Any:
         """An entry that was not used lately, or None."""
         found = self._older.get(key)
-        return None if found is None else self.keep(key, found)
+        return None if found is None else self.insert(key, found)
 
-    def keep(self, key: Any, value: Any) -> Any:
+    def insert(self, key: Any, value: Any) -> Any:
         """`value`, which is now found by `key`."""
         if len(self) >= self._half:
             self._older = self.copy()

@@ -15,7 +15,7 @@ from shardwise.config import config
 from shardwise.runtime.array import Array
 
 
-def check_numbers(program: Program, args: Sequence[Array], results: Sequence[Array]) -> None:
+def check_nans(program: Program, args: Sequence[Array], results: Sequence[Array]) -> None:
     """A FloatingPointError if a result has what `debug_nans` and `debug_infs` forbid, and the arguments do not.
 
     The program is then run once more, in numpy, one op after the other, to find the first that made it.
@@ -51,7 +51,7 @@ def _seen(array: Array) -> np.ndarray[Any, Any]:
     """The elements that this process can see."""
     if array.is_fully_addressable or array.is_fully_replicated:
         return array.numpy()
-    return np.concatenate([part.numpy().ravel() for part in array.distinct_parts()])
+    return np.concatenate([part.numpy().ravel() for part in array.distinct_shards()])
 
 
 def _is_readable(array: Array) -> bool:

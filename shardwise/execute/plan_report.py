@@ -3,12 +3,12 @@
 from shardwise.compiler.pipeline import Partitioned
 from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.report.report import Report, report
-from shardwise.execute.request import Request, stages
+from shardwise.execute.request import Request, partition_request
 
 Plan = Report  # as users know it: to the compiler, a plan is the layouts that were chosen
 
 
-def planned(request: Request, compiled: Partitioned, chip: Chip | None = None) -> Report:
+def request_report(request: Request, compiled: Partitioned, chip: Chip | None = None) -> Report:
     """The report of a request that went through every stage. `chip`: with times of other chips than it is for."""
     return report(
         compiled.sharded,
@@ -20,7 +20,7 @@ def planned(request: Request, compiled: Partitioned, chip: Chip | None = None) -
     )
 
 
-def replanned(request: Request) -> Report:
+def replan_report(request: Request) -> Report:
     """The report of a request of which only the compiled program is left: plans are the same each time."""
-    compiled, _ = stages(request, request.target())
-    return planned(request, compiled)
+    compiled, _ = partition_request(request, request.target())
+    return request_report(request, compiled)

@@ -25,7 +25,7 @@ from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.lift_constants import lift
 from shardwise.config import config
 from shardwise.errors import DeviceMismatchError, ShardingError
-from shardwise.runtime.array import Array, Signature
+from shardwise.runtime.array import Array, ArraySignature
 from shardwise.runtime.client import local_devices, platform_of
 from shardwise.runtime.sharding import (
     ONE_DEVICE,
@@ -89,7 +89,7 @@ class Request:
     """
 
     program: Program
-    signatures: tuple[Signature, ...]
+    signatures: tuple[ArraySignature, ...]
     out_shardings: tuple[Sharding | None, ...]
     names: tuple[str, ...]
     in_shardings: tuple[Sharding | None, ...] = ()
@@ -189,7 +189,9 @@ def default_device() -> Any:
     return local_devices(backend=asked)[0] if asked is None or isinstance(asked, str) else asked
 
 
-def stages(request: Request, target: Target, chip: Chip | None = None) -> tuple[Partitioned, dict[int, Sharding]]:
+def partition_request(
+    request: Request, target: Target, chip: Chip | None = None
+) -> tuple[Partitioned, dict[int, Sharding]]:
     """The request up to XLA's text, and the inputs that must move to where they are expected. `chip`: planned for
     other devices than the target's."""
     mesh = target.mesh.abstract if target.mesh is not None else ONE_DEVICE
@@ -201,12 +203,12 @@ def stages(request: Request, target: Target, chip: Chip | None = None) -> tuple[
         if given.sharding.devices == target.devices and (given.committed or mesh_of(given.sharding) == target.mesh):
             pins.append(target.pin(given.sharding, given.type.shape, name))
             if given.sharding.kind:
-                moves[number] = given.sharding.computable
+                moves[number] = given.sharding.in_default_memory
             continue
         wanted = asked or target.sharding(Layout.replicated(given.type.ndim))
         nobody = frozenset(range(given.type.ndim)) if asked is None else frozenset()  # has asked for it to be whole
         pins.append(Pin(target.pin(wanted, given.type.shape).layout, nobody, name))
-        moves[number] = wanted.computable
+        moves[number] = wanted.in_default_memory
     out_pins = [
         None if sharding is None else target.pin(sharding, type.shape, f"out_shardings of output {number}")
         for number, (type, sharding) in enumerate(zip(request.program.out_types, request.out_shardings, strict=True))
@@ -259,7 +261,7 @@ def _constrained(request: Request, target: Target) -> Program:
     )
 
 
-def hoisted(request: Request, constants: Sequence[Array]) -> tuple[Request, list[Array]]:
+def lift_held_arrays(request: Request, constants: Sequence[Array]) -> tuple[Request, list[Array]]:
     """The request with the arrays that its program holds as further inputs, and these among the constants."""
     if not any(isinstance(equation.op, Held) for equation in request.program.walk()):
         return request, list(constants)

@@ -12,7 +12,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise._jaxlib import in_memory, join, put, split
+from shardwise._jaxlib import copy_to_memory, join, put, split
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ops.placement.constrain import Constrain
@@ -21,56 +21,60 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, sliced
 from shardwise.compiler.shardings.mesh import Mesh, grid_of
 from shardwise.compiler.shardings.refine import common_mesh
 from shardwise.compiler.shardings.spec import spec_of
-from shardwise.runtime.array import Array, alone, over_words, place, signature
+from shardwise.runtime.array import Array, array_signature, key_data_sharding, place, single_device_array
 from shardwise.runtime.array_repr import Span
 from shardwise.runtime.sharding import NamedSharding, Sharding, mesh_of
 
 Box = tuple[Span, ...]
 
 
-def moved(array: Array, sharding: Sharding) -> Array:
+def transfer(array: Array, sharding: Sharding) -> Array:
     """The array in another sharding, committed to it."""
     if array.sharding == sharding:
         return array
     if is_key(array.type.dtype):
-        return Array.of(moved(array.words, over_words(sharding)).buffers, signature(array.type, sharding, True))
+        return Array.of(
+            transfer(array.words, key_data_sharding(sharding)).buffers, array_signature(array.type, sharding, True)
+        )
     if array.sharding.kind or sharding.kind:
         return _between_memories(array, sharding)
     shape = array.type.shape
     before, after = mesh_of(array.sharding), mesh_of(sharding)
     if array.sharding.devices == sharding.devices:
-        if array.sharding.parts(shape) == sharding.parts(shape):
-            return Array.of(array.buffers, signature(array.type, sharding, True))
+        if array.sharding.shard_indices(shape) == sharding.shard_indices(shape):
+            return Array.of(array.buffers, array_signature(array.type, sharding, True))
         if before is not None and after is not None and common_mesh((before, after)) is not None:
             pin = sharding.pin(shape)
             (found,) = installed.executor.run(Constrain(pin.layout.dims, after), (array,))
-            return Array.of(found.buffers, signature(array.type, sharding, True))
+            return Array.of(found.buffers, array_signature(array.type, sharding, True))
     on_its_way = not array.committed and array.sharding.devices[0].platform == "cpu"  # in the host's own memory
     if on_its_way or not (array.sharding.is_fully_addressable and sharding.is_fully_addressable):
         return place(array.numpy(), array.type, sharding, committed=True)
     if before is not None and after is not None and before.size == after.size:
         here = _over(before.flat_devices, after)
         if common_mesh((before, here)) is not None:
-            return _carried(moved(array, NamedSharding(here, spec_of(sharding.pin(shape).layout))), sharding)
+            return _carried(transfer(array, NamedSharding(here, spec_of(sharding.pin(shape).layout))), sharding)
     return _redistributed(array, sharding)
 
 
 def _between_memories(array: Array, sharding: Sharding) -> Array:
     """The array in another memory. Devices exchange what lies where they compute: out of another memory comes first,
     into another last."""
-    if array.sharding.computable == sharding.computable:
-        return held(array, sharding)
-    here = held(array, array.sharding.computable)
-    return held(moved(here, sharding.computable), sharding)
+    if array.sharding.in_default_memory == sharding.in_default_memory:
+        return transfer_to_memory(array, sharding)
+    here = transfer_to_memory(array, array.sharding.in_default_memory)
+    return transfer_to_memory(transfer(here, sharding.in_default_memory), sharding)
 
 
-def held(array: Array, sharding: Sharding, copied: bool = False) -> Array:
+def transfer_to_memory(array: Array, sharding: Sharding, copied: bool = False) -> Array:
     """The array in another memory of the same devices, in the same layout; `copied`: with memory of its own anyway."""
     if array.sharding.kind == sharding.kind and not copied:
         return array
     kind = sharding.memory_kind
     assert kind is not None  # there are devices
-    return Array.of(in_memory(array.buffers, sharding.devices, kind, copied), signature(array.type, sharding, True))
+    return Array.of(
+        copy_to_memory(array.buffers, sharding.devices, kind, copied), array_signature(array.type, sharding, True)
+    )
 
 
 def _over(devices: Sequence[Any], mesh: Mesh) -> Mesh:
@@ -83,7 +87,7 @@ def _carried(array: Array, sharding: Sharding) -> Array:
     shape = sharding.placement(array.type).piece_shape(sharding.mesh_shape)
     pieces = split(array.buffers)
     buffers = join(pieces, shape, array.type.dtype, sharding.devices, sharding.devices)
-    return Array.of(buffers, signature(array.type, sharding, True))
+    return Array.of(buffers, array_signature(array.type, sharding, True))
 
 
 @final
@@ -103,13 +107,13 @@ class _Plan:
 @lru_cache(maxsize=4096)
 def _plan(shape: tuple[int, ...], before: Sharding, after: Sharding) -> _Plan:
     """How an array of this shape gets from one sharding to another, block by block."""
-    parts = [_box(index) for index in before.parts(shape)]
+    parts = [_box(index) for index in before.shard_indices(shape)]
     holders: dict[Box, list[int]] = {}
     for number, box in enumerate(parts):
         holders.setdefault(box, []).append(number)
     cuts: dict[int, dict[Box, int]] = {}
     boxes, sources = [], []
-    for target, (device, index) in enumerate(zip(after.devices, after.parts(shape), strict=True)):
+    for target, (device, index) in enumerate(zip(after.devices, after.shard_indices(shape), strict=True)):
         here = {}
         for part, numbers in holders.items():
             box = tuple((max(a, low), min(b, high)) for (a, b), (low, high) in zip(part, _box(index), strict=True))
@@ -129,7 +133,8 @@ def _redistributed(array: Array, sharding: Sharding) -> Array:
     kind = array.type.with_shape(array.sharding.shard_shape(array.type.shape))
     pieces = split(array.buffers)
     blocks = {
-        source: _sliced(alone(pieces[source], kind, array.sharding.devices[source]), cuts) for source, cuts in plan.cuts
+        source: _sliced(single_device_array(pieces[source], kind, array.sharding.devices[source]), cuts)
+        for source, cuts in plan.cuts
     }
     shape = sharding.shard_shape(array.type.shape)
     made = [
@@ -137,13 +142,13 @@ def _redistributed(array: Array, sharding: Sharding) -> Array:
         for boxes, sources, device in zip(plan.boxes, plan.sources, sharding.devices, strict=True)
     ]
     buffers = join(made, shape, array.type.dtype, sharding.devices, sharding.devices)
-    return Array.of(buffers, signature(array.type, sharding, True))
+    return Array.of(buffers, array_signature(array.type, sharding, True))
 
 
 def _sliced(piece: Array, parts: tuple[Box, ...]) -> list[Array]:
     if parts == (tuple((0, size) for size in piece.type.shape),):
         return [piece]
-    return installed.executor.several(_slices, (piece,), {"parts": parts})
+    return installed.executor.call_list(_slices, (piece,), {"parts": parts})
 
 
 def _slices(piece: Any, *, parts: tuple[Box, ...]) -> list[Any]:
@@ -157,12 +162,12 @@ def _put_together(array: Array, boxes: tuple[Box, ...], blocks: list[Any], shape
     kinds = [array.type.with_shape(tuple(high - low for low, high in box)) for box in boxes]
     if len(blocks) == 1 and kinds[0].shape == shape:
         return blocks[0]
-    arrived = [alone(block, kind, device) for block, kind in zip(blocks, kinds, strict=True)]
-    (piece,) = installed.executor.several(joined, arrived, {"boxes": boxes, "shape": shape})
+    arrived = [single_device_array(block, kind, device) for block, kind in zip(blocks, kinds, strict=True)]
+    (piece,) = installed.executor.call_list(assemble_blocks, arrived, {"boxes": boxes, "shape": shape})
     return piece.buffers
 
 
-def joined(*blocks: Any, boxes: tuple[Box, ...], shape: tuple[int, ...]) -> list[Any]:
+def assemble_blocks(*blocks: Any, boxes: tuple[Box, ...], shape: tuple[int, ...]) -> list[Any]:
     """The blocks, which form a grid, side by side; zeros past their end."""
     known = dict(zip(boxes, blocks, strict=True))
     cuts = [sorted({box[dim] for box in boxes}) for dim in range(len(shape))]

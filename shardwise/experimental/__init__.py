@@ -4,7 +4,7 @@ from typing import NoReturn
 
 from shardwise.api.callback import io_callback
 from shardwise.api.config_contexts import disable_x64, enable_x64
-from shardwise.errors import not_here
+from shardwise.errors import missing_attribute_error
 from shardwise.experimental import custom_partitioning, maps, mesh_utils, ops, pjit, shard_map
 
 __all__ = [
@@ -21,4 +21,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise not_here("shardwise.experimental", name, __all__)
+    raise missing_attribute_error("shardwise.experimental", name, __all__)

@@ -38,7 +38,7 @@ from shardwise.compiler.shardings.spec import UNCONSTRAINED, PartitionSpec
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.transforms.replay import replay
 from shardwise.compiler.transforms.vmap import vmap_program
-from shardwise.errors import ShardingError, not_here
+from shardwise.errors import ShardingError, missing_attribute_error
 from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.runtime.client import default_backend
 from shardwise.runtime.sharding import NamedSharding
@@ -489,4 +489,4 @@ _enclosing = _EnclosingXmaps()
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise not_here("shardwise.experimental.maps", name, __all__)
+    raise missing_attribute_error("shardwise.experimental.maps", name, __all__)

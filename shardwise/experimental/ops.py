@@ -14,7 +14,7 @@ from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce
 from shardwise.compiler.ops.collective.take_window import TakeWindow
 from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.shardings.factors import FactorRule
-from shardwise.errors import not_here
+from shardwise.errors import missing_attribute_error
 
 __all__ = [
     "AllGather",
@@ -32,4 +32,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise not_here("shardwise.experimental.ops", name, __all__)
+    raise missing_attribute_error("shardwise.experimental.ops", name, __all__)

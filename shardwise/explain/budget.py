@@ -15,8 +15,8 @@ from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.report.report import Report
 from shardwise.execute.executor import Launch
-from shardwise.execute.launch_hooks import watchers
-from shardwise.execute.plan_report import replanned
+from shardwise.execute.launch_hooks import launch_hooks
+from shardwise.execute.plan_report import replan_report
 from shardwise.explain.text import format_report, human_bytes
 
 
@@ -64,13 +64,13 @@ class comm_budget(ContextDecorator):
         self._calls.clear()
         self._compiled.clear()
         self._thread = get_ident()
-        watchers.add(self._see)
+        launch_hooks.add(self._see)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        watchers.remove(self._see)
+        launch_hooks.remove(self._see)
         if error is None:
             self.check()
 
@@ -87,7 +87,7 @@ class comm_budget(ContextDecorator):
     def plans(self) -> list[tuple[Report, int]]:
         """The plans of the programs so far that send anything, and how often each was called."""
         launches = {**dict.fromkeys(self._compiled, 1), **self._calls}
-        found = [(replanned(launch.request), count) for launch, count in launches.items()]
+        found = [(replan_report(launch.request), count) for launch, count in launches.items()]
         return [(plan, count) for plan, count in found if plan.collectives]
 
     def check(self) -> None:

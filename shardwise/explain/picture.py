@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from shardwise.runtime.array import Array
-from shardwise.runtime.array_repr import Span, device_label, held_parts, span_text
+from shardwise.runtime.array_repr import Span, device_label, devices_by_shard, span_text
 from shardwise.runtime.sharding import Sharding
 
 _COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red", "bright_cyan", "bright_magenta")
@@ -76,7 +76,7 @@ def visualize_array_sharding(array: Any, **keywords: Any) -> None:
 
 def picture(shape: tuple[int, ...], sharding: Sharding, min_width: int = 9, max_width: int = 80) -> Any:
     """The parts as something that rich prints."""
-    parts = held_parts(shape, sharding)
+    parts = devices_by_shard(shape, sharding)
     empty = parts.pop(((0, 0),) * len(shape), None) if shape else None
     if len(shape) not in (1, 2):
         return _listed(shape, parts, empty)

@@ -10,8 +10,8 @@ from shardwise.compiler.pipeline import Partitioned
 from shardwise.compiler.plan.hardware import Chip, chip
 from shardwise.compiler.report.render_hooks import OnPage, shown
 from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.execute.executor import Prepared, as_array, looked_at
-from shardwise.lazy import module
+from shardwise.execute.executor import LoweredRequest, as_array, lower_request
+from shardwise.lazy import lazy_module
 
 if TYPE_CHECKING:
     from shardwise.compiler.report.report import CollectiveRow, Report
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from shardwise.explain import advise as advising
     from shardwise.explain import page, text
 else:  # `explain` is a name of the package, so that it is loaded at once; what it needs is not
-    planning = module("shardwise.execute.plan_report")
-    advising = module("shardwise.explain.advise")
-    page, text = module("shardwise.explain.page"), module("shardwise.explain.text")
+    planning = lazy_module("shardwise.execute.plan_report")
+    advising = lazy_module("shardwise.explain.advise")
+    page, text = lazy_module("shardwise.explain.page"), lazy_module("shardwise.explain.text")
 
 shown.text = lambda plan: text.format_report(plan, "")
 shown.page = lambda plan: page.format_page(plan, "")
@@ -34,10 +34,10 @@ class Explanation(OnPage):
     `plan` is all of it but the advice, as plain data; `stages`, the program at every stage.
     """
 
-    def __init__(self, prepared: Prepared, chip: Chip | None = None, advised: bool = True):
-        self.plan: Report = planning.planned(prepared.request, prepared.stages, chip)
+    def __init__(self, prepared: LoweredRequest, chip: Chip | None = None, advised: bool = True):
+        self.plan: Report = planning.request_report(prepared.request, prepared.partitioned, chip)
         self.name = self.plan.name
-        self.stages: Partitioned = prepared.stages
+        self.stages: Partitioned = prepared.partitioned
         self.collectives: list[CollectiveRow] = list(self.plan.collectives)
         self._prepared = prepared
         self._advised = advised
@@ -96,7 +96,7 @@ def explain(
         else:
             jitted = function if isinstance(function, Jitted) else jit(function)
             request, traced = jitted.request(args, keywords)
-            prepared = looked_at(request, [as_array(x) for x in traced.captured], asked)
+            prepared = lower_request(request, [as_array(x) for x in traced.captured], asked)
         explanation = Explanation(prepared, asked, advise)
         print(explanation)
         return explanation

@@ -34,7 +34,7 @@ from shardwise.lax.precision import (
     Tolerance,
 )
 from shardwise.lax.product import DotDimensionNumbers, batch_matmul, dot, dot_general
-from shardwise.lazy import later
+from shardwise.lazy import lazy_names
 
 if TYPE_CHECKING:
     from shardwise.lax import linalg
@@ -431,7 +431,7 @@ __all__ = [
     "zeta",
 ]
 
-__getattr__, __dir__ = later(
+__getattr__, __dir__ = lazy_names(
     "shardwise.lax",
     __all__,
     ("linalg",),

@@ -24,7 +24,7 @@ from shardwise.compiler.ops.linalg.svd import Svd
 from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, TridiagonalSolve, hermitian
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import along
-from shardwise.errors import not_here
+from shardwise.errors import missing_attribute_error
 from shardwise.lax.indexing import dynamic_index_in_dim, dynamic_update_index_in_dim
 from shardwise.lax.polar import qdwh
 
@@ -458,4 +458,4 @@ def _tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    raise not_here("shardwise.lax.linalg", name, __all__)
+    raise missing_attribute_error("shardwise.lax.linalg", name, __all__)

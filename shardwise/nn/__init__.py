@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from shardwise.errors import not_here
+from shardwise.errors import missing_attribute_error
 from shardwise.nn import initializers
 from shardwise.nn.activations import (
     celu,
@@ -78,4 +78,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise not_here("shardwise.nn", name, __all__)
+    raise missing_attribute_error("shardwise.nn", name, __all__)

@@ -15,7 +15,7 @@ import shardwise.numpy as jnp
 from shardwise import random
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.compiler.dtypes import is_float
-from shardwise.errors import not_here
+from shardwise.errors import missing_attribute_error
 from shardwise.lax.shape import laid_out
 
 Axes = int | Sequence[int]
@@ -564,4 +564,4 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None)
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise not_here("shardwise.nn.initializers", name, __all__)
+    raise missing_attribute_error("shardwise.nn.initializers", name, __all__)

@@ -51,7 +51,7 @@ from shardwise.compiler.arrays.arithmetic import (
 from shardwise.compiler.arrays.methods import ArrayMethods as ndarray
 from shardwise.compiler.arrays.namespace import VERSIONS
 from shardwise.compiler.ir.dispatch import installed
-from shardwise.lazy import later
+from shardwise.lazy import lazy_names
 from shardwise.numpy.creation import (
     arange,
     array,
@@ -814,7 +814,7 @@ __all__ = [
 __array_api_version__ = VERSIONS[-1]
 installed.namespace = sys.modules[__name__]
 
-__getattr__, __dir__ = later(
+__getattr__, __dir__ = lazy_names(
     "shardwise.numpy",
     __all__,
     ("fft", "linalg"),

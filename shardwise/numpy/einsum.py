@@ -30,9 +30,9 @@ from shardwise.compiler.ops.shape.movement import Reshape, permuted
 from shardwise.lax.precision import precisions
 from shardwise.lax.product import dot_general, product
 from shardwise.lax.shape import laid_out
-from shardwise.lazy import module
+from shardwise.lazy import lazy_module
 
-opt_einsum = module("opt_einsum")
+opt_einsum = lazy_module("opt_einsum")
 
 Names = tuple[str, ...]
 Path = tuple[tuple[int, ...], ...]

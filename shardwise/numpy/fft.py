@@ -23,7 +23,7 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.slicing import Pad, along
-from shardwise.errors import not_here
+from shardwise.errors import missing_attribute_error
 from shardwise.numpy.repeating import roll
 
 __all__ = [
@@ -553,4 +553,4 @@ def _shift(name: str, x: Any, axes: int | Sequence[int] | None, sign: int) -> An
 
 
 def __getattr__(name: str) -> Any:
-    raise not_here("shardwise.numpy.fft", name, __all__)
+    raise missing_attribute_error("shardwise.numpy.fft", name, __all__)

@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from shardwise.errors import not_here
+from shardwise.errors import missing_attribute_error
 from shardwise.random.choice import categorical, choice, permutation
 from shardwise.random.continuous import (
     cauchy,
@@ -84,4 +84,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise not_here("shardwise.random", name, __all__)
+    raise missing_attribute_error("shardwise.random", name, __all__)

@@ -6,13 +6,22 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise._jaxlib import Device, RuntimeFailure, block_until_ready, join, put, read, split, start_read, to_dlpack
+from shardwise._jaxlib import (
+    Device,
+    RuntimeFailure,
+    block_until_ready,
+    join,
+    put,
+    split,
+    start_copy_to_host,
+    to_dlpack,
+    to_numpy,
+)
 from shardwise.compiler.arrays.methods import ArrayMethods
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.shape.slicing import Slice
-from shardwise.compiler.partition.simulate import piece_index
 from shardwise.config import config
 from shardwise.runtime.array_repr import Span, array_html, array_repr, array_str
 from shardwise.runtime.client import local_devices
@@ -24,7 +33,7 @@ DLPACK_DEVICES = {"cpu": 1, "gpu": 2, "cuda": 2, "rocm": 10}  # the numbers of t
 
 
 @final
-class Signature:
+class ArraySignature:
     """Type, sharding and commitment of an array; interned, so that a call's cache compares identities.
 
     `committed`: the user said where the array lives. Others move to where they are needed.
@@ -39,9 +48,9 @@ class Signature:
 
 
 @lru_cache(maxsize=65536)
-def signature(type: ArrayType, sharding: Sharding, committed: bool) -> Signature:
+def array_signature(type: ArrayType, sharding: Sharding, committed: bool) -> ArraySignature:
     """The one signature with these parts."""
-    return Signature(type, sharding, committed)
+    return ArraySignature(type, sharding, committed)
 
 
 @final
@@ -71,20 +80,20 @@ class Shard:
 
     def _cut(self, spans: tuple[Span, ...]) -> "Array":
         """These elements as an array on the device, in the memory in which the part is."""
-        piece = alone(self._piece, self._type, self.device, self._kind)
+        piece = single_device_array(self._piece, self._type, self.device, self._kind)
         starts = tuple(low - part.start for (low, _), part in zip(spans, self.index, strict=True))
         ends = tuple(high - part.start for (_, high), part in zip(spans, self.index, strict=True))
         if ends == self._type.shape and not any(starts):
             return piece
         (found,) = installed.executor.run(Slice(starts, ends, (1,) * len(starts)), (piece,))
-        return installed.executor.move(found, piece.sharding)  # type: ignore[no-any-return]
+        return installed.executor.transfer(found, piece.sharding)  # type: ignore[no-any-return]
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The part on the host, without padding."""
-        return read(self._piece)[tuple(slice(0, size) for size in _sizes(self.index))]
+        return to_numpy(self._piece)[tuple(slice(0, size) for size in _sizes(self.index))]
 
-    def start_read(self) -> None:
-        start_read(self._piece)
+    def start_copy_to_host(self) -> None:
+        start_copy_to_host(self._piece)
 
     def __repr__(self) -> str:
         return f"Shard(device={self.device}, index={self.index}, replica_id={self.replica_id}, data={self.data})"
@@ -115,11 +124,11 @@ class Array(ArrayMethods):
 
     buffers: Any
     run: object  # the results of one run share it: once one of them is there, all are
-    signature: Signature
+    signature: ArraySignature
     type: ArrayType
 
     @staticmethod
-    def of(buffers: Any, signature: Signature) -> "Array":
+    def of(buffers: Any, signature: ArraySignature) -> "Array":
         """The array with this type and sharding that jaxlib holds in these Buffers. There is no `__init__`: of many
         results, it would take a third of the time that it takes to wrap them."""
         array = Array()
@@ -154,8 +163,8 @@ class Array(ArrayMethods):
         if not isinstance(device, (Device, Sharding)):
             raise TypeError(f"to_device needs a device or a Sharding, not {device!r}")
         where = SingleDeviceSharding(device) if isinstance(device, Device) else device
-        moved = installed.executor.move(self, where)
-        return Array.of(moved.buffers, signature(self.type, where, True))
+        moved = installed.executor.transfer(self, where)
+        return Array.of(moved.buffers, array_signature(self.type, where, True))
 
     @property
     def is_fully_addressable(self) -> bool:
@@ -176,7 +185,7 @@ class Array(ArrayMethods):
         placement = self.sharding.placement(self.type)
         kind = self.type.with_shape(placement.piece_shape(self.sharding.mesh_shape))
         pieces = iter(split(self._alive().buffers))
-        indices = piece_index(placement, self.sharding.mesh_shape)
+        indices = self.sharding.shard_indices(self.type.shape)
         for device, index in zip(self.sharding.devices, indices, strict=True):
             key = _spans(index)
             copies[key] = replica = copies.get(key, -1) + 1
@@ -196,7 +205,7 @@ class Array(ArrayMethods):
         assert data is not None  # the device is of this process
         return data
 
-    def distinct_parts(self) -> list[Shard]:
+    def distinct_shards(self) -> list[Shard]:
         """The parts that this process has, each once."""
         return list({_spans(shard.index): shard for shard in reversed(self.addressable_shards)}.values())
 
@@ -210,7 +219,9 @@ class Array(ArrayMethods):
         """Of keys, the array of their words, which shares their memory; of others, the array itself."""
         if not is_key(self.type.dtype):
             return self
-        return Array.of(self.buffers, signature(self.type.physical, over_words(self.sharding), self.committed))
+        return Array.of(
+            self.buffers, array_signature(self.type.physical, key_data_sharding(self.sharding), self.committed)
+        )
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """The whole array on the host."""
@@ -219,14 +230,14 @@ class Array(ArrayMethods):
                 f"numpy has no arrays of keys, such as this {self.type}; `random.key_data` gives their words"
             )
         if self.is_fully_replicated:
-            return read(split(self._alive().buffers)[0])
+            return to_numpy(split(self._alive().buffers)[0])
         if not self.is_fully_addressable:
             raise RuntimeError(
                 f"this {self.type} in {self.sharding} has parts on other processes: read `addressable_shards`, "
                 "or replicate it first with `device_put`"
             )
         whole = np.empty(self.type.shape, self.type.dtype)
-        for part in self.distinct_parts():
+        for part in self.distinct_shards():
             whole[part.index] = part.numpy()
         return whole
 
@@ -238,8 +249,8 @@ class Array(ArrayMethods):
 
     def copy_to_host_async(self) -> None:
         """Begin to copy to the host what this process has of the array; reading it later waits for less."""
-        for part in self.distinct_parts():
-            part.start_read()
+        for part in self.distinct_shards():
+            part.start_copy_to_host()
 
     def on_device_size_in_bytes(self) -> int:
         """The memory that this process's devices use for it, padding and copies included."""
@@ -364,11 +375,11 @@ class Array(ArrayMethods):
 
 
 @final
-class Shells:
+class ResultTemplate:
     """Arrays for the results of a program: made before it runs, and given their Buffers when it does. As `Array.of`,
     without a call for each."""
 
-    def __init__(self, signatures: Sequence[Signature]):
+    def __init__(self, signatures: Sequence[ArraySignature]):
         self._signatures = tuple(signatures)
 
     def empty(self) -> list[Array]:
@@ -399,29 +410,29 @@ def wait(arrays: Sequence[Array]) -> None:
 def _restored(host: np.ndarray[Any, Any], type: ArrayType) -> Array:
     """A pickled array, on this process's first device: shardings belong to the process that made them."""
     here = SingleDeviceSharding(local_devices()[0])
-    return Array.of(place(host, type.physical, here, committed=False).buffers, signature(type, here, False))
+    return Array.of(place(host, type.physical, here, committed=False).buffers, array_signature(type, here, False))
 
 
-def over_words(sharding: Sharding) -> Sharding:
+def key_data_sharding(sharding: Sharding) -> Sharding:
     """How the words of keys lie that lie in `sharding`: their dim, which comes last, is whole everywhere."""
     return sharding.reshape((*sharding.shape, 1)) if isinstance(sharding, PositionalSharding) else sharding
 
 
-def alone(piece: Any, type: ArrayType, device: Any, kind: str | None = None) -> Array:
+def single_device_array(piece: Any, type: ArrayType, device: Any, kind: str | None = None) -> Array:
     """Buffers of one device as an array there; it shares their memory, which is of this kind."""
     held = type.physical
     buffers = join([piece], held.shape, held.dtype, (device,), (device,), kind)
-    return Array.of(buffers, signature(type, SingleDeviceSharding(device, memory_kind=kind), True))
+    return Array.of(buffers, array_signature(type, SingleDeviceSharding(device, memory_kind=kind), True))
 
 
 @final
-class OnHost:
+class HostArgument:
     """An argument in the host's memory, which goes to where a program wants it; to where `signature` says if nobody
     says where."""
 
     __slots__ = ("signature", "type", "value")
 
-    def __init__(self, value: np.ndarray[Any, Any], signature: Signature):
+    def __init__(self, value: np.ndarray[Any, Any], signature: ArraySignature):
         self.value = value
         self.signature = signature
         self.type = signature.type
@@ -451,11 +462,11 @@ def place(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding, comm
     host = np.asarray(value, type.dtype)
     if isinstance(sharding, SingleDeviceSharding):
         buffers = put([host], sharding.devices, sharding.devices, sharding.kind)
-        return Array.of(buffers, signature(type, sharding, committed))
+        return Array.of(buffers, array_signature(type, sharding, committed))
     shape, indices = _parts_here(sharding, type.shape)
     pieces = [padded(host[index], shape) for index in indices]
     buffers = put(pieces, sharding.devices, sharding.local_devices, sharding.kind)
-    return Array.of(buffers, signature(type, sharding, committed))
+    return Array.of(buffers, array_signature(type, sharding, committed))
 
 
 @lru_cache(maxsize=4096)

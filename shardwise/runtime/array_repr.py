@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from shardwise._jaxlib import read
+from shardwise._jaxlib import to_numpy
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.runtime.sharding import Sharding
 
@@ -28,7 +28,7 @@ class Readable(Protocol):
     @property
     def sharding(self) -> Sharding: ...
     def numpy(self) -> NumpyArray: ...
-    def distinct_parts(self) -> "Sequence[Part]": ...
+    def distinct_shards(self) -> "Sequence[Part]": ...
 
 
 class Part(Protocol):
@@ -65,7 +65,7 @@ def array_html(array: Readable) -> str:
     return f"<table>{rows}<tr><th>layout</th><td>{layout}</td></tr></table><pre>{html.escape(values)}</pre>"
 
 
-def held_parts(shape: tuple[int, ...], sharding: Sharding) -> dict[tuple[Span, ...], list[Any]]:
+def devices_by_shard(shape: tuple[int, ...], sharding: Sharding) -> dict[tuple[Span, ...], list[Any]]:
     """The parts of an array of this shape, in order, and the devices that hold each. Empty parts come last, as one."""
     parts: dict[tuple[Span, ...], list[Any]] = {}
     empty: list[Any] = []
@@ -90,7 +90,7 @@ def _by_id(device: Any) -> int:
 
 
 def _html_layout(shape: tuple[int, ...], sharding: Sharding) -> str:
-    parts = held_parts(shape, sharding)
+    parts = devices_by_shard(shape, sharding)
     if len(shape) not in (1, 2):
         return "<br>".join(f"{span_text(spans)} {device_label(held)}" for spans, held in parts.items())
     rows: dict[Span, list[str]] = {}
@@ -120,7 +120,7 @@ def _corners(array: Readable, edge: int) -> NumpyArray:
         else:
             kept.append([((0, edge), 0), ((size - edge, size), edge + 1)])
     small = np.zeros([min(size, 2 * edge + 1) for size in array.type.shape], array.type.dtype)
-    for part in array.distinct_parts():
+    for part in array.distinct_shards():
         for stretches in itertools.product(*kept):
             spans = tuple(
                 (max(low, here.start), min(high, here.stop))
@@ -131,5 +131,5 @@ def _corners(array: Readable, edge: int) -> NumpyArray:
                     slice(to + low - start, to + high - start)
                     for ((start, _), to), (low, high) in zip(stretches, spans, strict=True)
                 )
-                small[place] = read(part.block(spans))
+                small[place] = to_numpy(part.block(spans))
     return small

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise._jaxlib import RuntimeFailure, cpu_client, cuda_client, cuda_library, record_lines
+from shardwise._jaxlib import RuntimeFailure, cpu_client, cuda_client, cuda_library, record_tracebacks
 from shardwise.compiler.shardings.mesh import grid_of
 from shardwise.config import FIRST_USE, config
 
@@ -81,7 +81,7 @@ class _Clients:
 
 
 def _first_use() -> None:
-    record_lines(config.memory_profile_lines)
+    record_tracebacks(config.memory_profile_lines)
     config.freeze(FIRST_USE)
 
 

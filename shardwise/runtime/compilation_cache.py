@@ -18,7 +18,14 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from shardwise._jaxlib import CompilerOptions, RuntimeFailure, compile_text, load_saved, saved, versions
+from shardwise._jaxlib import (
+    CompilerOptions,
+    RuntimeFailure,
+    compile_text,
+    deserialize_executable,
+    serialize_executable,
+    versions,
+)
 from shardwise.config import config
 
 _MAGIC = b"shardwise executable 1\n"
@@ -99,7 +106,7 @@ def _read(path: Path, text: str, devices: Sequence[Any], asked: CompilerOptions)
         _log.warning("the compilation cache has a damaged entry, which is made again: %s", path)
         return None
     try:
-        found = load_saved(blob, text, devices, asked)
+        found = deserialize_executable(blob, text, devices, asked)
     except (RuntimeFailure, ValueError, TypeError) as error:
         _log.warning(
             "the compilation cache has an entry that cannot be loaded, and is made again: %s (%s)", path, error
@@ -115,7 +122,7 @@ def _read(path: Path, text: str, devices: Sequence[Any], asked: CompilerOptions)
 def _write(path: Path, executable: Any) -> None:
     """Keep an executable. A disk that is full is no reason to fail: the program is compiled."""
     try:
-        blob = saved(executable)
+        blob = serialize_executable(executable)
     except RuntimeFailure as error:  # not every platform can
         _log.debug("an executable cannot be saved: %s", error)
         return

@@ -9,7 +9,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.lower.lower import StableHlo
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.config import config
-from shardwise.runtime.array import Array, Shells, signature
+from shardwise.runtime.array import Array, ResultTemplate, array_signature
 from shardwise.runtime.callbacks import Callbacks
 from shardwise.runtime.sharding import Sharding
 
@@ -40,7 +40,7 @@ class Executable:
         meet = "replica_groups" in module.text or "source_target_pairs" in module.text
         self.out_shardings = tuple(out_shardings)
         types = out_types or [placement.type for placement in local.outputs]
-        shells = Shells([signature(*each, committed) for each in zip(types, out_shardings, strict=True)])
+        shells = ResultTemplate([array_signature(*each, committed) for each in zip(types, out_shardings, strict=True)])
         calls = bool(module.callbacks)
         launch = launcher(self.loaded, handlers, shells.empty, shells.filled, wait=calls, meets=here and meet)
         self.run: Callable[[list[Any]], list[Array]] = callbacks.run()(launch) if calls else launch

@@ -9,7 +9,6 @@ import numpy as np
 
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.local_program import Placement
-from shardwise.compiler.partition.simulate import piece_index
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, Mesh, grid_of, in_force, stand_in
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
@@ -67,16 +66,16 @@ class Sharding:
 
     def devices_indices_map(self, global_shape: Sequence[int]) -> dict[Any, tuple[slice, ...]]:
         """For each device, the part of an array of this shape that it holds."""
-        return dict(zip(self.devices, self.parts(tuple(global_shape)), strict=True))
+        return dict(zip(self.devices, self.shard_indices(tuple(global_shape)), strict=True))
 
     def addressable_devices_indices_map(self, global_shape: Sequence[int]) -> dict[Any, tuple[slice, ...]]:
         """For each device of this process, the part of an array of this shape that it holds."""
         here = self.addressable_devices
         return {device: index for device, index in self.devices_indices_map(global_shape).items() if device in here}
 
-    def parts(self, shape: tuple[int, ...]) -> list[tuple[slice, ...]]:
+    def shard_indices(self, shape: tuple[int, ...]) -> list[tuple[slice, ...]]:
         """The part of an array of this shape that each device holds, in the order of `devices`, without padding."""
-        return piece_index(self.placement(ArrayType(shape, "float32")), self.mesh_shape)
+        return self.pin(shape).layout.shard_indices(shape, self.mesh_shape)
 
     def shard_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
         """The shape of one piece; of an uneven dim, the longest piece."""
@@ -102,7 +101,7 @@ class Sharding:
         raise NotImplementedError
 
     @property
-    def computable(self) -> "Sharding":
+    def in_default_memory(self) -> "Sharding":
         """This sharding in the memory that its devices compute in."""
         return self if self.kind is None else self.with_memory_kind(None)
 

@@ -2,11 +2,11 @@
 
 from typing import NoReturn
 
-from shardwise.errors import not_here
+from shardwise.errors import missing_attribute_error
 from shardwise.scipy import linalg, special, stats
 
 __all__ = ["linalg", "special", "stats"]
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise not_here("shardwise.scipy", name, __all__)
+    raise missing_attribute_error("shardwise.scipy", name, __all__)

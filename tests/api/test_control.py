@@ -14,8 +14,8 @@ from shardwise.compiler.ops.control.scan import Scan
 from shardwise.compiler.ops.control.while_loop import While
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
-from shardwise.execute.executor import prepare
-from shardwise.execute.request import stages
+from shardwise.execute.executor import compile_request
+from shardwise.execute.request import partition_request
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -548,7 +548,7 @@ def test_a_callback_in_a_while_condition_runs_each_time_that_it_is_asked():
 
 def stages_of(function, *args):
     request, _ = sw.jit(function).request(args, {})
-    return stages(request, request.target())[0]
+    return partition_request(request, request.target())[0]
 
 
 def moves(local):
@@ -653,7 +653,7 @@ def test_gradients_of_weights_that_lie_in_shards_are_scattered_layer_by_layer(me
     args = sw.device_put(ws, NamedSharding(mesh, P(None, "data"))), sw.device_put(x, NamedSharding(mesh, P("data")))
     gradient = sw.jit(sw.grad(loss), out_shardings=NamedSharding(mesh, P(None, "data")))
     request, _ = gradient.request(args, {})
-    outside, inside = moves(stages(request, request.target())[0].local)
+    outside, inside = moves(partition_request(request, request.target())[0].local)
     # Weights stay in shards, and are gathered one layer at a time, forwards and backwards.
     assert set(outside) <= {"all_reduce"} and inside == {"all_gather": 2, "reduce_scatter": 1}
     np.testing.assert_allclose(gradient(*args), sw.grad(loss)(ws, x), rtol=1e-3, atol=1e-4)
@@ -685,7 +685,7 @@ def temporary_bytes(wrap):
     ws, x = np.zeros((LAYERS, WIDTH, WIDTH), np.float32), np.zeros((BATCH, WIDTH), np.float32)
     request, traced_program = sw.jit(sw.grad(loss)).request((ws, x), {})
     assert not traced_program.captured
-    loaded = prepare(request, []).executable.loaded
+    loaded = compile_request(request, []).executable.loaded
     return loaded.get_compiled_memory_stats().temp_size_in_bytes
 
 

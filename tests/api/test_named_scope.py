@@ -8,14 +8,14 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise.execute.request import stages
+from shardwise.execute.request import partition_request
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 
 
 def text_of(function, *args):
     request, _ = sw.jit(function).request(args, {})
-    return stages(request, request.target())[0].module.text
+    return partition_request(request, request.target())[0].module.text
 
 
 def locations(function, *args):

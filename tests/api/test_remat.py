@@ -8,7 +8,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.ad_checkpoint import checkpoint_name
-from shardwise.execute.request import stages
+from shardwise.execute.request import partition_request
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -33,7 +33,7 @@ def loss(wrap):
 
 def planned(function, *args):
     request, _ = sw.jit(function).request(args, {})
-    return stages(request, request.target())[0]
+    return partition_request(request, request.target())[0]
 
 
 def ops(function, *args):

@@ -13,7 +13,7 @@ from shardwise.compiler.partition.text import format_local, parse_local
 from shardwise.compiler.plan.text import format_plan, parse_plan
 from shardwise.compiler.propagate.text import format_sharded, parse_sharded
 from shardwise.errors import ProgramError
-from shardwise.execute.request import stages
+from shardwise.execute.request import partition_request
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
@@ -28,7 +28,7 @@ def demo(mesh):
 
     args = mlp.shard(mesh, mlp.initial_params(), *mlp.batch())
     request, _ = sw.jit(step).request(args, {})
-    return stages(request, request.target())[0], [np.asarray(x) for x in sw.tree.leaves(args)]
+    return partition_request(request, request.target())[0], [np.asarray(x) for x in sw.tree.leaves(args)]
 
 
 def test_program_reads_back(demo):

@@ -41,7 +41,7 @@ from shardwise.compiler.shardings.mesh import Mesh
 from shardwise.compiler.shardings.spec import pin_of, spec_of
 from shardwise.compiler.trace.build import build
 from shardwise.execute.executor import as_array
-from shardwise.runtime.array import Array, signature
+from shardwise.runtime.array import Array, array_signature
 from shardwise.runtime.executable import Executable
 from shardwise.sharding import NamedSharding
 from tests.fuzz.control import function_of, only_forward, only_reverse, random_recipe
@@ -443,5 +443,5 @@ def run_jit(case: Case) -> list[np.ndarray]:
     arrays = []
     for arg, type, sharding in zip(case.args, case.in_types, in_shardings, strict=True):
         pieces = put(cut(sharding.placement(type), arg, mesh.abstract), mesh.flat_devices, mesh.flat_devices)
-        arrays.append(Array.of(pieces, signature(type, sharding, True)))
+        arrays.append(Array.of(pieces, array_signature(type, sharding, True)))
     return [np.asarray(as_array(x)) for x in shardwise.jit(function, out_shardings=out_shardings)(*arrays)]

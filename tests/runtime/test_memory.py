@@ -12,7 +12,7 @@ import shardwise.numpy as jnp
 from shardwise._jaxlib import RuntimeFailure
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.errors import JaxRuntimeError, OutOfMemoryError
-from shardwise.execute.lru import Recent
+from shardwise.execute.lru import LruCache
 from shardwise.runtime.out_of_memory import check_memory, size
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
@@ -123,17 +123,17 @@ def test_dropped_functions_take_their_programs_with_them():
 
 
 def test_what_was_used_lately_is_kept():
-    table = Recent(4)
+    table = LruCache(4)
 
     def find(key):
         found = table.get(key)
-        return found if found is not None else table.older(key)
+        return found if found is not None else table.promote(key)
 
     for number in range(3):
-        table.keep(number, str(number))
+        table.insert(number, str(number))
     assert [find(number) for number in (2, 1, 0)] == ["2", "1", "0"]
     for number in range(10, 20):
-        table.keep(number, str(number))
+        table.insert(number, str(number))
         assert find(0) == "0"  # used again and again
     assert find(1) is None and find(19) == "19"
     assert len(table) + len(table._older) <= 4
@@ -143,7 +143,7 @@ def test_what_was_used_lately_is_kept():
 
 def test_programs_of_single_ops_are_bounded():
     table = installed.executor._launches
-    assert isinstance(table, Recent) and table._half == 2048
+    assert isinstance(table, LruCache) and table._half == 2048
 
 
 def test_running_out_of_memory_names_the_function_and_what_it_needs():

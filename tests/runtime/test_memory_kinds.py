@@ -93,7 +93,7 @@ def test_arrays_go_there_and_come_back(mesh, kind, name):
             np.testing.assert_array_equal(moved, X)
     assert copy.deepcopy(x).sharding == where
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(x)), X)
-    assert x.on_device_size_in_bytes() == sw.device_put(x, where.computable).on_device_size_in_bytes()
+    assert x.on_device_size_in_bytes() == sw.device_put(x, where.in_default_memory).on_device_size_in_bytes()
 
 
 def test_another_memory_is_another_memory(mesh):
@@ -119,7 +119,7 @@ def test_arrays_are_made_there(mesh):
             X.shape, where, [shard.data for shard in sw.device_put(X, where).addressable_shards]
         ),
         sw.make_array_from_single_device_arrays(
-            X.shape, where, [shard.data for shard in sw.device_put(X, where.computable).addressable_shards]
+            X.shape, where, [shard.data for shard in sw.device_put(X, where.in_default_memory).addressable_shards]
         ),
     ]
     for array in made:
@@ -134,7 +134,7 @@ def test_arrays_are_made_there(mesh):
 
 def test_ops_compute_in_the_devices_own_memory(mesh):
     where = NamedSharding(mesh, P("data"), memory_kind="pinned_host")
-    x, y = sw.device_put(X, where), sw.device_put(X, where.computable)
+    x, y = sw.device_put(X, where), sw.device_put(X, where.in_default_memory)
     for found, expected in [(x + 1, X + 1), (x + y, X + X), (x.sum(0), X.sum(0)), (x[2:7], X[2:7])]:
         assert found.sharding.memory_kind == "device"
         np.testing.assert_allclose(found, expected)
@@ -154,14 +154,14 @@ def test_programs_take_arguments_from_there_and_leave_results_there(mesh, name):
     out = sw.jit(double, out_shardings=there)
     both = sw.jit(double, in_shardings=(there,), out_shardings=there)
     for f in (out, both):
-        for argument in (x, sw.device_put(x, there.computable), X):
+        for argument in (x, sw.device_put(x, there.in_default_memory), X):
             found = f(argument)
             assert found.sharding == there
             np.testing.assert_array_equal(found, X * 2)
-    assert sw.jit(double)(x).sharding == there.computable
+    assert sw.jit(double)(x).sharding == there.in_default_memory
     assert len(traced) == 3  # the memory is no part of the program
     mixed = sw.jit(lambda a, b: (a + b, a - b), out_shardings=(None, there))
-    plus, minus = mixed(x, sw.device_put(x, there.computable))
+    plus, minus = mixed(x, sw.device_put(x, there.in_default_memory))
     assert plus.sharding.memory_kind == "device" and minus.sharding == there
     np.testing.assert_array_equal(plus, 2 * X)
 
@@ -175,18 +175,18 @@ def test_compiled_programs_say_where_their_arguments_and_results_lie(mesh):
     assert compiled.input_shardings == ((there,), {}) and compiled.output_shardings == there
     assert compiled(x).sharding == there
     with pytest.raises(ValueError, match=r"it was compiled for .*memory_kind='pinned_host'"):
-        compiled(sw.device_put(x, there.computable))
+        compiled(sw.device_put(x, there.in_default_memory))
     struct = sw.ShapeDtypeStruct(X.shape, X.dtype, sharding=there)
-    assert sw.jit(lambda x: x * 2).lower(struct).compile()(x).sharding == there.computable
+    assert sw.jit(lambda x: x * 2).lower(struct).compile()(x).sharding == there.in_default_memory
 
 
 def test_device_put_inside_a_program(mesh):
     there = NamedSharding(mesh, P("data"), memory_kind="pinned_host")
-    x = sw.device_put(X, there.computable)
+    x = sw.device_put(X, there.in_default_memory)
 
     def offloaded(x):
         kept = sw.device_put(x * 2, there)
-        return kept, (kept + 1).sum(), sw.device_put(kept, there.computable)
+        return kept, (kept + 1).sum(), sw.device_put(kept, there.in_default_memory)
 
     kept, total, back = sw.jit(offloaded)(x)
     assert kept.sharding == there
@@ -250,7 +250,7 @@ def test_what_lies_there_is_waited_for_before_it_is_freed(mesh):
     large = np.arange(8 * 2**18, dtype=np.float32)
     for _ in range(20):
         x = sw.device_put(large, there)
-        y = sw.device_put(x, there.computable)
+        y = sw.device_put(x, there.in_default_memory)
         del x
         assert float(y[-1]) == large[-1]
 
@@ -260,7 +260,7 @@ def test_a_guard_sees_what_a_call_takes_from_another_memory(mesh):
     with sw.transfer_guard("disallow"):
         with pytest.raises(TransferError, match="device to device"):
             sw.jit(lambda x: x + 1)(x)
-        sw.device_put(x, x.sharding.computable)  # the user asked for just this
+        sw.device_put(x, x.sharding.in_default_memory)  # the user asked for just this
 
 
 def test_calls_without_other_memories_take_the_short_way(mesh):

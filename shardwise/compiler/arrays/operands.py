@@ -30,7 +30,7 @@ def composed(function: _Function) -> _Function:
 
 def composed_list(function: _Function) -> _Function:
     """The same for a function that returns a list."""
-    return _staged(function, lambda args, static: installed.executor.several(function, args, static))
+    return _staged(function, lambda args, static: installed.executor.call_list(function, args, static))
 
 
 def _staged(function: _Function, compiled: Callable[[Any, dict[str, Any]], Any]) -> _Function:

@@ -26,7 +26,7 @@ from shardwise.compiler.dtypes import (
     short_name,
 )
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.config import config, remembered
+from shardwise.config import cached_by_settings, config
 from shardwise.errors import TypePromotionError
 
 _ABOVE: dict[str, list[str]] = {
@@ -129,7 +129,7 @@ def no_common_dtype(name: str, types: Sequence[Any]) -> TypePromotionError:
     )
 
 
-@remembered(maxsize=4096)
+@cached_by_settings(maxsize=4096)
 def _meet(types: tuple[tuple[DType, bool], ...]) -> tuple[DType, bool] | None:
     if len(set(types)) == 1:
         return types[0]

@@ -45,26 +45,12 @@ def _run(program: Program, mesh: AbstractMesh, args: Sequence[list[NumpyArray]])
     return [env[value] for value in program.outputs]
 
 
-def piece_index(placement: Placement, mesh: AbstractMesh) -> list[tuple[slice, ...]]:
-    """For each device, the part of the whole array that its piece holds, without padding."""
-    shape = placement.type.shape
-    block = placement.piece_shape(mesh)
-    starts = [mesh.coordinates(axes) * size for axes, size in zip(placement.layout.dims, block, strict=True)]
-    return [
-        tuple(
-            slice(min(int(start[device]), whole), min(int(start[device]) + size, whole))
-            for start, size, whole in zip(starts, block, shape, strict=True)
-        )
-        for device in range(mesh.size)
-    ]
-
-
 def cut(placement: Placement, array: NumpyArray, mesh: AbstractMesh) -> list[NumpyArray]:
     """The pieces of a whole array, one a device, padded with junk."""
     dtype = placement.type.dtype
     junk = np.nan if is_inexact(dtype) else np.True_ if dtype == np.bool_ else 77
     pieces = []
-    for index in piece_index(placement, mesh):
+    for index in placement.layout.shard_indices(placement.type.shape, mesh):
         piece = np.full(placement.piece_shape(mesh), junk, dtype)
         inside = array[index]
         piece[tuple(slice(0, size) for size in inside.shape)] = inside
@@ -76,7 +62,7 @@ def join(placement: Placement, pieces: Sequence[NumpyArray], mesh: AbstractMesh)
     """The whole array; devices that hold the same part must agree to the bit."""
     whole = np.zeros(placement.type.shape, placement.type.dtype)
     seen: dict[tuple[Any, ...], NumpyArray] = {}
-    for piece, index in zip(pieces, piece_index(placement, mesh), strict=True):
+    for piece, index in zip(pieces, placement.layout.shard_indices(placement.type.shape, mesh), strict=True):
         inside = piece[tuple(slice(0, part.stop - part.start) for part in index)]
         key = tuple((part.start, part.stop) for part in index)
         if seen.setdefault(key, inside).tobytes() != inside.tobytes():

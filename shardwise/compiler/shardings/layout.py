@@ -55,6 +55,18 @@ class Layout:
         extents = [mesh.extent(axes) for axes in self.dims]
         return tuple(-(-size // extent) * extent for size, extent in zip(shape, extents, strict=True))
 
+    def shard_indices(self, shape: Sequence[int], mesh: AbstractMesh) -> list[tuple[slice, ...]]:
+        """Return the index of each device's shard in an array of this shape, without padding, in device order."""
+        shard_shape = self.cut(self.even(shape, mesh), mesh)
+        starts = [mesh.coordinates(axes) * size for axes, size in zip(self.dims, shard_shape, strict=True)]
+        return [
+            tuple(
+                slice(min(int(start[device]), limit), min(int(start[device]) + size, limit))
+                for start, size, limit in zip(starts, shard_shape, shape, strict=True)
+            )
+            for device in range(mesh.size)
+        ]
+
     def __str__(self) -> str:
         dims = ", ".join("None" if not a else repr(a[0]) if len(a) == 1 else repr(a) for a in self.dims)
         partial = "".join(f" + {reduction} over {axis!r}" for axis, reduction in self.partial)

@@ -6,7 +6,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from shardwise.compiler.ir.dispatch import bound_axes, tracked_axes
-from shardwise.config import remembered
+from shardwise.config import cached_by_settings
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -15,7 +15,7 @@ def cached(maxsize: int) -> Callable[[_Function], _Function]:
     """`lru_cache`, by the settings in force and the axes with a name too."""
 
     def decorate(function: _Function) -> _Function:
-        @remembered(maxsize)
+        @cached_by_settings(maxsize)
         def made(axes: Any, *args: Any, **keywords: Any) -> Any:
             return function(*args, **keywords)
 

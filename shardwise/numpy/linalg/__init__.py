@@ -6,7 +6,7 @@ device decomposes the matrices of its own shard.
 
 from typing import NoReturn
 
-from shardwise.errors import not_here
+from shardwise.errors import missing_attribute_error
 from shardwise.numpy.linalg.factors import (
     cholesky,
     eig,
@@ -68,4 +68,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise not_here("shardwise.numpy.linalg", name, __all__)
+    raise missing_attribute_error("shardwise.numpy.linalg", name, __all__)

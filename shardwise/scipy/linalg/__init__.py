@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from shardwise.errors import not_here
+from shardwise.errors import missing_attribute_error
 from shardwise.scipy.linalg.decompositions import (
     cho_factor,
     cholesky,
@@ -92,4 +92,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise not_here("shardwise.scipy.linalg", name, __all__)
+    raise missing_attribute_error("shardwise.scipy.linalg", name, __all__)

@@ -6,7 +6,7 @@ elementwise and broadcast their parameters, so sharded operands keep their shard
 
 from typing import NoReturn
 
-from shardwise.errors import not_here
+from shardwise.errors import missing_attribute_error
 from shardwise.scipy.stats import (
     bernoulli,
     beta,
@@ -73,4 +73,4 @@ __all__ = [
 
 
 def __getattr__(name: str) -> NoReturn:
-    raise not_here("shardwise.scipy.stats", name, __all__)
+    raise missing_attribute_error("shardwise.scipy.stats", name, __all__)

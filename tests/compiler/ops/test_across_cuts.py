@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from shardwise._jaxlib import compile_text, launcher, put, read_pieces, result_handler
+from shardwise._jaxlib import compile_text, launcher, put, result_handler, shards_to_numpy
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.lower.lower import lower
@@ -62,6 +62,6 @@ def test_devices_do_what_it_means(case, factors):
     pieces = [cut(placement, arg, MESH) for placement, arg in zip(local.inputs, args, strict=True)]
     found = launch([put(each, all_devices, all_devices) for each in pieces])
     whole = [
-        join(placement, read_pieces(buffers), MESH) for placement, buffers in zip(local.outputs, found, strict=True)
+        join(placement, shards_to_numpy(buffers), MESH) for placement, buffers in zip(local.outputs, found, strict=True)
     ]
     assert_alike(case.op, whole, evaluate(program, args))

@@ -7,7 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from shardwise._jaxlib import compile_text, launcher, put, read_pieces, result_handler
+from shardwise._jaxlib import compile_text, launcher, put, result_handler, shards_to_numpy
 from shardwise.compiler.dtypes import SHORT_NAMES, DType
 from shardwise.compiler.ir.op import NumpyArray, Op
 from shardwise.compiler.ir.program import Program
@@ -144,7 +144,7 @@ def run(program: Program, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> l
     (out,) = program.out_types
     launch = launcher(compile_text(module.text, here), [result_handler(out.shape, out.dtype, here)])
     (result,) = launch([put(pieces, here, here)] if pieces else [])
-    return read_pieces(result)
+    return shards_to_numpy(result)
 
 
 @pytest.mark.parametrize(

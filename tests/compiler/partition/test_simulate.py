@@ -11,7 +11,7 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.partition.local_program import LocalProgram, Placement, verify_local
-from shardwise.compiler.partition.simulate import cut, join, piece_index, simulate
+from shardwise.compiler.partition.simulate import cut, join, simulate
 from shardwise.compiler.pipeline import partitioned
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.layout import Layout
@@ -63,7 +63,7 @@ def test_padding_starts_as_junk():
 
 
 def test_a_piece_past_the_end_is_empty():
-    index = piece_index(placed((5,), Layout((("a",),))), MESH)
+    index = Layout((("a",),)).shard_indices((5,), MESH)
     assert [(part.start, part.stop) for (part,) in index[::2]] == [(0, 2), (2, 4), (4, 5), (5, 5)]
 
 

@@ -5,9 +5,6 @@ import itertools
 import numpy as np
 import pytest
 
-from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.partition.local_program import Placement
-from shardwise.compiler.partition.simulate import piece_index
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, parse_mesh
 from shardwise.compiler.shardings.refine import axes_on, coarsened, common_mesh, refined_pin
@@ -46,10 +43,8 @@ def test_layouts_on_the_common_mesh(first, second, common):
     for mesh in (one, other):
         for layout in layouts(mesh):
             pin = refined_pin(Pin(layout, frozenset({0}), "why"), mesh.abstract, fine.abstract)
-            kind = ArrayType((7, 24), "float32")
-            assert piece_index(Placement(kind, pin.layout), fine.abstract) == piece_index(
-                Placement(kind, layout), mesh.abstract
-            )
+            shape = (7, 24)
+            assert pin.layout.shard_indices(shape, fine.abstract) == layout.shard_indices(shape, mesh.abstract)
             assert (pin.open_dims, pin.reason) == (frozenset({0}), "why")
             back = coarsened(pin.layout, mesh.abstract, fine.abstract)
             # axes of size 1 cut nothing, and are forgotten on the way

@@ -15,9 +15,9 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import Kinds
 from shardwise.compiler.ops.elementwise.select import compared
 from shardwise.compiler.ops.linalg.cusolver import on_gpu, order
-from shardwise.lazy import module
+from shardwise.lazy import lazy_module
 
-scipy = module("scipy")  # a third of a second that few programs need
+scipy = lazy_module("scipy")  # a third of a second that few programs need
 
 _LETTERS = {np.dtype(letter): name for letter, name in (("f4", "s"), ("f8", "d"), ("c8", "c"), ("c16", "z"))}
 # What is symmetric and orthogonal among real matrices is Hermitian and unitary among complex ones.

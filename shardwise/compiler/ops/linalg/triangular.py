@@ -27,9 +27,9 @@ from shardwise.compiler.ops.linalg.cusolver import letter
 from shardwise.compiler.ops.linalg.lapack import call, nan_unless, of_numpy, or_nan, spelled, triangle
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.slicing import Pad
-from shardwise.lazy import module
+from shardwise.lazy import lazy_module
 
-scipy = module("scipy")
+scipy = lazy_module("scipy")
 
 
 @final

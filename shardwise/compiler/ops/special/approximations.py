@@ -36,9 +36,9 @@ from shardwise.compiler.ops.elementwise.formula import (
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Cos, Exp, Log1p, Sin
 from shardwise.compiler.ops.special.gamma_erf import Composite, ErfInv, Special
-from shardwise.lazy import module
+from shardwise.lazy import lazy_module
 
-scipy = module("scipy")
+scipy = lazy_module("scipy")
 
 erf_inv = function(ErfInv())
 

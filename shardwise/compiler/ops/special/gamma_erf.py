@@ -22,9 +22,9 @@ from shardwise.compiler.ops.elementwise.formula import Term, exp, log, log1p, wh
 from shardwise.compiler.ops.elementwise.powers import Square
 from shardwise.compiler.ops.elementwise.select import compared
 from shardwise.compiler.ops.elementwise.transcendental import Exp
-from shardwise.lazy import module
+from shardwise.lazy import lazy_module
 
-scipy = module("scipy")  # a third of a second that few programs need
+scipy = lazy_module("scipy")  # a third of a second that few programs need
 
 
 class Special(Unary):

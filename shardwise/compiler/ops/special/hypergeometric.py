@@ -31,9 +31,9 @@ from shardwise.compiler.ops.elementwise.formula import (
     where,
 )
 from shardwise.compiler.ops.special.gamma_erf import Composite, Lgamma, OfSeveral
-from shardwise.lazy import module
+from shardwise.lazy import lazy_module
 
-scipy = module("scipy")
+scipy = lazy_module("scipy")
 
 lgamma = function(Lgamma())
 

@@ -30,9 +30,9 @@ from shardwise.compiler.ops.elementwise.formula import (
     where,
 )
 from shardwise.compiler.ops.special.gamma_erf import Composite, Digamma, Erfc, Lgamma, OfSeveral
-from shardwise.lazy import module
+from shardwise.lazy import lazy_module
 
-scipy = module("scipy")
+scipy = lazy_module("scipy")
 
 lgamma, digamma, erfc = function(Lgamma()), function(Digamma()), function(Erfc())
 
