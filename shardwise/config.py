@@ -160,6 +160,10 @@ SETTINGS = {
         "dropped and gathered again; 0 for as many as a GPU has, and any number on CPU; -1 for any number",
         shapes_programs=True,
     ),
+    "verify_programs": Setting(
+        False,
+        "whether the invariants of every program are checked after each rewrite and derivative, not only on entry",
+    ),
     "dump_to": Setting("", "a folder to which every compilation writes its stages as text; empty for none"),
     "enable_compilation_cache": Setting(True, "whether the folder `compilation_cache_dir` is used"),
     "compilation_cache_dir": Setting("", "a folder that keeps compiled programs for other processes; empty for none"),
@@ -264,6 +268,7 @@ class Config(threading.local):
     memory_profile_lines: bool
     traceback_filtering: str
     memory_limit: int
+    verify_programs: bool
     dump_to: str
     enable_compilation_cache: bool
     compilation_cache_dir: str

@@ -8,6 +8,7 @@ import zlib
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
 # jaxlib's LAPACK calls wait for others of the threads on which all devices run: eight at once may take the last one.
 os.environ.setdefault("PJRT_NPROC", "24")
+os.environ["SHARDWISE_VERIFY_PROGRAMS"] = "true"  # every rewrite and derivative is checked
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"  # as many as here have by default: an oracle for what several devices do
 
 import pytest

@@ -14,10 +14,6 @@ from shardwise import tree
 from shardwise._jaxlib import CompilerOptions
 from shardwise.api.shape_dtype_struct import struct
 from shardwise.compiler.ir.program import Program
-from shardwise.compiler.ir.text import format_program
-from shardwise.compiler.partition.text import format_local
-from shardwise.compiler.plan.text import format_plan
-from shardwise.compiler.propagate.text import format_sharded
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.execute.executor import Launch, LoweredRequest, as_array, lower_for_compile
 from shardwise.execute.executor import compiler_options as checked_options
@@ -87,7 +83,7 @@ class Traced(_Stage):
         return self.out_tree.unflatten([struct(type) for type in self._request.program.out_types])
 
     def __str__(self) -> str:
-        return format_program(self._request.program)
+        return str(self._request.program)
 
     @filter_traceback
     def lower(self) -> "Lowered":
@@ -139,10 +135,10 @@ class Lowered(_Planned):
         """
         partitioned = self._prepared.partitioned
         texts = {
-            "program": lambda: format_program(self._request.program),
-            "sharded": lambda: format_sharded(partitioned.sharded),
-            "plan": lambda: format_plan(partitioned.plan),
-            "local": lambda: format_local(partitioned.local),
+            "program": lambda: str(self._request.program),
+            "sharded": lambda: str(partitioned.sharded),
+            "plan": lambda: str(partitioned.plan),
+            "local": lambda: str(partitioned.local),
             "stablehlo": lambda: partitioned.module.text,
         }
         wanted = dialect or "stablehlo"

@@ -5,7 +5,7 @@ Each traces the user's functions into programs, checks that what comes out fits,
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -73,9 +73,7 @@ class _TracedBody:
         program, captured = build(flat, types, function_name(function))
         count = len(program.inputs) - len(captured)
         inputs = (*program.inputs[count:], *program.inputs[:count])
-        return _TracedBody(
-            function, Program(inputs, program.equations, program.outputs, program.name), captured, returned
-        )
+        return _TracedBody(function, replace(program, inputs=inputs), captured, returned)
 
     @property
     def structure(self) -> tree.Structure:

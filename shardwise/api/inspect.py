@@ -11,7 +11,6 @@ from shardwise.api.shape_dtype_struct import leaf_type, struct
 from shardwise.api.static_args import NOTHING, select, split
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.program import Program
-from shardwise.compiler.ir.text import format_program
 from shardwise.compiler.ir.types import ArrayType
 
 
@@ -24,7 +23,7 @@ class TracedProgram:
         self.consts = consts
 
     def __str__(self) -> str:
-        return format_program(self.program)
+        return str(self.program)
 
     __repr__ = __str__
 

@@ -12,19 +12,15 @@ from typing import TYPE_CHECKING, final
 
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.program import Program
-from shardwise.compiler.ir.text import format_program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.lower.lower import StableHlo, lower
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.spmd import partition
-from shardwise.compiler.partition.text import format_local
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.plan.hardware import CPU, Chip
 from shardwise.compiler.plan.plan import Plan
-from shardwise.compiler.plan.text import format_plan
 from shardwise.compiler.propagate.propagate import ShardedProgram, propagate
-from shardwise.compiler.propagate.text import format_sharded
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.transforms.dce import dce
@@ -97,10 +93,10 @@ def _of_words(pin: Pin | None, type: ArrayType) -> Pin:
 
 def _dump(program: Program, stages: Partitioned) -> None:
     texts = {
-        "1-program": format_program(program),
-        "2-sharded": format_sharded(stages.sharded),
-        "3-plan": format_plan(stages.plan),
-        "4-local": format_local(stages.local),
+        "1-program": str(program),
+        "2-sharded": str(stages.sharded),
+        "3-plan": str(stages.plan),
+        "4-local": str(stages.local),
         "5-stablehlo": stages.module.text,
     }
     folder = Path(config.dump_to) / f"{next(_dumps):04}-{program.name}"

@@ -100,7 +100,7 @@ class Request:
     def used(self) -> "Request":
         """This request without the inputs that its program does not use, unless they are to be kept."""
         program = dce(self.program)
-        wanted = {value for equation in program.equations for value in equation.inputs} | set(program.outputs)
+        wanted = program.used
         kept = [number for number, value in enumerate(program.inputs) if value in wanted]
         if self.keep_unused or len(kept) == len(program.inputs):
             return self

@@ -5,7 +5,7 @@ import pytest
 
 import shardwise as sw
 import shardwise.numpy as jnp
-from shardwise.compiler.ir.text import parse_program
+from shardwise.compiler.ir.parse import parse_program
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 

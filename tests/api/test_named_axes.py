@@ -8,8 +8,8 @@ import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis
+from shardwise.compiler.ir.parse import parse_program
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ir.text import format_program, parse_program
 from shardwise.compiler.ir.types import parse_type
 from shardwise.compiler.ops.collective.named import NamedExtreme, NamedIndex, NamedSum
 from shardwise.compiler.ops.collective.named_exchange import NamedExchange, NamedGather, NamedPermute, NamedScatter
@@ -505,7 +505,7 @@ def test_an_op_whose_name_nobody_binds(op, text):
     args = [np.ones(value.type.shape, np.float32) for value in program.inputs]
     assert message_of(NameError, evaluate, program, args) == wanted
     assert message_of(NameError, lambda: op(*map(jnp.array, args))) == wanted
-    assert parse_program(format_program(program)) == program
+    assert parse_program(str(program)) == program
 
 
 @pytest.mark.parametrize(("op", "text"), [row for row in OPS if row[0].linear_in()], ids=str)

@@ -6,12 +6,12 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from examples import mlp
-from shardwise.compiler.ir.text import format_program, parse_program
+from shardwise.compiler.ir.parse import parse_program
+from shardwise.compiler.partition.parse import parse_local
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
-from shardwise.compiler.partition.text import format_local, parse_local
-from shardwise.compiler.plan.text import format_plan, parse_plan
-from shardwise.compiler.propagate.text import format_sharded, parse_sharded
+from shardwise.compiler.plan.parse import parse_plan
+from shardwise.compiler.propagate.parse import parse_sharded
 from shardwise.errors import ProgramError
 from shardwise.execute.request import partition_request
 from shardwise.sharding import NamedSharding
@@ -33,30 +33,30 @@ def demo(mesh):
 
 def test_program_reads_back(demo):
     program = demo[0].sharded.program
-    text = format_program(program)
+    text = str(program)
     again = parse_program(text)
-    assert format_program(again) == _without_comments(text)  # a constraint reads back without its devices
-    assert parse_program(format_program(again)) == again
+    assert str(again) == _without_comments(text)  # a constraint reads back without its devices
+    assert parse_program(str(again)) == again
 
 
 def test_sharded_program_plans_the_same_when_read_back(demo):
     sharded = demo[0].sharded
-    again = parse_sharded(format_sharded(sharded))
-    assert format_sharded(again) == _without_comments(format_sharded(sharded))
-    planned = partition(again, parse_plan(format_plan(demo[0].plan), again))
+    again = parse_sharded(str(sharded))
+    assert str(again) == _without_comments(str(sharded))
+    planned = partition(again, parse_plan(str(demo[0].plan), again))
     assert _collectives(planned) == _collectives(demo[0].local)
 
 
 def test_plan_reads_back(demo):
     sharded, plan = demo[0].sharded, demo[0].plan
-    again = parse_plan(format_plan(plan), sharded)
+    again = parse_plan(str(plan), sharded)
     assert again.outputs == plan.outputs
     assert again.choices == plan.choices
 
 
 def test_local_program_reads_back_and_runs(demo):
     local, args = demo[0].local, demo[1]
-    again = parse_local(format_local(local))
+    again = parse_local(str(local))
     assert again.program == local.program
     assert (again.inputs, again.outputs, again.mesh) == (local.inputs, local.outputs, local.mesh)
     for mine, other in zip(simulate(again, args), simulate(local, args), strict=True):
@@ -87,7 +87,7 @@ def test_text_of_another_stage_or_wrong_pieces_is_refused(parse, text, message):
 
 
 def test_plan_of_another_program_is_refused(demo):
-    text = format_plan(demo[0].plan)
+    text = str(demo[0].plan)
     with pytest.raises(ProgramError, match=r"the plan has \d+ lines for \d+ equations"):
         parse_plan("\n".join(text.splitlines()[:3] + text.splitlines()[4:]), demo[0].sharded)
     with pytest.raises(ProgramError, match="line 2: a choice for 'nonsense'"):

@@ -20,8 +20,8 @@ from shardwise._jaxlib import put
 from shardwise.compiler.arrays.methods import ArrayMethods
 from shardwise.compiler.dtypes import is_float, is_inexact
 from shardwise.compiler.ir.evaluate import evaluate
+from shardwise.compiler.ir.parse import parse_program
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ir.text import format_program, parse_program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.lower.lower import lower
@@ -223,7 +223,7 @@ def _check(case: Case, on_devices: bool) -> None:
         for s, t in zip(case.out_specs, program.out_types, strict=True)
     ]
     stages, again = (partitioned(program, mesh, pins, out_pins) for _ in range(2))
-    if format_program(again.local.program) != format_program(stages.local.program):
+    if str(again.local.program) != str(stages.local.program):
         raise Mismatch("planned twice, two plans")
     if again.module.text != stages.module.text:
         raise Mismatch("lowered twice, two texts")
@@ -267,7 +267,7 @@ class _Judge:
             else:
                 same = got == want
             if not np.all(same):
-                text = format_program(local.program) if local is not None else ""
+                text = str(local.program) if local is not None else ""
                 raise Mismatch(
                     f"{stage}: output {number} differs in {np.size(same) - np.sum(same)} of {np.size(same)} elements "
                     f"(tolerance {tolerance:.2g})\n got {got}\nwant {want}\n{text}"
@@ -348,8 +348,8 @@ def reads_back(program: Program) -> bool:
 
 def check_text(program: Program) -> None:
     """The text of a program reads back as the same program."""
-    if parse_program(format_program(program)) != program:
-        raise Mismatch(f"text does not read back:\n{format_program(program)}")
+    if parse_program(str(program)) != program:
+        raise Mismatch(f"text does not read back:\n{program!s}")
 
 
 def check_pins(sharded: ShardedProgram, plan: Plan) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import shardwise as sw
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ir.text import format_program, parse_program
+from shardwise.compiler.ir.parse import parse_program
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import settle
@@ -51,7 +51,7 @@ def check_stages(recipe: Recipe):
     compare("simulate", simulate(stages.local, args), wanted, recipe.exact)
     other = settle(stages.sharded, random_picks(stages.sharded, Random(recipe.seed)))
     compare("another plan", simulate(partition(stages.sharded, other), args), wanted, recipe.exact)
-    assert parse_program(format_program(program)) == program
+    assert parse_program(str(program)) == program
 
 
 def named(recipe, check):

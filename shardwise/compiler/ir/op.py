@@ -14,7 +14,7 @@ Rules compute by applying ops, so they work in any frame. Applying an op is call
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Protocol, final
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import bind
+from shardwise.compiler.ir.format import format_op, reserved_words
 from shardwise.compiler.ir.program import Program, strongest
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.reduction import Reduction
@@ -165,20 +166,30 @@ class Op:
             if cls.name in Op.registry:
                 raise TypeError(f"two ops are named {cls.name!r}: {Op.registry[cls.name]} and {cls}")
             Op.registry[cls.name] = cls
+            reserved_words.add(cls.name)
 
     def __call__(self, *operands: Any) -> Any:
         results = bind(self, operands)
         return results[0] if self.single else results
 
     def __str__(self) -> str:
-        shown = [f for f in fields(self) if f.repr or getattr(self, f.name) != f.default]  # type: ignore[arg-type]
-        params = ", ".join(f"{field.name}={getattr(self, field.name)}" for field in shown)
-        return f"{self.name}[{params}]" if params else self.name
+        return format_op(self)
 
     @property
     def programs(self) -> tuple[Program, ...]:
         """The programs that the op holds."""
         return ()
+
+    def with_programs(self, programs: Sequence[Program]) -> "Op":
+        """Return the op with other programs in place of those that it holds."""
+        raise self.missing("with_programs")
+
+    def map_programs(self, function: Callable[[Program], Program]) -> "Op":
+        """Return the op with `function` applied to the programs that it holds; itself if that changes none of them."""
+        programs = [function(program) for program in self.programs]
+        if all(new is old for new, old in zip(programs, self.programs, strict=True)):
+            return self
+        return self.with_programs(programs)
 
     @property
     def effect(self) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, final
 
+from shardwise.compiler.ir.format import format_equation, format_program
 from shardwise.compiler.ir.types import ArrayType
 
 if TYPE_CHECKING:
@@ -49,6 +50,10 @@ class Value:
     def __init__(self, type: ArrayType):
         self.type = type
 
+    def __str__(self) -> str:
+        """Return its type: values have names only inside a program."""
+        return str(self.type)
+
 
 @final
 class Equation:
@@ -64,6 +69,27 @@ class Equation:
         self.outputs = tuple(outputs)
         self.source = source
         self.reason = reason
+
+    def replace(
+        self,
+        *,
+        op: "Op | None" = None,
+        inputs: Sequence[Value] | None = None,
+        outputs: Sequence[Value] | None = None,
+        source: Source | None = None,
+        reason: str | None = None,
+    ) -> "Equation":
+        """Return a copy in which the given parts are replaced."""
+        return Equation(
+            self.op if op is None else op,
+            self.inputs if inputs is None else inputs,
+            self.outputs if outputs is None else outputs,
+            self.source if source is None else source,
+            self.reason if reason is None else reason,
+        )
+
+    def __str__(self) -> str:
+        return format_equation(self)
 
 
 def strongest(effects: Iterable[str]) -> str:
@@ -112,6 +138,9 @@ class Program:
             return True
         return isinstance(other, Program) and self._hash == other._hash and self.key == other.key
 
+    def __str__(self) -> str:
+        return format_program(self)
+
     def __repr__(self) -> str:
         return f"{self.name}({', '.join(map(str, self.in_types))}) -> ({', '.join(map(str, self.out_types))})"
 
@@ -139,6 +168,15 @@ class Program:
             if not found.isdisjoint(equation.inputs):
                 found.update(equation.outputs)
         return [value in found for value in self.outputs]
+
+    def with_equations(self, equations: Iterable[Equation], outputs: Iterable[Value] | None = None) -> "Program":
+        """Return the program with other equations, and perhaps other outputs."""
+        return Program(self.inputs, tuple(equations), self.outputs if outputs is None else tuple(outputs), self.name)
+
+    @cached_property
+    def used(self) -> frozenset[Value]:
+        """The values that an equation reads or the program returns."""
+        return frozenset(value for equation in self.equations for value in equation.inputs) | {*self.outputs}
 
     def producers(self) -> dict[Value, Equation]:
         """The equation that defines each value that is not an input."""

@@ -1,8 +1,9 @@
-"""record: a frozen dataclass whose methods are written when the first one is made.
+"""record: a frozen dataclass whose methods are generated on first use.
 
-There are some two hundred classes of ops, and a program uses thirty. To write and compile the methods of all of them
-would be a third of what it takes to import this package. Those without fields need no methods of their own: there is
-nothing in which two of them could differ, so that all share one set.
+There are some two hundred op classes, and a program uses about thirty of them. Generating the methods of all classes
+would take a third of the package's import time. `dataclass(frozen=True)` is applied to a record when it is first
+instantiated, or when its fields are first read (`dataclasses.fields`, `is_dataclass`, `replace`): seen from outside, a
+record is a dataclass at all times. Records without fields share one set of methods.
 """
 
 import threading
@@ -11,27 +12,41 @@ from typing import Any, TypeVar, dataclass_transform
 
 Class = TypeVar("Class", bound=type)
 
-_lock = threading.RLock()  # completing a class completes those that it inherits from
+_lock = threading.RLock()  # completing a class completes its bases
 
 
 @dataclass_transform(frozen_default=True)
 def record(cls: Class) -> Class:
-    """`dataclass(frozen=True)`, later. Fields are those of the class and of the records that it inherits from."""
-    cls.__new__ = _first  # type: ignore[assignment]
+    """Make a class a frozen dataclass, lazily. Its fields are its own and those of its base records."""
+    cls.__init__ = _complete_and_init  # type: ignore[misc]
+    cls.__dataclass_fields__ = _LazyFields()  # type: ignore[attr-defined]
     return cls
 
 
-def complete(cls: type) -> type:
-    """The record with all its methods; those that it inherits from have theirs first."""
+class _LazyFields:
+    """Stands for the `__dataclass_fields__` of a record whose methods are not generated yet."""
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        _complete(owner)
+        return owner.__dataclass_fields__  # type: ignore[attr-defined]
+
+
+def _complete_and_init(self: Any, *args: Any, **keywords: Any) -> None:
+    _complete(type(self))
+    type(self).__init__(self, *args, **keywords)
+
+
+def _complete(cls: type) -> None:
+    """Generate the methods of a record, and of its bases first."""
     with _lock:
         for base in reversed(cls.__mro__):
-            if vars(base).get("__new__") is _first:
-                _write_methods(base)
-                base.__new__ = _next  # type: ignore[assignment]
-    return cls
+            if vars(base).get("__init__") is _complete_and_init:
+                del base.__init__  # type: ignore[misc]
+                del base.__dataclass_fields__  # type: ignore[attr-defined]
+                _generate_methods(base)
 
 
-def _write_methods(cls: type) -> None:
+def _generate_methods(cls: type) -> None:
     if vars(cls).get("__annotations__") or getattr(cls, "__dataclass_fields__", None):
         dataclass(frozen=True)(cls)
         return
@@ -42,26 +57,16 @@ def _write_methods(cls: type) -> None:
 
 @dataclass(frozen=True)
 class _Fieldless:
-    """What a dataclass without fields has."""
+    """The source of the methods that records without fields share."""
 
 
-def _frozen(self: Any, name: str, *value: Any) -> None:
+def _raise_frozen(self: Any, name: str, *value: Any) -> None:
     raise FrozenInstanceError(f"cannot change {name!r} of {type(self).__name__}")
 
 
 _NAMES = ["dataclass_fields", "dataclass_params", "match_args", "init", "repr", "eq", "hash"]
 _SHARED = {
     **{f"__{name}__": vars(_Fieldless)[f"__{name}__"] for name in _NAMES},
-    "__setattr__": _frozen,
-    "__delattr__": _frozen,
+    "__setattr__": _raise_frozen,
+    "__delattr__": _raise_frozen,
 }
-
-
-def _first(cls: type, *args: Any, **keywords: Any) -> Any:
-    """Makes the first one: when this returns the class has the `__init__` that is called then."""
-    return object.__new__(complete(cls))
-
-
-def _next(cls: type, *args: Any, **keywords: Any) -> Any:
-    # A class that had a `__new__` cannot be without one again.
-    return object.__new__(cls)

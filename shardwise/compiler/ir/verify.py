@@ -1,12 +1,28 @@
-"""The rules of a program: every value is defined once and before use, and has the type that its op gives."""
+"""The invariants of a program: every value is defined once and before its uses, and has the type that its op infers."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
 from shardwise.compiler.ir.op import result_types
 from shardwise.compiler.ir.program import Equation, Program
+from shardwise.config import config
 from shardwise.errors import ProgramError
+
+_Pass = TypeVar("_Pass", bound=Callable[..., Any])
 
 
 def verify(program: Program) -> Program:
-    """`program`, if it keeps the rules; else a ProgramError that names the equation."""
+    """Check the invariants of a program and of the programs that its ops hold. A program is checked once.
+
+    Returns:
+        The program.
+
+    Raises:
+        ProgramError: if an invariant is broken; the message names the equation.
+    """
+    if "is_verified" in vars(program):
+        return program
     defined = set(program.inputs)
     if len(defined) != len(program.inputs):
         raise ProgramError(f"{program.name}: an input is listed twice")
@@ -23,15 +39,31 @@ def verify(program: Program) -> Program:
         defined.update(equation.outputs)
     if any(value not in defined for value in program.outputs):
         raise ProgramError(f"{program.name}: an output is never defined")
+    vars(program)["is_verified"] = True
     return program
 
 
+def verifies_result(function: _Pass) -> _Pass:
+    """Decorate a pass so that the programs it returns are verified if the setting `verify_programs` is on."""
+
+    @wraps(function)
+    def call(*args: Any, **keywords: Any) -> Any:
+        result = function(*args, **keywords)
+        if config.verify_programs:
+            for part in result if isinstance(result, tuple) else (result,):
+                if isinstance(part, Program):
+                    verify(part)
+        return result
+
+    return call  # type: ignore[return-value]
+
+
 def type_error(equation: Equation) -> str:
-    """What is wrong with the types of an equation's operands or results; empty where nothing is."""
+    """Return what is wrong with the types of an equation's operands or results; empty if nothing is."""
     try:
         types = result_types(equation.op, tuple(value.type for value in equation.inputs))
     except TypeError as error:
         return str(error)
     if types == tuple(value.type for value in equation.outputs):
         return ""
-    return f"results are {[value.type for value in equation.outputs]}, the op gives {list(types)}"
+    return f"results are {[value.type for value in equation.outputs]}, the op infers {list(types)}"

@@ -2,10 +2,12 @@
 
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.ops.control.control import Control
 
 
+@verifies_result
 def share(program: Program) -> Program:
     """`program` with equal collectives merged, inside ops that hold programs too; the same one where none are."""
     same: dict[Value, Value] = {}
@@ -22,14 +24,12 @@ def share(program: Program) -> Program:
                 changed = True
                 continue
         elif isinstance(op, Control):
-            programs = [share(inner) for inner in op.programs]
-            if any(new is not old for new, old in zip(programs, op.programs, strict=True)):
-                op = op.with_programs(programs)
+            op = op.map_programs(share)
         if op is equation.op and inputs == equation.inputs:
             kept.append(equation)
         else:
             changed = True
-            kept.append(Equation(op, inputs, equation.outputs, equation.source, equation.reason))
+            kept.append(equation.replace(op=op, inputs=inputs))
     if not changed:
         return program
-    return Program(program.inputs, tuple(kept), tuple(same.get(v, v) for v in program.outputs), program.name)
+    return program.with_equations(kept, (same.get(value, value) for value in program.outputs))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
+from shardwise.compiler.ir.format import format_stage
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program
 from shardwise.compiler.ir.types import ArrayType
@@ -38,6 +39,10 @@ class LocalProgram:
     mesh: AbstractMesh
     inputs: tuple[Placement, ...]
     outputs: tuple[Placement, ...]
+
+    def __str__(self) -> str:
+        ins, outs = ([f"{p.type} {p.layout}" for p in placements] for placements in (self.inputs, self.outputs))
+        return format_stage("local", self.program, self.mesh, ins, outs)
 
     def collectives(self) -> list[Equation]:
         """The equations that move bytes between devices, those of programs that ops hold too."""

@@ -114,8 +114,8 @@ def _with_inner(program: Program, place: int, new: Program, levels: Sequence[Lev
     old = {id(level.program) for level in levels}
     op = equation.op.with_programs([new if id(inner) in old else inner for inner in equation.op.programs])
     equations = list(program.equations)
-    equations[place] = Equation(op, equation.inputs, equation.outputs, equation.source, equation.reason)
-    return Program(program.inputs, tuple(equations), program.outputs, program.name)
+    equations[place] = equation.replace(op=op)
+    return program.with_equations(equations)
 
 
 def _idle_copies(local: LocalProgram, level: Level, may_go: bool) -> list[_Copy]:
@@ -180,9 +180,9 @@ def _gathered_again(program: Program, copies: Sequence[_Copy]) -> Program:
         for copy in due.get(number, ()):
             _again(copy, equation, renamed, equations)
         inputs = [renamed.get(value, value) for value in equation.inputs]
-        equations.append(Equation(equation.op, inputs, equation.outputs, equation.source, equation.reason))
+        equations.append(equation.replace(inputs=inputs))
     outputs = tuple(renamed.get(value, value) for value in program.outputs)
-    return Program(program.inputs, tuple(equations), outputs, program.name)
+    return program.with_equations(equations, outputs)
 
 
 def _again(copy: _Copy, user: Equation, renamed: dict[Value, Value], equations: list[Equation]) -> None:

@@ -50,6 +50,7 @@ from shardwise.compiler.trace.provenance import working
 from shardwise.compiler.trace.tracer import Frame
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.replay import sourced
+from shardwise.config import config
 
 
 def partition(sharded: ShardedProgram, plan: Plan) -> LocalProgram:
@@ -60,7 +61,8 @@ def partition(sharded: ShardedProgram, plan: Plan) -> LocalProgram:
             tuple(Placement(value.type, Layout.replicated(value.type.ndim)) for value in values)
             for values in (program.inputs, program.outputs)
         )
-        return LocalProgram(program, mesh, inputs, outputs)
+        whole = LocalProgram(program, mesh, inputs, outputs)
+        return verify_local(whole) if config.verify_programs else whole
     verify_plan(sharded, plan)
     frame = Frame(program.name, absorbs=True)
     with frame.open(over=()), sourced():

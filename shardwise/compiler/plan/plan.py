@@ -7,6 +7,8 @@ from shardwise.compiler.ir.program import Equation
 from shardwise.compiler.plan.hardware import CPU, Chip
 from shardwise.compiler.shardings.layout import Layout
 
+SEPARATOR = " ; "  # between layouts in the text of a plan
+
 
 @final
 @dataclass(frozen=True)
@@ -28,3 +30,15 @@ class Plan:
     choices: dict[Equation, Choice]
     outputs: tuple[Layout, ...]
     chip: Chip = CPU
+
+    def __str__(self) -> str:
+        lines = [
+            f"  {equation.op.name}: {format_layouts(choice.operands)} -> {format_layouts(choice.results)}"
+            for equation, choice in self.choices.items()
+        ]
+        return "\n".join(["plan {", *lines, f"  return {format_layouts(self.outputs)}", "}"])
+
+
+def format_layouts(layouts: tuple[Layout, ...]) -> str:
+    """Return the text of several layouts."""
+    return SEPARATOR.join(map(str, layouts))

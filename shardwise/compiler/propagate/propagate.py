@@ -7,6 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
+from shardwise.compiler.ir.format import format_stage
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.control.region_boundary import Join, Split, Unstack
@@ -39,6 +40,10 @@ class ShardedProgram:
     unfolded: Unfolded
     free: frozenset[Value]
     options: dict[str, dict[Equation, tuple[Candidate, ...]]]
+
+    def __str__(self) -> str:
+        outs = ("free" if pin is None else str(pin) for pin in self.out_pins)
+        return format_stage("sharded", self.program, self.mesh, map(str, self.in_pins), outs)
 
     @cached_property
     def pinned(self) -> dict[Value, Pin]:

@@ -1,6 +1,7 @@
 """A program whose constraints and manual regions name the axes of one mesh, said on a finer one."""
 
-from shardwise.compiler.ir.program import Equation, Program
+from shardwise.compiler.ir.program import Program
+from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
@@ -8,6 +9,7 @@ from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.refine import axes_on, refined_pin
 
 
+@verifies_result
 def refined_program(program: Program, mesh: Mesh | AbstractMesh) -> Program:
     """A program without calls, all of it on `mesh`, a refinement of the meshes that its parts are on."""
     fine = mesh.abstract
@@ -20,6 +22,6 @@ def refined_program(program: Program, mesh: Mesh | AbstractMesh) -> Program:
         elif isinstance(op, Manual):
             op = op.on(mesh, axes_on(op.mesh.abstract, fine), refined_program(op.program, mesh))
         elif isinstance(op, Control):
-            op = op.with_programs([refined_program(inner, mesh) for inner in op.programs])
-        equations.append(Equation(op, equation.inputs, equation.outputs, equation.source, equation.reason))
-    return Program(program.inputs, tuple(equations), program.outputs, program.name)
+            op = op.map_programs(lambda inner: refined_program(inner, mesh))
+        equations.append(equation.replace(op=op))
+    return program.with_equations(equations)

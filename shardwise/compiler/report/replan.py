@@ -33,11 +33,11 @@ def _pinned(program: Program, value: Value, op: Constrain) -> Program:
     for equation in program.equations:
         held = equation.op
         if isinstance(held, Control):
-            held = held.with_programs([_pinned(inner, value, op) for inner in held.programs])
+            held = held.map_programs(lambda inner: _pinned(inner, value, op))
         inputs = [new if operand is value else operand for operand in equation.inputs]
-        equations.append(Equation(held, inputs, equation.outputs, equation.source, equation.reason))
+        equations.append(equation.replace(op=held, inputs=inputs))
         if value in equation.outputs:
             pin = Equation(op, [value], [new], equation.source)
             equations.append(pin)
     outputs = tuple(new if output is value else output for output in program.outputs)
-    return Program(program.inputs, tuple(equations), outputs, program.name)
+    return program.with_equations(equations, outputs)

@@ -92,3 +92,6 @@ class Pin:
     layout: Layout
     open_dims: frozenset[int] = frozenset()
     reason: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.layout}{''.join(f' open {dim}' for dim in sorted(self.open_dims))}"

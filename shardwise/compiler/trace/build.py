@@ -7,11 +7,13 @@ from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes, tracked_axes
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.shape.constants import Held, Identity
 from shardwise.compiler.trace.provenance import scoped
 from shardwise.compiler.trace.tracer import Frame, Tracer
 
 
+@verifies_result
 def build(
     function: Callable[..., Sequence[Any]],
     types: Sequence[ArrayType],
@@ -30,6 +32,7 @@ def build(
     return frame.program(outputs), frame.captured
 
 
+@verifies_result
 def rewrite(name: str, types: Sequence[ArrayType], body: Callable[..., Sequence[Any]]) -> Program:
     """A Program made by a transformation: `body` sees no other frame, but a user's rule may use the axes bound here."""
     frame = _ClosedFrame(name, absorbs=True, axes=bound_axes(), tracked=tracked_axes())

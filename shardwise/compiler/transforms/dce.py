@@ -1,23 +1,38 @@
-"""dce: a program without the equations whose results nobody uses. Effects stay."""
+"""dce: dead-code elimination."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from operator import is_
 
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.control import Control
 
 
+@verifies_result
 def dce(program: Program) -> Program:
-    """`program` with the dead equations left out, inside ops that hold programs too; inputs stay, used or not."""
-    wanted = set(program.outputs)
+    """Remove the equations whose results are unused, inside control ops too. Effects and unused inputs stay.
+
+    Returns:
+        The smaller program; `program` itself if nothing was removed.
+    """
+    live = live_equations(program.equations, program.outputs)
+    if len(live) == len(program.equations) and all(map(is_, live, program.equations)):
+        return program
+    return program.with_equations(live)
+
+
+def live_equations(equations: Sequence[Equation], outputs: Iterable[Value]) -> list[Equation]:
+    """Return the equations that `outputs` depend on, or that have an effect, in order."""
+    used = set(outputs)
     kept: list[Equation] = []
-    changed = False
-    for equation in reversed(program.equations):
-        if wanted.isdisjoint(equation.outputs) and not equation.op.effect:
-            changed = True
+    for equation in reversed(equations):
+        if used.isdisjoint(equation.outputs) and not equation.op.effect:
             continue
-        live = _trimmed(equation, equation.op, wanted) if isinstance(equation.op, Control) else equation
-        changed |= live is not equation
+        live = _trimmed(equation, equation.op, used) if isinstance(equation.op, Control) else equation
         kept.append(live)
-        wanted.update(live.inputs)
-    return Program(program.inputs, tuple(reversed(kept)), program.outputs, program.name) if changed else program
+        used.update(live.inputs)
+    return kept[::-1]
 
 
 def _trimmed(equation: Equation, op: Control, wanted: set[Value]) -> Equation:
@@ -32,9 +47,9 @@ def _trimmed(equation: Equation, op: Control, wanted: set[Value]) -> Equation:
         for n, program in enumerate(op.programs):
             exits = op.marked(kept, "exit", n)
             outputs = tuple(value for value, is_kept in zip(program.outputs, exits, strict=True) if is_kept)
-            needed = program if all(exits) else Program(program.inputs, program.equations, outputs, program.name)
+            needed = program if all(exits) else replace(program, outputs=outputs)
             programs.append(dce(needed))
-        used = [_used(program) for program in programs]
+        used = [program.used for program in programs]
         more = [
             is_kept
             or any(
@@ -54,8 +69,4 @@ def _trimmed(equation: Equation, op: Control, wanted: set[Value]) -> Equation:
     )
     given = dict(zip((n for n, s in enumerate(strands) if s.has_result), equation.outputs, strict=True))
     numbers = [number for number, is_kept in enumerate(kept) if is_kept]
-    return Equation(smaller, operands, [given[numbers[place]] for place in places], equation.source, equation.reason)
-
-
-def _used(program: Program) -> set[Value]:
-    return {value for equation in program.equations for value in equation.inputs} | set(program.outputs)
+    return equation.replace(op=smaller, inputs=operands, outputs=[given[numbers[place]] for place in places])

@@ -5,16 +5,15 @@ are chosen.
 """
 
 from dataclasses import replace
-from typing import Any
 
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.collective.named import NamedIndex, Reducing, Settle, Vary
-from shardwise.compiler.ops.control.call import Inner
-from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.control.manual import Manual
 
 
+@verifies_result
 def untrack(program: Program) -> Program:
     """`program` without what its types track; the same one where there is no manual region."""
     if not any(isinstance(equation.op, (Manual, Vary)) or _tracked(equation) for equation in program.walk()):
@@ -36,20 +35,16 @@ def _untracked(program: Program) -> Program:
             continue
         outputs = [Value(value.type.over(())) for value in equation.outputs]
         known.update(zip(equation.outputs, outputs, strict=True))
-        equations.append(Equation(_plain(equation.op), inputs, outputs, equation.source, equation.reason))
+        equations.append(equation.replace(op=_plain(equation.op), inputs=inputs, outputs=outputs))
     inputs = [known[value] for value in program.inputs]
     return Program(tuple(inputs), tuple(equations), tuple(known[value] for value in program.outputs), program.name)
 
 
 def _plain(op: Op) -> Op:
-    programs: list[Any] = [_untracked(inner) for inner in op.programs]
+    op = op.map_programs(_untracked)
     match op:
         case Manual():
-            return replace(op.with_programs(programs), tracked=False)
-        case Control():
-            return op.with_programs(programs)
-        case Inner():
-            return op.with_program(programs[0])
+            return replace(op, tracked=False)
         case Reducing():
             return replace(op, invariant=False)
         case NamedIndex():

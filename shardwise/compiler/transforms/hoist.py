@@ -6,12 +6,14 @@ to change for it, that is done outside anyway.
 """
 
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.control.remat import Barrier
 from shardwise.compiler.ops.control.scan import Scan
 from shardwise.compiler.ops.elementwise.convert import Convert
 
 
+@verifies_result
 def hoist(program: Program) -> Program:
     """`program` with such conversions before its loops, and those of loops inside of them; the same where none is."""
     equations: list[Equation] = []
@@ -19,17 +21,15 @@ def hoist(program: Program) -> Program:
     for equation in program.equations:
         op = equation.op
         if isinstance(op, Control):
-            inner = [hoist(each) for each in op.programs]
-            if any(new is not old for new, old in zip(inner, op.programs, strict=True)):
-                op = op.with_programs(inner)
+            op = op.map_programs(hoist)
             before, after = _lifted(equation, op) if isinstance(op, Scan) else ([], None)
             if after is None and op is not equation.op:
-                after = Equation(op, equation.inputs, equation.outputs, equation.source, equation.reason)
+                after = equation.replace(op=op)
             changed |= after is not None
             equations += [*before, after or equation]
         else:
             equations.append(equation)
-    return Program(program.inputs, tuple(equations), program.outputs, program.name) if changed else program
+    return program.with_equations(equations) if changed else program
 
 
 def _lifted(equation: Equation, op: Scan) -> tuple[list[Equation], Equation | None]:
@@ -62,7 +62,7 @@ def _lifted(equation: Equation, op: Scan) -> tuple[list[Equation], Equation | No
             maker = makers[value]
             inputs = [made(operand) for operand in maker.inputs]
             known[value] = Value(value.type)
-            before.append(Equation(maker.op, inputs, [known[value]], maker.source, maker.reason))
+            before.append(maker.replace(inputs=inputs, outputs=[known[value]]))
         return known[value]
 
     taken = [made(value) for value in wanted]
@@ -75,4 +75,4 @@ def _lifted(equation: Equation, op: Scan) -> tuple[list[Equation], Equation | No
     )
     loop = Scan(smaller, op.length, op.consts + len(wanted), op.carried, op.reverse, op.unroll)
     inputs = (*equation.inputs[: op.consts], *taken, *equation.inputs[op.consts :])
-    return before, Equation(loop, inputs, equation.outputs, equation.source, equation.reason)
+    return before, equation.replace(op=loop, inputs=inputs)

@@ -1,11 +1,14 @@
 """inline: a program with every call replaced by the equations of what it calls; no two ops share a program."""
 
 from collections.abc import Sequence
+from functools import partial
 
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.control import Control
 
 
+@verifies_result
 def inline(program: Program, closed: bool = True) -> Program:
     """`program` without calls, or but the `closed` ones. Equations keep their own source lines, in the scope of the
     call that held them.
@@ -15,7 +18,7 @@ def inline(program: Program, closed: bool = True) -> Program:
     if not any(equation.op.programs for equation in program.equations):
         return program
     equations, outputs = _inlined(program, program.inputs, closed)
-    return Program(program.inputs, tuple(equations), tuple(outputs), program.name)
+    return program.with_equations(equations, outputs)
 
 
 def _inlined(
@@ -32,9 +35,9 @@ def _inlined(
             equations += body
         else:
             if isinstance(op, Control):
-                op = op.with_programs([_copied(inner, closed, source.scope) for inner in op.programs])
+                op = op.map_programs(partial(_copied, closed=closed, scope=source.scope))
             results = [Value(value.type) for value in equation.outputs]
-            equations.append(Equation(op, operands, results, source, equation.reason))
+            equations.append(equation.replace(op=op, inputs=operands, outputs=results, source=source))
         known.update(zip(equation.outputs, results, strict=True))
     return equations, [known[value] for value in program.outputs]
 

@@ -6,6 +6,7 @@ from typing import Any
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.call import present, some, spread
 from shardwise.compiler.ops.control.retype import retyped, zeros_of
 from shardwise.compiler.trace.build import rewrite
@@ -55,6 +56,7 @@ def jvp(program: Program, primals: Sequence[Any], tangents: Sequence[Any]) -> tu
 
 
 @cached(maxsize=4096)
+@verifies_result
 def jvp_program(
     program: Program, active: tuple[bool, ...], solid: tuple[bool, ...] = ()
 ) -> tuple[Program, tuple[bool, ...]]:

@@ -3,10 +3,12 @@
 from typing import Any
 
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.control import Control, Strand
 from shardwise.compiler.ops.shape.constants import Held
 
 
+@verifies_result
 def lift(program: Program) -> tuple[Program, list[Any]]:
     """A program without calls, with the arrays that it holds as its last inputs; and these arrays."""
     body, held = _lifted(program)
@@ -38,7 +40,7 @@ def _lifted_out(equation: Equation, op: Control) -> tuple[Equation, list[tuple[V
     programs, strands, held = [], [], []
     for n, program in enumerate(op.programs):
         body, inside = _lifted(program)
-        programs.append(Program(program.inputs, body, program.outputs, program.name))
+        programs.append(program.with_equations(body))
         for value, array in inside:
             outside = Value(value.type)
             group, takers = op.entrances[n]
@@ -47,4 +49,4 @@ def _lifted_out(equation: Equation, op: Control) -> tuple[Equation, list[tuple[V
             held.append((outside, array))
     own = op.strands(equation.inputs, [p.inputs for p in programs], [p.outputs for p in programs])
     larger, operands, _ = op.woven([*own, *strands], programs)
-    return Equation(larger, operands, equation.outputs, equation.source, equation.reason), held
+    return equation.replace(op=larger, inputs=operands), held

@@ -5,17 +5,18 @@ tangent. Primal values that the tangents need are captured by that frame: they a
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import frames, open_frames
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Program, Value
+from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.call import present, some
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.tracer import Frame, Tracer
-from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.dce import dce, live_equations
 from shardwise.compiler.transforms.jvp import Pairs, solidified
 from shardwise.compiler.transforms.memoize import cached
 from shardwise.compiler.transforms.replay import each, replay
@@ -62,15 +63,13 @@ class _Tangents:
         staged = self.frame.program([self.frame.lift(tangent) for tangent in some(tangents)])
         count = len(self.frame.inputs)
         # The captured residuals come first, and those that only dead equations used are dropped.
-        staged = dce(
-            Program((*staged.inputs[count:], *staged.inputs[:count]), staged.equations, staged.outputs, staged.name)
-        )
-        used = {value for equation in staged.equations for value in equation.inputs} | set(staged.outputs)
+        staged = dce(replace(staged, inputs=(*staged.inputs[count:], *staged.inputs[:count])))
+        used = staged.used
         residuals = [
             (value, outer) for value, outer in zip(staged.inputs, self.frame.captured, strict=False) if value in used
         ]
         inputs = (*(value for value, _ in residuals), *staged.inputs[len(self.frame.captured) :])
-        program = Program(inputs, staged.equations, staged.outputs, staged.name)
+        program = replace(staged, inputs=inputs)
         return Linearized(
             [self.pairs.primal[value] for value in outputs], program, [outer for _, outer in residuals], moving
         )
@@ -117,8 +116,7 @@ class ValueFrame(Frame):
         """Call the function, and play what its results need; the values of the results."""
         with self.open():
             outputs = [self.lift(as_operand(x)) for x in function(*tracers)]
-        rest = Program((), tuple(self.equations[self.played :]), tuple(outputs))
-        self.equations[self.played :] = dce(rest).equations
+        self.equations[self.played :] = live_equations(self.equations[self.played :], outputs)
         self.play(len(self.equations))
         return outputs
 
@@ -147,6 +145,7 @@ def forward(
 
 
 @cached(maxsize=4096)
+@verifies_result
 def linearize_program(
     program: Program, active: tuple[bool, ...], solid: tuple[bool, ...] = ()
 ) -> tuple[Program, Program, tuple[bool, ...]]:

@@ -8,6 +8,7 @@ from typing import Any
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.elementwise.select import Compare
 from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
@@ -19,6 +20,7 @@ from shardwise.compiler.transforms.replay import each
 _WORDS = BatchAxis(2)
 
 
+@verifies_result
 def keys_as_words(program: Program) -> Program:
     """A program without calls, over the words of keys; the same program where there are none."""
     if not _has_keys(program):
@@ -48,7 +50,7 @@ def _emitted(equation: Equation, operands: list[Any]) -> Any:
     """The results of an equation, of the words of its operands."""
     op = equation.op
     if isinstance(op, Control):
-        return op.with_programs([keys_as_words(inner) for inner in op.programs])(*operands)
+        return op.map_programs(keys_as_words)(*operands)
     if isinstance(op, (KeyData, WrapKeyData)):
         return operands[0]
     dims = [value.type.ndim if is_key(value.type.dtype) else None for value in equation.inputs]

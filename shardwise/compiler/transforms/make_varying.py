@@ -5,20 +5,19 @@ its ops hold, too. Where all devices have one value outside, a derivative sums w
 of them meet, and not in here.
 """
 
-from dataclasses import replace
 from typing import Any
 
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.collective.named import Vary
-from shardwise.compiler.ops.control.call import Inner
-from shardwise.compiler.ops.control.control import Control
-from shardwise.compiler.ops.control.custom_derivatives import Custom
 from shardwise.compiler.ops.control.retype import retyped
+from shardwise.compiler.ops.linalg.linear_solve import LinearSolve
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.replay import each
 
 
+@verifies_result
 def spread(program: Program, axes: tuple[str, ...]) -> Program:
     """`program`, whose inputs and outputs vary along these axes as well."""
 
@@ -48,13 +47,4 @@ def _applied(op: Op, operands: list[Any]) -> Any:
 
 
 def _spread(op: Op, axes: tuple[str, ...]) -> Op:
-    programs = [spread(inner, axes) for inner in op.programs]
-    match op:
-        case Control():
-            return op.with_programs(programs)
-        case Custom():
-            return replace(op, program=programs[0])
-        case Inner():
-            return op.with_program(programs[0])
-        case _:
-            return op
+    return op if isinstance(op, LinearSolve) else op.map_programs(lambda inner: spread(inner, axes))

@@ -1,12 +1,14 @@
 """rematerialize: the derivative of a program that keeps little and computes the rest again."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.scan import Scan
 from shardwise.compiler.trace.build import rewrite
-from shardwise.compiler.transforms.dce import dce
+from shardwise.compiler.transforms.dce import dce, live_equations
 from shardwise.compiler.transforms.drop_effects import silence
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.linearize import linearize_program
@@ -15,6 +17,7 @@ from shardwise.compiler.transforms.replay import replay
 
 
 @cached(maxsize=4096)
+@verifies_result
 def rematerialize_program(
     program: Program, active: tuple[bool, ...], policy: Callable[..., bool] | None
 ) -> tuple[Program, Program, tuple[bool, ...]]:
@@ -54,11 +57,10 @@ def _split(
         else:
             made_by_hand.append(again)
         equations.append(equation)
-    rest = dce(Program(forward.inputs, tuple(made_by_hand), tuple(residuals), forward.name))
-    used = {value for equation in rest.equations for value in equation.inputs} | set(rest.outputs)
-    saved = tuple(value for value in saveable if value in used)
-    kept = dce(Program(forward.inputs, tuple(equations), (*results, *saved), forward.name))
-    return kept, Program((*rest.inputs, *saved), rest.equations, rest.outputs, rest.name)
+    rest = forward.with_equations(live_equations(made_by_hand, residuals), residuals)
+    saved = tuple(value for value in saveable if value in rest.used)
+    kept = dce(forward.with_equations(equations, (*results, *saved)))
+    return kept, replace(rest, inputs=(*rest.inputs, *saved))
 
 
 def _split_scan(equation: Equation, op: Scan, policy: Callable[..., bool]) -> tuple[Equation, Equation, list[Value]]:
@@ -67,10 +69,8 @@ def _split_scan(equation: Equation, op: Scan, policy: Callable[..., bool]) -> tu
     kept, again = _split(op.program, outputs, outputs, policy)
     saved = kept.outputs[len(outputs) :]
     stacks = [Value(value.type.with_shape((op.length, *value.type.shape))) for value in saved]
-    first = Equation(
-        op.with_programs([kept]), equation.inputs, (*equation.outputs, *stacks), equation.source, equation.reason
-    )
-    second = Equation(op.with_programs([again]), (*equation.inputs, *stacks), equation.outputs, equation.source)
+    first = equation.replace(op=op.with_programs([kept]), outputs=(*equation.outputs, *stacks))
+    second = equation.replace(op=op.with_programs([again]), inputs=(*equation.inputs, *stacks), reason="")
     return first, second, stacks
 
 
@@ -80,4 +80,4 @@ def _repeatable(equation: Equation) -> Equation | None:
         op = silence(equation.op)
     except TypeError:
         return None
-    return equation if op is equation.op else Equation(op, equation.inputs, equation.outputs, equation.source)
+    return equation if op is equation.op else equation.replace(op=op, reason="")

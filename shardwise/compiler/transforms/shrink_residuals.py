@@ -7,14 +7,17 @@ loop stacks it cannot see through.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 
 _AT_HOME = (Broadcast, Reshape, Transpose)  # other moves, done again, may send something again
 
 
+@verifies_result
 def lighten(forward: Program, linear: Program, count: int) -> tuple[Program, Program]:
     """`count`: of the forward half's outputs that are no residuals."""
     residuals = forward.outputs[count:]
@@ -32,16 +35,13 @@ def lighten(forward: Program, linear: Program, count: int) -> tuple[Program, Pro
             if _moves(makers, there, value):
                 maker = makers[value]
                 operand = brought(maker.inputs[0], _inside(maker.inputs[0], residuals, linear))
-                again.append(Equation(maker.op, [operand], [inside], maker.source, maker.reason))
+                again.append(maker.replace(inputs=[operand], outputs=[inside]))
         return kept[value]
 
     names = {inside: brought(value, inside) for value, inside in zip(residuals, linear.inputs, strict=False)}
     made = {equation.outputs[0] for equation in again}
     needed = [(value, inside) for value, inside in kept.items() if inside not in made]
-    equations = [
-        Equation(e.op, [names.get(value, value) for value in e.inputs], e.outputs, e.source, e.reason)
-        for e in linear.equations
-    ]
+    equations = [e.replace(inputs=[names.get(value, value) for value in e.inputs]) for e in linear.equations]
     lighter = Program(
         (*(inside for _, inside in needed), *linear.inputs[len(residuals) :]),
         (*again, *equations),
@@ -49,7 +49,7 @@ def lighten(forward: Program, linear: Program, count: int) -> tuple[Program, Pro
         linear.name,
     )
     outputs = (*forward.outputs[:count], *(value for value, _ in needed))
-    return Program(forward.inputs, forward.equations, outputs, forward.name), lighter
+    return replace(forward, outputs=outputs), lighter
 
 
 def _moves(makers: dict[Value, Equation], there: set[Value], value: Value) -> bool:

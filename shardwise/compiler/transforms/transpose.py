@@ -5,6 +5,7 @@ from typing import Any
 
 from shardwise.compiler.ir.op import Op, Unknown
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.call import present, some, spread
 from shardwise.compiler.ops.control.retype import summed
 from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
@@ -66,6 +67,7 @@ def _check_linear(equation: Equation, unknown: Sequence[bool]) -> None:
 
 
 @cached(maxsize=4096)
+@verifies_result
 def transpose_program(
     program: Program, linear: tuple[bool, ...], cotangents: tuple[bool, ...], solid: tuple[bool, ...] = ()
 ) -> tuple[Program, tuple[bool, ...]]:

@@ -9,6 +9,7 @@ from typing import Any
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.program import Equation, Program, Value
+from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.reduce.broadcast import batch_at
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.tracer import Frame
@@ -57,6 +58,7 @@ def map_function(
 
 
 @cached(maxsize=4096)
+@verifies_result
 def vmap_program(
     program: Program, axis: BatchAxis, dims: tuple[int | None, ...], everywhere: bool | tuple[bool, ...] = False
 ) -> tuple[Program, tuple[int | None, ...]]:

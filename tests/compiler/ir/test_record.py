@@ -1,10 +1,11 @@
 """Records: what a frozen dataclass has, whether or not there are fields; before and after the first one is made."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import FrozenInstanceError, dataclass, fields, is_dataclass, replace
 
 import pytest
 
-from shardwise.compiler.ir.record import complete, record
+from shardwise.compiler.ir.record import record
 
 
 def records():
@@ -72,7 +73,7 @@ def test_what_a_class_writes_itself_stays():
     assert repr(Spoken()) == "spoken" and Spoken() == Spoken()
 
 
-def test_complete_needs_no_instance():
+def test_it_is_a_dataclass_before_the_first_instance():
     *_, sized = records()
 
     @dataclass(frozen=True)
@@ -80,4 +81,26 @@ def test_complete_needs_no_instance():
         size: int
         name: str = "?"
 
-    assert [field.name for field in fields(complete(sized))] == [field.name for field in fields(Same)]
+    assert is_dataclass(sized)
+    assert [field.name for field in fields(sized)] == [field.name for field in fields(Same)]
+    assert sized(3) == sized(3) and sized(3).name == "?"
+
+
+def test_fields_of_a_subclass_are_readable_before_those_of_its_bases():
+    @record
+    class Base:
+        size: int
+
+    @record
+    class Derived(Base):
+        name: str
+
+    assert [field.name for field in fields(Derived)] == ["size", "name"]
+    assert [field.name for field in fields(Base)] == ["size"]
+    assert Derived(1, "a") == Derived(1, "a") and Derived(1, "a") != Derived(1, "b")
+
+
+def test_many_threads_may_create_the_first_instance():
+    *_, sized = records()
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(sized, [7] * 64)) == {sized(7)}

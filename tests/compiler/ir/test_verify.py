@@ -1,16 +1,23 @@
 """The rules of a program, each broken once. And what makes two programs equal."""
 
+import ast
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import shardwise as sw
+from shardwise.compiler import transforms
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ir.verify import verify
+from shardwise.compiler.ir.verify import verifies_result, verify
 from shardwise.compiler.ops.control.call import Call
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Neg
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.ops.reduce.sum import Sum
+from shardwise.compiler.trace.build import rewrite
 from shardwise.errors import ProgramError
 
 THREE = ArrayType((3,), np.float32)
@@ -54,11 +61,11 @@ def broken():
     )
     yield (
         Program((a, b), (Equation(Add(), [a, b], [wrong], LINE),), ()),
-        "f, equation 0 (add, train.py:12): results are [f32[4]], the op gives [f32[3]]",
+        "f, equation 0 (add, train.py:12): results are [f32[4]], the op infers [f32[3]]",
     )
     yield (
         Program((a, b), (Equation(Add(), [a, b], [c, wrong]),), ()),
-        "f, equation 0 (add, an unknown line): results are [f32[3], f32[4]], the op gives [f32[3]]",
+        "f, equation 0 (add, an unknown line): results are [f32[3], f32[4]], the op infers [f32[3]]",
     )
     yield (
         Program((a, whole), (Equation(Add(), [a, whole], [c], LINE),), ()),
@@ -140,3 +147,28 @@ def test_evaluate_takes_what_converts_to_the_input_types():
     total, first = evaluate(program, [np.arange(3), np.ones(3)])
     np.testing.assert_array_equal(total, [1, 2, 3])
     assert total.dtype == first.dtype == np.float32
+
+
+def test_a_pass_that_breaks_a_program_is_caught_where_it_returns():
+    @verifies_result
+    def drop_first_equation(program):
+        return program.with_equations(program.equations[1:])
+
+    program = rewrite("f", [ArrayType((3,), np.float32)], lambda x: [Neg()(Neg()(x))])
+    with pytest.raises(ProgramError, match=r"f, equation 0 \(neg, .*: an operand is used before it is defined"):
+        drop_first_equation(program)
+    with sw.config.override("verify_programs", False):
+        drop_first_equation(program)
+
+
+def test_every_program_to_program_pass_verifies_its_result():
+    """A pass is a public function of compiler/transforms that returns a Program."""
+    missing = []
+    for path in Path(transforms.__file__).parent.glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.returns is not None:
+                returns_program = re.search(r"\bProgram\b", ast.unparse(node.returns))
+                decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
+                if returns_program and "verifies_result" not in decorators:
+                    missing.append(f"{path.name}: {node.name}")
+    assert missing == []

@@ -16,9 +16,9 @@ import ml_dtypes
 import numpy as np
 
 from shardwise.compiler.dtypes import SHORT_NAMES, DType, carrier, is_inexact, is_integer
+from shardwise.compiler.ir.format import format_op
 from shardwise.compiler.ir.op import NumpyArray, Op, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ir.text import format_op
 from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
 from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.contract.dot import Dot

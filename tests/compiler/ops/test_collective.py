@@ -10,8 +10,8 @@ import pytest
 from shardwise._jaxlib import compile_text, launcher, put, result_handler, shards_to_numpy
 from shardwise.compiler.dtypes import SHORT_NAMES, DType
 from shardwise.compiler.ir.op import NumpyArray, Op
+from shardwise.compiler.ir.parse import parse_program
 from shardwise.compiler.ir.program import Program
-from shardwise.compiler.ir.text import format_program, parse_program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.lower.lower import lower
@@ -173,7 +173,7 @@ def test_collectives_read_back_from_text(mesh):
     for op in collectives(mesh):
         types = [] if isinstance(op, DeviceIndex) else [ArrayType(PIECE, np.float32)]
         program = one_op(op, types)
-        assert parse_program(format_program(program)) == program
+        assert parse_program(str(program)) == program
 
 
 def whole_and_pieces(mesh: AbstractMesh, axes: tuple[str, ...]) -> tuple[NumpyArray, list[NumpyArray]]:

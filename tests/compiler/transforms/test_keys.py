@@ -5,7 +5,7 @@ import numpy as np
 import shardwise as sw
 from shardwise import lax, random
 from shardwise.compiler.dtypes import KEY
-from shardwise.compiler.ir.text import format_program, parse_program
+from shardwise.compiler.ir.parse import parse_program
 from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.transforms.lower_keys import keys_as_words
@@ -25,7 +25,7 @@ def test_moves_are_moves_of_words():
       return d, f
     }"""
     program = parse_program(text)
-    assert parse_program(format_program(program)) == program
+    assert parse_program(str(program)) == program
     found = verify(keys_as_words(verify(program)))
     assert [str(type) for type in found.in_types] == ["u32[6,2]", "i32[]"]
     assert [str(type) for type in found.out_types] == ["u32[3,2,2]", "u32[1,2]"]

@@ -1,6 +1,7 @@
 """Ops that are a program: call (a jit inside another), and what every such op shares."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Self, final
 
 from shardwise.compiler.ir.dispatch import installed
@@ -23,9 +24,9 @@ class Inner(Op):
     def programs(self) -> tuple[Program, ...]:
         return (self.program,)
 
-    def with_program(self, program: Program) -> Self:
-        """The same op of another program."""
-        raise self.missing("with_program")
+    def with_programs(self, programs: Sequence[Program]) -> Self:
+        (program,) = programs
+        return replace(self, program=program)
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
         if types != self.program.in_types:
@@ -37,7 +38,7 @@ class Inner(Op):
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         program, moving = installed.transforms.jvp(self.program, present(tangents))
-        results = self.with_program(program)(*primals, *some(tangents))
+        results = self.with_programs([program])(*primals, *some(tangents))
         count = len(self.program.outputs)
         return results[:count], spread(results[count:], moving)
 
@@ -45,14 +46,14 @@ class Inner(Op):
         linear = tuple(isinstance(x, Unknown) for x in operands)
         program, moving = installed.transforms.transpose(self.program, linear, present(cotangent))
         known = [x for x in operands if not isinstance(x, Unknown)]
-        return tuple(spread(spread(self.with_program(program)(*known, *some(cotangent)), moving), linear))
+        return tuple(spread(spread(self.with_programs([program])(*known, *some(cotangent)), moving), linear))
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
         return evaluate(self.program, operands)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         program, out_dims = installed.transforms.vmap(self.program, axis, tuple(dims))
-        return self.with_program(program)(*operands), out_dims
+        return self.with_programs([program])(*operands), out_dims
 
 
 @final
@@ -61,9 +62,6 @@ class Call(Inner):
     """The program's results. Equal calls share one program until `propagate` inlines them."""
 
     name = "call"
-
-    def with_program(self, program: Program) -> "Call":
-        return Call(program)
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         forward, linear, moving = installed.transforms.linearize(self.program, present(tangents))

@@ -162,4 +162,4 @@ def _picking(linear: Program, where: Sequence[int], kept: Sequence[ArrayType], t
     inputs: list[Value] = [Value(type) for type in kept]
     for place, value in zip(where, linear.inputs, strict=False):
         inputs[place] = value
-    return Program((*inputs, *linear.inputs[len(where) :]), linear.equations, linear.outputs, linear.name)
+    return replace(linear, inputs=(*inputs, *linear.inputs[len(where) :]))

@@ -22,15 +22,12 @@ class Remat(Inner):
     policy: Policy | None = None
     prevent_cse: bool = True
 
-    def with_program(self, program: Any) -> "Remat":
-        return Remat(program, self.policy, self.prevent_cse)
-
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         kept, again, moving = installed.transforms.rematerialize(self.program, present(tangents), self.policy)
-        results = self.with_program(kept)(*primals)
+        results = self.with_programs([kept])(*primals)
         count = len(self.program.outputs)
         saved = results[count:]
-        return results[:count], spread(self.with_program(again)(*primals, *saved, *some(tangents)), moving)
+        return results[:count], spread(self.with_programs([again])(*primals, *saved, *some(tangents)), moving)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         if self.prevent_cse:  # neither found again in the first computation, nor done before the cotangents are there

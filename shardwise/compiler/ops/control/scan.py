@@ -331,10 +331,8 @@ class _Kept(NamedTuple):
 
 def _renamed(program: Program, names: dict[Value, Value]) -> Program:
     """The program with some values, which it does not define any more, under new names."""
-    equations = [
-        Equation(e.op, [names.get(v, v) for v in e.inputs], e.outputs, e.source, e.reason) for e in program.equations
-    ]
-    return Program(program.inputs, tuple(equations), program.outputs, program.name)
+    equations = [e.replace(inputs=[names.get(v, v) for v in e.inputs]) for e in program.equations]
+    return program.with_equations(equations)
 
 
 def _defined(equations: Sequence[Equation], inputs: Sequence[Value]) -> tuple[Equation, ...]:

@@ -1,17 +1,8 @@
-"""Programs as text, and back: `parse(format(program)) == program`.
-
-    program mlp(x: f32[30,16], w: f32[16,32]) {
-      a: f32[30,32] = dot[contract=((1,), (0,)), batch=((), ())] x w   # train.py:12
-      return a
-    }
-
-Fields of ops print as Python literals, dtypes as `f32`, constants as `f32(0.5)`, meshes as `mesh(data=4, model=2)`
-(without their devices), and a program that an op holds as a block of its own. Comments are not read back.
-"""
+"""Parse the text of programs that `format` writes: `parse_program(str(program)) == program`."""
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import MISSING, fields
 from typing import Any, final
 
@@ -20,66 +11,11 @@ import numpy as np
 from shardwise.compiler.dtypes import SHORT_NAMES, DType, integer_range, is_integer, short_name
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.ir.record import complete
 from shardwise.compiler.ir.types import Scalar, parse_type
 from shardwise.compiler.ir.verify import type_error
 from shardwise.compiler.reduction import REDUCTIONS
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, parse_mesh
+from shardwise.compiler.shardings.mesh import AbstractMesh, parse_mesh
 from shardwise.errors import ProgramError, ShardingError
-
-
-def format_program(program: Program, indent: str = "") -> str:
-    """The text of a program, one equation a line, with the user's source line and the compiler's reason as comment."""
-    names: dict[Value, str] = {}
-
-    def name(value: Value) -> str:
-        return names.setdefault(value, _letters(len(names)))
-
-    heads = ", ".join(f"{name(value)}: {value.type}" for value in program.inputs)
-    lines = [f"program {_identifier(program.name)}({heads}) {{"]
-    for equation in program.equations:
-        left = ", ".join(f"{name(value)}: {value.type}" for value in equation.outputs)
-        right = " ".join([format_op(equation.op, indent + "  "), *(names[value] for value in equation.inputs)])
-        notes = [str(equation.source)] if equation.source.file else []
-        notes += [equation.reason] if equation.reason else []
-        comment = f"   # {' '.join(': '.join(notes).split())}" if notes else ""
-        lines.append(f"  {left} = {right}{comment}" if left else f"  {right}{comment}")
-    lines.append(f"  return {', '.join(names[value] for value in program.outputs)}")
-    lines.append("}")
-    return ("\n" + indent).join(lines)
-
-
-def format_op(op: Op, indent: str = "") -> str:
-    """`sum[dims=(0,)]`. A field that is declared with `repr=False` is left out where it has its default, or where that
-    depends on settings, what its metadata call `omitted`."""
-    values = [(f, getattr(op, f.name)) for f in fields(op)]  # type: ignore[arg-type]
-    # (numpy takes None for f64.)
-    shown = [
-        (f.name, value)
-        for f, value in values
-        if f.repr or (type(value), value) != (type(omitted := f.metadata.get("omitted", f.default)), omitted)
-    ]
-    params = ", ".join(f"{name}={_format(value, indent)}" for name, value in shown)
-    return f"{op.name}[{params}]" if params else op.name
-
-
-def _format(value: Any, indent: str) -> str:
-    match value:
-        case Program():
-            return format_program(value, indent)
-        case tuple():
-            inner = ", ".join(_format(item, indent) for item in value)
-            return f"({inner},)" if len(value) == 1 else f"({inner})"
-        case np.dtype():
-            return short_name(value)
-        case Mesh():
-            return _format(value.abstract, indent)
-        case AbstractMesh():
-            return f"mesh({', '.join(f'{_axis(name)}={size}' for name, size in value.shape.items())})"
-        case Scalar():
-            return str(value)
-        case _:
-            return repr(value)
 
 
 def parse_program(text: str) -> Program:
@@ -91,13 +27,6 @@ def parse_program(text: str) -> Program:
 
 
 _NUMBER = r"-?(?:inf|nan|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w)"
-
-
-def format_stage(kind: str, program: Program, mesh: AbstractMesh, ins: Iterable[str], outs: Iterable[str]) -> str:
-    """A program of a later stage: `KIND NAME on mesh(…)`, a line for each input and output, and the program."""
-    head = [f"{kind} {_identifier(program.name)} on mesh({mesh})"]
-    lines = [*(f"in {line}" for line in ins), *(f"out {line}" for line in outs)]
-    return "\n".join([*head, *lines, format_program(program)])
 
 
 def parse_stage(kind: str, text: str) -> tuple[Program, AbstractMesh, list[str], list[str]]:
@@ -230,8 +159,9 @@ def _op(tokens: _Tokens) -> Op:
         what = f"there is no op {tokens.next!r}" if tokens.kind == "word" else f"expected an op, found {tokens.next!r}"
         raise tokens.error(what)
     kind = Op.registry[tokens.take()]
-    known = {f.name: f.default is MISSING and "omitted" not in f.metadata for f in fields(complete(kind))}
-    params: dict[str, Any] = {f.name: f.metadata["omitted"] for f in fields(complete(kind)) if "omitted" in f.metadata}
+    declared = fields(kind)  # type: ignore[arg-type]
+    known = {f.name: f.default is MISSING and "omitted" not in f.metadata for f in declared}
+    params: dict[str, Any] = {f.name: f.metadata["omitted"] for f in declared if "omitted" in f.metadata}
     if tokens.accept("["):
         while not tokens.accept("]"):
             if tokens.next not in known:
@@ -313,22 +243,3 @@ def _constant(words: list[str], dtype: DType) -> Scalar | None:
         low, high = integer_range(dtype)
         return Scalar.of(numbers[0], dtype) if isinstance(numbers[0], int) and low <= numbers[0] <= high else None
     return Scalar.of(complex(*numbers) if dtype.kind == "c" else numbers[0], dtype)
-
-
-def _letters(number: int) -> str:
-    """a, b, …, z, aa, ab, …; words that the grammar uses get a trailing underscore."""
-    text = ""
-    number += 1
-    while number:
-        number, rest = divmod(number - 1, 26)
-        text = chr(ord("a") + rest) + text
-    return f"{text}_" if text in ("return", "program", "inf", "nan", *SHORT_NAMES, *Op.registry) else text
-
-
-def _axis(name: str) -> str:
-    """The name of a mesh axis, in quotes where it is no word."""
-    return name if name.isidentifier() else repr(name)
-
-
-def _identifier(name: str) -> str:
-    return re.sub(r"\W", "_", name) or "main"

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from shardwise.compiler.dtypes import SHORT_NAMES
+from shardwise.compiler.ir.format import format_op
+from shardwise.compiler.ir.parse import parse_program
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
-from shardwise.compiler.ir.text import format_op, format_program, parse_program
 from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.ops.collective.collectives import AllReduce
 from shardwise.compiler.ops.contract.dot import Dot
@@ -20,7 +21,9 @@ from shardwise.compiler.ops.elementwise.select import Compare
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.shape.constants import Full
+from shardwise.compiler.pipeline import partitioned
 from shardwise.compiler.reduction import SUM
+from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.trace.build import rewrite
 from shardwise.errors import ProgramError
@@ -43,20 +46,20 @@ def test_a_program_prints_one_equation_a_line_with_source_and_reason():
         (b, x),
         "mlp<1>",
     )
-    assert format_program(program) == lines("""
+    assert str(program) == lines("""
         program mlp_1_(a: f32[30,16], b: f32[16,32]) {
           c: f32[30,32] = dot[contract=((1,), (0,)), batch=((), ())] a b   # train.py:12
           d: f32[30,32] = all_reduce[axes=('data',), reduction=sum] c   # train.py:13: the sum is needed
           return d, a
         }
     """)
-    assert parse_program(format_program(program)) == program
+    assert parse_program(str(program)) == program
 
 
 def test_a_program_inside_an_op_is_a_block_of_its_own():
     inner = rewrite("inner", [THREE], lambda x: [Neg()(x), x])
     outer = rewrite("outer", [THREE], lambda x: [Call(inner)(x)[0]])
-    text = re.sub(r" +# .*", "", format_program(outer))
+    text = re.sub(r" +# .*", "", str(outer))
     assert text == lines("""
         program outer(a: f32[3]) {
           b: f32[3], c: f32[3] = call[program=program inner(a: f32[3]) {
@@ -103,14 +106,14 @@ def test_constants_of_every_dtype_read_back_to_the_bit(name):
     codes = range(0, narrow.get(name, 2 ** (8 * dtype.itemsize)), step)
     for code in codes:
         program = rewrite("constant", [], lambda code=code: [Full((), bits(dtype, code))()])
-        assert parse_program(format_program(program)) == program
+        assert parse_program(str(program)) == program
 
 
 @pytest.mark.parametrize("axes", [("it's", 'a "b"'), ("two words", "ä"), ("a\\b", "x\ny"), ("#", "1")], ids=repr)
 def test_axes_of_any_name_read_back(axes):
     op = Constrain((axes,), AbstractMesh((2, 3), axes))
     program = rewrite("named", [THREE], lambda x: [op(x)])
-    assert parse_program(format_program(program)) == program
+    assert parse_program(str(program)) == program
 
 
 def test_names_run_past_the_alphabet_and_around_the_words_of_the_grammar():
@@ -123,7 +126,7 @@ def test_names_run_past_the_alphabet_and_around_the_words_of_the_grammar():
         equations.append(Equation(Neg(), [value], [after]))
         value = after
     program = Program((first,), tuple(equations), (value,))
-    text = format_program(program)
+    text = str(program)
     assert parse_program(text) == program
     names = re.findall(r"^  (\w+):", text, re.MULTILINE)
     assert len(set(names)) == count
@@ -138,8 +141,8 @@ def test_spaces_and_comments_do_not_matter():
 
 def test_a_program_may_have_no_inputs_no_equations_and_no_outputs():
     empty = Program((), (), (), "empty")
-    assert format_program(empty) == "program empty() {\n  return \n}"
-    assert parse_program(format_program(empty)) == empty
+    assert str(empty) == "program empty() {\n  return \n}"
+    assert parse_program(str(empty)) == empty
 
 
 GOOD = """program f(a: f32[3], b: f32[3]) {
@@ -164,8 +167,8 @@ GOOD = """program f(a: f32[3], b: f32[3]) {
         ("mul a b", "(a b)", "line 2: expected an op, found '('"),
         ("mul a b", "mul a", "line 2: mul: needs 2 operands, not 1"),
         ("mul a b", "exp[base=2] a", "line 2: exp has no field 'base'; its fields: "),
-        ("c: f32[3] =", "c: f32[4] =", "line 2: results are [f32[4]], the op gives [f32[3]]"),
-        ("c: f32[3] =", "c: i32[3] =", "line 2: results are [i32[3]], the op gives [f32[3]]"),
+        ("c: f32[3] =", "c: f32[4] =", "line 2: results are [f32[4]], the op infers [f32[3]]"),
+        ("c: f32[3] =", "c: i32[3] =", "line 2: results are [i32[3]], the op infers [f32[3]]"),
         ("c: f32[3] =", "c: f32[3] ~", "line 2: cannot read '~ mul a b\\n  d: f32[3'"),
         ("d: f32[3] =", "c: f32[3] =", "line 3: 'c' is defined twice"),
         ("shape=(3,),", "", "line 3: full needs a value for shape"),
@@ -205,7 +208,21 @@ def test_text_that_is_no_program_names_the_line(before, after, message):
 
 def test_every_prefix_of_a_program_is_an_error_and_not_a_crash():
     program = rewrite("f", [THREE], lambda x: [Mul()(Exp()(x), Full((3,), Scalar.of(-0.5, np.float32))())])
-    text = re.sub(" *#.*", "", format_program(program))
+    text = re.sub(" *#.*", "", str(program))
     for end in range(len(text)):
         with pytest.raises(ProgramError, match=r"^line \d+: "):
             parse_program(text[:end])
+
+
+def test_stages_and_their_parts_print_as_text():
+    program = rewrite("f", [THREE], lambda x: [Add()(x, x)])
+    text = "program f(a: f32[3]) {\n  b: f32[3] = add a a"
+    assert str(program).startswith(text)
+    assert re.sub(" *#.*", "", str(program.equations[0])) == "b: f32[3] = add a a"
+    assert str(program.inputs[0]) == "f32[3]"
+    stages = partitioned(program, AbstractMesh((3,), ("x",)), [Pin(Layout((("x",),)))], [None])
+    assert str(stages.sharded).startswith("sharded f on mesh(x=3)\nin P('x')\nout P('x')\nprogram f(")
+    assert str(stages.plan) == "plan {\n  add: P('x') ; P('x') -> P('x')\n  return P('x')\n}"
+    assert str(stages.local).startswith(
+        "local f on mesh(x=3)\nin f32[3] P('x')\nout f32[3] P('x')\nprogram f(a: f32[1])"
+    )

@@ -1,4 +1,4 @@
-"""A LocalProgram as text, and back.
+"""Parse the text of a LocalProgram.
 
 local mlp on mesh(data=4, model=2)
 in f32[30,16] P('data', None)
@@ -6,16 +6,10 @@ out f32[30,4] P('data', None)
 program mlp(a: f32[8,16], …) { … }
 """
 
-from shardwise.compiler.ir.text import format_stage, parse_stage
+from shardwise.compiler.ir.parse import parse_stage
 from shardwise.compiler.ir.types import parse_type
 from shardwise.compiler.partition.local_program import LocalProgram, Placement, verify_local
 from shardwise.compiler.shardings.layout import parse_layout
-
-
-def format_local(local: LocalProgram) -> str:
-    """The text of a local program."""
-    ins, outs = ([f"{p.type} {p.layout}" for p in placements] for placements in (local.inputs, local.outputs))
-    return format_stage("local", local.program, local.mesh, ins, outs)
 
 
 def parse_local(text: str) -> LocalProgram:

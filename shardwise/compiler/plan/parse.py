@@ -1,4 +1,4 @@
-"""A Plan as text, and back, beside the program that it is for.
+"""Parse the text of a plan, given the program that it is for.
 
 plan {
   dot: P('data', None) ; P(None, 'model') -> P('data', 'model')
@@ -6,21 +6,10 @@ plan {
 }
 """
 
-from shardwise.compiler.plan.plan import Choice, Plan
+from shardwise.compiler.plan.plan import SEPARATOR, Choice, Plan
 from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.shardings.layout import Layout, parse_layout
 from shardwise.errors import ProgramError
-
-_BETWEEN = " ; "
-
-
-def format_plan(plan: Plan) -> str:
-    """The text of a plan: one line an equation, in order."""
-    lines = [
-        f"  {equation.op.name}: {_join(choice.operands)} -> {_join(choice.results)}"
-        for equation, choice in plan.choices.items()
-    ]
-    return "\n".join(["plan {", *lines, f"  return {_join(plan.outputs)}", "}"])
 
 
 def parse_plan(text: str, sharded: ShardedProgram) -> Plan:
@@ -41,9 +30,5 @@ def parse_plan(text: str, sharded: ShardedProgram) -> Plan:
     return Plan(choices, _split(last.strip().removeprefix("return")))
 
 
-def _join(layouts: tuple[Layout, ...]) -> str:
-    return _BETWEEN.join(map(str, layouts))
-
-
 def _split(text: str) -> tuple[Layout, ...]:
-    return tuple(parse_layout(part) for part in text.strip().split(_BETWEEN)) if text.strip() else ()
+    return tuple(parse_layout(part) for part in text.strip().split(SEPARATOR)) if text.strip() else ()
