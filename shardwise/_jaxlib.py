@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from threading import RLock, get_ident
@@ -20,6 +19,14 @@ import numpy as np
 from jaxlib import _hlo, _jax, _profiler
 from jaxlib import version as _version
 from jaxlib import xla_client as _xla
+
+from shardwise.lazy import lazy_module
+
+# MLIR's bindings take as long to import as half of this package, and scipy's LAPACK takes longer.
+_mlir = lazy_module("jaxlib.mlir.ir")
+_mlir_extension = lazy_module("jaxlib.mlir._mlir_libs._jax_mlir_ext")
+_stablehlo = lazy_module("jaxlib.mlir.dialects.stablehlo")
+_lapack = lazy_module("jaxlib.cpu._lapack")
 
 PyTreeRegistry = _jax.pytree.PyTreeRegistry
 PyTreeDef = _jax.pytree.PyTreeDef
@@ -110,14 +117,14 @@ def cuda_client() -> Any:
     api = _xla.load_pjrt_plugin_dynamically("cuda", str(library))
     _xla.initialize_pjrt_plugin("cuda")
     _profiler.register_plugin_profiler(api)
-    extension = import_module(f"{package}.cuda_plugin_extension")
+    extension = lazy_module(f"{package}.cuda_plugin_extension")
     _xla.register_custom_type_handler("CUDA", partial(extension.register_custom_type, api))
     _xla.register_custom_call_handler("CUDA", partial(extension.register_custom_call_target, api))
     for name, value in extension.ffi_types().items():
         _xla.register_custom_type(name, value, platform="CUDA")
     handlers = {**extension.ffi_handlers()}
     for part in ("_solver", "_sparse", "_hybrid"):
-        handlers.update(import_module(f"{package}.{part}").registrations())
+        handlers.update(lazy_module(f"{package}.{part}").registrations())
     for name, value in handlers.items():
         _xla.register_custom_call_target(name, value, platform="CUDA", api_version=1)
     return _xla.make_c_api_client("cuda", _xla.generate_pjrt_gpu_plugin_options(), None)
@@ -208,25 +215,24 @@ def versions(device: Any) -> str:
 def _bind_libraries(text: str) -> None:
     """Make ready the libraries whose routines a module calls."""
     if _LAPACK in text:
-        _lapack()
+        _register_lapack()
     if _HYBRID in text:
-        _hybrid()
+        _initialize_hybrid()
 
 
 @cache
-def _hybrid() -> None:
+def _initialize_hybrid() -> None:
     """Routines for arrays on GPUs that LAPACK does on the host need to know where LAPACK is."""
     library = cuda_library()
     assert library is not None
-    import_module(f"{_cuda_package(library)}._hybrid").initialize()
+    lazy_module(f"{_cuda_package(library)}._hybrid").initialize()
 
 
 @cache
-def _lapack() -> None:
+def _register_lapack() -> None:
     """Make LAPACK's routines known to XLA by their names. They are scipy's, which takes long to import."""
-    library = import_module("jaxlib.cpu._lapack")
-    library.initialize()
-    for name, handler in library.registrations().items():
+    _lapack.initialize()
+    for name, handler in _lapack.registrations().items():
         if name.startswith(_LAPACK):
             _xla.register_custom_call_target(name, handler, platform="cpu", api_version=1)
 
@@ -236,14 +242,13 @@ def _parsed(text: str) -> Any:
 
     MLIR's bindings take as long to import as half of this package, and only callbacks need them.
     """
-    ir = import_module("jaxlib.mlir.ir")
-    context = ir.Context()
-    registry = ir.DialectRegistry()
-    import_module("jaxlib.mlir._mlir_libs._jax_mlir_ext").register_dialects(registry)
+    context = _mlir.Context()
+    registry = _mlir.DialectRegistry()
+    _mlir_extension.register_dialects(registry)
     context.append_dialect_registry(registry)
-    import_module("jaxlib.mlir.dialects.stablehlo").register_dialect(context)
+    _stablehlo.register_dialect(context)
     context.load_all_available_dialects()
-    return ir.Module.parse(text, context)
+    return _mlir.Module.parse(text, context)
 
 
 def put(pieces: Sequence[Any], devices: Sequence[Any], local: Sequence[Any], memory_kind: str | None = None) -> Any:

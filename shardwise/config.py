@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import lru_cache, wraps
+from functools import wraps
 from typing import Any, ClassVar, TypeVar, final
+
+from shardwise.caches import registered_cache
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _ABSENT: Any = object()  # there is no value in this thread alone
@@ -441,28 +443,18 @@ def format_settings() -> str:
     return "\n".join(["## Settings", "", *rows, "", notes, "", "## Always so", "", *same]) + "\n"
 
 
-_remembered: list[Any] = []
-
-
 def cached_by_settings(maxsize: int) -> Callable[[_Function], _Function]:
-    """`lru_cache` for what is made of programs: an entry is found under the settings that it was made with."""
+    """LRU cache whose keys include the settings that affect tracing."""
 
     def decorate(function: _Function) -> _Function:
-        @lru_cache(maxsize=maxsize)
-        def made(traced: TraceSettings, *args: Any, **keywords: Any) -> Any:
+        @registered_cache(maxsize)
+        def lookup(trace_settings: TraceSettings, *args: Any, **keywords: Any) -> Any:
             return function(*args, **keywords)
 
         @wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
-            return made(config.state.trace_settings, *args, **keywords)
+            return lookup(config.state.trace_settings, *args, **keywords)
 
-        _remembered.append(made)
         return call  # type: ignore[return-value]
 
     return decorate
-
-
-def forget() -> None:
-    """Empty what `cached_by_settings` keeps."""
-    for made in _remembered:
-        made.cache_clear()

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwise.api import interchange
 from shardwise.compiler.dtypes import SMALL_INTEGERS, is_float, short_name
-from shardwise.errors import missing_attribute_error
+from shardwise.lazy import missing_attribute_error
 
 __all__ = ["from_dlpack", "is_supported_dtype"]
 

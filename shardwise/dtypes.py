@@ -8,7 +8,8 @@ import numpy as np
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import DType, extended, prng_key
-from shardwise.errors import TypePromotionError, missing_attribute_error
+from shardwise.errors import TypePromotionError
+from shardwise.lazy import missing_attribute_error
 from shardwise.numpy.dtypes import finfo, iinfo, issubdtype, result_type
 
 bfloat16 = ml_dtypes.bfloat16

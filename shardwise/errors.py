@@ -1,8 +1,5 @@
 """The exceptions that users meet. Names that JAX also has mean the same here."""
 
-from collections.abc import Iterable
-from difflib import get_close_matches
-
 from shardwise._jaxlib import RuntimeFailure as JaxRuntimeError
 
 
@@ -72,15 +69,3 @@ class UnboundAxisError(NameError):
 
 class MissingRuleError(NotImplementedError):
     """An op lacks a rule that a transformation needs; the message names the method to write."""
-
-
-def missing_attribute_error(module: str, name: str, names: Iterable[str]) -> AttributeError:
-    """Return the error for a public name that a module lacks, with the closest of `names` as a hint.
-
-    JAX may have the name, so the message says that it may not be supported yet.
-    """
-    near = get_close_matches(name, list(names), 1, cutoff=0.75)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return AttributeError(
-        f"{module} has no attribute {name!r}: JAX has no such name, or it is not supported yet.{hint}", name=name
-    )

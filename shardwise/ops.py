@@ -16,8 +16,9 @@ from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
-from shardwise.errors import ConcretizationTypeError, missing_attribute_error
+from shardwise.errors import ConcretizationTypeError
 from shardwise.lax.shape import laid_out
+from shardwise.lazy import missing_attribute_error
 
 __all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
 

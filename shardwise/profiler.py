@@ -25,7 +25,7 @@ from shardwise._jaxlib import (
     profiler_session,
     stop_session,
 )
-from shardwise.errors import missing_attribute_error
+from shardwise.lazy import missing_attribute_error
 from shardwise.runtime.client import clients, process_count, process_index
 from shardwise.runtime.hlo_instructions import Instruction, read_instructions
 

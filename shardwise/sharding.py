@@ -5,7 +5,7 @@ from typing import NoReturn
 from shardwise.api.placement import get_abstract_mesh, get_mesh, set_mesh, use_mesh
 from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec
-from shardwise.errors import missing_attribute_error
+from shardwise.lazy import missing_attribute_error
 from shardwise.runtime.sharding import NamedSharding, PositionalSharding, Sharding, SingleDeviceSharding
 
 __all__ = [

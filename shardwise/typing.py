@@ -5,7 +5,7 @@ from typing import Any, NoReturn, Protocol, TypeAlias
 import numpy as np
 
 from shardwise.compiler.arrays.methods import ArrayMethods
-from shardwise.errors import missing_attribute_error
+from shardwise.lazy import missing_attribute_error
 
 __all__ = ["ArrayLike", "DTypeLike"]
 

@@ -27,7 +27,7 @@ def test_put_run_and_read(client, count):
     launch = _jaxlib.launcher(executable, [_jaxlib.result_handler((2, 3), np.float32, devices)])
     (result,) = launch([buffers])
     _jaxlib.block_until_ready([result])
-    for number, piece in enumerate(_jaxlib.read_pieces(result)):
+    for number, piece in enumerate(_jaxlib.shards_to_numpy(result)):
         np.testing.assert_array_equal(piece, np.full((2, 3), 2 * number))
 
 
@@ -36,7 +36,7 @@ def test_put_run_and_read(client, count):
 def test_pieces_come_back_with_their_dtype(client, dtype, count):
     devices = client.devices()[:count]
     pieces = [np.array([[number % 2, 1]]).astype(dtype) for number in range(count)]
-    read = _jaxlib.read_pieces(_jaxlib.put(pieces, devices, devices))
+    read = _jaxlib.shards_to_numpy(_jaxlib.put(pieces, devices, devices))
     assert [piece.dtype for piece in read] == [np.dtype(dtype)] * count
     for got, expected in zip(read, pieces, strict=True):
         np.testing.assert_array_equal(got, expected)
@@ -50,11 +50,11 @@ def test_devices_have_several_memories(client, count):
     assert default in kinds and "pinned_host" in kinds
     pieces = [np.full((2, 3), number, np.float32) for number in range(count)]
     there = _jaxlib.put(pieces, devices, devices, "pinned_host")
-    again = _jaxlib.in_memory(_jaxlib.in_memory(there, devices, default), devices, "pinned_host")
-    copied = _jaxlib.in_memory(there, devices, "pinned_host", copied=True)
+    again = _jaxlib.copy_to_memory(_jaxlib.copy_to_memory(there, devices, default), devices, "pinned_host")
+    copied = _jaxlib.copy_to_memory(there, devices, "pinned_host", copied=True)
     joined = _jaxlib.join(_jaxlib.split(there), (2, 3), np.float32, devices, devices, "pinned_host")
     for found in (there, again, copied, joined):
-        np.testing.assert_array_equal(_jaxlib.read_pieces(found), pieces)
+        np.testing.assert_array_equal(_jaxlib.shards_to_numpy(found), pieces)
     places = [[piece.unsafe_buffer_pointer() for piece in _jaxlib.split(x)] for x in (there, joined, again, copied)]
     assert places[0] == places[1] and not set(places[0]) & set(places[2]) and not set(places[0]) & set(places[3])
 
@@ -66,7 +66,7 @@ def test_later_writes_to_numpy_memory_do_not_reach_the_device(client, count):
     pieces = np.split(host, count)
     buffers = _jaxlib.put(pieces, devices, devices)
     host[:] = 99
-    for piece in _jaxlib.read_pieces(buffers):
+    for piece in _jaxlib.shards_to_numpy(buffers):
         np.testing.assert_array_equal(piece, np.ones((1024, 4)))
 
 
@@ -81,12 +81,12 @@ def test_pieces_are_split_and_joined_from_device_to_device(client, dtype):
     assert [single.unsafe_buffer_pointer() for single in _jaxlib.split(here)] == addresses[1:3]  # nothing was copied
     there = _jaxlib.join(singles, (2, 3), dtype, devices[4:], devices[4:])
     assert there._sharding.device_set == set(devices[4:])
-    for got, expected in zip(_jaxlib.read_pieces(there), pieces, strict=True):
+    for got, expected in zip(_jaxlib.shards_to_numpy(there), pieces, strict=True):
         assert got.dtype == np.dtype(dtype)
         np.testing.assert_array_equal(got, expected)
     (one,) = _jaxlib.split(_jaxlib.join([singles[3]], (2, 3), dtype, devices[:1], devices[:1]))
-    _jaxlib.start_read(one)
-    np.testing.assert_array_equal(_jaxlib.read(one), pieces[3])
+    _jaxlib.start_copy_to_host(one)
+    np.testing.assert_array_equal(_jaxlib.to_numpy(one), pieces[3])
     assert one.on_device_size_in_bytes() == singles[3].on_device_size_in_bytes()
     buffers.delete()
     assert here.is_deleted() or all(single.is_deleted() for single in _jaxlib.split(here))
@@ -110,7 +110,7 @@ def test_lapack_is_known_to_what_calls_it(client, count):
     executable = _jaxlib.compile_text(CHOLESKY, devices)
     launch = _jaxlib.launcher(executable, [_jaxlib.result_handler((2, 2), np.float64, devices)])
     (result,) = launch([buffers])
-    for piece in _jaxlib.read_pieces(result):
+    for piece in _jaxlib.shards_to_numpy(result):
         np.testing.assert_array_equal(np.tril(piece), [[2.0, 0.0], [1.0, 3.0]])
 
 
@@ -182,9 +182,11 @@ def test_memory_is_shared_by_dlpack(client):
     buffers = _jaxlib.put([np.arange(6, dtype=np.float32).reshape(2, 3)], [device], [device])
     again = _jaxlib.from_dlpack(_jaxlib.to_dlpack(buffers), device, may_copy=False)
     assert again.unsafe_buffer_pointer() == buffers.unsafe_buffer_pointer()
-    np.testing.assert_array_equal(_jaxlib.read(again), _jaxlib.read(buffers))
+    np.testing.assert_array_equal(_jaxlib.to_numpy(again), _jaxlib.to_numpy(buffers))
     turned = np.arange(6, dtype=np.float32).reshape(2, 3).T
-    np.testing.assert_array_equal(_jaxlib.read(_jaxlib.from_dlpack(turned.__dlpack__(), device, may_copy=True)), turned)
+    np.testing.assert_array_equal(
+        _jaxlib.to_numpy(_jaxlib.from_dlpack(turned.__dlpack__(), device, may_copy=True)), turned
+    )
 
 
 def test_many_runs_with_collectives_may_be_under_way(client):
@@ -205,7 +207,7 @@ def test_many_runs_with_collectives_may_be_under_way(client):
     launch = _jaxlib.launcher(executable, handlers, meets=True)
     for _ in range(150):
         (buffers,) = launch([buffers])
-    for piece in _jaxlib.read_pieces(buffers):
+    for piece in _jaxlib.shards_to_numpy(buffers):
         np.testing.assert_array_equal(piece, np.full((2, 3), 7))
 
 
@@ -232,13 +234,13 @@ def test_profiles(client, tmp_path):
 def test_lines_are_recorded_where_they_are_wanted(client, on):
     devices = client.devices()[:1]
     before = _jaxlib._jax.tracebacks_enabled()
-    _jaxlib.record_lines(on)
+    _jaxlib.record_tracebacks(on)
     try:
         kept = _jaxlib.put([np.ones(17, np.float32)], devices, devices)
         assert (b"test_jaxlib.py" in _jaxlib.heap_profile(client)) == on
         kept.delete()
     finally:
-        _jaxlib.record_lines(before)
+        _jaxlib.record_tracebacks(before)
 
 
 @pytest.mark.parametrize("count", [1, 2, 8])
@@ -252,7 +254,7 @@ def test_buffers_have_memory_of_their_own(client, count, shared):
     rows[:] = 1
     buffers = _jaxlib.put([rows[0] if shared else row for row in rows], devices, devices)
     rows[:] = 2
-    for piece in _jaxlib.read_pieces(buffers):
+    for piece in _jaxlib.shards_to_numpy(buffers):
         np.testing.assert_array_equal(piece, np.ones((32, 32)))
     for piece in _jaxlib.split(buffers):
         assert not rows.ctypes.data <= piece.unsafe_buffer_pointer() < rows.ctypes.data + rows.nbytes

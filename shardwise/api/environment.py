@@ -8,9 +8,8 @@ from importlib.metadata import version
 from typing import Any
 
 from shardwise import tree
-from shardwise.api.jit import clear_function_caches
-from shardwise.config import SETTINGS, config, forget
-from shardwise.execute.executor import forget_launches
+from shardwise.caches import clear_all
+from shardwise.config import SETTINGS, config
 from shardwise.runtime.array import Array
 from shardwise.runtime.client import default_backend, devices, local_device_count, platform_of, process_count
 
@@ -20,9 +19,7 @@ def clear_caches() -> None:
 
     >>> jax.clear_caches()
     """
-    clear_function_caches()
-    forget_launches()
-    forget()
+    clear_all()
 
 
 def live_arrays(platform: str | None = None) -> list[Array]:

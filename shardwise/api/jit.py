@@ -23,6 +23,7 @@ from shardwise.api.arguments import (
 from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
 from shardwise.api.static_args import NOTHING, Selection, Split, check_overlap, donated_leaves, select, split
+from shardwise.caches import register
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes, open_frames, tracked_axes
@@ -364,7 +365,8 @@ _shared: WeakKeyDictionary[Any, dict[JitOptions, tuple[LruCache, LruCache]]] = W
 _jitted: WeakSet[Jitted] = WeakSet()
 
 
-def clear_function_caches() -> None:
+@register
+def _clear_function_caches() -> None:
     """Drop all that was traced and compiled for jitted functions."""
     for jitted in list(_jitted):
         jitted.clear_cache()

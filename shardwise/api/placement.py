@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from shardwise import tree
 from shardwise._jaxlib import Device, RuntimeFailure
 from shardwise.api.jit import constrain, jit
+from shardwise.caches import registered_cache
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed, staging
@@ -252,7 +253,7 @@ def created(function: Callable[..., Any], args: tuple[Any, ...], device: Any, na
     return _maker(function, args, repr(args), where)()
 
 
-@lru_cache(maxsize=1024)
+@registered_cache(maxsize=1024)
 def _maker(function: Callable[..., Any], args: tuple[Any, ...], text: str, where: Sharding) -> Any:
     """The compiled function; `text` tells arguments apart that are equal but not the same, such as 0.0 and -0.0."""
     return jit(partial(function, *args), out_shardings=where)

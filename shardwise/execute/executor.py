@@ -9,12 +9,13 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 
 from shardwise._jaxlib import CompilerOptions, RuntimeFailure
+from shardwise.caches import register, registered_cache
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, type_of
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Op, result_types
@@ -299,7 +300,7 @@ def as_argument(x: Any, name: str = "array", explicit: bool = False) -> Array | 
     return HostArgument(np.asarray(x), array_signature(type_of(x, name), SingleDeviceSharding(default_device()), False))
 
 
-@lru_cache(maxsize=128)
+@registered_cache(maxsize=128)
 def _scalar(given: ArrayType, value: Any, text: str, device: Any) -> Array:
     return place(np.asarray(value, given.dtype), given, SingleDeviceSharding(device), committed=False)
 
@@ -309,6 +310,7 @@ class _Executor:
 
     def __init__(self) -> None:
         self._launches = LruCache(4096)
+        register(self._launches.clear)
 
     def place(self, value: Any) -> Array:
         return as_array(value)
@@ -358,20 +360,10 @@ class _Executor:
             launch = self._launches.insert(key, compile_request(_request(program, arrays)))
         return launch.run(arrays)  # type: ignore[no-any-return]
 
-    def forget(self) -> None:
-        """Drop what was compiled."""
-        self._launches.clear()
-
 
 def _request(program: Program, args: Sequence[Array]) -> Request:
     names = tuple(f"operand {number}" for number in range(len(args)))
     return Request(program, tuple(x.signature for x in args), (None,) * len(program.outputs), names)
 
 
-_executor = installed.executor = _Executor()
-
-
-def forget_launches() -> None:
-    """Drop what was compiled for single ops and functions, and the scalars that were placed."""
-    _executor.forget()
-    _scalar.cache_clear()
+installed.executor = _Executor()

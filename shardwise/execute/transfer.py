@@ -7,12 +7,12 @@ together what came. Only what no device of this process can reach goes through t
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, final
 
 import numpy as np
 
 from shardwise._jaxlib import copy_to_memory, join, put, split
+from shardwise.caches import registered_cache
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ops.placement.constrain import Constrain
@@ -104,7 +104,7 @@ class _Plan:
     sources: tuple[tuple[tuple[int, int], ...], ...]  # for each box of a target: the source, and which of its cuts
 
 
-@lru_cache(maxsize=4096)
+@registered_cache(maxsize=4096)
 def _plan(shape: tuple[int, ...], before: Sharding, after: Sharding) -> _Plan:
     """How an array of this shape gets from one sharding to another, block by block."""
     parts = [_box(index) for index in before.shard_indices(shape)]

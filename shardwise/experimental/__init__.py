@@ -4,8 +4,8 @@ from typing import NoReturn
 
 from shardwise.api.callback import io_callback
 from shardwise.api.config_contexts import disable_x64, enable_x64
-from shardwise.errors import missing_attribute_error
 from shardwise.experimental import custom_partitioning, maps, mesh_utils, ops, pjit, shard_map
+from shardwise.lazy import missing_attribute_error
 
 __all__ = [
     "custom_partitioning",

@@ -38,8 +38,9 @@ from shardwise.compiler.shardings.spec import UNCONSTRAINED, PartitionSpec
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.transforms.replay import replay
 from shardwise.compiler.transforms.vmap import vmap_program
-from shardwise.errors import ShardingError, missing_attribute_error
+from shardwise.errors import ShardingError
 from shardwise.execute.traceback_filter import filter_traceback
+from shardwise.lazy import missing_attribute_error
 from shardwise.runtime.client import default_backend
 from shardwise.runtime.sharding import NamedSharding
 

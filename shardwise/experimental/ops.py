@@ -14,7 +14,7 @@ from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce
 from shardwise.compiler.ops.collective.take_window import TakeWindow
 from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.shardings.factors import FactorRule
-from shardwise.errors import missing_attribute_error
+from shardwise.lazy import missing_attribute_error
 
 __all__ = [
     "AllGather",

@@ -24,9 +24,9 @@ from shardwise.compiler.ops.linalg.svd import Svd
 from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, TridiagonalSolve, hermitian
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import along
-from shardwise.errors import missing_attribute_error
 from shardwise.lax.indexing import dynamic_index_in_dim, dynamic_update_index_in_dim
 from shardwise.lax.polar import qdwh
+from shardwise.lazy import missing_attribute_error
 
 __all__ = [
     "EigImplementation",

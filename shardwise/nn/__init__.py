@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from shardwise.errors import missing_attribute_error
+from shardwise.lazy import missing_attribute_error
 from shardwise.nn import initializers
 from shardwise.nn.activations import (
     celu,

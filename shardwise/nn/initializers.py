@@ -15,8 +15,8 @@ import shardwise.numpy as jnp
 from shardwise import random
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.compiler.dtypes import is_float
-from shardwise.errors import missing_attribute_error
 from shardwise.lax.shape import laid_out
+from shardwise.lazy import missing_attribute_error
 
 Axes = int | Sequence[int]
 

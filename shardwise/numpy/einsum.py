@@ -8,12 +8,12 @@ are ordinary products: contracting a sharded dim leaves a partial sum.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import combinations
 from typing import Any, final
 
 import numpy as np
 
+from shardwise.caches import registered_cache
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, no_out, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, meet
 from shardwise.compiler.arrays.reductions import sum
@@ -183,7 +183,7 @@ def _as_static(optimize: Any) -> Any:
     return "optimal" if optimize is True else optimize
 
 
-@lru_cache(maxsize=1024)
+@registered_cache(maxsize=1024)
 def _path(equation: _Equation, shapes: tuple[tuple[int, ...], ...], optimize: Any) -> Path:
     if len(shapes) <= 2 and isinstance(optimize, (str, bool)):
         return (tuple(range(len(shapes))),)

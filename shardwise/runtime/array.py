@@ -17,6 +17,7 @@ from shardwise._jaxlib import (
     to_dlpack,
     to_numpy,
 )
+from shardwise.caches import registered_cache
 from shardwise.compiler.arrays.methods import ArrayMethods
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed
@@ -469,7 +470,7 @@ def place(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding, comm
     return Array.of(buffers, array_signature(type, sharding, committed))
 
 
-@lru_cache(maxsize=4096)
+@registered_cache(maxsize=4096)
 def _parts_here(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[tuple[slice, ...], ...]]:
     """The shape of a piece, and the parts of an array of this shape that this process's devices hold."""
     return sharding.shard_shape(shape), tuple(sharding.addressable_devices_indices_map(shape).values())

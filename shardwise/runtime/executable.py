@@ -1,17 +1,22 @@
 """Executable: a compiled program, its placements, and the call."""
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from shardwise._jaxlib import CompilerOptions, compile_text, launcher, result_handler
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.lower.lower import StableHlo
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.config import config
+from shardwise.lazy import lazy_module
 from shardwise.runtime.array import Array, ResultTemplate, array_signature
 from shardwise.runtime.callbacks import Callbacks
 from shardwise.runtime.sharding import Sharding
+
+if TYPE_CHECKING:
+    from shardwise.runtime import compilation_cache
+else:  # its imports take a fiftieth of the time to import the package, and few programs use it
+    compilation_cache = lazy_module("shardwise.runtime.compilation_cache")
 
 
 @final
@@ -54,5 +59,5 @@ def _compiled(text: str, devices: Sequence[Any], callbacks: Sequence[Any], asked
     """The executable of a module: compiled now, or from the cache on disk, which keeps none that calls into this
     process. What the cache needs takes a fiftieth of the time to import all of this: it is imported where it is on."""
     if config.enable_compilation_cache and config.compilation_cache_dir and not callbacks:
-        return import_module("shardwise.runtime.compilation_cache").compiled(text, devices, asked)
+        return compilation_cache.compiled(text, devices, asked)
     return compile_text(text, devices, callbacks, asked)

@@ -18,7 +18,7 @@ from shardwise.compiler.ops.elementwise.base import like
 from shardwise.compiler.ops.elementwise.formula import Term
 from shardwise.compiler.ops.elementwise.transcendental import Logistic
 from shardwise.compiler.ops.special import approximations, gamma_erf, hypergeometric, incomplete
-from shardwise.errors import missing_attribute_error
+from shardwise.lazy import missing_attribute_error
 from shardwise.numpy.elementwise import floats
 from shardwise.scipy.recurrences import bessel_jn, loggamma, sph_harm_y
 

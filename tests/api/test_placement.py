@@ -184,8 +184,8 @@ def test_arrays_are_made_in_pieces(mesh, name, monkeypatch):
     spec = P("model", "data") if expected.ndim == 2 else P(("data", "model"))
     where = NamedSharding(mesh, spec)
     with monkeypatch.context() as patched:  # nothing is moved: each device makes its own piece
-        patched.setattr("shardwise.api.placement.moved", _refused)
-        patched.setattr("shardwise.api.execute.moved", _refused)
+        patched.setattr("shardwise.api.placement.transfer", _refused)
+        patched.setattr("shardwise.execute.executor.transfer", _refused)
         patched.setattr("shardwise.api.placement.place", _refused)
         x = make(where)
     assert x.sharding == where

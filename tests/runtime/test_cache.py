@@ -62,7 +62,7 @@ def test_another_process_finds_it(folder):
         import sys
         import numpy as np
         import shardwise as sw, shardwise.numpy as jnp
-        from shardwise.runtime import cache
+        from shardwise.runtime import compilation_cache
         from shardwise.sharding import NamedSharding, PartitionSpec as P
         seen = []
         compile_text = compilation_cache.compile_text

@@ -15,11 +15,11 @@ Rules compute by applying ops, so they work in any frame. Applying an op is call
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, ClassVar, Protocol, final
 
 import numpy as np
 
+from shardwise.caches import registered_cache
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import bind
 from shardwise.compiler.ir.format import format_op, reserved_words
@@ -264,7 +264,7 @@ class Op:
         )
 
 
-@lru_cache(maxsize=65536)
+@registered_cache(maxsize=65536)
 def result_types(op: Op, types: tuple[ArrayType, ...]) -> tuple[ArrayType, ...]:
     """`op.out_types`, remembered: equal ops on equal types are common."""
     if not op.takes_keys and (keys := [type for type in types if is_key(type.dtype)]):
@@ -284,7 +284,7 @@ def varying(types: Sequence[ArrayType]) -> tuple[str, ...]:
     return tuple(sorted({axis for type in types for axis in type.varying}))
 
 
-@lru_cache(maxsize=65536)
+@registered_cache(maxsize=65536)
 def factor_rule(op: Op, types: tuple[ArrayType, ...]) -> FactorRule:
     """`op.factors`, remembered."""
     return op.factors(*types)

@@ -13,9 +13,9 @@ what it is to hold, and then neighbours along a, two by two, gather the two that
 import heapq
 import math
 from collections.abc import Iterator
-from functools import lru_cache
 from itertools import count
 
+from shardwise.caches import registered_cache
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import (
     AllGather,
@@ -41,7 +41,7 @@ FREE_STEP = 1.0  # a step that moves nothing still costs a little: fewer are bet
 LITTLE = 1 << 20  # bytes that a device may hold on the way, whatever it holds at the start and at the end
 
 
-@lru_cache(maxsize=65536)
+@registered_cache(maxsize=65536)
 def reshard_steps(
     whole: ArrayType, mesh: AbstractMesh, before: Layout, after: Layout, chip: Chip = CPU
 ) -> tuple[tuple[Step, ...], float]:

@@ -8,11 +8,12 @@ shared copy, of which every use takes the cheaper. Rounds over the axes go on un
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from shardwise.caches import registered_cache
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.plan.cost import Costs, compute_cost, reshard_cost
@@ -388,7 +389,7 @@ def _order(
     return tuple(best)
 
 
-@lru_cache(maxsize=65536)
+@registered_cache(maxsize=65536)
 def _layout(ndim: int, axes: tuple[str, ...], picked: tuple[State, ...], order: tuple[str, ...]) -> Layout:
     """The layout of a value of `ndim` dims whose states along `axes` were picked."""
     states = dict(zip(axes, picked, strict=True))

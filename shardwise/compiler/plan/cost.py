@@ -7,9 +7,10 @@ fixed latency. Compute is counted so that work that is cut beats work that is re
 """
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import final
 
+from shardwise.caches import registered_cache
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation
@@ -70,7 +71,7 @@ class Costs:
         return self.chip.near.bandwidth / self.chip.memory_bandwidth
 
 
-@lru_cache(maxsize=4096)
+@registered_cache(maxsize=4096)
 def _way(chip: Chip, mesh: AbstractMesh, axes: tuple[str, ...]) -> Way:
     if mesh.extent(axes) == 1:
         return NOWHERE

@@ -12,9 +12,9 @@ but 2 · inf - 1 · inf is NaN.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import final
 
+from shardwise.caches import registered_cache
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.op import Op, factor_rule
 from shardwise.compiler.ir.types import ArrayType
@@ -57,7 +57,7 @@ def by_factor(rule: FactorRule, factor: int) -> Candidate:
     return Candidate(tuple(operands), tuple(results), factor, adopts=PARTIAL_SUM in operands)
 
 
-@lru_cache(maxsize=65536)
+@registered_cache(maxsize=65536)
 def candidates(
     op: Op,
     types: tuple[ArrayType, ...],
@@ -88,7 +88,7 @@ def candidates(
     return tuple(dict.fromkeys(found))
 
 
-@lru_cache(maxsize=65536)
+@registered_cache(maxsize=65536)
 def given(op: Op, types: tuple[ArrayType, ...], results: int, axis: str) -> tuple[Candidate, ...]:
     """The one way in which an equation of a manual region lies along an axis of that: each device has its own. On the
     border, the whole is cut as the user said."""

@@ -10,11 +10,12 @@ import warnings
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from enum import Enum
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, final
 
 import numpy as np
 
+from shardwise.caches import registered_cache
 from shardwise.errors import ShardingError
 
 
@@ -306,7 +307,7 @@ def _even_factors(count: int, parts: int) -> tuple[int, ...]:
     return tuple(sorted((*_even_factors(count // last, parts - 1), last), reverse=True))
 
 
-@lru_cache(maxsize=256)
+@registered_cache(maxsize=256)
 def stand_in(mesh: AbstractMesh) -> Mesh:
     """A mesh of absent devices: programs are planned and lowered for it, and cannot run."""
     absent = [AbsentDevice(number) for number in range(mesh.size)]

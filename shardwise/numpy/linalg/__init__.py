@@ -6,7 +6,7 @@ device decomposes the matrices of its own shard.
 
 from typing import NoReturn
 
-from shardwise.errors import missing_attribute_error
+from shardwise.lazy import missing_attribute_error
 from shardwise.numpy.linalg.factors import (
     cholesky,
     eig,

@@ -2,7 +2,7 @@
 
 from typing import NoReturn
 
-from shardwise.errors import missing_attribute_error
+from shardwise.lazy import missing_attribute_error
 from shardwise.scipy.linalg.decompositions import (
     cho_factor,
     cholesky,

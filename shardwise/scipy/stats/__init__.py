@@ -6,7 +6,7 @@ elementwise and broadcast their parameters, so sharded operands keep their shard
 
 from typing import NoReturn
 
-from shardwise.errors import missing_attribute_error
+from shardwise.lazy import missing_attribute_error
 from shardwise.scipy.stats import (
     bernoulli,
     beta,

@@ -7,12 +7,12 @@ one device's piece, and no turn waits for another device.
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, final
 
 import ml_dtypes
 import numpy as np
 
+from shardwise.caches import registered_cache
 from shardwise.compiler.dtypes import DType, is_float
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.evaluate import evaluate
@@ -92,7 +92,7 @@ class Sampler(Op):
         return found[0] if self.single else found
 
 
-@lru_cache(maxsize=4096)
+@registered_cache(maxsize=4096)
 def _drawing(op: Sampler, types: tuple[ArrayType, ...]) -> Program:
     return installed.transforms.rewrite(op.name, types, op.drawn)
 

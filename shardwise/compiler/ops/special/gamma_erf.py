@@ -5,11 +5,11 @@ polynomials).
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, ClassVar, final
 
 import numpy as np
 
+from shardwise.caches import registered_cache
 from shardwise.compiler.dtypes import carrier
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Hlo, NumpyArray, quiet
@@ -88,7 +88,7 @@ class Composite(Special):
         return found
 
 
-@lru_cache(maxsize=4096)
+@registered_cache(maxsize=4096)
 def _program(op: Composite, types: tuple[ArrayType, ...]) -> Program:
     return installed.transforms.rewrite(op.name, types, lambda *operands: [op.found(*map(Term, operands)).array])
 

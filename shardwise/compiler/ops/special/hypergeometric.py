@@ -7,11 +7,11 @@ end of the one before: no two terms of opposite sign and any size meet, whatever
 """
 
 import math
-from functools import lru_cache
 from typing import Any, final
 
 import numpy as np
 
+from shardwise.caches import registered_cache
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Hlo, NumpyArray
 from shardwise.compiler.ir.program import Program
@@ -59,7 +59,7 @@ class _Slope(_Parameters):
         return slope
 
 
-@lru_cache(maxsize=4096)
+@registered_cache(maxsize=4096)
 def _derivative(op: _Slope, types: tuple[ArrayType, ...]) -> Program:
     """Operands and a tangent of one of them → what is found, and its tangent."""
     transforms = installed.transforms
