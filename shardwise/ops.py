@@ -9,15 +9,15 @@ from typing import Any, NoReturn
 import numpy as np
 
 from shardwise.compiler.arrays import reductions
-from shardwise.compiler.arrays.indexing import mode_of, moved_inside
-from shardwise.compiler.arrays.operands import as_operand, composed, type_of
+from shardwise.compiler.arrays.indexing import clip_indices, index_mode
+from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 from shardwise.errors import ConcretizationTypeError
-from shardwise.lax.shape import laid_out
+from shardwise.lax.shape import constrain_sharding
 from shardwise.lazy import missing_attribute_error
 
 __all__ = ["segment_max", "segment_min", "segment_prod", "segment_sum"]
@@ -213,14 +213,14 @@ def _segment_reduce(
         count = operator.index(num_segments)
         if count < 0:
             raise ValueError(f"{name}: num_segments cannot be negative: {count}")
-    clips = mode_of(name, mode, "drop") == "clip"
+    clips = index_mode(name, mode, "drop") == "clip"
     result = _scatter_reduce(
         data, segment_ids, reduction=reduction, count=count, sorted=is_sorted, unique=unique, clips=clips
     )
-    return laid_out(result, out_sharding)
+    return constrain_sharding(result, out_sharding)
 
 
-@composed
+@compiled_function
 def _scatter_reduce(
     data: Any, segment_ids: Any, *, reduction: Reduction, count: int, sorted: bool, unique: bool, clips: bool
 ) -> Any:
@@ -232,7 +232,7 @@ def _scatter_reduce(
     indices = Reshape((ids.type.size, 1))(ids)
     shape = (count, *row_shape)
     if clips and count:
-        indices = moved_inside(scatter, shape, (1, *row_shape), indices)
+        indices = clip_indices(scatter, shape, (1, *row_shape), indices)
     return scatter(full(shape, reduction.neutral(dtype), dtype), indices, x)
 
 

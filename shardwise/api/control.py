@@ -16,7 +16,7 @@ from shardwise.api.flatten import check_outputs
 from shardwise.api.vmap import vmap
 from shardwise.compiler.arrays.methods import where
 from shardwise.compiler.arrays.operands import as_operand, type_of
-from shardwise.compiler.arrays.promotion import meet
+from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import integer_range, is_integer
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import varying
@@ -502,7 +502,7 @@ def _settled(before: ArrayType, now: ArrayType) -> ArrayType:
         return before.over(axes)
     if before.dtype == now.dtype:
         return now.over(axes)
-    dtype, _ = meet("carry", (before, now))
+    dtype, _ = promote_dtypes("carry", (before, now))
     return (before if dtype == before.dtype else ArrayType(before.shape, dtype)).over(axes)
 
 

@@ -344,7 +344,7 @@ class _Executor:
     @filter_traceback
     def call_list(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> list[Array]:
         """The same of a function that may return a list."""
-        arrays = [x if isinstance(x, Array) else as_array(x, function.__name__) for x in args]
+        arrays = [x if isinstance(x, Array) else as_array(x, function.__name__.lstrip("_")) for x in args]
         key = (function, config.state.trace_settings, *(x.signature for x in arrays), *static.items())
         launch = self._launches.get(key)
         if launch is None:

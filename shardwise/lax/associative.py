@@ -4,10 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 from shardwise import tree
-from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, along
+from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, slice_along
 
 Combine = Callable[[list[Any], list[Any]], list[Any]]
 
@@ -28,7 +28,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
     if not leaves:
         raise ValueError("associative_scan: elems has no arrays")
     operands = [as_operand(leaf, "associative_scan") for leaf in leaves]
-    dim = dim_of("associative_scan", axis, operands[0].type.ndim)
+    dim = canonical_axis("associative_scan", axis, operands[0].type.ndim)
     if len({x.type.shape[dim : dim + 1] for x in operands}) != 1:
         types = ", ".join(str(x.type) for x in operands)
         raise ValueError(f"associative_scan: all arrays must have one size along axis {axis}, not {types}")
@@ -67,13 +67,13 @@ def _scanned(combine: Combine, elems: list[Any], dim: int) -> list[Any]:
     count = elems[0].type.shape[dim]
     if count < 2:
         return elems
-    firsts = [along(x, dim, 0, count - 1, 2) for x in elems]
-    seconds = [along(x, dim, 1, count, 2) for x in elems]
+    firsts = [slice_along(x, dim, 0, count - 1, 2) for x in elems]
+    seconds = [slice_along(x, dim, 1, count, 2) for x in elems]
     ends = _scanned(combine, combine(firsts, seconds), dim)
-    inside = [along(x, dim, 0, 1) for x in elems]
+    inside = [slice_along(x, dim, 0, 1) for x in elems]
     if count > 2:
-        before = [along(x, dim, 0, (count - 1) // 2) for x in ends]
-        rest = combine(before, [along(x, dim, 2, count, 2) for x in elems])
+        before = [slice_along(x, dim, 0, (count - 1) // 2) for x in ends]
+        rest = combine(before, [slice_along(x, dim, 2, count, 2) for x in elems])
         inside = [Concatenate(dim)(first, more) for first, more in zip(inside, rest, strict=True)]
     return [_interleaved(even, odd, dim) for even, odd in zip(inside, ends, strict=True)]
 
@@ -83,8 +83,8 @@ def _interleaved(even: Any, odd: Any, dim: int) -> Any:
     count = odd.type.shape[dim]
     before, after = odd.type.shape[:dim], odd.type.shape[dim + 1 :]
     apart = Reshape((*before, count, 1, *after))
-    pairs = Concatenate(dim + 1)(apart(along(even, dim, 0, count)), apart(odd))
+    pairs = Concatenate(dim + 1)(apart(slice_along(even, dim, 0, count)), apart(odd))
     together = Reshape((*before, 2 * count, *after))(pairs)
     if even.type.shape[dim] == count:
         return together
-    return Concatenate(dim)(together, along(even, dim, count, count + 1))
+    return Concatenate(dim)(together, slice_along(even, dim, count, count + 1))

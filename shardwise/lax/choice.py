@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardwise import tree
-from shardwise.compiler.arrays.operands import as_operand, composed, stretch, type_of
+from shardwise.compiler.arrays.operands import as_operand, broadcast_to_shape, compiled_function, type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.remat import Barrier
 from shardwise.compiler.ops.elementwise.base import like
@@ -42,10 +42,10 @@ def select_n(which: Any, *cases: Any) -> Any:
     return _selected(which, *cases)
 
 
-@composed
+@compiled_function
 def _selected(which: Any, *cases: Any) -> Any:
     arrays = [as_operand(x) for x in cases]
-    chooser = stretch(as_operand(which), arrays[0].type.shape)
+    chooser = broadcast_to_shape(as_operand(which), arrays[0].type.shape)
     if len(arrays) == 1:
         return arrays[0]
     if chooser.type.dtype == np.bool_:
@@ -141,7 +141,7 @@ def create_token(_: Any = None) -> Any:
     return full((), False, np.bool_)
 
 
-@composed
+@compiled_function
 def after_all(*operands: Any) -> Any:
     """A token that is there once all these tokens are.
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from shardwise.compiler.arrays.operands import as_operand, composed, type_of
+from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.conv import Conv
@@ -16,7 +16,7 @@ from shardwise.compiler.ops.shape.movement import Reshape, permuted
 from shardwise.compiler.ops.shape.slicing import Reverse
 from shardwise.lax.padding import integers, padding_pairs
 from shardwise.lax.precision import precisions
-from shardwise.lax.shape import laid_out
+from shardwise.lax.shape import constrain_sharding
 
 
 @final
@@ -115,7 +115,7 @@ def conv_general_dilated(
     left, right, out = map("".join, names)
     low, high = (tuple(pair[i] for pair in pads) for i in range(2))
     op = Conv(left, right, out, strides, low, high, base, dilation, dtype, precisions(name, precision))
-    return laid_out(_convolved(lhs, rhs, op=op, names=names, groups=features * batches), out_sharding)
+    return constrain_sharding(_convolved(lhs, rhs, op=op, names=names, groups=features * batches), out_sharding)
 
 
 def _names(spec: Sequence[int], letters: Sequence[str]) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ def _check_groups(
             raise ValueError(f"{name}: the {what}, of size {size}, cannot be cut into {groups} groups")
 
 
-@composed
+@compiled_function
 def _convolved(lhs: Any, rhs: Any, *, op: Conv, names: tuple[tuple[str, ...], ...], groups: int) -> Any:
     """Groups are a dim of their own inside."""
     x, kernel = (

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.placement import created
-from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, astype_weak, composed, type_of
+from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import is_inexact, is_integer
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full as full_op
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.lax.shape import laid_out, sizes_of
+from shardwise.lax.shape import constrain_sharding, sizes_of
 from shardwise.runtime.array import Array
 
 
@@ -52,10 +52,10 @@ def full_like(
 def _filled(name: str, shape: tuple[int, ...], value: Any, dtype: Any, weak: bool, sharding: Any) -> Any:
     if isinstance(value, (*PYTHON_SCALARS, np.generic)):
         return created(full_op, (shape, value, dtype, weak), sharding, name)
-    return laid_out(_spread(value, shape=shape, dtype=dtype, weak=weak), sharding)
+    return constrain_sharding(_spread(value, shape=shape, dtype=dtype, weak=weak), sharding)
 
 
-@composed
+@compiled_function
 def _spread(value: Any, *, shape: tuple[int, ...], dtype: Any, weak: bool) -> Any:
     return Broadcast(shape, ())(astype_weak(as_operand(value), dtype, weak))
 

@@ -7,7 +7,14 @@ import enum
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, broadcast_shapes, composed, stretch, type_of
+from shardwise.compiler.arrays.operands import (
+    as_operand,
+    astype_weak,
+    broadcast_shapes,
+    broadcast_to_shape,
+    compiled_function,
+    type_of,
+)
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import is_inexact, is_integer
 from shardwise.compiler.ir.op import Op
@@ -49,7 +56,7 @@ def _of_two(name: str, op: Op, *example: str) -> Callable[[Any, Any], Any]:
     def function(x: Any, y: Any) -> Any:
         return op(*fitted(name, x, y))
 
-    return composed(_named(function, name, op, example))
+    return compiled_function(_named(function, name, op, example))
 
 
 def _named(function: _Function, name: str, op: Op, example: Sequence[str]) -> _Function:
@@ -69,7 +76,7 @@ def fitted(name: str, *operands: Any) -> list[Any]:
     if len({type.ndim for type in types if type.ndim}) > 1:
         raise TypeError(f"lax.{name}: operands must have one rank, or be scalars: {', '.join(map(str, types))}")
     shape = broadcast_shapes(f"lax.{name}", *(type.shape for type in types))
-    return [stretch(as_operand(x, name), shape) for x in operands]
+    return [broadcast_to_shape(as_operand(x, name), shape) for x in operands]
 
 
 add = _of_two("add", Add(), "lax.add(jnp.array([1, 2]), jnp.array([3, 4]))", "Array([4, 6], dtype=int32)")
@@ -282,14 +289,14 @@ def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
     return _product(x, y, dtype=None if out_dtype is None else canonical_dtype(out_dtype))
 
 
-@composed
+@compiled_function
 def _product(x: Any, y: Any, *, dtype: Any) -> Any:
     if dtype is not None:
         x, y = (astype_weak(as_operand(z, "mul"), dtype, False) for z in (x, y))
     return Mul()(*fitted("mul", x, y))
 
 
-@composed
+@compiled_function
 def mulhi(x: Any, y: Any, /) -> Any:
     """The high half of the bits of `x * y`, which has twice as many as either.
 
@@ -308,7 +315,7 @@ def nextafter(x1: Any, x2: Any) -> Any:
     return _nextafter(x1, x2)
 
 
-@composed
+@compiled_function
 def _nextafter(x: Any, y: Any) -> Any:
     return rounding.Nextafter()(*fitted("nextafter", x, y))
 
@@ -331,7 +338,7 @@ def integer_pow(x: Any, y: int) -> Any:
     return powers.IntegerPow(int(y))(as_operand(x, "integer_pow"))
 
 
-@composed
+@compiled_function
 def pow(x: Any, y: Any) -> Any:
     """`x ** y`, of floats or complex numbers; `y` may be integers.
 
@@ -344,7 +351,7 @@ def pow(x: Any, y: Any) -> Any:
     return powers.Pow()(*fitted("pow", x, y))
 
 
-@composed
+@compiled_function
 def clamp(min: Any, x: Any, max: Any) -> Any:
     """`x`, but no less than `min`, and then no more than `max`; NaN where any is.
 
@@ -364,7 +371,7 @@ def round(x: Any, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZER
     return rounding.Round(half)(as_operand(x, "round"))
 
 
-@composed
+@compiled_function
 def conj(x: Any) -> Any:
     """The number with its imaginary part negated; a real one becomes complex.
 
@@ -403,7 +410,7 @@ def convert_element_type(operand: Any, new_dtype: Any) -> Any:
     return astype_weak(as_operand(operand, "convert_element_type"), canonical_dtype(new_dtype), False)
 
 
-@composed
+@compiled_function
 def select(pred: Any, on_true: Any, on_false: Any) -> Any:
     """Where `pred` holds `on_true`, else `on_false`; one boolean chooses a whole array.
 
@@ -411,4 +418,4 @@ def select(pred: Any, on_true: Any, on_false: Any) -> Any:
     Array([1, 4], dtype=int32)
     """
     which, *cases = (as_operand(x, "select") for x in (pred, on_true, on_false))
-    return Select()(stretch(which, cases[0].type.shape) if not which.type.ndim else which, *cases)
+    return Select()(broadcast_to_shape(which, cases[0].type.shape) if not which.type.ndim else which, *cases)

@@ -5,7 +5,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from shardwise.compiler.arrays.fft import as_transformable, transformed
+from shardwise.compiler.arrays.fft import fft_along, promote_for_fft
 
 
 class FftType(enum.IntEnum):
@@ -28,7 +28,7 @@ def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
     """
     kind = _kind(fft_type)
     lengths = tuple(operator.index(length) for length in fft_lengths)
-    operand = as_transformable(x, kind, "lax.fft")
+    operand = promote_for_fft(x, kind, "lax.fft")
     ndim = operand.type.ndim
     if len(lengths) > ndim:
         raise ValueError(f"lax.fft: {operand.type} has no {len(lengths)} axes for fft_lengths {lengths}")
@@ -41,7 +41,7 @@ def fft(x: Any, fft_type: FftType | str, fft_lengths: Sequence[int]) -> Any:
             f"lax.fft: {kind} with fft_lengths {lengths} needs last axes of sizes {tuple(needed)}, each 1 or more, "
             f"not {operand.type}"
         )
-    return transformed(operand, kind, dims, lengths)
+    return fft_along(operand, kind, dims, lengths)
 
 
 def _kind(fft_type: FftType | str) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise import tree
 from shardwise.api.vmap import vmap
-from shardwise.compiler.arrays.operands import as_operand, dims_of
+from shardwise.compiler.arrays.operands import as_operand, canonical_axes
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
 from shardwise.compiler.ops.elementwise.bitwise import And, Or, Xor
 from shardwise.compiler.ops.elementwise.min_max import Max, Min
@@ -15,9 +15,9 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.reductions import ReduceAnd, ReduceMax, ReduceMin, ReduceOr, ReduceProd, ReduceXor
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.movement import Reshape, permuted
-from shardwise.compiler.ops.shape.slicing import Concatenate, along
+from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.trace.build import build
-from shardwise.lax.shape import laid_out
+from shardwise.lax.shape import constrain_sharding
 
 _REDUCTIONS: dict[type[Any], type[Reduce]] = {
     Add: Sum,
@@ -54,13 +54,13 @@ def reduce(
     for x, start in zip(arrays, starts, strict=True):
         if start.type.shape or start.type.dtype != x.type.dtype:
             raise TypeError(f"reduce: the init value of {x.type} must be a scalar of its dtype, not {start.type}")
-    dims = dims_of("reduce", tuple(dimensions), arrays[0].type)
+    dims = canonical_axes("reduce", tuple(dimensions), arrays[0].type)
     pair = _Pair(structure, computation, arrays)
     found = pair.known(arrays, dims) or pair.halved(arrays, dims)
     shape = arrays[0].type.without(dims).shape
     first = [Broadcast(shape, ())(start) if shape else start for start in starts]
     totals = first if found is None else pair(first, found)
-    return structure.unflatten([laid_out(total, out_sharding) for total in totals])
+    return structure.unflatten([constrain_sharding(total, out_sharding) for total in totals])
 
 
 class _Pair:
@@ -106,10 +106,11 @@ class _Pair:
         rows = [Reshape((count, *rest))(permuted(x, (*dims, *kept))) for x in arrays]
         while count > 1:
             half = count // 2
-            joined = self([along(x, 0, 0, half) for x in rows], [along(x, 0, half, 2 * half) for x in rows])
+            joined = self([slice_along(x, 0, 0, half) for x in rows], [slice_along(x, 0, half, 2 * half) for x in rows])
             if count % 2:
                 joined = [
-                    Concatenate(0)(x, along(row, 0, count - 1, count)) for x, row in zip(joined, rows, strict=True)
+                    Concatenate(0)(x, slice_along(row, 0, count - 1, count))
+                    for x, row in zip(joined, rows, strict=True)
                 ]
             rows, count = joined, half + count % 2
         return [Reshape(rest)(x) for x in rows] if count else None

@@ -12,18 +12,18 @@ from shardwise.api.vmap import vmap
 from shardwise.compiler.arrays.arithmetic import negative, remainder
 from shardwise.compiler.arrays.indexing import (
     as_index,
-    dim_of,
+    canonical_axis,
+    clip_indices,
     fill_of,
     filled,
-    from_start,
+    gather_by_index,
+    index_mode,
     indexer,
-    mode_of,
-    moved_inside,
     same_kind,
-    take_at,
+    wrap_negative_index,
 )
 from shardwise.compiler.arrays.methods import where
-from shardwise.compiler.arrays.operands import as_operand, composed, type_of
+from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.arrays.reductions import amax
 from shardwise.compiler.ir.types import Scalar
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, DynamicUpdateSlice
@@ -45,7 +45,7 @@ class GatherScatterMode(enum.Enum):
     @staticmethod
     def from_any(mode: "str | GatherScatterMode | None") -> "GatherScatterMode":
         """The mode of this name; where there is none, the one that fills or drops."""
-        found = mode_of("GatherScatterMode", mode, "fill")
+        found = index_mode("GatherScatterMode", mode, "fill")
         return GatherScatterMode("fill" if found == "drop" else found)
 
 
@@ -92,7 +92,7 @@ def dynamic_slice(
     return _dynamic_slice(operand, *starts, sizes=tuple(map(operator.index, slice_sizes)), around=around)
 
 
-@composed
+@compiled_function
 def _dynamic_slice(x: Any, *starts: Any, sizes: tuple[int, ...], around: tuple[bool, ...]) -> Any:
     x = as_operand(x)
     return DynamicSlice(sizes)(x, *_from_start(x, starts, around))
@@ -111,7 +111,7 @@ def dynamic_update_slice(
     return _dynamic_update_slice(operand, update, *starts, around=around)
 
 
-@composed
+@compiled_function
 def _dynamic_update_slice(x: Any, update: Any, *starts: Any, around: tuple[bool, ...]) -> Any:
     x = as_operand(x)
     return DynamicUpdateSlice()(x, as_operand(update, "dynamic_update_slice"), *_from_start(x, starts, around))
@@ -126,7 +126,7 @@ def dynamic_slice_in_dim(
     Array([2, 3], dtype=int32)
     """
     kind = type_of(operand, "dynamic_slice_in_dim")
-    dim = dim_of("dynamic_slice_in_dim", axis, kind.ndim)
+    dim = canonical_axis("dynamic_slice_in_dim", axis, kind.ndim)
     sizes = (*kind.shape[:dim], slice_size, *kind.shape[dim + 1 :])
     starts = _start_along(dim, start_index, kind.ndim)
     return dynamic_slice(operand, starts, sizes, allow_negative_indices=allow_negative_indices)
@@ -141,7 +141,7 @@ def dynamic_index_in_dim(
     Array(6, dtype=int32)
     """
     found = dynamic_slice_in_dim(operand, index, 1, axis, allow_negative_indices=allow_negative_indices)
-    dim = dim_of("dynamic_index_in_dim", axis, found.type.ndim)
+    dim = canonical_axis("dynamic_index_in_dim", axis, found.type.ndim)
     return found if keepdims else Reshape(found.type.without((dim,)).shape)(found)
 
 
@@ -154,7 +154,7 @@ def dynamic_update_slice_in_dim(
     Array([0, 1, 8, 9, 4], dtype=int32)
     """
     ndim = type_of(operand, "dynamic_update_slice_in_dim").ndim
-    dim = dim_of("dynamic_update_slice_in_dim", axis, ndim)
+    dim = canonical_axis("dynamic_update_slice_in_dim", axis, ndim)
     starts = _start_along(dim, start_index, ndim)
     return dynamic_update_slice(operand, update, starts, allow_negative_indices=allow_negative_indices)
 
@@ -168,7 +168,7 @@ def dynamic_update_index_in_dim(
     Array([0, 9, 2, 3, 4], dtype=int32)
     """
     kind = type_of(operand, "dynamic_update_index_in_dim")
-    dim = dim_of("dynamic_update_index_in_dim", axis, kind.ndim)
+    dim = canonical_axis("dynamic_update_index_in_dim", axis, kind.ndim)
     update = as_operand(update, "dynamic_update_index_in_dim")
     if update.type.ndim == kind.ndim - 1:
         shape = update.type.shape
@@ -198,7 +198,7 @@ def _start_along(dim: int, start: Any, ndim: int) -> list[Any]:
 
 def _from_start(x: Any, starts: Sequence[Any], around: Sequence[bool]) -> list[Any]:
     return [
-        from_start(start, size) if is_around else start
+        wrap_negative_index(start, size) if is_around else start
         for start, size, is_around in zip(same_kind(starts), x.type.shape, around, strict=True)
     ]
 
@@ -232,7 +232,7 @@ def gather(
     sizes = tuple(map(operator.index, slice_sizes))
     op = Gather(*dims, sizes=sizes, sorted=indices_are_sorted, unique=unique_indices)
     fill = None
-    if mode_of("gather", mode, "clip") in ("fill", "drop"):
+    if index_mode("gather", mode, "clip") in ("fill", "drop"):
         fill = fill_of(fill_value, type_of(operand, "gather").dtype)
     return _gathered(operand, start_indices, op=op, fill=fill)
 
@@ -248,7 +248,7 @@ def _dims(
     return tuple(window), tuple(collapsed), tuple(batch), tuple(index_batch), tuple(mapped)
 
 
-@composed
+@compiled_function
 def _gathered(x: Any, indices: Any, *, op: Gather, fill: Scalar | None) -> Any:
     return filled(op, op.sizes, as_operand(x, "gather"), as_index(indices), fill)
 
@@ -426,14 +426,14 @@ def _scattering(
 
 
 def _clips(mode: Any) -> bool:
-    return mode_of("scatter", mode, "drop") == "clip"
+    return index_mode("scatter", mode, "drop") == "clip"
 
 
-@composed
+@compiled_function
 def _scattered(x: Any, indices: Any, updates: Any, *, op: Scatter, clips: bool) -> Any:
     x, updates, indices = as_operand(x, "scatter"), as_operand(updates, "scatter"), as_index(indices)
     if clips:
-        indices = moved_inside(op, x.type.shape, op.sizes_of(x.type, updates.type), indices)
+        indices = clip_indices(op, x.type.shape, op.sizes_of(x.type, updates.type), indices)
     return op(x, indices, updates)
 
 
@@ -447,8 +447,8 @@ def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
            [1, 2]], dtype=int32)
     """
     x = as_operand(src, "index_take")
-    dims = [dim_of("index_take", axis, x.type.ndim) for axis in axes]
+    dims = [canonical_axis("index_take", axis, x.type.ndim) for axis in axes]
     moved = [*dims, *(dim for dim in range(x.type.ndim) if dim not in dims)]
     around = tuple(remainder(index, x.type.shape[dim]) for index, dim in zip(idxs, dims, strict=True))
     by, arrays = indexer(around, x.type.with_shape(tuple(x.type.shape[dim] for dim in moved)))
-    return take_at(permuted(x, tuple(moved)), *arrays, by=by)
+    return gather_by_index(permuted(x, tuple(moved)), *arrays, by=by)

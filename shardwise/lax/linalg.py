@@ -10,8 +10,15 @@ from collections.abc import Callable
 from typing import Any
 
 from shardwise.api.control import fori_loop
-from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, composed, composed_list, type_of
-from shardwise.compiler.arrays.promotion import meet
+from shardwise.compiler.arrays.operands import (
+    as_inexact,
+    as_operand,
+    astype_weak,
+    compiled_function,
+    compiled_list_function,
+    type_of,
+)
+from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
 from shardwise.compiler.ops.elementwise.base import like
@@ -23,7 +30,7 @@ from shardwise.compiler.ops.linalg.lu import Lu, PivotsToPermutation
 from shardwise.compiler.ops.linalg.svd import Svd
 from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, TridiagonalSolve, hermitian
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import along
+from shardwise.compiler.ops.shape.slicing import slice_along
 from shardwise.lax.indexing import dynamic_index_in_dim, dynamic_update_index_in_dim
 from shardwise.lax.polar import qdwh
 from shardwise.lazy import missing_attribute_error
@@ -90,7 +97,7 @@ def cholesky(x: Any, *, symmetrize_input: bool = True) -> Any:
     return _cholesky(x, symmetrize_input=bool(symmetrize_input))
 
 
-@composed
+@compiled_function
 def _cholesky(x: Any, *, symmetrize_input: bool) -> Any:
     x = as_inexact(x, "cholesky")
     return Cholesky()(hermitian(x) if symmetrize_input else x)
@@ -113,7 +120,7 @@ def cholesky_update(r_matrix: Any, w_vector: Any) -> Any:
     return _cholesky_update(r_matrix, w_vector)
 
 
-@composed
+@compiled_function
 def _cholesky_update(r: Any, w: Any) -> Any:
     """A rotation for each row, which turns the element of w under the diagonal into it."""
     r, w = as_operand(r), as_operand(w)
@@ -157,7 +164,7 @@ def eig(
     )
 
 
-@composed_list
+@compiled_list_function
 def _eig(x: Any, *, left: bool, right: bool, differentiable: bool) -> list[Any]:
     return list(Eig(left, right, differentiable)(as_operand(x, "eig")))
 
@@ -187,11 +194,11 @@ def eigh(
     return vectors, values
 
 
-@composed_list
+@compiled_list_function
 def _eigh(x: Any, *, lower: bool, symmetrize_input: bool, subset: tuple[int, int] | None) -> list[Any]:
     x = as_inexact(x, "eigh")
     found = Eigh(lower)(hermitian(x) if symmetrize_input else x)
-    return [y if subset is None else along(y, y.type.ndim - 1, *subset) for y in found]
+    return [y if subset is None else slice_along(y, y.type.ndim - 1, *subset) for y in found]
 
 
 def _subset(name: str, subset: tuple[int, int] | None, size: int) -> tuple[int, int] | None:
@@ -214,7 +221,7 @@ def hessenberg(a: Any) -> tuple[Any, Any]:
     return packed, taus
 
 
-@composed_list
+@compiled_list_function
 def _hessenberg(a: Any) -> list[Any]:
     return list(Hessenberg()(as_operand(a, "hessenberg")))
 
@@ -229,7 +236,7 @@ def householder_product(a: Any, taus: Any) -> Any:
     return _householder_product(a, taus)
 
 
-@composed
+@compiled_function
 def _householder_product(a: Any, taus: Any) -> Any:
     return HouseholderProduct()(as_operand(a, "householder_product"), as_operand(taus, "householder_product"))
 
@@ -247,7 +254,7 @@ def lu(x: Any) -> tuple[Any, Any, Any]:
     return both, pivots, permutation
 
 
-@composed_list
+@compiled_list_function
 def _lu(x: Any) -> list[Any]:
     x = as_operand(x, "lu")
     both, pivots = Lu()(x)
@@ -263,7 +270,7 @@ def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
     return _lu_pivots_to_permutation(pivots, size=operator.index(permutation_size))
 
 
-@composed
+@compiled_function
 def _lu_pivots_to_permutation(pivots: Any, *, size: int) -> Any:
     return PivotsToPermutation(size)(astype_weak(as_operand(pivots, "lu_pivots_to_permutation"), INDEX, False))
 
@@ -278,7 +285,7 @@ def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = Fal
     return _ormqr(a, taus, c, left=bool(left), adjoint=bool(transpose))
 
 
-@composed
+@compiled_function
 def _ormqr(a: Any, taus: Any, c: Any, *, left: bool, adjoint: bool) -> Any:
     return Ormqr(left, adjoint)(*(as_operand(x, "ormqr") for x in (a, taus, c)))
 
@@ -296,7 +303,7 @@ def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma:
     return tuple(_qr(x, full=bool(full_matrices), pivoting=bool(pivoting)))
 
 
-@composed_list
+@compiled_list_function
 def _qr(x: Any, *, full: bool, pivoting: bool) -> list[Any]:
     return list(Qr(full, pivoting)(as_operand(x, "qr")))
 
@@ -320,7 +327,7 @@ def schur(
     return tuple(_schur(x, vectors=bool(compute_schur_vectors)))
 
 
-@composed_list
+@compiled_list_function
 def _schur(x: Any, *, vectors: bool) -> list[Any]:
     return list(Schur(vectors)(as_operand(x, "schur")))
 
@@ -350,14 +357,14 @@ def svd(
     return tuple(found) if compute_uv else found[0]
 
 
-@composed_list
+@compiled_list_function
 def _svd(x: Any, *, full: bool, vectors: bool, subset: tuple[int, int] | None) -> list[Any]:
     found = Svd(full, vectors)(as_operand(x, "svd"))
     if subset is None:
         return list(found)
     last = found[0].type.ndim - 1
     dims = (last, last - 1, last - 1) if vectors else (last,)
-    return [along(y, dim, *subset) for y, dim in zip(found, dims, strict=True)]
+    return [slice_along(y, dim, *subset) for y, dim in zip(found, dims, strict=True)]
 
 
 def symmetric_product(
@@ -378,7 +385,7 @@ def symmetric_product(
     return _symmetric_product(a_matrix, c_matrix, alpha=float(alpha), beta=float(beta), symmetrize=symmetrize)
 
 
-@composed
+@compiled_function
 def _symmetric_product(a: Any, c: Any, *, alpha: float, beta: float, symmetrize: bool) -> Any:
     a, c = as_operand(a), as_operand(c)
     square = product(a, transposed(a))
@@ -411,9 +418,9 @@ def triangular_solve(
     return _triangular_solve(a, b, op=TriangularSolve(*map(bool, ways)))
 
 
-@composed
+@compiled_function
 def _triangular_solve(a: Any, b: Any, *, op: TriangularSolve) -> Any:
-    dtype, weak = meet("triangular_solve", [type_of(x, "triangular_solve") for x in (a, b)])
+    dtype, weak = promote_dtypes("triangular_solve", [type_of(x, "triangular_solve") for x in (a, b)])
     a, b = (astype_weak(as_operand(x), dtype, weak) for x in (a, b))
     shape = b.type.shape
     if b.type.ndim != a.type.ndim - 1:
@@ -433,7 +440,7 @@ def tridiagonal(a: Any, *, lower: bool = True) -> tuple[Any, Any, Any, Any]:
     return packed, diagonal, beside, taus
 
 
-@composed_list
+@compiled_list_function
 def _tridiagonal(a: Any, *, lower: bool) -> list[Any]:
     return list(Tridiagonal(lower)(as_operand(a, "tridiagonal")))
 
@@ -452,7 +459,7 @@ def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: boo
     return _tridiagonal_solve(dl, d, du, b)
 
 
-@composed
+@compiled_function
 def _tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any) -> Any:
     return TridiagonalSolve()(*(as_operand(x, "tridiagonal_solve") for x in (dl, d, du, b)))
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from shardwise import tree
 from shardwise.compiler.arrays.methods import reshape
-from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, stretch
+from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, broadcast_to_shape
 from shardwise.compiler.ir.dispatch import bound_axes, tracked_axes
 from shardwise.compiler.ops.collective.collectives import Groups
 from shardwise.compiler.ops.collective.named import NamedExtreme, NamedSum, Settle, Vary, member_number
@@ -248,7 +248,7 @@ def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
 
     def sent(leaf: Any) -> Any:
         operand = as_operand(leaf, "pbroadcast")
-        chosen = stretch(axis_index(axis_name) == source, operand.type.shape)
+        chosen = broadcast_to_shape(axis_index(axis_name) == source, operand.type.shape)
         return psum(Select()(chosen, operand, zeros_like(operand)), axis_name)
 
     return tree.map(sent, x)

@@ -3,7 +3,7 @@
 import operator
 from typing import Any
 
-from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ops.elementwise.arithmetic import Neg
@@ -24,7 +24,7 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
         raise TypeError("sort: needs at least one array")
     if not 1 <= num_keys <= len(arrays):
         raise ValueError(f"sort: num_keys must be 1 to {len(arrays)}, the number of arrays, not {num_keys}")
-    found = Sort(dim_of("sort", dimension, arrays[0].type.ndim), operator.index(num_keys))(*arrays)
+    found = Sort(canonical_axis("sort", dimension, arrays[0].type.ndim), operator.index(num_keys))(*arrays)
     return tuple(found) if several else found[0]
 
 
@@ -45,7 +45,7 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> Any:
     Array([1, 0], dtype=int32)
     """
     x = as_operand(operand, "top_k")
-    dim = dim_of("top_k", axis, x.type.ndim)
+    dim = canonical_axis("top_k", axis, x.type.ndim)
     count = operator.index(k)
     if not 0 <= count <= x.type.shape[dim]:
         raise ValueError(f"top_k: k must be 0 to {x.type.shape[dim]}, the size of axis {axis} of {x.type}, not {count}")

@@ -9,7 +9,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.api.control import cond, while_loop
-from shardwise.compiler.arrays.operands import composed_list, type_of
+from shardwise.compiler.arrays.operands import compiled_list_function, type_of
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ops.linalg.batched import adjoint
 from shardwise.compiler.ops.linalg.householder import Qr
@@ -55,7 +55,7 @@ def qdwh(
     return u, h, steps, is_converged
 
 
-@composed_list
+@compiled_list_function
 def _qdwh(x: Any, *shape: Any, most: int, precision: float) -> list[Any]:
     if shape:
         rows, columns = (jnp.arange(size) < count for size, count in zip(x.shape, shape, strict=True))

@@ -10,14 +10,14 @@ from typing import Any
 
 import ml_dtypes
 
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, type_of
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer, short_name
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot, sums_in
 from shardwise.compiler.ops.elementwise.bitwise import bit_width
 from shardwise.lax.precision import precisions
-from shardwise.lax.shape import laid_out
+from shardwise.lax.shape import constrain_sharding
 
 DotDimensionNumbers = tuple[tuple[Sequence[int], Sequence[int]], tuple[Sequence[int], Sequence[int]]]
 
@@ -54,7 +54,7 @@ def dot(
         precision=precisions("dot", precision),
     )
     dtype = None if preferred_element_type is None else canonical_dtype(preferred_element_type)
-    return laid_out(product(lhs, rhs, op=op, dtype=dtype), out_sharding)
+    return constrain_sharding(product(lhs, rhs, op=op, dtype=dtype), out_sharding)
 
 
 def dot_general(
@@ -95,7 +95,7 @@ def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:
     return dot_general(lhs, rhs, (((x.ndim - 1,), (y.ndim - 2,)), (batch, batch)), precision)
 
 
-@composed
+@compiled_function
 def product(lhs: Any, rhs: Any, *, op: Dot, dtype: DType | None) -> Any:
     """`op` of operands that may differ in dtype, as `dtype` where there is one."""
     x, y = as_operand(lhs, "dot"), as_operand(rhs, "dot")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from shardwise.compiler.arrays.operands import as_operand, composed, type_of
+from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ops.contract.dot import Dot, Pair
@@ -24,7 +24,7 @@ from shardwise.compiler.ops.shape.movement import permuted
 from shardwise.compiler.reduction import SUM
 from shardwise.lax.precision import precisions
 from shardwise.lax.product import DotDimensionNumbers, product
-from shardwise.lax.shape import laid_out
+from shardwise.lax.shape import constrain_sharding
 
 
 @final
@@ -126,10 +126,10 @@ def ragged_dot_general(
         precision=precisions(name, precision),
         dtype=dtype,
     )
-    return laid_out(found, out_sharding)
+    return constrain_sharding(found, out_sharding)
 
 
-@composed
+@compiled_function
 def _grouped(
     lhs: Any,
     rhs: Any,

@@ -10,7 +10,7 @@ from shardwise.compiler.ops.reduce.argminmax import Argmax, Argmin
 from shardwise.compiler.ops.reduce.base import Reduce
 from shardwise.compiler.ops.reduce.reductions import ReduceAnd, ReduceMax, ReduceMin, ReduceOr, ReduceProd, ReduceXor
 from shardwise.compiler.ops.reduce.sum import Sum
-from shardwise.lax.shape import laid_out
+from shardwise.lax.shape import constrain_sharding
 
 
 def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -> Any:
@@ -19,7 +19,7 @@ def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -
     >>> lax.reduce_sum(jnp.array([[1, 5], [3, 4]]), (1,))
     Array([6, 7], dtype=int32)
     """
-    return laid_out(_reduced(Sum, operand, axes), out_sharding)
+    return constrain_sharding(_reduced(Sum, operand, axes), out_sharding)
 
 
 def reduce_max(operand: Any, axes: Sequence[int]) -> Any:

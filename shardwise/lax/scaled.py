@@ -6,7 +6,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, type_of
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -60,7 +60,7 @@ def _check(side: str, operand: ArrayType, scale: ArrayType, contracting: Sequenc
             raise TypeError(f"scaled_dot: dim {dim} of {side}_scale {scale} must be that of {side}, {operand}")
 
 
-@composed
+@compiled_function
 def _times(operand: Any, *scales: Any) -> Any:
     """An operand in bf16, times its scales."""
     x = astype_weak(as_operand(operand), _BF16, False)

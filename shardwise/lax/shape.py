@@ -13,15 +13,15 @@ import numpy as np
 
 from shardwise.api.placement import with_sharding_constraint
 from shardwise.compiler.arrays import methods, operands
-from shardwise.compiler.arrays.indexing import dim_of
-from shardwise.compiler.arrays.operands import as_operand, composed, dims_of, type_of
+from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.operands import as_operand, canonical_axes, compiled_function, type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, permuted
-from shardwise.compiler.ops.shape.slicing import Concatenate, along
+from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 
 
-def laid_out(x: Any, out_sharding: Any) -> Any:
+def constrain_sharding(x: Any, out_sharding: Any) -> Any:
     """`x`, pinned to `out_sharding` where there is one."""
     return x if out_sharding is None else with_sharding_constraint(x, out_sharding)
 
@@ -45,7 +45,7 @@ def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -
     x = as_operand(operand, "broadcast")
     front = sizes_of("broadcast", sizes)
     own = tuple(range(len(front), len(front) + x.type.ndim))
-    return laid_out(Broadcast((*front, *x.type.shape), own)(x) if front else x, out_sharding)
+    return constrain_sharding(Broadcast((*front, *x.type.shape), own)(x) if front else x, out_sharding)
 
 
 def broadcast_in_dim(
@@ -68,10 +68,10 @@ def broadcast_in_dim(
         raise TypeError(f"{name}: broadcast_dimensions must be dims of shape {target}, ascending, not {dims}")
     if any(size not in (1, target[dim]) for size, dim in zip(x.shape, dims, strict=True)):
         raise TypeError(f"{name}: each dim of {x} must have size 1 or that of its dim in {dims} of shape {target}")
-    return laid_out(_in_dim(operand, shape=target, dims=dims), out_sharding)
+    return constrain_sharding(_in_dim(operand, shape=target, dims=dims), out_sharding)
 
 
-@composed
+@compiled_function
 def _in_dim(x: Any, *, shape: tuple[int, ...], dims: tuple[int, ...]) -> Any:
     x = as_operand(x)
     kept = [(size, dim) for size, dim in zip(x.type.shape, dims, strict=True) if size == shape[dim]]
@@ -134,10 +134,10 @@ def reshape(
     if math.prod(sizes) != x.size:
         raise TypeError(f"reshape: {x} has {x.size} elements, shape {sizes} has {math.prod(sizes)}")
     order = tuple(range(x.ndim)) if dimensions is None else _permutation("reshape", dimensions, x)
-    return laid_out(_reshaped(operand, sizes=sizes, order=order), out_sharding)
+    return constrain_sharding(_reshaped(operand, sizes=sizes, order=order), out_sharding)
 
 
-@composed
+@compiled_function
 def _reshaped(x: Any, *, sizes: tuple[int, ...], order: tuple[int, ...]) -> Any:
     x = permuted(as_operand(x), order)
     return x if x.type.shape == sizes else Reshape(sizes)(x)
@@ -170,7 +170,7 @@ def expand_dims(array: Any, dimensions: Sequence[int]) -> Any:
     x = as_operand(array, "expand_dims")
     added = tuple(map(operator.index, dimensions))
     rank = x.type.ndim + len(added)
-    dims = dims_of("expand_dims", added, x.type.with_shape((1,) * rank))
+    dims = canonical_axes("expand_dims", added, x.type.with_shape((1,) * rank))
     rest = iter(x.type.shape)
     return Reshape(tuple(1 if dim in dims else next(rest) for dim in range(rank)))(x) if dims else x
 
@@ -182,7 +182,7 @@ def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
     (3, 1)
     """
     x = as_operand(array, "squeeze")
-    dims = dims_of("squeeze", tuple(map(operator.index, dimensions)), x.type)
+    dims = canonical_axes("squeeze", tuple(map(operator.index, dimensions)), x.type)
     if any(x.type.shape[dim] != 1 for dim in dims):
         raise ValueError(f"squeeze: dims {dims} of {x.type} must have size 1 to be left out")
     return Reshape(x.type.without(dims).shape)(x) if dims else x
@@ -215,7 +215,7 @@ def tile(operand: Any, reps: Sequence[int]) -> Any:
     return _tiled(operand, counts=counts)
 
 
-@composed
+@compiled_function
 def _tiled(x: Any, *, counts: tuple[int, ...]) -> Any:
     """Repeated along a new dim before each dim, with which that is merged."""
     x = as_operand(x)
@@ -232,11 +232,11 @@ def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
     [Array([0, 1], dtype=int32), Array([2, 3, 4], dtype=int32)]
     """
     x = as_operand(operand, "split")
-    dim = dim_of("split", axis, x.type.ndim)
+    dim = canonical_axis("split", axis, x.type.ndim)
     parts = tuple(map(operator.index, sizes))
     if any(size < 0 for size in parts) or sum(parts) != x.type.shape[dim]:
         raise ValueError(f"split: sizes {parts} must add up to {x.type.shape[dim]}, the size of dim {dim} of {x.type}")
-    return [along(x, dim, start, limit) for start, limit in pairwise(accumulate(parts, initial=0))]
+    return [slice_along(x, dim, start, limit) for start, limit in pairwise(accumulate(parts, initial=0))]
 
 
 def stack(operands: Sequence[Any], axis: int = 0) -> Any:
@@ -252,10 +252,10 @@ def stack(operands: Sequence[Any], axis: int = 0) -> Any:
         raise ValueError("stack: needs at least one array")
     if len({(type.shape, type.dtype) for type in types}) != 1:
         raise TypeError(f"stack: arrays must have one shape and one dtype, not {', '.join(map(str, types))}")
-    return _stacked(*arrays, dim=dim_of("stack", axis, types[0].ndim + 1))
+    return _stacked(*arrays, dim=canonical_axis("stack", axis, types[0].ndim + 1))
 
 
-@composed
+@compiled_function
 def _stacked(*arrays: Any, dim: int) -> Any:
     rows = [expand_dims(x, (dim,)) for x in arrays]
     return Concatenate(dim)(*rows) if len(rows) > 1 else rows[0]
@@ -268,7 +268,7 @@ def unstack(x: Any, axis: int = 0) -> tuple[Any, ...]:
     (Array([1, 3], dtype=int32), Array([2, 4], dtype=int32))
     """
     x = as_operand(x, "unstack")
-    dim = dim_of("unstack", axis, x.type.ndim)
+    dim = canonical_axis("unstack", axis, x.type.ndim)
     return tuple(index_in_dim(x, number, dim, keepdims=False) for number in range(x.type.shape[dim]))
 
 
@@ -280,11 +280,11 @@ def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True)
            [5]], dtype=int32)
     """
     x = as_operand(operand, "index_in_dim")
-    dim = dim_of("index_in_dim", axis, x.type.ndim)
+    dim = canonical_axis("index_in_dim", axis, x.type.ndim)
     at, size = operator.index(index), x.type.shape[dim]
     if not -size <= at < size:
         raise IndexError(f"index_in_dim: index {at} lies outside dim {dim} of {x.type}")
-    found = along(x, dim, at % size, at % size + 1)
+    found = slice_along(x, dim, at % size, at % size + 1)
     return found if keepdims else Reshape(x.type.without((dim,)).shape)(found)
 
 

@@ -4,10 +4,10 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from shardwise.compiler.arrays.indexing import dim_of
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, type_of
-from shardwise.compiler.arrays.promotion import meet
-from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice, along
+from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
+from shardwise.compiler.arrays.promotion import promote_dtypes
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice, slice_along
 
 
 def slice(
@@ -30,12 +30,12 @@ def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None,
     Array([3, 4, 5], dtype=int32)
     """
     x = as_operand(operand, "slice_in_dim")
-    dim = dim_of("slice_in_dim", axis, x.type.ndim)
+    dim = canonical_axis("slice_in_dim", axis, x.type.ndim)
     size = x.type.shape[dim]
     start, limit = (
         default if at is None else at + size * (at < 0) for at, default in ((start_index, 0), (limit_index, size))
     )
-    return along(x, dim, operator.index(start), operator.index(limit), operator.index(stride))
+    return slice_along(x, dim, operator.index(start), operator.index(limit), operator.index(stride))
 
 
 def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Any:
@@ -47,7 +47,7 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
     Array([0, 1, 0, 2, 0, 0], dtype=int32)
     """
     kind = type_of(operand, "pad")
-    if meet("pad", (kind, type_of(padding_value, "pad")))[0] != kind.dtype:
+    if promote_dtypes("pad", (kind, type_of(padding_value, "pad")))[0] != kind.dtype:
         raise TypeError(f"pad: {kind} cannot hold the padding value, of type {type_of(padding_value, 'pad')}")
     config = [_integers(counts) for counts in padding_config]
     if any(len(counts) != 3 for counts in config):
@@ -56,7 +56,7 @@ def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, in
     return _padded(operand, padding_value, op=Pad(low, high, interior))
 
 
-@composed
+@compiled_function
 def _padded(x: Any, value: Any, *, op: Pad) -> Any:
     x, value = as_operand(x, "pad"), as_operand(value, "pad")
     return op(x, astype_weak(value, x.type.dtype, x.type.weak and value.type.weak))

@@ -5,7 +5,7 @@ They do not promote: operands have one dtype. A scalar, and a dim of size 1, is 
 
 from typing import Any
 
-from shardwise.compiler.arrays.operands import as_operand, composed
+from shardwise.compiler.arrays.operands import as_operand, compiled_function
 from shardwise.compiler.ops.special import approximations as approximated
 from shardwise.compiler.ops.special import gamma_erf, incomplete
 from shardwise.lax.elementwise import fitted
@@ -29,7 +29,7 @@ def bessel_i1e(x: Any) -> Any:
     return approximated.BesselI1e()(as_operand(x, "bessel_i1e"))
 
 
-@composed
+@compiled_function
 def betainc(a: Any, b: Any, x: Any) -> Any:
     """The share of the beta function's integral, of exponents `a` and `b`, that lies below `x`.
 
@@ -41,7 +41,7 @@ def betainc(a: Any, b: Any, x: Any) -> Any:
     return incomplete.Betainc()(*fitted("betainc", a, b, x))
 
 
-@composed
+@compiled_function
 def igamma(a: Any, x: Any) -> Any:
     """The share of the gamma function's integral, of exponent `a`, that lies below `x`.
 
@@ -51,7 +51,7 @@ def igamma(a: Any, x: Any) -> Any:
     return incomplete.Igamma()(*fitted("igamma", a, x))
 
 
-@composed
+@compiled_function
 def igammac(a: Any, x: Any) -> Any:
     """The share of the gamma function's integral, of exponent `a`, that lies above `x`.
 
@@ -61,7 +61,7 @@ def igammac(a: Any, x: Any) -> Any:
     return incomplete.Igammac()(*fitted("igammac", a, x))
 
 
-@composed
+@compiled_function
 def igamma_grad_a(a: Any, x: Any) -> Any:
     """The derivative of `igamma` along `a`; it has none of its own.
 
@@ -71,7 +71,7 @@ def igamma_grad_a(a: Any, x: Any) -> Any:
     return incomplete.IgammaGradA()(*fitted("igamma_grad_a", a, x))
 
 
-@composed
+@compiled_function
 def _random_gamma_grad(a: Any, x: Any) -> Any:
     return incomplete.RandomGammaGrad()(*fitted("random_gamma_grad", a, x))
 
@@ -87,7 +87,7 @@ def random_gamma_grad(*args: Any) -> Any:
     return _random_gamma_grad(*args)
 
 
-@composed
+@compiled_function
 def polygamma(m: Any, x: Any) -> Any:
     """The derivative of `digamma` of order `m`, which is whole; of order 0 it is `digamma`.
 
@@ -99,7 +99,7 @@ def polygamma(m: Any, x: Any) -> Any:
     return gamma_erf.Polygamma()(*fitted("polygamma", m, x))
 
 
-@composed
+@compiled_function
 def zeta(x: Any, q: Any) -> Any:
     """Hurwitz's zeta function: the sum of (q + n)^-x over all whole n from 0; NaN of `x` below 1.
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, astype_weak, composed, type_of
-from shardwise.compiler.arrays.promotion import meet
+from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, astype_weak, compiled_function, type_of
+from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.types import ArrayType
@@ -57,14 +57,14 @@ def reduce_window(
     low, high = (tuple(pair[i] for pair in pads) for i in range(2))
     op = ReduceWindow(_reduction_of(computation, x.dtype), window, strides, low, high, base, dilation)
     start = type_of(init_value, name)
-    if start.shape or meet(name, (x, start))[0] != x.dtype:
+    if start.shape or promote_dtypes(name, (x, start))[0] != x.dtype:
         raise TypeError(f"{name}: init_value must be a scalar that {x} can hold, not {start}")
     if _is_neutral(init_value, op.start(x.dtype), x.dtype):
         return op(as_operand(operand, name))
     return _from(operand, init_value, op=op)
 
 
-@composed
+@compiled_function
 def _from(operand: Any, start: Any, *, op: ReduceWindow) -> Any:
     """Windows with `start` in each."""
     found = op(as_operand(operand))

@@ -12,9 +12,9 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.api.custom import custom_jvp
-from shardwise.compiler.arrays.arithmetic import numbers
-from shardwise.compiler.arrays.indexing import dim_of
-from shardwise.compiler.arrays.operands import aligned, as_inexact, as_operand, composed, type_of
+from shardwise.compiler.arrays.arithmetic import promote_numeric
+from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.operands import as_inexact, as_operand, compiled_function, promote_and_broadcast, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.compiler.dtypes import is_inexact, is_integer
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -23,10 +23,10 @@ from shardwise.compiler.ops.elementwise.select import Compare
 from shardwise.compiler.ops.elementwise.transcendental import Logistic
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.ops.shape.slicing import along
+from shardwise.compiler.ops.shape.slicing import slice_along
 
 
-@composed
+@compiled_function
 def identity(x: Any) -> Any:
     """Return `x` unchanged, as an array.
 
@@ -46,7 +46,7 @@ def identity(x: Any) -> Any:
     return as_operand(x, "identity")
 
 
-@composed
+@compiled_function
 def relu(x: Any) -> Any:
     """Compute the rectified linear unit: `max(x, 0)`.
 
@@ -65,10 +65,10 @@ def relu(x: Any) -> Any:
         >>> jax.nn.relu(jnp.array([-1.0, 0.0, 2.0]))
         Array([0., 0., 2.], dtype=float32)
     """
-    return Relu()(*numbers("relu", x))
+    return Relu()(*promote_numeric("relu", x))
 
 
-@composed
+@compiled_function
 def relu6(x: Any) -> Any:
     """Compute the rectified linear unit bounded by 6: `min(max(x, 0), 6)`.
 
@@ -87,11 +87,11 @@ def relu6(x: Any) -> Any:
         >>> jax.nn.relu6(jnp.array([-1.0, 2.0, 7.0]))
         Array([0., 2., 6.], dtype=float32)
     """
-    low, x, high = aligned("relu6", (0.0, x, 6.0))
+    low, x, high = promote_and_broadcast("relu6", (0.0, x, 6.0))
     return Clamp()(low, x, high)
 
 
-@composed
+@compiled_function
 def sigmoid(x: Any) -> Any:
     """Compute the logistic function `1 / (1 + exp(-x))`.
 
@@ -111,7 +111,7 @@ def sigmoid(x: Any) -> Any:
     return Logistic()(as_operand(x, "sigmoid"))
 
 
-@composed
+@compiled_function
 def silu(x: Any) -> Any:
     """Compute the sigmoid linear unit `x · sigmoid(x)`, also known as swish.
 
@@ -157,7 +157,7 @@ def softplus(x: Any) -> Any:
     return _softplus(x)
 
 
-@composed
+@compiled_function
 def _softplus(x: Any) -> Any:
     x = as_inexact(x, "softplus")
     return Relu()(x) + jnp.log1p(jnp.exp(-jnp.abs(x)))
@@ -166,7 +166,7 @@ def _softplus(x: Any) -> Any:
 softplus.defjvps(lambda tangent, result, x: tangent * Logistic()(x))
 
 
-@composed
+@compiled_function
 def log_sigmoid(x: Any) -> Any:
     """Compute `log(sigmoid(x))` without underflow for very negative `x`.
 
@@ -186,7 +186,7 @@ def log_sigmoid(x: Any) -> Any:
     return -softplus(-as_operand(x, "log_sigmoid"))
 
 
-@composed
+@compiled_function
 def _squareplus(x: Any, b: Any) -> Any:
     x, b = as_operand(x, "squareplus"), as_operand(b, "squareplus")
     return (x + jnp.sqrt(jnp.square(x) + b)) / 2
@@ -212,7 +212,7 @@ def squareplus(x: Any, b: Any = 4) -> Any:
     return _squareplus(x, b)
 
 
-@composed
+@compiled_function
 def sparse_plus(x: Any) -> Any:
     """Compute the sparse plus function, a smooth approximation of `relu` with finite support.
 
@@ -235,7 +235,7 @@ def sparse_plus(x: Any) -> Any:
     return jnp.where(x <= -1.0, 0.0, jnp.where(x >= 1.0, x, (x + 1.0) ** 2 / 4))
 
 
-@composed
+@compiled_function
 def sparse_sigmoid(x: Any) -> Any:
     """Compute the sparse sigmoid function `clip((x + 1) / 2, 0, 1)`.
 
@@ -257,7 +257,7 @@ def sparse_sigmoid(x: Any) -> Any:
     return 0.5 * jnp.clip(as_operand(x, "sparse_sigmoid") + 1.0, 0.0, 2.0)
 
 
-@composed
+@compiled_function
 def soft_sign(x: Any) -> Any:
     """Compute the soft-sign function `x / (|x| + 1)`.
 
@@ -278,7 +278,7 @@ def soft_sign(x: Any) -> Any:
     return x / (jnp.abs(x) + 1)
 
 
-@composed
+@compiled_function
 def mish(x: Any) -> Any:
     """Compute the mish function `x · tanh(softplus(x))`.
 
@@ -299,7 +299,7 @@ def mish(x: Any) -> Any:
     return x * jnp.tanh(softplus(x))
 
 
-@composed
+@compiled_function
 def _elu(x: Any, alpha: Any) -> Any:
     x = as_operand(x, "elu")
     # `where` also differentiates the branch that is not selected: without the inner `where`, an overflow of `expm1`
@@ -329,7 +329,7 @@ def elu(x: Any, alpha: Any = 1.0) -> Any:
     return _elu(x, alpha)
 
 
-@composed
+@compiled_function
 def selu(x: Any) -> Any:
     """Compute the scaled exponential linear unit.
 
@@ -351,7 +351,7 @@ def selu(x: Any) -> Any:
     return 1.0507009873554804934193349852946 * _elu(x, 1.6732632423543772848170429916717)
 
 
-@composed
+@compiled_function
 def _celu(x: Any, alpha: Any) -> Any:
     return jnp.maximum(x, 0.0) + alpha * jnp.expm1(jnp.minimum(x, 0.0) / alpha)
 
@@ -379,7 +379,7 @@ def celu(x: Any, alpha: Any = 1.0) -> Any:
     return _celu(x, alpha)
 
 
-@composed
+@compiled_function
 def _leaky_relu(x: Any, slope: Any) -> Any:
     x = as_operand(x, "leaky_relu")
     return jnp.where(x >= 0, x, slope * x)
@@ -407,7 +407,7 @@ def leaky_relu(x: Any, negative_slope: Any = 0.01) -> Any:
     return _leaky_relu(x, negative_slope)
 
 
-@composed
+@compiled_function
 def hard_tanh(x: Any) -> Any:
     """Compute the hard tanh function: clip `x` to the interval from -1 to 1.
 
@@ -428,7 +428,7 @@ def hard_tanh(x: Any) -> Any:
     return jnp.where(x > 1, 1, jnp.where(x < -1, -1, x))
 
 
-@composed
+@compiled_function
 def hard_sigmoid(x: Any) -> Any:
     """Compute the hard sigmoid function `relu6(x + 3) / 6`.
 
@@ -448,7 +448,7 @@ def hard_sigmoid(x: Any) -> Any:
     return relu6(as_operand(x, "hard_sigmoid") + 3.0) / 6.0
 
 
-@composed
+@compiled_function
 def hard_silu(x: Any) -> Any:
     """Compute the hard SiLU function `x · hard_sigmoid(x)`, also known as hard swish.
 
@@ -494,7 +494,7 @@ def gelu(x: Any, approximate: bool = True) -> Any:
     return _gelu(x, approximate=bool(approximate))
 
 
-@composed
+@compiled_function
 def _gelu(x: Any, *, approximate: bool) -> Any:
     x = as_inexact(x, "gelu")
     if approximate:
@@ -521,17 +521,17 @@ def glu(x: Any, axis: int = -1) -> Any:
         Array([2.], dtype=float32)
     """
     x_type = type_of(x, "glu")
-    dim = dim_of("glu", axis, x_type.ndim)
+    dim = canonical_axis("glu", axis, x_type.ndim)
     if x_type.shape[dim] % 2:
         raise ValueError(f"glu: axis {axis} of {x_type} must have an even size, to be split into halves")
     return _glu(x, dim=dim)
 
 
-@composed
+@compiled_function
 def _glu(x: Any, *, dim: int) -> Any:
     x = as_operand(x)
     size = x.type.shape[dim]
-    return along(x, dim, 0, size // 2) * sigmoid(along(x, dim, size // 2, size))
+    return slice_along(x, dim, 0, size // 2) * sigmoid(slice_along(x, dim, size // 2, size))
 
 
 @custom_jvp
@@ -554,7 +554,7 @@ def log1mexp(x: Any) -> Any:
     return _log1mexp(x)
 
 
-@composed
+@compiled_function
 def _log1mexp(x: Any) -> Any:
     x = as_inexact(x, "log1mexp")
     return jnp.where(x < math.log(2.0), jnp.log(-jnp.expm1(-x)), jnp.log1p(-jnp.exp(-x)))
@@ -617,11 +617,11 @@ def one_hot(x: Any, num_classes: int, *, dtype: Any = None, axis: Any = -1) -> A
         if size != num_classes:
             raise ValueError(f"one_hot: num_classes is {num_classes}, but the named axis {axis!r} has size {size}")
         return (as_operand(indices) == lax.axis_index(axis)).astype(out_dtype)
-    dim = dim_of("one_hot", axis, index_type.ndim + 1)
+    dim = canonical_axis("one_hot", axis, index_type.ndim + 1)
     return _one_hot(indices, num_classes=int(num_classes), dim=dim, dtype=out_dtype)
 
 
-@composed
+@compiled_function
 def _one_hot(x: Any, *, num_classes: int, dim: int, dtype: Any) -> Any:
     x = as_operand(x)
     if x.type.dtype == np.bool_:

@@ -21,7 +21,7 @@ import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.api.control import scan
 from shardwise.api.custom import custom_vjp
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed_list, type_of
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_list_function, type_of
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
@@ -170,7 +170,7 @@ def _cudnn_obstacle(options: _Options, query: ArrayType) -> str:
     return ""
 
 
-@composed_list
+@compiled_list_function
 def _attention(query: Any, key: Any, value: Any, *arrays: Any, options: _Options, residual: bool) -> list[Any]:
     q, k, v = (_with_batch(as_operand(x)) for x in (query, key, value))
     shape = type_of(query).shape

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, type_of
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -58,7 +58,7 @@ def scaled_matmul(
     return _scaled_matmul(lhs, rhs, lhs_scales, rhs_scales, dtype=canonical_dtype(preferred_element_type))
 
 
-@composed
+@compiled_function
 def _scaled_matmul(lhs: Any, rhs: Any, lhs_scales: Any, rhs_scales: Any, *, dtype: Any) -> Any:
     a, b = (_apply_scales(x, scales) for x, scales in ((lhs, lhs_scales), (rhs, rhs_scales)))
     return product(a, b, op=Dot(((2,), (2,)), ((0,), (0,))), dtype=dtype)

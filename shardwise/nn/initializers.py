@@ -15,7 +15,7 @@ import shardwise.numpy as jnp
 from shardwise import random
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.compiler.dtypes import is_float
-from shardwise.lax.shape import laid_out
+from shardwise.lax.shape import constrain_sharding
 from shardwise.lazy import missing_attribute_error
 
 Axes = int | Sequence[int]
@@ -309,12 +309,12 @@ def _complex_truncated_normal(key: Any, shape: tuple[int, ...], dtype: Any, vari
         return jnp.sqrt(-jnp.log(1 - (1 - jnp.exp(jnp.array(-4, dtype))) * u.astype(dtype)))
 
     stddev = jnp.sqrt(variance) / jnp.array(_COMPLEX_TRUNCATED_STDDEV, dtype)
-    return laid_out(_isotropic(key, shape, dtype, radius), out_sharding) * stddev
+    return constrain_sharding(_isotropic(key, shape, dtype, radius), out_sharding) * stddev
 
 
 def _complex_uniform(key: Any, shape: tuple[int, ...], dtype: Any, variance: Any, out_sharding: Any) -> Any:
     sample = _isotropic(key, shape, dtype, lambda u: jnp.sqrt(2 * u).astype(dtype))
-    return laid_out(sample, out_sharding) * jnp.sqrt(variance)
+    return constrain_sharding(sample, out_sharding) * jnp.sqrt(variance)
 
 
 def _isotropic(key: Any, shape: tuple[int, ...], dtype: Any, radius: Callable[[Any], Any]) -> Any:
@@ -522,7 +522,7 @@ def orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None) -> In
         columns = shape[column_axis]
         rows = [size for dim, size in enumerate(shape) if dim != column_axis % len(shape)]
         matrix: Any = random.orthogonal(key, math.prod(rows), (), dtype, columns).reshape(*rows, columns)
-        return laid_out(jnp.array(scale, dtype) * jnp.moveaxis(matrix, -1, column_axis), out_sharding)
+        return constrain_sharding(jnp.array(scale, dtype) * jnp.moveaxis(matrix, -1, column_axis), out_sharding)
 
     return _initializer(fill, dtype)
 
@@ -558,7 +558,7 @@ def delta_orthogonal(scale: Any = 1.0, column_axis: int = -1, dtype: Any = None)
             )
         matrix = orthogonal(scale, column_axis, dtype)(key, shape[-2:])
         center = tuple((size - 1) // 2 for size in shape[:-2])
-        return laid_out(jnp.zeros(shape, dtype).at[center].set(matrix), out_sharding)
+        return constrain_sharding(jnp.zeros(shape, dtype).at[center].set(matrix), out_sharding)
 
     return _initializer(fill, dtype)
 

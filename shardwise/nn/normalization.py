@@ -7,8 +7,8 @@ import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.api.custom import custom_jvp
 from shardwise.compiler.arrays import softmax as softmax_ops
-from shardwise.compiler.arrays.operands import as_inexact, composed, static_axes, type_of
-from shardwise.numpy.named import apart
+from shardwise.compiler.arrays.operands import as_inexact, compiled_function, static_axes, type_of
+from shardwise.numpy.named import split_axis_names
 
 
 def logsumexp(
@@ -36,7 +36,7 @@ def logsumexp(
         >>> jax.nn.logsumexp(jnp.array([1000.0, 1000.0]))
         Array(1000.693..., dtype=float32)
     """
-    dims, names = apart(axis)
+    dims, names = split_axis_names(axis)
     if names:
         return _logsumexp_named(a, dims, names, b, keepdims, return_sign, where)
     return softmax_ops.logsumexp(a, dims, b, keepdims, return_sign, where)
@@ -102,7 +102,7 @@ def softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
         >>> jax.nn.softmax(jnp.array([0.0, 0.0, 1000.0]))
         Array([0., 0., 1.], dtype=float32)
     """
-    dims, names = apart(axis)
+    dims, names = split_axis_names(axis)
     if names:
         return jnp.exp(log_softmax(x, axis, where))
     if where is None:
@@ -155,7 +155,7 @@ def log_softmax(x: Any, axis: Any = -1, where: Any = None) -> Any:
         >>> jax.nn.log_softmax(jnp.array([0.0, 1000.0]))
         Array([-1000.,     0.], dtype=float32)
     """
-    dims, names = apart(axis)
+    dims, names = split_axis_names(axis)
     if not names:
         return softmax_ops.log_softmax(x, dims, where)
     out = as_inexact(x, "log_softmax") - _logsumexp_named(x, dims, names, keepdims=True, where=where)
@@ -204,7 +204,7 @@ def standardize(
     )
 
 
-@composed
+@compiled_function
 def _standardize(x: Any, epsilon: Any, *arrays: Any, names: tuple[str, ...], axis: Any, algorithm: str) -> Any:
     optional = dict(zip(names, arrays, strict=True))
     where, mean, variance = optional.get("where"), optional.get("mean"), optional.get("variance")

@@ -16,7 +16,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.api.custom import custom_vjp
-from shardwise.compiler.arrays.operands import as_operand, composed, dims_of, type_of
+from shardwise.compiler.arrays.operands import as_operand, canonical_axes, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.lax.choice import optimization_barrier
@@ -144,7 +144,11 @@ class _OperandDims:
 
     @classmethod
     def of(cls, type: ArrayType, batch: Sequence[int], contracting: Sequence[int]) -> "_OperandDims":
-        return cls(type, dims_of("scaled_dot_general", batch, type), dims_of("scaled_dot_general", contracting, type))
+        return cls(
+            type,
+            canonical_axes("scaled_dot_general", batch, type),
+            canonical_axes("scaled_dot_general", contracting, type),
+        )
 
     @property
     def free(self) -> tuple[int, ...]:
@@ -220,13 +224,13 @@ def _backward(quantization: _Quantization, residuals: Any, cotangent: Any) -> An
 _quantized_product.defvjp(_forward, _backward)
 
 
-@composed
+@compiled_function
 def _mxfp8_product(lhs: Any, rhs: Any, *, block_size: int, dtype: Any) -> Any:
     (a, a_scales), (b, b_scales) = (_quantize_mxfp8(x, block_size) for x in (lhs, rhs))
     return scaled_matmul(a, b, a_scales, b_scales, dtype)
 
 
-@composed
+@compiled_function
 def _nvfp4_product(lhs: Any, rhs: Any, lhs_scale: Any, rhs_scale: Any, *, block_size: int, dtype: Any) -> Any:
     (a, a_scales), (b, b_scales) = (
         _quantize_nvfp4(x, scale, block_size) for x, scale in ((lhs, lhs_scale), (rhs, rhs_scale))

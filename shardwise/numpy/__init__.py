@@ -162,7 +162,7 @@ from shardwise.numpy.elementwise import (
     tanh,
     trunc,
 )
-from shardwise.numpy.floats import (
+from shardwise.numpy.float_bits import (
     angle,
     copysign,
     deg2rad,
@@ -187,28 +187,6 @@ from shardwise.numpy.floats import (
     sinc,
     sort_complex,
     spacing,
-)
-from shardwise.numpy.functions import (
-    all,
-    any,
-    argmax,
-    argmin,
-    clip,
-    equal,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    max,
-    mean,
-    min,
-    not_equal,
-    prod,
-    round,
-    square,
-    std,
-    sum,
-    var,
 )
 from shardwise.numpy.indexing import (
     argwhere,
@@ -239,6 +217,28 @@ from shardwise.numpy.ordering import (
     sort,
 )
 from shardwise.numpy.products import cross, dot, inner, kron, matmul, matvec, outer, tensordot, vdot, vecdot, vecmat
+from shardwise.numpy.reductions import (
+    all,
+    any,
+    argmax,
+    argmin,
+    clip,
+    equal,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    max,
+    mean,
+    min,
+    not_equal,
+    prod,
+    round,
+    square,
+    std,
+    sum,
+    var,
+)
 from shardwise.numpy.repeating import fliplr, flipud, repeat, roll, rot90, tile
 from shardwise.numpy.shapes import (
     astype,
@@ -286,20 +286,8 @@ from shardwise.numpy.vectorized import apply_along_axis, apply_over_axes, frompy
 if TYPE_CHECKING:
     from shardwise.numpy import fft, linalg
     from shardwise.numpy.calculus import diff, ediff1d, gradient, interp, trapezoid, unwrap
-    from shardwise.numpy.choosing import (
-        choose,
-        compress,
-        extract,
-        place,
-        put,
-        put_along_axis,
-        ravel_multi_index,
-        select,
-    )
-    from shardwise.numpy.comparing import allclose, array_equal, array_equiv, isclose
     from shardwise.numpy.convolution import convolve, correlate
-    from shardwise.numpy.editing import append, delete, insert, trim_zeros
-    from shardwise.numpy.files import frombuffer, fromfile, fromiter, fromstring, load
+    from shardwise.numpy.equality import allclose, array_equal, array_equiv, isclose
     from shardwise.numpy.grids import (
         c_,
         fromfunction,
@@ -313,8 +301,10 @@ if TYPE_CHECKING:
         r_,
     )
     from shardwise.numpy.histograms import bincount, digitize, histogram, histogram2d, histogram_bin_edges, histogramdd
+    from shardwise.numpy.insertion import append, delete, insert, trim_zeros
     from shardwise.numpy.integers import bitwise_count, gcd, lcm, packbits, unpackbits
     from shardwise.numpy.interchange import __array_namespace_info__, from_dlpack
+    from shardwise.numpy.io import frombuffer, fromfile, fromiter, fromstring, load
     from shardwise.numpy.nans import (
         nanargmax,
         nanargmin,
@@ -344,6 +334,16 @@ if TYPE_CHECKING:
         vander,
     )
     from shardwise.numpy.printing import array_repr, array_str
+    from shardwise.numpy.selection import (
+        choose,
+        compress,
+        extract,
+        place,
+        put,
+        put_along_axis,
+        ravel_multi_index,
+        select,
+    )
     from shardwise.numpy.sets import (
         intersect1d,
         isin,
@@ -820,11 +820,11 @@ __getattr__, __dir__ = lazy_names(
     ("fft", "linalg"),
     homes=(
         "shardwise.numpy.calculus",
-        "shardwise.numpy.choosing",
-        "shardwise.numpy.comparing",
+        "shardwise.numpy.selection",
+        "shardwise.numpy.equality",
         "shardwise.numpy.convolution",
-        "shardwise.numpy.editing",
-        "shardwise.numpy.files",
+        "shardwise.numpy.insertion",
+        "shardwise.numpy.io",
         "shardwise.numpy.grids",
         "shardwise.numpy.histograms",
         "shardwise.numpy.integers",

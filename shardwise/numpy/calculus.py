@@ -7,20 +7,20 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays import reductions
-from shardwise.compiler.arrays.arithmetic import absolute, add, divide, multiply, numbers, remainder, subtract
-from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.arithmetic import absolute, add, divide, multiply, promote_numeric, remainder, subtract
+from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.operands import (
     PYTHON_SCALARS,
     as_inexact,
     as_operand,
     astype_weak,
-    composed,
-    composed_list,
+    broadcast_to_shape,
+    compiled_function,
+    compiled_list_function,
     static_axes,
-    stretch,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.arithmetic import Sub
 from shardwise.compiler.ops.elementwise.base import like
@@ -32,10 +32,10 @@ from shardwise.compiler.ops.reduce.cumulative import Cumulative
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, along
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, slice_along
 from shardwise.compiler.reduction import SUM
 from shardwise.numpy.joining import concatenate
-from shardwise.numpy.ordering import row_at, searchsorted
+from shardwise.numpy.ordering import gather_1d, searchsorted
 
 
 def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = None) -> Any:
@@ -65,7 +65,7 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
         raise ValueError(f"diff: needs an array of rank 1 or more, not {a_type}")
     if operator.index(n) < 0:
         raise ValueError(f"diff: n, the number of differences, must not be negative: {n}")
-    dim = dim_of("diff", axis, a_type.ndim)
+    dim = canonical_axis("diff", axis, a_type.ndim)
     if not n:
         return as_operand(a, "diff")
     slice_shape = (*a_type.shape[:dim], 1, *a_type.shape[dim + 1 :])
@@ -77,17 +77,17 @@ def diff(a: Any, n: int = 1, axis: int = -1, prepend: Any = None, append: Any = 
     return _differences(concatenate(parts, dim) if len(parts) > 1 else a, n=operator.index(n), dim=dim)
 
 
-@composed
+@compiled_function
 def _broadcast_scalar(x: Any, *, shape: tuple[int, ...]) -> Any:
-    return stretch(as_operand(x), shape)
+    return broadcast_to_shape(as_operand(x), shape)
 
 
-@composed
+@compiled_function
 def _differences(x: Any, *, n: int, dim: int) -> Any:
     x = as_operand(x)
     for _ in range(n):
         size = x.type.shape[dim]
-        after, before = along(x, dim, min(1, size), size), along(x, dim, 0, max(size - 1, 0))
+        after, before = slice_along(x, dim, min(1, size), size), slice_along(x, dim, 0, max(size - 1, 0))
         x = (Xor() if x.type.dtype == np.bool_ else Sub())(after, before)
     return x
 
@@ -114,7 +114,7 @@ def ediff1d(ary: Any, to_end: Any = None, to_begin: Any = None) -> Any:
     return _ediff1d(ary, *(end for end in (to_begin, to_end) if end is not None), has_ends=has_ends)
 
 
-@composed
+@compiled_function
 def _ediff1d(a: Any, *ends: Any, has_ends: tuple[bool, bool]) -> Any:
     x = as_operand(a, "ediff1d")
     if x.type.dtype == np.bool_:
@@ -173,7 +173,7 @@ def gradient(f: Any, *varargs: Any, axis: Any = None, edge_order: int | None = N
     return gradients[0] if len(dims) == 1 else list(gradients)
 
 
-@composed_list
+@compiled_list_function
 def _gradients(f: Any, *spacings: Any, dims: tuple[int, ...]) -> list[Any]:
     x = as_inexact(f, "gradient")
     return [_gradient(x, dim, spacing) for dim, spacing in zip(dims, spacings or (1,) * len(dims), strict=True)]
@@ -226,7 +226,7 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
         Array(8., dtype=float32)
     """
     y_type = type_of(y, "trapezoid")
-    dim = dim_of("trapezoid", axis, y_type.ndim)
+    dim = canonical_axis("trapezoid", axis, y_type.ndim)
     if x is None:
         return _trapezoid(y, dx, dim=dim, equally_spaced=True)
     x_type = type_of(x, "trapezoid")
@@ -235,10 +235,10 @@ def trapezoid(y: Any, x: Any = None, dx: Any = 1.0, axis: int = -1) -> Any:
     return _trapezoid(y, x, dim=dim, equally_spaced=False)
 
 
-@composed
+@compiled_function
 def _trapezoid(y: Any, x: Any, *, dim: int, equally_spaced: bool) -> Any:
     """Integrate `y`; `x` is the spacing if `equally_spaced`, else the coordinates."""
-    dtype, _ = meet("trapezoid", (type_of(y), type_of(x, "trapezoid")))
+    dtype, _ = promote_dtypes("trapezoid", (type_of(y), type_of(x, "trapezoid")))
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
     heights, gaps = (astype_weak(as_operand(z), dtype, False) for z in (y, x))
     size = heights.type.shape[dim]
@@ -247,7 +247,7 @@ def _trapezoid(y: Any, x: Any, *, dim: int, equally_spaced: bool) -> Any:
         gaps = _differences(gaps, n=1, dim=0 if is_row else dim)
         if is_row:
             gaps = Reshape(tuple(gaps.type.size if d == dim else 1 for d in range(heights.type.ndim)))(gaps)
-    sides = [along(heights, dim, start, limit) for start, limit in ((min(1, size), size), (0, max(size - 1, 0)))]
+    sides = [slice_along(heights, dim, start, limit) for start, limit in ((min(1, size), size), (0, max(size - 1, 0)))]
     return multiply(reductions.sum(multiply(gaps, add(*sides)), axis=dim), 0.5)
 
 
@@ -273,34 +273,34 @@ def unwrap(p: Any, discont: Any = None, axis: int = -1, period: Any = 2 * math.p
         >>> jnp.unwrap(jnp.array([0, 1, 2, 3, 0, 1]), period=4)
         Array([0, 1, 2, 3, 4, 5], dtype=int32)
     """
-    dim = dim_of("unwrap", axis, type_of(p, "unwrap").ndim)
+    dim = canonical_axis("unwrap", axis, type_of(p, "unwrap").ndim)
     threshold = () if discont is None else (discont,)
     return _unwrap(p, period, *threshold, dim=dim)
 
 
-@composed
+@compiled_function
 def _unwrap(p: Any, period: Any, *discont: Any, dim: int) -> Any:
     x = as_operand(p, "unwrap")
     if x.type.dtype == np.bool_ or x.type.dtype.kind == "c":
         raise ValueError(f"unwrap: needs real numbers, not {x.type}")
-    dtype, weak = meet("unwrap", (x.type, type_of(period, "unwrap")))
+    dtype, weak = promote_dtypes("unwrap", (x.type, type_of(period, "unwrap")))
     x, period = (astype_weak(as_operand(z), dtype, weak) for z in (x, period))
-    period = stretch(period, ())
+    period = broadcast_to_shape(period, ())
     half = divide(period, 2) if is_inexact(dtype) else period // 2
     threshold = astype_weak(as_operand(discont[0]), default_dtype("float*"), False) if discont else half
     steps = _differences(x, n=1, dim=dim)
     wrapped = subtract(remainder(add(steps, half), period), half)
     # A positive step of half a period stays positive.
-    is_half = And()(Compare("EQ")(*numbers("unwrap", wrapped, -half)), Compare("GT")(steps, like(steps, 0)))
+    is_half = And()(Compare("EQ")(*promote_numeric("unwrap", wrapped, -half)), Compare("GT")(steps, like(steps, 0)))
     if not is_inexact(dtype):
-        is_even = Compare("EQ")(*numbers("unwrap", period % 2, 0))
-        is_half = And()(is_half, stretch(is_even, is_half.type.shape))
-    wrapped = Select()(is_half, stretch(half, wrapped.type.shape), wrapped)
+        is_even = Compare("EQ")(*promote_numeric("unwrap", period % 2, 0))
+        is_half = And()(is_half, broadcast_to_shape(is_even, is_half.type.shape))
+    wrapped = Select()(is_half, broadcast_to_shape(half, wrapped.type.shape), wrapped)
     correction = subtract(wrapped, steps)
-    is_small = Compare("LT")(*numbers("unwrap", absolute(steps), threshold))
+    is_small = Compare("LT")(*promote_numeric("unwrap", absolute(steps), threshold))
     correction = Select()(is_small, like(correction, 0), correction)
-    first = along(x, dim, 0, min(1, x.type.shape[dim]))
-    rest = add(along(x, dim, min(1, x.type.shape[dim]), x.type.shape[dim]), Cumulative(dim, SUM)(correction))
+    first = slice_along(x, dim, 0, min(1, x.type.shape[dim]))
+    rest = add(slice_along(x, dim, min(1, x.type.shape[dim]), x.type.shape[dim]), Cumulative(dim, SUM)(correction))
     return Concatenate(dim)(first, rest)
 
 
@@ -343,16 +343,16 @@ def interp(x: Any, xp: Any, fp: Any, left: Any = None, right: Any = None, period
     return _interp(x, xp, fp, *end_values, end_modes=(modes[0], modes[1]), is_periodic=False)
 
 
-@composed
+@compiled_function
 def _interp(x: Any, xp: Any, fp: Any, *extra: Any, end_modes: tuple[str, str], is_periodic: bool) -> Any:
     """Interpolate; `extra` is the period, or the values of the ends whose mode is "value"."""
-    dtype, _ = meet("interp", (type_of(x), type_of(xp)))
+    dtype, _ = promote_dtypes("interp", (type_of(x), type_of(xp)))
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
     if dtype.kind == "c":
         raise ValueError(f"interp: x and xp must be real, not {type_of(x)} and {type_of(xp)}")
     points, coordinates = (astype_weak(as_operand(z), dtype, False) for z in (x, xp))
     values = as_inexact(fp, "interp")
-    value_dtype, _ = meet("interp", (points.type, values.type))
+    value_dtype, _ = promote_dtypes("interp", (points.type, values.type))
     values = astype_weak(values, value_dtype, False)
     if is_periodic:
         period = absolute(astype_weak(as_operand(extra[0], "interp"), dtype, False))
@@ -361,8 +361,8 @@ def _interp(x: Any, xp: Any, fp: Any, *extra: Any, end_modes: tuple[str, str], i
     index = searchsorted(coordinates, points, side="right")
     index = Clamp()(like(index, min(1, size - 1)), index, like(index, size - 1))
     before = Clamp()(like(index, 0), subtract(index, 1), like(index, size - 1))
-    low, high = (row_at(values, place) for place in (before, index))
-    start, limit = (row_at(coordinates, place) for place in (before, index))
+    low, high = (gather_1d(values, place) for place in (before, index))
+    start, limit = (gather_1d(coordinates, place) for place in (before, index))
     gap = subtract(limit, start)
     is_empty = Compare("LE")(absolute(gap), like(gap, float(np.spacing(np.finfo(dtype).eps))))
     weight = divide(subtract(points, start), Select()(is_empty, like(gap, 1), gap))
@@ -374,10 +374,12 @@ def _interp(x: Any, xp: Any, fp: Any, *extra: Any, end_modes: tuple[str, str], i
     for mode, place, beyond in zip(end_modes, (0, size - 1), ("LT", "GT"), strict=True):
         if mode == "extrapolate":
             continue
-        last, nearest = (Reshape(())(along(row, 0, place, place + 1)) for row in (coordinates, values))
+        last, nearest = (Reshape(())(slice_along(row, 0, place, place + 1)) for row in (coordinates, values))
         end = as_operand(next(end_values), "interp") if mode == "value" else nearest
-        is_outside = Compare(beyond)(points, stretch(last, points.type.shape))
-        result = Select()(is_outside, stretch(astype_weak(end, value_dtype, False), result.type.shape), result)
+        is_outside = Compare(beyond)(points, broadcast_to_shape(last, points.type.shape))
+        result = Select()(
+            is_outside, broadcast_to_shape(astype_weak(end, value_dtype, False), result.type.shape), result
+        )
     return result
 
 
@@ -386,8 +388,8 @@ def _wrap_to_period(points: Any, coordinates: Any, values: Any, period: Any) -> 
     points, coordinates = remainder(points, period), remainder(coordinates, period)
     size = coordinates.type.size
     coordinates, order = Sort(0)(coordinates, Iota((size,), 0, np.dtype(np.int32))())
-    values = row_at(values, order)
-    last, first = along(coordinates, 0, size - 1, size), along(coordinates, 0, 0, 1)
+    values = gather_1d(values, order)
+    last, first = slice_along(coordinates, 0, size - 1, size), slice_along(coordinates, 0, 0, 1)
     coordinates = Concatenate(0)(subtract(last, period), coordinates, add(first, period))
-    values = Concatenate(0)(along(values, 0, size - 1, size), values, along(values, 0, 0, 1))
+    values = Concatenate(0)(slice_along(values, 0, size - 1, size), values, slice_along(values, 0, 0, 1))
     return points, coordinates, values

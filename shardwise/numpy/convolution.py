@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, composed, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype, meet
+from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, compiled_function, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype, promote_dtypes
 from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.elementwise.complex_parts import Conj
 from shardwise.compiler.ops.shape.movement import Reshape
@@ -76,12 +76,12 @@ def _check(name: str, a: Any, v: Any, mode: str) -> None:
         raise ValueError(f"{name}: mode must be 'full', 'same' or 'valid', not {mode!r}")
 
 
-@composed
+@compiled_function
 def _convolve(a: Any, v: Any, *, name: str, mode: str, precision: tuple[str, str], dtype: Any) -> Any:
     operands = [as_operand(x, name) for x in (a, v)]
     if dtype is None:
         operands = [as_inexact(x, name) for x in operands]
-    common, weak = meet(name, [x.type for x in operands])
+    common, weak = promote_dtypes(name, [x.type for x in operands])
     signal, kernel = (astype_weak(operand, common, weak) for operand in operands)
     is_convolution = name == "convolve"
     if not is_convolution and common.kind == "c":

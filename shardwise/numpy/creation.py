@@ -16,7 +16,7 @@ from shardwise.compiler.dtypes import integer_range, is_integer
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.shape.constants import full as full_op
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.lax.shape import laid_out
+from shardwise.lax.shape import constrain_sharding
 from shardwise.numpy.joining import stack
 from shardwise.runtime.array import Array
 
@@ -64,7 +64,7 @@ def array(
     result = _array(object, dtype, copy)
     if result.type.ndim < ndmin:
         result = methods.reshape(result, shape=(1,) * (ndmin - result.type.ndim) + result.type.shape)
-    result = laid_out(result, out_sharding)
+    result = constrain_sharding(result, out_sharding)
     return result if device is None else device_put(result, device)
 
 
@@ -162,7 +162,7 @@ def _full(shape: Any, value: Any, dtype: Any, weak: bool, device: Any, out_shard
         result = result if device is None else device_put(result, device)
     else:
         result = created(full_op, (_shape(shape), value, out_dtype, out_weak), device, "full")
-    return laid_out(result, out_sharding)
+    return constrain_sharding(result, out_sharding)
 
 
 def zeros(shape: Any, dtype: Any = None, *, device: Any = None, out_sharding: Any = None) -> Any:
@@ -390,7 +390,9 @@ def arange(
     if dtype is None:
         dtype = np.result_type(*(type_of(x).dtype for x in (low, high, by)))
     count = max(0, math.ceil((high - low) / by))
-    return laid_out(created(_arange, (count, low, by, canonical_dtype(dtype)), device, "arange"), out_sharding)
+    return constrain_sharding(
+        created(_arange, (count, low, by, canonical_dtype(dtype)), device, "arange"), out_sharding
+    )
 
 
 def _scalar(x: Any) -> Any:

@@ -9,13 +9,13 @@ import ml_dtypes
 import numpy as np
 
 from shardwise.compiler.arrays import arithmetic, methods
-from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, composed, type_of
+from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import (
     canonical_dtype,
-    least_above,
-    meet,
+    least_common_dtype,
     no_common_dtype,
     node_of,
+    promote_dtypes,
     scalar_type,
 )
 from shardwise.compiler.dtypes import SHORT_NAMES, SMALL_FLOATS, DType, KeyType, is_inexact
@@ -233,7 +233,7 @@ def promote_types(a: Any, b: Any) -> DType:
         dtype(bfloat16)
     """
     nodes = [_node("promote_types", x) for x in (a, b)]
-    least = least_above(nodes)
+    least = least_common_dtype(nodes)
     if least is None:
         raise no_common_dtype("promote_types", (np.dtype(a), np.dtype(b)))
     if least in _WIDEST:
@@ -281,7 +281,7 @@ def result_type(*args: Any) -> DType:
         else:
             _node("result_type", arg)  # raises for dtypes that arrays do not support
             types.append(ArrayType((), canonical_dtype(arg)))
-    return meet("result_type", types)[0]
+    return promote_dtypes("result_type", types)[0]
 
 
 def isscalar(element: Any) -> bool:
@@ -381,6 +381,6 @@ def isreal(x: Any) -> Any:
     return _compare_imaginary(x, direction="EQ")
 
 
-@composed
+@compiled_function
 def _compare_imaginary(x: Any, *, direction: str) -> Any:
     return methods.compare(arithmetic.imag(as_operand(x, "isreal")), 0, direction=direction)

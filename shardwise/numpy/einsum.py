@@ -14,8 +14,8 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.caches import registered_cache
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, no_out, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype, meet
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, reject_out, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype, promote_dtypes
 from shardwise.compiler.arrays.reductions import sum
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.types import ArrayType
@@ -29,7 +29,7 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, permuted
 from shardwise.lax.precision import precisions
 from shardwise.lax.product import dot_general, product
-from shardwise.lax.shape import laid_out
+from shardwise.lax.shape import constrain_sharding
 from shardwise.lazy import lazy_module
 
 opt_einsum = lazy_module("opt_einsum")
@@ -80,10 +80,10 @@ def einsum(
         >>> jnp.einsum("ij,j->i", jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
         Array([12, 34], dtype=int32)
     """
-    no_out("einsum", out)
+    reject_out("einsum", out)
     equation, arrays = _parse("einsum", subscripts, operands)
     path = _path(equation, tuple(type_of(x).shape for x in arrays), _as_static(optimize))
-    result = contracted(
+    result = contract(
         *arrays,
         terms=tuple(map(tuple, equation.terms)),
         result=tuple(equation.result),
@@ -92,7 +92,7 @@ def einsum(
         dtype=None if preferred_element_type is None else canonical_dtype(preferred_element_type),
         general=None if _dot_general is dot_general else _dot_general,
     )
-    return laid_out(result, out_sharding)
+    return constrain_sharding(result, out_sharding)
 
 
 def einsum_path(subscripts: Any, /, *operands: Any, optimize: Any = "auto") -> tuple[list[tuple[int, ...]], Any]:
@@ -201,8 +201,8 @@ class _Term:
     names: Names
 
 
-@composed
-def contracted(
+@compiled_function
+def contract(
     *operands: Any,
     terms: tuple[Names, ...],
     result: Names,
@@ -222,7 +222,7 @@ def contracted(
         dtype: the dtype of the accumulation and the result; the promoted dtype of the operands if None.
         general: a function like `lax.dot_general` that computes the products instead of `Dot`.
     """
-    common, weak = meet("einsum", [type_of(x, "einsum") for x in operands])
+    common, weak = promote_dtypes("einsum", [type_of(x, "einsum") for x in operands])
     contraction = _Contraction(precision, dtype, general)
     arrays = [astype_weak(as_operand(x), common, weak) for x in operands]
     sizes: dict[str, int] = {}
@@ -345,6 +345,6 @@ class _Contraction:
     @staticmethod
     def _promote_and_multiply(x: Any, y: Any) -> Any:
         if x.type.dtype != y.type.dtype:  # `sum_unneeded` may have widened one of them
-            dtype, _ = meet("einsum", (x.type, y.type))
+            dtype, _ = promote_dtypes("einsum", (x.type, y.type))
             x, y = (astype_weak(z, dtype, False) for z in (x, y))
         return Mul()(x, y)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.arrays.arithmetic import absolute, floor_divide, imag, real, remainder, truth
-from shardwise.compiler.arrays.operands import aligned, as_inexact, as_operand, composed, type_of
-from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.arrays.arithmetic import absolute, as_bool, floor_divide, imag, real, remainder
+from shardwise.compiler.arrays.operands import as_inexact, as_operand, compiled_function, promote_and_broadcast, type_of
+from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Rem, Sub
@@ -71,7 +71,7 @@ def _unary(
         >>> round(float(jnp.{name}({at})), 3)
         {value}
     """
-    return composed(function)
+    return compiled_function(function)
 
 
 expm1 = _unary("expm1", Expm1(), "Compute `exp(x) - 1` element-wise, without loss of precision near 0.", 1.0, 1.718)
@@ -93,13 +93,13 @@ sqrt = _unary("sqrt", Sqrt(), "Compute the square root element-wise.", 2.0, 1.41
 cbrt = _unary("cbrt", Cbrt(), "Compute the real cube root element-wise.", -27.0, -3.0, takes_complex=False)
 
 
-def floats(name: str, *operands: Any) -> list[Any]:
+def promote_inexact(name: str, *operands: Any) -> list[Any]:
     """Promote operands to a common float or complex dtype and broadcast them."""
-    dtype, weak = meet(name, [type_of(x, name) for x in operands])
-    return aligned(name, operands, dtype if is_inexact(dtype) else default_dtype("float*"), weak)
+    dtype, weak = promote_dtypes(name, [type_of(x, name) for x in operands])
+    return promote_and_broadcast(name, operands, dtype if is_inexact(dtype) else default_dtype("float*"), weak)
 
 
-@composed
+@compiled_function
 def arctan2(x1: Any, x2: Any, /) -> Any:
     """Compute the angle of the point `(x2, x1)` element-wise.
 
@@ -117,13 +117,13 @@ def arctan2(x1: Any, x2: Any, /) -> Any:
         >>> jnp.arctan2(1.0, jnp.array([0.0, -1.0]))
         Array([1.5707964, 2.3561945], dtype=float32)
     """
-    return Atan2()(*floats("arctan2", x1, x2))
+    return Atan2()(*promote_inexact("arctan2", x1, x2))
 
 
 atan2 = arctan2
 
 
-@composed
+@compiled_function
 def nextafter(x: Any, y: Any, /) -> Any:
     """Return the next representable float after `x` in the direction of `y`, element-wise.
 
@@ -141,10 +141,10 @@ def nextafter(x: Any, y: Any, /) -> Any:
         >>> jnp.nextafter(jnp.array([1.0, 0.0]), 2.0)
         Array([1.0000001e+00, 1.4012985e-45], dtype=float32)
     """
-    return Nextafter()(*floats("nextafter", x, y))
+    return Nextafter()(*promote_inexact("nextafter", x, y))
 
 
-@composed
+@compiled_function
 def hypot(x1: Any, x2: Any, /) -> Any:
     """Compute `sqrt(x1**2 + x2**2)` element-wise, without overflow of the squares.
 
@@ -161,7 +161,7 @@ def hypot(x1: Any, x2: Any, /) -> Any:
         >>> jnp.hypot(jnp.array([3.0, 1e30]), 4.0)
         Array([5.e+00, 1.e+30], dtype=float32)
     """
-    x, y = (absolute(z) for z in floats("hypot", x1, x2))
+    x, y = (absolute(z) for z in promote_inexact("hypot", x1, x2))
     longer, shorter = Select()(Compare("GT")(x, y), x, y), Select()(Compare("GT")(x, y), y, x)
     is_zero = Compare("EQ")(longer, like(longer, 0))
     ratio = shorter / Select()(is_zero, like(longer, 1), longer)
@@ -172,7 +172,7 @@ def hypot(x1: Any, x2: Any, /) -> Any:
     return Select()(is_infinite, like(length, np.inf), length)
 
 
-@composed
+@compiled_function
 def exp2(x: Any, /) -> Any:
     """Compute `2**x` element-wise.
 
@@ -192,7 +192,7 @@ def exp2(x: Any, /) -> Any:
     return Exp2()(as_inexact(x, "exp2"))
 
 
-@composed
+@compiled_function
 def log2(x: Any, /) -> Any:
     """Compute the logarithm to base 2 element-wise.
 
@@ -213,7 +213,7 @@ def log2(x: Any, /) -> Any:
     return Log()(x) / like(x, math.log(2))
 
 
-@composed
+@compiled_function
 def log10(x: Any, /) -> Any:
     """Compute the logarithm to base 10 element-wise.
 
@@ -234,7 +234,7 @@ def log10(x: Any, /) -> Any:
     return Log()(x) / like(x, math.log(10))
 
 
-@composed
+@compiled_function
 def logaddexp(x1: Any, x2: Any, /) -> Any:
     """Compute `log(exp(x1) + exp(x2))` element-wise, without overflow of the exponentials.
 
@@ -251,7 +251,7 @@ def logaddexp(x1: Any, x2: Any, /) -> Any:
         >>> jnp.logaddexp(jnp.array([0.0, 1000.0]), 0.0)
         Array([6.931472e-01, 1.000000e+03], dtype=float32)
     """
-    x, y = floats("logaddexp", x1, x2)
+    x, y = promote_inexact("logaddexp", x1, x2)
     return logaddexp_with_base(x, y, math.e)
 
 
@@ -279,7 +279,7 @@ def _wrap_imaginary(z: Any, period: float) -> Any:
     return Complex()(real(z), Sub()(angle, Mul()(turns, like(angle, period))))
 
 
-@composed
+@compiled_function
 def sign(x: Any, /) -> Any:
     """Compute the sign element-wise: -1, 0 or 1; for complex numbers `x / abs(x)`.
 
@@ -299,7 +299,7 @@ def sign(x: Any, /) -> Any:
     return Sign()(as_operand(x, "sign"))
 
 
-@composed
+@compiled_function
 def floor(x: Any, /) -> Any:
     """Round down to the nearest integer element-wise.
 
@@ -320,7 +320,7 @@ def floor(x: Any, /) -> Any:
     return Floor()(x) if is_inexact(x.type.dtype) else x
 
 
-@composed
+@compiled_function
 def ceil(x: Any, /) -> Any:
     """Round up to the nearest integer element-wise.
 
@@ -360,7 +360,7 @@ def trunc(x: Any) -> Any:
     return _trunc(x)
 
 
-@composed
+@compiled_function
 def _trunc(x: Any) -> Any:
     x = as_operand(x, "trunc")
     if not is_inexact(x.type.dtype):
@@ -368,7 +368,7 @@ def _trunc(x: Any) -> Any:
     return Select()(Compare("LT")(x, like(x, 0)), Ceil()(x), Floor()(x))
 
 
-@composed
+@compiled_function
 def fmod(x1: Any, x2: Any, /) -> Any:
     """Compute the remainder of a truncated division element-wise.
 
@@ -389,7 +389,7 @@ def fmod(x1: Any, x2: Any, /) -> Any:
         >>> jnp.fmod(jnp.array([7, -7]), 3)
         Array([ 1, -1], dtype=int32)
     """
-    x, y = aligned("fmod", (x1, x2))
+    x, y = promote_and_broadcast("fmod", (x1, x2))
     rest = Rem()(x, y)
     return rest if is_inexact(y.type.dtype) else Select()(Compare("EQ")(y, like(y, 0)), like(rest, 0), rest)
 
@@ -414,7 +414,7 @@ def divmod(x1: Any, x2: Any, /) -> tuple[Any, Any]:
     return floor_divide(x1, x2), remainder(x1, x2)
 
 
-@composed
+@compiled_function
 def isnan(x: Any, /) -> Any:
     """Return element-wise whether a value is NaN; for complex numbers, whether either part is.
 
@@ -435,7 +435,7 @@ def isnan(x: Any, /) -> Any:
     return Compare("NE")(x, x) if is_inexact(x.type.dtype) else full(x.type.shape, False, np.bool_)
 
 
-@composed
+@compiled_function
 def isfinite(x: Any, /) -> Any:
     """Return element-wise whether a value is neither infinite nor NaN; for complex numbers, whether both parts are.
 
@@ -458,7 +458,7 @@ def isfinite(x: Any, /) -> Any:
     return IsFinite()(x) if is_inexact(x.type.dtype) else full(x.type.shape, True, np.bool_)
 
 
-@composed
+@compiled_function
 def isinf(x: Any, /) -> Any:
     """Return element-wise whether a value is infinite; for complex numbers, whether either part is.
 
@@ -483,7 +483,7 @@ def isinf(x: Any, /) -> Any:
     return Compare("EQ")(absolute(x), like(x, np.inf))
 
 
-@composed
+@compiled_function
 def logical_and(x: Any, y: Any, /) -> Any:
     """Compute the logical AND element-wise: whether both operands are nonzero.
 
@@ -500,10 +500,10 @@ def logical_and(x: Any, y: Any, /) -> Any:
         >>> jnp.logical_and(jnp.array([0, 1, 2]), True)
         Array([False,  True,  True], dtype=bool)
     """
-    return And()(*aligned("logical_and", [truth(z, "logical_and") for z in (x, y)]))
+    return And()(*promote_and_broadcast("logical_and", [as_bool(z, "logical_and") for z in (x, y)]))
 
 
-@composed
+@compiled_function
 def logical_or(x: Any, y: Any, /) -> Any:
     """Compute the logical OR element-wise: whether at least one operand is nonzero.
 
@@ -520,10 +520,10 @@ def logical_or(x: Any, y: Any, /) -> Any:
         >>> jnp.logical_or(jnp.array([0, 1, 2]), False)
         Array([False,  True,  True], dtype=bool)
     """
-    return Or()(*aligned("logical_or", [truth(z, "logical_or") for z in (x, y)]))
+    return Or()(*promote_and_broadcast("logical_or", [as_bool(z, "logical_or") for z in (x, y)]))
 
 
-@composed
+@compiled_function
 def logical_xor(x: Any, y: Any, /) -> Any:
     """Compute the logical XOR element-wise: whether exactly one operand is nonzero.
 
@@ -540,10 +540,10 @@ def logical_xor(x: Any, y: Any, /) -> Any:
         >>> jnp.logical_xor(jnp.array([0, 1, 2]), True)
         Array([ True, False, False], dtype=bool)
     """
-    return Xor()(*aligned("logical_xor", [truth(z, "logical_xor") for z in (x, y)]))
+    return Xor()(*promote_and_broadcast("logical_xor", [as_bool(z, "logical_xor") for z in (x, y)]))
 
 
-@composed
+@compiled_function
 def logical_not(x: Any, /) -> Any:
     """Compute the logical NOT element-wise: whether a value is 0.
 
@@ -560,4 +560,4 @@ def logical_not(x: Any, /) -> Any:
         >>> jnp.logical_not(jnp.array([0, 1, 2]))
         Array([ True, False, False], dtype=bool)
     """
-    return Not()(truth(x, "logical_not"))
+    return Not()(as_bool(x, "logical_not"))

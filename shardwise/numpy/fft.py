@@ -13,8 +13,8 @@ import numpy as np
 
 from shardwise.api.placement import created, device_put
 from shardwise.compiler.arrays.arithmetic import conjugate, divide
-from shardwise.compiler.arrays.fft import as_transformable, transformed
-from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, composed, dims_of, type_of
+from shardwise.compiler.arrays.fft import fft_along, promote_for_fft
+from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, canonical_axes, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.compiler.ops.elementwise.arithmetic import Mul, Sub
 from shardwise.compiler.ops.elementwise.base import like
@@ -22,7 +22,7 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.ops.shape.slicing import Pad, along
+from shardwise.compiler.ops.shape.slicing import Pad, slice_along
 from shardwise.lazy import missing_attribute_error
 from shardwise.numpy.repeating import roll
 
@@ -394,7 +394,7 @@ def _transform(name: str, fft_type: str, a: Any, s: Any, axes: Sequence[int] | N
     return _fft(a, name=name, fft_type=fft_type, sizes=sizes, axes=None if axes is None else tuple(axes), norm=norm)
 
 
-@composed
+@compiled_function
 def _fft(
     a: Any, *, name: str, fft_type: str, sizes: tuple[int, ...] | None, axes: tuple[int, ...] | None, norm: str | None
 ) -> Any:
@@ -402,8 +402,8 @@ def _fft(
     if axes is None:
         count = a_type.ndim if sizes is None else len(sizes)
         axes = tuple(range(-count, 0))
-    dims = dims_of(name, axes, a_type)
-    x = as_transformable(a, fft_type, name)
+    dims = canonical_axes(name, axes, a_type)
+    x = promote_for_fft(a, fft_type, name)
     lengths = [x.type.shape[dim] for dim in dims]
     if fft_type == "IRFFT" and lengths:
         lengths[-1] = 2 * (lengths[-1] - 1)
@@ -413,7 +413,7 @@ def _fft(
         raise ValueError(f"{name}: the transform lengths must be at least 1, not {tuple(lengths)}, of {a_type}")
     for dim, length in zip(dims, lengths, strict=True):
         x = _truncate_or_pad(x, dim, length // 2 + 1 if fft_type == "IRFFT" and dim == dims[-1] else length)
-    result = transformed(x, fft_type, dims, lengths)
+    result = fft_along(x, fft_type, dims, lengths)
     total = float(math.prod(lengths))
     is_inverse = fft_type in ("IFFT", "IRFFT")
     scale = {"ortho": math.sqrt(total), "forward": total}.get(norm or "", 1.0)
@@ -432,7 +432,7 @@ def _truncate_or_pad(x: Any, dim: int, size: int) -> Any:
     """Truncate `x` along `dim` to `size` elements, or pad it with zeros."""
     old_size = x.type.shape[dim]
     if size <= old_size:
-        return along(x, dim, 0, size)
+        return slice_along(x, dim, 0, size)
     zeros = [0] * x.type.ndim
     high = [size - old_size if d == dim else 0 for d in range(x.type.ndim)]
     return Pad(tuple(zeros), tuple(high), tuple(zeros))(x, full((), 0, x.type.dtype))
@@ -548,7 +548,7 @@ def ifftshift(x: Any, axes: int | Sequence[int] | None = None) -> Any:
 def _shift(name: str, x: Any, axes: int | Sequence[int] | None, sign: int) -> Any:
     x_type = type_of(x, name)
     axis_list = range(x_type.ndim) if axes is None else (axes,) if isinstance(axes, int) else axes
-    dims = dims_of(f"jnp.fft.{name}", axis_list, x_type)
+    dims = canonical_axes(f"jnp.fft.{name}", axis_list, x_type)
     return roll(x, tuple(sign * (x_type.shape[dim] // 2) for dim in dims), dims)
 
 

@@ -9,9 +9,16 @@ import numpy as np
 from shardwise.api.placement import device_put
 from shardwise.api.vmap import vmap
 from shardwise.compiler.arrays import arithmetic, methods
-from shardwise.compiler.arrays.indexing import dim_of
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, broadcast_shapes, composed, stretch, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, meet
+from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.operands import (
+    as_operand,
+    astype_weak,
+    broadcast_shapes,
+    broadcast_to_shape,
+    compiled_function,
+    type_of,
+)
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact, is_integer
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Sub
 from shardwise.compiler.ops.elementwise.base import like
@@ -65,7 +72,7 @@ def linspace(
     compute_dtype = _inexact_dtype("linspace", start, stop)
     out_dtype = compute_dtype if dtype is None else canonical_dtype(dtype)
     rank = len(broadcast_shapes("linspace", type_of(start).shape, type_of(stop).shape))
-    dim = dim_of("linspace", axis, rank + 1)
+    dim = canonical_axis("linspace", axis, rank + 1)
     endpoint = bool(endpoint)
     result = _linspace(
         start, stop, count=count, endpoint=endpoint, compute_dtype=compute_dtype, dtype=out_dtype, dim=dim
@@ -85,16 +92,16 @@ def _check_count(name: str, num: Any) -> int:
 
 def _inexact_dtype(name: str, *ends: Any) -> Any:
     """Return the promoted dtype of the ends, or the default float dtype if it is not float or complex."""
-    dtype, _ = meet(name, [type_of(end, name) for end in ends])
+    dtype, _ = promote_dtypes(name, [type_of(end, name) for end in ends])
     return dtype if is_inexact(dtype) else default_dtype("float*")
 
 
-@composed
+@compiled_function
 def _linspace(start: Any, stop: Any, *, count: int, endpoint: bool, compute_dtype: Any, dtype: Any, dim: int) -> Any:
     ends = [astype_weak(as_operand(end), compute_dtype, False) for end in (start, stop)]
     sizes = broadcast_shapes("linspace", *(end.type.shape for end in ends))
     shape = (count, *sizes)
-    low, high = (Broadcast(shape, tuple(range(1, len(shape))))(stretch(end, sizes)) for end in ends)
+    low, high = (Broadcast(shape, tuple(range(1, len(shape))))(broadcast_to_shape(end, sizes)) for end in ends)
     steps = count - endpoint
     if steps < 1:
         result = low
@@ -110,7 +117,7 @@ def _linspace(start: Any, stop: Any, *, count: int, endpoint: bool, compute_dtyp
     return astype_weak(move_dim(result, 0, dim), dtype, False)
 
 
-@composed
+@compiled_function
 def _step(start: Any, stop: Any, *, count: int, endpoint: bool, compute_dtype: Any) -> Any:
     low, high = (astype_weak(as_operand(end), compute_dtype, False) for end in (start, stop))
     steps = count - endpoint
@@ -177,7 +184,7 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     count = _check_count("geomspace", num)
     compute_dtype = _inexact_dtype("geomspace", start, stop)
     first, last = (methods.astype(end, dtype=compute_dtype) for end in (start, stop))
-    dim = dim_of("geomspace", axis, len(broadcast_shapes("geomspace", first.type.shape, last.type.shape)) + 1)
+    dim = canonical_axis("geomspace", axis, len(broadcast_shapes("geomspace", first.type.shape, last.type.shape)) + 1)
     first_sign = sign(first)  # dividing by it makes the logarithm of the first number real
     low, high = (log10(arithmetic.divide(end, first_sign)) for end in (first, last))
     inexact = arithmetic.multiply(logspace(low, high, count, endpoint), first_sign)
@@ -186,13 +193,13 @@ def geomspace(start: Any, stop: Any, num: int = 50, endpoint: bool = True, dtype
     return methods.astype(result, dtype=compute_dtype if dtype is None else dtype)
 
 
-@composed
+@compiled_function
 def _with_exact_ends(numbers: Any, *ends: Any, end_indices: tuple[int, ...], dim: int) -> Any:
     """Replace the first and the last number, which rounding may have changed, and move dim 0 to `dim`."""
     shape = numbers.type.shape
     index = Iota(shape, 0, np.dtype(np.int32))()
     for end_index, end in zip(end_indices, ends, strict=False):
-        exact = stretch(astype_weak(as_operand(end), numbers.type.dtype, False), shape)
+        exact = broadcast_to_shape(astype_weak(as_operand(end), numbers.type.dtype, False), shape)
         numbers = Select()(Compare("EQ")(index, full(shape, end_index, np.int32)), exact, numbers)
     return move_dim(numbers, 0, dim)
 
@@ -320,7 +327,7 @@ class _Grid:
         if isinstance(key, slice):
             return _expand_slice(self.name, key)
         rows = [_expand_slice(self.name, part) for part in key]
-        dtype = meet(self.name, [row.type for row in rows])[0]
+        dtype = promote_dtypes(self.name, [row.type for row in rows])[0]
         arrays = meshgrid(*(methods.astype(row, dtype=dtype) for row in rows), sparse=self.sparse, indexing="ij")
         return arrays if self.sparse else stack(arrays)
 

@@ -16,12 +16,12 @@ from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
     astype_weak,
-    composed,
-    composed_list,
-    stretch,
+    broadcast_to_shape,
+    compiled_function,
+    compiled_list_function,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import DType, is_inexact, is_integer
 from shardwise.compiler.ops.elementwise.arithmetic import Sub
 from shardwise.compiler.ops.elementwise.base import like
@@ -32,10 +32,10 @@ from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, along
+from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, slice_along
 from shardwise.compiler.reduction import SUM
 from shardwise.errors import ConcretizationTypeError
-from shardwise.lax.shape import laid_out
+from shardwise.lax.shape import constrain_sharding
 from shardwise.numpy.ordering import searchsorted
 
 _INDEX_DTYPE = np.dtype(np.int32)
@@ -86,15 +86,15 @@ def bincount(
             ) from None
         length = max(operator.index(minlength), largest + 1)
     optional_weights = () if weights is None else (weights,)
-    return laid_out(_bincount(x, *optional_weights, length=operator.index(length)), out_sharding)
+    return constrain_sharding(_bincount(x, *optional_weights, length=operator.index(length)), out_sharding)
 
 
-@composed
+@compiled_function
 def _largest(x: Any) -> Any:
     return reductions.amax(Convert(_INDEX_DTYPE)(as_operand(x)))
 
 
-@composed
+@compiled_function
 def _bincount(x: Any, *weights: Any, length: int) -> Any:
     index = astype_weak(as_operand(x), _INDEX_DTYPE, False)
     index = Max()(index, like(index, 0))
@@ -137,7 +137,7 @@ def digitize(x: Any, bins: Any, right: bool = False, *, method: str | None = Non
     return _digitize(x, bins, right=bool(right), method="scan" if method is None else method)
 
 
-@composed
+@compiled_function
 def _digitize(x: Any, bins: Any, *, right: bool, method: str) -> Any:
     edges, values = as_operand(bins), as_operand(x, "digitize")
     size = edges.type.size
@@ -146,8 +146,8 @@ def _digitize(x: Any, bins: Any, *, right: bool, method: str) -> Any:
     side = "left" if right else "right"
     if_ascending = searchsorted(edges, values, side=side, method=method)
     in_reversed = searchsorted(Reverse((0,))(edges), values, side=side, method=method)
-    first, last = (Reshape(())(along(edges, 0, start, start + 1)) for start in (0, size - 1))
-    is_ascending = stretch(Compare("GE")(last, first), if_ascending.type.shape)
+    first, last = (Reshape(())(slice_along(edges, 0, start, start + 1)) for start in (0, size - 1))
+    is_ascending = broadcast_to_shape(Compare("GE")(last, first), if_ascending.type.shape)
     return Select()(is_ascending, if_ascending, Sub()(like(in_reversed, size), in_reversed))
 
 
@@ -196,18 +196,20 @@ def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any 
     return _edges_from_range(low, high, count=count, dtype=dtype)
 
 
-@composed
+@compiled_function
 def _promote_edges(bins: Any, *, dtype: DType) -> Any:
-    return astype_weak(as_operand(bins), meet("histogram", (type_of(bins), full((), 0, dtype).type))[0], False)
+    return astype_weak(
+        as_operand(bins), promote_dtypes("histogram", (type_of(bins), full((), 0, dtype).type))[0], False
+    )
 
 
-@composed
+@compiled_function
 def _edges_from_data(a: Any, *, count: int, dtype: DType) -> Any:
     x = astype_weak(as_operand(a), dtype, False)
     return _edges_from_range(reductions.amin(x), reductions.amax(x), count=count, dtype=dtype)
 
 
-@composed
+@compiled_function
 def _edges_from_range(low: Any, high: Any, *, count: int, dtype: DType) -> Any:
     low, high = (astype_weak(as_operand(end, "histogram"), dtype, False) for end in (low, high))
     equal = Compare("EQ")(low, high)
@@ -251,10 +253,10 @@ def histogram(a: Any, bins: Any = 10, range: Any = None, weights: Any = None, de
     return _histogram(a, edges, *optional_weights, density=bool(density)), edges
 
 
-@composed
+@compiled_function
 def _histogram(a: Any, edges: Any, *weights: Any, density: bool) -> Any:
     x = as_operand(a)
-    dtype, _ = meet("histogram", [x.type, *(type_of(w) for w in weights)])
+    dtype, _ = promote_dtypes("histogram", [x.type, *(type_of(w) for w in weights)])
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
     updates = astype_weak(as_operand(weights[0]), dtype, False) if weights else full(x.type.shape, 1, dtype)
     counts = _scatter_add((edges.type.size - 1,), Reshape((*x.type.shape, 1))(_bin_indices(x, edges)), updates)
@@ -266,16 +268,16 @@ def _histogram(a: Any, edges: Any, *weights: Any, density: bool) -> Any:
 
 def _bin_widths(edges: Any) -> Any:
     size = edges.type.size
-    return subtract(along(edges, 0, 1, size), along(edges, 0, 0, size - 1))
+    return subtract(slice_along(edges, 0, 1, size), slice_along(edges, 0, 0, size - 1))
 
 
 def _bin_indices(x: Any, edges: Any) -> Any:
     """Return the bin into which each element falls; -1 or the number of bins for elements outside all bins."""
-    dtype, _ = meet("histogram", (x.type, edges.type))
+    dtype, _ = promote_dtypes("histogram", (x.type, edges.type))
     x, edges = (astype_weak(z, dtype, False) for z in (x, edges))
     size = edges.type.size
     insertion = searchsorted(edges, x, side="right")
-    last_edge = stretch(Reshape(())(along(edges, 0, size - 1, size)), x.type.shape)
+    last_edge = broadcast_to_shape(Reshape(())(slice_along(edges, 0, size - 1, size)), x.type.shape)
     return subtract(insertion, Select()(Compare("EQ")(x, last_edge), like(insertion, 2), like(insertion, 1)))
 
 
@@ -316,9 +318,9 @@ def histogram2d(
     return counts, x_edges, y_edges
 
 
-@composed
+@compiled_function
 def _stack_columns(*columns: Any) -> Any:
-    dtype, weak = meet("histogram2d", [type_of(column) for column in columns])
+    dtype, weak = promote_dtypes("histogram2d", [type_of(column) for column in columns])
     return Concatenate(1)(
         *(Reshape((type_of(column).size, 1))(astype_weak(as_operand(column), dtype, weak)) for column in columns)
     )
@@ -372,11 +374,11 @@ def histogramdd(
     return _histogramdd(sample, *edges, *optional_weights, count=count, density=bool(density)), edges
 
 
-@composed_list
+@compiled_list_function
 def _unstack_columns(sample: Any) -> list[Any]:
     x = as_operand(sample)
     rows = x.type.shape[0]
-    return [Reshape((rows,))(along(x, 1, column, column + 1)) for column in _indices(x.type.shape[1])]
+    return [Reshape((rows,))(slice_along(x, 1, column, column + 1)) for column in _indices(x.type.shape[1])]
 
 
 def _indices(count: int) -> Sequence[int]:
@@ -384,7 +386,7 @@ def _indices(count: int) -> Sequence[int]:
     return tuple(np.arange(count).tolist())
 
 
-@composed
+@compiled_function
 def _histogramdd(sample: Any, *rest: Any, count: int, density: bool) -> Any:
     all_edges, weights = rest[:count], rest[count:]
     columns = _unstack_columns(sample)

@@ -8,16 +8,25 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays import methods
-from shardwise.compiler.arrays.arithmetic import remainder, subtract, truth
-from shardwise.compiler.arrays.indexing import as_index, dim_of, fill_of, filled, from_start, indexer, mode_of, take_at
+from shardwise.compiler.arrays.arithmetic import as_bool, remainder, subtract
+from shardwise.compiler.arrays.indexing import (
+    as_index,
+    canonical_axis,
+    fill_of,
+    filled,
+    gather_by_index,
+    index_mode,
+    indexer,
+    wrap_negative_index,
+)
 from shardwise.compiler.arrays.methods import reshape
 from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,
     broadcast_shapes,
-    composed,
-    known,
-    stretch,
+    broadcast_to_shape,
+    compiled_function,
+    concrete_value,
     type_of,
 )
 from shardwise.compiler.arrays.promotion import default_dtype
@@ -33,7 +42,7 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import Concatenate, along
+from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.numpy.ordering import cumsum
 
 
@@ -78,24 +87,24 @@ def take(
         raise NotImplementedError("take: arrays are immutable, so `out` must be None; use the result")
     if mode == "raise":
         raise NotImplementedError("take: mode='raise' is not supported; use 'fill', 'clip' or 'wrap'")
-    resolved_mode = mode_of("take", mode, "fill", ("wrap",))
+    resolved_mode = index_mode("take", mode, "fill", ("wrap",))
     index_type = type_of(indices, "take")
     if not is_integer(index_type.dtype):
         raise ValueError(f"take: indices must be integers, not {index_type}")
     x = as_operand(a, "take")
     if axis is None:
         x, axis = reshape(x, shape=-1), 0
-    dim = dim_of("take", axis, x.type.ndim)
+    dim = canonical_axis("take", axis, x.type.ndim)
     if resolved_mode == "wrap":
         indices = remainder(indices, x.type.shape[dim])
     elif resolved_mode == "clip":
         indices = _clip_to_zero(indices)
     by, arrays = indexer((*(slice(None),) * dim, as_operand(indices)), x.type)
     fill = fill_of(fill_value, x.type.dtype) if resolved_mode == "fill" else None
-    return take_at(x, *arrays, by=by, fill=fill, sorted=indices_are_sorted, unique=unique_indices)
+    return gather_by_index(x, *arrays, by=by, fill=fill, sorted=indices_are_sorted, unique=unique_indices)
 
 
-@composed
+@compiled_function
 def _clip_to_zero(indices: Any) -> Any:
     index = as_index(indices)
     return Max()(index, zeros_like(index))
@@ -138,22 +147,22 @@ def take_along_axis(
     index_type, x = type_of(indices, "take_along_axis"), as_operand(arr, "take_along_axis")
     if not is_integer(index_type.dtype):
         raise TypeError(f"take_along_axis: indices must be integers, not {index_type}")
-    resolved_mode = mode_of("take_along_axis", mode, "fill")
+    resolved_mode = index_mode("take_along_axis", mode, "fill")
     if axis is None:
         x, axis = reshape(x, shape=-1), 0
     if index_type.ndim != x.type.ndim:
         raise ValueError(f"take_along_axis: {x.type} and the indices {index_type} must have equal ranks")
-    dim = dim_of("take_along_axis", axis, x.type.ndim)
+    dim = canonical_axis("take_along_axis", axis, x.type.ndim)
     fill = fill_of(fill_value, x.type.dtype) if resolved_mode in ("fill", "drop") else None
     return _take_along_axis(x, indices, dim=dim, fill=fill, wrap_negative=wrap_negative_indices is not False)
 
 
-@composed
+@compiled_function
 def _take_along_axis(x: Any, indices: Any, *, dim: int, fill: Scalar | None, wrap_negative: bool) -> Any:
-    index = from_start(as_index(indices), x.type.shape[dim]) if wrap_negative else as_index(indices)
+    index = wrap_negative_index(as_index(indices), x.type.shape[dim]) if wrap_negative else as_index(indices)
     batch_dims = tuple(d for d in range(x.type.ndim) if d != dim)
     batch_shape = broadcast_shapes("take_along_axis", *(y.type.without((dim,)).shape for y in (x, index)))
-    x, index = (stretch(y, (*batch_shape[:dim], y.type.shape[dim], *batch_shape[dim:])) for y in (x, index))
+    x, index = (broadcast_to_shape(y, (*batch_shape[:dim], y.type.shape[dim], *batch_shape[dim:])) for y in (x, index))
     op = Gather((), (dim,), batch_dims, batch_dims, (dim,), (1,) * x.type.ndim)
     return filled(op, op.sizes, x, Reshape((*index.type.shape, 1))(index), fill)
 
@@ -226,7 +235,7 @@ def _nonzero_indices(name: str, a: Any, size: int | None, fill_value: Any) -> An
             "the number of nonzero elements and the shape of the result are unknown. "
             f"Pass an upper bound: `{name}(a, size=...)`"
         )
-        indices = np.nonzero(known(name, a, unknown))
+        indices = np.nonzero(concrete_value(name, a, unknown))
         return as_operand(np.asarray(indices, default_dtype("int*")))
     fills = fill_value if isinstance(fill_value, tuple) else (fill_value,) * a_type.ndim
     if len(fills) != a_type.ndim:
@@ -235,12 +244,12 @@ def _nonzero_indices(name: str, a: Any, size: int | None, fill_value: Any) -> An
     return _first_nonzero(a, *padding_values, size=operator.index(size))
 
 
-@composed
+@compiled_function
 def _first_nonzero(a: Any, *fills: Any, size: int) -> Any:
     """Return the indices of the first `size` nonzero elements, padded with `fills` (one per dim)."""
-    x = truth(a, "nonzero")
+    x = as_bool(a, "nonzero")
     shape, dtype = x.type.shape, default_dtype("int*")
-    padding = [stretch(astype_weak(as_operand(fill), dtype, False), (size,)) for fill in fills]
+    padding = [broadcast_to_shape(astype_weak(as_operand(fill), dtype, False), (size,)) for fill in fills]
     if not x.type.size or not size:
         return _stack(padding)
     mask = Reshape((x.type.size,))(x)
@@ -251,7 +260,7 @@ def _first_nonzero(a: Any, *fills: Any, size: int) -> Any:
     position = Select()(mask, rank, full(rank.type.shape, size, dtype))
     scatter = Scatter((), (0,), (), (), (0,), combine=None, unique=True)
     flat_index = scatter(full((size,), 0, dtype), Reshape((x.type.size, 1))(position), Iota((x.type.size,), 0, dtype)())
-    total = Reshape(())(along(count, 0, x.type.size - 1, x.type.size))
+    total = Reshape(())(slice_along(count, 0, x.type.size - 1, x.type.size))
     is_valid = Compare("LT")(Iota((size,), 0, dtype)(), Broadcast((size,), ())(total))
     return _stack([Select()(is_valid, *pair) for pair in zip(_unravel(flat_index, shape), padding, strict=True)])
 
@@ -341,10 +350,10 @@ def unravel_index(indices: Any, shape: int | Sequence[int]) -> tuple[Any, ...]:
     return tuple(_unravel_index(indices, shape=sizes))
 
 
-@composed
+@compiled_function
 def _unravel_index(indices: Any, *, shape: tuple[int, ...]) -> Any:
     total = math.prod(shape)
-    return _stack(_unravel(clamped(from_start(as_index(indices), total), total - 1), shape))
+    return _stack(_unravel(clamped(wrap_negative_index(as_index(indices), total), total - 1), shape))
 
 
 def ix_(*args: Any) -> tuple[Any, ...]:

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.control import fori_loop
-from shardwise.compiler.arrays.arithmetic import absolute, truth
-from shardwise.compiler.arrays.indexing import dim_of
-from shardwise.compiler.arrays.operands import aligned, as_operand, composed, type_of
+from shardwise.compiler.arrays.arithmetic import absolute, as_bool
+from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.operands import as_operand, compiled_function, promote_and_broadcast, type_of
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Rem
 from shardwise.compiler.ops.elementwise.base import like
@@ -19,7 +19,7 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, along
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, slice_along
 
 
 def _promote_integers(name: str, *operands: Any) -> list[Any]:
@@ -28,7 +28,7 @@ def _promote_integers(name: str, *operands: Any) -> list[Any]:
         operand_type = type_of(operand, name)
         if not is_integer(operand_type.dtype):
             raise ValueError(f"{name}: operands must be integers, not {operand_type}")
-    return aligned(name, operands)
+    return promote_and_broadcast(name, operands)
 
 
 def gcd(x1: Any, x2: Any) -> Any:
@@ -53,7 +53,7 @@ def gcd(x1: Any, x2: Any) -> Any:
     return _gcd(x1, x2)
 
 
-@composed
+@compiled_function
 def _gcd(x1: Any, x2: Any) -> Any:
     return _euclid(*_promote_integers("gcd", x1, x2))
 
@@ -96,7 +96,7 @@ def lcm(x1: Any, x2: Any) -> Any:
     return _lcm(x1, x2)
 
 
-@composed
+@compiled_function
 def _lcm(x1: Any, x2: Any) -> Any:
     x, y = _promote_integers("lcm", x1, x2)
     divisor = _euclid(x, y)
@@ -105,7 +105,7 @@ def _lcm(x1: Any, x2: Any) -> Any:
     return Select()(both_zero, like(x, 0), absolute(Mul()(x, quotient)))
 
 
-@composed
+@compiled_function
 def bitwise_count(x: Any, /) -> Any:
     """Count the set bits of the absolute value of each integer.
 
@@ -162,13 +162,13 @@ def packbits(a: Any, axis: int | None = None, bitorder: str = "big") -> Any:
     a_type = type_of(a, "packbits")
     if not (is_integer(a_type.dtype) or a_type.dtype == np.bool_):
         raise TypeError(f"packbits: a must hold integers or booleans, not {a_type}")
-    dim = None if axis is None else dim_of("packbits", axis, a_type.ndim)
+    dim = None if axis is None else canonical_axis("packbits", axis, a_type.ndim)
     return _packbits(a, dim=dim, shifts=_bit_shifts("packbits", bitorder))
 
 
-@composed
+@compiled_function
 def _packbits(a: Any, *, dim: int | None, shifts: tuple[int, ...]) -> Any:
-    x = truth(a, "packbits")
+    x = as_bool(a, "packbits")
     if dim is None:
         x, dim = Reshape((x.type.size,))(x), 0
     shape = x.type.shape
@@ -210,12 +210,12 @@ def unpackbits(a: Any, axis: int | None = None, count: int | None = None, bitord
     a_type = type_of(a, "unpackbits")
     if a_type.dtype != np.uint8:
         raise TypeError(f"unpackbits: a must have the dtype uint8, not {a_type}")
-    dim = None if axis is None else dim_of("unpackbits", axis, a_type.ndim)
+    dim = None if axis is None else canonical_axis("unpackbits", axis, a_type.ndim)
     static_count = None if count is None else operator.index(count)
     return _unpackbits(a, dim=dim, count=static_count, shifts=_bit_shifts("unpackbits", bitorder))
 
 
-@composed
+@compiled_function
 def _unpackbits(a: Any, *, dim: int | None, count: int | None, shifts: tuple[int, ...]) -> Any:
     x = as_operand(a)
     if dim is None:
@@ -230,6 +230,6 @@ def _unpackbits(a: Any, *, dim: int | None, count: int | None, shifts: tuple[int
     full_size = unpacked.type.shape[dim]
     size = full_size if count is None else count if count >= 0 else max(full_size + count, 0)
     if size <= full_size:
-        return along(unpacked, dim, 0, size)
+        return slice_along(unpacked, dim, 0, size)
     zeros = (0,) * len(shape)
     return Pad(zeros, (*zeros[:dim], size - full_size, *zeros[dim + 1 :]), zeros)(unpacked, full((), 0, np.uint8))

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.methods import reshape
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype, meet
-from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, along
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
+from shardwise.compiler.arrays.promotion import canonical_dtype, promote_dtypes
+from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, slice_along
 
 
 def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
@@ -42,7 +42,7 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Any:
         operands = [reshape(x, shape=-1) for x in operands]
     elif not all(type.ndim for type in types):
         raise ValueError(f"concatenate: 0-d arrays cannot be concatenated: {', '.join(map(str, types))}; use `stack`")
-    dim = 0 if axis is None else dim_of("concatenate", axis, types[0].ndim)
+    dim = 0 if axis is None else canonical_axis("concatenate", axis, types[0].ndim)
     return _concatenate(*operands, dim=dim, dtype=dtype)
 
 
@@ -76,13 +76,13 @@ def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> An
         raise ValueError("stack: needs at least one array")
     if len(set(shapes)) > 1:
         raise ValueError(f"stack: arrays must have equal shapes, not {', '.join(map(str, shapes))}")
-    return _concatenate(*operands, dim=dim_of("stack", axis, len(shapes[0]) + 1), dtype=dtype, new_dim=True)
+    return _concatenate(*operands, dim=canonical_axis("stack", axis, len(shapes[0]) + 1), dtype=dtype, new_dim=True)
 
 
-@composed
+@compiled_function
 def _concatenate(*arrays: Any, dim: int, dtype: Any, new_dim: bool = False) -> Any:
     """Promote arrays to one dtype and concatenate them along `dim`, which is inserted first if `new_dim`."""
-    out_dtype, weak = meet("concatenate", [type_of(x) for x in arrays])
+    out_dtype, weak = promote_dtypes("concatenate", [type_of(x) for x in arrays])
     if dtype is not None:
         out_dtype, weak = canonical_dtype(dtype), False
     operands = [astype_weak(as_operand(x), out_dtype, weak) for x in arrays]
@@ -113,7 +113,7 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
         [Array([0, 1], dtype=int32), Array([2, 3], dtype=int32)]
     """
     x = as_operand(ary, "split")
-    dim = dim_of("split", axis, x.type.ndim)
+    dim = canonical_axis("split", axis, x.type.ndim)
     size = x.type.shape[dim]
     if np.ndim(indices_or_sections):
         indices = [operator.index(index) for index in indices_or_sections]
@@ -127,7 +127,7 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
         raise ValueError(
             f"split: indices must ascend from 0 to {size}, the size of dim {dim} of {x.type}, not {indices}"
         )
-    return [along(x, dim, start, limit) for start, limit in pairwise(bounds)]
+    return [slice_along(x, dim, start, limit) for start, limit in pairwise(bounds)]
 
 
 def flip(m: Any, axis: int | Sequence[int] | None = None) -> Any:
@@ -153,5 +153,5 @@ def flip(m: Any, axis: int | Sequence[int] | None = None) -> Any:
         dims = tuple(range(x.type.ndim))
     else:
         axes = axis if isinstance(axis, Sequence) else (axis,)
-        dims = tuple(dim_of("flip", each, x.type.ndim) for each in axes)
+        dims = tuple(canonical_axis("flip", each, x.type.ndim) for each in axes)
     return Reverse(dims)(x)

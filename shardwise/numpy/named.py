@@ -7,14 +7,21 @@ import math
 from typing import Any
 
 from shardwise.compiler.arrays import arithmetic, methods, reductions
-from shardwise.compiler.arrays.operands import as_inexact, astype_weak, broadcast_shapes, static_axes, stretch, type_of
+from shardwise.compiler.arrays.operands import (
+    as_inexact,
+    astype_weak,
+    broadcast_shapes,
+    broadcast_to_shape,
+    static_axes,
+    type_of,
+)
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import carrier
 from shardwise.compiler.ir.dispatch import bound_axes
 from shardwise.lax.named import axis_size, pmean, psum
 
 
-def apart(axis: Any) -> tuple[Any, tuple[Any, ...]]:
+def split_axis_names(axis: Any) -> tuple[Any, tuple[Any, ...]]:
     """Split `axis` into positional axes, in the form that `along_axes` expects, and axis names."""
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     names = tuple([each for each in axes if isinstance(each, str) or _is_bound(each)])
@@ -43,7 +50,7 @@ def mean(a: Any, dims: tuple[int, ...], names: tuple[Any, ...], dtype: Any, keep
 def _count(a: Any, where: Any, dims: tuple[int, ...], keepdims: bool) -> Any:
     """Count the true elements of the mask along dims, at this index of the named axes."""
     shape = broadcast_shapes("mean", type_of(a).shape, type_of(where).shape)
-    return reductions.sum(stretch(arithmetic.truth(where, "mean"), shape), axis=dims, keepdims=keepdims)
+    return reductions.sum(broadcast_to_shape(arithmetic.as_bool(where, "mean"), shape), axis=dims, keepdims=keepdims)
 
 
 def variance(

@@ -5,34 +5,34 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays import reductions
-from shardwise.compiler.arrays.arithmetic import truth
+from shardwise.compiler.arrays.arithmetic import as_bool
 from shardwise.compiler.arrays.operands import (
     as_operand,
     broadcast_shapes,
-    composed,
-    no_out,
+    broadcast_to_shape,
+    compiled_function,
+    reject_out,
     static_axes,
-    stretch,
     type_of,
 )
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.base import like
 from shardwise.compiler.ops.elementwise.bitwise import And, Not
 from shardwise.compiler.ops.elementwise.select import Select
-from shardwise.numpy import functions
+from shardwise.numpy import reductions as np_reductions
 from shardwise.numpy.elementwise import isnan
 from shardwise.numpy.ordering import quantile_along
 from shardwise.numpy.statistics import variance
 
 
-@composed
+@compiled_function
 def _replace_nan(a: Any, *, value: float) -> Any:
     """Replace NaN by `value`."""
     x = as_operand(a, "nan reduction")
     return Select()(isnan(x), like(x, value), x) if is_inexact(x.type.dtype) else x
 
 
-@composed
+@compiled_function
 def _replace_if_all_nan(result: Any, a: Any, *, axis: Any, keepdims: bool, value: float) -> Any:
     """Replace elements of a reduction's result by `value` where all elements of `a` along `axis` are NaN."""
     all_nan = reductions.alltrue(isnan(a), axis=axis, keepdims=keepdims)
@@ -41,9 +41,9 @@ def _replace_if_all_nan(result: Any, a: Any, *, axis: Any, keepdims: bool, value
 
 def _nan_extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: Any, where: Any) -> Any:
     """Compute `nanmax` or `nanmin`, as `name` says."""
-    no_out(name, out)
+    reject_out(name, out)
     a_type = type_of(a, name)
-    reduce = functions.max if name == "nanmax" else functions.min
+    reduce = np_reductions.max if name == "nanmax" else np_reductions.min
     identity = -np.inf if name == "nanmax" else np.inf
     result = reduce(_replace_nan(a, value=identity), axis=axis, keepdims=keepdims, initial=initial, where=where)
     if not is_inexact(a_type.dtype) or initial is not None:
@@ -139,7 +139,7 @@ def nansum(
         >>> jnp.nansum(jnp.array([1.0, jnp.nan, 2.0]))
         Array(3., dtype=float32)
     """
-    return functions.sum(_replace_nan(a, value=0), axis, dtype, out, keepdims, initial, where)
+    return np_reductions.sum(_replace_nan(a, value=0), axis, dtype, out, keepdims, initial, where)
 
 
 def nanprod(
@@ -174,7 +174,7 @@ def nanprod(
         >>> jnp.nanprod(jnp.array([3.0, jnp.nan, 2.0]))
         Array(6., dtype=float32)
     """
-    return functions.prod(_replace_nan(a, value=1), axis, dtype, out, keepdims, initial, where)
+    return np_reductions.prod(_replace_nan(a, value=1), axis, dtype, out, keepdims, initial, where)
 
 
 def nanmean(
@@ -203,17 +203,17 @@ def nanmean(
         Array(1.5, dtype=float32)
     """
     mask = _not_nan(a) if where is None else _not_nan(a, where)
-    return functions.mean(a, axis, dtype, out, keepdims, where=mask)
+    return np_reductions.mean(a, axis, dtype, out, keepdims, where=mask)
 
 
-@composed
+@compiled_function
 def _not_nan(a: Any, *where: Any) -> Any:
     """Return the mask of the elements that are not NaN, combined with the mask `where` if there is one."""
     mask = Not()(isnan(a))
     if not where:
         return mask
     shape = broadcast_shapes("nanmean", mask.type.shape, type_of(where[0], "nanmean").shape)
-    return And()(stretch(mask, shape), stretch(truth(where[0], "nanmean"), shape))
+    return And()(broadcast_to_shape(mask, shape), broadcast_to_shape(as_bool(where[0], "nanmean"), shape))
 
 
 def nanvar(
@@ -303,7 +303,7 @@ def _nan_variance(
     is_root: bool,
 ) -> Any:
     """Compute `nanvar`, or `nanstd` if `is_root`."""
-    no_out(name, out)
+    reject_out(name, out)
     return variance(
         a,
         *(x for x in (where, mean) if x is not None),
@@ -367,7 +367,7 @@ def nanargmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool 
 
 def _nan_arg_extremum(name: str, a: Any, axis: int | None, out: None, keepdims: bool) -> Any:
     """Compute `nanargmax` or `nanargmin`, as `name` says."""
-    no_out(name, out)
+    reject_out(name, out)
     arg_reduce, identity = (reductions.argmax, -np.inf) if name == "nanargmax" else (reductions.argmin, np.inf)
     result = arg_reduce(_replace_nan(a, value=identity), axis=axis, keepdims=keepdims)
     if not is_inexact(type_of(a).dtype):

@@ -9,17 +9,17 @@ import numpy as np
 
 from shardwise.api.control import fori_loop
 from shardwise.compiler.arrays import methods, sorting
-from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
     astype_weak,
-    composed,
-    no_out,
+    compiled_function,
+    reject_out,
     static_axes,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.arrays.reductions import reduced_dims
 from shardwise.compiler.dtypes import carrier, is_float
 from shardwise.compiler.ir.types import ArrayType
@@ -39,10 +39,10 @@ from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, permuted
-from shardwise.compiler.ops.shape.slicing import Concatenate, along
+from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.reduction import PROD, SUM, Reduction
 from shardwise.lax.gradient import stop_gradient
-from shardwise.lax.shape import laid_out
+from shardwise.lax.shape import constrain_sharding
 
 
 def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
@@ -66,8 +66,8 @@ def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None)
         >>> jnp.cumsum(jnp.array([1, 2, 3]))
         Array([1, 3, 6], dtype=int32)
     """
-    no_out("cumsum", out)
-    return sorting.cumulated(a, reduction=SUM, axis=axis, dtype=dtype)
+    reject_out("cumsum", out)
+    return sorting.cumulative_along(a, reduction=SUM, axis=axis, dtype=dtype)
 
 
 def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
@@ -91,8 +91,8 @@ def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None
         >>> jnp.cumprod(jnp.array([1, 2, 3]))
         Array([1, 2, 6], dtype=int32)
     """
-    no_out("cumprod", out)
-    return sorting.cumulated(a, reduction=PROD, axis=axis, dtype=dtype)
+    reject_out("cumprod", out)
+    return sorting.cumulative_along(a, reduction=PROD, axis=axis, dtype=dtype)
 
 
 def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Any:
@@ -116,7 +116,7 @@ def nancumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = No
         >>> jnp.nancumsum(jnp.array([1.0, jnp.nan, 3.0]))
         Array([1., 1., 4.], dtype=float32)
     """
-    no_out("nancumsum", out)
+    reject_out("nancumsum", out)
     return cumsum(_replace_nan(a, value=0), axis, dtype)
 
 
@@ -141,11 +141,11 @@ def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = N
         >>> jnp.nancumprod(jnp.array([2.0, jnp.nan, 3.0]))
         Array([2., 2., 6.], dtype=float32)
     """
-    no_out("nancumprod", out)
+    reject_out("nancumprod", out)
     return cumprod(_replace_nan(a, value=1), axis, dtype)
 
 
-@composed
+@compiled_function
 def _replace_nan(x: Any, *, value: int) -> Any:
     x = as_operand(x, "nancumsum")
     return Select()(Compare("NE")(x, x), like(x, value), x)
@@ -201,13 +201,13 @@ def _cumulative(name: str, x: Any, reduction: Reduction, axis: int | None, dtype
     ndim = type_of(x, name).ndim
     if axis is None and ndim != 1:
         raise ValueError(f"{name}: {type_of(x)} has rank {ndim}, so `axis` is required")
-    result = sorting.cumulated(x, reduction=reduction, axis=0 if axis is None else axis, dtype=dtype)
+    result = sorting.cumulative_along(x, reduction=reduction, axis=0 if axis is None else axis, dtype=dtype)
     if not include_initial:
         return result
-    return _prepend(result, dim=dim_of(name, axis or 0, ndim), value=int(reduction is PROD))
+    return _prepend(result, dim=canonical_axis(name, axis or 0, ndim), value=int(reduction is PROD))
 
 
-@composed
+@compiled_function
 def _prepend(x: Any, *, dim: int, value: int) -> Any:
     shape = x.type.shape
     return Concatenate(dim)(full((*shape[:dim], 1, *shape[dim + 1 :]), value, x.type.dtype), x)
@@ -245,7 +245,7 @@ def sort(
         Array([3, 2, 1], dtype=int32)
     """
     _check_kind_and_order("sort", kind, order)
-    return sorting.sorted_along(a, axis=axis, descending=bool(descending))
+    return sorting.sort_along(a, axis=axis, descending=bool(descending))
 
 
 def argsort(
@@ -282,7 +282,7 @@ def argsort(
         Array([1, 2, 0], dtype=int32)
     """
     _check_kind_and_order("argsort", kind, order)
-    return sorting.order_along(a, axis=axis, descending=bool(descending), dtype=dtype)
+    return sorting.argsort_along(a, axis=axis, descending=bool(descending), dtype=dtype)
 
 
 def _check_kind_and_order(name: str, kind: Any, order: Any) -> None:
@@ -340,7 +340,7 @@ def argpartition(a: Any, kth: int, axis: int = -1) -> Any:
 
 def _check_kth(name: str, a: Any, kth: int, axis: int) -> None:
     a_type = type_of(a, name)
-    size = a_type.shape[dim_of(name, axis, a_type.ndim)]
+    size = a_type.shape[canonical_axis(name, axis, a_type.ndim)]
     if not -size <= operator.index(kth) < size:
         raise ValueError(f"{name}: kth={kth} is out of bounds for axis {axis} of {a_type}, which has size {size}")
 
@@ -371,12 +371,12 @@ def lexsort(keys: Any, axis: int = -1) -> Any:
     return _lexsort(*key_list, axis=axis)
 
 
-@composed
+@compiled_function
 def _lexsort(*keys: Any, axis: int) -> Any:
     arrays = [as_operand(key, "lexsort") for key in reversed(keys)]
     if not arrays[0].type.ndim:
         return full((), 0, default_dtype("int*"))
-    dim = dim_of("lexsort", axis, arrays[0].type.ndim)
+    dim = canonical_axis("lexsort", axis, arrays[0].type.ndim)
     index = Iota(arrays[0].type.shape, dim, np.dtype(np.int32))()
     *_, order = Sort(dim, len(arrays))(*arrays, index)
     return astype_weak(order, default_dtype("int*"), False)
@@ -421,12 +421,12 @@ _SEARCH_METHODS = ("scan", "scan_unrolled", "sort", "compare_all", "default")
 _MAX_PAIRS = 2**16  # the largest number of pairs for which comparing all of them replaces the binary search
 
 
-@composed
+@compiled_function
 def _searchsorted(a: Any, v: Any, *sorter: Any, right: bool, method: str) -> Any:
-    dtype, weak = meet("searchsorted", (type_of(a), type_of(v, "searchsorted")))
+    dtype, weak = promote_dtypes("searchsorted", (type_of(a), type_of(v, "searchsorted")))
     row, queries = (stop_gradient(astype_weak(as_operand(x, "searchsorted"), dtype, weak)) for x in (a, v))
     if sorter:
-        row = row_at(row, as_operand(sorter[0], "searchsorted"))
+        row = gather_1d(row, as_operand(sorter[0], "searchsorted"))
     index_dtype = default_dtype("int*")
     if not row.type.size or not queries.type.size:
         return full(queries.type.shape, 0, index_dtype)
@@ -447,7 +447,7 @@ def _binary_search(row: Any, queries: Any, right: bool) -> Any:
     def step(_: Any, interval: Any) -> Any:
         low, high = interval
         middle = Div()(Add()(low, high), like(low, 2))
-        in_upper_half = And()(_is_before(row_at(row, middle), queries, right), Compare("LT")(low, high))
+        in_upper_half = And()(_is_before(gather_1d(row, middle), queries, right), Compare("LT")(low, high))
         return Select()(in_upper_half, Add()(middle, like(middle, 1)), low), Select()(in_upper_half, high, middle)
 
     interval = tuple(full(queries.type.shape, end, np.int32) for end in (0, size))
@@ -464,7 +464,7 @@ def _search_by_sort(row: Any, queries: Any, right: bool) -> Any:
     tie_breaker = is_row if not right else Sub()(like(is_row, 1), is_row)
     _, _, sorted_is_row, source = Sort(0, 2)(joint, tie_breaker, is_row, index)
     _, counts = Sort(0)(source, Cumulative(0, SUM)(sorted_is_row))
-    return Reshape(queries.type.shape)(along(counts, 0, row.type.size, joint.type.size))
+    return Reshape(queries.type.shape)(slice_along(counts, 0, row.type.size, joint.type.size))
 
 
 def _is_before(x: Any, y: Any, or_equal: bool) -> Any:
@@ -557,7 +557,7 @@ def percentile(
         >>> jnp.percentile(jnp.array([1.0, 2.0, 4.0]), 75)
         Array(3., dtype=float32)
     """
-    return laid_out(quantile_along("percentile", a, q, axis, out, method, keepdims, weights), out_sharding)
+    return constrain_sharding(quantile_along("percentile", a, q, axis, out, method, keepdims, weights), out_sharding)
 
 
 def median(a: Any, axis: Any = None, out: None = None, overwrite_input: bool = False, keepdims: bool = False) -> Any:
@@ -597,7 +597,7 @@ def quantile_along(
     ignore_nan: bool = False,
 ) -> Any:
     """Compute the function `name` of the family quantile, percentile, median, with NaN ignored if `ignore_nan`."""
-    no_out(name, out)
+    reject_out(name, out)
     if method not in _QUANTILE_METHODS:
         raise ValueError(f"{name}: method must be one of {', '.join(_QUANTILE_METHODS)}, not {method!r}")
     if weights is not None and method != "inverted_cdf":
@@ -627,15 +627,15 @@ def _broadcast_weights(name: str, weights: Any, x: ArrayType, axis: Any) -> Any:
     w = type_of(weights, name)
     if w.shape == x.shape:
         return weights
-    if not (isinstance(axis, int) and w.shape == (x.shape[dim_of(name, axis, x.ndim)],)):
+    if not (isinstance(axis, int) and w.shape == (x.shape[canonical_axis(name, axis, x.ndim)],)):
         raise ValueError(f"{name}: weights {w} must have the shape of {x}, or one weight per index along axis {axis}")
-    dim = dim_of(name, axis, x.ndim)
+    dim = canonical_axis(name, axis, x.ndim)
     return methods.broadcast_to(
         methods.reshape(weights, shape=tuple(size if d == dim else 1 for d, size in enumerate(x.shape))), shape=x.shape
     )
 
 
-@composed
+@compiled_function
 def _quantile(
     a: Any, q: Any, *weights: Any, dims: tuple[int, ...], method: str, keepdims: bool, ignore_nan: bool, scale: int
 ) -> Any:
@@ -644,7 +644,7 @@ def _quantile(
     batch_dims = tuple(dim for dim in range(x.type.ndim) if dim not in dims)
     batch_shape = tuple(x.type.shape[dim] for dim in batch_dims)
     last, count = len(batch_shape), math.prod(x.type.shape[dim] for dim in dims)
-    out_dtype, _ = meet("quantile", (x.type, q.type))
+    out_dtype, _ = promote_dtypes("quantile", (x.type, q.type))
     compute_dtype = carrier(out_dtype)
 
     def as_rows(y: Any) -> Any:
@@ -662,7 +662,7 @@ def _quantile(
         w = as_rows(weights[0])
         sorted_rows, sorted_weights = Sort(last)(rows, Select()(is_nan, like(rows, 0), w) if ignore_nan else w)
         cumulative = Cumulative(last, SUM)(sorted_weights)
-        total = along(cumulative, last, count - 1, count)
+        total = slice_along(cumulative, last, count - 1, count)
         result = _inverted_weighted_cdf(sorted_rows, cumulative, total, probabilities)
     else:
         (sorted_rows,) = Sort(last)(rows)
@@ -724,7 +724,7 @@ _QUANTILE_METHODS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
-def row_at(row: Any, indices: Any) -> Any:
+def gather_1d(row: Any, indices: Any) -> Any:
     """Gather elements of a 1-d array at indices of any shape; sharded dims of the indices stay sharded."""
     index = astype_weak(indices, np.dtype(np.int32), False)
     return Gather((), (0,), (), (), (0,), (1,))(row, Reshape((*index.type.shape, 1))(index))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays.arithmetic import around, floor_divide
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, stretch, type_of
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, broadcast_to_shape, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.arrays.reductions import amax, amin
 from shardwise.compiler.arrays.reductions import mean as mean_along
@@ -20,7 +20,7 @@ from shardwise.compiler.ops.elementwise.arithmetic import Mul, Sub
 from shardwise.compiler.ops.elementwise.base import like
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, along
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, slice_along
 from shardwise.numpy.ordering import median
 from shardwise.numpy.vectorized import apply_along_axis
 
@@ -143,7 +143,7 @@ def _pad_constant(array: Any, values: Any, counts: Counts) -> Any:
     return _pad_with_values(array, *np.broadcast_to(np.asarray(values), (len(counts), 2)).flat, counts=counts)
 
 
-@composed
+@compiled_function
 def _pad_with_values(x: Any, *values: Any, counts: Counts) -> Any:
     """Pad with one value everywhere, or with a (low, high) pair of values per dim, flattened."""
     x = as_operand(x, "pad")
@@ -165,7 +165,7 @@ def _padding_value(value: Any, x: Any) -> Any:
     return astype_weak(as_operand(value, "pad"), x.type.dtype, x.type.weak)
 
 
-@composed
+@compiled_function
 def _pad_from_elements(
     x: Any,
     *ends: Any,
@@ -204,7 +204,7 @@ def _concatenate(dim: int, parts: list[Any]) -> Any:
 
 def _end_slices(x: Any, dim: int, lengths: tuple[int, int]) -> Sides:
     size = x.type.shape[dim]
-    return along(x, dim, 0, lengths[0]), along(x, dim, size - lengths[1], size)
+    return slice_along(x, dim, 0, lengths[0]), slice_along(x, dim, size - lengths[1], size)
 
 
 def _edges(x: Any, dim: int) -> Sides:
@@ -213,7 +213,7 @@ def _edges(x: Any, dim: int) -> Sides:
 
 def _repeat(x: Any, dim: int, count: int) -> Any:
     """Repeat a dim of size 1 `count` times."""
-    return stretch(x, (*x.type.shape[:dim], count, *x.type.shape[dim + 1 :]))
+    return broadcast_to_shape(x, (*x.type.shape[:dim], count, *x.type.shape[dim + 1 :]))
 
 
 def _reflect(x: Any, dim: int, counts: tuple[int, int], omit_edge: bool, odd: bool) -> Any:
@@ -225,7 +225,7 @@ def _reflect(x: Any, dim: int, counts: tuple[int, int], omit_edge: bool, odd: bo
         while (current := x.type.shape[dim]) < target:
             length = min(target - current, size - omitted)
             start = current - omitted - length if side else omitted
-            mirrored = Reverse((dim,))(along(x, dim, start, start + length))
+            mirrored = Reverse((dim,))(slice_along(x, dim, start, start + length))
             if odd:
                 edge = _repeat(_edges(x, dim)[side], dim, length)
                 mirrored = Sub()(Mul()(like(edge, 2), edge), mirrored)
@@ -236,8 +236,8 @@ def _reflect(x: Any, dim: int, counts: tuple[int, int], omit_edge: bool, odd: bo
 def _wrap(x: Any, dim: int, low: int, high: int) -> tuple[list[Any], list[Any]]:
     """Return the parts before and after the array of its periodic continuation."""
     size = x.type.shape[dim]
-    before = [along(x, dim, size - low % size, size), *[x] * (low // size)]
-    return before, [*[x] * (high // size), along(x, dim, 0, high % size)]
+    before = [slice_along(x, dim, size - low % size, size), *[x] * (low // size)]
+    return before, [*[x] * (high // size), slice_along(x, dim, 0, high % size)]
 
 
 def _ramps(x: Any, dim: int, counts: tuple[int, int], ends: Any) -> Sides:
@@ -245,7 +245,7 @@ def _ramps(x: Any, dim: int, counts: tuple[int, int], ends: Any) -> Sides:
     ramps = []
     for side, (edge, count, end) in enumerate(zip(_edges(x, dim), counts, ends, strict=True)):
         shape = (*x.type.shape[:dim], count, *x.type.shape[dim + 1 :])
-        start, stop = stretch(_padding_value(end, x), shape), stretch(edge, shape)
+        start, stop = broadcast_to_shape(_padding_value(end, x), shape), broadcast_to_shape(edge, shape)
         if is_inexact(x.type.dtype):
             fraction = Iota(shape, dim, x.type.dtype)() * (1 / max(count, 1))
             ramp = start * (1 - fraction) + stop * fraction

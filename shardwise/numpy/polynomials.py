@@ -6,18 +6,18 @@ from typing import Any
 import numpy as np
 
 from shardwise.api.control import scan
-from shardwise.compiler.arrays.arithmetic import absolute, add, divide, multiply, numbers, subtract
+from shardwise.compiler.arrays.arithmetic import absolute, add, divide, multiply, promote_numeric, subtract
 from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
     astype_weak,
-    composed,
-    composed_list,
-    known,
-    stretch,
+    broadcast_to_shape,
+    compiled_function,
+    compiled_list_function,
+    concrete_value,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
 from shardwise.compiler.ops.elementwise.base import like
@@ -27,12 +27,12 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, along
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, slice_along
 from shardwise.errors import ConcretizationTypeError
 from shardwise.numpy import linalg
 from shardwise.numpy.convolution import convolve
-from shardwise.numpy.functions import sum as total
 from shardwise.numpy.products import outer
+from shardwise.numpy.reductions import sum as total
 
 _UNROLL_LIMIT = 16  # `polyval` evaluates polynomials with more coefficients in a loop
 
@@ -53,7 +53,7 @@ def _pad_front(coefficients: Any, size: int) -> Any:
 
 def _align_pair(name: str, a1: Any, a2: Any) -> list[Any]:
     """Promote two polynomials to one dtype and one size."""
-    dtype, weak = meet(name, (type_of(a1, name), type_of(a2, name)))
+    dtype, weak = promote_dtypes(name, (type_of(a1, name), type_of(a2, name)))
     pair = [astype_weak(_as_coefficients(name, a), dtype, weak) for a in (a1, a2)]
     size = max(each.type.size for each in pair)
     return [_pad_front(each, size) for each in pair]
@@ -79,7 +79,7 @@ def polyadd(a1: Any, a2: Any) -> Any:
     return _polyadd(a1, a2)
 
 
-@composed
+@compiled_function
 def _polyadd(a1: Any, a2: Any) -> Any:
     return add(*_align_pair("polyadd", a1, a2))
 
@@ -104,7 +104,7 @@ def polysub(a1: Any, a2: Any) -> Any:
     return _polysub(a1, a2)
 
 
-@composed
+@compiled_function
 def _polysub(a1: Any, a2: Any) -> Any:
     return subtract(*_align_pair("polysub", a1, a2))
 
@@ -115,7 +115,7 @@ def _trim_leading_zeros(name: str, p: Any) -> Any:
         "the number of leading zeros and the shape of the result are unknown: omit `trim_leading_zeros`, or call "
         f"`{name}` outside of `jit`"
     )
-    host = known(name, p, unknown)
+    host = concrete_value(name, p, unknown)
     (nonzero,) = np.nonzero(host)
     start = int(nonzero[0]) if nonzero.size else host.size
     return p[start:]
@@ -146,7 +146,7 @@ def polymul(a1: Any, a2: Any, *, trim_leading_zeros: bool = False) -> Any:
     return convolve(x, y)
 
 
-@composed
+@compiled_function
 def _zero_if_empty(p: Any) -> Any:
     """Return coefficients as an array of rank 1, with the coefficient 0 if there are none."""
     coefficients = _as_coefficients("polymul", p)
@@ -176,10 +176,10 @@ def polydiv(u: Any, v: Any, *, trim_leading_zeros: bool = False) -> tuple[Any, A
     return quotient, _trim_leading_zeros("polydiv", remainder) if trim_leading_zeros else remainder
 
 
-@composed_list
+@compiled_list_function
 def _polydiv(u: Any, v: Any) -> list[Any]:
     """Divide by synthetic division."""
-    dtype, _ = meet("polydiv", (type_of(u, "polydiv"), type_of(v, "polydiv")))
+    dtype, _ = promote_dtypes("polydiv", (type_of(u, "polydiv"), type_of(v, "polydiv")))
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
     remainder, divisor = (astype_weak(_as_coefficients("polydiv", p), dtype, False) for p in (u, v))
     size, length = remainder.type.size, divisor.type.size
@@ -187,10 +187,10 @@ def _polydiv(u: Any, v: Any) -> list[Any]:
         raise ValueError("polydiv: the divisor has no coefficients")
     if size < length:
         return [full((1,), 0, dtype), remainder]
-    leading = along(divisor, 0, 0, 1)
+    leading = slice_along(divisor, 0, 0, 1)
     quotient = []
     for index in range(size - length + 1):
-        factor = divide(along(remainder, 0, index, index + 1), leading)
+        factor = divide(slice_along(remainder, 0, index, index + 1), leading)
         quotient.append(factor)
         shifted = Pad((index,), (size - length - index,), (0,))(multiply(divisor, factor), full((), 0, dtype))
         remainder = subtract(remainder, shifted)
@@ -226,13 +226,13 @@ def _as_order(name: str, m: Any) -> int:
     return order
 
 
-@composed
+@compiled_function
 def _polyder(p: Any, *, order: int) -> Any:
     coefficients = as_inexact(_as_coefficients("polyder", p), "polyder")
     if not order:
         return coefficients
     size = max(coefficients.type.size - order, 0)
-    result = along(coefficients, 0, 0, size)
+    result = slice_along(coefficients, 0, 0, size)
     for step in range(order):
         result = Mul()(result, _descending_powers(size, order - step, result))
     return result
@@ -272,15 +272,15 @@ def polyint(p: Any, m: int = 1, k: Any = None) -> Any:
     return _polyint(p, constants, order=order)
 
 
-@composed
+@compiled_function
 def _polyint(p: Any, k: Any, *, order: int) -> Any:
     result = as_inexact(_as_coefficients("polyint", p), "polyint")
-    dtype, weak = meet("polyint", (result.type, type_of(k)))
+    dtype, weak = promote_dtypes("polyint", (result.type, type_of(k)))
     result, constants = (astype_weak(x, dtype, weak) for x in (result, as_operand(k)))
-    constants = stretch(constants, (order,)) if constants.type.size == 1 else Reshape((order,))(constants)
+    constants = broadcast_to_shape(constants, (order,)) if constants.type.size == 1 else Reshape((order,))(constants)
     for step in range(order):
         result = divide(result, _descending_powers(result.type.size, 1, result))
-        result = Concatenate(0)(result, along(constants, 0, step, step + 1))
+        result = Concatenate(0)(result, slice_along(constants, 0, step, step + 1))
     return result
 
 
@@ -306,9 +306,9 @@ def polyval(p: Any, x: Any, *, unroll: int = 16) -> Any:
     return _polyval(p, x, unroll=operator.index(unroll))
 
 
-@composed
+@compiled_function
 def _polyval(p: Any, x: Any, *, unroll: int) -> Any:
-    dtype, weak = meet("polyval", (type_of(p, "polyval"), type_of(x, "polyval")))
+    dtype, weak = promote_dtypes("polyval", (type_of(p, "polyval"), type_of(x, "polyval")))
     coefficients, points = (
         astype_weak(z, dtype, weak) for z in (_as_coefficients("polyval", p), as_operand(x, "polyval"))
     )
@@ -320,18 +320,18 @@ def _polyval(p: Any, x: Any, *, unroll: int) -> Any:
 
         return scan(step, result, coefficients, unroll=unroll)[0]
     for index in range(coefficients.type.size):
-        coefficient = Reshape(())(along(coefficients, 0, index, index + 1))
-        result = add(multiply(result, points), stretch(coefficient, points.type.shape))
+        coefficient = Reshape(())(slice_along(coefficients, 0, index, index + 1))
+        result = add(multiply(result, points), broadcast_to_shape(coefficient, points.type.shape))
     return result
 
 
-@composed
+@compiled_function
 def _from_roots(roots: Any) -> Any:
     """Multiply the factors x - r of all roots r."""
     dtype = roots.type.dtype
     result = full((1,), 1, dtype)
     for index in range(roots.type.size):
-        root = along(roots, 0, index, index + 1)
+        root = slice_along(roots, 0, index, index + 1)
         scaled = Concatenate(0)(full((1,), 0, dtype), multiply(result, root))
         result = subtract(Concatenate(0)(result, full((1,), 0, dtype)), scaled)
     return result
@@ -366,7 +366,7 @@ def poly(seq_of_zeros: Any) -> Any:
     return _from_roots(_as_strong_inexact(seq_of_zeros))
 
 
-@composed
+@compiled_function
 def _as_strong_inexact(x: Any) -> Any:
     x = as_inexact(x, "poly")
     return astype_weak(x, x.type.dtype, False)
@@ -401,9 +401,9 @@ def vander(x: Any, N: int | None = None, increasing: bool = False) -> Any:
     return _vander(x, count=count, increasing=bool(increasing))
 
 
-@composed
+@compiled_function
 def _vander(x: Any, *, count: int, increasing: bool) -> Any:
-    (row,) = numbers("vander", x)
+    (row,) = promote_numeric("vander", x)
     row = astype_weak(row, row.type.dtype, False)
     size = row.type.size
     if not count:
@@ -445,7 +445,7 @@ def roots(p: Any, *, strip_zeros: bool = True) -> Any:
                 "pass `strip_zeros=False`, which pads the roots with NaN"
             ) from None
     if type_of(p).size < 2:
-        dtype, _ = meet("roots", (type_of(p), full((), 0, np.complex64).type))
+        dtype, _ = promote_dtypes("roots", (type_of(p), full((), 0, np.complex64).type))
         return full((0,), 0, dtype)
     return _roots(p)
 
@@ -455,7 +455,7 @@ def _roots(p: Any) -> Any:
     return _mask_surplus_roots(linalg.eigvals(matrix), leading_zeros)
 
 
-@composed_list
+@compiled_list_function
 def _companion_matrix(p: Any) -> list[Any]:
     """Return the companion matrix of a polynomial and the number of its leading zeros.
 
@@ -471,22 +471,26 @@ def _companion_matrix(p: Any) -> list[Any]:
     pairs = (size, size)
     target, source = (Iota(pairs, dim, np.dtype(np.int32))() for dim in (0, 1))
     is_source = Compare("EQ")(add(target, leading_zeros), source)
-    rolled = total(Select()(is_source, stretch(Reshape((1, size))(row), pairs), full(pairs, 0, row.type.dtype)), 1)
-    first_row = divide(-along(rolled, 0, 1, size), along(rolled, 0, 0, 1))
+    rolled = total(
+        Select()(is_source, broadcast_to_shape(Reshape((1, size))(row), pairs), full(pairs, 0, row.type.dtype)), 1
+    )
+    first_row = divide(-slice_along(rolled, 0, 1, size), slice_along(rolled, 0, 0, 1))
     order = size - 1
     shape = (order, order)
     rows, columns = (Iota(shape, dim, np.dtype(np.int32))() for dim in (0, 1))
     subdiagonal = Convert(row.type.dtype)(Compare("EQ")(rows, add(columns, 1)))
-    matrix = Select()(Compare("EQ")(rows, like(rows, 0)), stretch(Reshape((1, order))(first_row), shape), subdiagonal)
+    matrix = Select()(
+        Compare("EQ")(rows, like(rows, 0)), broadcast_to_shape(Reshape((1, order))(first_row), shape), subdiagonal
+    )
     return [matrix, leading_zeros]
 
 
-@composed
+@compiled_function
 def _mask_surplus_roots(values: Any, leading_zeros: Any) -> Any:
     """Replace the `leading_zeros` values of least magnitude, which are surplus roots at 0, by NaN."""
     size = values.type.size
     ranks = total(_precedes(absolute(values), size), 1)
-    is_root = Compare("LT")(ranks, stretch(subtract(full((), size, np.int32), leading_zeros), (size,)))
+    is_root = Compare("LT")(ranks, broadcast_to_shape(subtract(full((), size, np.int32), leading_zeros), (size,)))
     return Select()(is_root, values, like(values, complex(np.nan, np.nan)))
 
 
@@ -494,8 +498,8 @@ def _precedes(magnitudes: Any, size: int) -> Any:
     """Return a matrix whose element (i, j) is 1 if j precedes i in a stable descending sort, else 0."""
     shape = (size, size)
     of_row, of_column = (
-        stretch(Reshape((size, 1))(magnitudes), shape),
-        stretch(Reshape((1, size))(magnitudes), shape),
+        broadcast_to_shape(Reshape((size, 1))(magnitudes), shape),
+        broadcast_to_shape(Reshape((1, size))(magnitudes), shape),
     )
     rows, columns = (Iota(shape, dim, np.dtype(np.int32))() for dim in (0, 1))
     precedes = Select()(
@@ -571,10 +575,10 @@ def polyfit(
     return coefficients, covariance * variance if y_type.ndim == 1 else covariance[:, :, None] * variance
 
 
-@composed_list
+@compiled_list_function
 def _least_squares_problem(x: Any, y: Any, *weights: Any, count: int) -> list[Any]:
     """Return the weighted Vandermonde matrix with columns of norm 1, the weighted values, and the norms."""
-    dtype, _ = meet("polyfit", [type_of(z) for z in (x, y, *weights)])
+    dtype, _ = promote_dtypes("polyfit", [type_of(z) for z in (x, y, *weights)])
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
     points, values = (astype_weak(as_operand(z), dtype, False) for z in (x, y))
     matrix = _vander(points, count=count, increasing=False)
@@ -586,6 +590,6 @@ def _least_squares_problem(x: Any, y: Any, *weights: Any, count: int) -> list[An
     return [divide(matrix, scale), values, scale]
 
 
-@composed
+@compiled_function
 def _undo_scale(solution: Any, scale: Any) -> Any:
     return divide(solution, scale if solution.type.ndim == 1 else Reshape((scale.type.size, 1))(scale))

@@ -5,24 +5,24 @@ from typing import Any
 
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.arithmetic import conjugate, multiply
-from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,
     broadcast_shapes,
-    composed,
-    no_out,
-    stretch,
+    broadcast_to_shape,
+    compiled_function,
+    reject_out,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import canonical_dtype, meet
+from shardwise.compiler.arrays.promotion import canonical_dtype, promote_dtypes
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Mul, Sub
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import Concatenate, along
+from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.lax.precision import precisions
-from shardwise.lax.shape import laid_out
-from shardwise.numpy.einsum import Names, contracted
+from shardwise.lax.shape import constrain_sharding
+from shardwise.numpy.einsum import Names, contract
 
 _PAIR_PATH = ((0, 1),)  # the contraction path of two operands
 
@@ -31,7 +31,7 @@ def _contract(
     name: str, x: Any, y: Any, terms: tuple[Names, Names], result: Names, precision: Any, preferred: Any
 ) -> Any:
     """Contract two operands whose dims have the names `terms`, as `einsum` does. `name` is the caller, for errors."""
-    return contracted(
+    return contract(
         x,
         y,
         terms=terms,
@@ -86,9 +86,9 @@ def matmul(
     """
     x, y = type_of(a, "matmul"), type_of(b, "matmul")
     if (precision is None and preferred_element_type is None) or not (x.ndim and y.ndim):
-        return laid_out(methods.matmul(a, b), out_sharding)
+        return constrain_sharding(methods.matmul(a, b), out_sharding)
     _check_contracted_sizes("matmul", x, y, -1, -min(y.ndim, 2))
-    return laid_out(_matmul("matmul", a, b, precision, preferred_element_type), out_sharding)
+    return constrain_sharding(_matmul("matmul", a, b, precision, preferred_element_type), out_sharding)
 
 
 def _matmul(name: str, a: Any, b: Any, precision: Any = None, preferred: Any = None) -> Any:
@@ -126,14 +126,16 @@ def dot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = 
     """
     x, y = type_of(a, "dot"), type_of(b, "dot")
     if precision is None and preferred_element_type is None:
-        return laid_out(methods.dot(a, b), out_sharding)
+        return constrain_sharding(methods.dot(a, b), out_sharding)
     left, right = _dim_names(x.ndim, "a"), _dim_names(y.ndim, "b")
     if x.ndim and y.ndim:
         dim = max(y.ndim - 2, 0)
         _check_contracted_sizes("dot", x, y, -1, dim)
         left, right = (*left[:-1], "k"), (*right[:dim], "k", *right[dim + 1 :])
     result = tuple(name for name in (*left, *right) if name != "k")
-    return laid_out(_contract("dot", a, b, (left, right), result, precision, preferred_element_type), out_sharding)
+    return constrain_sharding(
+        _contract("dot", a, b, (left, right), result, precision, preferred_element_type), out_sharding
+    )
 
 
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
@@ -186,11 +188,11 @@ def outer(a: Any, b: Any, out: None = None) -> Any:
         Array([[ 3,  4,  5],
                [ 6,  8, 10]], dtype=int32)
     """
-    no_out("outer", out)
+    reject_out("outer", out)
     return _outer(a, b)
 
 
-@composed
+@compiled_function
 def _outer(a: Any, b: Any) -> Any:
     x, y = as_operand(a, "outer"), as_operand(b, "outer")
     return multiply(Reshape((x.type.size, 1))(x), Reshape((1, y.type.size))(y))
@@ -233,8 +235,8 @@ def tensordot(
         if len(axes) != 2:
             raise ValueError(f"tensordot: axes must be a number of dims or a pair of sequences, not {axes!r}")
         axes_pair = [list(side) if isinstance(side, (list, tuple)) else [side] for side in axes]
-        x_dims = [dim_of("tensordot", operator.index(axis), x.ndim) for axis in axes_pair[0]]
-        y_dims = [dim_of("tensordot", operator.index(axis), y.ndim) for axis in axes_pair[1]]
+        x_dims = [canonical_axis("tensordot", operator.index(axis), x.ndim) for axis in axes_pair[0]]
+        y_dims = [canonical_axis("tensordot", operator.index(axis), y.ndim) for axis in axes_pair[1]]
     else:
         count = operator.index(axes)
         if not 0 <= count <= min(x.ndim, y.ndim):
@@ -248,7 +250,7 @@ def tensordot(
         left[x_dim] = right[y_dim] = f"k{number}"
     result = tuple(name for name in (*left, *right) if name[0] != "k")
     product = _contract("tensordot", a, b, (tuple(left), tuple(right)), result, precision, preferred_element_type)
-    return laid_out(product, out_sharding)
+    return constrain_sharding(product, out_sharding)
 
 
 def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
@@ -300,7 +302,7 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1, precision: Any = None, prefer
     types = type_of(x1, "vecdot"), type_of(x2, "vecdot")
     if not all(each.ndim for each in types):
         raise ValueError(f"vecdot: operands must have rank 1 or more, not {types[0]} and {types[1]}")
-    dims = [dim_of("vecdot", axis, each.ndim) for each in types]
+    dims = [canonical_axis("vecdot", axis, each.ndim) for each in types]
     _check_contracted_sizes("vecdot", *types, *dims)
     names = []
     batch_ndim = max(each.ndim for each in types) - 1
@@ -388,7 +390,7 @@ def kron(a: Any, b: Any) -> Any:
     return _kron(a, b)
 
 
-@composed
+@compiled_function
 def _kron(a: Any, b: Any) -> Any:
     x, y = as_operand(a, "kron"), as_operand(b, "kron")
     ndim = max(x.type.ndim, y.type.ndim)
@@ -425,27 +427,27 @@ def cross(a: Any, b: Any, axisa: int = -1, axisb: int = -1, axisc: int = -1, axi
     if axis is not None:
         axisa = axisb = axisc = axis
     types = type_of(a, "cross"), type_of(b, "cross")
-    dims = [dim_of("cross", side, each.ndim) for side, each in zip((axisa, axisb), types, strict=True)]
+    dims = [canonical_axis("cross", side, each.ndim) for side, each in zip((axisa, axisb), types, strict=True)]
     sizes = [each.shape[dim] for each, dim in zip(types, dims, strict=True)]
     if not set(sizes) <= {2, 3}:
         raise ValueError(
             f"cross: vectors must have 2 or 3 elements, not {sizes[0]} and {sizes[1]}: {types[0]}, {types[1]}"
         )
     batch = broadcast_shapes("cross", *(each.without((dim,)).shape for each, dim in zip(types, dims, strict=True)))
-    out_dim = dim_of("cross", axisc, len(batch) + 1) if 3 in sizes else 0
+    out_dim = canonical_axis("cross", axisc, len(batch) + 1) if 3 in sizes else 0
     return _cross(a, b, dims=(dims[0], dims[1]), out_dim=out_dim)
 
 
-@composed
+@compiled_function
 def _cross(a: Any, b: Any, *, dims: tuple[int, int], out_dim: int) -> Any:
-    dtype, weak = meet("cross", (type_of(a), type_of(b)))
+    dtype, weak = promote_dtypes("cross", (type_of(a), type_of(b)))
     components = []
     for operand, dim in zip((a, b), dims, strict=True):
         x = astype_weak(as_operand(operand), dtype, weak)
         batch = x.type.without((dim,)).shape
-        components.append([Reshape(batch)(along(x, dim, index, index + 1)) for index in range(x.type.shape[dim])])
+        components.append([Reshape(batch)(slice_along(x, dim, index, index + 1)) for index in range(x.type.shape[dim])])
     shape = broadcast_shapes("cross", components[0][0].type.shape, components[1][0].type.shape)
-    left, right = ([stretch(component, shape) for component in side] for side in components)
+    left, right = ([broadcast_to_shape(component, shape) for component in side] for side in components)
 
     def minor(i: int, j: int) -> Any:
         """Compute left[i] * right[j] - left[j] * right[i], where missing components are 0."""

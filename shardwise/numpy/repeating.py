@@ -9,8 +9,8 @@ import numpy as np
 
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.arithmetic import minimum, remainder
-from shardwise.compiler.arrays.indexing import dim_of
-from shardwise.compiler.arrays.operands import as_operand, composed, known, type_of
+from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.operands import as_operand, compiled_function, concrete_value, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ir.types import Typed
@@ -22,7 +22,7 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.roll import Roll
 from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.lax import shape as lax_shape
-from shardwise.lax.shape import laid_out
+from shardwise.lax.shape import constrain_sharding
 from shardwise.numpy.indexing import take
 from shardwise.numpy.joining import flip
 from shardwise.numpy.ordering import cumsum, searchsorted
@@ -66,7 +66,7 @@ def roll(a: Any, shift: Any, axis: int | Sequence[int] | None = None) -> Any:
     static_shifts: dict[int, int] = {}
     rolled = as_operand(a, "roll")
     for one_axis, one_shift in pairs:
-        dim = dim_of("roll", one_axis, a_type.ndim)
+        dim = canonical_axis("roll", one_axis, a_type.ndim)
         if not is_integer(type_of(one_shift, "roll").dtype):
             raise TypeError(f"roll: shift must be integers, not {shift!r}")
         if isinstance(one_shift, Typed):
@@ -84,7 +84,7 @@ def _shift_list(shift: Any) -> list[Any]:
     return list(shift) if type_of(shift, "roll").ndim else [shift]
 
 
-@composed
+@compiled_function
 def _roll_static(x: Any, *, steps: tuple[tuple[int, int], ...]) -> Any:
     """Roll by static `(dim, shift)` pairs; each is one halo exchange along a sharded dim."""
     x = as_operand(x)
@@ -93,7 +93,7 @@ def _roll_static(x: Any, *, steps: tuple[tuple[int, int], ...]) -> Any:
     return x
 
 
-@composed
+@compiled_function
 def _roll_dynamic(x: Any, shift: Any, *, dim: int) -> Any:
     """Roll by a traced shift: a dynamic slice of the array concatenated with itself."""
     x, by = as_operand(x), as_operand(shift, "roll")
@@ -130,7 +130,7 @@ def rot90(m: Any, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Any:
     m_type = type_of(m, "rot90")
     if m_type.ndim < 2:
         raise ValueError(f"rot90: needs an array of 2 or more dims, not {m_type}")
-    first, second = (dim_of("rot90", axis, m_type.ndim) for axis in axes)
+    first, second = (canonical_axis("rot90", axis, m_type.ndim) for axis in axes)
     if first == second:
         raise ValueError(f"rot90: axes must be two different dims, not {axes}")
     turns = operator.index(k) % 4
@@ -238,7 +238,7 @@ def repeat(
     x = as_operand(a, "repeat")
     if axis is None:
         x, axis = methods.reshape(x, shape=-1), 0
-    dim = dim_of("repeat", axis, x.type.ndim)
+    dim = canonical_axis("repeat", axis, x.type.ndim)
     repeats_type = type_of(repeats, "repeat")
     if not is_integer(repeats_type.dtype):
         raise TypeError(f"repeat: repeats must be integers, not {repeats_type}")
@@ -250,12 +250,12 @@ def repeat(
         )
     if total_repeat_length is None:
         unknown = "the shape of the result is unknown. Pass it: `repeat(a, repeats, total_repeat_length=...)`"
-        return laid_out(_repeat_static(x, dim, known("repeat", repeats, unknown)), out_sharding)
+        return constrain_sharding(_repeat_static(x, dim, concrete_value("repeat", repeats, unknown)), out_sharding)
     if not size:
-        return laid_out(x, out_sharding)
+        return constrain_sharding(x, out_sharding)
     counts = methods.broadcast_to(repeats, shape=(size,))
     length = operator.index(total_repeat_length)
-    return laid_out(take(x, _source_indices(counts, size=size, length=length), dim), out_sharding)
+    return constrain_sharding(take(x, _source_indices(counts, size=size, length=length), dim), out_sharding)
 
 
 def _repeat_static(x: Any, dim: int, counts: Any) -> Any:
@@ -267,7 +267,7 @@ def _repeat_static(x: Any, dim: int, counts: Any) -> Any:
     return take(x, np.repeat(np.arange(x.type.shape[dim], dtype=np.int32), counts), dim, mode="clip")
 
 
-@composed
+@compiled_function
 def _repeat_uniform(x: Any, *, dim: int, count: int) -> Any:
     shape = x.type.shape
     broadcast_dims = tuple(d + (d > dim) for d in range(len(shape)))
@@ -275,7 +275,7 @@ def _repeat_uniform(x: Any, *, dim: int, count: int) -> Any:
     return Reshape((*shape[:dim], shape[dim] * count, *shape[dim + 1 :]))(copies)
 
 
-@composed
+@compiled_function
 def _source_indices(counts: Any, *, size: int, length: int) -> Any:
     """Return the index of the source element for each of `length` results: the first whose last copy comes after it."""
     ends = cumsum(as_operand(counts), dtype=default_dtype("int*"))

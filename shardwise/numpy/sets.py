@@ -11,9 +11,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shardwise.compiler.arrays.indexing import dim_of
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, composed_list, stretch, type_of
-from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.operands import (
+    as_operand,
+    astype_weak,
+    broadcast_to_shape,
+    compiled_function,
+    compiled_list_function,
+    type_of,
+)
+from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.arithmetic import Sub
 from shardwise.compiler.ops.elementwise.base import like
@@ -21,7 +28,7 @@ from shardwise.compiler.ops.elementwise.bitwise import And, Not
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Clamp
 from shardwise.compiler.ops.elementwise.select import Compare, Select
-from shardwise.compiler.ops.indexing.gather import taking
+from shardwise.compiler.ops.indexing.gather import take_op
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.indexing.sort import Sort
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -30,12 +37,12 @@ from shardwise.compiler.ops.reduce.reductions import ReduceOr
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, move_dim
-from shardwise.compiler.ops.shape.slicing import Concatenate, along
+from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.reduction import SUM
 from shardwise.errors import ConcretizationTypeError
 from shardwise.numpy.elementwise import isnan
 from shardwise.numpy.indexing import nonzero
-from shardwise.numpy.ordering import row_at, searchsorted
+from shardwise.numpy.ordering import gather_1d, searchsorted
 
 _INT = np.dtype(np.int32)
 
@@ -211,7 +218,7 @@ def unique_values(x: Any, /, *, size: int | None = None, fill_value: Any = None)
 def _unique(name: str, ar: Any, axis: int | None, equal_nan: bool, size: int | None, fill_value: Any) -> list[Any]:
     """Return the unique values, their first indices, the inverse indices and the counts."""
     ar_type = type_of(ar, name)
-    dim = None if axis is None else dim_of(name, axis, ar_type.ndim)
+    dim = None if axis is None else canonical_axis(name, axis, ar_type.ndim)
     rows = ar_type.size if dim is None else ar_type.shape[dim]
     if not rows:
         return _unique_of_empty(name, ar, dim, size, fill_value)
@@ -234,9 +241,9 @@ def _unique_of_empty(name: str, ar: Any, dim: int | None, size: int | None, fill
     return [values, empty, empty, empty]
 
 
-@composed
+@compiled_function
 def _full_like(template: Any, value: Any, *, shape: tuple[int, ...]) -> Any:
-    return stretch(astype_weak(as_operand(value), type_of(template).dtype, False), shape)
+    return broadcast_to_shape(astype_weak(as_operand(value), type_of(template).dtype, False), shape)
 
 
 def _result_size(name: str, mask: Any, size: int | None) -> int:
@@ -252,13 +259,17 @@ def _result_size(name: str, mask: Any, size: int | None) -> int:
         ) from None
 
 
-@composed
+@compiled_function
 def _count_true(mask: Any) -> Any:
     total = Cumulative(0, SUM)(Convert(_INT)(as_operand(mask)))
-    return Reshape(())(along(total, 0, total.type.size - 1, total.type.size)) if total.type.size else full((), 0, _INT)
+    return (
+        Reshape(())(slice_along(total, 0, total.type.size - 1, total.type.size))
+        if total.type.size
+        else full((), 0, _INT)
+    )
 
 
-@composed_list
+@compiled_list_function
 def _sort_and_mark_first(ar: Any, *, dim: int | None, equal_nan: bool) -> list[Any]:
     """Return the sorted rows, the mask of rows that differ from the one before, and the sorting permutation."""
     x = as_operand(ar)
@@ -268,7 +279,7 @@ def _sort_and_mark_first(ar: Any, *, dim: int | None, equal_nan: bool) -> list[A
         leading = move_dim(x, dim, 0)
         rows = leading.type.shape[0]
         table = Reshape((rows, x.type.size // rows))(leading)
-        keys = [Reshape((rows,))(along(table, 1, column, column + 1)) for column in range(table.type.shape[1])]
+        keys = [Reshape((rows,))(slice_along(table, 1, column, column + 1)) for column in range(table.type.shape[1])]
         if not keys:
             index = Iota((rows,), 0, _INT)()
             return [leading, Compare("EQ")(index, like(index, 0)), index]
@@ -276,7 +287,7 @@ def _sort_and_mark_first(ar: Any, *, dim: int | None, equal_nan: bool) -> list[A
     *ordered, order = Sort(0, len(keys))(*keys, Iota((size,), 0, _INT)())
     differs = None
     for key in ordered:
-        key_differs = _differs(along(key, 0, 1, size), along(key, 0, 0, size - 1), equal_nan)
+        key_differs = _differs(slice_along(key, 0, 1, size), slice_along(key, 0, 0, size - 1), equal_nan)
         differs = key_differs if differs is None else Not()(And()(Not()(differs), Not()(key_differs)))
     is_first = Concatenate(0)(full((1,), True, np.bool_), differs)
     if dim is None:
@@ -292,18 +303,20 @@ def _differs(x: Any, y: Any, equal_nan: bool) -> Any:
     return differs
 
 
-@composed_list
+@compiled_list_function
 def _select_first(ordered: Any, is_first: Any, order: Any, *fill: Any, size: int) -> list[Any]:
     """Return the first row of each run, its index before the sort, the run of each row, and the length of each run."""
     rows = ordered.type.shape[0]
     (starts,) = nonzero(is_first, size=size + 1, fill_value=rows)
-    start, end = along(starts, 0, 0, size), along(starts, 0, 1, size + 1)
+    start, end = slice_along(starts, 0, 0, size), slice_along(starts, 0, 1, size + 1)
     exists = Compare("LT")(start, like(start, rows))
     indices = Select()(exists, start, like(start, 0))
     values = _gather_rows(ordered, indices)
     if fill:
         mask = Broadcast(values.type.shape, (0,))(exists)
-        padding = stretch(astype_weak(as_operand(fill[0]), values.type.dtype, values.type.weak), values.type.shape)
+        padding = broadcast_to_shape(
+            astype_weak(as_operand(fill[0]), values.type.dtype, values.type.weak), values.type.shape
+        )
         values = Select()(mask, values, padding)
     index_dtype = default_dtype("int*")
     run = Sub()(Cumulative(0, SUM)(Convert(_INT)(is_first)), full((rows,), 1, _INT))
@@ -314,15 +327,15 @@ def _select_first(ordered: Any, is_first: Any, order: Any, *fill: Any, size: int
 
 
 def _gather_rows(x: Any, indices: Any) -> Any:
-    return taking(x.type.shape, 0)(x, Reshape((indices.type.size, 1))(astype_weak(indices, _INT, False)))
+    return take_op(x.type.shape, 0)(x, Reshape((indices.type.size, 1))(astype_weak(indices, _INT, False)))
 
 
-@composed
+@compiled_function
 def _reshape(x: Any, *, shape: tuple[int, ...]) -> Any:
     return Reshape(shape)(x)
 
 
-@composed
+@compiled_function
 def _restore_dim(x: Any, *, dim: int, shape: tuple[int, ...]) -> Any:
     """Reshape rows to slices of an array of `shape`, and move the leading dim back to `dim`."""
     sizes = (x.type.shape[0], *shape[:dim], *shape[dim + 1 :])
@@ -352,14 +365,14 @@ def union1d(ar1: Any, ar2: Any, *, size: int | None = None, fill_value: Any = No
     return _unique("union1d", _concatenate_flat(ar1, ar2), None, True, size, fill_value)[0]
 
 
-@composed
+@compiled_function
 def _concatenate_flat(ar1: Any, ar2: Any) -> Any:
     return Concatenate(0)(*_promote_flat("union1d", ar1, ar2))
 
 
 def _promote_flat(name: str, ar1: Any, ar2: Any) -> list[Any]:
     """Flatten two arrays and promote them to a common dtype."""
-    dtype, weak = meet(name, (type_of(ar1, name), type_of(ar2, name)))
+    dtype, weak = promote_dtypes(name, (type_of(ar1, name), type_of(ar2, name)))
     return [Reshape((type_of(x).size,))(astype_weak(as_operand(x), dtype, weak)) for x in (ar1, ar2)]
 
 
@@ -398,9 +411,9 @@ _METHODS = ("auto", "compare_all", "binary_search", "sort")
 _MAX_COMPARED_PAIRS = 2**16
 
 
-@composed
+@compiled_function
 def _isin(element: Any, test_elements: Any, *, invert: bool, method: str) -> Any:
-    dtype, weak = meet("isin", (type_of(element, "isin"), type_of(test_elements, "isin")))
+    dtype, weak = promote_dtypes("isin", (type_of(element, "isin"), type_of(test_elements, "isin")))
     x, tests = (astype_weak(as_operand(z), dtype, weak) for z in (element, test_elements))
     flat_tests = Reshape((tests.type.size,))(tests)
     count = flat_tests.type.size
@@ -419,7 +432,7 @@ def _isin(element: Any, test_elements: Any, *, invert: bool, method: str) -> Any
 def _equals_at(ordered: Any, x: Any, index: Any) -> Any:
     """Compare each element of `x` with `ordered[index]`, where an index past the end is clamped."""
     clamped = Clamp()(like(index, 0), index, like(index, ordered.type.size - 1))
-    return Compare("EQ")(row_at(ordered, clamped), x)
+    return Compare("EQ")(gather_1d(ordered, clamped), x)
 
 
 def intersect1d(
@@ -469,7 +482,7 @@ def _optional(fill_value: Any) -> tuple[Any, ...]:
     return () if fill_value is None else (fill_value,)
 
 
-@composed_list
+@compiled_list_function
 def _intersect(ar1: Any, ar2: Any, *, assume_unique: bool) -> list[Any]:
     """Return `ar1` sorted, the mask of common elements and the permutation; then `ar2` sorted and its permutation."""
     x, y = _promote_flat("intersect1d", ar1, ar2)
@@ -487,7 +500,7 @@ def _sort_flat(x: Any, assume_unique: bool) -> list[Any]:
     return [ordered, full(is_first.type.shape, True, np.bool_) if assume_unique else is_first, order]
 
 
-@composed
+@compiled_function
 def _first_indices(x: Any, ordered: Any, order: Any) -> Any:
     """Return the index in the original array of the first occurrence of each element of `x`.
 
@@ -499,22 +512,22 @@ def _first_indices(x: Any, ordered: Any, order: Any) -> Any:
     return _gather_rows(order, Clamp()(like(index, 0), index, like(index, order.type.size - 1)))
 
 
-@composed
+@compiled_function
 def _select_masked(row: Any, mask: Any, *fill: Any, size: int, pad_with_first: bool) -> Any:
     """Return the masked elements of a 1-d array, padded to `size` with `fill`, or the first of them, or 0."""
     dtype = row.type.dtype if row.type.dtype != _INT or pad_with_first else default_dtype("int*")
     length = row.type.size
     if not length or not size:
         padding = as_operand(fill[0]) if fill else full((), 0, dtype)
-        return stretch(astype_weak(padding, dtype, False), (size,))
+        return broadcast_to_shape(astype_weak(padding, dtype, False), (size,))
     (indices,) = nonzero(mask, size=size, fill_value=length)
     exists = Compare("LT")(indices, like(indices, length))
     selected = astype_weak(_gather_rows(row, Select()(exists, indices, like(indices, 0))), dtype, False)
     if fill:
-        padding = stretch(astype_weak(as_operand(fill[0]), dtype, False), (size,))
+        padding = broadcast_to_shape(astype_weak(as_operand(fill[0]), dtype, False), (size,))
     elif pad_with_first:
-        first = Select()(along(exists, 0, 0, 1), along(selected, 0, 0, 1), full((1,), 0, dtype))
-        padding = stretch(Reshape(())(first), (size,))
+        first = Select()(slice_along(exists, 0, 0, 1), slice_along(selected, 0, 0, 1), full((1,), 0, dtype))
+        padding = broadcast_to_shape(Reshape(())(first), (size,))
     else:
         padding = full((size,), 0, dtype)
     return Select()(exists, selected, padding)
@@ -548,7 +561,7 @@ def setdiff1d(
     return _select_masked(row, mask, *fill, size=_result_size("setdiff1d", mask, size), pad_with_first=True)
 
 
-@composed_list
+@compiled_list_function
 def _setdiff1d(ar1: Any, ar2: Any, *, assume_unique: bool) -> list[Any]:
     """Return the candidates and the mask of those to keep."""
     x = as_operand(ar1, "setdiff1d")
@@ -587,7 +600,7 @@ def setxor1d(
     return _select_masked(row, mask, *_optional(fill_value), size=size, pad_with_first=True)
 
 
-@composed_list
+@compiled_list_function
 def _setxor1d(ar1: Any, ar2: Any, *, assume_unique: bool) -> list[Any]:
     """Return all elements sorted and the mask of those that are in one array only."""
     x, y = _promote_flat("setxor1d", ar1, ar2)

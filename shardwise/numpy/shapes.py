@@ -7,12 +7,18 @@ from typing import Any
 
 from shardwise.api.placement import device_put
 from shardwise.compiler.arrays import methods
-from shardwise.compiler.arrays.indexing import dim_of
-from shardwise.compiler.arrays.operands import as_operand, composed_list, dims_of, stretch, type_of
+from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.operands import (
+    as_operand,
+    broadcast_to_shape,
+    canonical_axes,
+    compiled_list_function,
+    type_of,
+)
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.compiler.ops.shape.movement import permuted
 from shardwise.lax import shape as lax_shape
-from shardwise.lax.shape import laid_out, sizes_of
+from shardwise.lax.shape import constrain_sharding, sizes_of
 from shardwise.lax.slicing import slice_in_dim
 from shardwise.numpy.creation import array, full
 
@@ -78,7 +84,7 @@ def size(a: Any, axis: int | Sequence[int] | None = None) -> int:
     a_type = type_of(a, "size")
     if axis is None:
         return a_type.size
-    return math.prod(a_type.shape[dim] for dim in dims_of("size", _int_tuple(axis), a_type))
+    return math.prod(a_type.shape[dim] for dim in canonical_axes("size", _int_tuple(axis), a_type))
 
 
 def _int_tuple(value: Any) -> tuple[int, ...]:
@@ -185,10 +191,10 @@ def reshape_in_order(name: str, a: Any, shape: int | tuple[int, ...], order: str
     if order not in ("C", "F"):
         raise NotImplementedError(f"{name}: order must be 'C' or 'F', not {order!r}: XLA chooses the memory layout")
     if order == "C":
-        return laid_out(methods.reshape(a, shape=shape), out_sharding)
+        return constrain_sharding(methods.reshape(a, shape=shape), out_sharding)
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     reversed_result = methods.reshape(methods.transpose(a), shape=sizes[::-1])
-    return laid_out(methods.transpose(reversed_result), out_sharding)
+    return constrain_sharding(methods.transpose(reversed_result), out_sharding)
 
 
 def squeeze(a: Any, axis: int | Sequence[int] | None = None) -> Any:
@@ -255,7 +261,7 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
     """
     x = as_operand(a, "swapaxes")
     order = list(range(x.type.ndim))
-    first, second = (dim_of("swapaxes", axis, x.type.ndim) for axis in (axis1, axis2))
+    first, second = (canonical_axis("swapaxes", axis, x.type.ndim) for axis in (axis1, axis2))
     order[first], order[second] = second, first
     return permuted(x, tuple(order))
 
@@ -282,7 +288,7 @@ def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[in
         (3, 4, 2)
     """
     x = as_operand(a, "moveaxis")
-    sources, targets = (dims_of("moveaxis", _int_tuple(axes), x.type) for axes in (source, destination))
+    sources, targets = (canonical_axes("moveaxis", _int_tuple(axes), x.type) for axes in (source, destination))
     if len(sources) != len(targets):
         raise ValueError(
             f"moveaxis: source {source} and destination {destination} must have the same length, "
@@ -314,7 +320,7 @@ def rollaxis(a: Any, axis: int, start: int = 0) -> Any:
         (4, 2, 3)
     """
     rank = type_of(a, "rollaxis").ndim
-    dim, before = dim_of("rollaxis", axis, rank), operator.index(start)
+    dim, before = canonical_axis("rollaxis", axis, rank), operator.index(start)
     if not -rank <= before <= rank:
         raise ValueError(f"rollaxis: start {start} is out of range for {type_of(a)}; pass {-rank} to {rank}")
     before += rank * (before < 0)
@@ -498,7 +504,7 @@ def broadcast_to(array: Any, shape: Any, *, out_sharding: Any = None) -> Any:
         Array([[1, 2],
                [1, 2]], dtype=int32)
     """
-    return laid_out(methods.broadcast_to(array, shape=_int_tuple(shape)), out_sharding)
+    return constrain_sharding(methods.broadcast_to(array, shape=_int_tuple(shape)), out_sharding)
 
 
 def broadcast_arrays(*args: Any) -> list[Any]:
@@ -522,9 +528,9 @@ def broadcast_arrays(*args: Any) -> list[Any]:
     return _broadcast_all(*args, shape=common_shape) if args else []
 
 
-@composed_list
+@compiled_list_function
 def _broadcast_all(*arrays: Any, shape: tuple[int, ...]) -> list[Any]:
-    return [stretch(as_operand(x), shape) for x in arrays]
+    return [broadcast_to_shape(as_operand(x), shape) for x in arrays]
 
 
 def resize(a: Any, new_shape: int | Sequence[int]) -> Any:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.lax import shape as lax_shape
 from shardwise.numpy.joining import split
@@ -35,7 +35,10 @@ def array_split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Any]:
     array_type = type_of(ary, "array_split")
     if np.ndim(indices_or_sections):
         return split(ary, indices_or_sections, axis)
-    count, size = operator.index(indices_or_sections), array_type.shape[dim_of("array_split", axis, array_type.ndim)]
+    count, size = (
+        operator.index(indices_or_sections),
+        array_type.shape[canonical_axis("array_split", axis, array_type.ndim)],
+    )
     if count < 1:
         raise ValueError(f"array_split: cannot split {array_type} into {count} sections; the minimum is 1")
     section_size, remainder = divmod(size, count)

@@ -8,20 +8,20 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays import reductions
-from shardwise.compiler.arrays.arithmetic import absolute, conjugate, divide, imag, multiply, real, subtract, truth
+from shardwise.compiler.arrays.arithmetic import absolute, as_bool, conjugate, divide, imag, multiply, real, subtract
 from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
     astype_weak,
     broadcast_shapes,
-    composed,
-    composed_list,
-    no_out,
+    broadcast_to_shape,
+    compiled_function,
+    compiled_list_function,
+    reject_out,
     static_axes,
-    stretch,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, meet
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import carrier, is_inexact
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.base import like
@@ -36,7 +36,7 @@ from shardwise.compiler.ops.shape.movement import Reshape, permuted
 from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.lax.named import psum
 from shardwise.numpy.elementwise import isnan
-from shardwise.numpy.named import apart
+from shardwise.numpy.named import split_axis_names
 
 
 def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
@@ -59,14 +59,14 @@ def count_nonzero(a: Any, axis: Any = None, keepdims: bool = False) -> Any:
         >>> jnp.count_nonzero(jnp.array([[1, 0], [2, 3]]), axis=0)
         Array([2, 1], dtype=int32)
     """
-    dims, names = apart(axis)
+    dims, names = split_axis_names(axis)
     count = _count_nonzero(a, axis=dims, keepdims=keepdims)
     return psum(count, names) if names else count
 
 
-@composed
+@compiled_function
 def _count_nonzero(a: Any, *, axis: Any, keepdims: bool) -> Any:
-    return reductions.sum(truth(a, "count_nonzero"), axis=axis, dtype=default_dtype("int*"), keepdims=keepdims)
+    return reductions.sum(as_bool(a, "count_nonzero"), axis=axis, dtype=default_dtype("int*"), keepdims=keepdims)
 
 
 def ptp(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> Any:
@@ -90,11 +90,11 @@ def ptp(a: Any, axis: Any = None, out: None = None, keepdims: bool = False) -> A
         >>> jnp.ptp(jnp.array([[1, 5], [7, 4]]), axis=1)
         Array([4, 3], dtype=int32)
     """
-    no_out("ptp", out)
+    reject_out("ptp", out)
     return _ptp(a, axis=static_axes(axis), keepdims=keepdims)
 
 
-@composed
+@compiled_function
 def _ptp(a: Any, *, axis: Any, keepdims: bool) -> Any:
     largest, smallest = (reduce(a, axis=axis, keepdims=keepdims) for reduce in (reductions.amax, reductions.amin))
     return subtract(largest, smallest)
@@ -137,21 +137,21 @@ def average(a: Any, axis: Any = None, weights: Any = None, returned: bool = Fals
     return (mean, total) if returned else mean
 
 
-@composed_list
+@compiled_list_function
 def _average(a: Any, *weights: Any, axis: Any, keepdims: bool) -> list[Any]:
     if not weights:
         mean = reductions.mean(a, axis=axis, keepdims=keepdims)
         count = type_of(a).size // max(1, mean.type.size)
         return [mean, full(mean.type.shape, count, mean.type.dtype)]
     x, w = as_operand(a, "average"), as_operand(weights[0], "average")
-    dtype, _ = meet("average", (x.type, w.type))
+    dtype, _ = promote_dtypes("average", (x.type, w.type))
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
     x, w = (astype_weak(z, dtype, False) for z in (x, w))
     if x.type.shape != w.type.shape:
         dims = reductions.reduced_dims("average", axis, x.type)
         order = tuple(sorted(range(len(dims)), key=lambda position: dims[position]))
         sizes = tuple(size if dim in dims else 1 for dim, size in enumerate(x.type.shape))
-        w = stretch(Reshape(sizes)(permuted(w, order)), x.type.shape)
+        w = broadcast_to_shape(Reshape(sizes)(permuted(w, order)), x.type.shape)
     total = reductions.sum(w, axis=axis, keepdims=keepdims)
     return [divide(reductions.sum(multiply(x, w), axis=axis, keepdims=keepdims), total), total]
 
@@ -209,13 +209,13 @@ def cov(
     )
 
 
-@composed
+@compiled_function
 def _covariance(m: Any, *optional: Any, has: tuple[bool, bool, bool], by_row: bool, ddof: int, dtype: Any) -> Any:
     """Compute the covariance matrix; `has` says which of y, fweights and aweights are in `optional`."""
     remaining = iter(optional)
     y, fweights, aweights = (next(remaining) if present else None for present in has)
     tables = [_variables_as_rows(x, by_row) for x in (m, y) if x is not None]
-    common, _ = meet("cov", [x.type for x in tables])
+    common, _ = promote_dtypes("cov", [x.type for x in tables])
     compute_dtype = dtype if dtype is not None else common if is_inexact(common) else default_dtype("float*")
     tables = [astype_weak(x, compute_dtype, False) for x in tables]
     x = Concatenate(0)(*tables) if len(tables) > 1 else tables[0]
@@ -291,7 +291,7 @@ def corrcoef(x: Any, y: Any = None, rowvar: bool = True, dtype: Any = None) -> A
     return _corrcoef(x, *optional, by_row=bool(rowvar), dtype=compute_dtype)
 
 
-@composed
+@compiled_function
 def _corrcoef(x: Any, *optional: Any, by_row: bool, dtype: Any) -> Any:
     result = _covariance(x, *optional, has=(bool(optional), False, False), by_row=by_row, ddof=1, dtype=dtype)
     if not result.type.ndim:
@@ -310,7 +310,7 @@ def _clamp_to_unit(x: Any) -> Any:
     return Clamp()(like(x, -1), x, like(x, 1))
 
 
-@composed
+@compiled_function
 def variance(
     a: Any,
     *optional: Any,
@@ -337,7 +337,7 @@ def variance(
     mask = full(x.type.shape, True, np.bool_)
     if where is not None:
         shape = broadcast_shapes("var", x.type.shape, type_of(where, "var").shape)
-        x, mask = stretch(x, shape), stretch(truth(where, "var"), shape)
+        x, mask = broadcast_to_shape(x, shape), broadcast_to_shape(as_bool(where, "var"), shape)
     if skips_nan:
         mask = And()(mask, Compare("EQ")(isnan(x), full(x.type.shape, False, np.bool_)))
     count = reductions.sum(mask, axis=axis, keepdims=True, dtype=default_dtype("float*"))

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays import methods, reductions
-from shardwise.compiler.arrays.indexing import dim_of
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, type_of
+from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ops.elementwise.arithmetic import Add
@@ -21,7 +21,7 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, permuted
-from shardwise.compiler.ops.shape.slicing import Pad, along
+from shardwise.compiler.ops.shape.slicing import Pad, slice_along
 from shardwise.numpy.creation import arange, eye, ones
 from shardwise.numpy.indexing import nonzero, take_along_axis
 from shardwise.numpy.shapes import resize
@@ -61,7 +61,7 @@ def tri(N: int, M: int | None = None, k: int = 0, dtype: Any = None) -> Any:
     return _tri(shape=shape, k=operator.index(k), dtype=result_dtype)
 
 
-@composed
+@compiled_function
 def _tri(*, shape: tuple[int, int], k: int, dtype: Any) -> Any:
     return astype_weak(_band_mask(shape, k, "LE"), dtype, False)
 
@@ -116,7 +116,7 @@ def _checked_matrices(name: str, m: Any) -> Any:
     return m
 
 
-@composed
+@compiled_function
 def _triangle(x: Any, *, k: int, direction: str) -> Any:
     x = as_operand(x)
     return Select()(_band_mask(x.type.shape, k, direction), x, full(x.type.shape, 0, x.type.dtype, x.type.weak))
@@ -316,7 +316,7 @@ def diagflat(v: Any, k: int = 0) -> Any:
     return _diagonal_matrix(methods.reshape(v, shape=-1), k=operator.index(k))
 
 
-@composed
+@compiled_function
 def _diagonal_matrix(row: Any, *, k: int) -> Any:
     x = as_operand(row, "diag")
     zero = full((), 0, x.type.dtype, x.type.weak)
@@ -353,7 +353,7 @@ def diagonal(a: Any, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
 
 
 def _matrix_dims(name: str, axis1: int, axis2: int, rank: int) -> tuple[int, int]:
-    rows, columns = (dim_of(name, axis, rank) for axis in (axis1, axis2))
+    rows, columns = (canonical_axis(name, axis, rank) for axis in (axis1, axis2))
     if rows == columns:
         raise ValueError(f"{name}: axis1 and axis2 are both dim {rows}")
     return rows, columns
@@ -363,7 +363,7 @@ def _move_last(x: Any, dims: tuple[int, int]) -> Any:
     return permuted(x, (*(dim for dim in range(x.type.ndim) if dim not in dims), *dims))
 
 
-@composed
+@compiled_function
 def _diagonal(x: Any, *, offset: int, dims: tuple[int, int]) -> Any:
     x = _move_last(as_operand(x), dims)
     *batch, rows, columns = x.type.shape
@@ -371,7 +371,7 @@ def _diagonal(x: Any, *, offset: int, dims: tuple[int, int]) -> Any:
     count = max(0, min(rows - first, columns - max(0, offset)))
     if not count:
         return full((*batch, 0), 0, x.type.dtype, x.type.weak)
-    x = along(x, len(batch), first, first + count)
+    x = slice_along(x, len(batch), first, first + count)
     column = Add()(Iota((count, 1), 0, _INDEX)(), full((count, 1), max(0, offset), _INDEX))
     index = Reshape((*(1,) * len(batch), count, 1))(column)
     return Reshape((*batch, count))(take_along_axis(x, index, -1, mode="clip"))
@@ -407,7 +407,7 @@ def trace(a: Any, offset: Any = 0, axis1: int = 0, axis2: int = 1, dtype: Any = 
     return _trace(a, offset, dims=dims, dtype=dtype)
 
 
-@composed
+@compiled_function
 def _trace(x: Any, offset: Any, *, dims: tuple[int, int], dtype: Any) -> Any:
     x = _move_last(as_operand(x), dims)
     on_diagonal = _band_mask(x.type.shape, astype_weak(as_operand(offset), _INDEX, False), "EQ")
@@ -496,7 +496,7 @@ def fill_diagonal(a: Any, val: Any, wrap: bool = False, *, inplace: bool = True)
     return _fill_diagonal(a, values)
 
 
-@composed
+@compiled_function
 def _fill_diagonal(x: Any, values: Any) -> Any:
     x = as_operand(x)
     shape = x.type.shape

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays import arithmetic, methods
-from shardwise.compiler.arrays.indexing import dim_of
+from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.reductions import reduced_dims
 from shardwise.lax.associative import associative_scan
 from shardwise.lax.cumulative import cummax, cummin
 from shardwise.lax.fold import reduce as lax_reduce
-from shardwise.numpy import elementwise, floats, functions, ordering
+from shardwise.numpy import elementwise, float_bits, ordering, reductions
 from shardwise.numpy.creation import asarray, full_like
 from shardwise.numpy.dtypes import bool_
 from shardwise.numpy.vectorized import Function, ufunc
@@ -44,7 +44,7 @@ def _cumulative(function: Function) -> Function:
 
     def accumulate(a: Any, *, axis: int, dtype: Any) -> Any:
         x = asarray(a, dtype)
-        return function(x, axis=dim_of("accumulate", axis, x.type.ndim))
+        return function(x, axis=canonical_axis("accumulate", axis, x.type.ndim))
 
     return accumulate
 
@@ -87,7 +87,7 @@ def _associative(name: str, function: Function, identity: Any, convert: Function
 
 
 def _to_float(x: Any) -> Any:
-    return elementwise.floats("logaddexp", x)[0]
+    return elementwise.promote_inexact("logaddexp", x)[0]
 
 
 def _to_bool(x: Any) -> Any:
@@ -104,7 +104,7 @@ add = ufunc(
     1,
     identity=0,
     call=arithmetic.add,
-    reduce=functions.sum,
+    reduce=reductions.sum,
     accumulate=ordering.cumsum,
     at=_scatter("add"),
 )
@@ -114,7 +114,7 @@ multiply = ufunc(
     1,
     identity=1,
     call=arithmetic.multiply,
-    reduce=functions.prod,
+    reduce=reductions.prod,
     accumulate=ordering.cumprod,
     at=_scatter("multiply"),
 )
@@ -125,7 +125,7 @@ maximum = ufunc(
     2,
     1,
     call=arithmetic.maximum,
-    reduce=_reduction(functions.max),
+    reduce=_reduction(reductions.max),
     accumulate=_cumulative(cummax),
     at=_scatter("max"),
 )
@@ -134,7 +134,7 @@ minimum = ufunc(
     2,
     1,
     call=arithmetic.minimum,
-    reduce=_reduction(functions.min),
+    reduce=_reduction(reductions.min),
     accumulate=_cumulative(cummin),
     at=_scatter("min"),
 )
@@ -145,7 +145,7 @@ logical_and = _associative("logical_and", elementwise.logical_and, True, _to_boo
 logical_or = _associative("logical_or", elementwise.logical_or, False, _to_bool)
 logical_xor = _associative("logical_xor", elementwise.logical_xor, False, _to_bool)
 logaddexp = _associative("logaddexp", elementwise.logaddexp, -np.inf, _to_float)
-logaddexp2 = _associative("logaddexp2", floats.logaddexp2, -np.inf, _to_float)
+logaddexp2 = _associative("logaddexp2", float_bits.logaddexp2, -np.inf, _to_float)
 
 # --- docstrings -------------------------------------------------------------------------------------------------------
 

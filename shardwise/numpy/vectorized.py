@@ -8,8 +8,8 @@ from typing import Any, final
 from shardwise.api.control import scan
 from shardwise.api.vmap import vmap
 from shardwise.compiler.arrays import methods
-from shardwise.compiler.arrays.indexing import dim_of
-from shardwise.compiler.arrays.operands import as_operand, composed, stretch, type_of
+from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.operands import as_operand, broadcast_to_shape, compiled_function, type_of
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.lax.shape import broadcast_shapes, expand_dims, squeeze
@@ -163,7 +163,7 @@ def apply_along_axis(func1d: Function, axis: int, arr: Any, *args: Any, **kwargs
         Array([3, 7], dtype=int32)
     """
     x = as_operand(arr, "apply_along_axis")
-    dim = dim_of("apply_along_axis", axis, x.type.ndim)
+    dim = canonical_axis("apply_along_axis", axis, x.type.ndim)
 
     def on_slice(row: Any) -> Any:
         return func1d(row, *args, **kwargs)
@@ -198,7 +198,7 @@ def apply_over_axes(func: Callable[[Any, int], Any], a: Any, axes: Sequence[int]
     x = as_operand(a, "apply_over_axes")
     rank = x.type.ndim
     for axis in axes:
-        dim = dim_of("apply_over_axes", axis, rank)
+        dim = canonical_axis("apply_over_axes", axis, rank)
         result = as_operand(func(x, dim), "apply_over_axes")
         x = expand_dims(result, (dim,)) if result.type.ndim == rank - 1 else result
         if x.type.ndim != rank:
@@ -258,9 +258,9 @@ def _evaluate_case(function: Any, x: Any, args: Any, keywords: Any) -> Any:
     return _broadcast(methods.astype(value, dtype=x.type.dtype), shape=x.type.shape)
 
 
-@composed
+@compiled_function
 def _broadcast(x: Any, *, shape: tuple[int, ...]) -> Any:
-    return stretch(as_operand(x), shape)
+    return broadcast_to_shape(as_operand(x), shape)
 
 
 def frompyfunc(func: Function, /, nin: int, nout: int, *, identity: Any = None) -> "ufunc":
@@ -410,7 +410,7 @@ class ufunc:
         elif isinstance(axis, Sequence):
             raise NotImplementedError(f"{self.__name__}.reduce: axis must be one axis, or None for all, not {axis}")
         else:
-            dim = dim_of(f"{self.__name__}.reduce", axis, len(shape))
+            dim = canonical_axis(f"{self.__name__}.reduce", axis, len(shape))
             kept_shape = (*shape[:dim], 1, *shape[dim + 1 :])
         if not x.type.shape[dim] and first is None:
             raise ValueError(
@@ -451,7 +451,7 @@ class ufunc:
         if (override := self._overrides["accumulate"]) is not None:
             return override(a, axis=axis, dtype=dtype)
         x = asarray(a, dtype)
-        dim = dim_of(f"{self.__name__}.accumulate", axis, x.type.ndim)
+        dim = canonical_axis(f"{self.__name__}.accumulate", axis, x.type.ndim)
         rows = moveaxis(x, dim, 0)
         if not rows.type.shape[0]:
             return x
@@ -533,7 +533,7 @@ class ufunc:
         x = asarray(a, dtype)
         if type_of(indices, "reduceat").ndim != 1:
             raise ValueError(f"{self.__name__}.reduceat: indices must have 1 dim, not {type_of(indices)}")
-        dim = dim_of(f"{self.__name__}.reduceat", axis, x.type.ndim)
+        dim = canonical_axis(f"{self.__name__}.reduceat", axis, x.type.ndim)
         rows = moveaxis(x, dim, 0)
         starts = array(indices)
         size, mask_shape = rows.type.shape[0], (starts.type.size, *(1,) * (rows.type.ndim - 1))

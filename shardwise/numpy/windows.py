@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays.arithmetic import absolute, divide, multiply
-from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, composed, type_of
+from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
 from shardwise.compiler.ops.elementwise.transcendental import Exp
@@ -122,7 +122,7 @@ def kaiser(M: int, beta: Any) -> Any:
     return _kaiser(semicircle, beta)
 
 
-@composed
+@compiled_function
 def _kaiser(semicircle: Any, beta: Any) -> Any:
     x = as_operand(semicircle)
     beta = astype_weak(as_inexact(beta, "kaiser"), x.type.dtype, False)
@@ -153,7 +153,7 @@ def i0(x: Any) -> Any:
     return _i0(x)
 
 
-@composed
+@compiled_function
 def _i0(x: Any) -> Any:
     x = as_inexact(x, "i0")
     if x.type.dtype.kind == "c":

@@ -5,8 +5,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from shardwise.compiler.arrays.indexing import dim_of
-from shardwise.compiler.arrays.operands import as_inexact, as_operand, stretch, type_of
+from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.operands import as_inexact, as_operand, broadcast_to_shape, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.arrays.reductions import argmax
 from shardwise.compiler.dtypes import is_integer
@@ -19,7 +19,7 @@ from shardwise.compiler.ops.random.distributions import subkeys
 from shardwise.compiler.ops.random.threefry import random_bits
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, move_dim
-from shardwise.compiler.ops.shape.slicing import along
+from shardwise.compiler.ops.shape.slicing import slice_along
 from shardwise.numpy.indexing import take
 from shardwise.numpy.ordering import cumsum, searchsorted
 from shardwise.random.continuous import sample_gumbel
@@ -64,7 +64,7 @@ def categorical(
         Array([1, 2, 2, 1], dtype=int32)
     """
     logits_type = type_of(logits, "categorical")
-    dim = dim_of("categorical", axis, logits_type.ndim)
+    dim = canonical_axis("categorical", axis, logits_type.ndim)
     batch = logits_type.without((dim,)).shape
     shape = broadcast_sample_shape("categorical", shape, batch)
     check_one_of("categorical", "mode", mode, (None, "low", "high", "highest"))
@@ -86,7 +86,7 @@ def _categorical(key: Any, logits: Any, *, dim: int, shape: Shape, replace: bool
     if replace:
         score_shape = (*lead, *batch[:dim], type.shape[dim], *batch[dim:])
         gumbel = sample_gumbel(key, shape=score_shape, dtype=type.dtype, mode=mode)
-        return argmax(Add()(gumbel, stretch(logits, score_shape)), axis=len(lead) + dim)
+        return argmax(Add()(gumbel, broadcast_to_shape(logits, score_shape)), axis=len(lead) + dim)
     scores = Add()(logits, sample_gumbel(key, shape=type.shape, dtype=type.dtype, mode=mode))
     last = type.ndim - 1
     _, indices = TopK(math.prod(lead))(move_dim(scores, dim, last))
@@ -120,7 +120,7 @@ def permutation(key: Any, x: Any, axis: int = 0, independent: bool = False, *, o
             raise TypeError(f"permutation: x must be an integer, or an array of at least one dim, not {x_type}")
         count = operator.index(x)
         return run_sampler(_random_order, raw_key("permutation", key), count=count, out_sharding=out_sharding)
-    dim = dim_of("permutation", axis, x_type.ndim)
+    dim = canonical_axis("permutation", axis, x_type.ndim)
     key = raw_key("permutation", key)
     return run_sampler(_permute, key, x, dim=dim, independent=bool(independent), out_sharding=out_sharding)
 
@@ -183,7 +183,7 @@ def choice(
     if not isinstance(shape, Sequence):
         raise TypeError(f"choice: shape must be a tuple, not {shape!r}")
     shape, a_type = canonical_shape("choice", shape), type_of(a, "choice")
-    dim = dim_of("choice", axis, a_type.ndim) if a_type.ndim else 0
+    dim = canonical_axis("choice", axis, a_type.ndim) if a_type.ndim else 0
     element_count = a_type.shape[dim] if a_type.ndim else operator.index(a)
     sample_count = math.prod(shape)
     if sample_count and element_count <= 0:
@@ -232,7 +232,7 @@ def _choice(
         shuffled = (
             _random_order(key, count=element_count) if a is None else _permute(key, a, dim=dim, independent=False)
         )
-        return Reshape(out_shape)(along(shuffled, dim, 0, math.prod(shape)))
+        return Reshape(out_shape)(slice_along(shuffled, dim, 0, math.prod(shape)))
     if weighted:
         indices = _weighted_indices(key, as_inexact(parameters[-1], "choice"), shape, replace, mode)
     else:

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwise.api.control import scan
 from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, type_of
-from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ops.elementwise.arithmetic import Div
 from shardwise.compiler.ops.elementwise.base import like
@@ -190,7 +190,7 @@ def multinomial(key: Any, n: Any, p: Any, *, shape: Any = None, dtype: Any = Non
         Array([1., 1., 8.], dtype=float32)
     """
     types = [type_of(n, "multinomial"), type_of(p, "multinomial")]
-    compute_dtype, _ = meet("multinomial", types)
+    compute_dtype, _ = promote_dtypes("multinomial", types)
     compute_dtype = compute_dtype if compute_dtype.kind == "f" else default_dtype("float*")
     shape = types[1].shape if shape is None else canonical_shape("multinomial", shape)
     if not shape:

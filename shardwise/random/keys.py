@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.arrays.operands import as_operand, composed, type_of
+from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.dtypes import KEY, KeyType, is_integer, is_key
 from shardwise.compiler.ops.elementwise.base import like
 from shardwise.compiler.ops.elementwise.bitwise import ShiftRightLogical
@@ -79,7 +79,7 @@ def _checked_seed(name: str, seed: Any) -> Any:
     return seed
 
 
-@composed
+@compiled_function
 def _raw_key_from_seed(seed: Any) -> Any:
     """Return the high and the low word of an integer; the high word of a dtype of 32 bits or fewer is 0."""
     seed = as_operand(seed)
@@ -111,7 +111,7 @@ def split(key: Any, num: int | Sequence[int] = 2) -> Any:
     return _wrap_like(key, _split(raw_key("split", key), shape=canonical_shape("split", shape)))
 
 
-@composed
+@compiled_function
 def _split(key: Any, *, shape: tuple[int, ...]) -> Any:
     return random_keys(as_operand(key), shape)
 
@@ -143,7 +143,7 @@ def fold_in(key: Any, data: Any) -> Any:
     return _wrap_like(key, _fold_in(raw_key("fold_in", key), data))
 
 
-@composed
+@compiled_function
 def _fold_in(key: Any, data: Any) -> Any:
     counter = Convert(COUNTER)(Convert(WORD)(as_operand(data)))
     return RandomKeys((), ())(as_operand(key), counter)

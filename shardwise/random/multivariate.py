@@ -4,11 +4,11 @@ import operator
 from typing import Any
 
 from shardwise.compiler.arrays.operands import as_operand, astype_weak, type_of
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, meet
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import DType, is_float
 from shardwise.compiler.ops.elementwise.powers import Sqrt
 from shardwise.numpy.elementwise import sign
-from shardwise.numpy.linalg.factors import cholesky, eigh, qr, svd
+from shardwise.numpy.linalg.decompositions import cholesky, eigh, qr, svd
 from shardwise.numpy.linalg.products import diagonal, matrix_transpose
 from shardwise.random.keys import raw_key
 from shardwise.random.normal import sample_normal
@@ -65,7 +65,7 @@ def multivariate_normal(
     size = mean_type.shape[-1]
     if cov_type.shape[-2:] != (size, size):
         raise ValueError(f"{name}: cov must end with the dims ({size}, {size}), the size of mean, not {cov_type}")
-    compute_dtype, _ = meet(name, (mean_type, cov_type))
+    compute_dtype, _ = promote_dtypes(name, (mean_type, cov_type))
     compute_dtype = compute_dtype if is_float(compute_dtype) else default_dtype("float*")
     out_dtype = compute_dtype if dtype is None else canonical_dtype(dtype)
     if not is_float(out_dtype):

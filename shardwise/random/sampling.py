@@ -8,7 +8,14 @@ import ml_dtypes
 import numpy as np
 
 from shardwise.api.placement import with_sharding_constraint
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, broadcast_shapes, composed, stretch, type_of
+from shardwise.compiler.arrays.operands import (
+    as_operand,
+    astype_weak,
+    broadcast_shapes,
+    broadcast_to_shape,
+    compiled_function,
+    type_of,
+)
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer
 
@@ -25,7 +32,7 @@ def run_sampler(
     return _run_sampler(key, *parameters, sampler=sampler, out_sharding=out_sharding, **static)
 
 
-@composed
+@compiled_function
 def _run_sampler(key: Any, *parameters: Any, sampler: Callable[..., Any], out_sharding: Any, **static: Any) -> Any:
     samples = sampler(as_operand(key), *parameters, **static)
     return samples if out_sharding is None else with_sharding_constraint(samples, out_sharding)
@@ -85,7 +92,7 @@ def broadcast_sample_shape(name: str, shape: Any, *shapes: Shape) -> Shape:
 
 def broadcast_parameter(x: Any, shape: Shape, dtype: DType) -> Any:
     """Convert a parameter of a distribution to the dtype of the samples, and broadcast it to their shape."""
-    return stretch(astype_weak(x, dtype, False), shape)
+    return broadcast_to_shape(astype_weak(x, dtype, False), shape)
 
 
 def check_no_narrowing(name: str, dtype: DType, *parameters: Any) -> None:

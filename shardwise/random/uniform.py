@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, stretch, type_of
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, broadcast_to_shape, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.compiler.dtypes import DType, integer_range, is_float, is_integer
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Rem, Sub
@@ -142,8 +142,8 @@ def sample_randint(key: Any, low: Any, high: Any, *, shape: Shape, dtype: DType)
         low, high = _clip(low, minimum, maximum), _clip(high, minimum, maximum + 1)
     # A `high` of one above the largest integer of the dtype is clipped to it; the span is then one too small.
     exceeds = Compare("GT")(high, like(high, min(integer_range(sample_dtype)[1], integer_range(high.type.dtype)[1])))
-    low, high = (stretch(_saturating_cast(bound, sample_dtype), shape) for bound in (low, high))
-    exceeds, is_nonempty = stretch(exceeds, shape), Compare("GT")(high, low)
+    low, high = (broadcast_to_shape(_saturating_cast(bound, sample_dtype), shape) for bound in (low, high))
+    exceeds, is_nonempty = broadcast_to_shape(exceeds, shape), Compare("GT")(high, low)
     unsigned = WIDTHS[bit_width(sample_dtype)]
     span = Convert(unsigned)(Sub()(high, low))
     span = Select()(is_nonempty, span, like(span, 1))

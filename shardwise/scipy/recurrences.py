@@ -11,7 +11,7 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.api.control import fori_loop
-from shardwise.compiler.arrays.operands import as_inexact, composed, type_of
+from shardwise.compiler.arrays.operands import as_inexact, compiled_function, type_of
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ops.special import gamma_erf
 from shardwise.errors import ConcretizationTypeError
@@ -49,7 +49,7 @@ def bessel_jn(z: Any, *, v: int, n_iter: int = 50) -> Any:
     return _bessel_jn(z, order=order, start=max(start, order + 20))
 
 
-@composed
+@compiled_function
 def _bessel_jn(z: Any, *, order: int, start: int) -> Any:
     """Miller's algorithm: recur backward from arbitrary values, then normalize by J₀ + 2 J₂ + 2 J₄ + … = 1."""
     z = as_inexact(z, "bessel_jn")
@@ -73,7 +73,7 @@ def _bessel_jn(z: Any, *, order: int, start: int) -> Any:
     return jnp.where(is_zero, jnp.where(orders == 0, 1, 0).astype(z.dtype), values / total)
 
 
-@composed
+@compiled_function
 def loggamma(x: Any) -> Any:
     """Compute the principal branch of the logarithm of the gamma function.
 
@@ -160,7 +160,7 @@ def sph_harm_y(n: Any, m: Any, theta: Any, phi: Any, diff_n: int | None = None, 
     return _sph_harm_y(n, m, theta, phi, n_max=max(0, operator.index(n_max)))
 
 
-@composed
+@compiled_function
 def _sph_harm_y(n: Any, m: Any, theta: Any, phi: Any, *, n_max: int) -> Any:
     """Recur over normalized associated Legendre functions: first from Pₖᵏ to the next k, then in the degree."""
     n, m, theta, phi = jnp.broadcast_arrays(n, m, theta, phi)

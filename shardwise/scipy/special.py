@@ -12,14 +12,14 @@ import scipy
 
 import shardwise.numpy as jnp
 from shardwise import nn
-from shardwise.compiler.arrays.operands import as_inexact, composed, composed_list, type_of
+from shardwise.compiler.arrays.operands import as_inexact, compiled_function, compiled_list_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.ops.elementwise.base import like
 from shardwise.compiler.ops.elementwise.formula import Term
 from shardwise.compiler.ops.elementwise.transcendental import Logistic
 from shardwise.compiler.ops.special import approximations, gamma_erf, hypergeometric, incomplete
 from shardwise.lazy import missing_attribute_error
-from shardwise.numpy.elementwise import floats
+from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy.recurrences import bessel_jn, loggamma, sph_harm_y
 
 __all__ = [
@@ -98,7 +98,7 @@ def gammaln(x: Any) -> Any:
     return gamma_erf.Lgamma()(as_inexact(x, "gammaln"))
 
 
-@composed
+@compiled_function
 def gammasgn(x: Any) -> Any:
     """Compute the sign of the gamma function.
 
@@ -122,7 +122,7 @@ def gammasgn(x: Any) -> Any:
     return jnp.where((x < 0) & (x == floor) | jnp.isnan(x), np.nan, sign).astype(x.dtype)
 
 
-@composed
+@compiled_function
 def gamma(x: Any) -> Any:
     """Compute the gamma function.
 
@@ -143,7 +143,7 @@ def gamma(x: Any) -> Any:
     return gammasgn(x) * jnp.exp(gamma_erf.Lgamma()(x))
 
 
-@composed
+@compiled_function
 def betaln(a: Any, b: Any) -> Any:
     """Compute the logarithm of the absolute value of the beta function.
 
@@ -160,14 +160,14 @@ def betaln(a: Any, b: Any) -> Any:
         >>> f"{jax.scipy.special.betaln(2.0, 3.0):.4f}"
         '-2.4849'
     """
-    x, y = floats("betaln", a, b)
+    x, y = promote_inexact("betaln", a, b)
     by_gammaln = gamma_erf.Lgamma()(x) + gamma_erf.Lgamma()(y) - gamma_erf.Lgamma()(x + y)
     is_positive = (x > 0) & (y > 0)
     p, q = (jnp.where(is_positive, z, like(z, 1)) for z in (x, y))
     return jnp.where(is_positive, incomplete.log_beta(Term(p), Term(q)).array, by_gammaln)
 
 
-@composed
+@compiled_function
 def beta(a: Any, b: Any) -> Any:
     """Compute the beta function.
 
@@ -184,11 +184,11 @@ def beta(a: Any, b: Any) -> Any:
         >>> f"{jax.scipy.special.beta(2.0, 3.0):.4f}"
         '0.0833'
     """
-    x, y = floats("beta", a, b)
+    x, y = promote_inexact("beta", a, b)
     return gammasgn(x) * gammasgn(y) * gammasgn(x + y) * jnp.exp(betaln(x, y))
 
 
-@composed
+@compiled_function
 def betainc(a: Any, b: Any, x: Any) -> Any:
     """Compute the regularized incomplete beta function.
 
@@ -209,7 +209,7 @@ def betainc(a: Any, b: Any, x: Any) -> Any:
         >>> f"{jax.scipy.special.betainc(2.0, 1.0, 0.5):.4f}"
         '0.2500'
     """
-    return incomplete.Betainc()(*floats("betainc", a, b, x))
+    return incomplete.Betainc()(*promote_inexact("betainc", a, b, x))
 
 
 def digamma(x: Any) -> Any:
@@ -231,7 +231,7 @@ def digamma(x: Any) -> Any:
     return gamma_erf.Digamma()(as_inexact(x, "digamma"))
 
 
-@composed
+@compiled_function
 def polygamma(n: Any, x: Any) -> Any:
     """Compute the polygamma function, the n-th derivative of `digamma`.
 
@@ -251,7 +251,7 @@ def polygamma(n: Any, x: Any) -> Any:
         >>> f"{jax.scipy.special.polygamma(1, 2.0):.4f}"
         '0.6449'
     """
-    return gamma_erf.Polygamma()(*floats("polygamma", n, x))
+    return gamma_erf.Polygamma()(*promote_inexact("polygamma", n, x))
 
 
 def zeta(x: Any, q: Any = None) -> Any:
@@ -279,12 +279,12 @@ def zeta(x: Any, q: Any = None) -> Any:
     return _zeta(x, q)
 
 
-@composed
+@compiled_function
 def _zeta(x: Any, q: Any) -> Any:
-    return gamma_erf.Zeta()(*floats("zeta", x, q))
+    return gamma_erf.Zeta()(*promote_inexact("zeta", x, q))
 
 
-@composed
+@compiled_function
 def gammainc(a: Any, x: Any) -> Any:
     """Compute the regularized lower incomplete gamma function.
 
@@ -304,10 +304,10 @@ def gammainc(a: Any, x: Any) -> Any:
         >>> f"{jax.scipy.special.gammainc(1.0, 1.0):.4f}"
         '0.6321'
     """
-    return incomplete.Igamma()(*floats("gammainc", a, x))
+    return incomplete.Igamma()(*promote_inexact("gammainc", a, x))
 
 
-@composed
+@compiled_function
 def gammaincc(a: Any, x: Any) -> Any:
     """Compute the regularized upper incomplete gamma function.
 
@@ -327,7 +327,7 @@ def gammaincc(a: Any, x: Any) -> Any:
         >>> f"{jax.scipy.special.gammaincc(1.0, 1.0):.4f}"
         '0.3679'
     """
-    return incomplete.Igammac()(*floats("gammaincc", a, x))
+    return incomplete.Igammac()(*promote_inexact("gammaincc", a, x))
 
 
 def factorial(n: Any, exact: bool = False) -> Any:
@@ -353,7 +353,7 @@ def factorial(n: Any, exact: bool = False) -> Any:
     return _factorial(n)
 
 
-@composed
+@compiled_function
 def _factorial(n: Any) -> Any:
     x = as_inexact(n, "factorial")
     return jnp.where(x < 0, like(x, 0), jnp.exp(gamma_erf.Lgamma()(x + 1)))
@@ -380,9 +380,9 @@ def comb(N: Any, k: Any, *, repetition: bool = False) -> Any:
     return _comb(N, k, repetition=bool(repetition))
 
 
-@composed
+@compiled_function
 def _comb(N: Any, k: Any, *, repetition: bool) -> Any:
-    n, k = floats("comb", N, k)
+    n, k = promote_inexact("comb", N, k)
     if repetition:
         n = n + k - 1
     is_valid = (k <= n) & (n >= 0) & (k >= 0)
@@ -390,7 +390,7 @@ def _comb(N: Any, k: Any, *, repetition: bool) -> Any:
     return jnp.where(is_valid, jnp.exp(-jnp.log(n + 1) - betaln(n - k + 1, k + 1)), like(n, 0))
 
 
-@composed
+@compiled_function
 def poch(z: Any, m: Any) -> Any:
     """Compute the Pochhammer symbol (rising factorial).
 
@@ -407,7 +407,7 @@ def poch(z: Any, m: Any) -> Any:
         >>> f"{jax.scipy.special.poch(2.0, 3.0):.2f}"
         '24.00'
     """
-    x, y = floats("poch", z, m)
+    x, y = promote_inexact("poch", z, m)
     ratio = jnp.exp(gamma_erf.Lgamma()(x + y) - gamma_erf.Lgamma()(x)) * gammasgn(x + y) * gammasgn(x)
     return jnp.where(y == 0, like(x, 1), ratio)
 
@@ -432,7 +432,7 @@ def multigammaln(a: Any, d: Any) -> Any:
     return _multigammaln(a, dimension=operator.index(d))
 
 
-@composed
+@compiled_function
 def _multigammaln(a: Any, *, dimension: int) -> Any:
     x = as_inexact(a, "multigammaln")
     total = like(x, dimension * (dimension - 1) / 4 * math.log(math.pi))
@@ -559,7 +559,7 @@ def dawsn(x: Any) -> Any:
     return approximations.Dawsn()(as_inexact(x, "dawsn"))
 
 
-@composed
+@compiled_function
 def wofz(z: Any) -> Any:
     """Compute the Faddeeva function, the scaled complementary error function of complex numbers.
 
@@ -603,7 +603,7 @@ def _weideman(count: int) -> tuple[float, list[float]]:
     return scale, [float(c) for c in coefficients[1 : count + 1][::-1]]
 
 
-@composed
+@compiled_function
 def ndtr(x: Any) -> Any:
     """Compute the cumulative distribution function of the standard normal distribution.
 
@@ -665,7 +665,7 @@ def log_ndtr(x: Any, series_order: int = 3) -> Any:
     return _log_ndtr(x)
 
 
-@composed
+@compiled_function
 def _log_ndtr(x: Any) -> Any:
     x = as_inexact(x, "log_ndtr")
     # Each branch gets an argument of its own range, so that the gradient of the other one is finite.
@@ -676,7 +676,7 @@ def _log_ndtr(x: Any) -> Any:
     return jnp.where(x > -1, in_center, in_tail)
 
 
-@composed
+@compiled_function
 def logit(x: Any) -> Any:
     """Compute the logit function, the inverse of `expit`.
 
@@ -716,7 +716,7 @@ def expit(x: Any) -> Any:
     return Logistic()(as_inexact(x, "expit"))
 
 
-@composed
+@compiled_function
 def xlogy(x: Any, y: Any) -> Any:
     """Compute x log(y), with 0 where `x` is 0.
 
@@ -734,10 +734,10 @@ def xlogy(x: Any, y: Any) -> Any:
         >>> jax.scipy.special.xlogy(0.0, 0.0)
         Array(0., dtype=float32)
     """
-    return gamma_erf.Xlogy()(*floats("xlogy", x, y))
+    return gamma_erf.Xlogy()(*promote_inexact("xlogy", x, y))
 
 
-@composed
+@compiled_function
 def xlog1py(x: Any, y: Any) -> Any:
     """Compute x log(1 + y), with 0 where `x` is 0.
 
@@ -755,7 +755,7 @@ def xlog1py(x: Any, y: Any) -> Any:
         >>> jax.scipy.special.xlog1py(0.0, -1.0)
         Array(0., dtype=float32)
     """
-    return gamma_erf.Xlog1py()(*floats("xlog1py", x, y))
+    return gamma_erf.Xlog1py()(*promote_inexact("xlog1py", x, y))
 
 
 def entr(x: Any) -> Any:
@@ -777,7 +777,7 @@ def entr(x: Any) -> Any:
     return gamma_erf.Entr()(as_inexact(x, "entr"))
 
 
-@composed
+@compiled_function
 def rel_entr(p: Any, q: Any) -> Any:
     """Compute the elementwise relative entropy p log(p / q).
 
@@ -794,7 +794,7 @@ def rel_entr(p: Any, q: Any) -> Any:
         >>> f"{jax.scipy.special.rel_entr(1.0, 0.5):.4f}"
         '0.6931'
     """
-    x, y = floats("rel_entr", p, q)
+    x, y = promote_inexact("rel_entr", p, q)
     is_positive = (x > 0) & (y > 0)
     safe_x, safe_y = jnp.where(is_positive, x, like(x, 1)), jnp.where(is_positive, y, like(y, 1))
     boundary = jnp.where((x == 0) & (y >= 0), like(x, 0), like(x, np.inf))
@@ -802,7 +802,7 @@ def rel_entr(p: Any, q: Any) -> Any:
     return jnp.where(jnp.isnan(x) | jnp.isnan(y), like(x, np.nan), entropy)
 
 
-@composed
+@compiled_function
 def kl_div(p: Any, q: Any) -> Any:
     """Compute the elementwise Kullback-Leibler divergence p log(p / q) - p + q.
 
@@ -819,11 +819,11 @@ def kl_div(p: Any, q: Any) -> Any:
         >>> f"{jax.scipy.special.kl_div(1.0, 0.5):.4f}"
         '0.1931'
     """
-    x, y = floats("kl_div", p, q)
+    x, y = promote_inexact("kl_div", p, q)
     return rel_entr(x, y) - x + y
 
 
-@composed
+@compiled_function
 def boxcox(x: Any, lmbda: Any) -> Any:
     """Compute the Box-Cox transformation.
 
@@ -841,11 +841,11 @@ def boxcox(x: Any, lmbda: Any) -> Any:
         >>> f"{jax.scipy.special.boxcox(2.0, 0.5):.4f}"
         '0.8284'
     """
-    x, power = floats("boxcox", x, lmbda)
+    x, power = promote_inexact("boxcox", x, lmbda)
     return _boxcox_of_log(jnp.log(x), power)
 
 
-@composed
+@compiled_function
 def boxcox1p(x: Any, lmbda: Any) -> Any:
     """Compute the Box-Cox transformation of 1 + x.
 
@@ -863,7 +863,7 @@ def boxcox1p(x: Any, lmbda: Any) -> Any:
         >>> f"{jax.scipy.special.boxcox1p(1.0, 0.5):.4f}"
         '0.8284'
     """
-    x, power = floats("boxcox1p", x, lmbda)
+    x, power = promote_inexact("boxcox1p", x, lmbda)
     return _boxcox_of_log(jnp.log1p(x), power)
 
 
@@ -873,7 +873,7 @@ def _boxcox_of_log(log: Any, power: Any) -> Any:
     return jnp.where(is_zero, log, jnp.expm1(safe_power * log) / safe_power)
 
 
-@composed
+@compiled_function
 def i0(x: Any) -> Any:
     """Compute the modified Bessel function of the first kind of order 0.
 
@@ -913,7 +913,7 @@ def i0e(x: Any) -> Any:
     return approximations.BesselI0e()(as_inexact(x, "i0e"))
 
 
-@composed
+@compiled_function
 def i1(x: Any) -> Any:
     """Compute the modified Bessel function of the first kind of order 1.
 
@@ -991,7 +991,7 @@ def exp1(x: Any) -> Any:
     return approximations.Exp1()(as_inexact(x, "exp1"))
 
 
-@composed
+@compiled_function
 def expn(n: Any, x: Any) -> Any:
     """Compute the generalized exponential integral Eₙ.
 
@@ -1011,10 +1011,10 @@ def expn(n: Any, x: Any) -> Any:
         >>> f"{jax.scipy.special.expn(2, 1.0):.4f}"
         '0.1485'
     """
-    return incomplete.Expn()(*floats("expn", n, x))
+    return incomplete.Expn()(*promote_inexact("expn", n, x))
 
 
-@composed
+@compiled_function
 def hyp1f1(a: Any, b: Any, x: Any) -> Any:
     """Compute Kummer's confluent hypergeometric function ₁F₁.
 
@@ -1034,10 +1034,10 @@ def hyp1f1(a: Any, b: Any, x: Any) -> Any:
         >>> f"{jax.scipy.special.hyp1f1(1.0, 2.0, 1.0):.4f}"
         '1.7183'
     """
-    return hypergeometric.Hyp1f1()(*floats("hyp1f1", a, b, x))
+    return hypergeometric.Hyp1f1()(*promote_inexact("hyp1f1", a, b, x))
 
 
-@composed
+@compiled_function
 def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Any:
     """Compute Gauss's hypergeometric function ₂F₁.
 
@@ -1058,7 +1058,7 @@ def hyp2f1(a: Any, b: Any, c: Any, x: Any) -> Any:
         >>> f"{jax.scipy.special.hyp2f1(1.0, 1.0, 2.0, 0.5):.4f}"
         '1.3863'
     """
-    return hypergeometric.Hyp2f1()(*floats("hyp2f1", a, b, c, x))
+    return hypergeometric.Hyp2f1()(*promote_inexact("hyp2f1", a, b, c, x))
 
 
 def sici(x: Any) -> tuple[Any, Any]:
@@ -1081,7 +1081,7 @@ def sici(x: Any) -> tuple[Any, Any]:
     return sine, cosine
 
 
-@composed_list
+@compiled_list_function
 def _sici(x: Any) -> list[Any]:
     x = as_inexact(x, "sici")
     return [approximations.SineIntegral()(x), approximations.CosineIntegral()(x)]
@@ -1107,7 +1107,7 @@ def fresnel(x: Any) -> tuple[Any, Any]:
     return sine, cosine
 
 
-@composed_list
+@compiled_list_function
 def _fresnel(x: Any) -> list[Any]:
     x = as_inexact(x, "fresnel")
     return [approximations.Fresnel(False)(x), approximations.Fresnel(True)(x)]
@@ -1132,7 +1132,7 @@ def spence(x: Any) -> Any:
     return approximations.Spence()(as_inexact(x, "spence"))
 
 
-@composed
+@compiled_function
 def owens_t(h: Any, a: Any) -> Any:
     """Compute Owen's T function.
 
@@ -1150,7 +1150,7 @@ def owens_t(h: Any, a: Any) -> Any:
         >>> f"{jax.scipy.special.owens_t(1.0, 0.5):.4f}"
         '0.0431'
     """
-    h, a = floats("owens_t", h, a)
+    h, a = promote_inexact("owens_t", h, a)
     h, magnitude = jnp.abs(h), jnp.abs(a)
     is_large = magnitude > 1
     # For a > 1, T(h, a) follows from T(ah, 1/a), whose interval of integration is within 0 to 1.

@@ -10,16 +10,16 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.numpy import (
     calculus,
-    comparing,
     elementwise,
-    floats,
-    functions,
+    equality,
+    float_bits,
     histograms,
     integers,
     nans,
     ordering,
     polynomials,
     products,
+    reductions,
     sets,
     statistics,
     windows,
@@ -29,7 +29,7 @@ jax = pytest.importorskip("jax")
 pytestmark = pytest.mark.jax
 
 MODULES = [importlib.import_module("shardwise.numpy.einsum")]
-MODULES += [calculus, comparing, elementwise, floats, functions, histograms, integers, nans, ordering]
+MODULES += [calculus, equality, elementwise, float_bits, reductions, histograms, integers, nans, ordering]
 MODULES += [polynomials, products, sets, statistics, windows]
 NAMES = sorted(
     name

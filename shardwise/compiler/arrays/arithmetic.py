@@ -7,8 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.arrays.operands import aligned, as_inexact, as_operand, astype_weak, composed, type_of
-from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.arrays.operands import (
+    as_inexact,
+    as_operand,
+    astype_weak,
+    compiled_function,
+    promote_and_broadcast,
+    type_of,
+)
+from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import carrier, is_inexact, is_integer
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Rem, Sub
 from shardwise.compiler.ops.elementwise.base import like
@@ -32,7 +39,7 @@ from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.ops.shape.constants import full
 
 
-@composed
+@compiled_function
 def add(x: Any, y: Any, /) -> Any:
     """Add two arrays element-wise. This is the operator `x + y`.
 
@@ -49,10 +56,10 @@ def add(x: Any, y: Any, /) -> Any:
         >>> jnp.add(jnp.array([1, 2]), 0.5)
         Array([1.5, 2.5], dtype=float32)
     """
-    return Add()(*aligned("add", (x, y)))
+    return Add()(*promote_and_broadcast("add", (x, y)))
 
 
-@composed
+@compiled_function
 def subtract(x: Any, y: Any, /) -> Any:
     """Subtract two arrays element-wise. This is the operator `x - y`.
 
@@ -69,10 +76,10 @@ def subtract(x: Any, y: Any, /) -> Any:
         >>> jnp.subtract(jnp.array([1, 2]), 3)
         Array([-2, -1], dtype=int32)
     """
-    return Sub()(*aligned("subtract", (x, y)))
+    return Sub()(*promote_and_broadcast("subtract", (x, y)))
 
 
-@composed
+@compiled_function
 def multiply(x: Any, y: Any, /) -> Any:
     """Multiply two arrays element-wise. This is the operator `x * y`.
 
@@ -89,10 +96,10 @@ def multiply(x: Any, y: Any, /) -> Any:
         >>> jnp.multiply(jnp.array([1, 2]), 3)
         Array([3, 6], dtype=int32)
     """
-    return Mul()(*aligned("multiply", (x, y)))
+    return Mul()(*promote_and_broadcast("multiply", (x, y)))
 
 
-@composed
+@compiled_function
 def divide(x1: Any, x2: Any, /) -> Any:
     """Divide two arrays element-wise. This is the operator `x1 / x2`.
 
@@ -110,13 +117,13 @@ def divide(x1: Any, x2: Any, /) -> Any:
         >>> jnp.divide(jnp.array([1, 2]), 4)
         Array([0.25, 0.5 ], dtype=float32)
     """
-    dtype, weak = meet("divide", (type_of(x1, "divide"), type_of(x2, "divide")))
+    dtype, weak = promote_dtypes("divide", (type_of(x1, "divide"), type_of(x2, "divide")))
     if not is_inexact(dtype):
         dtype = default_dtype("float*")
-    return Div()(*aligned("divide", (x1, x2), dtype, weak))
+    return Div()(*promote_and_broadcast("divide", (x1, x2), dtype, weak))
 
 
-@composed
+@compiled_function
 def negative(x: Any, /) -> Any:
     """Negate an array element-wise. This is the operator `-x`.
 
@@ -136,7 +143,7 @@ def negative(x: Any, /) -> Any:
     return Neg()(as_operand(x, "negative"))
 
 
-@composed
+@compiled_function
 def exp(x: Any, /) -> Any:
     """Compute the exponential function element-wise.
 
@@ -156,7 +163,7 @@ def exp(x: Any, /) -> Any:
     return Exp()(as_inexact(x, "exp"))
 
 
-@composed
+@compiled_function
 def absolute(x: Any, /) -> Any:
     """Compute the absolute value element-wise.
 
@@ -177,7 +184,7 @@ def absolute(x: Any, /) -> Any:
     return Abs()(x) if SIGNED.holds(x.type.dtype) else x
 
 
-@composed
+@compiled_function
 def floor_divide(x1: Any, x2: Any, /) -> Any:
     """Divide and round down element-wise. This is the operator `x1 // x2`.
 
@@ -195,7 +202,7 @@ def floor_divide(x1: Any, x2: Any, /) -> Any:
         >>> jnp.floor_divide(jnp.array([7, -7]), 2)
         Array([ 3, -4], dtype=int32)
     """
-    x, y = numbers("floor_divide", x1, x2)
+    x, y = promote_numeric("floor_divide", x1, x2)
     left = Rem()(x, y)
     if is_integer(x.type.dtype):
         down = Sub()(Div()(x, y), Convert(x.type.dtype, x.type.weak)(_is_under(left, y)))
@@ -214,7 +221,7 @@ def _is_under(left: Any, y: Any) -> Any:
     return And()(Compare("NE")(left, zero), Xor()(below(left, zero), below(y, zero)))
 
 
-@composed
+@compiled_function
 def remainder(x1: Any, x2: Any, /) -> Any:
     """Compute the remainder of a floor division element-wise. This is the operator `x1 % x2`.
 
@@ -234,7 +241,7 @@ def remainder(x1: Any, x2: Any, /) -> Any:
         >>> jnp.remainder(jnp.array([7, -7]), 3)
         Array([1, 2], dtype=int32)
     """
-    x, y = numbers("remainder", x1, x2)
+    x, y = promote_numeric("remainder", x1, x2)
     left = Rem()(x, y)
     found = Select()(_is_under(left, y), Add()(left, y), left)
     return Select()(Compare("EQ")(y, like(y, 0)), like(y, 0), found) if is_integer(y.type.dtype) else found
@@ -264,15 +271,15 @@ def power(x1: Any, x2: Any, /) -> Any:
     return _power(x1, x2)
 
 
-@composed
+@compiled_function
 def integer_power(x: Any, *, y: int) -> Any:
     """Raise to a static integer power."""
-    return IntegerPow(y)(*numbers("power", x))
+    return IntegerPow(y)(*promote_numeric("power", x))
 
 
-@composed
+@compiled_function
 def _power(x: Any, y: Any) -> Any:
-    x, y = numbers("power", x, y)
+    x, y = promote_numeric("power", x, y)
     if is_inexact(x.type.dtype):
         return Pow()(x, y)
     zero, one = like(x, 0), like(x, 1)
@@ -286,13 +293,13 @@ def _power(x: Any, y: Any) -> Any:
     return Select()(is_whole, found, zero)
 
 
-def numbers(name: str, *operands: Any) -> list[Any]:
+def promote_numeric(name: str, *operands: Any) -> list[Any]:
     """Promote operands to a common dtype, booleans to integers, and broadcast them."""
-    dtype, weak = meet(name, [type_of(x, name) for x in operands])
-    return aligned(name, operands, default_dtype("int*") if dtype == np.bool_ else dtype, weak)
+    dtype, weak = promote_dtypes(name, [type_of(x, name) for x in operands])
+    return promote_and_broadcast(name, operands, default_dtype("int*") if dtype == np.bool_ else dtype, weak)
 
 
-@composed
+@compiled_function
 def bitwise_and(x: Any, y: Any, /) -> Any:
     """Compute the bitwise AND element-wise. This is the operator `x & y`.
 
@@ -310,10 +317,10 @@ def bitwise_and(x: Any, y: Any, /) -> Any:
         >>> jnp.bitwise_and(jnp.array([5, 3]), 4)
         Array([4, 0], dtype=int32)
     """
-    return And()(*aligned("bitwise_and", (x, y)))
+    return And()(*promote_and_broadcast("bitwise_and", (x, y)))
 
 
-@composed
+@compiled_function
 def bitwise_or(x: Any, y: Any, /) -> Any:
     """Compute the bitwise OR element-wise. This is the operator `x | y`.
 
@@ -331,10 +338,10 @@ def bitwise_or(x: Any, y: Any, /) -> Any:
         >>> jnp.bitwise_or(jnp.array([5, 3]), 4)
         Array([5, 7], dtype=int32)
     """
-    return Or()(*aligned("bitwise_or", (x, y)))
+    return Or()(*promote_and_broadcast("bitwise_or", (x, y)))
 
 
-@composed
+@compiled_function
 def bitwise_xor(x: Any, y: Any, /) -> Any:
     """Compute the bitwise XOR element-wise. This is the operator `x ^ y`.
 
@@ -352,10 +359,10 @@ def bitwise_xor(x: Any, y: Any, /) -> Any:
         >>> jnp.bitwise_xor(jnp.array([5, 3]), 4)
         Array([1, 7], dtype=int32)
     """
-    return Xor()(*aligned("bitwise_xor", (x, y)))
+    return Xor()(*promote_and_broadcast("bitwise_xor", (x, y)))
 
 
-@composed
+@compiled_function
 def invert(x: Any, /) -> Any:
     """Compute the bitwise NOT element-wise. This is the operator `~x`.
 
@@ -375,7 +382,7 @@ def invert(x: Any, /) -> Any:
     return Not()(as_operand(x, "invert"))
 
 
-@composed
+@compiled_function
 def left_shift(x: Any, y: Any, /) -> Any:
     """Shift bits to the left element-wise. This is the operator `x << y`.
 
@@ -394,10 +401,10 @@ def left_shift(x: Any, y: Any, /) -> Any:
         >>> jnp.left_shift(jnp.array([1, 3]), 2)
         Array([ 4, 12], dtype=int32)
     """
-    return ShiftLeft()(*numbers("left_shift", x, y))
+    return ShiftLeft()(*promote_numeric("left_shift", x, y))
 
 
-@composed
+@compiled_function
 def right_shift(x: Any, y: Any, /) -> Any:
     """Shift bits to the right element-wise. This is the operator `x >> y`.
 
@@ -416,11 +423,11 @@ def right_shift(x: Any, y: Any, /) -> Any:
         >>> jnp.right_shift(jnp.array([8, -8]), 2)
         Array([ 2, -2], dtype=int32)
     """
-    x, y = numbers("right_shift", x, y)
+    x, y = promote_numeric("right_shift", x, y)
     return (ShiftRightArithmetic() if SIGNED.holds(x.type.dtype) else ShiftRightLogical())(x, y)
 
 
-@composed
+@compiled_function
 def maximum(x: Any, y: Any, /) -> Any:
     """Compute the maximum of two arrays element-wise. NaN propagates.
 
@@ -437,10 +444,10 @@ def maximum(x: Any, y: Any, /) -> Any:
         >>> jnp.maximum(jnp.array([1, 5]), 3)
         Array([3, 5], dtype=int32)
     """
-    return Max()(*aligned("maximum", (x, y)))
+    return Max()(*promote_and_broadcast("maximum", (x, y)))
 
 
-@composed
+@compiled_function
 def minimum(x: Any, y: Any, /) -> Any:
     """Compute the minimum of two arrays element-wise. NaN propagates.
 
@@ -457,7 +464,7 @@ def minimum(x: Any, y: Any, /) -> Any:
         >>> jnp.minimum(jnp.array([1, 5]), 3)
         Array([1, 3], dtype=int32)
     """
-    return Min()(*aligned("minimum", (x, y)))
+    return Min()(*promote_and_broadcast("minimum", (x, y)))
 
 
 def clip(x: Any, min: Any = None, max: Any = None) -> Any:
@@ -466,7 +473,7 @@ def clip(x: Any, min: Any = None, max: Any = None) -> Any:
     return as_operand(x, "clip") if max is None else minimum(max, x)
 
 
-@composed
+@compiled_function
 def around(x: Any, *, decimals: int = 0) -> Any:
     """Round to `decimals` decimals, ties to even."""
     x = as_operand(x, "round")
@@ -484,7 +491,7 @@ def around(x: Any, *, decimals: int = 0) -> Any:
     return astype_weak(Div()(Round()(Mul()(wide, scale)), scale), dtype, x.type.weak)
 
 
-@composed
+@compiled_function
 def real(val: Any, /) -> Any:
     """Return the real part element-wise.
 
@@ -505,7 +512,7 @@ def real(val: Any, /) -> Any:
     return Real()(x) if x.type.dtype.kind == "c" else x
 
 
-@composed
+@compiled_function
 def imag(val: Any, /) -> Any:
     """Return the imaginary part element-wise.
 
@@ -526,7 +533,7 @@ def imag(val: Any, /) -> Any:
     return Imag()(x) if x.type.dtype.kind == "c" else full(x.type.shape, 0, x.type.dtype, x.type.weak)
 
 
-@composed
+@compiled_function
 def conjugate(x: Any, /) -> Any:
     """Compute the complex conjugate element-wise.
 
@@ -547,7 +554,7 @@ def conjugate(x: Any, /) -> Any:
     return Conj()(x) if x.type.dtype.kind == "c" else x
 
 
-def truth(x: Any, name: str) -> Any:
+def as_bool(x: Any, name: str) -> Any:
     """Convert to booleans: whether each element is nonzero."""
     x = as_operand(x, name)
     return x if x.type.dtype == np.bool_ else Compare("NE")(x, like(x, 0))

@@ -12,9 +12,16 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.arrays.arithmetic import divide, negative, power
-from shardwise.compiler.arrays.indexing import Indexer, fill_of, indexer, mode_of, moved_inside, take_at
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, broadcast_shapes, composed, stretch, type_of
-from shardwise.compiler.arrays.promotion import meet
+from shardwise.compiler.arrays.indexing import Indexer, clip_indices, fill_of, gather_by_index, index_mode, indexer
+from shardwise.compiler.arrays.operands import (
+    as_operand,
+    astype_weak,
+    broadcast_shapes,
+    broadcast_to_shape,
+    compiled_function,
+    type_of,
+)
+from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Rem, Sub
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.min_max import Max, Min
@@ -66,10 +73,10 @@ class Places:
         wrap_negative_indices: bool = True,
     ) -> Any:
         """`x[index]`."""
-        fills = mode_of("at.get", mode, "clip") in ("fill", "drop")
+        fills = index_mode("at.get", mode, "clip") in ("fill", "drop")
         by, arrays = indexer(self.index, self.array.type, not fills, wrap_negative_indices)
         fill = fill_of(fill_value, self.array.type.dtype) if fills else None
-        return take_at(self.array, *arrays, by=by, fill=fill, sorted=indices_are_sorted, unique=unique_indices)
+        return gather_by_index(self.array, *arrays, by=by, fill=fill, sorted=indices_are_sorted, unique=unique_indices)
 
     def set(
         self,
@@ -181,7 +188,7 @@ class Places:
         wrap_negative_indices: bool = True,
     ) -> Any:
         """`x`, with `func`, a function of each element, applied at these places: as often as a place is given."""
-        clips = mode_of("at.apply", mode, "drop") == "clip"
+        clips = index_mode("at.apply", mode, "drop") == "clip"
         by, arrays = indexer(self.index, self.array.type, clips, wrap_negative_indices, takes=False)
         options = {"mode": mode, "wrap_negative_indices": wrap_negative_indices}
         if unique_indices or not any(type_of(array).shape for array in arrays):
@@ -199,10 +206,10 @@ class Places:
         return Places(full(self.array.type.shape, 1, self.array.type.dtype, self.array.type.weak), self.index)
 
     def _update(self, name: str, values: Any, is_sorted: bool, unique: bool, mode: Any, from_end: bool) -> Any:
-        clips = mode_of(f"at.{name}", mode, "drop") == "clip"
+        clips = index_mode(f"at.{name}", mode, "drop") == "clip"
         by, arrays = indexer(self.index, self.array.type, clips, from_end, takes=False)
         kind = type_of(values, f"at.{name}")
-        if meet(f"at.{name}", (self.array.type, kind))[0] != self.array.type.dtype:
+        if promote_dtypes(f"at.{name}", (self.array.type, kind))[0] != self.array.type.dtype:
             warnings.warn(
                 f"at.{name}: {self.array.type} cannot hold all values of {kind}: they are converted, and JAX will "
                 "make this an error; convert them with `.astype`",
@@ -243,14 +250,14 @@ def _most_often(by: Indexer, arrays: list[Any], clips: bool) -> int:
     return int(counts.max(initial=0))
 
 
-@composed
+@compiled_function
 def _chosen(counts: Any, applied: Any, before: Any, *, often: int) -> Any:
     """What `func` made where a place was given more often than so."""
     again = Compare("GT")(counts, full(counts.type.shape, often, counts.type.dtype))
     return Select()(again, astype_weak(as_operand(applied), before.type.dtype, before.type.weak), before)
 
 
-@composed
+@compiled_function
 def put_at(
     x: Any,
     values: Any,
@@ -266,7 +273,7 @@ def put_at(
     if 0 in by.shape:
         return x
     before = x.type
-    dtype, weak = meet("at", (before, type_of(values)))
+    dtype, weak = promote_dtypes("at", (before, type_of(values)))
     x = astype_weak(x, dtype, weak and before.weak)
     values = astype_weak(as_operand(values), dtype, weak and before.weak)
     if not indices:
@@ -282,8 +289,8 @@ def put_at(
         op = Scatter(*by.windows, combine=combine, sorted=sorted, unique=unique or not by.places)
         vectors = by.vectors(indices)
         if clips:
-            vectors = moved_inside(op, part.type.shape, by.sizes, vectors)
-        updates = stretch(values, by.shape)
+            vectors = clip_indices(op, part.type.shape, by.sizes, vectors)
+        updates = broadcast_to_shape(values, by.shape)
         found = op(part, vectors, updates if by.shape == by.taken else Reshape(by.taken)(updates))
         if by.cutting:
             found = _put_slices(x, found, by, None)
@@ -302,7 +309,7 @@ def _put_slices(x: Any, values: Any, by: Indexer, combine: Reduction | None) -> 
     values = Reverse(turned)(values) if turned else values
     if any((*low, *high, *between)):
         values = Pad(tuple(low), tuple(high), tuple(between))(values, full((), 1, x.type.dtype, x.type.weak))
-    values = stretch(values, x.type.shape)  # what is the same along a dim need not be moved
+    values = broadcast_to_shape(values, x.type.shape)  # what is the same along a dim need not be moved
     mask = _places_of(by)
     if mask is None:
         return values if combine is None else _PAIRS[combine]()(x, values)

@@ -10,7 +10,7 @@ from shardwise.compiler.dtypes import carrier
 from shardwise.compiler.ops.linalg.fft import Fft
 
 
-def as_transformable(x: Any, kind: str, name: str) -> Any:
+def promote_for_fft(x: Any, kind: str, name: str) -> Any:
     """`x` in the narrowest type of numbers that `kind` takes and that holds it: floats, or complex numbers of them.
     `name` is the function that was given it, for errors.
     """
@@ -25,7 +25,7 @@ def as_transformable(x: Any, kind: str, name: str) -> Any:
     return astype_weak(x, np.complex128 if dtype == np.float64 else np.complex64, False)
 
 
-def transformed(x: Any, kind: str, dims: Sequence[int], lengths: Sequence[int]) -> Any:
+def fft_along(x: Any, kind: str, dims: Sequence[int], lengths: Sequence[int]) -> Any:
     """The transform along `dims`; where `kind` is of real numbers, they are real along the last of these.
 
     Forth it goes from the last dim to the first, back the other way: what one leaves cut, the other can begin with.

@@ -17,7 +17,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.arrays.operands import as_operand, composed, stretch, type_of
+from shardwise.compiler.arrays.operands import as_operand, broadcast_to_shape, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import integer_range, is_inexact, is_integer
 from shardwise.compiler.ir.op import Op
@@ -217,14 +217,14 @@ class Indexer:
             return found
         sizes = [self.type.shape[dim] for dim in self.dims]
         parts = zip(indices, found, sizes, strict=True)
-        return [x if isinstance(given, int) else from_start(x, size) for given, x, size in parts]
+        return [x if isinstance(given, int) else wrap_negative_index(x, size) for given, x, size in parts]
 
     def vectors(self, indices: Sequence[Any]) -> Any:
         """Index vectors of the arrays and integers."""
         shape = self.places
         columns = []
         for index in self.starts(indices):
-            columns.append(Reshape((*shape, 1))(stretch(index, shape)))
+            columns.append(Reshape((*shape, 1))(broadcast_to_shape(index, shape)))
         return joined(columns, columns[0])
 
 
@@ -284,8 +284,8 @@ def _broadcast(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
         raise IndexError(f"index: arrays of shapes {', '.join(map(str, shapes))} do not broadcast together") from None
 
 
-@composed
-def take_at(
+@compiled_function
+def gather_by_index(
     x: Any,
     *indices: Any,
     by: Indexer,
@@ -326,7 +326,7 @@ def filled(op: Indexed, sizes: Sequence[int], x: Any, indices: Any, fill: Scalar
     return Select()(op.spread(inside, shape), found, full(shape, fill.array, x.type.dtype, x.type.weak))
 
 
-def mode_of(name: str, mode: Any, default: str, more: tuple[str, ...] = ()) -> str:
+def index_mode(name: str, mode: Any, default: str, more: tuple[str, ...] = ()) -> str:
     """What is done about places outside, by its name; a mode may be an enum's."""
     found = default if mode is None else getattr(mode, "value", mode)
     known = ("clip", "fill", "drop", "promise_in_bounds", *more)
@@ -370,20 +370,20 @@ def same_kind(indices: Sequence[Any]) -> list[Any]:
     return [index if index.type.dtype == widest else Convert(widest)(index) for index in found]
 
 
-def from_start(index: Any, size: int) -> Any:
+def wrap_negative_index(index: Any, size: int) -> Any:
     """Negative indices count from the end of a dim of this size."""
     shape, dtype = index.type.shape, index.type.dtype
     return Select()(Compare("LT")(index, zeros_like(index)), Add()(index, full(shape, size, dtype)), index)
 
 
-def moved_inside(op: Indexed, whole: tuple[int, ...], sizes: Sequence[int], indices: Any) -> Any:
+def clip_indices(op: Indexed, whole: tuple[int, ...], sizes: Sequence[int], indices: Any) -> Any:
     """Index vectors, clamped so that windows lie inside of an array of this shape."""
     limits = [whole[dim] - sizes[dim] for dim in op.mapped]
     columns = [clamped(column, limit) for column, limit in zip(op.columns(indices), limits, strict=True)]
     return joined(columns, indices)
 
 
-def dim_of(name: str, axis: Any, ndim: int) -> int:
+def canonical_axis(name: str, axis: Any, ndim: int) -> int:
     """An axis of an array of this rank as a dim from 0; one that does not exist is an error of `name`."""
     at = operator.index(axis)
     if not -ndim <= at < ndim:

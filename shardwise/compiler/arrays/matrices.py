@@ -3,11 +3,11 @@
 from typing import Any
 
 from shardwise.compiler.arrays.operands import as_inexact, astype_weak
-from shardwise.compiler.ops.elementwise.base import Kinds
-from shardwise.compiler.ops.linalg.lapack import FACTORED
+from shardwise.compiler.ops.elementwise.base import DtypeSet
+from shardwise.compiler.ops.linalg.lapack import LAPACK_DTYPES
 
 
-def as_matrices(name: str, x: Any, square: bool = False, takes: Kinds = FACTORED) -> Any:
+def as_matrices(name: str, x: Any, square: bool = False, takes: DtypeSet = LAPACK_DTYPES) -> Any:
     """What a function was given, as an array or tracer of matrices of floats or complex numbers."""
     x = as_inexact(x, name)
     if x.type.ndim < 2 or (square and x.type.shape[-1] != x.type.shape[-2]):

@@ -2,7 +2,7 @@
 
 The functions take arrays, numpy arrays and Python scalars, promote and broadcast as numpy and JAX do, and apply ops.
 Positional arguments are arrays, keywords are static. Outside every frame a whole function runs as one compiled
-program (`composed`); inside one its ops are staged one by one.
+program (`compiled_function`); inside one its ops are staged one by one.
 """
 
 import math
@@ -30,20 +30,20 @@ from shardwise.compiler.arrays.arithmetic import (
     subtract,
 )
 from shardwise.compiler.arrays.at_update import At
-from shardwise.compiler.arrays.indexing import indexer, take_at
+from shardwise.compiler.arrays.indexing import gather_by_index, indexer
 from shardwise.compiler.arrays.namespace import NamespaceMethods
 from shardwise.compiler.arrays.operands import (
     PYTHON_SCALARS,
-    aligned,
     as_operand,
     astype_weak,
     broadcast_shapes,
-    composed,
-    dims_of,
-    stretch,
+    broadcast_to_shape,
+    canonical_axes,
+    compiled_function,
+    promote_and_broadcast,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, meet
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes
 from shardwise.compiler.arrays.reductions import sometrue
 from shardwise.compiler.arrays.views import byteswapped, viewed
 from shardwise.compiler.ops.contract.dot import Dot
@@ -57,32 +57,32 @@ def is_array_like(x: Any) -> bool:
     return isinstance(x, (ArrayMethods, np.ndarray, np.generic, *PYTHON_SCALARS))
 
 
-@composed
+@compiled_function
 def where(condition: Any, x: Any, y: Any) -> Any:
     """Where `condition` holds `x`, else `y`; all three broadcast."""
-    dtype, weak = meet("where", (type_of(x, "where"), type_of(y, "where")))
+    dtype, weak = promote_dtypes("where", (type_of(x, "where"), type_of(y, "where")))
     shape = broadcast_shapes("where", *(type_of(z, "where").shape for z in (condition, x, y)))
     which = as_operand(condition, "where")
     if which.type.dtype != np.bool_:
-        which = Compare("NE")(*aligned("where", (which, 0)))
-    cases = [stretch(z, shape) for z in aligned("where", (x, y), dtype, weak)]
-    return Select()(stretch(which, shape), *cases)
+        which = Compare("NE")(*promote_and_broadcast("where", (which, 0)))
+    cases = [broadcast_to_shape(z, shape) for z in promote_and_broadcast("where", (x, y), dtype, weak)]
+    return Select()(broadcast_to_shape(which, shape), *cases)
 
 
-@composed
+@compiled_function
 def compare(x: Any, y: Any, *, direction: str) -> Any:
     """`x < y` and its kin; `direction` is EQ NE LT LE GT or GE."""
-    return Compare(direction)(*aligned(f"comparison {direction}", (x, y)))
+    return Compare(direction)(*promote_and_broadcast(f"comparison {direction}", (x, y)))
 
 
-@composed
+@compiled_function
 def astype(x: Any, *, dtype: Any) -> Any:
     """`x` with elements of `dtype`."""
     x = as_operand(x, "astype")
     return astype_weak(x, canonical_dtype(dtype), False)
 
 
-@composed
+@compiled_function
 def reshape(x: Any, *, shape: int | Sequence[int]) -> Any:
     """The same elements in another shape; one size may be -1 and is worked out."""
     x = as_operand(x, "reshape")
@@ -98,33 +98,33 @@ def reshape(x: Any, *, shape: int | Sequence[int]) -> Any:
     return x if target == x.type.shape else Reshape(target)(x)
 
 
-@composed
+@compiled_function
 def transpose(x: Any, *, axes: Sequence[int] | None = None) -> Any:
     """Dims in the order `axes`; reversed where none is given."""
     x = as_operand(x, "transpose")
-    order = tuple(reversed(range(x.type.ndim))) if axes is None else dims_of("transpose", axes, x.type)
+    order = tuple(reversed(range(x.type.ndim))) if axes is None else canonical_axes("transpose", axes, x.type)
     if sorted(order) != list(range(x.type.ndim)):
         raise ValueError(f"transpose: axes {axes} are not a permutation of the dims of {x.type}")
     return permuted(x, order)
 
 
-@composed
+@compiled_function
 def broadcast_to(x: Any, *, shape: Sequence[int]) -> Any:
     """`x` repeated to `shape`, by numpy's rule."""
     x = as_operand(x, "broadcast_to")
     target = tuple(int(size) for size in shape)
     if broadcast_shapes("broadcast_to", x.type.shape, target) != target:
         raise TypeError(f"broadcast_to: {x.type} does not broadcast to {target}")
-    return stretch(x, target)
+    return broadcast_to_shape(x, target)
 
 
-@composed
+@compiled_function
 def matmul(x: Any, y: Any) -> Any:
     """The matrix product; leading dims are a batch and broadcast."""
     kinds = [type_of(x, "matmul"), type_of(y, "matmul")]
     if not all(kind.ndim for kind in kinds):
         raise TypeError(f"matmul: needs arrays of rank 1 or more, not {kinds[0]} and {kinds[1]}; use `*` for scalars")
-    dtype, weak = meet("matmul", kinds)
+    dtype, weak = promote_dtypes("matmul", kinds)
     a, b = (astype_weak(as_operand(z, "matmul"), dtype, weak) for z in (x, y))
     row, column = a.type.ndim == 1, b.type.ndim == 1
     inner = (a.type.shape[-1], b.type.shape[0 if column else -2])
@@ -138,20 +138,20 @@ def matmul(x: Any, y: Any) -> Any:
         return Dot(((a.type.ndim - 1,), (0,)))(a, b)
     batch = broadcast_shapes("matmul", lead_a, lead_b)
     dims = tuple(range(len(batch)))
-    b = stretch(b, (*batch, *b.type.shape[-2:]))
+    b = broadcast_to_shape(b, (*batch, *b.type.shape[-2:]))
     if row:
         return Dot(((0,), (len(batch),)))(a, b)
-    a = stretch(a, (*batch, *a.type.shape[-2:]))
+    a = broadcast_to_shape(a, (*batch, *a.type.shape[-2:]))
     return Dot(((len(batch) + 1,), (len(batch),)), (dims, dims))(a, b)
 
 
-@composed
+@compiled_function
 def dot(x: Any, y: Any) -> Any:
     """numpy's dot: the last dim of `x` with the second last (or only) of `y`; of scalars, the product."""
     kinds = [type_of(x, "dot"), type_of(y, "dot")]
     if not all(kind.ndim for kind in kinds):
         return multiply(x, y)
-    dtype, weak = meet("dot", kinds)
+    dtype, weak = promote_dtypes("dot", kinds)
     a, b = (astype_weak(as_operand(z, "dot"), dtype, weak) for z in (x, y))
     right = max(b.type.ndim - 2, 0)
     if a.type.shape[-1] != b.type.shape[right]:
@@ -193,7 +193,7 @@ class ArrayMethods(NamespaceMethods):
 
     def __getitem__(self, index: Any) -> Any:
         by, arrays = indexer(index, self.type)
-        return self if by.is_everything else take_at(self, *arrays, by=by)
+        return self if by.is_everything else gather_by_index(self, *arrays, by=by)
 
     def __setitem__(self, index: Any, values: Any) -> None:
         raise TypeError("an array is not written to: `x = x.at[index].set(values)` gives one with other elements there")

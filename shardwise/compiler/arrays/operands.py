@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, meet, scalar_type
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes, scalar_type
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.dispatch import installed, open_frames
 from shardwise.compiler.ir.types import ArrayType
@@ -23,12 +23,12 @@ PYTHON_SCALARS = (bool, int, float, complex)
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def composed(function: _Function) -> _Function:
+def compiled_function(function: _Function) -> _Function:
     """Run `function` as one compiled program where no frame stages its ops."""
     return _staged(function, lambda args, static: installed.executor.call(function, args, static))
 
 
-def composed_list(function: _Function) -> _Function:
+def compiled_list_function(function: _Function) -> _Function:
     """The same for a function that returns a list."""
     return _staged(function, lambda args, static: installed.executor.call_list(function, args, static))
 
@@ -68,7 +68,7 @@ def type_of(x: Any, name: str = "array") -> ArrayType:
     raise TypeError(f"{name}: needs an array or a number, not {x!r} of type {type(x).__name__}")
 
 
-def known(name: str, x: Any, unknown: str) -> np.ndarray[Any, Any]:
+def concrete_value(name: str, x: Any, unknown: str) -> np.ndarray[Any, Any]:
     """The elements of `x`, on the host. Where it is traced there are none: `unknown` says what nobody knows therefore,
     and the way out."""
     try:
@@ -114,7 +114,7 @@ def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(out)
 
 
-def stretch(x: Any, shape: tuple[int, ...]) -> Any:
+def broadcast_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
     """`x` broadcast to `shape`, with which it is known to be compatible."""
     if x.type.shape == shape:
         return x
@@ -126,11 +126,11 @@ def stretch(x: Any, shape: tuple[int, ...]) -> Any:
     return Broadcast(shape, tuple(lead + dim for dim in kept))(x)
 
 
-def aligned(name: str, operands: Sequence[Any], dtype: Any = None, weak: bool | None = None) -> list[Any]:
+def promote_and_broadcast(name: str, operands: Sequence[Any], dtype: Any = None, weak: bool | None = None) -> list[Any]:
     """Operands promoted to one dtype (or to `dtype`) and broadcast to one shape."""
     types = [type_of(x, name) for x in operands]
     if dtype is None:
-        dtype, weak = meet(name, types)
+        dtype, weak = promote_dtypes(name, types)
     shapes = [type.shape for type in types]
     if config.numpy_rank_promotion != "allow":
         _check_ranks(name, shapes)
@@ -140,7 +140,7 @@ def aligned(name: str, operands: Sequence[Any], dtype: Any = None, weak: bool | 
         if isinstance(x, (*PYTHON_SCALARS, np.generic)):
             out.append(full(shape, x, dtype, bool(weak)))
         else:
-            out.append(stretch(astype_weak(as_operand(x, name), dtype, bool(weak)), shape))
+            out.append(broadcast_to_shape(astype_weak(as_operand(x, name), dtype, bool(weak)), shape))
     return out
 
 
@@ -157,7 +157,7 @@ def _check_ranks(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
     warnings.warn(text, stacklevel=3)
 
 
-def dims_of(name: str, axes: Sequence[int], type: ArrayType) -> tuple[int, ...]:
+def canonical_axes(name: str, axes: Sequence[int], type: ArrayType) -> tuple[int, ...]:
     """Axes as dims from 0; one that does not exist or repeats is an error."""
     dims = []
     for axis in axes:
@@ -176,7 +176,7 @@ def static_axes(axes: Any) -> Any:
     return tuple(axes) if isinstance(axes, list) else axes
 
 
-def no_out(name: str, out: Any) -> None:
+def reject_out(name: str, out: Any) -> None:
     """Refuse the `out` of numpy's functions."""
     if out is not None:
         raise NotImplementedError(f"{name}: arrays are not written to, so `out` must be None")

@@ -107,7 +107,7 @@ def scalar_type(value: bool | int | float | complex) -> ArrayType:
     return ArrayType((), default_dtype(weak), True)
 
 
-def meet(name: str, types: Sequence[ArrayType]) -> tuple[DType, bool]:
+def promote_dtypes(name: str, types: Sequence[ArrayType]) -> tuple[DType, bool]:
     """The dtype in which operands of these types meet, and whether it is weak. `name` is the function, for errors."""
     key = tuple((type.dtype, type.weak) for type in types)
     if len(set(key)) > 1 and any(is_key(type.dtype) for type in types):
@@ -133,7 +133,7 @@ def no_common_dtype(name: str, types: Sequence[Any]) -> TypePromotionError:
 def _meet(types: tuple[tuple[DType, bool], ...]) -> tuple[DType, bool] | None:
     if len(set(types)) == 1:
         return types[0]
-    least = least_above([node_of(dtype, weak) for dtype, weak in types])
+    least = least_common_dtype([node_of(dtype, weak) for dtype, weak in types])
     if least is None:
         return None
     if least in _WEAK_DEFAULT:
@@ -141,7 +141,7 @@ def _meet(types: tuple[tuple[DType, bool], ...]) -> tuple[DType, bool] | None:
     return canonical_dtype(SHORT_NAMES[least]), False
 
 
-def least_above(nodes: Sequence[str]) -> str | None:
+def least_common_dtype(nodes: Sequence[str]) -> str | None:
     """The node of the lattice in which these meet; None where there is none."""
     upper = _UPPER[config.numpy_dtype_promotion]
     common = frozenset.intersection(*(upper[node] for node in nodes))

@@ -6,15 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.arrays.arithmetic import divide, subtract, truth
+from shardwise.compiler.arrays.arithmetic import as_bool, divide, subtract
 from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
     astype_weak,
     broadcast_shapes,
-    composed,
-    dims_of,
-    stretch,
+    broadcast_to_shape,
+    canonical_axes,
+    compiled_function,
     type_of,
 )
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
@@ -34,7 +34,7 @@ from shardwise.compiler.ops.shape.movement import Reshape
 Axes = int | Sequence[int] | None
 
 
-@composed
+@compiled_function
 def sum(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Any:
     """The sum along `axis` (all dims where none is given)."""
     x = as_operand(x, "sum")
@@ -45,7 +45,7 @@ def sum(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False)
     return _kept(astype_weak(Sum(dims)(x), wanted, False), x.type, dims, keepdims)
 
 
-@composed
+@compiled_function
 def prod(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Any:
     """The product along `axis` (all dims where none is given)."""
     x = as_operand(x, "prod")
@@ -54,13 +54,13 @@ def prod(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False
     return _kept(ReduceProd(dims)(x), x.type, dims, keepdims)
 
 
-@composed
+@compiled_function
 def amax(x: Any, *, axis: Axes = None, keepdims: bool = False, or_none: bool = False) -> Any:
     """The largest along `axis` (of all where none is given); NaN where any is. `or_none`: there may be none."""
     return _extreme("max", ReduceMax, x, axis, keepdims, or_none)
 
 
-@composed
+@compiled_function
 def amin(x: Any, *, axis: Axes = None, keepdims: bool = False, or_none: bool = False) -> Any:
     """The smallest along `axis` (of all where none is given); NaN where any is. `or_none`: there may be none."""
     return _extreme("min", ReduceMin, x, axis, keepdims, or_none)
@@ -74,29 +74,29 @@ def _extreme(name: str, op: type[Reduce], x: Any, axis: Axes, keepdims: bool, or
     return _kept(op(dims)(astype_weak(x, x.type.dtype, False)), x.type, dims, keepdims)
 
 
-@composed
+@compiled_function
 def alltrue(x: Any, *, axis: Axes = None, keepdims: bool = False) -> Any:
     """Whether all elements along `axis` differ from 0."""
-    x = truth(x, "all")
+    x = as_bool(x, "all")
     dims = reduced_dims("all", axis, x.type)
     return _kept(ReduceAnd(dims)(x), x.type, dims, keepdims)
 
 
-@composed
+@compiled_function
 def sometrue(x: Any, *, axis: Axes = None, keepdims: bool = False) -> Any:
     """Whether any element along `axis` differs from 0."""
-    x = truth(x, "any")
+    x = as_bool(x, "any")
     dims = reduced_dims("any", axis, x.type)
     return _kept(ReduceOr(dims)(x), x.type, dims, keepdims)
 
 
-@composed
+@compiled_function
 def argmax(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Any:
     """Where along `axis` the first of the largest elements is; without one, in the flattened array."""
     return _position("argmax", Argmax, x, axis, keepdims)
 
 
-@composed
+@compiled_function
 def argmin(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Any:
     """Where along `axis` the first of the smallest elements is; without one, in the flattened array."""
     return _position("argmin", Argmin, x, axis, keepdims)
@@ -112,7 +112,7 @@ def _position(name: str, op: Callable[[int, Any], Op], x: Any, axis: int | None,
     return _kept(op(dim, default_dtype("int*"))(flat), x.type, dims, keepdims)
 
 
-@composed
+@compiled_function
 def mean(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Any:
     """The mean along `axis` (all dims where none is given); integers become floats."""
     x = as_operand(x, "mean")
@@ -122,12 +122,14 @@ def mean(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False
     return astype_weak(divide(total, count), wanted, False)
 
 
-@composed
+@compiled_function
 def mean_where(x: Any, where: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Any:
     """The mean along `axis` of the elements at which `where`, repeated to their shape, is true."""
     x = as_operand(x, "mean")
     wanted = _mean_dtype(x.type, dtype)
-    chosen = stretch(truth(where, "mean"), broadcast_shapes("mean", x.type.shape, type_of(where, "mean").shape))
+    chosen = broadcast_to_shape(
+        as_bool(where, "mean"), broadcast_shapes("mean", x.type.shape, type_of(where, "mean").shape)
+    )
     kept = Select()(chosen, x, like(x, 0))
     total = sum(kept, axis=axis, dtype=carrier(wanted), keepdims=keepdims)
     return astype_weak(divide(total, sum(chosen, axis=axis, keepdims=keepdims)), wanted, False)
@@ -139,7 +141,7 @@ def _mean_dtype(type: ArrayType, dtype: Any) -> Any:
     return type.dtype if is_inexact(type.dtype) else default_dtype("float*")
 
 
-@composed
+@compiled_function
 def var(x: Any, *, axis: Axes = None, dtype: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
     """The mean square distance from the mean along `axis`; the squares are shared by `ddof` fewer than there are."""
     x = as_inexact(x, "var")
@@ -153,7 +155,7 @@ def var(x: Any, *, axis: Axes = None, dtype: Any = None, ddof: int = 0, keepdims
     return found if wanted.kind == "c" else astype_weak(found, wanted, False)
 
 
-@composed
+@compiled_function
 def std(x: Any, *, axis: Axes = None, dtype: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
     """The square root of the variance along `axis`."""
     return Sqrt()(var(x, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims))
@@ -172,7 +174,7 @@ def reduced_dims(name: str, axis: Axes, type: ArrayType) -> tuple[int, ...]:
     """The dims that `axis` means: all where it is None."""
     if axis is None:
         return tuple(range(type.ndim))
-    return dims_of(name, (axis,) if isinstance(axis, int) else axis, type)
+    return canonical_axes(name, (axis,) if isinstance(axis, int) else axis, type)
 
 
 def _kept(found: Any, type: ArrayType, dims: tuple[int, ...], keepdims: bool) -> Any:

@@ -14,12 +14,12 @@ from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
     astype_weak,
-    composed,
-    composed_list,
+    compiled_function,
+    compiled_list_function,
     static_axes,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.arrays.reductions import Axes, amax, sum
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.arithmetic import Add, StopGradient
@@ -43,14 +43,16 @@ def logsumexp(
     return tuple(found) if return_sign else found[0]
 
 
-@composed_list
+@compiled_list_function
 def _logsumexp(a: Any, *arrays: Any, given: str, axis: Axes, keepdims: bool, return_sign: bool) -> list[Any]:
     """`given` says which arrays there are: b, w(here)."""
     parts = dict(zip(given, arrays, strict=True))
     factors, counts = parts.get("b"), parts.get("w")
     if counts is not None:
         a = chosen(counts, a, 0)
-    dtype, weak = meet("logsumexp", [type_of(x, "logsumexp") for x in (a, *(() if factors is None else (factors,)))])
+    dtype, weak = promote_dtypes(
+        "logsumexp", [type_of(x, "logsumexp") for x in (a, *(() if factors is None else (factors,)))]
+    )
     if not is_inexact(dtype):
         dtype = default_dtype("float*")
     x = astype_weak(as_operand(a, "logsumexp"), dtype, weak)
@@ -80,7 +82,7 @@ def softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
     return _softmax(x, *(() if where is None else (where,)), axis=static_axes(axis))
 
 
-@composed
+@compiled_function
 def _softmax(x: Any, *where: Any, axis: Axes) -> Any:
     x, counts = as_inexact(x, "softmax"), where[0] if where else None
     powers = exp(subtract(_counted(x, counts), _largest(x, counts, axis)))
@@ -93,7 +95,7 @@ def log_softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
     return _log_softmax(x, *(() if where is None else (where,)), axis=static_axes(axis))
 
 
-@composed
+@compiled_function
 def _log_softmax(x: Any, *where: Any, axis: Axes) -> Any:
     x, counts = as_inexact(x, "log_softmax"), where[0] if where else None
     shifted = subtract(_counted(x, counts), _largest(x, counts, axis))

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed
+from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled_function
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.types import ArrayType
@@ -14,7 +14,7 @@ from shardwise.compiler.ops.elementwise.complex_parts import Complex, Imag, Real
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, part_type
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, along
+from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, slice_along
 
 _BYTE = np.dtype(np.uint8)
 
@@ -26,7 +26,7 @@ def _plain(dtype: DType) -> DType:
     return part_type(ArrayType((), dtype)).dtype if dtype.kind == "c" else dtype
 
 
-@composed
+@compiled_function
 def viewed(x: Any, *, dtype: Any) -> Any:
     """The bytes of the last dim as elements of `dtype`."""
     x, wanted = as_operand(x, "view"), canonical_dtype(dtype)
@@ -45,7 +45,7 @@ def viewed(x: Any, *, dtype: Any) -> Any:
         found = Reshape(shape)(cast)
         return Compare("NE")(found, like(found, 0)) if wanted == np.bool_ else found
     pairs = Reshape((*shape, 2))(cast)
-    return Complex()(*(Reshape(shape)(along(pairs, len(shape), at, at + 1)) for at in (0, 1)))
+    return Complex()(*(Reshape(shape)(slice_along(pairs, len(shape), at, at + 1)) for at in (0, 1)))
 
 
 def _in_parts(x: Any, lead: tuple[int, ...], size: int) -> Any:
@@ -69,7 +69,7 @@ def _cast(x: Any, lead: tuple[int, ...], dtype: DType) -> Any:
     return Reshape((*lead, size))(BitcastConvert(dtype)(x))
 
 
-@composed
+@compiled_function
 def byteswapped(x: Any) -> Any:
     """The bytes of each element, or of each of its parts, in opposite order."""
     x = as_operand(x, "byteswap")

@@ -7,16 +7,8 @@ device decomposes the matrices of its own shard.
 from typing import NoReturn
 
 from shardwise.lazy import missing_attribute_error
-from shardwise.numpy.linalg.factors import (
-    cholesky,
-    eig,
-    eigh,
-    eigvals,
-    eigvalsh,
-    qr,
-    svd,
-    svdvals,
-)
+from shardwise.numpy.linalg.decompositions import cholesky, eig, eigh, eigvals, eigvalsh, qr, svd, svdvals
+from shardwise.numpy.linalg.linear_systems import det, inv, lstsq, pinv, slogdet, solve, tensorinv, tensorsolve
 from shardwise.numpy.linalg.norms import cond, matrix_norm, matrix_rank, norm, vector_norm
 from shardwise.numpy.linalg.products import (
     cross,
@@ -30,7 +22,6 @@ from shardwise.numpy.linalg.products import (
     trace,
     vecdot,
 )
-from shardwise.numpy.linalg.solving import det, inv, lstsq, pinv, slogdet, solve, tensorinv, tensorsolve
 
 __all__ = [
     "cholesky",

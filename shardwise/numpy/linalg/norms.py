@@ -9,7 +9,15 @@ from shardwise.compiler.arrays import reductions
 from shardwise.compiler.arrays.arithmetic import bitwise_and, divide, invert, multiply, power
 from shardwise.compiler.arrays.matrices import as_matrices
 from shardwise.compiler.arrays.methods import astype
-from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_weak, composed, dims_of, stretch, type_of
+from shardwise.compiler.arrays.operands import (
+    as_inexact,
+    as_operand,
+    astype_weak,
+    broadcast_to_shape,
+    canonical_axes,
+    compiled_function,
+    type_of,
+)
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
@@ -21,8 +29,8 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.linalg.batched import epsilon
 from shardwise.compiler.ops.linalg.svd import Svd
 from shardwise.compiler.ops.shape.movement import Reshape, permuted
-from shardwise.numpy.linalg.factors import eigvalsh, svdvals
-from shardwise.numpy.linalg.solving import inv
+from shardwise.numpy.linalg.decompositions import eigvalsh, svdvals
+from shardwise.numpy.linalg.linear_systems import inv
 
 Order = int | float | str | None
 
@@ -56,7 +64,7 @@ def norm(x: Any, ord: Order = None, axis: int | Sequence[int] | None = None, kee
     if axis is None and ord is None:
         return _vector_norm(x, ord=2, dims=tuple(range(x_type.ndim)), keepdims=bool(keepdims))
     axes = tuple(range(x_type.ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
-    dims = dims_of("norm", axes, x_type)
+    dims = canonical_axes("norm", axes, x_type)
     if len(dims) == 1:
         return _vector_norm(x, ord=_vector_order("norm", ord), dims=dims, keepdims=bool(keepdims))
     if len(dims) == 2:
@@ -86,7 +94,7 @@ def vector_norm(x: Any, /, *, axis: int | Sequence[int] | None = None, keepdims:
     """
     x_type = type_of(x, "vector_norm")
     axes = tuple(range(x_type.ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
-    dims = dims_of("vector_norm", axes, x_type)
+    dims = canonical_axes("vector_norm", axes, x_type)
     return _vector_norm(x, ord=_vector_order("vector_norm", ord), dims=dims, keepdims=bool(keepdims))
 
 
@@ -110,7 +118,7 @@ def matrix_norm(x: Any, /, *, keepdims: bool = False, ord: Order = "fro") -> Any
         Array(7., dtype=float32)
     """
     x_type = type_of(x, "matrix_norm")
-    dims = dims_of("matrix_norm", (-2, -1), x_type)
+    dims = canonical_axes("matrix_norm", (-2, -1), x_type)
     return _matrix_norm(x, ord=_matrix_order("matrix_norm", ord), dims=dims, keepdims=bool(keepdims))
 
 
@@ -130,7 +138,7 @@ def _matrix_order(name: str, order: Order) -> Order:
     return order
 
 
-@composed
+@compiled_function
 def _vector_norm(x: Any, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> Any:
     x = _drop_weak_type(as_inexact(x, "norm"))
     if ord == 2:
@@ -158,7 +166,7 @@ def _drop_weak_type(x: Any) -> Any:
     return astype_weak(x, x.type.dtype, False)
 
 
-@composed
+@compiled_function
 def _matrix_norm(x: Any, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> Any:
     x = _drop_weak_type(as_inexact(x, "norm"))
     row, column = dims
@@ -207,14 +215,14 @@ def cond(x: Any, p: Order = None) -> Any:
     return _infinite_if_singular(result, x)
 
 
-@composed
+@compiled_function
 def _singular_value_ratio(x: Any, *, inverted: bool) -> Any:
     (values,) = Svd(vectors=False)(as_matrices("cond", x))
     largest, smallest = reductions.amax(values, axis=-1), reductions.amin(values, axis=-1)
     return divide(smallest, largest) if inverted else divide(largest, smallest)
 
 
-@composed
+@compiled_function
 def _infinite_if_singular(result: Any, x: Any) -> Any:
     """Replace NaN, which the inverse of a singular matrix leads to, by infinity; keep NaN if `x` contains NaN."""
     x = as_inexact(x, "cond")
@@ -256,12 +264,12 @@ def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any =
     return _count_above(values, tol if rtol is None else rtol, relative=rtol is not None)
 
 
-@composed
+@compiled_function
 def _abs(x: Any) -> Any:
     return Abs()(x)
 
 
-@composed
+@compiled_function
 def _count_above(values: Any, bound: Any, *, relative: bool) -> Any:
     """Count the values along the last dim that exceed `bound`, or `bound` times the largest value if `relative`."""
     if not values.type.shape[-1]:
@@ -270,6 +278,6 @@ def _count_above(values: Any, bound: Any, *, relative: bool) -> Any:
     bound = Reshape((*bound.type.shape, 1))(bound)
     if relative:
         largest = reductions.amax(values, axis=-1, keepdims=True)
-        bound = Mul()(largest, stretch(bound, largest.type.shape))
-    above = Compare("GT")(values, stretch(bound, values.type.shape))
+        bound = Mul()(largest, broadcast_to_shape(bound, largest.type.shape))
+    above = Compare("GT")(values, broadcast_to_shape(bound, values.type.shape))
     return reductions.sum(Convert(np.dtype(np.int32))(above), axis=-1)

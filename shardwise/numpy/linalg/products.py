@@ -4,10 +4,10 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from shardwise.compiler.arrays.operands import composed, type_of
+from shardwise.compiler.arrays.operands import compiled_function, type_of
 from shardwise.compiler.ops.linalg.batched import identity
 from shardwise.numpy import products, shapes, triangles
-from shardwise.numpy.linalg.solving import inv
+from shardwise.numpy.linalg.linear_systems import inv
 
 
 def matmul(x1: Any, x2: Any, /, *, precision: Any = None, preferred_element_type: Any = None) -> Any:
@@ -242,7 +242,7 @@ def matrix_power(a: Any, n: int) -> Any:
     return _matrix_power(inv(a) if exponent < 0 else a, n=abs(exponent))
 
 
-@composed
+@compiled_function
 def _matrix_power(a: Any, *, n: int) -> Any:
     """Compute a non-negative power by repeated squaring."""
     if not n:

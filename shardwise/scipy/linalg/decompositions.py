@@ -7,7 +7,7 @@ import numpy as np
 import shardwise.numpy as jnp
 from shardwise.api.control import fori_loop
 from shardwise.compiler.arrays.matrices import as_matrices
-from shardwise.compiler.arrays.operands import composed, composed_list, type_of
+from shardwise.compiler.arrays.operands import compiled_function, compiled_list_function, type_of
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
@@ -29,7 +29,7 @@ from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.lax import linalg as lax_linalg
 from shardwise.lax.indexing import dynamic_slice, dynamic_update_slice
 from shardwise.numpy import linalg
-from shardwise.numpy.linalg.factors import as_floats
+from shardwise.numpy.linalg.decompositions import as_inexact_operand
 from shardwise.numpy.shapes import matrix_transpose
 
 
@@ -111,7 +111,7 @@ def qr(
     """
     if mode not in ("full", "economic", "r"):
         raise ValueError(f"qr: mode must be 'full', 'economic' or 'r', not {mode!r}")
-    factors = lax_linalg.qr(as_floats(a, "qr"), pivoting=pivoting, full_matrices=mode != "economic")
+    factors = lax_linalg.qr(as_inexact_operand(a, "qr"), pivoting=pivoting, full_matrices=mode != "economic")
     return factors[1:] if mode == "r" else factors
 
 
@@ -150,7 +150,7 @@ def qr_multiply(
     if mode not in ("left", "right"):
         raise ValueError(f"qr_multiply: mode must be 'left' or 'right', not {mode!r}")
     q, *rest = qr(a, mode="economic", pivoting=pivoting)
-    x = as_floats(c, "qr_multiply")
+    x = as_inexact_operand(c, "qr_multiply")
     size = q.shape[-1] if mode == "left" else q.shape[-2]
     if not x.ndim or x.shape[0 if mode == "left" and x.ndim == 1 else -2 if mode == "left" else -1] != size:
         raise ValueError(
@@ -187,7 +187,7 @@ def svd(
         >>> jax.scipy.linalg.svd(jnp.array([[0.0, 2.0], [3.0, 0.0]]), compute_uv=False)
         Array([3., 2.], dtype=float32)
     """
-    return lax_linalg.svd(as_floats(a, "svd"), full_matrices=full_matrices, compute_uv=compute_uv)
+    return lax_linalg.svd(as_inexact_operand(a, "svd"), full_matrices=full_matrices, compute_uv=compute_uv)
 
 
 def eigh(
@@ -229,7 +229,7 @@ def eigh(
             "eigh: generalized problems (b, type) and subsets of the eigenvalues (eigvals) are not supported; "
             "leave out b, type and eigvals"
         )
-    vectors, values = lax_linalg.eigh(as_floats(a, "eigh"), lower=lower)
+    vectors, values = lax_linalg.eigh(as_inexact_operand(a, "eigh"), lower=lower)
     return values if eigvals_only else (values, vectors)
 
 
@@ -276,12 +276,12 @@ def eigh_tridiagonal(
     if (select == "i") != (select_range is not None):
         raise ValueError("eigh_tridiagonal: select='i' and select_range must be passed together")
     subset = None if select_range is None else (int(select_range[0]), int(select_range[1]) + 1)
-    matrix = _tridiagonal(as_floats(d, "eigh_tridiagonal"), as_floats(e, "eigh_tridiagonal"))
+    matrix = _tridiagonal(as_inexact_operand(d, "eigh_tridiagonal"), as_inexact_operand(e, "eigh_tridiagonal"))
     vectors, values = lax_linalg.eigh(matrix, symmetrize_input=False, subset_by_index=subset)
     return values if eigvals_only else (values, vectors)
 
 
-@composed
+@compiled_function
 def _tridiagonal(d: Any, e: Any) -> Any:
     """Return the lower triangle of the tridiagonal matrix; the upper one is not read."""
     size = d.type.size
@@ -313,7 +313,7 @@ def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> t
         Array([[4.  , 4.  ],
                [0.25, 1.  ]], dtype=float32)
     """
-    packed, pivots, _ = lax_linalg.lu(as_floats(a, "lu_factor"))
+    packed, pivots, _ = lax_linalg.lu(as_inexact_operand(a, "lu_factor"))
     return packed, pivots
 
 
@@ -342,7 +342,7 @@ def lu(a: Any, permute_l: bool = False, overwrite_a: bool = False, check_finite:
     return tuple(_lu(a, permute_l=bool(permute_l)))
 
 
-@composed_list
+@compiled_list_function
 def _lu(a: Any, *, permute_l: bool) -> list[Any]:
     a = as_matrices("lu", a)
     *batch, rows, columns = a.type.shape
@@ -384,7 +384,7 @@ def schur(a: Any, output: str = "real") -> tuple[Any, Any]:
     """
     if output not in ("real", "complex"):
         raise ValueError(f"schur: output must be 'real' or 'complex', not {output!r}")
-    a = as_floats(a, "schur")
+    a = as_inexact_operand(a, "schur")
     triangular, vectors = lax_linalg.schur(as_complex(a) if output == "complex" else a)
     return triangular, vectors
 
@@ -413,11 +413,13 @@ def rsf2csf(T: Any, Z: Any, check_finite: bool = True) -> tuple[Any, Any]:
     t_type, z_type = type_of(T, "rsf2csf"), type_of(Z, "rsf2csf")
     if t_type.ndim != 2 or t_type.shape[0] != t_type.shape[1] or t_type.shape != z_type.shape:
         raise ValueError(f"rsf2csf: T and Z must be square matrices of equal shape, not {t_type} and {z_type}")
-    triangular, vectors = _rotate_blocks(as_complex(as_floats(T, "rsf2csf")), as_complex(as_floats(Z, "rsf2csf")))
+    triangular, vectors = _rotate_blocks(
+        as_complex(as_inexact_operand(T, "rsf2csf")), as_complex(as_inexact_operand(Z, "rsf2csf"))
+    )
     return triangular, vectors
 
 
-@composed_list
+@compiled_list_function
 def _rotate_blocks(t: Any, z: Any) -> list[Any]:
     """Make each 2 × 2 diagonal block triangular by a Givens rotation of its two rows and columns, last block first."""
     size = t.type.shape[0]
@@ -449,7 +451,7 @@ def _rotate_blocks(t: Any, z: Any) -> list[Any]:
     return [jnp.triu(triangular), vectors]
 
 
-@composed
+@compiled_function
 def as_complex(a: Any) -> Any:
     """Convert floats to complex numbers; leave complex numbers unchanged."""
     return a if a.type.dtype.kind == "c" else Convert(np.result_type(a.type.dtype, np.complex64))(a)
@@ -481,7 +483,7 @@ def hessenberg(a: Any, *, calc_q: bool = False, overwrite_a: bool = False, check
     return tuple(factors) if calc_q else factors[0]
 
 
-@composed_list
+@compiled_list_function
 def _hessenberg(a: Any, *, calc_q: bool) -> list[Any]:
     a = as_matrices("hessenberg", a, square=True)
     packed, taus = Hessenberg()(a)
@@ -527,7 +529,7 @@ def polar(
         raise ValueError(f"polar: side must be 'right' or 'left', not {side!r}")
     if method not in ("qdwh", "svd"):
         raise ValueError(f"polar: method must be 'qdwh' or 'svd', not {method!r}")
-    u, s, vh = lax_linalg.svd(as_floats(a, "polar"), full_matrices=False)
+    u, s, vh = lax_linalg.svd(as_inexact_operand(a, "polar"), full_matrices=False)
     if side == "right":
         return u @ vh, (matrix_transpose(vh).conj() * s[..., None, :]) @ vh
     return u @ vh, (u * s[..., None, :]) @ matrix_transpose(u).conj()

@@ -10,7 +10,7 @@ import shardwise.numpy as jnp
 from shardwise.api.control import fori_loop
 from shardwise.api.differentiate import jvp
 from shardwise.compiler.arrays.matrices import as_matrices
-from shardwise.compiler.arrays.operands import composed, composed_list, type_of
+from shardwise.compiler.arrays.operands import compiled_function, compiled_list_function, type_of
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, StopGradient, Sub
 from shardwise.compiler.ops.elementwise.base import like
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
@@ -27,7 +27,7 @@ from shardwise.compiler.ops.reduce.reductions import ReduceMax
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import zeros_like
 from shardwise.lax.indexing import dynamic_index_in_dim, dynamic_update_index_in_dim
-from shardwise.numpy.linalg.factors import as_floats
+from shardwise.numpy.linalg.decompositions import as_inexact_operand
 from shardwise.scipy.linalg.decompositions import schur
 
 # (degree, norm): the Padé approximant of this degree is accurate to working precision up to this 1-norm.
@@ -57,7 +57,7 @@ def expm(A: Any, *, upper_triangular: bool = False, max_squarings: int = 16) -> 
     return _expm(A, max_squarings=int(max_squarings))
 
 
-@composed
+@compiled_function
 def _expm(a: Any, *, max_squarings: int) -> Any:
     """Compute exp(A) = exp(A / 2ˢ) ** (2ˢ), with s such that the Padé approximant of exp(A / 2ˢ) is accurate."""
     a = as_matrices("expm", a, square=True)
@@ -122,7 +122,9 @@ def expm_frechet(A: Any, E: Any, *, method: str | None = None, compute_expm: boo
     """
     if method not in (None, "SPS", "blockEnlarge"):
         raise ValueError(f"expm_frechet: method must be 'SPS' or 'blockEnlarge', not {method!r}")
-    exponential, derivative = jvp(expm, (as_floats(A, "expm_frechet"),), (as_floats(E, "expm_frechet"),))
+    exponential, derivative = jvp(
+        expm, (as_inexact_operand(A, "expm_frechet"),), (as_inexact_operand(E, "expm_frechet"),)
+    )
     return (exponential, derivative) if compute_expm else derivative
 
 
@@ -151,7 +153,7 @@ def funm(A: Any, func: Callable[[Any], Any], disp: bool = True) -> Any:
     a_type = type_of(A, "funm")
     if a_type.ndim != 2 or a_type.shape[0] != a_type.shape[1]:
         raise ValueError(f"funm: A must be one square matrix, not {a_type}")
-    upper, vectors = schur(as_floats(A, "funm"), "complex")
+    upper, vectors = schur(as_inexact_operand(A, "funm"), "complex")
     result, smallest_gap = _parlett(upper, func(jnp.diagonal(upper)))
     result = vectors @ result @ vectors.conj().T
     if disp:
@@ -162,7 +164,7 @@ def funm(A: Any, func: Callable[[Any], Any], disp: bool = True) -> Any:
     return result, jnp.where(jnp.all(jnp.isfinite(result)), error, np.inf)
 
 
-@composed_list
+@compiled_list_function
 def _parlett(t: Any, values: Any) -> list[Any]:
     """Return F = f(T) of the upper triangular T, and the smallest distance between two eigenvalues.
 
@@ -209,11 +211,11 @@ def sqrtm(A: Any, blocksize: int = 1) -> Any:
     a_type = type_of(A, "sqrtm")
     if a_type.ndim != 2 or a_type.shape[0] != a_type.shape[1]:
         raise ValueError(f"sqrtm: A must be one square matrix, not {a_type}")
-    upper, vectors = schur(as_floats(A, "sqrtm"), "complex")
+    upper, vectors = schur(as_inexact_operand(A, "sqrtm"), "complex")
     return vectors @ _sqrtm_triangular(upper) @ vectors.conj().T
 
 
-@composed
+@compiled_function
 def _sqrtm_triangular(t: Any) -> Any:
     """Return the upper triangular R with `R R = T`, column by column.
 

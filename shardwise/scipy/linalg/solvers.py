@@ -5,13 +5,20 @@ from typing import Any
 
 from shardwise.api.control import fori_loop
 from shardwise.compiler.arrays.matrices import as_matrices
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, broadcast_shapes, composed, stretch, type_of
-from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.arrays.operands import (
+    as_operand,
+    astype_weak,
+    broadcast_shapes,
+    broadcast_to_shape,
+    compiled_function,
+    type_of,
+)
+from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
-from shardwise.compiler.ops.elementwise.base import INEXACT, Kinds
+from shardwise.compiler.ops.elementwise.base import INEXACT, DtypeSet
 from shardwise.compiler.ops.indexing.sort import Sort
 from shardwise.compiler.ops.linalg.batched import INDEX, adjoint, identity
-from shardwise.compiler.ops.linalg.lapack import FACTORED
+from shardwise.compiler.ops.linalg.lapack import LAPACK_DTYPES
 from shardwise.compiler.ops.linalg.lu import PivotsToPermutation, permuted_rows
 from shardwise.compiler.ops.linalg.triangular import TriangularSolve, solve_positive
 from shardwise.compiler.ops.shape.iota import Iota
@@ -126,18 +133,18 @@ def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, 
     return _cho_solve(factor, b, lower=bool(lower))
 
 
-@composed
+@compiled_function
 def _cho_solve(factor: Any, b: Any, *, lower: bool) -> Any:
-    factor, b, shape = _prepare_operands("cho_solve", factor, b, FACTORED)
+    factor, b, shape = _prepare_operands("cho_solve", factor, b, LAPACK_DTYPES)
     return Reshape(shape)(solve_positive(factor if lower else adjoint(factor), b))
 
 
-def _prepare_operands(name: str, a: Any, b: Any, dtypes: Kinds) -> tuple[Any, Any, tuple[int, ...]]:
+def _prepare_operands(name: str, a: Any, b: Any, dtypes: DtypeSet) -> tuple[Any, Any, tuple[int, ...]]:
     """Promote `a` and `b` to one of `dtypes`, broadcast their batch dims, and make a vector `b` a column.
 
     Returns the two operands and the shape of the solution.
     """
-    dtype, _ = meet(name, [type_of(x, name) for x in (a, b)])
+    dtype, _ = promote_dtypes(name, [type_of(x, name) for x in (a, b)])
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
     a = as_matrices(name, astype_weak(as_operand(a), dtype, False), square=True, takes=dtypes)
     b = astype_weak(as_operand(b), dtype, False)
@@ -146,7 +153,7 @@ def _prepare_operands(name: str, a: Any, b: Any, dtypes: Kinds) -> tuple[Any, An
     if b.type.ndim < 2 or b.type.shape[-2] != a.type.shape[-1]:
         raise ValueError(f"{name}: b must have as many rows as a: a is {a.type}, b is {b.type}")
     batch = broadcast_shapes(name, a.type.shape[:-2], b.type.shape[:-2])
-    a, b = (stretch(x, (*batch, *x.type.shape[-2:])) for x in (a, b))
+    a, b = (broadcast_to_shape(x, (*batch, *x.type.shape[-2:])) for x in (a, b))
     return a, b, b.type.shape[:-1] if is_vector else b.type.shape
 
 
@@ -179,11 +186,11 @@ def lu_solve(
     return _lu_solve(packed, pivots, b, trans=operator.index(trans))
 
 
-@composed
+@compiled_function
 def _lu_solve(packed: Any, pivots: Any, b: Any, *, trans: int) -> Any:
-    packed, b, shape = _prepare_operands("lu_solve", packed, b, FACTORED)
+    packed, b, shape = _prepare_operands("lu_solve", packed, b, LAPACK_DTYPES)
     permutation = PivotsToPermutation(packed.type.shape[-1])(as_operand(pivots))
-    permutation = stretch(permutation, packed.type.shape[:-1])
+    permutation = broadcast_to_shape(permutation, packed.type.shape[:-1])
     transposition = {"transpose_a": trans > 0, "conjugate_a": trans == 2}
     solve_lower = TriangularSolve(left_side=True, is_lower=True, unit_diagonal=True, **transposition)
     solve_upper = TriangularSolve(left_side=True, is_lower=False, **transposition)
@@ -237,7 +244,7 @@ def solve_triangular(
     return _solve_triangular(a, b, op=TriangularSolve(True, bool(lower), code > 0, code == 2, bool(unit_diagonal)))
 
 
-@composed
+@compiled_function
 def _solve_triangular(a: Any, b: Any, *, op: TriangularSolve) -> Any:
     a, b, shape = _prepare_operands("solve_triangular", a, b, INEXACT)
     return Reshape(shape)(op(a, b))
@@ -280,7 +287,7 @@ def solve_sylvester(A: Any, B: Any, C: Any, *, method: str = "schur", tol: float
     return solution if any(x.dtype.kind == "c" for x in types) else solution.real
 
 
-@composed
+@compiled_function
 def _solve_triangular_sylvester(r: Any, s: Any, f: Any) -> Any:
     """Solve `R Y + Y S = F` with upper triangular R and S for Y, column by column."""
     solve_upper = TriangularSolve(left_side=True, is_lower=False)

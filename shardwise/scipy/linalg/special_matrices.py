@@ -13,7 +13,7 @@ from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.numpy.creation import array, zeros
 from shardwise.numpy.joining import concatenate
-from shardwise.numpy.linalg.factors import as_floats
+from shardwise.numpy.linalg.decompositions import as_inexact_operand
 
 
 def _as_vector(name: str, x: Any) -> Any:
@@ -112,7 +112,7 @@ def companion(a: Any) -> Any:
         Array([[-2., -3.],
                [ 1.,  0.]], dtype=float32)
     """
-    a = as_floats(_as_vector("companion", a), "companion")
+    a = as_inexact_operand(_as_vector("companion", a), "companion")
     size = a.shape[-1] - 1
     if size < 1:
         raise ValueError(f"companion: needs at least two coefficients, not {type_of(a)}")
@@ -138,7 +138,7 @@ def fiedler_companion(a: Any) -> Any:
         Array([[-2., -3.],
                [ 1.,  0.]], dtype=float32)
     """
-    a = as_floats(_as_vector("fiedler_companion", a), "fiedler_companion")
+    a = as_inexact_operand(_as_vector("fiedler_companion", a), "fiedler_companion")
     size = a.shape[-1] - 1
     if size < 1:
         return zeros((*a.shape[:-1], 0), a.dtype)

@@ -5,15 +5,15 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
-from shardwise.numpy.elementwise import floats
+from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy import special
 from shardwise.scipy.stats.standardize import in_unit_interval
 
 __all__ = ["cdf", "logpmf", "pmf", "ppf"]
 
 
-@composed
+@compiled_function
 def cdf(k: Any, p: Any) -> Any:
     """Compute the cumulative distribution function of the Bernoulli distribution.
 
@@ -31,12 +31,12 @@ def cdf(k: Any, p: Any) -> Any:
         >>> f"{jax.scipy.stats.bernoulli.cdf(0, 0.3):.4f}"
         '0.7000'
     """
-    k, p = floats("bernoulli.cdf", k, p)
+    k, p = promote_inexact("bernoulli.cdf", k, p)
     probability = jnp.where(k < 0, 0, jnp.where(k < 1, 1 - p, 1))
     return jnp.where(jnp.isnan(k) | ~in_unit_interval(p), np.nan, probability)
 
 
-@composed
+@compiled_function
 def logpmf(k: Any, p: Any, loc: Any = 0) -> Any:
     """Compute the log probability mass function of the Bernoulli distribution.
 
@@ -55,12 +55,12 @@ def logpmf(k: Any, p: Any, loc: Any = 0) -> Any:
         >>> f"{jax.scipy.stats.bernoulli.logpmf(1, 0.3):.4f}"
         '-1.2040'
     """
-    k, p, loc = floats("bernoulli.logpmf", k, p, loc)
+    k, p, loc = promote_inexact("bernoulli.logpmf", k, p, loc)
     k = k - loc
     return jnp.where((k < 0) | (k > 1), -np.inf, special.xlogy(k, p) + special.xlog1py(1 - k, -p))
 
 
-@composed
+@compiled_function
 def pmf(k: Any, p: Any, loc: Any = 0) -> Any:
     """Compute the probability mass function of the Bernoulli distribution.
 
@@ -82,7 +82,7 @@ def pmf(k: Any, p: Any, loc: Any = 0) -> Any:
     return jnp.exp(logpmf(k, p, loc))
 
 
-@composed
+@compiled_function
 def ppf(q: Any, p: Any) -> Any:
     """Compute the quantile function (the inverse of `cdf`) of the Bernoulli distribution.
 
@@ -100,6 +100,6 @@ def ppf(q: Any, p: Any) -> Any:
         >>> f"{jax.scipy.stats.bernoulli.ppf(0.9, 0.3):.4f}"
         '1.0000'
     """
-    q, p = floats("bernoulli.ppf", q, p)
+    q, p = promote_inexact("bernoulli.ppf", q, p)
     quantile = jnp.where(q <= 1 - p, jnp.zeros_like(q), 1)
     return jnp.where(in_unit_interval(q) & in_unit_interval(p), quantile, np.nan)

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
+from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.scipy import special
 from shardwise.scipy.stats.standardize import standardize
 
 __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "sf"]
 
 
-@composed
+@compiled_function
 def cdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the cumulative distribution function of the beta distribution.
 
@@ -38,7 +38,7 @@ def cdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return special.betainc(a, b, jnp.clip(z, 0, 1))
 
 
-@composed
+@compiled_function
 def logcdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log cumulative distribution function of the beta distribution.
 
@@ -63,7 +63,7 @@ def logcdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.log(cdf(x, a, b, loc, scale))
 
 
-@composed
+@compiled_function
 def logpdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log probability density function of the beta distribution.
 
@@ -90,7 +90,7 @@ def logpdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.where(is_outside, -np.inf, log_density)
 
 
-@composed
+@compiled_function
 def logsf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log survival function of the beta distribution.
 
@@ -115,7 +115,7 @@ def logsf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.log(sf(x, a, b, loc, scale))
 
 
-@composed
+@compiled_function
 def pdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the probability density function of the beta distribution.
 
@@ -138,7 +138,7 @@ def pdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.exp(logpdf(x, a, b, loc, scale))
 
 
-@composed
+@compiled_function
 def sf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the survival function (1 - `cdf`) of the beta distribution.
 

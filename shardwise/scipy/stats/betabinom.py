@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
-from shardwise.numpy.elementwise import floats
+from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy import special
 
 __all__ = ["logpmf", "pmf"]
 
 
-@composed
+@compiled_function
 def logpmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> Any:
     """Compute the log probability mass function of the beta-binomial distribution.
 
@@ -32,7 +32,7 @@ def logpmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> Any:
         >>> f"{jax.scipy.stats.betabinom.logpmf(2, 5, 1.0, 2.0):.4f}"
         '-1.6582'
     """
-    k, n, a, b, loc = floats("betabinom.logpmf", k, n, a, b, loc)
+    k, n, a, b, loc = promote_inexact("betabinom.logpmf", k, n, a, b, loc)
     in_support = (k >= loc) & (k <= loc + n)
     k = jnp.where(in_support, k - loc, 0)
     log_binomial = -jnp.log(n + 1) - special.betaln(k + 1, n - k + 1)
@@ -41,7 +41,7 @@ def logpmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> Any:
     return jnp.where((n >= 0) & (a > 0) & (b > 0), log_mass, np.nan)
 
 
-@composed
+@compiled_function
 def pmf(k: Any, n: Any, a: Any, b: Any, loc: Any = 0) -> Any:
     """Compute the probability mass function of the beta-binomial distribution.
 

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
-from shardwise.numpy.elementwise import floats
+from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy import special
 
 __all__ = ["logpmf", "pmf"]
 
 
-@composed
+@compiled_function
 def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
     """Compute the log probability mass function of the binomial distribution.
 
@@ -32,14 +32,14 @@ def logpmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
         >>> f"{jax.scipy.stats.binom.logpmf(2, 5, 0.3):.4f}"
         '-1.1754'
     """
-    k, n, p, loc = floats("binom.logpmf", k, n, p, loc)
+    k, n, p, loc = promote_inexact("binom.logpmf", k, n, p, loc)
     in_support = (k >= loc) & (k <= loc + n)
     k = jnp.where(in_support, k - loc, 0)
     log_binomial = -jnp.log(n + 1) - special.betaln(k + 1, n - k + 1)
     return jnp.where(in_support, log_binomial + special.xlogy(k, p) + special.xlog1py(n - k, -p), -np.inf)
 
 
-@composed
+@compiled_function
 def pmf(k: Any, n: Any, p: Any, loc: Any = 0) -> Any:
     """Compute the probability mass function of the binomial distribution.
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
-from shardwise.numpy.elementwise import floats
+from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy.stats.standardize import in_unit_interval, standardize
 
 __all__ = ["cdf", "isf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
@@ -25,7 +25,7 @@ def _inverse_survival(q: Any) -> Any:
     return jnp.where(in_unit_interval(q), jnp.where(q > 0.5, -quantile, quantile), np.nan)
 
 
-@composed
+@compiled_function
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the cumulative distribution function of the Cauchy distribution.
 
@@ -48,7 +48,7 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return _survival(-z)
 
 
-@composed
+@compiled_function
 def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the inverse survival function of the Cauchy distribution.
 
@@ -67,11 +67,11 @@ def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
         >>> f"{jax.scipy.stats.cauchy.isf(0.8):.4f}"
         '-1.3764'
     """
-    q, loc, scale = floats("cauchy.isf", q, loc, scale)
+    q, loc, scale = promote_inexact("cauchy.isf", q, loc, scale)
     return loc + scale * _inverse_survival(q)
 
 
-@composed
+@compiled_function
 def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log cumulative distribution function of the Cauchy distribution.
 
@@ -93,7 +93,7 @@ def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.log(cdf(x, loc, scale))
 
 
-@composed
+@compiled_function
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log probability density function of the Cauchy distribution.
 
@@ -116,7 +116,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return -math.log(math.pi) - jnp.log1p(z * z) - jnp.log(scale)
 
 
-@composed
+@compiled_function
 def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log survival function of the Cauchy distribution.
 
@@ -138,7 +138,7 @@ def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.log(sf(x, loc, scale))
 
 
-@composed
+@compiled_function
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the probability density function of the Cauchy distribution.
 
@@ -160,7 +160,7 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.exp(logpdf(x, loc, scale))
 
 
-@composed
+@compiled_function
 def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the quantile function (the inverse of `cdf`) of the Cauchy distribution.
 
@@ -179,11 +179,11 @@ def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
         >>> f"{jax.scipy.stats.cauchy.ppf(0.8):.4f}"
         '1.3764'
     """
-    q, loc, scale = floats("cauchy.ppf", q, loc, scale)
+    q, loc, scale = promote_inexact("cauchy.ppf", q, loc, scale)
     return loc - scale * _inverse_survival(q)
 
 
-@composed
+@compiled_function
 def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the survival function (1 - `cdf`) of the Cauchy distribution.
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from shardwise.compiler.arrays.operands import composed
-from shardwise.numpy.elementwise import floats
+from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy.stats import gamma
 
 __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "sf"]
@@ -11,11 +11,11 @@ __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "sf"]
 
 def _as_gamma(name: str, x: Any, df: Any, loc: Any, scale: Any) -> tuple[Any, Any, Any]:
     """Return `a`, `loc` and `scale` of the equivalent gamma distribution."""
-    _, df, loc, scale = floats(name, x, df, loc, scale)
+    _, df, loc, scale = promote_inexact(name, x, df, loc, scale)
     return 0.5 * df, loc, 2 * scale
 
 
-@composed
+@compiled_function
 def cdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the cumulative distribution function of the chi-squared distribution.
 
@@ -38,7 +38,7 @@ def cdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return gamma.cdf(x, *_as_gamma("chi2.cdf", x, df, loc, scale))
 
 
-@composed
+@compiled_function
 def logcdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log cumulative distribution function of the chi-squared distribution.
 
@@ -61,7 +61,7 @@ def logcdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return gamma.logcdf(x, *_as_gamma("chi2.logcdf", x, df, loc, scale))
 
 
-@composed
+@compiled_function
 def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log probability density function of the chi-squared distribution.
 
@@ -84,7 +84,7 @@ def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return gamma.logpdf(x, *_as_gamma("chi2.logpdf", x, df, loc, scale))
 
 
-@composed
+@compiled_function
 def logsf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log survival function of the chi-squared distribution.
 
@@ -107,7 +107,7 @@ def logsf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return gamma.logsf(x, *_as_gamma("chi2.logsf", x, df, loc, scale))
 
 
-@composed
+@compiled_function
 def pdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the probability density function of the chi-squared distribution.
 
@@ -130,7 +130,7 @@ def pdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return gamma.pdf(x, *_as_gamma("chi2.pdf", x, df, loc, scale))
 
 
-@composed
+@compiled_function
 def sf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the survival function (1 - `cdf`) of the chi-squared distribution.
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed, type_of
-from shardwise.numpy.elementwise import floats
+from shardwise.compiler.arrays.operands import compiled_function, type_of
+from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy import special
 
 __all__ = ["logpdf", "pdf"]
@@ -45,13 +45,13 @@ def logpdf(x: Any, alpha: Any) -> Any:
     return _logpdf(x, alpha)
 
 
-@composed
+@compiled_function
 def _logpdf(x: Any, alpha: Any) -> Any:
     rank = type_of(x).ndim
     alpha = jnp.reshape(alpha, (-1, *(1,) * (rank - 1)))
     if type_of(x).shape[0] != alpha.shape[0]:
         x = jnp.concatenate([x, 1 - jnp.sum(x, axis=0, keepdims=True)])
-    x, alpha = floats("dirichlet.logpdf", x, alpha)
+    x, alpha = promote_inexact("dirichlet.logpdf", x, alpha)
     in_support = jnp.all(x > 0, axis=0) & (jnp.abs(jnp.sum(x, axis=0) - 1) < _TOLERANCE)
     x = jnp.where(in_support, x, 1)
     log_normalizer = special.gammaln(jnp.sum(alpha, axis=0)) - jnp.sum(special.gammaln(alpha), axis=0)

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
-from shardwise.numpy.elementwise import floats
+from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy.stats.standardize import in_unit_interval, log1mexp, standardize
 
 __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
 
 
-@composed
+@compiled_function
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the cumulative distribution function of the exponential distribution.
 
@@ -35,7 +35,7 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return -jnp.expm1(jnp.where(z < 0, 0, -z))
 
 
-@composed
+@compiled_function
 def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log cumulative distribution function of the exponential distribution.
 
@@ -58,7 +58,7 @@ def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.where(z <= 0, -np.inf, log1mexp(jnp.where(z <= 0, 1, z)))
 
 
-@composed
+@compiled_function
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log probability density function of the exponential distribution.
 
@@ -81,7 +81,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.where(z < 0, -np.inf, -z - jnp.log(scale))
 
 
-@composed
+@compiled_function
 def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log survival function of the exponential distribution.
 
@@ -104,7 +104,7 @@ def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.where(z < 0, 0, -z)
 
 
-@composed
+@compiled_function
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the probability density function of the exponential distribution.
 
@@ -126,7 +126,7 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.exp(logpdf(x, loc, scale))
 
 
-@composed
+@compiled_function
 def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the quantile function (the inverse of `cdf`) of the exponential distribution.
 
@@ -145,11 +145,11 @@ def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
         >>> f"{jax.scipy.stats.expon.ppf(0.5):.4f}"
         '0.6931'
     """
-    q, loc, scale = floats("expon.ppf", q, loc, scale)
+    q, loc, scale = promote_inexact("expon.ppf", q, loc, scale)
     return jnp.where(in_unit_interval(q), -jnp.log1p(-q), np.nan) * scale + loc
 
 
-@composed
+@compiled_function
 def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the survival function (1 - `cdf`) of the exponential distribution.
 

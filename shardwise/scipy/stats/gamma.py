@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
+from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.scipy import special
 from shardwise.scipy.stats.standardize import standardize
 
 __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "sf"]
 
 
-@composed
+@compiled_function
 def cdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the cumulative distribution function of the gamma distribution.
 
@@ -36,7 +36,7 @@ def cdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return special.gammainc(a, jnp.maximum(z, 0))
 
 
-@composed
+@compiled_function
 def logcdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log cumulative distribution function of the gamma distribution.
 
@@ -59,7 +59,7 @@ def logcdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.log(cdf(x, a, loc, scale))
 
 
-@composed
+@compiled_function
 def logpdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log probability density function of the gamma distribution.
 
@@ -86,7 +86,7 @@ def logpdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.where(is_outside, -np.inf, log_density)
 
 
-@composed
+@compiled_function
 def logsf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log survival function of the gamma distribution.
 
@@ -109,7 +109,7 @@ def logsf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.log(sf(x, a, loc, scale))
 
 
-@composed
+@compiled_function
 def pdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the probability density function of the gamma distribution.
 
@@ -132,7 +132,7 @@ def pdf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.exp(logpdf(x, a, loc, scale))
 
 
-@composed
+@compiled_function
 def sf(x: Any, a: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the survival function (1 - `cdf`) of the gamma distribution.
 

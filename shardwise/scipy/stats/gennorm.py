@@ -3,8 +3,8 @@
 from typing import Any
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
-from shardwise.numpy.elementwise import floats
+from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy import special
 
 __all__ = ["cdf", "logpdf", "pdf"]
@@ -14,7 +14,7 @@ def _abs_power(x: Any, beta: Any) -> Any:
     return jnp.power(jnp.abs(x), beta)
 
 
-@composed
+@compiled_function
 def cdf(x: Any, beta: Any) -> Any:
     """Compute the cumulative distribution function of the generalized normal distribution.
 
@@ -32,11 +32,11 @@ def cdf(x: Any, beta: Any) -> Any:
         >>> f"{jax.scipy.stats.gennorm.cdf(1.0, 1.5):.4f}"
         '0.8876'
     """
-    x, beta = floats("gennorm.cdf", x, beta)
+    x, beta = promote_inexact("gennorm.cdf", x, beta)
     return 0.5 * (1 + jnp.sign(x) * special.gammainc(1 / beta, _abs_power(x, beta)))
 
 
-@composed
+@compiled_function
 def logpdf(x: Any, beta: Any) -> Any:
     """Compute the log probability density function of the generalized normal distribution.
 
@@ -54,11 +54,11 @@ def logpdf(x: Any, beta: Any) -> Any:
         >>> f"{jax.scipy.stats.gennorm.logpdf(1.0, 1.5):.4f}"
         '-1.5908'
     """
-    x, beta = floats("gennorm.logpdf", x, beta)
+    x, beta = promote_inexact("gennorm.logpdf", x, beta)
     return jnp.log(0.5 * beta) - special.gammaln(1 / beta) - _abs_power(x, beta)
 
 
-@composed
+@compiled_function
 def pdf(x: Any, beta: Any) -> Any:
     """Compute the probability density function of the generalized normal distribution.
 

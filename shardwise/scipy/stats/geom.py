@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
-from shardwise.numpy.elementwise import floats
+from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy import special
 
 __all__ = ["logpmf", "pmf"]
 
 
-@composed
+@compiled_function
 def logpmf(k: Any, p: Any, loc: Any = 0) -> Any:
     """Compute the log probability mass function of the geometric distribution.
 
@@ -31,12 +31,12 @@ def logpmf(k: Any, p: Any, loc: Any = 0) -> Any:
         >>> f"{jax.scipy.stats.geom.logpmf(2, 0.3):.4f}"
         '-1.5606'
     """
-    k, p, loc = floats("geom.logpmf", k, p, loc)
+    k, p, loc = promote_inexact("geom.logpmf", k, p, loc)
     failures = k - loc - 1
     return jnp.where(failures < 0, -np.inf, special.xlog1py(failures, -p) + jnp.log(p))
 
 
-@composed
+@compiled_function
 def pmf(k: Any, p: Any, loc: Any = 0) -> Any:
     """Compute the probability mass function of the geometric distribution.
 

@@ -3,14 +3,14 @@
 from typing import Any
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
-from shardwise.numpy.elementwise import floats
+from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy.stats.standardize import log1mexp, standardize
 
 __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
 
 
-@composed
+@compiled_function
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the cumulative distribution function of the left-skewed Gumbel distribution.
 
@@ -32,7 +32,7 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return -jnp.expm1(logsf(x, loc, scale))
 
 
-@composed
+@compiled_function
 def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log cumulative distribution function of the left-skewed Gumbel distribution.
 
@@ -54,7 +54,7 @@ def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return log1mexp(-logsf(x, loc, scale))
 
 
-@composed
+@compiled_function
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log probability density function of the left-skewed Gumbel distribution.
 
@@ -77,7 +77,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return z - jnp.exp(z) - jnp.log(scale)
 
 
-@composed
+@compiled_function
 def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log survival function of the left-skewed Gumbel distribution.
 
@@ -100,7 +100,7 @@ def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return -jnp.exp(z)
 
 
-@composed
+@compiled_function
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the probability density function of the left-skewed Gumbel distribution.
 
@@ -122,7 +122,7 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.exp(logpdf(x, loc, scale))
 
 
-@composed
+@compiled_function
 def ppf(p: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the quantile function (the inverse of `cdf`) of the left-skewed Gumbel distribution.
 
@@ -141,11 +141,11 @@ def ppf(p: Any, loc: Any = 0, scale: Any = 1) -> Any:
         >>> f"{jax.scipy.stats.gumbel_l.ppf(0.5):.4f}"
         '-0.3665'
     """
-    p, loc, scale = floats("gumbel_l.ppf", p, loc, scale)
+    p, loc, scale = promote_inexact("gumbel_l.ppf", p, loc, scale)
     return loc + scale * jnp.log(-jnp.log1p(-p))
 
 
-@composed
+@compiled_function
 def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the survival function (1 - `cdf`) of the left-skewed Gumbel distribution.
 

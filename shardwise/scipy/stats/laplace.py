@@ -3,13 +3,13 @@
 from typing import Any
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
+from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.scipy.stats.standardize import standardize
 
 __all__ = ["cdf", "logpdf", "pdf"]
 
 
-@composed
+@compiled_function
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the cumulative distribution function of the Laplace distribution.
 
@@ -33,7 +33,7 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.where(z < 0, tail, 1 - tail)
 
 
-@composed
+@compiled_function
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log probability density function of the Laplace distribution.
 
@@ -56,7 +56,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return -jnp.abs(z) - jnp.log(2 * scale)
 
 
-@composed
+@compiled_function
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the probability density function of the Laplace distribution.
 

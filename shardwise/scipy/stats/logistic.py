@@ -3,15 +3,15 @@
 from typing import Any
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
-from shardwise.numpy.elementwise import floats
+from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy import special
 from shardwise.scipy.stats.standardize import standardize
 
 __all__ = ["cdf", "isf", "logpdf", "pdf", "ppf", "sf"]
 
 
-@composed
+@compiled_function
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the cumulative distribution function of the logistic distribution.
 
@@ -34,7 +34,7 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return special.expit(z)
 
 
-@composed
+@compiled_function
 def isf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the inverse survival function of the logistic distribution.
 
@@ -53,11 +53,11 @@ def isf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
         >>> f"{jax.scipy.stats.logistic.isf(0.75):.4f}"
         '-1.0986'
     """
-    q, loc, scale = floats("logistic.isf", x, loc, scale)
+    q, loc, scale = promote_inexact("logistic.isf", x, loc, scale)
     return -special.logit(q) * scale + loc
 
 
-@composed
+@compiled_function
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log probability density function of the logistic distribution.
 
@@ -81,7 +81,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return -distance - 2 * jnp.log1p(jnp.exp(-distance)) - jnp.log(scale)
 
 
-@composed
+@compiled_function
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the probability density function of the logistic distribution.
 
@@ -103,7 +103,7 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.exp(logpdf(x, loc, scale))
 
 
-@composed
+@compiled_function
 def ppf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the quantile function (the inverse of `cdf`) of the logistic distribution.
 
@@ -122,11 +122,11 @@ def ppf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
         >>> f"{jax.scipy.stats.logistic.ppf(0.75):.4f}"
         '1.0986'
     """
-    q, loc, scale = floats("logistic.ppf", x, loc, scale)
+    q, loc, scale = promote_inexact("logistic.ppf", x, loc, scale)
     return special.logit(q) * scale + loc
 
 
-@composed
+@compiled_function
 def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the survival function (1 - `cdf`) of the logistic distribution.
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import as_inexact, composed, type_of
-from shardwise.compiler.arrays.promotion import meet
+from shardwise.compiler.arrays.operands import as_inexact, compiled_function, type_of
+from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import is_integer
 from shardwise.scipy import special
 
@@ -32,13 +32,13 @@ def logpmf(x: Any, n: Any, p: Any) -> Any:
         >>> f"{jax.scipy.stats.multinomial.logpmf(jnp.array([1, 2]), 3, jnp.array([0.5, 0.5])):.4f}"
         '-0.9808'
     """
-    dtype, _ = meet("multinomial", [type_of(x, "multinomial"), type_of(n, "multinomial")])
+    dtype, _ = promote_dtypes("multinomial", [type_of(x, "multinomial"), type_of(n, "multinomial")])
     if not is_integer(dtype):
         raise ValueError(f"multinomial: x and n must be integers, not {type_of(x)} and {type_of(n)}")
     return _logpmf(x, n, p)
 
 
-@composed
+@compiled_function
 def _logpmf(x: Any, n: Any, p: Any) -> Any:
     p = as_inexact(p, "multinomial")
     counts, total = jnp.asarray(x, p.dtype), jnp.asarray(n, p.dtype)

@@ -8,8 +8,8 @@ import math
 from typing import Any
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed, type_of
-from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.arrays.operands import compiled_function, type_of
+from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.scipy import linalg
 
 __all__ = ["logpdf", "pdf"]
@@ -49,9 +49,9 @@ def logpdf(x: Any, mean: Any, cov: Any, allow_singular: None = None) -> Any:
     return _logpdf(x, mean, cov)
 
 
-@composed
+@compiled_function
 def _logpdf(x: Any, mean: Any, cov: Any) -> Any:
-    dtype, _ = meet("multivariate_normal", [type_of(x), type_of(mean), type_of(cov)])
+    dtype, _ = promote_dtypes("multivariate_normal", [type_of(x), type_of(mean), type_of(cov)])
     dtype = dtype if jnp.issubdtype(dtype, jnp.inexact) else default_dtype("float*")
     x, mean, cov = (jnp.asarray(y, dtype) for y in (x, mean, cov))
     deviation = x - mean

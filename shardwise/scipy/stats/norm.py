@@ -4,15 +4,15 @@ import math
 from typing import Any
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
-from shardwise.numpy.elementwise import floats
+from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy import special
 from shardwise.scipy.stats.standardize import standardize
 
 __all__ = ["cdf", "isf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
 
 
-@composed
+@compiled_function
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the cumulative distribution function of the normal distribution.
 
@@ -35,7 +35,7 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return special.ndtr(z)
 
 
-@composed
+@compiled_function
 def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the inverse survival function of the normal distribution.
 
@@ -54,11 +54,11 @@ def isf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
         >>> f"{jax.scipy.stats.norm.isf(0.975):.4f}"
         '-1.9600'
     """
-    q, loc, scale = floats("norm.isf", q, loc, scale)
+    q, loc, scale = promote_inexact("norm.isf", q, loc, scale)
     return -special.ndtri(q) * scale + loc
 
 
-@composed
+@compiled_function
 def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log cumulative distribution function of the normal distribution.
 
@@ -83,7 +83,7 @@ def logcdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return special.log_ndtr(z)
 
 
-@composed
+@compiled_function
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log probability density function of the normal distribution.
 
@@ -106,7 +106,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return -0.5 * (z * z + math.log(2 * math.pi)) - jnp.log(scale)
 
 
-@composed
+@compiled_function
 def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log survival function of the normal distribution.
 
@@ -131,7 +131,7 @@ def logsf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return special.log_ndtr(-z)
 
 
-@composed
+@compiled_function
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the probability density function of the normal distribution.
 
@@ -153,7 +153,7 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.exp(logpdf(x, loc, scale))
 
 
-@composed
+@compiled_function
 def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the quantile function (the inverse of `cdf`) of the normal distribution.
 
@@ -172,11 +172,11 @@ def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
         >>> f"{jax.scipy.stats.norm.ppf(0.975):.4f}"
         '1.9600'
     """
-    q, loc, scale = floats("norm.ppf", q, loc, scale)
+    q, loc, scale = promote_inexact("norm.ppf", q, loc, scale)
     return special.ndtri(q) * scale + loc
 
 
-@composed
+@compiled_function
 def sf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the survival function (1 - `cdf`) of the normal distribution.
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
-from shardwise.numpy.elementwise import floats
+from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy.stats.standardize import in_unit_interval, log1mexp, standardize
 
 __all__ = ["cdf", "logcdf", "logpdf", "logsf", "pdf", "ppf", "sf"]
@@ -17,7 +17,7 @@ def _log_clipped(z: Any) -> Any:
     return jnp.log(jnp.where(z < 1, 1, z))
 
 
-@composed
+@compiled_function
 def cdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the cumulative distribution function of the Pareto distribution.
 
@@ -40,7 +40,7 @@ def cdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return -jnp.expm1(logsf(x, b, loc, scale))
 
 
-@composed
+@compiled_function
 def logcdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log cumulative distribution function of the Pareto distribution.
 
@@ -64,7 +64,7 @@ def logcdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.where(z <= 1, -np.inf, log1mexp(jnp.where(z <= 1, 1, b * _log_clipped(z))))
 
 
-@composed
+@compiled_function
 def logpdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log probability density function of the Pareto distribution.
 
@@ -89,7 +89,7 @@ def logpdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.where(z < 1, -np.inf, log_density)
 
 
-@composed
+@compiled_function
 def logsf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log survival function of the Pareto distribution.
 
@@ -113,7 +113,7 @@ def logsf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return -b * _log_clipped(z)
 
 
-@composed
+@compiled_function
 def pdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the probability density function of the Pareto distribution.
 
@@ -136,7 +136,7 @@ def pdf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.exp(logpdf(x, b, loc, scale))
 
 
-@composed
+@compiled_function
 def ppf(q: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the quantile function (the inverse of `cdf`) of the Pareto distribution.
 
@@ -156,11 +156,11 @@ def ppf(q: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
         >>> f"{jax.scipy.stats.pareto.ppf(0.5, 1.5):.4f}"
         '1.5874'
     """
-    q, b, loc, scale = floats("pareto.ppf", q, b, loc, scale)
+    q, b, loc, scale = promote_inexact("pareto.ppf", q, b, loc, scale)
     return jnp.where(in_unit_interval(q), jnp.exp(-jnp.log1p(-q) / b), np.nan) * scale + loc
 
 
-@composed
+@compiled_function
 def sf(x: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the survival function (1 - `cdf`) of the Pareto distribution.
 

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
-from shardwise.numpy.elementwise import floats
+from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy import special
 
 __all__ = ["cdf", "entropy", "logpmf", "pmf"]
@@ -17,7 +17,7 @@ _TERMS = 150  # terms of the sum; for `mu` below _SERIES_FROM the remaining ones
 _SERIES = (1 / 12, 1 / 24, 19 / 360, 9 / 80, 863 / 2520)
 
 
-@composed
+@compiled_function
 def cdf(k: Any, mu: Any, loc: Any = 0) -> Any:
     """Compute the cumulative distribution function of the Poisson distribution.
 
@@ -36,13 +36,13 @@ def cdf(k: Any, mu: Any, loc: Any = 0) -> Any:
         >>> f"{jax.scipy.stats.poisson.cdf(2, 3.0):.4f}"
         '0.4232'
     """
-    k, mu, loc = floats("poisson.cdf", k, mu, loc)
+    k, mu, loc = promote_inexact("poisson.cdf", k, mu, loc)
     count = jnp.floor(k - loc)
     in_support = count >= 0
     return jnp.where(in_support, special.gammaincc(jnp.where(in_support, count, 0) + 1, mu), 0)
 
 
-@composed
+@compiled_function
 def entropy(mu: Any, loc: Any = 0) -> Any:
     """Compute the entropy of the Poisson distribution in nats.
 
@@ -62,7 +62,7 @@ def entropy(mu: Any, loc: Any = 0) -> Any:
         >>> f"{jax.scipy.stats.poisson.entropy(3.0):.4f}"
         '1.9315'
     """
-    mu, _ = floats("poisson.entropy", mu, loc)
+    mu, _ = promote_inexact("poisson.entropy", mu, loc)
     is_small = mu < _SERIES_FROM
     small, large = jnp.where(is_small, mu, 1), jnp.where(is_small, _SERIES_FROM, mu)
     counts = jnp.arange(_TERMS, dtype=mu.dtype).reshape(*(1,) * mu.ndim, _TERMS)
@@ -75,7 +75,7 @@ def entropy(mu: Any, loc: Any = 0) -> Any:
     return jnp.where(mu >= 0, jnp.where(is_small, summed, asymptotic), np.nan)
 
 
-@composed
+@compiled_function
 def logpmf(k: Any, mu: Any, loc: Any = 0) -> Any:
     """Compute the log probability mass function of the Poisson distribution.
 
@@ -94,13 +94,13 @@ def logpmf(k: Any, mu: Any, loc: Any = 0) -> Any:
         >>> f"{jax.scipy.stats.poisson.logpmf(2, 3.0):.4f}"
         '-1.4959'
     """
-    k, mu, loc = floats("poisson.logpmf", k, mu, loc)
+    k, mu, loc = promote_inexact("poisson.logpmf", k, mu, loc)
     k = k - loc
     log_mass = special.xlogy(k, mu) - special.gammaln(k + 1) - mu
     return jnp.where((k < 0) | (k != jnp.floor(k)), -np.inf, log_mass)
 
 
-@composed
+@compiled_function
 def pmf(k: Any, mu: Any, loc: Any = 0) -> Any:
     """Compute the probability mass function of the Poisson distribution.
 

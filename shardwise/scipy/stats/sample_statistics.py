@@ -11,8 +11,8 @@ import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.compiler.arrays.indexing import dim_of
-from shardwise.compiler.arrays.operands import as_operand, composed, composed_list, type_of
+from shardwise.compiler.arrays.indexing import canonical_axis
+from shardwise.compiler.arrays.operands import as_operand, compiled_function, compiled_list_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.dtypes import is_inexact
 
@@ -58,7 +58,7 @@ def mode(a: Any, axis: int | None = 0, nan_policy: str = "propagate", keepdims: 
     return ModeResult(*(jnp.reshape(result, keepdims_shape) if keepdims else result for result in results))
 
 
-@composed_list
+@compiled_list_function
 def _mode(x: Any, *, dim: int) -> list[Any]:
     ordered = jnp.sort(x, axis=dim)
     positions, starts, _ = _runs(ordered, dim)
@@ -108,7 +108,7 @@ def rankdata(a: Any, method: str = "average", *, axis: int | None = None, nan_po
     return _ranks(x, dim=dim, method=method) if x.size else jnp.zeros(x.shape, default_dtype("float*"))
 
 
-@composed
+@compiled_function
 def _ranks(x: Any, *, dim: int, method: str) -> Any:
     positions = lax.broadcasted_iota(np.dtype(np.int32), x.shape, dim)
     ordered, order = lax.sort((x, positions), dimension=dim, num_keys=1)
@@ -153,13 +153,13 @@ def sem(a: Any, axis: int | None = 0, ddof: int = 1, nan_policy: str = "propagat
     return _sem(a, axis=axis, ddof=ddof, omit=nan_policy == "omit", keepdims=keepdims)
 
 
-@composed
+@compiled_function
 def _sem(a: Any, *, axis: int | None, ddof: int, omit: bool, keepdims: bool) -> Any:
     x = as_operand(a, "sem")
     if omit and is_inexact(x.type.dtype):
         count = jnp.sum(~jnp.isnan(x), axis=axis, keepdims=keepdims)
         return jnp.nanstd(x, axis=axis, ddof=ddof, keepdims=keepdims) / jnp.sqrt(count.astype(x.dtype))
-    size = x.size if axis is None else x.shape[dim_of("sem", axis, x.ndim)]
+    size = x.size if axis is None else x.shape[canonical_axis("sem", axis, x.ndim)]
     return jnp.std(x, axis=axis, ddof=ddof, keepdims=keepdims) / math.sqrt(size)
 
 
@@ -176,5 +176,5 @@ def _normalize_axis(name: str, a: Any, axis: int | None) -> tuple[Any, int, tupl
     x_type = type_of(x)
     if axis is None or not x_type.ndim:
         return jnp.reshape(x, -1), 0, (1,) * x_type.ndim
-    dim = dim_of(name, axis, x_type.ndim)
+    dim = canonical_axis(name, axis, x_type.ndim)
     return x, dim, (*x_type.shape[:dim], 1, *x_type.shape[dim + 1 :])

@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import shardwise.numpy as jnp
-from shardwise.numpy.elementwise import floats
+from shardwise.numpy.elementwise import promote_inexact
 
 
 def standardize(name: str, x: Any, loc: Any, scale: Any, *shape_parameters: Any) -> list[Any]:
@@ -12,7 +12,7 @@ def standardize(name: str, x: Any, loc: Any, scale: Any, *shape_parameters: Any)
 
     `name` is the public function, for error messages.
     """
-    x, loc, scale, *promoted = floats(name, x, loc, scale, *shape_parameters)
+    x, loc, scale, *promoted = promote_inexact(name, x, loc, scale, *shape_parameters)
     return [(x - loc) / scale, scale, *promoted]
 
 

@@ -3,14 +3,14 @@
 from typing import Any
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
+from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.scipy import special
 from shardwise.scipy.stats.standardize import standardize
 
 __all__ = ["logpdf", "pdf"]
 
 
-@composed
+@compiled_function
 def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log probability density function of Student's t distribution.
 
@@ -35,7 +35,7 @@ def logpdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return log_normalizer - 0.5 * (df + 1) * jnp.log1p(z * z / df)
 
 
-@composed
+@compiled_function
 def pdf(x: Any, df: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the probability density function of Student's t distribution.
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
+from shardwise.compiler.arrays.operands import compiled_function
 from shardwise.scipy import special
 from shardwise.scipy.stats import norm
 from shardwise.scipy.stats.standardize import log1mexp, standardize
@@ -35,7 +35,7 @@ def _log_mass(low: Any, high: Any) -> Any:
     return jnp.where(one_tail, upper + log1mexp(jnp.where(log_ratio > 0, log_ratio, 1)), jnp.log1p(-both_tails))
 
 
-@composed
+@compiled_function
 def cdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the cumulative distribution function of the truncated normal distribution.
 
@@ -58,7 +58,7 @@ def cdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.exp(logcdf(x, a, b, loc, scale))
 
 
-@composed
+@compiled_function
 def logcdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log cumulative distribution function of the truncated normal distribution.
 
@@ -84,7 +84,7 @@ def logcdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return _standard_logcdf(z, a, b)
 
 
-@composed
+@compiled_function
 def logpdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log probability density function of the truncated normal distribution.
 
@@ -109,7 +109,7 @@ def logpdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return _nan_unless_ordered(jnp.where((z < a) | (z > b), -np.inf, log_density), a, b)
 
 
-@composed
+@compiled_function
 def logsf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log survival function of the truncated normal distribution.
 
@@ -135,7 +135,7 @@ def logsf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return _standard_logcdf(-z, -b, -a)
 
 
-@composed
+@compiled_function
 def pdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the probability density function of the truncated normal distribution.
 
@@ -158,7 +158,7 @@ def pdf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.exp(logpdf(x, a, b, loc, scale))
 
 
-@composed
+@compiled_function
 def sf(x: Any, a: Any, b: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the survival function (1 - `cdf`) of the truncated normal distribution.
 

@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
-from shardwise.numpy.elementwise import floats
+from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy.stats.standardize import in_unit_interval, standardize
 
 __all__ = ["cdf", "logpdf", "pdf", "ppf"]
 
 
-@composed
+@compiled_function
 def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the cumulative distribution function of the uniform distribution.
 
@@ -35,7 +35,7 @@ def cdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.clip(z, 0, 1)
 
 
-@composed
+@compiled_function
 def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the log probability density function of the uniform distribution.
 
@@ -58,7 +58,7 @@ def logpdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.where(in_unit_interval(z), -jnp.log(scale), jnp.where(jnp.isnan(z), np.nan, -np.inf))
 
 
-@composed
+@compiled_function
 def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the probability density function of the uniform distribution.
 
@@ -80,7 +80,7 @@ def pdf(x: Any, loc: Any = 0, scale: Any = 1) -> Any:
     return jnp.exp(logpdf(x, loc, scale))
 
 
-@composed
+@compiled_function
 def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
     """Compute the quantile function (the inverse of `cdf`) of the uniform distribution.
 
@@ -99,5 +99,5 @@ def ppf(q: Any, loc: Any = 0, scale: Any = 1) -> Any:
         >>> f"{jax.scipy.stats.uniform.ppf(0.5, 1.0, 2.0):.4f}"
         '2.0000'
     """
-    q, loc, scale = floats("uniform.ppf", q, loc, scale)
+    q, loc, scale = promote_inexact("uniform.ppf", q, loc, scale)
     return jnp.where(in_unit_interval(q), q, np.nan) * scale + loc

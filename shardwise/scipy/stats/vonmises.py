@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
-from shardwise.numpy.elementwise import floats
+from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.numpy.elementwise import promote_inexact
 from shardwise.scipy import special
 
 __all__ = ["logpdf", "pdf"]
 
 
-@composed
+@compiled_function
 def logpdf(x: Any, kappa: Any) -> Any:
     """Compute the log probability density function of the von Mises distribution.
 
@@ -31,12 +31,12 @@ def logpdf(x: Any, kappa: Any) -> Any:
         >>> f"{jax.scipy.stats.vonmises.logpdf(1.0, 2.0):.4f}"
         '-1.5813'
     """
-    x, kappa = floats("vonmises.logpdf", x, kappa)
+    x, kappa = promote_inexact("vonmises.logpdf", x, kappa)
     log_density = kappa * (jnp.cos(x) - 1) - jnp.log(2 * math.pi * special.i0e(kappa))
     return jnp.where(kappa > 0, log_density, np.nan)
 
 
-@composed
+@compiled_function
 def pdf(x: Any, kappa: Any) -> Any:
     """Compute the probability density function of the von Mises distribution.
 

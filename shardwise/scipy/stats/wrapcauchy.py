@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 
 import shardwise.numpy as jnp
-from shardwise.compiler.arrays.operands import composed
-from shardwise.numpy.elementwise import floats
+from shardwise.compiler.arrays.operands import compiled_function
+from shardwise.numpy.elementwise import promote_inexact
 
 __all__ = ["logpdf", "pdf"]
 
 
-@composed
+@compiled_function
 def logpdf(x: Any, c: Any) -> Any:
     """Compute the log probability density function of the wrapped Cauchy distribution.
 
@@ -30,13 +30,13 @@ def logpdf(x: Any, c: Any) -> Any:
         >>> f"{jax.scipy.stats.wrapcauchy.logpdf(1.0, 0.5):.4f}"
         '-1.7826'
     """
-    x, c = floats("wrapcauchy.logpdf", x, c)
+    x, c = promote_inexact("wrapcauchy.logpdf", x, c)
     log_density = jnp.log1p(-c * c) - math.log(2 * math.pi) - jnp.log1p(c * c - 2 * c * jnp.cos(x))
     log_density = jnp.where((x < 0) | (x > 2 * math.pi), -np.inf, log_density)
     return jnp.where((c > 0) & (c < 1), log_density, np.nan)
 
 
-@composed
+@compiled_function
 def pdf(x: Any, c: Any) -> Any:
     """Compute the probability density function of the wrapped Cauchy distribution.
 

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, meet, scalar_type
+from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes, scalar_type
 from shardwise.compiler.dtypes import SHORT_NAMES
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.config import config
@@ -41,7 +41,7 @@ def in_jax(*operands: ArrayType) -> tuple[np.dtype, bool] | None:
 
 def ours(*operands: ArrayType) -> tuple[np.dtype, bool] | None:
     try:
-        return meet("add", operands)
+        return promote_dtypes("add", operands)
     except TypeError:
         return None
 
@@ -77,7 +77,7 @@ def test_default_dtypes(wide):
 
 def test_types_that_do_not_meet_are_named():
     with pytest.raises(TypeError) as caught:
-        meet("add", [ArrayType((2,), SHORT_NAMES["f8_e5m2"]), ArrayType((), SHORT_NAMES["bf16"])])
+        promote_dtypes("add", [ArrayType((2,), SHORT_NAMES["f8_e5m2"]), ArrayType((), SHORT_NAMES["bf16"])])
     assert str(caught.value) == (
         "add: f8_e5m2[2] and bf16[] have no common dtype by promotion; convert one with `.astype`"
     )

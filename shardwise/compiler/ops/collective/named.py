@@ -44,7 +44,7 @@ from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import Concatenate, along
+from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.reduction import MAX, MIN, SUM, Reduction
 from shardwise.compiler.shardings.factors import FactorRule
 
@@ -318,7 +318,7 @@ def reordered(x: Any, dim: int, sources: Sequence[int | None]) -> Any:
             shape = (*x.type.shape[:dim], limit - start, *x.type.shape[dim + 1 :])
             parts.append(full(shape, 0, x.type.dtype, x.type.weak))
         else:
-            parts.append(along(x, dim, first, first + limit - start))
+            parts.append(slice_along(x, dim, first, first + limit - start))
         start = limit
     return Concatenate(dim)(*parts)
 

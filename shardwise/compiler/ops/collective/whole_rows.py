@@ -9,7 +9,7 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.collective.collectives import AllGather, AllToAll, OwnBlock
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape, move_dim
-from shardwise.compiler.ops.shape.slicing import Pad, along
+from shardwise.compiler.ops.shape.slicing import Pad, slice_along
 
 
 @final
@@ -74,7 +74,7 @@ def _resized(x: Any, dim: int, size: int) -> Any:
     """`x` cut off at `size` along `dim`, or longer by zeros."""
     have = x.type.shape[dim]
     if size <= have:
-        return along(x, dim, 0, size)
+        return slice_along(x, dim, 0, size)
     high = [0] * x.type.ndim
     high[dim] = size - have
     zeros = (0,) * len(high)

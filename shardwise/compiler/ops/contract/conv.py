@@ -30,7 +30,7 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.sliding_window import Sliding, reach
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose, int_list
-from shardwise.compiler.ops.shape.slicing import Pad, Reverse, along
+from shardwise.compiler.ops.shape.slicing import Pad, Reverse, slice_along
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
 
@@ -203,7 +203,7 @@ class Conv(Op):
             mine = list(slidings)
             high = over.high - over.stride * (piece - positions)
             mine[number] = Sliding(positions, over.window_dilation, over.low, high, over.base_dilation, over.stride)
-            return self._summed(shard, near, along(kernel, at, 0, positions), mine, others)
+            return self._summed(shard, near, slice_along(kernel, at, 0, positions), mine, others)
 
         whole, rest = divmod(window, piece)
         found = term(piece)

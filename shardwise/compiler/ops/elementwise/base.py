@@ -23,26 +23,26 @@ LOGICAL = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
 
 @final
 @record
-class Kinds:
+class DtypeSet:
     """The element types that an op takes, in words for its error."""
 
     words: str
     holds: Callable[[DType], bool]
 
 
-ANY = Kinds("numbers or booleans", lambda dtype: True)
+ANY = DtypeSet("numbers or booleans", lambda dtype: True)
 
 
-NUMBERS = Kinds("numbers", lambda dtype: dtype != np.bool_)
+NUMBERS = DtypeSet("numbers", lambda dtype: dtype != np.bool_)
 
 
-REALS = Kinds("integers or floats", lambda dtype: is_integer(dtype) or is_float(dtype))
+REALS = DtypeSet("integers or floats", lambda dtype: is_integer(dtype) or is_float(dtype))
 
 
-INEXACT = Kinds("floats or complex numbers", is_inexact)
+INEXACT = DtypeSet("floats or complex numbers", is_inexact)
 
 
-FLOATS = Kinds("floats", is_float)
+FLOATS = DtypeSet("floats", is_float)
 
 
 class Elementwise(Op):
@@ -50,7 +50,7 @@ class Elementwise(Op):
 
     cheap = True
     arity: ClassVar[int] = 2
-    takes: ClassVar[Kinds] = ANY
+    takes: ClassVar[DtypeSet] = ANY
     hlo_name: ClassVar[str]
     dialect: ClassVar[str] = "stablehlo"
 

@@ -9,7 +9,7 @@ from shardwise.compiler.dtypes import SMALL_INTEGERS, DType, carrier, integer_ra
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, quiet
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.base import Elementwise, Kinds
+from shardwise.compiler.ops.elementwise.base import DtypeSet, Elementwise
 from shardwise.compiler.ops.elementwise.select import compared
 from shardwise.compiler.ops.reduce.broadcast import batch_at
 from shardwise.compiler.shardings.factors import FactorRule
@@ -22,9 +22,9 @@ def has_bytes(dtype: DType) -> bool:
     return dtype.kind != "c" and dtype != np.bool_ and short_name(dtype) not in PARTS_OF_BYTES
 
 
-BITS = Kinds("integers or booleans", lambda dtype: dtype == np.bool_ or is_integer(dtype))
-INTEGERS = Kinds("integers", is_integer)
-WHOLE_BYTES = Kinds("numbers of 8 bits or more with one part", has_bytes)
+BITS = DtypeSet("integers or booleans", lambda dtype: dtype == np.bool_ or is_integer(dtype))
+INTEGERS = DtypeSet("integers", is_integer)
+WHOLE_BYTES = DtypeSet("numbers of 8 bits or more with one part", has_bytes)
 
 
 class Bitwise(Elementwise):

@@ -10,13 +10,13 @@ from shardwise.compiler.ir.op import Hlo, NumpyArray, Unknown, quiet
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Neg
-from shardwise.compiler.ops.elementwise.base import NUMBERS, Elementwise, Kinds, Unary, like
+from shardwise.compiler.ops.elementwise.base import NUMBERS, DtypeSet, Elementwise, Unary, like
 from shardwise.compiler.ops.elementwise.select import Compare, Select, part_type
 from shardwise.compiler.ops.shape.constants import zeros_like
 
-COMPLEX = Kinds("complex numbers", lambda dtype: dtype.kind == "c")
-PARTS = Kinds("f32 or f64", lambda dtype: dtype in (np.float32, np.float64))
-SIGNED = Kinds(
+COMPLEX = DtypeSet("complex numbers", lambda dtype: dtype.kind == "c")
+PARTS = DtypeSet("f32 or f64", lambda dtype: dtype in (np.float32, np.float64))
+SIGNED = DtypeSet(
     "signed numbers", lambda dtype: dtype != np.bool_ and not (is_integer(dtype) and short_name(dtype)[0] == "u")
 )
 

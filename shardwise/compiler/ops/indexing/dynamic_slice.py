@@ -14,7 +14,7 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Sub
 from shardwise.compiler.ops.elementwise.select import Select
-from shardwise.compiler.ops.indexing.gather import Gather, taking
+from shardwise.compiler.ops.indexing.gather import Gather, take_op
 from shardwise.compiler.ops.indexing.index_vectors import INDICES, WindowDims, between, both, clamped, joined, nothing
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
@@ -70,7 +70,7 @@ class DynamicSlice(Op):
             if size == 1:
                 starts[dim] = here
             else:
-                x = taking(x.type.shape, dim)(x, Reshape((size, 1))(index))
+                x = take_op(x.type.shape, dim)(x, Reshape((size, 1))(index))
                 starts[dim] = zeros_like(here)
         found = DynamicSlice(tuple(sizes))(x, *starts)
         return found if mine is None else Select()(mine, found, nothing(found.type))

@@ -136,7 +136,7 @@ class Gather(Indexed):
         return np.broadcast_to(x[tuple(self.reached(starts, shape))], shape)
 
 
-def taking(shape: tuple[int, ...], dim: int) -> Gather:
+def take_op(shape: tuple[int, ...], dim: int) -> Gather:
     """Along `dim` of an array of this shape the elements whose indices are in one row, with a last dim of 1."""
     rest = tuple(d for d in range(len(shape)) if d != dim)
     return Gather(rest, (dim,), (), (), (dim,), (*shape[:dim], 1, *shape[dim + 1 :]))

@@ -21,7 +21,7 @@ from shardwise.compiler.ops.elementwise.select import Compare
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import Concatenate, along
+from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 
 Ints = tuple[int, ...]
 WindowDims = tuple[Ints, Ints, Ints, Ints, Ints]  # the fields of this family
@@ -104,7 +104,7 @@ class Indexed(Op):
     def columns(self, indices: Any) -> list[Any]:
         """The components of the index vectors, each with a last dim of 1."""
         last = indices.type.ndim - 1
-        return [along(indices, last, number, number + 1) for number in range(len(self.mapped))]
+        return [slice_along(indices, last, number, number + 1) for number in range(len(self.mapped))]
 
     def spread(self, x: Any, shape: tuple[int, ...]) -> Any:
         """What is known for each index vector, with a last dim of 1, repeated to the shape of the result."""

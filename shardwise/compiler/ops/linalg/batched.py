@@ -14,18 +14,18 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, quiet, resu
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
-from shardwise.compiler.ops.elementwise.base import Kinds, like
+from shardwise.compiler.ops.elementwise.base import DtypeSet, like
 from shardwise.compiler.ops.elementwise.complex_parts import Conj, Imag, Real
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.gather import Gather
-from shardwise.compiler.ops.linalg.lapack import FACTORED
+from shardwise.compiler.ops.linalg.lapack import LAPACK_DTYPES
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose, move_dim
-from shardwise.compiler.ops.shape.slicing import along
+from shardwise.compiler.ops.shape.slicing import slice_along
 from shardwise.compiler.shardings.factors import FactorRule
 
 INDEX = np.dtype(np.int32)
@@ -35,7 +35,7 @@ class Stacked(Op):
     """Each operand is a stack: the batch dims, which all share, then as many dims as `core` says, which stay whole."""
 
     core: ClassVar[tuple[int, ...]] = (2,)
-    takes: ClassVar[Kinds] = FACTORED
+    takes: ClassVar[DtypeSet] = LAPACK_DTYPES
     square: ClassVar[bool] = False
 
     @property
@@ -197,7 +197,7 @@ def diagonal(x: Any) -> Any:
     *_, rows, columns = x.type.shape
     size = min(rows, columns)
     ndim = x.type.ndim
-    return Sum((ndim - 2,))(diagonal_part(along(along(x, ndim - 2, 0, size), ndim - 1, 0, size)))
+    return Sum((ndim - 2,))(diagonal_part(slice_along(slice_along(x, ndim - 2, 0, size), ndim - 1, 0, size)))
 
 
 def by_column(x: Any, numbers: Any) -> Any:
@@ -214,7 +214,7 @@ def by_row(x: Any, numbers: Any) -> Any:
 def block(x: Any, rows: tuple[int, int], columns: tuple[int, int]) -> Any:
     """A part of each matrix: from the first number up to the second."""
     ndim = x.type.ndim
-    return along(along(x, ndim - 2, *rows), ndim - 1, *columns)
+    return slice_along(slice_along(x, ndim - 2, *rows), ndim - 1, *columns)
 
 
 def in_order(x: Any, places: Any, dim: int) -> Any:

@@ -15,7 +15,7 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.whole_rows import Rows
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
-from shardwise.compiler.ops.elementwise.base import Kinds, like
+from shardwise.compiler.ops.elementwise.base import DtypeSet, like
 from shardwise.compiler.ops.elementwise.bitwise import Or
 from shardwise.compiler.ops.elementwise.complex_parts import COMPLEX, PARTS, Conj
 from shardwise.compiler.ops.elementwise.select import Compare, Select, part_type
@@ -24,7 +24,7 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Transpose, int_list
 from shardwise.compiler.shardings.factors import FactorRule
 
-TAKES: dict[str, Kinds] = {"FFT": COMPLEX, "IFFT": COMPLEX, "RFFT": PARTS, "IRFFT": COMPLEX}
+TAKES: dict[str, DtypeSet] = {"FFT": COMPLEX, "IFFT": COMPLEX, "RFFT": PARTS, "IRFFT": COMPLEX}
 
 
 @final

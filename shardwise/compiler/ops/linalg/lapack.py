@@ -12,7 +12,7 @@ import numpy as np
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import Hlo
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.base import Kinds
+from shardwise.compiler.ops.elementwise.base import DtypeSet
 from shardwise.compiler.ops.elementwise.select import compared
 from shardwise.compiler.ops.linalg.cusolver import on_gpu, order
 from shardwise.lazy import lazy_module
@@ -23,7 +23,7 @@ _LETTERS = {np.dtype(letter): name for letter, name in (("f4", "s"), ("f8", "d")
 # What is symmetric and orthogonal among real matrices is Hermitian and unitary among complex ones.
 _COMPLEX = {"syevd": "heevd", "sytrd": "hetrd", "orgqr": "ungqr", "ormqr": "unmqr"}
 
-FACTORED = Kinds("f32, f64, c64 or c128", lambda dtype: dtype in _LETTERS)
+LAPACK_DTYPES = DtypeSet("f32, f64, c64 or c128", lambda dtype: dtype in _LETTERS)
 
 
 def spelled(name: str, dtype: DType) -> str:

@@ -9,7 +9,7 @@ from shardwise.compiler.ir.op import Hlo, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Sub
-from shardwise.compiler.ops.elementwise.base import Kinds
+from shardwise.compiler.ops.elementwise.base import DtypeSet
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice
 from shardwise.compiler.ops.linalg.batched import (
@@ -92,7 +92,7 @@ class PivotsToPermutation(Stacked):
 
     name = "lu_pivots_to_permutation"
     core = (1,)
-    takes = Kinds("i32", lambda dtype: dtype == INDEX)
+    takes = DtypeSet("i32", lambda dtype: dtype == INDEX)
     size: int
 
     def out_type(self, pivots: ArrayType) -> ArrayType:

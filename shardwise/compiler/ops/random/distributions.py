@@ -32,7 +32,7 @@ from shardwise.compiler.ops.elementwise.transcendental import Exp, Log, Log1p
 from shardwise.compiler.ops.random.threefry import WIDTHS, WORD, random_bits, random_keys
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import along
+from shardwise.compiler.ops.shape.slicing import slice_along
 from shardwise.compiler.ops.special.gamma_erf import ErfInv
 from shardwise.compiler.ops.special.incomplete import RandomGammaGrad
 from shardwise.compiler.shardings.factors import FactorRule
@@ -107,7 +107,7 @@ def subkeys(key: Any, count: int) -> list[Any]:
     """So many new keys of each key."""
     new = random_keys(key, (count,))
     dim = new.type.ndim - 2
-    return [Reshape(key.type.shape)(along(new, dim, number, number + 1)) for number in range(count)]
+    return [Reshape(key.type.shape)(slice_along(new, dim, number, number + 1)) for number in range(count)]
 
 
 @final

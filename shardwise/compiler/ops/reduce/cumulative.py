@@ -16,7 +16,7 @@ from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.ops.collective.collectives import AllGather, DeviceIndex
 from shardwise.compiler.ops.collective.take_window import TakeWindow
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
-from shardwise.compiler.ops.elementwise.base import ANY, INEXACT, NUMBERS, Kinds, like
+from shardwise.compiler.ops.elementwise.base import ANY, INEXACT, NUMBERS, DtypeSet, like
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -27,7 +27,7 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
 from shardwise.compiler.ops.shape.constants import Full, full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import Pad, Reverse, Slice, along, within
+from shardwise.compiler.ops.shape.slicing import Pad, Reverse, Slice, slice_along, within
 from shardwise.compiler.reduction import LOGSUMEXP, MAX, MIN, PROD, SUM, Reduction
 from shardwise.compiler.shardings.factors import FactorRule
 
@@ -42,12 +42,12 @@ def _log_of_sum(apply: Apply, x: Any, y: Any) -> Any:
 
 
 # How each reduction combines two elements, and the element types that it accepts.
-JOINS: dict[Reduction, tuple[Callable[[Apply, Any, Any], Any], Kinds]] = {
+JOINS: dict[Reduction, tuple[Callable[[Apply, Any, Any], Any], DtypeSet]] = {
     SUM: (lambda apply, x, y: apply(Add(), x, y), NUMBERS),
     PROD: (lambda apply, x, y: apply(Mul(), x, y), NUMBERS),
     MAX: (lambda apply, x, y: apply(Max(), x, y), ANY),
     MIN: (lambda apply, x, y: apply(Min(), x, y), ANY),
-    LOGSUMEXP: (_log_of_sum, Kinds("floats", is_float)),
+    LOGSUMEXP: (_log_of_sum, DtypeSet("floats", is_float)),
 }
 
 
@@ -95,14 +95,14 @@ class Running(Op):
             xs = [self._without_padding(shard, x, start) for x, start in zip(xs, starts, strict=True)]
         totals = self.totals(*xs)
         end = (0, 1) if self.reverse else (piece - 1, piece)
-        gathered = [AllGather(self.dim, axes, count)(along(total, self.dim, *end)) for total in totals]
+        gathered = [AllGather(self.dim, axes, count)(slice_along(total, self.dim, *end)) for total in totals]
         # What the devices before this one have in all: with the others left out, the total of the whole row.
         shape = gathered[0].type.shape
         here = Broadcast(shape, ())(DeviceIndex(axes)())
         is_before = Compare("GT" if self.reverse else "LT")(Iota(shape, self.dim, np.dtype(np.int32))(), here)
         row = [Select()(is_before, x, like(x, start)) for x, start in zip(gathered, starts, strict=True)]
         last = (0, 1) if self.reverse else (count - 1, count)
-        before = [self._spread(along(x, self.dim, *last), piece) for x in self.totals(*row)]
+        before = [self._spread(slice_along(x, self.dim, *last), piece) for x in self.totals(*row)]
         found = self.join(_applied, before, totals)[-1]
         return found if wide == out.dtype else Convert(out.dtype, out.weak)(found)
 

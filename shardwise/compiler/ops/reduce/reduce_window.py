@@ -12,7 +12,7 @@ from shardwise.compiler.dtypes import DType, carrier, reduced_in
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.base import NUMBERS, Kinds
+from shardwise.compiler.ops.elementwise.base import NUMBERS, DtypeSet
 from shardwise.compiler.ops.reduce.reductions import ReduceProd
 from shardwise.compiler.ops.reduce.sliding_window import Sliding, reach
 from shardwise.compiler.ops.reduce.window_argmax import PickFromWindow, WindowWinner, views
@@ -22,7 +22,7 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, Pad
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 from shardwise.compiler.shardings.factors import FactorRule
 
-ORDERED = Kinds("integers, floats or booleans", lambda dtype: dtype.kind != "c")
+ORDERED = DtypeSet("integers, floats or booleans", lambda dtype: dtype.kind != "c")
 
 
 KINDS = {SUM: NUMBERS, PROD: NUMBERS, MAX: ORDERED, MIN: ORDERED}  # the element types that each reduction accepts

@@ -345,7 +345,7 @@ class Concatenate(Joining):
         start = 0
         for x in operands:
             limit = start + x.type.shape[self.dim]
-            found.append(along(cotangent, self.dim, start, limit) if isinstance(x, Unknown) else None)
+            found.append(slice_along(cotangent, self.dim, start, limit) if isinstance(x, Unknown) else None)
             start = limit
         return tuple(found)
 
@@ -369,7 +369,7 @@ def sliced(x: Any, parts: Sequence[tuple[int, int, int]]) -> Any:
     return Slice(*(tuple(part[i] for part in parts) for i in range(3)))(x)
 
 
-def along(x: Any, dim: int, start: int, limit: int, stride: int = 1) -> Any:
+def slice_along(x: Any, dim: int, start: int, limit: int, stride: int = 1) -> Any:
     """`x` cut along one dim."""
     parts = [(0, size, 1) for size in x.type.shape]
     parts[dim] = (start, limit, stride)

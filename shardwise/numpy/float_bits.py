@@ -8,19 +8,19 @@ import numpy as np
 
 from shardwise.compiler.arrays import arithmetic
 from shardwise.compiler.arrays.operands import (
-    aligned,
     as_inexact,
     as_operand,
     astype_weak,
     broadcast_shapes,
-    composed,
-    composed_list,
-    no_out,
-    stretch,
+    broadcast_to_shape,
+    compiled_function,
+    compiled_list_function,
+    promote_and_broadcast,
+    reject_out,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, meet
-from shardwise.compiler.arrays.sorting import sorted_along
+from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
+from shardwise.compiler.arrays.sorting import sort_along
 from shardwise.compiler.dtypes import DType, carrier, is_float, is_inexact, is_integer
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub
@@ -34,18 +34,18 @@ from shardwise.compiler.ops.elementwise.rounding import Nextafter
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Atan2, Sin
 from shardwise.compiler.ops.shape.constants import full, zeros_like
-from shardwise.numpy.elementwise import floats, isinf, isnan, logaddexp_with_base, trunc
+from shardwise.numpy.elementwise import isinf, isnan, logaddexp_with_base, promote_inexact, trunc
 
 
 def _real_floats(name: str, *operands: Any) -> list[Any]:
     """Promote real operands to a common float dtype and broadcast them."""
-    promoted = floats(name, *operands)
+    promoted = promote_inexact(name, *operands)
     if promoted[0].type.dtype.kind == "c":
         raise TypeError(f"{name}: not defined for complex numbers: {', '.join(str(type_of(x)) for x in operands)}")
     return promoted
 
 
-@composed
+@compiled_function
 def positive(x: Any, /) -> Any:
     """Return the array unchanged. This is the operator `+x`.
 
@@ -65,7 +65,7 @@ def positive(x: Any, /) -> Any:
     return as_operand(x, "positive")
 
 
-@composed
+@compiled_function
 def reciprocal(x: Any, /) -> Any:
     """Compute `1 / x` element-wise.
 
@@ -86,7 +86,7 @@ def reciprocal(x: Any, /) -> Any:
     return Div()(like(x, 1), x)
 
 
-@composed
+@compiled_function
 def fabs(x: Any, /) -> Any:
     """Compute the absolute value element-wise, as a float.
 
@@ -107,7 +107,7 @@ def fabs(x: Any, /) -> Any:
     return Abs()(x)
 
 
-@composed
+@compiled_function
 def float_power(x: Any, y: Any, /) -> Any:
     """Raise to a power element-wise, in floats or complex numbers.
 
@@ -125,7 +125,7 @@ def float_power(x: Any, y: Any, /) -> Any:
         >>> jnp.float_power(2, jnp.array([-1, 3]))
         Array([0.5, 8. ], dtype=float32)
     """
-    return Pow()(*floats("float_power", x, y))
+    return Pow()(*promote_inexact("float_power", x, y))
 
 
 def fmax(x1: Any, x2: Any) -> Any:
@@ -147,9 +147,9 @@ def fmax(x1: Any, x2: Any) -> Any:
     return _fmax(x1, x2)
 
 
-@composed
+@compiled_function
 def _fmax(x1: Any, x2: Any) -> Any:
-    return _select_ignoring_nan("GT", *aligned("fmax", (x1, x2)))
+    return _select_ignoring_nan("GT", *promote_and_broadcast("fmax", (x1, x2)))
 
 
 def fmin(x1: Any, x2: Any) -> Any:
@@ -171,9 +171,9 @@ def fmin(x1: Any, x2: Any) -> Any:
     return _fmin(x1, x2)
 
 
-@composed
+@compiled_function
 def _fmin(x1: Any, x2: Any) -> Any:
-    return _select_ignoring_nan("LT", *aligned("fmin", (x1, x2)))
+    return _select_ignoring_nan("LT", *promote_and_broadcast("fmin", (x1, x2)))
 
 
 def _select_ignoring_nan(direction: str, x: Any, y: Any) -> Any:
@@ -182,7 +182,7 @@ def _select_ignoring_nan(direction: str, x: Any, y: Any) -> Any:
     return Select()(Or()(Compare(direction)(x, y), isnan(y)), x, y)
 
 
-@composed
+@compiled_function
 def heaviside(x1: Any, x2: Any, /) -> Any:
     """Compute the Heaviside step function element-wise.
 
@@ -206,7 +206,7 @@ def heaviside(x1: Any, x2: Any, /) -> Any:
     return Select()(isnan(x), like(x, np.nan), result)
 
 
-@composed
+@compiled_function
 def rint(x: Any, /) -> Any:
     """Round to the nearest integer element-wise, ties to even, as a float.
 
@@ -230,7 +230,7 @@ def rint(x: Any, /) -> Any:
     return arithmetic.around(x)
 
 
-@composed
+@compiled_function
 def _signbit(x: Any, /) -> Any:
     x = as_operand(x, "signbit")
     if x.type.dtype.kind == "c":
@@ -270,7 +270,7 @@ def _uint_of_width(dtype: DType) -> DType:
     return uint
 
 
-@composed
+@compiled_function
 def copysign(x1: Any, x2: Any, /) -> Any:
     """Return the magnitude of one array with the sign of another, element-wise.
 
@@ -292,7 +292,7 @@ def copysign(x1: Any, x2: Any, /) -> Any:
     return Select()(Compare("NE")(_signbit(x), _signbit(y)), -x, x)
 
 
-@composed
+@compiled_function
 def spacing(x: Any, /) -> Any:
     """Return the distance to the next representable float away from zero, element-wise.
 
@@ -333,7 +333,7 @@ def _exponent_bias(dtype: DType) -> int:
     return int(ml_dtypes.finfo(dtype).maxexp) - 1  # type: ignore[no-untyped-call]
 
 
-@composed
+@compiled_function
 def ldexp(x1: Any, x2: Any, /) -> Any:
     """Compute `x1 * 2**x2` element-wise.
 
@@ -358,8 +358,8 @@ def ldexp(x1: Any, x2: Any, /) -> Any:
     if x_type.dtype.kind == "c" or not is_integer(exponent_type.dtype):
         raise ValueError(f"ldexp: needs floats and integer exponents, not {x_type} and {exponent_type}")
     shape = broadcast_shapes("ldexp", x_type.shape, exponent_type.shape)
-    x = stretch(as_inexact(x1, "ldexp"), shape)
-    exponent = stretch(Convert(np.dtype(np.int32))(as_operand(x2, "ldexp")), shape)
+    x = broadcast_to_shape(as_inexact(x1, "ldexp"), shape)
+    exponent = broadcast_to_shape(Convert(np.dtype(np.int32))(as_operand(x2, "ldexp")), shape)
     scaled = _scale_by_power_of_two(astype_weak(x, carrier(x.type.dtype), False), exponent)
     return astype_weak(scaled, x.type.dtype, False)
 
@@ -380,7 +380,7 @@ def _scale_by_power_of_two(x: Any, exponent: Any) -> Any:
     return x
 
 
-@composed_list
+@compiled_list_function
 def _frexp(x: Any) -> list[Any]:
     (x,) = _real_floats("frexp", x)
     wide = astype_weak(x, carrier(x.type.dtype), False)
@@ -419,7 +419,7 @@ def frexp(x: Any, /) -> tuple[Any, Any]:
     return mantissa, exponent
 
 
-@composed_list
+@compiled_list_function
 def _modf(x: Any) -> list[Any]:
     (x,) = _real_floats("modf", x)
     integral = trunc(x)
@@ -445,12 +445,12 @@ def modf(x: Any, /, out: None = None) -> tuple[Any, Any]:
         >>> jnp.modf(jnp.array([2.5, -0.25]))
         (Array([ 0.5 , -0.25], dtype=float32), Array([ 2., -0.], dtype=float32))
     """
-    no_out("modf", out)
+    reject_out("modf", out)
     fraction, integral = _modf(x)
     return fraction, integral
 
 
-@composed
+@compiled_function
 def logaddexp2(x1: Any, x2: Any, /) -> Any:
     """Compute `log2(2**x1 + 2**x2)` element-wise, without overflow of the powers.
 
@@ -467,19 +467,19 @@ def logaddexp2(x1: Any, x2: Any, /) -> Any:
         >>> jnp.logaddexp2(jnp.array([3.0, 200.0]), 3.0)
         Array([  4., 200.], dtype=float32)
     """
-    x, y = floats("logaddexp2", x1, x2)
+    x, y = promote_inexact("logaddexp2", x1, x2)
     return logaddexp_with_base(x, y, 2)
 
 
 def _is_infinity(name: str, x: Any, out: None, infinity: float) -> Any:
-    no_out(name, out)
+    reject_out(name, out)
     x_type = type_of(x, name)
     if x_type.dtype.kind == "c":
         raise ValueError(f"{name}: not defined for complex numbers: {x_type}")
     return _equals(x, number=infinity)
 
 
-@composed
+@compiled_function
 def _equals(x: Any, *, number: float) -> Any:
     x = as_operand(x)
     return Compare("EQ")(x, like(x, number)) if is_float(x.type.dtype) else full(x.type.shape, False, np.bool_)
@@ -556,7 +556,7 @@ def nan_to_num(x: Any, copy: bool = True, nan: Any = 0.0, posinf: Any = None, ne
     return _replace_nonfinite(x, nan, above, below)
 
 
-@composed
+@compiled_function
 def _replace_nonfinite(x: Any, nan: Any, above: Any, below: Any) -> Any:
     x = as_operand(x, "nan_to_num")
     if x.type.dtype.kind == "c":
@@ -567,10 +567,10 @@ def _replace_nonfinite(x: Any, nan: Any, above: Any, below: Any) -> Any:
 
 
 def _broadcast_like(number: Any, x: Any) -> Any:
-    return stretch(astype_weak(as_operand(number, "nan_to_num"), x.type.dtype, x.type.weak), x.type.shape)
+    return broadcast_to_shape(astype_weak(as_operand(number, "nan_to_num"), x.type.dtype, x.type.weak), x.type.shape)
 
 
-@composed
+@compiled_function
 def _scale(x: Any, /, *, name: str, factor: float) -> Any:
     x = as_inexact(x, name)
     return Mul()(x, like(x, factor))
@@ -637,7 +637,7 @@ def angle(z: Any, deg: bool = False) -> Any:
     return _angle(z, deg=bool(deg))
 
 
-@composed
+@compiled_function
 def _angle(z: Any, *, deg: bool) -> Any:
     x, y = arithmetic.real(z), arithmetic.imag(z)
     if type_of(z, "angle").dtype.kind != "c":
@@ -647,7 +647,7 @@ def _angle(z: Any, *, deg: bool) -> Any:
     return rad2deg(radians) if deg else radians
 
 
-@composed
+@compiled_function
 def sinc(x: Any, /) -> Any:
     """Compute the normalized sinc function, `sin(pi * x) / (pi * x)`, element-wise.
 
@@ -697,8 +697,8 @@ def sort_complex(a: Any) -> Any:
     return _sort_complex(a)
 
 
-@composed
+@compiled_function
 def _sort_complex(a: Any) -> Any:
     x = as_operand(a, "sort_complex")
-    dtype, _ = meet("sort_complex", (x.type, ArrayType((), np.dtype(np.complex64))))
-    return sorted_along(astype_weak(x, dtype, False))
+    dtype, _ = promote_dtypes("sort_complex", (x.type, ArrayType((), np.dtype(np.complex64))))
+    return sort_along(astype_weak(x, dtype, False))

@@ -7,14 +7,22 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays import methods
-from shardwise.compiler.arrays.indexing import as_index, dim_of, from_start
-from shardwise.compiler.arrays.operands import as_operand, astype_weak, composed, dims_of, known, stretch, type_of
+from shardwise.compiler.arrays.indexing import as_index, canonical_axis, wrap_negative_index
+from shardwise.compiler.arrays.operands import (
+    as_operand,
+    astype_weak,
+    broadcast_to_shape,
+    canonical_axes,
+    compiled_function,
+    concrete_value,
+    type_of,
+)
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ir.types import Typed
 from shardwise.compiler.ops.indexing.index_vectors import clamped
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.ops.shape.slicing import Concatenate, along
+from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.numpy.indexing import nonzero, take
 from shardwise.numpy.joining import concatenate
 from shardwise.numpy.ordering import argsort, cumsum
@@ -90,22 +98,22 @@ def _flat_or_dim(name: str, arr: Any, axis: int | None) -> tuple[Any, int]:
     x = as_operand(arr, name)
     if axis is None:
         return methods.reshape(x, shape=-1), 0
-    return x, dim_of(name, axis, x.type.ndim)
+    return x, canonical_axis(name, axis, x.type.ndim)
 
 
-@composed
+@compiled_function
 def _insert_at_one(x: Any, values: Any, *, at: int, dim: int, shape: tuple[int, ...]) -> Any:
-    new = stretch(astype_weak(values, x.type.dtype, x.type.weak), shape)
-    return Concatenate(dim)(along(x, dim, 0, at), new, along(x, dim, at, x.type.shape[dim]))
+    new = broadcast_to_shape(astype_weak(values, x.type.dtype, x.type.weak), shape)
+    return Concatenate(dim)(slice_along(x, dim, 0, at), new, slice_along(x, dim, at, x.type.shape[dim]))
 
 
-@composed
+@compiled_function
 def _insert_at_many(x: Any, values: Any, indices: Any, *, dim: int, shape: tuple[int, ...]) -> Any:
     """Concatenate array and values, then gather the elements in their final order."""
-    new = stretch(astype_weak(values, x.type.dtype, x.type.weak), shape)
+    new = broadcast_to_shape(astype_weak(values, x.type.dtype, x.type.weak), shape)
     size, count = x.type.shape[dim], shape[dim]
-    index = clamped(from_start(as_index(indices), size), size)
-    index = stretch(index, (count,)) if index.type.ndim else methods.broadcast_to(index, shape=(count,))
+    index = clamped(wrap_negative_index(as_index(indices), size), size)
+    index = broadcast_to_shape(index, (count,)) if index.type.ndim else methods.broadcast_to(index, shape=(count,))
     number = Iota((count,), 0, index.type.dtype)()
     # In sorted order, i values are inserted before the i-th one. Values with equal indices keep their order.
     target = index + full((count,), 0, index.type.dtype).at[argsort(index)].set(number)
@@ -154,7 +162,7 @@ def delete(arr: Any, obj: Any, axis: int | None = None, *, assume_unique_indices
         "the number of distinct indices is unknown. If none repeats, pass "
         "`delete(arr, obj, assume_unique_indices=True)`"
     )
-    indices: Any = obj if isinstance(obj, slice) else known("delete", obj, unknown)
+    indices: Any = obj if isinstance(obj, slice) else concrete_value("delete", obj, unknown)
     is_integers = isinstance(indices, np.ndarray) and indices.dtype != np.bool_ and indices.size
     if is_integers and (indices.min() < -size or indices.max() >= size):
         raise IndexError(f"delete: index {indices} is out of bounds for dim {dim} of {x.type}")
@@ -170,16 +178,16 @@ def _keep(x: Any, dim: int, kept: Any) -> Any:
     return _concatenate_slices(x, dim=dim, slices=slices or ((0, 0),))
 
 
-@composed
+@compiled_function
 def _concatenate_slices(x: Any, *, dim: int, slices: tuple[tuple[int, int], ...]) -> Any:
-    parts = [along(x, dim, start, limit) for start, limit in slices]
+    parts = [slice_along(x, dim, start, limit) for start, limit in slices]
     return Concatenate(dim)(*parts) if len(parts) > 1 else parts[0]
 
 
-@composed
+@compiled_function
 def _delete_unique(x: Any, indices: Any, *, dim: int, count: int) -> Any:
     size = x.type.shape[dim]
-    index = from_start(as_index(indices), size)
+    index = wrap_negative_index(as_index(indices), size)
     is_kept = full((size,), True, np.bool_).at[index].set(False)
     return take(x, nonzero(is_kept, size=size - count)[0], dim, mode="clip")
 
@@ -208,9 +216,9 @@ def trim_zeros(filt: Any, trim: str = "fb", axis: int | Sequence[int] | None = N
     """
     x = as_operand(filt, "trim_zeros")
     axes = range(x.type.ndim) if axis is None else axis if isinstance(axis, Sequence) else (axis,)
-    dims = dims_of("trim_zeros", tuple(axes), x.type)
+    dims = canonical_axes("trim_zeros", tuple(axes), x.type)
     unknown = "its zeros, which determine the shape of the result, are unknown"
-    nonzero_indices = np.nonzero(known("trim_zeros", x, unknown))
+    nonzero_indices = np.nonzero(concrete_value("trim_zeros", x, unknown))
     index = [slice(None)] * x.type.ndim
     for dim in dims:
         if not nonzero_indices[dim].size:

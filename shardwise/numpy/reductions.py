@@ -6,7 +6,7 @@
 from typing import Any
 
 from shardwise.compiler.arrays import arithmetic, methods, reductions
-from shardwise.compiler.arrays.operands import composed, no_out, static_axes, type_of
+from shardwise.compiler.arrays.operands import compiled_function, reject_out, static_axes, type_of
 from shardwise.compiler.ops.elementwise.powers import Sqrt, Square
 from shardwise.lax.named import pmax, pmin, psum
 from shardwise.numpy import named
@@ -127,9 +127,9 @@ def greater_equal(x: Any, y: Any, /) -> Any:
     return methods.compare(x, y, direction="GE")
 
 
-@composed
+@compiled_function
 def _square(x: Any) -> Any:
-    (x,) = arithmetic.numbers("square", x)
+    (x,) = arithmetic.promote_numeric("square", x)
     return Square()(x)
 
 
@@ -187,10 +187,10 @@ def sum(
         >>> jnp.sum(jnp.array([[1, 2], [3, 4]]), axis=0)
         Array([4, 6], dtype=int32)
     """
-    no_out("sum", out)
+    reject_out("sum", out)
     dtype = dtype if promote_integers or dtype is not None else type_of(a, "sum").dtype
     included = a if where is None else _mask(where, a, 0)
-    dims, names = named.apart(axis)
+    dims, names = named.split_axis_names(axis)
     total = reductions.sum(included, axis=dims, dtype=dtype, keepdims=keepdims)
     total = psum(total, names) if names else total
     return total if initial is None else arithmetic.add(total, _cast_like(total, initial))
@@ -229,7 +229,7 @@ def prod(
         >>> jnp.prod(jnp.array([[1, 2], [3, 4]]), axis=1)
         Array([ 2, 12], dtype=int32)
     """
-    no_out("prod", out)
+    reject_out("prod", out)
     dtype = dtype if promote_integers or dtype is not None else type_of(a, "prod").dtype
     included = a if where is None else _mask(where, a, 1)
     total = reductions.prod(included, axis=static_axes(axis), dtype=dtype, keepdims=keepdims)
@@ -293,7 +293,7 @@ def min(
 
 
 def _extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: Any, where: Any) -> Any:
-    no_out(name, out)
+    reject_out(name, out)
     if where is not None:
         if initial is None:
             raise ValueError(f"{name}: `where` needs `initial`, because it may mask out all elements")
@@ -301,7 +301,7 @@ def _extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: 
     reduce, collective, combine = (
         (reductions.amax, pmax, arithmetic.maximum) if name == "max" else (reductions.amin, pmin, arithmetic.minimum)
     )
-    dims, names = named.apart(axis)
+    dims, names = named.split_axis_names(axis)
     result = reduce(a, axis=dims, keepdims=keepdims, or_none=initial is not None)
     result = collective(result, names) if names else result
     return result if initial is None else combine(result, _cast_like(result, initial))
@@ -328,9 +328,9 @@ def all(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, w
         >>> jnp.all(jnp.array([[1, 0], [3, 4]]), axis=1)
         Array([False,  True], dtype=bool)
     """
-    no_out("all", out)
+    reject_out("all", out)
     included = a if where is None else _mask(where, a, 1)
-    dims, names = named.apart(axis)
+    dims, names = named.split_axis_names(axis)
     result = reductions.alltrue(included, axis=dims, keepdims=keepdims)
     return pmin(result, names) if names else result
 
@@ -356,9 +356,9 @@ def any(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, w
         >>> jnp.any(jnp.array([[0, 0], [3, 0]]), axis=1)
         Array([False,  True], dtype=bool)
     """
-    no_out("any", out)
+    reject_out("any", out)
     included = a if where is None else _mask(where, a, 0)
-    dims, names = named.apart(axis)
+    dims, names = named.split_axis_names(axis)
     result = reductions.sometrue(included, axis=dims, keepdims=keepdims)
     return pmax(result, names) if names else result
 
@@ -383,7 +383,7 @@ def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
         >>> jnp.argmax(jnp.array([[1, 5], [7, 4]]), axis=1)
         Array([1, 0], dtype=int32)
     """
-    no_out("argmax", out)
+    reject_out("argmax", out)
     return reductions.argmax(a, axis=axis, keepdims=bool(keepdims))
 
 
@@ -407,7 +407,7 @@ def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
         >>> jnp.argmin(jnp.array([[1, 5], [7, 4]]), axis=1)
         Array([0, 1], dtype=int32)
     """
-    no_out("argmin", out)
+    reject_out("argmin", out)
     return reductions.argmin(a, axis=axis, keepdims=bool(keepdims))
 
 
@@ -435,8 +435,8 @@ def mean(
         >>> jnp.mean(jnp.array([[1, 2], [3, 4]]), axis=0)
         Array([2., 3.], dtype=float32)
     """
-    no_out("mean", out)
-    dims, names = named.apart(axis)
+    reject_out("mean", out)
+    dims, names = named.split_axis_names(axis)
     if names:
         return named.mean(a, dims, names, dtype, keepdims, where)
     if where is None:
@@ -480,7 +480,7 @@ def var(
         >>> jnp.var(jnp.array([1.0, 2.0, 6.0]))
         Array(4.666667, dtype=float32)
     """
-    no_out("var", out)
+    reject_out("var", out)
     return _variance("var", a, axis, dtype, ddof, keepdims, where, mean, correction)
 
 
@@ -520,7 +520,7 @@ def std(
         >>> jnp.std(jnp.array([1.0, 3.0]))
         Array(1., dtype=float32)
     """
-    no_out("std", out)
+    reject_out("std", out)
     return _variance("std", a, axis, dtype, ddof, keepdims, where, mean, correction)
 
 
@@ -539,7 +539,7 @@ def _variance(
     if correction is not None and ddof:
         raise ValueError(f"{name}: ddof and correction are the same parameter; pass only one of them")
     ddof = ddof if correction is None else correction
-    axes, names = named.apart(axis)
+    axes, names = named.split_axis_names(axis)
     if names:
         result = named.variance(a, axes, names, dtype, ddof, keepdims, where, mean)
         return Sqrt()(result) if name == "std" else result
@@ -578,7 +578,7 @@ def round(a: Any, decimals: int = 0, out: None = None) -> Any:
         >>> jnp.round(jnp.array([1.25, 2.375]), 1)
         Array([1.2, 2.4], dtype=float32)
     """
-    no_out("round", out)
+    reject_out("round", out)
     return arithmetic.around(a, decimals=decimals)
 
 

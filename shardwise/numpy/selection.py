@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays import arithmetic, methods
-from shardwise.compiler.arrays.indexing import as_index, dim_of, from_start, mode_of
+from shardwise.compiler.arrays.indexing import as_index, canonical_axis, index_mode, wrap_negative_index
 from shardwise.compiler.arrays.operands import (
-    aligned,
     as_operand,
     astype_weak,
     broadcast_shapes,
-    composed,
-    known,
-    no_out,
-    stretch,
+    broadcast_to_shape,
+    compiled_function,
+    concrete_value,
+    promote_and_broadcast,
+    reject_out,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import canonical_dtype, meet
+from shardwise.compiler.arrays.promotion import canonical_dtype, promote_dtypes
 from shardwise.compiler.dtypes import integer_range, is_integer
 from shardwise.compiler.ops.indexing.index_vectors import clamped
 from shardwise.compiler.ops.indexing.scatter import Scatter
@@ -56,7 +56,7 @@ def choose(a: Any, choices: Any, out: None = None, mode: str = "raise") -> Any:
         >>> jnp.choose(jnp.array([0, 1, 0]), [jnp.array([1, 2, 3]), jnp.array([10, 20, 30])])
         Array([ 1, 20,  3], dtype=int32)
     """
-    no_out("choose", out)
+    reject_out("choose", out)
     index_type = type_of(a, "choose")
     if not is_integer(index_type.dtype):
         raise ValueError(f"choose: the indices of choices must be integers, not {index_type}")
@@ -72,7 +72,7 @@ def _in_bounds(name: str, index: Any, size: int, mode: str, modes: Sequence[str]
     if mode not in modes:
         raise ValueError(f"{name}: mode must be {', '.join(modes[:-1])} or {modes[-1]}, not {mode!r}")
     if mode == "raise":
-        concrete = known(name, index, "mode='raise' cannot check its bounds; use mode='clip' or mode='wrap'")
+        concrete = concrete_value(name, index, "mode='raise' cannot check its bounds; use mode='clip' or mode='wrap'")
         if concrete.size and (concrete.min() < 0 or concrete.max() >= size):
             raise ValueError(
                 f"{name}: indices from {concrete.min()} to {concrete.max()} are out of bounds for size {size}"
@@ -82,17 +82,17 @@ def _in_bounds(name: str, index: Any, size: int, mode: str, modes: Sequence[str]
     return _clamp(index, limit=size - 1) if mode == "clip" else index
 
 
-@composed
+@compiled_function
 def _clamp(index: Any, *, limit: int) -> Any:
     return clamped(as_index(index), limit)
 
 
-@composed
+@compiled_function
 def _choose(index: Any, *choices: Any) -> Any:
-    cases = aligned("choose", choices)
+    cases = promote_and_broadcast("choose", choices)
     shape = broadcast_shapes("choose", type_of(index).shape, cases[0].type.shape)
-    which = methods.astype(stretch(as_operand(index), shape), dtype=np.int32)
-    operands = [stretch(astype_weak(case, case.type.dtype, False), shape) for case in cases]
+    which = methods.astype(broadcast_to_shape(as_operand(index), shape), dtype=np.int32)
+    operands = [broadcast_to_shape(astype_weak(case, case.type.dtype, False), shape) for case in cases]
     return select_n(which, *operands) if len(operands) > 1 else operands[0]
 
 
@@ -123,11 +123,11 @@ def select(condlist: Sequence[Any], choicelist: Sequence[Any], default: Any = 0)
     return _select(default, *conditions, *choices)
 
 
-@composed
+@compiled_function
 def _select(default: Any, *conditions_and_choices: Any) -> Any:
     count = len(conditions_and_choices) // 2
     conditions = conditions_and_choices[:count]
-    *choices, result = aligned("select", (*conditions_and_choices[count:], default))
+    *choices, result = promote_and_broadcast("select", (*conditions_and_choices[count:], default))
     for condition, choice in reversed(list(zip(conditions, choices, strict=True))):
         result = methods.where(condition, choice, result)
     return result
@@ -167,13 +167,13 @@ def compress(
         >>> jnp.compress(jnp.array([True, False, True]), jnp.array([1, 2, 3]))
         Array([1, 3], dtype=int32)
     """
-    no_out("compress", out)
+    reject_out("compress", out)
     condition_type, x = type_of(condition, "compress"), as_operand(a, "compress")
     if condition_type.ndim != 1:
         raise ValueError(f"compress: the condition must be 1-D, not {condition_type}")
     if axis is None:
         x, axis = methods.reshape(x, shape=-1), 0
-    dim = dim_of("compress", axis, x.type.ndim)
+    dim = canonical_axis("compress", axis, x.type.ndim)
     dim_size = x.type.shape[dim]
     if condition_type.size > dim_size:
         if size is not None or np.asarray(condition)[dim_size:].any():
@@ -186,14 +186,16 @@ def compress(
     return _compress(x, condition, fill_value, dim=dim, size=operator.index(size))
 
 
-@composed
+@compiled_function
 def _compress(x: Any, condition: Any, fill: Any, *, dim: int, size: int) -> Any:
     shape = (*x.type.shape[:dim], size, *x.type.shape[dim + 1 :])
     (indices,) = nonzero(condition, size=size, fill_value=x.type.shape[dim])
     taken = take(x, indices, dim, mode="clip")
     row_shape = tuple(size if d == dim else 1 for d in range(len(shape)))
-    is_valid = stretch(Reshape(row_shape)(methods.compare(indices, x.type.shape[dim], direction="LT")), shape)
-    padding = stretch(astype_weak(as_operand(fill), x.type.dtype, x.type.weak), shape)
+    is_valid = broadcast_to_shape(
+        Reshape(row_shape)(methods.compare(indices, x.type.shape[dim], direction="LT")), shape
+    )
+    padding = broadcast_to_shape(astype_weak(as_operand(fill), x.type.dtype, x.type.weak), shape)
     return methods.where(is_valid, taken, padding)
 
 
@@ -254,11 +256,11 @@ def place(arr: Any, mask: Any, vals: Any, *, inplace: bool = True) -> Any:
     return _place(arr, mask, vals) if arr_type.size else as_operand(arr)
 
 
-@composed
+@compiled_function
 def _place(x: Any, mask: Any, values: Any) -> Any:
-    x, mask = as_operand(x), arithmetic.truth(mask, "place")
+    x, mask = as_operand(x), arithmetic.as_bool(mask, "place")
     if type_of(values).size == 1:
-        new = stretch(Reshape(())(as_operand(values)), x.type.shape)
+        new = broadcast_to_shape(Reshape(())(as_operand(values)), x.type.shape)
     else:
         rank = arithmetic.subtract(cumsum(Reshape((x.type.size,))(mask)), 1)  # of each true element among the true ones
         new = take(Reshape((type_of(values).size,))(as_operand(values)), rank, mode="wrap")
@@ -310,12 +312,12 @@ def put(a: Any, ind: Any, v: Any, mode: str | None = None, *, inplace: bool = Tr
     return _put(a, ind, values, wraps=mode == "wrap", negative_from_end=mode is None)
 
 
-@composed
+@compiled_function
 def _put(x: Any, indices: Any, values: Any, *, wraps: bool, negative_from_end: bool) -> Any:
     x = as_operand(x)
     flat, index = Reshape((x.type.size,))(x), as_index(indices)
     if negative_from_end:
-        index = from_start(index, x.type.size)
+        index = wrap_negative_index(index, x.type.size)
     index = arithmetic.remainder(index, x.type.size) if wraps else clamped(index, x.type.size - 1)
     new = astype_weak(as_operand(values), x.type.dtype, x.type.weak)
     return Reshape(x.type.shape)(flat.at[Reshape((index.type.size,))(index)].set(new))
@@ -351,7 +353,7 @@ def put_along_axis(
                [0., 5.]], dtype=float32)
     """
     _require_out_of_place("put_along_axis", inplace)
-    out_of_bounds = mode_of("put_along_axis", mode, "drop")
+    out_of_bounds = index_mode("put_along_axis", mode, "drop")
     x, index_type = as_operand(arr, "put_along_axis"), type_of(indices, "put_along_axis")
     if not is_integer(index_type.dtype):
         raise TypeError(f"put_along_axis: indices must be integers, not {index_type}")
@@ -360,14 +362,14 @@ def put_along_axis(
         x, axis = methods.reshape(x, shape=-1), 0
     if index_type.ndim != x.type.ndim:
         raise ValueError(f"put_along_axis: the indices {index_type} must have the rank of {x.type}")
-    dim = dim_of("put_along_axis", axis, x.type.ndim)
+    dim = canonical_axis("put_along_axis", axis, x.type.ndim)
     result = _put_along_axis(x, indices, values, dim=dim, clips=out_of_bounds == "clip")
     return methods.reshape(result, shape=shape)
 
 
-@composed
+@compiled_function
 def _put_along_axis(x: Any, indices: Any, values: Any, *, dim: int, clips: bool) -> Any:
-    index = from_start(as_index(indices), x.type.shape[dim])
+    index = wrap_negative_index(as_index(indices), x.type.shape[dim])
     if clips:
         index = clamped(index, x.type.shape[dim] - 1)
     shape = (*x.type.shape[:dim], index.type.shape[dim], *x.type.shape[dim + 1 :])
@@ -415,7 +417,7 @@ def ravel_multi_index(
         _in_bounds("ravel_multi_index", index, size, mode, ("raise", "wrap", "clip", "ignore"))
         for index, size in zip(indices, sizes, strict=True)
     ]
-    out_dtype = meet("ravel_multi_index", index_types)[0] if dtype is None else canonical_dtype(dtype)
+    out_dtype = promote_dtypes("ravel_multi_index", index_types)[0] if dtype is None else canonical_dtype(dtype)
     if integer_range(out_dtype)[1] < math.prod(sizes) - 1:
         raise ValueError(
             f"ravel_multi_index: {out_dtype} cannot hold all flat indices of shape {sizes}; pass a wider `dtype`"

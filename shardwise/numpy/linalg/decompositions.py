@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 from shardwise.compiler.arrays.matrices import as_matrices
-from shardwise.compiler.arrays.operands import as_inexact, composed, composed_list, type_of
+from shardwise.compiler.arrays.operands import as_inexact, compiled_function, compiled_list_function, type_of
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.base import like
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
@@ -17,12 +17,12 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.lax import linalg as lax
 
 
-def as_floats(a: Any, name: str) -> Any:
+def as_inexact_operand(a: Any, name: str) -> Any:
     """Convert integers and booleans to floats; return arrays of floats or complex numbers unchanged."""
     return a if is_inexact(type_of(a, name).dtype) else _as_inexact(a)
 
 
-@composed
+@compiled_function
 def _as_inexact(a: Any) -> Any:
     return as_inexact(a, "linalg")
 
@@ -80,7 +80,7 @@ def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> A
     return _cholesky(a, upper=bool(upper), symmetrize_input=bool(symmetrize_input))
 
 
-@composed
+@compiled_function
 def _cholesky(a: Any, *, upper: bool, symmetrize_input: bool) -> Any:
     a = as_matrices("cholesky", a, square=True)
     if symmetrize_input:
@@ -116,11 +116,11 @@ def qr(a: Any, mode: str = "reduced") -> Any:
         raise ValueError(f"qr: mode must be 'reduced', 'complete', 'r' or 'raw', not {mode!r}")
     if mode == "raw":
         return QRResult(*_raw_qr(a))
-    result = QRResult(*lax.qr(as_floats(a, "qr"), full_matrices=mode == "complete"))
+    result = QRResult(*lax.qr(as_inexact_operand(a, "qr"), full_matrices=mode == "complete"))
     return result.R if mode == "r" else result
 
 
-@composed_list
+@compiled_list_function
 def _raw_qr(a: Any) -> list[Any]:
     packed, taus = Geqrf()(as_matrices("qr", a))
     return [transposed(packed), taus]
@@ -158,7 +158,7 @@ def svd(
     """
     if not hermitian:
         result = lax.svd(
-            as_floats(a, "svd"),
+            as_inexact_operand(a, "svd"),
             full_matrices=full_matrices,
             compute_uv=compute_uv,
             subset_by_index=subset_by_index,
@@ -170,7 +170,7 @@ def svd(
     return SVDResult(vectors[0], values, vectors[1]) if compute_uv else values
 
 
-@composed_list
+@compiled_list_function
 def _hermitian_svd(a: Any, *, vectors: bool) -> list[Any]:
     """Compute the SVD of Hermitian matrices from their eigendecomposition.
 
@@ -222,7 +222,7 @@ def eig(a: Any) -> EigResult:
         >>> jnp.linalg.eig(jnp.array([[1.0, 2.0], [0.0, 3.0]])).eigenvalues
         Array([1.+0.j, 3.+0.j], dtype=complex64)
     """
-    return EigResult(*lax.eig(as_floats(a, "eig"), compute_left_eigenvectors=False))
+    return EigResult(*lax.eig(as_inexact_operand(a, "eig"), compute_left_eigenvectors=False))
 
 
 def eigvals(a: Any) -> Any:
@@ -241,7 +241,7 @@ def eigvals(a: Any) -> Any:
         >>> jnp.linalg.eigvals(jnp.array([[0.0, -1.0], [1.0, 0.0]]))
         Array([0.+1.j, 0.-1.j], dtype=complex64)
     """
-    a = as_floats(a, "eigvals")
+    a = as_inexact_operand(a, "eigvals")
     return lax.eig(a, compute_left_eigenvectors=False, compute_right_eigenvectors=False)[0]
 
 
@@ -265,7 +265,7 @@ def eigh(a: Any, UPLO: str | None = None, symmetrize_input: bool = True) -> Eigh
         Array([1., 3.], dtype=float32)
     """
     lower = _is_lower("eigh", UPLO)
-    vectors, values = lax.eigh(as_floats(a, "eigh"), lower=lower, symmetrize_input=symmetrize_input)
+    vectors, values = lax.eigh(as_inexact_operand(a, "eigh"), lower=lower, symmetrize_input=symmetrize_input)
     return EighResult(values, vectors)
 
 
@@ -289,7 +289,7 @@ def eigvalsh(a: Any, UPLO: str | None = "L", *, symmetrize_input: bool = True) -
         Array([1., 3.], dtype=float32)
     """
     lower = _is_lower("eigvalsh", UPLO)
-    return lax.eigh(as_floats(a, "eigvalsh"), lower=lower, symmetrize_input=symmetrize_input)[1]
+    return lax.eigh(as_inexact_operand(a, "eigvalsh"), lower=lower, symmetrize_input=symmetrize_input)[1]
 
 
 def _is_lower(name: str, triangle: str | None) -> bool:

@@ -11,12 +11,12 @@ from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,
     broadcast_shapes,
-    composed,
-    composed_list,
-    stretch,
+    broadcast_to_shape,
+    compiled_function,
+    compiled_list_function,
     type_of,
 )
-from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
 from shardwise.compiler.ops.elementwise.base import INEXACT, like
@@ -47,8 +47,8 @@ from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, permuted
-from shardwise.compiler.ops.shape.slicing import along
-from shardwise.numpy.linalg.factors import as_floats
+from shardwise.compiler.ops.shape.slicing import slice_along
+from shardwise.numpy.linalg.decompositions import as_inexact_operand
 
 
 class SlogdetResult(NamedTuple):
@@ -80,9 +80,9 @@ def solve(a: Any, b: Any) -> Any:
     return _solve(a, b)
 
 
-@composed
+@compiled_function
 def _solve(a: Any, b: Any) -> Any:
-    dtype, _ = meet("solve", [type_of(x, "solve") for x in (a, b)])
+    dtype, _ = promote_dtypes("solve", [type_of(x, "solve") for x in (a, b)])
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
     a = as_matrices("solve", astype_weak(as_operand(a), dtype, False), square=True)
     b = astype_weak(as_operand(b), dtype, False)
@@ -106,7 +106,7 @@ def _solve_matrices(a: Any, b: Any) -> Any:
         flat = lu_solve(a, Reshape((rows_first.type.shape[0], math.prod(rows_first.type.shape[1:])))(rows_first))
         return permuted(Reshape(rows_first.type.shape)(flat), (*range(1, rows + 1), 0, rows + 1))
     batch = broadcast_shapes("solve", a.type.shape[:-2], b.type.shape[:-2])
-    return lu_solve(*(stretch(x, (*batch, *x.type.shape[-2:])) for x in (a, b)))
+    return lu_solve(*(broadcast_to_shape(x, (*batch, *x.type.shape[-2:])) for x in (a, b)))
 
 
 def inv(a: Any) -> Any:
@@ -130,7 +130,7 @@ def inv(a: Any) -> Any:
     return _inv(a)
 
 
-@composed
+@compiled_function
 def _inv(a: Any) -> Any:
     a = as_matrices("inv", a, square=True)
     return lu_solve(a, identity(a.type.shape, a.type.dtype))
@@ -162,7 +162,7 @@ def slogdet(a: Any, *, method: str | None = None) -> SlogdetResult:
     return SlogdetResult(*_slogdet(a))
 
 
-@composed_list
+@compiled_list_function
 def _slogdet(a: Any) -> list[Any]:
     a = as_matrices("slogdet", a, square=True)
     parity, u_diagonal = _lu_parity_and_diagonal(a)
@@ -213,7 +213,7 @@ def det(a: Any) -> Any:
     a_type = type_of(a, "det")
     if a_type.ndim >= 2 and a_type.shape[-1] == a_type.shape[-2] and a_type.shape[-1] <= len(_LEIBNIZ_TERMS):
         return _leibniz_det(a)
-    return _lu_det(as_floats(a, "det"))
+    return _lu_det(as_inexact_operand(a, "det"))
 
 
 # The terms of the Leibniz formula for sizes 1, 2 and 3: the column of each row, and the sign of the permutation.
@@ -231,7 +231,7 @@ _LEIBNIZ_TERMS: tuple[tuple[tuple[tuple[int, ...], int], ...], ...] = (
 )
 
 
-@composed
+@compiled_function
 def _leibniz_det(a: Any) -> Any:
     """Compute determinants as polynomials of the elements, which are differentiable at singular matrices too."""
     a = as_matrices("det", a, square=True, takes=INEXACT)
@@ -241,7 +241,7 @@ def _leibniz_det(a: Any) -> Any:
     row_dim, column_dim = a.type.ndim - 2, a.type.ndim - 1
 
     def element(row: int, column: int) -> Any:
-        return Reshape(batch)(along(along(a, row_dim, row, row + 1), column_dim, column, column + 1))
+        return Reshape(batch)(slice_along(slice_along(a, row_dim, row, row + 1), column_dim, column, column + 1))
 
     det = None
     for columns, sign in _LEIBNIZ_TERMS[size - 1]:
@@ -257,7 +257,7 @@ def _lu_det(a: Any) -> Any:
     return _lu_det_primal(a)
 
 
-@composed
+@compiled_function
 def _lu_det_primal(a: Any) -> Any:
     parity, u_diagonal = _lu_parity_and_diagonal(as_matrices("det", a, square=True))
     return Mul()(parity, ReduceProd((u_diagonal.type.ndim - 1,))(u_diagonal))
@@ -269,7 +269,7 @@ def _lu_det_jvp(primals: tuple[Any], tangents: tuple[Any]) -> tuple[Any, Any]:
     return _lu_det(a), _lu_det_tangent(a, da)
 
 
-@composed
+@compiled_function
 def _lu_det_tangent(a: Any, da: Any) -> Any:
     """Compute the tangent of the determinant by Jacobi's formula, det(a) tr(a⁻¹ da).
 
@@ -321,7 +321,7 @@ def pinv(a: Any, rtol: Any = None, hermitian: bool = False, *, rcond: Any = None
     if cutoff is None:
         dtype = a_type.dtype if is_inexact(a_type.dtype) else default_dtype("float*")
         cutoff = 10 * max(a_type.shape[-2:], default=1) * epsilon(dtype)
-    return _pinv(as_floats(a, "pinv"), cutoff, bool(hermitian))
+    return _pinv(as_inexact_operand(a, "pinv"), cutoff, bool(hermitian))
 
 
 @partial(custom_jvp, nondiff_argnums=(2,))
@@ -329,7 +329,7 @@ def _pinv(a: Any, rtol: Any, hermitian: bool) -> Any:
     return _pinv_primal(a, rtol, hermitian=hermitian)
 
 
-@composed
+@compiled_function
 def _pinv_primal(a: Any, rtol: Any, *, hermitian: bool) -> Any:
     a = as_matrices("pinv", a, square=hermitian)
     if not a.type.size:
@@ -341,7 +341,7 @@ def _pinv_primal(a: Any, rtol: Any, *, hermitian: bool) -> Any:
         u, s, vh = Svd()(a)
         v, magnitudes = adjoint(vh), s
     largest = ReduceMax((s.type.ndim - 1,))(magnitudes)
-    bound = Mul()(largest, stretch(astype_weak(as_operand(rtol), s.type.dtype, False), largest.type.shape))
+    bound = Mul()(largest, broadcast_to_shape(astype_weak(as_operand(rtol), s.type.dtype, False), largest.type.shape))
     kept = Compare("GT")(magnitudes, Broadcast(s.type.shape, tuple(range(s.type.ndim - 1)))(bound))
     inverted = Select()(kept, Div()(like(s, 1), s), like(s, 0))
     return product(by_column(v, inverted), adjoint(u))
@@ -354,7 +354,7 @@ def _pinv_jvp(hermitian: bool, primals: tuple[Any, Any], tangents: tuple[Any, An
     return result, _pinv_tangent(a, result, da)
 
 
-@composed
+@compiled_function
 def _pinv_tangent(a: Any, p: Any, da: Any) -> Any:
     """Compute -P dA P + P P* dA* (I - A P) + (I - P A) dA* P* P, which holds where the rank of A is constant."""
     left_projector = Sub()(identity((*a.type.shape[:-1], a.type.shape[-2]), a.type.dtype), product(a, p))
@@ -400,9 +400,9 @@ def lstsq(a: Any, b: Any, rcond: float | None = None, *, numpy_resid: bool = Fal
     return x, residuals, rank, values
 
 
-@composed_list
+@compiled_list_function
 def _lstsq(a: Any, b: Any, *, rcond: float | None) -> list[Any]:
-    dtype, _ = meet("lstsq", [type_of(x, "lstsq") for x in (a, b)])
+    dtype, _ = promote_dtypes("lstsq", [type_of(x, "lstsq") for x in (a, b)])
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
     a = as_matrices("lstsq", astype_weak(as_operand(a), dtype, False))
     b = astype_weak(as_operand(b), dtype, False)
@@ -436,7 +436,7 @@ def _lstsq(a: Any, b: Any, *, rcond: float | None) -> list[Any]:
 
 def _broadcast_first(x: Any) -> Any:
     """Broadcast the first element to the shape of `x`."""
-    return Broadcast(x.type.shape, ())(Reshape(())(along(x, 0, 0, 1)))
+    return Broadcast(x.type.shape, ())(Reshape(())(slice_along(x, 0, 0, 1)))
 
 
 def tensorinv(a: Any, ind: int = 2) -> Any:

@@ -5,8 +5,15 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays.arithmetic import absolute
-from shardwise.compiler.arrays.operands import aligned, as_operand, broadcast_shapes, composed, stretch, type_of
-from shardwise.compiler.arrays.promotion import default_dtype, meet
+from shardwise.compiler.arrays.operands import (
+    as_operand,
+    broadcast_shapes,
+    broadcast_to_shape,
+    compiled_function,
+    promote_and_broadcast,
+    type_of,
+)
+from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Sub
 from shardwise.compiler.ops.elementwise.bitwise import And, Or
@@ -63,10 +70,10 @@ def allclose(a: Any, b: Any, rtol: Any = 1e-05, atol: Any = 1e-08, equal_nan: bo
     return _isclose(a, b, rtol, atol, equal_nan=bool(equal_nan), reduce_all=True)
 
 
-@composed
+@compiled_function
 def _isclose(a: Any, b: Any, rtol: Any, atol: Any, *, equal_nan: bool, reduce_all: bool) -> Any:
-    dtype, weak = meet("isclose", (type_of(a, "isclose"), type_of(b, "isclose")))
-    x, y = aligned("isclose", (a, b), dtype if is_inexact(dtype) else default_dtype("float*"), weak)
+    dtype, weak = promote_dtypes("isclose", (type_of(a, "isclose"), type_of(b, "isclose")))
+    x, y = promote_and_broadcast("isclose", (a, b), dtype if is_inexact(dtype) else default_dtype("float*"), weak)
     magnitude = absolute(y)
     relative, least = (_tolerance(number, magnitude) for number in (rtol, atol))
     is_near = Compare("LE")(absolute(Sub()(x, y)), Add()(least, Mul()(relative, magnitude)))
@@ -79,7 +86,9 @@ def _isclose(a: Any, b: Any, rtol: Any, atol: Any, *, equal_nan: bool, reduce_al
 
 def _tolerance(number: Any, x: Any) -> Any:
     """Return a tolerance in the type of `x`."""
-    return aligned("isclose", (stretch(as_operand(number, "isclose"), x.type.shape),), x.type.dtype, x.type.weak)[0]
+    return promote_and_broadcast(
+        "isclose", (broadcast_to_shape(as_operand(number, "isclose"), x.type.shape),), x.type.dtype, x.type.weak
+    )[0]
 
 
 def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
@@ -133,9 +142,9 @@ def array_equiv(a1: Any, a2: Any) -> Any:
     return _array_equal(x, y, equal_nan=False)
 
 
-@composed
+@compiled_function
 def _array_equal(a: Any, b: Any, *, equal_nan: bool) -> Any:
-    x, y = aligned("array_equal", (a, b))
+    x, y = promote_and_broadcast("array_equal", (a, b))
     is_equal = Compare("EQ")(x, y)
     if equal_nan:
         is_equal = Or()(is_equal, And()(isnan(x), isnan(y)))
