@@ -278,7 +278,7 @@ def _transposed(term: _Term, names: Names) -> Any:
 @final
 @dataclass(frozen=True)
 class _Contraction:
-    """Products and sums of terms, with the options of `contracted`."""
+    """Products and sums of terms, with the options of `contract`."""
 
     precision: tuple[str, str]
     dtype: DType | None
