@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
-from shardwise.compiler.ir.dispatch import frames
+from shardwise.compiler.ir.dispatch import use_frames
 from shardwise.compiler.trace.provenance import named_scope
 from shardwise.config import config
 
@@ -200,7 +200,7 @@ def ensure_compile_time_eval() -> Iterator[None]:
     >>> f(2.0).shape
     (6,)
     """
-    with frames([]):
+    with use_frames([]):
         yield
 
 

@@ -30,7 +30,7 @@ from shardwise.compiler.ops.control.while_loop import While
 from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
-from shardwise.compiler.transforms.make_varying import spread, spread_value
+from shardwise.compiler.transforms.make_varying import cast_to_varying, make_varying
 from shardwise.config import config
 from shardwise.errors import ConcretizationTypeError
 from shardwise.execute.traceback_filter import filter_traceback
@@ -90,7 +90,7 @@ def _weakened(x: Any, type: ArrayType | None) -> Any:
 
 def _alike(a: ArrayType, b: ArrayType) -> bool:
     """Whether types differ at most in what a loop or a branch evens out: weak ones, and over which axes they vary."""
-    return a.strong().over(()) is b.strong().over(())
+    return a.strong().with_varying(()) is b.strong().with_varying(())
 
 
 def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any, operand: Any = _ABSENT) -> Any:
@@ -200,7 +200,7 @@ def _difference(first: Any, second: Any) -> Any:
 
 
 def _joined(types: Sequence[ArrayType]) -> ArrayType:
-    return next((type for type in types if not type.weak), types[0]).over(varying(types))
+    return next((type for type in types if not type.weak), types[0]).with_varying(varying(types))
 
 
 def _parted(
@@ -211,7 +211,7 @@ def _parted(
     axes = decides.varying
     if not axes:
         return programs, operands
-    return [spread(program, axes) for program in programs], [spread_value(x, axes) for x in operands]
+    return [make_varying(program, axes) for program in programs], [cast_to_varying(x, axes) for x in operands]
 
 
 def _check_together(name: str, decides: ArrayType, programs: Sequence[Program]) -> None:
@@ -261,7 +261,7 @@ def _while(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> 
             pass  # under vmap there is not one answer: the op knows what to do
     arrays, types, body = _carried(name, body_fun, init_val, lambda carry: (carry,), lambda result: result)
     head = _TracedBody.of(cond_fun, (init_val,), types)
-    if [type.over(()) for type in head.program.out_types] != [ArrayType((), np.bool_)]:
+    if [type.with_varying(()) for type in head.program.out_types] != [ArrayType((), np.bool_)]:
         found = ", ".join(str(type) for type in head.program.out_types) or "nothing"
         raise TypeError(f"{name}: {describe_function(cond_fun)} should return one boolean scalar, not {found}")
     if head.program.effect:  # XLA knows no effects there: it is asked at the end of each turn
@@ -499,11 +499,11 @@ def _settled(before: ArrayType, now: ArrayType) -> ArrayType:
     what starts as one value for all may be each device's own once round."""
     axes = varying((before, now))
     if not before.weak or before.shape != now.shape:
-        return before.over(axes)
+        return before.with_varying(axes)
     if before.dtype == now.dtype:
-        return now.over(axes)
+        return now.with_varying(axes)
     dtype, _ = promote_dtypes("carry", (before, now))
-    return (before if dtype == before.dtype else ArrayType(before.shape, dtype)).over(axes)
+    return (before if dtype == before.dtype else ArrayType(before.shape, dtype)).with_varying(axes)
 
 
 def _length(loop: str, f: Function, slices: Sequence[Any], names: Sequence[str], length: int | None) -> int:

@@ -23,7 +23,7 @@ from shardwise.compiler.ops.elementwise.select import Compare
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.trace.build import build
-from shardwise.compiler.transforms.linearize import Linearized, forward
+from shardwise.compiler.transforms.linearize import Linearized, jvp_function
 from shardwise.compiler.transforms.linearize import linearize as linearize_flat
 from shardwise.compiler.transforms.replay import replay
 from shardwise.compiler.transforms.transpose import transpose
@@ -130,7 +130,7 @@ def jvp(function: Function, primals: Any, tangents: Any, has_aux: bool = False) 
     operands = [as_operand(x, "jvp") for x in leaves]
     given = _matching("jvp", "tangent", tuple(tangents), structure, [x.type for x in operands], function)
     flat = _Flat(function, tuple(primals), has_aux)
-    outputs, moved = forward(flat, operands, given, function_name(function))
+    outputs, moved = jvp_function(flat, operands, given, function_name(function))
     directions = [_cotangent(x.type, t) for x, t in zip(outputs, moved, strict=True)]
     return flat.with_aux((flat.outputs(outputs), flat.outputs(directions)), outputs)
 

@@ -37,4 +37,4 @@ def check_outputs(function: Callable[..., Any], outputs: Sequence[Any]) -> None:
 
 def is_traced(leaves: Sequence[Any]) -> bool:
     """Whether a call with these arguments belongs to a trace: one that takes every op, or one that owns an argument."""
-    return any(frame.absorbs or any(frame.owns(x) for x in leaves) for frame in open_frames())
+    return any(frame.stages_all or any(frame.owns(x) for x in leaves) for frame in open_frames())

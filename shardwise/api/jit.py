@@ -32,7 +32,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import Call
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.memory_space import InMemory
-from shardwise.compiler.shardings.mesh import in_force
+from shardwise.compiler.shardings.mesh import mesh_context
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.compiler.transforms.replay import replay
@@ -121,12 +121,12 @@ class Jitted:
             return self._staged(self._given(args, keywords))
         statics = found.key if found is not None else ()
         try:
-            key = (structure, in_force.mesh, state.trace_settings, statics, *[x.signature for x in leaves])
+            key = (structure, mesh_context.mesh, state.trace_settings, statics, *[x.signature for x in leaves])
         except AttributeError:  # not all are arrays yet
             if not all(map(is_array_like, leaves)):
                 self._given(args, keywords)  # an error that names what can be none
             leaves = [as_argument(x) for x in leaves]
-            key = (structure, in_force.mesh, state.trace_settings, statics, *[x.signature for x in leaves])
+            key = (structure, mesh_context.mesh, state.trace_settings, statics, *[x.signature for x in leaves])
         launches = self._launches
         entry = launches.get(key)
         if entry is None:
@@ -187,7 +187,7 @@ class Jitted:
     def _traced(self, given: _Given) -> TracedFunction:
         """The function staged for these arguments; once for each structure, types, static arguments and named axes."""
         axes = (tuple(bound_axes().items()), tracked_axes())
-        key = (given.structure, config.state.trace_settings, in_force.mesh, given.found.key, axes, given.types)
+        key = (given.structure, config.state.trace_settings, mesh_context.mesh, given.found.key, axes, given.types)
         traced: TracedFunction | None = self._programs.get(key) or self._programs.promote(key)
         if traced is None or not _is_alive(traced.captured):
             traced = self._programs.insert(key, trace(self._body(given.found), given.structure, given.types))
@@ -353,7 +353,7 @@ def _laid_out(x: Any, sharding: Sharding) -> Any:
     if mesh is None:
         return x
     pin = sharding.pin(x.type.shape)
-    if taken := [axis for axis in pin.layout.axes if axis in in_force.manual]:
+    if taken := [axis for axis in pin.layout.axes if axis in mesh_context.manual_axes]:
         raise ShardingError(
             f"with_sharding_constraint: {pin.layout} names {', '.join(map(repr, taken))}, which the shard_map around "
             "it looks after: inside, each device has its own piece along that axis already. Name only the other axes."

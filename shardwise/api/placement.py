@@ -14,9 +14,9 @@ from shardwise.api.jit import constrain, jit
 from shardwise.caches import registered_cache
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_key
-from shardwise.compiler.ir.dispatch import installed, staging
+from shardwise.compiler.ir.dispatch import installed, is_staging
 from shardwise.compiler.ops.elementwise.convert import Convert
-from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, grid_of, in_force
+from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, device_grid, mesh_context
 from shardwise.compiler.shardings.spec import PartitionSpec
 from shardwise.compiler.trace.tracer import Tracer
 from shardwise.errors import ShardingError
@@ -50,7 +50,7 @@ def make_mesh(
             f"make_mesh{(sizes, tuple(axis_names))} needs {count} devices, and there are {len(found)}. "
             "More virtual CPU devices: config.update('num_cpu_devices', …) before the first use of a device."
         )
-    return Mesh(grid_of(found[:count], sizes), tuple(axis_names), axis_types)
+    return Mesh(device_grid(found[:count], sizes), tuple(axis_names), axis_types)
 
 
 @final
@@ -66,16 +66,16 @@ class set_mesh:
     def __init__(self, mesh: Mesh):
         if not isinstance(mesh, Mesh):
             raise TypeError(f"set_mesh needs a Mesh, not {mesh!r}")
-        if staging():
+        if is_staging():
             raise ValueError("set_mesh inside a function that is being traced: set the mesh where you call it")
-        self._before = in_force.mesh
-        in_force.mesh = mesh
+        self._before = mesh_context.mesh
+        mesh_context.mesh = mesh
 
     def __enter__(self) -> Mesh | None:
-        return in_force.mesh
+        return mesh_context.mesh
 
     def __exit__(self, *exception: object) -> None:
-        in_force.mesh = self._before
+        mesh_context.mesh = self._before
 
 
 @contextmanager
@@ -101,13 +101,13 @@ def get_abstract_mesh() -> AbstractMesh:
     ...     print(jax.sharding.get_abstract_mesh().axis_names)
     ('rows',)
     """
-    if in_force.mesh is None:
+    if mesh_context.mesh is None:
         return ONE_DEVICE
-    mesh = in_force.mesh.abstract
-    if not in_force.manual:
+    mesh = mesh_context.mesh.abstract
+    if not mesh_context.manual_axes:
         return mesh
     kinds = [
-        AxisType.Manual if axis in in_force.manual else kind
+        AxisType.Manual if axis in mesh_context.manual_axes else kind
         for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
     ]
     return AbstractMesh(mesh.axis_sizes, mesh.axis_names, kinds)
@@ -120,9 +120,9 @@ def get_mesh() -> Mesh:
     ...     print(jax.sharding.get_mesh().size)
     4
     """
-    if in_force.mesh is None:
+    if mesh_context.mesh is None:
         raise ShardingError("get_mesh: no mesh is in force here: set one, with `with mesh:` or `set_mesh(mesh)`")
-    return in_force.mesh
+    return mesh_context.mesh
 
 
 def device_put(
@@ -182,7 +182,7 @@ def with_sharding_constraint(x: Any, shardings: Any) -> Any:
             )
         _check("with_sharding_constraint", leaf, where)
         operand = as_operand(leaf)
-        if isinstance(operand, Array) and not (operand.committed or staging() or _leaves_open(where)):
+        if isinstance(operand, Array) and not (operand.committed or is_staging() or _leaves_open(where)):
             out.append(_put(operand, where))  # straight to where it is wanted, and not whole to every device first
         else:
             out.append(constrain(operand, where))
@@ -248,7 +248,7 @@ def created(function: Callable[..., Any], args: tuple[Any, ...], device: Any, na
     where = _sharding(name, device)
     if where is None:
         return function(*args)
-    if staging():
+    if is_staging():
         return constrain(function(*args), where)
     return _maker(function, args, repr(args), where)()
 

@@ -31,7 +31,7 @@ from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.manual import Cuts, Manual
 from shardwise.compiler.shardings.layout import Layout
-from shardwise.compiler.shardings.mesh import Mesh, in_force
+from shardwise.compiler.shardings.mesh import Mesh, mesh_context
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.config import config
 from shardwise.errors import ShardingError, UnboundAxisError
@@ -239,8 +239,8 @@ class _Slices:
 
     def _mesh(self, name: str) -> Mesh:
         """The devices, one for each slice."""
-        if in_force.manual:
-            axes = ", ".join(map(repr, sorted(in_force.manual)))
+        if mesh_context.manual_axes:
+            axes = ", ".join(map(repr, sorted(mesh_context.manual_axes)))
             raise ShardingError(
                 f"{self.what}: the devices are shared out already, along {axes}, by the pmap or shard_map around it.\n"
                 "  Map the inner dim with vmap; or lay the devices out in a mesh with two axes, and look after both "

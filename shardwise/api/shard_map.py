@@ -16,7 +16,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named import Settle, Vary
 from shardwise.compiler.ops.control.manual import Cuts, Manual
 from shardwise.compiler.shardings.layout import Layout
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, in_force
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of, spec_of
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.trace.tracer import Tracer
@@ -149,7 +149,7 @@ class _Region:
 
     @staticmethod
     def of(f: Function, options: ShardMapOptions) -> "_Region":
-        mesh = options.mesh if options.mesh is not None else in_force.mesh
+        mesh = options.mesh if options.mesh is not None else mesh_context.mesh
         what = f"{options.name} of {describe_function(f)}"
         if not isinstance(mesh, (Mesh, AbstractMesh)):
             if mesh is not None:
@@ -162,8 +162,8 @@ class _Region:
         abstract = mesh.abstract
         for axis in asked:
             if axis not in abstract.shape:
-                raise ShardingError(f"{what}: axis_names has {axis!r}, but {abstract.unknown_axis(axis)}")
-        taken = in_force.manual
+                raise ShardingError(f"{what}: axis_names has {axis!r}, but {abstract.unknown_axis_message(axis)}")
+        taken = mesh_context.manual_axes
         if twice := sorted(asked & taken):
             raise ShardingError(f"{what}: a region around it looks after {', '.join(map(repr, twice))} already")
         axes = tuple(a for a in abstract.axis_names if (a in asked if asked else a not in taken))
@@ -186,13 +186,13 @@ class _Region:
     @contextmanager
     def entered(self) -> Iterator[None]:
         """While the function is traced: bare specs are for this mesh, and its axes are taken."""
-        before = in_force.mesh, in_force.manual
-        in_force.mesh = self.mesh if isinstance(self.mesh, Mesh) else in_force.mesh
-        in_force.manual = before[1] | frozenset(self.axes)
+        before = mesh_context.mesh, mesh_context.manual_axes
+        mesh_context.mesh = self.mesh if isinstance(self.mesh, Mesh) else mesh_context.mesh
+        mesh_context.manual_axes = before[1] | frozenset(self.axes)
         try:
             yield
         finally:
-            in_force.mesh, in_force.manual = before
+            mesh_context.mesh, mesh_context.manual_axes = before
 
     def in_specs(self, args: tuple[Any, ...], leaves: Sequence[Any], names: Sequence[str]) -> list[PartitionSpec]:
         """A spec for each array among the arguments."""
@@ -280,7 +280,7 @@ class _Region:
                 )
             shape.append(size // count)
         varying = {axis for axes in cuts for axis in axes} if self.options.check else set()
-        return type.with_shape(tuple(shape)).over((*type.varying, *varying))
+        return type.with_shape(tuple(shape)).with_varying((*type.varying, *varying))
 
     def placed(self, leaves: Sequence[Any], specs: Sequence[PartitionSpec], names: Sequence[str]) -> list[Any]:
         """The arguments as operands. Outside of any trace, those that are nowhere yet are put where they are needed."""

@@ -51,7 +51,7 @@ class prng_key(extended):
 
 
 @final
-class KeyType:
+class KeyDType:
     """The dtype of keys of random numbers, which stands where numpy's dtypes do. An element is two words: a last dim of
     u32 that the array does not show, and that `transforms/keys` brings out before layouts are chosen.
     """
@@ -67,7 +67,7 @@ class KeyType:
         return "KEY"  # there is one
 
 
-KEY: Any = KeyType()
+KEY: Any = KeyDType()
 
 
 DTYPE_NAMES: dict[Any, str] = {**{dtype: name for name, dtype in SHORT_NAMES.items()}, KEY: KEY.name}
@@ -106,16 +106,16 @@ def integer_range(dtype: DType) -> tuple[int, int]:
     return (0, 2**bits - 1) if kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
-def carrier(dtype: DType) -> DType:
+def numpy_carrier(dtype: DType) -> DType:
     """A type that numpy itself computes in, and that holds every value of `dtype`: f32 for small floats."""
     if is_float(dtype):
         return dtype if dtype.itemsize >= np.dtype(np.float32).itemsize else np.dtype(np.float32)
     return np.dtype(np.int32) if is_integer(dtype) and dtype.kind not in "iu" else dtype
 
 
-def reduced_in(dtype: DType) -> DType:
+def accumulation_dtype(dtype: DType) -> DType:
     """What many elements are reduced in, so that the result is rounded once: of small floats, f32."""
-    return carrier(dtype) if is_float(dtype) else dtype
+    return numpy_carrier(dtype) if is_float(dtype) else dtype
 
 
 def lowest(dtype: DType) -> Any:

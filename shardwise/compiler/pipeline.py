@@ -19,15 +19,15 @@ from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.plan.hardware import CPU, Chip
-from shardwise.compiler.plan.plan import Plan
+from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.propagate.propagate import ShardedProgram, propagate
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.transforms.dce import dce
-from shardwise.compiler.transforms.erase_varying import untrack
+from shardwise.compiler.transforms.erase_varying import erase_varying
 from shardwise.compiler.transforms.hoist import hoist
 from shardwise.compiler.transforms.inline import inline
-from shardwise.compiler.transforms.lower_keys import keys_as_words
+from shardwise.compiler.transforms.lower_keys import lower_keys
 from shardwise.config import config
 from shardwise.lazy import lazy_module as module_of
 
@@ -45,7 +45,7 @@ class Partitioned:
     """A program up to the text that XLA gets, with every stage on the way; in all of them keys are words."""
 
     sharded: ShardedProgram
-    plan: Plan
+    plan: LayoutPlan
     local: LocalProgram
     module: StableHlo
     out_types: tuple[ArrayType, ...]  # as users see them: keys are keys
@@ -63,7 +63,7 @@ def partitioned(
 ) -> Partitioned:
     """Every stage that needs no device. `donated` marks inputs whose memory may be reused for outputs; `chip` is what
     layouts are chosen for; `memory_limit`, the bytes that a device should hold at most."""
-    simple = dce(hoist(keys_as_words(untrack(inline(verify(program))))))
+    simple = dce(hoist(lower_keys(erase_varying(inline(verify(program))))))
     ins = [
         _of_words(pin, type) if is_key(type.dtype) else pin for pin, type in zip(in_pins, program.in_types, strict=True)
     ]

@@ -291,7 +291,7 @@ def as_argument(x: Any, name: str = "array", explicit: bool = False) -> Array | 
     if isinstance(x, Array):
         return x
     if isinstance(x, Tracer):
-        raise UnexpectedTracerError(x.frame.leak(x))
+        raise UnexpectedTracerError(x.frame.leak_message(x))
     if config.transfer_guard_host_to_device != "allow":
         check_transfer("host_to_device", type_of(x, name), explicit)
     if isinstance(x, PYTHON_SCALARS):

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.dtypes import carrier, is_inexact
-from shardwise.compiler.ir.evaluate import find
+from shardwise.compiler.dtypes import is_inexact, numpy_carrier
+from shardwise.compiler.ir.evaluate import find_bad_equation
 from shardwise.compiler.ir.program import Program
-from shardwise.compiler.transforms.drop_effects import silent
+from shardwise.compiler.transforms.drop_effects import drop_effects
 from shardwise.compiler.transforms.inline import inline
-from shardwise.compiler.transforms.lower_keys import keys_as_words
+from shardwise.compiler.transforms.lower_keys import lower_keys
 from shardwise.config import config
 from shardwise.runtime.array import Array
 
@@ -41,10 +41,10 @@ def check_nans(program: Program, args: Sequence[Array], results: Sequence[Array]
 
 def _found(program: Program, args: Sequence[Array], bad: Callable[[Any], bool]) -> Any:
     try:
-        again = silent(keys_as_words(inline(program)))
+        again = drop_effects(lower_keys(inline(program)))
     except TypeError:  # what an effect gave cannot be had again
         return None
-    return find(again, [array.numpy() for array in args], bad)
+    return find_bad_equation(again, [array.numpy() for array in args], bad)
 
 
 def _seen(array: Array) -> np.ndarray[Any, Any]:
@@ -59,11 +59,11 @@ def _is_readable(array: Array) -> bool:
 
 
 def _is_nan(x: np.ndarray[Any, Any]) -> bool:
-    return is_inexact(x.dtype) and bool(np.isnan(x.astype(carrier(x.dtype))).any())
+    return is_inexact(x.dtype) and bool(np.isnan(x.astype(numpy_carrier(x.dtype))).any())
 
 
 def _is_inf(x: np.ndarray[Any, Any]) -> bool:
-    return is_inexact(x.dtype) and bool(np.isinf(x.astype(carrier(x.dtype))).any())
+    return is_inexact(x.dtype) and bool(np.isinf(x.astype(numpy_carrier(x.dtype))).any())
 
 
 def _described(x: np.ndarray[Any, Any]) -> str:

@@ -14,15 +14,15 @@ from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.shape.constants import Held
 from shardwise.compiler.pipeline import Partitioned, partitioned
 from shardwise.compiler.plan.hardware import CPU, Chip, chip_of
-from shardwise.compiler.propagate.refine import refined_program
+from shardwise.compiler.propagate.refine import refine_program
 from shardwise.compiler.shardings.layout import Layout, Pin
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, grid_of
-from shardwise.compiler.shardings.refine import coarsened, common_mesh, refined_pin
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, device_grid
+from shardwise.compiler.shardings.refine import coarsen_layout, common_mesh, refine_pin
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.compiler.trace.provenance import user_source
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
-from shardwise.compiler.transforms.lift_constants import lift
+from shardwise.compiler.transforms.lift_constants import lift_constants
 from shardwise.config import config
 from shardwise.errors import DeviceMismatchError, ShardingError
 from shardwise.runtime.array import Array, ArraySignature
@@ -62,7 +62,7 @@ class Target:
         if self.positional:
             return PositionalSharding.on(self.mesh, layout)
         for mesh in self.meshes:
-            if (found := coarsened(layout, mesh.abstract, self.mesh.abstract)) is not None:
+            if (found := coarsen_layout(layout, mesh.abstract, self.mesh.abstract)) is not None:
                 return NamedSharding(mesh, spec_of(found))
         return NamedSharding(self.mesh, spec_of(layout))
 
@@ -70,14 +70,14 @@ class Target:
         """This target on a finer mesh over the same devices."""
         if self.mesh is None or self.mesh.abstract == fine:
             return self
-        return replace(self, mesh=Mesh(grid_of(self.mesh.flat_devices, fine.axis_sizes), fine.axis_names))
+        return replace(self, mesh=Mesh(device_grid(self.mesh.flat_devices, fine.axis_sizes), fine.axis_names))
 
     def pin(self, sharding: Sharding, shape: tuple[int, ...], reason: str = "") -> Pin:
         """What a sharding over the same devices asks for, on the mesh of this target."""
         pin, mesh = sharding.pin(shape, reason), mesh_of(sharding)
         if mesh is None or self.mesh is None or mesh == self.mesh:
             return pin
-        return refined_pin(pin, mesh.abstract, self.mesh.abstract)
+        return refine_pin(pin, mesh.abstract, self.mesh.abstract)
 
 
 @final
@@ -242,7 +242,7 @@ def _constrained(request: Request, target: Target) -> Program:
     if target.mesh is None:
         return program
     if any(mesh not in (target.mesh, target.mesh.abstract) for _, mesh in _meshes(program)):
-        program = refined_program(inline(program), target.mesh)
+        program = refine_program(inline(program), target.mesh)
     inputs: dict[Value, Value] = {}
     pinning = []
     for value, asked in zip(program.inputs, request.in_shardings, strict=False):
@@ -265,7 +265,7 @@ def lift_held_arrays(request: Request, constants: Sequence[Array]) -> tuple[Requ
     """The request with the arrays that its program holds as further inputs, and these among the constants."""
     if not any(isinstance(equation.op, Held) for equation in request.program.walk()):
         return request, list(constants)
-    larger, arrays = lift(inline(request.program))
+    larger, arrays = lift_constants(inline(request.program))
     signatures = (*request.signatures, *(array.signature for array in arrays))
     return replace(request, program=larger, signatures=signatures), [*constants, *arrays]
 

@@ -18,7 +18,7 @@ from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, sliced
-from shardwise.compiler.shardings.mesh import Mesh, grid_of
+from shardwise.compiler.shardings.mesh import Mesh, device_grid
 from shardwise.compiler.shardings.refine import common_mesh
 from shardwise.compiler.shardings.spec import spec_of
 from shardwise.runtime.array import Array, array_signature, key_data_sharding, place, single_device_array
@@ -79,7 +79,7 @@ def transfer_to_memory(array: Array, sharding: Sharding, copied: bool = False) -
 
 def _over(devices: Sequence[Any], mesh: Mesh) -> Mesh:
     """A mesh of the same sizes and names over other devices."""
-    return Mesh(grid_of(devices, mesh.axis_sizes), mesh.axis_names)
+    return Mesh(device_grid(devices, mesh.axis_sizes), mesh.axis_names)
 
 
 def _carried(array: Array, sharding: Sharding) -> Array:

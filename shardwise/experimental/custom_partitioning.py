@@ -21,7 +21,7 @@ from shardwise.api.shape_dtype_struct import struct
 from shardwise.api.shard_map import ShardMapOptions, map_shards
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -33,19 +33,19 @@ from shardwise.compiler.ops.shape.constants import Identity
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.propagate.propagate import propagate
-from shardwise.compiler.propagate.refine import refined_program
+from shardwise.compiler.propagate.refine import refine_program
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, in_force
-from shardwise.compiler.shardings.refine import axes_on, coarsened
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context
+from shardwise.compiler.shardings.refine import coarsen_layout, sub_axes_of
 from shardwise.compiler.shardings.spec import PartitionSpec, spec_of
 from shardwise.compiler.trace.build import build
-from shardwise.compiler.trace.provenance import working
+from shardwise.compiler.trace.provenance import provenance
 from shardwise.compiler.transforms.dce import dce
-from shardwise.compiler.transforms.erase_varying import untrack
+from shardwise.compiler.transforms.erase_varying import erase_varying
 from shardwise.compiler.transforms.inline import inline
-from shardwise.compiler.transforms.lower_keys import keys_as_words
-from shardwise.compiler.transforms.replay import sourced
+from shardwise.compiler.transforms.lower_keys import lower_keys
+from shardwise.compiler.transforms.replay import restore_source
 from shardwise.compiler.transforms.vmap import map_function, vmap_program
 from shardwise.errors import ShardingError
 from shardwise.experimental.sharding_rule import (
@@ -192,11 +192,11 @@ class custom_partitioning:
         if program.axis_names:  # collectives along names of an outer vmap or shard_map: an ordinary program there
             return results.unflatten(list(Call(program)(*operands)))
         if any(x.type.varying for x in operands):  # in a manual region, the op itself does not track varying axes
-            program, results = function.trace([x.type.over(()) for x in operands], self._label)
+            program, results = function.trace([x.type.with_varying(()) for x in operands], self._label)
         rule = self.definition.rule_for(self._label, function.static_args, program)
         user_partition = None
         if self.definition.partition is not None:
-            user_partition = _UserPartition(self.definition.partition, function, results, in_force.mesh)
+            user_partition = _UserPartition(self.definition.partition, function, results, mesh_context.mesh)
         return results.unflatten(list(CustomPartitioned(program, rule, function, user_partition)(*operands)))
 
 
@@ -212,7 +212,7 @@ class _Definition:
         """Return the rule for the operand and result types of a program."""
         rule = self.rule
         if not (rule is None or isinstance(rule, SdyShardingRule)):
-            rule = rule(*static, in_force.mesh, list(program.in_types), list(program.out_types))
+            rule = rule(*static, mesh_context.mesh, list(program.in_types), list(program.out_types))
             text, options = rule if isinstance(rule, (tuple, list)) and len(rule) == 2 else (rule, {})
             rule = parse_rule(text, **options) if isinstance(text, str) else text
             if not isinstance(rule, SdyShardingRule):
@@ -312,18 +312,23 @@ class _UserPartition:
     results: tree.Structure
     mesh: Mesh | None
 
-    def localize(self, label: str, shard: Shard, out_types: Sequence[ArrayType], operands: Sequence[Any]) -> list[Any]:
+    def localize(
+        self, label: str, context: LocalContext, out_types: Sequence[ArrayType], operands: Sequence[Any]
+    ) -> list[Any]:
         """Return the shards of the results: reshard the operands as the callback demands, and run its `lower_fn`."""
-        mesh = self._user_mesh(shard)
+        mesh = self._user_mesh(context)
         abstract = mesh.abstract
-        ins = [Layout(tuple(shard.cut(d, n)[0] for d in range(type.ndim))) for n, type in enumerate(shard.types)]
-        outs = [Layout(layout.dims) for layout in shard.layouts]
+        ins = [
+            Layout(tuple(context.sharding_of(d, n)[0] for d in range(type.ndim)))
+            for n, type in enumerate(context.global_types)
+        ]
+        outs = [Layout(layout.dims) for layout in context.layouts]
         arg_shapes = [
-            struct(type, _suggested_sharding(mesh, layout, shard.mesh))
-            for type, layout in zip(shard.types, ins, strict=True)
+            struct(type, _suggested_sharding(mesh, layout, context.mesh))
+            for type, layout in zip(context.global_types, ins, strict=True)
         ]
         result_shapes = [
-            struct(type, _suggested_sharding(mesh, layout, shard.mesh))
+            struct(type, _suggested_sharding(mesh, layout, context.mesh))
             for type, layout in zip(out_types, outs, strict=True)
         ]
         args, _ = self.function.structure.unflatten(arg_shapes)
@@ -337,8 +342,8 @@ class _UserPartition:
         out_specs = self._specs(
             label, "result_shardings", result_shardings, self.results.unflatten(result_shapes), abstract
         )
-        sub_axes = axes_on(abstract, shard.mesh)
-        manual_axes = frozenset(axis for axis in abstract.axis_names if set(sub_axes[axis]) <= set(shard.axes))
+        sub_axes = sub_axes_of(abstract, context.mesh)
+        manual_axes = frozenset(axis for axis in abstract.axis_names if set(sub_axes[axis]) <= set(context.auto_axes))
         region = map_shards(
             lower_fn,
             ShardMapOptions(
@@ -354,27 +359,27 @@ class _UserPartition:
         def global_function(*leaves: Any) -> list[Any]:
             return tree.leaves(region(*self.function.structure.unflatten(leaves)[0]))
 
-        program, captured = build(global_function, shard.types, function_name(self.function.fun))
+        program, captured = build(global_function, context.global_types, function_name(self.function.fun))
         _check_captures_nothing(f"{label}, in lower_fn", captured)
         if program.out_types != tuple(out_types):
             raise TypeError(
                 f"{label}: lower_fn returns shards of {program.out_types}, but the results are {tuple(out_types)}"
             )
         sharded = propagate(
-            refined_program(_simplify(program), shard.mesh),
-            shard.mesh,
+            refine_program(_simplify(program), context.mesh),
+            context.mesh,
             [Pin(layout, reason=f"operand {number} of {label}") for number, layout in enumerate(ins)],
             [Pin(layout, reason=f"result {number} of {label}") for number, layout in enumerate(outs)],
         )
         return _replay(partition(sharded, choose(sharded)).program, operands)
 
-    def _user_mesh(self, shard: Shard) -> Mesh | AbstractMesh:
+    def _user_mesh(self, context: LocalContext) -> Mesh | AbstractMesh:
         """Return the mesh for the callback: the user's, if it has the same devices, else that of the partitioner."""
-        if self.mesh is None or self.mesh.size != shard.mesh.size:
-            return shard.mesh
-        sub_axes = axes_on(self.mesh.abstract, shard.mesh)
-        fits = all(shard.mesh.extent(sub_axes[axis]) == size for axis, size in self.mesh.shape.items())
-        return self.mesh if fits else shard.mesh
+        if self.mesh is None or self.mesh.size != context.mesh.size:
+            return context.mesh
+        sub_axes = sub_axes_of(self.mesh.abstract, context.mesh)
+        fits = all(context.mesh.extent(sub_axes[axis]) == size for axis, size in self.mesh.shape.items())
+        return self.mesh if fits else context.mesh
 
     def _specs(self, label: str, argument: str, shardings: Any, arrays: Any, mesh: AbstractMesh) -> list[PartitionSpec]:
         """Return one spec per array, from a pytree prefix of NamedShardings."""
@@ -402,24 +407,24 @@ def _suggested_sharding(mesh: Mesh | AbstractMesh, layout: Layout, fine: Abstrac
 
     A dim that is sharded along a part of a user's axis is suggested as replicated.
     """
-    dims = [coarsened(Layout((axes,)), mesh.abstract, fine) for axes in layout.dims]
+    dims = [coarsen_layout(Layout((axes,)), mesh.abstract, fine) for axes in layout.dims]
     return NamedSharding(mesh, spec_of(Layout(tuple(() if dim is None else dim.dims[0] for dim in dims))))
 
 
 def _simplify(program: Program) -> Program:
     """Return a program as the partitioner expects it: without calls, key types and varying types."""
-    return dce(keys_as_words(untrack(inline(program))))
+    return dce(lower_keys(erase_varying(inline(program))))
 
 
 def _replay(program: Program, operands: Sequence[Any]) -> list[Any]:
     """Emit the equations of a local program into the current trace, with their sources and reasons."""
     env = dict(zip(program.inputs, operands, strict=True))
-    with sourced():
+    with restore_source():
         for equation in program.equations:
-            working.source, working.reason = equation.source, equation.reason
+            provenance.source, provenance.reason = equation.source, equation.reason
             results = equation.op(*(env[value] for value in equation.inputs))
             env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
-        working.reason = ""
+        provenance.reason = ""
     return [env[value] for value in program.outputs]
 
 
@@ -451,16 +456,16 @@ class CustomPartitioned(Op):
     def factors(self, *types: ArrayType) -> FactorRule:
         return self.rule
 
-    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         """Estimate the communication of the user's function, which is unknown, as an all-gather of its operands."""
         sizes = [
             type.nbytes for type, dims in zip(types, self.rule.operands, strict=True) if any(factor in d for d in dims)
         ]
         return sum(sizes) * (count - 1) / count
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
-        if self.user_partition is not None and shard.axes:
-            return self.user_partition.localize(self._label, shard, self.program.out_types, operands)
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
+        if self.user_partition is not None and context.auto_axes:
+            return self.user_partition.localize(self._label, context, self.program.out_types, operands)
         try:
             program, _ = self.function.trace([x.type for x in operands], self._label)
         except Exception as error:
@@ -468,11 +473,11 @@ class CustomPartitioned(Op):
             error.add_note(f"({self._label} runs on shards, here {shards}, by its sharding_rule.)")
             raise
         shapes = tuple(type.shape for type in program.out_types)
-        if shapes != shard.out_shapes:
+        if shapes != context.out_shapes:
             ins, outs = (", ".join(map(str, types)) for types in (program.in_types, program.out_types))
             raise TypeError(
                 f"{self._label}: for shards {ins} it returns {outs}, but by its sharding_rule the shards of the "
-                f"results have the shapes {', '.join(map(str, shard.out_shapes))}. List the factors along which the "
+                f"results have the shapes {', '.join(map(str, context.out_shapes))}. List the factors along which the "
                 "function is not correct on shards in `need_replication_factors`."
             )
         return _replay(_simplify(program), operands)

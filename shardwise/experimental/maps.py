@@ -33,7 +33,7 @@ from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.reduce.broadcast import batch_at
 from shardwise.compiler.ops.shape.movement import permuted
-from shardwise.compiler.shardings.mesh import Mesh, in_force
+from shardwise.compiler.shardings.mesh import Mesh, mesh_context
 from shardwise.compiler.shardings.spec import UNCONSTRAINED, PartitionSpec
 from shardwise.compiler.trace.build import build
 from shardwise.compiler.transforms.replay import replay
@@ -230,14 +230,14 @@ class _XmapSpec:
         label = f"xmap of {describe_function(self.fun)}: axis_resources maps"
         for name, axes in self.resources.items():
             for axis in axes:
-                if in_force.mesh is None:
+                if mesh_context.mesh is None:
                     raise ShardingError(
                         f"{label} {name!r} to the mesh axis {axis!r}, but no mesh is in force. Set one with `with "
                         "mesh:` or `set_mesh(mesh)`."
                     )
-                if axis not in in_force.mesh.shape:
+                if axis not in mesh_context.mesh.shape:
                     raise ShardingError(
-                        f"{label} {name!r} to {axis!r}, but {in_force.mesh.abstract.unknown_axis(axis)}"
+                        f"{label} {name!r} to {axis!r}, but {mesh_context.mesh.abstract.unknown_axis_message(axis)}"
                     )
                 if axis in _enclosing.used_axes:
                     raise ShardingError(
@@ -285,7 +285,7 @@ class _XmapSpec:
         if not any(self.resources.get(name) for name in dims.names.values()):
             return x
         entries = [self.resources.get(dims.names[d]) if d in dims.names else None for d in range(x.type.ndim)]
-        mesh = in_force.mesh
+        mesh = mesh_context.mesh
         assert isinstance(mesh, Mesh)
         spec = PartitionSpec(*(axes if axes else UNCONSTRAINED for axes in entries))
         return constrain(x, NamedSharding(mesh, spec))

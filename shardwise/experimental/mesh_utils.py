@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.shardings.mesh import grid_of
+from shardwise.compiler.shardings.mesh import device_grid
 from shardwise.errors import ShardingError
 from shardwise.runtime.client import devices as all_devices
 
@@ -109,4 +109,4 @@ def _device_array(name: str, shape: Sequence[int], devices: list[Any]) -> np.nda
             f"{name}: a mesh of shape {tuple(shape)} needs {math.prod(shape)} devices, not {len(devices)}: pass that "
             "many as `devices`"
         )
-    return grid_of(devices, tuple(shape))
+    return device_grid(devices, tuple(shape))

@@ -1,14 +1,15 @@
 """The building blocks of user-defined ops; `docs/own-ops.md` defines a complete one.
 
 The module exports few names on purpose: the base class `Op` and the types of its rules' arguments and results
-(`ArrayType`, `FactorRule`, `BatchAxis`, `Shard`, `Hlo`, `Unknown`); `Elementwise`, the base class of elementwise ops,
-which defines most rules; and the collectives that an op needs to communicate between shards. Rules can call all
-functions of `shardwise.numpy` and `shardwise.lax`. Everything else in the compiler may change between versions.
+(`ArrayType`, `FactorRule`, `BatchAxis`, `LocalContext`, `Hlo`, `UndefinedPrimal`); `Elementwise`, the base class of
+elementwise ops, which defines most rules; and the collectives that an op needs to communicate between shards. Rules can
+call all functions of `shardwise.numpy` and `shardwise.lax`. Everything else in the compiler may change between
+versions.
 """
 
 from typing import NoReturn
 
-from shardwise.compiler.ir.op import BatchAxis, Hlo, Op, Shard, Unknown
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, Op, UndefinedPrimal
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce
 from shardwise.compiler.ops.collective.take_window import TakeWindow
@@ -24,10 +25,10 @@ __all__ = [
     "Elementwise",
     "FactorRule",
     "Hlo",
+    "LocalContext",
     "Op",
-    "Shard",
     "TakeWindow",
-    "Unknown",
+    "UndefinedPrimal",
 ]
 
 

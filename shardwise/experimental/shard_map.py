@@ -6,7 +6,7 @@ from typing import Any
 
 from shardwise.api.arguments import describe_function
 from shardwise.api.shard_map import Infer, ShardMapOptions, map_shards
-from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, in_force
+from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context
 from shardwise.errors import ShardingError
 
 __all__ = ["shard_map"]
@@ -64,14 +64,14 @@ def shard_map(
 def _manual_axes(f: Callable[..., Any], mesh: Mesh | AbstractMesh | None, auto: Iterable[str]) -> frozenset[str]:
     """Return the mesh axes that are manual; the empty set if all are."""
     auto_axes = frozenset(auto)
-    used_mesh = mesh if mesh is not None else in_force.mesh
+    used_mesh = mesh if mesh is not None else mesh_context.mesh
     if not auto_axes or used_mesh is None:
         return frozenset()
     abstract = used_mesh.abstract
     for axis in auto_axes:
         if axis not in abstract.shape:
             raise ShardingError(
-                f"shard_map of {describe_function(f)}: auto has {axis!r}, but {abstract.unknown_axis(axis)}"
+                f"shard_map of {describe_function(f)}: auto has {axis!r}, but {abstract.unknown_axis_message(axis)}"
             )
     if not (manual_axes := frozenset(abstract.axis_names) - auto_axes):
         raise ShardingError(

@@ -195,7 +195,7 @@ def _all_replicated(operands: Sequence[ArrayType], results: Sequence[ArrayType])
         return tuple((number,) for number in range(len(sizes) - type.ndim, len(sizes)))
 
     left, right = (tuple(dims(type) for type in types) for types in (operands, results))
-    return FactorRule(left, right, tuple(sizes), whole=frozenset(range(len(sizes))))
+    return FactorRule(left, right, tuple(sizes), need_replication=frozenset(range(len(sizes))))
 
 
 class _RuleResolver:
@@ -306,7 +306,9 @@ class _RuleResolver:
 
     def _check_passes_through(self, factor: str, in_operands: Sequence[bool], in_results: Sequence[bool]) -> None:
         """Raise if a result depends on operands that have the factor, but does not have it itself."""
-        for number, (depends, has) in enumerate(zip(self.program.depending(in_operands), in_results, strict=True)):
+        for number, (depends, has) in enumerate(
+            zip(self.program.outputs_depending_on(in_operands), in_results, strict=True)
+        ):
             if depends and not has:
                 raise ValueError(
                     f"{self.rule}: operands have {_factor_text(factor)}, but result {number}, which depends on them, "
@@ -380,7 +382,7 @@ def vmapped_rule(rule: FactorRule, dims: Sequence[int | None], size: int) -> Fac
         for factors, dim in zip(rule.operands, dims, strict=True)
     )
     results = tuple((new_factor, *factors) for factors in rule.results)
-    return FactorRule(operands, results, (*rule.sizes, size), rule.reduce, rule.whole, rule.exchange)
+    return FactorRule(operands, results, (*rule.sizes, size), rule.reduce, rule.need_replication, rule.exchange)
 
 
 def _check_name(owner: str, factor: Any) -> None:

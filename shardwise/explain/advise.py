@@ -22,7 +22,7 @@ from shardwise.compiler.report.replan import planned_with, tries
 from shardwise.compiler.report.timeline import Timeline, timeline
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.compiler.shardings.refine import said_on
+from shardwise.compiler.shardings.refine import coarsen_to_first
 from shardwise.explain.text import human_bytes, human_seconds
 
 TRIES = 12  # plans at most
@@ -75,7 +75,7 @@ def advise(stages: Partitioned, chip: Chip, meshes: Sequence[AbstractMesh]) -> A
     bound = tries(sharded, 2, TRIES)
     best, tried = Advice(0), 0
     for value, layout in _candidates(stages, costliest):
-        said = said_on(layout, meshes, sharded.mesh)
+        said = coarsen_to_first(layout, meshes, sharded.mesh)
         if said is None:
             continue  # the user's meshes have no names for it
         if tried == bound:

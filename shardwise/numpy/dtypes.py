@@ -18,7 +18,7 @@ from shardwise.compiler.arrays.promotion import (
     promote_dtypes,
     scalar_type,
 )
-from shardwise.compiler.dtypes import SHORT_NAMES, SMALL_FLOATS, DType, KeyType, is_inexact
+from shardwise.compiler.dtypes import SHORT_NAMES, SMALL_FLOATS, DType, KeyDType, is_inexact
 from shardwise.compiler.ir.types import ArrayType, Typed
 from shardwise.numpy.creation import array
 
@@ -174,7 +174,7 @@ def issubdtype(arg1: Any, arg2: Any) -> bool:
 
 def _numpy_type(dtype: Any) -> type:
     """Return the numpy scalar type of a dtype; abstract types are returned unchanged."""
-    if isinstance(dtype, KeyType):
+    if isinstance(dtype, KeyDType):
         return dtype.type
     return dtype if isinstance(dtype, type) and issubclass(dtype, np.generic) else np.dtype(dtype).type
 

@@ -21,7 +21,7 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.arrays.sorting import sort_along
-from shardwise.compiler.dtypes import DType, carrier, is_float, is_inexact, is_integer
+from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer, numpy_carrier
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub
 from shardwise.compiler.ops.elementwise.base import like
@@ -360,7 +360,7 @@ def ldexp(x1: Any, x2: Any, /) -> Any:
     shape = broadcast_shapes("ldexp", x_type.shape, exponent_type.shape)
     x = broadcast_to_shape(as_inexact(x1, "ldexp"), shape)
     exponent = broadcast_to_shape(Convert(np.dtype(np.int32))(as_operand(x2, "ldexp")), shape)
-    scaled = _scale_by_power_of_two(astype_weak(x, carrier(x.type.dtype), False), exponent)
+    scaled = _scale_by_power_of_two(astype_weak(x, numpy_carrier(x.type.dtype), False), exponent)
     return astype_weak(scaled, x.type.dtype, False)
 
 
@@ -383,7 +383,7 @@ def _scale_by_power_of_two(x: Any, exponent: Any) -> Any:
 @compiled_list_function
 def _frexp(x: Any) -> list[Any]:
     (x,) = _real_floats("frexp", x)
-    wide = astype_weak(x, carrier(x.type.dtype), False)
+    wide = astype_weak(x, numpy_carrier(x.type.dtype), False)
     mantissa_bits, bias = _mantissa_bits(wide.type.dtype), _exponent_bias(wide.type.dtype)
     is_subnormal = Compare("LT")(Abs()(wide), like(wide, 2.0 ** (1 - bias)))
     normal = Select()(is_subnormal, Mul()(wide, like(wide, 2.0 ** (mantissa_bits + 1))), wide)

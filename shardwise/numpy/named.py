@@ -16,7 +16,7 @@ from shardwise.compiler.arrays.operands import (
     type_of,
 )
 from shardwise.compiler.arrays.promotion import canonical_dtype
-from shardwise.compiler.dtypes import carrier
+from shardwise.compiler.dtypes import numpy_carrier
 from shardwise.compiler.ir.dispatch import bound_axes
 from shardwise.lax.named import axis_size, pmean, psum
 
@@ -69,7 +69,7 @@ def variance(
     """
     x = as_inexact(a, "var")
     out_dtype = x.type.dtype if dtype is None else canonical_dtype(dtype)
-    wide = astype_weak(x, carrier(out_dtype), False)
+    wide = astype_weak(x, numpy_carrier(out_dtype), False)
     center = mean(wide, dims, names, None, True, where) if center is None else center
     distance = arithmetic.absolute(arithmetic.subtract(wide, center))
     squares = arithmetic.multiply(distance, distance)

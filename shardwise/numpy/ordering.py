@@ -21,7 +21,7 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.arrays.reductions import reduced_dims
-from shardwise.compiler.dtypes import carrier, is_float
+from shardwise.compiler.dtypes import is_float, numpy_carrier
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub
 from shardwise.compiler.ops.elementwise.base import like
@@ -645,7 +645,7 @@ def _quantile(
     batch_shape = tuple(x.type.shape[dim] for dim in batch_dims)
     last, count = len(batch_shape), math.prod(x.type.shape[dim] for dim in dims)
     out_dtype, _ = promote_dtypes("quantile", (x.type, q.type))
-    compute_dtype = carrier(out_dtype)
+    compute_dtype = numpy_carrier(out_dtype)
 
     def as_rows(y: Any) -> Any:
         wide = astype_weak(as_operand(y), compute_dtype, False)

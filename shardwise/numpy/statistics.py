@@ -22,7 +22,7 @@ from shardwise.compiler.arrays.operands import (
     type_of,
 )
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes
-from shardwise.compiler.dtypes import carrier, is_inexact
+from shardwise.compiler.dtypes import is_inexact, numpy_carrier
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.base import like
 from shardwise.compiler.ops.elementwise.bitwise import And
@@ -333,7 +333,7 @@ def variance(
     result_dtype = x.type.dtype if dtype is None else canonical_dtype(dtype)
     if dtype is not None and result_dtype.kind != "c" and x.type.dtype.kind == "c":
         raise ValueError(f"var: dtype {result_dtype} is real, but {x.type} is complex; pass a complex dtype")
-    x = astype_weak(x, carrier(result_dtype), False)
+    x = astype_weak(x, numpy_carrier(result_dtype), False)
     mask = full(x.type.shape, True, np.bool_)
     if where is not None:
         shape = broadcast_shapes("var", x.type.shape, type_of(where, "var").shape)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
-from shardwise.compiler.dtypes import KEY, KeyType, is_integer, is_key
+from shardwise.compiler.dtypes import KEY, KeyDType, is_integer, is_key
 from shardwise.compiler.ops.elementwise.base import like
 from shardwise.compiler.ops.elementwise.bitwise import ShiftRightLogical
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -250,7 +250,7 @@ def key_dtype(impl_spec: Any = None) -> Any:
         key<fry>
     """
     impl = KEY.impl if impl_spec is None else impl_spec
-    if isinstance(impl, KeyType) or impl == KEY.impl:
+    if isinstance(impl, KeyDType) or impl == KEY.impl:
         return KEY
     raise ValueError(
         f"random: the PRNG implementation {impl!r} is not supported; the only one is {KEY.impl!r}, whose bits do not "

@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise._jaxlib import RuntimeFailure, cpu_client, cuda_client, cuda_library, record_tracebacks
-from shardwise.compiler.shardings.mesh import grid_of
+from shardwise.compiler.shardings.mesh import device_grid
 from shardwise.config import FIRST_USE, config
 
 _NAMES = {"cpu": "cpu", "gpu": "gpu", "cuda": "gpu"}  # what users write
@@ -21,7 +21,7 @@ class DeviceList(list[Any]):
     """A list of devices that can be reshaped into the grid of a mesh."""
 
     def reshape(self, *shape: Any) -> np.ndarray[Any, Any]:
-        return grid_of(self, *shape)
+        return device_grid(self, *shape)
 
 
 @final

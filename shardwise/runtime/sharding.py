@@ -10,7 +10,7 @@ import numpy as np
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.local_program import Placement
 from shardwise.compiler.shardings.layout import Layout, Pin
-from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, Mesh, grid_of, in_force, stand_in
+from shardwise.compiler.shardings.mesh import AbsentDevice, AbstractMesh, Mesh, absent_mesh, device_grid, mesh_context
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
 from shardwise.errors import ShardingError
 
@@ -81,7 +81,7 @@ class Sharding:
         """The shape of one piece; of an uneven dim, the longest piece."""
         shape = tuple(global_shape)
         layout = self.pin(shape).layout
-        return layout.cut(layout.even(shape, self.mesh_shape), self.mesh_shape)
+        return layout.shard_shape(layout.padded_shape(shape, self.mesh_shape), self.mesh_shape)
 
     def is_equivalent_to(self, other: "Sharding", ndim: int) -> bool:
         """Whether both put the same parts of any array of this rank on the same devices, in the same memory."""
@@ -139,7 +139,7 @@ class NamedSharding(Sharding):
             raise TypeError(f"NamedSharding needs a PartitionSpec, not {spec!r}: write PartitionSpec({spec!r})")
         self.mesh = mesh
         self.spec = spec
-        self.grid = mesh if isinstance(mesh, Mesh) else stand_in(mesh)
+        self.grid = mesh if isinstance(mesh, Mesh) else absent_mesh(mesh)
         self.mesh_shape = self.grid.abstract
         self.devices = self.grid.flat_devices
         self.kind = _other_memory("NamedSharding", memory_kind, self.devices)
@@ -249,7 +249,7 @@ class PositionalSharding(Sharding):
     ) -> None:
         """`dims` are the axes, by number, that cut each dim; other axes replicate."""
         names = [f"axis{number}" for number in range(len(sizes))]
-        self.mesh = Mesh(grid_of(devices, sizes), names)
+        self.mesh = Mesh(device_grid(devices, sizes), names)
         self.mesh_shape = self.mesh.abstract
         self.devices = devices
         self.layout = Layout(tuple(tuple(names[axis] for axis in dim) for dim in dims))
@@ -413,9 +413,9 @@ def mesh_of(where: Sharding | Mesh | None) -> Mesh | None:
 
 def sharding_in_force(spec: PartitionSpec, what: str) -> NamedSharding:
     """What a bare spec means: it on the mesh in force."""
-    if in_force.mesh is None:
+    if mesh_context.mesh is None:
         raise TypeError(
             f"{what}: a bare {spec} needs a mesh: write NamedSharding(mesh, {spec}), or set the mesh that is meant, "
             "with `with mesh:` or `set_mesh(mesh)`"
         )
-    return NamedSharding(in_force.mesh, spec)
+    return NamedSharding(mesh_context.mesh, spec)

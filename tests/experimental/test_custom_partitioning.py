@@ -403,8 +403,8 @@ def test_an_evenly_sharded_factor_follows_a_factor_of_size_1():
     assert rule.sizes == (6, 1, 4)
     assert rule.operands == (((0,), (1, 2)),)
     assert rule.reduce == {1: SUM, 2: SUM}
-    assert rule.allows({2: 2}) and not rule.allows({2: 3})
-    assert rule.spread((1, 2), ("x",), {"x": 2}) == [(), ("x",)]
+    assert rule.allows_sharding({2: 2}) and not rule.allows_sharding({2: 3})
+    assert rule.assign_axes((1, 2), ("x",), {"x": 2}) == [(), ("x",)]
     with_partition = rule_of("i j -> i j", [(6, 4)], [(6, 4)], has_partition=True, permutation_factors=("i",))
     assert with_partition.exchange == {0, 1} and with_partition.minor == {1, 3}
 
@@ -412,19 +412,19 @@ def test_an_evenly_sharded_factor_follows_a_factor_of_size_1():
 def test_equal_ellipses_are_equal_dims():
     rule = rule_of("... i, j -> ... i", [(2, 3, 4), (5,)], [(2, 3, 4)], need_replication_factors=("j",))
     assert rule.operands[0] == rule.results[0] == ((0,), (1,), (2,))
-    assert rule.sizes == (2, 3, 4, 5) and rule.whole == {3}
+    assert rule.sizes == (2, 3, 4, 5) and rule.need_replication == {3}
     rule = rule_of("..., ...1 -> ..., ...1", [(2, 3), (5,)], [(2, 3), (5,)], has_partition=True)
     assert rule.operands == rule.results and rule.exchange == set(range(6))
 
 
 def test_dims_of_a_replicated_factor_may_differ_in_size():
     rule = rule_of("i -> i", [(8,)], [(5,)], need_replication_factors=("i",))
-    assert rule.whole == {0, 1} and rule.sizes == (8, 5)
+    assert rule.need_replication == {0, 1} and rule.sizes == (8, 5)
 
 
 def test_factors_in_cyclic_order_are_replicated():
     rule = rule_of("(i j) -> (j i)", [(6,)], [(6,)], has_partition=True, i=2, j=3)
-    assert rule.whole == set(range(len(rule.sizes)))
+    assert rule.need_replication == set(range(len(rule.sizes)))
 
 
 FUNCTIONS = {

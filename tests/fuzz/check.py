@@ -32,8 +32,8 @@ from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.simulate import cut, simulate
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import partitioned
-from shardwise.compiler.plan.choose import Picks, goes_with, settle
-from shardwise.compiler.plan.plan import Plan
+from shardwise.compiler.plan.choose import Picks, is_compatible, plan_from_picks
+from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Candidate, State
 from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.shardings.layout import Pin
@@ -235,7 +235,7 @@ def _check(case: Case, on_devices: bool) -> None:
     judge("simulate", simulate(stages.local, args), stages.local)
     rng = Random(f"{case.seed} plans")
     for number in range(PLANS):
-        plan = settle(stages.sharded, random_picks(stages.sharded, rng))
+        plan = plan_from_picks(stages.sharded, random_picks(stages.sharded, rng))
         check_pins(stages.sharded, plan)
         local = partition(stages.sharded, plan)
         check_text(local.program)
@@ -325,7 +325,7 @@ def largest(program: Program, args: Sequence[np.ndarray]) -> float:
                     return [[x] for x in run(op.programs[n], [pieces[0] for pieces in given])]
 
                 note(equation.outputs, [pieces[0] for pieces in op.interpret(turn, [[x] for x in operands])])
-            elif op.inlined:
+            elif op.is_call:
                 note(equation.outputs, run(op.programs[0], operands))
             else:
                 results = op.reference(*operands)
@@ -352,7 +352,7 @@ def check_text(program: Program) -> None:
         raise Mismatch(f"text does not read back:\n{program!s}")
 
 
-def check_pins(sharded: ShardedProgram, plan: Plan) -> None:
+def check_pins(sharded: ShardedProgram, plan: LayoutPlan) -> None:
     """What the user pinned, the plan keeps."""
     pairs = [(layout, pin) for layout, pin in zip(plan.outputs, sharded.out_pins, strict=True) if pin]
     for equation, choice in plan.choices.items():
@@ -380,8 +380,8 @@ def random_picks(sharded: ShardedProgram, rng: Random) -> Picks:
             others = {name: rows for name, rows in picks.items() if name != axis and equation in rows}
             options = [
                 candidate
-                for candidate in sharded.options[axis][equation]
-                if goes_with(sharded, axis, equation, candidate, others)
+                for candidate in sharded.candidates[axis][equation]
+                if is_compatible(sharded, axis, equation, candidate, others)
                 and _can_be_had(sharded, equation, candidate, states[axis])
                 and all(
                     value not in summed[axis] or _can_be_term(state)
@@ -391,7 +391,9 @@ def random_picks(sharded: ShardedProgram, rng: Random) -> Picks:
             picks[axis][equation] = picked = rng.choice(options)
             states[axis].update(zip(equation.outputs, picked.results, strict=True))
             operands = zip(equation.inputs, picked.operands, strict=True)
-            summed[axis].update(value for value, state in operands if state == PARTIAL_SUM and picked.adopts)
+            summed[axis].update(
+                value for value, state in operands if state == PARTIAL_SUM and picked.replicated_as_partial
+            )
     return picks
 
 
@@ -399,7 +401,7 @@ def _can_be_had(sharded: ShardedProgram, equation: Equation, candidate: Candidat
     """Only a partial value is partial; any other may enter a sum where the candidate adopts it."""
     for value, wanted in zip(equation.inputs, candidate.operands, strict=True):
         state = REPLICATED if value in sharded.free else states.get(value, REPLICATED)
-        if wanted == PARTIAL_SUM and state != wanted and not (candidate.adopts and _can_be_term(state)):
+        if wanted == PARTIAL_SUM and state != wanted and not (candidate.replicated_as_partial and _can_be_term(state)):
             return False
     return True
 

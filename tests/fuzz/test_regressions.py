@@ -19,7 +19,7 @@ from shardwise.compiler.partition.local_program import LocalProgram, Placement, 
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import partitioned
-from shardwise.compiler.plan.choose import settle
+from shardwise.compiler.plan.choose import plan_from_picks
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -85,7 +85,7 @@ def cut_along(sharded, factors):
             equation: next((c for c in options if c.factor == factors[axis]), options[0])
             for equation, options in rows.items()
         }
-        for axis, rows in sharded.options.items()
+        for axis, rows in sharded.candidates.items()
     }
 
 
@@ -96,7 +96,7 @@ def partial_through(sharded):
             equation: next((c for c in options if PARTIAL_SUM in c.operands), options[-1])
             for equation, options in rows.items()
         }
-        for axis, rows in sharded.options.items()
+        for axis, rows in sharded.candidates.items()
     }
 
 
@@ -116,7 +116,7 @@ def test_corners_of_padding_in_two_dims():
         return [rows, columns, more, b.sum(0), ((1 - a) * (1 - b)).sum()]
 
     program, stages = stages_of(function, [f32(5, 5)] * 2, [P("x", "a")] * 2)
-    local = partition(stages.sharded, settle(stages.sharded, cut_along(stages.sharded, {"x": 0, "a": 1})))
+    local = partition(stages.sharded, plan_from_picks(stages.sharded, cut_along(stages.sharded, {"x": 0, "a": 1})))
     rng = np.random.default_rng(0)
     assert_simulates(program, local, [rng.normal(size=(5, 5)) for _ in range(2)])
 
@@ -130,7 +130,7 @@ def test_terms_of_a_sum_are_not_multiplied_by_data():
     program, stages = stages_of(function, [f32(2), f32(2), f32()], [P("x"), P("x"), P()], PAIR)
     args = [np.array([2.0, -1.0]), np.ones(2), np.array(np.inf)]
     assert_simulates(program, stages.local, args)
-    local = partition(stages.sharded, settle(stages.sharded, partial_through(stages.sharded)))
+    local = partition(stages.sharded, plan_from_picks(stages.sharded, partial_through(stages.sharded)))
     assert_simulates(program, local, args)
     zero = [*args[:2], np.array(0.0)]
     assert_simulates(program, local, zero)
@@ -144,7 +144,7 @@ def test_integers_in_terms_of_a_sum_are_multiplied_by_data():
         return [x.sum() * by + x.sum()]
 
     program, stages = stages_of(function, [i32, ArrayType((), np.int32)], [P("x"), P()], PAIR)
-    local = partition(stages.sharded, settle(stages.sharded, partial_through(stages.sharded)))
+    local = partition(stages.sharded, plan_from_picks(stages.sharded, partial_through(stages.sharded)))
     assert [equation.op.name for equation in local.collectives()] == ["all_reduce"]
     args = [np.array([2**30, 2**30, 7, -5], np.int32), np.array(3, np.int32)]
     for found, expected in zip(simulate(local, args), evaluate(program, args), strict=True):
@@ -158,7 +158,7 @@ def test_a_constant_never_enters_a_product_as_a_term_of_a_sum():
         return [full((), 3.0, np.float32) * x.sum()]
 
     _, stages = stages_of(function, [f32(4)], [P("x")], PAIR)
-    for equation, options in stages.sharded.options["x"].items():
+    for equation, options in stages.sharded.candidates["x"].items():
         if equation.op.name == "mul":
             assert [c.operands for c in options] == [("replicated", "replicated"), ("replicated", PARTIAL_SUM)]
 
@@ -170,7 +170,7 @@ def test_padding_that_grows_from_the_exact_size_needs_no_mask():
         return [x.sum(0), (x + y).sum(0)]
 
     program, stages = stages_of(function, [f32(5, 2)] * 2, [P(), P("x")], PAIR)
-    local = partition(stages.sharded, settle(stages.sharded, cut_along(stages.sharded, {"x": 0})))
+    local = partition(stages.sharded, plan_from_picks(stages.sharded, cut_along(stages.sharded, {"x": 0})))
     names = [equation.op.name for equation in local.program.equations]
     grown = [equation.op.of for equation in local.program.equations if equation.op.name == "own_block"]
     assert grown == [6]  # of x, which comes whole
@@ -248,7 +248,7 @@ def test_what_padding_holds_has_the_dtype_of_the_value():
         return [jnp.where(which, x, 2.0) + y]
 
     program, stages = stages_of(function, [ArrayType((5,), np.bool_), bf16, bf16], [P(), P(), P("x")], PAIR)
-    local = partition(stages.sharded, settle(stages.sharded, cut_along(stages.sharded, {"x": 0})))
+    local = partition(stages.sharded, plan_from_picks(stages.sharded, cut_along(stages.sharded, {"x": 0})))
     args = [np.arange(5) % 2 == 0, np.arange(5).astype(bf16.dtype), np.ones(5, bf16.dtype)]
     for found, expected in zip(simulate(local, args), evaluate(program, args), strict=True):
         np.testing.assert_array_equal(found, expected)
@@ -314,7 +314,7 @@ def test_padding_of_what_one_of_two_branches_gives(which):
         return [before, lax.cond(which, jnp.exp, lambda x: x, x).sum(0)]
 
     program, stages = stages_of(function, [ArrayType((), np.bool_), f32(5, 2)], [P(), P("x")], PAIR)
-    local = partition(stages.sharded, settle(stages.sharded, cut_along(stages.sharded, {"x": 0})))
+    local = partition(stages.sharded, plan_from_picks(stages.sharded, cut_along(stages.sharded, {"x": 0})))
     assert_simulates(program, local, [np.array(which), np.ones((5, 2))])
 
 

@@ -14,7 +14,7 @@ from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.parse import parse_program
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
-from shardwise.compiler.plan.choose import settle
+from shardwise.compiler.plan.choose import plan_from_picks
 from tests.fuzz.check import random_picks
 from tests.manual.devices import is_float
 from tests.manual.recipes import MESHES, Recipe, random_recipe, random_spec
@@ -49,7 +49,7 @@ def check_stages(recipe: Recipe):
     program, stages, args = staged(function, recipe.args, recipe.abstract, anyhow(recipe))
     compare("evaluate", evaluate(program, args), wanted, recipe.exact)
     compare("simulate", simulate(stages.local, args), wanted, recipe.exact)
-    other = settle(stages.sharded, random_picks(stages.sharded, Random(recipe.seed)))
+    other = plan_from_picks(stages.sharded, random_picks(stages.sharded, Random(recipe.seed)))
     compare("another plan", simulate(partition(stages.sharded, other), args), wanted, recipe.exact)
     assert parse_program(str(program)) == program
 

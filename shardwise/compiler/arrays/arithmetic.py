@@ -16,7 +16,7 @@ from shardwise.compiler.arrays.operands import (
     type_of,
 )
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
-from shardwise.compiler.dtypes import carrier, is_inexact, is_integer
+from shardwise.compiler.dtypes import is_inexact, is_integer, numpy_carrier
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Rem, Sub
 from shardwise.compiler.ops.elementwise.base import like
 from shardwise.compiler.ops.elementwise.bitwise import (
@@ -486,7 +486,7 @@ def around(x: Any, *, decimals: int = 0) -> Any:
         return Complex()(*(around(part()(x), decimals=decimals) for part in (Real, Imag)))
     if not decimals:
         return Round()(x)
-    wide = astype_weak(x, carrier(dtype), x.type.weak)
+    wide = astype_weak(x, numpy_carrier(dtype), x.type.weak)
     scale = like(wide, 10.0**decimals)
     return astype_weak(Div()(Round()(Mul()(wide, scale)), scale), dtype, x.type.weak)
 

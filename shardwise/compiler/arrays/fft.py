@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from shardwise.compiler.arrays.operands import as_inexact, astype_weak
-from shardwise.compiler.dtypes import carrier
+from shardwise.compiler.dtypes import numpy_carrier
 from shardwise.compiler.ops.linalg.fft import Fft
 
 
@@ -19,7 +19,7 @@ def promote_for_fft(x: Any, kind: str, name: str) -> Any:
     if kind == "RFFT":
         if dtype.kind == "c":
             raise ValueError(f"{name}: {kind} is of real numbers, not {x.type}; take their real part, or use FFT")
-        return astype_weak(x, carrier(dtype), False)
+        return astype_weak(x, numpy_carrier(dtype), False)
     if dtype.kind == "c":
         return astype_weak(x, dtype, False)
     return astype_weak(x, np.complex128 if dtype == np.float64 else np.complex64, False)

@@ -43,7 +43,7 @@ def _staged(function: _Function, compiled: Callable[[Any, dict[str, Any]], Any])
             bound.apply_defaults()
             args, static = bound.args, bound.kwargs
         for frame in open_frames():
-            if frame.absorbs or any(frame.owns(arg) for arg in args):
+            if frame.stages_all or any(frame.owns(arg) for arg in args):
                 return function(*args, **static)
         return compiled(args, static)
 

@@ -18,7 +18,7 @@ from shardwise.compiler.arrays.operands import (
     type_of,
 )
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
-from shardwise.compiler.dtypes import carrier, is_float, is_inexact, is_integer
+from shardwise.compiler.dtypes import is_float, is_inexact, is_integer, numpy_carrier
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import like
@@ -117,7 +117,7 @@ def mean(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False
     """The mean along `axis` (all dims where none is given); integers become floats."""
     x = as_operand(x, "mean")
     wanted = _mean_dtype(x.type, dtype)
-    total = sum(x, axis=axis, dtype=carrier(wanted), keepdims=keepdims)  # of f16, the sum alone may overflow
+    total = sum(x, axis=axis, dtype=numpy_carrier(wanted), keepdims=keepdims)  # of f16, the sum alone may overflow
     count = x.type.size // max(1, total.type.size) if x.type.size else 0
     return astype_weak(divide(total, count), wanted, False)
 
@@ -131,7 +131,7 @@ def mean_where(x: Any, where: Any, *, axis: Axes = None, dtype: Any = None, keep
         as_bool(where, "mean"), broadcast_shapes("mean", x.type.shape, type_of(where, "mean").shape)
     )
     kept = Select()(chosen, x, like(x, 0))
-    total = sum(kept, axis=axis, dtype=carrier(wanted), keepdims=keepdims)
+    total = sum(kept, axis=axis, dtype=numpy_carrier(wanted), keepdims=keepdims)
     return astype_weak(divide(total, sum(chosen, axis=axis, keepdims=keepdims)), wanted, False)
 
 
@@ -146,7 +146,7 @@ def var(x: Any, *, axis: Axes = None, dtype: Any = None, ddof: int = 0, keepdims
     """The mean square distance from the mean along `axis`; the squares are shared by `ddof` fewer than there are."""
     x = as_inexact(x, "var")
     wanted = x.type.dtype if dtype is None else canonical_dtype(dtype)
-    wide = astype_weak(x, carrier(x.type.dtype if dtype is None else wanted), False)
+    wide = astype_weak(x, numpy_carrier(x.type.dtype if dtype is None else wanted), False)
     away = subtract(wide, mean(wide, axis=axis, keepdims=True))
     square = Square()(Abs()(away) if away.type.dtype.kind == "c" else away)
     total = sum(square, axis=axis, keepdims=keepdims)

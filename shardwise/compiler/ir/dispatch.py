@@ -1,6 +1,6 @@
 """Where an op goes when it is applied: the innermost open frame that wants it, else the installed executor.
 
-A frame stages ops into a program (see `trace/`). Two kinds of frame differ in what they want: one that `absorbs`
+A frame stages ops into a program (see `trace/`). Two kinds of frame differ in what they want: one that `stages_all`
 (jit) takes every op; the others (grad, vmap) take only ops that touch one of their own tracers, so that work on
 values from outside stays outside, and ops that compute along an axis which the frame has given a name (vmap).
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Frame(Protocol):
     """A function being staged."""
 
-    absorbs: bool
+    stages_all: bool
     axes: Mapping[Any, int]
     tracked: frozenset[Any]
 
@@ -46,23 +46,23 @@ class Transforms(Protocol):
     """Program → Program, for the rules of ops that hold a program or a function."""
 
     def jvp(
-        self, program: "Program", active: tuple[bool, ...], solid: tuple[bool, ...] = ()
+        self, program: "Program", active: tuple[bool, ...], instantiate: tuple[bool, ...] = ()
     ) -> "tuple[Program, tuple[bool, ...]]": ...
     def linearize(
-        self, program: "Program", active: tuple[bool, ...], solid: tuple[bool, ...] = ()
+        self, program: "Program", active: tuple[bool, ...], instantiate: tuple[bool, ...] = ()
     ) -> "tuple[Program, Program, tuple[bool, ...]]": ...
     def transpose(
         self,
         program: "Program",
         linear: tuple[bool, ...],
         cotangents: tuple[bool, ...],
-        solid: tuple[bool, ...] = (),
+        instantiate: tuple[bool, ...] = (),
     ) -> "tuple[Program, tuple[bool, ...]]": ...
     def rewrite(self, name: str, types: "Sequence[ArrayType]", body: Callable[..., Sequence[Any]]) -> "Program": ...
-    def inline(self, program: "Program", closed: bool = True) -> "Program": ...
+    def inline(self, program: "Program", opaque: bool = True) -> "Program": ...
     def dce(self, program: "Program") -> "Program": ...
-    def silence(self, op: "Op") -> "Op": ...
-    def untrack(self, program: "Program") -> "Program": ...
+    def without_effects(self, op: "Op") -> "Op": ...
+    def erase_varying(self, program: "Program") -> "Program": ...
     def vmap(
         self,
         program: "Program",
@@ -104,7 +104,7 @@ def open_frames() -> list[Frame]:
 
 
 @contextmanager
-def frames(stack: list[Frame]) -> Iterator[None]:
+def use_frames(stack: list[Frame]) -> Iterator[None]:
     """Replace the open frames for a while."""
     before = _stack.frames
     _stack.frames = stack
@@ -114,9 +114,9 @@ def frames(stack: list[Frame]) -> Iterator[None]:
         _stack.frames = before
 
 
-def staging() -> bool:
+def is_staging() -> bool:
     """Whether ops are being staged: no value is known here."""
-    return any(frame.absorbs for frame in _stack.frames)
+    return any(frame.stages_all for frame in _stack.frames)
 
 
 def bound_axes() -> dict[Any, int]:
@@ -135,7 +135,7 @@ def tracked_axes() -> frozenset[Any]:
 class _Names:
     """A frame that only gives names to axes: programs are being rewritten that stand where they have them."""
 
-    absorbs = False
+    stages_all = False
 
     def __init__(self, axes: Mapping[Any, int], tracked: frozenset[Any]):
         self.axes = axes
@@ -148,19 +148,19 @@ class _Names:
         raise AssertionError(f"{op.name} is applied where only programs are rewritten")
 
 
-def naming(axes: Mapping[Any, int], tracked: frozenset[Any]) -> AbstractContextManager[None]:
+def bind_axis_names(axes: Mapping[Any, int], tracked: frozenset[Any]) -> AbstractContextManager[None]:
     """While programs from inside a manual region are rewritten outside of it: the axes that have a name there."""
-    return frames([*_stack.frames, _Names(axes, tracked)])
+    return use_frames([*_stack.frames, _Names(axes, tracked)])
 
 
 def bind(op: "Op", args: Sequence[Any]) -> tuple[Any, ...]:
     """Apply `op` to operands (arrays or tracers) in the frame that wants it."""
     for frame in reversed(_stack.frames):
-        if frame.absorbs or any(frame.owns(arg) for arg in args):
+        if frame.stages_all or any(frame.owns(arg) for arg in args):
             return frame.bind(op, args)
         if frame.axes and not op.axis_names.isdisjoint(frame.axes):
             return frame.bind(op, args)
     for arg in args:
         if (closed := getattr(arg, "frame", None)) is not None:
-            raise UnexpectedTracerError(closed.leak(arg))
+            raise UnexpectedTracerError(closed.leak_message(arg))
     return installed.executor.run(op, args)

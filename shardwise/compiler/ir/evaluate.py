@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.compiler.ir.op import NumpyArray, Pieces
+from shardwise.compiler.ir.op import NumpyArray, Shards
 from shardwise.compiler.ir.program import Equation, Program, Value
 
 
@@ -21,7 +21,7 @@ class _Found(Exception):
         self.equation, self.operands = equation, operands
 
 
-def find(
+def find_bad_equation(
     program: Program, args: Sequence[NumpyArray], bad: Callable[[NumpyArray], bool]
 ) -> tuple[Equation, list[NumpyArray]] | None:
     """The first equation with a bad result of good operands, inside loops and branches too; and these operands.
@@ -32,7 +32,7 @@ def find(
     def watched(equation: Equation, operands: list[NumpyArray]) -> Any:
         op = equation.op
 
-        def inside(n: int, given: list[Pieces]) -> list[Pieces]:
+        def inside(n: int, given: list[Shards]) -> list[Shards]:
             return [[y] for y in _run(op.programs[n], [pieces[0] for pieces in given], watched)]
 
         if op.programs:

@@ -4,7 +4,7 @@
     factors     types → FactorRule: how dims hang together (propagation, partitioner, cost and tests read it)
     localize    the op on one device's pieces
     jvp         primals, tangents (None is zero) → result, tangent
-    transpose   cotangent, operands (`Unknown` where linear) → one cotangent an operand (None is zero)
+    transpose   cotangent, operands (`UndefinedPrimal` where linear) → one cotangent an operand (None is zero)
     vmap        the new axis, operands, batch dims (None is unbatched) → result, its batch dim
     lower       an HLO builder, operands → HLO value
     reference   numpy arrays → numpy array: what the op means
@@ -23,7 +23,7 @@ from shardwise.caches import registered_cache
 from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import bind
 from shardwise.compiler.ir.format import format_op, reserved_words
-from shardwise.compiler.ir.program import Program, strongest
+from shardwise.compiler.ir.program import Program, strongest_effect
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.factors import FactorRule
@@ -32,14 +32,16 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import MissingRuleError
 
 NumpyArray = np.ndarray[Any, Any]
-Pieces = list[NumpyArray]  # of one value, one a device
-RunProgram = Callable[[int, list[Pieces]], list[Pieces]]  # the number of a program, its inputs → its outputs
-quiet = np.errstate(all="ignore")  # decorates a `reference`: devices do not warn of an overflow, nor does its meaning
+Shards = list[NumpyArray]  # of one value, one a device
+ProgramRunner = Callable[[int, list[Shards]], list[Shards]]  # the number of a program, its inputs → its outputs
+ignore_float_errors = np.errstate(
+    all="ignore"
+)  # decorates a `reference`: devices do not warn of an overflow, nor does its meaning
 
 
 @final
 @dataclass(frozen=True)
-class Unknown:
+class UndefinedPrimal:
     """Stands for a linear operand while transposing: its type is known, its value is not."""
 
     type: ArrayType
@@ -126,19 +128,19 @@ class Hlo(Protocol):
     ) -> list[Any]: ...
 
 
-class Shard(Protocol):
+class LocalContext(Protocol):
     """What `localize` is handed: the pieces that one device makes of the op's results."""
 
     out_shapes: tuple[tuple[int, ...], ...]
-    axes: tuple[str, ...]  # the axes of the mesh along which the program is cut for the user; not the manual ones
-    types: tuple[ArrayType, ...]  # of the whole operands, without padding
+    auto_axes: tuple[str, ...]  # the axes of the mesh along which the program is cut for the user; not the manual ones
+    global_types: tuple[ArrayType, ...]  # of the whole operands, without padding
     mesh: AbstractMesh
     layouts: Sequence[Layout]  # of the results
 
-    def named(self, name: Any) -> tuple[str, ...]:
+    def mesh_axes_of(self, name: Any) -> tuple[str, ...]:
         """The axes of the mesh that an axis of a manual region around the op consists of."""
 
-    def cut(self, dim: int, operand: int | None = None) -> tuple[tuple[str, ...], int]:
+    def sharding_of(self, dim: int, operand: int | None = None) -> tuple[tuple[str, ...], int]:
         """The axes that cut `dim` of the first result, or of an operand, and into how many pieces."""
 
     def offset(self, dim: int, dtype: Any, operand: int | None = None) -> Any:
@@ -151,12 +153,12 @@ class Op:
 
     name: ClassVar[str]
     single: ClassVar[bool] = True  # one result, given and returned bare; else a tuple
-    takes_keys: ClassVar[bool] = False  # it only moves or compares elements, so keys may be among its operands
-    cheap: ClassVar[bool] = False  # costs next to nothing to make again, wherever it is needed
-    multiplies: ClassVar[bool] = False  # a product: one multiplication and one addition for each turn of its loops
-    inlined: ClassVar[bool] = False  # it holds one program, whose equations take its place before `propagate`
-    tracks: ClassVar[bool] = False  # its own rule for types says over what results vary in a manual region
-    closed: ClassVar[bool] = False  # what is inlined has rules of its own: no transformation takes it apart before
+    accepts_keys: ClassVar[bool] = False  # it only moves or compares elements, so keys may be among its operands
+    cheap_to_recompute: ClassVar[bool] = False  # costs next to nothing to make again, wherever it is needed
+    is_contraction: ClassVar[bool] = False  # a product: one multiplication and one addition for each turn of its loops
+    is_call: ClassVar[bool] = False  # it holds one program, whose equations take its place before `propagate`
+    infers_varying: ClassVar[bool] = False  # its own rule for types says over what results vary in a manual region
+    opaque: ClassVar[bool] = False  # what is inlined has rules of its own: no transformation takes it apart before
     irreversible: ClassVar[str] = ""  # why it has no transpose, and what to do instead, where that needs saying
     registry: ClassVar[dict[str, type["Op"]]] = {}
 
@@ -182,7 +184,7 @@ class Op:
 
     def with_programs(self, programs: Sequence[Program]) -> "Op":
         """Return the op with other programs in place of those that it holds."""
-        raise self.missing("with_programs")
+        raise self.missing_rule("with_programs")
 
     def map_programs(self, function: Callable[[Program], Program]) -> "Op":
         """Return the op with `function` applied to the programs that it holds; itself if that changes none of them."""
@@ -194,7 +196,7 @@ class Op:
     @property
     def effect(self) -> str:
         """What running it does besides giving results: "" (nothing), "unordered" or "ordered" (among each other)."""
-        return strongest(program.effect for program in self.programs)
+        return strongest_effect(program.effect for program in self.programs)
 
     @property
     def axis_names(self) -> frozenset[Any]:
@@ -206,58 +208,58 @@ class Op:
         return (self.out_type(*types),)
 
     def out_type(self, *types: Any, **_: Any) -> ArrayType:
-        raise self.missing("out_type")
+        raise self.missing_rule("out_type")
 
-    def entering(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
+    def operand_varying(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
         """In a manual region, the axes over which each operand varies once it is in: all over those of any."""
         return (varying(types),) * len(types)
 
-    def leaving(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+    def result_varying(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         """In a manual region, the axes over which the results vary, where the operands vary over `axes`."""
         return axes
 
     def factors(self, *types: Any, **_: Any) -> FactorRule:
-        raise self.missing("factors")
+        raise self.missing_rule("factors")
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         """Sets of operands in which the op is linear together: partial sums may flow through these. () where none."""
         return ()
 
-    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         """The bytes that each device sends where the op is cut into `count` along a factor that it reaches across."""
-        raise self.missing("exchanged")
+        raise self.missing_rule("exchanged_bytes")
 
     def padding(self, fills: Sequence[Any]) -> Any:
         """What the result holds past the end of a dim whose operands hold `fills` there; None where unknown."""
         return None
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         return self(*operands)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        raise self.missing("jvp")
+        raise self.missing_rule("jvp")
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """As `jvp`, but no work on primals may depend on tangents: ops that hold a program split it."""
         return self.jvp(primals, tangents)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        raise self.missing("transpose")
+        raise self.missing_rule("transpose")
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        raise self.missing("vmap")
+        raise self.missing_rule("vmap")
 
     def lower(self, hlo: Hlo, *operands: Any, **_: Any) -> Any:
-        raise self.missing("lower")
+        raise self.missing_rule("lower")
 
     def reference(self, *operands: Any, **_: Any) -> Any:
-        raise self.missing("reference")
+        raise self.missing_rule("reference")
 
-    def interpret(self, run: RunProgram, operands: list[Pieces], devices: int = 1) -> list[Pieces]:
+    def interpret(self, run: ProgramRunner, operands: list[Shards], devices: int = 1) -> list[Shards]:
         """What an op that holds programs means. A value is the list of its pieces on all devices; `run` runs one."""
-        raise self.missing("interpret")
+        raise self.missing_rule("interpret")
 
-    def missing(self, rule: str) -> MissingRuleError:
+    def missing_rule(self, rule: str) -> MissingRuleError:
         where = type(self)
         return MissingRuleError(
             f"op {self.name!r} has no rule {rule!r}: write {where.__qualname__}.{rule} in {where.__module__}"
@@ -267,16 +269,16 @@ class Op:
 @registered_cache(maxsize=65536)
 def result_types(op: Op, types: tuple[ArrayType, ...]) -> tuple[ArrayType, ...]:
     """`op.out_types`, remembered: equal ops on equal types are common."""
-    if not op.takes_keys and (keys := [type for type in types if is_key(type.dtype)]):
+    if not op.accepts_keys and (keys := [type for type in types if is_key(type.dtype)]):
         raise TypeError(
             f"{op.name}: keys are no numbers, and this is {keys[0]}. The functions of `random` make numbers of a key; "
             "`random.key_data` gives its words."
         )
     axes = varying(types)
-    if not axes or op.tracks:
+    if not axes or op.infers_varying:
         return op.out_types(*types)
-    found = op.out_types(*[type.over(()) for type in types])
-    return tuple([type.over(op.leaving(axes)) for type in found])
+    found = op.out_types(*[type.with_varying(()) for type in types])
+    return tuple([type.with_varying(op.result_varying(axes)) for type in found])
 
 
 def varying(types: Sequence[ArrayType]) -> tuple[str, ...]:

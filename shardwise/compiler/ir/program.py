@@ -92,7 +92,7 @@ class Equation:
         return format_equation(self)
 
 
-def strongest(effects: Iterable[str]) -> str:
+def strongest_effect(effects: Iterable[str]) -> str:
     """Of several effects: ordered, else unordered, else none."""
     return max(effects, key=("", "unordered", "ordered").index, default="")
 
@@ -147,7 +147,7 @@ class Program:
     @cached_property
     def effect(self) -> str:
         """The strongest effect of its ops."""
-        return strongest(equation.op.effect for equation in self.equations)
+        return strongest_effect(equation.op.effect for equation in self.equations)
 
     @cached_property
     def axis_names(self) -> frozenset[Any]:
@@ -161,7 +161,7 @@ class Program:
             for program in equation.op.programs:
                 yield from program.walk()
 
-    def depending(self, inputs: Sequence[bool]) -> list[bool]:
+    def outputs_depending_on(self, inputs: Sequence[bool]) -> list[bool]:
         """The outputs that depend on the inputs marked."""
         found = {value for value, marked in zip(self.inputs, inputs, strict=True) if marked}
         for equation in self.equations:

@@ -56,7 +56,7 @@ class ArrayType:
     def with_dtype(self, dtype: Any) -> "ArrayType":
         return ArrayType(self.shape, dtype, False, self.varying)
 
-    def over(self, axes: Iterable[str]) -> "ArrayType":
+    def with_varying(self, axes: Iterable[str]) -> "ArrayType":
         """The same, varying over these axes."""
         return ArrayType(self.shape, self.dtype, self.weak, tuple(sorted(set(axes))))
 

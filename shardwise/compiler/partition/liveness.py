@@ -180,7 +180,7 @@ def _not_materialized(program: Program) -> tuple[set[Value], set[Value]]:
         if len(equation.outputs) != 1 or equation.outputs[0] in outputs:
             continue
         (value,) = equation.outputs
-        if op.cheap and constant.issuperset(equation.inputs):
+        if op.cheap_to_recompute and constant.issuperset(equation.inputs):
             constant.add(value)
             fused.add(value)
         elif isinstance(op, (Reshape, Barrier)):

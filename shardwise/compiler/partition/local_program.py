@@ -27,7 +27,7 @@ class Placement:
     layout: Layout
 
     def piece_shape(self, mesh: AbstractMesh) -> tuple[int, ...]:
-        return self.layout.cut(self.layout.even(self.type.shape, mesh), mesh)
+        return self.layout.shard_shape(self.layout.padded_shape(self.type.shape, mesh), mesh)
 
 
 @final
@@ -69,7 +69,7 @@ class LocalProgram:
         flops = touched = 0.0
         for equation, times in self.times.items():
             touched += times * sum(value.type.nbytes for value in (*equation.inputs, *equation.outputs))
-            if equation.op.multiplies:
+            if equation.op.is_contraction:
                 sizes = factor_rule(equation.op, tuple(value.type for value in equation.inputs)).sizes
                 flops += times * 2.0 * math.prod(sizes)
         return {"flops": flops, "bytes accessed": touched, "wire bytes": self.sent}
@@ -98,7 +98,9 @@ def verify_local(local: LocalProgram) -> LocalProgram:
                 )
             for axis in placement.layout.axes:
                 if axis not in local.mesh.shape:
-                    raise ProgramError(f"{local.program.name}: {what} {number}: {local.mesh.unknown_axis(axis)}")
+                    raise ProgramError(
+                        f"{local.program.name}: {what} {number}: {local.mesh.unknown_axis_message(axis)}"
+                    )
             if value.type.shape != placement.piece_shape(local.mesh) or value.type.dtype != placement.type.dtype:
                 raise ProgramError(
                     f"{local.program.name}: {what} {number} is {value.type}, but a piece of {placement.type} in "

@@ -56,7 +56,7 @@ def reshard_steps(
 
 def _held(whole: ArrayType, layout: Layout, mesh: AbstractMesh) -> int:
     """The bytes of one device's piece."""
-    return whole.with_shape(layout.cut(whole.shape, mesh)).nbytes
+    return whole.with_shape(layout.shard_shape(whole.shape, mesh)).nbytes
 
 
 def _cheapest(
@@ -73,7 +73,7 @@ def _cheapest(
             return steps, cost
         if cost > best[layout]:
             continue
-        piece = whole.with_shape(layout.cut(whole.shape, mesh))
+        piece = whole.with_shape(layout.shard_shape(whole.shape, mesh))
         for ops, reached in _moves(layout, after, mesh):
             if any(size % mesh.extent(axes) for size, axes in zip(whole.shape, reached.dims, strict=True)):
                 continue
@@ -90,7 +90,7 @@ def step_cost(op: Collective, piece: ArrayType, costs: Costs) -> float:
     sent = op.wire(piece, costs.mesh)
     if not sent:
         return FREE_STEP
-    way = costs.way(*axes_of(op))
+    way = costs.link_cost(*axes_of(op))
     return sent * way.byte + (way.reduction if isinstance(op, (AllReduce, ReduceScatter)) else way.collective)
 
 

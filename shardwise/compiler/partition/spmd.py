@@ -37,23 +37,23 @@ from shardwise.compiler.partition.local_program import LocalProgram, Placement, 
 from shardwise.compiler.partition.reason import ByHand, Cause
 from shardwise.compiler.partition.reshard import reshard_steps, step_cost
 from shardwise.compiler.plan.cost import Costs
-from shardwise.compiler.plan.plan import Choice, Plan
+from shardwise.compiler.plan.plan import Choice, LayoutPlan
 from shardwise.compiler.plan.verify import verify_plan
-from shardwise.compiler.propagate.dim_groups import DimSets, padding_classes
+from shardwise.compiler.propagate.dim_groups import DimGroups, padding_classes
 from shardwise.compiler.propagate.propagate import ShardedProgram
-from shardwise.compiler.propagate.unfold import Place
+from shardwise.compiler.propagate.unfold import BoundarySlot
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.compiler.trace.provenance import working
+from shardwise.compiler.trace.provenance import provenance
 from shardwise.compiler.trace.tracer import Frame
 from shardwise.compiler.transforms.dce import dce
-from shardwise.compiler.transforms.replay import sourced
+from shardwise.compiler.transforms.replay import restore_source
 from shardwise.config import config
 
 
-def partition(sharded: ShardedProgram, plan: Plan) -> LocalProgram:
+def partition(sharded: ShardedProgram, plan: LayoutPlan) -> LocalProgram:
     """The program of one device."""
     program, mesh = sharded.program, sharded.mesh
     if not mesh.axis_names:
@@ -64,8 +64,8 @@ def partition(sharded: ShardedProgram, plan: Plan) -> LocalProgram:
         whole = LocalProgram(program, mesh, inputs, outputs)
         return verify_local(whole) if config.verify_programs else whole
     verify_plan(sharded, plan)
-    frame = Frame(program.name, absorbs=True)
-    with frame.open(over=()), sourced():
+    frame = Frame(program.name, stages_all=True)
+    with frame.open(over=()), restore_source():
         run = _Partitioner(sharded, plan, frame)
         pieces = run.run()
     inputs = tuple(Placement(v.type, pin.layout) for v, pin in zip(program.inputs, sharded.in_pins, strict=True))
@@ -89,7 +89,7 @@ class _Piece:
 
 
 @final
-class _Shard:
+class _LocalContext:
     """What an op's `localize` sees of its results, and of how its operands lie."""
 
     def __init__(
@@ -103,22 +103,22 @@ class _Shard:
     ):
         self.layouts = layouts
         self.mesh = mesh
-        self.types = types
+        self.global_types = types
         self.operands = operands
-        self.out_shapes = tuple(layout.cut(sizes, mesh) for layout, sizes in zip(layouts, padded, strict=True))
+        self.out_shapes = tuple(layout.shard_shape(sizes, mesh) for layout, sizes in zip(layouts, padded, strict=True))
         self.regions = regions
         held = {part for parts in regions.values() for part in parts}
-        self.axes = tuple([axis for axis in mesh.axis_names if axis not in held])
+        self.auto_axes = tuple([axis for axis in mesh.axis_names if axis not in held])
 
-    def named(self, name: Any) -> tuple[str, ...]:
+    def mesh_axes_of(self, name: Any) -> tuple[str, ...]:
         return self.regions[name]
 
-    def cut(self, dim: int, operand: int | None = None) -> tuple[tuple[str, ...], int]:
+    def sharding_of(self, dim: int, operand: int | None = None) -> tuple[tuple[str, ...], int]:
         axes = (self.layouts[0] if operand is None else self.operands[operand].layout).dims[dim]
         return axes, self.mesh.extent(axes)
 
     def offset(self, dim: int, dtype: Any, operand: int | None = None) -> Any:
-        axes, _ = self.cut(dim, operand)
+        axes, _ = self.sharding_of(dim, operand)
         if not axes:
             return None
         index = DeviceIndex(axes)()
@@ -128,7 +128,7 @@ class _Shard:
 
 
 class _Partitioner:
-    def __init__(self, sharded: ShardedProgram, plan: Plan, frame: Frame):
+    def __init__(self, sharded: ShardedProgram, plan: LayoutPlan, frame: Frame):
         self.sharded = sharded
         self.program = sharded.program
         self.mesh = sharded.mesh
@@ -144,26 +144,26 @@ class _Partitioner:
 
     def run(self) -> list[Any]:
         for number, (value, pin) in enumerate(zip(self.program.inputs, self.sharded.in_pins, strict=True)):
-            padded = pin.layout.even(value.type.shape, self.mesh)
-            tracer = self.frame.input(value.type.with_shape(pin.layout.cut(padded, self.mesh)))
+            padded = pin.layout.padded_shape(value.type.shape, self.mesh)
+            tracer = self.frame.input(value.type.with_shape(pin.layout.shard_shape(padded, self.mesh)))
             self.copies[value].append(_Piece(tracer, pin.layout, padded, (None,) * value.type.ndim))
             self.origin[value] = pin.reason or f"input {number}"
         self._equations(self.program)
         outputs = []
         for number, (value, layout) in enumerate(zip(self.program.outputs, self.plan.outputs, strict=True)):
             made = self.producer.get(value)
-            working.source = made.source if made else None
+            provenance.source = made.source if made else None
             asked = self.sharded.out_pins[number]
             user = (asked.reason if asked else "") or f"output {number}"
-            piece = self._copy(value, layout, layout.even(value.type.shape, self.mesh), user)
+            piece = self._copy(value, layout, layout.padded_shape(value.type.shape, self.mesh), user)
             outputs.append(piece.tracer)
-        working.reason = ""
+        provenance.reason = ""
         return outputs
 
     def _equations(self, program: Program) -> None:
         """Emit what is planned; a free value is made when it is needed."""
         for equation in program.equations:
-            working.source, working.reason = equation.source, ""
+            provenance.source, provenance.reason = equation.source, ""
             if equation in self.plan.choices:
                 pieces = self._emit(equation, self.plan.choices[equation])
             elif isinstance(equation.op, Manual):
@@ -178,40 +178,40 @@ class _Partitioner:
 
     def _control(self, equation: Equation, op: Control) -> list[_Piece]:
         """A control op whose programs are partitioned too; values cross in the layouts that its ties have."""
-        border = self.sharded.unfolded.borders[equation]
-        crossed: dict[Place, _Piece] = {}
+        border = self.sharded.unfolded.boundaries[equation]
+        crossed: dict[BoundarySlot, _Piece] = {}
 
-        def cross(value: Value, place: Place, user: str) -> Any:
-            rule = _rule(place.tie)
-            layout = self.plan.choices[place.tie].operands[place.number]
+        def cross(value: Value, place: BoundarySlot, user: str) -> Any:
+            rule = _rule(place.equation)
+            layout = self.plan.choices[place.equation].operands[place.number]
             padded = self._padded(value, rule, rule.operands[place.number], layout)
             crossed[place] = self._copy(value, layout, padded, user)
             return crossed[place].tracer
 
-        def arrive(value: Value, place: Place, tracer: Any) -> _Piece:
+        def arrive(value: Value, place: BoundarySlot, tracer: Any) -> _Piece:
             """What a tie gives: a piece in the layout that the plan has for it."""
-            rule = _rule(place.tie)
-            layout = self.plan.choices[place.tie].results[place.number]
+            rule = _rule(place.equation)
+            layout = self.plan.choices[place.equation].results[place.number]
             padded = self._padded(value, rule, rule.results[place.number], layout)
-            came = [crossed.get(Place(place.tie, number)) for number in range(len(place.tie.inputs))]
+            came = [crossed.get(BoundarySlot(place.equation, number)) for number in range(len(place.equation.inputs))]
             fills: tuple[Any, ...] = (None,) * value.type.ndim
             if all(piece is not None for piece in came):
-                fills = self._fills(place.tie, rule, place.number, [piece for piece in came if piece], padded)
+                fills = self._fills(place.equation, rule, place.number, [piece for piece in came if piece], padded)
             self.origin[value] = f"{op.name} at {equation.source}"
             if tracer is None:
-                tracer = self.frame.input(value.type.with_shape(layout.cut(padded, self.mesh)))
+                tracer = self.frame.input(value.type.with_shape(layout.shard_shape(padded, self.mesh)))
             return _Piece(tracer, layout, padded, fills)
 
         user = f"{op.name} at {equation.source}"
         operands = [cross(value, place, user) for value, place in zip(equation.inputs, border.operands, strict=True)]
         programs = []
         for program, entries, exits in zip(op.programs, border.entries, border.exits, strict=True):
-            outside, self.frame = self.frame, Frame(program.name, absorbs=True)
+            outside, self.frame = self.frame, Frame(program.name, stages_all=True)
             with self.frame.open(over=()):
                 for value, place in zip(program.inputs, entries, strict=True):
                     self.copies[value].append(arrive(value, place, None))
                 self._equations(program)
-                working.source = equation.source
+                provenance.source = equation.source
                 leaving = [
                     cross(value, place, f"what {op.name} at {equation.source} gives on")
                     for value, place in zip(program.outputs, exits, strict=True)
@@ -222,7 +222,7 @@ class _Partitioner:
         if self.regions and isinstance(local, Deciding):
             local = local.parted()
         results = local(*operands)
-        working.source = equation.source
+        provenance.source = equation.source
         return [
             arrive(value, place, tracer)
             for value, place, tracer in zip(equation.outputs, border.results, results, strict=True)
@@ -230,16 +230,16 @@ class _Partitioner:
 
     def _manual(self, equation: Equation, op: Manual) -> list[_Piece]:
         """A manual region: what its devices do with their pieces stands in its place."""
-        border = self.sharded.unfolded.borders[equation]
+        border = self.sharded.unfolded.boundaries[equation]
         user = f"{op.name} at {equation.source}"
 
-        def crossed(outer: Value, inner: Value, place: Place, user: str) -> _Piece:
+        def crossed(outer: Value, inner: Value, place: BoundarySlot, user: str) -> _Piece:
             """A copy on one side of the border, seen from the other."""
-            rule, choice = _rule(place.tie), self.plan.choices[place.tie]
+            rule, choice = _rule(place.equation), self.plan.choices[place.equation]
             layout, after = choice.operands[0], choice.results[0]
             piece = self._copy(outer, layout, self._padded(outer, rule, rule.operands[0], layout), user)
             padded = self._padded(inner, rule, rule.results[0], after)
-            return _Piece(piece.tracer, after, padded, self._fills(place.tie, rule, 0, [piece], padded))
+            return _Piece(piece.tracer, after, padded, self._fills(place.equation, rule, 0, [piece], padded))
 
         for outer, inner, place in zip(equation.inputs, op.program.inputs, border.operands, strict=True):
             self.copies[inner].append(crossed(outer, inner, place, user))
@@ -247,7 +247,7 @@ class _Partitioner:
         outside, self.regions = self.regions, {**self.regions, **op.named}
         self._equations(op.program)
         self.regions = outside
-        working.source = equation.source
+        provenance.source = equation.source
         leaving = f"what {op.name} at {equation.source} gives"
         return [
             crossed(inner, outer, place, leaving)
@@ -285,16 +285,16 @@ class _Partitioner:
     ) -> list[_Piece]:
         """The results of an op on pieces, and what their padding holds."""
         types = tuple(value.type for value in equation.inputs)
-        shard = _Shard(layouts, padded, self.mesh, types, operands, self.regions)
+        shard = _LocalContext(layouts, padded, self.mesh, types, operands, self.regions)
         lie = [*zip([piece.layout for piece in operands], rule.operands, strict=True)]
         lie += zip(layouts, rule.results, strict=True)
         cuts = [(axes, mine) for layout, dims in lie for axes, mine in zip(layout.dims, dims, strict=True)]
         across = sorted({axis for axes, mine in cuts if mine and mine[0] in rule.exchange for axis in axes})
-        working.reason = f"{equation.op.name} reaches across the cuts over {', '.join(across)}" if across else ""
+        provenance.reason = f"{equation.op.name} reaches across the cuts over {', '.join(across)}" if across else ""
         if isinstance(equation.op, Named):
-            working.reason = ByHand(f"written by hand, along {', '.join(sorted(map(repr, equation.op.axis_names)))}")
+            provenance.reason = ByHand(f"written by hand, along {', '.join(sorted(map(repr, equation.op.axis_names)))}")
         found = equation.op.localize(shard, *(piece.tracer for piece in operands))
-        working.reason = ""
+        provenance.reason = ""
         return [
             _Piece(tracer, layout, sizes, self._fills(equation, rule, number, operands, sizes))
             for number, (tracer, layout, sizes) in enumerate(
@@ -343,7 +343,7 @@ class _Partitioner:
             return value.type.shape
         return tuple(
             self._class_size(value, dim)
-            if rule.may_be_padded(factors) and (layout.dims[dim] or factors[0] not in rule.exchange)
+            if rule.is_paddable(factors) and (layout.dims[dim] or factors[0] not in rule.exchange)
             else size * units[factors[0]] // rule.sizes[factors[0]]
             if factors and factors[0] in units
             else size
@@ -386,11 +386,11 @@ class _Partitioner:
         (steps, _), number = found
         piece = self.copies[value][number]
         for step, reached in steps:
-            working.reason = Cause.of(self._reason(value, piece, layout, step, user), value, piece.layout, layout)
+            provenance.reason = Cause.of(self._reason(value, piece, layout, step, user), value, piece.layout, layout)
             piece = _stepped(piece, step, reached, whole.shape, self.mesh)
             if reached is not None:
                 self.copies[value].append(piece)
-        working.reason = ""
+        provenance.reason = ""
         return piece
 
     def _route(
@@ -421,7 +421,7 @@ class _Partitioner:
         return reshard_steps(whole.with_shape(padded), self.mesh, before, after, self.plan.chip)
 
     def _fits(self, layout: Layout, sizes: tuple[int, ...]) -> bool:
-        return layout.even(sizes, self.mesh) == sizes
+        return layout.padded_shape(sizes, self.mesh) == sizes
 
     def _resized(
         self, whole: ArrayType, before: tuple[int, ...], after: tuple[int, ...], layout: Layout
@@ -435,7 +435,7 @@ class _Partitioner:
             count = self.mesh.extent(axes)
             size = after[dim] // count
             step = TakeWindow(dim, axes, count, 0, size, size) if axes else Resize(dim, size)
-            cost += step_cost(step, whole.with_shape(layout.cut(sizes, self.mesh)), costs)
+            cost += step_cost(step, whole.with_shape(layout.shard_shape(sizes, self.mesh)), costs)
             sizes[dim] = after[dim]
             steps.append((step, layout))
         return steps, cost
@@ -465,7 +465,7 @@ class _Partitioner:
         equation = self.producer[value]
         rule = _rule(equation)
         (dims,) = rule.results
-        if all(rule.may_be_padded(factors) and factors[0] not in rule.exchange for factors in dims):
+        if all(rule.is_paddable(factors) and factors[0] not in rule.exchange for factors in dims):
             cut = {factors[0]: (layout.dims[dim], padded[dim]) for dim, factors in enumerate(dims)}
             operands = []
             for v, table in zip(equation.inputs, rule.operands, strict=True):
@@ -485,7 +485,7 @@ class _Partitioner:
         if piece.fills[dim] is not None and piece.fills[dim] == wanted:
             return piece
         shape = piece.tracer.type.shape
-        index = Iota(shape, dim, np.dtype(np.int32)).localize(_Shard([piece.layout], [piece.padded], self.mesh))
+        index = Iota(shape, dim, np.dtype(np.int32)).localize(_LocalContext([piece.layout], [piece.padded], self.mesh))
         inside = Compare("LT")(index, full(shape, value.type.shape[dim], np.int32))
         cleared = Select()(inside, piece.tracer, full(shape, wanted, value.type.dtype, piece.tracer.type.weak))
         masked = replace(piece, tracer=cleared, fills=_filled(piece.fills, dim, wanted))
@@ -555,7 +555,7 @@ def _uneven(rule: FactorRule, choice: Choice, mesh: AbstractMesh) -> dict[int, l
     return found
 
 
-def _padded_sizes(program: Program, plan: Plan, mesh: AbstractMesh, classes: DimSets) -> dict[Any, int]:
+def _padded_sizes(program: Program, plan: LayoutPlan, mesh: AbstractMesh, classes: DimGroups) -> dict[Any, int]:
     """For each padding class that some layout cuts unevenly: the smallest size that all of its layouts divide.
 
     Where a reshape is cut unevenly, a row on one side is several on the other: their classes are padded in step.
@@ -586,7 +586,9 @@ def _padded_sizes(program: Program, plan: Plan, mesh: AbstractMesh, classes: Dim
     return {found: whole for found, whole in padded.items() if whole != size[found]}
 
 
-def _in_step(plan: Plan, mesh: AbstractMesh, classes: DimSets, size: dict[Any, int]) -> dict[Any, dict[Any, int]]:
+def _in_step(
+    plan: LayoutPlan, mesh: AbstractMesh, classes: DimGroups, size: dict[Any, int]
+) -> dict[Any, dict[Any, int]]:
     """Padding classes that unevenly cut reshapes tie: for each its group, and how many rows of each class are one."""
     groups: dict[Any, dict[Any, int]] = {}
     for equation, choice in plan.choices.items():

@@ -17,9 +17,9 @@ from shardwise.caches import registered_cache
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.plan.cost import Costs, compute_cost, reshard_cost
-from shardwise.compiler.plan.eliminate import Memory, Table, eliminate
+from shardwise.compiler.plan.eliminate import IdentityCache, Table, eliminate
 from shardwise.compiler.plan.hardware import CPU, Chip
-from shardwise.compiler.plan.plan import Choice, Plan
+from shardwise.compiler.plan.plan import Choice, LayoutPlan
 from shardwise.compiler.propagate.candidates import REPLICATED, Candidate, State
 from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.reduction import Reduction
@@ -30,10 +30,10 @@ Made = State | tuple[State, State]  # the state in which a value is made; and on
 ROUNDS = 3
 
 
-def choose(sharded: ShardedProgram, chip: Chip = CPU) -> Plan:
+def choose(sharded: ShardedProgram, chip: Chip = CPU) -> LayoutPlan:
     """The cheapest plan on such chips that keeps every pin."""
     if not sharded.mesh.axis_names:
-        return Plan({}, tuple(Layout.replicated(value.type.ndim) for value in sharded.program.outputs), chip)
+        return LayoutPlan({}, tuple(Layout.replicated(value.type.ndim) for value in sharded.program.outputs), chip)
     planner = _Planner(sharded, Costs(chip, sharded.mesh))
     picks: Picks = {}
     seen: list[Picks] = []
@@ -50,7 +50,7 @@ def choose(sharded: ShardedProgram, chip: Chip = CPU) -> Plan:
     else:
         # An axis does not see what its choice costs the others: rounds that go on need not get better.
         picks = min(seen, key=planner.cost)
-    return settle(sharded, picks, chip)
+    return plan_from_picks(sharded, picks, chip)
 
 
 def picks_cost(sharded: ShardedProgram, picks: Picks, chip: Chip = CPU) -> float:
@@ -75,9 +75,9 @@ class _Planner:
     def __init__(self, sharded: ShardedProgram, costs: Costs):
         self.sharded = sharded
         self.costs = costs
-        self.memory = Memory()
+        self.cache = IdentityCache()
         self.uses = self._uses()
-        times = sharded.unfolded.times
+        times = sharded.unfolded.run_counts
         self.work = {e: compute_cost(e, 1, costs) * times[e] for e in sharded.planned}
         rules = [(e, factor_rule(e.op, tuple([value.type for value in e.inputs]))) for e in sharded.planned]
         self.compound = [e for e, rule in rules if rule.compound]
@@ -124,11 +124,11 @@ class _Axis:
         self.sharded = sharded = planner.sharded
         self.axis = axis
         self.count = sharded.mesh.shape[axis]
-        self.way = planner.costs.way(axis)
+        self.link = planner.costs.link_cost(axis)
         self.others = others
-        self.options = dict(sharded.options[axis])
+        self.options = dict(sharded.candidates[axis])
         for equation in planner.compound:
-            self.options[equation] = fitting(sharded, axis, equation, self.options[equation], others)
+            self.options[equation] = compatible_candidates(sharded, axis, equation, self.options[equation], others)
         self.number = {equation: number for number, equation in enumerate(self.options)}
         self.labels = [len(options) for options in self.options.values()]
         self.shared: dict[Value, int] = {}  # the variables of values with several uses
@@ -146,21 +146,21 @@ class _Axis:
                 key = ("work", whole, talk, id(options))
                 costs = self._array(key, partial(self._working, whole, talk, options), options)
                 self.tables.append(((self.number[equation],), costs))
-        chosen = eliminate(self.labels, self.tables, self._greedy, memory=planner.memory)
+        chosen = eliminate(self.labels, self.tables, self._greedy, cache=planner.cache)
         return {equation: options[chosen[self.number[equation]]] for equation, options in self.options.items()}
 
     def _talk(self, equation: Equation, options: tuple[Candidate, ...]) -> tuple[float, ...]:
         """What each candidate sends from device to device inside the op."""
         types = tuple([value.type for value in equation.inputs])
         rule = factor_rule(equation.op, types)
-        times = self.sharded.unfolded.times[equation]
+        times = self.sharded.unfolded.run_counts[equation]
         split = self.planner.split(equation, self.others)
 
         def cost(candidate: Candidate) -> float:
             if candidate.factor not in rule.exchange:
                 return 0.0
-            sent = equation.op.exchanged(candidate.factor, self.count, *types)
-            return times * (self.way.collective + self.way.byte * sent / split) if sent else 0.0
+            sent = equation.op.exchanged_bytes(candidate.factor, self.count, *types)
+            return times * (self.link.collective + self.link.byte * sent / split) if sent else 0.0
 
         return tuple([cost(candidate) for candidate in options])
 
@@ -192,7 +192,7 @@ class _Axis:
         else:
             made = tuple([candidate.results[uses.number] for candidate in self.options[uses.maker]])
             source = (self.number[uses.maker],)
-        weight = (self._bytes(uses), self.sharded.unfolded.times[uses.value])
+        weight = (self._bytes(uses), self.sharded.unfolded.run_counts[uses.value])
         if len(uses.takers) + len(uses.ends) > 1:
             source, made = self._shared(uses, source, made, weight)
         for pin in uses.ends:
@@ -227,19 +227,22 @@ class _Axis:
 
     def _array(self, key: tuple[Any, ...], rows: Callable[[], Any], *named: Any) -> np.ndarray:
         """A table's costs; equal ones are one array. `named` are the objects whose identity is in the key."""
-        return self.planner.memory.of((self.axis, *key), named, lambda: np.array(rows()))  # type: ignore[no-any-return]
+        return self.planner.cache.get((self.axis, *key), named, lambda: np.array(rows()))  # type: ignore[no-any-return]
 
-    def _reshard(self, before: State, after: State, weight: tuple[float, int], adopts: bool) -> float:
+    def _reshard(self, before: State, after: State, weight: tuple[float, int], replicated_as_partial: bool) -> float:
         whole_bytes, times = weight
-        way = self.way if times == 1 else self.way.in_loop
-        return times * reshard_cost(before, after, whole_bytes, self.count, adopts, way)
+        link = self.link if times == 1 else self.link.in_loop
+        return times * reshard_cost(before, after, whole_bytes, self.count, replicated_as_partial, link)
 
     def _taking(
         self, made: tuple[Made, ...], options: tuple[Candidate, ...], place: int, weight: tuple[float, int]
     ) -> list[list[float]]:
         """What it costs to bring a value to an operand of each candidate: each takes the cheaper copy."""
         return [
-            [min([self._reshard(s, c.operands[place], weight, c.adopts) for s in _copies(state)]) for c in options]
+            [
+                min([self._reshard(s, c.operands[place], weight, c.replicated_as_partial) for s in _copies(state)])
+                for c in options
+            ]
             for state in made
         ]
 
@@ -276,7 +279,7 @@ class _Axis:
 
     def _part(self, costs: np.ndarray, part: str) -> np.ndarray:
         parts = {"diagonal": costs.diagonal, "column": lambda: costs[:, 0], "row": lambda: costs[0]}
-        return self.planner.memory.of((part, id(costs)), [costs], parts[part])  # type: ignore[no-any-return]
+        return self.planner.cache.get((part, id(costs)), [costs], parts[part])  # type: ignore[no-any-return]
 
     def _bytes(self, uses: _Uses) -> float:
         """The value's bytes on one device, were it whole along this axis."""
@@ -315,29 +318,29 @@ def _agreeing(made: tuple[Made, ...], pairs: tuple[tuple[State, State], ...]) ->
     return [[0.0 if pair[0] == state else np.inf for pair in pairs] for state in made]
 
 
-def fitting(
+def compatible_candidates(
     sharded: ShardedProgram, axis: str, equation: Equation, options: tuple[Candidate, ...], others: Picks
 ) -> tuple[Candidate, ...]:
     """The candidates for which the picks on other axes leave room; the same object where that is all of them."""
-    room = tuple([c for c in options if goes_with(sharded, axis, equation, c, others)])
+    room = tuple([c for c in options if is_compatible(sharded, axis, equation, c, others)])
     return options if len(room) == len(options) else room
 
 
-def goes_with(sharded: ShardedProgram, axis: str, equation: Equation, candidate: Candidate, others: Picks) -> bool:
+def is_compatible(sharded: ShardedProgram, axis: str, equation: Equation, candidate: Candidate, others: Picks) -> bool:
     """Whether it goes together with the picks on other axes: in a dim of several factors, pieces are contiguous."""
     rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
     cuts: dict[int, int] = {}
     for name, pick in ((axis, candidate), *((name, rows[equation]) for name, rows in others.items())):
         if pick.factor is not None:
             cuts[pick.factor] = cuts.get(pick.factor, 1) * sharded.mesh.shape[name]
-    return rule.allows(cuts)
+    return rule.allows_sharding(cuts)
 
 
 def _copies(state: Made) -> tuple[State, ...]:
     return state if isinstance(state, tuple) else (state,)
 
 
-def settle(sharded: ShardedProgram, picks: Picks, chip: Chip = CPU) -> Plan:
+def plan_from_picks(sharded: ShardedProgram, picks: Picks, chip: Chip = CPU) -> LayoutPlan:
     """Picks on each axis as layouts. The axes of one dim keep the order in which an operand has them."""
     layouts: dict[Value, Layout] = {value: pin.layout for value, pin in sharded.pinned.items()}
     leaving = {v: pin.layout for v, pin in zip(sharded.program.outputs, sharded.out_pins, strict=True) if pin}
@@ -364,7 +367,7 @@ def settle(sharded: ShardedProgram, picks: Picks, chip: Chip = CPU) -> Plan:
         _out_layout(layouts.get(value, Layout.replicated(value.type.ndim)), pin)
         for value, pin in zip(sharded.program.outputs, sharded.out_pins, strict=True)
     )
-    return Plan(choices, outputs, chip)
+    return LayoutPlan(choices, outputs, chip)
 
 
 def _order(

@@ -24,12 +24,12 @@ from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Sta
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 FORBIDDEN = float("inf")
-TOGETHER = 50  # reductions of a program that XLA combines into one: they share its latency
+COMBINED_REDUCTIONS = 50  # reductions of a program that XLA combines into one: they share its latency
 
 
 @final
 @dataclass(frozen=True)
-class Way:
+class LinkCost:
     """Between the devices along some axes: what one byte costs, one collective, and one reduction.
 
     A collective waits for one hop: what more it waits, others can use. A reduction waits less: XLA combines those over
@@ -41,12 +41,12 @@ class Way:
     reduction: float
 
     @property
-    def in_loop(self) -> "Way":
+    def in_loop(self) -> "LinkCost":
         """The same inside a loop."""
-        return Way(self.byte, self.collective, self.collective)
+        return LinkCost(self.byte, self.collective, self.collective)
 
 
-NOWHERE = Way(1.0, 0.0, 0.0)  # along axes of one device
+NO_LINK = LinkCost(1.0, 0.0, 0.0)  # along axes of one device
 
 
 @final
@@ -57,47 +57,49 @@ class Costs:
     chip: Chip
     mesh: AbstractMesh
 
-    def way(self, *axes: str) -> Way:
+    def link_cost(self, *axes: str) -> LinkCost:
         """Between the devices along these axes."""
-        return _way(self.chip, self.mesh, axes)
+        return _link_cost(self.chip, self.mesh, axes)
 
     def flop(self, dtype: DType) -> float:
         """One flop of products of this dtype."""
-        return self.chip.near.bandwidth / self.chip.flops(dtype)
+        return self.chip.fast_link.bandwidth / self.chip.flops(dtype)
 
     @cached_property
     def memory_byte(self) -> float:
         """One byte between a chip and its memory."""
-        return self.chip.near.bandwidth / self.chip.memory_bandwidth
+        return self.chip.fast_link.bandwidth / self.chip.memory_bandwidth
 
 
 @registered_cache(maxsize=4096)
-def _way(chip: Chip, mesh: AbstractMesh, axes: tuple[str, ...]) -> Way:
+def _link_cost(chip: Chip, mesh: AbstractMesh, axes: tuple[str, ...]) -> LinkCost:
     if mesh.extent(axes) == 1:
-        return NOWHERE
+        return NO_LINK
     link = chip.link(mesh, axes)
-    latency = link.latency * chip.near.bandwidth
-    return Way(chip.near.bandwidth / link.bandwidth, latency, latency / TOGETHER)
+    latency = link.latency * chip.fast_link.bandwidth
+    return LinkCost(chip.fast_link.bandwidth / link.bandwidth, latency, latency / COMBINED_REDUCTIONS)
 
 
-def reshard_cost(before: State, after: State, whole_bytes: float, count: int, adopts: bool, way: Way) -> float:
+def reshard_cost(
+    before: State, after: State, whole_bytes: float, count: int, replicated_as_partial: bool, link: LinkCost
+) -> float:
     """From one state to another along one axis of `count` devices, of a value of `whole_bytes` along it."""
     if before == after:
         return 0.0
-    ring = whole_bytes * (count - 1) / count * way.byte
+    ring = whole_bytes * (count - 1) / count * link.byte
     if before == REPLICATED:
         if isinstance(after, int):
             return 0.0
-        return 0.0 if after == PARTIAL_SUM and adopts else FORBIDDEN
+        return 0.0 if after == PARTIAL_SUM and replicated_as_partial else FORBIDDEN
     if isinstance(before, int):
         if after == REPLICATED:
-            return ring + way.collective
-        if after == PARTIAL_SUM and adopts:  # gathered, and then a term of the sum
-            return ring + way.collective
-        return ring / count + way.collective if isinstance(after, int) else FORBIDDEN
+            return ring + link.collective
+        if after == PARTIAL_SUM and replicated_as_partial:  # gathered, and then a term of the sum
+            return ring + link.collective
+        return ring / count + link.collective if isinstance(after, int) else FORBIDDEN
     if after == REPLICATED:
-        return 2 * ring + way.reduction
-    return ring + way.reduction if isinstance(after, int) else FORBIDDEN
+        return 2 * ring + link.reduction
+    return ring + link.reduction if isinstance(after, int) else FORBIDDEN
 
 
 def compute_cost(equation: Equation, split: float, costs: Costs) -> float:
@@ -105,7 +107,7 @@ def compute_cost(equation: Equation, split: float, costs: Costs) -> float:
     op = equation.op
     results = sum(value.type.nbytes for value in equation.outputs)
     operands = sum(value.type.nbytes for value in equation.inputs)
-    if op.multiplies:
+    if op.is_contraction:
         rule = factor_rule(op, tuple(value.type for value in equation.inputs))
         flops = 2.0
         for size in rule.sizes:

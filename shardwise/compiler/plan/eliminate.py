@@ -21,14 +21,14 @@ LIMIT = 300_000
 
 
 @final
-class Memory:
+class IdentityCache:
     """What was worked out before, by the identity of the objects that it was worked out from."""
 
     def __init__(self) -> None:
         self._found: dict[Any, Any] = {}
         self._alive: list[Any] = []  # an object that is gone could lend its identity to another
 
-    def of(self, key: Any, named: Sequence[Any], work: Callable[[], Any]) -> Any:
+    def get(self, key: Any, named: Sequence[Any], work: Callable[[], Any]) -> Any:
         """`work()`, done once for a key in which objects are named by their `id`."""
         found = self._found.get(key)
         if found is None:
@@ -42,10 +42,10 @@ def eliminate(
     tables: Sequence[Table],
     hint: Callable[[], Sequence[int]],
     limit: int = LIMIT,
-    memory: Memory | None = None,
+    cache: IdentityCache | None = None,
 ) -> list[int]:
     """The label of each variable; exact unless a variable had to be held. Ties go to the lowest label."""
-    graph = _Graph(labels, memory or Memory())
+    graph = _Graph(labels, cache or IdentityCache())
     for table in tables:
         graph.place(table)
     chosen = [0] * len(labels)
@@ -87,9 +87,9 @@ def eliminate(
 class _Graph:
     """The tables, by the variables that they touch."""
 
-    def __init__(self, labels: Sequence[int], memory: Memory):
+    def __init__(self, labels: Sequence[int], cache: IdentityCache):
         self.labels = labels
-        self.memory = memory
+        self.cache = cache
         self.tables: list[dict[int, Table]] = [{} for _ in labels]
         self.neighbours: list[set[int]] = [set() for _ in labels]
         self._count = 0
@@ -114,7 +114,7 @@ class _Graph:
                 continue
             dim = scope.index(variable)
             rest = (*scope[:dim], *scope[dim + 1 :])
-            left = self.memory.of(("fix", id(costs), dim, label), [costs], lambda: costs.take(label, dim))  # noqa: B023
+            left = self.cache.get(("fix", id(costs), dim, label), [costs], lambda: costs.take(label, dim))  # noqa: B023
             for other in rest:
                 self.tables[other][key] = (rest, left)
         return self._leave(variable)
@@ -127,7 +127,7 @@ class _Graph:
         placed = [(tuple([place[other] for other in table[0]]), table[1]) for table in mine.values()]
         shape = tuple([self.labels[other] for other in (variable, *scope)])
         key = ("take", shape, tuple([(dims, id(costs)) for dims, costs in placed]))
-        best, least = self.memory.of(key, [costs for _, costs in placed], lambda: _minimised(shape, placed))
+        best, least = self.cache.get(key, [costs for _, costs in placed], lambda: _minimised(shape, placed))
         for number, table in mine.items():
             for other in table[0]:
                 if other != variable:

@@ -32,14 +32,14 @@ class Chip:
     """
 
     name: str
-    kinds: tuple[str, ...]
+    device_kinds: tuple[str, ...]
     bf16_flops: float
     f32_flops: float
     memory: int  # bytes
     memory_bandwidth: float  # bytes a second
-    near: Link
-    far: Link
-    together: int
+    fast_link: Link
+    slow_link: Link
+    fast_domain_size: int
 
     def flops(self, dtype: DType) -> float:
         """The peak for products of this dtype."""
@@ -52,7 +52,7 @@ class Chip:
             stride *= size
             if axis in axes and size > 1:
                 reach = stride
-        return self.near if reach <= self.together else self.far
+        return self.fast_link if reach <= self.fast_domain_size else self.slow_link
 
     def collective_time(self, kind: str, sent: float, mesh: AbstractMesh, axes: Sequence[str]) -> float:
         """Seconds for a collective in which each device sends so many bytes."""
@@ -146,6 +146,6 @@ def chip(name: str) -> Chip:
 def chip_of(device_kind: str) -> Chip:
     """The chip of a device that PJRT calls this; the table of a CPU where there is none of its own."""
     for row in CHIPS.values():
-        if any(kind.lower() in device_kind.lower() for kind in row.kinds):
+        if any(kind.lower() in device_kind.lower() for kind in row.device_kinds):
             return row
     return CPU

@@ -6,13 +6,13 @@ plan {
 }
 """
 
-from shardwise.compiler.plan.plan import SEPARATOR, Choice, Plan
+from shardwise.compiler.plan.plan import SEPARATOR, Choice, LayoutPlan
 from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.shardings.layout import Layout, parse_layout
 from shardwise.errors import ProgramError
 
 
-def parse_plan(text: str, sharded: ShardedProgram) -> Plan:
+def parse_plan(text: str, sharded: ShardedProgram) -> LayoutPlan:
     """The plan for `sharded` that prints as `text`."""
     head, *rows, last, end = text.strip().splitlines()
     if head != "plan {" or end != "}" or not last.strip().startswith("return"):
@@ -27,7 +27,7 @@ def parse_plan(text: str, sharded: ShardedProgram) -> Plan:
             raise ProgramError(f"line {number}: a choice for {name!r}, but the equation is {equation.op.name!r}")
         operands, _, results = layouts.partition("-> ")
         choices[equation] = Choice(_split(operands), _split(results))
-    return Plan(choices, _split(last.strip().removeprefix("return")))
+    return LayoutPlan(choices, _split(last.strip().removeprefix("return")))
 
 
 def _split(text: str) -> tuple[Layout, ...]:

@@ -21,7 +21,7 @@ class Choice:
 
 @final
 @dataclass(frozen=True, eq=False)
-class Plan:
+class LayoutPlan:
     """A choice for every equation that is not free, and the layout of every output. One device leaves no choice.
 
     `chip` is what it was chosen for.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation
 from shardwise.compiler.ops.placement.constrain import Constrain
-from shardwise.compiler.plan.plan import Choice, Plan
+from shardwise.compiler.plan.plan import Choice, LayoutPlan
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM
 from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.shardings.factors import Dims, FactorRule
@@ -14,7 +14,7 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import ProgramError
 
 
-def verify_plan(sharded: ShardedProgram, plan: Plan) -> Plan:
+def verify_plan(sharded: ShardedProgram, plan: LayoutPlan) -> LayoutPlan:
     """`plan`, if it keeps the rules; else a ProgramError that names the equation."""
     right: dict[tuple[int, ...], FactorRule] = {}  # rules and layouts that keep it: layer after layer has the same
     for number, equation in enumerate(sharded.planned):
@@ -46,15 +46,15 @@ def _cut_unevenly(rule: FactorRule, choice: Choice, mesh: AbstractMesh) -> str:
             if len(set(layout.axes)) != len(layout.axes):
                 return f"{layout} uses an axis twice"
             for factors, axes in zip(dims, layout.dims, strict=True):
-                if axes and (not factors or factors[0] in rule.whole):
+                if axes and (not factors or factors[0] in rule.need_replication):
                     return f"{layout} cuts a dim that must stay whole"
-                for factor, mine in zip(factors, rule.spread(factors, axes, mesh.shape), strict=True):
+                for factor, mine in zip(factors, rule.assign_axes(factors, axes, mesh.shape), strict=True):
                     if axes_of.setdefault(factor, mine) != mine:
                         return f"one factor is cut by {axes_of[factor]} and by {mine}"
         return ""
 
     wrong = check(choice.operands, rule.operands) or check(choice.results, rule.results)
-    if not wrong and not rule.allows({factor: mesh.extent(axes) for factor, axes in axes_of.items()}):
+    if not wrong and not rule.allows_sharding({factor: mesh.extent(axes) for factor, axes in axes_of.items()}):
         wrong = (
             f"{choice.operands} -> {choice.results} cuts dims of several factors into pieces that are not contiguous"
         )
@@ -74,7 +74,7 @@ def _partial_wrongly(equation: Equation, rule: FactorRule, choice: Choice) -> st
     entered = {term for layout in choice.operands for term in layout.partial}
     for term in sorted(entered):
         places = {place for place, layout in enumerate(choice.operands) if term in layout.partial}
-        added = term in made and places <= rule.terms
+        added = term in made and places <= rule.addends
         if term[1] != PARTIAL_SUM or not (places in linear or added):
             return f"operands {sorted(places)} are terms of a {term[1]} over {term[0]!r}, in which it is not linear"
     for layout in choice.results:

@@ -14,11 +14,11 @@ from typing import final
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ops.control.region_boundary import Join, Split
-from shardwise.compiler.propagate.dim_groups import DimSets
+from shardwise.compiler.propagate.dim_groups import DimGroups
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.compiler.shardings.refine import axes_on, split_mesh
+from shardwise.compiler.shardings.refine import split_mesh, sub_axes_of
 
 Pins = Sequence[tuple[Value, Pin]]
 
@@ -28,7 +28,7 @@ Pins = Sequence[tuple[Value, Pin]]
 class Seeds:
     """Of one axis: the colours that it may cut; and for each reshape the factors that it may cut after others."""
 
-    tied: DimSets
+    tied: DimGroups
     colours: set[int]
     minor: dict[Equation, frozenset[int]] = field(default_factory=dict)
 
@@ -36,7 +36,7 @@ class Seeds:
         return self.tied.find(value, dim) in self.colours
 
 
-def split_axes(equations: Sequence[Equation], mesh: AbstractMesh, pins: Pins, tied: DimSets) -> AbstractMesh:
+def split_axes(equations: Sequence[Equation], mesh: AbstractMesh, pins: Pins, tied: DimGroups) -> AbstractMesh:
     """The mesh with those axes taken apart that a reshape needs in pieces; the same one where there are none."""
     lists: dict[int, set[tuple[str, ...]]] = defaultdict(set)  # of a colour: the axes that pins give its dims
     for value, pin in pins:
@@ -49,7 +49,7 @@ def split_axes(equations: Sequence[Equation], mesh: AbstractMesh, pins: Pins, ti
             continue
         for number, dims in enumerate((*rule.operands, *rule.results)):
             for dim, factors in enumerate(dims):
-                if len(factors) < 2 or not rule.whole.isdisjoint(factors):
+                if len(factors) < 2 or not rule.need_replication.isdisjoint(factors):
                     continue
                 for axes in lists.get(tied.find(values[number], dim), ()):
                     _split([rule.sizes[factor] for factor in factors], axes, mesh, parts)
@@ -76,8 +76,8 @@ def _split(sizes: Sequence[int], axes: Sequence[str], mesh: AbstractMesh, parts:
     parts.update((axis, part) for axis, part in found.items() if axis not in parts)
 
 
-def seeded(
-    equations: Sequence[Equation], coarse: AbstractMesh, mesh: AbstractMesh, pins: Pins, tied: DimSets
+def seed_axes(
+    equations: Sequence[Equation], coarse: AbstractMesh, mesh: AbstractMesh, pins: Pins, tied: DimGroups
 ) -> dict[str, Seeds]:
     """What each axis of `mesh` may cut; some may be pieces of the axes of `coarse`."""
     found = {
@@ -88,7 +88,7 @@ def seeded(
     }
     reshapes = list(_compound(equations))
     whole = {**mesh.shape}
-    for axis, pieces in axes_on(coarse, mesh).items():
+    for axis, pieces in sub_axes_of(coarse, mesh).items():
         whole.update(dict.fromkeys(pieces, coarse.shape[axis]))
     grown = True
     while grown:  # a dim that an axis may cut from now on can be reshaped again
@@ -101,7 +101,7 @@ def seeded(
                     seeds.minor[equation] = minor
                 if whole[axis] != mesh.shape[axis]:
                     minor |= _too_small(rule, values, seeds, whole[axis])
-                reached = {tied.find(values[number], dim) for factor in minor for number, dim in rule.places(factor)}
+                reached = {tied.find(values[number], dim) for factor in minor for number, dim in rule.dims_with(factor)}
                 grown = grown or not reached <= seeds.colours
                 seeds.colours.update(reached)
     return found
@@ -111,7 +111,7 @@ def _axes_of_factors(rule: FactorRule, values: Sequence[Value], found: dict[str,
     """For each factor of a compound dim, the axes that may cut a dim which has it."""
     return {
         factor: {
-            axis for axis, seeds in found.items() if any(seeds.has(values[n], dim) for n, dim in rule.places(factor))
+            axis for axis, seeds in found.items() if any(seeds.has(values[n], dim) for n, dim in rule.dims_with(factor))
         }
         for factor in rule.compound
     }
@@ -125,7 +125,7 @@ def _may_follow(rule: FactorRule, factor: int, axis: str, on: dict[int, set[str]
         if factor in factors:
             for before in factors[: factors.index(factor)]:
                 others = mesh.extent(on[before] - {axis})
-                if before in rule.whole or others % rule.sizes[before]:
+                if before in rule.need_replication or others % rule.sizes[before]:
                     return False
     return True
 

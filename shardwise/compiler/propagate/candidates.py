@@ -31,21 +31,28 @@ PARTIAL_SUM = SUM
 @final
 @dataclass(frozen=True)
 class Candidate:
-    """`factor` is the factor that is cut, if one is. `adopts`: a whole operand may enter as a term of the sum."""
+    """One way to shard an equation along one mesh axis.
+
+    Attributes:
+        operands: the state of each operand.
+        results: the state of each result.
+        factor: the factor that is sharded, if one is.
+        replicated_as_partial: whether a replicated operand may enter as a term of the sum.
+    """
 
     operands: tuple[State, ...]
     results: tuple[State, ...]
     factor: int | None = None
-    adopts: bool = False
+    replicated_as_partial: bool = False
 
     def __str__(self) -> str:
         return f"{', '.join(map(str, self.operands))} -> {', '.join(map(str, self.results))}"
 
 
-def by_factor(rule: FactorRule, factor: int) -> Candidate:
+def factor_candidate(rule: FactorRule, factor: int) -> Candidate:
     """Cut along one factor."""
     absent: State = rule.reduce.get(factor, REPLICATED)
-    terms = rule.terms if absent is PARTIAL_SUM else frozenset()
+    terms = rule.addends if absent is PARTIAL_SUM else frozenset()
 
     def state(dims: tuple[tuple[int, ...], ...], absent: State) -> State:
         return next((dim for dim, factors in enumerate(dims) if factor in factors), absent)
@@ -54,7 +61,7 @@ def by_factor(rule: FactorRule, factor: int) -> Candidate:
         state(dims, PARTIAL_SUM if number in terms else REPLICATED) for number, dims in enumerate(rule.operands)
     ]
     results = [state(dims, absent) for dims in rule.results]
-    return Candidate(tuple(operands), tuple(results), factor, adopts=PARTIAL_SUM in operands)
+    return Candidate(tuple(operands), tuple(results), factor, replicated_as_partial=PARTIAL_SUM in operands)
 
 
 @registered_cache(maxsize=65536)
@@ -75,8 +82,8 @@ def candidates(
     rule = factor_rule(op, types)
     if isinstance(op, Constrain):
         return _pinned(op, axis, factors)
-    found = [by_factor(rule, factor) for factor in sorted(factors)]
-    if not (found and op.multiplies):  # replicating a product to save bytes is not done by default
+    found = [factor_candidate(rule, factor) for factor in sorted(factors)]
+    if not (found and op.is_contraction):  # replicating a product to save bytes is not done by default
         found.insert(0, _whole(len(types), results))
     for linear in op.linear_in(*types):
         together = len(linear) > 1  # a sum or a choice: whole operands join as terms, and nothing is multiplied
@@ -84,16 +91,16 @@ def candidates(
         others = {i for i, type in enumerate(types) if i not in linear and is_inexact(type.dtype)}
         if not partial.isdisjoint(linear) and (together or others <= scales or not is_inexact(types[0].dtype)):
             operands = tuple(PARTIAL_SUM if i in linear else REPLICATED for i in range(len(types)))
-            found.append(Candidate(operands, (PARTIAL_SUM,) * results, adopts=together))
+            found.append(Candidate(operands, (PARTIAL_SUM,) * results, replicated_as_partial=together))
     return tuple(dict.fromkeys(found))
 
 
 @registered_cache(maxsize=65536)
-def given(op: Op, types: tuple[ArrayType, ...], results: int, axis: str) -> tuple[Candidate, ...]:
+def manual_candidates(op: Op, types: tuple[ArrayType, ...], results: int, axis: str) -> tuple[Candidate, ...]:
     """The one way in which an equation of a manual region lies along an axis of that: each device has its own. On the
     border, the whole is cut as the user said."""
     if isinstance(op, (Split, Join)) and (dim := op.pin.layout.dim_of(axis)) is not None:
-        return (by_factor(factor_rule(op, types), op.number(dim)),)
+        return (factor_candidate(factor_rule(op, types), op.number(dim)),)
     return (_whole(len(types), results),)
 
 

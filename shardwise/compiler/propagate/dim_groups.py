@@ -1,8 +1,8 @@
 """Colours: dims that the ops of a program tie together. Pinning one dim to an axis makes its whole colour a candidate.
 
-Two ties are drawn from factor rules. `colours` joins dims that share a leading factor: layouts flow along it, through
-reshapes too. `padding_classes` joins dims that share a factor which is the whole dim everywhere: these must agree on
-their padded size, or pieces would not line up.
+Two relations follow from factor rules. `dim_groups` joins dims that share a leading factor: layouts flow along it,
+through reshapes too. `padding_classes` joins dims that share a factor which is the whole dim everywhere: these must
+agree on their padded size, or shards would not line up.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ Groups = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
 
 
 @final
-class DimSets:
+class DimGroups:
     """Disjoint sets of dims that merge; `find` gives the number of a dim's set."""
 
     def __init__(self) -> None:
@@ -42,18 +42,18 @@ class DimSets:
         return found
 
 
-def colours(equations: Sequence[Equation]) -> DimSets:
+def dim_groups(equations: Sequence[Equation]) -> DimGroups:
     """Dims joined where a layout can flow from one to the other."""
-    return _joined(equations, lambda rule: rule.cut_together)
+    return _joined(equations, lambda rule: rule.dims_by_leading_factor)
 
 
-def padding_classes(equations: Sequence[Equation]) -> DimSets:
+def padding_classes(equations: Sequence[Equation]) -> DimGroups:
     """Dims joined where pieces must line up, so that they share one padded size."""
-    return _joined(equations, lambda rule: rule.padded_together)
+    return _joined(equations, lambda rule: rule.dims_by_padding_factor)
 
 
-def _joined(equations: Sequence[Equation], groups: Callable[[FactorRule], Groups]) -> DimSets:
-    sets = DimSets()
+def _joined(equations: Sequence[Equation], groups: Callable[[FactorRule], Groups]) -> DimGroups:
+    sets = DimGroups()
     for equation in equations:
         values = (*equation.inputs, *equation.outputs)
         for _, places in groups(factor_rule(equation.op, tuple([value.type for value in equation.inputs]))):

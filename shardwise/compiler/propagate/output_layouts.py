@@ -27,7 +27,9 @@ class _Near(NamedTuple):
 _Known = dict[Value, _Near]
 
 
-def followed(program: Program, in_pins: Sequence[Pin], out_pins: Sequence[Pin | None]) -> tuple[Pin | None, ...]:
+def infer_output_pins(
+    program: Program, in_pins: Sequence[Pin], out_pins: Sequence[Pin | None]
+) -> tuple[Pin | None, ...]:
     """`out_pins`, and pins for outputs that follow another value."""
     if all(pin is not None for pin in out_pins):
         return tuple(out_pins)

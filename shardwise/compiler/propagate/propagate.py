@@ -12,22 +12,22 @@ from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.control.region_boundary import Join, Split, Unstack
 from shardwise.compiler.ops.placement.constrain import Constrain
-from shardwise.compiler.propagate.axis_seeds import Seeds, seeded, split_axes
-from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Candidate, candidates, given
-from shardwise.compiler.propagate.dim_groups import colours
-from shardwise.compiler.propagate.output_layouts import followed
-from shardwise.compiler.propagate.refine import refined_program
+from shardwise.compiler.propagate.axis_seeds import Seeds, seed_axes, split_axes
+from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Candidate, candidates, manual_candidates
+from shardwise.compiler.propagate.dim_groups import dim_groups
+from shardwise.compiler.propagate.output_layouts import infer_output_pins
+from shardwise.compiler.propagate.refine import refine_program
 from shardwise.compiler.propagate.unfold import Unfolded, unfold
 from shardwise.compiler.shardings.layout import Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.compiler.shardings.refine import refined_pin
+from shardwise.compiler.shardings.refine import refine_pin
 from shardwise.errors import ProgramError
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class ShardedProgram:
-    """A program without calls, on a mesh. `options[axis]` has the candidates of every equation that is planned.
+    """A program without calls, on a mesh. `candidates[axis]` has the candidates of every equation that is planned.
 
     A *free* value (a constant, and what is cheaply computed from constants alone) is made wherever it is needed: it
     has no candidates, constrains nothing and costs nothing.
@@ -39,7 +39,7 @@ class ShardedProgram:
     out_pins: tuple[Pin | None, ...]
     unfolded: Unfolded
     free: frozenset[Value]
-    options: dict[str, dict[Equation, tuple[Candidate, ...]]]
+    candidates: dict[str, dict[Equation, tuple[Candidate, ...]]]
 
     def __str__(self) -> str:
         outs = ("free" if pin is None else str(pin) for pin in self.out_pins)
@@ -73,22 +73,22 @@ def propagate(
         raise ProgramError(f"{program.name}: {len(in_pins)} pins for inputs and {len(out_pins)} for outputs do not fit")
     if not mesh.axis_names:  # one device: there is nothing to choose
         return ShardedProgram(program, mesh, tuple(in_pins), tuple(out_pins), Unfolded(), frozenset(), {})
-    out_pins = followed(program, in_pins, out_pins)
+    out_pins = infer_output_pins(program, in_pins, out_pins)
     unfolded = unfold(program)
-    tied = colours(unfolded.equations)
+    tied = dim_groups(unfolded.equations)
     pins = _pins(program, unfolded, in_pins, out_pins)
     fine = split_axes(unfolded.equations, mesh, pins, tied)
     if fine != mesh:
-        program = refined_program(program, fine)
-        in_pins = [refined_pin(pin, mesh, fine) for pin in in_pins]
-        out_pins = [pin and refined_pin(pin, mesh, fine) for pin in out_pins]
+        program = refine_program(program, fine)
+        in_pins = [refine_pin(pin, mesh, fine) for pin in in_pins]
+        out_pins = [pin and refine_pin(pin, mesh, fine) for pin in out_pins]
         unfolded = unfold(program)
-        tied = colours(unfolded.equations)
+        tied = dim_groups(unfolded.equations)
         pins = _pins(program, unfolded, in_pins, out_pins)
     free, scales = _free_values(unfolded)
     sharded = ShardedProgram(program, fine, tuple(in_pins), tuple(out_pins), unfolded, free, {})
-    for axis, seeds in seeded(unfolded.equations, mesh, fine, pins, tied).items():
-        sharded.options[axis] = _options(sharded, axis, seeds, scales)
+    for axis, seeds in seed_axes(unfolded.equations, mesh, fine, pins, tied).items():
+        sharded.candidates[axis] = _options(sharded, axis, seeds, scales)
     return sharded
 
 
@@ -122,8 +122,9 @@ def _options(
         coloured[equation] = seeds.minor.get(equation, frozenset()) | frozenset(
             [
                 factor
-                for factor, ((number, dim), *_) in rule.cut_together
-                if seeds.has(values[number], dim) and (factor not in rule.compound or rule.allows({factor: size}))
+                for factor, ((number, dim), *_) in rule.dims_by_leading_factor
+                if seeds.has(values[number], dim)
+                and (factor not in rule.compound or rule.allows_sharding({factor: size}))
             ]
         )
         if isinstance(equation.op, (Split, Join)):
@@ -138,13 +139,13 @@ def _options(
             scaling = frozenset([place for place, value in enumerate(equation.inputs) if value in scales])
             count = len(equation.outputs)
             if axis in manual.get(equation, ()):
-                rows[equation] = given(equation.op, types, count, axis)
+                rows[equation] = manual_candidates(equation.op, types, count, axis)
                 continue
             found = candidates(equation.op, types, count, axis, coloured[equation], reached, scaling)
             rows[equation] = _as_given(sharded, axis, equation, found) if isinstance(equation.op, Unstack) else found
             if any(PARTIAL_SUM in candidate.results for candidate in rows[equation]):
                 partial.update(equation.outputs)
-        if len(partial) == before or not sharded.unfolded.borders:
+        if len(partial) == before or not sharded.unfolded.boundaries:
             return rows
 
 
@@ -166,7 +167,7 @@ def _free_values(unfolded: Unfolded) -> tuple[frozenset[Value], frozenset[Value]
     free: set[Value] = set()
     numbers: dict[Value, Any] = {}
     for equation in unfolded.equations:
-        if equation.op.cheap and free.issuperset(equation.inputs):
+        if equation.op.cheap_to_recompute and free.issuperset(equation.inputs):
             free.update(equation.outputs)
             fills = [numbers.get(value) for value in equation.inputs]
             if all(fill is not None for fill in fills):

@@ -6,22 +6,22 @@ from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
-from shardwise.compiler.shardings.refine import axes_on, refined_pin
+from shardwise.compiler.shardings.refine import refine_pin, sub_axes_of
 
 
 @verifies_result
-def refined_program(program: Program, mesh: Mesh | AbstractMesh) -> Program:
+def refine_program(program: Program, mesh: Mesh | AbstractMesh) -> Program:
     """A program without calls, all of it on `mesh`, a refinement of the meshes that its parts are on."""
     fine = mesh.abstract
     equations = []
     for equation in program.equations:
         op = equation.op
         if isinstance(op, Constrain):
-            pin = refined_pin(op.pin, op.mesh.abstract, fine)
+            pin = refine_pin(op.pin, op.mesh.abstract, fine)
             op = Constrain(pin.layout.dims, mesh, op.open_dims)
         elif isinstance(op, Manual):
-            op = op.on(mesh, axes_on(op.mesh.abstract, fine), refined_program(op.program, mesh))
+            op = op.on(mesh, sub_axes_of(op.mesh.abstract, fine), refine_program(op.program, mesh))
         elif isinstance(op, Control):
-            op = op.map_programs(lambda inner: refined_program(inner, mesh))
+            op = op.map_programs(lambda inner: refine_program(inner, mesh))
         equations.append(equation.replace(op=op))
     return program.with_equations(equations)

@@ -14,36 +14,42 @@ from shardwise.compiler.ops.control.control import Control, End
 from shardwise.compiler.ops.control.manual import Manual
 
 Regions = Mapping[str, tuple[str, ...]]
-SUPPOSED_TIMES = 16  # of a loop whose length is not known
+ASSUMED_TRIP_COUNT = 16  # of a loop whose length is not known
 
 
-class Place(NamedTuple):
+class BoundarySlot(NamedTuple):
     """An operand or a result of a tie, by its number."""
 
-    tie: Equation
+    equation: Equation
     number: int
 
 
 @final
 @dataclass(frozen=True)
-class Border:
+class RegionBoundary:
     """For each operand, result, entry and exit of a control op, the place where it is in a tie."""
 
-    operands: tuple[Place, ...]
-    results: tuple[Place, ...]
-    entries: tuple[tuple[Place, ...], ...]
-    exits: tuple[tuple[Place, ...], ...]
+    operands: tuple[BoundarySlot, ...]
+    results: tuple[BoundarySlot, ...]
+    entries: tuple[tuple[BoundarySlot, ...], ...]
+    exits: tuple[tuple[BoundarySlot, ...], ...]
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Unfolded:
-    """`times` says how often each equation runs, and how often each value is made. `manual`: the axes of the mesh that
-    are not planned in an equation, as it is in a manual region or on the border of one."""
+    """A program as one flat list of equations.
+
+    Attributes:
+        equations: all equations, with one region boundary equation for each crossing of a control op.
+        boundaries: where the values of each control op are among its region boundary equations.
+        run_counts: how often each equation runs, and how often each value is computed.
+        manual: the mesh axes that are not planned for an equation because it is in a manual region or on its boundary.
+    """
 
     equations: list[Equation] = field(default_factory=list)
-    borders: dict[Equation, Border] = field(default_factory=dict)
-    times: dict[Equation | Value, int] = field(default_factory=dict)
+    boundaries: dict[Equation, RegionBoundary] = field(default_factory=dict)
+    run_counts: dict[Equation | Value, int] = field(default_factory=dict)
     manual: dict[Equation, frozenset[str]] = field(default_factory=dict)
 
 
@@ -57,16 +63,16 @@ def unfold(program: Program) -> Unfolded:
 def _unfold(program: Program, times: int, named: Regions, found: Unfolded) -> None:
     """`named`: the axes of the manual regions around, and what they are made of."""
     held = frozenset(part for parts in named.values() for part in parts)
-    found.times.update(dict.fromkeys(program.inputs, times))
+    found.run_counts.update(dict.fromkeys(program.inputs, times))
     for equation in program.equations:
-        found.times.update(dict.fromkeys(equation.outputs, times))
+        found.run_counts.update(dict.fromkeys(equation.outputs, times))
         if isinstance(equation.op, Control):
             _unfold_control(equation, equation.op, times, named, found)
             continue
         if isinstance(equation.op, Named) and not equation.op.axis_names <= named.keys():
             raise equation.op.unbound()
         found.equations.append(equation)
-        found.times[equation] = times
+        found.run_counts[equation] = times
         if held:
             found.manual[equation] = held
 
@@ -74,25 +80,25 @@ def _unfold(program: Program, times: int, named: Regions, found: Unfolded) -> No
 def _unfold_control(equation: Equation, op: Control, times: int, named: Regions, found: Unfolded) -> None:
     inside = {**named, **op.named} if isinstance(op, Manual) else named
     held = frozenset(part for parts in inside.values() for part in parts)
-    often = times * max(1, SUPPOSED_TIMES if op.times is None else op.times)
+    often = times * max(1, ASSUMED_TRIP_COUNT if op.times is None else op.times)
     values = {
         "operand": [equation.inputs],
         "result": [equation.outputs],
         "entry": [program.inputs for program in op.programs],
         "exit": [program.outputs for program in op.programs],
     }
-    places: dict[End, Place] = {}
+    places: dict[End, BoundarySlot] = {}
     late = []
     for crossing in op.crossings:
         taken, given = (
             [values[end.kind][end.program][end.number] for end in ends] for ends in (crossing.takes, crossing.gives)
         )
         tie = Equation(crossing.tie, taken, given, equation.source)
-        found.times[tie] = often
+        found.run_counts[tie] = often
         if held:
             found.manual[tie] = held
         for ends in (crossing.takes, crossing.gives):
-            places.update((end, Place(tie, number)) for number, end in enumerate(ends))
+            places.update((end, BoundarySlot(tie, number)) for number, end in enumerate(ends))
         if all(end.kind == "exit" for end in crossing.takes):
             late.append(tie)
         else:
@@ -101,12 +107,12 @@ def _unfold_control(equation: Equation, op: Control, times: int, named: Regions,
         _unfold(program, often, inside, found)
     found.equations.extend(late)
 
-    def numbered(kind: str, program: int = 0) -> tuple[Place, ...]:
+    def numbered(kind: str, program: int = 0) -> tuple[BoundarySlot, ...]:
         ends = [end for end in places if end.kind == kind and end.program == program]
         return tuple(places[end] for end in sorted(ends, key=lambda end: end.number))
 
     numbers = range(len(op.programs))
-    found.borders[equation] = Border(
+    found.boundaries[equation] = RegionBoundary(
         numbered("operand"),
         numbered("result"),
         tuple(numbered("entry", n) for n in numbers),

@@ -26,12 +26,12 @@ from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.shape.movement import Movement
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reason import Cause
-from shardwise.compiler.plan.plan import Plan
+from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.report.replan import planned_with, tries
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
-from shardwise.compiler.shardings.refine import said_on
+from shardwise.compiler.shardings.refine import coarsen_to_first
 
 LARGE = 1 << 20  # bytes that each device gets
 TRIES = 4  # plans at most that are made to know whether a pin helps
@@ -60,7 +60,7 @@ class Avoidable:
 
 
 def avoidable_gathers(
-    sharded: ShardedProgram, plan: Plan, local: LocalProgram, meshes: Sequence[AbstractMesh]
+    sharded: ShardedProgram, plan: LayoutPlan, local: LocalProgram, meshes: Sequence[AbstractMesh]
 ) -> list[Avoidable]:
     """Those of a program, the largest first. Layouts are said on one of the user's meshes."""
     large = [
@@ -80,7 +80,7 @@ def avoidable_gathers(
     left = tries(sharded, 1, TRIES)
     for gather in sorted(large, key=lambda gather: -local.times[gather] * local.wire(gather)):
         for taker, value, layout in _remedies(gather, takers, sharded, plan):
-            said = said_on(layout, meshes, local.mesh)
+            said = coarsen_to_first(layout, meshes, local.mesh)
             if said is None:
                 continue  # the user's meshes have no names for it
             if not left:
@@ -97,7 +97,7 @@ def _remedies(
     gather: Equation,
     takers_of: Mapping[Value, Sequence[tuple[Equation, int]]],
     sharded: ShardedProgram,
-    plan: Plan,
+    plan: LayoutPlan,
 ) -> Iterator[tuple[Equation, Value, Layout]]:
     """Layouts in which what follows a gather could be shared: of which value, and what would be shared first."""
     cause, op = gather.reason, gather.op
@@ -122,7 +122,7 @@ def _remedies(
 def _shareable(
     takers: Sequence[tuple[Equation, int]],
     takers_of: Mapping[Value, Sequence[tuple[Equation, int]]],
-    plan: Plan,
+    plan: LayoutPlan,
     axes: tuple[str, ...],
     dims: Sequence[int],
 ) -> tuple[Equation | None, set[int]]:
@@ -143,7 +143,9 @@ def _shareable(
         rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
         factors = {dim: rule.operands[place][at] for dim, at in now.items()}
         fit -= {
-            dim for dim, mine in factors.items() if len(mine) != 1 or mine[0] in rule.whole or mine[0] in rule.exchange
+            dim
+            for dim, mine in factors.items()
+            if len(mine) != 1 or mine[0] in rule.need_replication or mine[0] in rule.exchange
         }
         if not isinstance(equation.op, (Movement, Elementwise)):
             works = works or equation

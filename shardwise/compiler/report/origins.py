@@ -11,7 +11,7 @@ from typing import final
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ops.placement.constrain import Constrain
-from shardwise.compiler.plan.plan import Plan
+from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.shardings.factors import Dims
 from shardwise.compiler.shardings.layout import Layout
@@ -36,7 +36,7 @@ class Origins:
         return tuple(dict.fromkeys(pin for axis in wanted for pin in self.brought.get((value, axis), ())))
 
 
-def origins(sharded: ShardedProgram, plan: Plan, names: Sequence[str] = ()) -> Origins:
+def origins(sharded: ShardedProgram, plan: LayoutPlan, names: Sequence[str] = ()) -> Origins:
     """Where every layout of a plan comes from. `names` are the inputs'."""
     found = Origins({}, {}, {}, {})
     for number, (value, pin) in enumerate(zip(sharded.program.inputs, sharded.in_pins, strict=True)):
@@ -68,7 +68,9 @@ def origins(sharded: ShardedProgram, plan: Plan, names: Sequence[str] = ()) -> O
     return found
 
 
-def _along(equation: Equation, plan: Plan, found: Origins, known: Sequence[Value], asked: Sequence[Value]) -> None:
+def _along(
+    equation: Equation, plan: LayoutPlan, found: Origins, known: Sequence[Value], asked: Sequence[Value]
+) -> None:
     """Hand the pins of the known values of an equation on to those that are asked, factor by factor."""
     choice = plan.choices[equation]
     rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))

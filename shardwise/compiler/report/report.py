@@ -14,7 +14,7 @@ from shardwise.compiler.partition.local_program import LocalProgram, Placement
 from shardwise.compiler.partition.reason import Cause, is_inserted
 from shardwise.compiler.partition.reshard import axes_of
 from shardwise.compiler.plan.hardware import Chip
-from shardwise.compiler.plan.plan import Plan
+from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.report.origins import CHOSEN, FREE, INPUT, Origins, origins
 from shardwise.compiler.report.render_hooks import OnPage, shown
@@ -151,7 +151,7 @@ class Report(OnPage):
 
 def report(
     sharded: ShardedProgram,
-    plan: Plan,
+    plan: LayoutPlan,
     local: LocalProgram,
     chip: Chip,
     names: Sequence[str] = (),

@@ -115,6 +115,6 @@ class _TimedSweep(Sweep):
 
 def flops(equation: Equation) -> float:
     """Return the flops of a product; the time of other ops is determined by the bytes that they access."""
-    if not equation.op.multiplies:
+    if not equation.op.is_contraction:
         return 0.0
     return 2.0 * math.prod(factor_rule(equation.op, tuple(value.type for value in equation.inputs)).sizes)

@@ -32,9 +32,9 @@ class FactorRule:
     results: tuple[Dims, ...]
     sizes: tuple[int, ...]
     reduce: Mapping[int, Reduction] = field(default_factory=dict, hash=False)
-    whole: frozenset[int] = frozenset()
+    need_replication: frozenset[int] = frozenset()
     exchange: frozenset[int] = frozenset()
-    terms: frozenset[int] = frozenset()
+    addends: frozenset[int] = frozenset()
 
     @staticmethod
     def parse(text: str, sizes: Mapping[str, int], reduce: Mapping[str, str] | None = None) -> "FactorRule":
@@ -106,7 +106,7 @@ class FactorRule:
                 (tuple(map(tuple, left)),),
                 (tuple(map(tuple, right)),),
                 tuple(sizes),
-                whole=frozenset(range(len(sizes))),
+                need_replication=frozenset(range(len(sizes))),
             )
         while a < len(before) and b < len(after):
             common = math.gcd(rest_a, rest_b)
@@ -137,13 +137,15 @@ class FactorRule:
             if rest_b == 1:
                 b += 1
                 rest_b = after[b] if b < len(after) else 1
-        return FactorRule((tuple(map(tuple, left)),), (tuple(map(tuple, right)),), tuple(sizes), whole=frozenset(whole))
+        return FactorRule(
+            (tuple(map(tuple, left)),), (tuple(map(tuple, right)),), tuple(sizes), need_replication=frozenset(whole)
+        )
 
-    def may_be_padded(self, factors: tuple[int, ...]) -> bool:
+    def is_paddable(self, factors: tuple[int, ...]) -> bool:
         """Whether a dim of these factors may be padded inside the op; else the op needs its exact size."""
-        return len(factors) == 1 and factors[0] not in self.compound and factors[0] not in self.whole
+        return len(factors) == 1 and factors[0] not in self.compound and factors[0] not in self.need_replication
 
-    def allows(self, cuts: Mapping[int, int]) -> bool:
+    def allows_sharding(self, cuts: Mapping[int, int]) -> bool:
         """Whether factors may be cut into so many pieces at once.
 
         In a compound dim pieces must be contiguous: a factor after another is cut, evenly, only where that one is cut
@@ -158,10 +160,10 @@ class FactorRule:
                 split = split and count == size
         return True
 
-    def spread(
+    def assign_axes(
         self, factors: tuple[int, ...], axes: tuple[str, ...], extents: Mapping[str, int]
     ) -> list[tuple[str, ...]]:
-        """Which of the axes that cut a dim cut each of its factors, where `allows` is kept."""
+        """Which of the axes that cut a dim cut each of its factors, where `allows_sharding` is kept."""
         found: list[tuple[str, ...]] = []
         rest = axes
         for factor in factors:
@@ -188,14 +190,14 @@ class FactorRule:
         return frozenset(factor for dim in self.compound_dims for factor in dim)
 
     @cached_property
-    def cut_together(self) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
+    def dims_by_leading_factor(self) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
         """Each factor that can be cut along, and the dims that it leads: (number of the operand or result, dim)."""
         return self._led_by(self.leading)
 
     @cached_property
-    def padded_together(self) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
+    def dims_by_padding_factor(self) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
         """Each factor that is the whole of its dims, which are padded alike, and these dims."""
-        return self._led_by(frozenset(range(len(self.sizes))) - self.compound - self.whole - self.exchange)
+        return self._led_by(frozenset(range(len(self.sizes))) - self.compound - self.need_replication - self.exchange)
 
     def _led_by(self, wanted: frozenset[int]) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
         found: dict[int, list[tuple[int, int]]] = {}
@@ -208,14 +210,14 @@ class FactorRule:
     @cached_property
     def leading(self) -> frozenset[int]:
         """Factors that are major in every dim that has them: these can be cut along, whatever else is."""
-        return frozenset(range(len(self.sizes))) - self.minor - self.whole
+        return frozenset(range(len(self.sizes))) - self.minor - self.need_replication
 
     @cached_property
     def minor(self) -> frozenset[int]:
         """Factors that come after another in some dim: they can be cut only where that one is in single elements."""
-        return frozenset(factor for dim in self.compound_dims for factor in dim[1:]) - self.whole
+        return frozenset(factor for dim in self.compound_dims for factor in dim[1:]) - self.need_replication
 
-    def places(self, factor: int) -> list[tuple[int, int]]:
+    def dims_with(self, factor: int) -> list[tuple[int, int]]:
         """The dims that have a factor: (number of the operand or result, dim)."""
         return [
             (number, dim)

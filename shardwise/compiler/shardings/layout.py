@@ -46,18 +46,18 @@ class Layout:
     def without_partial(self, *axes: str) -> "Layout":
         return Layout(self.dims, tuple(p for p in self.partial if p[0] not in axes))
 
-    def cut(self, shape: Sequence[int], mesh: AbstractMesh) -> tuple[int, ...]:
+    def shard_shape(self, shape: Sequence[int], mesh: AbstractMesh) -> tuple[int, ...]:
         """The shape of one piece of a whole (padded) array of this shape."""
         return tuple([size // mesh.extent(axes) if axes else size for size, axes in zip(shape, self.dims, strict=True)])
 
-    def even(self, shape: Sequence[int], mesh: AbstractMesh) -> tuple[int, ...]:
+    def padded_shape(self, shape: Sequence[int], mesh: AbstractMesh) -> tuple[int, ...]:
         """`shape` padded up so that every dim divides: the physical shape of an array in this layout."""
         extents = [mesh.extent(axes) for axes in self.dims]
         return tuple(-(-size // extent) * extent for size, extent in zip(shape, extents, strict=True))
 
     def shard_indices(self, shape: Sequence[int], mesh: AbstractMesh) -> list[tuple[slice, ...]]:
         """Return the index of each device's shard in an array of this shape, without padding, in device order."""
-        shard_shape = self.cut(self.even(shape, mesh), mesh)
+        shard_shape = self.shard_shape(self.padded_shape(shape, mesh), mesh)
         starts = [mesh.coordinates(axes) * size for axes, size in zip(self.dims, shard_shape, strict=True)]
         return [
             tuple(

@@ -1,7 +1,7 @@
 """A mesh: devices in a grid whose axes have names.
 
 `AbstractMesh` is names and sizes, all that the compiler reads. `Mesh` adds the devices, which stay opaque here.
-`in_force` is the mesh that a thread has set: `with mesh:`. A bare PartitionSpec is meant for it.
+`mesh_context` is the mesh that a thread has set: `with mesh:`. A bare PartitionSpec is meant for it.
 """
 
 import math
@@ -119,7 +119,7 @@ class AbstractMesh:
         whole = np.arange(self.size).reshape(self.axis_sizes).transpose(order).reshape(-1, self.extent(axes))
         return whole if parts is None else whole[:, np.array(parts)].reshape(-1, len(parts[0]))
 
-    def unknown_axis(self, axis: str) -> str:
+    def unknown_axis_message(self, axis: str) -> str:
         """Why `axis` cannot be used here, with a suggestion."""
         near = get_close_matches(axis, self.axis_names, 1)
         hint = f"Did you mean {near[0]!r}?" if near else f"Its axes are {', '.join(map(repr, self.axis_names))}."
@@ -145,7 +145,7 @@ def _axis_types(given: Any, names: tuple[str, ...]) -> tuple[AxisType, ...]:
     return types
 
 
-def grid_of(devices: Sequence[Any], *shape: Any) -> np.ndarray[Any, Any]:
+def device_grid(devices: Sequence[Any], *shape: Any) -> np.ndarray[Any, Any]:
     """Devices in a grid, as numpy's `reshape` takes its shape. What they are, numpy is not to look into."""
     grid = np.empty(len(devices), object)
     grid[:] = devices
@@ -171,17 +171,17 @@ class AbsentDevice:
         return f"AbsentDevice(id={self.id})"
 
 
-class _InForce(threading.local):
+class _MeshContext(threading.local):
     """The mesh that this thread has set, and the ones before it that `with mesh:` puts back. `manual`: the axes that
     the manual regions being traced look after."""
 
     def __init__(self) -> None:
         self.mesh: Mesh | None = None
-        self.manual: frozenset[str] = frozenset()
+        self.manual_axes: frozenset[str] = frozenset()
         self.before: list[Mesh | None] = []
 
 
-in_force = _InForce()
+mesh_context = _MeshContext()
 
 
 @final
@@ -268,12 +268,12 @@ class Mesh:
         return [device for device in self.flat_devices if device.process_index == here]
 
     def __enter__(self) -> "Mesh":
-        in_force.before.append(in_force.mesh)
-        in_force.mesh = self
+        mesh_context.before.append(mesh_context.mesh)
+        mesh_context.mesh = self
         return self
 
     def __exit__(self, *exception: object) -> None:
-        in_force.mesh = in_force.before.pop()
+        mesh_context.mesh = mesh_context.before.pop()
 
     @cached_property
     def flat_devices(self) -> tuple[Any, ...]:
@@ -308,7 +308,7 @@ def _even_factors(count: int, parts: int) -> tuple[int, ...]:
 
 
 @registered_cache(maxsize=256)
-def stand_in(mesh: AbstractMesh) -> Mesh:
+def absent_mesh(mesh: AbstractMesh) -> Mesh:
     """A mesh of absent devices: programs are planned and lowered for it, and cannot run."""
     absent = [AbsentDevice(number) for number in range(mesh.size)]
-    return Mesh(grid_of(absent, mesh.axis_sizes), mesh.axis_names)
+    return Mesh(device_grid(absent, mesh.axis_sizes), mesh.axis_names)

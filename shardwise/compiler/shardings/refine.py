@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count, pairwise
 
 from shardwise.compiler.shardings.layout import Layout, Pin
-from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, grid_of
+from shardwise.compiler.shardings.mesh import AbstractMesh, AxisType, Mesh, device_grid
 
 # An axis: from one neighbour along it to the next it is so many devices, and so many to where it ends.
 Stretch = tuple[int, int]
@@ -33,7 +33,7 @@ def common_mesh(meshes: Sequence[Mesh]) -> Mesh | None:
     names: list[str] = []
     for stretch in wanted:
         names.append(_name(stretch, meshes, names))
-    return Mesh(grid_of(first.flat_devices, [high // low for low, high in wanted]), names)
+    return Mesh(device_grid(first.flat_devices, [high // low for low, high in wanted]), names)
 
 
 def split_mesh(mesh: AbstractMesh, parts: Mapping[str, int]) -> AbstractMesh:
@@ -50,7 +50,7 @@ def split_mesh(mesh: AbstractMesh, parts: Mapping[str, int]) -> AbstractMesh:
     return AbstractMesh(sizes, names, types)
 
 
-def axes_on(coarse: AbstractMesh, fine: AbstractMesh) -> dict[str, tuple[str, ...]]:
+def sub_axes_of(coarse: AbstractMesh, fine: AbstractMesh) -> dict[str, tuple[str, ...]]:
     """For each axis of a mesh, the axes of a finer one that it is made of."""
     pieces = _stretches(fine)
     return {
@@ -59,18 +59,18 @@ def axes_on(coarse: AbstractMesh, fine: AbstractMesh) -> dict[str, tuple[str, ..
     }
 
 
-def refined_pin(pin: Pin, coarse: AbstractMesh, fine: AbstractMesh) -> Pin:
+def refine_pin(pin: Pin, coarse: AbstractMesh, fine: AbstractMesh) -> Pin:
     """A pin on a mesh, said on a finer one."""
     if coarse == fine:
         return pin
-    axes = axes_on(coarse, fine)
+    axes = sub_axes_of(coarse, fine)
     dims = tuple(tuple(piece for axis in dim for piece in axes[axis]) for dim in pin.layout.dims)
     return Pin(Layout(dims), pin.open_dims, pin.reason)
 
 
-def coarsened(layout: Layout, coarse: AbstractMesh, fine: AbstractMesh) -> Layout | None:
+def coarsen_layout(layout: Layout, coarse: AbstractMesh, fine: AbstractMesh) -> Layout | None:
     """A layout on a fine mesh, said on a coarser one; None where it takes an axis of that apart."""
-    whole = {pieces[0]: (axis, pieces) for axis, pieces in axes_on(coarse, fine).items() if pieces}
+    whole = {pieces[0]: (axis, pieces) for axis, pieces in sub_axes_of(coarse, fine).items() if pieces}
     dims = []
     for dim in layout.dims:
         axes, rest = [], dim
@@ -84,9 +84,9 @@ def coarsened(layout: Layout, coarse: AbstractMesh, fine: AbstractMesh) -> Layou
     return Layout(tuple(dims))
 
 
-def said_on(layout: Layout, meshes: Sequence[AbstractMesh], fine: AbstractMesh) -> Layout | None:
+def coarsen_to_first(layout: Layout, meshes: Sequence[AbstractMesh], fine: AbstractMesh) -> Layout | None:
     """A layout on a fine mesh, said on the first of these meshes that has names for it; None where none has."""
-    return next((said for mesh in meshes if (said := coarsened(layout, mesh, fine)) is not None), None)
+    return next((said for mesh in meshes if (said := coarsen_layout(layout, mesh, fine)) is not None), None)
 
 
 def _stretches(mesh: AbstractMesh) -> dict[str, Stretch]:

@@ -73,7 +73,7 @@ def pin_of(spec: PartitionSpec, shape: tuple[int, ...], mesh: AbstractMesh, reas
     for dim, axes in enumerate(dims):
         for axis in axes:
             if axis not in mesh.shape:
-                raise ShardingError(f"{spec}: {mesh.unknown_axis(axis)}")
+                raise ShardingError(f"{spec}: {mesh.unknown_axis_message(axis)}")
             if axis in seen:
                 raise ShardingError(
                     f"{spec} uses axis {axis!r} for dim {seen[axis]} and for dim {dim}: an axis can cut one dim only."

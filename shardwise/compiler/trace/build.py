@@ -9,7 +9,7 @@ from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.shape.constants import Held, Identity
-from shardwise.compiler.trace.provenance import scoped
+from shardwise.compiler.trace.provenance import use_scope
 from shardwise.compiler.trace.tracer import Frame, Tracer
 
 
@@ -26,8 +26,8 @@ def build(
     The user's scopes count from here: a program may be used again in another one, and `inline` adds that. `axes` get a
     name inside, and along those `tracked` types say what varies.
     """
-    frame = Frame(name, absorbs=True, axes=axes, tracked=tracked)
-    with frame.open(), scoped(()):
+    frame = Frame(name, stages_all=True, axes=axes, tracked=tracked)
+    with frame.open(), use_scope(()):
         outputs = [frame.lift(as_operand(x)) for x in function(*(frame.input(type) for type in types))]
     return frame.program(outputs), frame.captured
 
@@ -35,7 +35,7 @@ def build(
 @verifies_result
 def rewrite(name: str, types: Sequence[ArrayType], body: Callable[..., Sequence[Any]]) -> Program:
     """A Program made by a transformation: `body` sees no other frame, but a user's rule may use the axes bound here."""
-    frame = _ClosedFrame(name, absorbs=True, axes=bound_axes(), tracked=tracked_axes())
+    frame = _ClosedFrame(name, stages_all=True, axes=bound_axes(), tracked=tracked_axes())
     with frame.open(over=()):
         outputs = [frame.lift(x) for x in body(*(frame.input(type) for type in types))]
     return frame.program(outputs)
@@ -45,8 +45,8 @@ def rewrite(name: str, types: Sequence[ArrayType], body: Callable[..., Sequence[
 class _ClosedFrame(Frame):
     """A frame without captured inputs: an array from outside, which a user's rule may use, is held by the program."""
 
-    def __init__(self, name: str, absorbs: bool, axes: Mapping[Any, int], tracked: frozenset[Any]):
-        super().__init__(name, absorbs, axes, tracked)
+    def __init__(self, name: str, stages_all: bool, axes: Mapping[Any, int], tracked: frozenset[Any]):
+        super().__init__(name, stages_all, axes, tracked)
         self._held: dict[int, Value] = {}
 
     def lift(self, x: Any) -> Value:

@@ -1,8 +1,8 @@
 """Where an equation comes from: the user's line that is running, or the line that a transformation works for.
 
-While a transformation replays equations it sets `working.source`, so that what it emits names the user's line. The
-partitioner also sets `working.reason`, which says why it put an equation there. `named_scope` sets `working.scope`:
-names that the user gives to a part of the program, which the sources of what it stages then carry.
+A transformation that replays equations sets `provenance.source`, so that the equations it emits keep the user's line.
+The partitioner also sets `provenance.reason`, which says why it inserts an equation. `named_scope` sets
+`provenance.scope`, the names that the user gives to a part of the program; the sources of staged equations carry them.
 """
 
 import sys
@@ -18,25 +18,25 @@ from shardwise.compiler.ir.program import NOWHERE, Source
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + "/"
 
 
-class _Working(threading.local):
+class _Provenance(threading.local):
     def __init__(self) -> None:
         self.source: Source | None = None
         self.reason = ""
         self.scope: tuple[str, ...] = ()
 
 
-working = _Working()
+provenance = _Provenance()
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 @contextmanager
-def scoped(scope: tuple[str, ...]) -> Iterator[None]:
+def use_scope(scope: tuple[str, ...]) -> Iterator[None]:
     """Replace the user's scopes for a while."""
-    before, working.scope = working.scope, scope
+    before, provenance.scope = provenance.scope, scope
     try:
         yield
     finally:
-        working.scope = before
+        provenance.scope = before
 
 
 @final
@@ -61,16 +61,16 @@ class named_scope:
         self._around: list[tuple[str, ...]] = []
 
     def __enter__(self) -> None:
-        self._around.append(working.scope)
-        working.scope = (*working.scope, self.name)
+        self._around.append(provenance.scope)
+        provenance.scope = (*provenance.scope, self.name)
 
     def __exit__(self, *error: object) -> None:
-        working.scope = self._around.pop()
+        provenance.scope = self._around.pop()
 
     def __call__(self, function: _Function) -> _Function:
         @wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
-            with scoped((*working.scope, self.name)):
+            with use_scope((*provenance.scope, self.name)):
                 return function(*args, **keywords)
 
         return call  # type: ignore[return-value]
@@ -78,7 +78,7 @@ class named_scope:
 
 def current_source() -> Source:
     """The source that an equation emitted now belongs to."""
-    return working.source or user_source()
+    return provenance.source or user_source()
 
 
 def user_source() -> Source:
@@ -87,7 +87,7 @@ def user_source() -> Source:
     while frame is not None:
         code = frame.f_code
         if not code.co_filename.startswith(_PACKAGE):
-            return Source(code.co_filename, frame.f_lineno, code.co_name, working.scope)
+            return Source(code.co_filename, frame.f_lineno, code.co_name, provenance.scope)
         if frame.f_back is None:
             break
         frame = frame.f_back

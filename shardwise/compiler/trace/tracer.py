@@ -11,14 +11,14 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.arrays.methods import ArrayMethods
-from shardwise.compiler.ir.dispatch import frames, open_frames
+from shardwise.compiler.ir.dispatch import open_frames, use_frames
 from shardwise.compiler.ir.op import Op, result_types
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named import Vary
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
-from shardwise.compiler.trace.provenance import current_source, working
+from shardwise.compiler.trace.provenance import current_source, provenance
 from shardwise.errors import (
     ConcretizationTypeError,
     TracerArrayConversionError,
@@ -29,7 +29,7 @@ from shardwise.errors import (
 
 
 class Frame:
-    """One function being staged into a Program. `absorbs`: it takes every op, not only those on its own tracers.
+    """One function being staged into a Program. `stages_all`: it takes every op, not only those on its own tracers.
 
     `axes`: the names that it gives to axes for the ops inside, and their sizes. `tracked`: those of them along which
     types say what varies.
@@ -38,12 +38,12 @@ class Frame:
     def __init__(
         self,
         name: str,
-        absorbs: bool,
+        stages_all: bool,
         axes: Mapping[Any, int] | None = None,
         tracked: frozenset[Any] = frozenset(),
     ):
         self.name = name
-        self.absorbs = absorbs
+        self.stages_all = stages_all
         self.axes = axes or {}
         self.tracked = tracked
         self.inputs: list[Value] = []
@@ -65,12 +65,12 @@ class Frame:
         types = tuple([value.type for value in inputs])
         for type in types:
             if type.varying:
-                inputs = self._entering(inputs, op.entering(*types))
+                inputs = self._entering(inputs, op.operand_varying(*types))
                 types = tuple([value.type for value in inputs])
                 break
         outputs = [Value(type) for type in result_types(op, types)]
         source = current_source()
-        equation = Equation(op, inputs, outputs, source, working.reason)
+        equation = Equation(op, inputs, outputs, source, provenance.reason)
         self.equations.append(equation)
         return tuple(Tracer(self, value, equation, source) for value in outputs)
 
@@ -103,8 +103,8 @@ class Frame:
             if x.frame is self:
                 return x.value
             if x.frame not in open_frames():
-                raise UnexpectedTracerError(x.frame.leak(x))
-            if x.made_by is not None and not x.made_by.inputs and x.made_by.op.cheap:
+                raise UnexpectedTracerError(x.frame.leak_message(x))
+            if x.made_by is not None and not x.made_by.inputs and x.made_by.op.cheap_to_recompute:
                 return self.bind(x.made_by.op, ())[0].value  # a constant is made again rather than carried in
         found = self._captured.get(id(x))
         if found is None:
@@ -128,7 +128,7 @@ class Frame:
     @contextmanager
     def open(self, over: Sequence[Any] | None = None) -> Iterator[None]:
         """Stage here while open; `over` are the frames below (those open now, unless given)."""
-        with frames([*(open_frames() if over is None else over), self]):
+        with use_frames([*(open_frames() if over is None else over), self]):
             yield
 
     def concrete(self, tracer: "Tracer", error: type[ConcretizationTypeError], use: str) -> Any:
@@ -141,7 +141,7 @@ class Frame:
             "`numpy.where`,\n  or move the decision out of the function, or make the argument static."
         )
 
-    def leak(self, tracer: "Tracer") -> str:
+    def leak_message(self, tracer: "Tracer") -> str:
         """The message for a tracer used after its frame has closed."""
         made = f" by {tracer.made_by.op.name}" if tracer.made_by is not None else ""
         return (

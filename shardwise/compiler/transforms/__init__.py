@@ -3,8 +3,8 @@
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.dce import dce
-from shardwise.compiler.transforms.drop_effects import silence
-from shardwise.compiler.transforms.erase_varying import untrack
+from shardwise.compiler.transforms.drop_effects import without_effects
+from shardwise.compiler.transforms.erase_varying import erase_varying
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.jvp import jvp_program
 from shardwise.compiler.transforms.linearize import linearize_program
@@ -25,8 +25,8 @@ class _ProgramTransforms:
     rewrite = staticmethod(rewrite)
     inline = staticmethod(inline)
     dce = staticmethod(dce)
-    silence = staticmethod(silence)
-    untrack = staticmethod(untrack)
+    without_effects = staticmethod(without_effects)
+    erase_varying = staticmethod(erase_varying)
 
 
 installed.transforms = _ProgramTransforms()

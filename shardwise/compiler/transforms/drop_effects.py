@@ -5,17 +5,17 @@ from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.verify import verifies_result
 
 
-def silence(op: Op) -> Op:
+def without_effects(op: Op) -> Op:
     """The op without the effects of its programs; TypeError where something depends on what an effect gives."""
     if not op.effect:
         return op
     if op.programs:
-        return op.map_programs(silent)
+        return op.map_programs(drop_effects)
     raise TypeError(f"`{op.name}` has an effect, which cannot be repeated")
 
 
 @verifies_result
-def silent(program: Program) -> Program:
+def drop_effects(program: Program) -> Program:
     """The program without effects; TypeError where something depends on what an effect gives."""
     if not program.effect:
         return program
@@ -24,7 +24,7 @@ def silent(program: Program) -> Program:
         if equation.op.effect and program.used.isdisjoint(equation.outputs):
             continue
         try:
-            op = silence(equation.op)
+            op = without_effects(equation.op)
         except TypeError as error:
             raise TypeError(f"{error}: at {equation.source} its result is used") from None
         equations.append(equation.replace(op=op))

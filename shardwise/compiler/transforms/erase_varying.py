@@ -14,7 +14,7 @@ from shardwise.compiler.ops.control.manual import Manual
 
 
 @verifies_result
-def untrack(program: Program) -> Program:
+def erase_varying(program: Program) -> Program:
     """`program` without what its types track; the same one where there is no manual region."""
     if not any(isinstance(equation.op, (Manual, Vary)) or _tracked(equation) for equation in program.walk()):
         return program
@@ -26,14 +26,14 @@ def _tracked(equation: Equation) -> bool:
 
 
 def _untracked(program: Program) -> Program:
-    known: dict[Value, Value] = {value: Value(value.type.over(())) for value in program.inputs}
+    known: dict[Value, Value] = {value: Value(value.type.with_varying(())) for value in program.inputs}
     equations = []
     for equation in program.equations:
         inputs = [known[value] for value in equation.inputs]
         if isinstance(equation.op, (Vary, Settle)):
             known[equation.outputs[0]] = inputs[0]
             continue
-        outputs = [Value(value.type.over(())) for value in equation.outputs]
+        outputs = [Value(value.type.with_varying(())) for value in equation.outputs]
         known.update(zip(equation.outputs, outputs, strict=True))
         equations.append(equation.replace(op=_plain(equation.op), inputs=inputs, outputs=outputs))
     inputs = [known[value] for value in program.inputs]

@@ -40,7 +40,7 @@ def _lifted(equation: Equation, op: Scan) -> tuple[list[Equation], Equation | No
     wanted: list[Value] = []
     for inside in body.equations:
         if (
-            not inside.op.cheap
+            not inside.op.cheap_to_recompute
             or isinstance(inside.op, Barrier)
             or not all(x in makers or x in given for x in inside.inputs)
         ):

@@ -10,11 +10,11 @@ from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.call import present, some, spread
 from shardwise.compiler.ops.control.retype import retyped, zeros_of
 from shardwise.compiler.trace.build import rewrite
-from shardwise.compiler.transforms.memoize import cached
-from shardwise.compiler.transforms.replay import each
+from shardwise.compiler.transforms.memoize import memoized
+from shardwise.compiler.transforms.replay import for_each_equation
 
 
-class Pairs:
+class Duals:
     """Primals and tangents of a program's values, filled equation by equation.
 
     `linearizing`: primals and tangents live in different frames, and an op that holds a program splits it in two.
@@ -48,21 +48,21 @@ class Pairs:
 
 def jvp(program: Program, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """The program's outputs and their tangents (None is zero), played into the open frame."""
-    pairs = Pairs()
+    pairs = Duals()
     for value, primal, tangent in zip(program.inputs, primals, tangents, strict=True):
         pairs.set(value, primal, tangent)
-    each(program.equations, pairs.step)
+    for_each_equation(program.equations, pairs.step)
     return [pairs.primal[value] for value in program.outputs], [pairs.tangent.get(value) for value in program.outputs]
 
 
-@cached(maxsize=4096)
+@memoized(maxsize=4096)
 @verifies_result
 def jvp_program(
-    program: Program, active: tuple[bool, ...], solid: tuple[bool, ...] = ()
+    program: Program, active: tuple[bool, ...], instantiate: tuple[bool, ...] = ()
 ) -> tuple[Program, tuple[bool, ...]]:
     """(primals, tangents of the active inputs) → (outputs, tangents of the outputs that move); and which these are.
 
-    Outputs marked in `solid` have a tangent even where it is zero.
+    Outputs marked in `instantiate` have a tangent even where it is zero.
     """
     moving: tuple[bool, ...] = ()
     count = len(program.inputs)
@@ -70,7 +70,7 @@ def jvp_program(
     def body(*args: Any) -> list[Any]:
         nonlocal moving
         outputs, tangents = jvp(program, args[:count], spread(args[count:], active))
-        tangents = solidified(tangents, solid, program.out_types)
+        tangents = instantiate_zeros(tangents, instantiate, program.out_types)
         moving = present(tangents)
         return [*outputs, *some(tangents)]
 
@@ -78,10 +78,10 @@ def jvp_program(
     return rewrite(f"jvp_{program.name}", types, body), moving
 
 
-def solidified(tangents: Sequence[Any], solid: Sequence[bool], types: Sequence[ArrayType]) -> list[Any]:
+def instantiate_zeros(tangents: Sequence[Any], instantiate: Sequence[bool], types: Sequence[ArrayType]) -> list[Any]:
     """Tangents or cotangents, with zeros for those marked that are not there."""
-    marks = solid or (False,) * len(tangents)
+    marks = instantiate or (False,) * len(tangents)
     return [
-        zeros_of(type) if tangent is None and is_solid else tangent
-        for tangent, is_solid, type in zip(tangents, marks, types, strict=True)
+        zeros_of(type) if tangent is None and is_instantiated else tangent
+        for tangent, is_instantiated, type in zip(tangents, marks, types, strict=True)
     ]

@@ -9,7 +9,7 @@ from shardwise.compiler.ops.shape.constants import Held
 
 
 @verifies_result
-def lift(program: Program) -> tuple[Program, list[Any]]:
+def lift_constants(program: Program) -> tuple[Program, list[Any]]:
     """A program without calls, with the arrays that it holds as its last inputs; and these arrays."""
     body, held = _lifted(program)
     inputs = (*program.inputs, *(value for value, _ in held))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from shardwise.compiler.arrays.operands import as_operand
-from shardwise.compiler.ir.dispatch import frames, open_frames
+from shardwise.compiler.ir.dispatch import open_frames, use_frames
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.verify import verifies_result
@@ -17,10 +17,10 @@ from shardwise.compiler.ops.control.call import present, some
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.tracer import Frame, Tracer
 from shardwise.compiler.transforms.dce import dce, live_equations
-from shardwise.compiler.transforms.jvp import Pairs, solidified
-from shardwise.compiler.transforms.memoize import cached
-from shardwise.compiler.transforms.replay import each, replay
-from shardwise.compiler.transforms.shrink_residuals import lighten
+from shardwise.compiler.transforms.jvp import Duals, instantiate_zeros
+from shardwise.compiler.transforms.memoize import memoized
+from shardwise.compiler.transforms.replay import for_each_equation, replay
+from shardwise.compiler.transforms.shrink_residuals import shrink_residuals
 from shardwise.errors import ConcretizationTypeError
 
 
@@ -41,10 +41,10 @@ class LinearFrame(Frame):
     stays here: a user's rule may compute both in one compiled function."""
 
     def __init__(self, name: str):
-        super().__init__(name, absorbs=False)
+        super().__init__(name, stages_all=False)
 
     def bind(self, op: Op, args: Sequence[Any]) -> tuple[Any, ...]:
-        if op.inlined and not all(op.programs[0].depending([self.owns(arg) for arg in args])):
+        if op.is_call and not all(op.programs[0].outputs_depending_on([self.owns(arg) for arg in args])):
             return tuple(replay(op.programs[0], args))
         return super().bind(op, args)
 
@@ -54,11 +54,11 @@ class _Tangents:
 
     def __init__(self, name: str):
         self.frame = LinearFrame(f"linear_{name}")
-        self.pairs = Pairs(linearizing=True)
+        self.pairs = Duals(linearizing=True)
 
-    def close(self, outputs: Sequence[Value], solid: Sequence[bool] = ()) -> Linearized:
+    def close(self, outputs: Sequence[Value], instantiate: Sequence[bool] = ()) -> Linearized:
         found = [self.pairs.tangent.get(value) for value in outputs]
-        tangents = solidified(found, solid, [value.type for value in outputs])
+        tangents = instantiate_zeros(found, instantiate, [value.type for value in outputs])
         moving = present(tangents)
         staged = self.frame.program([self.frame.lift(tangent) for tangent in some(tangents)])
         count = len(self.frame.inputs)
@@ -76,15 +76,15 @@ class _Tangents:
 
 
 @final
-class ValueFrame(Frame):
+class DualFrame(Frame):
     """The frame of a function that is being differentiated, whose values may be known.
 
     It plays equations into the frames `over` (primals, and tangents where a value has one) on demand: when Python asks
     for a value, up to that value, and never again. Outside jit this is what makes `if` on values work.
     """
 
-    def __init__(self, name: str, pairs: Pairs, over: Sequence[Any]):
-        super().__init__(name, absorbs=False)
+    def __init__(self, name: str, pairs: Duals, over: Sequence[Any]):
+        super().__init__(name, stages_all=False)
         self.pairs = pairs
         self.over = list(over)
         self.played = 0
@@ -109,8 +109,8 @@ class ValueFrame(Frame):
         """Emit equations, up to number `until`."""
         equations = self.equations[self.played : until]
         self.played = until
-        with frames(self.over):
-            each(equations, self.pairs.step)
+        with use_frames(self.over):
+            for_each_equation(equations, self.pairs.step)
 
     def run(self, function: Callable[..., Sequence[Any]], tracers: Sequence[Tracer]) -> list[Value]:
         """Call the function, and play what its results need; the values of the results."""
@@ -125,33 +125,33 @@ def linearize(function: Callable[..., Sequence[Any]], primals: Sequence[Any], na
     """Call `function` on `primals`; all of them are active."""
     tangents = _Tangents(name)
     over = [*open_frames(), tangents.frame]
-    frame = ValueFrame(name, tangents.pairs, over)
+    frame = DualFrame(name, tangents.pairs, over)
     outputs = frame.run(function, [frame.pair(primal, tangents.frame.input(primal.type)) for primal in primals])
-    with frames(over):
+    with use_frames(over):
         return tangents.close(outputs)
 
 
-def forward(
+def jvp_function(
     function: Callable[..., Sequence[Any]], primals: Sequence[Any], tangents: Sequence[Any], name: str
 ) -> tuple[list[Any], list[Any]]:
     """Call `function` on `primals`, moving along `tangents`: its results, and how they move (None: they do not).
 
     Tangents that are being staged, as in a user's rule under grad, must not draw the primals in with them.
     """
-    pairs = Pairs(linearizing=any(isinstance(t, Tracer) and isinstance(t.frame, LinearFrame) for t in tangents))
-    frame = ValueFrame(name, pairs, open_frames())
+    pairs = Duals(linearizing=any(isinstance(t, Tracer) and isinstance(t.frame, LinearFrame) for t in tangents))
+    frame = DualFrame(name, pairs, open_frames())
     outputs = frame.run(function, [frame.pair(x, t) for x, t in zip(primals, tangents, strict=True)])
     return [pairs.primal[value] for value in outputs], [pairs.tangent.get(value) for value in outputs]
 
 
-@cached(maxsize=4096)
+@memoized(maxsize=4096)
 @verifies_result
 def linearize_program(
-    program: Program, active: tuple[bool, ...], solid: tuple[bool, ...] = ()
+    program: Program, active: tuple[bool, ...], instantiate: tuple[bool, ...] = ()
 ) -> tuple[Program, Program, tuple[bool, ...]]:
     """Forward (inputs → outputs, residuals) and linear (residuals, tangents → tangents) Programs, and which move.
 
-    Outputs marked in `solid` have a tangent even where it is zero.
+    Outputs marked in `instantiate` have a tangent even where it is zero.
     """
     linear: Linearized | None = None
 
@@ -161,11 +161,11 @@ def linearize_program(
         for value, primal, is_active in zip(program.inputs, args, active, strict=True):
             tangents.pairs.set(value, primal, tangents.frame.input(value.type) if is_active else None)
         with tangents.frame.open():
-            each(program.equations, tangents.pairs.step)
-            linear = tangents.close(program.outputs, solid)
+            for_each_equation(program.equations, tangents.pairs.step)
+            linear = tangents.close(program.outputs, instantiate)
         return [*linear.outputs, *linear.residuals]
 
     forward = rewrite(f"forward_{program.name}", program.in_types, body)
     assert linear is not None
-    lighter, staged = lighten(forward, linear.program, len(program.outputs))
+    lighter, staged = shrink_residuals(forward, linear.program, len(program.outputs))
     return dce(lighter), staged, linear.moving

@@ -15,13 +15,13 @@ from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
 from shardwise.compiler.ops.reduce.reductions import ReduceAnd, ReduceOr
 from shardwise.compiler.ops.shape.movement import move_dim
 from shardwise.compiler.trace.build import rewrite
-from shardwise.compiler.transforms.replay import each
+from shardwise.compiler.transforms.replay import for_each_equation
 
 _WORDS = BatchAxis(2)
 
 
 @verifies_result
-def keys_as_words(program: Program) -> Program:
+def lower_keys(program: Program) -> Program:
     """A program without calls, over the words of keys; the same program where there are none."""
     if not _has_keys(program):
         return program
@@ -34,7 +34,7 @@ def keys_as_words(program: Program) -> Program:
 
     def body(*args: Any) -> list[Any]:
         env.update(zip(program.inputs, args, strict=True))
-        each(program.equations, emit)
+        for_each_equation(program.equations, emit)
         return [env[value] for value in program.outputs]
 
     return rewrite(program.name, [type.physical for type in program.in_types], body)
@@ -50,7 +50,7 @@ def _emitted(equation: Equation, operands: list[Any]) -> Any:
     """The results of an equation, of the words of its operands."""
     op = equation.op
     if isinstance(op, Control):
-        return op.map_programs(keys_as_words)(*operands)
+        return op.map_programs(lower_keys)(*operands)
     if isinstance(op, (KeyData, WrapKeyData)):
         return operands[0]
     dims = [value.type.ndim if is_key(value.type.dtype) else None for value in equation.inputs]

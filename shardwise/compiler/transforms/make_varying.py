@@ -14,11 +14,11 @@ from shardwise.compiler.ops.collective.named import Vary
 from shardwise.compiler.ops.control.retype import retyped
 from shardwise.compiler.ops.linalg.linear_solve import LinearSolve
 from shardwise.compiler.trace.build import rewrite
-from shardwise.compiler.transforms.replay import each
+from shardwise.compiler.transforms.replay import for_each_equation
 
 
 @verifies_result
-def spread(program: Program, axes: tuple[str, ...]) -> Program:
+def make_varying(program: Program, axes: tuple[str, ...]) -> Program:
     """`program`, whose inputs and outputs vary along these axes as well."""
 
     def body(*args: Any) -> list[Any]:
@@ -29,22 +29,22 @@ def spread(program: Program, axes: tuple[str, ...]) -> Program:
             results = _applied(_spread(equation.op, axes), operands)
             env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
 
-        each(program.equations, emit)
-        return [spread_value(env[value], axes) for value in program.outputs]
+        for_each_equation(program.equations, emit)
+        return [cast_to_varying(env[value], axes) for value in program.outputs]
 
-    return rewrite(program.name, [type.over((*type.varying, *axes)) for type in program.in_types], body)
+    return rewrite(program.name, [type.with_varying((*type.varying, *axes)) for type in program.in_types], body)
 
 
-def spread_value(x: Any, axes: tuple[str, ...]) -> Any:
+def cast_to_varying(x: Any, axes: tuple[str, ...]) -> Any:
     """`x` as each device's own along these axes."""
-    return retyped(x, x.type.over((*x.type.varying, *axes)))
+    return retyped(x, x.type.with_varying((*x.type.varying, *axes)))
 
 
 def _applied(op: Op, operands: list[Any]) -> Any:
     if isinstance(op, Vary):  # along other axes than those that it varies along already
-        return spread_value(operands[0], op.axes)
+        return cast_to_varying(operands[0], op.axes)
     return op(*operands)
 
 
 def _spread(op: Op, axes: tuple[str, ...]) -> Op:
-    return op if isinstance(op, LinearSolve) else op.map_programs(lambda inner: spread(inner, axes))
+    return op if isinstance(op, LinearSolve) else op.map_programs(lambda inner: make_varying(inner, axes))

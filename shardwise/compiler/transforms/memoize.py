@@ -11,7 +11,7 @@ from shardwise.config import cached_by_settings
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def cached(maxsize: int) -> Callable[[_Function], _Function]:
+def memoized(maxsize: int) -> Callable[[_Function], _Function]:
     """`lru_cache`, by the settings in force and the axes with a name too."""
 
     def decorate(function: _Function) -> _Function:

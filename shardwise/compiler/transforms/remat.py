@@ -9,14 +9,14 @@ from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.scan import Scan
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.dce import dce, live_equations
-from shardwise.compiler.transforms.drop_effects import silence
+from shardwise.compiler.transforms.drop_effects import without_effects
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.linearize import linearize_program
-from shardwise.compiler.transforms.memoize import cached
+from shardwise.compiler.transforms.memoize import memoized
 from shardwise.compiler.transforms.replay import replay
 
 
-@cached(maxsize=4096)
+@memoized(maxsize=4096)
 @verifies_result
 def rematerialize_program(
     program: Program, active: tuple[bool, ...], policy: Callable[..., bool] | None
@@ -77,7 +77,7 @@ def _split_scan(equation: Equation, op: Scan, policy: Callable[..., bool]) -> tu
 def _repeatable(equation: Equation) -> Equation | None:
     """The equation without its effects, which happen once; None where that cannot be: its results must be kept."""
     try:
-        op = silence(equation.op)
+        op = without_effects(equation.op)
     except TypeError:
         return None
     return equation if op is equation.op else equation.replace(op=op, reason="")

@@ -5,24 +5,24 @@ from contextlib import contextmanager
 from typing import Any
 
 from shardwise.compiler.ir.program import Equation, Program, Value
-from shardwise.compiler.trace.provenance import working
+from shardwise.compiler.trace.provenance import provenance
 
 
 @contextmanager
-def sourced() -> Iterator[None]:
+def restore_source() -> Iterator[None]:
     """Give back the source that was being worked for, once a loop over equations has set others."""
-    before = working.source
+    before = provenance.source
     try:
         yield
     finally:
-        working.source = before
+        provenance.source = before
 
 
-def each(equations: Iterable[Equation], emit: Callable[[Equation], None]) -> None:
+def for_each_equation(equations: Iterable[Equation], emit: Callable[[Equation], None]) -> None:
     """Call `emit` on every equation, with what it emits attributed to that equation's source line."""
-    with sourced():
+    with restore_source():
         for equation in equations:
-            working.source = equation.source
+            provenance.source = equation.source
             emit(equation)
 
 
@@ -34,5 +34,5 @@ def replay(program: Program, args: Sequence[Any]) -> list[Any]:
         results = equation.op(*(env[value] for value in equation.inputs))
         env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
 
-    each(program.equations, emit)
+    for_each_equation(program.equations, emit)
     return [env[value] for value in program.outputs]

@@ -18,7 +18,7 @@ _AT_HOME = (Broadcast, Reshape, Transpose)  # other moves, done again, may send 
 
 
 @verifies_result
-def lighten(forward: Program, linear: Program, count: int) -> tuple[Program, Program]:
+def shrink_residuals(forward: Program, linear: Program, count: int) -> tuple[Program, Program]:
     """`count`: of the forward half's outputs that are no residuals."""
     residuals = forward.outputs[count:]
     makers = {equation.outputs[0]: equation for equation in forward.equations if isinstance(equation.op, _AT_HOME)}

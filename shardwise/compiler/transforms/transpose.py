@@ -3,32 +3,32 @@
 from collections.abc import Sequence
 from typing import Any
 
-from shardwise.compiler.ir.op import Op, Unknown
+from shardwise.compiler.ir.op import Op, UndefinedPrimal
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.call import present, some, spread
 from shardwise.compiler.ops.control.retype import summed
 from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
 from shardwise.compiler.trace.build import rewrite
-from shardwise.compiler.transforms.jvp import solidified
-from shardwise.compiler.transforms.memoize import cached
-from shardwise.compiler.transforms.replay import each
+from shardwise.compiler.transforms.jvp import instantiate_zeros
+from shardwise.compiler.transforms.memoize import memoized
+from shardwise.compiler.transforms.replay import for_each_equation
 
 
 def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
     """Cotangents (None is zero) of the linear inputs, played into the open frame; `known` are the other inputs."""
     rest = iter(known)
     env: dict[Value, Any] = {
-        value: Unknown(value.type) if is_linear else next(rest)
+        value: UndefinedPrimal(value.type) if is_linear else next(rest)
         for value, is_linear in zip(program.inputs, linear, strict=True)
     }
     backwards: list[Equation] = []
 
     def forward(equation: Equation) -> None:
         operands = [env[value] for value in equation.inputs]
-        if any(isinstance(x, Unknown) for x in operands):
+        if any(isinstance(x, UndefinedPrimal) for x in operands):
             backwards.append(equation)
-            env.update((value, Unknown(value.type)) for value in equation.outputs)
+            env.update((value, UndefinedPrimal(value.type)) for value in equation.outputs)
         else:
             results = equation.op(*operands)
             env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
@@ -40,17 +40,17 @@ def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], co
         if all(cotangent is None for cotangent in arrived):
             return
         operands = [env[value] for value in equation.inputs]
-        _check_linear(equation, [isinstance(x, Unknown) for x in operands])
+        _check_linear(equation, [isinstance(x, UndefinedPrimal) for x in operands])
         sent = equation.op.transpose(arrived[0] if equation.op.single else arrived, *operands)
         for value, operand, cotangent in zip(equation.inputs, operands, sent, strict=True):
-            if isinstance(operand, Unknown) and cotangent is not None:
+            if isinstance(operand, UndefinedPrimal) and cotangent is not None:
                 flowing[value] = add_tangents(flowing.get(value), summed(cotangent, value.type))
 
-    each(program.equations, forward)
+    for_each_equation(program.equations, forward)
     for value, cotangent in zip(program.outputs, cotangents, strict=True):
-        if cotangent is not None and isinstance(env[value], Unknown):
+        if cotangent is not None and isinstance(env[value], UndefinedPrimal):
             flowing[value] = add_tangents(flowing.get(value), summed(cotangent, value.type))
-    each(reversed(backwards), backward)
+    for_each_equation(reversed(backwards), backward)
     return [flowing.get(value) for value, is_linear in zip(program.inputs, linear, strict=True) if is_linear]
 
 
@@ -66,14 +66,14 @@ def _check_linear(equation: Equation, unknown: Sequence[bool]) -> None:
         raise TypeError(f"`{op.name}` at {equation.source} is not linear in what it is given, so it has no transpose")
 
 
-@cached(maxsize=4096)
+@memoized(maxsize=4096)
 @verifies_result
 def transpose_program(
-    program: Program, linear: tuple[bool, ...], cotangents: tuple[bool, ...], solid: tuple[bool, ...] = ()
+    program: Program, linear: tuple[bool, ...], cotangents: tuple[bool, ...], instantiate: tuple[bool, ...] = ()
 ) -> tuple[Program, tuple[bool, ...]]:
     """(known inputs, cotangents that are there) → cotangents of the linear inputs that get one; and which these are.
 
-    Linear inputs marked in `solid` (one mark for each) get a cotangent even where it is zero.
+    Linear inputs marked in `instantiate` (one mark for each) get a cotangent even where it is zero.
     """
     moving: tuple[bool, ...] = ()
     count = linear.count(False)
@@ -81,8 +81,8 @@ def transpose_program(
     def body(*args: Any) -> list[Any]:
         nonlocal moving
         found = transpose(program, linear, args[:count], spread(args[count:], cotangents))
-        found = solidified(
-            found, solid, [t for t, is_linear in zip(program.in_types, linear, strict=True) if is_linear]
+        found = instantiate_zeros(
+            found, instantiate, [t for t, is_linear in zip(program.in_types, linear, strict=True) if is_linear]
         )
         moving = present(found)
         return some(found)

@@ -13,8 +13,8 @@ from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.reduce.broadcast import batch_at
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.tracer import Frame
-from shardwise.compiler.transforms.memoize import cached
-from shardwise.compiler.transforms.replay import each
+from shardwise.compiler.transforms.memoize import memoized
+from shardwise.compiler.transforms.replay import for_each_equation
 
 
 def vmap(
@@ -38,7 +38,7 @@ def vmap(
         else:
             env.update(zip(equation.outputs, zip(results, places, strict=True), strict=True))
 
-    each(program.equations, emit)
+    for_each_equation(program.equations, emit)
     outputs = [env[value] for value in program.outputs]
     return [value for value, _ in outputs], [dim for _, dim in outputs]
 
@@ -47,7 +47,7 @@ def map_function(
     function: Callable[..., Sequence[Any]], axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], name: str
 ) -> tuple[list[Any], list[int | None]]:
     """A function of arrays mapped over `dims` of its arguments (None: not mapped, and handed on as they are)."""
-    frame = Frame(name, absorbs=False, axes=None if axis.name is None else {axis.name: axis.size})
+    frame = Frame(name, stages_all=False, axes=None if axis.name is None else {axis.name: axis.size})
     with frame.open():
         given = [x if dim is None else frame.input(x.type.without((dim,))) for x, dim in zip(args, dims, strict=True)]
         program = frame.program([frame.lift(as_operand(x)) for x in function(*given)])
@@ -57,7 +57,7 @@ def map_function(
     return vmap(program, axis, [x for x, _ in mapped] + captured, places + [None] * len(captured))
 
 
-@cached(maxsize=4096)
+@memoized(maxsize=4096)
 @verifies_result
 def vmap_program(
     program: Program, axis: BatchAxis, dims: tuple[int | None, ...], everywhere: bool | tuple[bool, ...] = False

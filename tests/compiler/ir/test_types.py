@@ -6,7 +6,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from shardwise.compiler.dtypes import SHORT_NAMES, carrier, integer_range, is_float, is_inexact, is_integer, short_name
+from shardwise.compiler.dtypes import (
+    SHORT_NAMES,
+    integer_range,
+    is_float,
+    is_inexact,
+    is_integer,
+    numpy_carrier,
+    short_name,
+)
 from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
 
 
@@ -93,7 +101,7 @@ class TestDtypes:
 
     def test_a_carrier_holds_every_value_and_numpy_computes_in_it(self):
         for name, dtype in SHORT_NAMES.items():
-            wide = carrier(dtype)
+            wide = numpy_carrier(dtype)
             assert wide.isbuiltin == 1
             if dtype.itemsize == 1 and dtype != np.bool_:
                 codes = np.arange({"2": 4, "4": 16}.get(name[1], 256), dtype=np.uint8)

@@ -15,7 +15,7 @@ from typing import Any, final
 import ml_dtypes
 import numpy as np
 
-from shardwise.compiler.dtypes import SHORT_NAMES, DType, carrier, is_inexact, is_integer
+from shardwise.compiler.dtypes import SHORT_NAMES, DType, is_inexact, is_integer, numpy_carrier
 from shardwise.compiler.ir.format import format_op
 from shardwise.compiler.ir.op import NumpyArray, Op, result_types
 from shardwise.compiler.ir.program import Equation, Program, Value
@@ -214,7 +214,7 @@ def well_conditioned(op: Op, operands: list[NumpyArray]) -> None:
         operands[0] = first @ np.swapaxes(first, -1, -2).conj() + np.eye(first.shape[-1], dtype=first.dtype)
     elif isinstance(op, TriangularSolve):
         heavier = 1 + 3 * np.eye(first.shape[-1])
-        operands[0] = np.asarray(first.astype(carrier(first.dtype)) * heavier).astype(first.dtype)
+        operands[0] = np.asarray(first.astype(numpy_carrier(first.dtype)) * heavier).astype(first.dtype)
 
 
 def expectable(op: Counts, operands: list[NumpyArray]) -> None:

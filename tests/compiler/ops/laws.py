@@ -66,7 +66,7 @@ from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import partitioned
 from shardwise.compiler.plan.choose import choose
-from shardwise.compiler.propagate.candidates import by_factor
+from shardwise.compiler.propagate.candidates import factor_candidate
 from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
@@ -216,10 +216,10 @@ def factors_like_shards(case: Case) -> None:
         out_pins = [None if reduces else cut_along(factors, dims) for dims in rule.results]
         sharded = propagate(program, mesh, in_pins, out_pins)
         if not isinstance(case.op, Nullary):
-            wanted = {axis: by_factor(rule, factor) for axis, factor in factors.items()}
-            assert all(candidate in sharded.options[axis][equation] for axis, candidate in wanted.items())
+            wanted = {axis: factor_candidate(rule, factor) for axis, factor in factors.items()}
+            assert all(candidate in sharded.candidates[axis][equation] for axis, candidate in wanted.items())
             options = {axis: {equation: (candidate,)} for axis, candidate in wanted.items()}
-            sharded = replace(sharded, options=options)
+            sharded = replace(sharded, candidates=options)
         local = partition(sharded, choose(sharded))
         assert_alike(case.op, simulate(local, args), expected)
         assert parse_program(str(local.program)) == local.program
@@ -235,11 +235,11 @@ def cuts(case: Case) -> Iterator[tuple[tuple[int, int], ...]]:
     for factor, after in zip(leading, [*leading[1:], *leading[:1]], strict=True):
         ways = [((factor, 2),), ((factor, 3),), ((factor, 4),), ((factor, 2), (factor, 3))]
         for way in ways if after == factor else [*ways, ((factor, 2), (after, 2))]:
-            if rule.allows({f: math.prod(count for g, count in way if g == f) for f, _ in way}):
+            if rule.allows_sharding({f: math.prod(count for g, count in way if g == f) for f, _ in way}):
                 yield way
     for first, second, *_ in dict.fromkeys(rule.compound_dims):
         way = ((first, rule.sizes[first]), (second, 2))
-        if not rule.whole.intersection((first, second)) and rule.allows(dict(way)):
+        if not rule.need_replication.intersection((first, second)) and rule.allows_sharding(dict(way)):
             yield way
 
 
@@ -291,10 +291,10 @@ class _Longer:
     """What `localize` is told of a result that is one longer than the whole."""
 
     out_shapes: tuple[tuple[int, ...], ...]
-    types: tuple[ArrayType, ...]
-    axes = ()
+    global_types: tuple[ArrayType, ...]
+    auto_axes = ()
 
-    def cut(self, dim: int, operand: int | None = None) -> tuple[tuple[str, ...], int]:
+    def sharding_of(self, dim: int, operand: int | None = None) -> tuple[tuple[str, ...], int]:
         return (), 1
 
     def offset(self, dim: int, dtype: Any, operand: int | None = None) -> None:
@@ -306,7 +306,7 @@ def padded_dims(rule: FactorRule) -> list[tuple[int, tuple[int, ...]]]:
     return [
         (dim, factors)
         for dim, factors in enumerate(rule.results[0])
-        if rule.may_be_padded(factors) and factors[0] not in rule.exchange
+        if rule.is_paddable(factors) and factors[0] not in rule.exchange
     ]
 
 
@@ -324,7 +324,7 @@ def text_reads_back(case: Case) -> None:
 
 def has_rule(case: Case) -> bool:
     """Whether the op has factors of its own: a call is inlined and a control op unfolded before anyone asks."""
-    return not (case.op.inlined or isinstance(case.op, Control))
+    return not (case.op.is_call or isinstance(case.op, Control))
 
 
 def is_cut(case: Case) -> bool:

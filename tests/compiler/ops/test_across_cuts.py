@@ -15,7 +15,7 @@ from shardwise.compiler.lower.lower import lower
 from shardwise.compiler.partition.simulate import cut, join
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose
-from shardwise.compiler.propagate.candidates import by_factor
+from shardwise.compiler.propagate.candidates import factor_candidate
 from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.runtime.client import devices
@@ -51,8 +51,8 @@ def test_devices_do_what_it_means(case, factors):
     pins = [cut_along(factors, dims) for dims in rule.operands]
     outs = [None if reduced else cut_along(factors, dims) for dims in rule.results]
     sharded = propagate(program, MESH, pins, outs)
-    options = {axis: {equation: (by_factor(rule, factor),)} for axis, factor in factors.items()}
-    sharded = replace(sharded, options=options)
+    options = {axis: {equation: (factor_candidate(rule, factor),)} for axis, factor in factors.items()}
+    sharded = replace(sharded, candidates=options)
     local = partition(sharded, choose(sharded))
     text = lower(local).text
     all_devices = devices()[: MESH.size]

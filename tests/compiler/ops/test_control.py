@@ -23,14 +23,14 @@ from shardwise.compiler.ops.elementwise.select import Compare
 from shardwise.compiler.ops.shape.constants import Held, Identity, full
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
-from shardwise.compiler.plan.choose import choose, settle
+from shardwise.compiler.plan.choose import choose, plan_from_picks
 from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import pin_of
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
-from shardwise.compiler.transforms.lift_constants import lift
+from shardwise.compiler.transforms.lift_constants import lift_constants
 from shardwise.compiler.transforms.linearize import linearize_program
 from shardwise.compiler.transforms.vmap import vmap_program
 from shardwise.errors import ProgramError
@@ -94,7 +94,7 @@ def test_dims_pass_through_ties():
     for tie, operands in ((Enter(2), 1), (Carry(2), 2), (Merge(), 2)):
         rule = tie.factors(*[MATRIX] * operands)
         assert rule.operands == (same,) * operands and rule.results == (same,) * tie.results
-        assert rule.sizes == (3, 4) and not rule.whole and not rule.reduce
+        assert rule.sizes == (3, 4) and not rule.need_replication and not rule.reduce
 
 
 def test_a_dim_that_a_region_cuts_is_two():
@@ -236,7 +236,7 @@ def test_arrays_that_loops_hold_become_operands():
     body = program("body", "f32[2]", lambda c: [*Scan(inner, 2, 0, 1)(c)])
     branches = Cond((program("same", "f32[2]", lambda x: [x]), program("loop", "f32[2]", Scan(body, 3, 0, 1))))
     whole = program("whole", "i32[] f32[2]", branches)
-    lifted, arrays = lift(inline(whole))
+    lifted, arrays = lift_constants(inline(whole))
     assert all(x is array for x in arrays) and len(arrays) == 1
     assert not any(isinstance(equation.op, Held) for equation in lifted.walk())
     x = np.array([1.0, 2.0], np.float32)
@@ -306,7 +306,7 @@ def test_every_layout_computes_the_same(name, rows):
             for of in (shapes, [type.shape for type in whole.out_types])
         )
         sharded = propagate(whole, mesh, pins, [pin if rng.random() < 0.5 else None for pin in out_pins])
-        plans = [choose(sharded), *(settle(sharded, random_picks(sharded, rng)) for _ in range(2))]
+        plans = [choose(sharded), *(plan_from_picks(sharded, random_picks(sharded, rng)) for _ in range(2))]
         for plan in plans:
             local = partition(sharded, plan)
             assert parse_program(str(local.program)) == local.program

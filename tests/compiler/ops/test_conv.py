@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ir.op import Unknown, result_types
+from shardwise.compiler.ir.op import UndefinedPrimal, result_types
 from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.reduce.sliding_window import Sliding
@@ -125,8 +125,8 @@ def test_derivatives_of_rows_that_are_cut(rows):
 
     def derivatives(x, kernel, cotangent):
         op = images()
-        to_x, _ = op.transpose(cotangent, Unknown(x.type), kernel)
-        _, to_kernel = op.transpose(cotangent, x, Unknown(kernel.type))
+        to_x, _ = op.transpose(cotangent, UndefinedPrimal(x.type), kernel)
+        _, to_kernel = op.transpose(cotangent, x, UndefinedPrimal(kernel.type))
         return [to_x, to_kernel]
 
     program, found = stages(derivatives, shapes, [cut, P(), cut])
@@ -161,8 +161,8 @@ def test_a_grouped_convolution_keeps_its_batch_cut(batch):
     shapes, specs = [(batch, 2, 3, 6, 6), (2, 4, 3, 3, 3), (batch, 2, 4, 6, 6)], [P("data"), P(), P("data")]
 
     def step(x, kernel, cotangent):
-        to_x, _ = op.transpose(cotangent, Unknown(x.type), kernel)
-        _, to_kernel = op.transpose(cotangent, x, Unknown(kernel.type))
+        to_x, _ = op.transpose(cotangent, UndefinedPrimal(x.type), kernel)
+        _, to_kernel = op.transpose(cotangent, x, UndefinedPrimal(kernel.type))
         return [op(x, kernel), to_x, to_kernel]
 
     program, found = stages(step, shapes, specs)

@@ -19,7 +19,7 @@ from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import partitioned
 from shardwise.compiler.plan.choose import choose
-from shardwise.compiler.propagate.candidates import by_factor
+from shardwise.compiler.propagate.candidates import factor_candidate
 from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.reduction import AND, LOGSUMEXP, MAX, MIN, SUM
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -114,10 +114,10 @@ def test_operands_and_the_result_may_be_padded_to_different_sizes():
     sharded = propagate(program, mesh, pins[:1] * 2, [*pins[:1] * 3, pins[1]])
     options: dict[str, dict[Any, Any]] = {"a": {}, "b": {}}
     for equation in program.equations:
-        cut = by_factor(factor_rule(equation.op, tuple(value.type for value in equation.inputs)), 0)
+        cut = factor_candidate(factor_rule(equation.op, tuple(value.type for value in equation.inputs)), 0)
         options["a"][equation] = (cut,)
-        options["b"][equation] = (cut,) if equation.op.name == "neg" else sharded.options["b"][equation][:1]
-    sharded = replace(sharded, options=options)
+        options["b"][equation] = (cut,) if equation.op.name == "neg" else sharded.candidates["b"][equation][:1]
+    sharded = replace(sharded, candidates=options)
     local = partition(sharded, choose(sharded))
     assert {"take_window", "cumulative", "recurrence", "all_gather"} <= {
         step.op.name for step in local.program.equations

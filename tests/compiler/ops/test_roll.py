@@ -62,7 +62,7 @@ def test_the_planner_counts_what_is_sent(size, count):
     op, x = Roll(0, 3), ArrayType((size, 6), np.float32)
     spec = ROWS if count == 4 else P("model", None)
     local = local_of(lambda x: jnp.roll(x, 3, 0), x.shape, spec)
-    assert op.exchanged(0, count, x) == sum(count for _, count in sent(local))
+    assert op.exchanged_bytes(0, count, x) == sum(count for _, count in sent(local))
 
 
 @pytest.mark.parametrize(

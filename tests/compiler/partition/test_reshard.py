@@ -81,7 +81,7 @@ def bytes_of(ops, piece, mesh):
 def check_cost(before, after, mesh, shape):
     whole = ArrayType(shape, np.float32)
     steps, _ = reshard_steps(whole, mesh, before, after)
-    piece = whole.with_shape(before.cut(shape, mesh))
+    piece = whole.with_shape(before.shard_shape(shape, mesh))
     ours = bytes_of([op for op, _ in steps], piece, mesh)
     assert ours <= bytes_of(naive(whole, mesh, before, after), piece, mesh), f"{before} → {after}"
 
@@ -192,7 +192,7 @@ def test_another_axis_is_cheaper_through_an_exchange_than_through_a_gather():
         ArrayType((1024, 512), np.float32), FOUR_TWO, Layout((("a",), ())), Layout((("b",), ()))
     )
     assert [op.name for op, _ in steps] == ["hand_over", "all_gather"]
-    latency = Costs(CPU, FOUR_TWO).way("a").collective
+    latency = Costs(CPU, FOUR_TWO).link_cost("a").collective
     assert cost == pytest.approx(1024 * 512 * 4 * (1 / 4 + 1 / 4) + 2 * latency, rel=1e-5)
 
 
@@ -232,7 +232,7 @@ def test_no_device_holds_more_on_the_way_than_at_its_ends(mesh):
     found = layouts(mesh, 2, partial=mesh is FOUR_TWO)
 
     def held(layout):
-        return whole.with_shape(layout.cut(whole.shape, mesh)).nbytes
+        return whole.with_shape(layout.shard_shape(whole.shape, mesh)).nbytes
 
     for before, after in product(found, [layout for layout in found if not layout.partial]):
         steps, _ = reshard_steps(whole, mesh, before, after)

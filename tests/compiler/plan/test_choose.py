@@ -14,8 +14,8 @@ from shardwise import numpy as jnp
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import partitioned
-from shardwise.compiler.plan.choose import choose, picks_cost, settle
-from shardwise.compiler.plan.eliminate import Memory
+from shardwise.compiler.plan.choose import choose, picks_cost, plan_from_picks
+from shardwise.compiler.plan.eliminate import IdentityCache
 from shardwise.compiler.plan.hardware import CHIPS, CPU, chip
 from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.shardings.layout import Layout
@@ -164,7 +164,7 @@ def local_cost(sharded, plan):
 
 def chosen_picks(sharded, monkeypatch):
     found = []
-    monkeypatch.setattr("shardwise.compiler.plan.choose.settle", lambda _, picks, chip: found.append(picks))
+    monkeypatch.setattr("shardwise.compiler.plan.choose.plan_from_picks", lambda _, picks, chip: found.append(picks))
     choose(sharded)
     monkeypatch.undo()
     return found[0]
@@ -183,7 +183,7 @@ def test_no_random_plan_is_cheaper(seed, monkeypatch):
 def test_the_greedy_plan_is_not_cheaper(seed, monkeypatch):
     sharded = sharded_case(random_case(seed))
     ours = picks_cost(sharded, chosen_picks(sharded, monkeypatch))
-    monkeypatch.setattr("shardwise.compiler.plan.choose.eliminate", lambda labels, tables, hint, memory: hint())
+    monkeypatch.setattr("shardwise.compiler.plan.choose.eliminate", lambda labels, tables, hint, cache: hint())
     greedy = chosen_picks(sharded, monkeypatch)
     assert ours <= picks_cost(sharded, greedy) * (1 + 1e-12)
     assert np.isfinite(picks_cost(sharded, greedy))
@@ -194,11 +194,11 @@ def test_the_cost_of_picks_is_what_the_partitioned_program_sends():
     stages = planned(mlp, types, MEGATRON, out_specs=[P("data")])
     first = {
         axis: {equation: options[0] for equation, options in rows.items()}
-        for axis, rows in stages.sharded.options.items()
+        for axis, rows in stages.sharded.candidates.items()
     }
     ours = local_cost(stages.sharded, stages.plan)
     assert ours == (1, 2 * 256 * 512 * 4 / 4 / 2)  # an all-reduce over model of a quarter of the rows
-    assert ours < local_cost(stages.sharded, settle(stages.sharded, first))
+    assert ours < local_cost(stages.sharded, plan_from_picks(stages.sharded, first))
 
 
 def layer_layouts(layers):
@@ -268,7 +268,7 @@ def training_step(layers):
 
 def test_what_was_worked_out_for_a_layer_is_found_again_for_the_next(monkeypatch):
     made = []
-    of = Memory.of
+    of = IdentityCache.get
 
     def counted(self, key, named, work):
         def working():
@@ -277,7 +277,7 @@ def test_what_was_worked_out_for_a_layer_is_found_again_for_the_next(monkeypatch
 
         return of(self, key, named, working)
 
-    monkeypatch.setattr(Memory, "of", counted)
+    monkeypatch.setattr(IdentityCache, "get", counted)
     counts = []
     for layers in (4, 8, 16):
         made.clear()

@@ -9,7 +9,7 @@ from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce, 
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.control.region_boundary import Stack
 from shardwise.compiler.ops.elementwise.transcendental import Exp
-from shardwise.compiler.plan.cost import FORBIDDEN, TOGETHER, Costs, compute_cost, reshard_cost
+from shardwise.compiler.plan.cost import COMBINED_REDUCTIONS, FORBIDDEN, Costs, compute_cost, reshard_cost
 from shardwise.compiler.plan.hardware import CHIPS, CPU, chip
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED
 from shardwise.compiler.reduction import MAX, SUM
@@ -17,7 +17,7 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 
 MESH = AbstractMesh((4, 2), ("a", "b"))
 COSTS = Costs(CPU, MESH)
-WAY = COSTS.way("a")
+WAY = COSTS.link_cost("a")
 WHOLE = ArrayType((64, 32), np.float32)
 ROWS, COLUMNS = WHOLE.with_shape((16, 32)), WHOLE.with_shape((64, 8))
 
@@ -57,7 +57,7 @@ def test_only_a_whole_value_becomes_a_term_of_a_sum_and_only_where_it_is_adopted
 
 
 def test_along_an_axis_of_one_device_nothing_costs():
-    alone = Costs(CPU, AbstractMesh((1, 8), ("a", "b"))).way("a")
+    alone = Costs(CPU, AbstractMesh((1, 8), ("a", "b"))).link_cost("a")
     for before in (REPLICATED, 0, PARTIAL_SUM):
         for after in (REPLICATED, 1):
             assert reshard_cost(before, after, WHOLE.nbytes, 1, False, alone) == 0
@@ -85,13 +85,13 @@ def test_costs_are_seconds_in_bytes_over_the_fastest_links(name):
     """Everything in seconds by the table, times the bandwidth of a near link."""
     this, mesh = chip(name), AbstractMesh((4, 1 << 16, 2), ("far", "middle", "near"))
     costs = Costs(this, mesh)
-    second = this.near.bandwidth
+    second = this.fast_link.bandwidth
     assert costs.flop(np.dtype(np.float32)) == pytest.approx(this.compute_time(1, 0, np.dtype(np.float32)) * second)
     assert costs.memory_byte == pytest.approx(this.compute_time(0, 1, np.dtype(np.float32)) * second)
-    for axis, link in (("near", this.near), ("far", this.far)):
-        way = costs.way(axis)
+    for axis, link in (("near", this.fast_link), ("far", this.slow_link)):
+        way = costs.link_cost(axis)
         assert way.byte == pytest.approx(second / link.bandwidth)
         assert way.collective == pytest.approx(link.latency * second)
-        assert way.reduction == pytest.approx(way.collective / TOGETHER)
-    assert costs.way("near").byte == 1
-    assert costs.way("near", "far") == costs.way("far")
+        assert way.reduction == pytest.approx(way.collective / COMBINED_REDUCTIONS)
+    assert costs.link_cost("near").byte == 1
+    assert costs.link_cost("near", "far") == costs.link_cost("far")

@@ -41,20 +41,20 @@ def test_a_chip_is_known_by_its_name():
 
 def test_rows_are_plausible():
     for row in CHIPS.values():
-        assert row.near.bandwidth < row.memory_bandwidth <= row.memory * 1000
-        assert row.far.bandwidth < row.near.bandwidth and row.near.latency <= row.far.latency
+        assert row.fast_link.bandwidth < row.memory_bandwidth <= row.memory * 1000
+        assert row.slow_link.bandwidth < row.fast_link.bandwidth and row.fast_link.latency <= row.slow_link.latency
         assert row.f32_flops <= row.bf16_flops
 
 
 def test_a_ring_runs_over_the_slowest_link_that_it_crosses():
     mesh = AbstractMesh((4, 8), ("node", "gpu"))
     h100 = chip("h100")
-    assert h100.link(mesh, ("gpu",)) is h100.near
-    assert h100.link(mesh, ("node",)) is h100.far
-    assert h100.link(mesh, ("gpu", "node")) is h100.far
-    assert h100.link(AbstractMesh((2, 4), ("a", "b")), ("a",)) is h100.near
-    assert h100.link(AbstractMesh((1, 8), ("a", "b")), ("a",)) is h100.near
-    assert chip("v5p").link(mesh, ("node",)) is chip("v5p").near
+    assert h100.link(mesh, ("gpu",)) is h100.fast_link
+    assert h100.link(mesh, ("node",)) is h100.slow_link
+    assert h100.link(mesh, ("gpu", "node")) is h100.slow_link
+    assert h100.link(AbstractMesh((2, 4), ("a", "b")), ("a",)) is h100.fast_link
+    assert h100.link(AbstractMesh((1, 8), ("a", "b")), ("a",)) is h100.fast_link
+    assert chip("v5p").link(mesh, ("node",)) is chip("v5p").fast_link
 
 
 def test_times_by_hand():

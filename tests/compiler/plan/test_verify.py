@@ -9,7 +9,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.plan.choose import choose
-from shardwise.compiler.plan.plan import Choice, Plan
+from shardwise.compiler.plan.plan import Choice, LayoutPlan
 from shardwise.compiler.plan.verify import verify_plan
 from shardwise.compiler.propagate.propagate import propagate
 from shardwise.compiler.reduction import SUM
@@ -72,7 +72,7 @@ def test_a_choice_that_breaks_a_rule_is_refused(name):
     sharded, plan = planned()
     (equation,) = (e for e in sharded.program.equations if e.op.name == op)
     with pytest.raises(ProgramError, match=message):
-        verify_plan(sharded, Plan({**plan.choices, equation: choice}, plan.outputs))
+        verify_plan(sharded, LayoutPlan({**plan.choices, equation: choice}, plan.outputs))
 
 
 def test_an_output_that_leaves_as_a_term_is_refused():

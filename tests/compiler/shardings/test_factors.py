@@ -85,7 +85,7 @@ def test_reducing():
 )
 def test_reshaping(before, after, rule, sizes, whole):
     names = dict(zip(string.ascii_lowercase, sizes, strict=False))
-    wanted = replace(FactorRule.parse(rule, names), whole=frozenset(map(list(names).index, whole)))
+    wanted = replace(FactorRule.parse(rule, names), need_replication=frozenset(map(list(names).index, whole)))
     assert renumbered(FactorRule.reshaping(before, after)) == renumbered(wanted)
 
 
@@ -101,7 +101,7 @@ def renumbered(rule: FactorRule) -> tuple:
         [[order.setdefault(f, len(order)) for f in factors] for factors in dims]
         for dims in (*rule.operands, *rule.results)
     ]
-    return tables, [rule.sizes[f] for f in order], {order[f] for f in rule.whole}
+    return tables, [rule.sizes[f] for f in order], {order[f] for f in rule.need_replication}
 
 
 def assert_factors_fill(rule: FactorRule, before: tuple[int, ...], after: tuple[int, ...]) -> None:
@@ -124,7 +124,7 @@ def test_a_leading_factor_of_any_reshape_cuts_both_sides_alike(size):
     for before, after in itertools.product(shapes_of(size), repeat=2):
         rule = FactorRule.reshaping(before, after)
         assert_factors_fill(rule, before, after)
-        assert not rule.leading & rule.whole
+        assert not rule.leading & rule.need_replication
         for factor in rule.leading:
             cut = [next(d for d, fs in enumerate(dims) if factor in fs) for dims in (rule.operands[0], rule.results[0])]
             pieces = np.split(whole.reshape(before), rule.sizes[factor], cut[0])
@@ -170,7 +170,7 @@ class TestCutsOfCompoundDims:
         ],
     )
     def test_allows(self, cuts, allowed):
-        assert self.RULE.allows(cuts) is allowed
+        assert self.RULE.allows_sharding(cuts) is allowed
 
     @pytest.mark.parametrize(
         ("axes", "spread"),
@@ -184,4 +184,4 @@ class TestCutsOfCompoundDims:
         ],
     )
     def test_spread(self, axes, spread):
-        assert self.RULE.spread((0, 1), axes, {"two": 2, "two_more": 2, "three": 3, "four": 4}) == spread
+        assert self.RULE.assign_axes((0, 1), axes, {"two": 2, "two_more": 2, "three": 3, "four": 4}) == spread

@@ -60,8 +60,8 @@ def test_a_changed_layout_is_a_new_one():
 )
 def test_pieces_are_equal_blocks_of_the_padded_array(dims, shape, even, piece):
     layout = Layout(dims)
-    assert layout.even(shape, MESH) == even
-    assert layout.cut(even, MESH) == piece
+    assert layout.padded_shape(shape, MESH) == even
+    assert layout.shard_shape(even, MESH) == piece
 
 
 def test_layouts_and_pins_are_values():

@@ -82,7 +82,7 @@ def test_what_a_mesh_cannot_be(sizes, names, message):
     ],
 )
 def test_an_unknown_axis_brings_a_suggestion(axis, message):
-    assert AbstractMesh((4, 2), ("data", "model")).unknown_axis(axis) == message
+    assert AbstractMesh((4, 2), ("data", "model")).unknown_axis_message(axis) == message
 
 
 class Device:

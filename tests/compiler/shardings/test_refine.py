@@ -7,7 +7,7 @@ import pytest
 
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, parse_mesh
-from shardwise.compiler.shardings.refine import axes_on, coarsened, common_mesh, refined_pin
+from shardwise.compiler.shardings.refine import coarsen_layout, common_mesh, refine_pin, sub_axes_of
 
 DEVICES = list(range(24))  # a mesh does not care what its devices are
 
@@ -42,11 +42,11 @@ def test_layouts_on_the_common_mesh(first, second, common):
     assert tuple(size for size in fine.axis_sizes if size > 1 or common == (1,)) == common
     for mesh in (one, other):
         for layout in layouts(mesh):
-            pin = refined_pin(Pin(layout, frozenset({0}), "why"), mesh.abstract, fine.abstract)
+            pin = refine_pin(Pin(layout, frozenset({0}), "why"), mesh.abstract, fine.abstract)
             shape = (7, 24)
             assert pin.layout.shard_indices(shape, fine.abstract) == layout.shard_indices(shape, mesh.abstract)
             assert (pin.open_dims, pin.reason) == (frozenset({0}), "why")
-            back = coarsened(pin.layout, mesh.abstract, fine.abstract)
+            back = coarsen_layout(pin.layout, mesh.abstract, fine.abstract)
             # axes of size 1 cut nothing, and are forgotten on the way
             long = Layout(tuple(tuple(axis for axis in dim if mesh.shape[axis] > 1) for dim in layout.dims))
             assert back == long or fine is mesh
@@ -55,9 +55,9 @@ def test_layouts_on_the_common_mesh(first, second, common):
 def test_names_of_the_common_mesh():
     fine = common_mesh([mesh_of((4, 2), "ab"), mesh_of((2, 4), "cd")])
     assert str(fine.abstract) == "c=2, a_0=2, b=2"
-    assert axes_on(AbstractMesh((4, 2), "ab"), fine.abstract) == {"a": ("c", "a_0"), "b": ("b",)}
-    assert coarsened(Layout((("a_0",), ())), AbstractMesh((4, 2), "ab"), fine.abstract) is None
-    assert coarsened(Layout((("a_0", "c"), ())), AbstractMesh((4, 2), "ab"), fine.abstract) is None
+    assert sub_axes_of(AbstractMesh((4, 2), "ab"), fine.abstract) == {"a": ("c", "a_0"), "b": ("b",)}
+    assert coarsen_layout(Layout((("a_0",), ())), AbstractMesh((4, 2), "ab"), fine.abstract) is None
+    assert coarsen_layout(Layout((("a_0", "c"), ())), AbstractMesh((4, 2), "ab"), fine.abstract) is None
 
 
 def test_meshes_that_have_nothing_in_common():

@@ -8,12 +8,12 @@ from shardwise.compiler.dtypes import KEY
 from shardwise.compiler.ir.parse import parse_program
 from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ir.verify import verify
-from shardwise.compiler.transforms.lower_keys import keys_as_words
+from shardwise.compiler.transforms.lower_keys import lower_keys
 
 
 def test_programs_without_keys_stay():
     program = parse_program("program f(a: f32[3]) {\n  b: f32[3] = neg a\n  return b\n}")
-    assert keys_as_words(program) is program
+    assert lower_keys(program) is program
 
 
 def test_moves_are_moves_of_words():
@@ -26,7 +26,7 @@ def test_moves_are_moves_of_words():
     }"""
     program = parse_program(text)
     assert parse_program(str(program)) == program
-    found = verify(keys_as_words(verify(program)))
+    found = verify(lower_keys(verify(program)))
     assert [str(type) for type in found.in_types] == ["u32[6,2]", "i32[]"]
     assert [str(type) for type in found.out_types] == ["u32[3,2,2]", "u32[1,2]"]
     assert not any(equation.op.name in ("key_data", "wrap_key_data") for equation in found.walk())

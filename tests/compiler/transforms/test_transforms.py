@@ -25,7 +25,7 @@ from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.trace.build import rewrite
-from shardwise.compiler.trace.provenance import working
+from shardwise.compiler.trace.provenance import provenance
 from shardwise.compiler.transforms.dce import dce
 from shardwise.compiler.transforms.inline import inline
 from shardwise.compiler.transforms.jvp import jvp_program
@@ -396,7 +396,7 @@ def test_transforms_attribute_what_they_emit_to_the_users_line():
     assert lines(forward) == lines(linear) == {1, 2}
     known = len(linear.inputs) - 1
     assert lines(transpose_program(linear, (*(False,) * known, True), (True,))[0]) == {1, 2}
-    assert working.source is None
+    assert provenance.source is None
 
 
 def test_a_transform_that_fails_leaves_no_line_behind():
@@ -405,7 +405,7 @@ def test_a_transform_that_fails_leaves_no_line_behind():
     for transform in (lambda: jvp_program(body, (True,)), lambda: vmap_program(body, BatchAxis(3), (0,))):
         with pytest.raises(MissingRuleError, match="op 'all_reduce' has no rule"):
             transform()
-        assert working.source is None
+        assert provenance.source is None
         assert open_frames() == []
 
 

@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import integer_range, is_float
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, quiet
+from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.select import compared
@@ -28,10 +28,10 @@ class Collective(Op):
     """`wire` is what one device sends, in bytes, by the ring model."""
 
     def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
-        raise self.missing("exchange")
+        raise self.missing_rule("exchange")
 
     def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        raise self.missing("wire")
+        raise self.missing_rule("wire")
 
 
 def _each_group(
@@ -63,7 +63,7 @@ class AllReduce(Collective):
     def out_type(self, x: ArrayType) -> ArrayType:
         return _reducible(self, x)
 
-    @quiet
+    @ignore_float_errors
     def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
         return _each_group(
             mesh, self.axes, self.groups, pieces, lambda group: [_reduced(self.reduction, group)] * len(group)
@@ -129,7 +129,7 @@ class ReduceScatter(Collective):
     def out_type(self, x: ArrayType) -> ArrayType:
         return _scaled(_reducible(self, x), self.dim, 1, self.count)
 
-    @quiet
+    @ignore_float_errors
     def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
         def join(group: list[NumpyArray]) -> list[NumpyArray]:
             return np.split(_reduced(self.reduction, group), self.count, self.dim)
@@ -199,7 +199,7 @@ class Passing(Collective):
 
     def pairs(self, mesh: AbstractMesh) -> NumpyArray:
         """(source, target) of every piece."""
-        raise self.missing("pairs")
+        raise self.missing_rule("pairs")
 
     def out_type(self, x: ArrayType) -> ArrayType:
         return x

@@ -29,8 +29,8 @@ from typing import Any, NoReturn, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import carrier, is_float
-from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, Shard
+from shardwise.compiler.dtypes import is_float, numpy_carrier
+from shardwise.compiler.ir.op import BatchAxis, LocalContext, NumpyArray, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllReduce, DeviceIndex, Groups
@@ -80,7 +80,7 @@ class Reducing(Named):
 
     @property
     def groups(self) -> Groups | None:
-        raise self.missing("groups")
+        raise self.missing_rule("groups")
 
     @property
     def axis_names(self) -> frozenset[Any]:
@@ -89,12 +89,12 @@ class Reducing(Named):
     def out_type(self, x: ArrayType) -> ArrayType:
         return x
 
-    def leaving(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+    def result_varying(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(axis for axis in axes if axis not in self.axes) if self.invariant else axes
 
-    def reduced(self, shard: Shard, reduction: Reduction, x: Any) -> Any:
+    def reduced(self, context: LocalContext, reduction: Reduction, x: Any) -> Any:
         """The reduction over the devices along the axes."""
-        return AllReduce(devices(shard, self.axes), reduction, self.groups)(x)
+        return AllReduce(devices(context, self.axes), reduction, self.groups)(x)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = operands, dims
@@ -108,11 +108,11 @@ class Reducing(Named):
 
     def along(self, dim: int) -> Op:
         """The same along a dim."""
-        raise self.missing("along")
+        raise self.missing_rule("along")
 
     def of_copies(self, x: Any, count: int) -> Any:
         """The same of as many copies of `x`."""
-        raise self.missing("of_copies")
+        raise self.missing_rule("of_copies")
 
 
 @final
@@ -132,8 +132,8 @@ class NamedSum(Reducing):
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (Vary(self.axes)(cotangent) if self.invariant else self(cotangent),)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
-        return self.reduced(shard, SUM, *operands)
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
+        return self.reduced(context, SUM, *operands)
 
     def along(self, dim: int) -> Op:
         return Sum((dim,))
@@ -151,8 +151,8 @@ class NamedExtreme(Reducing):
     reduction: Reduction = MAX
     groups: Groups | None = field(default=None, repr=False)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
-        return self.reduced(shard, self.reduction, *operands)
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
+        return self.reduced(context, self.reduction, *operands)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (x,), (dx,) = primals, tangents
@@ -191,8 +191,8 @@ class NamedIndex(Named):
     def factors(self) -> FactorRule:  # type: ignore[override]
         return FactorRule((), ((),), ())
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
-        return DeviceIndex(shard.named(self.axis))()
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
+        return DeviceIndex(context.mesh_axes_of(self.axis))()
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(), None
@@ -210,7 +210,7 @@ class _Alike(Elementwise):
     """The operand itself: only its type says something else of how devices differ."""
 
     arity = 1
-    takes_keys = True
+    accepts_keys = True
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
@@ -218,7 +218,7 @@ class _Alike(Elementwise):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), self(*tangents)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         return operands[0]
 
     def lower(self, hlo: Any, *operands: Any) -> Any:
@@ -237,9 +237,9 @@ class Vary(_Alike):
     axes: tuple[str, ...]
 
     def out_type(self, x: ArrayType) -> ArrayType:  # type: ignore[override]
-        return x.over(self.axes)
+        return x.with_varying(self.axes)
 
-    def leaving(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+    def result_varying(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         return (*axes, *self.axes)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
@@ -254,7 +254,7 @@ class Settle(_Alike):
     name = "settle"
     axes: tuple[str, ...]
 
-    def leaving(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+    def result_varying(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(axis for axis in axes if axis not in self.axes)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
@@ -274,9 +274,9 @@ def member_number(axes: Sequence[Any], sizes: Sequence[int], tracked: frozenset[
     return number
 
 
-def devices(shard: Shard, names: Sequence[Any]) -> tuple[str, ...]:
+def devices(context: LocalContext, names: Sequence[Any]) -> tuple[str, ...]:
     """The axes of the mesh that axes of manual regions consist of."""
-    return tuple(axis for name in names for axis in shard.named(name))
+    return tuple(axis for name in names for axis in context.mesh_axes_of(name))
 
 
 def opened(x: Any, dim: int, sizes: Sequence[int]) -> Any:
@@ -326,6 +326,6 @@ def reordered(x: Any, dim: int, sources: Sequence[int | None]) -> Any:
 def copies(x: Any, count: int) -> Any:
     """The sum of as many copies of `x`; small floats are multiplied in f32 and rounded once, as they are summed."""
     dtype = x.type.dtype
-    wide = carrier(dtype) if is_float(dtype) else dtype
+    wide = numpy_carrier(dtype) if is_float(dtype) else dtype
     many = Mul()(x if wide == dtype else Convert(wide)(x), full(x.type.shape, count, wide, x.type.weak))
     return many if wide == dtype else Convert(dtype, x.type.weak)(many)

@@ -13,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import BatchAxis, Shard
+from shardwise.compiler.ir.op import BatchAxis, LocalContext
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather, AllToAll, Groups, ReduceScatter, Send
@@ -100,11 +100,11 @@ class Moving(Named):
 
     def resolved(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
         """As `among_all`, without groups."""
-        raise self.missing("resolved")
+        raise self.missing_rule("resolved")
 
     def under_a_dim(self) -> "Moving":
         """The same, for operands with one more dim in front."""
-        raise self.missing("under_a_dim")
+        raise self.missing_rule("under_a_dim")
 
 
 @final
@@ -123,15 +123,15 @@ class NamedGather(Moving):
             raise TypeError(f"named_gather: {x} cannot get a new dim {self.dim}")
         return x.with_shape((*x.shape[: self.dim], self.count, *x.shape[self.dim :]))
 
-    def leaving(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+    def result_varying(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(axis for axis in axes if axis not in self.axes) if self.invariant else axes
 
     def factors(self, x: ArrayType) -> FactorRule:  # type: ignore[override]
         return _with_whole(x, (), (self.dim,), self.count)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
-        gather = AllGather(self.dim, devices(shard, self.axes), self.count, self.groups)
+        gather = AllGather(self.dim, devices(context, self.axes), self.count, self.groups)
         return gather(_with_one(x, self.dim))
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
@@ -171,9 +171,9 @@ class NamedScatter(Moving):
     def factors(self, x: ArrayType) -> FactorRule:  # type: ignore[override]
         return _with_whole(x, (self.dim,), (), self.count)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
-        scatter = ReduceScatter(self.dim, devices(shard, self.axes), self.count, SUM, self.groups)
+        scatter = ReduceScatter(self.dim, devices(context, self.axes), self.count, SUM, self.groups)
         return _without_one(scatter(x), self.dim)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
@@ -216,12 +216,12 @@ class NamedExchange(Moving):
     def factors(self, x: ArrayType) -> FactorRule:  # type: ignore[override]
         return _with_whole(x, (self.split,), (self.stack,), self.count)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
         # The new dim is there, of size 1, before the blocks travel; the one that was split is 1 after, and goes.
         join = self.stack if self.stack <= self.split else self.stack + 1
         split = self.split + 1 if join <= self.split else self.split
-        exchange = AllToAll(split, join, devices(shard, self.axes), self.count, self.groups)
+        exchange = AllToAll(split, join, devices(context, self.axes), self.count, self.groups)
         return _without_one(exchange(_with_one(x, join)), split)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
@@ -257,8 +257,8 @@ class NamedPermute(Moving):
     def out_type(self, x: ArrayType) -> ArrayType:
         return x
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
-        return Send(devices(shard, self.axes), self.pairs)(*operands)
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
+        return Send(devices(context, self.axes), self.pairs)(*operands)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (replace(self, pairs=tuple((b, a) for a, b in self.pairs))(cotangent),)
@@ -282,7 +282,7 @@ def _with_whole(x: ArrayType, gone: tuple[int, ...], new: tuple[int, ...], size:
     for dim in new:
         made = (*made[:dim], (x.ndim,), *made[dim:])
     sizes = (*x.shape, *[size] * len(new))
-    return FactorRule((dims,), (made,), sizes, whole=frozenset((*gone, *[x.ndim] * len(new))))
+    return FactorRule((dims,), (made,), sizes, need_replication=frozenset((*gone, *[x.ndim] * len(new))))
 
 
 def _but(items: tuple[Any, ...], place: int) -> tuple[Any, ...]:

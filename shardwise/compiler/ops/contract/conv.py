@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import DType, carrier, short_name
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, Unknown, quiet
+from shardwise.compiler.dtypes import DType, numpy_carrier, short_name
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op, UndefinedPrimal, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import DeviceIndex
@@ -56,7 +56,7 @@ class Conv(Op):
     """
 
     name = "conv"
-    multiplies = True
+    is_contraction = True
     lhs: str
     rhs: str
     out: str
@@ -156,10 +156,15 @@ class Conv(Op):
             for table, names in zip(tables, (self.lhs, self.rhs, self.out), strict=True)
         )
         return FactorRule(
-            (lhs, rhs), (result,), tuple(extents), reduced, whole=frozenset(whole), exchange=frozenset(exchanged)
+            (lhs, rhs),
+            (result,),
+            tuple(extents),
+            reduced,
+            need_replication=frozenset(whole),
+            exchange=frozenset(exchanged),
         )
 
-    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         x, kernel = types
         letters = len({*self.lhs, *self.rhs}) - len(self.strides)
         number = (factor - letters) // 2
@@ -169,22 +174,24 @@ class Conv(Op):
             sliding = sliding.swapped(size)
         return sliding.halo(dim, (), count, -(-sliding.places(size) // count)).window.sent_of(x)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         x, kernel = operands
-        if 0 in shard.out_shapes[0]:
-            return full(shard.out_shapes[0], 0, self.dtype)
-        slidings = self.slidings(shard.types[1])
+        if 0 in context.out_shapes[0]:
+            return full(context.out_shapes[0], 0, self.dtype)
+        slidings = self.slidings(context.global_types[1])
         long = []
-        for number, is_long in enumerate(self._is_long(*shard.types)):
+        for number, is_long in enumerate(self._is_long(*context.global_types)):
             dim, at = self.lhs.index(str(number)), self.out.index(str(number))
             if is_long:
-                long += [number] if shard.cut(dim, 0)[0] else []
-            elif slidings[number] != Sliding(1) and shard.cut(at)[0]:
-                size, piece = shard.types[0].shape[dim], shard.out_shapes[0][at]
-                x, slidings[number] = reach(x, dim, size, slidings[number], shard.cut(at), piece, 0)
-        return self._summed(shard, x, kernel, slidings, long)
+                long += [number] if context.sharding_of(dim, 0)[0] else []
+            elif slidings[number] != Sliding(1) and context.sharding_of(at)[0]:
+                size, piece = context.global_types[0].shape[dim], context.out_shapes[0][at]
+                x, slidings[number] = reach(x, dim, size, slidings[number], context.sharding_of(at), piece, 0)
+        return self._summed(context, x, kernel, slidings, long)
 
-    def _summed(self, shard: Shard, x: Any, kernel: Any, slidings: Sequence[Sliding], long: Sequence[int]) -> Any:
+    def _summed(
+        self, context: LocalContext, x: Any, kernel: Any, slidings: Sequence[Sliding], long: Sequence[int]
+    ) -> Any:
         """This device's term of the sum, of which it has some positions of the kernel along the dims `long`.
 
         A zero in the kernel's padding would meet elements of the array that it has nothing to do with, and make NaN of
@@ -195,15 +202,15 @@ class Conv(Op):
             return self.over(slidings)(x, kernel)
         number, *others = long
         dim, at = self.lhs.index(str(number)), self.rhs.index(str(number))
-        cut, piece = shard.cut(at, 1), kernel.type.shape[at]
-        size, window = shard.types[0].shape[dim], shard.types[1].shape[at]
+        cut, piece = context.sharding_of(at, 1), kernel.type.shape[at]
+        size, window = context.global_types[0].shape[dim], context.global_types[1].shape[at]
         near, over = reach(x, dim, size, slidings[number].swapped(size), cut, piece, 0)
 
         def term(positions: int) -> Any:
             mine = list(slidings)
             high = over.high - over.stride * (piece - positions)
             mine[number] = Sliding(positions, over.window_dilation, over.low, high, over.base_dilation, over.stride)
-            return self._summed(shard, near, slice_along(kernel, at, 0, positions), mine, others)
+            return self._summed(context, near, slice_along(kernel, at, 0, positions), mine, others)
 
         whole, rest = divmod(window, piece)
         found = term(piece)
@@ -222,7 +229,7 @@ class Conv(Op):
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         x, kernel = operands
-        if isinstance(x, Unknown):
+        if isinstance(x, UndefinedPrimal):
             return self._to_lhs(cotangent, x.type, kernel), None
         return None, self._to_rhs(cotangent, x, kernel.type)
 
@@ -316,12 +323,12 @@ class Conv(Op):
         moved = tuple(names.index(letter) for letter in self.out)
         return split if moved == tuple(range(len(moved))) else Transpose(moved).lower(hlo, split)
 
-    @quiet
+    @ignore_float_errors
     def reference(self, x: NumpyArray, kernel: NumpyArray) -> NumpyArray:
         """For each position of the kernel, what it meets at all places."""
         out = self.out_type(ArrayType(x.shape, x.dtype), ArrayType(kernel.shape, kernel.dtype))
         slidings = self.slidings(ArrayType(kernel.shape, kernel.dtype))
-        wide = carrier(self.dtype)
+        wide = numpy_carrier(self.dtype)
         low, high, between = [0] * x.ndim, [0] * x.ndim, [0] * x.ndim
         for dim, sliding in zip(self._spatial(self.lhs), slidings, strict=True):
             low[dim], high[dim], between[dim] = sliding.low, sliding.high, sliding.base_dilation - 1

@@ -6,8 +6,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import DType, carrier, is_float, is_inexact, is_integer, short_name
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Unknown, quiet
+from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer, numpy_carrier, short_name
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, UndefinedPrimal, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
@@ -38,7 +38,7 @@ class Dot(Op):
     """
 
     name = "dot"
-    multiplies = True
+    is_contraction = True
     contract: Pair
     batch: Pair = ((), ())
     dtype: DType | None = field(default=None, repr=False)
@@ -102,7 +102,7 @@ class Dot(Op):
         batch = tuple(range(len(self.batch[0])))
         rows = tuple(range(len(batch), len(batch) + len(free[0])))
         columns = tuple(range(len(batch) + len(free[0]), cotangent.type.ndim))
-        if isinstance(x, Unknown):
+        if isinstance(x, UndefinedPrimal):
             return self._back(0, free, x.type, (cotangent, columns, batch), (y, free[1], self.batch[1])), None
         return None, self._back(1, free, y.type, (cotangent, rows, batch), (x, free[0], self.batch[0]))
 
@@ -168,11 +168,11 @@ class Dot(Op):
             attributes += f", precision_config = [{levels}]"
         return hlo.op("stablehlo.dot_general", (x, y), self.out_type(x.type, y.type), attributes)
 
-    @quiet
+    @ignore_float_errors
     def reference(self, x: NumpyArray, y: NumpyArray) -> NumpyArray:
         rule = self.factors(ArrayType(x.shape, x.dtype), ArrayType(y.shape, y.dtype))
         out = self.dtype or x.dtype
-        left, right = (operand.astype(carrier(out)) for operand in (x, y))
+        left, right = (operand.astype(numpy_carrier(out)) for operand in (x, y))
         letters = ["".join(chr(ord("a") + f) for (f,) in dims) for dims in (*rule.operands, *rule.results)]
         return np.asarray(np.einsum(f"{letters[0]},{letters[1]}->{letters[2]}", left, right)).astype(out)
 

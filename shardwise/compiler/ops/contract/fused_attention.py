@@ -14,7 +14,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, quiet
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
@@ -34,7 +34,7 @@ class _Attention(Op):
     for all before it."""
 
     single = False
-    multiplies = True
+    is_contraction = True
     takes: ClassVar[tuple[str, ...]]  # what each operand is: queries (or alike), keys, sums, a bias
     gives: ClassVar[tuple[str, ...]]
     scale: float
@@ -65,7 +65,7 @@ class _Attention(Op):
             tuple(tables[role] for role in self.takes[: len(types)]),
             tuple(tables[role] for role in self.gives),
             tuple(sizes),
-            whole=frozenset(whole),
+            need_replication=frozenset(whole),
         )
 
     @property
@@ -220,7 +220,7 @@ class FusedAttention(_Attention):
         found = hlo.op("stablehlo.convert", (found,), found.type.with_dtype(q.type.dtype))
         return Transpose(_HEADS_FIRST).lower(hlo, found), logarithms
 
-    @quiet
+    @ignore_float_errors
     def reference(self, q: NumpyArray, k: NumpyArray, v: NumpyArray, bias: NumpyArray | None = None) -> Any:
         scores = self._numbers(q, k, bias)
         largest = scores.max(-1, keepdims=True)
@@ -283,7 +283,7 @@ class FusedAttentionGrad(_Attention):
         grouped = [_of_groups(hlo, x, shared) for x in (to_k, to_v)]
         return tuple(Transpose(_HEADS_FIRST).lower(hlo, converted(x, narrow)) for x in (to_q, *grouped))
 
-    @quiet
+    @ignore_float_errors
     def reference(
         self,
         q: NumpyArray,

@@ -6,7 +6,7 @@ from typing import Any, Self, final
 
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, Unknown
+from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, UndefinedPrimal
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -17,7 +17,7 @@ class Inner(Op):
     """One program, whose results are the op's; its equations take the op's place before `propagate`."""
 
     single = False
-    inlined = takes_keys = tracks = True
+    is_call = accepts_keys = infers_varying = True
     program: Program
 
     @property
@@ -33,7 +33,7 @@ class Inner(Op):
             raise TypeError(f"{self.name}: {self.program.name} takes {self.program.in_types}, not {types}")
         return self.program.out_types
 
-    def entering(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
+    def operand_varying(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
         return tuple(type.varying for type in self.program.in_types)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -43,9 +43,9 @@ class Inner(Op):
         return results[:count], spread(results[count:], moving)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        linear = tuple(isinstance(x, Unknown) for x in operands)
+        linear = tuple(isinstance(x, UndefinedPrimal) for x in operands)
         program, moving = installed.transforms.transpose(self.program, linear, present(cotangent))
-        known = [x for x in operands if not isinstance(x, Unknown)]
+        known = [x for x in operands if not isinstance(x, UndefinedPrimal)]
         return tuple(spread(spread(self.with_programs([program])(*known, *some(cotangent)), moving), linear))
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:

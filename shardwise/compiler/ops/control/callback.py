@@ -10,7 +10,7 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from shardwise.compiler.dtypes import is_float
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective
@@ -63,10 +63,10 @@ class Callback(Op):
         def dims(kinds: Sequence[ArrayType]) -> tuple[Dims, ...]:
             return tuple(tuple((next(numbers),) for _ in type.shape) for type in kinds)
 
-        return FactorRule(dims(types), dims(self.results), tuple(sizes), whole=frozenset(range(len(sizes))))
+        return FactorRule(dims(types), dims(self.results), tuple(sizes), need_replication=frozenset(range(len(sizes))))
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
-        return CallOnce(self, shard.axes)(*operands) if shard.axes else self(*operands)
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
+        return CallOnce(self, context.auto_axes)(*operands) if context.auto_axes else self(*operands)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         if self.kind not in ("watch", "ordered_watch"):

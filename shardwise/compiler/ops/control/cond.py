@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ir.op import BatchAxis, Hlo, Pieces, RunProgram, Unknown
+from shardwise.compiler.ir.op import BatchAxis, Hlo, ProgramRunner, Shards, UndefinedPrimal
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -62,7 +62,7 @@ class Cond(Deciding):
     def parted(self) -> "Cond":
         return replace(self, apart=True)
 
-    def interpret(self, run: RunProgram, operands: list[Pieces], devices: int = 1) -> list[Pieces]:
+    def interpret(self, run: ProgramRunner, operands: list[Shards], devices: int = 1) -> list[Shards]:
         ways = self.ways(operands[0])
         found = run(ways[0], operands[1:])
         for way in sorted(set(ways) - {ways[0]}):
@@ -107,15 +107,15 @@ class Cond(Deciding):
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         index, *rest = operands
-        if isinstance(index, Unknown):
+        if isinstance(index, UndefinedPrimal):
             raise TypeError("cond: what chooses the branch cannot be differentiated")
-        linear = tuple(isinstance(x, Unknown) for x in rest)
+        linear = tuple(isinstance(x, UndefinedPrimal) for x in rest)
         arrived = present(cotangent)
         transpose = installed.transforms.transpose
         reached = [transpose(branch, linear, arrived)[1] for branch in self.branches]
         solid = tuple(map(any, zip(*reached, strict=True)))
         branches = [transpose(branch, linear, arrived, solid)[0] for branch in self.branches]
-        known = [x for x in rest if not isinstance(x, Unknown)]
+        known = [x for x in rest if not isinstance(x, UndefinedPrimal)]
         found = Cond(tuple(branches))(index, *known, *some(cotangent))
         return (None, *spread(spread(found, solid), linear))
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Self
 
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, Pieces
+from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, Shards
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import present, spread
@@ -73,20 +73,20 @@ class Control(Op):
     """Programs that run as the op says. Crossings are listed by group, and so are all ends."""
 
     single = False
-    takes_keys = tracks = True
+    accepts_keys = infers_varying = True
 
     @cached_property
     def crossings(self) -> tuple[Crossing, ...]:
-        raise self.missing("crossings")
+        raise self.missing_rule("crossings")
 
     @property
     def entrances(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         """For each program, the group of crossings by which a further operand gets in, and the programs it gets to."""
-        raise self.missing("entrances")
+        raise self.missing_rule("entrances")
 
     def with_programs(self, programs: Sequence[Program], counts: Sequence[int] | None = None) -> Self:
         """The same op of other programs, with `counts[g]` crossings of group g where these have changed."""
-        raise self.missing("with_programs")
+        raise self.missing_rule("with_programs")
 
     @property
     def times(self) -> int | None:
@@ -196,7 +196,7 @@ class Control(Op):
                     raise TypeError(f"{self.name}: {_ends(crossing.takes)} is {type}, but {_ends((end,))} is {taken}")
         return tuple(results[number] for number in range(len(results)))
 
-    def entering(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
+    def operand_varying(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
         """As the programs take it."""
         found = [type.varying for type in types]
         for crossing in self.crossings:
@@ -287,7 +287,7 @@ class Control(Op):
         return results, [out_dims[number] for number in range(len(results))]
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
-        def run(n: int, args: list[Pieces]) -> list[Pieces]:
+        def run(n: int, args: list[Shards]) -> list[Shards]:
             return [[y] for y in evaluate(self.programs[n], [pieces[0] for pieces in args])]
 
         return tuple(pieces[0] for pieces in self.interpret(run, [[x] for x in operands]))
@@ -301,7 +301,7 @@ class Deciding(Control):
 
     def parted(self) -> Self:
         """The same, where devices may go different ways."""
-        raise self.missing("parted")
+        raise self.missing_rule("parted")
 
     def ways(self, pieces: Sequence[NumpyArray]) -> list[int]:
         """Which way each device goes."""
@@ -311,7 +311,7 @@ class Deciding(Control):
         return ways
 
 
-def chosen(marks: Sequence[int], wanted: int, these: Sequence[Pieces], those: Sequence[Pieces]) -> list[Pieces]:
+def chosen(marks: Sequence[int], wanted: int, these: Sequence[Shards], those: Sequence[Shards]) -> list[Shards]:
     """On each device `these` where its mark is the one wanted, else `those`."""
     return [
         [x if mark == wanted else y for mark, x, y in zip(marks, mine, others, strict=True)]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, final
 
 from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Unknown
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, UndefinedPrimal
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import Inner, present, some, spread
@@ -103,7 +103,7 @@ class Backward(Op):
 
     name = "custom_backward"
     single = False
-    takes_keys = tracks = True
+    accepts_keys = infers_varying = True
     rule: VjpRule
     in_types: tuple[ArrayType, ...]
     results: tuple[ArrayType, ...]
@@ -113,12 +113,12 @@ class Backward(Op):
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
         return self.results
 
-    def entering(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
+    def operand_varying(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
         return tuple(type.varying for type in types)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         residuals = operands[: self.residuals]
-        if any(isinstance(x, Unknown) for x in residuals):
+        if any(isinstance(x, UndefinedPrimal) for x in residuals):
             raise TypeError(f"custom_vjp: `{self.rule.name}` cannot be transposed with respect to its residuals")
         found = self.rule.backward(residuals, cotangent)
         return (*[None] * self.residuals, *(ct for ct, here in zip(found, self.active, strict=True) if here))

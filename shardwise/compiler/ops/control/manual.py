@@ -16,9 +16,9 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.dispatch import installed, naming
+from shardwise.compiler.ir.dispatch import bind_axis_names, installed
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Unknown
+from shardwise.compiler.ir.op import BatchAxis, NumpyArray, UndefinedPrimal
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -115,7 +115,7 @@ class Manual(Control):
     def _naming(self) -> AbstractContextManager[None]:
         """While its program is rewritten: a user's rule in it may compute along its axes."""
         sizes = {axis: self._extent((axis,)) for axis in self.axes}
-        return naming(sizes, frozenset(self.axes) if self.tracked else frozenset())
+        return bind_axis_names(sizes, frozenset(self.axes) if self.tracked else frozenset())
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         with self._naming():
@@ -151,11 +151,11 @@ class Manual(Control):
         return results[:count], spread(moved, moving)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        linear = tuple(isinstance(x, Unknown) for x in operands)
+        linear = tuple(isinstance(x, UndefinedPrimal) for x in operands)
         arrived = present(cotangent)
         with self._naming():
             program, moving = installed.transforms.transpose(self.program, linear, arrived)
-        known = [x for x in operands if not isinstance(x, Unknown)]
+        known = [x for x in operands if not isinstance(x, UndefinedPrimal)]
         ins = [*_marked(self.ins, [not is_linear for is_linear in linear]), *_marked(self.outs, arrived)]
         outs = _marked(_marked(self.ins, linear), moving)
         if not self.tracked:
@@ -203,7 +203,7 @@ class Manual(Control):
         mesh = self.mesh.abstract
         for axis in spmd:
             if axis not in mesh.axis_names:
-                why = mesh.unknown_axis(axis)
+                why = mesh.unknown_axis_message(axis)
             elif any(axis in axes for cuts in (*self.ins, *self.outs) for axes in cuts):
                 why = f"axis {axis!r} cuts its arguments or results already"
             elif axis in self.program.axis_names or any(
@@ -225,7 +225,7 @@ class Manual(Control):
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
         """The members of the region side by side: each of its axes is a vmap, in which collectives are ordinary ops."""
-        program = installed.transforms.untrack(installed.transforms.inline(self.program))
+        program = installed.transforms.erase_varying(installed.transforms.inline(self.program))
         stacks = [self._stacked(x, cuts) for x, cuts in zip(operands, self.ins, strict=True)]
         for axis in reversed(self.axes):
             dims = tuple(0 if any(axis in axes for axes in cuts) else None for cuts in self.ins)

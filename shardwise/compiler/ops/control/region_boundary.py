@@ -107,7 +107,7 @@ class Unstack(Tie):
 
     def factors(self, x: ArrayType) -> FactorRule:
         dims = _each_dim(x)
-        return FactorRule((dims,), (dims[1:],), x.shape, whole=frozenset({0}))
+        return FactorRule((dims,), (dims[1:],), x.shape, need_replication=frozenset({0}))
 
     def padding(self, fills: Sequence[Any]) -> Any:
         return fills[0]
@@ -127,7 +127,7 @@ class Stack(Tie):
 
     def factors(self, x: ArrayType) -> FactorRule:
         dims = _each_dim(x.with_shape((self.length, *x.shape)))
-        return FactorRule((dims[1:],), (dims,), (self.length, *x.shape), whole=frozenset({0}))
+        return FactorRule((dims[1:],), (dims,), (self.length, *x.shape), need_replication=frozenset({0}))
 
     def padding(self, fills: Sequence[Any]) -> Any:
         return fills[0] if fills else None
@@ -197,7 +197,7 @@ class Split(_Pieces):
         if len(self.dims) != x.ndim or any(size % count for size, count in zip(x.shape, self.counts, strict=True)):
             raise TypeError(f"{x} does not divide into {self.counts} pieces")
         piece = x.with_shape(tuple(size // count for size, count in zip(x.shape, self.counts, strict=True)))
-        return (piece.over((*x.varying, *self.names)),)
+        return (piece.with_varying((*x.varying, *self.names)),)
 
     def outside(self, varying: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(axis for axis in varying if axis not in self.names)
@@ -221,7 +221,7 @@ class Join(_Pieces):
         if len(self.dims) != x.ndim:
             raise TypeError(f"{x} does not have {len(self.dims)} dims")
         whole = x.with_shape(tuple(size * count for size, count in zip(x.shape, self.counts, strict=True)))
-        return (whole.over(axis for axis in x.varying if axis not in self.names),)
+        return (whole.with_varying(axis for axis in x.varying if axis not in self.names),)
 
     def factors(self, x: ArrayType) -> FactorRule:
         whole, piece, sizes = self.tables(x.shape)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Unknown
+from shardwise.compiler.ir.op import Hlo, NumpyArray, UndefinedPrimal
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import Inner, present, some, spread
@@ -31,7 +31,7 @@ class Remat(Inner):
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         if self.prevent_cse:  # neither found again in the first computation, nor done before the cotangents are there
-            operands = tuple(x if isinstance(x, Unknown) else Barrier()(x) for x in operands)
+            operands = tuple(x if isinstance(x, UndefinedPrimal) else Barrier()(x) for x in operands)
             cotangent = [None if ct is None else Barrier()(ct) for ct in cotangent]
         return super().transpose(cotangent, *operands)
 
@@ -42,7 +42,7 @@ class Barrier(Elementwise):
     """The operand itself; XLA does not see through. Neighbouring barriers are lowered as one."""
 
     name = "barrier"
-    takes_keys = True
+    accepts_keys = True
     arity = 1
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
@@ -61,7 +61,7 @@ class CheckpointName(Elementwise):
     """The operand itself, under a name that a policy can ask for."""
 
     name = "checkpoint_name"
-    takes_keys = True
+    accepts_keys = True
     arity = 1
     label: str
 

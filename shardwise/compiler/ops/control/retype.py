@@ -12,7 +12,7 @@ def retyped(x: Any, type: ArrayType) -> Any:
     """A tangent or cotangent of a value of this type, weak and varying where that is: rules need not look after it."""
     if x.type is type:
         return x
-    if x.type.over(type.varying) is not type:
+    if x.type.with_varying(type.varying) is not type:
         x = Convert(type.dtype, type.weak)(x)
     more = tuple(axis for axis in type.varying if axis not in x.type.varying)
     return Vary(more)(x) if more else x

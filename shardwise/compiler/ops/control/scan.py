@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Pieces, RunProgram, Unknown
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, ProgramRunner, Shards, UndefinedPrimal
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -82,7 +82,7 @@ class Scan(Control):
         after = self.consts + self.carried
         return list(operands[: self.consts]), list(operands[self.consts : after]), list(operands[after:])
 
-    def interpret(self, run: RunProgram, operands: list[Pieces], devices: int = 1) -> list[Pieces]:
+    def interpret(self, run: ProgramRunner, operands: list[Shards], devices: int = 1) -> list[Shards]:
         consts, carried, sliced = self.parts(operands)
         given: list[list[list[NumpyArray]]] = []
         steps = range(self.length)
@@ -159,11 +159,13 @@ class Scan(Control):
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         """Backwards: cotangents are carried, those of consts are summed up on the way."""
-        if any(equation.op.inlined and not equation.op.closed for equation in self.program.equations):
-            opened = installed.transforms.inline(self.program, closed=False)  # what is known may be told apart inside
+        if any(equation.op.is_call and not equation.op.opaque for equation in self.program.equations):
+            opened = installed.transforms.inline(self.program, opaque=False)  # what is known may be told apart inside
             return self.with_programs([opened]).transpose(cotangent, *operands)
-        unknown = [isinstance(x, Unknown) for x in operands]
-        reached_by = self.marked(self.reach(unknown, lambda n, entries: self.program.depending(entries)), "operand")
+        unknown = [isinstance(x, UndefinedPrimal) for x in operands]
+        reached_by = self.marked(
+            self.reach(unknown, lambda n, entries: self.program.outputs_depending_on(entries)), "operand"
+        )
         if not all(self.parts(reached_by)[1]):
             return self._without_known(cotangent, operands, reached_by)
         # What is carried is linear, even where it starts as something known: as zero.
@@ -173,8 +175,8 @@ class Scan(Control):
         backward, reached = self._backward(linear, arrived)
         is_linear = self.parts(linear)
         sums = [type for type, reach in zip(_unknown(consts), reached[0], strict=True) if reach]
-        known = [x for x in consts if not isinstance(x, Unknown)]
-        known_slices = [x for x in sliced if not isinstance(x, Unknown)]
+        known = [x for x in consts if not isinstance(x, UndefinedPrimal)]
+        known_slices = [x for x in sliced if not isinstance(x, UndefinedPrimal)]
         ends = [zeros_of(x.type) if ct is None else ct for x, ct in zip(carried, cotangent, strict=False)]
         back = Scan(backward, self.length, len(known), len(sums) + self.carried, not self.reverse, self.unroll)
         found = back(*known, *map(zeros_of, sums), *ends, *known_slices, *some(cotangent[self.carried :]))
@@ -347,7 +349,7 @@ def _defined(equations: Sequence[Equation], inputs: Sequence[Value]) -> tuple[Eq
 
 
 def _unknown(operands: Sequence[Any]) -> list[ArrayType]:
-    return [x.type for x in operands if isinstance(x, Unknown)]
+    return [x.type for x in operands if isinstance(x, UndefinedPrimal)]
 
 
 def _slice(hlo: Hlo, x: Any, place: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ir.op import BatchAxis, Hlo, Pieces, RunProgram
+from shardwise.compiler.ir.op import BatchAxis, Hlo, ProgramRunner, Shards
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.control.call import Call
@@ -85,7 +85,7 @@ class While(Deciding):
         after = self.cond_consts + self.body_consts
         return list(operands[: self.cond_consts]), list(operands[self.cond_consts : after]), list(operands[after:])
 
-    def interpret(self, run: RunProgram, operands: list[Pieces], devices: int = 1) -> list[Pieces]:
+    def interpret(self, run: ProgramRunner, operands: list[Shards], devices: int = 1) -> list[Shards]:
         cond_consts, body_consts, carried = self.parts(operands)
         while any(goes_on := self.ways(run(0, [*cond_consts, *carried])[0])):
             carried = chosen(goes_on, 1, run(1, [*body_consts, *carried]), carried)
@@ -93,7 +93,7 @@ class While(Deciding):
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         # Nothing can be kept on the way: the tangents' loop goes through the primals once more, and in silence.
-        return self(*primals), installed.transforms.silence(self).jvp(primals, tangents)[1]
+        return self(*primals), installed.transforms.without_effects(self).jvp(primals, tangents)[1]
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         batched = self.batched(axis, [dim is not None for dim in dims])

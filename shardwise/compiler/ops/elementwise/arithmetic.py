@@ -10,8 +10,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import carrier, is_inexact, is_integer
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Unknown, quiet
+from shardwise.compiler.dtypes import is_inexact, is_integer, numpy_carrier
+from shardwise.compiler.ir.op import Hlo, NumpyArray, UndefinedPrimal, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import NUMBERS, REALS, Elementwise
@@ -39,9 +39,9 @@ class Add(Elementwise):
         return self(*primals), add_tangents(*tangents)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        return tuple(cotangent if isinstance(x, Unknown) else None for x in operands)
+        return tuple(cotangent if isinstance(x, UndefinedPrimal) else None for x in operands)
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         return np.add(*operands)
 
@@ -71,10 +71,10 @@ class Sub(Elementwise):
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         x, y = operands
-        to_x = cotangent if isinstance(x, Unknown) else None
-        return to_x, Neg()(cotangent) if isinstance(y, Unknown) else None
+        to_x = cotangent if isinstance(x, UndefinedPrimal) else None
+        return to_x, Neg()(cotangent) if isinstance(y, UndefinedPrimal) else None
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         return np.subtract(*operands)
 
@@ -96,9 +96,9 @@ class Mul(Elementwise):
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         x, y = operands
-        return (self(cotangent, y), None) if isinstance(x, Unknown) else (None, self(x, cotangent))
+        return (self(cotangent, y), None) if isinstance(x, UndefinedPrimal) else (None, self(x, cotangent))
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         return np.multiply(*operands)
 
@@ -134,11 +134,11 @@ class Div(Elementwise):
         found = super().lower(hlo, x, hlo.op("stablehlo.select", (is_zero, one, y), y.type))
         return hlo.op("stablehlo.select", (is_zero, ones, found), found.type)
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         if is_inexact(operands[0].dtype):
             return np.divide(*operands)
-        x, y = (operand.astype(carrier(operand.dtype)) for operand in operands)
+        x, y = (operand.astype(numpy_carrier(operand.dtype)) for operand in operands)
         by = np.where(y == 0, 1, y).astype(y.dtype)
         down = x // by
         quotient = down + ((x - down * by != 0) & ((x < 0) != (by < 0))).astype(x.dtype)
@@ -160,9 +160,9 @@ class Rem(Elementwise):
         times = None if dy is None else Div()(Sub()(z, x), y)
         return z, add_tangents(dx, None if dy is None else Mul()(dy, times))
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
-        x, y = (operand.astype(carrier(operand.dtype)) for operand in operands)
+        x, y = (operand.astype(numpy_carrier(operand.dtype)) for operand in operands)
         if is_integer(x.dtype):
             left = np.where(y == 0, x, np.fmod(x, np.where(y == 0, 1, y).astype(y.dtype)))
         else:
@@ -204,7 +204,7 @@ class StopGradient(Elementwise):
     """The operand itself, through which no derivative flows."""
 
     name = "stop_gradient"
-    takes_keys = True
+    accepts_keys = True
     arity = 1
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:

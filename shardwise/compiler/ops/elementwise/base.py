@@ -9,8 +9,8 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import DType, carrier, is_float, is_inexact, is_integer
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, quiet
+from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer, numpy_carrier
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.reduce.broadcast import batch_at
@@ -48,7 +48,7 @@ FLOATS = DtypeSet("floats", is_float)
 class Elementwise(Op):
     """Operands of one shape; the result has it too."""
 
-    cheap = True
+    cheap_to_recompute = True
     arity: ClassVar[int] = 2
     takes: ClassVar[DtypeSet] = ANY
     hlo_name: ClassVar[str]
@@ -97,17 +97,17 @@ class Unary(Elementwise):
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         """The tangent of the result `y` of `x`, of which `dx` is the tangent; None where the slope is zero."""
-        raise self.missing("tangent")
+        raise self.missing_rule("tangent")
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (x,), (dx,) = primals, tangents
         y = self(x)
         return y, self.tangent(dx, x, y)
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         (x,) = operands
-        return np.asarray(self.meaning(x.astype(carrier(x.dtype)))).astype(x.dtype)
+        return np.asarray(self.meaning(x.astype(numpy_carrier(x.dtype)))).astype(x.dtype)
 
 
 def like(x: Any, number: Any) -> Any:

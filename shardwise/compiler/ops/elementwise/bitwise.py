@@ -5,8 +5,8 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import SMALL_INTEGERS, DType, carrier, integer_range, is_integer, short_name
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, quiet
+from shardwise.compiler.dtypes import SMALL_INTEGERS, DType, integer_range, is_integer, numpy_carrier, short_name
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import DtypeSet, Elementwise
@@ -33,10 +33,10 @@ class Bitwise(Elementwise):
     takes = BITS
     meaning: ClassVar[Any]
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         dtype = operands[0].dtype
-        return np.asarray(self.meaning(*(x.astype(carrier(dtype)) for x in operands))).astype(dtype)
+        return np.asarray(self.meaning(*(x.astype(numpy_carrier(dtype)) for x in operands))).astype(dtype)
 
 
 @final
@@ -97,9 +97,9 @@ class MulHigh(Bitwise):
         return hlo.op("stablehlo.convert", (high,), type)
 
     def reference(self, *operands: NumpyArray) -> Any:
-        x, y = (operand.astype(carrier(operand.dtype)).astype(object) for operand in operands)
+        x, y = (operand.astype(numpy_carrier(operand.dtype)).astype(object) for operand in operands)
         width = bit_width(operands[0].dtype)
-        return np.asarray((x * y) >> width).astype(carrier(operands[0].dtype)).astype(operands[0].dtype)
+        return np.asarray((x * y) >> width).astype(numpy_carrier(operands[0].dtype)).astype(operands[0].dtype)
 
 
 def _high_of_halves(hlo: Hlo, x: Any, y: Any) -> Any:
@@ -128,16 +128,16 @@ class Shift(Bitwise):
 
     takes = INTEGERS
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         x, by = operands
         width = bit_width(x.dtype)
-        amount = by.astype(carrier(by.dtype))
+        amount = by.astype(numpy_carrier(by.dtype))
         inside = (amount >= 0) & (amount < width)
         return self.shifted(x, np.where(inside, amount, 0).astype(np.uint64), inside, width).astype(x.dtype)
 
     def shifted(self, x: NumpyArray, by: NumpyArray, inside: NumpyArray, width: int) -> NumpyArray:
-        raise self.missing("shifted")
+        raise self.missing_rule("shifted")
 
 
 @final
@@ -262,7 +262,7 @@ class BitcastConvert(Elementwise):
             return super().factors(x)
         longer = max(x.shape, self.out_type(x).shape, key=len)
         dims = [tuple((dim,) for dim in range(rank)) for rank in (x.ndim, self.out_type(x).ndim)]
-        return FactorRule((dims[0],), (dims[1],), longer, whole=frozenset({len(longer) - 1}))
+        return FactorRule((dims[0],), (dims[1],), longer, need_replication=frozenset({len(longer) - 1}))
 
     def padding(self, fills: Sequence[Any]) -> Any:
         return None if fills[0] is None or fills[0].dtype.itemsize != self.dtype.itemsize else super().padding(fills)
@@ -288,4 +288,7 @@ def unsigned(x: NumpyArray) -> NumpyArray:
     """The bits of integers, as the low bits of 64."""
     width = bit_width(x.dtype)
     mask = np.uint64(2**width - 1)
-    return x.astype(carrier(x.dtype)).astype(np.int64 if x.dtype != np.uint64 else np.uint64).astype(np.uint64) & mask
+    return (
+        x.astype(numpy_carrier(x.dtype)).astype(np.int64 if x.dtype != np.uint64 else np.uint64).astype(np.uint64)
+        & mask
+    )

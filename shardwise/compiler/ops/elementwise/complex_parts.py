@@ -5,8 +5,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import carrier, is_integer, short_name
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Unknown, quiet
+from shardwise.compiler.dtypes import is_integer, numpy_carrier, short_name
+from shardwise.compiler.ir.op import Hlo, NumpyArray, UndefinedPrimal, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Neg
@@ -38,10 +38,10 @@ class Abs(Unary):
             return Real()(Mul()(dx, Conj()(Sign()(x))))
         return Select()(Compare("GE")(x, like(x, 0)), dx, Neg()(dx))
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         (x,) = operands
-        found = np.abs(x.astype(carrier(x.dtype)))
+        found = np.abs(x.astype(numpy_carrier(x.dtype)))
         return found if x.dtype.kind == "c" else found.astype(x.dtype)
 
 
@@ -160,7 +160,7 @@ class Complex(Elementwise):
         return self(*primals), self(*(zero if tangent is None else tangent for tangent in tangents))
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        to_real, to_imag = (isinstance(x, Unknown) for x in operands)
+        to_real, to_imag = (isinstance(x, UndefinedPrimal) for x in operands)
         return (Real()(cotangent) if to_real else None, Neg()(Imag()(cotangent)) if to_imag else None)
 
     def reference(self, *operands: NumpyArray) -> Any:

@@ -5,8 +5,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import DType, carrier, integer_range, is_float, is_inexact, is_integer, is_key
-from shardwise.compiler.ir.op import Hlo, NumpyArray, quiet
+from shardwise.compiler.dtypes import DType, integer_range, is_float, is_inexact, is_integer, is_key, numpy_carrier
+from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import Elementwise
@@ -51,12 +51,12 @@ class Convert(Elementwise):
             x = hlo.op("stablehlo.real", (x,), part_type(x.type))
         return super().lower(hlo, x)
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         (x,) = operands
         if self.dtype == np.bool_:
             return x != np.zeros((), x.dtype)
-        x = x.real if x.dtype.kind == "c" and self.dtype.kind != "c" else x.astype(carrier(x.dtype))
+        x = x.real if x.dtype.kind == "c" and self.dtype.kind != "c" else x.astype(numpy_carrier(x.dtype))
         return _saturated(x, self.dtype) if is_float(x.dtype) and is_integer(self.dtype) else x.astype(self.dtype)
 
 

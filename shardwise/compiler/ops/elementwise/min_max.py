@@ -5,7 +5,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import Hlo, NumpyArray, quiet
+from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.elementwise.arithmetic import Mul, add_tangents
 from shardwise.compiler.ops.elementwise.base import REALS, Elementwise, like
@@ -51,7 +51,7 @@ class Max(Extremum):
     hlo_name = "maximum"
     wins = "GE"
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         return np.maximum(*operands)
 
@@ -65,7 +65,7 @@ class Min(Extremum):
     hlo_name = "minimum"
     wins = "LE"
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         return np.minimum(*operands)
 
@@ -87,7 +87,7 @@ class Relu(Elementwise):
         (x,) = operands
         return hlo.op("stablehlo.maximum", (x, hlo.constant(0, x.type.strong())), x.type)
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         (x,) = operands
         return np.maximum(x, np.zeros((), x.dtype))
@@ -113,7 +113,7 @@ class Clamp(Elementwise):
                 moved = add_tangents(moved, Select()(holds, tangent, zeros_like(x)))
         return self(*primals), moved
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         low, x, high = operands
         return np.minimum(np.maximum(low, x), high)

@@ -5,8 +5,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import carrier, is_inexact
-from shardwise.compiler.ir.op import Hlo, NumpyArray, quiet
+from shardwise.compiler.dtypes import is_inexact, numpy_carrier
+from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise import transcendental  # each has derivatives that need the other
@@ -134,7 +134,7 @@ class Pow(Elementwise):
             moved = add_tangents(moved, Mul()(dy, Mul()(z, log)))
         return z, moved
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
-        x, y = (operand.astype(carrier(operand.dtype)) for operand in operands)
+        x, y = (operand.astype(numpy_carrier(operand.dtype)) for operand in operands)
         return np.asarray(np.power(x, y)).astype(operands[0].dtype)

@@ -5,8 +5,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import carrier
-from shardwise.compiler.ir.op import Hlo, NumpyArray, quiet
+from shardwise.compiler.dtypes import numpy_carrier
+from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import FLOATS, Elementwise, Unary
@@ -81,7 +81,7 @@ class IsFinite(Elementwise):
 
     def reference(self, *operands: NumpyArray) -> Any:
         (x,) = operands
-        return np.isfinite(x.astype(carrier(x.dtype)))
+        return np.isfinite(x.astype(numpy_carrier(x.dtype)))
 
 
 @final
@@ -94,7 +94,7 @@ class Nextafter(Elementwise):
     dialect = "chlo"
     takes = FLOATS
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         return np.nextafter(*operands)
 
@@ -130,7 +130,7 @@ class ReducePrecision(Elementwise):
         bits = f"exponent_bits = {self.exponent_bits} : i32, mantissa_bits = {self.mantissa_bits} : i32"
         return hlo.op("stablehlo.reduce_precision", (x,), x.type, bits)
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         (x,) = operands
         exact = x.astype(np.float64)

@@ -6,7 +6,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import is_inexact, is_integer, is_key, short_name
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Unknown, quiet
+from shardwise.compiler.ir.op import Hlo, NumpyArray, UndefinedPrimal, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import Elementwise
@@ -28,7 +28,7 @@ class Select(Elementwise):
     """Where the first operand is true the second, else the third."""
 
     name = hlo_name = "select"
-    takes_keys = True
+    accepts_keys = True
     arity = 3
 
     def agreed(self, *types: ArrayType) -> ArrayType:
@@ -48,8 +48,8 @@ class Select(Elementwise):
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         which, x, y = operands
         zero = zeros_like(cotangent)
-        to_x = self(which, cotangent, zero) if isinstance(x, Unknown) else None
-        return None, to_x, self(which, zero, cotangent) if isinstance(y, Unknown) else None
+        to_x = self(which, cotangent, zero) if isinstance(x, UndefinedPrimal) else None
+        return None, to_x, self(which, zero, cotangent) if isinstance(y, UndefinedPrimal) else None
 
     def reference(self, *operands: NumpyArray) -> Any:
         return np.where(*operands)
@@ -64,7 +64,7 @@ class Compare(Elementwise):
     """
 
     name = hlo_name = "compare"
-    takes_keys = True
+    accepts_keys = True
     direction: str
 
     def out_type(self, *types: ArrayType) -> ArrayType:
@@ -92,7 +92,7 @@ class Compare(Elementwise):
         tie = joined("and", compared(hlo, "EQ", a, c), compared(hlo, self.direction, b, d))
         return joined("or", joined("and", strict, ordered), tie)
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         return DIRECTIONS[self.direction](*operands)
 

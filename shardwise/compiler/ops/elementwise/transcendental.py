@@ -6,8 +6,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import carrier
-from shardwise.compiler.ir.op import Hlo, NumpyArray, quiet
+from shardwise.compiler.dtypes import numpy_carrier
+from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.elementwise import powers  # each has derivatives that need the other
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub, add_tangents
@@ -188,9 +188,9 @@ class Atan2(Elementwise):
         by_y = None if dy is None else Mul()(dy, Div()(x, square))
         return self(y, x), add_tangents(by_y, None if dx is None else Mul()(dx, Neg()(Div()(y, square))))
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
-        y, x = (operand.astype(carrier(operand.dtype)) for operand in operands)
+        y, x = (operand.astype(numpy_carrier(operand.dtype)) for operand in operands)
         return np.asarray(np.arctan2(y, x)).astype(operands[0].dtype)
 
 

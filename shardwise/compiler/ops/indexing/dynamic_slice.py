@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, Unknown
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op, UndefinedPrimal
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Sub
@@ -32,7 +32,7 @@ class DynamicSlice(Op):
     """`sizes[i]` elements along each dim i, from the i-th of the scalars on."""
 
     name = "dynamic_slice"
-    takes_keys = True
+    accepts_keys = True
     sizes: tuple[int, ...]
 
     def out_type(self, x: ArrayType, *starts: ArrayType) -> ArrayType:
@@ -50,9 +50,9 @@ class DynamicSlice(Op):
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         x, *starts = operands
-        whole = shard.types[0].shape
+        whole = context.global_types[0].shape
         sizes = list(self.sizes)
         mine = None
         for dim, size in enumerate(self.sizes):
@@ -60,13 +60,13 @@ class DynamicSlice(Op):
                 sizes[dim] = x.type.shape[dim]  # passes through, padding too
                 continue
             starts[dim] = clamped(starts[dim], whole[dim] - size)
-            offset = shard.offset(dim, starts[dim].type.dtype, 0)
+            offset = context.offset(dim, starts[dim].type.dtype, 0)
             if offset is None:
                 continue
             here = Sub()(starts[dim], offset)
             index = counted_from(here, size)
             within = between(index, 0, x.type.shape[dim] - 1)
-            mine = both(mine, Broadcast(shard.out_shapes[0], (dim,))(within))
+            mine = both(mine, Broadcast(context.out_shapes[0], (dim,))(within))
             if size == 1:
                 starts[dim] = here
             else:
@@ -111,7 +111,7 @@ class DynamicUpdateSlice(Op):
     """The first operand with the second in place of a part of it, which begins at the scalars that follow."""
 
     name = "dynamic_update_slice"
-    takes_keys = True
+    accepts_keys = True
 
     def out_type(self, x: ArrayType, update: ArrayType, *starts: ArrayType) -> ArrayType:
         _check_starts(self.name, x, starts)
@@ -124,21 +124,21 @@ class DynamicUpdateSlice(Op):
         inner, sizes, whole = _inner(update.shape, x.shape)
         operand = tuple((dim,) for dim in range(x.ndim))
         operands = (operand, tuple((factor,) for factor in inner), *((),) * len(starts))
-        return FactorRule(operands, (operand,), sizes, whole=whole)
+        return FactorRule(operands, (operand,), sizes, need_replication=whole)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0, 1),)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         x, update, *starts = operands
-        part, whole = shard.types[1].shape, shard.types[0].shape
+        part, whole = context.global_types[1].shape, context.global_types[0].shape
         mine = None
         edges = []  # for each cut dim: how wide the part is that this device has, and with what of the update it begins
         for dim, size in enumerate(part):
             if size == whole[dim]:
                 continue  # passes through
             starts[dim] = clamped(starts[dim], whole[dim] - size)
-            offset = shard.offset(dim, starts[dim].type.dtype)
+            offset = context.offset(dim, starts[dim].type.dtype)
             if offset is None:
                 continue
             here = Sub()(starts[dim], offset)
@@ -162,8 +162,8 @@ class DynamicUpdateSlice(Op):
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         x, update, *starts = operands
         zeros = full(update.type.shape, 0, cotangent.type.dtype)
-        to_x = self(cotangent, zeros, *starts) if isinstance(x, Unknown) else None
-        to_update = DynamicSlice(update.type.shape)(cotangent, *starts) if isinstance(update, Unknown) else None
+        to_x = self(cotangent, zeros, *starts) if isinstance(x, UndefinedPrimal) else None
+        to_update = DynamicSlice(update.type.shape)(cotangent, *starts) if isinstance(update, UndefinedPrimal) else None
         return to_x, to_update, *(None for _ in starts)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:

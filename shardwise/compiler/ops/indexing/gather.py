@@ -11,7 +11,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Shard
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Sub
@@ -34,7 +34,7 @@ class Gather(Indexed):
     """
 
     name = "gather"
-    takes_keys = True
+    accepts_keys = True
     sizes: tuple[int, ...]
     sorted: bool = False
     unique: bool = False
@@ -63,9 +63,9 @@ class Gather(Indexed):
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         x, indices = operands
-        whole, piece = shard.types[0].shape, x.type.shape
+        whole, piece = context.global_types[0].shape, x.type.shape
         sizes = list(self.sizes)
         columns = self.columns(indices)
         mine = None
@@ -73,10 +73,10 @@ class Gather(Indexed):
             if sizes[dim] == whole[dim]:  # passes through, padding too
                 sizes[dim] = piece[dim]
         for number, dim in enumerate(self.mapped):
-            if piece[dim] == whole[dim] and not shard.cut(dim, 0)[0]:
+            if piece[dim] == whole[dim] and not context.sharding_of(dim, 0)[0]:
                 continue
             columns[number] = clamped(columns[number], whole[dim] - self.sizes[dim])
-            if dim in self.collapsed and (offset := shard.offset(dim, indices.type.dtype, 0)) is not None:
+            if dim in self.collapsed and (offset := context.offset(dim, indices.type.dtype, 0)) is not None:
                 columns[number] = Sub()(columns[number], Broadcast(columns[number].type.shape, ())(offset))
                 mine = both(mine, between(columns[number], 0, piece[dim] - 1))
         found = replace(self, sizes=tuple(sizes), sorted=False)(x, joined(columns, indices))

@@ -14,8 +14,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import carrier, is_float
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Shard, Unknown, quiet
+from shardwise.compiler.dtypes import is_float, numpy_carrier
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, UndefinedPrimal, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub, add_tangents
@@ -46,7 +46,7 @@ class Scatter(Indexed):
     """
 
     name = "scatter"
-    takes_keys = True
+    accepts_keys = True
     combine: Reduction | None
     sorted: bool = False
     unique: bool = False
@@ -81,18 +81,18 @@ class Scatter(Indexed):
             tuple(found.sizes),
             dict.fromkeys(found.places, parts) if parts else {},
             frozenset(found.whole if parts else found.whole.union(found.places)),
-            terms=frozenset([0]) if self.combine is SUM else frozenset(),
+            addends=frozenset([0]) if self.combine is SUM else frozenset(),
         )
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         # Which of several updates is put may differ from device to device.
         return ((0, 2),) if self.combine is SUM or (self.combine is None and self.unique) else ()
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         x, indices, updates = operands
         columns = self.columns(indices)
         for number, dim in enumerate(self.mapped):
-            offset = shard.offset(dim, indices.type.dtype, 0) if dim in self.collapsed else None
+            offset = context.offset(dim, indices.type.dtype, 0) if dim in self.collapsed else None
             if offset is None:
                 continue  # along a dim that a window has all of, only a window at 0 lies inside, here too
             column = columns[number]
@@ -178,12 +178,12 @@ class Scatter(Indexed):
         if self.combine is PROD:
             return self(cotangent, indices, updates), None, None
         to_x = to_updates = None
-        if isinstance(updates, Unknown):
+        if isinstance(updates, UndefinedPrimal):
             to_updates = self._taken(cotangent, indices, updates.type)
         if self.combine is SUM:
-            return cotangent if isinstance(x, Unknown) else None, None, to_updates
+            return cotangent if isinstance(x, UndefinedPrimal) else None, None, to_updates
         taken, won = self._winners(indices, cotangent.type, updates.type)
-        if isinstance(x, Unknown):
+        if isinstance(x, UndefinedPrimal):
             to_x = Select()(taken, zeros_like(cotangent), cotangent)
         if to_updates is not None:
             to_updates = Select()(won, to_updates, zeros_like(to_updates))
@@ -200,7 +200,7 @@ class Scatter(Indexed):
     def lower(self, hlo: Hlo, x: Any, indices: Any, updates: Any) -> Any:
         out = self.out_type(x.type, indices.type, updates.type)
         rounds = is_float(out.dtype) and self.combine in (SUM, PROD) and not self.unique
-        wide = carrier(out.dtype) if rounds else out.dtype
+        wide = numpy_carrier(out.dtype) if rounds else out.dtype
         if wide != out.dtype:
             x, updates = (hlo.op("stablehlo.convert", (z,), z.type.with_dtype(wide)) for z in (x, updates))
         dims = self.attributes(
@@ -224,7 +224,7 @@ class Scatter(Indexed):
         found = hlo.op("stablehlo.scatter", (x, indices, updates), ArrayType(out.shape, wide), attributes, (region,))
         return found if wide == out.dtype else hlo.op("stablehlo.convert", (found,), out)
 
-    @quiet
+    @ignore_float_errors
     def reference(self, x: NumpyArray, indices: NumpyArray, updates: NumpyArray) -> NumpyArray:
         types = [ArrayType(array.shape, array.dtype) for array in (x, updates)]
         starts = self.starts(indices, x.ndim)
@@ -239,7 +239,7 @@ class Scatter(Indexed):
         lead = [updates.shape[dim] if dim in places else 1 for dim in range(updates.ndim)]
         kept = np.broadcast_to(inside.reshape(lead), updates.shape).transpose(order)
         at, given = (array.transpose(order)[kept] for array in (number, updates))
-        found = x.astype(carrier(x.dtype)).reshape(-1)
+        found = x.astype(numpy_carrier(x.dtype)).reshape(-1)
         if self.combine is None:
             found[at] = given.astype(found.dtype)
         else:

@@ -10,8 +10,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import DType, carrier, is_float, is_integer, lowest
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard
+from shardwise.compiler.dtypes import DType, is_float, is_integer, lowest, numpy_carrier
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather
@@ -41,7 +41,7 @@ class Sort(Op):
     """
 
     name = "sort"
-    takes_keys = True
+    accepts_keys = True
     single = False
     dim: int
     keys: int = 1
@@ -63,18 +63,18 @@ class Sort(Op):
         tables = (dims,) * len(types)
         return FactorRule(tables, tables, types[0].shape, exchange=frozenset({self.dim}))
 
-    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         piece = -(-types[0].shape[self.dim] // count) * sum(type.dtype.itemsize for type in types)
         return Rows.of(types[0].shape, self.dim, (), count).sent(piece, piece)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
-        axes, count = shard.cut(self.dim)
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
+        axes, count = context.sharding_of(self.dim)
         if not axes:
             return self(*operands)
-        rows = Rows.of(shard.out_shapes[0], self.dim, axes, count)
-        whole = [rows.whole(x, shard.types[0].shape[self.dim]) for x in operands]
+        rows = Rows.of(context.out_shapes[0], self.dim, axes, count)
+        whole = [rows.whole(x, context.global_types[0].shape[self.dim]) for x in operands]
         found = Sort(1, self.keys, self.descending)(*whole)
-        return tuple(rows.cut(row, shape[self.dim]) for row, shape in zip(found, shard.out_shapes, strict=True))
+        return tuple(rows.cut(row, shape[self.dim]) for row, shape in zip(found, context.out_shapes, strict=True))
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         index = Iota(primals[0].type.shape, self.dim, INDEX)()
@@ -103,7 +103,7 @@ class Sort(Op):
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
         ranks = []
         for x in operands[: self.keys]:
-            wide = x.astype(carrier(x.dtype))
+            wide = x.astype(numpy_carrier(x.dtype))
             for part in (wide.real, wide.imag) if x.dtype.kind == "c" else (wide,):
                 _, rank = np.unique(part, return_inverse=True)
                 ranks.append(rank.reshape(x.shape) * (-1 if self.descending else 1))
@@ -118,8 +118,8 @@ def _keys(hlo: Hlo, elements: Sequence[Any]) -> list[Any]:
         if x.type.dtype.kind == "c":
             part = x.type.with_dtype(np.float32 if x.type.dtype == np.complex64 else np.float64)
             found += [hlo.op(f"stablehlo.{name}", (x,), part) for name in ("real", "imag")]
-        elif is_float(x.type.dtype) and carrier(x.type.dtype) != x.type.dtype:
-            found.append(hlo.op("stablehlo.convert", (x,), x.type.with_dtype(carrier(x.type.dtype))))
+        elif is_float(x.type.dtype) and numpy_carrier(x.type.dtype) != x.type.dtype:
+            found.append(hlo.op("stablehlo.convert", (x,), x.type.with_dtype(numpy_carrier(x.type.dtype))))
         else:
             found.append(x)
     return found
@@ -167,27 +167,27 @@ class TopK(Op):
             ((*lead, (last,)),),
             (result, result),
             (*x.shape, self.k),
-            whole=frozenset({chosen}),
+            need_replication=frozenset({chosen}),
             exchange=frozenset({last}),
         )
 
-    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         (x,) = types
         candidates = min(self.k, -(-x.shape[-1] // count)) * x.size // max(1, x.shape[-1])
         return float((count - 1) * candidates * (x.dtype.itemsize + INDEX.itemsize))
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
         last = x.type.ndim - 1
-        axes, count = shard.cut(last, 0)
+        axes, count = context.sharding_of(last, 0)
         if not axes or not self.k:
             return self(x)
         piece = x.type.shape
-        inside = within(shard, piece, last, 0)
+        inside = within(context, piece, last, 0)
         # Padding comes after all that is as small, so none of it is chosen while there is anything else.
         x = x if inside is None else Select()(inside, x, like(x, lowest(x.type.dtype)))
         values, places = TopK(min(self.k, piece[last]))(x)
-        places = Add()(places, Broadcast(places.type.shape, ())(shard.offset(last, INDEX, 0)))
+        places = Add()(places, Broadcast(places.type.shape, ())(context.offset(last, INDEX, 0)))
         gathered = [AllGather(last, axes, count)(y) for y in (values, places)]
         # The candidates lie in the order of their places, so that of equal ones the first is still the first.
         found, at = self(gathered[0])
@@ -221,7 +221,7 @@ class TopK(Op):
         return found if wide == out[0].dtype else hlo.op("stablehlo.convert", (found,), out[0]), places
 
     def reference(self, x: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
-        key = x.astype(np.int8 if x.dtype == np.bool_ else carrier(x.dtype))
+        key = x.astype(np.int8 if x.dtype == np.bool_ else numpy_carrier(x.dtype))
         if is_float(x.dtype):
             bits = key.view(f"i{key.dtype.itemsize}")
             highest = np.iinfo(bits.dtype).max
@@ -234,7 +234,7 @@ class TopK(Op):
 def _comparable(dtype: DType) -> DType:
     """A type that holds all of `dtype` and that devices are quick to choose in, where there is one."""
     narrow = dtype == np.bool_ or (is_integer(dtype) and dtype.itemsize <= 2)
-    return np.dtype(np.float32) if narrow else carrier(dtype)
+    return np.dtype(np.float32) if narrow else numpy_carrier(dtype)
 
 
 def taken_along(x: Any, places: Any, dim: int) -> Any:

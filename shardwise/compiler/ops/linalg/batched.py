@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import ml_dtypes
 import numpy as np
 
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, quiet, result_types
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, ignore_float_errors, result_types
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
@@ -79,7 +79,9 @@ class Stacked(Op):
                 sizes.append(type.shape[dim])
             tables.append(tuple(dims))
         whole = frozenset(range(batch, len(sizes))) - {shared}
-        return FactorRule(tuple(tables[: len(types)]), tuple(tables[len(types) :]), tuple(sizes), whole=whole)
+        return FactorRule(
+            tuple(tables[: len(types)]), tuple(tables[len(types) :]), tuple(sizes), need_replication=whole
+        )
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         if self.through is not None and {n for n, dim in enumerate(dims) if dim is not None} == {self.through[0]}:
@@ -109,9 +111,9 @@ class Stacked(Op):
 
     def lowered(self, hlo: Hlo, *operands: Any, **_: Any) -> Any:
         """As `lower`, where there is a result."""
-        raise self.missing("lowered")
+        raise self.missing_rule("lowered")
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         results = result_types(self, tuple(ArrayType(x.shape, x.dtype) for x in operands))
         batch = operands[0].shape[: operands[0].ndim - self.core[0]]
@@ -125,7 +127,7 @@ class Stacked(Op):
 
     def of_one(self, *operands: Any, **_: Any) -> Any:
         """What the op means for one matrix, where there is a result."""
-        raise self.missing("of_one")
+        raise self.missing_rule("of_one")
 
 
 def epsilon(dtype: Any) -> float:

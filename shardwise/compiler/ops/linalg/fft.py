@@ -10,7 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.whole_rows import Rows
@@ -67,19 +67,19 @@ class Fft(Op):
         dims = tuple((dim,) for dim in range(x.ndim))
         return FactorRule((dims,), (dims,), x.shape, exchange=frozenset({self.dim}))
 
-    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         (x,) = types
         before, after = (-(-type.shape[self.dim] // count) * type.dtype.itemsize for type in (x, self.out_type(x)))
         return Rows.of(x.shape, self.dim, (), count).sent(before, after)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
-        axes, count = shard.cut(self.dim)
+        axes, count = context.sharding_of(self.dim)
         if not axes:
             return self(x)
-        piece = shard.out_shapes[0]
+        piece = context.out_shapes[0]
         rows = Rows.of(piece, self.dim, axes, count)
-        found = Fft(self.kind, 1, self.length)(rows.whole(x, shard.types[0].shape[self.dim]))
+        found = Fft(self.kind, 1, self.length)(rows.whole(x, context.global_types[0].shape[self.dim]))
         return rows.cut(found, piece[self.dim])
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
@@ -125,7 +125,7 @@ class Fft(Op):
         found = hlo.op("stablehlo.fft", (moved,), out if is_last else swap.out_type(out), attributes)
         return found if is_last else swap.lower(hlo, found)
 
-    @quiet
+    @ignore_float_errors
     def reference(self, x: NumpyArray) -> Any:
         wide = x.astype(np.complex128 if x.dtype.kind == "c" else np.float64)
         found = getattr(np.fft, self.kind.lower())(wide, self.length, self.dim)

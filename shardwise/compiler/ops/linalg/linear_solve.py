@@ -12,7 +12,7 @@ from typing import Any, final
 
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, Unknown
+from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, UndefinedPrimal
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -33,7 +33,7 @@ class LinearSolve(Op):
 
     name = "linear_solve"
     single = False
-    inlined = closed = tracks = True
+    is_call = opaque = infers_varying = True
     count: int
     matvec: Program
     solve: Program
@@ -71,7 +71,7 @@ class LinearSolve(Op):
             raise TypeError(f"linear_solve: {self.solve.name} takes {program.in_types}, not {types}")
         return self.solve.out_types
 
-    def entering(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
+    def operand_varying(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
         return tuple(type.varying for type in self.programs[0].in_types)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -103,7 +103,7 @@ class LinearSolve(Op):
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         b, values = self._parts(operands)
         known = [x for part in values for x in part]
-        if any(isinstance(x, Unknown) for x in known) or self.vecmat is None or self.transpose_solve is None:
+        if any(isinstance(x, UndefinedPrimal) for x in known) or self.vecmat is None or self.transpose_solve is None:
             raise TypeError(
                 "custom_linear_solve: no transpose_solve was given, and reverse mode solves the transposed system: "
                 "give one, or say that the system is symmetric"

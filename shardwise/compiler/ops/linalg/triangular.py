@@ -6,7 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import carrier
+from shardwise.compiler.dtypes import numpy_carrier
 from shardwise.compiler.ir.op import Hlo, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -137,7 +137,7 @@ class TriangularSolve(Stacked):
 
     def lowered(self, hlo: Hlo, a: Any, b: Any) -> Any:
         out = self.out_type(a.type, b.type)
-        wide = carrier(out.dtype)
+        wide = numpy_carrier(out.dtype)
         if wide != out.dtype:
             a, b = (hlo.op("stablehlo.convert", (x,), x.type.with_dtype(wide)) for x in (a, b))
         if self.conjugate_a and not self.transpose_a and wide.kind == "c":
@@ -157,7 +157,7 @@ class TriangularSolve(Stacked):
         return found if wide == out.dtype else hlo.op("stablehlo.convert", (found,), out)
 
     def of_one(self, a: NumpyArray, b: NumpyArray) -> NumpyArray:
-        wide = carrier(a.dtype)
+        wide = numpy_carrier(a.dtype)
         a, b = a.astype(wide), b.astype(wide)
         if self.conjugate_a and not self.transpose_a:
             a = a.conj()

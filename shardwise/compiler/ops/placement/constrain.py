@@ -18,7 +18,7 @@ class Constrain(Op):
     """The operand, laid out on `mesh` by `dims`. `open_dims` may be cut further; the other dims are closed."""
 
     name = "constrain"
-    takes_keys = True
+    accepts_keys = True
     dims: tuple[tuple[str, ...], ...]
     mesh: Mesh | AbstractMesh
     open_dims: tuple[int, ...] = ()
@@ -63,5 +63,5 @@ class Constrain(Op):
             taken = next((dim for dim, axes in enumerate(self.dims) if axis in axes), None)
             if taken is None and axis in mesh.axis_names:
                 continue
-            why = mesh.unknown_axis(axis) if taken is None else f"axis {axis!r} cuts dim {taken} already"
+            why = mesh.unknown_axis_message(axis) if taken is None else f"axis {axis!r} cuts dim {taken} already"
             raise ShardingError(f"vmap with spmd_axis_name={spmd} does not fit with_sharding_constraint inside: {why}")

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.factors import FactorRule
@@ -18,7 +18,7 @@ class Inspect(Op):
     """
 
     name = "inspect"
-    takes_keys = True
+    accepts_keys = True
     single = False
     look: Callable[[Any], None]
 
@@ -35,7 +35,7 @@ class Inspect(Op):
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         return ()
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:

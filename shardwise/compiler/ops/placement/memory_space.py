@@ -17,9 +17,9 @@ class InMemory(Elementwise):
     """The operand, in the memory of this kind (`pinned_host`). Ops that use it get it back where devices compute."""
 
     name = "in_memory"
-    takes_keys = True
+    accepts_keys = True
     arity = 1
-    cheap = False
+    cheap_to_recompute = False
     kind: str
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:

@@ -16,7 +16,7 @@ from shardwise.caches import registered_cache
 from shardwise.compiler.dtypes import DType, is_float
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, quiet
+from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -80,13 +80,13 @@ class Sampler(Op):
 
     def drawn(self, *operands: Any) -> list[Any]:
         """The results, by applying ops."""
-        raise self.missing("drawn")
+        raise self.missing_rule("drawn")
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         found = hlo.program(_drawing(self, tuple(x.type.strong() for x in operands)), operands)
         return found[0] if self.single else found
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         found = evaluate(_drawing(self, tuple(ArrayType(x.shape, x.dtype) for x in operands)), operands)
         return found[0] if self.single else found
@@ -132,7 +132,7 @@ class RandomGamma(Sampler):
 
     def factors(self, key: ArrayType, a: ArrayType) -> FactorRule:
         dims = tuple((dim,) for dim in range(a.ndim))
-        return FactorRule(((*dims, (a.ndim,)), dims), (dims,), key.shape, whole=frozenset({a.ndim}))
+        return FactorRule(((*dims, (a.ndim,)), dims), (dims,), key.shape, need_replication=frozenset({a.ndim}))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self(*(batch_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True))), 0

@@ -18,7 +18,7 @@ class KeyData(Op):
     """The two words of each key, along a new last dim."""
 
     name = "key_data"
-    takes_keys = True
+    accepts_keys = True
 
     def out_type(self, key: ArrayType) -> ArrayType:
         if not is_key(key.dtype):

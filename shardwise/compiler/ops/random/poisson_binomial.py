@@ -10,7 +10,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import is_float
-from shardwise.compiler.ir.op import BatchAxis, Shard
+from shardwise.compiler.ir.op import BatchAxis, LocalContext
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllReduce
@@ -92,10 +92,10 @@ class Waiting(Counts):
         kind = self.checked(key, first, *parameters)
         draws, batch, keys = self.tables(kind)
         operands = (keys, batch, *(draws for _ in parameters))
-        return FactorRule(operands, (draws,), (*kind.shape, 2), whole=frozenset({kind.ndim}))
+        return FactorRule(operands, (draws,), (*kind.shape, 2), need_replication=frozenset({kind.ndim}))
 
-    def localize(self, shard: Shard, key: Any, first: Any, *parameters: Any) -> Any:
-        return self(key, start_of_piece(shard, first, self.strides), *parameters)
+    def localize(self, context: LocalContext, key: Any, first: Any, *parameters: Any) -> Any:
+        return self(key, start_of_piece(context, first, self.strides), *parameters)
 
     def drawn(self, key: Any, first: Any, *parameters: Any) -> list[Any]:
         limit = -parameters[0] if self.kind == "poisson" else parameters[0]
@@ -142,15 +142,15 @@ class Rejection(Counts):
         kind, _ = self.out_types(*types)
         draws, batch, keys = self.tables(kind)
         operands = (keys, batch, batch, draws, *(draws for _ in types[4:]))
-        return FactorRule(operands, (draws, batch), (*kind.shape, 2), whole=frozenset({kind.ndim}))
+        return FactorRule(operands, (draws, batch), (*kind.shape, 2), need_replication=frozenset({kind.ndim}))
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         key, first, turns, live, *parameters = operands
-        first = start_of_piece(shard, first, self.strides)
-        batch, whole = first.type.ndim, shard.types[3].shape
-        axes = tuple(axis for dim in range(batch, len(whole)) for axis in shard.cut(dim)[0])
+        first = start_of_piece(context, first, self.strides)
+        batch, whole = first.type.ndim, context.global_types[3].shape
+        axes = tuple(axis for dim in range(batch, len(whole)) for axis in context.sharding_of(dim)[0])
         # Nobody waits for padding: of no element, and of no key.
-        live, turns = _inside(shard, live, whole), _inside(shard, turns, whole)
+        live, turns = _inside(context, live, whole), _inside(context, turns, whole)
         if axes:
             _, needed = self(key, first, turns, live, *parameters)
             turns = AllReduce(axes, MAX)(needed)
@@ -181,11 +181,11 @@ class Rejection(Counts):
         return [found, turn]
 
 
-def _inside(shard: Shard, x: Any, whole: Sequence[int]) -> Any:
+def _inside(context: LocalContext, x: Any, whole: Sequence[int]) -> Any:
     """A piece of something that has the first dims of the draws, with zeros in place of its padding."""
     for dim, size in enumerate(x.type.shape):
-        if size * shard.cut(dim)[1] != whole[dim]:
-            is_inside = Compare("LT")(counted(shard, x.type.shape, dim), full(x.type.shape, whole[dim], np.int32))
+        if size * context.sharding_of(dim)[1] != whole[dim]:
+            is_inside = Compare("LT")(counted(context, x.type.shape, dim), full(x.type.shape, whole[dim], np.int32))
             x = Select()(is_inside, x, like(x, 0))
     return x
 

@@ -8,7 +8,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType, is_float, is_integer
-from shardwise.compiler.ir.op import BatchAxis, Hlo, Op, Shard
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllReduce, OnlyFirst
@@ -27,7 +27,9 @@ def _whole(*shapes: Sequence[int], operands: int) -> FactorRule:
     for shape in shapes:
         dims.append(tuple((len(sizes) + dim,) for dim in range(len(shape))))
         sizes += shape
-    return FactorRule(tuple(dims[:operands]), tuple(dims[operands:]), tuple(sizes), whole=frozenset(range(len(sizes))))
+    return FactorRule(
+        tuple(dims[:operands]), tuple(dims[operands:]), tuple(sizes), need_replication=frozenset(range(len(sizes)))
+    )
 
 
 @final
@@ -90,9 +92,9 @@ class RngUniform(Op):
     def factors(self, low: ArrayType, high: ArrayType) -> FactorRule:
         return _whole((), (), self.shape, operands=2)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         # Each device has a state of its own: all take what the first one draws.
-        return AllReduce(shard.axes, SUM)(OnlyFirst(shard.axes)(self(*operands)))
+        return AllReduce(context.auto_axes, SUM)(OnlyFirst(context.auto_axes)(self(*operands)))
 
     def lower(self, hlo: Hlo, low: Any, high: Any) -> Any:
         sizes = hlo_sizes(hlo, self.shape)

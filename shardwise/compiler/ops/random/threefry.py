@@ -13,7 +13,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
@@ -42,7 +42,7 @@ class Threefry(Op):
     @property
     def made(self) -> DType:
         """The dtype of the result."""
-        raise self.missing("made")
+        raise self.missing_rule("made")
 
     def out_type(self, key: ArrayType, first: ArrayType) -> ArrayType:
         if key.dtype != WORD or key.shape[-1:] != (2,):
@@ -59,12 +59,12 @@ class Threefry(Op):
         dims = tuple((dim,) for dim in range(words + 1))
         result = dims if self.makes_keys else dims[:-1]
         operands = ((*dims[:batch], dims[words]), dims[:batch])
-        return FactorRule(operands, (result,), (*key.shape[:-1], *self.shape, 2), whole=frozenset({words}))
+        return FactorRule(operands, (result,), (*key.shape[:-1], *self.shape, 2), need_replication=frozenset({words}))
 
-    def localize(self, shard: Shard, key: Any, first: Any) -> Any:
+    def localize(self, context: LocalContext, key: Any, first: Any) -> Any:
         batch = key.type.ndim - 1
-        piece = shard.out_shapes[0][batch : batch + len(self.shape)]
-        return replace(self, shape=piece)(key, start_of_piece(shard, first, self.strides))
+        piece = context.out_shapes[0][batch : batch + len(self.shape)]
+        return replace(self, shape=piece)(key, start_of_piece(context, first, self.strides))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self(*(batch_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True))), 0
@@ -74,7 +74,7 @@ class Threefry(Op):
         counters = _counters(hlo, self.strides, first, words)
         return self.joined_hlo(hlo, *hashed(hlo, _key_words(hlo, key, words), counters))
 
-    @quiet
+    @ignore_float_errors
     def reference(self, key: NumpyArray, first: NumpyArray) -> NumpyArray:
         spread = (*first.shape, *(1,) * len(self.shape))
         counts = np.zeros(self.shape, COUNTER)
@@ -86,11 +86,11 @@ class Threefry(Op):
 
     def joined_hlo(self, hlo: Hlo, high: Any, low: Any) -> Any:
         """The result, of the two words of each block."""
-        raise self.missing("joined_hlo")
+        raise self.missing_rule("joined_hlo")
 
     def joined(self, high: NumpyArray, low: NumpyArray) -> NumpyArray:
         """The same of numpy arrays."""
-        raise self.missing("joined")
+        raise self.missing_rule("joined")
 
 
 @final
@@ -160,10 +160,10 @@ def counters_at(key: Any, start: int) -> Any:
     return full(key.type.shape[:-1], start, COUNTER)
 
 
-def start_of_piece(shard: Shard, first: Any, strides: Sequence[int]) -> Any:
+def start_of_piece(context: LocalContext, first: Any, strides: Sequence[int]) -> Any:
     """The counters at which this device's piece of the first result starts, where the whole starts at `first`."""
     for dim, stride in enumerate(strides):
-        offset = shard.offset(first.type.ndim + dim, COUNTER)
+        offset = context.offset(first.type.ndim + dim, COUNTER)
         if offset is not None:
             skipped = Mul()(offset, full((), stride, COUNTER))
             first = Add()(first, Broadcast(first.type.shape, ())(skipped))

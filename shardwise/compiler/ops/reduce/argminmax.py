@@ -6,8 +6,17 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import DType, carrier, highest, integer_range, is_float, is_integer, lowest, short_name
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard
+from shardwise.compiler.dtypes import (
+    DType,
+    highest,
+    integer_range,
+    is_float,
+    is_integer,
+    lowest,
+    numpy_carrier,
+    short_name,
+)
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather
@@ -52,7 +61,7 @@ class Winner(Op):
 
     def factors(self, x: ArrayType, index: ArrayType) -> FactorRule:
         rule = FactorRule.reducing(x.shape, (self.dim,), None)
-        return FactorRule(rule.operands * 2, rule.results * 2, rule.sizes, whole=frozenset({self.dim}))
+        return FactorRule(rule.operands * 2, rule.results * 2, rule.sizes, need_replication=frozenset({self.dim}))
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (x, index), (dx, _) = primals, tangents
@@ -69,7 +78,7 @@ class Winner(Op):
     def lower(self, hlo: Hlo, x: Any, index: Any) -> Any:
         out = self.out_types(x.type, index.type)
         if is_float(x.type.dtype):
-            x = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(carrier(x.type.dtype)))
+            x = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(numpy_carrier(x.type.dtype)))
         last = integer_range(index.type.dtype)[1]
         starts = [
             hlo.constant(start, ArrayType((), y.type.dtype))
@@ -95,7 +104,7 @@ class Winner(Op):
     def reference(self, x: NumpyArray, index: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
         numbers = index.astype(np.int64)
         order = np.argsort(numbers, self.dim, kind="stable")  # the first extreme is then the one that wins
-        wide = np.take_along_axis(x.astype(carrier(x.dtype)), order, self.dim)
+        wide = np.take_along_axis(x.astype(numpy_carrier(x.dtype)), order, self.dim)
         found = (np.argmax if self.wins == "GT" else np.argmin)(wide, self.dim, keepdims=True)
         at = np.take_along_axis(order, found, self.dim)
         y, i = (np.squeeze(np.take_along_axis(z, at, self.dim), self.dim) for z in (x, index))
@@ -126,18 +135,18 @@ class ArgExtreme(Op):
         rule = FactorRule.reducing(x.shape, (self.dim,), None)
         return replace(rule, reduce={}, exchange=frozenset({self.dim}))
 
-    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         (x,) = types
         return float((count - 1) * self.out_type(x).size * (x.dtype.itemsize + np.dtype(np.int32).itemsize))
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         """Each device finds its own; then they exchange these, each with its place in the whole."""
         (x,) = operands
-        axes, count = shard.cut(self.dim, 0)
+        axes, count = context.sharding_of(self.dim, 0)
         if not axes:
             return self(x)
         winner, piece = Winner(self.dim, self.wins), x.type.shape
-        index, inside = counted(shard, piece, self.dim, 0), within(shard, piece, self.dim, 0)
+        index, inside = counted(context, piece, self.dim, 0), within(context, piece, self.dim, 0)
         if inside is not None:  # of equal ones the lowest number wins: padding has the highest
             x = Select()(inside, x, like(x, winner.start(x.type.dtype)))
             index = Select()(inside, index, like(index, integer_range(np.dtype(np.int32))[1]))
@@ -172,7 +181,7 @@ class Argmax(ArgExtreme):
     dtype: DType
 
     def reference(self, x: NumpyArray) -> NumpyArray:
-        return np.asarray(np.argmax(x.astype(carrier(x.dtype)), self.dim)).astype(self.dtype)
+        return np.asarray(np.argmax(x.astype(numpy_carrier(x.dtype)), self.dim)).astype(self.dtype)
 
 
 @final
@@ -186,4 +195,4 @@ class Argmin(ArgExtreme):
     dtype: DType
 
     def reference(self, x: NumpyArray) -> NumpyArray:
-        return np.asarray(np.argmin(x.astype(carrier(x.dtype)), self.dim)).astype(self.dtype)
+        return np.asarray(np.argmin(x.astype(numpy_carrier(x.dtype)), self.dim)).astype(self.dtype)

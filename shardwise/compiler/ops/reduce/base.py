@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from shardwise.compiler.dtypes import DType, reduced_in
+from shardwise.compiler.dtypes import DType, accumulation_dtype
 from shardwise.compiler.ir.op import BatchAxis, Hlo, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -40,7 +40,7 @@ class Reduce(Op):
     def factors(self, x: ArrayType) -> FactorRule:
         reduction = self.across_shards(x.dtype)
         rule = FactorRule.reducing(x.shape, self.dims, reduction)
-        return rule if reduction else replace(rule, whole=frozenset(self.dims))
+        return rule if reduction else replace(rule, need_replication=frozenset(self.dims))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         x = batch_first(operands[0], dims[0])
@@ -48,7 +48,7 @@ class Reduce(Op):
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         out = self.out_type(x.type)
-        wide = reduced_in(out.dtype)
+        wide = accumulation_dtype(out.dtype)
         if wide != out.dtype:
             x = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(wide))
         start = hlo.constant(self.reduction.neutral(wide), ArrayType((), wide))

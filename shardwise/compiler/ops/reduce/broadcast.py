@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Shard
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.reduce import sum as sum_op
@@ -38,8 +38,8 @@ class Broadcast(Movement):
         result = tuple((dim,) for dim in range(len(self.shape)))
         return FactorRule((tuple((dim,) for dim in self.dims),), (result,), self.shape)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
-        return Broadcast(shard.out_shapes[0], self.dims)(*operands)
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
+        return Broadcast(context.out_shapes[0], self.dims)(*operands)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (sum_op.Sum(tuple(dim for dim in range(len(self.shape)) if dim not in self.dims))(cotangent),)

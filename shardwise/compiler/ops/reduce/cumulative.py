@@ -9,8 +9,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import DType, carrier, is_float, reduced_in
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
+from shardwise.compiler.dtypes import DType, accumulation_dtype, is_float, numpy_carrier
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.ops.collective.collectives import AllGather, DeviceIndex
@@ -65,34 +65,34 @@ class Running(Op):
 
     def starts(self, dtype: DType) -> list[Any]:
         """For each operand, the element that changes nothing."""
-        raise self.missing("starts")
+        raise self.missing_rule("starts")
 
     def join(self, apply: Apply, earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
         """The totals of two neighbouring stretches as one. The last is the result."""
-        raise self.missing("join")
+        raise self.missing_rule("join")
 
     def totals(self, *operands: Any) -> list[Any]:
         """The running totals of all that `join` joins."""
-        raise self.missing("totals")
+        raise self.missing_rule("totals")
 
-    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         slices = sum(type.nbytes / max(1, type.shape[self.dim]) for type in types)
-        return (count - 1) * slices * reduced_in(types[0].dtype).itemsize / types[0].dtype.itemsize
+        return (count - 1) * slices * accumulation_dtype(types[0].dtype).itemsize / types[0].dtype.itemsize
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
-        axes, count = shard.cut(self.dim)
-        piece = shard.out_shapes[0][self.dim]
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
+        axes, count = context.sharding_of(self.dim)
+        piece = context.out_shapes[0][self.dim]
         if not axes or not piece:
             return self(*operands)
-        out = self.out_type(*shard.types)
-        wide = reduced_in(out.dtype)
+        out = self.out_type(*context.global_types)
+        wide = accumulation_dtype(out.dtype)
         starts = self.starts(wide)
         # An operand may be padded to another size than the result.
         window = TakeWindow(self.dim, axes, count, 0, piece, piece)
         xs = [x if x.type.shape[self.dim] == piece else window(x) for x in operands]
         xs = [x if x.type.dtype == wide else Convert(wide, x.type.weak)(x) for x in xs]
         if self.reverse:
-            xs = [self._without_padding(shard, x, start) for x, start in zip(xs, starts, strict=True)]
+            xs = [self._without_padding(context, x, start) for x, start in zip(xs, starts, strict=True)]
         totals = self.totals(*xs)
         end = (0, 1) if self.reverse else (piece - 1, piece)
         gathered = [AllGather(self.dim, axes, count)(slice_along(total, self.dim, *end)) for total in totals]
@@ -106,9 +106,9 @@ class Running(Op):
         found = self.join(_applied, before, totals)[-1]
         return found if wide == out.dtype else Convert(out.dtype, out.weak)(found)
 
-    def _without_padding(self, shard: Shard, x: Any, start: Any) -> Any:
+    def _without_padding(self, context: LocalContext, x: Any, start: Any) -> Any:
         """`x` with `start` past its end: where totals run from there, the padding is the first they see."""
-        inside = within(shard, x.type.shape, self.dim)
+        inside = within(context, x.type.shape, self.dim)
         return x if inside is None else Select()(inside, x, like(x, start))
 
     def _spread(self, x: Any, size: int) -> Any:
@@ -130,7 +130,7 @@ class Running(Op):
     def lowered(self, hlo: Hlo, operands: Sequence[Any]) -> list[Any]:
         """All totals, in StableHLO."""
         out = self.out_type(*(x.type for x in operands))
-        wide = reduced_in(out.dtype)
+        wide = accumulation_dtype(out.dtype)
         if wide != out.dtype:
             operands = [hlo.op("stablehlo.convert", (x,), x.type.with_dtype(wide)) for x in operands]
         starts = [hlo.constant(start, ArrayType((), wide)) for start in self.starts(wide)]
@@ -264,12 +264,12 @@ class Cumulative(Running):
         (found,) = self.lowered(hlo, [x])
         return found
 
-    @quiet
+    @ignore_float_errors
     def reference(self, x: NumpyArray) -> NumpyArray:
         def turned(y: NumpyArray) -> NumpyArray:
             return np.flip(y, self.dim) if self.reverse else y
 
-        found = self.reduction.ufunc.accumulate(turned(x).astype(carrier(x.dtype)), self.dim)
+        found = self.reduction.ufunc.accumulate(turned(x).astype(numpy_carrier(x.dtype)), self.dim)
         return turned(np.asarray(found).astype(x.dtype))
 
 
@@ -339,9 +339,9 @@ class Recurrence(Running):
     def lower(self, hlo: Hlo, a: Any, b: Any) -> Any:
         return self.lowered(hlo, [a, b])[1]
 
-    @quiet
+    @ignore_float_errors
     def reference(self, a: NumpyArray, b: NumpyArray) -> NumpyArray:
-        rows = [np.moveaxis(x.astype(carrier(x.dtype)), self.dim, 0) for x in (a, b)]
+        rows = [np.moveaxis(x.astype(numpy_carrier(x.dtype)), self.dim, 0) for x in (a, b)]
         out = np.empty_like(rows[1])
         factor, last = (np.full(out.shape[1:], start, out.dtype) for start in self.starts(out.dtype))
         places = range(len(out))

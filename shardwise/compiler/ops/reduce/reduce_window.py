@@ -8,8 +8,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import DType, carrier, reduced_in
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
+from shardwise.compiler.dtypes import DType, accumulation_dtype, numpy_carrier
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import NUMBERS, DtypeSet
@@ -80,20 +80,20 @@ class ReduceWindow(Op):
         moved = frozenset(dim for dim, sliding in enumerate(self.slidings) if sliding != Sliding(1))
         return FactorRule((dims,), (dims,), self.out_type(x).shape, exchange=moved)
 
-    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         piece = -(-self.out_type(*types).shape[factor] // count)
         return self.slidings[factor].halo(factor, (), count, piece).window.sent_of(types[0])
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
         slidings = self.slidings
         start = self.start(x.type.dtype)
-        if 0 in shard.out_shapes[0]:
-            return full(shard.out_shapes[0], start, x.type.dtype, x.type.weak)
+        if 0 in context.out_shapes[0]:
+            return full(context.out_shapes[0], start, x.type.dtype, x.type.weak)
         for dim, sliding in enumerate(slidings):
-            if sliding != Sliding(1) and shard.cut(dim)[0]:
-                size, piece = shard.types[0].shape[dim], shard.out_shapes[0][dim]
-                x, slidings[dim] = reach(x, dim, size, sliding, shard.cut(dim), piece, start)
+            if sliding != Sliding(1) and context.sharding_of(dim)[0]:
+                size, piece = context.global_types[0].shape[dim], context.out_shapes[0][dim]
+                x, slidings[dim] = reach(x, dim, size, sliding, context.sharding_of(dim), piece, start)
         return self.over(slidings)(x)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
@@ -145,7 +145,7 @@ class ReduceWindow(Op):
             return hlo.constant(self.start(out.dtype), out)
         if not out.ndim:
             return x
-        wide = reduced_in(out.dtype)
+        wide = accumulation_dtype(out.dtype)
         if wide != out.dtype:
             x = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(wide))
         start = hlo.constant(self.start(out.dtype), ArrayType((), wide))
@@ -170,12 +170,12 @@ class ReduceWindow(Op):
         found = hlo.op("stablehlo.reduce_window", (x, start), ArrayType(out.shape, wide), attributes, (region,))
         return found if wide == out.dtype else hlo.op("stablehlo.convert", (found,), out)
 
-    @quiet
+    @ignore_float_errors
     def reference(self, x: NumpyArray) -> NumpyArray:
         out = self.out_type(ArrayType(x.shape, x.dtype))
-        start = np.asarray(self.start(x.dtype)).astype(carrier(x.dtype))
+        start = np.asarray(self.start(x.dtype)).astype(numpy_carrier(x.dtype))
         between = tuple(dilation - 1 for dilation in self.base_dilation)
-        padded = Pad(self.low, self.high, between).reference(x.astype(carrier(x.dtype)), start)
+        padded = Pad(self.low, self.high, between).reference(x.astype(numpy_carrier(x.dtype)), start)
         total = np.full(out.shape, start)
         for position in np.ndindex(*self.window) if out.size else ():
             firsts = [p * dilation for p, dilation in zip(position, self.window_dilation, strict=True)]

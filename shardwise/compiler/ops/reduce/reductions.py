@@ -12,8 +12,8 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import DType, carrier, has_infinity, highest, is_float, lowest, reduced_in
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, Shard, quiet
+from shardwise.compiler.dtypes import DType, accumulation_dtype, has_infinity, highest, is_float, lowest, numpy_carrier
+from shardwise.compiler.ir.op import Hlo, LocalContext, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather
@@ -38,26 +38,26 @@ class Aggregate(Reduce):
 
     def factors(self, x: ArrayType) -> FactorRule:
         rule = super().factors(x)
-        return rule if rule.reduce else replace(rule, whole=frozenset(), exchange=frozenset(self.dims))
+        return rule if rule.reduce else replace(rule, need_replication=frozenset(), exchange=frozenset(self.dims))
 
-    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
-        return float((count - 1) * self.out_type(*types).size * reduced_in(types[0].dtype).itemsize)
+    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
+        return float((count - 1) * self.out_type(*types).size * accumulation_dtype(types[0].dtype).itemsize)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
         out = self.out_type(x.type)
-        cut = [dim for dim in self.dims if shard.cut(dim, 0)[0]]
+        cut = [dim for dim in self.dims if context.sharding_of(dim, 0)[0]]
         if not cut or self.across_shards(out.dtype):
             return self(x)
-        wide = reduced_in(out.dtype)
+        wide = accumulation_dtype(out.dtype)
         if wide != out.dtype:
             x = Convert(wide, x.type.weak)(x)
         for dim in cut:
-            inside = within(shard, x.type.shape, dim, 0)
+            inside = within(context, x.type.shape, dim, 0)
             x = x if inside is None else Select()(inside, x, like(x, self.reduction.neutral(wide)))
         found = self(x)
-        axes = tuple(axis for dim in cut for axis in shard.cut(dim, 0)[0])
-        count = math.prod(shard.cut(dim, 0)[1] for dim in cut)
+        axes = tuple(axis for dim in cut for axis in context.sharding_of(dim, 0)[0])
+        count = math.prod(context.sharding_of(dim, 0)[1] for dim in cut)
         found = type(self)((0,))(AllGather(0, axes, count)(Reshape((1, *found.type.shape))(found)))
         return found if wide == out.dtype else Convert(out.dtype, out.weak)(found)
 
@@ -94,9 +94,9 @@ class ReduceMax(Extreme):
     reduction = MAX
     pair = Max()
 
-    @quiet
+    @ignore_float_errors
     def reference(self, x: NumpyArray) -> NumpyArray:
-        return np.asarray(np.max(x.astype(carrier(x.dtype)), self.dims, initial=lowest(x.dtype))).astype(x.dtype)
+        return np.asarray(np.max(x.astype(numpy_carrier(x.dtype)), self.dims, initial=lowest(x.dtype))).astype(x.dtype)
 
 
 @final
@@ -108,9 +108,9 @@ class ReduceMin(Extreme):
     reduction = MIN
     pair = Min()
 
-    @quiet
+    @ignore_float_errors
     def reference(self, x: NumpyArray) -> NumpyArray:
-        return np.asarray(np.min(x.astype(carrier(x.dtype)), self.dims, initial=highest(x.dtype))).astype(x.dtype)
+        return np.asarray(np.min(x.astype(numpy_carrier(x.dtype)), self.dims, initial=highest(x.dtype))).astype(x.dtype)
 
 
 @final
@@ -128,7 +128,7 @@ class ReduceProd(Aggregate):
         """By halves: x₀x₁ · x₂x₃. Nothing is divided, so zeros and infinities do no harm."""
         (x,), (dx,) = primals, tangents
         y = self(x)
-        wide = carrier(x.type.dtype)
+        wide = numpy_carrier(x.type.dtype)
         here, there = (self._in_a_row(z if wide == z.type.dtype else Convert(wide)(z)) for z in (x, dx))
         while (count := here.type.shape[-1]) > 1:
             half = -(-count // 2)
@@ -145,9 +145,9 @@ class ReduceProd(Aggregate):
         count = x.type.without(kept).size
         return Reshape((*sizes, count))(moved)
 
-    @quiet
+    @ignore_float_errors
     def reference(self, x: NumpyArray) -> NumpyArray:
-        return np.asarray(np.prod(x, self.dims, dtype=carrier(x.dtype))).astype(x.dtype)
+        return np.asarray(np.prod(x, self.dims, dtype=numpy_carrier(x.dtype))).astype(x.dtype)
 
 
 def _halves(x: Any, half: int, rest: int) -> tuple[Any, Any]:
@@ -169,10 +169,10 @@ class BitReduction(Aggregate):
             raise TypeError(f"{self.name}: needs {BITS.words}, not {x}")
         return super().out_type(x)
 
-    @quiet
+    @ignore_float_errors
     def reference(self, x: NumpyArray) -> NumpyArray:
-        start = np.asarray(self.reduction.neutral(x.dtype)).astype(carrier(x.dtype))
-        found = self.reduction.ufunc.reduce(x.astype(carrier(x.dtype)), self.dims, initial=start)
+        start = np.asarray(self.reduction.neutral(x.dtype)).astype(numpy_carrier(x.dtype))
+        found = self.reduction.ufunc.reduce(x.astype(numpy_carrier(x.dtype)), self.dims, initial=start)
         return np.asarray(found).astype(x.dtype)
 
 

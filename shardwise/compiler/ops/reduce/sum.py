@@ -8,8 +8,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import DType, carrier
-from shardwise.compiler.ir.op import NumpyArray, quiet
+from shardwise.compiler.dtypes import DType, numpy_carrier
+from shardwise.compiler.ir.op import NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.reduce import broadcast
@@ -37,6 +37,6 @@ class Sum(Reduce):
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (broadcast.broadcast_reduced(cotangent, operands[0].type.shape, self.dims),)
 
-    @quiet
+    @ignore_float_errors
     def reference(self, x: NumpyArray) -> NumpyArray:
-        return np.asarray(np.sum(x, self.dims, dtype=carrier(x.dtype))).astype(x.dtype)
+        return np.asarray(np.sum(x, self.dims, dtype=numpy_carrier(x.dtype))).astype(x.dtype)

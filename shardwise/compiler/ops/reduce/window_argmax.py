@@ -12,8 +12,8 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.dtypes import DType, carrier, highest, is_float, is_inexact, lowest
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard, quiet
+from shardwise.compiler.dtypes import DType, highest, is_float, is_inexact, lowest, numpy_carrier
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.ops.collective.take_window import TakeWindow
@@ -80,25 +80,25 @@ class AlongWindows(Op):
 
     def fills(self, dtype: DType) -> tuple[Any, ...]:
         """For each operand over which windows slide, what lies outside of it; the others go with the result."""
-        raise self.missing("fills")
+        raise self.missing_rule("fills")
 
     def factors(self, *types: ArrayType) -> FactorRule:
         dims = tuple((dim,) for dim in range(types[0].ndim))
         sizes = self.placed(types[0]).shape
         return FactorRule((dims,) * len(types), (dims,), sizes, exchange=frozenset({self.dim}))
 
-    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         piece = -(-self.placed(types[0]).shape[self.dim] // count)
         halo = self.sliding.halo(self.dim, (), count, piece)
         return sum(halo.window.sent_of(type) for type in types[: len(self.fills(types[0].dtype))])
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
-        cut, piece = shard.cut(self.dim), shard.out_shapes[0][self.dim]
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
+        cut, piece = context.sharding_of(self.dim), context.out_shapes[0][self.dim]
         if not piece:
-            return full(shard.out_shapes[0], 0, self.out_type(*shard.types).dtype)
+            return full(context.out_shapes[0], 0, self.out_type(*context.global_types).dtype)
         if not cut[0]:
             return self(*operands)
-        size = shard.types[0].shape[self.dim]
+        size = context.global_types[0].shape[self.dim]
         fills = self.fills(operands[0].type.dtype)
         around = [
             reach(x, self.dim, size, self.sliding, cut, piece, fill) for x, fill in zip(operands, fills, strict=False)
@@ -159,7 +159,7 @@ class WindowWinner(AlongWindows):
         out = self.out_type(ArrayType(x.shape, x.dtype))
         if not out.size:
             return np.zeros(out.shape, out.dtype)
-        found = self.stacked(x, *self.fills(x.dtype)).astype(carrier(x.dtype))
+        found = self.stacked(x, *self.fills(x.dtype)).astype(numpy_carrier(x.dtype))
         return np.asarray((np.argmax if self.wins == "GT" else np.argmin)(found, 0)).astype(out.dtype)
 
 
@@ -248,7 +248,7 @@ class AddToWindow(Picking):
         if not out.size:
             return hlo.constant(0, out)
         apply = _lowering(hlo)
-        wide = carrier(out.dtype) if is_float(out.dtype) else out.dtype
+        wide = numpy_carrier(out.dtype) if is_float(out.dtype) else out.dtype
         if wide != out.dtype:
             x = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(wide))
         zero = hlo.constant(0, ArrayType(out.shape, wide))
@@ -262,11 +262,11 @@ class AddToWindow(Picking):
         total = reduce(lambda a, b: apply(Add(), a, b), terms)
         return total if wide == out.dtype else hlo.op("stablehlo.convert", (total,), out)
 
-    @quiet
+    @ignore_float_errors
     def reference(self, x: NumpyArray, positions: NumpyArray) -> NumpyArray:
         """Every element is carried to the window that it comes from."""
         out = self.out_type(*(ArrayType(y.shape, y.dtype) for y in (x, positions)))
-        total = np.zeros(out.shape, carrier(x.dtype))
+        total = np.zeros(out.shape, numpy_carrier(x.dtype))
         for index in np.ndindex(*x.shape):
             position = self.window - 1 - int(positions[index])
             offset = self.base_dilation * index[self.dim] + self.low - self.window_dilation * position

@@ -6,7 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.shardings.factors import FactorRule
@@ -15,7 +15,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 class Nullary(Op):
     """No operands, so nothing to differentiate or map; made wherever it is needed, unless it says otherwise."""
 
-    cheap = True
+    cheap_to_recompute = True
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(), None
@@ -46,8 +46,8 @@ class Full(Nullary):
     def padding(self, fills: Sequence[Any]) -> Any:
         return self.value.array
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
-        return Full(shard.out_shapes[0], self.value, self.weak)()
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
+        return Full(context.out_shapes[0], self.value, self.weak)()
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         return hlo.constant(self.value.array, self.out_type())
@@ -65,7 +65,7 @@ class Held(Nullary):
     """
 
     name = "held"
-    cheap = False  # it exists once
+    cheap_to_recompute = False  # it exists once
     array: "Identity"
 
     def out_type(self) -> ArrayType:

@@ -5,7 +5,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.dtypes import DType
-from shardwise.compiler.ir.op import Hlo, NumpyArray, Shard
+from shardwise.compiler.ir.op import Hlo, LocalContext, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add
@@ -35,8 +35,8 @@ class Iota(Nullary):
     def factors(self, *types: ArrayType) -> FactorRule:
         return FactorRule.pointwise(self.shape, 0)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
-        shape, offset = shard.out_shapes[0], shard.offset(self.dim, np.int32)
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
+        shape, offset = context.out_shapes[0], context.offset(self.dim, np.int32)
         if offset is None:
             return Iota(shape, self.dim, self.dtype)()
         # Counted in integers: in a narrow float the sum of two rounded numbers is not the rounded sum.

@@ -6,7 +6,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, Shard
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.factors import FactorRule
@@ -15,7 +15,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 class Movement(Op):
     """One operand, rearranged: linear, and past the end of a dim lies what lay there before."""
 
-    cheap = takes_keys = True
+    cheap_to_recompute = accepts_keys = True
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
@@ -43,8 +43,8 @@ class Reshape(Movement):
     def factors(self, x: ArrayType) -> FactorRule:
         return FactorRule.reshaping(x.shape, self.shape)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
-        return Reshape(shard.out_shapes[0])(*operands)
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
+        return Reshape(context.out_shapes[0])(*operands)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (Reshape(operands[0].type.shape)(cotangent),)

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Shard
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective
@@ -41,16 +41,18 @@ class Roll(Movement):
         dims = tuple((dim,) for dim in range(x.ndim))
         return FactorRule((dims,), (dims,), x.shape, exchange=frozenset({self.dim}))
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
-        axes, count = shard.cut(self.dim)
+        axes, count = context.sharding_of(self.dim)
         if not axes:
             return self(x)
         piece = x.type.shape[self.dim]
-        if piece * count == shard.types[0].shape[self.dim] and shard.out_shapes[0][self.dim] == piece:
+        if piece * count == context.global_types[0].shape[self.dim] and context.out_shapes[0][self.dim] == piece:
             return Rotate(self.dim, axes, count, self.by)(x)
-        stays, comes = (pad.localize(shard, x, full((), 0, x.type.dtype)) for pad in self._parts(shard.types[0]))
-        index = counted(shard, stays.type.shape, self.dim)
+        stays, comes = (
+            pad.localize(context, x, full((), 0, x.type.dtype)) for pad in self._parts(context.global_types[0])
+        )
+        index = counted(context, stays.type.shape, self.dim)
         return Select()(Compare("LT")(index, full(stays.type.shape, self.by, np.int32)), comes, stays)
 
     def _parts(self, x: ArrayType) -> tuple[Pad, Pad]:
@@ -63,10 +65,10 @@ class Roll(Movement):
 
         return moved(self.by), moved(self.by - x.shape[self.dim])
 
-    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         (x,) = types
         if x.shape[factor] % count:
-            return sum(pad.exchanged(factor, count, x, ArrayType((), x.dtype)) for pad in self._parts(x))
+            return sum(pad.exchanged_bytes(factor, count, x, ArrayType((), x.dtype)) for pad in self._parts(x))
         piece = (*x.shape[:factor], x.shape[factor] // count, *x.shape[factor + 1 :])
         return Rotate(factor, (), count, self.by).sent(x.with_shape(piece))
 

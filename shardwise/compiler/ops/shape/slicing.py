@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Shard, Unknown
+from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, UndefinedPrimal
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.take_window import TakeWindow
@@ -55,15 +55,15 @@ class Slice(Movement):
         result = self.out_type(x).shape
         return {dim for dim in range(x.ndim) if result[dim] != x.shape[dim]}
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
         parts = [(0, size, 1) for size in x.type.shape]  # a dim that keeps its size is taken as it is, padding too
-        for dim in self._changed(shard.types[0]):
-            wanted = shard.out_shapes[0][dim]
-            if not shard.cut(dim)[0]:
+        for dim in self._changed(context.global_types[0]):
+            wanted = context.out_shapes[0][dim]
+            if not context.sharding_of(dim)[0]:
                 parts[dim] = (self.start[dim], self.limit[dim], self.stride[dim])
                 continue
-            window = self._window(dim, *shard.cut(dim), wanted)
+            window = self._window(dim, *context.sharding_of(dim), wanted)
             x = window(x)
             parts[dim] = (0, window.width, self.stride[dim])
         return sliced(x, parts)
@@ -73,7 +73,7 @@ class Slice(Movement):
         step = self.stride[dim]
         return TakeWindow(dim, axes, count, self.start[dim], step * piece, max(0, step * (piece - 1) + 1))
 
-    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         piece = -(-self.out_type(*types).shape[factor] // count)
         return self._window(factor, (), count, piece).sent_of(types[0])
 
@@ -121,18 +121,20 @@ class Reverse(Movement):
     def factors(self, x: ArrayType) -> FactorRule:
         return _changing((x.shape,), x.shape, self.dims)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
         for dim in self.dims:
-            if shard.cut(dim)[0]:
-                x = self._window(dim, *shard.cut(dim), shard.out_shapes[0][dim], shard.types[0].shape[dim])(x)
+            if context.sharding_of(dim)[0]:
+                x = self._window(
+                    dim, *context.sharding_of(dim), context.out_shapes[0][dim], context.global_types[0].shape[dim]
+                )(x)
         return self(x)
 
     def _window(self, dim: int, axes: tuple[str, ...], count: int, piece: int, size: int) -> TakeWindow:
         """What a piece of the result is made of: the last piece's elements come first."""
         return TakeWindow(dim, axes, count, size - piece, -piece, piece)
 
-    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         size = types[0].shape[factor]
         return self._window(factor, (), count, -(-size // count), size).sent_of(types[0])
 
@@ -203,21 +205,21 @@ class Pad(Joining):
         changed = {dim for dim, part in enumerate(parts) if part != (0, 0, 0)}
         return _changing((x.shape, ()), self._shape(x.shape), changed)
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
         x, value = operands
         low, high, interior = (list(counts) for counts in (self.low, self.high, self.interior))
         shape = list(x.type.shape)
         outside = []
-        for dim, size in enumerate(shard.types[0].shape):
-            axes, count = shard.cut(dim)
+        for dim, size in enumerate(context.global_types[0].shape):
+            axes, count = context.sharding_of(dim)
             if axes and (low[dim] or high[dim] or interior[dim]):
-                piece = shard.out_shapes[0][dim]
+                piece = context.out_shapes[0][dim]
                 x = self._window(dim, axes, count, piece)(self._spread_out(x, value, dim))
                 outside.append((dim, self.low[dim], self.low[dim] + _spread(size, interior[dim])))
                 low[dim] = high[dim] = interior[dim] = 0
                 shape[dim] = piece
         for dim, first, last in outside:
-            index = counted(shard, tuple(shape), dim)
+            index = counted(context, tuple(shape), dim)
             bounds = [full(tuple(shape), bound, np.int32) for bound in (first, last)]
             inside = And()(Compare("GE")(index, bounds[0]), Compare("LT")(index, bounds[1]))
             x = Select()(inside, x, Broadcast(tuple(shape), ())(value))
@@ -232,7 +234,7 @@ class Pad(Joining):
         """What a piece of the result is made of, of pieces that are spread out."""
         return TakeWindow(dim, axes, count, -self.low[dim], piece, piece)
 
-    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         shape = types[0].shape
         piece = -(-self._shape(shape)[factor] // count)
         rows = -(-shape[factor] // count) * count * (self.interior[factor] + 1)
@@ -248,12 +250,12 @@ class Pad(Joining):
         x, value = operands
         zero = full((), 0, cotangent.type.dtype)
         to_x = to_value = None
-        if isinstance(x, Unknown):
+        if isinstance(x, UndefinedPrimal):
             low, high = (tuple(-count for count in counts) for counts in (self.low, self.high))
             spread = Pad(low, high, (0,) * len(low))(cotangent, zero)
             steps = (between + 1 for between in self.interior)
             to_x = sliced(spread, [(0, size, step) for size, step in zip(spread.type.shape, steps, strict=True)])
-        if isinstance(value, Unknown):
+        if isinstance(value, UndefinedPrimal):
             # Chosen, not subtracted from the sum of all: what flows to the operand may be infinite.
             added = Select()(self._is_new(x.type.shape), cotangent, zeros_like(cotangent))
             to_value = Sum(tuple(range(cotangent.type.ndim)))(added)
@@ -312,19 +314,19 @@ class Concatenate(Joining):
     def factors(self, *types: ArrayType) -> FactorRule:
         return _changing([type.shape for type in types], self.out_type(*types).shape, {self.dim})
 
-    def localize(self, shard: Shard, *operands: Any) -> Any:
-        axes, count = shard.cut(self.dim)
+    def localize(self, context: LocalContext, *operands: Any) -> Any:
+        axes, count = context.sharding_of(self.dim)
         if not axes:
             return self(*operands)
-        piece = shard.out_shapes[0][self.dim]
+        piece = context.out_shapes[0][self.dim]
         found: Any = None
-        for x, first in zip(operands, self._firsts(shard.types), strict=True):
+        for x, first in zip(operands, self._firsts(context.global_types), strict=True):
             taken = TakeWindow(self.dim, axes, count, -first, piece, piece)(x)
             if found is None:
                 found = taken
                 continue
             shape = taken.type.shape
-            is_here = Compare("GE")(counted(shard, shape, self.dim), full(shape, first, np.int32))
+            is_here = Compare("GE")(counted(context, shape, self.dim), full(shape, first, np.int32))
             found = Select()(is_here, taken, found)
         return found
 
@@ -332,7 +334,7 @@ class Concatenate(Joining):
         """Where each operand begins in the result."""
         return [sum(type.shape[self.dim] for type in types[:number]) for number in range(len(types))]
 
-    def exchanged(self, factor: int, count: int, *types: ArrayType) -> float:
+    def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         piece = -(-self.out_type(*types).shape[self.dim] // count)
         windows = [TakeWindow(self.dim, (), count, -first, piece, piece) for first in self._firsts(types)]
         return sum(window.sent_of(type) for window, type in zip(windows, types, strict=True))
@@ -345,7 +347,7 @@ class Concatenate(Joining):
         start = 0
         for x in operands:
             limit = start + x.type.shape[self.dim]
-            found.append(slice_along(cotangent, self.dim, start, limit) if isinstance(x, Unknown) else None)
+            found.append(slice_along(cotangent, self.dim, start, limit) if isinstance(x, UndefinedPrimal) else None)
             start = limit
         return tuple(found)
 
@@ -376,19 +378,19 @@ def slice_along(x: Any, dim: int, start: int, limit: int, stride: int = 1) -> An
     return sliced(x, parts)
 
 
-def counted(shard: Shard, shape: tuple[int, ...], dim: int, operand: int | None = None) -> Any:
+def counted(context: LocalContext, shape: tuple[int, ...], dim: int, operand: int | None = None) -> Any:
     """Each element's index along `dim` in the whole (the result, or an operand) of which this shape is a piece."""
     index = Iota(shape, dim, np.dtype(np.int32))()
-    offset = shard.offset(dim, np.int32, operand)
+    offset = context.offset(dim, np.int32, operand)
     return index if offset is None else Add()(index, Broadcast(shape, ())(offset))
 
 
-def within(shard: Shard, shape: tuple[int, ...], dim: int, operand: int | None = None) -> Any:
+def within(context: LocalContext, shape: tuple[int, ...], dim: int, operand: int | None = None) -> Any:
     """Which elements of such a piece are not padding of the first operand's `dim`; None where none can be."""
-    size = shard.types[0].shape[dim]
-    if shape[dim] * shard.cut(dim, operand)[1] == size:
+    size = context.global_types[0].shape[dim]
+    if shape[dim] * context.sharding_of(dim, operand)[1] == size:
         return None
-    return Compare("LT")(counted(shard, shape, dim, operand), full(shape, size, np.int32))
+    return Compare("LT")(counted(context, shape, dim, operand), full(shape, size, np.int32))
 
 
 def _changing(operands: Sequence[tuple[int, ...]], result: tuple[int, ...], changed: Collection[int]) -> FactorRule:

@@ -10,9 +10,9 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from shardwise.caches import registered_cache
-from shardwise.compiler.dtypes import carrier
+from shardwise.compiler.dtypes import numpy_carrier
 from shardwise.compiler.ir.dispatch import installed
-from shardwise.compiler.ir.op import Hlo, NumpyArray, quiet
+from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
@@ -55,7 +55,7 @@ class OfSeveral(Special):
 
     def slope(self, number: int, *operands: Term) -> Term:
         """The derivative along operand `number`."""
-        raise self.missing("slope")
+        raise self.missing_rule("slope")
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         total = None
@@ -66,9 +66,9 @@ class OfSeveral(Special):
                 total = add_tangents(total, Mul()(tangent, self.slope(number, *map(Term, primals)).array))
         return self(*primals), total
 
-    @quiet
+    @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
-        wide = [x.astype(carrier(x.dtype)) for x in operands]
+        wide = [x.astype(numpy_carrier(x.dtype)) for x in operands]
         return np.asarray(self.meaning(*wide)).astype(operands[0].dtype)
 
 
@@ -81,7 +81,7 @@ class Composite(Special):
 
     def found(self, *operands: Term) -> Term:
         """The result, as a formula of ops."""
-        raise self.missing("found")
+        raise self.missing_rule("found")
 
     def lower_wide(self, hlo: Hlo, *operands: Any) -> Any:
         (found,) = hlo.program(_program(self, tuple(x.type for x in operands)), operands)
