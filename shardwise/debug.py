@@ -1,15 +1,5 @@
-"""Looking at arrays on many devices, and into running programs."""
+"""Show arrays on many devices, and look into running programs. The public names are listed in `debug.pyi`."""
 
-from typing import TYPE_CHECKING
+from shardwise.lazy import lazy_namespace
 
-from shardwise.api.callback import debug_callback as callback
-from shardwise.api.callback import debug_print as print
-from shardwise.api.inspect_sharding import inspect_array_sharding
-from shardwise.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from shardwise.explain.picture import visualize_array_sharding, visualize_sharding
-
-__all__ = ["callback", "inspect_array_sharding", "print", "visualize_array_sharding", "visualize_sharding"]
-
-__getattr__, __dir__ = lazy_names("shardwise.debug", __all__, homes=("shardwise.explain.picture",))
+__all__, __getattr__, __dir__ = lazy_namespace(__name__, __file__)

@@ -1,42 +1,60 @@
-"""Lazy imports: modules, and names of packages, that are loaded at their first use.
+"""Lazy imports: modules, and public names of packages, that are loaded at their first use.
 
 This is the only module that imports after start-up. Everything else is imported at the head of a file.
 """
 
+import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import Any, final
 
+_IMPORT = re.compile(r"^from ([\w.]+) import (?:\(([^)]*)\)|(.+))$", re.MULTILINE)
+_ALIAS = re.compile(r"^(\w+) = (\w+)$", re.MULTILINE)
 
-def lazy_names(
-    package: str, names: Sequence[str], modules: Sequence[str] = (), homes: Sequence[str] = ()
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a package.
 
-    These are other modules, of which one after the other is loaded until one has the name, and has not only imported it
-    (an alias of types is nobody's own: the last that has it will do). For type checkers the package imports each name
-    from its home; tests compare.
+def lazy_namespace(module: str, file: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__all__`, `__getattr__` and `__dir__` of a module whose public names are loaded at their first use.
+
+    The names are listed once, in the stub beside the module's `file`, which type checkers read too. A name that is also
+    the name of a submodule must be imported at the head of the package: loading the submodule would hide it.
     """
+    sources = stub_names(Path(file).with_suffix(".pyi").read_text())
 
     def get(name: str) -> Any:
-        if name in modules:
-            return import_module(f"{package}.{name}")  # which makes it an attribute of the package
-        found = None
-        for home in homes if name in names else ():
-            found = getattr(import_module(home), name, found)
-            if getattr(found, "__module__", None) == home:
-                break
-        if found is None:
-            raise missing_attribute_error(package, name, names)
-        setattr(sys.modules[package], name, found)
-        return found
+        if name not in sources:
+            raise missing_attribute_error(module, name, sources)
+        home, attribute = sources[name]
+        if home == module:
+            return import_module(f"{module}.{name}")  # the import system sets the attribute of the package
+        value = getattr(import_module(home), attribute)
+        setattr(sys.modules[module], name, value)  # later accesses do not come here
+        return value
 
-    def known() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *names})
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[module]), *sources})
 
-    return get, known
+    return sorted(sources), get, names
+
+
+def stub_names(text: str) -> dict[str, tuple[str, str]]:
+    """Return the module and the attribute of each public name of a stub.
+
+    A stub exports `from module import name as name` and `alias = name`. Names imported without `as` are private to it.
+    """
+    imported: dict[str, tuple[str, str]] = {}
+    public: dict[str, tuple[str, str]] = {}
+    for module, block, line in _IMPORT.findall(text):
+        for entry in filter(None, map(str.strip, (block or line).split(","))):
+            name, _, exported = entry.partition(" as ")
+            imported[name] = (module, name)
+            if exported:
+                public[exported] = imported[name]
+    for alias, name in _ALIAS.findall(text):
+        public[alias] = imported[name]
+    return public
 
 
 @final

@@ -5,9 +5,12 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.api import interchange
+from shardwise.compiler.arrays.namespace import VERSIONS
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.numpy.dtypes import isdtype
 from shardwise.runtime.client import devices
+
+__array_api_version__ = VERSIONS[-1]
 
 _DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),

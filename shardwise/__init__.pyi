@@ -1,0 +1,102 @@
+from shardwise import (
+    debug as debug,
+    distributed as distributed,
+    dlpack as dlpack,
+    dtypes as dtypes,
+    errors as errors,
+    experimental as experimental,
+    lax as lax,
+    nn as nn,
+    numpy as numpy,
+    ops as ops,
+    profiler as profiler,
+    random as random,
+    scipy as scipy,
+    sharding as sharding,
+    stages as stages,
+    tree as tree,
+    tree_util as tree_util,
+    typing as typing,
+)
+from shardwise.api.callback import io_callback as io_callback, pure_callback as pure_callback
+from shardwise.api.closure import closure_convert as closure_convert, custom_gradient as custom_gradient
+from shardwise.api.config_contexts import (
+    debug_infs as debug_infs,
+    debug_nans as debug_nans,
+    default_device as default_device,
+    default_matmul_precision as default_matmul_precision,
+    disable_jit as disable_jit,
+    enable_x64 as enable_x64,
+    ensure_compile_time_eval as ensure_compile_time_eval,
+    explain_cache_misses as explain_cache_misses,
+    log_compiles as log_compiles,
+    named_call as named_call,
+    numpy_dtype_promotion as numpy_dtype_promotion,
+    numpy_rank_promotion as numpy_rank_promotion,
+    transfer_guard as transfer_guard,
+    transfer_guard_device_to_device as transfer_guard_device_to_device,
+    transfer_guard_device_to_host as transfer_guard_device_to_host,
+    transfer_guard_host_to_device as transfer_guard_host_to_device,
+)
+from shardwise.api.creation import (
+    make_array_from_callback as make_array_from_callback,
+    make_array_from_process_local_data as make_array_from_process_local_data,
+    make_array_from_single_device_arrays as make_array_from_single_device_arrays,
+)
+from shardwise.api.custom import custom_jvp as custom_jvp, custom_vjp as custom_vjp
+from shardwise.api.differentiate import (
+    grad as grad,
+    hessian as hessian,
+    jacfwd as jacfwd,
+    jacrev as jacrev,
+    jvp as jvp,
+    linear_transpose as linear_transpose,
+    linearize as linearize,
+    value_and_grad as value_and_grad,
+    vjp as vjp,
+)
+from shardwise.api.environment import (
+    clear_caches as clear_caches,
+    copy_to_host_async as copy_to_host_async,
+    effects_barrier as effects_barrier,
+    live_arrays as live_arrays,
+    print_environment_info as print_environment_info,
+    process_indices as process_indices,
+)
+from shardwise.api.inspect import eval_shape as eval_shape, make_jaxpr as make_jaxpr, typeof as typeof
+from shardwise.api.jit import jit as jit
+from shardwise.api.placement import (
+    block_until_ready as block_until_ready,
+    device_get as device_get,
+    device_put as device_put,
+    make_mesh as make_mesh,
+    set_mesh as set_mesh,
+)
+from shardwise.api.pmap import pmap as pmap
+from shardwise.api.remat import checkpoint as checkpoint, checkpoint_policies as checkpoint_policies
+from shardwise.api.shape_dtype_struct import ShapeDtypeStruct as ShapeDtypeStruct
+from shardwise.api.shard_map import shard_map as shard_map
+from shardwise.api.smap import smap as smap
+from shardwise.api.vmap import vmap as vmap
+from shardwise.compiler.arrays.methods import ArrayMethods
+from shardwise.compiler.trace.provenance import named_scope as named_scope
+from shardwise.config import config as config
+from shardwise.dtypes import float0 as float0
+from shardwise.execute.plan_report import Plan as Plan
+from shardwise.explain.budget import comm_budget as comm_budget
+from shardwise.explain.plan import explain as explain
+from shardwise.runtime.client import (
+    default_backend as default_backend,
+    device_count as device_count,
+    devices as devices,
+    local_device_count as local_device_count,
+    local_devices as local_devices,
+    process_count as process_count,
+    process_index as process_index,
+)
+from shardwise.sharding import NamedSharding as NamedSharding, PartitionSpec
+
+Array = ArrayMethods
+P = PartitionSpec
+jacobian = jacrev
+remat = checkpoint

@@ -1,0 +1,9 @@
+from shardwise.api.callback import debug_callback, debug_print
+from shardwise.api.inspect_sharding import inspect_array_sharding as inspect_array_sharding
+from shardwise.explain.picture import (
+    visualize_array_sharding as visualize_array_sharding,
+    visualize_sharding as visualize_sharding,
+)
+
+callback = debug_callback
+print = debug_print
