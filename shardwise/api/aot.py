@@ -110,7 +110,7 @@ class _Planned(_Stage):
     @cached_property
     def plan(self) -> "Report":
         """What each device will do: collectives, layouts, steps and memory, as plain data. `explain` shows it."""
-        return planning.request_report(self._prepared.request, self._prepared.partitioned)
+        return planning.request_report(self._prepared.request, self._prepared.stages)
 
 
 @final
@@ -133,13 +133,13 @@ class Lowered(_Planned):
 
         Every line of the user's is in the text, whether `debug_info` asks for it or not.
         """
-        partitioned = self._prepared.partitioned
+        stages = self._prepared.stages
         texts = {
             "program": lambda: str(self._request.program),
-            "sharded": lambda: str(partitioned.sharded),
-            "plan": lambda: str(partitioned.plan),
-            "local": lambda: str(partitioned.local),
-            "stablehlo": lambda: partitioned.module.text,
+            "sharded": lambda: str(stages.sharded),
+            "plan": lambda: str(stages.plan),
+            "local": lambda: str(stages.local),
+            "stablehlo": lambda: stages.module.text,
         }
         wanted = dialect or "stablehlo"
         if wanted not in texts:
@@ -148,7 +148,7 @@ class Lowered(_Planned):
 
     def cost_analysis(self) -> dict[str, float]:
         """Counts for one device and one call: "flops" of products, "bytes accessed" by ops, "wire bytes" sent."""
-        return self._prepared.partitioned.local.counts()
+        return self._prepared.stages.local.counts()
 
     @filter_traceback
     def compile(self, compiler_options: dict[str, Any] | None = None) -> "Compiled":
@@ -243,4 +243,4 @@ class Compiled(_Planned):
         return self._launch.executable.loaded
 
     def _counts(self) -> dict[str, float]:
-        return self._prepared.partitioned.local.counts()
+        return self._prepared.stages.local.counts()

@@ -41,7 +41,7 @@ _dumps = count()
 
 @final
 @dataclass(frozen=True, eq=False)
-class Partitioned:
+class Stages:
     """A program up to the text that XLA gets, with every stage on the way; in all of them keys are words."""
 
     sharded: ShardedProgram
@@ -51,7 +51,7 @@ class Partitioned:
     out_types: tuple[ArrayType, ...]  # as users see them: keys are keys
 
 
-def partitioned(
+def run_stages(
     program: Program,
     mesh: AbstractMesh,
     in_pins: Sequence[Pin],
@@ -60,7 +60,7 @@ def partitioned(
     platform: str = "cpu",
     chip: Chip = CPU,
     memory_limit: int | None = None,
-) -> Partitioned:
+) -> Stages:
     """Every stage that needs no device. `donated` marks inputs whose memory may be reused for outputs; `chip` is what
     layouts are chosen for; `memory_limit`, the bytes that a device should hold at most."""
     simple = dce(hoist(lower_keys(erase_varying(inline(verify(program))))))
@@ -76,9 +76,9 @@ def partitioned(
     local = partition(sharded, plan)
     if memory_limit is not None:
         donors = [number for number, is_donated in enumerate(donated) if is_donated]
-        local = regather.within(local, memory_limit, donors)
+        local = regather.regather_to_fit(local, memory_limit, donors)
     module = lower(local, donated, platform)
-    stages = Partitioned(sharded, plan, local, module, program.out_types)
+    stages = Stages(sharded, plan, local, module, program.out_types)
     if config.dump_to:
         _dump(program, stages)
     return stages
@@ -91,7 +91,7 @@ def _of_words(pin: Pin | None, type: ArrayType) -> Pin:
     return Pin(Layout((*pin.layout.dims, ()), pin.layout.partial), pin.open_dims, pin.reason)
 
 
-def _dump(program: Program, stages: Partitioned) -> None:
+def _dump(program: Program, stages: Stages) -> None:
     texts = {
         "1-program": str(program),
         "2-sharded": str(stages.sharded),

@@ -24,7 +24,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.callback import Callback
 from shardwise.compiler.ops.placement.inspect_sharding import Inspect
 from shardwise.compiler.ops.placement.memory_space import out_kinds
-from shardwise.compiler.pipeline import Partitioned
+from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbsentDevice
@@ -155,18 +155,18 @@ class LoweredRequest:
     request: Request
     constants: list[Array]
     target: Target
-    partitioned: Partitioned
+    stages: Stages
     moves: dict[int, Sharding]
 
     def compile(self, options: CompilerOptions = ()) -> Launch:
         """Compiled, and ready to run. `options` are XLA's own."""
         if isinstance(self.target.devices[0], AbsentDevice):
             raise ValueError(
-                f"`{self.request.program.name}` was lowered for the mesh {self.partitioned.sharded.mesh}, which has no "
+                f"`{self.request.program.name}` was lowered for the mesh {self.stages.sharded.mesh}, which has no "
                 "devices: it can be looked at, and not compiled. Use shardings on a Mesh."
             )
         for number, is_donated in enumerate(self.request.donated):
-            if is_donated and number not in self.partitioned.module.aliases:
+            if is_donated and number not in self.stages.module.aliases:
                 given = self.request.signatures[number]
                 warnings.warn(
                     f"{self.request.names[number]} of `{self.request.program.name}` is donated, but no result has its "
@@ -191,9 +191,7 @@ class LoweredRequest:
         if len(self.target.devices) == 1:
             return
         meshes = [mesh.abstract for mesh in self.target.meshes]
-        found = avoidable_gathers.avoidable_gathers(
-            self.partitioned.sharded, self.partitioned.plan, self.partitioned.local, meshes
-        )
+        found = avoidable_gathers.avoidable_gathers(self.stages.sharded, self.stages.plan, self.stages.local, meshes)
         if found:
             text = f"in `{self.request.program.name}`, {found[0]}"
             more = f" There are {len(found) - 1} more like it." if len(found) > 1 else ""
@@ -204,7 +202,7 @@ class LoweredRequest:
         start, name = time.perf_counter(), self.request.program.name
         try:
             computed = [sharding.in_default_memory for sharding in self.out_shardings]
-            executable = load(self.partitioned, self.target.devices, computed, self.target.committed, options)
+            executable = load(self.stages, self.target.devices, computed, self.target.committed, options)
         except RuntimeFailure as error:
             check_memory(error, f"XLA, which compiles `{name}`,")
             if options and "option" in str(error):
@@ -219,7 +217,7 @@ class LoweredRequest:
 
     @cached_property
     def out_shardings(self) -> list[Sharding]:
-        asked = zip(self.request.out_shardings, self.partitioned.plan.outputs, self.partitioned.out_types, strict=True)
+        asked = zip(self.request.out_shardings, self.stages.plan.outputs, self.stages.out_types, strict=True)
         found = [
             _as_asked(sharding, Layout(layout.dims[: type.ndim]), self.target)  # without the dim of a key's words
             for sharding, layout, type in asked
@@ -248,7 +246,7 @@ def lower_request(request: Request, constants: Sequence[Array] = (), chip: Chip 
 def lower_for_compile(request: Request, constants: Sequence[Array] = ()) -> LoweredRequest:
     """The same on the way to being compiled: those who want to know a layout are told."""
     prepared = lower_request(request, constants)
-    report_shardings(prepared.partitioned, prepared.target)
+    report_shardings(prepared.stages, prepared.target)
     return prepared
 
 

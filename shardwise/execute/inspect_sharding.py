@@ -1,12 +1,12 @@
 """Report the sharding that the plan chose to the `inspect_array_sharding` calls of a program."""
 
 from shardwise.compiler.ops.placement.inspect_sharding import Inspect
-from shardwise.compiler.pipeline import Partitioned
+from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.execute.request import Target
 
 
-def report_shardings(compiled: Partitioned, target: Target) -> None:
+def report_shardings(compiled: Stages, target: Target) -> None:
     """Call the callback of every Inspect op with the sharding of its operand."""
     sharded, plan = compiled.sharded, compiled.plan
     if not sharded.mesh.axis_names:

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import Any
 
-from shardwise.compiler.pipeline import Partitioned
+from shardwise.compiler.pipeline import Stages
 from shardwise.runtime.executable import Executable
 from shardwise.runtime.sharding import Sharding
 
 
 def load(
-    stages: Partitioned,
+    stages: Stages,
     devices: Sequence[Any],
     out_shardings: Sequence[Sharding],
     committed: bool,

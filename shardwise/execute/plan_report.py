@@ -1,6 +1,6 @@
 """planned: the report of a request: what its program will do on its devices, as plain data."""
 
-from shardwise.compiler.pipeline import Partitioned
+from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.report.report import Report, report
 from shardwise.execute.request import Request, partition_request
@@ -8,7 +8,7 @@ from shardwise.execute.request import Request, partition_request
 Plan = Report  # as users know it: to the compiler, a plan is the layouts that were chosen
 
 
-def request_report(request: Request, compiled: Partitioned, chip: Chip | None = None) -> Report:
+def request_report(request: Request, compiled: Stages, chip: Chip | None = None) -> Report:
     """The report of a request that went through every stage. `chip`: with times of other chips than it is for."""
     return report(
         compiled.sharded,

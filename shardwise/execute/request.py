@@ -12,7 +12,7 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.shape.constants import Held
-from shardwise.compiler.pipeline import Partitioned, partitioned
+from shardwise.compiler.pipeline import Stages, run_stages
 from shardwise.compiler.plan.hardware import CPU, Chip, chip_of
 from shardwise.compiler.propagate.refine import refine_program
 from shardwise.compiler.shardings.layout import Layout, Pin
@@ -189,9 +189,7 @@ def default_device() -> Any:
     return local_devices(backend=asked)[0] if asked is None or isinstance(asked, str) else asked
 
 
-def partition_request(
-    request: Request, target: Target, chip: Chip | None = None
-) -> tuple[Partitioned, dict[int, Sharding]]:
+def partition_request(request: Request, target: Target, chip: Chip | None = None) -> tuple[Stages, dict[int, Sharding]]:
     """The request up to XLA's text, and the inputs that must move to where they are expected. `chip`: planned for
     other devices than the target's."""
     mesh = target.mesh.abstract if target.mesh is not None else ONE_DEVICE
@@ -214,7 +212,7 @@ def partition_request(
         for number, (type, sharding) in enumerate(zip(request.program.out_types, request.out_shardings, strict=True))
     ]
     device = target.devices[0]
-    found = partitioned(
+    found = run_stages(
         _constrained(request, target),
         mesh,
         pins,

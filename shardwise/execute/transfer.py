@@ -84,7 +84,7 @@ def _over(devices: Sequence[Any], mesh: Mesh) -> Mesh:
 
 def _carried(array: Array, sharding: Sharding) -> Array:
     """The array with each piece on the device that has its place in another sharding of equal layout."""
-    shape = sharding.placement(array.type).piece_shape(sharding.mesh_shape)
+    shape = sharding.placement(array.type).shard_shape(sharding.mesh_shape)
     pieces = split(array.buffers)
     buffers = join(pieces, shape, array.type.dtype, sharding.devices, sharding.devices)
     return Array.of(buffers, array_signature(array.type, sharding, True))

@@ -13,12 +13,12 @@ from typing import final
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reason import Cause, is_inserted
-from shardwise.compiler.partition.reshard import axes_of
-from shardwise.compiler.pipeline import Partitioned
+from shardwise.compiler.partition.reshard import collective_axes
+from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.plan.plan import Choice
 from shardwise.compiler.propagate.propagate import ShardedProgram
-from shardwise.compiler.report.replan import planned_with, tries
+from shardwise.compiler.report.replan import replan_limit, replan_with_pin
 from shardwise.compiler.report.timeline import Timeline, timeline
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -63,7 +63,7 @@ class Advice:
         )
 
 
-def advise(stages: Partitioned, chip: Chip, meshes: Sequence[AbstractMesh]) -> Advice:
+def advise(stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh]) -> Advice:
     """The best single constraint, said on one of the user's meshes."""
     sharded, local, donated = stages.sharded, stages.local, stages.module.aliases
     inserted = [equation for equation in local.collectives() if is_inserted(equation.reason)]
@@ -72,7 +72,7 @@ def advise(stages: Partitioned, chip: Chip, meshes: Sequence[AbstractMesh]) -> A
     now = timeline(local, chip, donated=donated)
     seconds, sent = _seconds(now), local.sent
     costliest = max(inserted, key=lambda e: (_time(e, local, chip), local.times[e] * local.wire(e)))
-    bound = tries(sharded, 2, TRIES)
+    bound = replan_limit(sharded, 2, TRIES)
     best, tried = Advice(0), 0
     for value, layout in _candidates(stages, costliest):
         said = coarsen_to_first(layout, meshes, sharded.mesh)
@@ -81,7 +81,7 @@ def advise(stages: Partitioned, chip: Chip, meshes: Sequence[AbstractMesh]) -> A
         if tried == bound:
             break
         tried += 1
-        again = planned_with(sharded, value, layout, stages.plan.chip)
+        again = replan_with_pin(sharded, value, layout, stages.plan.chip)
         after = timeline(again, chip, donated=donated)
         better = _seconds(after) < (best.seconds if best.layout else _GAIN * seconds) and again.sent < sent
         if better and after.peak_bytes <= _MEMORY * now.peak_bytes:
@@ -96,14 +96,14 @@ def advise(stages: Partitioned, chip: Chip, meshes: Sequence[AbstractMesh]) -> A
 
 
 def _time(equation: Equation, local: LocalProgram, chip: Chip) -> float:
-    axes = axes_of(equation.op)  # type: ignore[arg-type]
+    axes = collective_axes(equation.op)  # type: ignore[arg-type]
     return local.times[equation] * chip.collective_time(equation.op.name, local.wire(equation), local.mesh, axes)
 
 
-def _candidates(stages: Partitioned, costliest: Equation) -> Iterator[tuple[Value, Layout]]:
+def _candidates(stages: Stages, costliest: Equation) -> Iterator[tuple[Value, Layout]]:
     """Values around a collective, and layouts that could spare it; likelier ones first, none twice."""
     sharded, choices = stages.sharded, stages.plan.choices
-    axes = axes_of(costliest.op)  # type: ignore[arg-type]
+    axes = collective_axes(costliest.op)  # type: ignore[arg-type]
     made = dict(zip(sharded.program.inputs, [pin.layout for pin in sharded.in_pins], strict=True))
     makers: dict[Value, Equation] = {}
     for equation, choice in choices.items():

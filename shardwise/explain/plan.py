@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, final
 
 from shardwise.api.aot import Compiled, Lowered
 from shardwise.api.jit import Jitted, jit
-from shardwise.compiler.pipeline import Partitioned
+from shardwise.compiler.pipeline import Stages
 from shardwise.compiler.plan.hardware import Chip, chip
-from shardwise.compiler.report.render_hooks import OnPage, shown
+from shardwise.compiler.report.render_hooks import HtmlReport, renderers
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.execute.executor import LoweredRequest, as_array, lower_request
 from shardwise.lazy import lazy_module
@@ -23,21 +23,21 @@ else:  # `explain` is a name of the package, so that it is loaded at once; what 
     advising = lazy_module("shardwise.explain.advise")
     page, text = lazy_module("shardwise.explain.page"), lazy_module("shardwise.explain.text")
 
-shown.text = lambda plan: text.format_report(plan, "")
-shown.page = lambda plan: page.format_page(plan, "")
+renderers.text = lambda plan: text.format_report(plan, "")
+renderers.page = lambda plan: page.format_page(plan, "")
 
 
 @final
-class Explanation(OnPage):
+class Explanation(HtmlReport):
     """What a compiled function will do on its mesh, and what would help. Printed, it is text; in a notebook, a page.
 
     `plan` is all of it but the advice, as plain data; `stages`, the program at every stage.
     """
 
     def __init__(self, prepared: LoweredRequest, chip: Chip | None = None, advised: bool = True):
-        self.plan: Report = planning.request_report(prepared.request, prepared.partitioned, chip)
+        self.plan: Report = planning.request_report(prepared.request, prepared.stages, chip)
         self.name = self.plan.name
-        self.stages: Partitioned = prepared.partitioned
+        self.stages: Stages = prepared.stages
         self.collectives: list[CollectiveRow] = list(self.plan.collectives)
         self._prepared = prepared
         self._advised = advised

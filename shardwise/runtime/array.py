@@ -184,7 +184,7 @@ class Array(ArrayMethods):
         copies: dict[Any, int] = {}
         here = self.sharding.addressable_devices
         placement = self.sharding.placement(self.type)
-        kind = self.type.with_shape(placement.piece_shape(self.sharding.mesh_shape))
+        kind = self.type.with_shape(placement.shard_shape(self.sharding.mesh_shape))
         pieces = iter(split(self._alive().buffers))
         indices = self.sharding.shard_indices(self.type.shape)
         for device, index in zip(self.sharding.devices, indices, strict=True):

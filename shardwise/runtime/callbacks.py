@@ -12,7 +12,7 @@ from typing import Any, final
 import numpy as np
 
 from shardwise._jaxlib import RuntimeFailure
-from shardwise.compiler.lower.hlo import HostCall
+from shardwise.compiler.lower.hlo import HostCallback
 
 
 class CallbackFailure(RuntimeError):
@@ -23,7 +23,7 @@ class CallbackFailure(RuntimeError):
 class Callbacks:
     """The host calls of one executable, and the runs of it that are under way."""
 
-    def __init__(self, calls: Sequence[HostCall], devices: int):
+    def __init__(self, calls: Sequence[HostCallback], devices: int):
         self.functions: list[Callable[..., Any]] = [_Guarded(self, call) for call in calls]
         self.stops = devices == 1
         self._runs: dict[object, list[BaseException]] = {}
@@ -57,7 +57,7 @@ class Callbacks:
 class _Guarded:
     """A host call as XLA calls it."""
 
-    def __init__(self, callbacks: Callbacks, call: HostCall):
+    def __init__(self, callbacks: Callbacks, call: HostCallback):
         self.callbacks, self.call = callbacks, call
 
     def __call__(self, *args: Any) -> tuple[Any, ...]:

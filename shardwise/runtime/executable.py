@@ -38,7 +38,7 @@ class Executable:
         callbacks = Callbacks(module.callbacks, len(devices))
         self.loaded = _compiled(module.text, devices, callbacks.functions, asked)
         handlers = [
-            result_handler(placement.piece_shape(local.mesh), placement.type.dtype, devices)
+            result_handler(placement.shard_shape(local.mesh), placement.type.dtype, devices)
             for placement in local.outputs
         ]
         here = len(devices) > 1 and devices[0].platform == "cpu"

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from shardwise.compiler.partition.simulate import simulate
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.plan.hardware import CHIPS, CPU
-from shardwise.compiler.report.replan import planned_with
+from shardwise.compiler.report.replan import replan_with_pin
 from shardwise.compiler.report.report import report
 from shardwise.compiler.shardings.spec import pin_of
 from shardwise.explain.advise import _candidates, advise
@@ -28,7 +28,7 @@ def stages_of(case):
     pins = [pin_of(partition_spec(s), t.shape, mesh) for s, t in zip(in_specs, program.in_types, strict=True)]
     outs = zip(case.out_specs, program.out_types, strict=True)
     out_pins = [None if s is None else pin_of(partition_spec(s), t.shape, mesh) for s, t in outs]
-    return partitioned(program, mesh, pins, out_pins, [n % 2 == 0 for n in range(len(pins))])
+    return run_stages(program, mesh, pins, out_pins, [n % 2 == 0 for n in range(len(pins))])
 
 
 def check(case):
@@ -60,7 +60,7 @@ def check(case):
         args = [*case.args, *(np.asarray(array) for array in case.traced[1])]
         for value, layout in list(_candidates(stages, costliest))[:1]:
             pairs = zip(
-                simulate(planned_with(stages.sharded, value, layout, CPU), args),
+                simulate(replan_with_pin(stages.sharded, value, layout, CPU), args),
                 simulate(stages.local, args),
                 strict=True,
             )

@@ -29,9 +29,9 @@ from shardwise.compiler.ops.control.control import Control
 from shardwise.compiler.ops.control.custom_derivatives import Custom
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.partition.local_program import LocalProgram
-from shardwise.compiler.partition.simulate import cut, simulate
+from shardwise.compiler.partition.simulate import simulate, split_into_shards
 from shardwise.compiler.partition.spmd import partition
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.plan.choose import Picks, is_compatible, plan_from_picks
 from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Candidate, State
@@ -222,7 +222,7 @@ def _check(case: Case, on_devices: bool) -> None:
         None if s is None else pin_of(partition_spec(s), t.shape, mesh)
         for s, t in zip(case.out_specs, program.out_types, strict=True)
     ]
-    stages, again = (partitioned(program, mesh, pins, out_pins) for _ in range(2))
+    stages, again = (run_stages(program, mesh, pins, out_pins) for _ in range(2))
     if str(again.local.program) != str(stages.local.program):
         raise Mismatch("planned twice, two plans")
     if again.module.text != stages.module.text:
@@ -423,7 +423,7 @@ def run_local(local: LocalProgram, args: Sequence[np.ndarray]) -> list[np.ndarra
     shardings = [NamedSharding(mesh, spec_of(placement.layout)) for placement in local.outputs]
     executable = Executable(lower(local), local, mesh.flat_devices, shardings, True)
     buffers = [
-        put(cut(placement, arg, local.mesh), mesh.flat_devices, mesh.flat_devices)
+        put(split_into_shards(placement, arg, local.mesh), mesh.flat_devices, mesh.flat_devices)
         for placement, arg in zip(local.inputs, args, strict=True)
     ]
     return [np.asarray(array) for array in executable.run(buffers)]
@@ -444,6 +444,8 @@ def run_jit(case: Case) -> list[np.ndarray]:
         return [np.asarray(as_array(x)) for x in jitted(*case.args)]
     arrays = []
     for arg, type, sharding in zip(case.args, case.in_types, in_shardings, strict=True):
-        pieces = put(cut(sharding.placement(type), arg, mesh.abstract), mesh.flat_devices, mesh.flat_devices)
+        pieces = put(
+            split_into_shards(sharding.placement(type), arg, mesh.abstract), mesh.flat_devices, mesh.flat_devices
+        )
         arrays.append(Array.of(pieces, array_signature(type, sharding, True)))
     return [np.asarray(as_array(x)) for x in shardwise.jit(function, out_shardings=out_shardings)(*arrays)]

@@ -18,7 +18,7 @@ from shardwise.compiler.ops.shape.movement import Transpose
 from shardwise.compiler.partition.local_program import LocalProgram, Placement, verify_local
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.plan.choose import plan_from_picks
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM
 from shardwise.compiler.shardings.layout import Layout
@@ -40,7 +40,7 @@ def stages_of(function, types, specs, mesh=MESH, out_specs=None):
     out_pins = [
         None if spec is None else pin_of(spec, t.shape, mesh) for spec, t in zip(outs, program.out_types, strict=True)
     ]
-    return program, partitioned(program, mesh, pins, out_pins)
+    return program, run_stages(program, mesh, pins, out_pins)
 
 
 def f32(*shape):

@@ -8,7 +8,7 @@ import shardwise.numpy as jnp
 from shardwise import lax, tree
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import pin_of
 from shardwise.compiler.trace.build import build
@@ -182,7 +182,7 @@ def test_on_a_mesh(mesh, name, shape, axis, spec):
 def test_nothing_moves_where_other_dims_are_cut():
     mesh, type = AbstractMesh((4, 2), ("data", "model")), ArrayType((9, 7), np.float32)
     program, _ = build(lambda x: [lax.associative_scan(jnp.add, x, reverse=True)], [type], "scanned")
-    local = partitioned(program, mesh, [pin_of(P(None, "data"), type.shape, mesh)], [None]).local
+    local = run_stages(program, mesh, [pin_of(P(None, "data"), type.shape, mesh)], [None]).local
     assert local.collectives() == []
     assert local.outputs[0].layout.dims == ((), ("data",))
 

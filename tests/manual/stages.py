@@ -9,7 +9,7 @@ from shardwise import tree
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.simulate import simulate
-from shardwise.compiler.pipeline import Partitioned, partitioned
+from shardwise.compiler.pipeline import Stages, run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
 from shardwise.compiler.trace.build import build
@@ -17,12 +17,12 @@ from shardwise.compiler.trace.build import build
 
 def staged(
     function: Callable[..., Sequence[Any]], args: Sequence[np.ndarray], mesh: AbstractMesh, specs: Sequence[Any]
-) -> tuple[Program, Partitioned, list[np.ndarray]]:
+) -> tuple[Program, Stages, list[np.ndarray]]:
     """A function of arrays that lie on the mesh by these specs: its program, all stages, and all arguments of these."""
     program, captured = build(function, [ArrayType(x.shape, x.dtype) for x in args], "staged")
     all_specs = [*specs, *[()] * len(captured)]
     pins = [pin_of(PartitionSpec(*s), t.shape, mesh) for s, t in zip(all_specs, program.in_types, strict=True)]
-    stages = partitioned(program, mesh, pins, [None] * len(program.outputs))
+    stages = run_stages(program, mesh, pins, [None] * len(program.outputs))
     return program, stages, [*args, *map(np.asarray, captured)]
 
 

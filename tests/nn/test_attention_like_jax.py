@@ -7,7 +7,7 @@ import pytest
 import shardwise as sw
 from shardwise import nn, tree
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import pin_of
 from shardwise.compiler.trace.build import build
@@ -139,7 +139,7 @@ def local_program(function, types, specs):
     mesh = AbstractMesh((4, 2), ("data", "model"))
     program, _ = build(lambda *args: tree.leaves(function(*args)), types, "attention")
     pins = [pin_of(PartitionSpec(*spec), type.shape, mesh) for type, spec in zip(types, specs, strict=True)]
-    return partitioned(program, mesh, pins, [None] * len(program.outputs)).local
+    return run_stages(program, mesh, pins, [None] * len(program.outputs)).local
 
 
 FORWARD = [lambda q, k, v: nn.dot_product_attention(q, k, v, is_causal=True)]

@@ -6,7 +6,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import pin_of
 from shardwise.compiler.trace.build import build
@@ -100,7 +100,7 @@ def test_sharded_dim_is_not_all_gathered(mode):
     mesh = AbstractMesh((4,), ("x",))
     type = ArrayType((65536, 64), np.float32)
     program, _ = build(lambda x: [jnp.pad(x, ((2, 2), (0, 0)), mode)], [type], "padded")
-    local = partitioned(program, mesh, [pin_of(P("x"), type.shape, mesh)], [None]).local
+    local = run_stages(program, mesh, [pin_of(P("x"), type.shape, mesh)], [None]).local
     sent = sum(local.wire(equation) for equation in local.collectives())
     shard_bytes = 4 * type.size / 4
     assert 0 < sent < 0.01 * shard_bytes

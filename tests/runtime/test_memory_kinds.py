@@ -11,7 +11,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.errors import ShardingError, TransferError
 from shardwise.execute.executor import Launch
@@ -229,7 +229,7 @@ def test_a_program_in_which_a_value_is_kept_elsewhere_says_so():
     assert "in_memory[kind='pinned_host']" in lowered.as_text("program")
     assert "annotate_device_placement" not in lowered.as_text()  # on CPUs all memories are the host's
     program, pin = lowered._request.program, Pin(Layout.replicated(2))
-    text = partitioned(program, AbstractMesh((1,), ("x",)), [pin], [pin], (), "gpu").module.text
+    text = run_stages(program, AbstractMesh((1,), ("x",)), [pin], [pin], (), "gpu").module.text
     marks = re.findall(r"annotate_device_placement.*_xla_buffer_placement = \"(\w+)\"", text)
     assert marks == ["pinned_host", "device"]  # there, and back for the addition
 

@@ -9,7 +9,7 @@ import scipy.special
 import shardwise as sw
 from shardwise import lax
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import pin_of
 from shardwise.compiler.trace.build import build
@@ -193,7 +193,7 @@ def test_sharded_operands_need_no_collectives(rows):
 
     type = ArrayType((rows, 6), np.float32)
     program, _ = build(all_functions, [type], "all_functions")
-    local = partitioned(
+    local = run_stages(
         program, MESH, [pin_of(P("data", "model"), type.shape, MESH)], [None] * len(program.outputs)
     ).local
     assert local.collectives() == []

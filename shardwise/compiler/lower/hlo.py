@@ -32,7 +32,7 @@ class HloValue:
 
 @final
 @dataclass(frozen=True)
-class HostCall:
+class HostCallback:
     """A function of the host that a module calls, by its number. Ordered ones are handed a token, and return it."""
 
     function: Callable[..., Any]
@@ -54,7 +54,7 @@ class Builder:
         self.heads: list[str] = []
         self._tables: dict[tuple[Any, ...], str] = {}
         self._indices: dict[tuple[str, ...], HloValue] = {}
-        self.callbacks: list[HostCall] = []
+        self.callbacks: list[HostCallback] = []
         self._token = ""
 
     def at(self, source: Source, kind: str) -> None:
@@ -77,8 +77,10 @@ class Builder:
         inside = f" <{{{attributes}}}>" if attributes else ""
         region = f" ({', '.join(regions)})" if regions else ""
         names = ", ".join([x.name for x in operands])
-        types = ", ".join([tensor(x.type) for x in operands])
-        self.lines.append(f'{result} = "{name}"({names}){inside}{region} : ({types}) -> {tensor(out)}{self.location}')
+        types = ", ".join([tensor_type(x.type) for x in operands])
+        self.lines.append(
+            f'{result} = "{name}"({names}){inside}{region} : ({types}) -> {tensor_type(out)}{self.location}'
+        )
         return HloValue(result, out)
 
     def many(
@@ -94,8 +96,8 @@ class Builder:
     ) -> list[HloValue]:
         """One op with any number of results. A token, which orders effects, comes before all else. `notes` are
         attributes that are not the op's own."""
-        names, types = [x.name for x in operands], [tensor(x.type) for x in operands]
-        outs = [tensor(type) for type in out]
+        names, types = [x.name for x in operands], [tensor_type(x.type) for x in operands]
+        outs = [tensor_type(type) for type in out]
         if takes_token:
             names, types = [self._last_token(), *names], [_TOKEN, *types]
         if gives_token:
@@ -153,7 +155,7 @@ class Builder:
         """What a function of the host returns."""
         ordered = effect == "ordered"
         index = len(self.callbacks)
-        self.callbacks.append(HostCall(function, tuple(results), ordered))
+        self.callbacks.append(HostCallback(function, tuple(results), ordered))
         # Every array in row-major order, in and out: else what the function sees is XLA's to choose.
         layouts = [
             ", ".join([*["dense<> : tensor<0xindex>"] * ordered, *(_row_major(type.ndim) for type in types)])
@@ -270,13 +272,13 @@ class Builder:
         outside, location, indices, token = self.lines, self.location, dict(self._indices), self._token
         self.lines = []
         arguments = [HloValue(f"%at{self._count}_{number}", type) for number, type in enumerate(types)]
-        heads = [f"{x.name}: {tensor(x.type)}" for x in arguments]
+        heads = [f"{x.name}: {tensor_type(x.type)}" for x in arguments]
         if takes_token:
             self._token = f"%at{self._count}"
             heads.insert(0, f"{self._token}: {_TOKEN}")
         self._count += 1
         results = body(arguments)
-        names, kinds = [x.name for x in results], [tensor(x.type) for x in results]
+        names, kinds = [x.name for x in results], [tensor_type(x.type) for x in results]
         if gives_token:
             names, kinds = [self._last_token(), *names], [_TOKEN, *kinds]
         self.lines.append(f'"stablehlo.return"({", ".join(names)}) : ({", ".join(kinds)}) -> (){location}')
@@ -315,11 +317,13 @@ class Builder:
 
     def constant(self, value: Any, type: ArrayType) -> HloValue:
         """An array of one value."""
-        return self.op("stablehlo.constant", (), type, f"value = dense<{literal(value, type.dtype)}> : {tensor(type)}")
+        return self.op(
+            "stablehlo.constant", (), type, f"value = dense<{literal(value, type.dtype)}> : {tensor_type(type)}"
+        )
 
     def reducer(self, reduction: Reduction | None, dtype: DType) -> str:
         """Return the region that combines two scalars; without a reduction, the region that returns the second."""
-        scalar = tensor(ArrayType((), dtype))
+        scalar = tensor_type(ArrayType((), dtype))
         if reduction is None:
             return f"{{ ^bb0(%a: {scalar}, %b: {scalar}): stablehlo.return %b : {scalar} }}"
         name = reduction.boolean_hlo_op if dtype == np.bool_ else reduction.hlo_op
@@ -406,7 +410,7 @@ def _is_narrow(equation: Equation) -> bool:
     return moves and bool(equation.inputs) and short_name(equation.inputs[0].type.dtype) in ("i2", "u2")
 
 
-def tensor(type: ArrayType) -> str:
+def tensor_type(type: ArrayType) -> str:
     """The MLIR spelling of a type."""
     return f"tensor<{''.join([f'{size}x' for size in type.shape])}{_element(type.dtype)}>"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import final
 
 from shardwise.compiler.ir.program import Program
-from shardwise.compiler.lower.hlo import Builder, HloValue, HostCall, tensor
+from shardwise.compiler.lower.hlo import Builder, HloValue, HostCallback, tensor_type
 from shardwise.compiler.partition.local_program import LocalProgram
 
 
@@ -18,7 +18,7 @@ class StableHlo:
     text: str
     devices: int
     aliases: dict[int, int]
-    callbacks: tuple[HostCall, ...] = ()
+    callbacks: tuple[HostCallback, ...] = ()
 
 
 def lower(local: LocalProgram, donated: Sequence[bool] = (), platform: str = "cpu") -> StableHlo:
@@ -29,9 +29,9 @@ def lower(local: LocalProgram, donated: Sequence[bool] = (), platform: str = "cp
     aliases = _aliases(program, donated)
     marks = {number: f" {{tf.aliasing_output = {output} : i32}}" for number, output in aliases.items()}
     heads = ", ".join(
-        f"%arg{number}: {tensor(value.type)}{marks.get(number, '')}" for number, value in enumerate(program.inputs)
+        f"%arg{number}: {tensor_type(value.type)}{marks.get(number, '')}" for number, value in enumerate(program.inputs)
     )
-    types = ", ".join(tensor(value.type) for value in program.outputs)
+    types = ", ".join(tensor_type(value.type) for value in program.outputs)
     tables = "".join(f"{head}\n" for head in builder.heads)
     body = "\n    ".join(builder.lines)
     names = ", ".join(x.name for x in results)

@@ -8,7 +8,7 @@ from shardwise.compiler.ops.control.control import Control
 
 
 @verifies_result
-def share(program: Program) -> Program:
+def merge_equal_collectives(program: Program) -> Program:
     """`program` with equal collectives merged, inside ops that hold programs too; the same one where none are."""
     same: dict[Value, Value] = {}
     seen: dict[tuple[Op, tuple[Value, ...]], tuple[Value, ...]] = {}
@@ -24,7 +24,7 @@ def share(program: Program) -> Program:
                 changed = True
                 continue
         elif isinstance(op, Control):
-            op = op.map_programs(share)
+            op = op.map_programs(merge_equal_collectives)
         if op is equation.op and inputs == equation.inputs:
             kept.append(equation)
         else:

@@ -26,7 +26,7 @@ class Placement:
     type: ArrayType
     layout: Layout
 
-    def piece_shape(self, mesh: AbstractMesh) -> tuple[int, ...]:
+    def shard_shape(self, mesh: AbstractMesh) -> tuple[int, ...]:
         return self.layout.shard_shape(self.layout.padded_shape(self.type.shape, mesh), mesh)
 
 
@@ -101,10 +101,10 @@ def verify_local(local: LocalProgram) -> LocalProgram:
                     raise ProgramError(
                         f"{local.program.name}: {what} {number}: {local.mesh.unknown_axis_message(axis)}"
                     )
-            if value.type.shape != placement.piece_shape(local.mesh) or value.type.dtype != placement.type.dtype:
+            if value.type.shape != placement.shard_shape(local.mesh) or value.type.dtype != placement.type.dtype:
                 raise ProgramError(
                     f"{local.program.name}: {what} {number} is {value.type}, but a piece of {placement.type} in "
-                    f"{placement.layout} has shape {placement.piece_shape(local.mesh)}"
+                    f"{placement.layout} has shape {placement.shard_shape(local.mesh)}"
                 )
             if placement.layout.partial:
                 raise ProgramError(f"{local.program.name}: {what} {number} is partial: {placement.layout}")

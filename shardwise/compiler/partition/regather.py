@@ -59,7 +59,7 @@ class _Copy:
         return self.spared * self.idle / max(1.0, self.sent)  # along an axis of one device nothing is sent
 
 
-def within(local: LocalProgram, limit: int, donated: Collection[int] = ()) -> LocalProgram:
+def regather_to_fit(local: LocalProgram, limit: int, donated: Collection[int] = ()) -> LocalProgram:
     """`local`, holding no more than `limit` bytes if it can. `donated` are the inputs whose memory results take."""
     if not any(isinstance(equation.op, AllGather) for equation in local.program.walk()):
         return local

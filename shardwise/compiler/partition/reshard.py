@@ -90,11 +90,11 @@ def step_cost(op: Collective, piece: ArrayType, costs: Costs) -> float:
     sent = op.wire(piece, costs.mesh)
     if not sent:
         return FREE_STEP
-    way = costs.link_cost(*axes_of(op))
+    way = costs.link_cost(*collective_axes(op))
     return sent * way.byte + (way.reduction if isinstance(op, (AllReduce, ReduceScatter)) else way.collective)
 
 
-def axes_of(op: Collective) -> tuple[str, ...]:
+def collective_axes(op: Collective) -> tuple[str, ...]:
     """The axes along which a collective's devices lie."""
     return tuple(getattr(op, "axes", ()) or op.after)  # type: ignore[attr-defined]
 

@@ -18,11 +18,13 @@ from shardwise.errors import ProgramError
 def simulate(local: LocalProgram, args: Sequence[NumpyArray]) -> tuple[NumpyArray, ...]:
     """The whole outputs for whole `args`. Padding starts as junk, so that an op that looks at it shows."""
     pieces = [
-        cut(placement, np.asarray(arg, placement.type.dtype), local.mesh)
+        split_into_shards(placement, np.asarray(arg, placement.type.dtype), local.mesh)
         for placement, arg in zip(local.inputs, args, strict=True)
     ]
     outputs = _run(local.program, local.mesh, pieces)
-    return tuple(join(placement, found, local.mesh) for placement, found in zip(local.outputs, outputs, strict=True))
+    return tuple(
+        assemble_shards(placement, found, local.mesh) for placement, found in zip(local.outputs, outputs, strict=True)
+    )
 
 
 def _run(program: Program, mesh: AbstractMesh, args: Sequence[list[NumpyArray]]) -> list[list[NumpyArray]]:
@@ -45,20 +47,20 @@ def _run(program: Program, mesh: AbstractMesh, args: Sequence[list[NumpyArray]])
     return [env[value] for value in program.outputs]
 
 
-def cut(placement: Placement, array: NumpyArray, mesh: AbstractMesh) -> list[NumpyArray]:
+def split_into_shards(placement: Placement, array: NumpyArray, mesh: AbstractMesh) -> list[NumpyArray]:
     """The pieces of a whole array, one a device, padded with junk."""
     dtype = placement.type.dtype
     junk = np.nan if is_inexact(dtype) else np.True_ if dtype == np.bool_ else 77
     pieces = []
     for index in placement.layout.shard_indices(placement.type.shape, mesh):
-        piece = np.full(placement.piece_shape(mesh), junk, dtype)
+        piece = np.full(placement.shard_shape(mesh), junk, dtype)
         inside = array[index]
         piece[tuple(slice(0, size) for size in inside.shape)] = inside
         pieces.append(piece)
     return pieces
 
 
-def join(placement: Placement, pieces: Sequence[NumpyArray], mesh: AbstractMesh) -> NumpyArray:
+def assemble_shards(placement: Placement, pieces: Sequence[NumpyArray], mesh: AbstractMesh) -> NumpyArray:
     """The whole array; devices that hold the same part must agree to the bit."""
     whole = np.zeros(placement.type.shape, placement.type.dtype)
     seen: dict[tuple[Any, ...], NumpyArray] = {}

@@ -32,7 +32,7 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.partition.collective_cse import share
+from shardwise.compiler.partition.collective_cse import merge_equal_collectives
 from shardwise.compiler.partition.local_program import LocalProgram, Placement, verify_local
 from shardwise.compiler.partition.reason import ByHand, Cause
 from shardwise.compiler.partition.reshard import reshard_steps, step_cost
@@ -70,7 +70,7 @@ def partition(sharded: ShardedProgram, plan: LayoutPlan) -> LocalProgram:
         pieces = run.run()
     inputs = tuple(Placement(v.type, pin.layout) for v, pin in zip(program.inputs, sharded.in_pins, strict=True))
     placed = tuple(Placement(v.type, layout) for v, layout in zip(program.outputs, plan.outputs, strict=True))
-    local = dce(share(frame.program([frame.lift(piece) for piece in pieces])))
+    local = dce(merge_equal_collectives(frame.program([frame.lift(piece) for piece in pieces])))
     return verify_local(LocalProgram(local, mesh, inputs, placed))
 
 

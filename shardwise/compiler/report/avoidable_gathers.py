@@ -28,7 +28,7 @@ from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reason import Cause
 from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.propagate.propagate import ShardedProgram
-from shardwise.compiler.report.replan import planned_with, tries
+from shardwise.compiler.report.replan import replan_limit, replan_with_pin
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import coarsen_to_first
@@ -39,7 +39,7 @@ TRIES = 4  # plans at most that are made to know whether a pin helps
 
 @final
 @dataclass(frozen=True)
-class Avoidable:
+class AvoidableGather:
     """A gather, what takes the value, the layout that would spare it; the bytes that a device sends for the gather, and
     those that the whole program would not send."""
 
@@ -61,7 +61,7 @@ class Avoidable:
 
 def avoidable_gathers(
     sharded: ShardedProgram, plan: LayoutPlan, local: LocalProgram, meshes: Sequence[AbstractMesh]
-) -> list[Avoidable]:
+) -> list[AvoidableGather]:
     """Those of a program, the largest first. Layouts are said on one of the user's meshes."""
     large = [
         equation
@@ -76,8 +76,8 @@ def avoidable_gathers(
     for equation in plan.choices:
         for place, value in enumerate(equation.inputs):
             takers.setdefault(value, []).append((equation, place))
-    found: list[Avoidable] = []
-    left = tries(sharded, 1, TRIES)
+    found: list[AvoidableGather] = []
+    left = replan_limit(sharded, 1, TRIES)
     for gather in sorted(large, key=lambda gather: -local.times[gather] * local.wire(gather)):
         for taker, value, layout in _remedies(gather, takers, sharded, plan):
             said = coarsen_to_first(layout, meshes, local.mesh)
@@ -86,9 +86,9 @@ def avoidable_gathers(
             if not left:
                 return found
             left -= 1
-            saved = local.sent - planned_with(sharded, value, layout, plan.chip).sent
+            saved = local.sent - replan_with_pin(sharded, value, layout, plan.chip).sent
             if saved > 0:
-                found.append(Avoidable(gather, taker, said, local.times[gather] * local.wire(gather), saved))
+                found.append(AvoidableGather(gather, taker, said, local.times[gather] * local.wire(gather), saved))
                 break
     return found
 

@@ -21,7 +21,7 @@ INPUT, CONSTRAINT, CHOSEN, FREE = "input", "constraint", "chosen", "free"
 
 @final
 @dataclass(frozen=True, eq=False)
-class Origins:
+class LayoutOrigins:
     """`made`: the layout of each value. `brought`: the pins that brought an axis to a value, as `pins` names them."""
 
     made: dict[Value, Layout]
@@ -36,9 +36,9 @@ class Origins:
         return tuple(dict.fromkeys(pin for axis in wanted for pin in self.brought.get((value, axis), ())))
 
 
-def origins(sharded: ShardedProgram, plan: LayoutPlan, names: Sequence[str] = ()) -> Origins:
+def layout_origins(sharded: ShardedProgram, plan: LayoutPlan, names: Sequence[str] = ()) -> LayoutOrigins:
     """Where every layout of a plan comes from. `names` are the inputs'."""
-    found = Origins({}, {}, {}, {})
+    found = LayoutOrigins({}, {}, {}, {})
     for number, (value, pin) in enumerate(zip(sharded.program.inputs, sharded.in_pins, strict=True)):
         name = pin.reason or (names[number] if number < len(names) else f"input {number}")
         found.made[value], found.kind[value], found.pins[name] = pin.layout, INPUT, pin.layout
@@ -69,7 +69,7 @@ def origins(sharded: ShardedProgram, plan: LayoutPlan, names: Sequence[str] = ()
 
 
 def _along(
-    equation: Equation, plan: LayoutPlan, found: Origins, known: Sequence[Value], asked: Sequence[Value]
+    equation: Equation, plan: LayoutPlan, found: LayoutOrigins, known: Sequence[Value], asked: Sequence[Value]
 ) -> None:
     """Hand the pins of the known values of an equation on to those that are asked, factor by factor."""
     choice = plan.choices[equation]

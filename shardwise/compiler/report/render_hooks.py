@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 
-class _Shown:
+class _Renderers:
     text: Callable[[Any], str]
     page: Callable[[Any], str]
 
 
-shown = _Shown()
+renderers = _Renderers()
 
 
-class OnPage:
+class HtmlReport:
     """What has a name, and can be shown as one page."""
 
     name: str

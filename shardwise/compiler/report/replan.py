@@ -13,12 +13,12 @@ from shardwise.compiler.shardings.layout import Layout
 _EQUATIONS = 20_000  # that are planned again at most, all tries together
 
 
-def tries(sharded: ShardedProgram, fewest: int, most: int) -> int:
+def replan_limit(sharded: ShardedProgram, fewest: int, most: int) -> int:
     """How many plans can be made, of a program of this size, without one waiting for them."""
     return max(fewest, min(most, _EQUATIONS // max(1, len(sharded.unfolded.equations))))
 
 
-def planned_with(sharded: ShardedProgram, value: Value, layout: Layout, chip: Chip) -> LocalProgram:
+def replan_with_pin(sharded: ShardedProgram, value: Value, layout: Layout, chip: Chip) -> LocalProgram:
     """What each device would do if `value` were pinned to `layout`."""
     program = _pinned(sharded.program, value, Constrain(layout.dims, sharded.mesh))
     again = propagate(program, sharded.mesh, sharded.in_pins, sharded.out_pins)

@@ -12,12 +12,12 @@ from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Va
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.partition.local_program import LocalProgram, Placement
 from shardwise.compiler.partition.reason import Cause, is_inserted
-from shardwise.compiler.partition.reshard import axes_of
+from shardwise.compiler.partition.reshard import collective_axes
 from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.propagate.propagate import ShardedProgram
-from shardwise.compiler.report.origins import CHOSEN, FREE, INPUT, Origins, origins
-from shardwise.compiler.report.render_hooks import OnPage, shown
+from shardwise.compiler.report.origins import CHOSEN, FREE, INPUT, LayoutOrigins, layout_origins
+from shardwise.compiler.report.render_hooks import HtmlReport, renderers
 from shardwise.compiler.report.timeline import Timeline, timeline
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -84,7 +84,7 @@ class ValueRow:
 
 @final
 @dataclass(frozen=True)
-class Report(OnPage):
+class Report(HtmlReport):
     """What each device will do. Printed, it is text; in a notebook, a page.
 
     Collectives come costliest first, values and the timeline's steps in the order of the program.
@@ -135,10 +135,10 @@ class Report(OnPage):
         return found
 
     def to_html(self) -> str:
-        return shown.page(self)
+        return renderers.page(self)
 
     def __str__(self) -> str:
-        return shown.text(self)
+        return renderers.text(self)
 
     def __repr__(self) -> str:
         counted = ", ".join(f"{count} {kind}" for kind, count in self.counts().items()) or "no collectives"
@@ -159,7 +159,7 @@ def report(
 ) -> Report:
     """The report of a partitioned program on such chips. `names` are its inputs'; `donated` those that give an output
     their memory."""
-    known = origins(sharded, plan, names)
+    known = layout_origins(sharded, plan, names)
     listed = [names[n] if n < len(names) else f"captured array {n - len(names)}" for n in range(len(local.inputs))]
     return Report(
         local.program.name,
@@ -178,14 +178,14 @@ def report(
 
 
 def _end(name: str, placement: Placement, mesh: AbstractMesh) -> EndRow:
-    piece = placement.piece_shape(mesh)
+    piece = placement.shard_shape(mesh)
     nbytes = placement.type.with_shape(piece).nbytes
     return EndRow(name, str(placement.type), placement.type.shape, placement.layout, piece, nbytes)
 
 
-def _row(equation: Equation, local: LocalProgram, chip: Chip, known: Origins) -> CollectiveRow:
+def _row(equation: Equation, local: LocalProgram, chip: Chip, known: LayoutOrigins) -> CollectiveRow:
     assert isinstance(equation.op, Collective)
-    times, sent, axes = local.times[equation], local.wire(equation), axes_of(equation.op)
+    times, sent, axes = local.times[equation], local.wire(equation), collective_axes(equation.op)
     return CollectiveRow(
         equation.op.name,
         axes,
@@ -200,7 +200,7 @@ def _row(equation: Equation, local: LocalProgram, chip: Chip, known: Origins) ->
     )
 
 
-def _met(equation: Equation, known: Origins, axes: tuple[str, ...]) -> tuple[str, ...]:
+def _met(equation: Equation, known: LayoutOrigins, axes: tuple[str, ...]) -> tuple[str, ...]:
     """The pins that gave the value its layout, and those that gave it to what takes it: `` `x` in P('data') ``."""
     cause = equation.reason
     assert isinstance(cause, Cause)
@@ -212,7 +212,7 @@ def _met(equation: Equation, known: Origins, axes: tuple[str, ...]) -> tuple[str
     return tuple(f"{pin} in {known.pins[pin]}" for pin in dict.fromkeys(pins))
 
 
-def _values(sharded: ShardedProgram, known: Origins, names: Sequence[str]) -> list[ValueRow]:
+def _values(sharded: ShardedProgram, known: LayoutOrigins, names: Sequence[str]) -> list[ValueRow]:
     called = {value: name for value, name in zip(sharded.program.inputs, names, strict=True)}
     rows = [
         ValueRow(name, "input", (), str(value.type), _layout(known, value), INPUT, (), NOWHERE)
@@ -238,5 +238,5 @@ def _values(sharded: ShardedProgram, known: Origins, names: Sequence[str]) -> li
     return rows
 
 
-def _layout(known: Origins, value: Value) -> Layout:
+def _layout(known: LayoutOrigins, value: Value) -> Layout:
     return known.made.get(value, Layout.replicated(value.type.ndim))

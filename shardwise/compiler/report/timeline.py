@@ -16,7 +16,7 @@ from shardwise.compiler.ir.program import NOWHERE, Equation, Source, Value
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.partition.liveness import Held, Sweep
 from shardwise.compiler.partition.local_program import LocalProgram
-from shardwise.compiler.partition.reshard import axes_of
+from shardwise.compiler.partition.reshard import collective_axes
 from shardwise.compiler.plan.hardware import Chip
 
 
@@ -99,7 +99,7 @@ class _TimedSweep(Sweep):
         sent = self.local.wire(equation)
         if sent:
             assert isinstance(equation.op, Collective)
-            seconds = self.chip.collective_time(equation.op.name, sent, self.local.mesh, axes_of(equation.op))
+            seconds = self.chip.collective_time(equation.op.name, sent, self.local.mesh, collective_axes(equation.op))
         else:
             accessed = [value for value in (*equation.inputs, *equation.outputs) if value not in fused]
             if equation.outputs and not accessed:

@@ -21,7 +21,7 @@ from shardwise.compiler.ops.elementwise.select import Compare
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.shape.constants import Full
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
@@ -220,7 +220,7 @@ def test_stages_and_their_parts_print_as_text():
     assert str(program).startswith(text)
     assert re.sub(" *#.*", "", str(program.equations[0])) == "b: f32[3] = add a a"
     assert str(program.inputs[0]) == "f32[3]"
-    stages = partitioned(program, AbstractMesh((3,), ("x",)), [Pin(Layout((("x",),)))], [None])
+    stages = run_stages(program, AbstractMesh((3,), ("x",)), [Pin(Layout((("x",),)))], [None])
     assert str(stages.sharded).startswith("sharded f on mesh(x=3)\nin P('x')\nout P('x')\nprogram f(")
     assert str(stages.plan) == "plan {\n  add: P('x') ; P('x') -> P('x')\n  return P('x')\n}"
     assert str(stages.local).startswith(

@@ -6,7 +6,7 @@ import numpy as np
 
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
 from shardwise.compiler.shardings.spec import pin_of
@@ -23,7 +23,7 @@ def text_of(layers, mesh):
     specs = [P(), *[P(None, "model"), P("model", None)] * layers]
     program, _ = build(function, types, "deep")
     pins = [pin_of(spec, (512, 512), mesh) for spec in specs]
-    return partitioned(program, mesh, pins, [None]).module.text
+    return run_stages(program, mesh, pins, [None]).module.text
 
 
 def test_a_table_of_devices_is_written_once_for_all_collectives():
@@ -39,6 +39,6 @@ def test_batch_dims_of_a_product_are_in_front():
 
     program, _ = build(function, [ArrayType((2, 5, 3, 4), np.float32)] * 2, "scores")
     pin = pin_of(P(), (2, 5, 3, 4), AbstractMesh((), ()))
-    text = partitioned(program, AbstractMesh((), ()), [pin, pin], [None]).module.text
+    text = run_stages(program, AbstractMesh((), ()), [pin, pin], [None]).module.text
     assert "lhs_batching_dimensions = [0, 1], rhs_batching_dimensions = [0, 1]" in text
     assert text.count("permutation = array<i64: 0, 2, 1, 3>") == 2

@@ -64,7 +64,7 @@ from shardwise.compiler.ops.special.gamma_erf import OfSeveral, Special
 from shardwise.compiler.ops.special.hypergeometric import Hyp1f1Slope, Hyp2f1Slope
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.propagate.candidates import factor_candidate
 from shardwise.compiler.propagate.propagate import propagate
@@ -110,7 +110,7 @@ def on_one_device(program: Program, args: Sequence[NumpyArray]) -> list[NumpyArr
     """The program's outputs by the whole pipeline and PJRT."""
     device = devices()[0]
     here = SingleDeviceSharding(device)
-    stages = partitioned(
+    stages = run_stages(
         program, ONE_DEVICE, [here.pin(type.shape) for type in program.in_types], [None] * outs(program)
     )
     executable = load(stages, [device], [here] * outs(program), False)

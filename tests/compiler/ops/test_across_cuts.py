@@ -12,7 +12,7 @@ from shardwise._jaxlib import compile_text, launcher, put, result_handler, shard
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.lower.lower import lower
-from shardwise.compiler.partition.simulate import cut, join
+from shardwise.compiler.partition.simulate import assemble_shards, split_into_shards
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.propagate.candidates import factor_candidate
@@ -56,12 +56,13 @@ def test_devices_do_what_it_means(case, factors):
     local = partition(sharded, choose(sharded))
     text = lower(local).text
     all_devices = devices()[: MESH.size]
-    shapes = [(placement.piece_shape(MESH), placement.type.dtype) for placement in local.outputs]
+    shapes = [(placement.shard_shape(MESH), placement.type.dtype) for placement in local.outputs]
     handlers = [result_handler(shape, dtype, all_devices) for shape, dtype in shapes]
     launch = launcher(compile_text(text, all_devices), handlers)
-    pieces = [cut(placement, arg, MESH) for placement, arg in zip(local.inputs, args, strict=True)]
+    pieces = [split_into_shards(placement, arg, MESH) for placement, arg in zip(local.inputs, args, strict=True)]
     found = launch([put(each, all_devices, all_devices) for each in pieces])
     whole = [
-        join(placement, shards_to_numpy(buffers), MESH) for placement, buffers in zip(local.outputs, found, strict=True)
+        assemble_shards(placement, shards_to_numpy(buffers), MESH)
+        for placement, buffers in zip(local.outputs, found, strict=True)
     ]
     assert_alike(case.op, whole, evaluate(program, args))

@@ -9,7 +9,7 @@ from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.types import parse_type
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.partition.simulate import simulate
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.layout import Layout, Pin
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.compiler.shardings.spec import PartitionSpec, spec_of
@@ -38,7 +38,7 @@ def test_the_layout_is_the_one_pinned_wherever_the_value_comes_from(case: Case):
     (arg,) = case.args
     pin = case.op.pin
     for before in layouts(arg.ndim):
-        stages = partitioned(case.program, MESH, [Pin(before)], [None])
+        stages = run_stages(case.program, MESH, [Pin(before)], [None])
         (after,) = stages.plan.outputs
         for dim, axes in enumerate(pin.layout.dims):
             if dim in pin.open_dims:
@@ -54,7 +54,7 @@ def test_devices_hold_the_parts_that_the_layout_gives_them(case: Case):
     (arg,) = case.args
     mesh = Mesh(np.array(devices()[:6]).reshape(2, 3), ("a", "b"))
     given = NamedSharding(mesh, PartitionSpec())
-    stages = partitioned(case.program, MESH, [given.pin(arg.shape)], [None])
+    stages = run_stages(case.program, MESH, [given.pin(arg.shape)], [None])
     (after,) = stages.plan.outputs
     executable = load(stages, mesh.flat_devices, [NamedSharding(mesh, spec_of(after))], True)
     (found,) = executable.run([place(arg, case.types[0], given, True).buffers])

@@ -9,7 +9,7 @@ from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.reduce.sliding_window import Sliding
 from shardwise.compiler.partition.simulate import simulate
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
 from shardwise.compiler.shardings.spec import pin_of
@@ -76,7 +76,7 @@ def stages(body, shapes, specs):
     types = [ArrayType(shape, F32) for shape in shapes]
     program = rewrite("program", types, body)
     pins = [pin_of(spec, shape, MESH) for spec, shape in zip(specs, shapes, strict=True)]
-    return program, partitioned(program, MESH, pins, [None] * len(program.outputs))
+    return program, run_stages(program, MESH, pins, [None] * len(program.outputs))
 
 
 def check(program, found, shapes, rtol=1e-5):

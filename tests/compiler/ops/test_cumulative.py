@@ -17,7 +17,7 @@ from shardwise.compiler.ops.elementwise.arithmetic import Neg
 from shardwise.compiler.ops.reduce.cumulative import JOINS, Cumulative, Recurrence
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.propagate.candidates import factor_candidate
 from shardwise.compiler.propagate.propagate import propagate
@@ -86,7 +86,7 @@ MESH = AbstractMesh((8,), ("x",))
 
 def stages(op, shape, dtype=np.float32):
     program = rewrite("program", [ArrayType(shape, dtype)], lambda x: [op(x)])
-    return program, partitioned(program, MESH, [pin_of(P("x"), shape, MESH)], [None])
+    return program, run_stages(program, MESH, [pin_of(P("x"), shape, MESH)], [None])
 
 
 @pytest.mark.parametrize("reduction", JOINS, ids=str)

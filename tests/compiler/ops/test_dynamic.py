@@ -16,7 +16,7 @@ from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, DynamicU
 from shardwise.compiler.ops.indexing.gather import Gather
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.partition.simulate import simulate
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.reduction import MIN, OR
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
@@ -123,7 +123,7 @@ def planned(function, *args):
     program, captured = build(lambda *xs: [function(*xs)], types, "planned")
     assert not captured
     pins = [pin_of(spec, shape, MESH) for shape, _, spec in args]
-    return program, partitioned(program, MESH, pins, [None])
+    return program, run_stages(program, MESH, pins, [None])
 
 
 def moved(stages):

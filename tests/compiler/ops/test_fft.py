@@ -8,7 +8,7 @@ from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ops.linalg.fft import Fft
 from shardwise.compiler.partition.simulate import simulate
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import pin_of
 from shardwise.compiler.trace.build import build
@@ -20,7 +20,7 @@ MESH = AbstractMesh((4, 2), ("data", "model"))
 def on_mesh(function, shape, spec, dtype=np.complex64, out=None):
     program, _ = build(lambda x: [function(x)], [ArrayType(shape, dtype)], "transformed")
     pins = [None if out is None else pin_of(out, program.out_types[0].shape, MESH)]
-    return program, partitioned(program, MESH, [pin_of(spec, shape, MESH)], pins).local
+    return program, run_stages(program, MESH, [pin_of(spec, shape, MESH)], pins).local
 
 
 def assert_same(local, program):

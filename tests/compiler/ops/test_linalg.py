@@ -18,7 +18,7 @@ from shardwise.compiler.ops.linalg.lu import Lu, PivotsToPermutation, solve
 from shardwise.compiler.ops.linalg.svd import Svd
 from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, TridiagonalSolve, hermitian
 from shardwise.compiler.partition.simulate import simulate
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
 from shardwise.compiler.shardings.spec import pin_of
@@ -205,7 +205,7 @@ def test_each_device_factors_its_own_batch(name, size):
     full = [(size, *shape) for shape in shapes]
     program = rewrite(name, [ArrayType(shape, np.float32) for shape in full], lambda *xs: list(function(*xs)))
     pins = [pin_of(P("x"), shape, MESH) for shape in full]
-    local = partitioned(program, MESH, pins, [None] * len(program.outputs)).local
+    local = run_stages(program, MESH, pins, [None] * len(program.outputs)).local
     assert local.collectives() == [], REPORTED.get(name, "")
     assert all(placement.layout.dims[0] == ("x",) for placement in local.outputs)
     args = [values(shape, number) for number, shape in enumerate(full)]
@@ -222,7 +222,7 @@ def test_so_it_is_with_its_gradient(name):
 
     full = [(13, *shape) for shape in shapes]
     program = rewrite(name, [ArrayType(shape, np.float32) for shape in full], lambda *xs: [sw.grad(total)(*xs)])
-    local = partitioned(program, MESH, [pin_of(P("x"), shape, MESH) for shape in full], [None]).local
+    local = run_stages(program, MESH, [pin_of(P("x"), shape, MESH) for shape in full], [None]).local
     assert local.collectives() == []
     args = [values(shape, number) for number, shape in enumerate(full)]
     np.testing.assert_allclose(simulate(local, args)[0], evaluate(program, args)[0], rtol=1e-5, atol=1e-5)
@@ -231,7 +231,7 @@ def test_so_it_is_with_its_gradient(name):
 def test_columns_to_solve_for_stay_cut():
     types = [ArrayType((4, 4), np.float32), ArrayType((4, 24), np.float32)]
     program = rewrite("program", types, lambda a, b: [FROM_LEFT(a, b)])
-    local = partitioned(program, MESH, [pin_of(P(), (4, 4), MESH), pin_of(P(None, "x"), (4, 24), MESH)], [None]).local
+    local = run_stages(program, MESH, [pin_of(P(), (4, 4), MESH), pin_of(P(None, "x"), (4, 24), MESH)], [None]).local
     assert local.collectives() == []
     assert local.outputs[0].layout.dims == ((), ("x",))
 

@@ -9,7 +9,7 @@ from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ops.reduce.reduce_window import ReduceWindow
 from shardwise.compiler.ops.reduce.window_argmax import AddToWindow, PickFromWindow, WindowWinner
 from shardwise.compiler.partition.simulate import simulate
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.reduction import AND, MAX, MIN, PROD, SUM
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
@@ -81,7 +81,7 @@ def with_slope(op, shape):
 def test_rows_that_are_cut_send_one_row(reduction, rows):
     op = pool(reduction)
     program = rewrite("pool", [ArrayType((rows, 8), np.float32)], lambda x: [op(x)])
-    found = partitioned(program, MESH, [pin_of(P("data"), (rows, 8), MESH)], [None])
+    found = run_stages(program, MESH, [pin_of(P("data"), (rows, 8), MESH)], [None])
     steps = found.local.collectives()
     assert [step.op.name for step in steps] == ["take_window"]
     assert sum(map(found.local.wire, steps)) <= (1 if rows == 32 else 3) * 8 * 4
@@ -99,7 +99,7 @@ def test_derivatives_of_rows_that_are_cut_gather_nothing(reduction, rows):
     for program in (forward, backward):
         types = program.in_types
         pins = [pin_of(P("data"), type.shape, MESH) for type in types]
-        found = partitioned(program, MESH, pins, [None] * len(program.outputs))
+        found = run_stages(program, MESH, pins, [None] * len(program.outputs))
         assert {step.op.name for step in found.local.collectives()} == {"take_window"}
         rows_sent = sum(map(found.local.wire, found.local.collectives())) / (1024 * 4)
         assert rows_sent <= 6

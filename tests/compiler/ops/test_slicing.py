@@ -10,7 +10,7 @@ from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slice
 from shardwise.compiler.partition.simulate import simulate
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
 from shardwise.compiler.shardings.spec import pin_of
@@ -90,7 +90,7 @@ CHANGE_COLUMNS = {
 def stages(body, shape, spec):
     """A program of one array that lies as `spec` says, and its stages."""
     program = rewrite("program", [ArrayType(shape, np.float32)], body)
-    return program, partitioned(program, MESH, [pin_of(spec, shape, MESH)], [None] * len(program.outputs))
+    return program, run_stages(program, MESH, [pin_of(spec, shape, MESH)], [None] * len(program.outputs))
 
 
 @pytest.mark.parametrize("rows", [8, 7], ids=["even", "uneven"])

@@ -11,7 +11,7 @@ from shardwise.compiler.ir.op import result_types
 from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ops.indexing.sort import Sort, TopK
 from shardwise.compiler.partition.simulate import simulate
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.spec import PartitionSpec as P
 from shardwise.compiler.shardings.spec import pin_of
@@ -64,7 +64,7 @@ MESH = AbstractMesh((8,), ("x",))
 
 def stages(op, shape, spec):
     program = rewrite("program", [ArrayType(shape, np.float32)], lambda x: list(op(x)))
-    return program, partitioned(program, MESH, [pin_of(spec, shape, MESH)], [None] * len(program.outputs))
+    return program, run_stages(program, MESH, [pin_of(spec, shape, MESH)], [None] * len(program.outputs))
 
 
 def assert_same(local, program, args):

@@ -6,7 +6,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.compiler.partition.liveness import peak
-from shardwise.compiler.partition.regather import within
+from shardwise.compiler.partition.regather import regather_to_fit
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.sharding import AbstractMesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
@@ -49,7 +49,7 @@ class TestUnrolled:
         """The slope of the first needs no weight; the last is used again at once."""
         local, values = local_program(slopes, ROWS, *[WEIGHT] * 5)
         assert gathers(local) == 5
-        tight = within(local, 1)
+        tight = regather_to_fit(local, 1)
         assert gathers(tight) == 5 + 3
         assert peak(tight)[0] < peak(local)[0]
         check_same(local, tight, values)
@@ -57,19 +57,19 @@ class TestUnrolled:
     def test_the_less_there_is_the_more_is_gathered_again(self):
         """Down to where nothing more can go, every limit is kept, and none costs more than a tighter one."""
         local, _ = local_program(slopes, ((512, 32), P("data", None)), *[WEIGHT] * 8)
-        most, least = peak(local)[0], peak(within(local, 1))[0]
-        found = [(limit, within(local, limit)) for limit in range(most, least - 1, -512)]
+        most, least = peak(local)[0], peak(regather_to_fit(local, 1))[0]
+        found = [(limit, regather_to_fit(local, limit)) for limit in range(most, least - 1, -512)]
         assert all(peak(program)[0] <= limit for limit, program in found)
         counts = [gathers(program) for _, program in found]
         assert counts == sorted(counts) and len(set(counts)) >= 3
 
     def test_what_fits_is_left_as_it_is(self):
         local, _ = local_program(slopes, ROWS, *[WEIGHT] * 5)
-        assert within(local, peak(local)[0]) is local
+        assert regather_to_fit(local, peak(local)[0]) is local
 
     def test_without_a_gather_there_is_nothing_to_do(self):
         local, _ = local_program(lambda x: jnp.sum(x * x), ROWS)
-        assert within(local, 1) is local
+        assert regather_to_fit(local, 1) is local
 
     def test_what_waits_behind_a_transpose_or_a_conversion_goes_too(self):
         def mixed(x, w, v):
@@ -81,7 +81,7 @@ class TestUnrolled:
 
         large = ((256, 256), P("data", None))
         local, values = local_program(mixed, ((2048, 256), P("data", None)), large, large)
-        tight = within(local, 1)
+        tight = regather_to_fit(local, 1)
         assert gathers(tight) == gathers(local) + 2
         check_same(local, tight, values)
 
@@ -99,7 +99,7 @@ class TestLoops:
             return last @ w, steps
 
         local, values = local_program(waits, ROWS, WEIGHT)
-        tight = within(local, 1)
+        tight = regather_to_fit(local, 1)
         assert (gathers(local), gathers(tight)) == (1, 2)
         check_same(local, tight, values)
 
@@ -115,7 +115,7 @@ class TestLoops:
             return lax.scan(lambda c, w: (body(c, w), None), x, ws)[0]
 
         local, values = local_program(loop, ROWS, ((3, 32, 32), P(None, "data", None)))
-        tight = within(local, 1)
+        tight = regather_to_fit(local, 1)
         assert (gathers(local), gathers(tight)) == (3, 6)
         check_same(local, tight, values)
 
@@ -133,14 +133,14 @@ def test_the_source_of_a_copy_may_have_to_stay_longer():
     local, values = local_program(
         block, ((64, 32), P("data", None)), ((32, 512), P(None, "data")), ((32, 512), P(None, "data"))
     )
-    tight = within(local, 1)
+    tight = regather_to_fit(local, 1)
     check_same(local, tight, values)
     assert peak(tight)[0] <= peak(local)[0]
 
 
 def test_the_reason_says_that_it_was_for_memory():
     local, _ = local_program(slopes, ROWS, *[WEIGHT] * 5)
-    reasons = [str(equation.reason) for equation in within(local, 1).collectives()]
+    reasons = [str(equation.reason) for equation in regather_to_fit(local, 1).collectives()]
     again = [reason for reason in reasons if reason.endswith("kept, it would take more memory than there is")]
     assert len(again) == 3
     assert all("lies as P('data', None)" in reason for reason in again)

@@ -10,7 +10,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce, OwnBlock
 from shardwise.compiler.partition.local_program import Placement
 from shardwise.compiler.partition.reshard import reshard_steps
-from shardwise.compiler.partition.simulate import cut, join
+from shardwise.compiler.partition.simulate import assemble_shards, split_into_shards
 from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.hardware import CPU, chip
 from shardwise.compiler.reduction import SUM
@@ -40,7 +40,7 @@ def terms_of(layout, whole, mesh):
     terms = [rng.integers(-9, 10, whole.shape) for _ in range(count - 1)]
     terms = [*terms, whole - sum(terms)]
     placement = Placement(ArrayType(whole.shape, np.int32), Layout(layout.dims))
-    pieces = [cut(placement, term.astype(np.int32), mesh) for term in terms]
+    pieces = [split_into_shards(placement, term.astype(np.int32), mesh) for term in terms]
     return [pieces[term][device] for device, term in enumerate(mesh.coordinates(axes))]
 
 
@@ -54,7 +54,7 @@ def check(before, after, mesh, shape):
     axes = tuple(axis for axis, _ in after.partial)
     if axes:
         pieces = AllReduce(axes, SUM).exchange(mesh, pieces)
-    found = join(Placement(ArrayType(shape, np.int32), Layout(after.dims)), pieces, mesh)
+    found = assemble_shards(Placement(ArrayType(shape, np.int32), Layout(after.dims)), pieces, mesh)
     np.testing.assert_array_equal(found, whole, err_msg=f"{before} → {after}: {[op for op, _ in steps]}")
     reached = [layout for _, layout in steps]
     assert (reached or [before])[-1] == after
@@ -212,11 +212,11 @@ def test_what_crosses_the_slow_links_is_gathered_before_it_has_grown():
     # A piece goes from node to node first: 1/32 of the array from each of the 3 others; then the node shares 1/8 each.
     mesh = AbstractMesh((4, 8), ("node", "gpu"))
     whole = ArrayType((4096, 4096), np.float32)
-    cut, gathered = Layout((("node",), ("gpu",))), Layout(((), ()))
-    steps, _ = reshard_steps(whole, mesh, cut, gathered, chip("h100"))
+    sharded, gathered = Layout((("node",), ("gpu",))), Layout(((), ()))
+    steps, _ = reshard_steps(whole, mesh, sharded, gathered, chip("h100"))
     assert [op.axes for op, _ in steps] == [("node",), ("gpu",)]
     other = AbstractMesh((8, 4), ("gpu", "node"))  # the last axis is within a node: now that is called `node`
-    steps, _ = reshard_steps(whole, other, cut, gathered, chip("h100"))
+    steps, _ = reshard_steps(whole, other, sharded, gathered, chip("h100"))
     assert [op.axes for op, _ in steps] == [("gpu",), ("node",)]
 
 

@@ -11,8 +11,8 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.partition.local_program import LocalProgram, Placement, verify_local
-from shardwise.compiler.partition.simulate import cut, join, simulate
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.partition.simulate import assemble_shards, simulate, split_into_shards
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -31,7 +31,7 @@ def placed(shape, layout, dtype=np.float32):
 
 def local(function, inputs, outputs):
     """A program over pieces, as given."""
-    types = [p.type.with_shape(p.piece_shape(MESH)) for p in inputs]
+    types = [p.type.with_shape(p.shard_shape(MESH)) for p in inputs]
     program, _ = build(lambda *args: [function(*args)], types, "local")
     return verify_local(LocalProgram(program, MESH, tuple(inputs), tuple(outputs)))
 
@@ -43,22 +43,22 @@ def local(function, inputs, outputs):
 def test_pieces_make_up_the_whole(shape, dims):
     whole = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     placement = placed(shape, Layout(dims))
-    pieces = cut(placement, whole, MESH)
-    assert {piece.shape for piece in pieces} == {placement.piece_shape(MESH)}
-    np.testing.assert_array_equal(join(placement, pieces, MESH), whole)
+    pieces = split_into_shards(placement, whole, MESH)
+    assert {piece.shape for piece in pieces} == {placement.shard_shape(MESH)}
+    np.testing.assert_array_equal(assemble_shards(placement, pieces, MESH), whole)
 
 
 def test_a_device_holds_the_block_that_its_place_on_the_mesh_says():
     # Devices count a major; P(("b", "a")) counts b major: device 3 is a=1, b=1, the sixth block.
     whole = np.arange(16, dtype=np.float32)
-    pieces = cut(placed((16,), Layout((("b", "a"),))), whole, MESH)
+    pieces = split_into_shards(placed((16,), Layout((("b", "a"),))), whole, MESH)
     assert pieces[3].tolist() == [10, 11]
 
 
 def test_padding_starts_as_junk():
-    floats = cut(placed((5,), Layout((("a",),))), np.zeros(5, np.float32), MESH)
+    floats = split_into_shards(placed((5,), Layout((("a",),))), np.zeros(5, np.float32), MESH)
     assert [np.isnan(piece).sum() for piece in floats[::2]] == [0, 0, 1, 2]
-    integers = cut(placed((5,), Layout((("a",),)), np.int32), np.zeros(5, np.int32), MESH)
+    integers = split_into_shards(placed((5,), Layout((("a",),)), np.int32), np.zeros(5, np.int32), MESH)
     assert [(piece != 0).sum() for piece in integers[::2]] == [0, 0, 1, 2]
 
 
@@ -109,7 +109,7 @@ def test_an_uneven_program_is_what_one_device_computes(rows):
     types = [ArrayType((rows, 6), np.float32), ArrayType((6, 5), np.float32)]
     program, _ = build(function, types, "uneven")
     pins = [pin_of(P("a", "b"), types[0].shape, MESH), pin_of(P("b", None), types[1].shape, MESH)]
-    stages = partitioned(program, MESH, pins, [None] * 3)
+    stages = run_stages(program, MESH, pins, [None] * 3)
     rng = np.random.default_rng(rows)
     args = [rng.integers(-3, 4, type.shape).astype(np.float32) for type in types]
     for found, expected in zip(simulate(stages.local, args), evaluate(program, args), strict=True):
@@ -123,5 +123,5 @@ def test_a_dim_that_divides_evenly_is_never_padded():
     types = [ArrayType((8, 16), np.float32), ArrayType((16, 6), np.float32)]
     program, _ = build(function, types, "even")
     pins = [pin_of(P(("a", "b"), None), types[0].shape, MESH), pin_of(P(None, "b"), types[1].shape, MESH)]
-    names = {equation.op.name for equation in partitioned(program, MESH, pins, [None]).local.program.equations}
+    names = {equation.op.name for equation in run_stages(program, MESH, pins, [None]).local.program.equations}
     assert names.isdisjoint({"resize", "select"})

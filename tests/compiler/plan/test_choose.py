@@ -13,7 +13,7 @@ import shardwise
 from shardwise import numpy as jnp
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.partition.spmd import partition
-from shardwise.compiler.pipeline import partitioned
+from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.plan.choose import choose, picks_cost, plan_from_picks
 from shardwise.compiler.plan.eliminate import IdentityCache
 from shardwise.compiler.plan.hardware import CHIPS, CPU, chip
@@ -44,7 +44,7 @@ def planned(function, types, specs, mesh=MESH, out_specs=None):
     out_pins = [
         None if spec is None else pin_of(spec, t.shape, mesh) for spec, t in zip(outs, program.out_types, strict=True)
     ]
-    return partitioned(program, mesh, pins, out_pins)
+    return run_stages(program, mesh, pins, out_pins)
 
 
 def collectives(stages):
