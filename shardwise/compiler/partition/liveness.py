@@ -125,15 +125,15 @@ class Sweep:
 
     def _inner(self, equation: Equation, op: Control, around: Level, own_bytes: int, times: int, depth: int) -> None:
         """Sweep over the programs of a control op. Constants and carries are held outside; slices are held inside."""
-        inner_times = times * (1 if op.times is None else op.times)
+        inner_times = times * (1 if op.trip_count is None else op.trip_count)
         self.enclosing.append(around)
         self.enclosing_bytes += own_bytes
         for number, program in enumerate(op.programs):
             slices = {
                 program.inputs[end.number]
-                for crossing in op.crossings
-                if crossing.tie.leading
-                for end in crossing.gives
+                for binding in op.bindings
+                if binding.boundary.leading
+                for end in binding.targets
                 if end.kind == "entry" and end.program == number
             }
             held = {

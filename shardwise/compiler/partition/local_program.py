@@ -81,7 +81,7 @@ def _often(program: Program, times: int) -> Iterator[tuple[Equation, int]]:
         yield equation, times
         if isinstance(equation.op, Control):
             for inner in equation.op.programs:
-                yield from _often(inner, times * (1 if equation.op.times is None else equation.op.times))
+                yield from _often(inner, times * (1 if equation.op.trip_count is None else equation.op.trip_count))
 
 
 def verify_local(local: LocalProgram) -> LocalProgram:

@@ -24,7 +24,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective, DeviceIndex, OnlyFirst, OwnBlock, Resize
 from shardwise.compiler.ops.collective.named import Named
 from shardwise.compiler.ops.collective.take_window import TakeWindow
-from shardwise.compiler.ops.control.control import Control, Deciding
+from shardwise.compiler.ops.control.control import Control, DataDependentControl
 from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -177,7 +177,7 @@ class _Partitioner:
                 self.origin[value] = f"{equation.op.name} at {equation.source}"
 
     def _control(self, equation: Equation, op: Control) -> list[_Piece]:
-        """A control op whose programs are partitioned too; values cross in the layouts that its ties have."""
+        """A control op whose programs are partitioned too; values cross in the layouts of its boundary ops."""
         border = self.sharded.unfolded.boundaries[equation]
         crossed: dict[BoundarySlot, _Piece] = {}
 
@@ -189,7 +189,7 @@ class _Partitioner:
             return crossed[place].tracer
 
         def arrive(value: Value, place: BoundarySlot, tracer: Any) -> _Piece:
-            """What a tie gives: a piece in the layout that the plan has for it."""
+            """What a boundary op returns: a piece in the layout that the plan has for it."""
             rule = _rule(place.equation)
             layout = self.plan.choices[place.equation].results[place.number]
             padded = self._padded(value, rule, rule.results[place.number], layout)
@@ -219,8 +219,8 @@ class _Partitioner:
                 programs.append(self.frame.program([self.frame.lift(x) for x in leaving]))
             self.frame = outside
         local = op.with_programs(programs)
-        if self.regions and isinstance(local, Deciding):
-            local = local.parted()
+        if self.regions and isinstance(local, DataDependentControl):
+            local = local.allowing_divergence()
         results = local(*operands)
         provenance.source = equation.source
         return [

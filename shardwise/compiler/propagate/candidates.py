@@ -100,7 +100,7 @@ def manual_candidates(op: Op, types: tuple[ArrayType, ...], results: int, axis: 
     """The one way in which an equation of a manual region lies along an axis of that: each device has its own. On the
     border, the whole is cut as the user said."""
     if isinstance(op, (Split, Join)) and (dim := op.pin.layout.dim_of(axis)) is not None:
-        return (factor_candidate(factor_rule(op, types), op.number(dim)),)
+        return (factor_candidate(factor_rule(op, types), op.shard_index_factor(dim)),)
     return (_whole(len(types), results),)
 
 

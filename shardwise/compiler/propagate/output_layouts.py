@@ -63,22 +63,22 @@ def _look_inside(equation: Equation, op: Control, known: _Known) -> None:
         "entry": [program.inputs for program in op.programs],
         "exit": [program.outputs for program in op.programs],
     }
-    crossings = [
-        [[(end.kind, values[end.kind][end.program][end.number]) for end in ends] for ends in (c.takes, c.gives)]
-        for c in op.crossings
+    bindings = [
+        [[(end.kind, values[end.kind][end.program][end.number]) for end in ends] for ends in (c.sources, c.targets)]
+        for c in op.bindings
     ]
-    for crossing, (takes, gives) in zip(op.crossings, crossings, strict=True):
+    for binding, (takes, gives) in zip(op.bindings, bindings, strict=True):
         given = [known[value] for kind, value in takes if kind == "operand" and value in known]
         for kind, value in gives:
             if kind == "entry":
-                _note(value, [_moved(near, -crossing.tie.leading) for near in given], known)
+                _note(value, [_moved(near, -binding.boundary.leading) for near in given], known)
     for program in op.programs:
         _look(program, known)
-    for crossing, (takes, gives) in zip(op.crossings, crossings, strict=True):
+    for binding, (takes, gives) in zip(op.bindings, bindings, strict=True):
         left = [known[value] for kind, value in takes if kind == "exit" and value in known]
         for kind, value in gives:
             if kind == "result":
-                _note(value, [_moved(near, crossing.tie.leading) for near in left], known)
+                _note(value, [_moved(near, binding.boundary.leading) for near in left], known)
 
 
 def _note(value: Value, found: Sequence[_Near], known: _Known) -> None:

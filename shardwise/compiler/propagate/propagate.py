@@ -128,7 +128,7 @@ def _options(
             ]
         )
         if isinstance(equation.op, (Split, Join)):
-            coloured[equation] -= equation.op.numbers
+            coloured[equation] -= equation.op.shard_index_factors
     rows: dict[Equation, tuple[Candidate, ...]] = {}
     partial: set[Value] = set()
     while True:  # a carry can be reached from what stands after it: once more, until nothing is new
@@ -150,11 +150,11 @@ def _options(
 
 
 def _as_given(
-    sharded: ShardedProgram, axis: str, tie: Equation, options: tuple[Candidate, ...]
+    sharded: ShardedProgram, axis: str, boundary: Equation, options: tuple[Candidate, ...]
 ) -> tuple[Candidate, ...]:
     """An input that a loop takes in slices stays as the user laid it out, and is brought where it is needed slice by
     slice: the whole of it would be a copy of all layers at once."""
-    pin = sharded.pinned.get(tie.inputs[0])
+    pin = sharded.pinned.get(boundary.inputs[0])
     if pin is None:
         return options
     dim = pin.layout.dim_of(axis)

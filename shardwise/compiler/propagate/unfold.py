@@ -1,7 +1,7 @@
 """unfold: a program, and the programs that its ops hold, as one flat list of equations in which layouts are chosen.
 
-An op that holds programs is replaced by their equations and by an equation for each of its crossings, whose op is the
-tie. A loop's carry ties a value to a later one: the list need not define values before it uses them.
+A control op is replaced by the equations of its programs and by one equation per binding, whose op is the boundary op. The
+carry of a loop reads a value that is defined later, so the list need not define values before it uses them.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import NamedTuple, final
 
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.collective.named import Named
-from shardwise.compiler.ops.control.control import Control, End
+from shardwise.compiler.ops.control.control import Control, Endpoint
 from shardwise.compiler.ops.control.manual import Manual
 
 Regions = Mapping[str, tuple[str, ...]]
@@ -18,7 +18,7 @@ ASSUMED_TRIP_COUNT = 16  # of a loop whose length is not known
 
 
 class BoundarySlot(NamedTuple):
-    """An operand or a result of a tie, by its number."""
+    """An operand or a result of a boundary equation, by its number."""
 
     equation: Equation
     number: int
@@ -27,7 +27,7 @@ class BoundarySlot(NamedTuple):
 @final
 @dataclass(frozen=True)
 class RegionBoundary:
-    """For each operand, result, entry and exit of a control op, the place where it is in a tie."""
+    """For each operand, result, entry and exit of a control op, its slot in a boundary equation."""
 
     operands: tuple[BoundarySlot, ...]
     results: tuple[BoundarySlot, ...]
@@ -41,7 +41,7 @@ class Unfolded:
     """A program as one flat list of equations.
 
     Attributes:
-        equations: all equations, with one region boundary equation for each crossing of a control op.
+        equations: all equations, with one region boundary equation for each binding of a control op.
         boundaries: where the values of each control op are among its region boundary equations.
         run_counts: how often each equation runs, and how often each value is computed.
         manual: the mesh axes that are not planned for an equation because it is in a manual region or on its boundary.
@@ -80,29 +80,29 @@ def _unfold(program: Program, times: int, named: Regions, found: Unfolded) -> No
 def _unfold_control(equation: Equation, op: Control, times: int, named: Regions, found: Unfolded) -> None:
     inside = {**named, **op.named} if isinstance(op, Manual) else named
     held = frozenset(part for parts in inside.values() for part in parts)
-    often = times * max(1, ASSUMED_TRIP_COUNT if op.times is None else op.times)
+    often = times * max(1, ASSUMED_TRIP_COUNT if op.trip_count is None else op.trip_count)
     values = {
         "operand": [equation.inputs],
         "result": [equation.outputs],
         "entry": [program.inputs for program in op.programs],
         "exit": [program.outputs for program in op.programs],
     }
-    places: dict[End, BoundarySlot] = {}
+    places: dict[Endpoint, BoundarySlot] = {}
     late = []
-    for crossing in op.crossings:
+    for binding in op.bindings:
         taken, given = (
-            [values[end.kind][end.program][end.number] for end in ends] for ends in (crossing.takes, crossing.gives)
+            [values[end.kind][end.program][end.number] for end in ends] for ends in (binding.sources, binding.targets)
         )
-        tie = Equation(crossing.tie, taken, given, equation.source)
-        found.run_counts[tie] = often
+        boundary = Equation(binding.boundary, taken, given, equation.source)
+        found.run_counts[boundary] = often
         if held:
-            found.manual[tie] = held
-        for ends in (crossing.takes, crossing.gives):
-            places.update((end, BoundarySlot(tie, number)) for number, end in enumerate(ends))
-        if all(end.kind == "exit" for end in crossing.takes):
-            late.append(tie)
+            found.manual[boundary] = held
+        for ends in (binding.sources, binding.targets):
+            places.update((end, BoundarySlot(boundary, number)) for number, end in enumerate(ends))
+        if all(end.kind == "exit" for end in binding.sources):
+            late.append(boundary)
         else:
-            found.equations.append(tie)
+            found.equations.append(boundary)
     for program in op.programs:
         _unfold(program, often, inside, found)
     found.equations.extend(late)

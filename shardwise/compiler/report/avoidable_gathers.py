@@ -20,7 +20,7 @@ from typing import final
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ops.collective.collectives import AllGather
-from shardwise.compiler.ops.control.region_boundary import Tie
+from shardwise.compiler.ops.control.region_boundary import BoundaryOp
 from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.shape.movement import Movement
@@ -138,7 +138,7 @@ def _shareable(
         seen.add((equation, place))
         choice = plan.choices[equation]
         at_work = {axis for layout in (*choice.operands, *choice.results) for axis in layout.axes}
-        if isinstance(equation.op, (Constrain, Tie)) or at_work & set(axes):
+        if isinstance(equation.op, (Constrain, BoundaryOp)) or at_work & set(axes):
             return None, set()
         rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
         factors = {dim: rule.operands[place][at] for dim, at in now.items()}

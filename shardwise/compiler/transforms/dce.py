@@ -36,16 +36,16 @@ def live_equations(equations: Sequence[Equation], outputs: Iterable[Value]) -> l
 
 
 def _trimmed(equation: Equation, op: Control, wanted: set[Value]) -> Equation:
-    """A control op without the crossings that no wanted result and no decision depends on."""
+    """A control op without the bindings that no wanted result and no decision depends on."""
     results = [value in wanted for value in equation.outputs]
     kept = [
-        not crossing.gives or any(end.kind == "result" and results[end.number] for end in crossing.gives)
-        for crossing in op.crossings
+        not binding.targets or any(end.kind == "result" and results[end.number] for end in binding.targets)
+        for binding in op.bindings
     ]
     while True:
         programs = []
         for n, program in enumerate(op.programs):
-            exits = op.marked(kept, "exit", n)
+            exits = op.endpoint_marks(kept, "exit", n)
             outputs = tuple(value for value, is_kept in zip(program.outputs, exits, strict=True) if is_kept)
             needed = program if all(exits) else replace(program, outputs=outputs)
             programs.append(dce(needed))
@@ -54,19 +54,19 @@ def _trimmed(equation: Equation, op: Control, wanted: set[Value]) -> Equation:
             is_kept
             or any(
                 end.kind == "entry" and op.programs[end.program].inputs[end.number] in used[end.program]
-                for end in crossing.gives
+                for end in binding.targets
             )
-            for crossing, is_kept in zip(op.crossings, kept, strict=True)
+            for binding, is_kept in zip(op.bindings, kept, strict=True)
         ]
         if more == kept:
             break
         kept = more
     if all(kept) and all(new is old for new, old in zip(programs, op.programs, strict=True)):
         return equation
-    strands = op.strands(equation.inputs, [p.inputs for p in op.programs], [p.outputs for p in op.programs])
-    smaller, operands, places = op.woven(
-        [strand for strand, is_kept in zip(strands, kept, strict=True) if is_kept], programs
+    ports = op.ports(equation.inputs, [p.inputs for p in op.programs], [p.outputs for p in op.programs])
+    smaller, operands, places = op.rebuild(
+        [port for port, is_kept in zip(ports, kept, strict=True) if is_kept], programs
     )
-    given = dict(zip((n for n, s in enumerate(strands) if s.has_result), equation.outputs, strict=True))
+    given = dict(zip((n for n, s in enumerate(ports) if s.has_result), equation.outputs, strict=True))
     numbers = [number for number, is_kept in enumerate(kept) if is_kept]
     return equation.replace(op=smaller, inputs=operands, outputs=[given[numbers[place]] for place in places])

@@ -4,7 +4,7 @@ from typing import Any
 
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.control.control import Control, Strand
+from shardwise.compiler.ops.control.control import Control, Port
 from shardwise.compiler.ops.shape.constants import Held
 
 
@@ -37,16 +37,16 @@ def _lifted(program: Program) -> tuple[tuple[Equation, ...], list[tuple[Value, H
 
 def _lifted_out(equation: Equation, op: Control) -> tuple[Equation, list[tuple[Value, Held]]]:
     """A control op that takes as operands the arrays that its programs hold."""
-    programs, strands, held = [], [], []
+    programs, ports, held = [], [], []
     for n, program in enumerate(op.programs):
         body, inside = _lifted(program)
         programs.append(program.with_equations(body))
         for value, array in inside:
             outside = Value(value.type)
-            group, takers = op.entrances[n]
+            group, takers = op.const_groups[n]
             entries = {taker: value if taker == n else Value(value.type) for taker in takers}
-            strands.append(Strand(group, outside, entries))
+            ports.append(Port(group, outside, entries))
             held.append((outside, array))
-    own = op.strands(equation.inputs, [p.inputs for p in programs], [p.outputs for p in programs])
-    larger, operands, _ = op.woven([*own, *strands], programs)
+    own = op.ports(equation.inputs, [p.inputs for p in programs], [p.outputs for p in programs])
+    larger, operands, _ = op.rebuild([*own, *ports], programs)
     return equation.replace(op=larger, inputs=operands), held

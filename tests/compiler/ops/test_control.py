@@ -1,4 +1,4 @@
-"""Ties and crossings: how values get into the programs of loops and branches and out, and how they lie on a mesh."""
+"""Ties and bindings: how values get into the programs of loops and branches and out, and how they lie on a mesh."""
 
 from random import Random
 
@@ -15,7 +15,7 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import parse_type
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.control.cond import Cond
-from shardwise.compiler.ops.control.region_boundary import Carry, Decide, Enter, Join, Merge, Split, Stack, Unstack
+from shardwise.compiler.ops.control.region_boundary import Carry, Enter, Join, Merge, Predicate, Split, Stack, Unstack
 from shardwise.compiler.ops.control.scan import Scan
 from shardwise.compiler.ops.control.while_loop import While
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
@@ -58,8 +58,8 @@ def types(text):
         (Unstack(3), "f32[3,4]", "f32[4]"),
         (Stack(5), "f32[3,4]", "f32[5,3,4]"),
         (Stack(0), "f32[]", "f32[0]"),
-        (Decide(), "bool[]", ""),
-        (Decide(), "i32[]", ""),
+        (Predicate(), "bool[]", ""),
+        (Predicate(), "i32[]", ""),
         (Split((("x", "y"), ()), (6, 1), ("x", "y")), "f32[12,5]", "f32[2,5]{x,y}"),
         (Split(((), ("x",)), (1, 5)), "f32[12,5]{z}", "f32[12,1]{z}"),
         (Join((("x",), ()), (2, 1), ("x", "y")), "f32[12,5]{x,z}", "f32[24,5]{z}"),
@@ -78,7 +78,7 @@ def test_types_of_ties(tie, takes, gives):
         (Merge(), "f32[] i32[] f32[]", r"f32\[\] and i32\[\] should be one type"),
         (Unstack(3), "f32[4,3]", r"f32\[4,3\] does not have 3 slices along its first dim"),
         (Unstack(3), "f32[]", r"f32\[\] does not have 3 slices"),
-        (Decide(), "bool[2]", r"bool\[2\] should be a scalar"),
+        (Predicate(), "bool[2]", r"bool\[2\] should be a scalar"),
         (Split((("x",),), (4,)), "f32[6]", r"f32\[6\] does not divide into \(4,\) pieces"),
         (Join((("x",),), (4,)), "f32[6,2]", r"f32\[6,2\] does not have 1 dims"),
     ],
@@ -115,7 +115,7 @@ def test_the_dim_of_the_steps_stays_whole():
 
 
 def test_a_decision_is_seen_whole():
-    rule = Decide().factors(parse_type("bool[]"))
+    rule = Predicate().factors(parse_type("bool[]"))
     assert (rule.operands, rule.results) == (((),), ())
 
 
@@ -164,7 +164,7 @@ COUNT = While(
         (LOOP, "i32[2] f32[2] f32[4,2]", r"scan: operand 0 is i32\[2\], but entry 0 of program 0 is f32\[2\]"),
         (COUNT, "f32[]", r"while: carry of operand 0 and exit 0 of program 1: f32\[\] and i32\[\] should be one type"),
         (COUNT, "i32[]~", r"i32\[\]~ and i32\[\] should be one type"),
-        (Cond((SQUARE,)), "i32[2] f32[3]", r"cond: decide of operand 0: i32\[2\] should be a scalar"),
+        (Cond((SQUARE,)), "i32[2] f32[3]", r"cond: predicate of operand 0: i32\[2\] should be a scalar"),
         (Cond((SQUARE,)), "i32[] f32[4]", r"cond: operand 1 is f32\[4\], but entry 0 of program 0 is f32\[3\]"),
         (
             Cond((SQUARE, program("count", "f32[3]", lambda x: [full((3,), 1, np.int32)]))),
@@ -174,7 +174,7 @@ COUNT = While(
         (
             While(program("wide", "f32[3]", lambda x: [x]), SQUARE, 0, 0),
             "f32[3]",
-            r"while: decide of exit 0 of program 0: f32\[3\] should be a scalar",
+            r"while: predicate of exit 0 of program 0: f32\[3\] should be a scalar",
         ),
     ],
 )
@@ -190,26 +190,26 @@ CONTROL_CASES = [*cond_cases(), *scan_cases(), *while_cases()]
 def test_an_op_is_made_of_its_strands(case):
     op = case.op
     operands = [Value(type) for type in case.types]
-    strands = op.strands(operands, [p.inputs for p in op.programs], [p.outputs for p in op.programs])
-    again, given, places = op.woven(strands, op.programs)
+    ports = op.ports(operands, [p.inputs for p in op.programs], [p.outputs for p in op.programs])
+    again, given, places = op.rebuild(ports, op.programs)
     assert again == op and given == operands
     assert len(places) == len(case.program.outputs)
     # In any order of groups: each group's own order is kept.
-    later = sorted(strands, key=lambda strand: -strand.group)
-    assert op.woven(later, op.programs)[0] == op
+    later = sorted(ports, key=lambda port: -port.group)
+    assert op.rebuild(later, op.programs)[0] == op
 
 
 def test_crossings_of_one_group_stand_together():
     for case in CONTROL_CASES:
-        groups = [crossing.group for crossing in case.op.crossings]
+        groups = [binding.group for binding in case.op.bindings]
         assert groups == sorted(groups)
 
 
 def test_devices_must_agree():
-    assert COUNT.ways([np.int32(3), np.int32(3)]) == [3, 3]
+    assert COUNT.choice_per_device([np.int32(3), np.int32(3)]) == [3, 3]
     with pytest.raises(ProgramError, match=r"while: devices disagree on where to go: \[3, 4\]"):
-        COUNT.ways([np.int32(3), np.int32(4)])
-    assert COUNT.parted().ways([np.int32(3), np.int32(4)]) == [3, 4]  # in a manual region
+        COUNT.choice_per_device([np.int32(3), np.int32(4)])
+    assert COUNT.allowing_divergence().choice_per_device([np.int32(3), np.int32(4)]) == [3, 4]  # in a manual region
 
 
 def test_what_a_loop_does_not_change_is_computed_before_it():

@@ -29,7 +29,7 @@ THE_XLAS = {"rng_bit_generator", "rng_uniform"}
 # Borders between keys and numbers, which are gone before layouts are chosen: tests/random/test_keys.py.
 BORDERS = {"key_data", "wrap_key_data"}
 # Stand for the borders of loops and branches while layouts are chosen, and never run: see test_control.py.
-TIES = {"enter", "carry", "merge", "unstack", "stack", "decide", "split", "join"}
+BOUNDARY_OPS = {"enter", "carry", "merge", "unstack", "stack", "predicate", "split", "join"}
 # Manual regions, and what types say in them, which needs a region around it: tests/manual.
 MANUAL = {"manual", "vary", "settle"}
 # remat is a call that computes again, which tests/api/test_remat.py shows; a barrier is lowered with its neighbours.
@@ -38,7 +38,7 @@ OPS = sorted(
     name
     for name, op in Op.registry.items()
     if not issubclass(op, (Collective, Named))
-    and name not in {*THE_USERS, *THE_XLAS, *BORDERS, *TIES, *MANUAL, "remat", "barrier"}
+    and name not in {*THE_USERS, *THE_XLAS, *BORDERS, *BOUNDARY_OPS, *MANUAL, "remat", "barrier"}
 )
 
 OF_BITS = {

@@ -14,8 +14,16 @@ from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import Call, present, some, spread
-from shardwise.compiler.ops.control.control import Crossing, Deciding, chosen, entry, exit_, operand, result
-from shardwise.compiler.ops.control.region_boundary import Decide, Enter, Merge
+from shardwise.compiler.ops.control.control import (
+    Binding,
+    DataDependentControl,
+    entry,
+    exit_,
+    operand,
+    result,
+    select_per_device,
+)
+from shardwise.compiler.ops.control.region_boundary import Enter, Merge, Predicate
 from shardwise.compiler.ops.control.retype import zeros_of
 from shardwise.compiler.ops.control.scan import one_by_one
 from shardwise.compiler.ops.elementwise.select import Compare, Select
@@ -25,55 +33,57 @@ from shardwise.compiler.ops.shape.constants import full
 
 @final
 @record
-class Cond(Deciding):
+class Cond(DataDependentControl):
     """The results of branch number `index` (operand 0, an i32 in range) on the other operands."""
 
     name = "cond"
     branches: tuple[Program, ...]
-    apart: bool = field(default=False, repr=False)
+    may_diverge: bool = field(default=False, repr=False)
 
     @property
     def programs(self) -> tuple[Program, ...]:
         return self.branches
 
     @cached_property
-    def crossings(self) -> tuple[Crossing, ...]:
+    def bindings(self) -> tuple[Binding, ...]:
         numbers = range(len(self.branches))
         first = self.branches[0]
         return (
-            Crossing(0, Decide(), (operand(0),)),
+            Binding(0, Predicate(), (operand(0),)),
             *(
-                Crossing(1, Enter(len(self.branches)), (operand(i + 1),), tuple(entry(i, n) for n in numbers))
+                Binding(1, Enter(len(self.branches)), (operand(i + 1),), tuple(entry(i, n) for n in numbers))
                 for i in range(len(first.inputs))
             ),
             *(
-                Crossing(2, Merge(), tuple(exit_(i, n) for n in numbers), (result(i),))
+                Binding(2, Merge(), tuple(exit_(i, n) for n in numbers), (result(i),))
                 for i in range(len(first.outputs))
             ),
         )
 
     @property
-    def entrances(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    def const_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         return ((1, tuple(range(len(self.branches)))),) * len(self.branches)
 
     def with_programs(self, programs: Sequence[Program], counts: Sequence[int] | None = None) -> "Cond":
-        return Cond(tuple(programs), self.apart)
+        return Cond(tuple(programs), self.may_diverge)
 
-    def parted(self) -> "Cond":
-        return replace(self, apart=True)
+    def allowing_divergence(self) -> "Cond":
+        return replace(self, may_diverge=True)
 
     def interpret(self, run: ProgramRunner, operands: list[Shards], devices: int = 1) -> list[Shards]:
-        ways = self.ways(operands[0])
+        ways = self.choice_per_device(operands[0])
         found = run(ways[0], operands[1:])
         for way in sorted(set(ways) - {ways[0]}):
-            found = chosen(ways, way, run(way, operands[1:]), found)
+            found = select_per_device(ways, way, run(way, operands[1:]), found)
         return found
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """Each branch keeps residuals of its own, in slots that the branches share by type."""
-        moving = self.moving(tangents, linearizing=True)
+        moving = self.active_bindings(tangents, linearizing=True)
         halves = [
-            installed.transforms.linearize(branch, self.marked(moving, "entry", n), self.marked(moving, "exit", n))
+            installed.transforms.linearize(
+                branch, self.endpoint_marks(moving, "entry", n), self.endpoint_marks(moving, "exit", n)
+            )
             for n, branch in enumerate(self.branches)
         ]
         count = len(self.branches[0].outputs)
@@ -95,7 +105,7 @@ class Cond(Deciding):
             places.append(mine)
         forwards = [_filling(half[0], count, mine, slots) for half, mine in zip(halves, places, strict=True)]
         results = Cond(tuple(forwards))(*primals)
-        directions = [x for x, moves in zip(tangents, self.marked(moving, "operand"), strict=True) if moves]
+        directions = [x for x, moves in zip(tangents, self.endpoint_marks(moving, "operand"), strict=True) if moves]
         taken = sorted({number for mine in places for kind, number in mine if kind == "operand"})
         kept = [*(primals[number + 1] for number in taken), *results[count:]]
         backs = []
@@ -103,7 +113,7 @@ class Cond(Deciding):
             where = [taken.index(number) if kind == "operand" else len(taken) + number for kind, number in mine]
             backs.append(_picking(linear, where, [x.type for x in kept], len(directions)))
         moved = Cond(tuple(backs))(primals[0], *kept, *directions)
-        return results[:count], spread(moved, self.marked(moving, "result"))
+        return results[:count], spread(moved, self.endpoint_marks(moving, "result"))
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         index, *rest = operands

@@ -24,7 +24,7 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named import NamedSum
 from shardwise.compiler.ops.control.call import Call, present, some, spread
-from shardwise.compiler.ops.control.control import Control, Crossing, entry, exit_, operand, result
+from shardwise.compiler.ops.control.control import Binding, Control, entry, exit_, operand, result
 from shardwise.compiler.ops.control.region_boundary import Join, Split
 from shardwise.compiler.ops.elementwise.arithmetic import Div
 from shardwise.compiler.ops.elementwise.base import like
@@ -68,13 +68,13 @@ class Manual(Control):
         return dict(zip(self.axes, parts, strict=True))
 
     @cached_property
-    def crossings(self) -> tuple[Crossing, ...]:
-        """One group a crossing: each has cuts of its own. One more is for what gets in whole."""
+    def bindings(self) -> tuple[Binding, ...]:
+        """One group a binding: each has cuts of its own. One more is for what gets in whole."""
         given = enumerate(self.ins)
         return (
-            *(Crossing(n, Split(*self._cut(cuts)), (operand(n),), (entry(n),)) for n, cuts in given),
+            *(Binding(n, Split(*self._cut(cuts)), (operand(n),), (entry(n),)) for n, cuts in given),
             *(
-                Crossing(len(self.ins) + n, Join(*self._cut(cuts)[:2], self.axes), (exit_(n),), (result(n),))
+                Binding(len(self.ins) + n, Join(*self._cut(cuts)[:2], self.axes), (exit_(n),), (result(n),))
                 for n, cuts in enumerate(self.outs)
             ),
         )
@@ -90,7 +90,7 @@ class Manual(Control):
         return int(np.prod([sizes[part] for axis in axes for part in self.named[axis]], dtype=np.int64))
 
     @property
-    def entrances(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    def const_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         return ((len(self.ins) + len(self.outs), (0,)),)
 
     def with_programs(self, programs: Sequence[Program], counts: Sequence[int] | None = None) -> "Manual":

@@ -23,18 +23,18 @@ from shardwise.compiler.shardings.factors import Dims, FactorRule
 from shardwise.compiler.shardings.layout import Layout, Pin
 
 
-class Tie(Op):
+class BoundaryOp(Op):
     """`leading`: how many dims its outer values have in front of those that its inner ones have."""
 
     single = False
     leading: ClassVar[int] = 0
 
-    def outside(self, varying: tuple[str, ...]) -> tuple[str, ...]:
+    def outer_varying(self, varying: tuple[str, ...]) -> tuple[str, ...]:
         """The axes over which an operand varies, where what the programs take varies over these."""
         return varying
 
 
-class _Alike(Tie):
+class _SameType(BoundaryOp):
     """All values have one type."""
 
     results: int
@@ -51,7 +51,7 @@ class _Alike(Tie):
 
 @final
 @record
-class Enter(_Alike):
+class Enter(_SameType):
     """An operand that `results` programs take."""
 
     name = "enter"
@@ -63,7 +63,7 @@ class Enter(_Alike):
 
 @final
 @record
-class Carry(_Alike):
+class Carry(_SameType):
     """(what it starts as, what a program makes of it) → what each program takes, and what it is in the end.
 
     It may travel as terms of a sum: then the sum is taken once, after the loop.
@@ -78,7 +78,7 @@ class Carry(_Alike):
 
 @final
 @record
-class Merge(_Alike):
+class Merge(_SameType):
     """One of the operands."""
 
     name = "merge"
@@ -93,7 +93,7 @@ class Merge(_Alike):
 
 @final
 @record
-class Unstack(Tie):
+class Unstack(BoundaryOp):
     """Slices along dim 0, which stays whole."""
 
     name = "unstack"
@@ -115,7 +115,7 @@ class Unstack(Tie):
 
 @final
 @record
-class Stack(Tie):
+class Stack(BoundaryOp):
     """Slices joined along a new dim 0, which stays whole."""
 
     name = "stack"
@@ -135,10 +135,10 @@ class Stack(Tie):
 
 @final
 @record
-class Decide(Tie):
+class Predicate(BoundaryOp):
     """Every device must see the same value, whole: devices that went different ways would wait for each other."""
 
-    name = "decide"
+    name = "predicate"
 
     def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
         if x.ndim:
@@ -149,7 +149,7 @@ class Decide(Tie):
         return FactorRule(((),), (), ())
 
 
-class _Pieces(Tie):
+class _ShardBoundary(BoundaryOp):
     """A whole value and one device's piece of it: `dims` has the mesh axes that cut each dim, `counts` into how many.
 
     A dim that is cut is two factors: the number of the piece, which these axes cut into single ones, and the place in
@@ -163,14 +163,14 @@ class _Pieces(Tie):
     def pin(self) -> Pin:
         return Pin(Layout(self.dims))
 
-    def number(self, dim: int) -> int:
+    def shard_index_factor(self, dim: int) -> int:
         """The factor of a dim that is cut which numbers the pieces."""
         return 2 * dim
 
     @property
-    def numbers(self) -> frozenset[int]:
+    def shard_index_factors(self) -> frozenset[int]:
         """The factors that number pieces."""
-        return frozenset(self.number(dim) for dim, axes in enumerate(self.dims) if axes)
+        return frozenset(self.shard_index_factor(dim) for dim, axes in enumerate(self.dims) if axes)
 
     def tables(self, piece: tuple[int, ...]) -> tuple[Dims, Dims, tuple[int, ...]]:
         """The factors of the whole and of the piece, and their sizes."""
@@ -185,7 +185,7 @@ class _Pieces(Tie):
 
 @final
 @record
-class Split(_Pieces):
+class Split(_ShardBoundary):
     """The piece of a whole. `names`: the axes over which it varies, as types call them."""
 
     name = "split"
@@ -199,7 +199,7 @@ class Split(_Pieces):
         piece = x.with_shape(tuple(size // count for size, count in zip(x.shape, self.counts, strict=True)))
         return (piece.with_varying((*x.varying, *self.names)),)
 
-    def outside(self, varying: tuple[str, ...]) -> tuple[str, ...]:
+    def outer_varying(self, varying: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(axis for axis in varying if axis not in self.names)
 
     def factors(self, x: ArrayType) -> FactorRule:
@@ -209,7 +209,7 @@ class Split(_Pieces):
 
 @final
 @record
-class Join(_Pieces):
+class Join(_ShardBoundary):
     """The whole of pieces. `names`: the axes of the region, over which the whole does not vary any more."""
 
     name = "join"

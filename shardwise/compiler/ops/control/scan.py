@@ -12,7 +12,7 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import Call, present, some, spread
-from shardwise.compiler.ops.control.control import Control, Crossing, entry, exit_, operand, result
+from shardwise.compiler.ops.control.control import Binding, Control, entry, exit_, operand, result
 from shardwise.compiler.ops.control.region_boundary import Carry, Enter, Stack, Unstack
 from shardwise.compiler.ops.control.retype import zeros_of
 from shardwise.compiler.ops.elementwise.arithmetic import Add
@@ -46,30 +46,30 @@ class Scan(Control):
         return (self.program,)
 
     @property
-    def times(self) -> int | None:
+    def trip_count(self) -> int | None:
         return self.length
 
     @cached_property
-    def crossings(self) -> tuple[Crossing, ...]:
+    def bindings(self) -> tuple[Binding, ...]:
         first, after = self.consts, self.consts + self.carried
         return (
-            *(Crossing(0, Enter(1), (operand(i),), (entry(i),)) for i in range(first)),
+            *(Binding(0, Enter(1), (operand(i),), (entry(i),)) for i in range(first)),
             *(
-                Crossing(1, Carry(2), (operand(first + i), exit_(i)), (entry(first + i), result(i)))
+                Binding(1, Carry(2), (operand(first + i), exit_(i)), (entry(first + i), result(i)))
                 for i in range(self.carried)
             ),
             *(
-                Crossing(2, Unstack(self.length), (operand(i),), (entry(i),))
+                Binding(2, Unstack(self.length), (operand(i),), (entry(i),))
                 for i in range(after, len(self.program.inputs))
             ),
             *(
-                Crossing(3, Stack(self.length), (exit_(i),), (result(i),))
+                Binding(3, Stack(self.length), (exit_(i),), (result(i),))
                 for i in range(self.carried, len(self.program.outputs))
             ),
         )
 
     @property
-    def entrances(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    def const_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         return ((0, (0,)),)
 
     def with_programs(self, programs: Sequence[Program], counts: Sequence[int] | None = None) -> "Scan":
@@ -100,8 +100,8 @@ class Scan(Control):
         return [*carried, *stacks]
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        moving = self.moving(tangents, linearizing=True)
-        active, solid = self.marked(moving, "entry"), self.marked(moving, "exit")
+        moving = self.active_bindings(tangents, linearizing=True)
+        active, solid = self.endpoint_marks(moving, "entry"), self.endpoint_marks(moving, "exit")
         forward, linear, _ = installed.transforms.linearize(self.program, active, solid)
         forward = installed.transforms.inline(forward)
         count = len(self.program.outputs)
@@ -132,7 +132,7 @@ class Scan(Control):
                 slices.append((inside, results[forward.outputs.index(value, self.carried)]))
             else:
                 slices.append((inside, primals[forward.inputs.index(value)]))
-        ways = self.parts(self.directions(moving, primals, tangents))
+        ways = self.parts(self.instantiate_tangents(moving, primals, tangents))
         inner = self.parts(spread(linear.inputs[len(forward.outputs) - count :], active))
         program = Program(
             (
@@ -155,7 +155,7 @@ class Scan(Control):
             self.unroll,
         )
         moved = along(*(x for _, x in consts), *some(ways[0]), *some(ways[1]), *(x for _, x in slices), *some(ways[2]))
-        return results[:count], spread(moved, self.marked(moving, "result"))
+        return results[:count], spread(moved, self.endpoint_marks(moving, "result"))
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         """Backwards: cotangents are carried, those of consts are summed up on the way."""
@@ -163,8 +163,8 @@ class Scan(Control):
             opened = installed.transforms.inline(self.program, opaque=False)  # what is known may be told apart inside
             return self.with_programs([opened]).transpose(cotangent, *operands)
         unknown = [isinstance(x, UndefinedPrimal) for x in operands]
-        reached_by = self.marked(
-            self.reach(unknown, lambda n, entries: self.program.outputs_depending_on(entries)), "operand"
+        reached_by = self.endpoint_marks(
+            self.propagate_marks(unknown, lambda n, entries: self.program.outputs_depending_on(entries)), "operand"
         )
         if not all(self.parts(reached_by)[1]):
             return self._without_known(cotangent, operands, reached_by)

@@ -12,8 +12,17 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, ProgramRunner, Shards
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.control.call import Call
-from shardwise.compiler.ops.control.control import Crossing, Deciding, batch_dims, chosen, entry, exit_, operand, result
-from shardwise.compiler.ops.control.region_boundary import Carry, Decide, Enter
+from shardwise.compiler.ops.control.control import (
+    Binding,
+    DataDependentControl,
+    batch_dims,
+    entry,
+    exit_,
+    operand,
+    result,
+    select_per_device,
+)
+from shardwise.compiler.ops.control.region_boundary import Carry, Enter, Predicate
 from shardwise.compiler.ops.control.scan import one_by_one
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
@@ -25,7 +34,7 @@ from shardwise.compiler.ops.shape.constants import full
 
 @final
 @record
-class While(Deciding):
+class While(DataDependentControl):
     """`body` (its consts, carried → carried) runs as long as `cond` (its consts, carried → bool) is true.
 
     Operands: consts of `cond`, consts of `body`, what is carried at first. Results: what is carried in the end.
@@ -40,24 +49,24 @@ class While(Deciding):
     body: Program
     cond_consts: int
     body_consts: int
-    apart: bool = field(default=False, repr=False)
+    may_diverge: bool = field(default=False, repr=False)
 
     @property
     def programs(self) -> tuple[Program, ...]:
         return (self.cond, self.body)
 
     @property
-    def times(self) -> int | None:
+    def trip_count(self) -> int | None:
         return None
 
     @cached_property
-    def crossings(self) -> tuple[Crossing, ...]:
+    def bindings(self) -> tuple[Binding, ...]:
         first, after = self.cond_consts, self.cond_consts + self.body_consts
         return (
-            *(Crossing(0, Enter(1), (operand(i),), (entry(i, 0),)) for i in range(first)),
-            *(Crossing(1, Enter(1), (operand(first + i),), (entry(i, 1),)) for i in range(self.body_consts)),
+            *(Binding(0, Enter(1), (operand(i),), (entry(i, 0),)) for i in range(first)),
+            *(Binding(1, Enter(1), (operand(first + i),), (entry(i, 1),)) for i in range(self.body_consts)),
             *(
-                Crossing(
+                Binding(
                     2,
                     Carry(3),
                     (operand(after + i), exit_(i, 1)),
@@ -65,20 +74,20 @@ class While(Deciding):
                 )
                 for i in range(len(self.body.outputs))
             ),
-            Crossing(3, Decide(), (exit_(0, 0),)),
+            Binding(3, Predicate(), (exit_(0, 0),)),
         )
 
     @property
-    def entrances(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    def const_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
         return ((0, (0,)), (1, (1,)))
 
     def with_programs(self, programs: Sequence[Program], counts: Sequence[int] | None = None) -> "While":
         cond, body = programs
         first, second = (self.cond_consts, self.body_consts) if counts is None else counts[:2]
-        return While(cond, body, first, second, self.apart)
+        return While(cond, body, first, second, self.may_diverge)
 
-    def parted(self) -> "While":
-        return replace(self, apart=True)
+    def allowing_divergence(self) -> "While":
+        return replace(self, may_diverge=True)
 
     def parts(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
         """Consts of `cond`, consts of `body`, carried."""
@@ -87,8 +96,8 @@ class While(Deciding):
 
     def interpret(self, run: ProgramRunner, operands: list[Shards], devices: int = 1) -> list[Shards]:
         cond_consts, body_consts, carried = self.parts(operands)
-        while any(goes_on := self.ways(run(0, [*cond_consts, *carried])[0])):
-            carried = chosen(goes_on, 1, run(1, [*body_consts, *carried]), carried)
+        while any(goes_on := self.choice_per_device(run(0, [*cond_consts, *carried])[0])):
+            carried = select_per_device(goes_on, 1, run(1, [*body_consts, *carried]), carried)
         return carried
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -96,10 +105,10 @@ class While(Deciding):
         return self(*primals), installed.transforms.without_effects(self).jvp(primals, tangents)[1]
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        batched = self.batched(axis, [dim is not None for dim in dims])
-        cond, places = installed.transforms.vmap(self.cond, axis, batch_dims(self.marked(batched, "entry", 0)))
+        batched = self.batched_bindings(axis, [dim is not None for dim in dims])
+        cond, places = installed.transforms.vmap(self.cond, axis, batch_dims(self.endpoint_marks(batched, "entry", 0)))
         if places == (None,):
-            return self.mapped(axis, operands, dims, batched)
+            return self.vmap_bindings(axis, operands, dims, batched)
         if self.effect:
             return one_by_one(self, axis, operands, dims)
         # Each element stops on its own: the loop goes on while any does, and those that have stopped stay.
