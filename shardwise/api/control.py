@@ -24,7 +24,7 @@ from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named import Named, NamedIndex
 from shardwise.compiler.ops.control.cond import Cond
-from shardwise.compiler.ops.control.retype import retyped
+from shardwise.compiler.ops.control.retype import match_type
 from shardwise.compiler.ops.control.scan import Scan
 from shardwise.compiler.ops.control.while_loop import While
 from shardwise.compiler.ops.shape.slicing import Concatenate
@@ -85,7 +85,7 @@ class _TracedBody:
 
 
 def _weakened(x: Any, type: ArrayType | None) -> Any:
-    return retyped(x, type) if type is not None and _alike(x.type, type) else x
+    return match_type(x, type) if type is not None and _alike(x.type, type) else x
 
 
 def _alike(a: ArrayType, b: ArrayType) -> bool:
@@ -321,7 +321,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Function, init_val: Any, *, unro
     for what, bound in (("lower", lower), ("upper", upper)):
         if isinstance(bound, int) and not least <= bound <= most:
             raise OverflowError(f"fori_loop: {what}={bound} does not fit the other bound's {counter.strong()}")
-    stop = retyped(as_operand(upper), counter)
+    stop = match_type(as_operand(upper), counter)
 
     def goes_on(carry: Any) -> Any:
         return carry.ours < stop
@@ -331,7 +331,7 @@ def fori_loop(lower: Any, upper: Any, body_fun: Function, init_val: Any, *, unro
         return _Beside(index + 1, body_fun(index, value))
 
     name_as(turn, body_fun)
-    return _while("fori_loop", goes_on, turn, _Beside(retyped(as_operand(lower), counter), init_val)).value
+    return _while("fori_loop", goes_on, turn, _Beside(match_type(as_operand(lower), counter), init_val)).value
 
 
 class _Beside(NamedTuple):
@@ -491,7 +491,7 @@ def _carried(
                 f"takes:{''.join(wrong)}\n"
                 "  Convert or reshape what it returns, or start with a carry of that type."
             )
-        return [retyped(x, type) for x, type in zip(arrays, types, strict=True)], types, traced
+        return [match_type(x, type) for x, type in zip(arrays, types, strict=True)], types, traced
 
 
 def _settled(before: ArrayType, now: ArrayType) -> ArrayType:

@@ -16,8 +16,8 @@ from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import is_float, is_inexact
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.call import spread
-from shardwise.compiler.ops.control.retype import retyped
+from shardwise.compiler.ops.control.call import insert_none
+from shardwise.compiler.ops.control.retype import match_type
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare
 from shardwise.compiler.ops.shape.constants import full, zeros_like
@@ -149,7 +149,7 @@ def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     def pushforward(*tangents: Any) -> Any:
         given = _matching("linearize", "tangent", tangents, flat.primals, [x.type for x in operands], function)
         dense = [zeros_like(x) if t is None else t for x, t in zip(operands, given, strict=True)]
-        directions = spread(replay(linear.program, [*linear.residuals, *dense]), linear.moving)
+        directions = insert_none(replay(linear.program, [*linear.residuals, *dense]), linear.moving)
         return flat.outputs([_cotangent(x.type, t) for x, t in zip(linear.outputs, directions, strict=True)])
 
     return flat.with_aux((flat.outputs(linear.outputs), pushforward), linear.outputs)
@@ -420,7 +420,7 @@ def _matching(
             raise TypeError(
                 f"{name} of {describe_function(function)}: {what} {number} is {x.type}, expected {type.strong()}"
             )
-        out.append(retyped(x, type))
+        out.append(match_type(x, type))
     return out
 
 

@@ -9,9 +9,9 @@ from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.call import Call, present, some, spread
+from shardwise.compiler.ops.control.call import Call, drop_none, insert_none, present_mask
 from shardwise.compiler.ops.control.custom_derivatives import CustomJvp
-from shardwise.compiler.ops.control.retype import retyped
+from shardwise.compiler.ops.control.retype import match_type
 from shardwise.compiler.ops.elementwise.arithmetic import Neg
 from shardwise.compiler.ops.linalg.linear_solve import LinearSolve
 from shardwise.compiler.ops.shape.constants import full
@@ -56,7 +56,7 @@ class _Form:
         for x, type in zip(arrays, self.types, strict=True):
             if (x.type.shape, x.type.dtype) != (type.shape, type.dtype):
                 raise TypeError(f"{self.name}: {what} must return {type} where it gets that, not {x.type}")
-        return [retyped(x, type) for x, type in zip(arrays, self.types, strict=True)]
+        return [match_type(x, type) for x, type in zip(arrays, self.types, strict=True)]
 
     def results(self, found: Sequence[Any], has_aux: bool, rest: Any) -> Any:
         count = len(self.types)
@@ -177,11 +177,11 @@ class _RootRule:
     def _pushed(self, x: Sequence[Any], values: Sequence[Any], dx: Sequence[Any], moving: Sequence[Any]) -> list[Any]:
         """The tangents of the function's results, given some of its arguments and of what it closes over."""
         tangents = [*dx, *moving]
-        if not some(tangents):
+        if not drop_none(tangents):
             return [None] * len(self.form.types)
-        forward, linear, reached = installed.transforms.linearize(self.function, present(tangents))
+        forward, linear, reached = installed.transforms.linearize(self.function, present_mask(tangents))
         residuals = Call(forward)(*x, *values)[len(self.form.types) :]
-        return spread(Call(linear)(*residuals, *some(tangents)), reached)
+        return insert_none(Call(linear)(*residuals, *drop_none(tangents)), reached)
 
     def _tree(self, tangents: Sequence[Any]) -> Any:
         return self.form.structure.unflatten(

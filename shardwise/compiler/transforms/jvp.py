@@ -7,8 +7,8 @@ from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.control.call import present, some, spread
-from shardwise.compiler.ops.control.retype import retyped, zeros_of
+from shardwise.compiler.ops.control.call import drop_none, insert_none, present_mask
+from shardwise.compiler.ops.control.retype import match_type, zeros_of
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.memoize import memoized
 from shardwise.compiler.transforms.replay import for_each_equation
@@ -28,7 +28,7 @@ class Duals:
     def set(self, value: Value, primal: Any, tangent: Any) -> None:
         self.primal[value] = primal
         if tangent is not None and is_inexact(value.type.dtype):
-            self.tangent[value] = retyped(tangent, value.type)
+            self.tangent[value] = match_type(tangent, value.type)
 
     def step(self, equation: Equation) -> None:
         """Emit one equation's primal, and its tangent where an operand has one."""
@@ -69,10 +69,10 @@ def jvp_program(
 
     def body(*args: Any) -> list[Any]:
         nonlocal moving
-        outputs, tangents = jvp(program, args[:count], spread(args[count:], active))
+        outputs, tangents = jvp(program, args[:count], insert_none(args[count:], active))
         tangents = instantiate_zeros(tangents, instantiate, program.out_types)
-        moving = present(tangents)
-        return [*outputs, *some(tangents)]
+        moving = present_mask(tangents)
+        return [*outputs, *drop_none(tangents)]
 
     types = [*program.in_types, *(t for t, is_active in zip(program.in_types, active, strict=True) if is_active)]
     return rewrite(f"jvp_{program.name}", types, body), moving

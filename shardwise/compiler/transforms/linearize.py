@@ -13,7 +13,7 @@ from shardwise.compiler.ir.dispatch import open_frames, use_frames
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.control.call import present, some
+from shardwise.compiler.ops.control.call import drop_none, present_mask
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.tracer import Frame, Tracer
 from shardwise.compiler.transforms.dce import dce, live_equations
@@ -59,8 +59,8 @@ class _Tangents:
     def close(self, outputs: Sequence[Value], instantiate: Sequence[bool] = ()) -> Linearized:
         found = [self.pairs.tangent.get(value) for value in outputs]
         tangents = instantiate_zeros(found, instantiate, [value.type for value in outputs])
-        moving = present(tangents)
-        staged = self.frame.program([self.frame.lift(tangent) for tangent in some(tangents)])
+        moving = present_mask(tangents)
+        staged = self.frame.program([self.frame.lift(tangent) for tangent in drop_none(tangents)])
         count = len(self.frame.inputs)
         # The captured residuals come first, and those that only dead equations used are dropped.
         staged = dce(replace(staged, inputs=(*staged.inputs[count:], *staged.inputs[:count])))

@@ -11,7 +11,7 @@ from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.collective.named import Vary
-from shardwise.compiler.ops.control.retype import retyped
+from shardwise.compiler.ops.control.retype import match_type
 from shardwise.compiler.ops.linalg.linear_solve import LinearSolve
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.replay import for_each_equation
@@ -37,7 +37,7 @@ def make_varying(program: Program, axes: tuple[str, ...]) -> Program:
 
 def cast_to_varying(x: Any, axes: tuple[str, ...]) -> Any:
     """`x` as each device's own along these axes."""
-    return retyped(x, x.type.with_varying((*x.type.varying, *axes)))
+    return match_type(x, x.type.with_varying((*x.type.varying, *axes)))
 
 
 def _applied(op: Op, operands: list[Any]) -> Any:

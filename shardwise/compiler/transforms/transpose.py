@@ -6,8 +6,8 @@ from typing import Any
 from shardwise.compiler.ir.op import Op, UndefinedPrimal
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.control.call import present, some, spread
-from shardwise.compiler.ops.control.retype import summed
+from shardwise.compiler.ops.control.call import drop_none, insert_none, present_mask
+from shardwise.compiler.ops.control.retype import match_cotangent_type
 from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.transforms.jvp import instantiate_zeros
@@ -44,12 +44,12 @@ def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], co
         sent = equation.op.transpose(arrived[0] if equation.op.single else arrived, *operands)
         for value, operand, cotangent in zip(equation.inputs, operands, sent, strict=True):
             if isinstance(operand, UndefinedPrimal) and cotangent is not None:
-                flowing[value] = add_tangents(flowing.get(value), summed(cotangent, value.type))
+                flowing[value] = add_tangents(flowing.get(value), match_cotangent_type(cotangent, value.type))
 
     for_each_equation(program.equations, forward)
     for value, cotangent in zip(program.outputs, cotangents, strict=True):
         if cotangent is not None and isinstance(env[value], UndefinedPrimal):
-            flowing[value] = add_tangents(flowing.get(value), summed(cotangent, value.type))
+            flowing[value] = add_tangents(flowing.get(value), match_cotangent_type(cotangent, value.type))
     for_each_equation(reversed(backwards), backward)
     return [flowing.get(value) for value, is_linear in zip(program.inputs, linear, strict=True) if is_linear]
 
@@ -80,12 +80,12 @@ def transpose_program(
 
     def body(*args: Any) -> list[Any]:
         nonlocal moving
-        found = transpose(program, linear, args[:count], spread(args[count:], cotangents))
+        found = transpose(program, linear, args[:count], insert_none(args[count:], cotangents))
         found = instantiate_zeros(
             found, instantiate, [t for t, is_linear in zip(program.in_types, linear, strict=True) if is_linear]
         )
-        moving = present(found)
-        return some(found)
+        moving = present_mask(found)
+        return drop_none(found)
 
     known = [type for type, is_linear in zip(program.in_types, linear, strict=True) if not is_linear]
     arriving = [type for type, here in zip(program.out_types, cotangents, strict=True) if here]

@@ -23,7 +23,7 @@ from tests.compiler.ops.laws import (
 
 # What these do is the user's to say, or only holds an array: test_custom.py, test_callback.py and test_debug.py in
 # tests/api show them, and tests/experimental/test_custom_partitioning.py.
-THE_USERS = {"custom_jvp", "custom_vjp", "custom_backward", "custom_partitioning", "held", "callback", "inspect"}
+THE_USERS = {"custom_jvp", "custom_vjp", "custom_lin", "custom_partitioning", "held", "callback", "inspect"}
 # What these give is XLA's to say: tests/lax/test_random.py compares it with JAX's.
 THE_XLAS = {"rng_bit_generator", "rng_uniform"}
 # Borders between keys and numbers, which are gone before layouts are chosen: tests/random/test_keys.py.

@@ -13,7 +13,7 @@ from shardwise.compiler.ir.types import ArrayType
 
 
 @record
-class Inner(Op):
+class CallLike(Op):
     """One program, whose results are the op's; its equations take the op's place before `propagate`."""
 
     single = False
@@ -37,16 +37,18 @@ class Inner(Op):
         return tuple(type.varying for type in self.program.in_types)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        program, moving = installed.transforms.jvp(self.program, present(tangents))
-        results = self.with_programs([program])(*primals, *some(tangents))
+        program, moving = installed.transforms.jvp(self.program, present_mask(tangents))
+        results = self.with_programs([program])(*primals, *drop_none(tangents))
         count = len(self.program.outputs)
-        return results[:count], spread(results[count:], moving)
+        return results[:count], insert_none(results[count:], moving)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         linear = tuple(isinstance(x, UndefinedPrimal) for x in operands)
-        program, moving = installed.transforms.transpose(self.program, linear, present(cotangent))
+        program, moving = installed.transforms.transpose(self.program, linear, present_mask(cotangent))
         known = [x for x in operands if not isinstance(x, UndefinedPrimal)]
-        return tuple(spread(spread(self.with_programs([program])(*known, *some(cotangent)), moving), linear))
+        return tuple(
+            insert_none(insert_none(self.with_programs([program])(*known, *drop_none(cotangent)), moving), linear)
+        )
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
         return evaluate(self.program, operands)
@@ -58,29 +60,29 @@ class Inner(Op):
 
 @final
 @record
-class Call(Inner):
+class Call(CallLike):
     """The program's results. Equal calls share one program until `propagate` inlines them."""
 
     name = "call"
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        forward, linear, moving = installed.transforms.linearize(self.program, present(tangents))
+        forward, linear, moving = installed.transforms.linearize(self.program, present_mask(tangents))
         results = Call(forward)(*primals)
         count = len(self.program.outputs)
-        return results[:count], spread(Call(linear)(*results[count:], *some(tangents)), moving)
+        return results[:count], insert_none(Call(linear)(*results[count:], *drop_none(tangents)), moving)
 
 
-def present(values: Sequence[Any]) -> tuple[bool, ...]:
+def present_mask(values: Sequence[Any]) -> tuple[bool, ...]:
     """Which values are there."""
     return tuple(value is not None for value in values)
 
 
-def some(values: Sequence[Any]) -> list[Any]:
+def drop_none(values: Sequence[Any]) -> list[Any]:
     """The values that are there."""
     return [value for value in values if value is not None]
 
 
-def spread(values: Sequence[Any], here: Sequence[bool]) -> list[Any]:
+def insert_none(values: Sequence[Any], here: Sequence[bool]) -> list[Any]:
     """The values at the places marked, None at the others."""
     rest = iter(values)
     return [next(rest) if marked else None for marked in here]

@@ -14,7 +14,7 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, O
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective
-from shardwise.compiler.ops.control.scan import one_by_one
+from shardwise.compiler.ops.control.scan import vmap_by_scan
 from shardwise.compiler.ops.elementwise.select import compared
 from shardwise.compiler.ops.reduce.broadcast import batch_at
 from shardwise.compiler.reduction import SUM
@@ -79,7 +79,7 @@ class Callback(Op):
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         if not self.vectorized or self.effect:
-            return one_by_one(self, axis, operands, dims)
+            return vmap_by_scan(self, axis, operands, dims)
         size = axis.size if self.vectorized == "broadcast_all" else 1
         batched = [
             batch_at(x, dim, 0, axis.size if dim is not None else size) for x, dim in zip(operands, dims, strict=True)

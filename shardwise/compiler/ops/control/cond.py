@@ -13,7 +13,7 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, ProgramRunner, Shards, Unde
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.call import Call, present, some, spread
+from shardwise.compiler.ops.control.call import Call, drop_none, insert_none, present_mask
 from shardwise.compiler.ops.control.control import (
     Binding,
     DataDependentControl,
@@ -25,7 +25,7 @@ from shardwise.compiler.ops.control.control import (
 )
 from shardwise.compiler.ops.control.region_boundary import Enter, Merge, Predicate
 from shardwise.compiler.ops.control.retype import zeros_of
-from shardwise.compiler.ops.control.scan import one_by_one
+from shardwise.compiler.ops.control.scan import vmap_by_scan
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
 from shardwise.compiler.ops.shape.constants import full
@@ -113,28 +113,28 @@ class Cond(DataDependentControl):
             where = [taken.index(number) if kind == "operand" else len(taken) + number for kind, number in mine]
             backs.append(_picking(linear, where, [x.type for x in kept], len(directions)))
         moved = Cond(tuple(backs))(primals[0], *kept, *directions)
-        return results[:count], spread(moved, self.endpoint_marks(moving, "result"))
+        return results[:count], insert_none(moved, self.endpoint_marks(moving, "result"))
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         index, *rest = operands
         if isinstance(index, UndefinedPrimal):
             raise TypeError("cond: what chooses the branch cannot be differentiated")
         linear = tuple(isinstance(x, UndefinedPrimal) for x in rest)
-        arrived = present(cotangent)
+        arrived = present_mask(cotangent)
         transpose = installed.transforms.transpose
         reached = [transpose(branch, linear, arrived)[1] for branch in self.branches]
         solid = tuple(map(any, zip(*reached, strict=True)))
         branches = [transpose(branch, linear, arrived, solid)[0] for branch in self.branches]
         known = [x for x in rest if not isinstance(x, UndefinedPrimal)]
-        found = Cond(tuple(branches))(index, *known, *some(cotangent))
-        return (None, *spread(spread(found, solid), linear))
+        found = Cond(tuple(branches))(index, *known, *drop_none(cotangent))
+        return (None, *insert_none(insert_none(found, solid), linear))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         index, *rest = operands
         if dims[0] is None:
             return super().vmap(axis, operands, dims)
         if self.effect:
-            return one_by_one(self, axis, operands, dims)
+            return vmap_by_scan(self, axis, operands, dims)
         # Each element goes its own way: all branches run, and each element takes the results of its own.
         places = tuple(dims[1:])
         results: list[Any] = []

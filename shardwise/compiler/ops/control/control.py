@@ -14,7 +14,7 @@ from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, Shards
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.call import present, spread
+from shardwise.compiler.ops.control.call import insert_none, present_mask
 from shardwise.compiler.ops.control.region_boundary import BoundaryOp
 from shardwise.compiler.ops.control.retype import zeros_of
 from shardwise.compiler.ops.reduce.broadcast import batch_at
@@ -221,7 +221,7 @@ class Control(Op):
             program = self.programs[n]
             return transforms.linearize(program, entries)[2] if linearizing else transforms.jvp(program, entries)[1]
 
-        return self.propagate_marks(present(tangents), step)
+        return self.propagate_marks(present_mask(tangents), step)
 
     def instantiate_tangents(
         self, moving: Sequence[bool], primals: Sequence[Any], tangents: Sequence[Any]
@@ -248,22 +248,22 @@ class Control(Op):
         )
         twins = self.ports(
             self.instantiate_tangents(moving, primals, tangents),
-            [spread(p.inputs[len(active) :], active) for p, active in zip(programs, entries, strict=True)],
-            [spread(p.outputs[len(active) :], active) for p, active in zip(programs, exits, strict=True)],
+            [insert_none(p.inputs[len(active) :], active) for p, active in zip(programs, entries, strict=True)],
+            [insert_none(p.outputs[len(active) :], active) for p, active in zip(programs, exits, strict=True)],
         )
         found = self.apply([*ports, *(twin for twin, moves in zip(twins, moving, strict=True) if moves)], programs)
-        tangents_of = spread(found[len(ports) :], moving)
+        tangents_of = insert_none(found[len(ports) :], moving)
         places = [number for number, port in enumerate(ports) if port.has_result]
         return [found[number] for number in places], [tangents_of[number] for number in places]
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        return self.vmap_bindings(axis, operands, dims, self.batched_bindings(axis, present(dims)))
+        return self.vmap_bindings(axis, operands, dims, self.batched_bindings(axis, present_mask(dims)))
 
     def batched_bindings(self, axis: BatchAxis, operands: Sequence[bool]) -> tuple[bool, ...]:
         """The bindings that have the new dim."""
 
         def step(n: int, entries: tuple[bool, ...]) -> tuple[bool, ...]:
-            return present(installed.transforms.vmap(self.programs[n], axis, batch_dims(entries))[1])
+            return present_mask(installed.transforms.vmap(self.programs[n], axis, batch_dims(entries))[1])
 
         return self.propagate_marks(operands, step)
 

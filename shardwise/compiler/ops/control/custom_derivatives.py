@@ -11,7 +11,7 @@ from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, UndefinedPrimal
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.call import Inner, present, some, spread
+from shardwise.compiler.ops.control.call import CallLike, drop_none, insert_none, present_mask
 from shardwise.compiler.ops.reduce.broadcast import batch_at
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.movement import move_dim
@@ -35,7 +35,7 @@ class VjpRule(Protocol):
 
 
 @record
-class Custom(Inner):
+class Custom(CallLike):
     """The program's results. The last `captured` operands are values that the function closes over."""
 
     captured: int
@@ -84,11 +84,11 @@ class CustomVjp(Custom):
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         given, moving = self.given(primals, tangents)
-        active = present(moving)
+        active = present_mask(moving)
         results, residuals = self.rule.forward(given, active)
         types = tuple(x.type for x in given)
-        backward = Backward(self.rule, types, self.program.out_types, active, len(residuals))
-        return results, backward(*residuals, *some(moving))
+        backward = CustomLin(self.rule, types, self.program.out_types, active, len(residuals))
+        return results, backward(*residuals, *drop_none(moving))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         program, out_dims = installed.transforms.vmap(self.program, axis, tuple(dims), everywhere=True)
@@ -98,10 +98,10 @@ class CustomVjp(Custom):
 
 @final
 @record
-class Backward(Op):
+class CustomLin(Op):
     """The linear map of a custom_vjp function, known by its transpose only. Operands: residuals, active tangents."""
 
-    name = "custom_backward"
+    name = "custom_lin"
     single = False
     accepts_keys = infers_varying = True
     rule: VjpRule
@@ -144,19 +144,19 @@ class _MappedJvp:
         return self.rule.name
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        here = present(tangents)
+        here = present_mask(tangents)
         moving: tuple[bool, ...] = ()
 
         def both(*args: Any) -> list[Any]:
             nonlocal moving
-            results, moved = self.rule.jvp(args[: len(primals)], spread(args[len(primals) :], here))
-            moving = present(moved)
-            return [*results, *some(moved)]
+            results, moved = self.rule.jvp(args[: len(primals)], insert_none(args[len(primals) :], here))
+            moving = present_mask(moved)
+            return [*results, *drop_none(moved)]
 
         # A tangent has the dim of its primal.
         dims = (*self.dims, *(dim for dim, is_here in zip(self.dims, here, strict=True) if is_here))
-        found = _mapped(both, self.axis, [*primals, *some(tangents)], dims, self.name)
-        return found[: len(moving)], spread(found[len(moving) :], moving)
+        found = _mapped(both, self.axis, [*primals, *drop_none(tangents)], dims, self.name)
+        return found[: len(moving)], insert_none(found[len(moving) :], moving)
 
 
 @final
@@ -186,9 +186,11 @@ class _MappedVjp:
 
     def backward(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         def back(*args: Any) -> list[Any]:
-            return self.rule.backward(args[: len(residuals)], spread(args[len(residuals) :], present(cotangents)))
+            return self.rule.backward(
+                args[: len(residuals)], insert_none(args[len(residuals) :], present_mask(cotangents))
+            )
 
-        args = [*residuals, *some(cotangents)]
+        args = [*residuals, *drop_none(cotangents)]
         found = _mapped(back, self.axis, args, (0,) * len(args), self.name)
         # An argument that all share gets the sum of what each sends it.
         return [

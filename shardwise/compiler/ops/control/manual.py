@@ -23,7 +23,7 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named import NamedSum
-from shardwise.compiler.ops.control.call import Call, present, some, spread
+from shardwise.compiler.ops.control.call import Call, drop_none, insert_none, present_mask
 from shardwise.compiler.ops.control.control import Binding, Control, entry, exit_, operand, result
 from shardwise.compiler.ops.control.region_boundary import Join, Split
 from shardwise.compiler.ops.elementwise.arithmetic import Div
@@ -123,7 +123,7 @@ class Manual(Control):
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         with self._naming():
-            forward, linear, moving = installed.transforms.linearize(self.program, present(tangents))
+            forward, linear, moving = installed.transforms.linearize(self.program, present_mask(tangents))
         count = len(self.program.outputs)
         kept = [_Residual.of(self, forward, value) for value in forward.outputs[count:]]
         made = [residual for residual in kept if residual.operand is None]
@@ -146,13 +146,13 @@ class Manual(Control):
 
         types = [*(residual.given.type for residual in kept), *linear.in_types[len(kept) :]]
         second = installed.transforms.rewrite(linear.name, types, body)
-        ins = [*(residual.cuts for residual in kept), *_marked(self.ins, present(tangents))]
-        moved = self.of(second, ins, _marked(self.outs, moving))(*residuals, *some(tangents))
-        return results[:count], spread(moved, moving)
+        ins = [*(residual.cuts for residual in kept), *_marked(self.ins, present_mask(tangents))]
+        moved = self.of(second, ins, _marked(self.outs, moving))(*residuals, *drop_none(tangents))
+        return results[:count], insert_none(moved, moving)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         linear = tuple(isinstance(x, UndefinedPrimal) for x in operands)
-        arrived = present(cotangent)
+        arrived = present_mask(cotangent)
         with self._naming():
             program, moving = installed.transforms.transpose(self.program, linear, arrived)
         known = [x for x in operands if not isinstance(x, UndefinedPrimal)]
@@ -160,8 +160,8 @@ class Manual(Control):
         outs = _marked(_marked(self.ins, linear), moving)
         if not self.tracked:
             program = self._supposing_copies(program, len(known), ins, outs)
-        found = self.of(program, ins, outs)(*known, *some(cotangent))
-        return tuple(spread(spread(found, moving), linear))
+        found = self.of(program, ins, outs)(*known, *drop_none(cotangent))
+        return tuple(insert_none(insert_none(found, moving), linear))
 
     def _supposing_copies(self, program: Program, known: int, ins: Sequence[Cuts], outs: Sequence[Cuts]) -> Program:
         """A transposed program whose cotangents arrive as shares, and leave as sums, of what all devices along an axis

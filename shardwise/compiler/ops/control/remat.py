@@ -7,7 +7,7 @@ from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.op import Hlo, NumpyArray, UndefinedPrimal
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.call import Inner, present, some, spread
+from shardwise.compiler.ops.control.call import CallLike, drop_none, insert_none, present_mask
 from shardwise.compiler.ops.elementwise.base import Elementwise
 
 Policy = Callable[..., bool]  # an op and the types of its operands → whether its results may be kept
@@ -15,7 +15,7 @@ Policy = Callable[..., bool]  # an op and the types of its operands → whether 
 
 @final
 @record
-class Remat(Inner):
+class Remat(CallLike):
     """The program's results; for the derivative, values that `policy` does not let it keep are computed again."""
 
     name = "remat"
@@ -23,11 +23,11 @@ class Remat(Inner):
     prevent_cse: bool = True
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        kept, again, moving = installed.transforms.rematerialize(self.program, present(tangents), self.policy)
+        kept, again, moving = installed.transforms.rematerialize(self.program, present_mask(tangents), self.policy)
         results = self.with_programs([kept])(*primals)
         count = len(self.program.outputs)
         saved = results[count:]
-        return results[:count], spread(self.with_programs([again])(*primals, *saved, *some(tangents)), moving)
+        return results[:count], insert_none(self.with_programs([again])(*primals, *saved, *drop_none(tangents)), moving)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         if self.prevent_cse:  # neither found again in the first computation, nor done before the cotangents are there

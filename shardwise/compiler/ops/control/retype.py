@@ -8,7 +8,7 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.shape.constants import full
 
 
-def retyped(x: Any, type: ArrayType) -> Any:
+def match_type(x: Any, type: ArrayType) -> Any:
     """A tangent or cotangent of a value of this type, weak and varying where that is: rules need not look after it."""
     if x.type is type:
         return x
@@ -18,12 +18,12 @@ def retyped(x: Any, type: ArrayType) -> Any:
     return Vary(more)(x) if more else x
 
 
-def summed(cotangent: Any, type: ArrayType) -> Any:
+def match_cotangent_type(cotangent: Any, type: ArrayType) -> Any:
     """A cotangent of a value of this type. What is one value for all devices has one cotangent: the sum of those that
     each device has."""
     more = tuple(axis for axis in cotangent.type.varying if axis not in type.varying)
-    return retyped(NamedSum(more, invariant=True)(cotangent) if more else cotangent, type)
+    return match_type(NamedSum(more, invariant=True)(cotangent) if more else cotangent, type)
 
 
 def zeros_of(type: ArrayType) -> Any:
-    return retyped(full(type.shape, 0, type.dtype, type.weak), type)
+    return match_type(full(type.shape, 0, type.dtype, type.weak), type)

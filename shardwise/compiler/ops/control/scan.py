@@ -11,7 +11,7 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, ProgramRunn
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.call import Call, present, some, spread
+from shardwise.compiler.ops.control.call import Call, drop_none, insert_none, present_mask
 from shardwise.compiler.ops.control.control import Binding, Control, entry, exit_, operand, result
 from shardwise.compiler.ops.control.region_boundary import Carry, Enter, Stack, Unstack
 from shardwise.compiler.ops.control.retype import zeros_of
@@ -133,14 +133,14 @@ class Scan(Control):
             else:
                 slices.append((inside, primals[forward.inputs.index(value)]))
         ways = self.parts(self.instantiate_tangents(moving, primals, tangents))
-        inner = self.parts(spread(linear.inputs[len(forward.outputs) - count :], active))
+        inner = self.parts(insert_none(linear.inputs[len(forward.outputs) - count :], active))
         program = Program(
             (
                 *(value for value, _ in consts),
-                *some(inner[0]),
-                *some(inner[1]),
+                *drop_none(inner[0]),
+                *drop_none(inner[1]),
                 *(value for value, _ in slices),
-                *some(inner[2]),
+                *drop_none(inner[2]),
             ),
             linear.equations,
             linear.outputs,
@@ -149,13 +149,19 @@ class Scan(Control):
         along = Scan(
             program,
             self.length,
-            len(consts) + len(some(inner[0])),
-            len(some(inner[1])),
+            len(consts) + len(drop_none(inner[0])),
+            len(drop_none(inner[1])),
             self.reverse,
             self.unroll,
         )
-        moved = along(*(x for _, x in consts), *some(ways[0]), *some(ways[1]), *(x for _, x in slices), *some(ways[2]))
-        return results[:count], spread(moved, self.endpoint_marks(moving, "result"))
+        moved = along(
+            *(x for _, x in consts),
+            *drop_none(ways[0]),
+            *drop_none(ways[1]),
+            *(x for _, x in slices),
+            *drop_none(ways[2]),
+        )
+        return results[:count], insert_none(moved, self.endpoint_marks(moving, "result"))
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         """Backwards: cotangents are carried, those of consts are summed up on the way."""
@@ -171,7 +177,7 @@ class Scan(Control):
         # What is carried is linear, even where it starts as something known: as zero.
         linear = tuple(is_linear or place in self._places for place, is_linear in enumerate(unknown))
         consts, carried, sliced = self.parts(operands)
-        arrived = (*[True] * self.carried, *present(cotangent[self.carried :]))
+        arrived = (*[True] * self.carried, *present_mask(cotangent[self.carried :]))
         backward, reached = self._backward(linear, arrived)
         is_linear = self.parts(linear)
         sums = [type for type, reach in zip(_unknown(consts), reached[0], strict=True) if reach]
@@ -179,13 +185,13 @@ class Scan(Control):
         known_slices = [x for x in sliced if not isinstance(x, UndefinedPrimal)]
         ends = [zeros_of(x.type) if ct is None else ct for x, ct in zip(carried, cotangent, strict=False)]
         back = Scan(backward, self.length, len(known), len(sums) + self.carried, not self.reverse, self.unroll)
-        found = back(*known, *map(zeros_of, sums), *ends, *known_slices, *some(cotangent[self.carried :]))
+        found = back(*known, *map(zeros_of, sums), *ends, *known_slices, *drop_none(cotangent[self.carried :]))
         of_consts, of_carried = found[: len(sums)], found[len(sums) : len(sums) + self.carried]
         of_slices = found[len(sums) + self.carried :]
         return (
-            *spread(spread(of_consts, reached[0]), is_linear[0]),
+            *insert_none(insert_none(of_consts, reached[0]), is_linear[0]),
             *of_carried,
-            *spread(spread(of_slices, reached[1]), is_linear[2]),
+            *insert_none(insert_none(of_slices, reached[1]), is_linear[2]),
         )
 
     @property
@@ -295,7 +301,7 @@ class Scan(Control):
         return values[1:]
 
 
-def one_by_one(op: Op, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+def vmap_by_scan(op: Op, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
     """vmap of any op with results in a tuple: one slice after the other."""
     places = [dim is not None for dim in dims]
     still = [x for x, dim in zip(operands, dims, strict=True) if dim is None]

@@ -23,7 +23,7 @@ from shardwise.compiler.ops.control.control import (
     select_per_device,
 )
 from shardwise.compiler.ops.control.region_boundary import Carry, Enter, Predicate
-from shardwise.compiler.ops.control.scan import one_by_one
+from shardwise.compiler.ops.control.scan import vmap_by_scan
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
@@ -110,7 +110,7 @@ class While(DataDependentControl):
         if places == (None,):
             return self.vmap_bindings(axis, operands, dims, batched)
         if self.effect:
-            return one_by_one(self, axis, operands, dims)
+            return vmap_by_scan(self, axis, operands, dims)
         # Each element stops on its own: the loop goes on while any does, and those that have stopped stay.
         consts, more, carried = self.parts(list(zip(operands, dims, strict=True)))
         consts_dims, more_dims = tuple(dim for _, dim in consts), tuple(dim for _, dim in more)
@@ -150,7 +150,7 @@ class While(DataDependentControl):
         )
 
 
-def repeated(
+def while_any(
     name: str, start: Sequence[Any], goes_on: Callable[..., Any], step: Callable[..., Sequence[Any]]
 ) -> list[Any]:
     """Values that `step` replaces as long as any element of `goes_on` is true of them."""

@@ -16,8 +16,8 @@ from shardwise.compiler.ir.op import BatchAxis, NumpyArray, Op, UndefinedPrimal
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.call import Call, present, some, spread
-from shardwise.compiler.ops.control.retype import retyped, zeros_of
+from shardwise.compiler.ops.control.call import Call, drop_none, insert_none, present_mask
+from shardwise.compiler.ops.control.retype import match_type, zeros_of
 from shardwise.compiler.ops.elementwise.arithmetic import Neg, Sub
 from shardwise.compiler.ops.reduce.broadcast import batch_at
 
@@ -79,10 +79,10 @@ class LinearSolve(Op):
         (_, values), (right, moving) = self._parts(primals), self._parts(tangents)
         results = self(*primals)
         if any(tangent is not None for tangent in moving[0]):
-            active = (*(False,) * self.count, *present(moving[0]))
+            active = (*(False,) * self.count, *present_mask(moving[0]))
             forward, linear, reached = installed.transforms.linearize(self.matvec, active)
             residuals = Call(forward)(*results[: self.count], *values[0])[self.count :]
-            pushed = spread(Call(linear)(*residuals, *some(moving[0])), reached)
+            pushed = insert_none(Call(linear)(*residuals, *drop_none(moving[0])), reached)
             right = [_difference(db, moved) for db, moved in zip(right, pushed, strict=True)]
         if all(db is None for db in right):
             return results, [None] * len(results)
@@ -151,4 +151,4 @@ def _difference(x: Any, y: Any) -> Any:
 
 
 def _present(x: Any, type: ArrayType) -> Any:
-    return zeros_of(type) if x is None else retyped(x, type)
+    return zeros_of(type) if x is None else match_type(x, type)

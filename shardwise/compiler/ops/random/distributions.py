@@ -20,7 +20,7 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, ignore_floa
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.while_loop import repeated
+from shardwise.compiler.ops.control.while_loop import while_any
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
 from shardwise.compiler.ops.elementwise.base import like
 from shardwise.compiler.ops.elementwise.bitwise import And, BitcastConvert, Or, ShiftRightLogical
@@ -178,7 +178,7 @@ class RandomGamma(Sampler):
                 open_ = is_negative(key, x, v, width)
                 return [*(where(open_, y, before) for y, before in zip(new, (key, x, v), strict=True)), width]
 
-            _, x, v, _ = repeated("positive", [for_normal, none, start, width], is_negative, again)
+            _, x, v, _ = while_any("positive", [for_normal, none, start, width], is_negative, again)
             new = [onward, Mul()(x, x), Mul()(Mul()(v, v), v), uniform(for_chance, (), dtype)]
             old = (key, square, cube, chance)
             open_ = is_rejected(*old, depth, width)
@@ -186,7 +186,7 @@ class RandomGamma(Sampler):
 
         onward, last = subkeys(key, 2)
         start = [onward, zero, one, like(a, 2), depth, width]
-        _, _, cube, _, _, _ = repeated("accepted", start, is_rejected, turn)
+        _, _, cube, _, _, _ = while_any("accepted", start, is_rejected, turn)
         if self.log:
             log_chance = Log1p()(Neg()(uniform(last, (), dtype)))
             nothing = Or()(is_large, Compare("EQ")(log_chance, zero))

@@ -14,7 +14,7 @@ from shardwise.compiler.ir.op import BatchAxis, LocalContext
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllReduce
-from shardwise.compiler.ops.control.while_loop import repeated
+from shardwise.compiler.ops.control.while_loop import while_any
 from shardwise.compiler.ops.elementwise.base import like
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.min_max import Clamp
@@ -114,7 +114,7 @@ class Waiting(Counts):
 
         logs = [Log1p()(-parameters[1])] if self.kind == "binomial" else []
         none = like(parameters[0], 0)
-        found = repeated(self.kind, [key, first, none, none, limit, *logs], goes_on, turn)
+        found = while_any(self.kind, [key, first, none, none, limit, *logs], goes_on, turn)
         return [found[2] - 1]
 
 
@@ -177,7 +177,7 @@ class Rejection(Counts):
             return [key, first, turn, turns, found, waiting, *parameters]
 
         start = [key, first, like(turns, 0), turns, like(parameters[0], -1), live, *parameters]
-        _, _, turn, _, found, *_ = repeated(self.kind, start, goes_on, step)
+        _, _, turn, _, found, *_ = while_any(self.kind, start, goes_on, step)
         return [found, turn]
 
 

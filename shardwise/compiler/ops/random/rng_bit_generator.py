@@ -12,7 +12,7 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllReduce, OnlyFirst
-from shardwise.compiler.ops.control.scan import one_by_one
+from shardwise.compiler.ops.control.scan import vmap_by_scan
 from shardwise.compiler.ops.random.threefry import COUNTER, WIDTHS, WORD
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
@@ -57,7 +57,7 @@ class RngBitGenerator(Op):
         return _whole(state.shape, state.shape, self.shape, operands=1)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        return one_by_one(self, axis, operands, dims)
+        return vmap_by_scan(self, axis, operands, dims)
 
     def lower(self, hlo: Hlo, state: Any) -> Any:
         given, wide, pairs = state.type, ArrayType((2,), COUNTER), ArrayType((2, 2), WORD)
