@@ -13,7 +13,7 @@ from shardwise.api.placement import device_put
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective.named import Settle, Vary
+from shardwise.compiler.ops.collective.named import AssertReplicated, PVary
 from shardwise.compiler.ops.control.manual import Cuts, Manual
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context
@@ -310,9 +310,9 @@ class _Region:
             differing = [axis for axis in claimed if axis in may_differ(x) and self.mesh.shape[axis] > 1]
             if differing:
                 raise self._unproved(x, cuts, name, differing)
-            x = Settle(claimed)(x)
+            x = AssertReplicated(claimed)(x)
         more = tuple(axis for axis in self.axes if axis in cut and axis not in x.type.varying)
-        return Vary(more)(x) if more else x
+        return PVary(more)(x) if more else x
 
     def _unproved(self, x: Any, cuts: Cuts, name: str, axes: Sequence[str]) -> ShardingError:
         names = ", ".join(map(repr, axes))

@@ -16,13 +16,13 @@ from shardwise.compiler.arrays.methods import reshape
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, broadcast_to_shape
 from shardwise.compiler.ir.dispatch import bound_axes, tracked_axes
 from shardwise.compiler.ops.collective.collectives import Groups
-from shardwise.compiler.ops.collective.named import NamedExtreme, NamedSum, Settle, Vary, member_number
+from shardwise.compiler.ops.collective.named import AssertReplicated, NamedMinMax, NamedSum, PVary, flat_axis_index
 from shardwise.compiler.ops.collective.named_exchange import (
-    Moving,
-    NamedExchange,
-    NamedGather,
+    NamedAllGather,
+    NamedAllToAll,
+    NamedExchangeOp,
     NamedPermute,
-    NamedScatter,
+    NamedReduceScatter,
 )
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Select
@@ -49,7 +49,7 @@ def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
         if operand.type.dtype == np.bool_:
             operand = Convert(np.dtype(np.int32))(operand)
         if groups and len(axes) > 1:
-            return Sum((0,))(_moved(NamedGather, operand, axes, groups, 0))
+            return Sum((0,))(_moved(NamedAllGather, operand, axes, groups, 0))
         for names, invariant in _by_kind(axes):
             operand = NamedSum(names, invariant and not groups, groups)(_varied(operand, names))
         return operand
@@ -117,11 +117,11 @@ def all_gather(
         operand = as_operand(leaf, "all_gather")
         dim = _dim("all_gather", "axis", axis, operand, new=not tiled)
         if not alike:
-            found = _moved(NamedGather, operand, axes, groups, dim)
+            found = _moved(NamedAllGather, operand, axes, groups, dim)
         elif len(alike) == len(axes):
-            found = NamedGather(tuple(axes), tuple(axes.values()), dim, None, True)(_varied(operand, axes))
+            found = NamedAllGather(tuple(axes), tuple(axes.values()), dim, None, True)(_varied(operand, axes))
         else:  # some names are a vmap's
-            found = Settle(alike)(_moved(NamedGather, operand, axes, None, dim))
+            found = AssertReplicated(alike)(_moved(NamedAllGather, operand, axes, None, dim))
         return _merged(found, dim, 1 + tiled)
 
     return tree.map(gathered, x)
@@ -143,7 +143,7 @@ def psum_scatter(
         operand = as_operand(leaf, "psum_scatter")
         dim = _dim("psum_scatter", "scatter_dimension", scatter_dimension, operand)
         operand = _divided("psum_scatter", operand, dim, _members(axes, groups), tiled)
-        return _moved(NamedScatter, operand, axes, groups, dim)
+        return _moved(NamedReduceScatter, operand, axes, groups, dim)
 
     return tree.map(scattered, x)
 
@@ -168,7 +168,7 @@ def all_to_all(
         split = _dim("all_to_all", "split_axis", split_axis, operand)
         stack = _dim("all_to_all", "concat_axis", concat_axis, operand)
         operand = _divided("all_to_all", operand, split, _members(axes, groups), tiled)
-        return _merged(_moved(NamedExchange, operand, axes, groups, split, stack), stack, 1 + tiled)
+        return _merged(_moved(NamedAllToAll, operand, axes, groups, split, stack), stack, 1 + tiled)
 
     return tree.map(exchanged, x)
 
@@ -223,7 +223,7 @@ def axis_index(axis_name: Any) -> Any:
     Array([0, 1, 2], dtype=int32)
     """
     axes = _bound("axis_index", axis_name)
-    return member_number(tuple(axes), tuple(axes.values()), tracked_axes())
+    return flat_axis_index(tuple(axes), tuple(axes.values()), tracked_axes())
 
 
 def axis_size(axis_name: Any) -> int:
@@ -286,15 +286,15 @@ def _extreme(function: str, reduction: Reduction, x: Any, axis_name: Any, axis_i
         operand = as_operand(leaf, function)
         if groups and len(axes) > 1:
             along = {MAX: ReduceMax, MIN: ReduceMin}[reduction]
-            return along((0,))(_moved(NamedGather, operand, axes, groups, 0))
+            return along((0,))(_moved(NamedAllGather, operand, axes, groups, 0))
         for names, invariant in _by_kind(axes):
-            operand = NamedExtreme(names, invariant and not groups, reduction, groups)(_varied(operand, names))
+            operand = NamedMinMax(names, invariant and not groups, reduction, groups)(_varied(operand, names))
         return operand
 
     return tree.map(lambda leaf: extreme(leaf) if axes else leaf, x)
 
 
-def _moved(op: type[Moving], x: Any, axes: dict[Any, int], groups: Groups | None, *parameters: Any) -> Any:
+def _moved(op: type[NamedExchangeOp], x: Any, axes: dict[Any, int], groups: Groups | None, *parameters: Any) -> Any:
     """`x` where such an op brings it: along no axis, it is alone."""
     own = op(tuple(axes), tuple(axes.values()), *parameters, *([groups] if groups else ()))
     return own(_varied(x, axes)) if axes else own.resolved(x, None)[0]
@@ -311,7 +311,7 @@ def _varied(x: Any, names: Iterable[Any]) -> Any:
     """`x` as each member's own along these axes, where types say that it is one value for all."""
     tracked = tracked_axes()
     more = tuple(name for name in names if name in tracked and name not in x.type.varying)
-    return Vary(more)(x) if more else x
+    return PVary(more)(x) if more else x
 
 
 def _bound(function: str, axis_name: Any) -> dict[Any, int]:

@@ -11,8 +11,13 @@ from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.parse import parse_program
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import parse_type
-from shardwise.compiler.ops.collective.named import NamedExtreme, NamedIndex, NamedSum
-from shardwise.compiler.ops.collective.named_exchange import NamedExchange, NamedGather, NamedPermute, NamedScatter
+from shardwise.compiler.ops.collective.named import NamedIndex, NamedMinMax, NamedSum
+from shardwise.compiler.ops.collective.named_exchange import (
+    NamedAllGather,
+    NamedAllToAll,
+    NamedPermute,
+    NamedReduceScatter,
+)
 from shardwise.compiler.reduction import MAX
 from shardwise.compiler.transforms.jvp import jvp_program
 from shardwise.compiler.transforms.transpose import transpose_program
@@ -474,17 +479,17 @@ OPS = [
     (NamedSum(("i",)), "f32[3,4]"),
     (NamedSum(("i", "j")), "f32[3,4]"),
     (NamedSum(("i",), groups=((3, 0), (1, 2))), "f32[3,4]"),
-    (NamedExtreme(("j", "i"), reduction=MAX), "f32[3,4]"),
-    (NamedGather(("i",), (4,), 1), "f32[3,4]"),
-    (NamedGather(("j", "i", "k"), (4, 4, 4), 1), "f32[3,4]"),
-    (NamedGather(("i",), (4,), 1, ((0, 2), (3, 1))), "f32[3,4]"),
-    (NamedScatter(("i",), (4,), 1), "f32[3,4]"),
-    (NamedScatter(("j", "i"), (4, 4), 0), "f32[16,3]"),
-    (NamedScatter(("j", "i", "k"), (4, 4, 4), 1), "f32[2,64]"),
-    (NamedScatter(("i",), (4,), 1, ((0, 2), (3, 1))), "f32[3,2]"),
-    (NamedExchange(("i",), (4,), 1, 0), "f32[3,4]"),
-    (NamedExchange(("j", "i", "k"), (4, 4, 4), 1, 0), "f32[2,64,3]"),
-    (NamedExchange(("i", "j"), (4, 4), 0, 1, PAIRS), "f32[2,3]"),
+    (NamedMinMax(("j", "i"), reduction=MAX), "f32[3,4]"),
+    (NamedAllGather(("i",), (4,), 1), "f32[3,4]"),
+    (NamedAllGather(("j", "i", "k"), (4, 4, 4), 1), "f32[3,4]"),
+    (NamedAllGather(("i",), (4,), 1, ((0, 2), (3, 1))), "f32[3,4]"),
+    (NamedReduceScatter(("i",), (4,), 1), "f32[3,4]"),
+    (NamedReduceScatter(("j", "i"), (4, 4), 0), "f32[16,3]"),
+    (NamedReduceScatter(("j", "i", "k"), (4, 4, 4), 1), "f32[2,64]"),
+    (NamedReduceScatter(("i",), (4,), 1, ((0, 2), (3, 1))), "f32[3,2]"),
+    (NamedAllToAll(("i",), (4,), 1, 0), "f32[3,4]"),
+    (NamedAllToAll(("j", "i", "k"), (4, 4, 4), 1, 0), "f32[2,64,3]"),
+    (NamedAllToAll(("i", "j"), (4, 4), 0, 1, PAIRS), "f32[2,3]"),
     (NamedPermute(("i",), (4,), ((0, 1), (3, 0))), "f32[3,4]"),
     (NamedPermute(("i", "j"), (4, 4), ((0, 7), (3, 0), (9, 15))), "f32[3,4]"),
     (NamedIndex("i"), ""),

@@ -338,14 +338,14 @@ def test_lower_fn_may_communicate(mesh, put):
     out = sw.jit(total)(sharded)
     assert_close(out, expected)
     assert out.sharding.spec == P("data", "model")
-    assert collectives(total, sharded) == {"send": 1}
+    assert collectives(total, sharded) == {"ppermute": 1}
     assert_close(sw.jit(sw.grad(lambda x: (total(x) ** 2).sum()))(sharded), 16 * expected)
     assert_close(sw.jit(sw.vmap(total))(put(np.stack([x, 2 * x]), None, "data")), [expected, 2 * expected])
     uneven = array(7, 4)  # the shards of lower_fn have one size, so an uneven dim is replicated
     assert_close(sw.jit(total)(put(uneven, "data")), np.broadcast_to(uneven.sum(0), uneven.shape))
     half = sw.shard_map(total, mesh=mesh, in_specs=P(None, "model"), out_specs=P(None, "model"), axis_names={"model"})
     assert_close(sw.jit(half)(sharded), expected)
-    assert collectives(half, sharded) == {"send": 1}
+    assert collectives(half, sharded) == {"ppermute": 1}
     manual = sw.shard_map(total, mesh=mesh, in_specs=P("data"), out_specs=P("data"))
     assert_close(sw.jit(manual)(x), np.repeat(x.reshape(4, 2, 4).sum(1), 2, 0))
 

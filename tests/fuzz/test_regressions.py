@@ -8,7 +8,7 @@ from shardwise import lax
 from shardwise import numpy as jnp
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective.collectives import AllToAll, Resize
+from shardwise.compiler.ops.collective.collectives import AllToAll, PadOrTrim
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.reduce.cumulative import Recurrence
@@ -172,7 +172,7 @@ def test_padding_that_grows_from_the_exact_size_needs_no_mask():
     program, stages = stages_of(function, [f32(5, 2)] * 2, [P(), P("x")], PAIR)
     local = partition(stages.sharded, plan_from_picks(stages.sharded, cut_along(stages.sharded, {"x": 0})))
     names = [equation.op.name for equation in local.program.equations]
-    grown = [equation.op.of for equation in local.program.equations if equation.op.name == "own_block"]
+    grown = [equation.op.of for equation in local.program.equations if equation.op.name == "local_slice"]
     assert grown == [6]  # of x, which comes whole
     assert names.count("select") == 1  # of x + y: y comes with padding that may hold anything
     assert_simulates(program, local, [np.ones((5, 2))] * 2)
@@ -225,7 +225,11 @@ def test_blocks_of_an_exchange_that_the_program_slices_too():
     def pieces(x, y):
         product = Dot(((), ()), ((0,), (1,)))(x, y)
         rows = Transpose((1, 0))
-        return [Resize(0, 1)(rows(product)), Resize(0, 1)(rows(-product)), AllToAll(0, 1, ("x",), 2)(rows(product))]
+        return [
+            PadOrTrim(0, 1)(rows(product)),
+            PadOrTrim(0, 1)(rows(-product)),
+            AllToAll(0, 1, ("x",), 2)(rows(product)),
+        ]
 
     program, _ = build(pieces, [f32(5), f32(2, 5)], "pieces")
     columns, rows = Layout(((), ("x",))), Layout((("x",), ()))

@@ -406,9 +406,9 @@ PLANNED = {
     ),
     "ppermute": (
         (lambda x: lax.ppermute(jnp.sin(x), ("x", "y"), [(k, (k + 3) % 8) for k in range(8)]), ALL, ALL),
-        {"send": 1},
-        {"send": 2},
-        {"send": 2},
+        {"ppermute": 1},
+        {"ppermute": 2},
+        {"ppermute": 2},
     ),
     "what is one value already": (
         (lambda x: jnp.sin(x) * lax.axis_index("x"), P(), P("x")),

@@ -46,7 +46,7 @@ PROGRAMS = {
         P(None, "x"),
         P(None, "x"),
         tuple(0.5 * normal(2, 16, 2, 4) for _ in range(3)),
-        {"send": 4},
+        {"ppermute": 4},
     ),
     "mixture of experts": (
         regions.experts(sw, "x"),
@@ -62,7 +62,7 @@ PROGRAMS = {
         (ROWS, WHOLE),
         WHOLE,
         (normal(8, 4, 4), normal(5, 3, 4)),
-        {"send": 2, "all_reduce": 2},
+        {"ppermute": 2, "all_reduce": 2},
     ),
     "stencil": (
         regions.stencil(sw, "x", 3),
@@ -70,7 +70,7 @@ PROGRAMS = {
         ROWS,
         ROWS,
         (normal(16, 3),),
-        {"send": 4},
+        {"ppermute": 4},
     ),
     "fully sharded layers": (
         regions.gathered(sw, "x"),

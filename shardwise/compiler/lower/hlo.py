@@ -10,7 +10,7 @@ from shardwise.compiler.dtypes import DType, is_float, short_name
 from shardwise.compiler.ir.op import NumpyArray
 from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective.collectives import Collective, Passing
+from shardwise.compiler.ops.collective.collectives import Collective, CollectivePermute
 from shardwise.compiler.ops.control.remat import Barrier
 from shardwise.compiler.ops.shape.movement import int_list
 from shardwise.compiler.ops.shape.slicing import Concatenate
@@ -336,7 +336,7 @@ class Builder:
         """The devices that take part in a collective along `axes`, group by group; `parts` of each for themselves."""
         return self._table(("groups", axes, parts), lambda: self.mesh.groups(axes, parts))
 
-    def pairs(self, passing: Passing) -> str:
+    def pairs(self, passing: CollectivePermute) -> str:
         """Source and target of every message."""
         return self._table(("pairs", passing), lambda: passing.pairs(self.mesh))
 

@@ -21,12 +21,12 @@ from shardwise.compiler.ops.collective.collectives import (
     AllGather,
     AllReduce,
     AllToAll,
+    CoarseningPermute,
     Collective,
-    HandOver,
-    OnlyFirst,
-    OwnBlock,
+    LocalSlice,
     Permute,
     ReduceScatter,
+    ToPartial,
 )
 from shardwise.compiler.plan.cost import Costs
 from shardwise.compiler.plan.hardware import CPU, Chip
@@ -103,11 +103,11 @@ def _moves(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator[Move]:
     used = set(layout.axes)
     for dim, axes in enumerate(after.dims):
         for run in _runs(axes, {axis for axis in axes if axis not in used}):
-            yield (OwnBlock(dim, run, mesh.extent(run)),), _append(layout, dim, run)
+            yield (LocalSlice(dim, run, mesh.extent(run)),), _append(layout, dim, run)
     entering = tuple(axis for axis, reduction in after.partial if axis not in used and reduction is SUM)
     if entering:
         terms = tuple((axis, SUM) for axis in entering)
-        yield (OnlyFirst(entering),), Layout(layout.dims, tuple(sorted((*layout.partial, *terms))))
+        yield (ToPartial(entering),), Layout(layout.dims, tuple(sorted((*layout.partial, *terms))))
     for dim, axes in enumerate(layout.dims):
         for start in range(len(axes)):
             kept, gone = axes[:start], axes[start:]
@@ -171,7 +171,7 @@ def _replacements(layout: Layout, after: Layout, mesh: AbstractMesh) -> Iterator
         if set(new) & set(layout.axes) or parts * devices != pieces or 1 in (parts, devices):
             continue
         neighbours = tuple(tuple(range(first, first + parts)) for first in range(0, pieces, parts))
-        ops = HandOver(old, new, parts), AllGather(dim, old, parts, neighbours)
+        ops = CoarseningPermute(old, new, parts), AllGather(dim, old, parts, neighbours)
         yield ops, layout.with_dim(dim, (*axes[:same], *new))
 
 

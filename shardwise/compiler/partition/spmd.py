@@ -21,7 +21,7 @@ import numpy as np
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective.collectives import Collective, DeviceIndex, OnlyFirst, OwnBlock, Resize
+from shardwise.compiler.ops.collective.collectives import Collective, DeviceIndex, LocalSlice, PadOrTrim, ToPartial
 from shardwise.compiler.ops.collective.named import Named
 from shardwise.compiler.ops.collective.take_window import TakeWindow
 from shardwise.compiler.ops.control.control import Control, DataDependentControl
@@ -434,7 +434,7 @@ class _Partitioner:
                 continue
             count = self.mesh.extent(axes)
             size = after[dim] // count
-            step = TakeWindow(dim, axes, count, 0, size, size) if axes else Resize(dim, size)
+            step = TakeWindow(dim, axes, count, 0, size, size) if axes else PadOrTrim(dim, size)
             cost += step_cost(step, whole.with_shape(layout.shard_shape(sizes, self.mesh)), costs)
             sizes[dim] = after[dim]
             steps.append((step, layout))
@@ -460,7 +460,7 @@ class _Partitioner:
     def _make(self, value: Value, layout: Layout, padded: tuple[int, ...]) -> _Piece:
         if layout.partial:
             piece = self._made(value, Layout(layout.dims), padded)
-            term = OnlyFirst(tuple(axis for axis, _ in layout.partial))(piece.tracer)
+            term = ToPartial(tuple(axis for axis, _ in layout.partial))(piece.tracer)
             return replace(piece, tracer=term, layout=layout)
         equation = self.producer[value]
         rule = _rule(equation)
@@ -503,7 +503,7 @@ def _stepped(
 ) -> _Piece:
     """The piece of an array of `shape` after one step; on the way to a layout (None), it has the one it comes from."""
     moved = replace(piece, tracer=step(piece.tracer), layout=reached or piece.layout)
-    if reached is None or not isinstance(step, (Resize, TakeWindow, OwnBlock)):
+    if reached is None or not isinstance(step, (PadOrTrim, TakeWindow, LocalSlice)):
         return moved
     dim, before = step.dim, piece.padded[step.dim]
     after = moved.tracer.type.shape[dim] * mesh.extent(reached.dims[dim])
@@ -521,7 +521,7 @@ def _cut_at_once(steps: list[Any]) -> list[Any]:
     found: list[Any] = []
     for step, reached in steps:
         before = found[-1][0] if found else None
-        if isinstance(step, OwnBlock) and isinstance(before, Resize) and before.dim == step.dim:
+        if isinstance(step, LocalSlice) and isinstance(before, PadOrTrim) and before.dim == step.dim:
             found[-1] = (replace(step, of=before.size), reached)
         else:
             found.append((step, reached))

@@ -66,7 +66,7 @@ class Chip:
 
 def hops(kind: str, count: int) -> int:
     """How many neighbours one after the other a collective over `count` devices waits for."""
-    if kind in ("hand_over", "permute", "rotate", "send", "take_window"):
+    if kind in ("coarsening_permute", "permute", "ppermute", "rotate", "take_window"):
         return 1
     return 2 * (count - 1) if kind == "all_reduce" else count - 1
 

@@ -15,7 +15,7 @@ from shardwise.compiler.ir.dispatch import open_frames, use_frames
 from shardwise.compiler.ir.op import Op, result_types
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective.named import Vary
+from shardwise.compiler.ops.collective.named import PVary
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.trace.provenance import current_source, provenance
@@ -93,7 +93,7 @@ class Frame:
                 spread = Tracer(self, self._vary(made_by.inputs[0], axes), None)
                 found = self.bind(made_by.op, [spread])[0].value
             else:
-                found = self.bind(Vary(axes), [Tracer(self, value, None)])[0].value
+                found = self.bind(PVary(axes), [Tracer(self, value, None)])[0].value
             self._varied[value, axes] = found
         return found
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.collective.named import NamedIndex, Reducing, Settle, Vary
+from shardwise.compiler.ops.collective.named import AssertReplicated, NamedIndex, NamedReduction, PVary
 from shardwise.compiler.ops.control.manual import Manual
 
 
 @verifies_result
 def erase_varying(program: Program) -> Program:
     """`program` without what its types track; the same one where there is no manual region."""
-    if not any(isinstance(equation.op, (Manual, Vary)) or _tracked(equation) for equation in program.walk()):
+    if not any(isinstance(equation.op, (Manual, PVary)) or _tracked(equation) for equation in program.walk()):
         return program
     return _untracked(program)
 
@@ -30,7 +30,7 @@ def _untracked(program: Program) -> Program:
     equations = []
     for equation in program.equations:
         inputs = [known[value] for value in equation.inputs]
-        if isinstance(equation.op, (Vary, Settle)):
+        if isinstance(equation.op, (PVary, AssertReplicated)):
             known[equation.outputs[0]] = inputs[0]
             continue
         outputs = [Value(value.type.with_varying(())) for value in equation.outputs]
@@ -45,7 +45,7 @@ def _plain(op: Op) -> Op:
     match op:
         case Manual():
             return replace(op, tracked=False)
-        case Reducing():
+        case NamedReduction():
             return replace(op, invariant=False)
         case NamedIndex():
             return replace(op, tracked=False)

@@ -10,7 +10,7 @@ from typing import Any
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.collective.named import Vary
+from shardwise.compiler.ops.collective.named import PVary
 from shardwise.compiler.ops.control.retype import match_type
 from shardwise.compiler.ops.linalg.linear_solve import LinearSolve
 from shardwise.compiler.trace.build import rewrite
@@ -41,7 +41,7 @@ def cast_to_varying(x: Any, axes: tuple[str, ...]) -> Any:
 
 
 def _applied(op: Op, operands: list[Any]) -> Any:
-    if isinstance(op, Vary):  # along other axes than those that it varies along already
+    if isinstance(op, PVary):  # along other axes than those that it varies along already
         return cast_to_varying(operands[0], op.axes)
     return op(*operands)
 

@@ -7,8 +7,8 @@ gathered from all devices, and what is made of that alone.
 from collections.abc import Iterable
 
 from shardwise.compiler.ir.program import Equation, Value
-from shardwise.compiler.ops.collective.named import NamedIndex, Reducing
-from shardwise.compiler.ops.collective.named_exchange import Moving, NamedGather
+from shardwise.compiler.ops.collective.named import NamedIndex, NamedReduction
+from shardwise.compiler.ops.collective.named_exchange import NamedAllGather, NamedExchangeOp
 from shardwise.compiler.trace.tracer import Tracer
 
 
@@ -24,9 +24,9 @@ def may_differ(x: Tracer) -> frozenset[str]:
 def _leaving(equation: Equation, operands: Iterable[frozenset[str]]) -> frozenset[str]:
     axes = frozenset().union(*operands)
     match equation.op:
-        case NamedGather(axes=named, groups=None) | Reducing(axes=named, groups=None):
+        case NamedAllGather(axes=named, groups=None) | NamedReduction(axes=named, groups=None):
             return axes - frozenset(named)
-        case NamedIndex() | Moving() | Reducing():
+        case NamedIndex() | NamedExchangeOp() | NamedReduction():
             return axes | equation.op.axis_names
         case op:
             return axes.union(*(_own(inner) for program in op.programs for inner in program.walk()))
@@ -34,4 +34,4 @@ def _leaving(equation: Equation, operands: Iterable[frozenset[str]]) -> frozense
 
 def _own(equation: Equation) -> frozenset[str]:
     """What an equation inside of a program can make differ that its operands do not."""
-    return equation.op.axis_names if isinstance(equation.op, (NamedIndex, Moving)) else frozenset()
+    return equation.op.axis_names if isinstance(equation.op, (NamedIndex, NamedExchangeOp)) else frozenset()

@@ -19,15 +19,15 @@ from shardwise.compiler.ops.collective.collectives import (
     AllGather,
     AllReduce,
     AllToAll,
+    CoarseningPermute,
     Collective,
     DeviceIndex,
-    HandOver,
-    OnlyFirst,
-    OwnBlock,
+    LocalSlice,
+    PadOrTrim,
     Permute,
+    PPermute,
     ReduceScatter,
-    Resize,
-    Send,
+    ToPartial,
 )
 from shardwise.compiler.ops.collective.take_window import TakeWindow
 from shardwise.compiler.ops.shape.roll import Rotate
@@ -74,18 +74,18 @@ def collectives(mesh: AbstractMesh) -> Iterator[Collective]:
         yield ReduceScatter(0, axes, count, SUM)
         yield ReduceScatter(2, axes, count, MAX)
         yield from (AllToAll(split, join, axes, count) for split, join in ((0, 1), (2, 0), (0, 0)))
-        yield from (OwnBlock(dim, axes, count) for dim in (0, 2))
-        yield from (OwnBlock(dim, axes, count, of) for dim, of in ((0, 8 * count), (1, count), (2, 3 * count)))
+        yield from (LocalSlice(dim, axes, count) for dim in (0, 2))
+        yield from (LocalSlice(dim, axes, count, of) for dim, of in ((0, 8 * count), (1, count), (2, 3 * count)))
         yield DeviceIndex(axes)
-        yield OnlyFirst(axes)
+        yield ToPartial(axes)
     for before, after in permutes(mesh, COMPILED[mesh]):
         yield Permute(before, after)
     for axes in COMPILED[mesh]:
         last = mesh.extent(axes) - 1
-        yield Send(axes, ((0, last), (last, 0)))  # those between get zeros
-    yield Send(COMPILED[mesh][0], ())
-    yield from (HandOver(old, new, mesh.extent(old) // mesh.extent(new)) for old, new in handed(mesh))
-    yield from (Resize(dim, size) for dim, size in ((0, 11), (1, 2), (2, 8), (1, 0)))
+        yield PPermute(axes, ((0, last), (last, 0)))  # those between get zeros
+    yield PPermute(COMPILED[mesh][0], ())
+    yield from (CoarseningPermute(old, new, mesh.extent(old) // mesh.extent(new)) for old, new in handed(mesh))
+    yield from (PadOrTrim(dim, size) for dim, size in ((0, 11), (1, 2), (2, 8), (1, 0)))
     for axes in COMPILED[mesh]:
         yield from (TakeWindow(dim, axes, mesh.extent(axes), *window) for dim, window in WINDOWS)
         yield from (Rotate(dim, axes, mesh.extent(axes), by) for dim, by in ((0, 1), (2, 8), (1, 4), (0, 0)))
@@ -202,7 +202,7 @@ def test_gathering_the_blocks_of_an_array_gives_the_array(mesh):
 def test_own_blocks_of_an_array_are_its_pieces(mesh):
     for axes in axes_of(mesh):
         whole, pieces = whole_and_pieces(mesh, axes)
-        found = OwnBlock(0, axes, mesh.extent(axes)).exchange(mesh, [whole] * mesh.size)
+        found = LocalSlice(0, axes, mesh.extent(axes)).exchange(mesh, [whole] * mesh.size)
         np.testing.assert_array_equal(found, pieces)
 
 
@@ -222,7 +222,7 @@ def test_scattering_a_sum_is_its_own_block_of_the_reduced_whole(mesh):
     for axes in axes_of(mesh):
         count = mesh.extent(axes)
         scattered = ReduceScatter(0, axes, count, SUM).exchange(mesh, pieces)
-        reduced = OwnBlock(0, axes, count).exchange(mesh, AllReduce(axes, SUM).exchange(mesh, pieces))
+        reduced = LocalSlice(0, axes, count).exchange(mesh, AllReduce(axes, SUM).exchange(mesh, pieces))
         np.testing.assert_array_equal(scattered, reduced)
 
 
@@ -231,8 +231,8 @@ def test_an_all_to_all_moves_the_cut_from_one_dim_to_another(mesh):
     for axes in axes_of(mesh):
         count = mesh.extent(axes)
         whole = np.arange(64 * 8).reshape(8, 8, 8)
-        rows = OwnBlock(0, axes, count).exchange(mesh, [whole] * mesh.size)
-        columns = OwnBlock(2, axes, count).exchange(mesh, [whole] * mesh.size)
+        rows = LocalSlice(0, axes, count).exchange(mesh, [whole] * mesh.size)
+        columns = LocalSlice(2, axes, count).exchange(mesh, [whole] * mesh.size)
         np.testing.assert_array_equal(AllToAll(2, 0, axes, count).exchange(mesh, rows), columns)
 
 
@@ -240,7 +240,7 @@ def test_an_all_to_all_moves_the_cut_from_one_dim_to_another(mesh):
 def test_only_first_is_a_sum_of_one_term(mesh):
     whole = np.arange(6, dtype=np.float32)
     for axes in axes_of(mesh):
-        terms = OnlyFirst(axes).exchange(mesh, [whole] * mesh.size)
+        terms = ToPartial(axes).exchange(mesh, [whole] * mesh.size)
         for total in AllReduce(axes, SUM).exchange(mesh, terms):
             np.testing.assert_array_equal(total, whole)
 
@@ -248,7 +248,7 @@ def test_only_first_is_a_sum_of_one_term(mesh):
 def test_only_first_leaves_no_nan_on_the_others():
     mesh = AbstractMesh((8,), ("a",))
     pieces = [np.full(2, np.nan, np.float32)] * 8
-    found = run(alone(OnlyFirst(("a",)), pieces), mesh, pieces)
+    found = run(alone(ToPartial(("a",)), pieces), mesh, pieces)
     assert np.isnan(found[0]).all()
     np.testing.assert_array_equal(found[1:], np.zeros((7, 2)))
 
@@ -291,10 +291,10 @@ def test_sums_wrap_around():
         (ReduceScatter(0, ("a",), 4, SUM), 3 / 4),
         (AllToAll(0, 1, ("a", "b"), 8), 7 / 8),
         (Permute(("a",), ("a",)), 1),
-        (HandOver(("a",), ("b",), 2), 1),
-        (OwnBlock(0, ("a",), 4), 0),
-        (OnlyFirst(("a",)), 0),
-        (Resize(0, 9), 0),
+        (CoarseningPermute(("a",), ("b",), 2), 1),
+        (LocalSlice(0, ("a",), 4), 0),
+        (ToPartial(("a",)), 0),
+        (PadOrTrim(0, 9), 0),
     ],
     ids=str,
 )
@@ -305,7 +305,7 @@ def test_bytes_that_one_device_sends(op, sent):
 
 
 @pytest.mark.parametrize(
-    "op", [ReduceScatter(0, ("a",), 4, SUM), AllToAll(0, 1, ("a",), 4), OwnBlock(0, ("a",), 4)], ids=str
+    "op", [ReduceScatter(0, ("a",), 4, SUM), AllToAll(0, 1, ("a",), 4), LocalSlice(0, ("a",), 4)], ids=str
 )
 def test_blocks_must_divide_the_piece(op):
     with pytest.raises(TypeError, match=r"dim 0 of f32\[6,8\] does not divide into 4 blocks"):
@@ -320,7 +320,7 @@ def test_a_collective_has_no_meaning_on_one_piece():
 def test_steps_in_one_program():
     """Each step takes the result of the one before."""
     mesh = AbstractMesh((4, 2), ("a", "b"))
-    steps = [AllReduce(("b",), SUM), OwnBlock(0, ("a",), 4), Permute(("a", "b"), ("b", "a")), AllGather(0, ("a",), 4)]
+    steps = [AllReduce(("b",), SUM), LocalSlice(0, ("a",), 4), Permute(("a", "b"), ("b", "a")), AllGather(0, ("a",), 4)]
     pieces = [np.full((4, 2), device, np.int32) for device in range(8)]
     expected: Sequence[NumpyArray] = pieces
     for op in steps:

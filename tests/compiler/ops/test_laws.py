@@ -31,7 +31,7 @@ BORDERS = {"key_data", "wrap_key_data"}
 # Stand for the borders of loops and branches while layouts are chosen, and never run: see test_control.py.
 BOUNDARY_OPS = {"enter", "carry", "merge", "unstack", "stack", "predicate", "split", "join"}
 # Manual regions, and what types say in them, which needs a region around it: tests/manual.
-MANUAL = {"manual", "vary", "settle"}
+MANUAL = {"manual", "pvary", "assert_replicated"}
 # remat is a call that computes again, which tests/api/test_remat.py shows; a barrier is lowered with its neighbours.
 # What computes along a named axis means nothing until the name is bound: tests/api/test_named_axes.py.
 OPS = sorted(

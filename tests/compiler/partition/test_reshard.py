@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce, OwnBlock
+from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce, LocalSlice
 from shardwise.compiler.partition.local_program import Placement
 from shardwise.compiler.partition.reshard import reshard_steps
 from shardwise.compiler.partition.simulate import assemble_shards, split_into_shards
@@ -66,7 +66,7 @@ def naive(whole, mesh, before, after):
     if before.partial:
         ops.append(AllReduce(tuple(axis for axis, _ in before.partial), SUM))
     ops += [AllGather(dim, axes, mesh.extent(axes)) for dim, axes in enumerate(before.dims) if axes]
-    ops += [OwnBlock(dim, axes, mesh.extent(axes)) for dim, axes in enumerate(after.dims) if axes]
+    ops += [LocalSlice(dim, axes, mesh.extent(axes)) for dim, axes in enumerate(after.dims) if axes]
     return ops
 
 
@@ -183,7 +183,7 @@ def test_a_sum_is_cut_before_it_is_reduced():
     steps, _ = reshard_steps(
         ArrayType((1024, 512), np.float32), FOUR_TWO, Layout(((), ()), sums("a")), Layout((("b",), ()))
     )
-    assert [op.name for op, _ in steps] == ["own_block", "all_reduce"]
+    assert [op.name for op, _ in steps] == ["local_slice", "all_reduce"]
 
 
 def test_another_axis_is_cheaper_through_an_exchange_than_through_a_gather():
@@ -191,7 +191,7 @@ def test_another_axis_is_cheaper_through_an_exchange_than_through_a_gather():
     steps, cost = reshard_steps(
         ArrayType((1024, 512), np.float32), FOUR_TWO, Layout((("a",), ())), Layout((("b",), ()))
     )
-    assert [op.name for op, _ in steps] == ["hand_over", "all_gather"]
+    assert [op.name for op, _ in steps] == ["coarsening_permute", "all_gather"]
     latency = Costs(CPU, FOUR_TWO).link_cost("a").collective
     assert cost == pytest.approx(1024 * 512 * 4 * (1 / 4 + 1 / 4) + 2 * latency, rel=1e-5)
 
@@ -202,7 +202,7 @@ def test_axes_give_way_to_fewer_devices_along_others(sizes):
     for before, after in [((("a",), ()), (("b",), ())), (((), ("a",)), ((), ("b",)))]:
         check(Layout(before), Layout(after), mesh, (48, 48))
         check_cost(Layout(before), Layout(after), mesh, (480, 480))
-        assert [op for op in steps_of(mesh, before, after, shape=(480, 480))[0] if op.startswith("hand_over")]
+        assert [op for op in steps_of(mesh, before, after, shape=(480, 480))[0] if op.startswith("coarsening_permute")]
     if "c" in mesh.axis_names:
         check(Layout((("c", "a"), ())), Layout((("c", "b"), ())), mesh, (48, 48))
         check(Layout((("a", "c"), ())), Layout((("b",), ())), mesh, (48, 48))

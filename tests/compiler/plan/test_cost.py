@@ -5,7 +5,7 @@ import pytest
 
 from shardwise.compiler.ir.program import Equation, Value
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce, AllToAll, OwnBlock, ReduceScatter
+from shardwise.compiler.ops.collective.collectives import AllGather, AllReduce, AllToAll, LocalSlice, ReduceScatter
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.control.region_boundary import Stack
 from shardwise.compiler.ops.elementwise.transcendental import Exp
@@ -39,7 +39,7 @@ def test_a_move_costs_what_its_collective_sends(name):
 
 def test_taking_a_block_is_free():
     assert reshard_cost(REPLICATED, 0, WHOLE.nbytes, 4, False, WAY) == 0
-    assert OwnBlock(0, ("a",), 4).wire(WHOLE, MESH) == 0
+    assert LocalSlice(0, ("a",), 4).wire(WHOLE, MESH) == 0
 
 
 def test_staying_is_free():

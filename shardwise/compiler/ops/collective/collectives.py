@@ -194,7 +194,7 @@ class AllToAll(Collective):
         return hlo.op("stablehlo.all_to_all", (x,), out, attributes)
 
 
-class Passing(Collective):
+class CollectivePermute(Collective):
     """Pieces go from device to device, whole. Each sends and gets one at most; what gets none has zeros."""
 
     def pairs(self, mesh: AbstractMesh) -> NumpyArray:
@@ -220,7 +220,7 @@ class Passing(Collective):
 
 @final
 @record
-class Permute(Passing):
+class Permute(CollectivePermute):
     """Pieces numbered along `before` move so that they are numbered along `after`. Both cut into equally many."""
 
     name = "permute"
@@ -242,13 +242,13 @@ class Permute(Passing):
 
 @final
 @record
-class HandOver(Passing):
+class CoarseningPermute(CollectivePermute):
     """Pieces numbered along `old` go to where they are wanted along `new`, which cuts into fewer and larger ones.
 
     Number n along `new` is `parts` of them; of these, the device at (m, n) gets number m modulo `parts`.
     """
 
-    name = "hand_over"
+    name = "coarsening_permute"
     old: tuple[str, ...]
     new: tuple[str, ...]
     parts: int
@@ -267,10 +267,10 @@ class HandOver(Passing):
 
 @final
 @record
-class Send(Passing):
+class PPermute(CollectivePermute):
     """For each pair (a, b), device b of a group gets the piece of device a. One that nobody sends to gets zeros."""
 
-    name = "send"
+    name = "ppermute"
     axes: tuple[str, ...]
     to: tuple[tuple[int, int], ...]
 
@@ -307,24 +307,24 @@ class DeviceIndex(Collective):
 
 @final
 @record
-class OwnBlock(Collective):
+class LocalSlice(Collective):
     """Of `count` equal blocks along `dim`, the one numbered by this device's position along `axes`. Nothing moves.
 
     `of` is the size that `dim` would have with zeros at its end, where it is not its own.
     """
 
-    name = "own_block"
+    name = "local_slice"
     dim: int
     axes: tuple[str, ...]
     count: int
     of: int | None = field(default=None, repr=False)
 
     def out_type(self, x: ArrayType) -> ArrayType:
-        return _scaled(x if self.of is None else Resize(self.dim, self.of).out_type(x), self.dim, 1, self.count)
+        return _scaled(x if self.of is None else PadOrTrim(self.dim, self.of).out_type(x), self.dim, 1, self.count)
 
     def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
         positions = mesh.coordinates(self.axes)
-        wholes = pieces if self.of is None else Resize(self.dim, self.of).exchange(mesh, pieces)
+        wholes = pieces if self.of is None else PadOrTrim(self.dim, self.of).exchange(mesh, pieces)
         return [
             np.split(whole, self.count, self.dim)[position] for whole, position in zip(wholes, positions, strict=True)
         ]
@@ -341,7 +341,7 @@ class OwnBlock(Collective):
             position = hlo.op("stablehlo.minimum", (position, hlo.constant(filled, scalar)), scalar)
             filled += 1
         if filled * block != size:
-            x = Resize(self.dim, filled * block).lower(hlo, x)
+            x = PadOrTrim(self.dim, filled * block).lower(hlo, x)
         start = hlo.op("stablehlo.multiply", (position, hlo.constant(block, scalar)), scalar)
         starts = [start if dim == self.dim else hlo.constant(0, scalar) for dim in range(out.ndim)]
         return hlo.op("stablehlo.dynamic_slice", (x, *starts), out, f"slice_sizes = {int_list(out.shape)}")
@@ -349,10 +349,10 @@ class OwnBlock(Collective):
 
 @final
 @record
-class OnlyFirst(Collective):
+class ToPartial(Collective):
     """The piece, on the device at position 0 along `axes`; zeros on the others: a whole value as a partial sum."""
 
-    name = "only_first"
+    name = "to_partial"
     axes: tuple[str, ...]
 
     def out_type(self, x: ArrayType) -> ArrayType:
@@ -373,10 +373,10 @@ class OnlyFirst(Collective):
 
 @final
 @record
-class Resize(Collective):
+class PadOrTrim(Collective):
     """Dim `dim` of the piece grows to `size` by zeros at its end, or is cut off there. Nothing moves."""
 
-    name = "resize"
+    name = "pad_or_trim"
     dim: int
     size: int
 

@@ -69,7 +69,7 @@ class Named(Op):
 
 
 @record
-class Reducing(Named):
+class NamedReduction(Named):
     """One value of those of all members along `axes`. `invariant`: types know that it is one for all.
 
     `groups` are of members along one axis.
@@ -94,14 +94,14 @@ class Reducing(Named):
 
     def reduced(self, context: LocalContext, reduction: Reduction, x: Any) -> Any:
         """The reduction over the devices along the axes."""
-        return AllReduce(devices(context, self.axes), reduction, self.groups)(x)
+        return AllReduce(mesh_axes_of(context, self.axes), reduction, self.groups)(x)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = operands, dims
         if axis.name not in self.axes:
             return self(x), dim
         if self.groups:
-            return together(self.along(1)(apart(x, dim, self.groups)), None, self.groups), 0
+            return merge_groups(self.along(1)(split_groups(x, dim, self.groups)), None, self.groups), 0
         one = self.of_copies(x, axis.size) if dim is None else self.along(dim)(x)
         rest = tuple(name for name in self.axes if name != axis.name)
         return replace(self, axes=rest)(one) if rest else one, None
@@ -117,7 +117,7 @@ class Reducing(Named):
 
 @final
 @record
-class NamedSum(Reducing):
+class NamedSum(NamedReduction):
     """The sum over all members along `axes`."""
 
     name = "named_sum"
@@ -130,7 +130,7 @@ class NamedSum(Reducing):
         return self(*primals), self(*tangents)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        return (Vary(self.axes)(cotangent) if self.invariant else self(cotangent),)
+        return (PVary(self.axes)(cotangent) if self.invariant else self(cotangent),)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         return self.reduced(context, SUM, *operands)
@@ -139,15 +139,15 @@ class NamedSum(Reducing):
         return Sum((dim,))
 
     def of_copies(self, x: Any, count: int) -> Any:
-        return copies(x, count)
+        return sum_of_copies(x, count)
 
 
 @final
 @record
-class NamedExtreme(Reducing):
+class NamedMinMax(NamedReduction):
     """The largest (`MAX`) or smallest (`MIN`) over all members along `axes`. Equal ones share its derivative."""
 
-    name = "named_extreme"
+    name = "named_min_max"
     reduction: Reduction = MAX
     groups: Groups | None = field(default=None, repr=False)
 
@@ -206,7 +206,7 @@ class NamedIndex(Named):
         return self(), None
 
 
-class _Alike(Elementwise):
+class _VaryingCast(Elementwise):
     """The operand itself: only its type says something else of how devices differ."""
 
     arity = 1
@@ -230,10 +230,10 @@ class _Alike(Elementwise):
 
 @final
 @record
-class Vary(_Alike):
+class PVary(_VaryingCast):
     """What is one value for all devices along `axes`, as each device's own."""
 
-    name = "vary"
+    name = "pvary"
     axes: tuple[str, ...]
 
     def out_type(self, x: ArrayType) -> ArrayType:  # type: ignore[override]
@@ -248,24 +248,24 @@ class Vary(_Alike):
 
 @final
 @record
-class Settle(_Alike):
+class AssertReplicated(_VaryingCast):
     """What each device along `axes` has, but all alike, as one value for all. Its derivative is the first device's."""
 
-    name = "settle"
+    name = "assert_replicated"
     axes: tuple[str, ...]
 
     def result_varying(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(axis for axis in axes if axis not in self.axes)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        sent = Vary(self.axes)(cotangent)
+        sent = PVary(self.axes)(cotangent)
         for axis in self.axes:
             first = Compare("EQ")(NamedIndex(axis, tracked=True)(), full((), 0, np.int32))
             sent = Select()(Broadcast(sent.type.shape, ())(first), sent, zeros_like(sent))
         return (sent,)
 
 
-def member_number(axes: Sequence[Any], sizes: Sequence[int], tracked: frozenset[Any] = frozenset()) -> Any:
+def flat_axis_index(axes: Sequence[Any], sizes: Sequence[int], tracked: frozenset[Any] = frozenset()) -> Any:
     """Each member's number along several axes, the first of them slowest; `tracked`: those whose index types track."""
     number: Any = full((), 0, np.int32)
     for place, (axis, size) in enumerate(zip(axes, sizes, strict=True)):
@@ -274,39 +274,39 @@ def member_number(axes: Sequence[Any], sizes: Sequence[int], tracked: frozenset[
     return number
 
 
-def devices(context: LocalContext, names: Sequence[Any]) -> tuple[str, ...]:
+def mesh_axes_of(context: LocalContext, names: Sequence[Any]) -> tuple[str, ...]:
     """The axes of the mesh that axes of manual regions consist of."""
     return tuple(axis for name in names for axis in context.mesh_axes_of(name))
 
 
-def opened(x: Any, dim: int, sizes: Sequence[int]) -> Any:
+def split_dim(x: Any, dim: int, sizes: Sequence[int]) -> Any:
     """`x` with `dim` as dims of these sizes."""
     return Reshape((*x.type.shape[:dim], *sizes, *x.type.shape[dim + 1 :]))(x)
 
 
-def closed(x: Any, dim: int, count: int) -> Any:
+def merge_dims(x: Any, dim: int, count: int) -> Any:
     """`x` with so many dims from `dim` on as one."""
     shape = x.type.shape
     return Reshape((*shape[:dim], math.prod(shape[dim : dim + count]), *shape[dim + count :]))(x)
 
 
-def apart(x: Any, dim: int | None, groups: Groups) -> Any:
+def split_groups(x: Any, dim: int | None, groups: Groups) -> Any:
     """`x`, whose members lie along `dim` (None: all are `x`), with a dim for the groups and one for their members."""
     members = [member for group in groups for member in group]
-    x = reordered(batch_at(x, dim, 0, len(members)), 0, members)
-    return opened(x, 0, (len(groups), len(groups[0])))
+    x = take_slices(batch_at(x, dim, 0, len(members)), 0, members)
+    return split_dim(x, 0, (len(groups), len(groups[0])))
 
 
-def together(x: Any, dim: int | None, groups: Groups) -> Any:
+def merge_groups(x: Any, dim: int | None, groups: Groups) -> Any:
     """`x`, whose groups lie along the first dim and their members along `dim` (None: they have the same), with all
     members along one, in their order."""
     members = [member for group in groups for member in group]
-    x = closed(batch_at(x, dim, 1, len(groups[0])), 0, 2)
+    x = merge_dims(batch_at(x, dim, 1, len(groups[0])), 0, 2)
     places = {member: place for place, member in enumerate(members)}
-    return reordered(x, 0, [places[member] for member in range(len(members))])
+    return take_slices(x, 0, [places[member] for member in range(len(members))])
 
 
-def reordered(x: Any, dim: int, sources: Sequence[int | None]) -> Any:
+def take_slices(x: Any, dim: int, sources: Sequence[int | None]) -> Any:
     """For each source, that slice of `x` along `dim`, or zeros; sources that are neighbours are one slice."""
     parts = []
     start = 0
@@ -323,7 +323,7 @@ def reordered(x: Any, dim: int, sources: Sequence[int | None]) -> Any:
     return Concatenate(dim)(*parts)
 
 
-def copies(x: Any, count: int) -> Any:
+def sum_of_copies(x: Any, count: int) -> Any:
     """The sum of as many copies of `x`; small floats are multiplied in f32 and rounded once, as they are summed."""
     dtype = x.type.dtype
     wide = numpy_carrier(dtype) if is_float(dtype) else dtype

@@ -1,8 +1,8 @@
 """Values that move between the members along an axis that has a name; see `named` for whose members they are.
 
-named_gather     each member gets the values of all, side by side along a new dim
-named_scatter    the transpose of that: of the sum of all, each member gets its own slice
-named_exchange   each member sends slice k to member k, and stacks what it is sent
+named_all_gather     each member gets the values of all, side by side along a new dim
+named_reduce_scatter    the transpose of that: of the sum of all, each member gets its own slice
+named_all_to_all   each member sends slice k to member k, and stacks what it is sent
 named_permute    members send their value to one other
 """
 
@@ -16,18 +16,18 @@ import numpy as np
 from shardwise.compiler.ir.op import BatchAxis, LocalContext
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective.collectives import AllGather, AllToAll, Groups, ReduceScatter, Send
+from shardwise.compiler.ops.collective.collectives import AllGather, AllToAll, Groups, PPermute, ReduceScatter
 from shardwise.compiler.ops.collective.named import (
     Named,
-    Vary,
-    apart,
-    closed,
-    copies,
-    devices,
-    member_number,
-    opened,
-    reordered,
-    together,
+    PVary,
+    flat_axis_index,
+    merge_dims,
+    merge_groups,
+    mesh_axes_of,
+    split_dim,
+    split_groups,
+    sum_of_copies,
+    take_slices,
 )
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice
 from shardwise.compiler.ops.reduce.broadcast import batch_at
@@ -39,7 +39,7 @@ from shardwise.compiler.shardings.factors import Dims, FactorRule
 
 
 @record
-class Moving(Named):
+class NamedExchangeOp(Named):
     """Values move between the members along `axes`, of these `sizes`; the op is linear in its operand."""
 
     axes: tuple[Any, ...]
@@ -78,8 +78,8 @@ class Moving(Named):
             return self.resolved(x, dim)
         one: dict[str, Any] = {"axes": self.axes[:1], "sizes": (self.count,), "groups": None}
         alone = replace(self, **one).under_a_dim()
-        found, at = alone.resolved(apart(x, dim, self.groups), 1)
-        return together(found, at, self.groups), 0
+        found, at = alone.resolved(split_groups(x, dim, self.groups), 1)
+        return merge_groups(found, at, self.groups), 0
 
     def along_one(self, axis: BatchAxis, x: Any, place: int) -> tuple[Any, int | None]:
         """The result where members along one of several axes, the one in this place, lie along the first dim of `x`.
@@ -89,38 +89,38 @@ class Moving(Named):
         axes, sizes = _but(self.axes, place), _but(self.sizes, place)
         before, after = math.prod(self.sizes[:place]), math.prod(self.sizes[place + 1 :])
         shape = x.type.shape[1:]
-        everyone = NamedGather(axes, sizes, 0)(x)
+        everyone = NamedAllGather(axes, sizes, 0)(x)
         everyone = move_dim(Reshape((before, after, axis.size, *shape))(everyone), 2, 1)
         found, at = self.among_all(Reshape((math.prod(self.sizes), *shape))(everyone), 0)
         found = batch_at(found, at, 0, math.prod(self.sizes))
         shape = found.type.shape[1:]
         mine = move_dim(Reshape((before, axis.size, after, *shape))(found), 1, 0)
         mine = Reshape((axis.size, before * after, *shape))(mine)
-        return _own_slice(mine, 1, member_number(axes, sizes)), 0
+        return _own_slice(mine, 1, flat_axis_index(axes, sizes)), 0
 
     def resolved(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
         """As `among_all`, without groups."""
         raise self.missing_rule("resolved")
 
-    def under_a_dim(self) -> "Moving":
+    def under_a_dim(self) -> "NamedExchangeOp":
         """The same, for operands with one more dim in front."""
         raise self.missing_rule("under_a_dim")
 
 
 @final
 @record
-class NamedGather(Moving):
+class NamedAllGather(NamedExchangeOp):
     """The values of all members, side by side along a new dim `dim`. `invariant`: types know that they are one for all,
     and each member takes of their cotangent what is its own."""
 
-    name = "named_gather"
+    name = "named_all_gather"
     dim: int
     groups: Groups | None = field(default=None, repr=False)
     invariant: bool = field(default=False, repr=False)
 
     def out_type(self, x: ArrayType) -> ArrayType:
         if not 0 <= self.dim <= x.ndim:
-            raise TypeError(f"named_gather: {x} cannot get a new dim {self.dim}")
+            raise TypeError(f"named_all_gather: {x} cannot get a new dim {self.dim}")
         return x.with_shape((*x.shape[: self.dim], self.count, *x.shape[self.dim :]))
 
     def result_varying(self, axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -131,14 +131,14 @@ class NamedGather(Moving):
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
-        gather = AllGather(self.dim, devices(context, self.axes), self.count, self.groups)
+        gather = AllGather(self.dim, mesh_axes_of(context, self.axes), self.count, self.groups)
         return gather(_with_one(x, self.dim))
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         if self.invariant:
-            number = member_number(self.axes, self.sizes, self.axis_names)
-            return (_own_slice(Vary(self.axes)(cotangent), self.dim, number),)
-        return (NamedScatter(self.axes, self.sizes, self.dim, self.groups)(cotangent),)
+            number = flat_axis_index(self.axes, self.sizes, self.axis_names)
+            return (_own_slice(PVary(self.axes)(cotangent), self.dim, number),)
+        return (NamedReduceScatter(self.axes, self.sizes, self.dim, self.groups)(cotangent),)
 
     def resolved(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
         return batch_at(x, dim, self.dim, self.count), None
@@ -146,26 +146,28 @@ class NamedGather(Moving):
     def along_one(self, axis: BatchAxis, x: Any, place: int) -> tuple[Any, int | None]:
         if self.groups:
             return super().along_one(axis, x, place)
-        rest = NamedGather(_but(self.axes, place), _but(self.sizes, place), self.dim + 1)
-        found = opened(rest(x), self.dim + 1, rest.sizes)
-        return closed(move_dim(found, 0, self.dim + place), self.dim, len(self.axes)), None
+        rest = NamedAllGather(_but(self.axes, place), _but(self.sizes, place), self.dim + 1)
+        found = split_dim(rest(x), self.dim + 1, rest.sizes)
+        return merge_dims(move_dim(found, 0, self.dim + place), self.dim, len(self.axes)), None
 
-    def under_a_dim(self) -> Moving:
+    def under_a_dim(self) -> NamedExchangeOp:
         return replace(self, dim=self.dim + 1)
 
 
 @final
 @record
-class NamedScatter(Moving):
+class NamedReduceScatter(NamedExchangeOp):
     """Of the sum over all members, member k gets slice k along `dim`, which is gone."""
 
-    name = "named_scatter"
+    name = "named_reduce_scatter"
     dim: int
     groups: Groups | None = field(default=None, repr=False)
 
     def out_type(self, x: ArrayType) -> ArrayType:
         if not 0 <= self.dim < x.ndim or x.shape[self.dim] != self.count:
-            raise TypeError(f"named_scatter: {x} does not have a slice for each of {self.count} along dim {self.dim}")
+            raise TypeError(
+                f"named_reduce_scatter: {x} does not have a slice for each of {self.count} along dim {self.dim}"
+            )
         return x.without((self.dim,))
 
     def factors(self, x: ArrayType) -> FactorRule:  # type: ignore[override]
@@ -173,32 +175,32 @@ class NamedScatter(Moving):
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
-        scatter = ReduceScatter(self.dim, devices(context, self.axes), self.count, SUM, self.groups)
+        scatter = ReduceScatter(self.dim, mesh_axes_of(context, self.axes), self.count, SUM, self.groups)
         return _without_one(scatter(x), self.dim)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        return (NamedGather(self.axes, self.sizes, self.dim, self.groups)(cotangent),)
+        return (NamedAllGather(self.axes, self.sizes, self.dim, self.groups)(cotangent),)
 
     def resolved(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
-        return copies(x, self.count) if dim is None else Sum((dim,))(x), self.dim
+        return sum_of_copies(x, self.count) if dim is None else Sum((dim,))(x), self.dim
 
     def along_one(self, axis: BatchAxis, x: Any, place: int) -> tuple[Any, int | None]:
         if self.groups:
             return super().along_one(axis, x, place)
-        own = move_dim(opened(Sum((0,))(x), self.dim, self.sizes), self.dim + place, 0)
-        rest = NamedScatter(_but(self.axes, place), _but(self.sizes, place), self.dim + 1)
-        return rest(closed(own, self.dim + 1, len(rest.axes))), 0
+        own = move_dim(split_dim(Sum((0,))(x), self.dim, self.sizes), self.dim + place, 0)
+        rest = NamedReduceScatter(_but(self.axes, place), _but(self.sizes, place), self.dim + 1)
+        return rest(merge_dims(own, self.dim + 1, len(rest.axes))), 0
 
-    def under_a_dim(self) -> Moving:
+    def under_a_dim(self) -> NamedExchangeOp:
         return replace(self, dim=self.dim + 1)
 
 
 @final
 @record
-class NamedExchange(Moving):
+class NamedAllToAll(NamedExchangeOp):
     """Member k gets slice k along `split` from each member, stacked along a new dim `stack`."""
 
-    name = "named_exchange"
+    name = "named_all_to_all"
     split: int
     stack: int
     groups: Groups | None = field(default=None, repr=False)
@@ -206,11 +208,11 @@ class NamedExchange(Moving):
     def out_type(self, x: ArrayType) -> ArrayType:
         if not 0 <= self.split < x.ndim or x.shape[self.split] != self.count:
             raise TypeError(
-                f"named_exchange: {x} does not have a slice for each of {self.count} along dim {self.split}"
+                f"named_all_to_all: {x} does not have a slice for each of {self.count} along dim {self.split}"
             )
         rest = x.without((self.split,)).shape
         if not 0 <= self.stack <= len(rest):
-            raise TypeError(f"named_exchange: slices of {x} cannot be stacked along dim {self.stack}")
+            raise TypeError(f"named_all_to_all: slices of {x} cannot be stacked along dim {self.stack}")
         return x.with_shape((*rest[: self.stack], self.count, *rest[self.stack :]))
 
     def factors(self, x: ArrayType) -> FactorRule:  # type: ignore[override]
@@ -221,7 +223,7 @@ class NamedExchange(Moving):
         # The new dim is there, of size 1, before the blocks travel; the one that was split is 1 after, and goes.
         join = self.stack if self.stack <= self.split else self.stack + 1
         split = self.split + 1 if join <= self.split else self.split
-        exchange = AllToAll(split, join, devices(context, self.axes), self.count, self.groups)
+        exchange = AllToAll(split, join, mesh_axes_of(context, self.axes), self.count, self.groups)
         return _without_one(exchange(_with_one(x, join)), split)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
@@ -236,19 +238,19 @@ class NamedExchange(Moving):
         if self.groups:
             return super().along_one(axis, x, place)
         # Along the one axis, senders lie along dim 0, and who receives is one digit of what `split` counts.
-        own = move_dim(opened(x, self.split + 1, self.sizes), self.split + 1 + place, 0)
-        rest = NamedExchange(_but(self.axes, place), _but(self.sizes, place), self.split + 2, self.stack + 2)
-        found = rest(closed(own, self.split + 2, len(self.axes) - 1))
-        senders = move_dim(opened(found, self.stack + 2, rest.sizes), 1, self.stack + 1 + place)
-        return closed(senders, self.stack + 1, len(self.axes)), 0
+        own = move_dim(split_dim(x, self.split + 1, self.sizes), self.split + 1 + place, 0)
+        rest = NamedAllToAll(_but(self.axes, place), _but(self.sizes, place), self.split + 2, self.stack + 2)
+        found = rest(merge_dims(own, self.split + 2, len(self.axes) - 1))
+        senders = move_dim(split_dim(found, self.stack + 2, rest.sizes), 1, self.stack + 1 + place)
+        return merge_dims(senders, self.stack + 1, len(self.axes)), 0
 
-    def under_a_dim(self) -> Moving:
+    def under_a_dim(self) -> NamedExchangeOp:
         return replace(self, split=self.split + 1, stack=self.stack + 1)
 
 
 @final
 @record
-class NamedPermute(Moving):
+class NamedPermute(NamedExchangeOp):
     """For each pair (a, b), member b gets the value of member a. One that nobody sends to gets zeros."""
 
     name = "named_permute"
@@ -258,7 +260,7 @@ class NamedPermute(Moving):
         return x
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
-        return Send(devices(context, self.axes), self.pairs)(*operands)
+        return PPermute(mesh_axes_of(context, self.axes), self.pairs)(*operands)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (replace(self, pairs=tuple((b, a) for a, b in self.pairs))(cotangent),)
@@ -269,9 +271,9 @@ class NamedPermute(Moving):
                 return x, None
             x, dim = batch_at(x, None, 0, self.count), 0
         sender = {b: a for a, b in self.pairs}
-        return reordered(x, dim, [sender.get(member) for member in range(self.count)]), dim
+        return take_slices(x, dim, [sender.get(member) for member in range(self.count)]), dim
 
-    def under_a_dim(self) -> Moving:
+    def under_a_dim(self) -> NamedExchangeOp:
         return self
 
 

@@ -22,7 +22,7 @@ _SCALAR, _ONE = ArrayType((), np.int32), ArrayType((1,), np.int32)
 
 @final
 @record
-class Shift:
+class ShiftPairs:
     """Device k along `axes` gets what device k + `distance` sends; devices past the ends send nothing."""
 
     axes: tuple[str, ...]
@@ -106,7 +106,7 @@ class TakeWindow(Collective):
         for part in self._parts(piece):  # side by side, with zeros between them
             found = self._slice(hlo, x, part.start, part.stop)
             if part.distance:
-                pairs = f"source_target_pairs = {hlo.pairs(Shift(self.axes, part.distance))}"
+                pairs = f"source_target_pairs = {hlo.pairs(ShiftPairs(self.axes, part.distance))}"
                 found = hlo.op("stablehlo.collective_permute", (found,), found.type, pairs)
             at = part.distance * piece + part.start - low
             row += [*self._zeros(hlo, x.type, at - filled), found]

@@ -6,7 +6,7 @@ import math
 from typing import Any, final
 
 from shardwise.compiler.ir.record import record
-from shardwise.compiler.ops.collective.collectives import AllGather, AllToAll, OwnBlock
+from shardwise.compiler.ops.collective.collectives import AllGather, AllToAll, LocalSlice
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape, move_dim
 from shardwise.compiler.ops.shape.slicing import Pad, slice_along
@@ -14,7 +14,7 @@ from shardwise.compiler.ops.shape.slicing import Pad, slice_along
 
 @final
 @record
-class Rows:
+class RowExchange:
     """The rows along `dim`, which `axes` cut into `count`, of pieces whose other dims have the sizes `others`."""
 
     dim: int
@@ -25,48 +25,48 @@ class Rows:
     @staticmethod
     def of(shape: tuple[int, ...], dim: int, axes: tuple[str, ...], count: int) -> "Rows":
         """Those of a piece of this shape."""
-        return Rows(dim, axes, count, shape[:dim] + shape[dim + 1 :])
+        return RowExchange(dim, axes, count, shape[:dim] + shape[dim + 1 :])
 
     @property
-    def height(self) -> int:
+    def row_count(self) -> int:
         """How many rows there are."""
         return math.prod(self.others)
 
     @property
-    def deals(self) -> bool:
-        """Whether rows are dealt out: that sends no more than to give each device all of them, and shares the work."""
-        return 2 * self.dealt <= self.height * self.count
+    def uses_all_to_all(self) -> bool:
+        """Whether rows are padded_row_count out: that sends no more than to give each device all of them, and shares the work."""
+        return 2 * self.padded_row_count <= self.row_count * self.count
 
     @property
-    def dealt(self) -> int:
+    def padded_row_count(self) -> int:
         """Rows, and as many more as it takes to deal them out evenly."""
-        return -(-self.height // self.count) * self.count
+        return -(-self.row_count // self.count) * self.count
 
-    def sent(self, before: int, after: int) -> float:
+    def bytes_sent(self, before: int, after: int) -> float:
         """The bytes that each device sends: `before` and `after` are those of a piece of one row, which is brought
         whole and taken back.
         """
-        if self.deals:
-            return self.dealt * (before + after) * (self.count - 1) / self.count
-        return float(self.height * before * (self.count - 1))
+        if self.uses_all_to_all:
+            return self.padded_row_count * (before + after) * (self.count - 1) / self.count
+        return float(self.row_count * before * (self.count - 1))
 
-    def whole(self, x: Any, size: int) -> Any:
+    def gather(self, x: Any, size: int) -> Any:
         """Rows of `size`, as the last of two dims, that are not cut: all of them, or some on each device."""
         row = move_dim(x, self.dim, x.type.ndim - 1)
-        row = Reshape((self.height, row.type.shape[-1]))(row)
-        if self.deals:
-            row = AllToAll(0, 1, self.axes, self.count)(_resized(row, 0, self.dealt))
+        row = Reshape((self.row_count, row.type.shape[-1]))(row)
+        if self.uses_all_to_all:
+            row = AllToAll(0, 1, self.axes, self.count)(_resized(row, 0, self.padded_row_count))
         else:
             row = AllGather(1, self.axes, self.count)(row)
         return _resized(row, 1, size)
 
-    def cut(self, row: Any, piece: int) -> Any:
+    def scatter(self, row: Any, piece: int) -> Any:
         """Their pieces, each of this size along `dim`, on the devices to which they belong."""
         row = _resized(row, 1, piece * self.count)
-        if self.deals:
-            row = _resized(AllToAll(1, 0, self.axes, self.count)(row), 0, self.height)
+        if self.uses_all_to_all:
+            row = _resized(AllToAll(1, 0, self.axes, self.count)(row), 0, self.row_count)
         else:
-            row = OwnBlock(1, self.axes, self.count)(row)
+            row = LocalSlice(1, self.axes, self.count)(row)
         return move_dim(Reshape((*self.others, piece))(row), len(self.others), self.dim)
 
 

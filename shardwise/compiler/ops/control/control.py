@@ -310,7 +310,7 @@ class DataDependentControl(Control):
 
     def allowing_divergence(self) -> Self:
         """The same, where devices may go different ways."""
-        raise self.missing_rule("parted")
+        raise self.missing_rule("allowing_divergence")
 
     def choice_per_device(self, pieces: Sequence[NumpyArray]) -> list[int]:
         """Which way each device goes."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective.named import NamedSum, Vary
+from shardwise.compiler.ops.collective.named import NamedSum, PVary
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.shape.constants import full
 
@@ -15,7 +15,7 @@ def match_type(x: Any, type: ArrayType) -> Any:
     if x.type.with_varying(type.varying) is not type:
         x = Convert(type.dtype, type.weak)(x)
     more = tuple(axis for axis in type.varying if axis not in x.type.varying)
-    return Vary(more)(x) if more else x
+    return PVary(more)(x) if more else x
 
 
 def match_cotangent_type(cotangent: Any, type: ArrayType) -> Any:

@@ -15,7 +15,7 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, O
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather
-from shardwise.compiler.ops.collective.whole_rows import Rows
+from shardwise.compiler.ops.collective.whole_rows import RowExchange
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.base import like
 from shardwise.compiler.ops.elementwise.select import Select, compared
@@ -65,16 +65,16 @@ class Sort(Op):
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         piece = -(-types[0].shape[self.dim] // count) * sum(type.dtype.itemsize for type in types)
-        return Rows.of(types[0].shape, self.dim, (), count).sent(piece, piece)
+        return RowExchange.of(types[0].shape, self.dim, (), count).bytes_sent(piece, piece)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         axes, count = context.sharding_of(self.dim)
         if not axes:
             return self(*operands)
-        rows = Rows.of(context.out_shapes[0], self.dim, axes, count)
-        whole = [rows.whole(x, context.global_types[0].shape[self.dim]) for x in operands]
+        rows = RowExchange.of(context.out_shapes[0], self.dim, axes, count)
+        whole = [rows.gather(x, context.global_types[0].shape[self.dim]) for x in operands]
         found = Sort(1, self.keys, self.descending)(*whole)
-        return tuple(rows.cut(row, shape[self.dim]) for row, shape in zip(found, context.out_shapes, strict=True))
+        return tuple(rows.scatter(row, shape[self.dim]) for row, shape in zip(found, context.out_shapes, strict=True))
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         index = Iota(primals[0].type.shape, self.dim, INDEX)()

@@ -13,7 +13,7 @@ import numpy as np
 from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective.whole_rows import Rows
+from shardwise.compiler.ops.collective.whole_rows import RowExchange
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
 from shardwise.compiler.ops.elementwise.base import DtypeSet, like
 from shardwise.compiler.ops.elementwise.bitwise import Or
@@ -70,7 +70,7 @@ class Fft(Op):
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         (x,) = types
         before, after = (-(-type.shape[self.dim] // count) * type.dtype.itemsize for type in (x, self.out_type(x)))
-        return Rows.of(x.shape, self.dim, (), count).sent(before, after)
+        return RowExchange.of(x.shape, self.dim, (), count).bytes_sent(before, after)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
@@ -78,9 +78,9 @@ class Fft(Op):
         if not axes:
             return self(x)
         piece = context.out_shapes[0]
-        rows = Rows.of(piece, self.dim, axes, count)
-        found = Fft(self.kind, 1, self.length)(rows.whole(x, context.global_types[0].shape[self.dim]))
-        return rows.cut(found, piece[self.dim])
+        rows = RowExchange.of(piece, self.dim, axes, count)
+        found = Fft(self.kind, 1, self.length)(rows.gather(x, context.global_types[0].shape[self.dim]))
+        return rows.scatter(found, piece[self.dim])
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)

@@ -11,7 +11,7 @@ from shardwise.compiler.dtypes import DType, is_float, is_integer
 from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.collective.collectives import AllReduce, OnlyFirst
+from shardwise.compiler.ops.collective.collectives import AllReduce, ToPartial
 from shardwise.compiler.ops.control.scan import vmap_by_scan
 from shardwise.compiler.ops.random.threefry import COUNTER, WIDTHS, WORD
 from shardwise.compiler.reduction import SUM
@@ -94,7 +94,7 @@ class RngUniform(Op):
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         # Each device has a state of its own: all take what the first one draws.
-        return AllReduce(context.auto_axes, SUM)(OnlyFirst(context.auto_axes)(self(*operands)))
+        return AllReduce(context.auto_axes, SUM)(ToPartial(context.auto_axes)(self(*operands)))
 
     def lower(self, hlo: Hlo, low: Any, high: Any) -> Any:
         sizes = hlo_sizes(hlo, self.shape)
