@@ -68,7 +68,7 @@ def test_neighbours_send_their_edges_alone(page):
     local = partition(sharded, choose(sharded))
     (equation,) = local.collectives()
     assert equation.op.name == "take_window"
-    assert local.wire(equation) == 2 * 3 * 4  # two rows of three floats
+    assert local.bytes_sent(equation) == 2 * 3 * 4  # two rows of three floats
 
 
 def test_what_the_page_says_of_wrong_operands(page):

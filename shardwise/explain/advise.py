@@ -71,7 +71,7 @@ def advise(stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh]) -> Advice
         return Advice(0)
     now = timeline(local, chip, donated=donated)
     seconds, sent = _seconds(now), local.sent
-    costliest = max(inserted, key=lambda e: (_time(e, local, chip), local.times[e] * local.wire(e)))
+    costliest = max(inserted, key=lambda e: (_time(e, local, chip), local.times[e] * local.bytes_sent(e)))
     bound = replan_limit(sharded, 2, TRIES)
     best, tried = Advice(0), 0
     for value, layout in _candidates(stages, costliest):
@@ -97,7 +97,7 @@ def advise(stages: Stages, chip: Chip, meshes: Sequence[AbstractMesh]) -> Advice
 
 def _time(equation: Equation, local: LocalProgram, chip: Chip) -> float:
     axes = collective_axes(equation.op)  # type: ignore[arg-type]
-    return local.times[equation] * chip.collective_time(equation.op.name, local.wire(equation), local.mesh, axes)
+    return local.times[equation] * chip.collective_time(equation.op.name, local.bytes_sent(equation), local.mesh, axes)
 
 
 def _candidates(stages: Stages, costliest: Equation) -> Iterator[tuple[Value, Layout]]:

@@ -49,7 +49,7 @@ def test_roll_along_a_sharded_dim_sends_only_the_halo(rows):
     plan = sw.explain(sw.jit(lambda x: jnp.roll(x, 3, axis=0)))(sharded)
     local = plan.stages.local
     row_bytes = 4 * 4
-    assert sum(local.wire(equation) for equation in local.collectives()) <= 4 * 3 * row_bytes
+    assert sum(local.bytes_sent(equation) for equation in local.collectives()) <= 4 * 3 * row_bytes
 
 
 def test_triangles_need_no_collectives(mesh):

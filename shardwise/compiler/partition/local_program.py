@@ -46,23 +46,23 @@ class LocalProgram:
 
     def collectives(self) -> list[Equation]:
         """The equations that move bytes between devices, those of programs that ops hold too."""
-        return [equation for equation in self.program.walk() if self.wire(equation) > 0]
+        return [equation for equation in self.program.walk() if self.bytes_sent(equation) > 0]
 
     @cached_property
     def times(self) -> dict[Equation, int]:
         """How often each equation runs; of a loop whose length is not known, one turn counts."""
         return dict(_often(self.program, 1))
 
-    def wire(self, equation: Equation) -> float:
+    def bytes_sent(self, equation: Equation) -> float:
         """The bytes that one device sends for this equation each time it runs."""
         if not isinstance(equation.op, Collective):
             return 0
-        return equation.op.wire(equation.inputs[0].type, self.mesh) if equation.inputs else 0
+        return equation.op.bytes_sent(equation.inputs[0].type, self.mesh) if equation.inputs else 0
 
     @cached_property
     def sent(self) -> float:
         """The bytes that one device sends in one call."""
-        return sum(times * self.wire(equation) for equation, times in self.times.items())
+        return sum(times * self.bytes_sent(equation) for equation, times in self.times.items())
 
     def counts(self) -> dict[str, float]:
         """Of one device, in one call: flops of products, bytes that ops read and write, bytes that it sends."""

@@ -151,7 +151,7 @@ def _idle_copies(local: LocalProgram, level: Level, may_go: bool) -> list[_Copy]
             spared -= source.type.nbytes  # which must stay for it
         if spared > 0:
             waiting = frozenset(value for value in values if any(n > place for n in uses.get(value, ())))
-            sent = local.times[first] * sum(local.wire(equation) for equation in _needed(equations, waiting))
+            sent = local.times[first] * sum(local.bytes_sent(equation) for equation in _needed(equations, waiting))
             found.append(_Copy(source, tuple(equations), waiting, min(after), min(after) - max(before), spared, sent))
     return found
 

@@ -87,7 +87,7 @@ def _cheapest(
 
 def step_cost(op: Collective, piece: ArrayType, costs: Costs) -> float:
     """What one step costs that starts from such a piece."""
-    sent = op.wire(piece, costs.mesh)
+    sent = op.bytes_sent(piece, costs.mesh)
     if not sent:
         return FREE_STEP
     way = costs.link_cost(*collective_axes(op))

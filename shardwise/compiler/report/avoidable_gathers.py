@@ -78,7 +78,7 @@ def avoidable_gathers(
             takers.setdefault(value, []).append((equation, place))
     found: list[AvoidableGather] = []
     left = replan_limit(sharded, 1, TRIES)
-    for gather in sorted(large, key=lambda gather: -local.times[gather] * local.wire(gather)):
+    for gather in sorted(large, key=lambda gather: -local.times[gather] * local.bytes_sent(gather)):
         for taker, value, layout in _remedies(gather, takers, sharded, plan):
             said = coarsen_to_first(layout, meshes, local.mesh)
             if said is None:
@@ -88,7 +88,9 @@ def avoidable_gathers(
             left -= 1
             saved = local.sent - replan_with_pin(sharded, value, layout, plan.chip).sent
             if saved > 0:
-                found.append(AvoidableGather(gather, taker, said, local.times[gather] * local.wire(gather), saved))
+                found.append(
+                    AvoidableGather(gather, taker, said, local.times[gather] * local.bytes_sent(gather), saved)
+                )
                 break
     return found
 

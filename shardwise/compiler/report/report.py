@@ -185,7 +185,7 @@ def _end(name: str, placement: Placement, mesh: AbstractMesh) -> EndRow:
 
 def _row(equation: Equation, local: LocalProgram, chip: Chip, known: LayoutOrigins) -> CollectiveRow:
     assert isinstance(equation.op, Collective)
-    times, sent, axes = local.times[equation], local.wire(equation), collective_axes(equation.op)
+    times, sent, axes = local.times[equation], local.bytes_sent(equation), collective_axes(equation.op)
     return CollectiveRow(
         equation.op.name,
         axes,

@@ -96,7 +96,7 @@ class _TimedSweep(Sweep):
         self.peak = max(0, len(self.steps) - 1)
 
     def on_equation(self, equation: Equation, fused: set[Value], live_bytes: int, times: int, depth: int) -> None:
-        sent = self.local.wire(equation)
+        sent = self.local.bytes_sent(equation)
         if sent:
             assert isinstance(equation.op, Collective)
             seconds = self.chip.collective_time(equation.op.name, sent, self.local.mesh, collective_axes(equation.op))

@@ -301,7 +301,7 @@ def test_sums_wrap_around():
 def test_bytes_that_one_device_sends(op, sent):
     """The parts of its piece that a device sends on a ring, as the cost model counts them."""
     piece = ArrayType((8, 8), np.float32)
-    assert op.wire(piece, AbstractMesh((4, 2), ("a", "b"))) == pytest.approx(sent * 256)
+    assert op.bytes_sent(piece, AbstractMesh((4, 2), ("a", "b"))) == pytest.approx(sent * 256)
 
 
 @pytest.mark.parametrize(

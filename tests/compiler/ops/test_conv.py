@@ -87,7 +87,7 @@ def check(program, found, shapes, rtol=1e-5):
 
 
 def moved(found):
-    return [(step.op.name, found.local.wire(step)) for step in found.local.collectives()]
+    return [(step.op.name, found.local.bytes_sent(step)) for step in found.local.collectives()]
 
 
 @pytest.mark.parametrize("rows", [32, 30], ids=["even", "uneven"])

@@ -96,7 +96,7 @@ def test_one_small_exchange(reduction, rows):
     program, found = stages(Cumulative(0, reduction), (rows, 64))
     (step,) = found.local.collectives()
     assert step.op.name == "all_gather"
-    assert found.local.wire(step) == 7 * 64 * 4
+    assert found.local.bytes_sent(step) == 7 * 64 * 4
     assert [placement.layout.dims for placement in found.local.outputs] == [(("x",), ())]
     x = np.random.default_rng(0).uniform(0.9, 1.1, (rows, 64)).astype(np.float32)
     np.testing.assert_allclose(simulate(found.local, [x])[0], evaluate(program, [x])[0], rtol=1e-4)

@@ -21,7 +21,7 @@ def local_of(function, shape, spec=ROWS):
 
 
 def sent(local):
-    return [(equation.op.name, local.wire(equation)) for equation in local.collectives()]
+    return [(equation.op.name, local.bytes_sent(equation)) for equation in local.collectives()]
 
 
 @pytest.mark.parametrize(("by", "rows"), [(1, 1), (-1, 1), (4, 4), (3, 3), (5, 4), (8, 4), (15, 1), (13, 3)], ids=str)

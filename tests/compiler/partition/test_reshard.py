@@ -73,7 +73,7 @@ def naive(whole, mesh, before, after):
 def bytes_of(ops, piece, mesh):
     total = 0.0
     for op in ops:
-        total += op.wire(piece, mesh)
+        total += op.bytes_sent(piece, mesh)
         piece = op.out_type(piece)
     return total
 
@@ -117,7 +117,7 @@ def test_a_whole_value_and_a_sum_become_a_sum_over_more_axes():
 
 def steps_of(mesh, before, after, partial=(), shape=(1024, 512)):
     steps, _ = reshard_steps(ArrayType(shape, np.float32), mesh, Layout(before, partial), Layout(after))
-    return [str(op) for op, _ in steps if op.wire(ArrayType(shape, np.float32), mesh)], len(steps)
+    return [str(op) for op, _ in steps if op.bytes_sent(ArrayType(shape, np.float32), mesh)], len(steps)
 
 
 def sums(*axes):

@@ -34,12 +34,12 @@ def test_a_move_costs_what_its_collective_sends(name):
     before, after, op, piece = MOVES[name]
     counted = reshard_cost(before, after, WHOLE.nbytes, 4, False, WAY)
     latency = WAY.reduction if isinstance(op, (AllReduce, ReduceScatter)) else WAY.collective
-    assert counted == op.wire(piece, MESH) + latency
+    assert counted == op.bytes_sent(piece, MESH) + latency
 
 
 def test_taking_a_block_is_free():
     assert reshard_cost(REPLICATED, 0, WHOLE.nbytes, 4, False, WAY) == 0
-    assert LocalSlice(0, ("a",), 4).wire(WHOLE, MESH) == 0
+    assert LocalSlice(0, ("a",), 4).bytes_sent(WHOLE, MESH) == 0
 
 
 def test_staying_is_free():

@@ -25,13 +25,13 @@ Groups = tuple[tuple[int, ...], ...]  # all of one size; each number once
 
 
 class Collective(Op):
-    """`wire` is what one device sends, in bytes, by the ring model."""
+    """`bytes_sent`: the bytes that each device sends, by the ring model."""
 
     def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
         raise self.missing_rule("exchange")
 
-    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        raise self.missing_rule("wire")
+    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        raise self.missing_rule("bytes_sent")
 
 
 def _each_group(
@@ -69,7 +69,7 @@ class AllReduce(Collective):
             mesh, self.axes, self.groups, pieces, lambda group: [_reduced(self.reduction, group)] * len(group)
         )
 
-    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         count = len(self.groups[0]) if self.groups else mesh.extent(self.axes)
         return 2 * operand.nbytes * (count - 1) / count
 
@@ -101,7 +101,7 @@ class AllGather(Collective):
             mesh, self.axes, self.groups, pieces, lambda group: [np.concatenate(group, self.dim)] * len(group)
         )
 
-    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return operand.nbytes * (self.count - 1)
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
@@ -136,7 +136,7 @@ class ReduceScatter(Collective):
 
         return _each_group(mesh, self.axes, self.groups, pieces, join)
 
-    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return operand.nbytes * (self.count - 1) / self.count
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
@@ -171,7 +171,7 @@ class AllToAll(Collective):
 
         return _each_group(mesh, self.axes, self.groups, pieces, join)
 
-    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return operand.nbytes * (self.count - 1) / self.count
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
@@ -211,7 +211,7 @@ class CollectivePermute(Collective):
             for device, piece in enumerate(pieces)
         ]
 
-    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return operand.nbytes
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
@@ -277,7 +277,7 @@ class PPermute(CollectivePermute):
     def pairs(self, mesh: AbstractMesh) -> NumpyArray:
         return np.array([(group[a], group[b]) for group in mesh.groups(self.axes) for a, b in self.to]).reshape(-1, 2)
 
-    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return operand.nbytes if any(a != b for a, b in self.to) else 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
@@ -298,7 +298,7 @@ class DeviceIndex(Collective):
     def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
         return [np.asarray(position, np.int32) for position in mesh.coordinates(self.axes)]
 
-    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return 0
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
@@ -329,7 +329,7 @@ class LocalSlice(Collective):
             np.split(whole, self.count, self.dim)[position] for whole, position in zip(wholes, positions, strict=True)
         ]
 
-    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
@@ -362,7 +362,7 @@ class ToPartial(Collective):
         positions = mesh.coordinates(self.axes)
         return [np.zeros_like(piece) if at else piece for piece, at in zip(pieces, positions, strict=True)]
 
-    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
@@ -388,7 +388,7 @@ class PadOrTrim(Collective):
         grow[self.dim] = (0, max(0, self.size - pieces[0].shape[self.dim]))
         return [np.take(np.pad(piece, grow), range(self.size), self.dim) for piece in pieces]
 
-    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:

@@ -78,10 +78,10 @@ class TakeWindow(Collective):
                 out[device] = np.pad(np.take(whole, range(first, last), self.dim), edges)
         return out
 
-    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        return self.sent(operand)
+    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        return self.bytes_sent_of_shard(operand)
 
-    def sent(self, operand: ArrayType) -> float:
+    def bytes_sent_of_shard(self, operand: ArrayType) -> float:
         """What one device sends of a piece like this."""
         piece = operand.shape[self.dim]
         row = operand.nbytes / max(piece, 1)
@@ -89,9 +89,9 @@ class TakeWindow(Collective):
             return operand.nbytes * (self.count - 1)
         return sum(row * (part.stop - part.start) for part in self._parts(piece) if part.distance)
 
-    def sent_of(self, whole: ArrayType) -> float:
+    def bytes_sent_of_array(self, whole: ArrayType) -> float:
         """What one device sends of an array of this type that is cut along this dim alone."""
-        return self.sent(self._sized(whole, -(-whole.shape[self.dim] // self.count)))
+        return self.bytes_sent_of_shard(self._sized(whole, -(-whole.shape[self.dim] // self.count)))
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         piece = x.type.shape[self.dim]

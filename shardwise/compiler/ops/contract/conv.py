@@ -172,7 +172,7 @@ class Conv(Op):
         sliding, size = self.slidings(kernel)[number], x.shape[dim]
         if self._is_long(x, kernel)[number]:
             sliding = sliding.swapped(size)
-        return sliding.halo(dim, (), count, -(-sliding.places(size) // count)).window.sent_of(x)
+        return sliding.halo(dim, (), count, -(-sliding.places(size) // count)).window.bytes_sent_of_array(x)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         x, kernel = operands

@@ -121,7 +121,7 @@ class CallOnce(Collective):
                     pieces[device] = piece
         return out
 
-    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         count = mesh.extent(self.axes)
         return sum(2 * type.nbytes * (count - 1) / count for type in self.callback.results)
 

@@ -82,7 +82,7 @@ class ReduceWindow(Op):
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         piece = -(-self.out_type(*types).shape[factor] // count)
-        return self.slidings[factor].halo(factor, (), count, piece).window.sent_of(types[0])
+        return self.slidings[factor].halo(factor, (), count, piece).window.bytes_sent_of_array(types[0])
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands

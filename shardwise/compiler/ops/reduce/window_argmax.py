@@ -90,7 +90,7 @@ class AlongWindows(Op):
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         piece = -(-self.placed(types[0]).shape[self.dim] // count)
         halo = self.sliding.halo(self.dim, (), count, piece)
-        return sum(halo.window.sent_of(type) for type in types[: len(self.fills(types[0].dtype))])
+        return sum(halo.window.bytes_sent_of_array(type) for type in types[: len(self.fills(types[0].dtype))])
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         cut, piece = context.sharding_of(self.dim), context.out_shapes[0][self.dim]

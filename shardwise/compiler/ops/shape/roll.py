@@ -70,7 +70,7 @@ class Roll(Movement):
         if x.shape[factor] % count:
             return sum(pad.exchanged_bytes(factor, count, x, ArrayType((), x.dtype)) for pad in self._parts(x))
         piece = (*x.shape[:factor], x.shape[factor] // count, *x.shape[factor + 1 :])
-        return Rotate(factor, (), count, self.by).sent(x.with_shape(piece))
+        return Rotate(factor, (), count, self.by).bytes_sent_of_shard(x.with_shape(piece))
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (Roll(self.dim, -self.by % max(1, cotangent.type.shape[self.dim]))(cotangent),)
@@ -124,10 +124,10 @@ class Rotate(Collective):
                 out[device] = piece
         return out
 
-    def wire(self, operand: ArrayType, mesh: AbstractMesh) -> float:
-        return self.sent(operand)
+    def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        return self.bytes_sent_of_shard(operand)
 
-    def sent(self, piece: ArrayType) -> float:
+    def bytes_sent_of_shard(self, piece: ArrayType) -> float:
         """What one device sends of a piece like this."""
         rows = piece.shape[self.dim]
         return sum(piece.nbytes * (stop - start) / rows for distance, start, stop in self._parts(rows) if distance)

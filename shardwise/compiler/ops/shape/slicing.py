@@ -75,7 +75,7 @@ class Slice(Movement):
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         piece = -(-self.out_type(*types).shape[factor] // count)
-        return self._window(factor, (), count, piece).sent_of(types[0])
+        return self._window(factor, (), count, piece).bytes_sent_of_array(types[0])
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         (x,) = operands
@@ -136,7 +136,7 @@ class Reverse(Movement):
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         size = types[0].shape[factor]
-        return self._window(factor, (), count, -(-size // count), size).sent_of(types[0])
+        return self._window(factor, (), count, -(-size // count), size).bytes_sent_of_array(types[0])
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (self(cotangent),)
@@ -239,7 +239,7 @@ class Pad(Joining):
         piece = -(-self._shape(shape)[factor] // count)
         rows = -(-shape[factor] // count) * count * (self.interior[factor] + 1)
         spread = types[0].with_shape((*shape[:factor], rows, *shape[factor + 1 :]))
-        return self._window(factor, (), count, piece).sent_of(spread)
+        return self._window(factor, (), count, piece).bytes_sent_of_array(spread)
 
     def padding(self, fills: Sequence[Any]) -> Any:
         # Past the end of a dim that passes through, the padding of other dims brings the scalar in.
@@ -337,7 +337,7 @@ class Concatenate(Joining):
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         piece = -(-self.out_type(*types).shape[self.dim] // count)
         windows = [TakeWindow(self.dim, (), count, -first, piece, piece) for first in self._firsts(types)]
-        return sum(window.sent_of(type) for window, type in zip(windows, types, strict=True))
+        return sum(window.bytes_sent_of_array(type) for window, type in zip(windows, types, strict=True))
 
     def padding(self, fills: Sequence[Any]) -> Any:
         return _common(fills)
