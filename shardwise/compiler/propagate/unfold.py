@@ -1,7 +1,7 @@
 """unfold: a program, and the programs that its ops hold, as one flat list of equations in which layouts are chosen.
 
-A control op is replaced by the equations of its programs and by one equation per binding, whose op is the boundary op. The
-carry of a loop reads a value that is defined later, so the list need not define values before it uses them.
+A control op is replaced by the equations of its programs and by one equation per binding, whose op is the boundary op.
+The carry of a loop reads a value that is defined later, so the list need not define values before it uses them.
 """
 
 from collections.abc import Mapping

@@ -23,7 +23,7 @@ class RowExchange:
     others: tuple[int, ...]
 
     @staticmethod
-    def of(shape: tuple[int, ...], dim: int, axes: tuple[str, ...], count: int) -> "Rows":
+    def of(shape: tuple[int, ...], dim: int, axes: tuple[str, ...], count: int) -> "RowExchange":
         """Those of a piece of this shape."""
         return RowExchange(dim, axes, count, shape[:dim] + shape[dim + 1 :])
 
@@ -34,7 +34,7 @@ class RowExchange:
 
     @property
     def uses_all_to_all(self) -> bool:
-        """Whether rows are padded_row_count out: that sends no more than to give each device all of them, and shares the work."""
+        """Whether an all-to-all distributes the rows: it sends no more than an all-gather and splits the work."""
         return 2 * self.padded_row_count <= self.row_count * self.count
 
     @property

@@ -194,10 +194,9 @@ class Control(Op):
                 if end.kind == "result":
                     results[end.number] = type
                 elif self.programs[end.program].in_types[end.number] != type:
-                    taken = self.programs[end.program].in_types[end.number]
-                    raise TypeError(
-                        f"{self.name}: {_describe_endpoints(binding.sources)} is {type}, but {_describe_endpoints((end,))} is {taken}"
-                    )
+                    expected = self.programs[end.program].in_types[end.number]
+                    source, target = _describe_endpoints(binding.sources), _describe_endpoints((end,))
+                    raise TypeError(f"{self.name}: {source} is {type}, but {target} is {expected}")
         return tuple(results[number] for number in range(len(results)))
 
     def operand_varying(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
