@@ -1,4 +1,4 @@
-"""Convolutions with dims in any order, groups, strides, dilations and padding: close to the op of `conv.py`."""
+"""Convolutions in any layout, with groups, strides, dilations and padding. They stage the op `Conv`."""
 
 import math
 import operator
@@ -21,8 +21,10 @@ from shardwise.lax.shape import constrain_sharding
 
 @final
 class ConvDimensionNumbers(NamedTuple):
-    """The dims of the array and the result: batch, feature, then the spatial ones; of the kernel: out feature, in
-    feature, then the spatial ones.
+    """The roles of the dims of a convolution.
+
+    `lhs_spec` and `out_spec` list the batch dim, the feature dim and the spatial dims of input and output. `rhs_spec`
+    lists the output-feature dim, the input-feature dim and the spatial dims of the kernel.
     """
 
     lhs_spec: tuple[int, ...]
@@ -33,10 +35,24 @@ class ConvDimensionNumbers(NamedTuple):
 def conv_dimension_numbers(
     lhs_shape: Sequence[int], rhs_shape: Sequence[int], dimension_numbers: Any
 ) -> ConvDimensionNumbers:
-    """Dimension numbers of three strings such as ("NHWC", "HWIO", "NHWC"); of None, those of NCHW, OIHW and NCHW.
+    """Convert dimension numbers of any form to a `ConvDimensionNumbers`.
 
-    >>> lax.conv_dimension_numbers((1, 8, 8, 3), (3, 3, 3, 4), ("NHWC", "HWIO", "NHWC")).lhs_spec
-    (0, 3, 1, 2)
+    Args:
+        lhs_shape: the shape of the input.
+        rhs_shape: the shape of the kernel.
+        dimension_numbers: a `ConvDimensionNumbers`, or three strings for input, kernel and output such as ("NHWC",
+            "HWIO", "NHWC"). None means NCHW, OIHW and NCHW.
+
+    Returns:
+        The dims of input, kernel and output by role.
+
+    Raises:
+        TypeError: if the ranks differ, or `dimension_numbers` has none of the three forms.
+        ValueError: if the strings do not name the same spatial dims, each once.
+
+    Example:
+        >>> lax.conv_dimension_numbers((1, 8, 8, 3), (3, 3, 3, 4), ("NHWC", "HWIO", "NHWC")).lhs_spec
+        (0, 3, 1, 2)
     """
     ndim = len(lhs_shape)
     if len(rhs_shape) != ndim:
@@ -47,7 +63,7 @@ def conv_dimension_numbers(
         return ConvDimensionNumbers(*(tuple(range(ndim)) for _ in range(3)))
     if not (isinstance(dimension_numbers, (tuple, list)) and list(map(type, dimension_numbers)) == [str] * 3):
         raise TypeError(
-            "convolution: dimension_numbers is None, a ConvDimensionNumbers, or three strings such as "
+            "convolution: dimension_numbers must be None, a ConvDimensionNumbers, or three strings such as "
             f"('NHWC', 'HWIO', 'NHWC'), not {dimension_numbers!r}"
         )
     spatial = "".join(letter for letter in dimension_numbers[1] if letter not in "OI")
@@ -79,91 +95,123 @@ def conv_general_dilated(
     preferred_element_type: Any = None,
     out_sharding: Any = None,
 ) -> Any:
-    """`lhs` convolved with the kernel `rhs`, without turning it around.
+    """Convolve an array with a kernel. The kernel is not flipped, as usual in neural networks.
 
-    `padding`: for each spatial dim how many zeros come before and after (negative: how many elements are taken away);
-    or "VALID" (none), "SAME" or "SAME_LOWER" (so many that there is a result for each stride). With
-    `feature_group_count` the features, with `batch_group_count` the batch are cut into so many groups, each with its
-    own part of the kernel's out features.
+    Args:
+        lhs: the input, an array with a batch dim, a feature dim and spatial dims.
+        rhs: the kernel, an array of the dtype of `lhs` with an output-feature dim, an input-feature dim and spatial
+            dims.
+        window_strides: the stride of the window along each spatial dim.
+        padding: pairs of the numbers of zeros before and after each spatial dim, where negative numbers crop; or a
+            name. "VALID" adds none. "SAME" and "SAME_LOWER" add so many that the output has ceil(size / stride)
+            elements; if their number is odd, "SAME" adds the extra one after the dim and "SAME_LOWER" before it.
+        lhs_dilation: the dilation of the input along each spatial dim: the distance between its elements, with zeros
+            between.
+        rhs_dilation: the dilation of the kernel along each spatial dim.
+        dimension_numbers: a `ConvDimensionNumbers`, or three strings for input, kernel and output such as ("NHWC",
+            "HWIO", "NHWC"). None means NCHW, OIHW and NCHW.
+        feature_group_count: the number of groups of input features. Each group is convolved with its own output
+            features of the kernel.
+        batch_group_count: the number of groups of the batch. Each group is convolved with its own output features of
+            the kernel.
+        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
+            default of the configuration.
+        preferred_element_type: the dtype of the sums and of the result. None means the dtype of the operands.
+        out_sharding: the sharding to pin the result to.
 
-    >>> lax.conv_general_dilated(jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2)), (1,), "SAME")
-    Array([[[2., 2., 2., 1.]]], dtype=float32)
+    Returns:
+        The output, with its dims in the order of `dimension_numbers`.
+
+    Raises:
+        TypeError: if the ranks or dtypes of the operands differ, or the dtypes are not supported.
+        ValueError: if strides, dilations, padding or dimension numbers do not fit the operands, or the feature sizes do
+            not agree.
+        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
+        ShardingError: if `out_sharding` does not fit the shape of the result.
+
+    Example:
+        >>> lax.conv_general_dilated(jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2)), (1,), "SAME")
+        Array([[[2., 2., 2., 1.]]], dtype=float32)
     """
     name = "conv_general_dilated"
     x, kernel = type_of(lhs, name), type_of(rhs, name)
     numbers = conv_dimension_numbers(x.shape, kernel.shape, dimension_numbers)
     if x.ndim < 2:
-        raise TypeError(f"{name}: {x} needs a batch and a feature dim")
+        raise TypeError(f"{name}: the input must have a batch dim and a feature dim, not {x}")
     count = x.ndim - 2
     strides = integers(name, "window_strides", window_strides, count)
-    base, dilation = (
-        (1,) * count if given is None else integers(name, what, given, count)
-        for what, given in (("lhs_dilation", lhs_dilation), ("rhs_dilation", rhs_dilation))
+    base_dilation, dilation = (
+        (1,) * count if values is None else integers(name, argument, values, count)
+        for argument, values in (("lhs_dilation", lhs_dilation), ("rhs_dilation", rhs_dilation))
     )
-    if isinstance(padding, str) and any(number != 1 for number in base):
-        raise ValueError(f"{name}: with lhs_dilation, padding is given in numbers; see conv_transpose")
+    if isinstance(padding, str) and any(number != 1 for number in base_dilation):
+        raise ValueError(f"{name}: with lhs_dilation, padding must be pairs of numbers; see also conv_transpose")
     sizes = [x.shape[dim] for dim in numbers.lhs_spec[2:]]
     windows = [kernel.shape[dim] for dim in numbers.rhs_spec[2:]]
     pads = padding_pairs(name, padding, sizes, windows, strides, dilation)
-    features, batches = operator.index(feature_group_count), operator.index(batch_group_count)
-    _check_groups(name, x, kernel, numbers, features, batches)
+    feature_groups, batch_groups = operator.index(feature_group_count), operator.index(batch_group_count)
+    _check_groups(name, x, kernel, numbers, feature_groups, batch_groups)
     dtype = x.dtype if preferred_element_type is None else canonical_dtype(preferred_element_type)
-    parts = ["gb" if batches > 1 else "b", "gi" if features > 1 else "i"]
-    result = "go" if features > 1 or batches > 1 else "o"
-    roles = (parts, [result, "i"], ["b", result])
-    names = tuple(_names(spec, letters) for spec, letters in zip(numbers, roles, strict=True))
+    in_letters = ["gb" if batch_groups > 1 else "b", "gi" if feature_groups > 1 else "i"]
+    out_feature = "go" if feature_groups > 1 or batch_groups > 1 else "o"
+    roles = (in_letters, [out_feature, "i"], ["b", out_feature])
+    names = tuple(_dim_letters(spec, letters) for spec, letters in zip(numbers, roles, strict=True))
     left, right, out = map("".join, names)
     low, high = (tuple(pair[i] for pair in pads) for i in range(2))
-    op = Conv(left, right, out, strides, low, high, base, dilation, dtype, precisions(name, precision))
-    return constrain_sharding(_convolved(lhs, rhs, op=op, names=names, groups=features * batches), out_sharding)
+    op = Conv(left, right, out, strides, low, high, base_dilation, dilation, dtype, precisions(name, precision))
+    return constrain_sharding(
+        _convolve(lhs, rhs, op=op, names=names, groups=feature_groups * batch_groups), out_sharding
+    )
 
 
-def _names(spec: Sequence[int], letters: Sequence[str]) -> tuple[str, ...]:
-    """For each dim its letters: two where it is cut into groups."""
-    found = [""] * len(spec)
+def _dim_letters(spec: Sequence[int], letters: Sequence[str]) -> tuple[str, ...]:
+    """Return the letters of each dim: two letters for a dim that is split into groups."""
+    names = [""] * len(spec)
     for dim, name in zip(spec, (*letters, *map(str, range(len(spec) - 2))), strict=True):
-        found[dim] = name
-    return tuple(found)
+        names[dim] = name
+    return tuple(names)
 
 
 def _check_groups(
-    name: str, x: ArrayType, kernel: ArrayType, numbers: ConvDimensionNumbers, features: int, batches: int
+    name: str, x: ArrayType, kernel: ArrayType, numbers: ConvDimensionNumbers, feature_groups: int, batch_groups: int
 ) -> None:
-    if features < 1 or batches < 1 or (features > 1 and batches > 1):
+    """Check that the group counts divide the feature and batch sizes."""
+    if feature_groups < 1 or batch_groups < 1 or (feature_groups > 1 and batch_groups > 1):
         raise ValueError(
-            f"{name}: feature_group_count and batch_group_count are 1 or more, and one of them is 1, "
-            f"not {features} and {batches}"
+            f"{name}: feature_group_count and batch_group_count must be 1 or more, and one of them must be 1, "
+            f"not {feature_groups} and {batch_groups}"
         )
     in_features, out_features = x.shape[numbers.lhs_spec[1]], kernel.shape[numbers.rhs_spec[0]]
-    if in_features != kernel.shape[numbers.rhs_spec[1]] * features:
+    if in_features != kernel.shape[numbers.rhs_spec[1]] * feature_groups:
         raise ValueError(
-            f"{name}: {x} has {in_features} features in {features} group{'s' * (features > 1)}, but the kernel "
-            f"{kernel} is for {kernel.shape[numbers.rhs_spec[1]]} each"
+            f"{name}: {x} has {in_features} features in {feature_groups} group{'s' * (feature_groups > 1)}, but the "
+            f"kernel {kernel} has {kernel.shape[numbers.rhs_spec[1]]} input features per group"
         )
-    for what, size, groups in (
-        ("out features of the kernel", out_features, features * batches),
-        ("batch", x.shape[numbers.lhs_spec[0]], batches),
+    for role, size, groups in (
+        ("number of output features of the kernel", out_features, feature_groups * batch_groups),
+        ("batch size", x.shape[numbers.lhs_spec[0]], batch_groups),
     ):
         if size % groups:
-            raise ValueError(f"{name}: the {what}, of size {size}, cannot be cut into {groups} groups")
+            raise ValueError(f"{name}: the {role}, {size}, is not divisible by the number of groups, {groups}")
 
 
 @compiled_function
-def _convolved(lhs: Any, rhs: Any, *, op: Conv, names: tuple[tuple[str, ...], ...], groups: int) -> Any:
-    """Groups are a dim of their own inside."""
+def _convolve(lhs: Any, rhs: Any, *, op: Conv, names: tuple[tuple[str, ...], ...], groups: int) -> Any:
+    """Apply `op`, with the groups as a separate dim of its operands and result."""
     x, kernel = (
-        _split(as_operand(operand, "conv_general_dilated"), letters, groups)
+        _split_groups(as_operand(operand, "conv_general_dilated"), letters, groups)
         for operand, letters in zip((lhs, rhs), names[:2], strict=True)
     )
-    found = op(x, kernel)
-    sizes = dict(zip(op.out, found.type.shape, strict=True))
+    out = op(x, kernel)
+    sizes = dict(zip(op.out, out.type.shape, strict=True))
     shape = tuple(math.prod(sizes[letter] for letter in letters) for letters in names[2])
-    return found if shape == found.type.shape else Reshape(shape)(found)
+    return out if shape == out.type.shape else Reshape(shape)(out)
 
 
-def _split(x: Any, names: Sequence[str], groups: int) -> Any:
+def _split_groups(x: Any, names: Sequence[str], groups: int) -> Any:
+    """Split the dims that have two letters into groups."""
     pairs = zip(names, x.type.shape, strict=True)
-    shape = [size for name, n in pairs for size in ((groups, n // groups) if len(name) > 1 else (n,))]
+    shape = [part for name, size in pairs for part in ((groups, size // groups) if len(name) > 1 else (size,))]
     return x if len(shape) == x.type.ndim else Reshape(tuple(shape))(x)
 
 
@@ -175,10 +223,29 @@ def conv(
     precision: Any = None,
     preferred_element_type: Any = None,
 ) -> Any:
-    """A convolution of an array NCHW with a kernel OIHW, with any number of spatial dims.
+    """Convolve an array in the layout NCHW with a kernel in the layout OIHW, with any number of spatial dims.
 
-    >>> lax.conv(jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2)), (1,), "VALID")
-    Array([[[2., 2., 2.]]], dtype=float32)
+    Args:
+        lhs: the input: batch, features, spatial dims.
+        rhs: the kernel, of the dtype of `lhs`: output features, input features, spatial dims.
+        window_strides: the stride of the window along each spatial dim.
+        padding: "SAME", "SAME_LOWER" or "VALID"; see `conv_general_dilated`.
+        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
+            default of the configuration.
+        preferred_element_type: the dtype of the sums and of the result. None means the dtype of the operands.
+
+    Returns:
+        The output: batch, features, spatial dims.
+
+    Raises:
+        TypeError: if the ranks or dtypes of the operands differ, or the dtypes are not supported.
+        ValueError: if strides, dilations, padding or dimension numbers do not fit the operands, or the feature sizes do
+            not agree.
+        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
+
+    Example:
+        >>> lax.conv(jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2)), (1,), "VALID")
+        Array([[[2., 2., 2.]]], dtype=float32)
     """
     return conv_general_dilated(
         lhs, rhs, window_strides, padding, precision=precision, preferred_element_type=preferred_element_type
@@ -195,10 +262,34 @@ def conv_with_general_padding(
     precision: Any = None,
     preferred_element_type: Any = None,
 ) -> Any:
-    """A convolution of an array NCHW with a kernel OIHW, with padding and dilations.
+    """Convolve an array in the layout NCHW with a kernel in the layout OIHW, with padding and dilations.
 
-    >>> lax.conv_with_general_padding(jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2)), (1,), [(1, 0)], None, None)
-    Array([[[1., 2., 2., 2.]]], dtype=float32)
+    Args:
+        lhs: the input: batch, features, spatial dims.
+        rhs: the kernel, of the dtype of `lhs`: output features, input features, spatial dims.
+        window_strides: the stride of the window along each spatial dim.
+        padding: pairs of the numbers of zeros before and after each spatial dim, where negative numbers crop; or a
+            name. "VALID" adds none. "SAME" and "SAME_LOWER" add so many that the output has ceil(size / stride)
+            elements; if their number is odd, "SAME" adds the extra one after the dim and "SAME_LOWER" before it.
+        lhs_dilation: the dilation of the input along each spatial dim: the distance between its elements, with zeros
+            between.
+        rhs_dilation: the dilation of the kernel along each spatial dim.
+        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
+            default of the configuration.
+        preferred_element_type: the dtype of the sums and of the result. None means the dtype of the operands.
+
+    Returns:
+        The output: batch, features, spatial dims.
+
+    Raises:
+        TypeError: if the ranks or dtypes of the operands differ, or the dtypes are not supported.
+        ValueError: if strides, dilations, padding or dimension numbers do not fit the operands, or the feature sizes do
+            not agree.
+        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
+
+    Example:
+        >>> lax.conv_with_general_padding(jnp.ones((1, 1, 4)), jnp.ones((1, 1, 2)), (1,), [(1, 0)], None, None)
+        Array([[[1., 2., 2., 2.]]], dtype=float32)
     """
     return conv_general_dilated(
         lhs,
@@ -228,31 +319,56 @@ def conv_transpose(
     preferred_element_type: Any = None,
     use_consistent_padding: bool = False,
 ) -> Any:
-    """A convolution over `lhs` with its elements `strides` apart: "SAME" padding gives that many results for each.
+    """Compute a transposed convolution: a convolution over `lhs` dilated by `strides`.
 
-    Dims are those of NHWC, HWIO and NHWC where none are given. Where `transpose_kernel`, the kernel is turned around
-    and its in and out features change places: then this is the derivative of a convolution with that kernel, and
-    numbers in `padding` are that convolution's where `use_consistent_padding`.
+    Args:
+        lhs: the input, an array with a batch dim, a feature dim and spatial dims.
+        rhs: the kernel, an array of the dtype of `lhs` with an output-feature dim, an input-feature dim and spatial
+            dims.
+        strides: the upsampling factor along each spatial dim.
+        padding: "SAME" (the output has size * stride elements), "VALID", or pairs of numbers of zeros around the
+            dilated input.
+        rhs_dilation: the dilation of the kernel along each spatial dim.
+        dimension_numbers: a `ConvDimensionNumbers`, or three strings for input, kernel and output. None means NHWC,
+            HWIO and NHWC, or their like for 0 to 3 spatial dims.
+        transpose_kernel: flip the kernel and swap its input and output features. The result is then the gradient of a
+            convolution with the kernel by its input.
+        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
+            default of the configuration.
+        preferred_element_type: the dtype of the sums and of the result. None means the dtype of the operands.
+        use_consistent_padding: interpret pairs in `padding` as the padding of the convolution of which this is the
+            transpose.
 
-    >>> lax.conv_transpose(jnp.ones((1, 2, 1)), jnp.ones((2, 1, 1)), (2,), "SAME").shape
-    (1, 4, 1)
+    Returns:
+        The output, with its dims in the order of `dimension_numbers`.
+
+    Raises:
+        TypeError: if the ranks or dtypes of the operands differ, or the dtypes are not supported.
+        ValueError: if strides, dilations, padding or dimension numbers do not fit the operands, or the feature sizes do
+            not agree.
+        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
+
+    Example:
+        >>> lax.conv_transpose(jnp.ones((1, 2, 1)), jnp.ones((2, 1, 1)), (2,), "SAME").shape
+        (1, 4, 1)
     """
     name = "conv_transpose"
     x, kernel = type_of(lhs, name), as_operand(rhs, name)
     if dimension_numbers is None:
         if x.ndim not in _CHANNELS_LAST:
-            raise ValueError(f"{name}: {x} needs dimension_numbers: only 0 to 3 spatial dims have usual ones")
+            raise ValueError(f"{name}: {x} needs dimension_numbers, which have defaults only for 0 to 3 spatial dims")
         dimension_numbers = _CHANNELS_LAST[x.ndim]
     numbers = conv_dimension_numbers(x.shape, kernel.type.shape, dimension_numbers)
     spatial, count = numbers.rhs_spec[2:], x.ndim - 2
-    steps = integers(name, "strides", strides, count)
+    upsampling = integers(name, "strides", strides, count)
     dilation = (1,) * count if rhs_dilation is None else integers(name, "rhs_dilation", rhs_dilation, count)
     extents = [(kernel.type.shape[dim] - 1) * d + 1 for dim, d in zip(spatial, dilation, strict=True)]
     pads: Any = padding
     if isinstance(padding, str):
-        pads = [transposed_padding(name, padding, k, s) for k, s in zip(extents, steps, strict=True)]
+        pairs = zip(extents, upsampling, strict=True)
+        pads = [transposed_padding(name, padding, extent, stride) for extent, stride in pairs]
     elif use_consistent_padding:
-        pads = [(k - 1 - low, k - 1 - high) for k, (low, high) in zip(extents, padding, strict=True)]
+        pads = [(extent - 1 - low, extent - 1 - high) for extent, (low, high) in zip(extents, padding, strict=True)]
     if transpose_kernel:
         order = list(range(x.ndim))
         order[numbers.rhs_spec[0]], order[numbers.rhs_spec[1]] = numbers.rhs_spec[1], numbers.rhs_spec[0]
@@ -262,7 +378,7 @@ def conv_transpose(
         kernel,
         (1,) * count,
         pads,
-        steps,
+        upsampling,
         dilation,
         numbers,
         precision=precision,
@@ -271,7 +387,9 @@ def conv_transpose(
 
 
 def transposed_padding(name: str, padding: str, extent: int, stride: int) -> tuple[int, int]:
-    """So many zeros that there are `stride` results for each element; more where the kernel is to meet each alone."""
+    """Return the padding of the dilated input for which each element has `stride` outputs; for "VALID", all outputs
+    that any element contributes to.
+    """
     if padding == "SAME":
         total = extent + stride - 2
         low = extent - 1 if stride > extent - 1 else -(-total // 2)
@@ -279,7 +397,9 @@ def transposed_padding(name: str, padding: str, extent: int, stride: int) -> tup
         total = extent + stride - 2 + max(extent - stride, 0)
         low = extent - 1
     else:
-        raise ValueError(f"{name}: padding is 'SAME', 'VALID' or a pair of numbers for each dim, not {padding!r}")
+        raise ValueError(
+            f"{name}: padding must be 'SAME', 'VALID' or a pair of numbers for each spatial dim, not {padding!r}"
+        )
     return low, total - low
 
 
@@ -294,22 +414,49 @@ def conv_general_dilated_patches(
     precision: Any = None,
     preferred_element_type: Any = None,
 ) -> Any:
-    """What a kernel of `filter_shape` meets at each place, as features: all positions of the first feature, then of the
-    next.
+    """Extract the patches that a kernel of `filter_shape` would be applied to, as features.
 
-    >>> lax.conv_general_dilated_patches(jnp.arange(4.0).reshape(1, 1, 4), (2,), (1,), "VALID")
-    Array([[[0., 1., 2.],
-            [1., 2., 3.]]], dtype=float32)
+    The features of the result are ordered by input feature, then by position in the window.
+
+    Args:
+        lhs: the input, an array with a batch dim, a feature dim and spatial dims.
+        filter_shape: the window size along each spatial dim.
+        window_strides: the stride of the window along each spatial dim.
+        padding: pairs of the numbers of zeros before and after each spatial dim, where negative numbers crop; or a
+            name. "VALID" adds none. "SAME" and "SAME_LOWER" add so many that the output has ceil(size / stride)
+            elements; if their number is odd, "SAME" adds the extra one after the dim and "SAME_LOWER" before it.
+        lhs_dilation: the dilation of the input along each spatial dim: the distance between its elements, with zeros
+            between.
+        rhs_dilation: the dilation of the kernel along each spatial dim.
+        dimension_numbers: a `ConvDimensionNumbers`, or three strings for input, kernel and output such as ("NHWC",
+            "HWIO", "NHWC"). None means NCHW, OIHW and NCHW.
+        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
+            default of the configuration.
+        preferred_element_type: the dtype of the sums and of the result. None means the dtype of the operands.
+
+    Returns:
+        The patches, with the dims of a convolution's output in the order of `dimension_numbers`.
+
+    Raises:
+        TypeError: if the ranks or dtypes of the operands differ, or the dtypes are not supported.
+        ValueError: if strides, dilations, padding or dimension numbers do not fit the operands, or the feature sizes do
+            not agree.
+        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
+
+    Example:
+        >>> lax.conv_general_dilated_patches(jnp.arange(4.0).reshape(1, 1, 4), (2,), (1,), "VALID")
+        Array([[[0., 1., 2.],
+                [1., 2., 3.]]], dtype=float32)
     """
     name = "conv_general_dilated_patches"
     x = type_of(lhs, name)
     window = tuple(map(operator.index, filter_shape))
     numbers = conv_dimension_numbers(x.shape, (1,) * x.ndim, dimension_numbers)
     features, positions = x.shape[numbers.lhs_spec[1]], math.prod(window)
-    # For each feature and position a kernel that is one there, and zero elsewhere.
-    one = as_operand(np.eye(positions).reshape(positions, 1, *window).astype(x.dtype))
-    each = Broadcast((features, *one.type.shape), tuple(range(1, x.ndim + 1)))(one)
-    kernel = Reshape((features * positions, *one.type.shape[1:]))(each)
+    # A one-hot kernel for each feature and position.
+    one_hot = as_operand(np.eye(positions).reshape(positions, 1, *window).astype(x.dtype))
+    per_feature = Broadcast((features, *one_hot.type.shape), tuple(range(1, x.ndim + 1)))(one_hot)
+    kernel = Reshape((features * positions, *one_hot.type.shape[1:]))(per_feature)
     order = [numbers.rhs_spec.index(dim) for dim in range(x.ndim)]
     return conv_general_dilated(
         lhs,

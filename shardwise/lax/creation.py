@@ -1,4 +1,4 @@
-"""Arrays of one value, and counted ones: close to the ops of `compiler/ops/shape.py`."""
+"""Constant arrays and iotas."""
 
 import operator
 from collections.abc import Sequence
@@ -18,81 +18,150 @@ from shardwise.runtime.array import Array
 
 
 def full(shape: Sequence[int], fill_value: Any, dtype: Any = None, *, sharding: Any = None) -> Any:
-    """An array of one value, a scalar. Without a `dtype` it has that of the value.
+    """Create an array filled with a scalar.
 
-    >>> lax.full((2, 2), 7)
-    Array([[7, 7],
-           [7, 7]], dtype=int32)
+    Args:
+        shape: the shape of the array.
+        fill_value: the value of all elements, a scalar.
+        dtype: the dtype of the array. None means that of `fill_value`.
+        sharding: the sharding of the array.
+
+    Returns:
+        The array.
+
+    Raises:
+        TypeError: if `fill_value` is not a scalar, or `shape` has negative sizes.
+        ShardingError: if `sharding` does not fit the shape.
+
+    Example:
+        >>> lax.full((2, 2), 7)
+        Array([[7, 7],
+               [7, 7]], dtype=int32)
     """
-    kind = type_of(fill_value, "full")
-    if kind.shape:
-        raise TypeError(f"full: fill_value must be a scalar, not {kind}")
-    wanted, weak = (kind.dtype, kind.weak) if dtype is None else (canonical_dtype(dtype), False)
-    return _filled("full", sizes_of("full", shape), fill_value, wanted, weak, sharding)
+    value_type = type_of(fill_value, "full")
+    if value_type.shape:
+        raise TypeError(f"full: fill_value must be a scalar, not {value_type}")
+    out_dtype, weak = (value_type.dtype, value_type.weak) if dtype is None else (canonical_dtype(dtype), False)
+    return _full("full", sizes_of("full", shape), fill_value, out_dtype, weak, sharding)
 
 
 def full_like(
     x: Any, fill_value: Any, dtype: Any = None, shape: Sequence[int] | None = None, sharding: Any = None
 ) -> Any:
-    """An array of one value with the shape and dtype of `x`, beside it where it is committed, unless told otherwise.
+    """Create an array filled with a scalar, with the shape and dtype of another array.
 
-    >>> lax.full_like(jnp.zeros(3), 2)
-    Array([2., 2., 2.], dtype=float32)
+    Args:
+        x: the array whose shape and dtype are used. If it is committed and the shape is kept, its sharding is used as
+            well.
+        fill_value: the value of all elements, a scalar.
+        dtype: the dtype of the result. None means that of `x`.
+        shape: the shape of the result. None means that of `x`.
+        sharding: the sharding of the result. None means that of a committed `x`.
+
+    Returns:
+        The array.
+
+    Raises:
+        TypeError: if `fill_value` is not a scalar, or `shape` has negative sizes.
+        ShardingError: if `sharding` does not fit the shape.
+
+    Example:
+        >>> lax.full_like(jnp.zeros(3), 2)
+        Array([2., 2., 2.], dtype=float32)
     """
-    kind = type_of(x, "full_like")
+    like = type_of(x, "full_like")
     if type_of(fill_value, "full_like").shape:
         raise TypeError(f"full_like: fill_value must be a scalar, not {type_of(fill_value)}")
-    wanted, weak = (kind.dtype, kind.weak) if dtype is None else (canonical_dtype(dtype), False)
-    sizes = kind.shape if shape is None else sizes_of("full_like", shape)
-    if sharding is None and isinstance(x, Array) and x.committed and sizes == kind.shape:
+    out_dtype, weak = (like.dtype, like.weak) if dtype is None else (canonical_dtype(dtype), False)
+    sizes = like.shape if shape is None else sizes_of("full_like", shape)
+    if sharding is None and isinstance(x, Array) and x.committed and sizes == like.shape:
         sharding = x.sharding
-    return _filled("full_like", sizes, fill_value, wanted, weak, sharding)
+    return _full("full_like", sizes, fill_value, out_dtype, weak, sharding)
 
 
-def _filled(name: str, shape: tuple[int, ...], value: Any, dtype: Any, weak: bool, sharding: Any) -> Any:
+def _full(name: str, shape: tuple[int, ...], value: Any, dtype: Any, weak: bool, sharding: Any) -> Any:
     if isinstance(value, (*PYTHON_SCALARS, np.generic)):
         return created(full_op, (shape, value, dtype, weak), sharding, name)
-    return constrain_sharding(_spread(value, shape=shape, dtype=dtype, weak=weak), sharding)
+    return constrain_sharding(_broadcast_scalar(value, shape=shape, dtype=dtype, weak=weak), sharding)
 
 
 @compiled_function
-def _spread(value: Any, *, shape: tuple[int, ...], dtype: Any, weak: bool) -> Any:
+def _broadcast_scalar(value: Any, *, shape: tuple[int, ...], dtype: Any, weak: bool) -> Any:
     return Broadcast(shape, ())(astype_weak(as_operand(value), dtype, weak))
 
 
 def empty(shape: Any, dtype: Any, *, out_sharding: Any = None) -> Any:
-    """An array whose elements nobody has asked for: here they are zeros.
+    """Create an array with arbitrary elements. Here they are zeros.
 
-    >>> lax.empty((2,), jnp.int32).shape
-    (2,)
+    Args:
+        shape: the shape of the array, or the size of one dim.
+        dtype: the dtype of the array.
+        out_sharding: the sharding of the array.
+
+    Returns:
+        The array.
+
+    Raises:
+        TypeError: if `shape` has negative sizes, or `dtype` is not a dtype.
+        ShardingError: if `out_sharding` does not fit the shape.
+
+    Example:
+        >>> lax.empty((2,), jnp.int32).shape
+        (2,)
     """
     sizes = sizes_of("empty", shape if isinstance(shape, Sequence) else (shape,))
     return created(full_op, (sizes, 0, canonical_dtype(dtype)), out_sharding, "empty")
 
 
 def iota(dtype: Any, size: int) -> Any:
-    """The numbers 0, 1, 2 and so on, `size` of them.
+    """Create the array 0, 1, 2, ... of `size` elements.
 
-    >>> lax.iota(jnp.int32, 4)
-    Array([0, 1, 2, 3], dtype=int32)
+    Args:
+        dtype: the dtype of the array: integers, floats or complex numbers.
+        size: the number of elements.
+
+    Returns:
+        An array of rank 1.
+
+    Raises:
+        TypeError: if `dtype` is boolean, or `size` is negative.
+
+    Example:
+        >>> lax.iota(jnp.int32, 4)
+        Array([0, 1, 2, 3], dtype=int32)
     """
     return broadcasted_iota(dtype, (size,), 0)
 
 
 def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sharding: Any = None) -> Any:
-    """An array whose elements are their own index along `dimension`.
+    """Create an array whose elements are their index along `dimension`.
 
-    >>> lax.broadcasted_iota(jnp.int32, (2, 3), 0)
-    Array([[0, 0, 0],
-           [1, 1, 1]], dtype=int32)
+    Args:
+        dtype: the dtype of the array: integers, floats or complex numbers.
+        shape: the shape of the array.
+        dimension: the dim along which the elements count up, from 0.
+        out_sharding: the sharding of the array.
+
+    Returns:
+        The array.
+
+    Raises:
+        TypeError: if `dtype` is boolean, or `shape` has negative sizes.
+        ValueError: if `dimension` does not exist in `shape`.
+        ShardingError: if `out_sharding` does not fit the shape.
+
+    Example:
+        >>> lax.broadcasted_iota(jnp.int32, (2, 3), 0)
+        Array([[0, 0, 0],
+               [1, 1, 1]], dtype=int32)
     """
-    sizes, dim, wanted = sizes_of("iota", shape), operator.index(dimension), canonical_dtype(dtype)
-    if not (is_integer(wanted) or is_inexact(wanted)):
-        raise TypeError(f"iota: counts in integers, floats or complex numbers, not in {wanted}")
+    sizes, dim, out_dtype = sizes_of("iota", shape), operator.index(dimension), canonical_dtype(dtype)
+    if not (is_integer(out_dtype) or is_inexact(out_dtype)):
+        raise TypeError(f"iota: dtype must be integer, float or complex, not {out_dtype}")
     if not 0 <= dim < len(sizes):
         raise ValueError(f"iota: dimension {dim} does not exist in shape {sizes}")
-    return created(_counted, (sizes, dim, wanted), out_sharding, "iota")
+    return created(_iota, (sizes, dim, out_dtype), out_sharding, "iota")
 
 
-def _counted(shape: tuple[int, ...], dim: int, dtype: Any) -> Any:
+def _iota(shape: tuple[int, ...], dim: int, dtype: Any) -> Any:
     return Iota(shape, dim, dtype)()

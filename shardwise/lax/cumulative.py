@@ -1,4 +1,4 @@
-"""Running totals along an axis: close to the op of `compiler/ops/cumulative.py`."""
+"""Cumulative reductions along an axis. They stage the op `Cumulative`."""
 
 import operator
 from typing import Any
@@ -11,55 +11,121 @@ from shardwise.compiler.reduction import LOGSUMEXP, MAX, MIN, PROD, SUM, Reducti
 
 
 def cumsum(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """The sums of the elements up to each along `axis`; from each on where `reverse`.
+    """Compute the cumulative sum along an axis.
 
-    >>> lax.cumsum(jnp.array([1, 3, 2]))
-    Array([1, 4, 6], dtype=int32)
+    Args:
+        operand: an array of numbers.
+        axis: the axis, counted from 0.
+        reverse: accumulate from the last element to the first.
+
+    Returns:
+        An array of the same shape and dtype.
+
+    Raises:
+        ValueError: if `axis` is negative or does not exist.
+        TypeError: if `operand` holds booleans.
+
+    Example:
+        >>> lax.cumsum(jnp.array([1, 3, 2]))
+        Array([1, 4, 6], dtype=int32)
     """
-    return _cumulated("cumsum", operand, SUM, axis, reverse)
+    return _cumulative("cumsum", operand, SUM, axis, reverse)
 
 
 def cumprod(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """The products of the elements up to each along `axis`; from each on where `reverse`.
+    """Compute the cumulative product along an axis.
 
-    >>> lax.cumprod(jnp.array([1, 3, 2]))
-    Array([1, 3, 6], dtype=int32)
+    Args:
+        operand: an array of numbers.
+        axis: the axis, counted from 0.
+        reverse: accumulate from the last element to the first.
+
+    Returns:
+        An array of the same shape and dtype.
+
+    Raises:
+        ValueError: if `axis` is negative or does not exist.
+        TypeError: if `operand` holds booleans.
+
+    Example:
+        >>> lax.cumprod(jnp.array([1, 3, 2]))
+        Array([1, 3, 6], dtype=int32)
     """
-    return _cumulated("cumprod", operand, PROD, axis, reverse)
+    return _cumulative("cumprod", operand, PROD, axis, reverse)
 
 
 def cummax(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """The largest of the elements up to each along `axis`; from each on where `reverse`. NaN where any is.
+    """Compute the cumulative maximum along an axis. It is NaN from the first NaN on.
 
-    >>> lax.cummax(jnp.array([1, 3, 2]))
-    Array([1, 3, 3], dtype=int32)
+    Args:
+        operand: an array of numbers.
+        axis: the axis, counted from 0.
+        reverse: accumulate from the last element to the first.
+
+    Returns:
+        An array of the same shape and dtype.
+
+    Raises:
+        ValueError: if `axis` is negative or does not exist.
+        TypeError: if `operand` holds booleans.
+
+    Example:
+        >>> lax.cummax(jnp.array([1, 3, 2]))
+        Array([1, 3, 3], dtype=int32)
     """
-    return _cumulated("cummax", operand, MAX, axis, reverse)
+    return _cumulative("cummax", operand, MAX, axis, reverse)
 
 
 def cummin(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """The smallest of the elements up to each along `axis`; from each on where `reverse`. NaN where any is.
+    """Compute the cumulative minimum along an axis. It is NaN from the first NaN on.
 
-    >>> lax.cummin(jnp.array([3, 1, 2]))
-    Array([3, 1, 1], dtype=int32)
+    Args:
+        operand: an array of numbers.
+        axis: the axis, counted from 0.
+        reverse: accumulate from the last element to the first.
+
+    Returns:
+        An array of the same shape and dtype.
+
+    Raises:
+        ValueError: if `axis` is negative or does not exist.
+        TypeError: if `operand` holds booleans.
+
+    Example:
+        >>> lax.cummin(jnp.array([3, 1, 2]))
+        Array([3, 1, 1], dtype=int32)
     """
-    return _cumulated("cummin", operand, MIN, axis, reverse)
+    return _cumulative("cummin", operand, MIN, axis, reverse)
 
 
 def cumlogsumexp(operand: Any, axis: int = 0, reverse: bool = False) -> Any:
-    """The logarithms of the sums of e to the powers up to each along `axis`; from each on where `reverse`.
+    """Compute the cumulative log-sum-exp along an axis: the logarithm of the cumulative sum of exponentials, without
+    overflow.
 
-    >>> lax.cumlogsumexp(jnp.zeros(3))
-    Array([0.       , 0.6931472, 1.0986123], dtype=float32)
+    Args:
+        operand: an array of floats.
+        axis: the axis, counted from 0.
+        reverse: accumulate from the last element to the first.
+
+    Returns:
+        An array of the same shape and dtype.
+
+    Raises:
+        ValueError: if `axis` is negative or does not exist.
+        TypeError: if `operand` does not hold floats.
+
+    Example:
+        >>> lax.cumlogsumexp(jnp.zeros(3))
+        Array([0.       , 0.6931472, 1.0986123], dtype=float32)
     """
-    return _cumulated("cumlogsumexp", operand, LOGSUMEXP, axis, reverse)
+    return _cumulative("cumlogsumexp", operand, LOGSUMEXP, axis, reverse)
 
 
-def _cumulated(name: str, operand: Any, reduction: Reduction, axis: int, reverse: bool) -> Any:
+def _cumulative(name: str, operand: Any, reduction: Reduction, axis: int, reverse: bool) -> Any:
     x = as_operand(operand, name)
     dim = operator.index(axis)
     if not 0 <= dim < x.type.ndim:
         raise ValueError(f"{name}: axis {dim} does not exist in {x.type}; axes count from 0")
     if x.type.dtype == np.bool_:
-        raise TypeError(f"{name}: booleans have no totals: {x.type}; convert them to integers")
+        raise TypeError(f"{name}: booleans are not supported: {x.type}; convert them to integers")
     return Cumulative(dim, reduction, bool(reverse))(x)

@@ -1,6 +1,7 @@
-"""Functions that are one elementwise op each: its docstring is theirs.
+"""Elementwise functions, each of which stages one elementwise op.
 
-They do not promote: operands have one dtype. A scalar, and a dim of size 1, is repeated to fit the others.
+They do not promote dtypes, unlike the functions of `shardwise.numpy`: all operands must have the same dtype. Scalars
+and dims of size 1 broadcast. Factories make the functions that only call their op, and generate their docstrings.
 """
 
 import enum
@@ -29,393 +30,877 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class RoundingMethod(enum.IntEnum):
-    """Where `round` goes from halfway between two integers."""
+    """How `round` breaks ties: the rounding of a number halfway between two integers."""
 
     AWAY_FROM_ZERO = 0
     TO_NEAREST_EVEN = 1
 
 
-def _of_one(name: str, op: Op, *example: str) -> Callable[[Any], Any]:
+# The dtypes that an op accepts, in the words of the docstrings.
+_ANY = "numbers or booleans"
+_NUMBERS = "numbers"
+_REALS = "integers or floats"
+_FLOATS = "floats"
+_INEXACT = "floats or complex numbers"
+_COMPLEX = "complex numbers"
+_SIGNED = "signed integers, floats or complex numbers"
+_PARTS = "f32 or f64"
+_INTEGERS = "integers"
+_BITS = "integers or booleans"
+
+_SAME_TYPE = "An array of the same shape and dtype."
+_BROADCAST = "An array of the broadcast shape and of the operands' dtype."
+
+
+def _unary(
+    name: str, op: Op, dtypes: str, summary: str, *example: str, returns: str = _SAME_TYPE
+) -> Callable[[Any], Any]:
+    """Make a function of one operand."""
+
     def function(x: Any) -> Any:
         return op(as_operand(x, name))
 
-    return _named(function, name, op, example)
+    args, raises = _unary_sections(dtypes)
+    return _documented(function, name, summary, args, returns, raises, example)
 
 
-def _of_one_told(name: str, op: Op, *example: str) -> Callable[..., Any]:
-    """Of which users may say how exact it is to be."""
+def _unary_with_accuracy(name: str, op: Op, dtypes: str, summary: str, *example: str) -> Callable[..., Any]:
+    """Make a function of one operand that has the parameter `accuracy`."""
 
     def function(x: Any, *, accuracy: Any = None) -> Any:
         check_accuracy(name, accuracy)
         return op(as_operand(x, name))
 
-    return _named(function, name, op, example)
+    args, raises = _unary_sections(dtypes)
+    args.append("accuracy: None or `AccuracyMode.DEFAULT`, which mean the same.")
+    raises.append("NotImplementedError: if `accuracy` is any other mode or tolerance.")
+    return _documented(function, name, summary, args, _SAME_TYPE, raises, example)
 
 
-def _of_two(name: str, op: Op, *example: str) -> Callable[[Any, Any], Any]:
+def _unary_sections(dtypes: str) -> tuple[list[str], list[str]]:
+    """Return the entries of Args and Raises for one operand."""
+    return [f"x: an array of {dtypes}, or a scalar."], [f"TypeError: if `x` does not hold {dtypes}."]
+
+
+def _binary(
+    name: str, op: Op, dtypes: str, summary: str, *example: str, returns: str = _BROADCAST
+) -> Callable[[Any, Any], Any]:
+    """Make a function of two operands."""
+
     def function(x: Any, y: Any) -> Any:
-        return op(*fitted(name, x, y))
+        return op(*broadcast_operands(name, x, y))
 
-    return compiled_function(_named(function, name, op, example))
+    args = [f"x, y: arrays of {dtypes}, of the same dtype and rank. Scalars and dims of size 1 broadcast."]
+    raises = [
+        f"TypeError: if the dtypes or ranks differ, the shapes do not broadcast, or an operand does not hold {dtypes}."
+    ]
+    if dtypes == _ANY:
+        raises = ["TypeError: if the dtypes or ranks differ, or the shapes do not broadcast."]
+    return compiled_function(_documented(function, name, summary, args, returns, raises, example))
 
 
-def _named(function: _Function, name: str, op: Op, example: Sequence[str]) -> _Function:
-    """`function` under its name, with the op's docstring and an example: a call, and what it gives."""
-    call, *shown = example
+def _documented(
+    function: _Function,
+    name: str,
+    summary: str,
+    args: Sequence[str],
+    returns: str,
+    raises: Sequence[str],
+    example: Sequence[str],
+) -> _Function:
+    """Set the name and the docstring of `function`. `example` is a call, and then the lines of its output."""
+    call, *output = example
+    sections = {"Args": args, "Returns": [returns], "Raises": raises, "Example": [f">>> {call}", *output]}
+    lines = [line for title, entries in sections.items() for line in ("", f"{title}:", *(f"    {e}" for e in entries))]
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = "\n    ".join([f"{op.__doc__}\n", f">>> {call}", *shown])
+    function.__doc__ = "\n".join([summary, *lines, ""])
     return function
 
 
-def fitted(name: str, *operands: Any) -> list[Any]:
-    """Operands of one dtype, repeated to one shape."""
+def broadcast_operands(name: str, *operands: Any) -> list[Any]:
+    """Broadcast the operands of the function `lax.<name>` to one shape. They must have the same dtype."""
     types = [type_of(x, name) for x in operands]
     if len({type.dtype for type in types}) != 1:
         listed = ", ".join(map(str, types))
-        raise TypeError(f"lax.{name}: operands must have one dtype, not {listed}; shardwise.numpy promotes them")
+        raise TypeError(
+            f"lax.{name}: operands must have the same dtype, not {listed}; the functions of shardwise.numpy promote "
+            "dtypes"
+        )
     if len({type.ndim for type in types if type.ndim}) > 1:
-        raise TypeError(f"lax.{name}: operands must have one rank, or be scalars: {', '.join(map(str, types))}")
+        raise TypeError(f"lax.{name}: operands must have the same rank or be scalars, not {', '.join(map(str, types))}")
     shape = broadcast_shapes(f"lax.{name}", *(type.shape for type in types))
     return [broadcast_to_shape(as_operand(x, name), shape) for x in operands]
 
 
-add = _of_two("add", Add(), "lax.add(jnp.array([1, 2]), jnp.array([3, 4]))", "Array([4, 6], dtype=int32)")
-sub = _of_two("sub", Sub(), "lax.sub(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))", "Array([-2,  0,  2], dtype=int32)")
-div = _of_two("div", Div(), "lax.div(jnp.array([7, -7]), jnp.array([2, 2]))", "Array([ 3, -3], dtype=int32)")
-rem = _of_two("rem", Rem(), "lax.rem(jnp.array([7, -7]), jnp.array([3, 3]))", "Array([ 1, -1], dtype=int32)")
-neg = _of_one("neg", Neg(), "lax.neg(jnp.array([1.0, 2.0]))", "Array([-1., -2.], dtype=float32)")
-max = _of_two(
-    "max", min_max.Max(), "lax.max(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))", "Array([3, 2, 3], dtype=int32)"
+add = _binary(
+    "add",
+    Add(),
+    _ANY,
+    "Add `x` and `y` elementwise. Booleans are combined by logical or.",
+    "lax.add(jnp.array([1, 2]), jnp.array([3, 4]))",
+    "Array([4, 6], dtype=int32)",
 )
-min = _of_two(
-    "min", min_max.Min(), "lax.min(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))", "Array([1, 2, 1], dtype=int32)"
+sub = _binary(
+    "sub",
+    Sub(),
+    _NUMBERS,
+    "Subtract `y` from `x` elementwise.",
+    "lax.sub(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
+    "Array([-2,  0,  2], dtype=int32)",
 )
-eq = _of_two(
+div = _binary(
+    "div",
+    Div(),
+    _NUMBERS,
+    "Divide `x` by `y` elementwise.\n\n"
+    "Integer division rounds toward zero. The quotient of an integer and 0 has all bits set.",
+    "lax.div(jnp.array([7, -7]), jnp.array([2, 2]))",
+    "Array([ 3, -3], dtype=int32)",
+)
+rem = _binary(
+    "rem",
+    Rem(),
+    _REALS,
+    "Compute the remainder of `x` divided by `y`.\n\n"
+    "The remainder has the sign of `x`. The remainder of an integer divided by 0 is `x`.",
+    "lax.rem(jnp.array([7, -7]), jnp.array([3, 3]))",
+    "Array([ 1, -1], dtype=int32)",
+)
+neg = _unary(
+    "neg",
+    Neg(),
+    _NUMBERS,
+    "Negate each element.",
+    "lax.neg(jnp.array([1.0, 2.0]))",
+    "Array([-1., -2.], dtype=float32)",
+)
+max = _binary(
+    "max",
+    min_max.Max(),
+    _ANY,
+    "Return the elementwise maximum of `x` and `y`; NaN where either operand is NaN.",
+    "lax.max(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
+    "Array([3, 2, 3], dtype=int32)",
+)
+min = _binary(
+    "min",
+    min_max.Min(),
+    _ANY,
+    "Return the elementwise minimum of `x` and `y`; NaN where either operand is NaN.",
+    "lax.min(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
+    "Array([1, 2, 1], dtype=int32)",
+)
+eq = _binary(
     "eq",
     Compare("EQ"),
+    _ANY,
+    "Compare two arrays elementwise: `x == y`.",
     "lax.eq(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
     "Array([False,  True, False], dtype=bool)",
+    returns="Booleans, of the broadcast shape.",
 )
-ne = _of_two(
+ne = _binary(
     "ne",
     Compare("NE"),
+    _ANY,
+    "Compare two arrays elementwise: `x != y`.",
     "lax.ne(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
     "Array([ True, False,  True], dtype=bool)",
+    returns="Booleans, of the broadcast shape.",
 )
-lt = _of_two(
+lt = _binary(
     "lt",
     Compare("LT"),
+    _ANY,
+    "Compare two arrays elementwise: `x < y`.\n\nComplex numbers are ordered by real part, then by imaginary part.",
     "lax.lt(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
     "Array([ True, False, False], dtype=bool)",
+    returns="Booleans, of the broadcast shape.",
 )
-le = _of_two(
+le = _binary(
     "le",
     Compare("LE"),
+    _ANY,
+    "Compare two arrays elementwise: `x <= y`.\n\nComplex numbers are ordered by real part, then by imaginary part.",
     "lax.le(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
     "Array([ True,  True, False], dtype=bool)",
+    returns="Booleans, of the broadcast shape.",
 )
-gt = _of_two(
+gt = _binary(
     "gt",
     Compare("GT"),
+    _ANY,
+    "Compare two arrays elementwise: `x > y`.\n\nComplex numbers are ordered by real part, then by imaginary part.",
     "lax.gt(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
     "Array([False, False,  True], dtype=bool)",
+    returns="Booleans, of the broadcast shape.",
 )
-ge = _of_two(
+ge = _binary(
     "ge",
     Compare("GE"),
+    _ANY,
+    "Compare two arrays elementwise: `x >= y`.\n\nComplex numbers are ordered by real part, then by imaginary part.",
     "lax.ge(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))",
     "Array([False,  True,  True], dtype=bool)",
+    returns="Booleans, of the broadcast shape.",
 )
 
-exp = _of_one_told(
-    "exp", transcendental.Exp(), "lax.exp(jnp.array([0.0, 1.0]))", "Array([1.       , 2.7182817], dtype=float32)"
+exp = _unary_with_accuracy(
+    "exp",
+    transcendental.Exp(),
+    _INEXACT,
+    "Compute the exponential e**x of each element.",
+    "lax.exp(jnp.array([0.0, 1.0]))",
+    "Array([1.       , 2.7182817], dtype=float32)",
 )
-exp2 = _of_one_told("exp2", transcendental.Exp2(), "lax.exp2(jnp.array([0.0, 3.0]))", "Array([1., 8.], dtype=float32)")
-expm1 = _of_one_told(
-    "expm1", transcendental.Expm1(), "lax.expm1(jnp.array([0.0, 1e-8]))", "Array([0.e+00, 1.e-08], dtype=float32)"
+exp2 = _unary_with_accuracy(
+    "exp2",
+    transcendental.Exp2(),
+    _INEXACT,
+    "Compute 2**x of each element.",
+    "lax.exp2(jnp.array([0.0, 3.0]))",
+    "Array([1., 8.], dtype=float32)",
 )
-log = _of_one_told(
-    "log", transcendental.Log(), "lax.log(jnp.array([1.0, 10.0]))", "Array([0.       , 2.3025851], dtype=float32)"
+expm1 = _unary_with_accuracy(
+    "expm1",
+    transcendental.Expm1(),
+    _INEXACT,
+    "Compute `exp(x) - 1`, accurately for small `x`.",
+    "lax.expm1(jnp.array([0.0, 1e-8]))",
+    "Array([0.e+00, 1.e-08], dtype=float32)",
 )
-log1p = _of_one_told(
-    "log1p", transcendental.Log1p(), "lax.log1p(jnp.array([0.0, 1e-8]))", "Array([0.e+00, 1.e-08], dtype=float32)"
+log = _unary_with_accuracy(
+    "log",
+    transcendental.Log(),
+    _INEXACT,
+    "Compute the natural logarithm of each element.",
+    "lax.log(jnp.array([1.0, 10.0]))",
+    "Array([0.       , 2.3025851], dtype=float32)",
 )
-logistic = _of_one_told(
+log1p = _unary_with_accuracy(
+    "log1p",
+    transcendental.Log1p(),
+    _INEXACT,
+    "Compute `log(1 + x)`, accurately for small `x`.",
+    "lax.log1p(jnp.array([0.0, 1e-8]))",
+    "Array([0.e+00, 1.e-08], dtype=float32)",
+)
+logistic = _unary_with_accuracy(
     "logistic",
     transcendental.Logistic(),
+    _INEXACT,
+    "Compute the logistic sigmoid `1 / (1 + exp(-x))` of each element.",
     "lax.logistic(jnp.array([0.0, 2.0]))",
     "Array([0.5     , 0.880797], dtype=float32)",
 )
-sin = _of_one_told(
-    "sin", transcendental.Sin(), "lax.sin(jnp.array([0.0, 1.0]))", "Array([0.        , 0.84147096], dtype=float32)"
+sin = _unary_with_accuracy(
+    "sin",
+    transcendental.Sin(),
+    _INEXACT,
+    "Compute the sine of each element, in radians.",
+    "lax.sin(jnp.array([0.0, 1.0]))",
+    "Array([0.        , 0.84147096], dtype=float32)",
 )
-cos = _of_one_told(
-    "cos", transcendental.Cos(), "lax.cos(jnp.array([0.0, 1.0]))", "Array([1.       , 0.5403023], dtype=float32)"
+cos = _unary_with_accuracy(
+    "cos",
+    transcendental.Cos(),
+    _INEXACT,
+    "Compute the cosine of each element, in radians.",
+    "lax.cos(jnp.array([0.0, 1.0]))",
+    "Array([1.       , 0.5403023], dtype=float32)",
 )
-tan = _of_one_told(
-    "tan", transcendental.Tan(), "lax.tan(jnp.array([0.0, 1.0]))", "Array([0.       , 1.5574077], dtype=float32)"
+tan = _unary_with_accuracy(
+    "tan",
+    transcendental.Tan(),
+    _INEXACT,
+    "Compute the tangent of each element, in radians.",
+    "lax.tan(jnp.array([0.0, 1.0]))",
+    "Array([0.       , 1.5574077], dtype=float32)",
 )
-asin = _of_one(
-    "asin", transcendental.Asin(), "lax.asin(jnp.array([0.0, 1.0]))", "Array([0.       , 1.5707964], dtype=float32)"
+asin = _unary(
+    "asin",
+    transcendental.Asin(),
+    _INEXACT,
+    "Compute the arcsine of each element, in radians.",
+    "lax.asin(jnp.array([0.0, 1.0]))",
+    "Array([0.       , 1.5707964], dtype=float32)",
 )
-acos = _of_one(
-    "acos", transcendental.Acos(), "lax.acos(jnp.array([1.0, 0.0]))", "Array([0.       , 1.5707964], dtype=float32)"
+acos = _unary(
+    "acos",
+    transcendental.Acos(),
+    _INEXACT,
+    "Compute the arccosine of each element, in radians.",
+    "lax.acos(jnp.array([1.0, 0.0]))",
+    "Array([0.       , 1.5707964], dtype=float32)",
 )
-atan = _of_one(
-    "atan", transcendental.Atan(), "lax.atan(jnp.array([0.0, 1.0]))", "Array([0.       , 0.7853981], dtype=float32)"
+atan = _unary(
+    "atan",
+    transcendental.Atan(),
+    _INEXACT,
+    "Compute the arctangent of each element, in radians.",
+    "lax.atan(jnp.array([0.0, 1.0]))",
+    "Array([0.       , 0.7853981], dtype=float32)",
 )
-atan2 = _of_two(
+atan2 = _binary(
     "atan2",
     transcendental.Atan2(),
+    _FLOATS,
+    "Compute the arctangent of `x / y` in radians, in the quadrant of the point with abscissa `y` and ordinate `x`.",
     "lax.atan2(jnp.array([1.0, 0.0]), jnp.array([1.0, -1.0]))",
     "Array([0.7853982, 3.1415927], dtype=float32)",
 )
-sinh = _of_one(
-    "sinh", transcendental.Sinh(), "lax.sinh(jnp.array([0.0, 1.0]))", "Array([0.       , 1.1752012], dtype=float32)"
+sinh = _unary(
+    "sinh",
+    transcendental.Sinh(),
+    _INEXACT,
+    "Compute the hyperbolic sine of each element.",
+    "lax.sinh(jnp.array([0.0, 1.0]))",
+    "Array([0.       , 1.1752012], dtype=float32)",
 )
-cosh = _of_one(
-    "cosh", transcendental.Cosh(), "lax.cosh(jnp.array([0.0, 1.0]))", "Array([1.       , 1.5430806], dtype=float32)"
+cosh = _unary(
+    "cosh",
+    transcendental.Cosh(),
+    _INEXACT,
+    "Compute the hyperbolic cosine of each element.",
+    "lax.cosh(jnp.array([0.0, 1.0]))",
+    "Array([1.       , 1.5430806], dtype=float32)",
 )
-tanh = _of_one_told(
-    "tanh", transcendental.Tanh(), "lax.tanh(jnp.array([0.0, 1.0]))", "Array([0.       , 0.7615942], dtype=float32)"
+tanh = _unary_with_accuracy(
+    "tanh",
+    transcendental.Tanh(),
+    _INEXACT,
+    "Compute the hyperbolic tangent of each element.",
+    "lax.tanh(jnp.array([0.0, 1.0]))",
+    "Array([0.       , 0.7615942], dtype=float32)",
 )
-asinh = _of_one(
+asinh = _unary(
     "asinh",
     transcendental.Asinh(),
+    _INEXACT,
+    "Compute the inverse hyperbolic sine of each element.",
     "lax.asinh(jnp.array([0.0, 1.0]))",
     "Array([0.        , 0.88137364], dtype=float32)",
 )
-acosh = _of_one(
-    "acosh", transcendental.Acosh(), "lax.acosh(jnp.array([1.0, 2.0]))", "Array([0.      , 1.316958], dtype=float32)"
+acosh = _unary(
+    "acosh",
+    transcendental.Acosh(),
+    _INEXACT,
+    "Compute the inverse hyperbolic cosine of each element.",
+    "lax.acosh(jnp.array([1.0, 2.0]))",
+    "Array([0.      , 1.316958], dtype=float32)",
 )
-atanh = _of_one(
+atanh = _unary(
     "atanh",
     transcendental.Atanh(),
+    _INEXACT,
+    "Compute the inverse hyperbolic tangent of each element.",
     "lax.atanh(jnp.array([0.0, 0.5]))",
     "Array([0.        , 0.54930615], dtype=float32)",
 )
 
-square = _of_one("square", powers.Square(), "lax.square(jnp.array([2, -3]))", "Array([4, 9], dtype=int32)")
-sqrt = _of_one_told("sqrt", powers.Sqrt(), "lax.sqrt(jnp.array([4.0, 9.0]))", "Array([2., 3.], dtype=float32)")
-rsqrt = _of_one_told("rsqrt", powers.Rsqrt(), "lax.rsqrt(jnp.array([4.0, 0.25]))", "Array([0.5, 2. ], dtype=float32)")
-cbrt = _of_one_told("cbrt", powers.Cbrt(), "lax.cbrt(jnp.array([8.0, 27.0]))", "Array([2., 3.], dtype=float32)")
-
-erf = _of_one("erf", gamma_erf.Erf(), "lax.erf(jnp.array([0.0, 0.5]))", "Array([0.       , 0.5204999], dtype=float32)")
-erfc = _of_one(
-    "erfc", gamma_erf.Erfc(), "lax.erfc(jnp.array([0.0, 0.5]))", "Array([1.        , 0.47950017], dtype=float32)"
+square = _unary(
+    "square",
+    powers.Square(),
+    _NUMBERS,
+    "Compute `x * x` of each element.",
+    "lax.square(jnp.array([2, -3]))",
+    "Array([4, 9], dtype=int32)",
 )
-erf_inv = _of_one(
+sqrt = _unary_with_accuracy(
+    "sqrt",
+    powers.Sqrt(),
+    _INEXACT,
+    "Compute the square root of each element.",
+    "lax.sqrt(jnp.array([4.0, 9.0]))",
+    "Array([2., 3.], dtype=float32)",
+)
+rsqrt = _unary_with_accuracy(
+    "rsqrt",
+    powers.Rsqrt(),
+    _INEXACT,
+    "Compute the reciprocal square root `1 / sqrt(x)` of each element.",
+    "lax.rsqrt(jnp.array([4.0, 0.25]))",
+    "Array([0.5, 2. ], dtype=float32)",
+)
+cbrt = _unary_with_accuracy(
+    "cbrt",
+    powers.Cbrt(),
+    _FLOATS,
+    "Compute the cube root of each element.",
+    "lax.cbrt(jnp.array([8.0, 27.0]))",
+    "Array([2., 3.], dtype=float32)",
+)
+
+erf = _unary(
+    "erf",
+    gamma_erf.Erf(),
+    _FLOATS,
+    "Compute the error function of each element.",
+    "lax.erf(jnp.array([0.0, 0.5]))",
+    "Array([0.       , 0.5204999], dtype=float32)",
+)
+erfc = _unary(
+    "erfc",
+    gamma_erf.Erfc(),
+    _FLOATS,
+    "Compute the complementary error function `1 - erf(x)`, accurately for large `x`.",
+    "lax.erfc(jnp.array([0.0, 0.5]))",
+    "Array([1.        , 0.47950017], dtype=float32)",
+)
+erf_inv = _unary(
     "erf_inv",
     gamma_erf.ErfInv(),
+    _FLOATS,
+    "Compute the inverse of the error function.",
     "lax.erf_inv(jnp.array([0.0, 0.5]))",
     "Array([0.        , 0.47693628], dtype=float32)",
 )
-lgamma = _of_one(
+lgamma = _unary(
     "lgamma",
     gamma_erf.Lgamma(),
+    _FLOATS,
+    "Compute the logarithm of the absolute value of the gamma function.",
     "lax.lgamma(jnp.array([1.0, 5.0]))",
     "Array([4.7683716e-07, 3.1780548e+00], dtype=float32)",
 )
-digamma = _of_one(
+digamma = _unary(
     "digamma",
     gamma_erf.Digamma(),
+    _FLOATS,
+    "Compute the digamma function, the derivative of `lgamma`.",
     "lax.digamma(jnp.array([1.0, 2.0]))",
     "Array([-0.5772154 ,  0.42278463], dtype=float32)",
 )
 
-abs = _of_one("abs", complex_parts.Abs(), "lax.abs(jnp.array([-2, 3]))", "Array([2, 3], dtype=int32)")
-sign = _of_one("sign", complex_parts.Sign(), "lax.sign(jnp.array([-2, 0, 3]))", "Array([-1,  0,  1], dtype=int32)")
-real = _of_one("real", complex_parts.Real(), "lax.real(jnp.array([1 + 2j]))", "Array([1.], dtype=float32)")
-imag = _of_one("imag", complex_parts.Imag(), "lax.imag(jnp.array([1 + 2j]))", "Array([2.], dtype=float32)")
-complex = _of_two(
+abs = _unary(
+    "abs",
+    complex_parts.Abs(),
+    _SIGNED,
+    "Compute the absolute value of each element. That of the smallest integer overflows to itself.",
+    "lax.abs(jnp.array([-2, 3]))",
+    "Array([2, 3], dtype=int32)",
+    returns="An array of the same shape and dtype; of the real dtype for complex `x`.",
+)
+sign = _unary(
+    "sign",
+    complex_parts.Sign(),
+    _NUMBERS,
+    "Compute the sign of each element: -1, 0 or 1.\n\nThe sign of a complex number is `x / abs(x)`. NaN keeps NaN.",
+    "lax.sign(jnp.array([-2, 0, 3]))",
+    "Array([-1,  0,  1], dtype=int32)",
+)
+real = _unary(
+    "real",
+    complex_parts.Real(),
+    _COMPLEX,
+    "Return the real part of each element.",
+    "lax.real(jnp.array([1 + 2j]))",
+    "Array([1.], dtype=float32)",
+    returns="An array of the same shape and of the real dtype.",
+)
+imag = _unary(
+    "imag",
+    complex_parts.Imag(),
+    _COMPLEX,
+    "Return the imaginary part of each element.",
+    "lax.imag(jnp.array([1 + 2j]))",
+    "Array([2.], dtype=float32)",
+    returns="An array of the same shape and of the real dtype.",
+)
+complex = _binary(
     "complex",
     complex_parts.Complex(),
+    _PARTS,
+    "Make complex numbers from the real parts `x` and the imaginary parts `y`.",
     "lax.complex(jnp.array([1.0]), jnp.array([2.0]))",
     "Array([1.+2.j], dtype=complex64)",
+    returns="Complex numbers, of the broadcast shape.",
 )
 
-floor = _of_one("floor", rounding.Floor(), "lax.floor(jnp.array([1.5, -1.5]))", "Array([ 1., -2.], dtype=float32)")
-ceil = _of_one("ceil", rounding.Ceil(), "lax.ceil(jnp.array([1.5, -1.5]))", "Array([ 2., -1.], dtype=float32)")
-is_finite = _of_one(
-    "is_finite", rounding.IsFinite(), "lax.is_finite(jnp.array([1.0, np.inf]))", "Array([ True, False], dtype=bool)"
+floor = _unary(
+    "floor",
+    rounding.Floor(),
+    _FLOATS,
+    "Round each element down to an integer.",
+    "lax.floor(jnp.array([1.5, -1.5]))",
+    "Array([ 1., -2.], dtype=float32)",
+)
+ceil = _unary(
+    "ceil",
+    rounding.Ceil(),
+    _FLOATS,
+    "Round each element up to an integer.",
+    "lax.ceil(jnp.array([1.5, -1.5]))",
+    "Array([ 2., -1.], dtype=float32)",
+)
+is_finite = _unary(
+    "is_finite",
+    rounding.IsFinite(),
+    _FLOATS,
+    "Test whether each element is neither infinite nor NaN.",
+    "lax.is_finite(jnp.array([1.0, np.inf]))",
+    "Array([ True, False], dtype=bool)",
+    returns="Booleans, of the same shape.",
 )
 
-
-bitwise_and = _of_two(
-    "bitwise_and", bitwise.And(), "lax.bitwise_and(jnp.array([12]), jnp.array([10]))", "Array([8], dtype=int32)"
+bitwise_and = _binary(
+    "bitwise_and",
+    bitwise.And(),
+    _BITS,
+    "Compute the bitwise and of `x` and `y`.",
+    "lax.bitwise_and(jnp.array([12]), jnp.array([10]))",
+    "Array([8], dtype=int32)",
 )
-bitwise_or = _of_two(
-    "bitwise_or", bitwise.Or(), "lax.bitwise_or(jnp.array([12]), jnp.array([10]))", "Array([14], dtype=int32)"
+bitwise_or = _binary(
+    "bitwise_or",
+    bitwise.Or(),
+    _BITS,
+    "Compute the bitwise or of `x` and `y`.",
+    "lax.bitwise_or(jnp.array([12]), jnp.array([10]))",
+    "Array([14], dtype=int32)",
 )
-bitwise_xor = _of_two(
-    "bitwise_xor", bitwise.Xor(), "lax.bitwise_xor(jnp.array([12]), jnp.array([10]))", "Array([6], dtype=int32)"
+bitwise_xor = _binary(
+    "bitwise_xor",
+    bitwise.Xor(),
+    _BITS,
+    "Compute the bitwise exclusive or of `x` and `y`.",
+    "lax.bitwise_xor(jnp.array([12]), jnp.array([10]))",
+    "Array([6], dtype=int32)",
 )
-bitwise_not = _of_one(
-    "bitwise_not", bitwise.Not(), "lax.bitwise_not(jnp.array([0, 5]))", "Array([-1, -6], dtype=int32)"
+bitwise_not = _unary(
+    "bitwise_not",
+    bitwise.Not(),
+    _BITS,
+    "Invert all bits of each element; logical not for booleans.",
+    "lax.bitwise_not(jnp.array([0, 5]))",
+    "Array([-1, -6], dtype=int32)",
 )
-shift_left = _of_two(
+shift_left = _binary(
     "shift_left",
     bitwise.ShiftLeft(),
+    _INTEGERS,
+    "Shift the bits of `x` left by `y`, filling with zeros.",
     "lax.shift_left(jnp.array([1, 3]), jnp.array([4, 1]))",
     "Array([16,  6], dtype=int32)",
 )
-shift_right_logical = _of_two(
+shift_right_logical = _binary(
     "shift_right_logical",
     bitwise.ShiftRightLogical(),
+    _INTEGERS,
+    "Shift the bits of `x` right by `y`, filling with zeros.",
     "lax.shift_right_logical(jnp.array([-8]), jnp.array([28]))",
     "Array([15], dtype=int32)",
 )
-shift_right_arithmetic = _of_two(
+shift_right_arithmetic = _binary(
     "shift_right_arithmetic",
     bitwise.ShiftRightArithmetic(),
+    _INTEGERS,
+    "Shift the bits of `x` right by `y`, filling with copies of the sign bit.",
     "lax.shift_right_arithmetic(jnp.array([-8]), jnp.array([1]))",
     "Array([-4], dtype=int32)",
 )
-population_count = _of_one(
+population_count = _unary(
     "population_count",
     bitwise.PopulationCount(),
+    _INTEGERS,
+    "Count the bits of each element that are 1.",
     "lax.population_count(jnp.array([7, 8]))",
     "Array([3, 1], dtype=int32)",
 )
-clz = _of_one("clz", bitwise.Clz(), "lax.clz(jnp.array([1, 8]))", "Array([31, 28], dtype=int32)")
+clz = _unary(
+    "clz",
+    bitwise.Clz(),
+    _INTEGERS,
+    "Count the leading zero bits of each element.",
+    "lax.clz(jnp.array([1, 8]))",
+    "Array([31, 28], dtype=int32)",
+)
 
 
 def mul(x: Any, y: Any, *, out_dtype: Any = None) -> Any:
-    """`x * y`; of booleans, and. With `out_dtype`, of both converted to it.
+    """Multiply `x` and `y` elementwise. Booleans are combined by logical and.
 
-    >>> lax.mul(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))
-    Array([3, 4, 3], dtype=int32)
+    Args:
+        x, y: arrays of numbers or booleans, of the same rank. Scalars and dims of size 1 broadcast. Without `out_dtype`
+            both must have the same dtype.
+        out_dtype: the dtype to which both operands are converted before the multiplication.
+
+    Returns:
+        An array of the broadcast shape and of the operands' dtype, or of `out_dtype`.
+
+    Raises:
+        TypeError: if the ranks differ, the shapes do not broadcast, or the dtypes differ and `out_dtype` is None.
+
+    Example:
+        >>> lax.mul(jnp.array([1, 2, 3]), jnp.array([3, 2, 1]))
+        Array([3, 4, 3], dtype=int32)
     """
-    return _product(x, y, dtype=None if out_dtype is None else canonical_dtype(out_dtype))
+    return _multiply(x, y, dtype=None if out_dtype is None else canonical_dtype(out_dtype))
 
 
 @compiled_function
-def _product(x: Any, y: Any, *, dtype: Any) -> Any:
+def _multiply(x: Any, y: Any, *, dtype: Any) -> Any:
     if dtype is not None:
         x, y = (astype_weak(as_operand(z, "mul"), dtype, False) for z in (x, y))
-    return Mul()(*fitted("mul", x, y))
+    return Mul()(*broadcast_operands("mul", x, y))
 
 
 @compiled_function
 def mulhi(x: Any, y: Any, /) -> Any:
-    """The high half of the bits of `x * y`, which has twice as many as either.
+    """Compute the high half of the bits of the double-width product `x * y`.
 
-    >>> lax.mulhi(jnp.array([2**30]), jnp.array([12]))
-    Array([3], dtype=int32)
+    Args:
+        x, y: arrays of integers, of the same dtype and rank. Scalars and dims of size 1 broadcast.
+
+    Returns:
+        An array of the broadcast shape and of the operands' dtype.
+
+    Raises:
+        TypeError: if the dtypes or ranks differ, the shapes do not broadcast, or the dtype is not an integer dtype.
+
+    Example:
+        >>> lax.mulhi(jnp.array([2**30]), jnp.array([12]))
+        Array([3], dtype=int32)
     """
-    return bitwise.MulHigh()(*fitted("mulhi", x, y))
+    return bitwise.MulHigh()(*broadcast_operands("mulhi", x, y))
 
 
 def nextafter(x1: Any, x2: Any) -> Any:
-    """The next float after `x1` towards `x2`.
+    """Return the next representable float after `x1` in the direction of `x2`.
 
-    >>> lax.nextafter(jnp.array([1.0]), jnp.array([2.0]))
-    Array([1.0000001], dtype=float32)
+    Args:
+        x1: an array of floats, or a scalar.
+        x2: an array of floats, of the dtype and rank of `x1`. Scalars and dims of size 1 broadcast.
+
+    Returns:
+        An array of the broadcast shape and of the operands' dtype.
+
+    Raises:
+        TypeError: if the dtypes or ranks differ, the shapes do not broadcast, or the dtype is not a float dtype.
+
+    Example:
+        >>> lax.nextafter(jnp.array([1.0]), jnp.array([2.0]))
+        Array([1.0000001], dtype=float32)
     """
     return _nextafter(x1, x2)
 
 
 @compiled_function
 def _nextafter(x: Any, y: Any) -> Any:
-    return rounding.Nextafter()(*fitted("nextafter", x, y))
+    return rounding.Nextafter()(*broadcast_operands("nextafter", x, y))
 
 
 def reciprocal(x: Any) -> Any:
-    """`1 / x`.
+    """Compute `1 / x` of each element.
 
-    >>> lax.reciprocal(jnp.array([2.0, 4.0]))
-    Array([0.5 , 0.25], dtype=float32)
+    Args:
+        x: an array of floats or complex numbers, or a scalar.
+
+    Returns:
+        An array of the same shape and dtype.
+
+    Raises:
+        TypeError: if `x` holds integers or booleans.
+
+    Example:
+        >>> lax.reciprocal(jnp.array([2.0, 4.0]))
+        Array([0.5 , 0.25], dtype=float32)
     """
     return integer_pow(x, -1)
 
 
 def integer_pow(x: Any, y: int) -> Any:
-    """`x ** y` for a known integer `y`.
+    """Compute `x ** y` for a static integer exponent.
 
-    >>> lax.integer_pow(jnp.array([2, 3]), 3)
-    Array([ 8, 27], dtype=int32)
+    Args:
+        x: an array of numbers, or a scalar.
+        y: the exponent, a Python integer. It may be negative for floats and complex numbers.
+
+    Returns:
+        An array of the same shape and dtype.
+
+    Raises:
+        TypeError: if `x` holds booleans, or if `x` holds integers and `y` is negative.
+
+    Example:
+        >>> lax.integer_pow(jnp.array([2, 3]), 3)
+        Array([ 8, 27], dtype=int32)
     """
     return powers.IntegerPow(int(y))(as_operand(x, "integer_pow"))
 
 
 @compiled_function
 def pow(x: Any, y: Any) -> Any:
-    """`x ** y`, of floats or complex numbers; `y` may be integers.
+    """Compute `x ** y` elementwise.
 
-    >>> lax.pow(jnp.array([2.0, 3.0]), 2)
-    Array([4., 9.], dtype=float32)
+    Args:
+        x: an array of floats or complex numbers, or a scalar.
+        y: the exponents: an array of the dtype of `x` or of integers. Scalars and dims of size 1 broadcast.
+
+    Returns:
+        An array of the broadcast shape and of the dtype of `x`.
+
+    Raises:
+        TypeError: if `x` holds integers or booleans, or the dtypes, ranks or shapes of `x` and `y` do not agree.
+
+    Example:
+        >>> lax.pow(jnp.array([2.0, 3.0]), 2)
+        Array([4., 9.], dtype=float32)
     """
     x, y = as_operand(x, "pow"), as_operand(y, "pow")
     if is_integer(y.type.dtype) and is_inexact(x.type.dtype):
         y = astype_weak(y, x.type.dtype, y.type.weak)
-    return powers.Pow()(*fitted("pow", x, y))
+    return powers.Pow()(*broadcast_operands("pow", x, y))
 
 
 @compiled_function
 def clamp(min: Any, x: Any, max: Any) -> Any:
-    """`x`, but no less than `min`, and then no more than `max`; NaN where any is.
+    """Limit `x` to the range from `min` to `max`. NaN in any operand gives NaN.
 
-    >>> lax.clamp(0, jnp.array([-1, 3, 9]), 5)
-    Array([0, 3, 5], dtype=int32)
+    Args:
+        min: the lower limit. Scalars and dims of size 1 broadcast.
+        x: an array of integers or floats.
+        max: the upper limit. It takes precedence where it is below `min`.
+
+    Returns:
+        An array of the broadcast shape and of the operands' dtype.
+
+    Raises:
+        TypeError: if the dtypes or ranks differ, the shapes do not broadcast, or the operands are complex or boolean.
+
+    Example:
+        >>> lax.clamp(0, jnp.array([-1, 3, 9]), 5)
+        Array([0, 3, 5], dtype=int32)
     """
-    return min_max.Clamp()(*fitted("clamp", min, x, max))
+    return min_max.Clamp()(*broadcast_operands("clamp", min, x, max))
 
 
 def round(x: Any, rounding_method: RoundingMethod = RoundingMethod.AWAY_FROM_ZERO) -> Any:
-    """The nearest integer; halfway between two, as `rounding_method` says.
+    """Round each element to the nearest integer.
 
-    >>> lax.round(jnp.array([1.5, 2.5, -0.4]))
-    Array([ 2.,  3., -0.], dtype=float32)
+    Args:
+        x: an array of floats, or a scalar.
+        rounding_method: the rounding of numbers halfway between two integers: away from zero, or to the even one.
+
+    Returns:
+        An array of the same shape and dtype.
+
+    Raises:
+        TypeError: if `x` does not hold floats.
+        ValueError: if `rounding_method` is not a `RoundingMethod`.
+
+    Example:
+        >>> lax.round(jnp.array([1.5, 2.5, -0.4]))
+        Array([ 2.,  3., -0.], dtype=float32)
     """
-    half = "even" if RoundingMethod(rounding_method) == RoundingMethod.TO_NEAREST_EVEN else "away"
-    return rounding.Round(half)(as_operand(x, "round"))
+    ties = "even" if RoundingMethod(rounding_method) == RoundingMethod.TO_NEAREST_EVEN else "away"
+    return rounding.Round(ties)(as_operand(x, "round"))
 
 
 @compiled_function
 def conj(x: Any) -> Any:
-    """The number with its imaginary part negated; a real one becomes complex.
+    """Return the complex conjugate of each element. Real numbers become complex.
 
-    >>> lax.conj(jnp.array([1 + 2j]))
-    Array([1.-2.j], dtype=complex64)
+    Args:
+        x: an array of complex numbers, or of f32 or f64.
+
+    Returns:
+        Complex numbers, of the same shape.
+
+    Raises:
+        TypeError: if `x` holds integers, booleans, or floats of other widths.
+
+    Example:
+        >>> lax.conj(jnp.array([1 + 2j]))
+        Array([1.-2.j], dtype=complex64)
     """
     x = as_operand(x, "conj")
     return complex_parts.Conj()(x) if x.type.dtype.kind == "c" else complex_parts.Complex()(x, zeros_like(x))
 
 
 def reduce_precision(operand: Any, exponent_bits: int, mantissa_bits: int) -> Any:
-    """The nearest float that these many bits of exponent and mantissa can hold.
+    """Round each element to the nearest float with fewer exponent and mantissa bits. The dtype does not change.
 
-    >>> lax.reduce_precision(jnp.array([1.2345]), 8, 7)
-    Array([1.234375], dtype=float32)
+    Args:
+        operand: an array of floats, or a scalar.
+        exponent_bits: the number of exponent bits, 1 or more.
+        mantissa_bits: the number of mantissa bits, 0 or more.
+
+    Returns:
+        An array of the same shape and dtype.
+
+    Raises:
+        TypeError: if `operand` does not hold floats, or a number of bits is too small.
+
+    Example:
+        >>> lax.reduce_precision(jnp.array([1.2345]), 8, 7)
+        Array([1.234375], dtype=float32)
     """
     return rounding.ReducePrecision(int(exponent_bits), int(mantissa_bits))(as_operand(operand, "reduce_precision"))
 
 
 def bitcast_convert_type(operand: Any, new_dtype: Any) -> Any:
-    """The same bits as another dtype. A narrower one adds a last dim, for the parts; a wider one takes it away.
+    """Reinterpret the bits of each element as another dtype.
 
-    >>> lax.bitcast_convert_type(jnp.array([1.0]), jnp.int32)
-    Array([1065353216], dtype=int32)
+    A narrower dtype adds a last dim, which holds the parts of each element. A wider dtype removes the last dim, whose
+    elements become the parts of one element.
+
+    Args:
+        operand: an array of integers or floats of 8 bits or more, or a scalar.
+        new_dtype: the dtype of the result, of 8 bits or more and not complex.
+
+    Returns:
+        An array of `new_dtype` with the same bits.
+
+    Raises:
+        TypeError: if a dtype is not supported, or `new_dtype` is wider and the last dim does not have the size that
+            makes one element.
+
+    Example:
+        >>> lax.bitcast_convert_type(jnp.array([1.0]), jnp.int32)
+        Array([1065353216], dtype=int32)
     """
     x, dtype = as_operand(operand, "bitcast_convert_type"), canonical_dtype(new_dtype)
     return x if x.type.dtype == dtype else bitwise.BitcastConvert(dtype)(x)
 
 
 def convert_element_type(operand: Any, new_dtype: Any) -> Any:
-    """Each element as `new_dtype`.
+    """Convert each element to `new_dtype`.
 
-    >>> lax.convert_element_type(jnp.array([1.7, -1.7]), jnp.int32)
-    Array([ 1, -1], dtype=int32)
+    Args:
+        operand: an array, or a scalar.
+        new_dtype: the dtype of the result. 64-bit dtypes become 32-bit ones unless `jax_enable_x64` is set.
+
+    Returns:
+        An array of the same shape and of `new_dtype`.
+
+    Raises:
+        TypeError: if `operand` is not an array or a number, or `new_dtype` is not a dtype.
+
+    Example:
+        >>> lax.convert_element_type(jnp.array([1.7, -1.7]), jnp.int32)
+        Array([ 1, -1], dtype=int32)
     """
     return astype_weak(as_operand(operand, "convert_element_type"), canonical_dtype(new_dtype), False)
 
 
 @compiled_function
 def select(pred: Any, on_true: Any, on_false: Any) -> Any:
-    """Where `pred` holds `on_true`, else `on_false`; one boolean chooses a whole array.
+    """Choose elements of `on_true` where `pred` is true, and of `on_false` elsewhere.
 
-    >>> lax.select(jnp.array([True, False]), jnp.array([1, 2]), jnp.array([3, 4]))
-    Array([1, 4], dtype=int32)
+    Args:
+        pred: booleans of the shape of the cases, or one boolean that chooses between the two arrays.
+        on_true, on_false: arrays of the same shape and dtype.
+
+    Returns:
+        An array of the type of the cases.
+
+    Raises:
+        TypeError: if `pred` does not hold booleans, or its shape or the types of the cases do not agree.
+
+    Example:
+        >>> lax.select(jnp.array([True, False]), jnp.array([1, 2]), jnp.array([3, 4]))
+        Array([1, 4], dtype=int32)
     """
-    which, *cases = (as_operand(x, "select") for x in (pred, on_true, on_false))
-    return Select()(broadcast_to_shape(which, cases[0].type.shape) if not which.type.ndim else which, *cases)
+    mask, *cases = (as_operand(x, "select") for x in (pred, on_true, on_false))
+    return Select()(broadcast_to_shape(mask, cases[0].type.shape) if not mask.type.ndim else mask, *cases)

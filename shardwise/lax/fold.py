@@ -1,4 +1,4 @@
-"""reduce: elements along dims made one by any function of two."""
+"""`reduce`: reductions by any binary function."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -37,58 +37,79 @@ def reduce(
     dimensions: Sequence[int],
     out_sharding: Any = None,
 ) -> Any:
-    """The elements of each array of a tree along `dimensions`, and its `init_values`, made one by `computation`.
+    """Reduce arrays along dims by any binary function.
 
-    That is a function of two trees of scalars, which may be applied in any order: it must not matter.
+    A function that is one op with a reduction of its own, such as `lax.add`, uses that reduction. Other functions are
+    applied to halves of the array, in O(log n) rounds.
 
-    >>> lax.reduce(jnp.arange(5), 1, lambda x, y: x + y, (0,))
-    Array(11, dtype=int32)
+    Args:
+        operands: a pytree of arrays of the same shape.
+        init_values: a pytree of the same structure, of scalars of the arrays' dtypes.
+        computation: an associative and commutative function of two pytrees of scalars. It may be applied in any order.
+        dimensions: the dims to reduce.
+        out_sharding: the sharding to pin the result to.
+
+    Returns:
+        A pytree of the structure of `operands`, of arrays without `dimensions`.
+
+    Raises:
+        ValueError: if the structures differ, or a dim does not exist or repeats.
+        TypeError: if the shapes differ, an initial value has another dtype or is not a scalar, or `computation` returns
+            other types than it is given.
+        ShardingError: if `out_sharding` does not fit the shape of the result.
+
+    Example:
+        >>> lax.reduce(jnp.arange(5), 1, lambda x, y: x + y, (0,))
+        Array(11, dtype=int32)
     """
     leaves, structure = tree.flatten(operands)
     arrays = [as_operand(leaf, "reduce") for leaf in leaves]
-    starts = [as_operand(leaf, "reduce") for leaf in tree.leaves(init_values)]
+    init_scalars = [as_operand(leaf, "reduce") for leaf in tree.leaves(init_values)]
     if tree.structure(init_values) != structure:
         raise ValueError(f"reduce: init_values must have the structure of the operands, {structure}")
     if not arrays or len({x.type.shape for x in arrays}) != 1:
-        raise TypeError(f"reduce: needs arrays of one shape, not {', '.join(str(x.type) for x in arrays) or 'none'}")
-    for x, start in zip(arrays, starts, strict=True):
-        if start.type.shape or start.type.dtype != x.type.dtype:
-            raise TypeError(f"reduce: the init value of {x.type} must be a scalar of its dtype, not {start.type}")
+        raise TypeError(
+            "reduce: operands must be one or more arrays of the same shape, "
+            f"not {', '.join(str(x.type) for x in arrays) or 'none'}"
+        )
+    for x, init in zip(arrays, init_scalars, strict=True):
+        if init.type.shape or init.type.dtype != x.type.dtype:
+            raise TypeError(f"reduce: the init value of {x.type} must be a scalar of its dtype, not {init.type}")
     dims = canonical_axes("reduce", tuple(dimensions), arrays[0].type)
-    pair = _Pair(structure, computation, arrays)
-    found = pair.known(arrays, dims) or pair.halved(arrays, dims)
+    combine = _Computation(structure, computation, arrays)
+    reduced = combine.reduce_by_op(arrays, dims) or combine.reduce_by_halving(arrays, dims)
     shape = arrays[0].type.without(dims).shape
-    first = [Broadcast(shape, ())(start) if shape else start for start in starts]
-    totals = first if found is None else pair(first, found)
+    inits = [Broadcast(shape, ())(init) if shape else init for init in init_scalars]
+    totals = inits if reduced is None else combine(inits, reduced)
     return structure.unflatten([constrain_sharding(total, out_sharding) for total in totals])
 
 
-class _Pair:
-    """The user's function of two trees, on lists of arrays, element by element."""
+class _Computation:
+    """The user's binary function on pytrees of scalars, as a function of lists of arrays."""
 
     def __init__(self, structure: tree.Structure, computation: Callable[[Any, Any], Any], arrays: Sequence[Any]):
         self.structure, self.computation = structure, computation
-        self.scalars = [x.type.with_shape(()) for x in arrays]
+        self.scalar_types = [x.type.with_shape(()) for x in arrays]
 
     def __call__(self, xs: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
         shape = xs[0].type.shape
-        apply = vmap(self.of_scalars) if shape else self.of_scalars
-        rows = ([Reshape((x.type.size,))(x) if shape else x for x in side] for side in (xs, ys))
-        return [Reshape(shape)(x) if shape else x for x in apply(*rows)]
+        apply = vmap(self.on_scalars) if shape else self.on_scalars
+        flat = ([Reshape((x.type.size,))(x) if shape else x for x in side] for side in (xs, ys))
+        return [Reshape(shape)(x) if shape else x for x in apply(*flat)]
 
-    def of_scalars(self, xs: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
-        found = self.computation(self.structure.unflatten(list(xs)), self.structure.unflatten(list(ys)))
-        leaves = [as_operand(leaf, "reduce") for leaf in tree.leaves(found)]
-        for x, wanted in zip(leaves, self.scalars, strict=True):
-            if (x.type.shape, x.type.dtype) != ((), wanted.dtype):
-                raise TypeError(f"reduce: computation must return {wanted}, as it gets, not {x.type}")
+    def on_scalars(self, xs: Sequence[Any], ys: Sequence[Any]) -> list[Any]:
+        combined = self.computation(self.structure.unflatten(list(xs)), self.structure.unflatten(list(ys)))
+        leaves = [as_operand(leaf, "reduce") for leaf in tree.leaves(combined)]
+        for x, expected in zip(leaves, self.scalar_types, strict=True):
+            if (x.type.shape, x.type.dtype) != ((), expected.dtype):
+                raise TypeError(f"reduce: computation must return {expected}, the type of its arguments, not {x.type}")
         return leaves
 
-    def known(self, arrays: Sequence[Any], dims: tuple[int, ...]) -> list[Any] | None:
-        """By an op that does it, where the function is one op of its two arguments."""
+    def reduce_by_op(self, arrays: Sequence[Any], dims: tuple[int, ...]) -> list[Any] | None:
+        """Reduce by a reduction op, if the function is a single binary op that has one; else return None."""
         if len(arrays) > 1:
             return None
-        program, captured = build(lambda x, y: self.of_scalars([x], [y]), self.scalars * 2, "computation")
+        program, captured = build(lambda x, y: self.on_scalars([x], [y]), self.scalar_types * 2, "computation")
         if len(program.equations) != 1 or captured or program.outputs != tuple(program.equations[0].outputs):
             return None
         (equation,) = program.equations
@@ -97,8 +118,8 @@ class _Pair:
             return None
         return [op(dims)(arrays[0])]
 
-    def halved(self, arrays: Sequence[Any], dims: tuple[int, ...]) -> list[Any] | None:
-        """One half with the other, again and again; None of no elements."""
+    def reduce_by_halving(self, arrays: Sequence[Any], dims: tuple[int, ...]) -> list[Any] | None:
+        """Combine the first and second half of the elements until one is left. Return None if there are no elements."""
         kept = tuple(dim for dim in range(arrays[0].type.ndim) if dim not in dims)
         shape = arrays[0].type.shape
         count = math.prod(shape[dim] for dim in dims)
@@ -106,11 +127,13 @@ class _Pair:
         rows = [Reshape((count, *rest))(permuted(x, (*dims, *kept))) for x in arrays]
         while count > 1:
             half = count // 2
-            joined = self([slice_along(x, 0, 0, half) for x in rows], [slice_along(x, 0, half, 2 * half) for x in rows])
+            combined = self(
+                [slice_along(x, 0, 0, half) for x in rows], [slice_along(x, 0, half, 2 * half) for x in rows]
+            )
             if count % 2:
-                joined = [
+                combined = [
                     Concatenate(0)(x, slice_along(row, 0, count - 1, count))
-                    for x, row in zip(joined, rows, strict=True)
+                    for x, row in zip(combined, rows, strict=True)
                 ]
-            rows, count = joined, half + count % 2
+            rows, count = combined, half + count % 2
         return [Reshape(rest)(x) for x in rows] if count else None

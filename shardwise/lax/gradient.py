@@ -1,4 +1,4 @@
-"""Functions about derivatives."""
+"""`stop_gradient`."""
 
 from typing import Any
 
@@ -9,14 +9,24 @@ from shardwise.compiler.ops.elementwise.arithmetic import StopGradient
 
 
 def stop_gradient(x: Any) -> Any:
-    """The arrays of a tree, through which no derivative flows.
+    """Return the arrays of a pytree with a gradient of zero.
 
-    >>> jax.grad(lambda x: x * lax.stop_gradient(x))(3.0)
-    Array(3., dtype=float32)
+    Args:
+        x: a pytree of arrays.
+
+    Returns:
+        The same pytree. Derivatives treat it as a constant.
+
+    Raises:
+        TypeError: if a leaf is not an array or a number.
+
+    Example:
+        >>> jax.grad(lambda x: x * lax.stop_gradient(x))(3.0)
+        Array(3., dtype=float32)
     """
 
-    def stopped(leaf: Any) -> Any:
+    def stop(leaf: Any) -> Any:
         operand = as_operand(leaf, "stop_gradient")
         return StopGradient()(operand) if is_inexact(operand.type.dtype) else operand
 
-    return tree.map(stopped, x)
+    return tree.map(stop, x)

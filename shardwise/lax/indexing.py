@@ -1,4 +1,4 @@
-"""Parts of arrays at places that may be of the program: close to the ops of `dynamic.py`, `gather.py`, `scatter.py`."""
+"""Dynamic slices, gather and scatter: indexing whose indices may be traced."""
 
 import enum
 import operator
@@ -36,7 +36,7 @@ from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 
 
 class GatherScatterMode(enum.Enum):
-    """What is done where a window does not lie inside of the array."""
+    """The handling of indices that are out of bounds."""
 
     CLIP = "clip"
     FILL_OR_DROP = "fill"
@@ -44,17 +44,18 @@ class GatherScatterMode(enum.Enum):
 
     @staticmethod
     def from_any(mode: "str | GatherScatterMode | None") -> "GatherScatterMode":
-        """The mode of this name; where there is none, the one that fills or drops."""
-        found = index_mode("GatherScatterMode", mode, "fill")
-        return GatherScatterMode("fill" if found == "drop" else found)
+        """Convert a name or a mode to a mode. None and "drop" mean FILL_OR_DROP."""
+        name = index_mode("GatherScatterMode", mode, "fill")
+        return GatherScatterMode("fill" if name == "drop" else name)
 
 
 class GatherDimensionNumbers(NamedTuple):
-    """Which dims of a gather's operands and result belong together. Index vectors lie along the indices' last dim.
+    """The roles of the dims of a gather. Index vectors are along the last dim of the indices.
 
-    `offset_dims`: of the result, those of a window. `collapsed_slice_dims`: of the operand, those of which a window has
-    one element, and that the result lacks. `start_index_map`: for which dim of the operand each component of an index
-    vector is. `operand_batching_dims` run along with `start_indices_batching_dims`.
+    `offset_dims`: the dims of the result that are dims of a window. `collapsed_slice_dims`: the dims of the operand
+    with window size 1 that the result lacks. `start_index_map`: the dim of the operand that each component of an index
+    vector indexes. `operand_batching_dims` and `start_indices_batching_dims`: pairs of batch dims of operand and
+    indices.
     """
 
     offset_dims: Sequence[int]
@@ -65,7 +66,7 @@ class GatherDimensionNumbers(NamedTuple):
 
 
 class ScatterDimensionNumbers(NamedTuple):
-    """Which dims of a scatter's operands belong together: as in `GatherDimensionNumbers`, updates for the result."""
+    """The roles of the dims of a scatter, as in `GatherDimensionNumbers`, with the updates in place of the result."""
 
     update_window_dims: Sequence[int]
     inserted_window_dims: Sequence[int]
@@ -81,77 +82,153 @@ def dynamic_slice(
     *,
     allow_negative_indices: bool | Sequence[bool] = True,
 ) -> Any:
-    """`slice_sizes[i]` elements along each dim i from `start_indices[i]` on. A slice that would reach past an end is
-    moved in; before that, negative starts count from the end where `allow_negative_indices` says so.
+    """Slice an array at start indices that may be traced.
 
-    >>> lax.dynamic_slice(jnp.arange(5), (2,), (2,))
-    Array([2, 3], dtype=int32)
+    A slice that would exceed the array is moved into bounds, after negative starts are converted.
+
+    Args:
+        operand: an array.
+        start_indices: one integer per dim: a sequence of scalars, or an array of rank 1.
+        slice_sizes: the static size of the slice along each dim.
+        allow_negative_indices: whether negative starts count from the end; one boolean, or one per dim.
+
+    Returns:
+        An array of shape `slice_sizes`.
+
+    Raises:
+        ValueError: if there is not one start per dim, or a static start is negative without `allow_negative_indices`.
+        TypeError: if a start is not an integer, or a size exceeds its dim.
+
+    Example:
+        >>> lax.dynamic_slice(jnp.arange(5), (2,), (2,))
+        Array([2, 3], dtype=int32)
     """
     ndim = type_of(operand, "dynamic_slice").ndim
-    starts, around = _starts("dynamic_slice", start_indices, allow_negative_indices, ndim)
-    return _dynamic_slice(operand, *starts, sizes=tuple(map(operator.index, slice_sizes)), around=around)
+    starts, wraps = _check_starts("dynamic_slice", start_indices, allow_negative_indices, ndim)
+    return _dynamic_slice(operand, *starts, sizes=tuple(map(operator.index, slice_sizes)), wraps=wraps)
 
 
 @compiled_function
-def _dynamic_slice(x: Any, *starts: Any, sizes: tuple[int, ...], around: tuple[bool, ...]) -> Any:
+def _dynamic_slice(x: Any, *starts: Any, sizes: tuple[int, ...], wraps: tuple[bool, ...]) -> Any:
     x = as_operand(x)
-    return DynamicSlice(sizes)(x, *_from_start(x, starts, around))
+    return DynamicSlice(sizes)(x, *_wrap_negative(x, starts, wraps))
 
 
 def dynamic_update_slice(
     operand: Any, update: Any, start_indices: Any, *, allow_negative_indices: bool | Sequence[bool] = True
 ) -> Any:
-    """`operand` with `update` in place of a part of it, which begins at `start_indices`, as in `dynamic_slice`.
+    """Replace a slice of an array, at start indices that may be traced.
 
-    >>> lax.dynamic_update_slice(jnp.arange(5), jnp.array([8, 9]), (2,))
-    Array([0, 1, 8, 9, 4], dtype=int32)
+    A slice that would exceed the array is moved into bounds, after negative starts are converted.
+
+    Args:
+        operand: the array to update. It is not modified.
+        update: the new values, an array of the dtype and rank of `operand`.
+        start_indices: one integer per dim: a sequence of scalars, or an array of rank 1.
+        allow_negative_indices: whether negative starts count from the end; one boolean, or one per dim.
+
+    Returns:
+        An updated copy of `operand`.
+
+    Raises:
+        ValueError: if there is not one start per dim, or a static start is negative without `allow_negative_indices`.
+        TypeError: if a start is not an integer, or `update` has another dtype or does not fit into `operand`.
+
+    Example:
+        >>> lax.dynamic_update_slice(jnp.arange(5), jnp.array([8, 9]), (2,))
+        Array([0, 1, 8, 9, 4], dtype=int32)
     """
     ndim = type_of(operand, "dynamic_update_slice").ndim
-    starts, around = _starts("dynamic_update_slice", start_indices, allow_negative_indices, ndim)
-    return _dynamic_update_slice(operand, update, *starts, around=around)
+    starts, wraps = _check_starts("dynamic_update_slice", start_indices, allow_negative_indices, ndim)
+    return _dynamic_update_slice(operand, update, *starts, wraps=wraps)
 
 
 @compiled_function
-def _dynamic_update_slice(x: Any, update: Any, *starts: Any, around: tuple[bool, ...]) -> Any:
+def _dynamic_update_slice(x: Any, update: Any, *starts: Any, wraps: tuple[bool, ...]) -> Any:
     x = as_operand(x)
-    return DynamicUpdateSlice()(x, as_operand(update, "dynamic_update_slice"), *_from_start(x, starts, around))
+    return DynamicUpdateSlice()(x, as_operand(update, "dynamic_update_slice"), *_wrap_negative(x, starts, wraps))
 
 
 def dynamic_slice_in_dim(
     operand: Any, start_index: Any, slice_size: int, axis: int = 0, *, allow_negative_indices: bool = True
 ) -> Any:
-    """`dynamic_slice` along one dim.
+    """Slice an array along one dim, at a start index that may be traced; see `dynamic_slice`.
 
-    >>> lax.dynamic_slice_in_dim(jnp.arange(5), 2, 2)
-    Array([2, 3], dtype=int32)
+    Args:
+        operand: an array.
+        start_index: the start of the slice, an integer scalar.
+        slice_size: the static size of the slice.
+        axis: the dim to slice.
+        allow_negative_indices: whether negative indices count from the end.
+
+    Returns:
+        An array that has `slice_size` elements along `axis`.
+
+    Raises:
+        TypeError: if the index is not an integer, or the size exceeds the dim.
+        ValueError: if `axis` does not exist, or a static index is negative without `allow_negative_indices`.
+
+    Example:
+        >>> lax.dynamic_slice_in_dim(jnp.arange(5), 2, 2)
+        Array([2, 3], dtype=int32)
     """
-    kind = type_of(operand, "dynamic_slice_in_dim")
-    dim = canonical_axis("dynamic_slice_in_dim", axis, kind.ndim)
-    sizes = (*kind.shape[:dim], slice_size, *kind.shape[dim + 1 :])
-    starts = _start_along(dim, start_index, kind.ndim)
+    type = type_of(operand, "dynamic_slice_in_dim")
+    dim = canonical_axis("dynamic_slice_in_dim", axis, type.ndim)
+    sizes = (*type.shape[:dim], slice_size, *type.shape[dim + 1 :])
+    starts = _start_along(dim, start_index, type.ndim)
     return dynamic_slice(operand, starts, sizes, allow_negative_indices=allow_negative_indices)
 
 
 def dynamic_index_in_dim(
     operand: Any, index: Any, axis: int = 0, keepdims: bool = True, *, allow_negative_indices: bool = True
 ) -> Any:
-    """The element at `index` along one dim, which stays as one of size 1 if `keepdims`.
+    """Return the slice at one index along a dim. The index may be traced.
 
-    >>> lax.dynamic_index_in_dim(jnp.array([5, 6, 7]), 1, keepdims=False)
-    Array(6, dtype=int32)
+    Args:
+        operand: an array.
+        index: the index, an integer scalar. It is clamped into bounds.
+        axis: the dim to index.
+        keepdims: keep the indexed dim, with size 1.
+        allow_negative_indices: whether negative indices count from the end.
+
+    Returns:
+        The slice.
+
+    Raises:
+        TypeError: if the index is not an integer, or the size exceeds the dim.
+        ValueError: if `axis` does not exist, or a static index is negative without `allow_negative_indices`.
+
+    Example:
+        >>> lax.dynamic_index_in_dim(jnp.array([5, 6, 7]), 1, keepdims=False)
+        Array(6, dtype=int32)
     """
-    found = dynamic_slice_in_dim(operand, index, 1, axis, allow_negative_indices=allow_negative_indices)
-    dim = canonical_axis("dynamic_index_in_dim", axis, found.type.ndim)
-    return found if keepdims else Reshape(found.type.without((dim,)).shape)(found)
+    window = dynamic_slice_in_dim(operand, index, 1, axis, allow_negative_indices=allow_negative_indices)
+    dim = canonical_axis("dynamic_index_in_dim", axis, window.type.ndim)
+    return window if keepdims else Reshape(window.type.without((dim,)).shape)(window)
 
 
 def dynamic_update_slice_in_dim(
     operand: Any, update: Any, start_index: Any, axis: int, *, allow_negative_indices: bool = True
 ) -> Any:
-    """`dynamic_update_slice` along one dim.
+    """Replace a slice along one dim, at a start index that may be traced; see `dynamic_update_slice`.
 
-    >>> lax.dynamic_update_slice_in_dim(jnp.arange(5), jnp.array([8, 9]), 2, axis=0)
-    Array([0, 1, 8, 9, 4], dtype=int32)
+    Args:
+        operand: the array to update. It is not modified.
+        update: the new values, an array of the dtype and rank of `operand`.
+        start_index: the start of the slice, an integer scalar.
+        axis: the dim to slice.
+        allow_negative_indices: whether negative indices count from the end.
+
+    Returns:
+        An updated copy of `operand`.
+
+    Raises:
+        TypeError: if the index is not an integer, or the update has another dtype or does not fit into `operand`.
+        ValueError: if `axis` does not exist, or a static index is negative without `allow_negative_indices`.
+
+    Example:
+        >>> lax.dynamic_update_slice_in_dim(jnp.arange(5), jnp.array([8, 9]), 2, axis=0)
+        Array([0, 1, 8, 9, 4], dtype=int32)
     """
     ndim = type_of(operand, "dynamic_update_slice_in_dim").ndim
     dim = canonical_axis("dynamic_update_slice_in_dim", axis, ndim)
@@ -162,44 +239,61 @@ def dynamic_update_slice_in_dim(
 def dynamic_update_index_in_dim(
     operand: Any, update: Any, index: Any, axis: int, *, allow_negative_indices: bool = True
 ) -> Any:
-    """`operand` with `update` at `index` along one dim; the update has that dim with size 1, or lacks it.
+    """Replace the slice at one index along a dim. The index may be traced.
 
-    >>> lax.dynamic_update_index_in_dim(jnp.arange(5), 9, 1, axis=0)
-    Array([0, 9, 2, 3, 4], dtype=int32)
+    Args:
+        operand: the array to update. It is not modified.
+        update: the new slice: an array that has size 1 along `axis`, or lacks that dim.
+        index: the index, an integer scalar. It is clamped into bounds.
+        axis: the dim to index.
+        allow_negative_indices: whether negative indices count from the end.
+
+    Returns:
+        An updated copy of `operand`.
+
+    Raises:
+        TypeError: if the index is not an integer, or the update has another dtype or does not fit into `operand`.
+        ValueError: if `axis` does not exist, or a static index is negative without `allow_negative_indices`.
+
+    Example:
+        >>> lax.dynamic_update_index_in_dim(jnp.arange(5), 9, 1, axis=0)
+        Array([0, 9, 2, 3, 4], dtype=int32)
     """
-    kind = type_of(operand, "dynamic_update_index_in_dim")
-    dim = canonical_axis("dynamic_update_index_in_dim", axis, kind.ndim)
+    type = type_of(operand, "dynamic_update_index_in_dim")
+    dim = canonical_axis("dynamic_update_index_in_dim", axis, type.ndim)
     update = as_operand(update, "dynamic_update_index_in_dim")
-    if update.type.ndim == kind.ndim - 1:
+    if update.type.ndim == type.ndim - 1:
         shape = update.type.shape
         update = Reshape((*shape[:dim], 1, *shape[dim:]))(update)
     return dynamic_update_slice_in_dim(operand, update, index, dim, allow_negative_indices=allow_negative_indices)
 
 
-def _starts(
-    name: str, starts: Any, allow_negative: bool | Sequence[bool], ndim: int
+def _check_starts(
+    name: str, start_indices: Any, allow_negative: bool | Sequence[bool], ndim: int
 ) -> tuple[list[Any], tuple[bool, ...]]:
-    """One index for each dim, of a sequence or an array, and whether it may count from the end."""
-    found = list(starts)
-    around = (allow_negative,) * ndim if isinstance(allow_negative, bool) else tuple(map(bool, allow_negative))
-    if len(found) != ndim:
-        raise ValueError(f"{name}: needs a start for each of {ndim} dims, not {len(found)}")
-    if len(around) != ndim:
-        raise ValueError(f"{name}: allow_negative_indices is one for all or for each of {ndim} dims, not {around}")
-    for dim, (start, is_around) in enumerate(zip(found, around, strict=True)):
-        if isinstance(start, int) and start < 0 and not is_around:
-            raise ValueError(f"{name}: start {start} of dim {dim} is negative, which allow_negative_indices rules out")
-    return found, around
+    """Return the start index of each dim, and whether negative ones count from its end."""
+    starts = list(start_indices)
+    wraps = (allow_negative,) * ndim if isinstance(allow_negative, bool) else tuple(map(bool, allow_negative))
+    if len(starts) != ndim:
+        raise ValueError(f"{name}: start_indices must have one index for each of {ndim} dims, not {len(starts)}")
+    if len(wraps) != ndim:
+        raise ValueError(
+            f"{name}: allow_negative_indices must be one boolean, or one for each of {ndim} dims, not {wraps}"
+        )
+    for dim, (start, wraps_start) in enumerate(zip(starts, wraps, strict=True)):
+        if isinstance(start, int) and start < 0 and not wraps_start:
+            raise ValueError(f"{name}: start {start} of dim {dim} is negative, but allow_negative_indices is False")
+    return starts, wraps
 
 
 def _start_along(dim: int, start: Any, ndim: int) -> list[Any]:
     return [start if d == dim else 0 for d in range(ndim)]
 
 
-def _from_start(x: Any, starts: Sequence[Any], around: Sequence[bool]) -> list[Any]:
+def _wrap_negative(x: Any, starts: Sequence[Any], wraps: Sequence[bool]) -> list[Any]:
     return [
-        wrap_negative_index(start, size) if is_around else start
-        for start, size, is_around in zip(same_kind(starts), x.type.shape, around, strict=True)
+        wrap_negative_index(start, size) if wraps_start else start
+        for start, size, wraps_start in zip(same_kind(starts), x.type.shape, wraps, strict=True)
     ]
 
 
@@ -214,15 +308,35 @@ def gather(
     mode: Any = None,
     fill_value: Any = None,
 ) -> Any:
-    """A window of `slice_sizes` for each index vector. One that does not lie inside is moved in (mode "clip", unless
-    told), or else ("fill") all `fill_value`. Negative indices lie outside.
+    """Gather windows of an array at index vectors.
 
-    >>> numbers = lax.GatherDimensionNumbers(offset_dims=(), collapsed_slice_dims=(0,), start_index_map=(0,))
-    >>> lax.gather(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), numbers, (1,))
-    Array([7, 5], dtype=int32)
+    Args:
+        operand: an array.
+        start_indices: integers. The last dim holds index vectors.
+        dimension_numbers: a `GatherDimensionNumbers`.
+        slice_sizes: the size of the window along each dim of `operand`.
+        unique_indices: a promise that no index vector repeats, which the device may exploit.
+        indices_are_sorted: a promise that the index vectors are in ascending order, which the device may exploit.
+        mode: the handling of windows that are out of bounds: "clip" (the default) moves them into bounds, "fill" or
+            "drop" fills them with `fill_value`, "promise_in_bounds" promises that there are none. Negative indices are
+            out of bounds.
+        fill_value: the fill value. None means NaN for floats and complex numbers, the smallest value for signed
+            integers, the largest for unsigned ones, and True for booleans.
+
+    Returns:
+        The windows, in the shape that `dimension_numbers` describes.
+
+    Raises:
+        TypeError: if the indices are not integers, or shapes and sizes do not agree with the dimension numbers.
+        ValueError: if `mode` is unknown.
+
+    Example:
+        >>> numbers = lax.GatherDimensionNumbers(offset_dims=(), collapsed_slice_dims=(0,), start_index_map=(0,))
+        >>> lax.gather(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), numbers, (1,))
+        Array([7, 5], dtype=int32)
     """
     numbers = dimension_numbers
-    dims = _dims(
+    dims = _window_dims(
         numbers.offset_dims,
         numbers.collapsed_slice_dims,
         numbers.operand_batching_dims,
@@ -234,22 +348,22 @@ def gather(
     fill = None
     if index_mode("gather", mode, "clip") in ("fill", "drop"):
         fill = fill_of(fill_value, type_of(operand, "gather").dtype)
-    return _gathered(operand, start_indices, op=op, fill=fill)
+    return _gather(operand, start_indices, op=op, fill=fill)
 
 
-def _dims(
+def _window_dims(
     window: Sequence[int],
     collapsed: Sequence[int],
     batch: Sequence[int],
     index_batch: Sequence[int],
     mapped: Sequence[int],
 ) -> WindowDims:
-    """As fields of an op can hold them."""
+    """Convert dimension numbers to the hashable fields of an op."""
     return tuple(window), tuple(collapsed), tuple(batch), tuple(index_batch), tuple(mapped)
 
 
 @compiled_function
-def _gathered(x: Any, indices: Any, *, op: Gather, fill: Scalar | None) -> Any:
+def _gather(x: Any, indices: Any, *, op: Gather, fill: Scalar | None) -> Any:
     return filled(op, op.sizes, as_operand(x, "gather"), as_index(indices), fill)
 
 
@@ -263,17 +377,36 @@ def scatter(
     unique_indices: bool = False,
     mode: Any = None,
 ) -> Any:
-    """`operand` with updates put at the places of index vectors. Where places repeat, any of them may be taken.
+    """Replace windows of an array at index vectors.
 
-    `mode` is for windows that do not lie inside: "drop" leaves them out, and is meant unless told; "clip" moves them
-    in. `indices_are_sorted` and `unique_indices` are promises, which devices may use.
+    If windows overlap, it is unspecified which update is written.
 
-    >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-    >>> lax.scatter(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
-    Array([9, 6, 2], dtype=int32)
+    Args:
+        operand: the array to update. It is not modified.
+        scatter_indices: integers. The last dim holds index vectors.
+        updates: the updates, an array of the dtype of `operand`.
+        dimension_numbers: a `ScatterDimensionNumbers`.
+        indices_are_sorted: a promise that the index vectors are in ascending order, which the device may exploit.
+        unique_indices: a promise that no index vector repeats, which the device may exploit.
+        mode: the handling of windows that are out of bounds: "drop" or "fill" (the default) ignores their updates,
+            "clip" moves them into bounds, "promise_in_bounds" promises that there are none. Negative indices are out of
+            bounds.
+
+    Returns:
+        An updated copy of `operand`.
+
+    Raises:
+        TypeError: if the indices are not integers, the dtypes differ, or the shapes do not agree with the dimension
+            numbers.
+        ValueError: if `mode` is unknown.
+
+    Example:
+        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+        >>> lax.scatter(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
+        Array([9, 6, 2], dtype=int32)
     """
-    op = _scattering(None, dimension_numbers, indices_are_sorted, unique_indices)
-    return _scattered(operand, scatter_indices, updates, op=op, clips=_clips(mode))
+    op = _scatter_op(None, dimension_numbers, indices_are_sorted, unique_indices)
+    return _scatter(operand, scatter_indices, updates, op=op, clips=_clips(mode))
 
 
 def scatter_add(
@@ -286,14 +419,34 @@ def scatter_add(
     unique_indices: bool = False,
     mode: Any = None,
 ) -> Any:
-    """`operand` with updates added at the places of index vectors; see `scatter`.
+    """Add updates to windows of an array at index vectors.
 
-    >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-    >>> lax.scatter_add(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
-    Array([14,  6,  9], dtype=int32)
+    Args:
+        operand: the array to update. It is not modified.
+        scatter_indices: integers. The last dim holds index vectors.
+        updates: the updates, an array of the dtype of `operand`.
+        dimension_numbers: a `ScatterDimensionNumbers`.
+        indices_are_sorted: a promise that the index vectors are in ascending order, which the device may exploit.
+        unique_indices: a promise that no index vector repeats, which the device may exploit.
+        mode: the handling of windows that are out of bounds: "drop" or "fill" (the default) ignores their updates,
+            "clip" moves them into bounds, "promise_in_bounds" promises that there are none. Negative indices are out of
+            bounds.
+
+    Returns:
+        An updated copy of `operand`.
+
+    Raises:
+        TypeError: if the indices are not integers, the dtypes differ, or the shapes do not agree with the dimension
+            numbers.
+        ValueError: if `mode` is unknown.
+
+    Example:
+        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+        >>> lax.scatter_add(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
+        Array([14,  6,  9], dtype=int32)
     """
-    op = _scattering(SUM, dimension_numbers, indices_are_sorted, unique_indices)
-    return _scattered(operand, scatter_indices, updates, op=op, clips=_clips(mode))
+    op = _scatter_op(SUM, dimension_numbers, indices_are_sorted, unique_indices)
+    return _scatter(operand, scatter_indices, updates, op=op, clips=_clips(mode))
 
 
 def scatter_sub(
@@ -306,14 +459,34 @@ def scatter_sub(
     unique_indices: bool = False,
     mode: Any = None,
 ) -> Any:
-    """`operand` with updates subtracted at the places of index vectors; see `scatter`.
+    """Subtract updates from windows of an array at index vectors.
 
-    >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-    >>> lax.scatter_sub(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
-    Array([-4,  6,  5], dtype=int32)
+    Args:
+        operand: the array to update. It is not modified.
+        scatter_indices: integers. The last dim holds index vectors.
+        updates: the updates, an array of the dtype of `operand`.
+        dimension_numbers: a `ScatterDimensionNumbers`.
+        indices_are_sorted: a promise that the index vectors are in ascending order, which the device may exploit.
+        unique_indices: a promise that no index vector repeats, which the device may exploit.
+        mode: the handling of windows that are out of bounds: "drop" or "fill" (the default) ignores their updates,
+            "clip" moves them into bounds, "promise_in_bounds" promises that there are none. Negative indices are out of
+            bounds.
+
+    Returns:
+        An updated copy of `operand`.
+
+    Raises:
+        TypeError: if the indices are not integers, the dtypes differ, or the shapes do not agree with the dimension
+            numbers.
+        ValueError: if `mode` is unknown.
+
+    Example:
+        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+        >>> lax.scatter_sub(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
+        Array([-4,  6,  5], dtype=int32)
     """
-    op = _scattering(SUM, dimension_numbers, indices_are_sorted, unique_indices)
-    return _scattered(operand, scatter_indices, negative(updates), op=op, clips=_clips(mode))
+    op = _scatter_op(SUM, dimension_numbers, indices_are_sorted, unique_indices)
+    return _scatter(operand, scatter_indices, negative(updates), op=op, clips=_clips(mode))
 
 
 def scatter_mul(
@@ -326,14 +499,34 @@ def scatter_mul(
     unique_indices: bool = False,
     mode: Any = None,
 ) -> Any:
-    """`operand` multiplied by updates at the places of index vectors; see `scatter`.
+    """Multiply windows of an array by updates at index vectors.
 
-    >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-    >>> lax.scatter_mul(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
-    Array([45,  6, 14], dtype=int32)
+    Args:
+        operand: the array to update. It is not modified.
+        scatter_indices: integers. The last dim holds index vectors.
+        updates: the updates, an array of the dtype of `operand`.
+        dimension_numbers: a `ScatterDimensionNumbers`.
+        indices_are_sorted: a promise that the index vectors are in ascending order, which the device may exploit.
+        unique_indices: a promise that no index vector repeats, which the device may exploit.
+        mode: the handling of windows that are out of bounds: "drop" or "fill" (the default) ignores their updates,
+            "clip" moves them into bounds, "promise_in_bounds" promises that there are none. Negative indices are out of
+            bounds.
+
+    Returns:
+        An updated copy of `operand`.
+
+    Raises:
+        TypeError: if the indices are not integers, the dtypes differ, or the shapes do not agree with the dimension
+            numbers.
+        ValueError: if `mode` is unknown.
+
+    Example:
+        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+        >>> lax.scatter_mul(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
+        Array([45,  6, 14], dtype=int32)
     """
-    op = _scattering(PROD, dimension_numbers, indices_are_sorted, unique_indices)
-    return _scattered(operand, scatter_indices, updates, op=op, clips=_clips(mode))
+    op = _scatter_op(PROD, dimension_numbers, indices_are_sorted, unique_indices)
+    return _scatter(operand, scatter_indices, updates, op=op, clips=_clips(mode))
 
 
 def scatter_min(
@@ -346,14 +539,34 @@ def scatter_min(
     unique_indices: bool = False,
     mode: Any = None,
 ) -> Any:
-    """`operand`, but no more than the updates at the places of index vectors; see `scatter`.
+    """Take the minimum of windows of an array and updates at index vectors.
 
-    >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-    >>> lax.scatter_min(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
-    Array([5, 6, 2], dtype=int32)
+    Args:
+        operand: the array to update. It is not modified.
+        scatter_indices: integers. The last dim holds index vectors.
+        updates: the updates, an array of the dtype of `operand`.
+        dimension_numbers: a `ScatterDimensionNumbers`.
+        indices_are_sorted: a promise that the index vectors are in ascending order, which the device may exploit.
+        unique_indices: a promise that no index vector repeats, which the device may exploit.
+        mode: the handling of windows that are out of bounds: "drop" or "fill" (the default) ignores their updates,
+            "clip" moves them into bounds, "promise_in_bounds" promises that there are none. Negative indices are out of
+            bounds.
+
+    Returns:
+        An updated copy of `operand`.
+
+    Raises:
+        TypeError: if the indices are not integers, the dtypes differ, or the shapes do not agree with the dimension
+            numbers.
+        ValueError: if `mode` is unknown.
+
+    Example:
+        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+        >>> lax.scatter_min(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
+        Array([5, 6, 2], dtype=int32)
     """
-    op = _scattering(MIN, dimension_numbers, indices_are_sorted, unique_indices)
-    return _scattered(operand, scatter_indices, updates, op=op, clips=_clips(mode))
+    op = _scatter_op(MIN, dimension_numbers, indices_are_sorted, unique_indices)
+    return _scatter(operand, scatter_indices, updates, op=op, clips=_clips(mode))
 
 
 def scatter_max(
@@ -366,14 +579,34 @@ def scatter_max(
     unique_indices: bool = False,
     mode: Any = None,
 ) -> Any:
-    """`operand`, but no less than the updates at the places of index vectors; see `scatter`.
+    """Take the maximum of windows of an array and updates at index vectors.
 
-    >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-    >>> lax.scatter_max(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
-    Array([9, 6, 7], dtype=int32)
+    Args:
+        operand: the array to update. It is not modified.
+        scatter_indices: integers. The last dim holds index vectors.
+        updates: the updates, an array of the dtype of `operand`.
+        dimension_numbers: a `ScatterDimensionNumbers`.
+        indices_are_sorted: a promise that the index vectors are in ascending order, which the device may exploit.
+        unique_indices: a promise that no index vector repeats, which the device may exploit.
+        mode: the handling of windows that are out of bounds: "drop" or "fill" (the default) ignores their updates,
+            "clip" moves them into bounds, "promise_in_bounds" promises that there are none. Negative indices are out of
+            bounds.
+
+    Returns:
+        An updated copy of `operand`.
+
+    Raises:
+        TypeError: if the indices are not integers, the dtypes differ, or the shapes do not agree with the dimension
+            numbers.
+        ValueError: if `mode` is unknown.
+
+    Example:
+        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+        >>> lax.scatter_max(jnp.array([5, 6, 7]), jnp.array([[2], [0]]), jnp.array([2, 9]), numbers)
+        Array([9, 6, 7], dtype=int32)
     """
-    op = _scattering(MAX, dimension_numbers, indices_are_sorted, unique_indices)
-    return _scattered(operand, scatter_indices, updates, op=op, clips=_clips(mode))
+    op = _scatter_op(MAX, dimension_numbers, indices_are_sorted, unique_indices)
+    return _scatter(operand, scatter_indices, updates, op=op, clips=_clips(mode))
 
 
 def scatter_apply(
@@ -387,35 +620,59 @@ def scatter_apply(
     unique_indices: bool = False,
     mode: Any = None,
 ) -> Any:
-    """`operand` with `func` applied to its elements in windows of `update_shape` at the places of index vectors: once
-    for each window that an element is in. See `scatter`.
+    """Apply a function to the elements of windows of an array at index vectors.
 
-    >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-    >>> lax.scatter_apply(jnp.array([1, 2, 3]), jnp.array([[0], [2]]), lambda x: -x, numbers, update_shape=(2,))
-    Array([-1,  2, -3], dtype=int32)
+    The function is applied to an element once for each window that contains it.
+
+    Args:
+        operand: the array to update. It is not modified.
+        scatter_indices: integers. The last dim holds index vectors.
+        func: a function of one element that returns a scalar of the same dtype.
+        dimension_numbers: a `ScatterDimensionNumbers`.
+        update_shape: the shape that updates would have, which determines the windows.
+        indices_are_sorted: a promise that the index vectors are in ascending order, which the device may exploit.
+        unique_indices: a promise that no index vector repeats, which the device may exploit.
+        mode: the handling of windows that are out of bounds: "drop" or "fill" (the default) ignores them, "clip" moves
+            them into bounds, "promise_in_bounds" promises that there are none.
+
+    Returns:
+        An updated copy of `operand`.
+
+    Raises:
+        TypeError: if `func` returns another dtype, the indices are not integers, or the shapes do not agree with the
+            dimension numbers.
+        ValueError: if `mode` is unknown.
+
+    Example:
+        >>> numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
+        >>> lax.scatter_apply(jnp.array([1, 2, 3]), jnp.array([[0], [2]]), lambda x: -x, numbers, update_shape=(2,))
+        Array([-1,  2, -3], dtype=int32)
     """
     x = as_operand(operand, "scatter_apply")
-    kind = x.type
-    once = full(tuple(map(operator.index, update_shape)), 1, np.int32)
-    op = _scattering(SUM, dimension_numbers, indices_are_sorted, unique_indices)
-    counts = _scattered(full(kind.shape, 0, np.int32), scatter_indices, once, op=op, clips=_clips(mode))
+    type = x.type
+    ones = full(tuple(map(operator.index, update_shape)), 1, np.int32)
+    op = _scatter_op(SUM, dimension_numbers, indices_are_sorted, unique_indices)
+    # The number of windows that contain each element: the number of times to apply `func` to it.
+    counts = _scatter(full(type.shape, 0, np.int32), scatter_indices, ones, op=op, clips=_clips(mode))
 
-    def applied(array: Any, wanted: Any) -> Any:
-        each = vmap(func)(array.reshape(-1)).reshape(kind.shape)
-        if each.type.dtype != kind.dtype:
-            raise TypeError(f"scatter_apply: func must return {kind.dtype}, as it gets, not {each.type.dtype}")
-        return where(wanted, each, array)
+    def apply(array: Any, mask: Any) -> Any:
+        values = vmap(func)(array.reshape(-1)).reshape(type.shape)
+        if values.type.dtype != type.dtype:
+            raise TypeError(
+                f"scatter_apply: func must return {type.dtype}, the dtype of its argument, not {values.type.dtype}"
+            )
+        return where(mask, values, array)
 
     if unique_indices:
-        return applied(x, counts > 0)
-    turns = amax(counts, or_none=True)
-    return fori_loop(0, turns, lambda turn, array: applied(array, turn < counts), x)
+        return apply(x, counts > 0)
+    iterations = amax(counts, or_none=True)
+    return fori_loop(0, iterations, lambda i, array: apply(array, i < counts), x)
 
 
-def _scattering(
+def _scatter_op(
     combine: Reduction | None, numbers: ScatterDimensionNumbers, is_sorted: bool, is_unique: bool
 ) -> Scatter:
-    dims = _dims(
+    dims = _window_dims(
         numbers.update_window_dims,
         numbers.inserted_window_dims,
         numbers.operand_batching_dims,
@@ -430,7 +687,7 @@ def _clips(mode: Any) -> bool:
 
 
 @compiled_function
-def _scattered(x: Any, indices: Any, updates: Any, *, op: Scatter, clips: bool) -> Any:
+def _scatter(x: Any, indices: Any, updates: Any, *, op: Scatter, clips: bool) -> Any:
     x, updates, indices = as_operand(x, "scatter"), as_operand(updates, "scatter"), as_index(indices)
     if clips:
         indices = clip_indices(op, x.type.shape, op.sizes_of(x.type, updates.type), indices)
@@ -438,17 +695,28 @@ def _scattered(x: Any, indices: Any, updates: Any, *, op: Scatter, clips: bool) 
 
 
 def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
-    """The elements at places along `axes`, of which a row of indices each is given, in front of the other dims.
+    """Take the elements at given indices along several axes.
 
-    Indices outside are counted around.
+    Args:
+        src: an array.
+        idxs: an array of indices for each of `axes`. The arrays broadcast together. Indices that are out of bounds wrap
+            around.
+        axes: the axes to index.
 
-    >>> lax.index_take(jnp.array([[1, 2], [3, 4]]), (jnp.array([1, 0]),), (0,))
-    Array([[3, 4],
-           [1, 2]], dtype=int32)
+    Returns:
+        An array with the shape of the indices, followed by the other dims of `src`.
+
+    Raises:
+        ValueError: if an axis does not exist, or `idxs` and `axes` differ in length.
+
+    Example:
+        >>> lax.index_take(jnp.array([[1, 2], [3, 4]]), (jnp.array([1, 0]),), (0,))
+        Array([[3, 4],
+               [1, 2]], dtype=int32)
     """
     x = as_operand(src, "index_take")
     dims = [canonical_axis("index_take", axis, x.type.ndim) for axis in axes]
-    moved = [*dims, *(dim for dim in range(x.type.ndim) if dim not in dims)]
-    around = tuple(remainder(index, x.type.shape[dim]) for index, dim in zip(idxs, dims, strict=True))
-    by, arrays = indexer(around, x.type.with_shape(tuple(x.type.shape[dim] for dim in moved)))
-    return gather_by_index(permuted(x, tuple(moved)), *arrays, by=by)
+    order = [*dims, *(dim for dim in range(x.type.ndim) if dim not in dims)]
+    wrapped = tuple(remainder(index, x.type.shape[dim]) for index, dim in zip(idxs, dims, strict=True))
+    by, arrays = indexer(wrapped, x.type.with_shape(tuple(x.type.shape[dim] for dim in order)))
+    return gather_by_index(permuted(x, tuple(order)), *arrays, by=by)

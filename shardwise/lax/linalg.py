@@ -1,7 +1,7 @@
-"""Factors of matrices and solutions of linear equations, close to LAPACK. Dims before the last two are a batch: where
-it lies on many devices, each works on its own matrices.
+"""Matrix factorizations and linear solvers, close to LAPACK.
 
-Matrices are f32, f64, c64 or c128. Where a matrix has no such factors, its results are NaN.
+Dims before the last two are batch dims. If they are sharded, each device works on its own matrices. Matrices are f32,
+f64, c64 or c128. The results are NaN for a matrix that has no such factorization.
 """
 
 import enum
@@ -60,7 +60,7 @@ __all__ = [
 
 
 class EigImplementation(enum.Enum):
-    """The library that finds eigenvalues; here LAPACK alone."""
+    """The library for eigenvalues of general matrices. Only LAPACK is supported."""
 
     CUSOLVER = "cusolver"
     MAGMA = "magma"
@@ -68,7 +68,7 @@ class EigImplementation(enum.Enum):
 
 
 class EighImplementation(enum.Enum):
-    """The algorithm that finds eigenvalues of Hermitian matrices; here QR alone."""
+    """The algorithm for eigenvalues of Hermitian matrices. Only QR is supported."""
 
     QR = "qr"
     JACOBI = "jacobi"
@@ -76,7 +76,7 @@ class EighImplementation(enum.Enum):
 
 
 class SvdAlgorithm(enum.Enum):
-    """The algorithm that finds singular values; here divide and conquer alone, the default."""
+    """The algorithm for singular values. Only divide and conquer, the default, is supported."""
 
     DEFAULT = "default"
     QR = "QR"
@@ -86,13 +86,22 @@ class SvdAlgorithm(enum.Enum):
 
 
 def cholesky(x: Any, *, symmetrize_input: bool = True) -> Any:
-    """The lower triangular L with `x = L L*`, of Hermitian positive definite matrices; NaN where they are not.
+    """Compute the Cholesky factor L of `x = L L*`, a lower triangular matrix.
 
-    Without `symmetrize_input`, which takes the mean of `x` and its adjoint, only the lower triangle is read.
+    Args:
+        x: Hermitian positive definite matrices.
+        symmetrize_input: replace `x` by the mean of `x` and its adjoint. Otherwise only its lower triangle is read.
 
-    >>> lax.linalg.cholesky(jnp.array([[4.0, 2.0], [2.0, 10.0]]))
-    Array([[2., 0.],
-           [1., 3.]], dtype=float32)
+    Returns:
+        The factors. They are NaN for matrices that are not positive definite.
+
+    Raises:
+        TypeError: if the matrices are not square, or the dtype is not supported.
+
+    Example:
+        >>> lax.linalg.cholesky(jnp.array([[4.0, 2.0], [2.0, 10.0]]))
+        Array([[2., 0.],
+               [1., 3.]], dtype=float32)
     """
     return _cholesky(x, symmetrize_input=bool(symmetrize_input))
 
@@ -104,37 +113,48 @@ def _cholesky(x: Any, *, symmetrize_input: bool) -> Any:
 
 
 def cholesky_update(r_matrix: Any, w_vector: Any) -> Any:
-    """The upper triangular factor of `R* R + w w*`, given `R` and `w`, both real. It takes n² steps and not n³.
+    """Compute the upper Cholesky factor of `R* R + w w*` from `R` and `w` in O(n²) operations.
 
-    >>> lax.linalg.cholesky_update(jnp.array([[3.0, 1.0], [0.0, 2.0]]), jnp.array([4.0, 3.0]))
-    Array([[5.      , 3.      ],
-           [0.      , 2.236068]], dtype=float32)
+    Args:
+        r_matrix: the upper triangular factor R, one real matrix.
+        w_vector: the vector w, of the dtype of R.
+
+    Returns:
+        The updated factor.
+
+    Raises:
+        TypeError: if R is not a square real matrix, or w does not have its size and dtype.
+
+    Example:
+        >>> lax.linalg.cholesky_update(jnp.array([[3.0, 1.0], [0.0, 2.0]]), jnp.array([4.0, 3.0]))
+        Array([[5.      , 3.      ],
+               [0.      , 2.236068]], dtype=float32)
     """
-    kinds = type_of(r_matrix, "cholesky_update"), type_of(w_vector, "cholesky_update")
-    square = kinds[0].ndim == 2 and kinds[0].shape == kinds[1].shape * 2
-    if not square or kinds[0].dtype != kinds[1].dtype or not is_float(kinds[0].dtype):
+    r_type, w_type = type_of(r_matrix, "cholesky_update"), type_of(w_vector, "cholesky_update")
+    square = r_type.ndim == 2 and r_type.shape == w_type.shape * 2
+    if not square or r_type.dtype != w_type.dtype or not is_float(r_type.dtype):
         raise TypeError(
-            "cholesky_update: needs a square matrix and a vector of as many elements, of one float dtype, not "
-            f"{kinds[0]} and {kinds[1]}"
+            "cholesky_update: needs a square matrix and a vector with as many elements as it has rows, of one float "
+            f"dtype, not {r_type} and {w_type}"
         )
     return _cholesky_update(r_matrix, w_vector)
 
 
 @compiled_function
 def _cholesky_update(r: Any, w: Any) -> Any:
-    """A rotation for each row, which turns the element of w under the diagonal into it."""
+    """Apply a Givens rotation for each row, which zeroes the element of w below the diagonal."""
     r, w = as_operand(r), as_operand(w)
 
-    def step(number: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
+    def rotate(i: Any, state: tuple[Any, Any]) -> tuple[Any, Any]:
         r, w = state
-        row = dynamic_index_in_dim(r, number, 0, keepdims=False)
-        pivot, below = (dynamic_index_in_dim(x, number, 0, keepdims=False) for x in (row, w))
+        row = dynamic_index_in_dim(r, i, 0, keepdims=False)
+        pivot, below = (dynamic_index_in_dim(x, i, 0, keepdims=False) for x in (row, w))
         length = (pivot * pivot + below * below) ** 0.5
         cosine, sine = pivot / length, below / length
-        turned = cosine * row + sine * w
-        return dynamic_update_index_in_dim(r, turned, number, 0), cosine * w - sine * row
+        rotated = cosine * row + sine * w
+        return dynamic_update_index_in_dim(r, rotated, i, 0), cosine * w - sine * row
 
-    return fori_loop(0, r.type.shape[0], step, (r, w))[0]
+    return fori_loop(0, r.type.shape[0], rotate, (r, w))[0]
 
 
 def eig(
@@ -146,16 +166,31 @@ def eig(
     implementation: EigImplementation | None = None,
     use_magma: bool | None = None,
 ) -> list[Any]:
-    """The eigenvalues of matrices, then the left and the right eigenvectors as columns, as far as asked for: complex.
+    """Compute the eigenvalues and eigenvectors of general matrices.
 
-    Eigenvectors have derivatives only with `enable_eigvec_derivs`, which says that the eigenvalues all differ and that
-    neither norm nor phase of the vectors matters.
+    Args:
+        x: square matrices.
+        compute_left_eigenvectors: return the left eigenvectors.
+        compute_right_eigenvectors: return the right eigenvectors.
+        enable_eigvec_derivs: make the eigenvectors differentiable. This assumes that the eigenvalues are distinct, and
+            that the result does not depend on norm and phase of the eigenvectors.
+        implementation: None or `EigImplementation.LAPACK`.
+        use_magma: must be None or False.
 
-    >>> lax.linalg.eig(jnp.array([[1.0, 2.0], [0.0, 3.0]]))[0]
-    Array([1.+0.j, 3.+0.j], dtype=complex64)
+    Returns:
+        A list of complex arrays: the eigenvalues, then the left and the right eigenvectors as columns, as requested.
+
+    Raises:
+        TypeError: if the matrices are not square, or the dtype is not supported.
+        NotImplementedError: if another implementation is requested, or eigenvectors are differentiated without
+            `enable_eigvec_derivs`.
+
+    Example:
+        >>> lax.linalg.eig(jnp.array([[1.0, 2.0], [0.0, 3.0]]))[0]
+        Array([1.+0.j, 3.+0.j], dtype=complex64)
     """
     if implementation not in (None, EigImplementation.LAPACK) or use_magma:
-        raise NotImplementedError(f"eig: LAPACK is the only implementation here, not {implementation or 'magma'}")
+        raise NotImplementedError(f"eig: only the LAPACK implementation is supported, not {implementation or 'magma'}")
     return _eig(
         x,
         left=bool(compute_left_eigenvectors),
@@ -178,18 +213,32 @@ def eigh(
     subset_by_index: tuple[int, int] | None = None,
     implementation: EighImplementation | None = None,
 ) -> tuple[Any, Any]:
-    """The eigenvectors of Hermitian matrices as columns, and their eigenvalues, ascending.
+    """Compute the eigenvectors and eigenvalues of Hermitian matrices.
 
-    Without `symmetrize_input`, which takes the mean of `x` and its adjoint, only one triangle is read. With
-    `subset_by_index` only those from the first number up to the second.
+    Args:
+        x: Hermitian matrices.
+        lower: read the lower triangle rather than the upper one, if `symmetrize_input` is false.
+        symmetrize_input: replace `x` by the mean of `x` and its adjoint. Otherwise only one triangle is read.
+        sort_eigenvalues: ignored. The eigenvalues are always in ascending order.
+        subset_by_index: the range (start, stop) of the eigenvalues to return. None means all.
+        implementation: None or `EighImplementation.QR`.
 
-    >>> lax.linalg.eigh(jnp.array([[2.0, 1.0], [1.0, 2.0]]))[1]
-    Array([1., 3.], dtype=float32)
+    Returns:
+        A pair: the eigenvectors as columns, and the eigenvalues in ascending order.
+
+    Raises:
+        TypeError: if the matrices are not square, or the dtype is not supported.
+        ValueError: if `subset_by_index` is out of bounds.
+        NotImplementedError: if another implementation is requested.
+
+    Example:
+        >>> lax.linalg.eigh(jnp.array([[2.0, 1.0], [1.0, 2.0]]))[1]
+        Array([1., 3.], dtype=float32)
     """
     if implementation not in (None, EighImplementation.QR):
-        raise NotImplementedError(f"eigh: QR is the only implementation here, not {implementation}")
-    kind = type_of(x, "eigh")
-    subset = _subset("eigh", subset_by_index, kind.shape[-1] if kind.ndim else 0)
+        raise NotImplementedError(f"eigh: only the QR implementation is supported, not {implementation}")
+    type = type_of(x, "eigh")
+    subset = _checked_subset("eigh", subset_by_index, type.shape[-1] if type.ndim else 0)
     vectors, values = _eigh(x, lower=bool(lower), symmetrize_input=bool(symmetrize_input), subset=subset)
     return vectors, values
 
@@ -197,25 +246,37 @@ def eigh(
 @compiled_list_function
 def _eigh(x: Any, *, lower: bool, symmetrize_input: bool, subset: tuple[int, int] | None) -> list[Any]:
     x = as_inexact(x, "eigh")
-    found = Eigh(lower)(hermitian(x) if symmetrize_input else x)
-    return [y if subset is None else slice_along(y, y.type.ndim - 1, *subset) for y in found]
+    results = Eigh(lower)(hermitian(x) if symmetrize_input else x)
+    return [y if subset is None else slice_along(y, y.type.ndim - 1, *subset) for y in results]
 
 
-def _subset(name: str, subset: tuple[int, int] | None, size: int) -> tuple[int, int] | None:
+def _checked_subset(name: str, subset: tuple[int, int] | None, size: int) -> tuple[int, int] | None:
+    """Check the range of `subset_by_index`."""
     if subset is None:
         return None
-    first, last = (operator.index(number) for number in subset)
-    if not 0 <= first <= last <= size:
-        raise ValueError(f"{name}: subset_by_index {subset} must lie in 0 to {size}")
-    return first, last
+    start, stop = (operator.index(number) for number in subset)
+    if not 0 <= start <= stop <= size:
+        raise ValueError(f"{name}: subset_by_index {subset} must be a range within 0 to {size}")
+    return start, stop
 
 
 def hessenberg(a: Any) -> tuple[Any, Any]:
-    """Similar matrices with zeros below the first subdiagonal, in whose place are reflections; and their taus.
+    """Reduce matrices to upper Hessenberg form by Householder reflections.
 
-    >>> lax.linalg.hessenberg(jnp.array([[1.0, 2.0], [3.0, 4.0]]))[0]
-    Array([[1., 2.],
-           [3., 4.]], dtype=float32)
+    Args:
+        a: square matrices.
+
+    Returns:
+        A pair: the Hessenberg matrices, with the reflectors below the first subdiagonal; and the scale factors (taus)
+        of the reflectors.
+
+    Raises:
+        TypeError: if the matrices are not square, or the dtype is not supported.
+
+    Example:
+        >>> lax.linalg.hessenberg(jnp.array([[1.0, 2.0], [3.0, 4.0]]))[0]
+        Array([[1., 2.],
+               [3., 4.]], dtype=float32)
     """
     packed, taus = _hessenberg(a)
     return packed, taus
@@ -227,11 +288,24 @@ def _hessenberg(a: Any) -> list[Any]:
 
 
 def householder_product(a: Any, taus: Any) -> Any:
-    """The first columns of the product of the reflections `I - tau v v*`: v is below the diagonal of `a`, one on it.
+    """Compute the product of elementary Householder reflectors `I - tau v v*`: the first columns of Q.
 
-    >>> lax.linalg.householder_product(jnp.array([[0.0], [1.0]]), jnp.array([1.0]))
-    Array([[ 0.],
-           [-1.]], dtype=float32)
+    Args:
+        a: matrices with at least as many rows as columns. The vectors v are below their diagonal; on the diagonal they
+            are 1.
+        taus: the scale factors of the reflectors, of the dtype of `a`.
+
+    Returns:
+        Matrices of the shape of `a`, with orthonormal columns.
+
+    Raises:
+        TypeError: if `a` has more columns than rows, there are more `taus` than columns, or the dtypes differ or are
+            not supported.
+
+    Example:
+        >>> lax.linalg.householder_product(jnp.array([[0.0], [1.0]]), jnp.array([1.0]))
+        Array([[ 0.],
+               [-1.]], dtype=float32)
     """
     return _householder_product(a, taus)
 
@@ -242,30 +316,50 @@ def _householder_product(a: Any, taus: Any) -> Any:
 
 
 def lu(x: Any) -> tuple[Any, Any, Any]:
-    """L and U in one matrix, the pivots, and the permutation that they make: `x[permutation] = L U`.
+    """Compute the LU decomposition with partial pivoting: `x[permutation] = L U`.
 
-    L is what is below the diagonal, with ones on it; row i was exchanged with row `pivots[i]`, one i after the other.
+    Args:
+        x: matrices.
 
-    >>> lax.linalg.lu(jnp.array([[1.0, 2.0], [4.0, 4.0]]))[0]
-    Array([[4.  , 4.  ],
-           [0.25, 1.  ]], dtype=float32)
+    Returns:
+        A tuple: L and U in one matrix, L below the diagonal and with ones on it; the pivots, by which row i is swapped
+        with row `pivots[i]` for each i in turn; and the permutation of the rows.
+
+    Raises:
+        TypeError: if `x` has fewer than 2 dims, or the dtype is not supported.
+
+    Example:
+        >>> lax.linalg.lu(jnp.array([[1.0, 2.0], [4.0, 4.0]]))[0]
+        Array([[4.  , 4.  ],
+               [0.25, 1.  ]], dtype=float32)
     """
-    both, pivots, permutation = _lu(x)
-    return both, pivots, permutation
+    packed, pivots, permutation = _lu(x)
+    return packed, pivots, permutation
 
 
 @compiled_list_function
 def _lu(x: Any) -> list[Any]:
     x = as_operand(x, "lu")
-    both, pivots = Lu()(x)
-    return [both, pivots, PivotsToPermutation(x.type.shape[-2])(pivots)]
+    packed, pivots = Lu()(x)
+    return [packed, pivots, PivotsToPermutation(x.type.shape[-2])(pivots)]
 
 
 def lu_pivots_to_permutation(pivots: Any, permutation_size: int) -> Any:
-    """The order of `permutation_size` rows after row i was exchanged with row `pivots[i]`, for one i after the other.
+    """Convert the pivots of an LU decomposition to a permutation of the rows.
 
-    >>> lax.linalg.lu_pivots_to_permutation(jnp.array([2, 2, 2]), 4)
-    Array([2, 0, 1, 3], dtype=int32)
+    Args:
+        pivots: integers. Row i is swapped with row `pivots[i]`, for each i in turn.
+        permutation_size: the number of rows.
+
+    Returns:
+        The order of the rows after all swaps.
+
+    Raises:
+        TypeError: if there are more pivots than rows.
+
+    Example:
+        >>> lax.linalg.lu_pivots_to_permutation(jnp.array([2, 2, 2]), 4)
+        Array([2, 0, 1, 3], dtype=int32)
     """
     return _lu_pivots_to_permutation(pivots, size=operator.index(permutation_size))
 
@@ -276,11 +370,25 @@ def _lu_pivots_to_permutation(pivots: Any, *, size: int) -> Any:
 
 
 def ormqr(a: Any, taus: Any, c: Any, *, left: bool = True, transpose: bool = False) -> Any:
-    """The product of the reflections in `a`, or its adjoint, times `c`; `c` times it where not `left`.
+    """Multiply a matrix by the Q of a QR decomposition that is given by Householder reflectors.
 
-    >>> lax.linalg.ormqr(jnp.array([[0.0], [1.0]]), jnp.array([1.0]), jnp.array([[3.0], [4.0]]))
-    Array([[-4.],
-           [-3.]], dtype=float32)
+    Args:
+        a: the reflectors, as in `householder_product`.
+        taus: the scale factors of the reflectors.
+        c: the matrices to multiply.
+        left: compute `Q c` rather than `c Q`.
+        transpose: use the adjoint of Q.
+
+    Returns:
+        Matrices of the shape of `c`.
+
+    Raises:
+        TypeError: if the shapes do not agree, or the dtypes differ or are not supported.
+
+    Example:
+        >>> lax.linalg.ormqr(jnp.array([[0.0], [1.0]]), jnp.array([1.0]), jnp.array([[3.0], [4.0]]))
+        Array([[-4.],
+               [-3.]], dtype=float32)
     """
     return _ormqr(a, taus, c, left=bool(left), adjoint=bool(transpose))
 
@@ -291,15 +399,28 @@ def _ormqr(a: Any, taus: Any, c: Any, *, left: bool, adjoint: bool) -> Any:
 
 
 def qr(x: Any, *, pivoting: bool = False, full_matrices: bool = True, use_magma: bool | None = None) -> tuple[Any, ...]:
-    """Q with orthonormal columns and the upper triangular R of `x = Q R`. `pivoting`: also the order in which the
-    columns of `x` are those of `Q R`, so that the diagonal of R gets smaller.
+    """Compute the QR decomposition `x = Q R`, where Q has orthonormal columns and R is upper triangular.
 
-    >>> lax.linalg.qr(jnp.array([[3.0, 0.0], [4.0, 5.0]]))[1]
-    Array([[-5., -4.],
-           [ 0.,  3.]], dtype=float32)
+    Args:
+        x: matrices.
+        pivoting: permute the columns of `x` so that the diagonal of R decreases in magnitude.
+        full_matrices: return a square Q. Otherwise Q has min(rows, columns) columns.
+        use_magma: must be None or False.
+
+    Returns:
+        A tuple: Q and R; with `pivoting`, also the permutation p with `x[:, p] = Q R`.
+
+    Raises:
+        TypeError: if `x` has fewer than 2 dims, or the dtype is not supported.
+        NotImplementedError: if `use_magma` is true.
+
+    Example:
+        >>> lax.linalg.qr(jnp.array([[3.0, 0.0], [4.0, 5.0]]))[1]
+        Array([[-5., -4.],
+               [ 0.,  3.]], dtype=float32)
     """
     if use_magma:
-        raise NotImplementedError("qr: LAPACK is the only implementation here, not magma")
+        raise NotImplementedError("qr: only the LAPACK implementation is supported, not magma")
     return tuple(_qr(x, full=bool(full_matrices), pivoting=bool(pivoting)))
 
 
@@ -315,15 +436,31 @@ def schur(
     sort_eig_vals: bool = False,
     select_callable: Callable[..., Any] | None = None,
 ) -> tuple[Any, ...]:
-    """The upper triangular T, and the unitary Z, of `x = Z T Z*`; T of real matrices has blocks of 2 × 2 for pairs of
-    complex eigenvalues.
+    """Compute the Schur decomposition `x = Z T Z*`.
 
-    >>> lax.linalg.schur(jnp.array([[1.0, 2.0], [0.0, 3.0]]))[0]
-    Array([[1., 2.],
-           [0., 3.]], dtype=float32)
+    Args:
+        x: square matrices.
+        compute_schur_vectors: return Z.
+        sort_eig_vals: must be False.
+        select_callable: must be None.
+
+    Returns:
+        A tuple: the upper triangular T, which has 2 × 2 blocks for complex eigenvalues of real matrices; and the
+        unitary Z, if requested.
+
+    Raises:
+        TypeError: if the matrices are not square, or the dtype is not supported.
+        NotImplementedError: if sorted eigenvalues are requested.
+
+    Example:
+        >>> lax.linalg.schur(jnp.array([[1.0, 2.0], [0.0, 3.0]]))[0]
+        Array([[1., 2.],
+               [0., 3.]], dtype=float32)
     """
     if sort_eig_vals or select_callable is not None:
-        raise NotImplementedError("schur: eigenvalues cannot be sorted here: leave out sort_eig_vals, select_callable")
+        raise NotImplementedError(
+            "schur: sorting the eigenvalues is not supported; omit sort_eig_vals and select_callable"
+        )
     return tuple(_schur(x, vectors=bool(compute_schur_vectors)))
 
 
@@ -340,47 +477,78 @@ def svd(
     subset_by_index: tuple[int, int] | None = None,
     algorithm: SvdAlgorithm | None = None,
 ) -> Any:
-    """U, the singular values, descending, and V* of `x = U diag(values) V*`; without `compute_uv` the values alone.
+    """Compute the singular value decomposition `x = U diag(s) V*`.
 
-    With `subset_by_index` only those from the first number up to the second.
+    Args:
+        x: matrices.
+        full_matrices: return square U and V*. Otherwise they have min(rows, columns) singular vectors.
+        compute_uv: return U and V*.
+        subset_by_index: the range (start, stop) of the singular values to return. None means all.
+        algorithm: None, `SvdAlgorithm.DEFAULT` or `SvdAlgorithm.DIVIDE_AND_CONQUER`.
 
-    >>> lax.linalg.svd(jnp.array([[0.0, 2.0], [3.0, 0.0]]), compute_uv=False)
-    Array([3., 2.], dtype=float32)
+    Returns:
+        A tuple: U, the singular values in descending order, and V*; without `compute_uv`, the singular values alone.
+
+    Raises:
+        TypeError: if `x` has fewer than 2 dims, or the dtype is not supported.
+        ValueError: if `subset_by_index` is out of bounds, or given with `full_matrices` and `compute_uv`.
+        NotImplementedError: if another algorithm is requested.
+
+    Example:
+        >>> lax.linalg.svd(jnp.array([[0.0, 2.0], [3.0, 0.0]]), compute_uv=False)
+        Array([3., 2.], dtype=float32)
     """
     if algorithm not in (None, SvdAlgorithm.DEFAULT, SvdAlgorithm.DIVIDE_AND_CONQUER):
-        raise NotImplementedError(f"svd: divide and conquer is the only algorithm here, not {algorithm}")
-    kind = type_of(x, "svd")
-    subset = _subset("svd", subset_by_index, min(kind.shape[-2:], default=0))
+        raise NotImplementedError(f"svd: only the divide-and-conquer algorithm is supported, not {algorithm}")
+    type = type_of(x, "svd")
+    subset = _checked_subset("svd", subset_by_index, min(type.shape[-2:], default=0))
     if subset is not None and full_matrices and compute_uv:
         raise ValueError("svd: full_matrices and subset_by_index cannot both be set")
-    found = _svd(x, full=bool(full_matrices), vectors=bool(compute_uv), subset=subset)
-    return tuple(found) if compute_uv else found[0]
+    results = _svd(x, full=bool(full_matrices), vectors=bool(compute_uv), subset=subset)
+    return tuple(results) if compute_uv else results[0]
 
 
 @compiled_list_function
 def _svd(x: Any, *, full: bool, vectors: bool, subset: tuple[int, int] | None) -> list[Any]:
-    found = Svd(full, vectors)(as_operand(x, "svd"))
+    results = Svd(full, vectors)(as_operand(x, "svd"))
     if subset is None:
-        return list(found)
-    last = found[0].type.ndim - 1
+        return list(results)
+    last = results[0].type.ndim - 1
     dims = (last, last - 1, last - 1) if vectors else (last,)
-    return [slice_along(y, dim, *subset) for y, dim in zip(found, dims, strict=True)]
+    return [slice_along(y, dim, *subset) for y, dim in zip(results, dims, strict=True)]
 
 
 def symmetric_product(
     a_matrix: Any, c_matrix: Any, *, alpha: float = 1.0, beta: float = 0.0, symmetrize_output: bool = False
 ) -> Any:
-    """`alpha A Aᵀ + beta C`, of a symmetric C. `symmetrize_output`: the upper triangle is made of the lower one.
+    """Compute `alpha A Aᵀ + beta C` for a symmetric C.
 
-    >>> lax.linalg.symmetric_product(jnp.array([[1.0, 2.0]]), jnp.array([[5.0]]), alpha=2.0, beta=1.0)
-    Array([[15.]], dtype=float32)
+    Args:
+        a_matrix: the matrices A, of floats.
+        c_matrix: the matrices C, of floats.
+        alpha, beta: the scale factors.
+        symmetrize_output: copy the lower triangle of the result to its upper one.
+
+    Returns:
+        The matrices.
+
+    Raises:
+        TypeError: if an operand does not hold floats.
+        ValueError: if the shape of C is not that of `A Aᵀ`.
+
+    Example:
+        >>> lax.linalg.symmetric_product(jnp.array([[1.0, 2.0]]), jnp.array([[5.0]]), alpha=2.0, beta=1.0)
+        Array([[15.]], dtype=float32)
     """
     for x in (a_matrix, c_matrix):
         if not is_float(type_of(x, "symmetric_product").dtype):
             raise TypeError(f"symmetric_product: needs floats, not {type_of(x)}")
     shapes = type_of(a_matrix).shape, type_of(c_matrix).shape
     if len(shapes[0]) < 2 or shapes[1] != (*shapes[0][:-1], shapes[0][-2]):
-        raise ValueError(f"symmetric_product: of A in {shapes[0]}, C must be in {(*shapes[0][:-1], *shapes[0][-2:-1])}")
+        expected = (*shapes[0][:-1], *shapes[0][-2:-1])
+        raise ValueError(
+            f"symmetric_product: with A of shape {shapes[0]}, C must have shape {expected}, not {shapes[1]}"
+        )
     symmetrize = bool(symmetrize_output)
     return _symmetric_product(a_matrix, c_matrix, alpha=float(alpha), beta=float(beta), symmetrize=symmetrize)
 
@@ -389,10 +557,10 @@ def symmetric_product(
 def _symmetric_product(a: Any, c: Any, *, alpha: float, beta: float, symmetrize: bool) -> Any:
     a, c = as_operand(a), as_operand(c)
     square = product(a, transposed(a))
-    found = Add()(Mul()(square, like(square, alpha)), Mul()(c, like(c, beta)))
+    total = Add()(Mul()(square, like(square, alpha)), Mul()(c, like(c, beta)))
     if symmetrize:
-        found = Add()(lower_triangle(found), transposed(lower_triangle(found, -1)))
-    return found
+        total = Add()(lower_triangle(total), transposed(lower_triangle(total, -1)))
+    return total
 
 
 def triangular_solve(
@@ -405,17 +573,33 @@ def triangular_solve(
     conjugate_a: bool = False,
     unit_diagonal: bool = False,
 ) -> Any:
-    """The x of `op(a) x = b` where `left_side`, else of `x op(a) = b`: op is a transpose, a conjugate, or both.
+    """Solve a triangular system `op(a) x = b` or `x op(a) = b`.
 
-    Only one triangle of `a` is read. `b` may be a stack of vectors. On a mesh the columns of `b` may be cut too.
+    On a mesh, the columns of `b` may be sharded too.
 
-    >>> a, b = jnp.array([[2.0, 0.0], [1.0, 4.0]]), jnp.array([[2.0], [9.0]])
-    >>> lax.linalg.triangular_solve(a, b, left_side=True, lower=True)
-    Array([[1.],
-           [2.]], dtype=float32)
+    Args:
+        a: triangular matrices. Only one triangle is read.
+        b: the right-hand sides: matrices, or a batch of vectors.
+        left_side: solve `op(a) x = b` rather than `x op(a) = b`.
+        lower: read the lower triangle of `a` rather than the upper one.
+        transpose_a: op transposes `a`.
+        conjugate_a: op conjugates `a`.
+        unit_diagonal: assume that the diagonal of `a` is 1.
+
+    Returns:
+        The solutions x, of the shape of `b`.
+
+    Raises:
+        TypeError: if the matrices are not square, the shapes do not agree, or the dtype is not supported.
+
+    Example:
+        >>> a, b = jnp.array([[2.0, 0.0], [1.0, 4.0]]), jnp.array([[2.0], [9.0]])
+        >>> lax.linalg.triangular_solve(a, b, left_side=True, lower=True)
+        Array([[1.],
+               [2.]], dtype=float32)
     """
-    ways = (left_side, lower, transpose_a, conjugate_a, unit_diagonal)
-    return _triangular_solve(a, b, op=TriangularSolve(*map(bool, ways)))
+    flags = (left_side, lower, transpose_a, conjugate_a, unit_diagonal)
+    return _triangular_solve(a, b, op=TriangularSolve(*map(bool, flags)))
 
 
 @compiled_function
@@ -430,14 +614,25 @@ def _triangular_solve(a: Any, b: Any, *, op: TriangularSolve) -> Any:
 
 
 def tridiagonal(a: Any, *, lower: bool = True) -> tuple[Any, Any, Any, Any]:
-    """Of Hermitian matrices, of which one triangle is read, similar tridiagonal ones: packed with reflections in place
-    of zeros, then their diagonal, what is beside it, and the taus.
+    """Reduce Hermitian matrices to tridiagonal form by Householder reflections.
 
-    >>> lax.linalg.tridiagonal(jnp.array([[1.0, 2.0], [2.0, 3.0]]))[1]
-    Array([1., 3.], dtype=float32)
+    Args:
+        a: Hermitian matrices.
+        lower: read the lower triangle rather than the upper one.
+
+    Returns:
+        A tuple: the tridiagonal matrices, packed with the reflectors; their diagonal; their off-diagonal; and the scale
+        factors (taus) of the reflectors.
+
+    Raises:
+        TypeError: if the matrices are not square, or the dtype is not supported.
+
+    Example:
+        >>> lax.linalg.tridiagonal(jnp.array([[1.0, 2.0], [2.0, 3.0]]))[1]
+        Array([1., 3.], dtype=float32)
     """
-    packed, diagonal, beside, taus = _tridiagonal(a, lower=bool(lower))
-    return packed, diagonal, beside, taus
+    packed, diagonal, off_diagonal, taus = _tridiagonal(a, lower=bool(lower))
+    return packed, diagonal, off_diagonal, taus
 
 
 @compiled_list_function
@@ -446,16 +641,32 @@ def _tridiagonal(a: Any, *, lower: bool) -> list[Any]:
 
 
 def tridiagonal_solve(dl: Any, d: Any, du: Any, b: Any, *, perturb_singular: bool = False) -> Any:
-    """The x of `a x = b`, where row i of a has dl[i], d[i] and du[i] left of its diagonal, on it and right of it, and
-    zeros elsewhere. NaN where a is singular.
+    """Solve tridiagonal systems `a x = b`. The result is NaN if `a` is singular.
 
-    >>> lower, middle, upper = (jnp.array(x) for x in ([0.0, 1.0], [2.0, 3.0], [1.0, 0.0]))
-    >>> lax.linalg.tridiagonal_solve(lower, middle, upper, jnp.array([[4.0], [7.0]]))
-    Array([[1.],
-           [2.]], dtype=float32)
+    Args:
+        dl: the lower diagonal. `dl[i]` is left of the diagonal in row i, and `dl[0]` is not used.
+        d: the diagonal.
+        du: the upper diagonal. `du[i]` is right of the diagonal in row i, and its last element is not used.
+        b: the right-hand sides, as columns.
+        perturb_singular: must be False.
+
+    Returns:
+        The solutions x, of the shape of `b`.
+
+    Raises:
+        TypeError: if the shapes do not agree, or the dtypes differ or are not supported.
+        NotImplementedError: if `perturb_singular` is true.
+
+    Example:
+        >>> lower, middle, upper = (jnp.array(x) for x in ([0.0, 1.0], [2.0, 3.0], [1.0, 0.0]))
+        >>> lax.linalg.tridiagonal_solve(lower, middle, upper, jnp.array([[4.0], [7.0]]))
+        Array([[1.],
+               [2.]], dtype=float32)
     """
     if perturb_singular:
-        raise NotImplementedError("tridiagonal_solve: singular matrices are not perturbed here, and give NaN")
+        raise NotImplementedError(
+            "tridiagonal_solve: perturb_singular=True is not supported; the result is NaN for singular matrices"
+        )
     return _tridiagonal_solve(dl, d, du, b)
 
 

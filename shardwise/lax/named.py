@@ -1,7 +1,8 @@
-"""Collectives along axes that have a name: `vmap(fun, axis_name="i")` binds one for everything that `fun` calls.
+"""Collectives over named axes, which `vmap(fun, axis_name=...)`, `pmap` and `shard_map` bind.
 
-`x` is a tree of arrays, one member's values; all work leaf by leaf. Where several names are given, the first counts
-slowest, as the first dim of an array does. `axis_index_groups`, lists of members, are each for themselves.
+Each works on the leaves of a pytree, the values of one member of the axis: one element of a batch, or one device.
+Several axes are numbered as one, with the first axis slowest, as in the row-major order of an array. Along the axes of
+shard_map, types track whether a value varies; the collectives make their operands varying first.
 """
 
 import math
@@ -16,11 +17,11 @@ from shardwise.compiler.arrays.methods import reshape
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, broadcast_to_shape
 from shardwise.compiler.ir.dispatch import bound_axes, tracked_axes
 from shardwise.compiler.ops.collective.collectives import Groups
-from shardwise.compiler.ops.collective.named import AssertReplicated, NamedMinMax, NamedSum, PVary, flat_axis_index
+from shardwise.compiler.ops.collective.named import NamedMinMax, NamedSum, AssertReplicated, PVary, flat_axis_index
 from shardwise.compiler.ops.collective.named_exchange import (
-    NamedAllGather,
-    NamedAllToAll,
     NamedExchangeOp,
+    NamedAllToAll,
+    NamedAllGather,
     NamedPermute,
     NamedReduceScatter,
 )
@@ -34,54 +35,120 @@ from shardwise.errors import UnboundAxisError
 
 
 def psum(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
-    """The sum over all members. Of a Python number it is one: `psum(1, "i")` is the size of the axis.
+    """Sum over all members of a named axis (all-reduce).
 
-    >>> jax.vmap(lambda x: lax.psum(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
-    Array([18, 18, 18], dtype=int32)
+    The sum of a Python number is computed statically: `psum(1, "i")` is the size of the axis.
+
+    Args:
+        x: a pytree of arrays.
+        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
+            numbered as one, the first axis slowest.
+        axis_index_groups: lists of members, all of the same size, that together contain each member once. The
+            collective works within each group.
+
+    Returns:
+        A pytree like `x`. Booleans are summed as int32.
+
+    Raises:
+        UnboundAxisError: if an axis name is not bound.
+        ValueError: if an axis name repeats, or the groups differ in size or do not contain each member once.
+        TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
+
+    Example:
+        >>> jax.vmap(lambda x: lax.psum(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
+        Array([18, 18, 18], dtype=int32)
     """
-    axes = _bound("psum", axis_name)
-    groups = _groups("psum", axes, axis_index_groups)
+    axes = _bound_axes("psum", axis_name)
+    groups = _check_groups("psum", axes, axis_index_groups)
 
     def total(leaf: Any) -> Any:
         if isinstance(leaf, PYTHON_SCALARS):
-            return leaf * _members(axes, groups)
+            return leaf * _member_count(axes, groups)
         operand = as_operand(leaf, "psum")
         if operand.type.dtype == np.bool_:
             operand = Convert(np.dtype(np.int32))(operand)
         if groups and len(axes) > 1:
-            return Sum((0,))(_moved(NamedAllGather, operand, axes, groups, 0))
-        for names, invariant in _by_kind(axes):
-            operand = NamedSum(names, invariant and not groups, groups)(_varied(operand, names))
+            return Sum((0,))(_apply_collective(NamedAllGather, operand, axes, groups, 0))
+        for names, invariant in _split_by_tracking(axes):
+            operand = NamedSum(names, invariant and not groups, groups)(_make_varying(operand, names))
         return operand
 
     return tree.map(total, x)
 
 
 def pmean(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
-    """The mean over all members.
+    """Compute the mean over all members of a named axis.
 
-    >>> jax.vmap(lambda x: lax.pmean(x, "i"), axis_name="i")(jnp.array([5.0, 6.0, 7.0]))
-    Array([6., 6., 6.], dtype=float32)
+    Args:
+        x: a pytree of arrays.
+        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
+            numbered as one, the first axis slowest.
+        axis_index_groups: lists of members, all of the same size, that together contain each member once. The
+            collective works within each group.
+
+    Returns:
+        A pytree like `x`, of floats or complex numbers.
+
+    Raises:
+        UnboundAxisError: if an axis name is not bound.
+        ValueError: if an axis name repeats, or the groups differ in size or do not contain each member once.
+        TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
+
+    Example:
+        >>> jax.vmap(lambda x: lax.pmean(x, "i"), axis_name="i")(jnp.array([5.0, 6.0, 7.0]))
+        Array([6., 6., 6.], dtype=float32)
     """
-    axes = _bound("pmean", axis_name)
-    size = _members(axes, _groups("pmean", axes, axis_index_groups))
+    axes = _bound_axes("pmean", axis_name)
+    size = _member_count(axes, _check_groups("pmean", axes, axis_index_groups))
     return tree.map(lambda total: total / size, psum(x, axis_name, axis_index_groups=axis_index_groups))
 
 
 def pmax(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
-    """The largest over all members; NaN where any is.
+    """Compute the maximum over all members of a named axis; NaN if any value is NaN.
 
-    >>> jax.vmap(lambda x: lax.pmax(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
-    Array([7, 7, 7], dtype=int32)
+    Args:
+        x: a pytree of arrays.
+        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
+            numbered as one, the first axis slowest.
+        axis_index_groups: lists of members, all of the same size, that together contain each member once. The
+            collective works within each group.
+
+    Returns:
+        A pytree like `x`.
+
+    Raises:
+        UnboundAxisError: if an axis name is not bound.
+        ValueError: if an axis name repeats, or the groups differ in size or do not contain each member once.
+        TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
+
+    Example:
+        >>> jax.vmap(lambda x: lax.pmax(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
+        Array([7, 7, 7], dtype=int32)
     """
     return _extreme("pmax", MAX, x, axis_name, axis_index_groups)
 
 
 def pmin(x: Any, axis_name: Any, *, axis_index_groups: Any = None) -> Any:
-    """The smallest over all members; NaN where any is.
+    """Compute the minimum over all members of a named axis; NaN if any value is NaN.
 
-    >>> jax.vmap(lambda x: lax.pmin(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
-    Array([5, 5, 5], dtype=int32)
+    Args:
+        x: a pytree of arrays.
+        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
+            numbered as one, the first axis slowest.
+        axis_index_groups: lists of members, all of the same size, that together contain each member once. The
+            collective works within each group.
+
+    Returns:
+        A pytree like `x`.
+
+    Raises:
+        UnboundAxisError: if an axis name is not bound.
+        ValueError: if an axis name repeats, or the groups differ in size or do not contain each member once.
+        TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
+
+    Example:
+        >>> jax.vmap(lambda x: lax.pmin(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
+        Array([5, 5, 5], dtype=int32)
     """
     return _extreme("pmin", MIN, x, axis_name, axis_index_groups)
 
@@ -95,309 +162,487 @@ def all_gather(
     tiled: bool = False,
     to: str = "varying",
 ) -> Any:
-    """The values of all members, stacked along a new dim `axis`; with `tiled`, joined along the dim that is there.
+    """Gather the values of all members of a named axis.
 
-    `to`: what types say of the result along axes of shard_map: "varying", each device's own; or "invarying", one value
-    for all, of whose cotangent each device takes its own part.
+    Args:
+        x: a pytree of arrays.
+        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
+            numbered as one, the first axis slowest.
+        axis_index_groups: lists of members, all of the same size, that together contain each member once. The
+            collective works within each group.
+        axis: the dim of the result along which the values are stacked or concatenated.
+        tiled: concatenate the values along the existing dim `axis`, rather than stack them along a new one.
+        to: the type of the result along the axes of shard_map: "varying", or "invarying" for replicated. The cotangent
+            of a replicated result is sliced, not summed.
 
-    >>> jax.vmap(lambda x: lax.all_gather(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
-    Array([[5, 6, 7],
-           [5, 6, 7],
-           [5, 6, 7]], dtype=int32)
+    Returns:
+        A pytree like `x`, with the values of all members.
+
+    Raises:
+        UnboundAxisError: if an axis name is not bound.
+        ValueError: if `axis` does not exist, `to` is unknown, or the axis names or groups are invalid.
+        TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
+        NotImplementedError: if `to` is "reduced", or "invarying" with groups.
+
+    Example:
+        >>> jax.vmap(lambda x: lax.all_gather(x, "i"), axis_name="i")(jnp.array([5, 6, 7]))
+        Array([[5, 6, 7],
+               [5, 6, 7],
+               [5, 6, 7]], dtype=int32)
     """
     if to not in ("varying", "reduced", "invarying"):
-        raise ValueError(f"all_gather: to is 'varying', 'invarying' or 'reduced', not {to!r}")
-    axes = _bound("all_gather", axis_name)
-    groups = _groups("all_gather", axes, axis_index_groups)
+        raise ValueError(f"all_gather: to must be 'varying', 'invarying' or 'reduced', not {to!r}")
+    axes = _bound_axes("all_gather", axis_name)
+    groups = _check_groups("all_gather", axes, axis_index_groups)
     if to == "reduced" or (groups and to == "invarying"):
-        raise NotImplementedError(f"all_gather: to {to!r}{' in groups' * (groups is not None)} is not here yet")
-    alike = () if to == "varying" else tuple(axis for axis in axes if axis in tracked_axes())
+        raise NotImplementedError(
+            f"all_gather: to={to!r}{' with axis_index_groups' * (groups is not None)} is not supported"
+        )
+    invariant_axes = () if to == "varying" else tuple(axis for axis in axes if axis in tracked_axes())
 
-    def gathered(leaf: Any) -> Any:
+    def gather(leaf: Any) -> Any:
         operand = as_operand(leaf, "all_gather")
-        dim = _dim("all_gather", "axis", axis, operand, new=not tiled)
-        if not alike:
-            found = _moved(NamedAllGather, operand, axes, groups, dim)
-        elif len(alike) == len(axes):
-            found = NamedAllGather(tuple(axes), tuple(axes.values()), dim, None, True)(_varied(operand, axes))
+        dim = _normalize_dim("all_gather", "axis", axis, operand, new=not tiled)
+        if not invariant_axes:
+            gathered = _apply_collective(NamedAllGather, operand, axes, groups, dim)
+        elif len(invariant_axes) == len(axes):
+            gathered = NamedAllGather(tuple(axes), tuple(axes.values()), dim, None, True)(_make_varying(operand, axes))
         else:  # some names are a vmap's
-            found = AssertReplicated(alike)(_moved(NamedAllGather, operand, axes, None, dim))
-        return _merged(found, dim, 1 + tiled)
+            gathered = AssertReplicated(invariant_axes)(_apply_collective(NamedAllGather, operand, axes, None, dim))
+        return _merge_dims(gathered, dim, 1 + tiled)
 
-    return tree.map(gathered, x)
+    return tree.map(gather, x)
 
 
 def psum_scatter(
     x: Any, axis_name: Any, *, scatter_dimension: int = 0, axis_index_groups: Any = None, tiled: bool = False
 ) -> Any:
-    """Of the sum over all members, each gets its own slice along `scatter_dimension`, which has one for each and is
-    gone in the result; with `tiled`, its own block, and the dim stays.
+    """Sum over all members of a named axis, and scatter the sum among them (reduce-scatter).
 
-    >>> jax.vmap(lambda x: lax.psum_scatter(x, "i"), axis_name="i")(jnp.arange(4).reshape(2, 2))
-    Array([2, 4], dtype=int32)
+    Args:
+        x: a pytree of arrays.
+        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
+            numbered as one, the first axis slowest.
+        scatter_dimension: the dim to scatter. Its size is the number of members; with `tiled`, a multiple of it.
+        axis_index_groups: lists of members, all of the same size, that together contain each member once. The
+            collective works within each group.
+        tiled: keep the scattered dim: each member gets a block of it. Otherwise each member gets a slice without it.
+
+    Returns:
+        A pytree like `x`, with each member's part of the sum.
+
+    Raises:
+        UnboundAxisError: if an axis name is not bound.
+        ValueError: if the scattered dim does not exist or has the wrong size, or the axis names or groups are invalid.
+        TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
+
+    Example:
+        >>> jax.vmap(lambda x: lax.psum_scatter(x, "i"), axis_name="i")(jnp.arange(4).reshape(2, 2))
+        Array([2, 4], dtype=int32)
     """
-    axes = _bound("psum_scatter", axis_name)
-    groups = _groups("psum_scatter", axes, axis_index_groups)
+    axes = _bound_axes("psum_scatter", axis_name)
+    groups = _check_groups("psum_scatter", axes, axis_index_groups)
 
-    def scattered(leaf: Any) -> Any:
+    def scatter(leaf: Any) -> Any:
         operand = as_operand(leaf, "psum_scatter")
-        dim = _dim("psum_scatter", "scatter_dimension", scatter_dimension, operand)
-        operand = _divided("psum_scatter", operand, dim, _members(axes, groups), tiled)
-        return _moved(NamedReduceScatter, operand, axes, groups, dim)
+        dim = _normalize_dim("psum_scatter", "scatter_dimension", scatter_dimension, operand)
+        operand = _split_dim("psum_scatter", operand, dim, _member_count(axes, groups), tiled)
+        return _apply_collective(NamedReduceScatter, operand, axes, groups, dim)
 
-    return tree.map(scattered, x)
+    return tree.map(scatter, x)
 
 
 def all_to_all(
     x: Any, axis_name: Any, split_axis: int, concat_axis: int, *, axis_index_groups: Any = None, tiled: bool = False
 ) -> Any:
-    """Each member sends slice k along `split_axis` to member k, and stacks what it is sent along `concat_axis`.
+    """Exchange slices between all members of a named axis: member j gets slice j of each member.
 
-    `split_axis` has a slice for each member and is gone in the result; with `tiled`, it is cut into as many blocks,
-    which are joined along the dim `concat_axis` that is there.
+    Args:
+        x: a pytree of arrays.
+        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
+            numbered as one, the first axis slowest.
+        split_axis: the dim to split. Its size is the number of members; with `tiled`, a multiple of it.
+        concat_axis: the dim of the result along which the received slices are stacked or concatenated.
+        axis_index_groups: lists of members, all of the same size, that together contain each member once. The
+            collective works within each group.
+        tiled: split `split_axis` into blocks and concatenate them along the existing dim `concat_axis`. Otherwise
+            `split_axis` is removed and the slices are stacked along a new dim.
 
-    >>> jax.vmap(lambda x: lax.all_to_all(x, "i", 0, 0), axis_name="i")(jnp.arange(4).reshape(2, 2))
-    Array([[0, 2],
-           [1, 3]], dtype=int32)
+    Returns:
+        A pytree like `x`, with the received slices.
+
+    Raises:
+        UnboundAxisError: if an axis name is not bound.
+        ValueError: if a dim does not exist or has the wrong size, or the axis names or groups are invalid.
+        TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
+
+    Example:
+        >>> jax.vmap(lambda x: lax.all_to_all(x, "i", 0, 0), axis_name="i")(jnp.arange(4).reshape(2, 2))
+        Array([[0, 2],
+               [1, 3]], dtype=int32)
     """
-    axes = _bound("all_to_all", axis_name)
-    groups = _groups("all_to_all", axes, axis_index_groups)
+    axes = _bound_axes("all_to_all", axis_name)
+    groups = _check_groups("all_to_all", axes, axis_index_groups)
 
-    def exchanged(leaf: Any) -> Any:
+    def exchange(leaf: Any) -> Any:
         operand = as_operand(leaf, "all_to_all")
-        split = _dim("all_to_all", "split_axis", split_axis, operand)
-        stack = _dim("all_to_all", "concat_axis", concat_axis, operand)
-        operand = _divided("all_to_all", operand, split, _members(axes, groups), tiled)
-        return _merged(_moved(NamedAllToAll, operand, axes, groups, split, stack), stack, 1 + tiled)
+        split = _normalize_dim("all_to_all", "split_axis", split_axis, operand)
+        stack = _normalize_dim("all_to_all", "concat_axis", concat_axis, operand)
+        operand = _split_dim("all_to_all", operand, split, _member_count(axes, groups), tiled)
+        received = _apply_collective(NamedAllToAll, operand, axes, groups, split, stack)
+        return _merge_dims(received, stack, 1 + tiled)
 
-    return tree.map(exchanged, x)
+    return tree.map(exchange, x)
 
 
 def pswapaxes(x: Any, axis_name: Any, axis: int, *, axis_index_groups: Any = None) -> Any:
-    """The axis with the name and the dim `axis`, which has its size, change places.
+    """Swap a named axis with a dim of the same size.
 
-    >>> jax.vmap(lambda x: lax.pswapaxes(x, "i", 0), axis_name="i")(jnp.arange(4).reshape(2, 2))
-    Array([[0, 2],
-           [1, 3]], dtype=int32)
+    Args:
+        x: a pytree of arrays.
+        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
+            numbered as one, the first axis slowest.
+        axis: the dim to swap with.
+        axis_index_groups: lists of members, all of the same size, that together contain each member once. The
+            collective works within each group.
+
+    Returns:
+        A pytree like `x`.
+
+    Raises:
+        UnboundAxisError: if an axis name is not bound.
+        ValueError: if the dim does not exist or has the wrong size, or the axis names or groups are invalid.
+        TypeError: if `axis_index_groups` is not a list of lists of integers, or a leaf is not an array or a number.
+
+    Example:
+        >>> jax.vmap(lambda x: lax.pswapaxes(x, "i", 0), axis_name="i")(jnp.arange(4).reshape(2, 2))
+        Array([[0, 2],
+               [1, 3]], dtype=int32)
     """
     return all_to_all(x, axis_name, axis, axis, axis_index_groups=axis_index_groups)
 
 
 def ppermute(x: Any, axis_name: Any, perm: Sequence[tuple[int, int]]) -> Any:
-    """For each pair (a, b) in `perm`, member b gets the value of member a; one that nobody sends to gets zeros.
+    """Send values between members of a named axis (collective-permute).
 
-    >>> jax.vmap(lambda x: lax.ppermute(x, "i", [(0, 1), (1, 2)]), axis_name="i")(jnp.array([5, 6, 7]))
-    Array([0, 5, 6], dtype=int32)
+    Args:
+        x: a pytree of arrays.
+        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
+            numbered as one, the first axis slowest.
+        perm: pairs (source, destination) of members. Each member may be the source of one pair and the destination of
+            one.
+
+    Returns:
+        A pytree like `x`. A member that is the destination of no pair gets zeros.
+
+    Raises:
+        UnboundAxisError: if an axis name is not bound.
+        ValueError: if `perm` contains members that do not exist, or a source or destination twice.
+        TypeError: if `perm` does not consist of pairs of integers, or a leaf is not an array or a number.
+
+    Example:
+        >>> jax.vmap(lambda x: lax.ppermute(x, "i", [(0, 1), (1, 2)]), axis_name="i")(jnp.array([5, 6, 7]))
+        Array([0, 5, 6], dtype=int32)
     """
-    axes = _bound("ppermute", axis_name)
-    size = _members(axes)
-    pairs = _numbers("ppermute: perm", perm, 2)
+    axes = _bound_axes("ppermute", axis_name)
+    size = _member_count(axes)
+    pairs = _as_tuples("ppermute: perm", perm, 2)
     if any(not 0 <= member < size for pair in pairs for member in pair):
         raise ValueError(
-            f"ppermute: the members of {_named(axes)} are 0 to {size - 1}, not all of those in {list(pairs)}"
+            f"ppermute: perm {list(pairs)} must contain only the members 0 to {size - 1} of {_axis_names(axes)}"
         )
-    for members, what in (([a for a, _ in pairs], "sends"), ([b for _, b in pairs], "is sent to")):
+    for role, members in (("source", [a for a, _ in pairs]), ("destination", [b for _, b in pairs])):
         if len(set(members)) != len(members):
-            raise ValueError(f"ppermute: a member {what} twice in {list(pairs)}: each may send once and receive once")
-    return tree.map(lambda leaf: _moved(NamedPermute, as_operand(leaf, "ppermute"), axes, None, pairs), x)
+            raise ValueError(f"ppermute: a {role} repeats in {list(pairs)}; each member may send and receive only once")
+    return tree.map(lambda leaf: _apply_collective(NamedPermute, as_operand(leaf, "ppermute"), axes, None, pairs), x)
 
 
 def pshuffle(x: Any, axis_name: Any, perm: Sequence[int]) -> Any:
-    """Member k gets the value of member `perm[k]`.
+    """Permute values between the members of a named axis: member j gets the value of member `perm[j]`.
 
-    >>> jax.vmap(lambda x: lax.pshuffle(x, "i", [2, 0, 1]), axis_name="i")(jnp.array([5, 6, 7]))
-    Array([7, 5, 6], dtype=int32)
+    Args:
+        x: a pytree of arrays.
+        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
+            numbered as one, the first axis slowest.
+        perm: a permutation of the members.
+
+    Returns:
+        A pytree like `x`.
+
+    Raises:
+        UnboundAxisError: if an axis name is not bound.
+        ValueError: if `perm` is not a permutation of the members.
+        TypeError: if a leaf is not an array or a number.
+
+    Example:
+        >>> jax.vmap(lambda x: lax.pshuffle(x, "i", [2, 0, 1]), axis_name="i")(jnp.array([5, 6, 7]))
+        Array([7, 5, 6], dtype=int32)
     """
-    axes = _bound("pshuffle", axis_name)
-    if sorted(perm) != list(range(_members(axes))):
+    axes = _bound_axes("pshuffle", axis_name)
+    if sorted(perm) != list(range(_member_count(axes))):
         raise ValueError(
-            f"pshuffle: {list(perm)} is not a permutation of the {_members(axes)} members of {_named(axes)}"
+            f"pshuffle: {list(perm)} is not a permutation of the {_member_count(axes)} members of {_axis_names(axes)}"
         )
     return ppermute(x, axis_name, [(sender, receiver) for receiver, sender in enumerate(perm)])
 
 
 def axis_index(axis_name: Any) -> Any:
-    """Each member's number along the axis.
+    """Return the index of the current member along a named axis.
 
-    >>> jax.vmap(lambda x: lax.axis_index("i"), axis_name="i")(jnp.array([5, 6, 7]))
-    Array([0, 1, 2], dtype=int32)
+    Args:
+        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
+            numbered as one, the first axis slowest.
+
+    Returns:
+        An int32 scalar.
+
+    Raises:
+        UnboundAxisError: if an axis name is not bound.
+        ValueError: if an axis name repeats.
+
+    Example:
+        >>> jax.vmap(lambda x: lax.axis_index("i"), axis_name="i")(jnp.array([5, 6, 7]))
+        Array([0, 1, 2], dtype=int32)
     """
-    axes = _bound("axis_index", axis_name)
+    axes = _bound_axes("axis_index", axis_name)
     return flat_axis_index(tuple(axes), tuple(axes.values()), tracked_axes())
 
 
 def axis_size(axis_name: Any) -> int:
-    """The number of members along the axis: a Python integer.
+    """Return the number of members of a named axis.
 
-    >>> jax.vmap(lambda x: x * lax.axis_size("i"), axis_name="i")(jnp.array([5, 6, 7]))
-    Array([15, 18, 21], dtype=int32)
+    Args:
+        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
+            numbered as one, the first axis slowest.
+
+    Returns:
+        A Python integer.
+
+    Raises:
+        UnboundAxisError: if an axis name is not bound.
+        ValueError: if an axis name repeats.
+
+    Example:
+        >>> jax.vmap(lambda x: x * lax.axis_size("i"), axis_name="i")(jnp.array([5, 6, 7]))
+        Array([15, 18, 21], dtype=int32)
     """
-    return _members(_bound("axis_size", axis_name))
+    return _member_count(_bound_axes("axis_size", axis_name))
 
 
 def pbroadcast(x: Any, axis_name: Any, source: int) -> Any:
-    """The value of the member whose number is `source`, for all of them.
+    """Broadcast the value of one member of a named axis to all of them.
 
-    >>> jax.vmap(lambda x: lax.pbroadcast(x, "i", 2), axis_name="i")(jnp.array([5, 6, 7]))
-    Array([7, 7, 7], dtype=int32)
+    Args:
+        x: a pytree of arrays.
+        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
+            numbered as one, the first axis slowest.
+        source: the member whose value is broadcast.
+
+    Returns:
+        A pytree like `x`.
+
+    Raises:
+        UnboundAxisError: if an axis name is not bound.
+        ValueError: if `source` does not exist.
+        TypeError: if a leaf is not an array or a number.
+
+    Example:
+        >>> jax.vmap(lambda x: lax.pbroadcast(x, "i", 2), axis_name="i")(jnp.array([5, 6, 7]))
+        Array([7, 7, 7], dtype=int32)
     """
-    axes = _bound("pbroadcast", axis_name)
-    size = _members(axes)
+    axes = _bound_axes("pbroadcast", axis_name)
+    size = _member_count(axes)
     if not 0 <= source < size:
-        raise ValueError(f"pbroadcast: the members of {_named(axes)} are 0 to {size - 1}, and {source} is none of them")
+        raise ValueError(
+            f"pbroadcast: source must be one of the members 0 to {size - 1} of {_axis_names(axes)}, not {source}"
+        )
 
-    def sent(leaf: Any) -> Any:
+    def broadcast(leaf: Any) -> Any:
         operand = as_operand(leaf, "pbroadcast")
-        chosen = broadcast_to_shape(axis_index(axis_name) == source, operand.type.shape)
-        return psum(Select()(chosen, operand, zeros_like(operand)), axis_name)
+        is_source = broadcast_to_shape(axis_index(axis_name) == source, operand.type.shape)
+        return psum(Select()(is_source, operand, zeros_like(operand)), axis_name)
 
-    return tree.map(sent, x)
+    return tree.map(broadcast, x)
 
 
 def pcast(x: Any, axis_name: Any, *, to: str) -> Any:
-    """The value itself, as each member's own, where types say that it is one value for all: along axes of shard_map.
-    Along axes of `vmap`, members know already whether they differ.
+    """Cast a replicated value to a varying one along axes of shard_map.
 
-    >>> jax.vmap(lambda x: lax.pcast(x, "i", to="varying"), axis_name="i")(jnp.array([5, 6]))
-    Array([5, 6], dtype=int32)
+    The value does not change. Along axes of `vmap`, whose types do not track variance, the cast does nothing.
+
+    Args:
+        x: a pytree of arrays.
+        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
+            numbered as one, the first axis slowest.
+        to: the type of the result. Only "varying" is supported.
+
+    Returns:
+        A pytree like `x`.
+
+    Raises:
+        UnboundAxisError: if an axis name is not bound.
+        ValueError: if `to` is unknown.
+        NotImplementedError: if `to` is "reduced" or "unreduced".
+        TypeError: if a leaf is not an array or a number.
+
+    Example:
+        >>> jax.vmap(lambda x: lax.pcast(x, "i", to="varying"), axis_name="i")(jnp.array([5, 6]))
+        Array([5, 6], dtype=int32)
     """
     if to not in ("varying", "reduced", "unreduced"):
-        raise ValueError(f"pcast: to is 'varying', 'reduced' or 'unreduced', not {to!r}")
-    axes = _bound("pcast", axis_name)
+        raise ValueError(f"pcast: to must be 'varying', 'reduced' or 'unreduced', not {to!r}")
+    axes = _bound_axes("pcast", axis_name)
     if to != "varying":
-        raise NotImplementedError(f"pcast: to {to!r} is not here yet; 'varying' is")
-    return tree.map(lambda leaf: _varied(as_operand(leaf, "pcast"), axes), x)
+        raise NotImplementedError(f"pcast: to={to!r} is not supported; only 'varying' is")
+    return tree.map(lambda leaf: _make_varying(as_operand(leaf, "pcast"), axes), x)
 
 
 def pvary(x: Any, axis_name: Any) -> Any:
-    """The value itself, as each member's own: `pcast` to "varying", by its older name.
+    """Cast a replicated value to a varying one: the older name of `pcast(x, axis_name, to="varying")`.
 
-    >>> jax.vmap(lambda x: lax.pvary(x, "i"), axis_name="i")(jnp.array([5, 6]))
-    Array([5, 6], dtype=int32)
+    Args:
+        x: a pytree of arrays.
+        axis_name: the name of an axis that `vmap`, `pmap` or `shard_map` binds, or a tuple of names. Several axes are
+            numbered as one, the first axis slowest.
+
+    Returns:
+        A pytree like `x`.
+
+    Raises:
+        UnboundAxisError: if an axis name is not bound.
+        TypeError: if a leaf is not an array or a number.
+
+    Example:
+        >>> jax.vmap(lambda x: lax.pvary(x, "i"), axis_name="i")(jnp.array([5, 6]))
+        Array([5, 6], dtype=int32)
     """
     return pcast(x, axis_name, to="varying")
 
 
 def _extreme(function: str, reduction: Reduction, x: Any, axis_name: Any, axis_index_groups: Any) -> Any:
-    axes = _bound(function, axis_name)
-    groups = _groups(function, axes, axis_index_groups)
+    axes = _bound_axes(function, axis_name)
+    groups = _check_groups(function, axes, axis_index_groups)
 
     def extreme(leaf: Any) -> Any:
         operand = as_operand(leaf, function)
         if groups and len(axes) > 1:
-            along = {MAX: ReduceMax, MIN: ReduceMin}[reduction]
-            return along((0,))(_moved(NamedAllGather, operand, axes, groups, 0))
-        for names, invariant in _by_kind(axes):
-            operand = NamedMinMax(names, invariant and not groups, reduction, groups)(_varied(operand, names))
+            reduce_op = {MAX: ReduceMax, MIN: ReduceMin}[reduction]
+            return reduce_op((0,))(_apply_collective(NamedAllGather, operand, axes, groups, 0))
+        for names, invariant in _split_by_tracking(axes):
+            operand = NamedMinMax(names, invariant and not groups, reduction, groups)(_make_varying(operand, names))
         return operand
 
     return tree.map(lambda leaf: extreme(leaf) if axes else leaf, x)
 
 
-def _moved(op: type[NamedExchangeOp], x: Any, axes: dict[Any, int], groups: Groups | None, *parameters: Any) -> Any:
-    """`x` where such an op brings it: along no axis, it is alone."""
-    own = op(tuple(axes), tuple(axes.values()), *parameters, *([groups] if groups else ()))
-    return own(_varied(x, axes)) if axes else own.resolved(x, None)[0]
+def _apply_collective(
+    op_type: type[NamedExchangeOp], x: Any, axes: dict[Any, int], groups: Groups | None, *parameters: Any
+) -> Any:
+    """Apply a collective op to `x`. Over no axes there is one member, and the op is resolved locally."""
+    op = op_type(tuple(axes), tuple(axes.values()), *parameters, *([groups] if groups else ()))
+    return op(_make_varying(x, axes)) if axes else op.resolved(x, None)[0]
 
 
-def _by_kind(names: Iterable[Any]) -> list[tuple[tuple[Any, ...], bool]]:
-    """The names, those along which types say what varies apart from the others; and whether they do."""
+def _split_by_tracking(names: Iterable[Any]) -> list[tuple[tuple[Any, ...], bool]]:
+    """Group axis names by whether types track variance along them. Return the non-empty groups with that flag."""
     tracked = tracked_axes()
-    kinds = [tuple(name for name in names if (name in tracked) is kind) for kind in (False, True)]
-    return [(mine, kind) for mine, kind in zip(kinds, (False, True), strict=True) if mine]
+    split = [
+        (tuple(name for name in names if (name in tracked) is is_tracked), is_tracked) for is_tracked in (False, True)
+    ]
+    return [(group, is_tracked) for group, is_tracked in split if group]
 
 
-def _varied(x: Any, names: Iterable[Any]) -> Any:
-    """`x` as each member's own along these axes, where types say that it is one value for all."""
+def _make_varying(x: Any, names: Iterable[Any]) -> Any:
+    """Cast `x` to varying along the named axes whose variance types track."""
     tracked = tracked_axes()
-    more = tuple(name for name in names if name in tracked and name not in x.type.varying)
-    return PVary(more)(x) if more else x
+    missing = tuple(name for name in names if name in tracked and name not in x.type.varying)
+    return PVary(missing)(x) if missing else x
 
 
-def _bound(function: str, axis_name: Any) -> dict[Any, int]:
-    """The axes that are named, in order, with their sizes."""
+def _bound_axes(function: str, axis_name: Any) -> dict[Any, int]:
+    """Return the sizes of the named axes, in the given order."""
     names = tuple(axis_name) if isinstance(axis_name, (tuple, list)) else (axis_name,)
     bound = bound_axes()
     for name in names:
         if name not in bound:
-            here = f"The names bound here: {', '.join(map(repr, bound))}." if bound else "No name is bound here."
+            listed = f"The bound names are: {', '.join(map(repr, bound))}." if bound else "No axis name is bound."
             raise UnboundAxisError(
-                f"unbound axis name {name!r}. {here} `vmap(fun, axis_name={name!r})` binds one in `fun`, as "
-                "shard_map does the axes of its mesh.",
+                f"unbound axis name {name!r}. {listed} `vmap(fun, axis_name={name!r})` binds a name in `fun`, and "
+                "shard_map binds the axes of its mesh.",
                 name,
             )
     if len(set(names)) != len(names):
-        raise ValueError(f"{function}: a name repeats in {names}")
+        raise ValueError(f"{function}: an axis name repeats in {names}")
     return {name: bound[name] for name in names}
 
 
-def _groups(function: str, axes: dict[Any, int], groups: Any) -> Groups | None:
-    """The groups that are asked for: each member is in one, and they are of one size."""
+def _check_groups(function: str, axes: dict[Any, int], groups: Any) -> Groups | None:
+    """Check `axis_index_groups`: each member must be in one group, and all groups must have the same size."""
     if groups is None:
         return None
-    found = _numbers(f"{function}: axis_index_groups", groups)
-    members = [member for group in found for member in group]
+    checked = _as_tuples(f"{function}: axis_index_groups", groups)
+    listed = list(map(list, checked))
+    members = [member for group in checked for member in group]
     size = math.prod(axes.values())
     if wrong := [member for member in members if not 0 <= member < size]:
         raise ValueError(
-            f"{function}: axis_index_groups {list(map(list, found))} have {wrong[0]}, but the members of "
-            f"{_named(axes)} are 0 to {size - 1}"
+            f"{function}: axis_index_groups {listed} contain {wrong[0]}, but the members of {_axis_names(axes)} are "
+            f"0 to {size - 1}"
         )
     for member in range(size):
-        if (often := members.count(member)) != 1:
+        if (count := members.count(member)) != 1:
             raise ValueError(
-                f"{function}: axis_index_groups {list(map(list, found))} have member {member} of {_named(axes)} "
-                f"{'in no group' if often == 0 else f'{often} times'}: each member is in one group, once"
+                f"{function}: axis_index_groups {listed} contain member {member} of {_axis_names(axes)} {count} times; "
+                "each member must be in exactly one group"
             )
-    if len({len(group) for group in found}) != 1:
-        raise ValueError(
-            f"{function}: axis_index_groups {list(map(list, found))} differ in size: each needs as many members as "
-            "the first"
-        )
-    return found
+    if len({len(group) for group in checked}) != 1:
+        raise ValueError(f"{function}: axis_index_groups {listed} must all have the same size")
+    return checked
 
 
-def _numbers(what: str, lists: Any, length: int | None = None) -> Groups:
-    """Lists of members that a user gave, as tuples, all of one length where that is given."""
+def _as_tuples(argument: str, lists: Any, length: int | None = None) -> Groups:
+    """Convert lists of members to tuples; all must have `length`, if it is given."""
     try:
-        found = tuple(tuple(index(member) for member in each) for each in lists)
-        if all(length in (None, len(each)) for each in found):
-            return found
+        tuples = tuple(tuple(index(member) for member in each) for each in lists)
+        if all(length in (None, len(each)) for each in tuples):
+            return tuples
     except TypeError:
         pass
-    kind = "lists of members, [[0, 1], [2, 3]]" if length is None else "pairs of members, [(0, 1), (1, 2)]"
-    raise TypeError(f"{what} should be {kind}, not {lists!r}")
+    expected = "lists of members such as [[0, 1], [2, 3]]"
+    if length is not None:
+        expected = "pairs of members such as [(0, 1), (1, 2)]"
+    raise TypeError(f"{argument} must be {expected}, not {lists!r}")
 
 
-def _members(axes: dict[Any, int], groups: Groups | None = None) -> int:
-    """How many members take part."""
+def _member_count(axes: dict[Any, int], groups: Groups | None = None) -> int:
+    """Return the number of participating members."""
     return len(groups[0]) if groups else math.prod(axes.values())
 
 
-def _named(axes: dict[Any, int]) -> str:
-    """The axes, for messages."""
+def _axis_names(axes: dict[Any, int]) -> str:
+    """Format the axis names for error messages."""
     return repr(next(iter(axes))) if len(axes) == 1 else repr(tuple(axes))
 
 
-def _dim(function: str, what: str, axis: int, x: Any, new: bool = False) -> int:
-    """The dim that `axis` means; `new`: of an array with one more."""
+def _normalize_dim(function: str, argument: str, axis: int, x: Any, new: bool = False) -> int:
+    """Convert `axis` to a dim from 0. With `new`, it is a dim of an array with one more dim."""
     rank: int = x.type.ndim + new
     if not -rank <= axis < rank:
-        raise ValueError(f"{function}: {what} {axis} does not exist in {x.type}" + " with one more dim" * new)
+        raise ValueError(f"{function}: {argument} {axis} does not exist in {x.type}" + " with one more dim" * new)
     return axis % rank
 
 
-def _merged(x: Any, dim: int, count: int) -> Any:
-    """`x` with `count` dims from `dim` on as one."""
+def _merge_dims(x: Any, dim: int, count: int) -> Any:
+    """Merge `count` dims, starting at `dim`."""
     shape = x.type.shape
     return reshape(x, shape=(*shape[:dim], math.prod(shape[dim : dim + count]), *shape[dim + count :]))
 
 
-def _divided(function: str, x: Any, dim: int, members: int, tiled: bool) -> Any:
-    """`x` with a slice for each member along `dim`, followed, where it is `tiled`, by what is left of the dim."""
+def _split_dim(function: str, x: Any, dim: int, members: int, tiled: bool) -> Any:
+    """Split `dim` into one slice per member. With `tiled`, the rest of the dim follows as a separate dim."""
     length = x.type.shape[dim]
     if length % members if tiled else length != members:
-        wanted = f"be a multiple of {members}" if tiled else f"be {members}"
-        raise ValueError(f"{function}: dim {dim} of {x.type} must {wanted}, the number of members")
+        expected = f"a multiple of {members}" if tiled else f"{members}"
+        raise ValueError(f"{function}: the size of dim {dim} of {x.type} must be {expected}, the number of members")
     rest = (length // members,) if tiled else ()
     return reshape(x, shape=(*x.type.shape[:dim], members, *rest, *x.type.shape[dim + 1 :]))

@@ -1,4 +1,4 @@
-"""Elements in order along an axis: close to the ops of `compiler/ops/sort.py`."""
+"""Sorting and top-k along an axis. They stage the ops `Sort` and `TopK`."""
 
 import operator
 from typing import Any
@@ -12,11 +12,24 @@ from shardwise.compiler.ops.shape.movement import move_dim
 
 
 def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: int = 1) -> Any:
-    """The elements along `dimension` in order, NaN last. Of several arrays all are put in the order of the first
-    `num_keys`. Elements that are equal stay in order, whatever `is_stable` says.
+    """Sort one or more arrays along a dim in ascending order, with NaN last.
 
-    >>> lax.sort(jnp.array([3, 1, 2]))
-    Array([1, 2, 3], dtype=int32)
+    Args:
+        operand: an array, or a sequence of arrays of the same shape that are all sorted by the first of them.
+        dimension: the dim to sort along.
+        is_stable: ignored. The sort is always stable.
+        num_keys: the number of arrays that are keys; later keys break ties of earlier ones.
+
+    Returns:
+        The sorted array, or a tuple of arrays.
+
+    Raises:
+        TypeError: if `operand` is empty, or the shapes differ.
+        ValueError: if `num_keys` is less than 1 or exceeds the number of arrays, or `dimension` does not exist.
+
+    Example:
+        >>> lax.sort(jnp.array([3, 1, 2]))
+        Array([1, 2, 3], dtype=int32)
     """
     several = isinstance(operand, (list, tuple))
     arrays = [as_operand(x, "sort") for x in (operand if several else (operand,))]
@@ -24,25 +37,53 @@ def sort(operand: Any, dimension: int = -1, is_stable: bool = True, num_keys: in
         raise TypeError("sort: needs at least one array")
     if not 1 <= num_keys <= len(arrays):
         raise ValueError(f"sort: num_keys must be 1 to {len(arrays)}, the number of arrays, not {num_keys}")
-    found = Sort(canonical_axis("sort", dimension, arrays[0].type.ndim), operator.index(num_keys))(*arrays)
-    return tuple(found) if several else found[0]
+    sorted_arrays = Sort(canonical_axis("sort", dimension, arrays[0].type.ndim), operator.index(num_keys))(*arrays)
+    return tuple(sorted_arrays) if several else sorted_arrays[0]
 
 
 def sort_key_val(keys: Any, values: Any, dimension: int = -1, is_stable: bool = True) -> Any:
-    """`keys` along `dimension` in order, and `values` in the order of the keys.
+    """Sort keys along a dim, and values in the order of the keys.
 
-    >>> lax.sort_key_val(jnp.array([3, 1, 2]), jnp.array([7, 8, 9]))
-    (Array([1, 2, 3], dtype=int32), Array([8, 9, 7], dtype=int32))
+    Args:
+        keys: an array.
+        values: an array of the shape of `keys`.
+        dimension: the dim to sort along.
+        is_stable: ignored. The sort is always stable.
+
+    Returns:
+        A pair: the sorted keys, and the values in their order.
+
+    Raises:
+        TypeError: if the shapes differ.
+        ValueError: if `dimension` does not exist.
+
+    Example:
+        >>> lax.sort_key_val(jnp.array([3, 1, 2]), jnp.array([7, 8, 9]))
+        (Array([1, 2, 3], dtype=int32), Array([8, 9, 7], dtype=int32))
     """
     return sort((keys, values), dimension, is_stable)
 
 
 def top_k(operand: Any, k: int, *, axis: int = -1) -> Any:
-    """The `k` largest elements along `axis`, largest first, and where they are; of equal ones the first. NaN is larger
-    than any number.
+    """Return the `k` largest elements along an axis and their indices.
 
-    >>> lax.top_k(jnp.array([3, 9, 2]), 2)[1]
-    Array([1, 0], dtype=int32)
+    NaN counts as larger than any number. Of equal elements the first ones are returned.
+
+    Args:
+        operand: an array of integers, floats or booleans.
+        k: the number of elements.
+        axis: the axis to search along.
+
+    Returns:
+        A list of two arrays: the values in descending order, and their indices as int32.
+
+    Raises:
+        ValueError: if `k` exceeds the size of the axis, or `axis` does not exist.
+        TypeError: if `operand` holds complex numbers.
+
+    Example:
+        >>> lax.top_k(jnp.array([3, 9, 2]), 2)[1]
+        Array([1, 0], dtype=int32)
     """
     x = as_operand(operand, "top_k")
     dim = canonical_axis("top_k", axis, x.type.ndim)
@@ -50,7 +91,7 @@ def top_k(operand: Any, k: int, *, axis: int = -1) -> Any:
     if not 0 <= count <= x.type.shape[dim]:
         raise ValueError(f"top_k: k must be 0 to {x.type.shape[dim]}, the size of axis {axis} of {x.type}, not {count}")
     last = x.type.ndim - 1
-    return [move_dim(found, last, dim) for found in TopK(count)(move_dim(x, dim, last))]
+    return [move_dim(result, last, dim) for result in TopK(count)(move_dim(x, dim, last))]
 
 
 def approx_max_k(
@@ -61,13 +102,30 @@ def approx_max_k(
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
 ) -> Any:
-    """As `top_k`, of which others may miss a few (`recall_target`) where that is faster: here none is missed.
+    """Return the `k` largest elements along a dim and their indices.
 
-    >>> lax.approx_max_k(jnp.array([3.0, 1.0, 2.0]), 2)[0]
-    Array([3., 2.], dtype=float32)
+    The search is exact here, like `top_k`; on other implementations it may be approximate.
+
+    Args:
+        operand: an array of integers, floats or booleans.
+        k: the number of elements.
+        reduction_dimension: the dim to search along.
+        recall_target, reduction_input_size_override: ignored. The result is exact.
+        aggregate_to_topk: must be True.
+
+    Returns:
+        A list of two arrays: the values in descending order, and their indices as int32.
+
+    Raises:
+        ValueError: if `k` exceeds the size of the dim, or the dim does not exist.
+        NotImplementedError: if `aggregate_to_topk` is false.
+
+    Example:
+        >>> lax.approx_max_k(jnp.array([3.0, 1.0, 2.0]), 2)[0]
+        Array([3., 2.], dtype=float32)
     """
     if not aggregate_to_topk:
-        raise NotImplementedError("approx_max_k: candidates are always reduced to k: leave `aggregate_to_topk` true")
+        raise NotImplementedError("approx_max_k: aggregate_to_topk=False is not supported")
     return top_k(operand, k, axis=reduction_dimension)
 
 
@@ -79,13 +137,29 @@ def approx_min_k(
     reduction_input_size_override: int = -1,
     aggregate_to_topk: bool = True,
 ) -> Any:
-    """The `k` smallest elements along a dim and where they are, as `approx_max_k` finds the largest.
+    """Return the `k` smallest elements along a dim and their indices. The search is exact, as in `approx_max_k`.
 
-    >>> lax.approx_min_k(jnp.array([3.0, 1.0, 2.0]), 2)[0]
-    Array([1., 2.], dtype=float32)
+    Args:
+        operand: an array of floats.
+        k: the number of elements.
+        reduction_dimension: the dim to search along.
+        recall_target, reduction_input_size_override: ignored. The result is exact.
+        aggregate_to_topk: must be True.
+
+    Returns:
+        A list of two arrays: the values in ascending order, and their indices as int32.
+
+    Raises:
+        TypeError: if `operand` does not hold floats.
+        ValueError: if `k` exceeds the size of the dim, or the dim does not exist.
+        NotImplementedError: if `aggregate_to_topk` is false.
+
+    Example:
+        >>> lax.approx_min_k(jnp.array([3.0, 1.0, 2.0]), 2)[0]
+        Array([1., 2.], dtype=float32)
     """
     x = as_operand(operand, "approx_min_k")
     if not is_float(x.type.dtype):
         raise TypeError(f"approx_min_k: needs floats, not {x.type}")
-    found, places = approx_max_k(Neg()(x), k, reduction_dimension, aggregate_to_topk=aggregate_to_topk)
-    return [Neg()(found), places]
+    negated, indices = approx_max_k(Neg()(x), k, reduction_dimension, aggregate_to_topk=aggregate_to_topk)
+    return [Neg()(negated), indices]

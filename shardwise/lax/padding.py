@@ -1,16 +1,16 @@
-"""Numbers for each dim over which windows slide, and padding by name."""
+"""Per-dim window parameters and padding names of convolutions and windowed reductions."""
 
 import operator
 from collections.abc import Sequence
 from typing import Any
 
 
-def integers(name: str, what: str, values: Sequence[int], count: int) -> tuple[int, ...]:
-    """As static fields can hold them; a traced number, or too few or many of them, is an error that says so."""
-    found = tuple(map(operator.index, values))
-    if len(found) != count:
-        raise ValueError(f"{name}: {what} needs {count} numbers, one for each dim, not {found}")
-    return found
+def integers(name: str, argument: str, values: Sequence[int], count: int) -> tuple[int, ...]:
+    """Convert `values` to a tuple of `count` static integers. `argument` is the name of the argument, for errors."""
+    static = tuple(map(operator.index, values))
+    if len(static) != count:
+        raise ValueError(f"{name}: {argument} must have {count} numbers, one for each dim, not {static}")
+    return static
 
 
 def padding_pairs(
@@ -21,20 +21,21 @@ def padding_pairs(
     strides: Sequence[int],
     dilations: Sequence[int],
 ) -> list[tuple[int, int]]:
-    """How much comes before and after each dim of these sizes: as given in numbers, or by name.
+    """Return the padding (low, high) of each dim, from pairs or from a padding name.
 
-    "SAME" leaves a window for each stride, with the odd one after; "SAME_LOWER" has it before; "VALID" adds nothing.
+    "VALID" adds none. "SAME" and "SAME_LOWER" add so much that there are ceil(size / stride) windows; if the padding is
+    odd, "SAME" adds the extra element after the dim and "SAME_LOWER" before it.
     """
     if not isinstance(padding, str):
-        found = [integers(name, "a pair of padding", pair, 2) for pair in padding]
-        if len(found) != len(sizes):
-            raise ValueError(f"{name}: padding needs {len(sizes)} pairs, one for each dim, not {found}")
-        return [(low, high) for low, high in found]
+        explicit = [integers(name, "each pair of padding", pair, 2) for pair in padding]
+        if len(explicit) != len(sizes):
+            raise ValueError(f"{name}: padding must have {len(sizes)} pairs, one for each dim, not {explicit}")
+        return [(low, high) for low, high in explicit]
     if padding.upper() == "VALID":
         return [(0, 0)] * len(sizes)
     if padding.upper() not in ("SAME", "SAME_LOWER"):
         raise ValueError(
-            f"{name}: padding is 'SAME', 'SAME_LOWER', 'VALID' or a pair of numbers for each dim, not {padding!r}"
+            f"{name}: padding must be 'SAME', 'SAME_LOWER', 'VALID' or a pair of numbers for each dim, not {padding!r}"
         )
     pairs = []
     for size, window, stride, dilation in zip(sizes, windows, strides, dilations, strict=True):

@@ -1,4 +1,4 @@
-"""How exactly products are made on devices that have faster ways with fewer bits, and functions on each element."""
+"""Precision of matrix products and accuracy of elementwise functions."""
 
 from enum import Enum, auto
 from typing import Any, NamedTuple, final
@@ -9,7 +9,7 @@ from shardwise.config import PRECISIONS
 
 @final
 class Precision(Enum):
-    """DEFAULT is the fastest, HIGHEST is exact to the last bits of f32; CPUs make no difference."""
+    """The precision of matrix products: DEFAULT is the fastest, HIGHEST has full f32 precision. CPUs ignore it."""
 
     DEFAULT = 0
     HIGH = 1
@@ -18,9 +18,9 @@ class Precision(Enum):
 
 @final
 class DotAlgorithm(NamedTuple):
-    """How a device is told to make a product: what operands are rounded to, and what sums are made in.
+    """A dot algorithm: the dtypes to which the operands are rounded, and the accumulation dtype.
 
-    Functions here take a `Precision`, and of the presets those that mean the same.
+    No custom algorithm is supported. Functions accept a `Precision`, and presets that are equivalent to one.
     """
 
     lhs_precision_type: Any
@@ -34,7 +34,7 @@ class DotAlgorithm(NamedTuple):
 
 @final
 class DotAlgorithmPreset(Enum):
-    """Known algorithms: the types of both operands, and of the sums."""
+    """Predefined dot algorithms, named by the dtypes of both operands and of the accumulation."""
 
     DEFAULT = auto()
     ANY_F8_ANY_F8_F32 = auto()
@@ -59,7 +59,7 @@ PrecisionLike = (
 )
 
 _SPELLINGS = {spelling: Precision[level] for spelling, level in PRECISIONS.items()}
-_SAME = {
+_EQUIVALENT = {
     DotAlgorithmPreset.DEFAULT: Precision.DEFAULT,
     DotAlgorithmPreset.F32_F32_F32: Precision.HIGHEST,
     DotAlgorithmPreset.F64_F64_F64: Precision.HIGHEST,
@@ -67,37 +67,37 @@ _SAME = {
 
 
 def precisions(name: str, precision: Any) -> tuple[str, str]:
-    """The names of the precisions of two operands: of one for both, or of a pair; None is as the settings say."""
+    """Return the names of the precisions of both operands. None means the configured default."""
     if precision is None:
         return default_precision()
     if isinstance(precision, str) and precision in DotAlgorithmPreset.__members__:
         precision = DotAlgorithmPreset[precision]
     if isinstance(precision, (DotAlgorithm, DotAlgorithmPreset)):
-        if precision not in _SAME:
+        if precision not in _EQUIVALENT:
             raise NotImplementedError(
-                f"{name}: the algorithm {precision} is not here yet; Precision.DEFAULT, HIGH and HIGHEST are, and "
-                f"{', '.join(preset.name for preset in _SAME)}"
+                f"{name}: the algorithm {precision} is not supported; use Precision.DEFAULT, HIGH or HIGHEST, or one "
+                f"of the presets {', '.join(preset.name for preset in _EQUIVALENT)}"
             )
-        precision = _SAME[precision]
+        precision = _EQUIVALENT[precision]
     pair = precision if isinstance(precision, (tuple, list)) else (precision, precision)
-    found = [_precision(name, one) for one in pair]
-    if len(found) != 2:
-        raise ValueError(f"{name}: precision is one for both operands or a pair, not {precision!r}")
-    return found[0].name, found[1].name
+    levels = [_precision(name, level) for level in pair]
+    if len(levels) != 2:
+        raise ValueError(f"{name}: precision must be one precision or a pair, one for each operand, not {precision!r}")
+    return levels[0].name, levels[1].name
 
 
 def _precision(name: str, precision: Any) -> Precision:
     if precision is None:
         return Precision.DEFAULT
-    found = _SPELLINGS.get(precision) if isinstance(precision, str) else precision
-    if not isinstance(found, Precision):
-        raise ValueError(f"{name}: {precision!r} is not a precision; these are: {', '.join(_SPELLINGS)}")
-    return found
+    level = _SPELLINGS.get(precision) if isinstance(precision, str) else precision
+    if not isinstance(level, Precision):
+        raise ValueError(f"{name}: {precision!r} is not a precision; use one of {', '.join(_SPELLINGS)}")
+    return level
 
 
 @final
 class AccuracyMode(Enum):
-    """How exact a function on each element is to be: as it is here, or as exact as a device can."""
+    """The accuracy of elementwise functions. Only DEFAULT is supported."""
 
     HIGHEST = 1
     DEFAULT = 2
@@ -105,7 +105,7 @@ class AccuracyMode(Enum):
 
 @final
 class Tolerance(NamedTuple):
-    """How far a function on each element may be off."""
+    """The maximal error of an elementwise function. It is not supported."""
 
     atol: float = 0.0
     rtol: float = 0.0
@@ -113,6 +113,6 @@ class Tolerance(NamedTuple):
 
 
 def check_accuracy(name: str, accuracy: Any) -> None:
-    """Refuse what nobody would see to."""
+    """Raise NotImplementedError for any accuracy but the default."""
     if accuracy not in (None, AccuracyMode.DEFAULT):
-        raise NotImplementedError(f"{name}: accuracy {accuracy} is not here yet: leave it out, or AccuracyMode.DEFAULT")
+        raise NotImplementedError(f"{name}: accuracy={accuracy} is not supported; use None or AccuracyMode.DEFAULT")

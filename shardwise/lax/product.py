@@ -1,7 +1,7 @@
-"""Products summed over dims that are told: close to the op of `compiler/ops/dot.py`.
+"""Dot products over any dims. They stage the op `Dot`.
 
-Operands may differ in dtype: the product has the more exact one. `preferred_element_type` is the result's dtype; sums
-are made in it where it is the wider one.
+Operands may differ in dtype: the narrower one is promoted. `preferred_element_type` is the dtype of the result. Sums
+are accumulated in it if it is wider than the product's dtype.
 """
 
 import operator
@@ -31,19 +31,36 @@ def dot(
     preferred_element_type: Any = None,
     out_sharding: Any = None,
 ) -> Any:
-    """The product of two arrays: of vectors and matrices, or as `dimension_numbers` says.
+    """Compute the product of vectors and matrices, or a general dot product.
 
-    These are ((contracting dims of lhs, of rhs), (batch dims of lhs, of rhs)). The result has the batch dims, then the
-    other dims of lhs, then those of rhs.
+    Args:
+        lhs, rhs: arrays. Without `dimension_numbers`, they must be vectors or matrices.
+        dimension_numbers: ((contracting dims of lhs, of rhs), (batch dims of lhs, of rhs)).
+        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
+            default of the configuration.
+        preferred_element_type: the dtype of the result. Sums are accumulated in it if it is wider. None means the dtype
+            of the product, to which both operands are promoted.
+        out_sharding: the sharding to pin the result to.
 
-    >>> lax.dot(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
-    Array([12, 34], dtype=int32)
+    Returns:
+        An array with the batch dims, then the other dims of `lhs`, then those of `rhs`.
+
+    Raises:
+        ValueError: if `dimension_numbers` is None and the operands are not vectors or matrices whose inner sizes agree,
+            or `precision` is unknown.
+        TypeError: if the dims do not agree, the dtypes have no common dtype, or `preferred_element_type` is too narrow.
+        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
+        ShardingError: if `out_sharding` does not fit the shape of the result.
+
+    Example:
+        >>> lax.dot(jnp.array([[1, 2], [3, 4]]), jnp.array([10, 1]))
+        Array([12, 34], dtype=int32)
     """
     x, y = type_of(lhs, "dot"), type_of(rhs, "dot")
     if dimension_numbers is None:
         if not (1 <= x.ndim <= 2 and 1 <= y.ndim <= 2 and x.shape[-1] == y.shape[0]):
             raise ValueError(
-                f"dot: {x} and {y} are not two matrices or vectors whose inner sizes agree: "
+                f"dot: {x} and {y} are not vectors or matrices whose inner sizes agree; "
                 "other products need dimension_numbers"
             )
         dimension_numbers = (((x.ndim - 1,), (0,)), ((), ()))
@@ -66,11 +83,30 @@ def dot_general(
     *,
     out_sharding: Any = None,
 ) -> Any:
-    """The product over dims that are told, as `dot` makes it.
+    """Compute a general dot product: contract some dims, and batch over others.
 
-    >>> x = jnp.arange(6).reshape(2, 3)
-    >>> lax.dot_general(x, x, (((1,), (1,)), ((0,), (0,))))
-    Array([ 5, 50], dtype=int32)
+    Args:
+        lhs, rhs: arrays.
+        dimension_numbers: ((contracting dims of lhs, of rhs), (batch dims of lhs, of rhs)).
+        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
+            default of the configuration.
+        preferred_element_type: the dtype of the result. Sums are accumulated in it if it is wider. None means the dtype
+            of the product, to which both operands are promoted.
+        out_sharding: the sharding to pin the result to.
+
+    Returns:
+        An array with the batch dims, then the other dims of `lhs`, then those of `rhs`.
+
+    Raises:
+        ValueError: if `precision` is unknown.
+        TypeError: if the dims do not agree, the dtypes have no common dtype, or `preferred_element_type` is too narrow.
+        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
+        ShardingError: if `out_sharding` does not fit the shape of the result.
+
+    Example:
+        >>> x = jnp.arange(6).reshape(2, 3)
+        >>> lax.dot_general(x, x, (((1,), (1,)), ((0,), (0,))))
+        Array([ 5, 50], dtype=int32)
     """
     return dot(
         lhs,
@@ -83,54 +119,68 @@ def dot_general(
 
 
 def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:
-    """The products of matrices, which are the last two dims of arrays whose other dims agree.
+    """Multiply batches of matrices. The matrices are the last two dims, and the other dims are batch dims.
 
-    >>> lax.batch_matmul(jnp.ones((3, 2, 4)), jnp.ones((3, 4, 5))).shape
-    (3, 2, 5)
+    Args:
+        lhs, rhs: arrays of the same rank, 2 or more, whose batch dims agree.
+        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
+            default of the configuration.
+
+    Returns:
+        The products.
+
+    Raises:
+        ValueError: if the ranks differ or are less than 2, or `precision` is unknown.
+        TypeError: if the sizes do not agree, or the dtypes have no common dtype.
+        NotImplementedError: if `precision` is a `DotAlgorithm` without an equivalent `Precision`.
+
+    Example:
+        >>> lax.batch_matmul(jnp.ones((3, 2, 4)), jnp.ones((3, 4, 5))).shape
+        (3, 2, 5)
     """
     x, y = type_of(lhs, "batch_matmul"), type_of(rhs, "batch_matmul")
     if min(x.ndim, y.ndim) < 2 or x.ndim != y.ndim:
-        raise ValueError(f"batch_matmul: needs two arrays of one rank, 2 or more, not {x} and {y}")
+        raise ValueError(f"batch_matmul: operands must have the same rank, 2 or more, not {x} and {y}")
     batch = tuple(range(x.ndim - 2))
     return dot_general(lhs, rhs, (((x.ndim - 1,), (y.ndim - 2,)), (batch, batch)), precision)
 
 
 @compiled_function
 def product(lhs: Any, rhs: Any, *, op: Dot, dtype: DType | None) -> Any:
-    """`op` of operands that may differ in dtype, as `dtype` where there is one."""
+    """Apply `op` to operands that may differ in dtype, and return the result as `dtype`, if it is given."""
     x, y = as_operand(lhs, "dot"), as_operand(rhs, "dot")
-    common = _common(x.type, y.type)
-    wanted = common if dtype is None else dtype
-    if not is_inexact(common) and _width(wanted) < _width(common):
+    common = _common_dtype(x.type, y.type)
+    out_dtype = common if dtype is None else dtype
+    if not is_inexact(common) and _bits(out_dtype) < _bits(common):
         raise TypeError(
-            f"dot: preferred_element_type {short_name(wanted)} is narrower than the product of {x.type} and {y.type}"
+            f"dot: preferred_element_type {short_name(out_dtype)} is narrower than the product of {x.type} and {y.type}"
         )
-    if is_inexact(wanted) and not is_inexact(common):  # integers would wrap around on the way
-        common = wanted
+    if is_inexact(out_dtype) and not is_inexact(common):  # integer sums would overflow
+        common = out_dtype
     x, y = (astype_weak(z, common, z.type.weak) for z in (x, y))
-    if wanted != common and sums_in(wanted, common):
-        return Dot(op.contract, op.batch, wanted, op.precision)(x, y)
-    found = op(x, y)
-    return found if wanted == common else astype_weak(found, wanted, found.type.weak)
+    if out_dtype != common and sums_in(out_dtype, common):
+        return Dot(op.contract, op.batch, out_dtype, op.precision)(x, y)
+    result = op(x, y)
+    return result if out_dtype == common else astype_weak(result, out_dtype, result.type.weak)
 
 
-def _common(x: ArrayType, y: ArrayType) -> DType:
-    """The more exact dtype of two."""
-    one, other = _exactness(x.dtype), _exactness(y.dtype)
-    if one == other and x.dtype != y.dtype:
-        raise TypeError(f"dot: {x} and {y} have dtypes of which neither is the more exact: convert one")
-    return x.dtype if one > other else y.dtype
+def _common_dtype(x: ArrayType, y: ArrayType) -> DType:
+    """Return the more precise dtype of two."""
+    x_order, y_order = _precision_order(x.dtype), _precision_order(y.dtype)
+    if x_order == y_order and x.dtype != y.dtype:
+        raise TypeError(f"dot: {x} and {y} have no common dtype, as neither is more precise; convert one of them")
+    return x.dtype if x_order > y_order else y.dtype
 
 
-def _exactness(dtype: DType) -> tuple[bool, int, int, int, bool]:
-    """Complex numbers before real ones; then by the range and the digits of floats, and the bits of integers."""
+def _precision_order(dtype: DType) -> tuple[bool, int, int, int, bool]:
+    """Return a sort key for dtypes: real before complex, then range and digits of floats, then bits of integers."""
     part = {"complex64": "float32", "complex128": "float64"}.get(dtype.name)
     real = dtype if part is None else canonical_dtype(part)
     limits = ml_dtypes.finfo(real) if is_float(real) else None  # type: ignore[no-untyped-call]
     signed = not (is_integer(real) and short_name(real)[0] == "u")
-    reach, digits = (-1, -1) if limits is None else (int(limits.maxexp), int(limits.nmant))
-    return part is not None, reach, digits, _width(real), signed
+    max_exponent, mantissa_bits = (-1, -1) if limits is None else (int(limits.maxexp), int(limits.nmant))
+    return part is not None, max_exponent, mantissa_bits, _bits(real), signed
 
 
-def _width(dtype: DType) -> int:
+def _bits(dtype: DType) -> int:
     return bit_width(dtype) if is_integer(dtype) else 1 if dtype.kind == "b" else 8 * dtype.itemsize

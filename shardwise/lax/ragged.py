@@ -1,7 +1,7 @@
-"""Products of which a dim is cut into groups of sizes that the program computes.
+"""Ragged (grouped) matrix products: one dim is divided into groups whose sizes are computed by the program.
 
-Each group's rows are taken with zeros for the others, and all groups are one product: sizes stay static, and what lies
-on many devices stays there.
+Each group's rows are masked out of the operand, and all groups are computed by one dot product. So shapes stay static,
+and shardings of the other dims are preserved.
 """
 
 import operator
@@ -30,8 +30,10 @@ from shardwise.lax.shape import constrain_sharding
 @final
 @dataclass(frozen=True)
 class RaggedDotDimensionNumbers:
-    """The dims of a product, as `dot_general` takes them; which dim of lhs is cut into groups; and which dim of rhs
-    counts them, where there is one.
+    """The roles of the dims of a ragged dot product.
+
+    `dot_dimension_numbers` are those of `dot_general`; `lhs_ragged_dimensions` is the dim of lhs that is divided into
+    groups; `rhs_group_dimensions` is the dim of rhs that indexes the groups, or is empty.
     """
 
     dot_dimension_numbers: DotDimensionNumbers
@@ -39,7 +41,7 @@ class RaggedDotDimensionNumbers:
     rhs_group_dimensions: Sequence[int]
 
 
-_ROWS = RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
+_RAGGED_ROWS = RaggedDotDimensionNumbers((((1,), (1,)), ((), ())), (0,), (0,))
 
 
 def ragged_dot(
@@ -51,17 +53,37 @@ def ragged_dot(
     group_offset: Any = None,
     out_sharding: Any = None,
 ) -> Any:
-    """The rows of a matrix `lhs` [m,k], in groups of `group_sizes` [g], each times its own matrix of `rhs` [g,k,n].
+    """Multiply groups of rows of a matrix by one matrix per group.
 
-    Rows past the last group give zeros.
+    Args:
+        lhs: a matrix [m, k].
+        rhs: one matrix per group, [g, k, n].
+        group_sizes: the number of rows of each group, integers [g].
+        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
+            default of the configuration.
+        preferred_element_type: the dtype of the result. Sums are accumulated in it if it is wider. None means the dtype
+            of the product, to which both operands are promoted.
+        group_offset: must be None.
+        out_sharding: the sharding to pin the result to.
 
-    >>> lax.ragged_dot(jnp.ones((3, 2)), jnp.array([[[1.0], [2.0]], [[3.0], [4.0]]]), jnp.array([1, 2]))
-    Array([[3.],
-           [7.],
-           [7.]], dtype=float32)
+    Returns:
+        A matrix [m, n]. Rows after the last group are zero.
+
+    Raises:
+        TypeError: if shapes or dtypes do not agree, or `group_sizes` does not hold integers.
+        ValueError: if `precision` is unknown.
+        NotImplementedError: if `group_offset` is given, or `precision` is a `DotAlgorithm` without an equivalent
+            `Precision`.
+        ShardingError: if `out_sharding` does not fit the shape of the result.
+
+    Example:
+        >>> lax.ragged_dot(jnp.ones((3, 2)), jnp.array([[[1.0], [2.0]], [[3.0], [4.0]]]), jnp.array([1, 2]))
+        Array([[3.],
+               [7.],
+               [7.]], dtype=float32)
     """
     return ragged_dot_general(
-        lhs, rhs, group_sizes, _ROWS, precision, preferred_element_type, group_offset, out_sharding
+        lhs, rhs, group_sizes, _RAGGED_ROWS, precision, preferred_element_type, group_offset, out_sharding
     )
 
 
@@ -75,22 +97,41 @@ def ragged_dot_general(
     group_offset: Any = None,
     out_sharding: Any = None,
 ) -> Any:
-    """A product with groups along one dim of `lhs`, by what that dim is in the product:
+    """Compute a dot product with a ragged dim: one dim of `lhs` is divided into groups.
 
-    another dim of lhs: each group is multiplied by its own part along the group dim of `rhs`;
-    a contracting dim: there is a product for each group, along a new first dim of the result;
-    a batch dim: groups make no difference.
+    A ragged free dim: each group is multiplied by its own slice of `rhs` along the group dim. A ragged contracting dim:
+    each group has its own product, along a new first dim of the result. A ragged batch dim: the groups have no effect.
 
-    `group_sizes` has a last dim of groups, and before it the batch dims and those of the same kind outside of the
-    ragged dim; or it lacks all of these, and is repeated.
+    Args:
+        lhs, rhs: arrays.
+        group_sizes: integers. The last dim holds the group sizes. The dims before it are the batch dims, and the dims
+            of the ragged dim's kind that precede it; or it has no other dims and is broadcast.
+        ragged_dot_dimension_numbers: a `RaggedDotDimensionNumbers`.
+        precision: a `Precision` for both operands or a pair of them, or a name such as "highest". None means the
+            default of the configuration.
+        preferred_element_type: the dtype of the result. Sums are accumulated in it if it is wider. None means the dtype
+            of the product, to which both operands are promoted.
+        group_offset: must be None.
+        out_sharding: the sharding to pin the result to.
 
-    >>> numbers = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ())
-    >>> lax.ragged_dot_general(jnp.ones((3, 1)), jnp.ones((3, 2)), jnp.array([1, 2]), numbers).shape
-    (2, 1, 2)
+    Returns:
+        The product.
+
+    Raises:
+        TypeError: if shapes, dtypes and dimension numbers do not agree, or `group_sizes` does not hold integers.
+        ValueError: if `precision` is unknown.
+        NotImplementedError: if `group_offset` is given, or `precision` is a `DotAlgorithm` without an equivalent
+            `Precision`.
+        ShardingError: if `out_sharding` does not fit the shape of the result.
+
+    Example:
+        >>> numbers = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), (0,), ())
+        >>> lax.ragged_dot_general(jnp.ones((3, 1)), jnp.ones((3, 2)), jnp.array([1, 2]), numbers).shape
+        (2, 1, 2)
     """
     name = "ragged_dot_general"
     if group_offset is not None:
-        raise NotImplementedError(f"{name}: group_offset is not here yet: leave it out")
+        raise NotImplementedError(f"{name}: group_offset is not supported; it must be None")
     x, y, sizes = (type_of(z, name) for z in (lhs, rhs, group_sizes))
     (left, right), (left_batch, right_batch) = (
         tuple(tuple(map(operator.index, dims)) for dims in pair)
@@ -101,21 +142,22 @@ def ragged_dot_general(
     if len(ragged) != 1 or not 0 <= ragged[0] < x.ndim:
         raise TypeError(f"{name}: lhs_ragged_dimensions must be one dim of {x}, not {ragged}")
     free = [dim for dim in range(x.ndim) if dim not in (*left, *left_batch)]
-    kind = next(dims for dims in (left, left_batch, free) if ragged[0] in dims)
-    if len(groups) != (kind is free) or any(dim in (*right, *right_batch) for dim in groups):
-        raise TypeError(
-            f"{name}: rhs_group_dimensions must be {'one free dim' if kind is free else 'none'} of {y}, not {groups}"
-        )
+    ragged_kind = next(dims for dims in (left, left_batch, free) if ragged[0] in dims)
+    if len(groups) != (ragged_kind is free) or any(dim in (*right, *right_batch) for dim in groups):
+        expected = "one free dim" if ragged_kind is free else "no dim"
+        raise TypeError(f"{name}: rhs_group_dimensions must be {expected} of {y}, not {groups}")
     if not is_integer(sizes.dtype) or not sizes.ndim:
-        raise TypeError(f"{name}: group_sizes must be integers with a dim of groups, not {sizes}")
-    before = [*(() if kind is left_batch else left_batch), *kind[: list(kind).index(ragged[0])]]
-    outside = tuple(x.shape[dim] for dim in before)
-    if sizes.ndim > 1 and sizes.shape[:-1] != outside:
-        raise TypeError(f"{name}: group_sizes {sizes} must have dims {outside} before the last, or none")
-    if kind is free and y.shape[groups[0]] != sizes.shape[-1]:
-        raise TypeError(f"{name}: {y} has {y.shape[groups[0]]} groups, and group_sizes {sizes.shape[-1]}")
+        raise TypeError(f"{name}: group_sizes must be an integer array of rank 1 or more, not {sizes}")
+    before = [*(() if ragged_kind is left_batch else left_batch), *ragged_kind[: list(ragged_kind).index(ragged[0])]]
+    outer = tuple(x.shape[dim] for dim in before)
+    if sizes.ndim > 1 and sizes.shape[:-1] != outer:
+        raise TypeError(f"{name}: group_sizes must have rank 1 or the dims {outer} before the last, not {sizes}")
+    if ragged_kind is free and y.shape[groups[0]] != sizes.shape[-1]:
+        raise TypeError(
+            f"{name}: rhs {y} has {y.shape[groups[0]]} groups, but group_sizes {sizes} has {sizes.shape[-1]}"
+        )
     dtype = None if preferred_element_type is None else canonical_dtype(preferred_element_type)
-    found = _grouped(
+    result = _ragged_dot(
         lhs,
         rhs,
         group_sizes,
@@ -126,11 +168,11 @@ def ragged_dot_general(
         precision=precisions(name, precision),
         dtype=dtype,
     )
-    return constrain_sharding(found, out_sharding)
+    return constrain_sharding(result, out_sharding)
 
 
 @compiled_function
-def _grouped(
+def _ragged_dot(
     lhs: Any,
     rhs: Any,
     group_sizes: Any,
@@ -149,34 +191,36 @@ def _grouped(
     if groups:
         free = [dim for dim in range(x.type.ndim) if dim not in (*left, *left_batch)]
         before = (*left_batch, *free[: free.index(ragged)])
-        op = Dot(((*_after(left), 0), (*right, groups[0])), (_after(left_batch), right_batch), precision=precision)
-        return product(_apart(x, sizes, ragged, before), y, op=op, dtype=dtype)
-    number = left.index(ragged)
-    x = _apart(x, sizes, ragged, (*left_batch, *left[:number]))
-    y = _apart(y, sizes, right[number], (*right_batch, *right[:number]))
-    pairs = (_after(left), _after(right)), ((0, *_after(left_batch)), (0, *_after(right_batch)))
+        op = Dot(
+            ((*_shift_dims(left), 0), (*right, groups[0])), (_shift_dims(left_batch), right_batch), precision=precision
+        )
+        return product(_mask_groups(x, sizes, ragged, before), y, op=op, dtype=dtype)
+    position = left.index(ragged)
+    x = _mask_groups(x, sizes, ragged, (*left_batch, *left[:position]))
+    y = _mask_groups(y, sizes, right[position], (*right_batch, *right[:position]))
+    pairs = (_shift_dims(left), _shift_dims(right)), ((0, *_shift_dims(left_batch)), (0, *_shift_dims(right_batch)))
     return product(x, y, op=Dot(*pairs, precision=precision), dtype=dtype)
 
 
-def _after(dims: Sequence[int]) -> tuple[int, ...]:
-    """The same dims, once there is one more before all."""
+def _shift_dims(dims: Sequence[int]) -> tuple[int, ...]:
+    """Shift dims by one, for a new first dim."""
     return tuple(dim + 1 for dim in dims)
 
 
-def _apart(x: Any, sizes: Any, dim: int, before: tuple[int, ...]) -> Any:
-    """`x` for each group, along a new first dim: zeros outside of the group's part of `dim`.
+def _mask_groups(x: Any, sizes: Any, dim: int, before: tuple[int, ...]) -> Any:
+    """Return `x` once per group, along a new first dim, with zeros outside of the group's part of `dim`.
 
-    The dims of `sizes` but the last, where there are others, are the dims `before` of `x`.
+    The dims of `sizes` before the last are the dims `before` of `x`, if there are any.
     """
     count = sizes.type.shape[-1]
     ends = Cumulative(sizes.type.ndim - 1, SUM)(sizes)
     shape = (count, *x.type.shape)
-    where = (*_after(before[: sizes.type.ndim - 1]), 0)
-    order = tuple(sorted(range(len(where)), key=where.__getitem__))
-    first, last = (
-        Broadcast(shape, tuple(sorted(where)))(permuted(bound, order)) for bound in (Sub()(ends, sizes), ends)
+    size_dims = (*_shift_dims(before[: sizes.type.ndim - 1]), 0)  # the dims of the result that `sizes` has
+    order = tuple(sorted(range(len(size_dims)), key=size_dims.__getitem__))
+    start, end = (
+        Broadcast(shape, tuple(sorted(size_dims)))(permuted(bound, order)) for bound in (Sub()(ends, sizes), ends)
     )
-    at = Iota(shape, dim + 1, sizes.type.dtype)()
-    inside = And()(Compare("LE")(first, at), Compare("LT")(at, last))
-    spread = Broadcast(shape, tuple(range(1, len(shape))))(x)
-    return Select()(inside, spread, zeros_like(spread))
+    index = Iota(shape, dim + 1, sizes.type.dtype)()
+    mask = And()(Compare("LE")(start, index), Compare("LT")(index, end))
+    repeated = Broadcast(shape, tuple(range(1, len(shape))))(x)
+    return Select()(mask, repeated, zeros_like(repeated))

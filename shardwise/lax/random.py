@@ -1,4 +1,4 @@
-"""XLA's own random numbers. `shardwise.random` has those that are the same everywhere."""
+"""Random numbers from XLA's generators. Unlike those of `shardwise.random`, they may differ between devices."""
 
 import enum
 import operator
@@ -14,7 +14,7 @@ from shardwise.compiler.ops.random.rng_bit_generator import ALGORITHMS, RngBitGe
 
 
 class RandomAlgorithm(enum.IntEnum):
-    """How `rng_bit_generator` makes bits. The default is the device's own choice."""
+    """The algorithm of `rng_bit_generator`. The device chooses the default."""
 
     RNG_DEFAULT = 0
     RNG_THREE_FRY = 1
@@ -32,13 +32,29 @@ def rng_bit_generator(
     *,
     out_sharding: Any = None,
 ) -> tuple[Any, Any]:
-    """The state after, and random integers of `shape`, from a state: u32[4] or u64[2].
+    """Generate random bits from a state, with XLA's generator.
 
-    The bits are XLA's, and other devices may have others. Every device makes all of them.
+    The bits depend on the kind of device. Every device generates all of them.
 
-    >>> state, bits = lax.rng_bit_generator(jnp.arange(4, dtype="uint32"), (2, 3))
-    >>> state.shape, bits.shape, bits.dtype
-    ((4,), (2, 3), dtype('uint32'))
+    Args:
+        key: the state, uint32[4] or uint64[2].
+        shape: the shape of the bits.
+        dtype: the dtype of the bits, an unsigned integer dtype.
+        algorithm: the algorithm.
+        out_sharding: the sharding to pin the bits to.
+
+    Returns:
+        A pair: the next state, and the random bits.
+
+    Raises:
+        TypeError: if the state has another type, or `dtype` is not an unsigned integer dtype.
+        ValueError: if `algorithm` is unknown.
+        ShardingError: if `out_sharding` does not fit the shape of the bits.
+
+    Example:
+        >>> state, bits = lax.rng_bit_generator(jnp.arange(4, dtype="uint32"), (2, 3))
+        >>> state.shape, bits.shape, bits.dtype
+        ((4,), (2, 3), dtype('uint32'))
     """
     sizes = tuple(operator.index(size) for size in shape)
     op = RngBitGenerator(sizes, canonical_dtype(dtype), ALGORITHMS[RandomAlgorithm(algorithm)])
@@ -47,10 +63,24 @@ def rng_bit_generator(
 
 
 def rng_uniform(a: Any, b: Any, shape: Sequence[int]) -> Any:
-    """Numbers from `a` to below `b`, others each time: the device keeps a state.
+    """Generate uniform random numbers in [`a`, `b`) from a state that the device keeps.
 
-    >>> bool((lax.rng_uniform(0.0, 1.0, (3,)) < 1).all())
-    True
+    Each call returns other numbers.
+
+    Args:
+        a: the lower bound, a scalar.
+        b: the upper bound, a scalar of the dtype of `a`.
+        shape: the shape of the result.
+
+    Returns:
+        An array of the dtype of the bounds.
+
+    Raises:
+        TypeError: if the bounds are not scalars of the same integer or float dtype.
+
+    Example:
+        >>> bool((lax.rng_uniform(0.0, 1.0, (3,)) < 1).all())
+        True
     """
     sizes = tuple(operator.index(size) for size in shape)
     return RngUniform(sizes)(as_operand(a, "rng_uniform"), as_operand(b, "rng_uniform"))

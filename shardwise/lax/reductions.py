@@ -1,4 +1,4 @@
-"""Reductions over axes that are known: close to the ops of `compiler/ops/reduce.py` and `aggregate.py`."""
+"""Reductions over static dims. They stage one reduction op each."""
 
 import operator
 from collections.abc import Sequence
@@ -14,85 +14,190 @@ from shardwise.lax.shape import constrain_sharding
 
 
 def reduce_sum(operand: Any, axes: Sequence[int], *, out_sharding: Any = None) -> Any:
-    """The sum along `axes`.
+    """Compute the sum along dims.
 
-    >>> lax.reduce_sum(jnp.array([[1, 5], [3, 4]]), (1,))
-    Array([6, 7], dtype=int32)
+    Args:
+        operand: an array.
+        axes: the dims to reduce, counted from 0.
+        out_sharding: the sharding to pin the result to.
+
+    Returns:
+        An array without the reduced dims.
+
+    Raises:
+        TypeError: if a dim does not exist or repeats.
+        ShardingError: if `out_sharding` does not fit the shape of the result.
+
+    Example:
+        >>> lax.reduce_sum(jnp.array([[1, 5], [3, 4]]), (1,))
+        Array([6, 7], dtype=int32)
     """
-    return constrain_sharding(_reduced(Sum, operand, axes), out_sharding)
+    return constrain_sharding(_reduce(Sum, operand, axes), out_sharding)
 
 
 def reduce_max(operand: Any, axes: Sequence[int]) -> Any:
-    """The largest element along `axes`; NaN where any is.
+    """Compute the maximum along dims; NaN if any element is NaN.
 
-    >>> lax.reduce_max(jnp.array([[1, 5], [3, 4]]), (1,))
-    Array([5, 4], dtype=int32)
+    Args:
+        operand: an array.
+        axes: the dims to reduce, counted from 0.
+
+    Returns:
+        An array without the reduced dims.
+
+    Raises:
+        TypeError: if a dim does not exist or repeats.
+
+    Example:
+        >>> lax.reduce_max(jnp.array([[1, 5], [3, 4]]), (1,))
+        Array([5, 4], dtype=int32)
     """
-    return _reduced(ReduceMax, operand, axes)
+    return _reduce(ReduceMax, operand, axes)
 
 
 def reduce_min(operand: Any, axes: Sequence[int]) -> Any:
-    """The smallest element along `axes`; NaN where any is.
+    """Compute the minimum along dims; NaN if any element is NaN.
 
-    >>> lax.reduce_min(jnp.array([[1, 5], [3, 4]]), (1,))
-    Array([1, 3], dtype=int32)
+    Args:
+        operand: an array.
+        axes: the dims to reduce, counted from 0.
+
+    Returns:
+        An array without the reduced dims.
+
+    Raises:
+        TypeError: if a dim does not exist or repeats.
+
+    Example:
+        >>> lax.reduce_min(jnp.array([[1, 5], [3, 4]]), (1,))
+        Array([1, 3], dtype=int32)
     """
-    return _reduced(ReduceMin, operand, axes)
+    return _reduce(ReduceMin, operand, axes)
 
 
 def reduce_prod(operand: Any, axes: Sequence[int]) -> Any:
-    """The product along `axes`.
+    """Compute the product along dims.
 
-    >>> lax.reduce_prod(jnp.array([[1, 5], [3, 4]]), (1,))
-    Array([ 5, 12], dtype=int32)
+    Args:
+        operand: an array.
+        axes: the dims to reduce, counted from 0.
+
+    Returns:
+        An array without the reduced dims.
+
+    Raises:
+        TypeError: if a dim does not exist or repeats.
+
+    Example:
+        >>> lax.reduce_prod(jnp.array([[1, 5], [3, 4]]), (1,))
+        Array([ 5, 12], dtype=int32)
     """
-    return _reduced(ReduceProd, operand, axes)
+    return _reduce(ReduceProd, operand, axes)
 
 
 def reduce_and(operand: Any, axes: Sequence[int]) -> Any:
-    """The bits that all elements along `axes` have; of booleans, whether all are true.
+    """Compute the bitwise and along dims; for booleans, whether all are true.
 
-    >>> lax.reduce_and(jnp.array([True, False]), (0,))
-    Array(False, dtype=bool)
+    Args:
+        operand: an array of integers or booleans.
+        axes: the dims to reduce, counted from 0.
+
+    Returns:
+        An array without the reduced dims.
+
+    Raises:
+        TypeError: if a dim does not exist or repeats, or `operand` holds floats or complex numbers.
+
+    Example:
+        >>> lax.reduce_and(jnp.array([True, False]), (0,))
+        Array(False, dtype=bool)
     """
-    return _reduced(ReduceAnd, operand, axes)
+    return _reduce(ReduceAnd, operand, axes)
 
 
 def reduce_or(operand: Any, axes: Sequence[int]) -> Any:
-    """The bits that any element along `axes` has; of booleans, whether any is true.
+    """Compute the bitwise or along dims; for booleans, whether any is true.
 
-    >>> lax.reduce_or(jnp.array([True, False]), (0,))
-    Array(True, dtype=bool)
+    Args:
+        operand: an array of integers or booleans.
+        axes: the dims to reduce, counted from 0.
+
+    Returns:
+        An array without the reduced dims.
+
+    Raises:
+        TypeError: if a dim does not exist or repeats, or `operand` holds floats or complex numbers.
+
+    Example:
+        >>> lax.reduce_or(jnp.array([True, False]), (0,))
+        Array(True, dtype=bool)
     """
-    return _reduced(ReduceOr, operand, axes)
+    return _reduce(ReduceOr, operand, axes)
 
 
 def reduce_xor(operand: Any, axes: Sequence[int]) -> Any:
-    """The bits that an odd number of the elements along `axes` have.
+    """Compute the bitwise exclusive or along dims; for booleans, whether an odd number is true.
 
-    >>> lax.reduce_xor(jnp.array([5, 3]), (0,))
-    Array(6, dtype=int32)
+    Args:
+        operand: an array of integers or booleans.
+        axes: the dims to reduce, counted from 0.
+
+    Returns:
+        An array without the reduced dims.
+
+    Raises:
+        TypeError: if a dim does not exist or repeats, or `operand` holds floats or complex numbers.
+
+    Example:
+        >>> lax.reduce_xor(jnp.array([5, 3]), (0,))
+        Array(6, dtype=int32)
     """
-    return _reduced(ReduceXor, operand, axes)
+    return _reduce(ReduceXor, operand, axes)
 
 
 def argmax(operand: Any, axis: int, index_dtype: Any) -> Any:
-    """Where along `axis` the first of the largest elements is; NaN counts as larger than any number.
+    """Return the index of the first maximum along a dim. NaN counts as larger than any number.
 
-    >>> lax.argmax(jnp.array([3, 9, 2]), 0, jnp.int32)
-    Array(1, dtype=int32)
+    Args:
+        operand: an array of integers, floats or booleans.
+        axis: the dim, counted from 0.
+        index_dtype: the dtype of the indices.
+
+    Returns:
+        An array of indices, without the dim.
+
+    Raises:
+        TypeError: if the dim does not exist or is empty, `operand` holds complex numbers, or `index_dtype` is not an
+            integer dtype.
+
+    Example:
+        >>> lax.argmax(jnp.array([3, 9, 2]), 0, jnp.int32)
+        Array(1, dtype=int32)
     """
     return Argmax(operator.index(axis), canonical_dtype(index_dtype))(as_operand(operand, "argmax"))
 
 
 def argmin(operand: Any, axis: int, index_dtype: Any) -> Any:
-    """Where along `axis` the first of the smallest elements is; NaN counts as smaller than any number.
+    """Return the index of the first minimum along a dim. NaN counts as smaller than any number.
 
-    >>> lax.argmin(jnp.array([3, 9, 2]), 0, jnp.int32)
-    Array(2, dtype=int32)
+    Args:
+        operand: an array of integers, floats or booleans.
+        axis: the dim, counted from 0.
+        index_dtype: the dtype of the indices.
+
+    Returns:
+        An array of indices, without the dim.
+
+    Raises:
+        TypeError: if the dim does not exist or is empty, `operand` holds complex numbers, or `index_dtype` is not an
+            integer dtype.
+
+    Example:
+        >>> lax.argmin(jnp.array([3, 9, 2]), 0, jnp.int32)
+        Array(2, dtype=int32)
     """
     return Argmin(operator.index(axis), canonical_dtype(index_dtype))(as_operand(operand, "argmin"))
 
 
-def _reduced(op: type[Reduce], operand: Any, axes: Sequence[int]) -> Any:
+def _reduce(op: type[Reduce], operand: Any, axes: Sequence[int]) -> Any:
     return op(tuple(map(operator.index, axes)))(as_operand(operand, op.name))

@@ -1,6 +1,6 @@
-"""The same elements in other shapes: repeated, in other dims, in another order, apart and together.
+"""Broadcasting, reshaping, transposing, splitting and stacking.
 
-Shapes are known: a size that is traced is an error that says so. `out_sharding` pins where the result lies.
+Shapes must be static: a traced size is an error. `out_sharding` pins the sharding of the result.
 """
 
 import math
@@ -22,57 +22,86 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 
 
 def constrain_sharding(x: Any, out_sharding: Any) -> Any:
-    """`x`, pinned to `out_sharding` where there is one."""
+    """Pin `x` to `out_sharding`, if it is given."""
     return x if out_sharding is None else with_sharding_constraint(x, out_sharding)
 
 
 def sizes_of(name: str, shape: Any) -> tuple[int, ...]:
-    """A shape as a tuple of integers that are known now and not negative."""
-    found = tuple(operator.index(size) for size in shape)
-    if any(size < 0 for size in found):
-        raise TypeError(f"{name}: a shape has no negative sizes: {found}")
-    return found
+    """Convert a shape to a tuple of static, non-negative integers."""
+    sizes = tuple(operator.index(size) for size in shape)
+    if any(size < 0 for size in sizes):
+        raise TypeError(f"{name}: the sizes of a shape must not be negative: {sizes}")
+    return sizes
 
 
 def broadcast(operand: Any, sizes: Sequence[int], *, out_sharding: Any = None) -> Any:
-    """`operand` repeated along new dims of these sizes, in front of its own.
+    """Broadcast an array along new leading dims.
 
-    >>> lax.broadcast(jnp.array([1, 2]), (3,))
-    Array([[1, 2],
-           [1, 2],
-           [1, 2]], dtype=int32)
+    Args:
+        operand: an array.
+        sizes: the sizes of the new dims.
+        out_sharding: the sharding to pin the result to.
+
+    Returns:
+        An array of shape `(*sizes, *operand.shape)`.
+
+    Raises:
+        TypeError: if a size is negative.
+        ShardingError: if `out_sharding` does not fit the shape of the result.
+
+    Example:
+        >>> lax.broadcast(jnp.array([1, 2]), (3,))
+        Array([[1, 2],
+               [1, 2],
+               [1, 2]], dtype=int32)
     """
     x = as_operand(operand, "broadcast")
-    front = sizes_of("broadcast", sizes)
-    own = tuple(range(len(front), len(front) + x.type.ndim))
-    return constrain_sharding(Broadcast((*front, *x.type.shape), own)(x) if front else x, out_sharding)
+    lead = sizes_of("broadcast", sizes)
+    dims = tuple(range(len(lead), len(lead) + x.type.ndim))
+    return constrain_sharding(Broadcast((*lead, *x.type.shape), dims)(x) if lead else x, out_sharding)
 
 
 def broadcast_in_dim(
     operand: Any, shape: Sequence[int], broadcast_dimensions: Sequence[int], *, out_sharding: Any = None
 ) -> Any:
-    """`operand` repeated to `shape`: its dim i, which has size 1 or that of the target, is dim
-    `broadcast_dimensions[i]` there.
+    """Broadcast an array to a shape, with an explicit mapping of its dims.
 
-    >>> lax.broadcast_in_dim(jnp.array([1, 2]), (2, 3), (0,))
-    Array([[1, 1, 1],
-           [2, 2, 2]], dtype=int32)
+    Args:
+        operand: an array.
+        shape: the shape of the result.
+        broadcast_dimensions: for each dim of `operand`, the dim of the result that it becomes, in ascending order. The
+            sizes must be equal, or 1 in `operand`.
+        out_sharding: the sharding to pin the result to.
+
+    Returns:
+        An array of shape `shape`.
+
+    Raises:
+        TypeError: if `broadcast_dimensions` does not map each dim to a dim of a compatible size.
+        ShardingError: if `out_sharding` does not fit the shape of the result.
+
+    Example:
+        >>> lax.broadcast_in_dim(jnp.array([1, 2]), (2, 3), (0,))
+        Array([[1, 1, 1],
+               [2, 2, 2]], dtype=int32)
     """
     name = "broadcast_in_dim"
     x = type_of(operand, name)
     target = sizes_of(name, shape)
     dims = tuple(map(operator.index, broadcast_dimensions))
     if len(dims) != x.ndim:
-        raise TypeError(f"{name}: needs one of broadcast_dimensions for each dim of {x}, not {dims}")
+        raise TypeError(f"{name}: broadcast_dimensions must have one dim for each dim of {x}, not {dims}")
     if not all(0 <= dim < len(target) for dim in dims) or list(dims) != sorted(set(dims)):
-        raise TypeError(f"{name}: broadcast_dimensions must be dims of shape {target}, ascending, not {dims}")
+        raise TypeError(f"{name}: broadcast_dimensions must be ascending dims of shape {target}, not {dims}")
     if any(size not in (1, target[dim]) for size, dim in zip(x.shape, dims, strict=True)):
-        raise TypeError(f"{name}: each dim of {x} must have size 1 or that of its dim in {dims} of shape {target}")
-    return constrain_sharding(_in_dim(operand, shape=target, dims=dims), out_sharding)
+        raise TypeError(
+            f"{name}: the dims of {x} must have size 1 or the sizes of the dims {dims} of the target shape {target}"
+        )
+    return constrain_sharding(_broadcast_in_dim(operand, shape=target, dims=dims), out_sharding)
 
 
 @compiled_function
-def _in_dim(x: Any, *, shape: tuple[int, ...], dims: tuple[int, ...]) -> Any:
+def _broadcast_in_dim(x: Any, *, shape: tuple[int, ...], dims: tuple[int, ...]) -> Any:
     x = as_operand(x)
     kept = [(size, dim) for size, dim in zip(x.type.shape, dims, strict=True) if size == shape[dim]]
     if len(kept) < x.type.ndim:
@@ -81,37 +110,69 @@ def _in_dim(x: Any, *, shape: tuple[int, ...], dims: tuple[int, ...]) -> Any:
 
 
 def broadcast_like(arr: Any, like_arr: Any) -> Any:
-    """`arr` repeated to the shape of `like_arr`, by numpy's rule.
+    """Broadcast an array to the shape of another, by the rule of NumPy.
 
-    >>> lax.broadcast_like(jnp.array([1, 2]), jnp.zeros((2, 2)))
-    Array([[1, 2],
-           [1, 2]], dtype=int32)
+    Args:
+        arr: an array.
+        like_arr: the array of the target shape.
+
+    Returns:
+        An array of the shape of `like_arr`.
+
+    Raises:
+        ValueError: if `arr` does not broadcast to that shape.
+
+    Example:
+        >>> lax.broadcast_like(jnp.array([1, 2]), jnp.zeros((2, 2)))
+        Array([[1, 2],
+               [1, 2]], dtype=int32)
     """
     x, like = type_of(arr, "broadcast_like"), type_of(like_arr, "broadcast_like")
     lead = like.ndim - x.ndim
-    if lead < 0 or any(size not in (1, wanted) for size, wanted in zip(x.shape, like.shape[lead:], strict=True)):
-        raise ValueError(f"broadcast_like: {x} cannot be repeated to the shape of {like}")
+    if lead < 0 or any(size not in (1, target) for size, target in zip(x.shape, like.shape[lead:], strict=True)):
+        raise ValueError(f"broadcast_like: {x} does not broadcast to the shape of {like}")
     return methods.broadcast_to(arr, shape=like.shape)
 
 
 def broadcast_shapes(*shapes: Sequence[int]) -> tuple[int, ...]:
-    """The shape to which arrays of these shapes are repeated, by numpy's rule.
+    """Return the shape to which arrays of the given shapes broadcast, by the rule of NumPy.
 
-    >>> lax.broadcast_shapes((3, 1), (4,))
-    (3, 4)
+    Args:
+        *shapes: the shapes.
+
+    Returns:
+        The broadcast shape.
+
+    Raises:
+        ValueError: if the shapes do not broadcast.
+
+    Example:
+        >>> lax.broadcast_shapes((3, 1), (4,))
+        (3, 4)
     """
-    found = [tuple(map(operator.index, shape)) for shape in shapes]
+    static_shapes = [tuple(map(operator.index, shape)) for shape in shapes]
     try:
-        return operands.broadcast_shapes("broadcast_shapes", *found) if found else ()
+        return operands.broadcast_shapes("broadcast_shapes", *static_shapes) if static_shapes else ()
     except TypeError as error:
         raise ValueError(str(error)) from None
 
 
 def broadcast_to_rank(x: Any, rank: int) -> Any:
-    """`x` with dims of size 1 in front, so that it has `rank` dims.
+    """Add leading dims of size 1 until an array has `rank` dims.
 
-    >>> lax.broadcast_to_rank(jnp.array([1, 2]), 3).shape
-    (1, 1, 2)
+    Args:
+        x: an array.
+        rank: the rank of the result.
+
+    Returns:
+        The array with `rank` dims.
+
+    Raises:
+        ValueError: if `x` has more than `rank` dims.
+
+    Example:
+        >>> lax.broadcast_to_rank(jnp.array([1, 2]), 3).shape
+        (1, 1, 2)
     """
     ndim = type_of(x, "broadcast_to_rank").ndim
     if rank < ndim:
@@ -122,33 +183,58 @@ def broadcast_to_rank(x: Any, rank: int) -> Any:
 def reshape(
     operand: Any, new_sizes: Sequence[int], dimensions: Sequence[int] | None = None, *, out_sharding: Any = None
 ) -> Any:
-    """The same elements, in row-major order, in another shape; first with the dims in the order `dimensions`.
+    """Reshape an array, in row-major order.
 
-    >>> lax.reshape(jnp.array([[1, 2, 3], [4, 5, 6]]), (3, 2), dimensions=(1, 0))
-    Array([[1, 4],
-           [2, 5],
-           [3, 6]], dtype=int32)
+    Args:
+        operand: an array.
+        new_sizes: the new shape.
+        dimensions: a permutation of the dims that is applied first.
+        out_sharding: the sharding to pin the result to.
+
+    Returns:
+        An array of shape `new_sizes`.
+
+    Raises:
+        TypeError: if the number of elements differs, or `dimensions` is not a permutation of the dims.
+        ShardingError: if `out_sharding` does not fit the shape of the result.
+
+    Example:
+        >>> lax.reshape(jnp.array([[1, 2, 3], [4, 5, 6]]), (3, 2), dimensions=(1, 0))
+        Array([[1, 4],
+               [2, 5],
+               [3, 6]], dtype=int32)
     """
     x = type_of(operand, "reshape")
     sizes = sizes_of("reshape", new_sizes)
     if math.prod(sizes) != x.size:
         raise TypeError(f"reshape: {x} has {x.size} elements, shape {sizes} has {math.prod(sizes)}")
     order = tuple(range(x.ndim)) if dimensions is None else _permutation("reshape", dimensions, x)
-    return constrain_sharding(_reshaped(operand, sizes=sizes, order=order), out_sharding)
+    return constrain_sharding(_reshape(operand, sizes=sizes, order=order), out_sharding)
 
 
 @compiled_function
-def _reshaped(x: Any, *, sizes: tuple[int, ...], order: tuple[int, ...]) -> Any:
+def _reshape(x: Any, *, sizes: tuple[int, ...], order: tuple[int, ...]) -> Any:
     x = permuted(as_operand(x), order)
     return x if x.type.shape == sizes else Reshape(sizes)(x)
 
 
 def transpose(operand: Any, permutation: Sequence[int]) -> Any:
-    """Dim i of the result is dim `permutation[i]` of `operand`.
+    """Permute the dims of an array.
 
-    >>> lax.transpose(jnp.array([[1, 2], [3, 4]]), (1, 0))
-    Array([[1, 3],
-           [2, 4]], dtype=int32)
+    Args:
+        operand: an array.
+        permutation: for each dim of the result, the dim of `operand` that it is.
+
+    Returns:
+        The transposed array.
+
+    Raises:
+        TypeError: if `permutation` is not a permutation of the dims.
+
+    Example:
+        >>> lax.transpose(jnp.array([[1, 2], [3, 4]]), (1, 0))
+        Array([[1, 3],
+               [2, 4]], dtype=int32)
     """
     x = as_operand(operand, "transpose")
     return permuted(x, _permutation("transpose", permutation, x.type))
@@ -162,10 +248,21 @@ def _permutation(name: str, permutation: Any, type: ArrayType) -> tuple[int, ...
 
 
 def expand_dims(array: Any, dimensions: Sequence[int]) -> Any:
-    """`array` with dims of size 1, which are the dims `dimensions` of the result.
+    """Insert dims of size 1.
 
-    >>> lax.expand_dims(jnp.arange(3), (0, 2)).shape
-    (1, 3, 1)
+    Args:
+        array: an array.
+        dimensions: the positions of the new dims in the result. Negative ones count from the end.
+
+    Returns:
+        The array with the new dims.
+
+    Raises:
+        ValueError: if a position does not exist in the result or repeats.
+
+    Example:
+        >>> lax.expand_dims(jnp.arange(3), (0, 2)).shape
+        (1, 3, 1)
     """
     x = as_operand(array, "expand_dims")
     added = tuple(map(operator.index, dimensions))
@@ -176,60 +273,108 @@ def expand_dims(array: Any, dimensions: Sequence[int]) -> Any:
 
 
 def squeeze(array: Any, dimensions: Sequence[int]) -> Any:
-    """`array` without these dims, each of size 1.
+    """Remove dims of size 1.
 
-    >>> lax.squeeze(jnp.ones((1, 3, 1)), (0,)).shape
-    (3, 1)
+    Args:
+        array: an array.
+        dimensions: the dims to remove. Negative ones count from the end.
+
+    Returns:
+        The array without these dims.
+
+    Raises:
+        ValueError: if a dim does not exist, repeats, or does not have size 1.
+
+    Example:
+        >>> lax.squeeze(jnp.ones((1, 3, 1)), (0,)).shape
+        (3, 1)
     """
     x = as_operand(array, "squeeze")
     dims = canonical_axes("squeeze", tuple(map(operator.index, dimensions)), x.type)
     if any(x.type.shape[dim] != 1 for dim in dims):
-        raise ValueError(f"squeeze: dims {dims} of {x.type} must have size 1 to be left out")
+        raise ValueError(f"squeeze: dims {dims} of {x.type} must have size 1 to be removed")
     return Reshape(x.type.without(dims).shape)(x) if dims else x
 
 
 def collapse(operand: Any, start_dimension: int, stop_dimension: int | None = None) -> Any:
-    """`operand` with the dims from `start_dimension` up to `stop_dimension` as one; both count as in a slice.
+    """Collapse a range of dims into one.
 
-    >>> lax.collapse(jnp.ones((2, 3, 4)), 1).shape
-    (2, 12)
+    Args:
+        operand: an array.
+        start_dimension: the first dim of the range.
+        stop_dimension: the end of the range, exclusive. None means the last dim is included. Both count as in a slice.
+
+    Returns:
+        The array with the dims merged.
+
+    Raises:
+        ValueError: if the start exceeds the stop.
+
+    Example:
+        >>> lax.collapse(jnp.ones((2, 3, 4)), 1).shape
+        (2, 12)
     """
     x = type_of(operand, "collapse")
     low, high, _ = slice(start_dimension, stop_dimension).indices(x.ndim)
     if high < low:
-        raise ValueError(f"collapse: from dim {start_dimension} of {x} to dim {stop_dimension} there are none")
+        raise ValueError(
+            f"collapse: start_dimension {start_dimension} must not exceed stop_dimension {stop_dimension} in {x}"
+        )
     return reshape(operand, (*x.shape[:low], math.prod(x.shape[low:high]), *x.shape[high:]))
 
 
 def tile(operand: Any, reps: Sequence[int]) -> Any:
-    """`operand` one after the other, `reps[i]` times along each dim i.
+    """Repeat an array along each dim.
 
-    >>> lax.tile(jnp.array([[1, 2]]), (2, 2))
-    Array([[1, 2, 1, 2],
-           [1, 2, 1, 2]], dtype=int32)
+    Args:
+        operand: an array.
+        reps: the number of repetitions along each dim.
+
+    Returns:
+        An array whose sizes are multiplied by `reps`.
+
+    Raises:
+        ValueError: if there is not one non-negative number for each dim.
+
+    Example:
+        >>> lax.tile(jnp.array([[1, 2]]), (2, 2))
+        Array([[1, 2, 1, 2],
+               [1, 2, 1, 2]], dtype=int32)
     """
     x = type_of(operand, "tile")
     counts = tuple(map(operator.index, reps))
     if len(counts) != x.ndim or any(count < 0 for count in counts):
-        raise ValueError(f"tile: needs a count for each dim of {x}, 0 or more, not {counts}")
-    return _tiled(operand, counts=counts)
+        raise ValueError(f"tile: reps must have one non-negative number for each dim of {x}, not {counts}")
+    return _tile(operand, counts=counts)
 
 
 @compiled_function
-def _tiled(x: Any, *, counts: tuple[int, ...]) -> Any:
-    """Repeated along a new dim before each dim, with which that is merged."""
+def _tile(x: Any, *, counts: tuple[int, ...]) -> Any:
+    """Broadcast along a new dim before each dim, and merge the two."""
     x = as_operand(x)
     parts = [part for count, size in zip(counts, x.type.shape, strict=True) for part in (count, size)]
-    spread = Broadcast(tuple(parts), tuple(range(1, len(parts), 2)))(x)
-    whole = tuple(count * size for count, size in zip(counts, x.type.shape, strict=True))
-    return Reshape(whole)(spread) if any(count != 1 for count in counts) else x
+    repeated = Broadcast(tuple(parts), tuple(range(1, len(parts), 2)))(x)
+    merged_shape = tuple(count * size for count, size in zip(counts, x.type.shape, strict=True))
+    return Reshape(merged_shape)(repeated) if any(count != 1 for count in counts) else x
 
 
 def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
-    """Parts of these sizes, one after the other along `axis`.
+    """Split an array along an axis into parts of the given sizes.
 
-    >>> lax.split(jnp.arange(5), (2, 3))
-    [Array([0, 1], dtype=int32), Array([2, 3, 4], dtype=int32)]
+    Args:
+        operand: an array.
+        sizes: the sizes of the parts.
+        axis: the axis to split.
+
+    Returns:
+        A list of arrays.
+
+    Raises:
+        ValueError: if the sizes are negative or do not add up to the size of the axis, or the axis does not exist.
+
+    Example:
+        >>> lax.split(jnp.arange(5), (2, 3))
+        [Array([0, 1], dtype=int32), Array([2, 3, 4], dtype=int32)]
     """
     x = as_operand(operand, "split")
     dim = canonical_axis("split", axis, x.type.ndim)
@@ -240,67 +385,124 @@ def split(operand: Any, sizes: Sequence[int], axis: int = 0) -> list[Any]:
 
 
 def stack(operands: Sequence[Any], axis: int = 0) -> Any:
-    """Arrays of one shape and dtype along a new dim, which is dim `axis` of the result.
+    """Stack arrays along a new dim.
 
-    >>> lax.stack([jnp.array([1, 2]), jnp.array([3, 4])], axis=1)
-    Array([[1, 3],
-           [2, 4]], dtype=int32)
+    Args:
+        operands: arrays of the same shape and dtype.
+        axis: the position of the new dim in the result.
+
+    Returns:
+        The stacked array.
+
+    Raises:
+        ValueError: if there are no arrays, or `axis` does not exist in the result.
+        TypeError: if the shapes or dtypes differ.
+
+    Example:
+        >>> lax.stack([jnp.array([1, 2]), jnp.array([3, 4])], axis=1)
+        Array([[1, 3],
+               [2, 4]], dtype=int32)
     """
     arrays = list(operands)
     types = [type_of(x, "stack") for x in arrays]
     if not types:
         raise ValueError("stack: needs at least one array")
     if len({(type.shape, type.dtype) for type in types}) != 1:
-        raise TypeError(f"stack: arrays must have one shape and one dtype, not {', '.join(map(str, types))}")
-    return _stacked(*arrays, dim=canonical_axis("stack", axis, types[0].ndim + 1))
+        raise TypeError(f"stack: arrays must have the same shape and dtype, not {', '.join(map(str, types))}")
+    return _stack(*arrays, dim=canonical_axis("stack", axis, types[0].ndim + 1))
 
 
 @compiled_function
-def _stacked(*arrays: Any, dim: int) -> Any:
-    rows = [expand_dims(x, (dim,)) for x in arrays]
-    return Concatenate(dim)(*rows) if len(rows) > 1 else rows[0]
+def _stack(*arrays: Any, dim: int) -> Any:
+    expanded = [expand_dims(x, (dim,)) for x in arrays]
+    return Concatenate(dim)(*expanded) if len(expanded) > 1 else expanded[0]
 
 
 def unstack(x: Any, axis: int = 0) -> tuple[Any, ...]:
-    """The slices along `axis`, each without that dim.
+    """Split an array into its slices along an axis.
 
-    >>> lax.unstack(jnp.array([[1, 2], [3, 4]]), axis=1)
-    (Array([1, 3], dtype=int32), Array([2, 4], dtype=int32))
+    Args:
+        x: an array.
+        axis: the axis to unstack. It is removed.
+
+    Returns:
+        A tuple of arrays.
+
+    Raises:
+        ValueError: if `axis` does not exist.
+
+    Example:
+        >>> lax.unstack(jnp.array([[1, 2], [3, 4]]), axis=1)
+        (Array([1, 3], dtype=int32), Array([2, 4], dtype=int32))
     """
     x = as_operand(x, "unstack")
     dim = canonical_axis("unstack", axis, x.type.ndim)
-    return tuple(index_in_dim(x, number, dim, keepdims=False) for number in range(x.type.shape[dim]))
+    return tuple(index_in_dim(x, index, dim, keepdims=False) for index in range(x.type.shape[dim]))
 
 
 def index_in_dim(operand: Any, index: int, axis: int = 0, keepdims: bool = True) -> Any:
-    """The element at `index` along one dim, which stays as one of size 1 if `keepdims`.
+    """Return the slice at one static index along a dim.
 
-    >>> lax.index_in_dim(jnp.arange(6).reshape(2, 3), -1, axis=1)
-    Array([[2],
-           [5]], dtype=int32)
+    Args:
+        operand: an array.
+        index: the index, a Python integer. A negative one counts from the end.
+        axis: the dim to index.
+        keepdims: keep the indexed dim, with size 1.
+
+    Returns:
+        The slice.
+
+    Raises:
+        IndexError: if `index` is out of bounds.
+        ValueError: if `axis` does not exist.
+
+    Example:
+        >>> lax.index_in_dim(jnp.arange(6).reshape(2, 3), -1, axis=1)
+        Array([[2],
+               [5]], dtype=int32)
     """
     x = as_operand(operand, "index_in_dim")
     dim = canonical_axis("index_in_dim", axis, x.type.ndim)
-    at, size = operator.index(index), x.type.shape[dim]
-    if not -size <= at < size:
-        raise IndexError(f"index_in_dim: index {at} lies outside dim {dim} of {x.type}")
-    found = slice_along(x, dim, at % size, at % size + 1)
-    return found if keepdims else Reshape(x.type.without((dim,)).shape)(found)
+    position, size = operator.index(index), x.type.shape[dim]
+    if not -size <= position < size:
+        raise IndexError(f"index_in_dim: index {position} is out of bounds for dim {dim} of {x.type}")
+    element = slice_along(x, dim, position % size, position % size + 1)
+    return element if keepdims else Reshape(x.type.without((dim,)).shape)(element)
 
 
 def shape_as_value(shape: Sequence[int]) -> Any:
-    """The sizes of a shape as an array.
+    """Return a shape as an int32 NumPy array.
 
-    >>> lax.shape_as_value((2, 3))
-    array([2, 3], dtype=int32)
+    Args:
+        shape: the shape.
+
+    Returns:
+        A NumPy array of rank 1.
+
+    Raises:
+        TypeError: if a size is negative or not an integer.
+
+    Example:
+        >>> lax.shape_as_value((2, 3))
+        array([2, 3], dtype=int32)
     """
     return np.asarray(sizes_of("shape_as_value", shape), np.int32)
 
 
 def dtype(x: Any) -> Any:
-    """The dtype that `x` has as an array.
+    """Return the dtype that `x` has as an array.
 
-    >>> lax.dtype(1.0)
-    dtype('float32')
+    Args:
+        x: an array, or a scalar.
+
+    Returns:
+        A NumPy dtype.
+
+    Raises:
+        TypeError: if `x` is not an array or a number.
+
+    Example:
+        >>> lax.dtype(1.0)
+        dtype('float32')
     """
     return type_of(x, "dtype").dtype

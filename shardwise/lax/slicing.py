@@ -1,4 +1,4 @@
-"""Parts of arrays at places that are known, and arrays put together: close to the ops of `compiler/ops/slicing.py`."""
+"""Static slices, padding, concatenation and reversal."""
 
 import operator
 from collections.abc import Sequence
@@ -13,10 +13,24 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Reverse, Slic
 def slice(
     operand: Any, start_indices: Sequence[int], limit_indices: Sequence[int], strides: Sequence[int] | None = None
 ) -> Any:
-    """Along dim i, every `strides[i]`-th element from `start_indices[i]` up to but not including `limit_indices[i]`.
+    """Slice an array at static indices.
 
-    >>> lax.slice(jnp.arange(6), (1,), (5,), (2,))
-    Array([1, 3], dtype=int32)
+    Args:
+        operand: an array.
+        start_indices: the start along each dim.
+        limit_indices: the end along each dim, exclusive.
+        strides: the stride along each dim, 1 or more. None means 1.
+
+    Returns:
+        The slice.
+
+    Raises:
+        TypeError: if there is not one number per dim, or a slice is out of bounds.
+        TracerIntegerConversionError: if an index is traced; use `dynamic_slice`.
+
+    Example:
+        >>> lax.slice(jnp.arange(6), (1,), (5,), (2,))
+        Array([1, 3], dtype=int32)
     """
     start = _integers(start_indices)
     stride = (1,) * len(start) if strides is None else _integers(strides)
@@ -24,67 +38,117 @@ def slice(
 
 
 def slice_in_dim(operand: Any, start_index: int | None, limit_index: int | None, stride: int = 1, axis: int = 0) -> Any:
-    """A slice along one dim. None is its start or its end; negative numbers count from its end.
+    """Slice an array along one dim at static indices.
 
-    >>> lax.slice_in_dim(jnp.arange(6), -3, None)
-    Array([3, 4, 5], dtype=int32)
+    Args:
+        operand: an array.
+        start_index: the start. None means 0. Negative numbers count from the end.
+        limit_index: the end, exclusive. None means the size of the dim. Negative numbers count from the end.
+        stride: the stride, 1 or more.
+        axis: the dim to slice.
+
+    Returns:
+        The slice.
+
+    Raises:
+        TypeError: if the slice is out of bounds, or the stride is less than 1.
+        ValueError: if `axis` does not exist.
+        TracerIntegerConversionError: if `limit_index` or `start_index` is traced; use `dynamic_slice_in_dim`.
+
+    Example:
+        >>> lax.slice_in_dim(jnp.arange(6), -3, None)
+        Array([3, 4, 5], dtype=int32)
     """
     x = as_operand(operand, "slice_in_dim")
     dim = canonical_axis("slice_in_dim", axis, x.type.ndim)
     size = x.type.shape[dim]
     start, limit = (
-        default if at is None else at + size * (at < 0) for at, default in ((start_index, 0), (limit_index, size))
+        default if index is None else index + size * (index < 0)
+        for index, default in ((start_index, 0), (limit_index, size))
     )
     return slice_along(x, dim, operator.index(start), operator.index(limit), operator.index(stride))
 
 
 def pad(operand: Any, padding_value: Any, padding_config: Sequence[tuple[int, int, int]]) -> Any:
-    """`operand` with a scalar around it and between its elements: for each dim a low, a high and an interior count.
+    """Pad an array with a scalar, around it and between its elements.
 
-    A negative low or high count takes as many elements away.
+    Args:
+        operand: an array.
+        padding_value: the scalar to pad with.
+        padding_config: (low, high, interior) for each dim. Negative low or high padding removes elements.
 
-    >>> lax.pad(jnp.array([1, 2]), 0, [(1, 2, 1)])
-    Array([0, 1, 0, 2, 0, 0], dtype=int32)
+    Returns:
+        The padded array.
+
+    Raises:
+        TypeError: if the padding value is not a scalar that the dtype can hold, or `padding_config` does not fit the
+            array.
+
+    Example:
+        >>> lax.pad(jnp.array([1, 2]), 0, [(1, 2, 1)])
+        Array([0, 1, 0, 2, 0, 0], dtype=int32)
     """
-    kind = type_of(operand, "pad")
-    if promote_dtypes("pad", (kind, type_of(padding_value, "pad")))[0] != kind.dtype:
-        raise TypeError(f"pad: {kind} cannot hold the padding value, of type {type_of(padding_value, 'pad')}")
+    type = type_of(operand, "pad")
+    if promote_dtypes("pad", (type, type_of(padding_value, "pad")))[0] != type.dtype:
+        raise TypeError(f"pad: {type} cannot hold a padding value of type {type_of(padding_value, 'pad')}")
     config = [_integers(counts) for counts in padding_config]
     if any(len(counts) != 3 for counts in config):
-        raise TypeError(f"pad: padding_config holds (low, high, interior) for each dim, not {padding_config}")
+        raise TypeError(f"pad: padding_config must have (low, high, interior) for each dim, not {padding_config}")
     low, high, interior = (tuple(counts[i] for counts in config) for i in range(3))
-    return _padded(operand, padding_value, op=Pad(low, high, interior))
+    return _pad(operand, padding_value, op=Pad(low, high, interior))
 
 
 @compiled_function
-def _padded(x: Any, value: Any, *, op: Pad) -> Any:
+def _pad(x: Any, value: Any, *, op: Pad) -> Any:
     x, value = as_operand(x, "pad"), as_operand(value, "pad")
     return op(x, astype_weak(value, x.type.dtype, x.type.weak and value.type.weak))
 
 
 def concatenate(operands: Any, dimension: int) -> Any:
-    """Arrays of one dtype, one after the other along `dimension`.
+    """Concatenate arrays along a dim.
 
-    >>> lax.concatenate([jnp.arange(2), jnp.arange(3)], 0)
-    Array([0, 1, 0, 1, 2], dtype=int32)
+    Args:
+        operands: arrays of the same dtype that have equal sizes in all other dims.
+        dimension: the dim, counted from 0.
+
+    Returns:
+        The concatenated array.
+
+    Raises:
+        TypeError: if there are no arrays, the dim does not exist, or dtypes or other sizes differ.
+
+    Example:
+        >>> lax.concatenate([jnp.arange(2), jnp.arange(3)], 0)
+        Array([0, 1, 0, 1, 2], dtype=int32)
     """
     arrays = [as_operand(x, "concatenate") for x in operands]
-    joined = Concatenate(operator.index(dimension))
+    op = Concatenate(operator.index(dimension))
     if len(arrays) == 1:
-        joined.out_type(arrays[0].type)
+        op.out_type(arrays[0].type)  # check the dim
         return arrays[0]
-    return joined(*arrays)
+    return op(*arrays)
 
 
 def rev(operand: Any, dimensions: Sequence[int]) -> Any:
-    """The elements in opposite order along `dimensions`.
+    """Reverse the order of the elements along dims.
 
-    >>> lax.rev(jnp.arange(3), (0,))
-    Array([2, 1, 0], dtype=int32)
+    Args:
+        operand: an array.
+        dimensions: the dims to reverse, counted from 0.
+
+    Returns:
+        An array of the same shape.
+
+    Raises:
+        TypeError: if a dim does not exist or repeats.
+
+    Example:
+        >>> lax.rev(jnp.arange(3), (0,))
+        Array([2, 1, 0], dtype=int32)
     """
     return Reverse(_integers(dimensions))(as_operand(operand, "rev"))
 
 
 def _integers(values: Sequence[int]) -> tuple[int, ...]:
-    """As a static field can hold them; a traced number is an error that says so."""
+    """Convert `values` to a tuple of static integers."""
     return tuple(map(operator.index, values))

@@ -1,4 +1,4 @@
-"""Solutions of equations, found by functions of the user, whose derivatives follow from the equation alone."""
+"""Linear solvers and root finders with implicit derivatives: the user's solver is never differentiated."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, final
@@ -9,7 +9,7 @@ from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.call import Call, drop_none, insert_none, present_mask
+from shardwise.compiler.ops.control.call import Call, present_mask, drop_none, insert_none
 from shardwise.compiler.ops.control.custom_derivatives import CustomJvp
 from shardwise.compiler.ops.control.retype import match_type
 from shardwise.compiler.ops.elementwise.arithmetic import Neg
@@ -21,47 +21,53 @@ Function = Callable[..., Any]
 
 
 @final
-class _Form:
-    """A tree of arrays: what a function on it takes and gives, as programs have it."""
+class _Unknown:
+    """The pytree structure and leaf types of the unknown of an equation, shared by the functions of it."""
 
-    def __init__(self, name: str, given: Any) -> None:
-        leaves, self.structure = tree.flatten(given)
+    def __init__(self, name: str, values: Any) -> None:
+        leaves, self.structure = tree.flatten(values)
         self.name = name
         self.leaves = [as_operand(leaf, name) for leaf in leaves]
         self.types = [leaf.type for leaf in self.leaves]
 
-    def program(self, what: str, function: Function, has_aux: bool = False) -> tuple[Program, list[Any], Any]:
-        """A function of one such tree to another as a program, the values that it closes over, and the structure of
-        what else it gives."""
-        rest: Any = None
+    def program(self, argument: str, function: Function, has_aux: bool = False) -> tuple[Program, list[Any], Any]:
+        """Trace a function from one such pytree to another.
+
+        Return the program, the values that it closes over, and the structure of the auxiliary output.
+        """
+        aux_structure: Any = None
 
         def flat(*operands: Any) -> list[Any]:
-            nonlocal rest
-            found = function(self.structure.unflatten(list(operands)))
-            if has_aux and not (isinstance(found, tuple) and len(found) == 2):
-                raise TypeError(f"{self.name}: with has_aux, {what} must return a result and something else")
-            found, aux = found if has_aux else (found, ())
-            more, rest = tree.flatten(aux)
-            return [*self.fitted(what, found), *(as_operand(leaf, self.name) for leaf in more)]
+            nonlocal aux_structure
+            result = function(self.structure.unflatten(list(operands)))
+            if has_aux and not (isinstance(result, tuple) and len(result) == 2):
+                raise TypeError(f"{self.name}: with has_aux, {argument} must return a pair of the result and aux")
+            result, aux = result if has_aux else (result, ())
+            aux_leaves, aux_structure = tree.flatten(aux)
+            unknown_leaves = self.checked_leaves(f"{argument} must return", result)
+            return [*unknown_leaves, *(as_operand(leaf, self.name) for leaf in aux_leaves)]
 
-        program, captured = build(flat, self.types, what)
-        return program, captured, rest
+        program, captured = build(flat, self.types, argument)
+        return program, captured, aux_structure
 
-    def fitted(self, what: str, found: Any) -> list[Any]:
-        """The leaves of such a tree, if it is one."""
-        leaves, structure = tree.flatten(found)
+    def checked_leaves(self, requirement: str, values: Any) -> list[Any]:
+        """Return the leaves of a pytree, after a check that it has the structure and types of the unknown.
+
+        `requirement` is the start of the error message, such as "matvec must return".
+        """
+        leaves, structure = tree.flatten(values)
         if structure != self.structure:
-            raise TypeError(f"{self.name}: {what} must return the structure {self.structure}, not {structure}")
+            raise TypeError(f"{self.name}: {requirement} the structure {self.structure}, not {structure}")
         arrays = [as_operand(leaf, self.name) for leaf in leaves]
         for x, type in zip(arrays, self.types, strict=True):
             if (x.type.shape, x.type.dtype) != (type.shape, type.dtype):
-                raise TypeError(f"{self.name}: {what} must return {type} where it gets that, not {x.type}")
+                raise TypeError(f"{self.name}: {requirement} {type}, the type of the unknown, not {x.type}")
         return [match_type(x, type) for x, type in zip(arrays, self.types, strict=True)]
 
-    def results(self, found: Sequence[Any], has_aux: bool, rest: Any) -> Any:
+    def unflatten(self, leaves: Sequence[Any], has_aux: bool, aux_structure: Any) -> Any:
         count = len(self.types)
-        solution = self.structure.unflatten(list(found[:count]))
-        return (solution, rest.unflatten(list(found[count:]))) if has_aux else solution
+        solution = self.structure.unflatten(list(leaves[:count]))
+        return (solution, aux_structure.unflatten(list(leaves[count:]))) if has_aux else solution
 
 
 def custom_linear_solve(
@@ -72,37 +78,57 @@ def custom_linear_solve(
     symmetric: bool = False,
     has_aux: bool = False,
 ) -> Any:
-    """The x for which the linear function `matvec` of x is `b`, as `solve(matvec, b)` finds it.
+    """Solve the linear system `matvec(x) = b` with the user's solver, and with implicit derivatives.
 
-    Derivatives follow from the equation: `solve` itself is never differentiated. For reverse mode,
-    `transpose_solve(vecmat, b)` solves the transposed system; where that is the same, `symmetric`, `solve` does. With
-    `has_aux` both return a pair, of which the second comes along and has no derivative.
+    `solve` is not differentiated: derivatives follow from the equation.
 
-    >>> lax.custom_linear_solve(lambda x: 4.0 * x, jnp.array([2.0, 8.0]), lambda matvec, b: b / 4.0, symmetric=True)
-    Array([0.5, 2. ], dtype=float32)
+    Args:
+        matvec: a linear function from a pytree like `b` to another.
+        b: the right-hand side, a pytree of arrays.
+        solve: a function `solve(matvec, b)` that returns x, a pytree like `b`.
+        transpose_solve: a function `transpose_solve(vecmat, b)` that solves the transposed system. Reverse mode needs
+            it, unless `symmetric` is true.
+        symmetric: whether `matvec` is symmetric, so that `solve` solves the transposed system too.
+        has_aux: whether the solvers return a pair of x and auxiliary outputs, which have no derivative.
+
+    Returns:
+        The solution x, or a pair of x and the auxiliary outputs.
+
+    Raises:
+        TypeError: if a function returns other structures or types than those of `b`, or the result is differentiated in
+            reverse mode without a transposed solver.
+
+    Example:
+        >>> lax.custom_linear_solve(lambda x: 4.0 * x, jnp.array([2.0, 8.0]), lambda matvec, b: b / 4.0, symmetric=True)
+        Array([0.5, 2. ], dtype=float32)
     """
-    form = _Form("custom_linear_solve", b)
-    count = len(form.types)
-    forward, values, _ = form.program("matvec", matvec)
-    solver, solver_values, rest = form.program("solve", lambda right: solve(matvec, right), has_aux)
+    unknown = _Unknown("custom_linear_solve", b)
+    count = len(unknown.types)
+    matvec_program, matvec_values, _ = unknown.program("matvec", matvec)
+    solve_program, solve_values, aux_structure = unknown.program("solve", lambda b: solve(matvec, b), has_aux)
     if transpose_solve is None and symmetric:
         transpose_solve = solve
     if transpose_solve is None:
-        found = LinearSolve(count, forward, solver)(*form.leaves, *values, *solver_values)
-        return form.results(found, has_aux, rest)
-    back = matvec if symmetric else _transposed(matvec, b)
-    finder = transpose_solve
-    backward, back_values, _ = form.program("vecmat", back)
-    back_solver, back_solver_values, _ = form.program("transpose_solve", lambda right: finder(back, right), has_aux)
-    op = LinearSolve(count, forward, solver, backward, back_solver)
-    found = op(*form.leaves, *values, *solver_values, *back_values, *back_solver_values)
-    return form.results(found, has_aux, rest)
+        op = LinearSolve(count, matvec_program, solve_program)
+        results = op(*unknown.leaves, *matvec_values, *solve_values)
+        return unknown.unflatten(results, has_aux, aux_structure)
+    vecmat = matvec if symmetric else _transpose(matvec, b)
+    solve_transpose = transpose_solve
+    vecmat_program, vecmat_values, _ = unknown.program("vecmat", vecmat)
+    transpose_program, transpose_values, _ = unknown.program(
+        "transpose_solve", lambda b: solve_transpose(vecmat, b), has_aux
+    )
+    op = LinearSolve(count, matvec_program, solve_program, vecmat_program, transpose_program)
+    results = op(*unknown.leaves, *matvec_values, *solve_values, *vecmat_values, *transpose_values)
+    return unknown.unflatten(results, has_aux, aux_structure)
 
 
-def _transposed(matvec: Function, b: Any) -> Function:
+def _transpose(matvec: Function, b: Any) -> Function:
+    """Return the transpose of the linear function `matvec`."""
+
     def vecmat(x: Any) -> Any:
-        (found,) = linear_transpose(matvec, b)(x)
-        return found
+        (transposed,) = linear_transpose(matvec, b)(x)
+        return transposed
 
     return vecmat
 
@@ -114,80 +140,96 @@ def custom_root(
     tangent_solve: Callable[[Function, Any], Any],
     has_aux: bool = False,
 ) -> Any:
-    """The x for which `f` of x is zero, as `solve(f, initial_guess)` finds it.
+    """Find a root of `f(x) = 0` with the user's solver, and with implicit derivatives.
 
-    Derivatives, by the values that `f` closes over, follow from the equation: `tangent_solve(g, y)` solves `g(x) = y`
-    for the linear `g` that `f` is close to x. With `has_aux`, `solve` returns a pair, of which the second has no
-    derivative.
+    `solve` is not differentiated: derivatives with respect to the values that `f` closes over follow from the equation.
 
-    >>> def root(a):
-    ...     return lax.custom_root(lambda x: x**2 - a, 1.0, lambda f, x: lax.sqrt(a), lambda g, y: y / g(1.0))
-    >>> jax.grad(root)(4.0)
-    Array(0.25, dtype=float32)
+    Args:
+        f: a function from a pytree of arrays to another of the same structure and types.
+        initial_guess: the pytree where the search starts.
+        solve: a function `solve(f, initial_guess)` that returns the root.
+        tangent_solve: a function `tangent_solve(g, y)` that solves `g(x) = y` for the linear function g, the
+            linearization of `f` at the root.
+        has_aux: whether `solve` returns a pair of the root and auxiliary outputs, which have no derivative.
+
+    Returns:
+        The root, or a pair of the root and the auxiliary outputs.
+
+    Raises:
+        TypeError: if a function returns other structures or types than those of `initial_guess`.
+
+    Example:
+        >>> def root(a):
+        ...     return lax.custom_root(lambda x: x**2 - a, 1.0, lambda f, x: lax.sqrt(a), lambda g, y: y / g(1.0))
+        >>> jax.grad(root)(4.0)
+        Array(0.25, dtype=float32)
     """
-    form = _Form("custom_root", initial_guess)
-    function, values, _ = form.program("f", f)
-    solver, solver_values, rest = form.program("solve", lambda guess: solve(f, guess), has_aux)
-    rule = _RootRule(form, function, solver, len(solver_values), tangent_solve)
-    found = rule.op(values)(*form.leaves, *solver_values, *values)
-    return form.results(found, has_aux, rest)
+    unknown = _Unknown("custom_root", initial_guess)
+    function, values, _ = unknown.program("f", f)
+    solver, solver_values, aux_structure = unknown.program("solve", lambda guess: solve(f, guess), has_aux)
+    rule = _RootRule(unknown, function, solver, len(solver_values), tangent_solve)
+    results = rule.op(values)(*unknown.leaves, *solver_values, *values)
+    return unknown.unflatten(results, has_aux, aux_structure)
 
 
 @final
 class _RootRule:
-    """The derivative of a root: of f(x, a) = 0 it is dx with (df/dx) dx = -(df/da) da."""
+    """The derivative of a root by the implicit function theorem: f(x, a) = 0 implies (df/dx) dx = -(df/da) da."""
 
-    def __init__(self, form: _Form, function: Program, solver: Program, captured: int, tangent_solve: Function) -> None:
-        self.form, self.function, self.solver = form, function, solver
-        self.captured, self.tangent_solve = captured, tangent_solve
+    def __init__(
+        self, unknown: _Unknown, function: Program, solver: Program, captured_count: int, tangent_solve: Function
+    ) -> None:
+        self.unknown, self.function, self.solver = unknown, function, solver
+        self.captured_count, self.tangent_solve = captured_count, tangent_solve
 
     @property
     def name(self) -> str:
         return "custom_root"
 
     def op(self, values: Sequence[Any]) -> CustomJvp:
-        """Operands: the guess, what the solver closes over, and what the function does."""
-        count = len(self.form.types)
+        """Return the op. Its operands are the guess, the values that the solver closes over, and those that `f` closes
+        over.
+        """
         types = [*self.solver.in_types, *(x.type for x in values)]
-        used = count + self.captured
-        program = installed.transforms.rewrite("solve", types, lambda *xs: Call(self.solver)(*xs[:used]))
+        solver_operands = len(self.unknown.types) + self.captured_count
+        program = installed.transforms.rewrite("solve", types, lambda *xs: Call(self.solver)(*xs[:solver_operands]))
         return CustomJvp(program, 0, self)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        count = len(self.form.types)
-        used = count + self.captured
-        values, moving = list(primals[used:]), list(tangents[used:])
+        count = len(self.unknown.types)
+        solver_operands = count + self.captured_count
+        values, value_tangents = list(primals[solver_operands:]), list(tangents[solver_operands:])
         results = list(self.op(values)(*primals))
-        solution = results[:count]
-        none = [None] * len(results)
-        pushed = self._pushed(solution, values, (None,) * count, moving)
-        if all(moved is None for moved in pushed):
-            return results, none
+        root = results[:count]
+        no_tangents = [None] * len(results)
+        f_tangents = self._push_forward(root, values, (None,) * count, value_tangents)
+        if all(tangent is None for tangent in f_tangents):
+            return results, no_tangents
 
-        def slope(x: Any) -> Any:
-            found = self._pushed(
-                solution, values, self.form.fitted("tangent_solve's argument", x), [None] * len(values)
-            )
-            return self._tree(found)
+        def linearized(x: Any) -> Any:
+            dx = self.unknown.checked_leaves("the argument of tangent_solve's function must have", x)
+            return self._unflatten(self._push_forward(root, values, dx, [None] * len(values)))
 
-        solved = self.tangent_solve(slope, self._tree(pushed))
-        moved = [Neg()(x) for x in self.form.fitted("tangent_solve", solved)]
-        return results, [*moved, *none[count:]]
+        solved = self.tangent_solve(linearized, self._unflatten(f_tangents))
+        root_tangents = [Neg()(x) for x in self.unknown.checked_leaves("tangent_solve must return", solved)]
+        return results, [*root_tangents, *no_tangents[count:]]
 
-    def _pushed(self, x: Sequence[Any], values: Sequence[Any], dx: Sequence[Any], moving: Sequence[Any]) -> list[Any]:
-        """The tangents of the function's results, given some of its arguments and of what it closes over."""
-        tangents = [*dx, *moving]
+    def _push_forward(
+        self, x: Sequence[Any], values: Sequence[Any], dx: Sequence[Any], value_tangents: Sequence[Any]
+    ) -> list[Any]:
+        """Return the tangents of the results of `f`, given those of x and of the captured values. None means zero."""
+        tangents = [*dx, *value_tangents]
         if not drop_none(tangents):
-            return [None] * len(self.form.types)
-        forward, linear, reached = installed.transforms.linearize(self.function, present_mask(tangents))
-        residuals = Call(forward)(*x, *values)[len(self.form.types) :]
-        return insert_none(Call(linear)(*residuals, *drop_none(tangents)), reached)
+            return [None] * len(self.unknown.types)
+        forward, linear, has_tangent = installed.transforms.linearize(self.function, present_mask(tangents))
+        residuals = Call(forward)(*x, *values)[len(self.unknown.types) :]
+        return insert_none(Call(linear)(*residuals, *drop_none(tangents)), has_tangent)
 
-    def _tree(self, tangents: Sequence[Any]) -> Any:
-        return self.form.structure.unflatten(
-            [_present(tangent, type) for tangent, type in zip(tangents, self.form.types, strict=True)]
+    def _unflatten(self, tangents: Sequence[Any]) -> Any:
+        return self.unknown.structure.unflatten(
+            [_instantiate(tangent, type) for tangent, type in zip(tangents, self.unknown.types, strict=True)]
         )
 
 
-def _present(tangent: Any, type: ArrayType) -> Any:
+def _instantiate(tangent: Any, type: ArrayType) -> Any:
     return full(type.shape, 0, type.dtype, type.weak) if tangent is None else tangent

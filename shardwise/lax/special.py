@@ -1,86 +1,164 @@
-"""Special functions beyond those of one operand: one elementwise op each.
+"""Special functions of one to three operands. Each stages one elementwise op.
 
-They do not promote: operands have one dtype. A scalar, and a dim of size 1, is repeated to fit the others.
+They do not promote dtypes: all operands must have the same dtype. Scalars and dims of size 1 broadcast.
 """
 
 from typing import Any
 
 from shardwise.compiler.arrays.operands import as_operand, compiled_function
-from shardwise.compiler.ops.special import approximations as approximated
-from shardwise.compiler.ops.special import gamma_erf, incomplete
-from shardwise.lax.elementwise import fitted
+from shardwise.compiler.ops.special import approximations, gamma_erf, incomplete
+from shardwise.lax.elementwise import broadcast_operands
 
 
 def bessel_i0e(x: Any) -> Any:
-    """The modified Bessel function of order 0, times exp(-|x|).
+    """Compute the exponentially scaled modified Bessel function of order 0: `exp(-|x|) * I0(x)`.
 
-    >>> f"{lax.bessel_i0e(1.0):.4f}"
-    '0.4658'
+    Args:
+        x: an array of floats, or a scalar.
+
+    Returns:
+        An array of the same shape and dtype.
+
+    Raises:
+        TypeError: if `x` does not hold floats.
+
+    Example:
+        >>> f"{lax.bessel_i0e(1.0):.4f}"
+        '0.4658'
     """
-    return approximated.BesselI0e()(as_operand(x, "bessel_i0e"))
+    return approximations.BesselI0e()(as_operand(x, "bessel_i0e"))
 
 
 def bessel_i1e(x: Any) -> Any:
-    """The modified Bessel function of order 1, times exp(-|x|).
+    """Compute the exponentially scaled modified Bessel function of order 1: `exp(-|x|) * I1(x)`.
 
-    >>> f"{lax.bessel_i1e(1.0):.4f}"
-    '0.2079'
+    Args:
+        x: an array of floats, or a scalar.
+
+    Returns:
+        An array of the same shape and dtype.
+
+    Raises:
+        TypeError: if `x` does not hold floats.
+
+    Example:
+        >>> f"{lax.bessel_i1e(1.0):.4f}"
+        '0.2079'
     """
-    return approximated.BesselI1e()(as_operand(x, "bessel_i1e"))
+    return approximations.BesselI1e()(as_operand(x, "bessel_i1e"))
 
 
 @compiled_function
 def betainc(a: Any, b: Any, x: Any) -> Any:
-    """The share of the beta function's integral, of exponents `a` and `b`, that lies below `x`.
+    """Compute the regularized incomplete beta function.
 
-    It can be differentiated along `x` alone.
+    It is differentiable with respect to `x` only.
 
-    >>> f"{lax.betainc(2.0, 1.0, 0.5):.4f}"
-    '0.2500'
+    Args:
+        a, b: the exponents, positive floats.
+        x: the upper limit of the integral, in [0, 1].
+
+    Returns:
+        An array of the broadcast shape and of the operands' dtype.
+
+    Raises:
+        TypeError: if the dtypes or ranks differ, the shapes do not broadcast, or the dtype is not a float dtype.
+        NotImplementedError: if it is differentiated with respect to `a` or `b`.
+
+    Example:
+        >>> f"{lax.betainc(2.0, 1.0, 0.5):.4f}"
+        '0.2500'
     """
-    return incomplete.Betainc()(*fitted("betainc", a, b, x))
+    return incomplete.Betainc()(*broadcast_operands("betainc", a, b, x))
 
 
 @compiled_function
 def igamma(a: Any, x: Any) -> Any:
-    """The share of the gamma function's integral, of exponent `a`, that lies below `x`.
+    """Compute the lower regularized incomplete gamma function.
 
-    >>> f"{lax.igamma(1.0, 1.0):.4f}"
-    '0.6321'
+    Args:
+        a: the exponent, positive floats.
+        x: the upper limit of the integral, non-negative.
+
+    Returns:
+        An array of the broadcast shape and of the operands' dtype.
+
+    Raises:
+        TypeError: if the dtypes or ranks differ, the shapes do not broadcast, or the dtype is not a float dtype.
+
+    Example:
+        >>> f"{lax.igamma(1.0, 1.0):.4f}"
+        '0.6321'
     """
-    return incomplete.Igamma()(*fitted("igamma", a, x))
+    return incomplete.Igamma()(*broadcast_operands("igamma", a, x))
 
 
 @compiled_function
 def igammac(a: Any, x: Any) -> Any:
-    """The share of the gamma function's integral, of exponent `a`, that lies above `x`.
+    """Compute the upper regularized incomplete gamma function `1 - igamma(a, x)`.
 
-    >>> f"{lax.igammac(1.0, 1.0):.4f}"
-    '0.3679'
+    Args:
+        a: the exponent, positive floats.
+        x: the lower limit of the integral, non-negative.
+
+    Returns:
+        An array of the broadcast shape and of the operands' dtype.
+
+    Raises:
+        TypeError: if the dtypes or ranks differ, the shapes do not broadcast, or the dtype is not a float dtype.
+
+    Example:
+        >>> f"{lax.igammac(1.0, 1.0):.4f}"
+        '0.3679'
     """
-    return incomplete.Igammac()(*fitted("igammac", a, x))
+    return incomplete.Igammac()(*broadcast_operands("igammac", a, x))
 
 
 @compiled_function
 def igamma_grad_a(a: Any, x: Any) -> Any:
-    """The derivative of `igamma` along `a`; it has none of its own.
+    """Compute the derivative of `igamma(a, x)` with respect to `a`. It is not differentiable itself.
 
-    >>> f"{lax.igamma_grad_a(1.0, 1.0):.4f}"
-    '-0.4317'
+    Args:
+        a: the exponent, positive floats.
+        x: the upper limit of the integral, non-negative.
+
+    Returns:
+        An array of the broadcast shape and of the operands' dtype.
+
+    Raises:
+        TypeError: if the dtypes or ranks differ, the shapes do not broadcast, or the dtype is not a float dtype.
+        NotImplementedError: if it is differentiated.
+
+    Example:
+        >>> f"{lax.igamma_grad_a(1.0, 1.0):.4f}"
+        '-0.4317'
     """
-    return incomplete.IgammaGradA()(*fitted("igamma_grad_a", a, x))
+    return incomplete.IgammaGradA()(*broadcast_operands("igamma_grad_a", a, x))
 
 
 @compiled_function
 def _random_gamma_grad(a: Any, x: Any) -> Any:
-    return incomplete.RandomGammaGrad()(*fitted("random_gamma_grad", a, x))
+    return incomplete.RandomGammaGrad()(*broadcast_operands("random_gamma_grad", a, x))
 
 
 def random_gamma_grad(*args: Any) -> Any:
-    """By how much a draw `x` from the gamma distribution moves with its parameter `a`; it has no derivative of its own.
+    """Compute the derivative of a sample of a gamma distribution with respect to its shape parameter.
 
-    >>> f"{lax.random_gamma_grad(jnp.array(1.0), jnp.array(1.0)):.4f}"
-    '1.1736'
+    It is not differentiable itself.
+
+    Args:
+        *args: two arrays of floats: the shape parameter `a`, and the sample `x`.
+
+    Returns:
+        An array of the broadcast shape and of the operands' dtype.
+
+    Raises:
+        TypeError: if there are not two operands, they do not hold floats, or their types do not agree.
+        NotImplementedError: if it is differentiated.
+
+    Example:
+        >>> f"{lax.random_gamma_grad(jnp.array(1.0), jnp.array(1.0)):.4f}"
+        '1.1736'
     """
     if len(args) != 2:
         raise TypeError(f"lax.random_gamma_grad: needs two arrays, a and x, not {len(args)}")
@@ -89,23 +167,46 @@ def random_gamma_grad(*args: Any) -> Any:
 
 @compiled_function
 def polygamma(m: Any, x: Any) -> Any:
-    """The derivative of `digamma` of order `m`, which is whole; of order 0 it is `digamma`.
+    """Compute the polygamma function: the derivative of order `m` of `digamma`.
 
-    It can be differentiated along `x` alone.
+    It is differentiable with respect to `x` only.
 
-    >>> f"{lax.polygamma(1.0, 2.0):.4f}"
-    '0.6449'
+    Args:
+        m: the order, an integral float. Order 0 is `digamma`.
+        x: an array of floats.
+
+    Returns:
+        An array of the broadcast shape and of the operands' dtype.
+
+    Raises:
+        TypeError: if the dtypes or ranks differ, the shapes do not broadcast, or the dtype is not a float dtype.
+        NotImplementedError: if it is differentiated with respect to `m`.
+
+    Example:
+        >>> f"{lax.polygamma(1.0, 2.0):.4f}"
+        '0.6449'
     """
-    return gamma_erf.Polygamma()(*fitted("polygamma", m, x))
+    return gamma_erf.Polygamma()(*broadcast_operands("polygamma", m, x))
 
 
 @compiled_function
 def zeta(x: Any, q: Any) -> Any:
-    """Hurwitz's zeta function: the sum of (q + n)^-x over all whole n from 0; NaN of `x` below 1.
+    """Compute the Hurwitz zeta function: the sum of (q + n)^-x over n = 0, 1, 2, ...
 
-    It can be differentiated along `q` alone.
+    It is NaN for `x` below 1.
 
-    >>> f"{lax.zeta(2.0, 1.0):.4f}"
-    '1.6449'
+    Args:
+        x: the exponent, an array of floats.
+        q: the offset, an array of floats.
+
+    Returns:
+        An array of the broadcast shape and of the operands' dtype.
+
+    Raises:
+        TypeError: if the dtypes or ranks differ, the shapes do not broadcast, or the dtype is not a float dtype.
+
+    Example:
+        >>> f"{lax.zeta(2.0, 1.0):.4f}"
+        '1.6449'
     """
-    return gamma_erf.Zeta()(*fitted("zeta", x, q))
+    return gamma_erf.Zeta()(*broadcast_operands("zeta", x, q))

@@ -428,10 +428,10 @@ def message_of(error_type, function, *args):
     ],
 )
 def test_a_name_that_is_not_bound(use):
-    way_out = "`vmap(fun, axis_name='k')` binds one in `fun`, as shard_map does the axes of its mesh."
-    text = f"unbound axis name 'k'. The names bound here: 'i', 'j'. {way_out}"
+    way_out = "`vmap(fun, axis_name='k')` binds a name in `fun`, and shard_map binds the axes of its mesh."
+    text = f"unbound axis name 'k'. The bound names are: 'i', 'j'. {way_out}"
     assert message_of(UnboundAxisError, nested(use), Y) == text
-    text = f"unbound axis name 'k'. No name is bound here. {way_out}"
+    text = f"unbound axis name 'k'. No axis name is bound. {way_out}"
     assert message_of(UnboundAxisError, sw.jit(lambda x: lax.psum(x, "k")), X) == text
 
 
@@ -451,23 +451,23 @@ def test_what_does_not_fit_is_named():
     def said(f):
         return message_of(ValueError, over(f), y)
 
-    assert said(lambda x: lax.psum(x, ("i", "i"))) == "psum: a name repeats in ('i', 'i')"
+    assert said(lambda x: lax.psum(x, ("i", "i"))) == "psum: an axis name repeats in ('i', 'i')"
     assert said(lambda x: lax.all_gather(x, "i", axis=3)) == (
         "all_gather: axis 3 does not exist in f32[3,6] with one more dim"
     )
     assert said(lambda x: lax.all_gather(x, "i", axis=2, tiled=True)) == "all_gather: axis 2 does not exist in f32[3,6]"
     assert said(lambda x: lax.psum_scatter(x, "i")) == (
-        "psum_scatter: dim 0 of f32[3,6] must be 4, the number of members"
+        "psum_scatter: the size of dim 0 of f32[3,6] must be 4, the number of members"
     )
     assert said(lambda x: lax.psum_scatter(x, "i", scatter_dimension=1, tiled=True)) == (
-        "psum_scatter: dim 1 of f32[3,6] must be a multiple of 4, the number of members"
+        "psum_scatter: the size of dim 1 of f32[3,6] must be a multiple of 4, the number of members"
     )
     assert said(lambda x: lax.all_to_all(x, "i", 5, 0)) == "all_to_all: split_axis 5 does not exist in f32[3,6]"
     assert said(lambda x: lax.ppermute(x, "i", [(0, 4)])) == (
-        "ppermute: the members of 'i' are 0 to 3, not all of those in [(0, 4)]"
+        "ppermute: perm [(0, 4)] must contain only the members 0 to 3 of 'i'"
     )
     assert said(lambda x: lax.ppermute(x, "i", [(0, 1), (2, 1)])) == (
-        "ppermute: a member is sent to twice in [(0, 1), (2, 1)]: each may send once and receive once"
+        "ppermute: a destination repeats in [(0, 1), (2, 1)]; each member may send and receive only once"
     )
     assert said(lambda x: lax.pshuffle(x, "i", [0, 1])) == (
         "pshuffle: [0, 1] is not a permutation of the 4 members of 'i'"

@@ -278,7 +278,7 @@ def test_what_is_no_function():
 
 
 def test_names_that_nothing_has():
-    with pytest.raises(NameError, match=r"unbound axis name 'j'\. The names bound here: 'i'\."):
+    with pytest.raises(NameError, match=r"unbound axis name 'j'\. The bound names are: 'i'\."):
         sw.pmap(lambda x: lax.psum(x, "j"), "i")(X)
     text = r"no axis_name is given, and it computes along 'j' and 'i'\. Say which .*: pmap\(…, axis_name='j'\)\."
     with pytest.raises(UnboundAxisError, match=text):

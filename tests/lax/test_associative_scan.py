@@ -1,4 +1,4 @@
-"""associative_scan against loops in numpy: under jit, grad and vmap, on a mesh; its work; what it refuses."""
+"""`associative_scan` against loops in NumPy: under jit, grad and vmap, and on a mesh; its complexity and its errors."""
 
 import numpy as np
 import pytest
@@ -17,12 +17,12 @@ from shardwise.sharding import PartitionSpec as P
 
 
 def affine(numpy):
-    """x ↦ ax + b and then x ↦ cx + d: they do not commute."""
+    """Compose x ↦ ax + b and x ↦ cx + d. The composition does not commute."""
     return lambda f, g: {"a": f["a"] * g["a"], "b": g["a"] * f["b"] + g["b"]}
 
 
 def largest_and_count(numpy):
-    """The largest so far, and how often it has come."""
+    """The maximum so far, and the number of its occurrences."""
 
     def combine(x, y):
         (top_x, count_x), (top_y, count_y) = x, y
@@ -36,7 +36,8 @@ def numbers(shape):
     return np.random.default_rng(0).uniform(0.5, 1.5, shape).astype(np.float32)
 
 
-# For each: what combines, in numpy or here; elements of a shape, with further dims where it needs them.
+# Each entry: the combining function, for a NumPy module; and a function that makes elements of a shape, which may add
+# trailing dims.
 COMBINES = {
     "add": (lambda numpy: numpy.add, numbers),
     "multiply": (lambda numpy: numpy.multiply, numbers),
@@ -49,32 +50,32 @@ COMBINES = {
     "later": (lambda numpy: lambda x, y: y + 0 * x, numbers),
     "earlier": (lambda numpy: lambda x, y: x + 0 * y, numbers),
 }
-EVERY = pytest.mark.parametrize("name", COMBINES)
+ALL_COMBINES = pytest.mark.parametrize("name", COMBINES)
 
 
-def by_loop(combine, elems, reverse, axis):
-    """The prefixes, one after the other."""
+def scan_by_loop(combine, elems, reverse, axis):
+    """Compute the prefixes sequentially."""
     leaves, structure = tree.flatten(elems)
     count = leaves[0].shape[axis]
-    places = range(count)[::-1] if reverse else range(count)
-    found, total = {}, None
-    for place in places:
-        one = structure.unflatten([np.take(x, place, axis) for x in leaves])
-        total = one if total is None else combine(total, one)
-        found[place] = tree.leaves(total)
+    indices = range(count)[::-1] if reverse else range(count)
+    prefixes, total = {}, None
+    for index in indices:
+        element = structure.unflatten([np.take(x, index, axis) for x in leaves])
+        total = element if total is None else combine(total, element)
+        prefixes[index] = tree.leaves(total)
     if not count:
         return leaves
-    return [np.stack([found[place][i] for place in range(count)], axis) for i in range(len(leaves))]
+    return [np.stack([prefixes[index][i] for index in range(count)], axis) for i in range(len(leaves))]
 
 
-def staged(function, leaves):
-    """What a function of arrays gives, staged and evaluated in numpy."""
+def evaluate_traced(function, leaves):
+    """Trace a function of arrays and evaluate the program in NumPy."""
     program, captured = build(function, [ArrayType(x.shape, x.dtype) for x in leaves], "scanned")
     assert captured == []
     return evaluate(program, leaves)
 
 
-@EVERY
+@ALL_COMBINES
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_every_length(name, reverse, axis):
@@ -87,25 +88,25 @@ def test_every_length(name, reverse, axis):
         def scan(*leaves, axis=axis, structure=structure):
             return tree.leaves(lax.associative_scan(combine(jnp), structure.unflatten(leaves), reverse, axis))
 
-        found = staged(scan, leaves)
-        for got, want in zip(found, by_loop(combine(np), elems, reverse, axis), strict=True):
+        scanned = evaluate_traced(scan, leaves)
+        for got, want in zip(scanned, scan_by_loop(combine(np), elems, reverse, axis), strict=True):
             assert (got.shape, got.dtype) == (want.shape, want.dtype)
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
-@EVERY
+@ALL_COMBINES
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 def test_compiled(name, reverse):
     combine, make = COMBINES[name]
     elems = make((3, 11))
-    found = sw.jit(lambda elems: lax.associative_scan(combine(jnp), elems, reverse=reverse, axis=1))(elems)
-    assert tree.structure(found) == tree.structure(elems)
-    for got, want in zip(tree.leaves(found), by_loop(combine(np), elems, reverse, 1), strict=True):
+    scanned = sw.jit(lambda elems: lax.associative_scan(combine(jnp), elems, reverse=reverse, axis=1))(elems)
+    assert tree.structure(scanned) == tree.structure(elems)
+    for got, want in zip(tree.leaves(scanned), scan_by_loop(combine(np), elems, reverse, 1), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 5])
-def test_outside_every_frame(count):
+def test_eager_calls_match_numpy(count):
     x = numbers((count, 2))
     np.testing.assert_allclose(lax.associative_scan(jnp.add, x), np.cumsum(x, 0), rtol=1e-6)
     np.testing.assert_allclose(
@@ -113,53 +114,53 @@ def test_outside_every_frame(count):
     )
 
 
-def test_integers_and_booleans_keep_their_bits():
+def test_integers_wrap_and_booleans_stay_booleans():
     x = np.array([2**31 - 1, 1, 7, -(2**31), -1, 3], np.int32)
     np.testing.assert_array_equal(lax.associative_scan(jnp.add, x), np.cumsum(x, dtype=np.int32))
     flags = np.array([False, False, True, False])
     assert lax.associative_scan(jnp.add, flags).tolist() == [False, False, True, True]
 
 
-def test_elements_beside_nan_and_infinity_are_untouched():
+def test_nan_and_infinity_do_not_affect_other_elements():
     x = np.array([-0.0, np.inf, 1, -np.inf, np.nan, 2], np.float32)
-    found = np.asarray(sw.jit(lambda x: lax.associative_scan(lambda x, y: y, x))(x))
-    assert found.tobytes() == x.tobytes()
+    scanned = np.asarray(sw.jit(lambda x: lax.associative_scan(lambda x, y: y, x))(x))
+    assert scanned.tobytes() == x.tobytes()
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-def test_gradient(reverse):
+def test_gradient_matches_finite_differences(reverse):
     x, weights = numbers((7, 2)), numbers((7, 2))[::-1].copy()
 
     def loss(x):
         return (lax.associative_scan(jnp.multiply, x, reverse=reverse) * weights).sum()
 
     def loss_by_loop(x):
-        return (by_loop(np.multiply, x, reverse, 0)[0] * weights).sum()
+        return (scan_by_loop(np.multiply, x, reverse, 0)[0] * weights).sum()
 
     gradient = np.asarray(sw.jit(sw.grad(loss))(x))
     step = 1e-4
-    wide = x.astype(np.float64)
-    for place in np.ndindex(x.shape):
-        moved = np.zeros(x.shape)
-        moved[place] = step
-        slope = (loss_by_loop(wide + moved) - loss_by_loop(wide - moved)) / (2 * step)
-        np.testing.assert_allclose(gradient[place], slope, rtol=1e-4)
+    x64 = x.astype(np.float64)
+    for index in np.ndindex(x.shape):
+        delta = np.zeros(x.shape)
+        delta[index] = step
+        difference = (loss_by_loop(x64 + delta) - loss_by_loop(x64 - delta)) / (2 * step)
+        np.testing.assert_allclose(gradient[index], difference, rtol=1e-4)
 
 
 @pytest.mark.parametrize("in_axes", [0, 1, {"a": None, "b": 2}], ids=str)
-def test_vmap(in_axes):
+def test_vmap_matches_loop(in_axes):
     wide = {"a": numbers((5, 4, 3)), "b": numbers((5, 4, 3))}
     axes = in_axes if isinstance(in_axes, dict) else {"a": in_axes, "b": in_axes}
     elems = {key: x if axes[key] is not None else x[:, :, 0] for key, x in wide.items()}
-    found = sw.jit(sw.vmap(lambda e: lax.associative_scan(affine(jnp), e, axis=1), (axes,)))(elems)
+    scanned = sw.jit(sw.vmap(lambda e: lax.associative_scan(affine(jnp), e, axis=1), (axes,)))(elems)
     size = next(elems[key].shape[axis] for key, axis in axes.items() if axis is not None)
     for i in range(size):
         one = {key: x if axes[key] is None else np.take(x, i, axes[key]) for key, x in elems.items()}
-        for key, want in zip("ab", by_loop(affine(np), one, False, 1), strict=True):
-            np.testing.assert_allclose(found[key][i], want, rtol=1e-5)
+        for key, want in zip("ab", scan_by_loop(affine(np), one, False, 1), strict=True):
+            np.testing.assert_allclose(scanned[key][i], want, rtol=1e-5)
 
 
-@EVERY
+@ALL_COMBINES
 @pytest.mark.parametrize(
     ("shape", "axis", "spec"),
     [
@@ -170,16 +171,16 @@ def test_vmap(in_axes):
     ],
     ids=str,
 )
-def test_on_a_mesh(mesh, name, shape, axis, spec):
+def test_sharded_elements_match_loop(mesh, name, shape, axis, spec):
     combine, make = COMBINES[name]
     elems = make(shape)
     sharded = tree.map(lambda x: sw.device_put(x, NamedSharding(mesh, spec)), elems)
-    found = sw.jit(lambda elems: lax.associative_scan(combine(jnp), elems, axis=axis))(sharded)
-    for got, want in zip(tree.leaves(found), by_loop(combine(np), elems, False, axis), strict=True):
+    scanned = sw.jit(lambda elems: lax.associative_scan(combine(jnp), elems, axis=axis))(sharded)
+    for got, want in zip(tree.leaves(scanned), scan_by_loop(combine(np), elems, False, axis), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
-def test_nothing_moves_where_other_dims_are_cut():
+def test_no_collectives_if_only_other_dims_are_sharded():
     mesh, type = AbstractMesh((4, 2), ("data", "model")), ArrayType((9, 7), np.float32)
     program, _ = build(lambda x: [lax.associative_scan(jnp.add, x, reverse=True)], [type], "scanned")
     local = run_stages(program, mesh, [pin_of(P(None, "data"), type.shape, mesh)], [None]).local
@@ -188,8 +189,8 @@ def test_nothing_moves_where_other_dims_are_cut():
 
 
 @pytest.mark.parametrize("count", [2, 3, 16, 17, 1000])
-def test_the_work_is_linear(count):
-    """At most two combinations an element, in at most two rounds a halving."""
+def test_work_is_linear_and_depth_logarithmic(count):
+    """At most two combinations per element, in at most two rounds per halving."""
     sizes = []
 
     def combine(x, y):
@@ -207,7 +208,7 @@ def test_the_work_is_linear(count):
         (
             lambda x: lax.associative_scan(3, x),
             TypeError,
-            "associative_scan: fn must be a function of two trees, not 3",
+            "associative_scan: fn must be a function of two pytrees, not 3",
         ),
         (lambda x: lax.associative_scan(jnp.add, ()), ValueError, "associative_scan: elems has no arrays"),
         (
@@ -223,32 +224,32 @@ def test_the_work_is_linear(count):
         (
             lambda x: lax.associative_scan(affine(jnp), {"a": x, "b": x[1:]}),
             ValueError,
-            "associative_scan: all arrays must have one size along axis 0, not f32[5,2], f32[4,2]",
+            "associative_scan: all arrays must have the same size along axis 0, not f32[5,2], f32[4,2]",
         ),
         (
             lambda x: lax.associative_scan(affine(jnp), {"a": x, "b": x[0]}, axis=1),
             ValueError,
-            "associative_scan: all arrays must have one size along axis 1, not f32[5,2], f32[2]",
+            "associative_scan: all arrays must have the same size along axis 1, not f32[5,2], f32[2]",
         ),
         (
             lambda x: lax.associative_scan(lambda x, y: (x + y)[:1], x),
             TypeError,
-            "associative_scan: fn must return arrays like its arguments: f32[2,2], not f32[1,2]",
+            "associative_scan: fn must return arrays of the types of its arguments: f32[2,2], not f32[1,2]",
         ),
         (
             lambda x: lax.associative_scan(lambda x, y: x < y, x),
             TypeError,
-            "associative_scan: fn must return arrays like its arguments: f32[2,2], not bool[2,2]",
+            "associative_scan: fn must return arrays of the types of its arguments: f32[2,2], not bool[2,2]",
         ),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_errors(call, error, message):
+def test_error_messages(call, error, message):
     with pytest.raises(error) as caught:
         call(numbers((5, 2)))
     assert str(caught.value) == message
 
 
-def test_fn_that_returns_another_tree():
-    with pytest.raises(TypeError, match="associative_scan: fn must return a tree like its arguments"):
+def test_error_if_fn_returns_another_structure():
+    with pytest.raises(TypeError, match="associative_scan: fn must return a pytree of the structure of its arguments"):
         lax.associative_scan(lambda x, y: (x, y), numbers((5,)))

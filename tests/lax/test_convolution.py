@@ -1,4 +1,4 @@
-"""lax's convolutions and windowed reductions: what they refuse, and the same numbers on 8 devices as on one."""
+"""Convolutions and windowed reductions of lax: errors, and equal results on 8 devices and on one."""
 
 import numpy as np
 import pytest
@@ -24,28 +24,28 @@ K = np.ones((4, 3, 3), np.float32)
         (
             lambda: lax.conv(X[0, 0], X[0, 0], (), "SAME"),
             TypeError,
-            "conv_general_dilated: f32[7] needs a batch and a feature dim",
+            "conv_general_dilated: the input must have a batch dim and a feature dim, not f32[7]",
         ),
         (
             lambda: lax.conv(X, K, (1, 1), "SAME"),
             ValueError,
-            "conv_general_dilated: window_strides needs 1 numbers, one for each dim, not (1, 1)",
+            "conv_general_dilated: window_strides must have 1 numbers, one for each dim, not (1, 1)",
         ),
         (
             lambda: lax.conv(X, K, (1,), "FULL"),
             ValueError,
-            "conv_general_dilated: padding is 'SAME', 'SAME_LOWER', 'VALID' or a pair of numbers for each dim, "
+            "conv_general_dilated: padding must be 'SAME', 'SAME_LOWER', 'VALID' or a pair of numbers for each dim, "
             "not 'FULL'",
         ),
         (
             lambda: lax.conv_general_dilated(X, K, (1,), "SAME", lhs_dilation=(2,)),
             ValueError,
-            "conv_general_dilated: with lhs_dilation, padding is given in numbers; see conv_transpose",
+            "conv_general_dilated: with lhs_dilation, padding must be pairs of numbers; see also conv_transpose",
         ),
         (
             lambda: lax.conv_general_dilated(X, K, (1,), [(1, 1), (0, 0)]),
             ValueError,
-            "conv_general_dilated: padding needs 1 pairs, one for each dim, not [(1, 1), (0, 0)]",
+            "conv_general_dilated: padding must have 1 pairs, one for each dim, not [(1, 1), (0, 0)]",
         ),
         (
             lambda: lax.conv_general_dilated(X, K, (1,), "SAME", dimension_numbers=("NCH", "OIW", "NCH")),
@@ -56,29 +56,31 @@ K = np.ones((4, 3, 3), np.float32)
         (
             lambda: lax.conv_general_dilated(X, K, (1,), "SAME", dimension_numbers="NCH"),
             TypeError,
-            "convolution: dimension_numbers is None, a ConvDimensionNumbers, or three strings such as "
+            "convolution: dimension_numbers must be None, a ConvDimensionNumbers, or three strings such as "
             "('NHWC', 'HWIO', 'NHWC'), not 'NCH'",
         ),
         (
             lambda: lax.conv(X, K[:, :2], (1,), "SAME"),
             ValueError,
-            "conv_general_dilated: f32[2,3,7] has 3 features in 1 group, but the kernel f32[4,2,3] is for 2 each",
+            "conv_general_dilated: f32[2,3,7] has 3 features in 1 group, but the kernel f32[4,2,3] has 2 "
+            "input features per group",
         ),
         (
             lambda: lax.conv_general_dilated(X, K[:, :1], (1,), "SAME", feature_group_count=3),
             ValueError,
-            "conv_general_dilated: the out features of the kernel, of size 4, cannot be cut into 3 groups",
+            "conv_general_dilated: the number of output features of the kernel, 4, is not divisible by the number of "
+            "groups, 3",
         ),
         (
             lambda: lax.conv_general_dilated(X, K, (1,), "SAME", batch_group_count=4),
             ValueError,
-            "conv_general_dilated: the batch, of size 2, cannot be cut into 4 groups",
+            "conv_general_dilated: the batch size, 2, is not divisible by the number of groups, 4",
         ),
         (
             lambda: lax.conv_general_dilated(X, K, (1,), "SAME", feature_group_count=3, batch_group_count=2),
             ValueError,
-            "conv_general_dilated: feature_group_count and batch_group_count are 1 or more, and one of them is 1, "
-            "not 3 and 2",
+            "conv_general_dilated: feature_group_count and batch_group_count must be 1 or more, and one of them must "
+            "be 1, not 3 and 2",
         ),
         (
             lambda: lax.conv(X, K.astype(np.float16), (1,), "SAME"),
@@ -93,25 +95,25 @@ K = np.ones((4, 3, 3), np.float32)
         (
             lambda: lax.conv(X, K, (1,), "SAME", precision="exact"),
             ValueError,
-            "conv_general_dilated: 'exact' is not a precision; these are: default, high, highest, fastest, bfloat16, "
+            "conv_general_dilated: 'exact' is not a precision; use one of default, high, highest, fastest, bfloat16, "
             "bfloat16_3x, tensorfloat32, float32",
         ),
         (
             lambda: lax.conv_transpose(X, K, (1,), "FULL"),
             ValueError,
-            "conv_transpose: padding is 'SAME', 'VALID' or a pair of numbers for each dim, not 'FULL'",
+            "conv_transpose: padding must be 'SAME', 'VALID' or a pair of numbers for each spatial dim, not 'FULL'",
         ),
         (
             lambda: lax.reduce_window(X, 0.0, lambda x, y: x + 2 * y, (1, 1, 2)),
             NotImplementedError,
-            "reduce_window: '<lambda>' is not the sum, prod, max, min of two scalars, which are all that windows are "
-            "reduced by; see lax.add, lax.mul, lax.max and lax.min",
+            "reduce_window: the computation '<lambda>' is not supported: it must be a sum, prod, max, min of two "
+            "scalars, such as lax.add, lax.mul, lax.max or lax.min",
         ),
         (
             lambda: lax.reduce_window(X, 0.0, lambda x, y: x + x, (1, 1, 2)),
             NotImplementedError,
-            "reduce_window: '<lambda>' is not the sum, prod, max, min of two scalars, which are all that windows are "
-            "reduced by; see lax.add, lax.mul, lax.max and lax.min",
+            "reduce_window: the computation '<lambda>' is not supported: it must be a sum, prod, max, min of two "
+            "scalars, such as lax.add, lax.mul, lax.max or lax.min",
         ),
         (
             lambda: lax.reduce_window(np.arange(4), 0.5, lax.add, (2,)),
@@ -121,7 +123,7 @@ K = np.ones((4, 3, 3), np.float32)
         (
             lambda: lax.reduce_window(X, 0.0, lax.add, (2,)),
             ValueError,
-            "reduce_window: window_dimensions needs 3 numbers, one for each dim, not (2,)",
+            "reduce_window: window_dimensions must have 3 numbers, one for each dim, not (2,)",
         ),
         (
             lambda: jnp.convolve(X, K),
@@ -141,13 +143,13 @@ K = np.ones((4, 3, 3), np.float32)
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_errors(call, error, message):
+def test_error_messages(call, error, message):
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value) == message
 
 
-def test_functions_of_two_scalars_are_known_by_what_they_do():
+def test_reduce_window_recognizes_equivalent_computations():
     x = np.array([3, 1, 2, 5], np.float32)
     for function in (lambda a, b: a + b, lambda a, b: jnp.add(b, a), lax.add):
         np.testing.assert_array_equal(lax.reduce_window(x, 0.0, function, (2,)), [4, 3, 7])
@@ -156,7 +158,7 @@ def test_functions_of_two_scalars_are_known_by_what_they_do():
 
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
 @pytest.mark.parametrize("sizes", [(7, 3), (3, 7), (6, 4), (4, 6)], ids=str)
-def test_rows_of_numbers_like_numpy(sizes, mode):
+def test_convolve_and_correlate_match_numpy(sizes, mode):
     rng = np.random.default_rng(0)
     a, v = (rng.normal(size=size).astype(np.float32) for size in sizes)
     np.testing.assert_allclose(jnp.convolve(a, v, mode), np.convolve(a, v, mode), rtol=1e-5, atol=1e-6)
@@ -164,7 +166,7 @@ def test_rows_of_numbers_like_numpy(sizes, mode):
 
 
 def network(x, kernels):
-    """Two convolutions, one with groups and a stride, pooling by maximum and mean; and one back up."""
+    """Two convolutions, one of them grouped and strided, max and mean pooling, and a transposed convolution."""
     first, second, up = kernels
     numbers = ("NHWC", "HWIO", "NHWC")
     x = lax.conv_general_dilated(x, first, (1, 1), "SAME", dimension_numbers=numbers)
@@ -180,7 +182,7 @@ def network(x, kernels):
     ids=str,
 )
 @pytest.mark.parametrize("size", [(32, 16), (26, 19)], ids=["even", "uneven"])
-def test_8_devices_like_one(mesh, size, spec):
+def test_8_devices_match_one_device(mesh, size, spec):
     rng = np.random.default_rng(0)
     shapes = [(3, 3, 2, 4), (3, 3, 2, 4), (3, 3, 4, 2)]
     kernels = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
@@ -191,8 +193,8 @@ def test_8_devices_like_one(mesh, size, spec):
         return jnp.sum(y * jnp.sin(y)), y
 
     step = sw.jit(sw.value_and_grad(loss, argnums=(0, 1), has_aux=True))
-    one = step(x, kernels)
-    cut = step(sw.device_put(x, NamedSharding(mesh, spec)), kernels)
-    for ours, theirs in zip(sw.tree.leaves(cut), sw.tree.leaves(one), strict=True):
-        largest = float(np.abs(np.asarray(theirs)).max())
-        np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=1e-4, atol=1e-4 * largest)
+    unsharded = step(x, kernels)
+    sharded = step(sw.device_put(x, NamedSharding(mesh, spec)), kernels)
+    for actual, expected in zip(sw.tree.leaves(sharded), sw.tree.leaves(unsharded), strict=True):
+        largest = float(np.abs(np.asarray(expected)).max())
+        np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), rtol=1e-4, atol=1e-4 * largest)

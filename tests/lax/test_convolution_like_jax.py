@@ -1,4 +1,4 @@
-"""Convolutions and windowed reductions on JAX and here: values, dtypes, weak types, derivatives and batches agree."""
+"""Convolutions and windowed reductions against JAX: values, dtypes, weak types, gradients and vmap."""
 
 from types import SimpleNamespace
 
@@ -10,8 +10,8 @@ import shardwise as sw
 jax = pytest.importorskip("jax")
 pytestmark = pytest.mark.jax
 
-HERE = SimpleNamespace(jax=sw, np=sw.numpy, lax=sw.lax)
-THERE = SimpleNamespace(jax=jax, np=jax.numpy, lax=jax.lax)
+OURS = SimpleNamespace(jax=sw, np=sw.numpy, lax=sw.lax)
+THEIRS = SimpleNamespace(jax=jax, np=jax.numpy, lax=jax.lax)
 
 
 def arrays(*shapes, dtype=np.float32):
@@ -25,30 +25,30 @@ def close(ours, theirs):
 
 
 def compare(function, *args, batch=True):
-    """Values, both derivatives of a loss, and batches of one argument or both."""
-    close(sw.jit(lambda *xs: function(HERE, *xs))(*args), jax.jit(lambda *xs: function(THERE, *xs))(*args))
-    everything = tuple(range(len(args)))
+    """Compare values, gradients of a loss by all arguments, and vmap over one argument or both."""
+    close(sw.jit(lambda *xs: function(OURS, *xs))(*args), jax.jit(lambda *xs: function(THEIRS, *xs))(*args))
+    argnums = tuple(range(len(args)))
 
-    def slopes(m):
+    def gradients(m):
         def loss(*xs):
             y = function(m, *xs)
             return (y * m.np.sin(y)).sum()
 
-        return m.jax.jit(m.jax.grad(loss, everything))(*args)
+        return m.jax.jit(m.jax.grad(loss, argnums))(*args)
 
-    for ours, theirs in zip(slopes(HERE), slopes(THERE), strict=True):
+    for ours, theirs in zip(gradients(OURS), gradients(THEIRS), strict=True):
         close(ours, theirs)
     if not batch:
         return
     for dims in [(0,)] if len(args) == 1 else [(0, None), (None, 1), (1, 0)]:
         stacked = [x if dim is None else np.stack([x, 2 * x, -x], dim) for x, dim in zip(args, dims, strict=True)]
         close(
-            *(m.jax.jit(m.jax.vmap(lambda *xs, m=m: function(m, *xs), in_axes=dims))(*stacked) for m in (HERE, THERE))
+            *(m.jax.jit(m.jax.vmap(lambda *xs, m=m: function(m, *xs), in_axes=dims))(*stacked) for m in (OURS, THEIRS))
         )
 
 
-# Strides, dilations of array and kernel, padding: each pair of these at least once.
-ROWS = [
+# Strides, dilations of input and kernel, padding: each pair of values occurs at least once.
+WINDOW_PARAMETERS = [
     (1, 1, 1, "SAME"),
     (1, 1, 2, "VALID"),
     (1, 2, 1, [(2, 1)]),
@@ -64,8 +64,8 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize(("stride", "base", "dilation", "padding"), ROWS, ids=str)
-def test_rows(stride, base, dilation, padding):
+@pytest.mark.parametrize(("stride", "base", "dilation", "padding"), WINDOW_PARAMETERS, ids=str)
+def test_strides_dilations_and_padding(stride, base, dilation, padding):
     x, kernel = arrays((2, 3, 11), (4, 3, 3))
 
     def function(m, x, k):
@@ -83,9 +83,9 @@ def test_rows(stride, base, dilation, padding):
         ((4, 3, 7), (4, 3, 3), 1, 2),
         ((4, 3, 7), (4, 3, 3), 1, 4),
     ],
-    ids=["features", "each feature", "two of each feature", "batch", "each of the batch"],
+    ids=["features", "depthwise", "depthwise with multiplier 2", "batch", "one group per batch element"],
 )
-def test_groups(lhs, rhs, features, batches):
+def test_feature_and_batch_groups(lhs, rhs, features, batches):
     x, kernel = arrays(lhs, rhs)
 
     def function(m, x, k):
@@ -97,12 +97,12 @@ def test_groups(lhs, rhs, features, batches):
 @pytest.mark.parametrize(
     "numbers", [("NHWC", "HWIO", "NHWC"), ("CWNH", "IHOW", "HNCW"), ("NCHW", "OIHW", "NHWC")], ids=str
 )
-def test_orders_of_dims(numbers):
+def test_dimension_numbers(numbers):
     sizes = {"N": 2, "C": 3, "O": 4, "I": 3, "H": 6, "W": 5}
     window = sizes | {"H": 3, "W": 2}
     x, kernel = arrays([sizes[d] for d in numbers[0]], [window[d] for d in numbers[1]])
     compare(lambda m, x, k: m.lax.conv_general_dilated(x, k, (2, 1), "SAME", dimension_numbers=numbers), x, kernel)
-    ours, theirs = (m.lax.conv_dimension_numbers(x.shape, kernel.shape, numbers) for m in (HERE, THERE))
+    ours, theirs = (m.lax.conv_dimension_numbers(x.shape, kernel.shape, numbers) for m in (OURS, THEIRS))
     assert tuple(ours) == tuple(map(tuple, theirs))
 
 
@@ -117,7 +117,7 @@ def test_numbers_of_spatial_dims(count):
     [((1, 1), "SAME", True), ((2, 3), "SAME", False), ((4, 2), "VALID", True), ((2, 1), [(1, 0), (2, 1)], False)],
     ids=str,
 )
-def test_transposed(strides, padding, transpose_kernel):
+def test_conv_transpose(strides, padding, transpose_kernel):
     x, kernel = arrays((2, 4, 3, 3), (3, 2, 3, 3))
 
     def function(m, x, k):
@@ -126,7 +126,7 @@ def test_transposed(strides, padding, transpose_kernel):
     compare(function, x, kernel, batch=False)
 
 
-def test_transposed_with_the_padding_of_a_convolution():
+def test_conv_transpose_with_consistent_padding():
     x, kernel = arrays((1, 5, 2), (3, 2, 2))
     pads = {"padding": [(1, 1)], "transpose_kernel": True, "use_consistent_padding": True}
     compare(lambda m, x, k: m.lax.conv_transpose(x, k, (2,), **pads), x, kernel, batch=False)
@@ -146,32 +146,32 @@ def test_patches():
 def test_dtypes(dtype):
     rng = np.random.default_rng(0)
     x, kernel = (rng.integers(-3, 4, shape).astype(dtype) for shape in ((2, 3, 7), (4, 3, 3)))
-    close(*(m.lax.conv(x, kernel, (1,), "SAME") for m in (HERE, THERE)))
+    close(*(m.lax.conv(x, kernel, (1,), "SAME") for m in (OURS, THEIRS)))
 
 
-def test_a_wider_result():
+def test_preferred_element_type_wider_than_operands():
     x, kernel = (np.arange(18).reshape(shape) for shape in ((1, 3, 6), (2, 3, 3)))
-    for kind, wide in (("bfloat16", "float32"), ("int8", "int32"), ("float16", "float32")):
+    for narrow, wide in (("bfloat16", "float32"), ("int8", "int32"), ("float16", "float32")):
 
-        def function(m, kind=kind, wide=wide):
-            operands = (m.np.asarray(y).astype(kind) for y in (x, kernel))
+        def function(m, narrow=narrow, wide=wide):
+            operands = (m.np.asarray(y).astype(narrow) for y in (x, kernel))
             return m.lax.conv(*operands, (1,), "SAME", preferred_element_type=wide)
 
-        close(*(function(m) for m in (HERE, THERE)))
+        close(*(function(m) for m in (OURS, THEIRS)))
 
 
 @pytest.mark.parametrize(
     ("strides", "padding"), [((1, 1, 1), "SAME"), ((1, 2, 3), "VALID"), ((1, 2, 1), [(0, 0), (1, 1), (2, 1)])], ids=str
 )
 @pytest.mark.parametrize("how", ["add", "max", "min"])
-def test_windows(how, strides, padding):
+def test_reduce_window(how, strides, padding):
     (x,) = arrays((2, 7, 6))
     start = {"add": 0.0, "max": -np.inf, "min": np.inf}[how]
     compare(lambda m, x: m.lax.reduce_window(x, start, getattr(m.lax, how), (1, 3, 2), strides, padding), x)
 
 
 @pytest.mark.parametrize("how", ["add", "max", "min"])
-def test_dilated_windows(how):
+def test_reduce_window_with_dilation(how):
     (x,) = arrays((9, 4))
     start = {"add": 0.0, "max": -np.inf, "min": np.inf}[how]
 
@@ -181,15 +181,15 @@ def test_dilated_windows(how):
     def values(m, base):
         return m.jax.jit(lambda x: function(m, x, base))(x)
 
-    close(values(HERE, (1, 1)), values(THERE, (1, 1)))
-    close(values(HERE, (2, 1)), values(THERE, (2, 1)))
+    close(values(OURS, (1, 1)), values(THEIRS, (1, 1)))
+    close(values(OURS, (2, 1)), values(THEIRS, (2, 1)))
 
 
 @pytest.mark.parametrize("how", ["max", "min"])
-def test_of_equal_elements_the_first_gets_the_derivative(how):
+def test_first_of_equal_elements_gets_the_gradient(how):
     x = np.array([[1, 2, 2, 0], [2, 2, 1, 1], [0, 0, 3, 3]], np.float32)
 
-    def slope(m):
+    def gradient(m):
         start = -np.inf if how == "max" else np.inf
 
         def pooled(x):
@@ -198,10 +198,10 @@ def test_of_equal_elements_the_first_gets_the_derivative(how):
         weights = np.arange(1.0, 7.0, dtype=np.float32).reshape(2, 3)
         return m.jax.grad(lambda x: (pooled(x) * weights).sum())(x)
 
-    close(slope(HERE), slope(THERE))
+    close(gradient(OURS), gradient(THEIRS))
 
 
-def test_other_starts_and_kinds():
+def test_reduce_window_with_other_init_values_and_dtypes():
     x = np.array([3, -1, 4, 1, -5, 9], np.int32)
     calls = [
         lambda m: m.lax.reduce_window(x, 1, m.lax.max, (2,), (1,), [(1, 1)]),
@@ -212,15 +212,15 @@ def test_other_starts_and_kinds():
         lambda m: m.lax.reduce_window(x, -(2**31), m.np.maximum, (2,), (1,), "SAME"),
     ]
     for call in calls:
-        close(call(HERE), call(THERE))
+        close(call(OURS), call(THEIRS))
 
 
 @pytest.mark.parametrize("mode", ["full", "same", "valid"])
 @pytest.mark.parametrize("sizes", [(7, 3), (3, 7), (6, 4), (4, 6), (5, 5)], ids=str)
 @pytest.mark.parametrize("name", ["convolve", "correlate"])
-def test_rows_of_numbers(name, sizes, mode):
-    close(*(getattr(m.np, name)(*arrays(*((size,) for size in sizes)), mode) for m in (HERE, THERE)))
+def test_convolve_and_correlate(name, sizes, mode):
+    close(*(getattr(m.np, name)(*arrays(*((size,) for size in sizes)), mode) for m in (OURS, THEIRS)))
     a, v = ((x + 1j * x[::-1] ** 2).astype(np.complex64) for x in arrays(*((size,) for size in sizes)))
-    close(*(getattr(m.np, name)(a, v, mode) for m in (HERE, THERE)))
+    close(*(getattr(m.np, name)(a, v, mode) for m in (OURS, THEIRS)))
     a, v = (np.arange(size) for size in sizes)
-    close(*(getattr(m.np, name)(a, v, mode) for m in (HERE, THERE)))
+    close(*(getattr(m.np, name)(a, v, mode) for m in (OURS, THEIRS)))

@@ -1,4 +1,4 @@
-"""lax's functions at places of the program: values, dtypes and derivatives like JAX; what they refuse."""
+"""Dynamic slices, gather and scatter of lax: values, dtypes and gradients against JAX, and errors."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import shardwise as sw
 from shardwise import lax
 
 X = np.arange(12, dtype=np.float32).reshape(4, 3)
-PLACES = np.array([[0], [9], [-1], [0]], np.int32)
+INDICES = np.array([[0], [9], [-1], [0]], np.int32)
 
 
 def rows(lax):
@@ -36,11 +36,11 @@ CALLS = {
     "index_take columns": lambda lax, x: lax.index_take(x, (np.array([0, 9, -1]),), (1,)),
     "index_take both": lambda lax, x: lax.index_take(x, (np.array([0, 2]), np.array([1, -1])), (0, 1)),
     **{
-        f"gather {mode}": lambda lax, x, mode=mode: lax.gather(x, PLACES, rows(lax), (1, 3), mode=mode)
+        f"gather {mode}": lambda lax, x, mode=mode: lax.gather(x, INDICES, rows(lax), (1, 3), mode=mode)
         for mode in (None, "fill", "clip", "promise_in_bounds")
     },
     "gather with a value": lambda lax, x: lax.gather(
-        x, PLACES, rows(lax), (1, 3), mode=lax.GatherScatterMode.FILL_OR_DROP, fill_value=7
+        x, INDICES, rows(lax), (1, 3), mode=lax.GatherScatterMode.FILL_OR_DROP, fill_value=7
     ),
     "gather windows": lambda lax, x: lax.gather(
         x, np.array([[0, 0], [3, 2], [1, -5]], np.int32), lax.GatherDimensionNumbers((1, 2), (), (0, 1)), (2, 2)
@@ -50,7 +50,7 @@ CALLS = {
     ),
     **{
         f"{name} {mode}": lambda lax, x, name=name, mode=mode: getattr(lax, name)(
-            x, PLACES, x * 0.5 + 1, row_updates(lax), mode=mode
+            x, INDICES, x * 0.5 + 1, row_updates(lax), mode=mode
         )
         for name in ("scatter", "scatter_add", "scatter_sub", "scatter_mul", "scatter_min", "scatter_max")
         for mode in (None, "drop", "clip")
@@ -58,8 +58,9 @@ CALLS = {
 }
 
 
-# JAX has none for products where places may repeat. By promise all places are inside: where they are not, JAX lets
-# nothing flow back, and here it flows to the element that was taken. Its clipped minimum has infinite slopes.
+# JAX has no gradient of scatter_mul with indices that may repeat. With promise_in_bounds and indices that are out of
+# bounds, JAX's gradient is zero, and ours is that of the clamped index. JAX's gradient of scatter_min with mode "clip"
+# is infinite.
 NO_GRADIENT = {
     *("gather None", "gather promise_in_bounds", "gather windows"),
     *("scatter_mul None", "scatter_mul drop", "scatter_mul clip", "scatter_min clip"),
@@ -68,33 +69,33 @@ NO_GRADIENT = {
 
 @pytest.mark.jax
 @pytest.mark.parametrize("name", CALLS)
-def test_like_jax(name):
+def test_values_and_gradients_match_jax(name):
     jax = pytest.importorskip("jax")
     call = CALLS[name]
     expected = jax.jit(lambda x: call(jax.lax, x))(X)
-    for found in (call(lax, sw.numpy.asarray(X)), sw.jit(lambda x: call(lax, x))(X)):
-        assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-        np.testing.assert_array_equal(found, expected)
+    for actual in (call(lax, sw.numpy.asarray(X)), sw.jit(lambda x: call(lax, x))(X)):
+        assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+        np.testing.assert_array_equal(actual, expected)
     if name not in NO_GRADIENT:
         weights = np.cos(np.arange(expected.size)).reshape(expected.shape)
-        slopes = jax.grad(lambda x: (call(jax.lax, x) * weights).sum())(X)
+        expected_gradient = jax.grad(lambda x: (call(jax.lax, x) * weights).sum())(X)
         gradient = sw.grad(lambda x: (call(lax, x) * weights.astype(np.float32)).sum())(X)
-        np.testing.assert_allclose(gradient, slopes, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.jax
 @pytest.mark.parametrize("dtype", ["int32", "uint8", "bool", "float16", "int8"])
-def test_what_is_filled_in_like_jax(dtype):
+def test_default_fill_value_matches_jax(dtype):
     jax = pytest.importorskip("jax")
     x = X.astype(dtype)
-    expected = jax.lax.gather(x, PLACES, rows(jax.lax), (1, 3), mode="fill")
-    found = lax.gather(x, PLACES, rows(lax), (1, 3), mode="fill")
-    assert found.dtype == expected.dtype
-    np.testing.assert_array_equal(found, expected)
+    expected = jax.lax.gather(x, INDICES, rows(jax.lax), (1, 3), mode="fill")
+    actual = lax.gather(x, INDICES, rows(lax), (1, 3), mode="fill")
+    assert actual.dtype == expected.dtype
+    np.testing.assert_array_equal(actual, expected)
 
 
-def test_starts_may_be_a_batch():
-    """Of slices and of updates: each has its own."""
+def test_vmap_over_start_indices():
+    """Each element of the batch has its own slice, and its own update."""
     starts = np.array([0, 3, -1, 77, -77])
     slices = sw.vmap(lambda i: lax.dynamic_slice_in_dim(X, i, 2, 0))(starts)
     firsts = np.clip(np.where(starts < 0, starts + 4, starts), 0, 2)
@@ -106,7 +107,7 @@ def test_starts_may_be_a_batch():
         np.testing.assert_array_equal(row, expected)
 
 
-def test_modes_by_name():
+def test_mode_from_any():
     modes = lax.GatherScatterMode
     assert modes.from_any(None) is modes.from_any("drop") is modes.from_any("fill") is modes.FILL_OR_DROP
     assert modes.from_any("clip") is modes.from_any(modes.CLIP) is modes.CLIP
@@ -118,7 +119,7 @@ def test_modes_by_name():
         (
             lambda: lax.dynamic_slice(X, (1,), (2, 2)),
             ValueError,
-            "dynamic_slice: needs a start for each of 2 dims, not 1",
+            "dynamic_slice: start_indices must have one index for each of 2 dims, not 1",
         ),
         (lambda: lax.dynamic_slice(X, (1.5, 0), (2, 2)), TypeError, "index: needs integers, not f32[]~"),
         (
@@ -137,19 +138,19 @@ def test_modes_by_name():
             "dynamic_slice_in_dim: axis 2 does not exist in an array of rank 2",
         ),
         (
-            lambda: lax.scatter(X, PLACES, np.ones((4, 3), np.int32), row_updates(lax)),
+            lambda: lax.scatter(X, INDICES, np.ones((4, 3), np.int32), row_updates(lax)),
             TypeError,
             "scatter: f32[4,3] takes updates of its dtype, not i32[4,3]",
         ),
         (
-            lambda: lax.gather(X, PLACES, rows(lax), (1, 3), mode="wrap"),
+            lambda: lax.gather(X, INDICES, rows(lax), (1, 3), mode="wrap"),
             ValueError,
             "gather: there is no mode 'wrap'; modes: clip, fill, drop, promise_in_bounds",
         ),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_errors(call, error, message):
+def test_error_messages(call, error, message):
     with pytest.raises(error) as caught:
         call()
     assert str(caught.value).splitlines()[0] == message

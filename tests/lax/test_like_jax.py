@@ -1,4 +1,4 @@
-"""The same calls on JAX and here: values, dtypes and weak types agree."""
+"""Slicing and associative_scan against JAX: values, dtypes and weak types."""
 
 import numpy as np
 import pytest
@@ -47,7 +47,7 @@ def test_slicing():
     same(sw.jit(lambda x: calls(jnp, lax, x))(x), jax.jit(lambda x: calls(jax.numpy, jax.lax, x))(x))
 
 
-def test_empty_dims_have_no_elements_to_take():
+def test_indexing_an_empty_dim_is_an_error():
     for numpy in (jnp, jax.numpy):
         with pytest.raises(IndexError):
             numpy.zeros((0, 3))[0]

@@ -1,4 +1,4 @@
-"""lax.linalg: values against JAX, what it means where JAX is not, on 8 devices as on one."""
+"""lax.linalg: values and gradients against JAX, reconstruction of the matrices, vmap, meshes and errors."""
 
 import numpy as np
 import pytest
@@ -55,7 +55,7 @@ CASES = [
     case("ormqr", complex_(4, 3), complex_(3), complex_(4, 2), transpose=True, smooth=False),
     *(case("qr", x, full_matrices=full) for x in (real(4, 3), real(3, 4), complex_(4, 3)) for full in (False, True)),
     case("qr", real(4, 3), pivoting=True, full_matrices=False),
-    case("qr", real(2, 3, 4), pivoting=True, full_matrices=False, smooth=False),  # JAX fails to
+    case("qr", real(2, 3, 4), pivoting=True, full_matrices=False, smooth=False),  # JAX fails too
     *(case("qdwh", x, smooth=False) for x in (real(4, 4), real(6, 3), complex_(5, 4), np.eye(3, dtype=np.float32))),
     case("qdwh", real(4, 4), max_iterations=2, smooth=False),
     case("qdwh", real(6, 5), dynamic_shape=(4, 3), smooth=False),
@@ -81,35 +81,35 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.jax
 @pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
-def test_like_jax(cases):
+def test_values_match_jax(cases):
     jax = pytest.importorskip("jax")
     values_like(lax, pytest.importorskip("jax.lax"), cases, jax)
 
 
 @pytest.mark.jax
 @pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
-def test_gradients_like_jax(cases):
+def test_gradients_match_jax(cases):
     jax = pytest.importorskip("jax")
     gradients_like(lax, pytest.importorskip("jax.lax"), cases, jax)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
-def test_mapped_is_one_by_one(cases):
+def test_vmap_matches_loop(cases):
     vmap_like_loop(lax, cases)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["first", "last"])
 @pytest.mark.parametrize("cases", batches(CASES, 60), ids=batch_name)
-def test_on_a_mesh_as_on_one_device(mesh, cases, which):
+def test_mesh_matches_one_device(mesh, cases, which):
     mesh_like_one_device(mesh, lax, cases, which)
 
 
-def test_factors_make_the_matrix():
-    """Where JAX is not: what they are factors of, in one program."""
+def test_factors_reconstruct_the_matrix():
+    """Check the definitions of the factorizations in one program, without JAX."""
     x, symmetric = real(4, 4), positive(4, 4)
-    upper, moved = np.linalg.cholesky(symmetric).T.copy(), real(4)
+    upper, vector = np.linalg.cholesky(symmetric).T.copy(), real(4)
 
     def run(x, symmetric):
         return {
@@ -118,75 +118,84 @@ def test_factors_make_the_matrix():
             "schur": lax.linalg.schur(x),
             "eig": lax.linalg.eig(x),
             "eigh": lax.linalg.eigh(symmetric),
-            "some": lax.linalg.eigh(symmetric, subset_by_index=(1, 3)),
-            "update": lax.linalg.cholesky_update(upper, moved),
+            "subset": lax.linalg.eigh(symmetric, subset_by_index=(1, 3)),
+            "update": lax.linalg.cholesky_update(upper, vector),
             "tridiagonal": lax.linalg.tridiagonal(symmetric),
             "qdwh": lax.linalg.qdwh(x * np.logspace(0, -5, 4, dtype=np.float32)),
         }
 
-    found = sw.tree.map(np.asarray, sw.jit(run)(x, symmetric))
-    both, _, order = found["lu"]
+    results = sw.tree.map(np.asarray, sw.jit(run)(x, symmetric))
+    packed, _, order = results["lu"]
     close = {"rtol": 1e-4, "atol": 1e-4}
-    np.testing.assert_allclose((np.tril(both, -1) + np.eye(4)) @ np.triu(both), x[order], **close)
-    q, r, columns = found["qr"]
+    np.testing.assert_allclose((np.tril(packed, -1) + np.eye(4)) @ np.triu(packed), x[order], **close)
+    q, r, columns = results["qr"]
     np.testing.assert_allclose(q @ r, x[:, columns], **close)
     assert (np.diff(np.abs(np.diag(r))) <= 0).all()
-    t, z = found["schur"]
+    t, z = results["schur"]
     np.testing.assert_allclose(z @ t @ z.T, x, **close)
-    values, left, right = found["eig"]
+    values, left, right = results["eig"]
     np.testing.assert_allclose(x @ right, right * values, **close)
     np.testing.assert_allclose(left.conj().T @ x, values[:, None] * left.conj().T, **close)
-    vectors, values = found["eigh"]
+    vectors, values = results["eigh"]
     np.testing.assert_allclose(vectors * values @ vectors.T, symmetric, **close)
-    np.testing.assert_array_equal(found["some"][1], values[1:3])
-    np.testing.assert_array_equal(found["some"][0], vectors[:, 1:3])
-    np.testing.assert_allclose(found["update"].T @ found["update"], upper.T @ upper + np.outer(moved, moved), **close)
-    _, on, beside, _ = found["tridiagonal"]
-    same = np.diag(on) + np.diag(beside, 1) + np.diag(beside, -1)
-    np.testing.assert_allclose(np.linalg.eigvalsh(same), np.linalg.eigvalsh(symmetric), **close)
-    u, h, steps, is_converged = found["qdwh"]
+    np.testing.assert_array_equal(results["subset"][1], values[1:3])
+    np.testing.assert_array_equal(results["subset"][0], vectors[:, 1:3])
+    updated = results["update"]
+    np.testing.assert_allclose(updated.T @ updated, upper.T @ upper + np.outer(vector, vector), **close)
+    _, diagonal, off_diagonal, _ = results["tridiagonal"]
+    similar = np.diag(diagonal) + np.diag(off_diagonal, 1) + np.diag(off_diagonal, -1)
+    np.testing.assert_allclose(np.linalg.eigvalsh(similar), np.linalg.eigvalsh(symmetric), **close)
+    u, h, iterations, is_converged = results["qdwh"]
     np.testing.assert_allclose(u @ h, x * np.logspace(0, -5, 4), **close)
     np.testing.assert_allclose(u.T @ u, np.eye(4), **close)
     np.testing.assert_array_equal(h, h.T)
     assert is_converged
-    assert 1 < steps < 10
+    assert 1 < iterations < 10
 
 
 @pytest.mark.parametrize(
-    ("call", "kind", "message"),
+    ("call", "error", "message"),
     [
         (lambda x: lax.linalg.qr(x.astype(jnp.bfloat16)), TypeError, "qr: needs f32, f64, c64 or c128, not bf16[3,3]"),
         (lambda x: lax.linalg.lu(x.astype(jnp.int32)), TypeError, "lu: needs f32, f64, c64 or c128, not i32[3,3]"),
         (
             lambda x: lax.linalg.svd(x, algorithm=lax.linalg.SvdAlgorithm.JACOBI),
             NotImplementedError,
-            "svd: divide and conquer is the only algorithm here",
+            "svd: only the divide-and-conquer algorithm is supported",
         ),
         (
             lambda x: lax.linalg.eigh(x, implementation=lax.linalg.EighImplementation.QDWH),
             NotImplementedError,
-            "eigh: QR is the only implementation here",
+            "eigh: only the QR implementation is supported",
         ),
         (
             lambda x: lax.linalg.eig(x, implementation=lax.linalg.EigImplementation.MAGMA),
             NotImplementedError,
-            "eig: LAPACK is the only implementation here",
+            "eig: only the LAPACK implementation is supported",
         ),
-        (lambda x: lax.linalg.schur(x, sort_eig_vals=True), NotImplementedError, "schur: eigenvalues cannot be sorted"),
-        (lambda x: lax.linalg.eigh(x, subset_by_index=(0, 9)), ValueError, "eigh: subset_by_index (0, 9) must lie in"),
+        (
+            lambda x: lax.linalg.schur(x, sort_eig_vals=True),
+            NotImplementedError,
+            "schur: sorting the eigenvalues is not supported",
+        ),
+        (
+            lambda x: lax.linalg.eigh(x, subset_by_index=(0, 9)),
+            ValueError,
+            "eigh: subset_by_index (0, 9) must be a range within",
+        ),
         (
             lambda x: lax.linalg.symmetric_product(x, x[:2]),
             ValueError,
-            "symmetric_product: of A in (3, 3), C must be in",
+            "symmetric_product: with A of shape (3, 3), C must have shape",
         ),
         (lambda x: lax.linalg.cholesky_update(x, x), TypeError, "cholesky_update: needs a square matrix and a vector"),
         (lambda x: lax.linalg.qdwh(x[:2]), ValueError, "qdwh: needs one matrix with no more columns than rows"),
         (lambda x: lax.linalg.qdwh(x.astype(jnp.int32)), ValueError, "qdwh: needs floats or complex numbers, not i32"),
-        (lambda x: lax.linalg.no_such_name, AttributeError, "shardwise.lax.linalg has no 'no_such_name'"),
+        (lambda x: lax.linalg.no_such_name, AttributeError, "shardwise.lax.linalg has no attribute 'no_such_name'"),
     ],
     ids=lambda x: x.split(":")[0] if isinstance(x, str) else "",
 )
-def test_what_is_refused(call, kind, message):
-    with pytest.raises(kind) as caught:
+def test_error_messages(call, error, message):
+    with pytest.raises(error) as caught:
         call(jnp.ones((3, 3)))
     assert str(caught.value).startswith(message)

@@ -1,4 +1,4 @@
-"""Running totals, sort and top_k as users call them: arguments, errors, results."""
+"""Cumulative reductions, sort and top_k: arguments, errors and results."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
 
-TOTALS = {
+CUMULATIVE = {
     lax.cumsum: np.cumsum,
     lax.cumprod: np.cumprod,
     lax.cummax: np.maximum.accumulate,
@@ -16,40 +16,40 @@ TOTALS = {
 }
 
 
-@pytest.mark.parametrize("function", TOTALS, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("function", CUMULATIVE, ids=lambda function: function.__name__)
 @pytest.mark.parametrize("axis", [0, 1])
-def test_totals_are_numpys(function, axis):
+def test_cumulative_reductions_match_numpy(function, axis):
     x = np.random.default_rng(0).uniform(0.5, 1.5, (5, 100)).astype(np.float32)
-    oracle = TOTALS[function]
+    oracle = CUMULATIVE[function]
     np.testing.assert_allclose(function(x, axis), oracle(x, axis), rtol=1e-5)
     np.testing.assert_allclose(
         function(x, axis, reverse=True), np.flip(oracle(np.flip(x, axis), axis), axis), rtol=1e-5
     )
 
 
-def test_totals_along_no_axis():
+def test_cumulative_reduction_errors():
     with pytest.raises(ValueError, match=r"cumsum: axis -1 does not exist in f32\[3\]; axes count from 0"):
         lax.cumsum(np.ones(3, np.float32), -1)
     with pytest.raises(ValueError, match=r"cummax: axis 1 does not exist in f32\[3\]"):
         lax.cummax(np.ones(3, np.float32), 1)
-    with pytest.raises(TypeError, match=r"cummin: booleans have no totals: bool\[3\]; convert them to integers"):
+    with pytest.raises(TypeError, match=r"cummin: booleans are not supported: bool\[3\]; convert them to integers"):
         lax.cummin(np.ones(3, np.bool_))
 
 
-def test_sort_takes_one_array_or_several():
+def test_sort_accepts_one_array_or_several():
     x, y = np.array([[3, 1, 2], [5, 5, 4]], np.int32), np.arange(6).reshape(2, 3)
     np.testing.assert_array_equal(lax.sort(x), np.sort(x))
     np.testing.assert_array_equal(lax.sort(x, 0), np.sort(x, 0))
     (only,) = lax.sort([x])
     np.testing.assert_array_equal(only, np.sort(x))
-    keys, moved = lax.sort_key_val(x, y, 1)
+    keys, values = lax.sort_key_val(x, y, 1)
     np.testing.assert_array_equal(keys, np.sort(x))
-    np.testing.assert_array_equal(moved, [[1, 2, 0], [5, 3, 4]])
+    np.testing.assert_array_equal(values, [[1, 2, 0], [5, 3, 4]])
     first, second, third = lax.sort((np.array([1, 0, 1, 0]), np.array([4.0, 3.0, 2.0, 1.0]), np.arange(4)), num_keys=2)
     assert (first.tolist(), second.tolist(), third.tolist()) == ([0, 0, 1, 1], [1, 3, 2, 4], [3, 1, 2, 0])
 
 
-def test_sort_refuses():
+def test_sort_errors():
     with pytest.raises(TypeError, match="sort: needs at least one array"):
         lax.sort(())
     with pytest.raises(ValueError, match="sort: num_keys must be 1 to 1, the number of arrays, not 2"):
@@ -61,31 +61,31 @@ def test_sort_refuses():
 @pytest.mark.parametrize("axis", [0, 1, -2, 2])
 def test_top_k_along_any_axis(axis):
     x = np.random.default_rng(0).permutation(60).reshape(3, 4, 5).astype(np.float32)
-    found, places = lax.top_k(x, 2, axis=axis)
-    np.testing.assert_array_equal(places, np.take(np.argsort(-x, axis), range(2), axis))
-    np.testing.assert_array_equal(found, np.take_along_axis(x, np.asarray(places), axis))
+    values, indices = lax.top_k(x, 2, axis=axis)
+    np.testing.assert_array_equal(indices, np.take(np.argsort(-x, axis), range(2), axis))
+    np.testing.assert_array_equal(values, np.take_along_axis(x, np.asarray(indices), axis))
 
 
-def test_approximations_are_exact():
+def test_approx_max_k_and_approx_min_k_are_exact():
     x = np.random.default_rng(0).permutation(60).reshape(3, 20).astype(np.float32)
     np.testing.assert_array_equal(lax.approx_max_k(x, 4)[1], np.argsort(-x)[:, :4])
-    found, places = lax.approx_min_k(x, 2, reduction_dimension=0)
-    np.testing.assert_array_equal(places, np.argsort(x, 0)[:2])
-    np.testing.assert_array_equal(found, np.sort(x, 0)[:2])
-    with pytest.raises(NotImplementedError, match="approx_max_k: candidates are always reduced to k"):
+    values, indices = lax.approx_min_k(x, 2, reduction_dimension=0)
+    np.testing.assert_array_equal(indices, np.argsort(x, 0)[:2])
+    np.testing.assert_array_equal(values, np.sort(x, 0)[:2])
+    with pytest.raises(NotImplementedError, match="approx_max_k: aggregate_to_topk=False is not supported"):
         lax.approx_max_k(x, 4, aggregate_to_topk=False)
     with pytest.raises(TypeError, match=r"approx_min_k: needs floats, not i32\[3\]"):
         lax.approx_min_k(np.arange(3, dtype=np.int32), 1)
 
 
-def test_top_k_refuses():
+def test_top_k_errors():
     with pytest.raises(ValueError, match=r"top_k: k must be 0 to 3, the size of axis -1 of f32\[2,3\], not 4"):
         lax.top_k(np.ones((2, 3), np.float32), 4)
     with pytest.raises(ValueError, match="top_k: axis -1 does not exist in an array of rank 0"):
         lax.top_k(1.0, 1)
 
 
-def test_batches():
+def test_vmap():
     x = np.random.default_rng(0).normal(size=(3, 7)).astype(np.float32)
     np.testing.assert_array_equal(sw.vmap(lambda x: lax.top_k(x, 3)[1])(x), lax.top_k(x, 3)[1])
     np.testing.assert_array_equal(sw.vmap(lax.sort, in_axes=1, out_axes=1)(x), np.sort(x, 0))
@@ -94,7 +94,7 @@ def test_batches():
     np.testing.assert_array_equal(batched_values, x[:, np.argsort(x[0])])
 
 
-def test_methods():
+def test_array_methods():
     x = jnp.array([[3.0, 1.0], [2.0, 4.0]])
     assert x.cumsum().tolist() == [3, 4, 6, 10]
     assert x.cumprod(1).tolist() == [[3, 3], [2, 8]]

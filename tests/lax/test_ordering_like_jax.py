@@ -1,4 +1,4 @@
-"""Running totals, sort and top_k on JAX and here: values, dtypes, weak types and gradients agree."""
+"""Cumulative reductions, sort and top_k against JAX: values, dtypes, weak types and gradients."""
 
 import ml_dtypes
 import numpy as np
@@ -24,13 +24,13 @@ def same(ours, theirs, rtol=1e-5):
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    # Here cumlogsumexp is for floats alone; JAX refuses integers too.
+    # Our cumlogsumexp accepts only floats. JAX rejects integers as well.
     [(name, dtype) for name in NAMES for dtype in (DTYPES[:3] if name == "cumlogsumexp" else DTYPES)],
     ids=str,
 )
-def test_totals(name, dtype):
+def test_cumulative_reductions(name, dtype):
     x = np.random.default_rng(0).integers(1, 4, (3, 11)).astype(dtype)
-    # JAX rounds small floats at every step.
+    # JAX rounds narrow floats at every step.
     rtol = 1e-5 if np.dtype(dtype).itemsize >= 4 else 5e-2
 
     def calls(lax, numpy):
@@ -42,7 +42,7 @@ def test_totals(name, dtype):
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("name", NAMES)
-def test_gradients_of_totals(name, reverse):
+def test_gradients_of_cumulative_reductions(name, reverse):
     x = np.random.default_rng(0).uniform(-1.5, 1.5, (13, 3)).astype(np.float32)
 
     def loss(lax):
@@ -80,7 +80,7 @@ def test_top_k(dtype):
     same(sw.jit(calls(lax))(x), jax.jit(calls(jax.lax))(x))
 
 
-def test_gradients_of_what_is_sorted():
+def test_gradients_of_sort_and_top_k():
     rng = np.random.default_rng(0)
     x, y = rng.integers(0, 4, (5, 7)).astype(np.float32), rng.normal(size=(5, 7)).astype(np.float32)
     weight = rng.normal(size=(5, 7)).astype(np.float32)
@@ -97,7 +97,7 @@ def test_gradients_of_what_is_sorted():
         same(sw.jit(sw.grad(ours, (0, 1)))(x, y), jax.jit(jax.grad(theirs, (0, 1)))(x, y))
 
 
-def test_batches():
+def test_vmap():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(4, 3, 7)).astype(np.float32), rng.normal(size=(3, 7)).astype(np.float32)
 
@@ -109,7 +109,5 @@ def test_batches():
             vmap(lambda x, y: lax.sort((x, y), 0), (1, 1), 1)(x[0], y),
         ]
 
-    def tidy(found):
-        return jax.tree.leaves(found)
-
-    same(tidy(sw.jit(calls(sw.vmap, lax))(x, y)), tidy(jax.jit(calls(jax.vmap, jax.lax))(x, y)))
+    ours, theirs = sw.jit(calls(sw.vmap, lax))(x, y), jax.jit(calls(jax.vmap, jax.lax))(x, y)
+    same(jax.tree.leaves(ours), jax.tree.leaves(theirs))

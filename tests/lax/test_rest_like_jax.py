@@ -1,4 +1,4 @@
-"""Shapes, products, choices and solutions: the same calls on JAX and here."""
+"""Shape functions, dot products, selection and solvers of lax against JAX."""
 
 from types import SimpleNamespace
 
@@ -85,20 +85,20 @@ SHAPES = [
     Case("broadcasted_iota", (np.uint8, (3, 4), 1)),
     Case("empty", ((2, 3), np.float32)),
 ]
-BEFORE = np.array(-2, np.int32), np.array(-3, np.int32)
-CHOICES = [
+NEGATIVE_STARTS = np.array(-2, np.int32), np.array(-3, np.int32)
+SELECTIONS = [
     Case("select_n", (integers(5, 6, low=0, high=2).astype(bool), X, -X)),
     Case("select_n", (integers(5, 6, low=0, high=4), X, -X, X * X, X + 1)),
-    # JAX's derivative is zero where the number is not one of a case.
+    # JAX's gradient is zero where the index is out of bounds.
     Case("select_n", (integers(5, 6, low=-2, high=6), X, -X, X * X, X + 1), smooth=False),
     Case("select_n", (np.int32(2), X, -X, X * X)),
     Case("select_n", (integers(5, 6, dtype=np.uint8, low=0, high=3), X, -X, X * X)),
     Case("mul", (integers(3, dtype=np.int8, low=90, high=127), integers(3, dtype=np.int16)), {"out_dtype": np.float32}),
-    Case("dynamic_slice", (X, BEFORE, (2, 3))),
-    Case("dynamic_slice", (X, BEFORE, (2, 3)), {"allow_negative_indices": False}),
-    Case("dynamic_slice", (X, BEFORE, (2, 3)), {"allow_negative_indices": (True, False)}),
-    Case("dynamic_update_slice", (X, X[:2, :2], BEFORE), {"allow_negative_indices": False}),
-    Case("dynamic_index_in_dim", (X, BEFORE[0], 1, False), {"allow_negative_indices": False}),
+    Case("dynamic_slice", (X, NEGATIVE_STARTS, (2, 3))),
+    Case("dynamic_slice", (X, NEGATIVE_STARTS, (2, 3)), {"allow_negative_indices": False}),
+    Case("dynamic_slice", (X, NEGATIVE_STARTS, (2, 3)), {"allow_negative_indices": (True, False)}),
+    Case("dynamic_update_slice", (X, X[:2, :2], NEGATIVE_STARTS), {"allow_negative_indices": False}),
+    Case("dynamic_index_in_dim", (X, NEGATIVE_STARTS[0], 1, False), {"allow_negative_indices": False}),
     Case("select_n", (np.bool_(True), X, -X)),
     Case("select_n", (integers(5, 6), X), smooth=False),
     Case("optimization_barrier", ((X, X + 1),)),
@@ -138,20 +138,20 @@ PRODUCTS = [
         (floats(7, 4).astype(BF16), floats(2, 4, 5).astype(BF16), np.array([3, 4], np.int32), None, np.float32),
     ),
     Case(
-        "grouped",
+        "ragged_dot_general_of_numbers",
         (floats(7, 4), floats(7, 5), np.array([2, 5], np.int32), ((((0,), (0,)), ((), ())), (0,), ())),
         smooth=False,  # JAX has no derivative
     ),
     Case(
-        "grouped",
+        "ragged_dot_general_of_numbers",
         (floats(2, 7, 4), floats(3, 2, 4, 5), COUNTS, ((((2,), (2,)), ((0,), (1,))), (1,), (0,))),
     ),
     Case(
-        "grouped",
+        "ragged_dot_general_of_numbers",
         (floats(2, 7, 4), floats(3, 2, 4, 5), COUNTS[0], ((((2,), (2,)), ((0,), (1,))), (1,), (0,))),
     ),
     Case(
-        "grouped",
+        "ragged_dot_general_of_numbers",
         (floats(4, 3, 2), floats(3, 5, 2), np.array([1, 1], np.int32), ((((1,), (0,)), ((2,), (2,))), (2,), ())),
         smooth=False,  # JAX has no derivative
     ),
@@ -165,7 +165,7 @@ PRODUCTS = [
             "preferred_element_type": np.float32,
         },
         smooth=False,
-        rtol=2e-2,  # XLA may leave out roundings to bf16 on the way
+        rtol=2e-2,  # XLA may omit intermediate roundings to bf16
         atol=2e-2,
     ),
     Case("conv_general_dilated_local", (floats(2, 3, 6), floats(4, 9, 4), (1,), "VALID", (3,)), rtol=1e-4),
@@ -175,21 +175,21 @@ PRODUCTS = [
         rtol=1e-4,
     ),
 ]
-SOLUTIONS = [
-    Case("solved", (floats(3, 3) + 4 * np.eye(3, dtype=np.float32), floats(3)), rtol=1e-4),
-    Case("solved_symmetric", (np.diag(np.arange(1.0, 4)).astype(np.float32), floats(3)), rtol=1e-4),
-    Case("rooted", (np.array([2.0, 9.0], np.float32),), rtol=1e-4),
-    Case("applied", (integers(5), np.array([[0], [3], [3], [9]], np.int32))),
-    Case("applied", (floats(5), np.array([[4], [-1], [4], [4]], np.int32)), smooth=False),
-    Case("folded", (X,)),
-    Case("folded", (integers(0, 3),)),
+SOLVERS = [
+    Case("linear_solve", (floats(3, 3) + 4 * np.eye(3, dtype=np.float32), floats(3)), rtol=1e-4),
+    Case("symmetric_solve", (np.diag(np.arange(1.0, 4)).astype(np.float32), floats(3)), rtol=1e-4),
+    Case("root", (np.array([2.0, 9.0], np.float32),), rtol=1e-4),
+    Case("scatter_apply_affine", (integers(5), np.array([[0], [3], [3], [9]], np.int32))),
+    Case("scatter_apply_affine", (floats(5), np.array([[4], [-1], [4], [4]], np.int32)), smooth=False),
+    Case("reduce_by_functions", (X,)),
+    Case("reduce_by_functions", (integers(0, 3),)),
 ]
 
 
-def more(package, lax):
-    """The namespace, and functions of one package's own types and functions."""
+def extend_namespace(package, lax):
+    """Add functions to the namespace `lax` that call it with the package's own types and functions."""
 
-    def grouped(lhs, rhs, sizes, numbers):
+    def ragged_dot_general_of_numbers(lhs, rhs, sizes, numbers):
         return lax.ragged_dot_general(lhs, rhs, sizes, lax.RaggedDotDimensionNumbers(*numbers))
 
     def solver(a):
@@ -204,22 +204,22 @@ def more(package, lax):
             ]
             for j in range(3)
         ]
-        volume = sum(a[0, i] * rows[i][0] for i in range(3))
-        return [package.numpy.stack(row) / volume for row in rows]
+        determinant = sum(a[0, i] * rows[i][0] for i in range(3))
+        return [package.numpy.stack(row) / determinant for row in rows]
 
-    def solved(a, b):
+    def linear_solve(a, b):
         stop = lax.stop_gradient(a)
         return lax.custom_linear_solve(lambda x: lax.dot(a, x), b, solver(stop), solver(stop.T))
 
-    def solved_symmetric(a, b):
-        def with_steps(matvec, b):
+    def symmetric_solve(a, b):
+        def solve_with_aux(matvec, b):
             return {"x": solver(lax.stop_gradient(a))(matvec, b["x"])}, 3
 
         return lax.custom_linear_solve(
-            lambda x: {"x": lax.dot(a, x["x"])}, {"x": b}, with_steps, symmetric=True, has_aux=True
+            lambda x: {"x": lax.dot(a, x["x"])}, {"x": b}, solve_with_aux, symmetric=True, has_aux=True
         )[0]["x"]
 
-    def rooted(a):
+    def root(a):
         def newton(f, x):
             return lax.fori_loop(
                 0, 12, lambda _, x: x - f(x) / package.jvp(f, (x,), (package.numpy.ones_like(x),))[1], x
@@ -229,11 +229,11 @@ def more(package, lax):
             lambda x: x**3 - a, package.numpy.ones_like(a), newton, lambda g, y: y / g(package.numpy.ones_like(y))
         )
 
-    def applied(x, places):
+    def scatter_apply_affine(x, indices):
         numbers = lax.ScatterDimensionNumbers((), (0,), (0,))
-        return lax.scatter_apply(x, places, lambda x: x * 2 + 1, numbers, update_shape=places.shape[:1])
+        return lax.scatter_apply(x, indices, lambda x: x * 2 + 1, numbers, update_shape=indices.shape[:1])
 
-    def folded(x):
+    def reduce_by_functions(x):
         return [
             lax.reduce(x, package.numpy.zeros((), x.dtype), lax.add, (0,)),
             lax.reduce(x, package.numpy.full((), 2, x.dtype), lambda a, b: b * a, (1, 0)),
@@ -249,53 +249,53 @@ def more(package, lax):
     names = {name: getattr(lax, name) for name in dir(lax) if not name.startswith("_")}
     return SimpleNamespace(
         **names,
-        grouped=grouped,
-        solved=solved,
-        solved_symmetric=solved_symmetric,
-        rooted=rooted,
-        applied=applied,
-        folded=folded,
+        ragged_dot_general_of_numbers=ragged_dot_general_of_numbers,
+        linear_solve=linear_solve,
+        symmetric_solve=symmetric_solve,
+        root=root,
+        scatter_apply_affine=scatter_apply_affine,
+        reduce_by_functions=reduce_by_functions,
     )
 
 
-OURS, THEIRS = more(sw, lax), more(jax, jax.lax)
-CASES = [*SHAPES, *CHOICES, *PRODUCTS, *SOLUTIONS]
+OURS, THEIRS = extend_namespace(sw, lax), extend_namespace(jax, jax.lax)
+CASES = [*SHAPES, *SELECTIONS, *PRODUCTS, *SOLVERS]
 
 
 @pytest.mark.parametrize("cases", batches(CASES), ids=batch_name)
-def test_values(cases):
+def test_values_match_jax(cases):
     values_like(OURS, THEIRS, cases, jax)
 
 
 @pytest.mark.parametrize("cases", batches(CASES), ids=batch_name)
-def test_gradients(cases):
+def test_gradients_match_jax(cases):
     gradients_like(OURS, THEIRS, cases, jax)
 
 
 @pytest.mark.parametrize("cases", batches(CASES), ids=batch_name)
-def test_vmap(cases):
+def test_vmap_matches_loop(cases):
     vmap_like_loop(OURS, [case for case in cases if case.name not in ("broadcast_in_dim",)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["first", "last"])
 @pytest.mark.parametrize("cases", batches(CASES), ids=batch_name)
-def test_mesh(mesh, cases, which):
+def test_mesh_matches_one_device(mesh, cases, which):
     mesh_like_one_device(mesh, OURS, cases, which)
 
 
-def test_eagerly():
-    eagerly_like(OURS, THEIRS, [*SHAPES[:8], *CHOICES[:4], *PRODUCTS[:4], *SOLUTIONS])
+def test_eager_values_match_jax():
+    eagerly_like(OURS, THEIRS, [*SHAPES[:8], *SELECTIONS[:4], *PRODUCTS[:4], *SOLVERS])
 
 
-def test_broadcast_from_one_member():
-    found = sw.vmap(lambda row: lax.pbroadcast({"x": row}, "i", 3), axis_name="i")(X)
-    np.testing.assert_array_equal(found["x"], np.broadcast_to(X[3], X.shape))
-    with pytest.raises(ValueError, match="members of 'i' are 0 to 4, and 5 is none"):
+def test_pbroadcast():
+    result = sw.vmap(lambda row: lax.pbroadcast({"x": row}, "i", 3), axis_name="i")(X)
+    np.testing.assert_array_equal(result["x"], np.broadcast_to(X[3], X.shape))
+    with pytest.raises(ValueError, match="source must be one of the members 0 to 4 of 'i', not 5"):
         sw.vmap(lambda row: lax.pbroadcast(row, "i", 5), axis_name="i")(X)
 
 
-def test_shapes_alone():
+def test_shape_inference_matches_jax():
     numbers = ("NHWC", "HWIO", "NHWC")
     calls = [
         ("broadcast_shapes", ((3, 1), (1, 4), (5, 1, 1))),
@@ -317,7 +317,7 @@ def test_shapes_alone():
         np.testing.assert_array_equal(ours, theirs, err_msg=name)
 
 
-WRONG = [
+INVALID_CALLS = [
     ("dot", (A, A), {}),
     ("dot", (A.astype(np.float16), B.astype(BF16)[:3]), {}),
     ("dot", (integers(3, 4), integers(4, 5)), {"preferred_element_type": np.int8}),
@@ -352,36 +352,38 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("name", "args", "keywords"), WRONG, ids=[f"{row[0]}-{n}" for n, row in enumerate(WRONG)])
-def test_wrong_calls_are_errors_of_the_same_kind(name, args, keywords):
+@pytest.mark.parametrize(
+    ("name", "args", "keywords"), INVALID_CALLS, ids=[f"{row[0]}-{n}" for n, row in enumerate(INVALID_CALLS)]
+)
+def test_invalid_calls_raise_the_same_exception_type_as_jax(name, args, keywords):
     with pytest.raises(Exception) as theirs:
         getattr(jax.lax, name)(*args, **keywords)
     with pytest.raises(type(theirs.value)):
         getattr(lax, name)(*args, **keywords)
 
 
-def test_solutions_without_a_transpose_say_so():
-    def solved(b):
+def test_linear_solve_errors():
+    def solve_sum(b):
         return lax.custom_linear_solve(lambda x: 2.0 * x, b, lambda matvec, b: b / 2).sum()
 
     x = np.array([1.0, 2.0], np.float32)
-    np.testing.assert_allclose(sw.jvp(solved, (x,), (x,))[1], 1.5)
+    np.testing.assert_allclose(sw.jvp(solve_sum, (x,), (x,))[1], 1.5)
     with pytest.raises(TypeError, match="no transpose_solve was given"):
-        sw.grad(solved)(x)
+        sw.grad(solve_sum)(x)
     with pytest.raises(TypeError, match="solve must return f32"):
         lax.custom_linear_solve(lambda x: x, x, lambda matvec, b: b[0])
 
 
-def test_solutions_in_loops():
-    """Found by a loop that has no transpose: only the rule of the solution can be used."""
+def test_gradient_of_linear_solve_inside_scan():
+    """The solver is a while_loop, which has no transpose: the gradient must be implicit."""
 
     def total(a, package, lax):
-        def halved(matvec, b):
+        def solve_by_halving(matvec, b):
             return lax.while_loop(lambda x: (matvec(x) > b).any(), lambda x: x / 2, 8 * b)
 
         def step(b, _):
-            found = lax.custom_linear_solve(lambda x: a * x, b, halved, symmetric=True)
-            return found + 1, found.sum()
+            x = lax.custom_linear_solve(lambda x: a * x, b, solve_by_halving, symmetric=True)
+            return x + 1, x.sum()
 
         last, sums = lax.scan(step, package.numpy.array([1.0, 2.0]), None, length=3)
         return (last**2).sum() + sums.sum()
@@ -391,7 +393,7 @@ def test_solutions_in_loops():
     )
 
 
-def test_second_derivatives_of_roots():
+def test_higher_derivatives_of_custom_root():
     def cube_root(a, package, lax):
         def newton(f, x):
             return lax.fori_loop(0, 20, lambda _, x: x - f(x) / (3 * x * x), x)
@@ -399,26 +401,27 @@ def test_second_derivatives_of_roots():
         return lax.custom_root(lambda x: x**3 - a, a, newton, lambda g, y: y / g(1.0))
 
     for order in range(1, 4):
-        ours, theirs = sw.grad, jax.grad
-        mine, other = (lambda a: cube_root(a, sw, lax)), (lambda a: cube_root(a, jax, jax.lax))
+        ours, theirs = (lambda a: cube_root(a, sw, lax)), (lambda a: cube_root(a, jax, jax.lax))
         for _ in range(order):
-            mine, other = ours(mine), theirs(other)
-        np.testing.assert_allclose(mine(2.0), other(2.0), rtol=1e-4)
+            ours, theirs = sw.grad(ours), jax.grad(theirs)
+        np.testing.assert_allclose(ours(2.0), theirs(2.0), rtol=1e-4)
 
 
-def test_platforms_and_composites():
+def test_platform_dependent_and_composite():
     x = jnp.arange(3.0)
     assert lax.platform_dependent(x, cpu=lambda x: x + 1, default=lambda x: x).tolist() == [1.0, 2.0, 3.0]
     assert lax.platform_dependent(x, tpu=lambda x: x + 1, default=lambda x: x).tolist() == [0.0, 1.0, 2.0]
-    with pytest.raises(NotImplementedError, match="no function for 'cpu' among tpu"):
+    with pytest.raises(
+        NotImplementedError, match="no function for the platform 'cpu' and no default; functions were given for: tpu"
+    ):
         lax.platform_dependent(x, tpu=lambda x: x + 1)
-    twice = lax.composite(lambda x, *, by: x * by, "mine.times")
-    assert twice(x, by=2).tolist() == [0.0, 2.0, 4.0]
+    times = lax.composite(lambda x, *, by: x * by, "mine.times")
+    assert times(x, by=2).tolist() == [0.0, 2.0, 4.0]
     with pytest.raises(sw.errors.UnexpectedTracerError, match="attribute 'by' is a traced value"):
-        sw.jit(lambda by: twice(x, by=by))(2.0)
+        sw.jit(lambda by: times(x, by=by))(2.0)
 
 
-def test_barriers_keep_what_is_equal_apart():
+def test_optimization_barrier_prevents_cse():
     def both(x):
         return lax.optimization_barrier(lax.sin(x)) + lax.sin(x)
 
@@ -427,10 +430,10 @@ def test_barriers_keep_what_is_equal_apart():
     assert text.count("stablehlo.sine") == 2
 
 
-def test_algorithms_are_taken_where_they_mean_the_same():
+def test_dot_algorithms_equivalent_to_a_precision_are_supported():
     for name in ("F32_F32_F32", lax.DotAlgorithmPreset.DEFAULT):
         np.testing.assert_allclose(lax.dot(A, B, precision=name), A @ B, rtol=1e-5)
-    with pytest.raises(NotImplementedError, match="TF32_TF32_F32 is not here yet"):
+    with pytest.raises(NotImplementedError, match="TF32_TF32_F32 is not supported"):
         lax.dot(A, B, precision=lax.DotAlgorithmPreset.TF32_TF32_F32)
     with pytest.raises(NotImplementedError, match="accuracy"):
         lax.exp(X, accuracy=lax.Tolerance(1e-3))

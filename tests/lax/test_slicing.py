@@ -1,4 +1,4 @@
-"""lax's slicing functions against numpy, and what they refuse."""
+"""The slicing functions of lax against NumPy, and their errors."""
 
 import numpy as np
 import pytest
@@ -56,10 +56,10 @@ def test_pad():
             "concatenate: operands must have one dtype and equal sizes in all dims but 0, not f32[5,4], i32[5,4]",
         ),
         (lambda: lax.rev(X, (-1,)), "reverse: dims [-1] do not exist in f32[5,4]"),
-        (lambda: lax.pad(np.arange(3), 0.5, [(1, 1, 0)]), "pad: i32[3] cannot hold the padding value, of type f32[]~"),
+        (lambda: lax.pad(np.arange(3), 0.5, [(1, 1, 0)]), "pad: i32[3] cannot hold a padding value of type f32[]~"),
         (
             lambda: lax.pad(X, 0.0, [(1, 1), (0, 0)]),
-            "pad: padding_config holds (low, high, interior) for each dim, not [(1, 1), (0, 0)]",
+            "pad: padding_config must have (low, high, interior) for each dim, not [(1, 1), (0, 0)]",
         ),
         (
             lambda: lax.pad(X, X[0], [(0, 0, 0)] * 2),
@@ -68,12 +68,12 @@ def test_pad():
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
-def test_errors(call, message):
+def test_error_messages(call, message):
     with pytest.raises(TypeError) as caught:
         call()
     assert str(caught.value) == message
 
 
-def test_a_traced_place_is_refused():
+def test_traced_index_is_an_error():
     with pytest.raises(sw.errors.TracerIntegerConversionError):
         sw.jit(lambda x, i: lax.slice(x, (i, 0), (5, 4)))(X, 1)

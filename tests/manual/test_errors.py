@@ -50,19 +50,19 @@ def same(x):
 )
 def test_an_unbound_name(mesh, use):
     assert told(UnboundAxisError, use, P("x"), P("x"), mesh=mesh) == (
-        "unbound axis name 'z'. The names bound here: 'x', 'y'. `vmap(fun, axis_name='z')` binds one in `fun`, as "
-        "shard_map does the axes of its mesh."
+        "unbound axis name 'z'. The bound names are: 'x', 'y'. `vmap(fun, axis_name='z')` binds a name in `fun`, "
+        "and shard_map binds the axes of its mesh."
     )
 
 
 def test_an_axis_that_is_planned_is_no_name_inside(mesh):
     text = told(UnboundAxisError, lambda x: lax.psum(x, "y"), P("x"), P("x"), mesh=mesh, axis_names={"x"})
-    assert text.startswith("unbound axis name 'y'. The names bound here: 'x'.")
+    assert text.startswith("unbound axis name 'y'. The bound names are: 'x'.")
 
 
 def test_a_name_twice(mesh):
     text = told(ValueError, lambda x: lax.psum(x, ("x", "x")), P("x"), P(), mesh=mesh)
-    assert text == "psum: a name repeats in ('x', 'x')"
+    assert text == "psum: an axis name repeats in ('x', 'x')"
 
 
 # Specs.
@@ -321,19 +321,19 @@ def test_what_is_one_value_is_known_to_be(mesh, f):
 WRONG = {
     "twice": (
         lambda x: lax.ppermute(x, "x", [(0, 1), (2, 1)]),
-        "ppermute: a member is sent to twice in [(0, 1), (2, 1)]: each may send once and receive once",
+        "ppermute: a destination repeats in [(0, 1), (2, 1)]; each member may send and receive only once",
     ),
     "sends twice": (
         lambda x: lax.ppermute(x, ("x", "y"), [(7, 1), (7, 2)]),
-        "ppermute: a member sends twice in [(7, 1), (7, 2)]: each may send once and receive once",
+        "ppermute: a source repeats in [(7, 1), (7, 2)]; each member may send and receive only once",
     ),
     "nobody": (
         lambda x: lax.ppermute(x, "x", [(0, 4)]),
-        "ppermute: the members of 'x' are 0 to 3, not all of those in [(0, 4)]",
+        "ppermute: perm [(0, 4)] must contain only the members 0 to 3 of 'x'",
     ),
     "nobody of several": (
         lambda x: lax.ppermute(x, ("x", "y"), [(0, 8)]),
-        "ppermute: the members of ('x', 'y') are 0 to 7, not all of those in [(0, 8)]",
+        "ppermute: perm [(0, 8)] must contain only the members 0 to 7 of ('x', 'y')",
     ),
     "no permutation": (
         lambda x: lax.pshuffle(x, "x", [0, 0, 1, 2]),
@@ -341,23 +341,24 @@ WRONG = {
     ),
     "overlapping groups": (
         lambda x: lax.psum(x, "x", axis_index_groups=[[0, 1], [1, 2]]),
-        "psum: axis_index_groups [[0, 1], [1, 2]] have member 1 of 'x' 2 times: each member is in one group, once",
+        "psum: axis_index_groups [[0, 1], [1, 2]] contain member 1 of 'x' 2 times; each member must be in exactly one "
+        "group",
     ),
     "groups that leave one out": (
         lambda x: lax.pmax(x, "x", axis_index_groups=[[0, 1]]),
-        "pmax: axis_index_groups [[0, 1]] have member 2 of 'x' in no group: each member is in one group, once",
+        "pmax: axis_index_groups [[0, 1]] contain member 2 of 'x' 0 times; each member must be in exactly one group",
     ),
     "groups of different sizes": (
         lambda x: lax.all_gather(x, "x", axis_index_groups=[[0, 1, 2], [3]]),
-        "all_gather: axis_index_groups [[0, 1, 2], [3]] differ in size: each needs as many members as the first",
+        "all_gather: axis_index_groups [[0, 1, 2], [3]] must all have the same size",
     ),
     "groups with a stranger": (
         lambda x: lax.all_to_all(x, "x", 0, 0, axis_index_groups=[[0, 1], [2, 4]]),
-        "all_to_all: axis_index_groups [[0, 1], [2, 4]] have 4, but the members of 'x' are 0 to 3",
+        "all_to_all: axis_index_groups [[0, 1], [2, 4]] contain 4, but the members of 'x' are 0 to 3",
     ),
     "no source": (
         lambda x: lax.pbroadcast(x, "x", 9),
-        "pbroadcast: the members of 'x' are 0 to 3, and 9 is none of them",
+        "pbroadcast: source must be one of the members 0 to 3 of 'x', not 9",
     ),
     "no dim": (
         lambda x: lax.all_gather(x, "x", axis=5),
@@ -365,19 +366,19 @@ WRONG = {
     ),
     "no slice for each": (
         lambda x: lax.psum_scatter(x, "x"),
-        "psum_scatter: dim 0 of f32[2,4]{x} must be 4, the number of members",
+        "psum_scatter: the size of dim 0 of f32[2,4]{x} must be 4, the number of members",
     ),
     "no block for each": (
         lambda x: lax.all_to_all(x, "x", 0, 1, tiled=True),
-        "all_to_all: dim 0 of f32[2,4]{x} must be a multiple of 4, the number of members",
+        "all_to_all: the size of dim 0 of f32[2,4]{x} must be a multiple of 4, the number of members",
     ),
     "a cast to what": (
         lambda x: lax.pcast(x, "x", to="same"),
-        "pcast: to is 'varying', 'reduced' or 'unreduced', not 'same'",
+        "pcast: to must be 'varying', 'reduced' or 'unreduced', not 'same'",
     ),
     "a gather to what": (
         lambda x: lax.all_gather(x, "x", to="same"),
-        "all_gather: to is 'varying', 'invarying' or 'reduced', not 'same'",
+        "all_gather: to must be 'varying', 'invarying' or 'reduced', not 'same'",
     ),
 }
 
@@ -390,10 +391,10 @@ def test_collectives_that_cannot_be(mesh, name):
 
 def test_lists_that_are_none(mesh):
     assert told(TypeError, lambda x: lax.ppermute(x, "x", [0, 1]), P("x"), P("x"), mesh=mesh) == (
-        "ppermute: perm should be pairs of members, [(0, 1), (1, 2)], not [0, 1]"
+        "ppermute: perm must be pairs of members such as [(0, 1), (1, 2)], not [0, 1]"
     )
     assert told(TypeError, lambda x: lax.psum(x, "x", axis_index_groups=[0, 1]), P("x"), P("x"), mesh=mesh) == (
-        "psum: axis_index_groups should be lists of members, [[0, 1], [2, 3]], not [0, 1]"
+        "psum: axis_index_groups must be lists of members such as [[0, 1], [2, 3]], not [0, 1]"
     )
 
 

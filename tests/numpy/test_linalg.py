@@ -256,7 +256,7 @@ def test_svd_subset_is_a_slice_of_the_full_svd():
         (
             lambda x: jnp.linalg.svd(x, False, subset_by_index=(0, 4)),
             ValueError,
-            "svd: subset_by_index (0, 4) must lie in 0 to 3",
+            "svd: subset_by_index (0, 4) must be a range within 0 to 3",
         ),
         (lambda x: jnp.linalg.lstsq(x[None], x), TypeError, "lstsq: a must be a matrix, and b a vector or matrix"),
         (lambda x: jnp.linalg.multi_dot([x]), ValueError, "multi_dot: arrays must be two or more matrices"),

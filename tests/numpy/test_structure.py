@@ -164,8 +164,12 @@ ERRORS = [
         "repeat: i32[]~ is traced, so the shape of the result is unknown. Pass it: "
         "`repeat(a, repeats, total_repeat_length=...)`",
     ),
-    (lambda: jnp.tile(ROW, -1), ValueError, "tile: needs a count for each dim of f32[7], 0 or more, not (-1,)"),
-    (lambda: jnp.squeeze(X, 0), ValueError, "squeeze: dims (0,) of f32[3,4] must have size 1 to be left out"),
+    (
+        lambda: jnp.tile(ROW, -1),
+        ValueError,
+        "tile: reps must have one non-negative number for each dim of f32[7], not (-1,)",
+    ),
+    (lambda: jnp.squeeze(X, 0), ValueError, "squeeze: dims (0,) of f32[3,4] must have size 1 to be removed"),
     (
         lambda: jnp.moveaxis(X, (0, 1), 0),
         ValueError,
