@@ -17,11 +17,11 @@ from shardwise.compiler.arrays.methods import reshape
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, broadcast_to_shape
 from shardwise.compiler.ir.dispatch import bound_axes, tracked_axes
 from shardwise.compiler.ops.collective.collectives import Groups
-from shardwise.compiler.ops.collective.named import NamedMinMax, NamedSum, AssertReplicated, PVary, flat_axis_index
+from shardwise.compiler.ops.collective.named import AssertReplicated, NamedMinMax, NamedSum, PVary, flat_axis_index
 from shardwise.compiler.ops.collective.named_exchange import (
-    NamedExchangeOp,
-    NamedAllToAll,
     NamedAllGather,
+    NamedAllToAll,
+    NamedExchangeOp,
     NamedPermute,
     NamedReduceScatter,
 )

@@ -9,7 +9,7 @@ from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.call import Call, present_mask, drop_none, insert_none
+from shardwise.compiler.ops.control.call import Call, drop_none, insert_none, present_mask
 from shardwise.compiler.ops.control.custom_derivatives import CustomJvp
 from shardwise.compiler.ops.control.retype import match_type
 from shardwise.compiler.ops.elementwise.arithmetic import Neg
