@@ -11,7 +11,7 @@ from shardwise.api.flatten import FlatFunction
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.op import BatchAxis
-from shardwise.compiler.ops.reduce.broadcast import batch_at
+from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.transforms.vmap import map_function
 from shardwise.execute.traceback_filter import filter_traceback
 
@@ -58,7 +58,7 @@ def vmap(
         wanted = _out_dims(what, output_axes(what, out_axes, flat.out_tree), outputs, out_dims)
         return flat.out_tree.unflatten(
             [
-                x if target is None else batch_at(x, dim, target, size)
+                x if target is None else batch_dim_at(x, dim, target, size)
                 for x, dim, target in zip(outputs, out_dims, wanted, strict=True)
             ]
         )

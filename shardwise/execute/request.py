@@ -11,7 +11,7 @@ from typing import Any, final
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
-from shardwise.compiler.ops.shape.constants import Held
+from shardwise.compiler.ops.shape.constants import ArrayConstant
 from shardwise.compiler.pipeline import Stages, run_stages
 from shardwise.compiler.plan.hardware import CPU, Chip, chip_of
 from shardwise.compiler.propagate.refine import refine_program
@@ -261,7 +261,7 @@ def _constrained(request: Request, target: Target) -> Program:
 
 def lift_held_arrays(request: Request, constants: Sequence[Array]) -> tuple[Request, list[Array]]:
     """The request with the arrays that its program holds as further inputs, and these among the constants."""
-    if not any(isinstance(equation.op, Held) for equation in request.program.walk()):
+    if not any(isinstance(equation.op, ArrayConstant) for equation in request.program.walk()):
         return request, list(constants)
     larger, arrays = lift_constants(inline(request.program))
     signatures = (*request.signatures, *(array.signature for array in arrays))

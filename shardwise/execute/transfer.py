@@ -17,7 +17,7 @@ from shardwise.compiler.dtypes import is_key
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.shape.constants import full
-from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, sliced
+from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, slice_dims
 from shardwise.compiler.shardings.mesh import Mesh, device_grid
 from shardwise.compiler.shardings.refine import common_mesh
 from shardwise.compiler.shardings.spec import spec_of
@@ -152,7 +152,7 @@ def _sliced(piece: Array, parts: tuple[Box, ...]) -> list[Array]:
 
 
 def _slices(piece: Any, *, parts: tuple[Box, ...]) -> list[Any]:
-    return [sliced(piece, [(low, high, 1) for low, high in box]) for box in parts]
+    return [slice_dims(piece, [(low, high, 1) for low, high in box]) for box in parts]
 
 
 def _put_together(array: Array, boxes: tuple[Box, ...], blocks: list[Any], shape: tuple[int, ...], device: Any) -> Any:

@@ -28,8 +28,8 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import Call
 from shardwise.compiler.ops.control.manual import Manual
 from shardwise.compiler.ops.placement.constrain import Constrain
-from shardwise.compiler.ops.reduce.broadcast import batch_at
-from shardwise.compiler.ops.shape.constants import Identity
+from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
+from shardwise.compiler.ops.shape.constants import IdentityKey
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose
 from shardwise.compiler.propagate.propagate import propagate
@@ -228,7 +228,7 @@ def _hashable(value: Any) -> Any:
     try:
         hash(value)
     except TypeError:
-        return Identity(value)
+        return IdentityKey(value)
     return value
 
 
@@ -249,7 +249,7 @@ class _BoundFunction:
 
     @property
     def static_args(self) -> list[Any]:
-        return [value.value if isinstance(value, Identity) else value for _, value in self.static]
+        return [value.value if isinstance(value, IdentityKey) else value for _, value in self.static]
 
     @property
     def function(self) -> Function:
@@ -289,7 +289,7 @@ def _vmapped(
     def call(*leaves: Any) -> list[Any]:
         size = next(x.type.shape[dim] for x, dim in zip(leaves, dims, strict=True) if dim is not None)
         results, out_dims = map_function(function, replace(axis, size=size), leaves, dims, name)
-        return [batch_at(as_operand(x), dim, 0, size) for x, dim in zip(results, out_dims, strict=True)]
+        return [batch_dim_at(as_operand(x), dim, 0, size) for x, dim in zip(results, out_dims, strict=True)]
 
     return call
 

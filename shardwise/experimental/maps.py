@@ -31,8 +31,8 @@ from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.reduce.broadcast import batch_at
-from shardwise.compiler.ops.shape.movement import permuted
+from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
+from shardwise.compiler.ops.shape.movement import permute
 from shardwise.compiler.shardings.mesh import Mesh, mesh_context
 from shardwise.compiler.shardings.spec import UNCONSTRAINED, PartitionSpec
 from shardwise.compiler.trace.build import build
@@ -391,7 +391,7 @@ class _Call:
             dim_of_name = {name: dim for dim, name in dims.names.items()}
             moved = [dim_of_name[name] for name in unnamed if name in dim_of_name]
             order = (*(dim for dim in range(x.type.ndim) if dim not in moved), *moved)
-            operands.append(permuted(x, order))
+            operands.append(permute(x, order))
             kept = {order.index(dim): name for dim, name in dims.names.items() if name not in unnamed}
             in_dims.append(_Dims(kept, None, dims.text))
         return operands, in_dims, self._trace({name: self.sizes[name] for name in unnamed})
@@ -408,7 +408,7 @@ class _Call:
         """Move the named dims of a result to their positions in `out_axes`."""
         for name in dims.names.values():
             if name not in names:  # the result does not vary along the name
-                x, names = batch_at(x, None, 0, self.sizes[name]), [name, *names]
+                x, names = batch_dim_at(x, None, 0, self.sizes[name]), [name, *names]
         rank = len(names)
         if dims.rank not in (None, rank) or any(dim >= rank for dim in dims.names):
             unnamed_type = x.type.without(tuple(dim for dim, name in enumerate(names) if name is not None))
@@ -420,7 +420,7 @@ class _Call:
             )
         others = iter([dim for dim, name in enumerate(names) if name is None])
         order = tuple(names.index(dims.names[d]) if d in dims.names else next(others) for d in range(rank))
-        return self.spec.constrain(permuted(x, order), dims)
+        return self.spec.constrain(permute(x, order), dims)
 
 
 @final

@@ -10,7 +10,7 @@ from shardwise import tree
 from shardwise.compiler.arrays.operands import as_operand, broadcast_to_shape, compiled_function, type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.remat import Barrier
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import BITS, Or
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.placement.inspect_sharding import Inspect
@@ -43,7 +43,7 @@ def select_n(which: Any, *cases: Any) -> Any:
     if not cases:
         raise ValueError("select_n: needs at least one case")
     index, types = type_of(which, "select_n"), [type_of(x, "select_n") for x in cases]
-    if not BITS.holds(index.dtype):
+    if not BITS.contains(index.dtype):
         raise TypeError(f"select_n: which must hold booleans or integers, not {index}")
     if index.dtype == np.bool_ and len(cases) > 2:
         raise TypeError(f"select_n: booleans can select between at most 2 cases, not {len(cases)}; use integers")
@@ -72,7 +72,7 @@ def _select_by_bisection(which: Any, cases: list[Any], first: int) -> Any:
     half = len(cases) // 2
     low = _select_by_bisection(which, cases[:half], first)
     high = _select_by_bisection(which, cases[half:], first + half)
-    return Select()(Compare("LT")(which, like(which, first + half)), low, high)
+    return Select()(Compare("LT")(which, full_like(which, first + half)), low, high)
 
 
 def optimization_barrier(operand: Any, /) -> Any:

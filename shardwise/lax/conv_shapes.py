@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardwise.compiler.arrays.operands import type_of
-from shardwise.compiler.ops.reduce.sliding_window import Sliding
-from shardwise.compiler.ops.shape.movement import inverse, permuted
+from shardwise.compiler.ops.reduce.sliding_window import WindowDimension
+from shardwise.compiler.ops.shape.movement import inverse_permutation, permute
 from shardwise.lax.convolution import (
     ConvDimensionNumbers,
     conv_dimension_numbers,
@@ -141,7 +141,7 @@ def conv_general_shape_tuple(
     left, right, out = conv_general_permutations(dimension_numbers)
     shapes = [lhs_shape[dim] for dim in left], [rhs_shape[dim] for dim in right]
     shape = conv_shape_tuple(*shapes, window_strides, padding)
-    return tuple(shape[dim] for dim in inverse(out))
+    return tuple(shape[dim] for dim in inverse_permutation(out))
 
 
 def conv_transpose_shape_tuple(
@@ -181,7 +181,7 @@ def conv_transpose_shape_tuple(
         for size, window, stride, pair in zip(x[2:], kernel[2:], window_strides, padding, strict=True)
     ]
     shape = [x[0], kernel[0], *spatial]
-    return tuple(shape[dim] for dim in inverse(out))
+    return tuple(shape[dim] for dim in inverse_permutation(out))
 
 
 def reduce_window_shape_tuple(
@@ -227,7 +227,7 @@ def _window_counts(
     ones = (1,) * len(sizes)
     per_dim = zip(sizes, windows, strides, padding, base_dilation or ones, window_dilation or ones, strict=True)
     return tuple(
-        Sliding(int(window), int(stride), low, high, base, dilation).places(int(size))
+        WindowDimension(int(window), int(stride), low, high, base, dilation).output_size(int(size))
         for size, window, stride, (low, high), base, dilation in per_dim
     )
 
@@ -294,4 +294,4 @@ def conv_general_dilated_local(
     product = dot_general(patches, rhs, (((numbers.out_spec[1],), (numbers.rhs_spec[1],)), batch), precision)
     # Dims of the product: the spatial ones, in the order of the result, then batch and features.
     dims = [*(dim for dim, _ in spatial), *numbers.out_spec[:2]]
-    return permuted(product, inverse(dims))
+    return permute(product, inverse_permutation(dims))

@@ -12,7 +12,7 @@ from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.conv import Conv
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
-from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Reverse
 from shardwise.lax.padding import integers, padding_pairs
 from shardwise.lax.precision import precisions
@@ -372,7 +372,7 @@ def conv_transpose(
     if transpose_kernel:
         order = list(range(x.ndim))
         order[numbers.rhs_spec[0]], order[numbers.rhs_spec[1]] = numbers.rhs_spec[1], numbers.rhs_spec[0]
-        kernel = permuted(Reverse(tuple(spatial))(kernel), tuple(order))
+        kernel = permute(Reverse(tuple(spatial))(kernel), tuple(order))
     return conv_general_dilated(
         lhs,
         kernel,
@@ -460,7 +460,7 @@ def conv_general_dilated_patches(
     order = [numbers.rhs_spec.index(dim) for dim in range(x.ndim)]
     return conv_general_dilated(
         lhs,
-        permuted(kernel, tuple(order)),
+        permute(kernel, tuple(order)),
         window_strides,
         padding,
         lhs_dilation,

@@ -14,7 +14,7 @@ from shardwise.compiler.ops.reduce.base import Reduce
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.reductions import ReduceAnd, ReduceMax, ReduceMin, ReduceOr, ReduceProd, ReduceXor
 from shardwise.compiler.ops.reduce.sum import Sum
-from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.trace.build import build
 from shardwise.lax.shape import constrain_sharding
@@ -124,7 +124,7 @@ class _Computation:
         shape = arrays[0].type.shape
         count = math.prod(shape[dim] for dim in dims)
         rest = tuple(shape[dim] for dim in kept)
-        rows = [Reshape((count, *rest))(permuted(x, (*dims, *kept))) for x in arrays]
+        rows = [Reshape((count, *rest))(permute(x, (*dims, *kept))) for x in arrays]
         while count > 1:
             half = count // 2
             combined = self(

@@ -14,12 +14,12 @@ from shardwise.compiler.arrays.indexing import (
     as_index,
     canonical_axis,
     clip_indices,
-    fill_of,
-    filled,
     gather_by_index,
+    gather_with_fill,
     index_mode,
-    indexer,
-    same_kind,
+    out_of_bounds_fill,
+    parse_index,
+    promote_indices,
     wrap_negative_index,
 )
 from shardwise.compiler.arrays.methods import where
@@ -31,7 +31,7 @@ from shardwise.compiler.ops.indexing.gather import Gather
 from shardwise.compiler.ops.indexing.index_vectors import WindowDims
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.shape.constants import full
-from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 
 
@@ -293,7 +293,7 @@ def _start_along(dim: int, start: Any, ndim: int) -> list[Any]:
 def _wrap_negative(x: Any, starts: Sequence[Any], wraps: Sequence[bool]) -> list[Any]:
     return [
         wrap_negative_index(start, size) if wraps_start else start
-        for start, size, wraps_start in zip(same_kind(starts), x.type.shape, wraps, strict=True)
+        for start, size, wraps_start in zip(promote_indices(starts), x.type.shape, wraps, strict=True)
     ]
 
 
@@ -347,7 +347,7 @@ def gather(
     op = Gather(*dims, sizes=sizes, sorted=indices_are_sorted, unique=unique_indices)
     fill = None
     if index_mode("gather", mode, "clip") in ("fill", "drop"):
-        fill = fill_of(fill_value, type_of(operand, "gather").dtype)
+        fill = out_of_bounds_fill(fill_value, type_of(operand, "gather").dtype)
     return _gather(operand, start_indices, op=op, fill=fill)
 
 
@@ -364,7 +364,7 @@ def _window_dims(
 
 @compiled_function
 def _gather(x: Any, indices: Any, *, op: Gather, fill: Scalar | None) -> Any:
-    return filled(op, op.sizes, as_operand(x, "gather"), as_index(indices), fill)
+    return gather_with_fill(op, op.sizes, as_operand(x, "gather"), as_index(indices), fill)
 
 
 def scatter(
@@ -665,7 +665,7 @@ def scatter_apply(
 
     if unique_indices:
         return apply(x, counts > 0)
-    iterations = amax(counts, or_none=True)
+    iterations = amax(counts, allow_empty=True)
     return fori_loop(0, iterations, lambda i, array: apply(array, i < counts), x)
 
 
@@ -718,5 +718,5 @@ def index_take(src: Any, idxs: Sequence[Any], axes: Sequence[int]) -> Any:
     dims = [canonical_axis("index_take", axis, x.type.ndim) for axis in axes]
     order = [*dims, *(dim for dim in range(x.type.ndim) if dim not in dims)]
     wrapped = tuple(remainder(index, x.type.shape[dim]) for index, dim in zip(idxs, dims, strict=True))
-    by, arrays = indexer(wrapped, x.type.with_shape(tuple(x.type.shape[dim] for dim in order)))
-    return gather_by_index(permuted(x, tuple(order)), *arrays, by=by)
+    by, arrays = parse_index(wrapped, x.type.with_shape(tuple(x.type.shape[dim] for dim in order)))
+    return gather_by_index(permute(x, tuple(order)), *arrays, by=by)

@@ -21,7 +21,7 @@ from shardwise.compiler.arrays.operands import (
 from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.linalg.batched import INDEX, lower_triangle, product, transposed
 from shardwise.compiler.ops.linalg.eigen import Eig, Eigh
 from shardwise.compiler.ops.linalg.hessenberg_schur import Hessenberg, Schur, Tridiagonal
@@ -557,7 +557,7 @@ def symmetric_product(
 def _symmetric_product(a: Any, c: Any, *, alpha: float, beta: float, symmetrize: bool) -> Any:
     a, c = as_operand(a), as_operand(c)
     square = product(a, transposed(a))
-    total = Add()(Mul()(square, like(square, alpha)), Mul()(c, like(c, beta)))
+    total = Add()(Mul()(square, full_like(square, alpha)), Mul()(c, full_like(c, beta)))
     if symmetrize:
         total = Add()(lower_triangle(total), transposed(lower_triangle(total, -1)))
     return total

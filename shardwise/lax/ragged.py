@@ -20,7 +20,7 @@ from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.cumulative import Cumulative
 from shardwise.compiler.ops.shape.constants import zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.ops.shape.movement import permuted
+from shardwise.compiler.ops.shape.movement import permute
 from shardwise.compiler.reduction import SUM
 from shardwise.lax.precision import precisions
 from shardwise.lax.product import DotDimensionNumbers, product
@@ -218,7 +218,7 @@ def _mask_groups(x: Any, sizes: Any, dim: int, before: tuple[int, ...]) -> Any:
     size_dims = (*_shift_dims(before[: sizes.type.ndim - 1]), 0)  # the dims of the result that `sizes` has
     order = tuple(sorted(range(len(size_dims)), key=size_dims.__getitem__))
     start, end = (
-        Broadcast(shape, tuple(sorted(size_dims)))(permuted(bound, order)) for bound in (Sub()(ends, sizes), ends)
+        Broadcast(shape, tuple(sorted(size_dims)))(permute(bound, order)) for bound in (Sub()(ends, sizes), ends)
     )
     index = Iota(shape, dim + 1, sizes.type.dtype)()
     mask = And()(Compare("LE")(start, index), Compare("LT")(index, end))

@@ -17,7 +17,7 @@ from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.operands import as_operand, canonical_axes, compiled_function, type_of
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
-from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 
 
@@ -214,7 +214,7 @@ def reshape(
 
 @compiled_function
 def _reshape(x: Any, *, sizes: tuple[int, ...], order: tuple[int, ...]) -> Any:
-    x = permuted(as_operand(x), order)
+    x = permute(as_operand(x), order)
     return x if x.type.shape == sizes else Reshape(sizes)(x)
 
 
@@ -237,7 +237,7 @@ def transpose(operand: Any, permutation: Sequence[int]) -> Any:
                [2, 4]], dtype=int32)
     """
     x = as_operand(operand, "transpose")
-    return permuted(x, _permutation("transpose", permutation, x.type))
+    return permute(x, _permutation("transpose", permutation, x.type))
 
 
 def _permutation(name: str, permutation: Any, type: ArrayType) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
 from shardwise.compiler.ops.elementwise.bitwise import And, Or
 from shardwise.compiler.ops.elementwise.min_max import Max, Min
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
-from shardwise.compiler.ops.reduce.reduce_window import KINDS, ReduceWindow
+from shardwise.compiler.ops.reduce.reduce_window import ACCEPTED_DTYPES, ReduceWindow
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 from shardwise.compiler.trace.build import build
 from shardwise.lax.padding import integers, padding_pairs
@@ -109,5 +109,5 @@ def _reduction_of(computation: Callable[[Any, Any], Any], dtype: DType) -> Reduc
             return reduction
     raise NotImplementedError(
         f"reduce_window: the computation {getattr(computation, '__name__', computation)!r} is not supported: it must "
-        f"be a {', '.join(map(str, KINDS))} of two scalars, such as lax.add, lax.mul, lax.max or lax.min"
+        f"be a {', '.join(map(str, ACCEPTED_DTYPES))} of two scalars, such as lax.add, lax.mul, lax.max or lax.min"
     )

@@ -27,7 +27,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.contract.fused_attention import FusedAttention, FusedAttentionGrad
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.runtime.client import default_backend
 
 BLOCK_SIZE = 512  # number of keys per block: enough for a matrix product that keeps a device busy
@@ -176,7 +176,7 @@ def _attention(query: Any, key: Any, value: Any, *arrays: Any, options: _Options
     shape = type_of(query).shape
     if options.fused:
         out, log_sums = _fused_attention(options, q, k, v, tuple(_mask_to_bias(as_operand(x), q, k) for x in arrays))
-        log_sums = lax.stop_gradient(permuted(log_sums, (0, 2, 1))).astype(k.dtype)
+        log_sums = lax.stop_gradient(permute(log_sums, (0, 2, 1))).astype(k.dtype)
         return [out.reshape(shape), *([log_sums.reshape(shape[:-1])] if residual else [])]
     batch, rows, heads, head_dim = q.type.shape
     key_heads = k.type.shape[2]
@@ -194,7 +194,7 @@ def _attention(query: Any, key: Any, value: Any, *arrays: Any, options: _Options
     results = [out.reshape(shape)]
     if residual:
         log_sums = lax.stop_gradient(row_max + jnp.log(row_sum)).astype(k.dtype)  # [B, K, T, G]
-        results.append(permuted(log_sums, (0, 2, 1, 3)).reshape(shape[:-1]))
+        results.append(permute(log_sums, (0, 2, 1, 3)).reshape(shape[:-1]))
     return results
 
 
@@ -241,7 +241,7 @@ def _group_heads(x: Any, query: ArrayType) -> Any:
     """Reshape a bias or mask that broadcasts to [B, N, T, S] so that it broadcasts to [B, K, T, G, S]."""
     sizes = (1,) * (4 - x.type.ndim) + x.type.shape
     heads = (1, 1) if sizes[1] == 1 else query.shape[2:4]
-    return permuted(x.reshape(sizes[0], *heads, *sizes[2:]), (0, 1, 3, 2, 4))
+    return permute(x.reshape(sizes[0], *heads, *sizes[2:]), (0, 1, 3, 2, 4))
 
 
 def _scores(options: _Options, q: Any, k: Any, optional: dict[str, Any], first_key: Any) -> tuple[Any, Any]:
@@ -290,7 +290,7 @@ def _full_attention(options: _Options, q: Any, k: Any, v: Any, arrays: Any) -> t
     row_sum = exps.sum(4, keepdims=True)
     weights = (exps / row_sum).astype(k.dtype)
     out = Dot(((4,), (1,)), ((0, 1), (0, 2)))(weights, v)
-    return permuted(out, (0, 2, 1, 3, 4)), row_max[..., 0], row_sum[..., 0]
+    return permute(out, (0, 2, 1, 3, 4)), row_max[..., 0], row_sum[..., 0]
 
 
 @partial(custom_vjp, nondiff_argnums=(0,))
@@ -316,7 +316,7 @@ def _blockwise_attention(options: _Options, q: Any, k: Any, v: Any, arrays: Any)
     row_shape = (batch, key_heads, rows, group)
     start = (jnp.zeros((*row_shape, head_dim), _F32), jnp.full(row_shape, -np.inf, _F32), jnp.zeros(row_shape, _F32))
     (out, row_max, row_sum), _ = scan(step, start, jnp.arange(block_count))
-    out = permuted((out / row_sum[..., None]).astype(v.dtype), (0, 2, 1, 3, 4))
+    out = permute((out / row_sum[..., None]).astype(v.dtype), (0, 2, 1, 3, 4))
     return out, row_max, row_sum
 
 
@@ -337,7 +337,7 @@ def _blockwise_backward(options: _Options, residuals: Any, cotangents: Any) -> A
     block_count, key_count = -(-k.type.shape[1] // BLOCK_SIZE), k.type.shape[1]
     keys, values = _pad_to_blocks(k, 1), _pad_to_blocks(v, 1)
     # The weighted mean of the weights' cotangents along each row: [B, K, T, G].
-    mean = permuted((ct_out.astype(_F32) * out.astype(_F32)).sum(4), (0, 2, 1, 3)) - row_sum * ct_sum
+    mean = permute((ct_out.astype(_F32) * out.astype(_F32)).sum(4), (0, 2, 1, 3)) - row_sum * ct_sum
 
     def step(ct_q: Any, number: Any) -> Any:
         start = number * BLOCK_SIZE
@@ -358,7 +358,7 @@ def _blockwise_backward(options: _Options, residuals: Any, cotangents: Any) -> A
     batch, rows, key_heads, group, head_dim = q.type.shape
     zeros = jnp.zeros((batch, key_heads, rows, group, head_dim), _F32)
     ct_q, (ct_k, ct_v, ct_bias) = scan(step, zeros, jnp.arange(block_count))
-    ct_q = permuted(ct_q, (0, 2, 1, 3, 4)).astype(q.dtype)
+    ct_q = permute(ct_q, (0, 2, 1, 3, 4)).astype(q.dtype)
     # `scan` stacks the blocks along a new first dim: [block_count, B, K, block, H].
     ct_k, ct_v = (_concatenate_blocks(x, (1, 0, 3, 2, 4), 1, key_count).astype(k.dtype) for x in (ct_k, ct_v))
     ct_optional: list[Any] = []
@@ -417,6 +417,6 @@ def _concatenate_blocks(blocks: Any, order: tuple[int, ...], dim: int, size: int
 
     `order` is a permutation of the dims that puts dim 0 right before the blocks' own dim.
     """
-    x = permuted(blocks, order)
+    x = permute(blocks, order)
     shape = (*x.type.shape[:dim], x.type.shape[dim] * x.type.shape[dim + 1], *x.type.shape[dim + 2 :])
     return lax.slice_in_dim(Reshape(shape)(x), 0, size, axis=dim)

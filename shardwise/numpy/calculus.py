@@ -23,7 +23,7 @@ from shardwise.compiler.arrays.operands import (
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.arithmetic import Sub
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, Or, Xor
 from shardwise.compiler.ops.elementwise.min_max import Clamp
 from shardwise.compiler.ops.elementwise.select import Compare, Select
@@ -182,11 +182,11 @@ def _gradients(f: Any, *spacings: Any, dims: tuple[int, ...]) -> list[Any]:
 def _gradient(x: Any, dim: int, spacing: Any) -> Any:
     size = x.type.shape[dim]
     index = Iota(x.type.shape, dim, np.dtype(np.int32))()
-    is_first, is_last = (Compare("EQ")(index, like(index, place)) for place in (0, size - 1))
+    is_first, is_last = (Compare("EQ")(index, full_like(index, place)) for place in (0, size - 1))
     forward = subtract(Select()(is_last, x, _shift(x, dim, -1)), x)
     backward = subtract(x, Select()(is_first, x, _shift(x, dim, 1)))
     if not type_of(spacing, "gradient").ndim:
-        steps = Select()(Or()(is_first, is_last), like(x, 1), like(x, 2))
+        steps = Select()(Or()(is_first, is_last), full_like(x, 1), full_like(x, 2))
         return divide(divide(add(backward, forward), steps), spacing)
     coordinates = as_inexact(spacing, "gradient")
     gaps = _differences(coordinates, n=1, dim=0)
@@ -291,14 +291,16 @@ def _unwrap(p: Any, period: Any, *discont: Any, dim: int) -> Any:
     steps = _differences(x, n=1, dim=dim)
     wrapped = subtract(remainder(add(steps, half), period), half)
     # A positive step of half a period stays positive.
-    is_half = And()(Compare("EQ")(*promote_numeric("unwrap", wrapped, -half)), Compare("GT")(steps, like(steps, 0)))
+    is_half = And()(
+        Compare("EQ")(*promote_numeric("unwrap", wrapped, -half)), Compare("GT")(steps, full_like(steps, 0))
+    )
     if not is_inexact(dtype):
         is_even = Compare("EQ")(*promote_numeric("unwrap", period % 2, 0))
         is_half = And()(is_half, broadcast_to_shape(is_even, is_half.type.shape))
     wrapped = Select()(is_half, broadcast_to_shape(half, wrapped.type.shape), wrapped)
     correction = subtract(wrapped, steps)
     is_small = Compare("LT")(*promote_numeric("unwrap", absolute(steps), threshold))
-    correction = Select()(is_small, like(correction, 0), correction)
+    correction = Select()(is_small, full_like(correction, 0), correction)
     first = slice_along(x, dim, 0, min(1, x.type.shape[dim]))
     rest = add(slice_along(x, dim, min(1, x.type.shape[dim]), x.type.shape[dim]), Cumulative(dim, SUM)(correction))
     return Concatenate(dim)(first, rest)
@@ -359,13 +361,13 @@ def _interp(x: Any, xp: Any, fp: Any, *extra: Any, end_modes: tuple[str, str], i
         points, coordinates, values = _wrap_to_period(points, coordinates, values, period)
     size = coordinates.type.size
     index = searchsorted(coordinates, points, side="right")
-    index = Clamp()(like(index, min(1, size - 1)), index, like(index, size - 1))
-    before = Clamp()(like(index, 0), subtract(index, 1), like(index, size - 1))
+    index = Clamp()(full_like(index, min(1, size - 1)), index, full_like(index, size - 1))
+    before = Clamp()(full_like(index, 0), subtract(index, 1), full_like(index, size - 1))
     low, high = (gather_1d(values, place) for place in (before, index))
     start, limit = (gather_1d(coordinates, place) for place in (before, index))
     gap = subtract(limit, start)
-    is_empty = Compare("LE")(absolute(gap), like(gap, float(np.spacing(np.finfo(dtype).eps))))
-    weight = divide(subtract(points, start), Select()(is_empty, like(gap, 1), gap))
+    is_empty = Compare("LE")(absolute(gap), full_like(gap, float(np.spacing(np.finfo(dtype).eps))))
+    weight = divide(subtract(points, start), Select()(is_empty, full_like(gap, 1), gap))
     result = add(low, multiply(weight, subtract(high, low)))
     result = Select()(is_empty, low, result)
     if is_periodic:

@@ -21,12 +21,12 @@ from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.lax.precision import precisions
 from shardwise.lax.product import dot_general, product
 from shardwise.lax.shape import constrain_sharding
@@ -266,13 +266,13 @@ def _with_unique_names(term: _Term, sizes: dict[str, int]) -> _Term:
     for a, b in pairs[1:]:
         is_diagonal = And()(is_diagonal, Compare("EQ")(index[a], index[b]))
     unique_names = tuple(name for dim, name in enumerate(names) if dim not in repeated)
-    diagonal = sum(Select()(is_diagonal, x, like(x, 0)), axis=repeated, dtype=x.type.dtype)
+    diagonal = sum(Select()(is_diagonal, x, full_like(x, 0)), axis=repeated, dtype=x.type.dtype)
     return _Term(diagonal, unique_names)
 
 
 def _transposed(term: _Term, names: Names) -> Any:
     """Return the array with its dims in the order of `names`."""
-    return permuted(term.array, tuple(term.names.index(name) for name in names))
+    return permute(term.array, tuple(term.names.index(name) for name in names))
 
 
 @final

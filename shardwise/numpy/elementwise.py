@@ -15,7 +15,7 @@ from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Rem, Sub
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, Not, Or, Xor
 from shardwise.compiler.ops.elementwise.complex_parts import Complex, Sign
 from shardwise.compiler.ops.elementwise.powers import Cbrt, Sqrt
@@ -163,13 +163,13 @@ def hypot(x1: Any, x2: Any, /) -> Any:
     """
     x, y = (absolute(z) for z in promote_inexact("hypot", x1, x2))
     longer, shorter = Select()(Compare("GT")(x, y), x, y), Select()(Compare("GT")(x, y), y, x)
-    is_zero = Compare("EQ")(longer, like(longer, 0))
-    ratio = shorter / Select()(is_zero, like(longer, 1), longer)
-    length = Mul()(longer, Sqrt()(Add()(Mul()(ratio, ratio), like(ratio, 1))))
+    is_zero = Compare("EQ")(longer, full_like(longer, 0))
+    ratio = shorter / Select()(is_zero, full_like(longer, 1), longer)
+    length = Mul()(longer, Sqrt()(Add()(Mul()(ratio, ratio), full_like(ratio, 1))))
     # At 0 the derivative is undefined; this expression gives both operands the same, finite one.
-    length = Select()(is_zero, Mul()(Add()(x, y), like(x, 0.5)), length)
-    is_infinite = Or()(*(Compare("EQ")(z, like(z, np.inf)) for z in (x, y)))
-    return Select()(is_infinite, like(length, np.inf), length)
+    length = Select()(is_zero, Mul()(Add()(x, y), full_like(x, 0.5)), length)
+    is_infinite = Or()(*(Compare("EQ")(z, full_like(z, np.inf)) for z in (x, y)))
+    return Select()(is_infinite, full_like(length, np.inf), length)
 
 
 @compiled_function
@@ -210,7 +210,7 @@ def log2(x: Any, /) -> Any:
         Array([ 3., -1.], dtype=float32)
     """
     x = as_inexact(x, "log2")
-    return Log()(x) / like(x, math.log(2))
+    return Log()(x) / full_like(x, math.log(2))
 
 
 @compiled_function
@@ -231,7 +231,7 @@ def log10(x: Any, /) -> Any:
         Array([0., 3.], dtype=float32)
     """
     x = as_inexact(x, "log10")
-    return Log()(x) / like(x, math.log(10))
+    return Log()(x) / full_like(x, math.log(10))
 
 
 @compiled_function
@@ -265,18 +265,18 @@ def logaddexp_with_base(x: Any, y: Any, base: float) -> Any:
     larger, smaller = Select()(is_first_larger, x, y), Select()(is_first_larger, y, x)
     # Equal infinities would have the difference NaN; their result gives both operands the derivative 1/2.
     is_same_infinity = And()(Compare("EQ")(x, y), isinf(x))
-    high, low = (Select()(is_same_infinity, like(z, 0), z) for z in (larger, smaller))
-    scale = like(x, math.log(base))
+    high, low = (Select()(is_same_infinity, full_like(z, 0), z) for z in (larger, smaller))
+    scale = full_like(x, math.log(base))
     correction = Log1p()(Exp()(Mul()(Sub()(low, high), scale))) / scale
-    result = Select()(is_same_infinity, Mul()(Add()(x, y), like(x, 0.5)), Add()(larger, correction))
+    result = Select()(is_same_infinity, Mul()(Add()(x, y), full_like(x, 0.5)), Add()(larger, correction))
     return _wrap_imaginary(result, 2 * math.pi / math.log(base)) if result.type.dtype.kind == "c" else result
 
 
 def _wrap_imaginary(z: Any, period: float) -> Any:
     """Wrap the imaginary parts of complex numbers to half a period around 0."""
     angle = imag(z)
-    turns = Round()(Div()(angle, like(angle, period)))
-    return Complex()(real(z), Sub()(angle, Mul()(turns, like(angle, period))))
+    turns = Round()(Div()(angle, full_like(angle, period)))
+    return Complex()(real(z), Sub()(angle, Mul()(turns, full_like(angle, period))))
 
 
 @compiled_function
@@ -365,7 +365,7 @@ def _trunc(x: Any) -> Any:
     x = as_operand(x, "trunc")
     if not is_inexact(x.type.dtype):
         return x
-    return Select()(Compare("LT")(x, like(x, 0)), Ceil()(x), Floor()(x))
+    return Select()(Compare("LT")(x, full_like(x, 0)), Ceil()(x), Floor()(x))
 
 
 @compiled_function
@@ -391,7 +391,7 @@ def fmod(x1: Any, x2: Any, /) -> Any:
     """
     x, y = promote_and_broadcast("fmod", (x1, x2))
     rest = Rem()(x, y)
-    return rest if is_inexact(y.type.dtype) else Select()(Compare("EQ")(y, like(y, 0)), like(rest, 0), rest)
+    return rest if is_inexact(y.type.dtype) else Select()(Compare("EQ")(y, full_like(y, 0)), full_like(rest, 0), rest)
 
 
 def divmod(x1: Any, x2: Any, /) -> tuple[Any, Any]:
@@ -480,7 +480,7 @@ def isinf(x: Any, /) -> Any:
         return Or()(isinf(real(x)), isinf(imag(x)))
     if not is_inexact(x.type.dtype):
         return full(x.type.shape, False, np.bool_)
-    return Compare("EQ")(absolute(x), like(x, np.inf))
+    return Compare("EQ")(absolute(x), full_like(x, np.inf))
 
 
 @compiled_function

@@ -17,7 +17,7 @@ from shardwise.compiler.arrays.fft import fft_along, promote_for_fft
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, canonical_axes, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.compiler.ops.elementwise.arithmetic import Mul, Sub
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.constants import full
@@ -417,7 +417,7 @@ def _fft(
     total = float(math.prod(lengths))
     is_inverse = fft_type in ("IFFT", "IRFFT")
     scale = {"ortho": math.sqrt(total), "forward": total}.get(norm or "", 1.0)
-    return result if scale == 1 else Mul()(result, like(result, scale if is_inverse else 1 / scale))
+    return result if scale == 1 else Mul()(result, full_like(result, scale if is_inverse else 1 / scale))
 
 
 def _inverse_norm(name: str, norm: str | None) -> str:
@@ -499,10 +499,10 @@ def _frequencies(name: str, n: int, d: Any, dtype: Any, device: Any, non_negativ
 def _create_frequencies(count: int, d: Any, dtype: Any, non_negative: bool) -> Any:
     index = Iota((count // 2 + 1 if non_negative else count,), 0, np.dtype(np.int32))()
     if not non_negative:
-        is_non_negative = Compare("LT")(index, like(index, (count + 1) // 2))
-        index = Select()(is_non_negative, index, Sub()(index, like(index, count)))
+        is_non_negative = Compare("LT")(index, full_like(index, (count + 1) // 2))
+        index = Select()(is_non_negative, index, Sub()(index, full_like(index, count)))
     numerator = Convert(dtype)(index)
-    return divide(numerator, like(numerator, d * count))
+    return divide(numerator, full_like(numerator, d * count))
 
 
 def fftshift(x: Any, axes: int | Sequence[int] | None = None) -> Any:

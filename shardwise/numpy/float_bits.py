@@ -24,7 +24,7 @@ from shardwise.compiler.arrays.sorting import sort_along
 from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer, numpy_carrier
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, BitcastConvert, Or, ShiftLeft, ShiftRightLogical, bit_width
 from shardwise.compiler.ops.elementwise.complex_parts import Abs, Complex, Imag, Real
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -83,7 +83,7 @@ def reciprocal(x: Any, /) -> Any:
         Array([1.  , 0.25], dtype=float32)
     """
     x = as_inexact(x, "reciprocal")
-    return Div()(like(x, 1), x)
+    return Div()(full_like(x, 1), x)
 
 
 @compiled_function
@@ -201,9 +201,9 @@ def heaviside(x1: Any, x2: Any, /) -> Any:
         Array([0. , 0.5, 1. ], dtype=float32)
     """
     x, at_zero = _real_floats("heaviside", x1, x2)
-    result = Select()(Compare("GT")(x, like(x, 0)), like(x, 1), at_zero)
-    result = Select()(Compare("LT")(x, like(x, 0)), like(x, 0), result)
-    return Select()(isnan(x), like(x, np.nan), result)
+    result = Select()(Compare("GT")(x, full_like(x, 0)), full_like(x, 1), at_zero)
+    result = Select()(Compare("LT")(x, full_like(x, 0)), full_like(x, 0), result)
+    return Select()(isnan(x), full_like(x, np.nan), result)
 
 
 @compiled_function
@@ -237,11 +237,11 @@ def _signbit(x: Any, /) -> Any:
         raise ValueError(f"signbit: not defined for complex numbers: {x.type}")
     if is_float(x.type.dtype):
         bits = BitcastConvert(_uint_of_width(x.type.dtype))(x)
-        top = ShiftRightLogical()(bits, like(bits, bit_width(bits.type.dtype) - 1))
-        return Compare("EQ")(top, like(top, 1))
+        top = ShiftRightLogical()(bits, full_like(bits, bit_width(bits.type.dtype) - 1))
+        return Compare("EQ")(top, full_like(top, 1))
     if x.type.dtype == np.bool_:
         return zeros_like(x)
-    return Compare("LT")(x, like(x, 0))
+    return Compare("LT")(x, full_like(x, 0))
 
 
 def signbit(x: Any, /) -> Any:
@@ -314,15 +314,15 @@ def spacing(x: Any, /) -> Any:
         raise ValueError(f"spacing: not defined for complex numbers: {type_of(x)}")
     x = astype_weak(as_inexact(x, "spacing"), as_inexact(x, "spacing").type.dtype, False)
     magnitude = Abs()(x)
-    gap = Sub()(Nextafter()(magnitude, like(magnitude, np.inf)), magnitude)
+    gap = Sub()(Nextafter()(magnitude, full_like(magnitude, np.inf)), magnitude)
     return Select()(_signbit(x), -gap, gap)
 
 
 def _powers_of_two(exponent: Any, dtype: DType) -> Any:
     """Compute `2**exponent` exactly, for f32 or f64 and exponents of normal numbers."""
     mantissa_bits, bias = _mantissa_bits(dtype), _exponent_bias(dtype)
-    bits = Convert(_uint_of_width(dtype))(Add()(exponent, like(exponent, bias)))
-    return BitcastConvert(dtype)(ShiftLeft()(bits, like(bits, mantissa_bits)))
+    bits = Convert(_uint_of_width(dtype))(Add()(exponent, full_like(exponent, bias)))
+    return BitcastConvert(dtype)(ShiftLeft()(bits, full_like(bits, mantissa_bits)))
 
 
 def _mantissa_bits(dtype: DType) -> int:
@@ -372,7 +372,7 @@ def _scale_by_power_of_two(x: Any, exponent: Any) -> Any:
     bound = _exponent_bias(x.type.dtype) - 1
     factors = []
     for _ in range(3):
-        part = Clamp()(like(exponent, -bound), exponent, like(exponent, bound))
+        part = Clamp()(full_like(exponent, -bound), exponent, full_like(exponent, bound))
         factors.append(_powers_of_two(part, x.type.dtype))
         exponent = Sub()(exponent, part)
     for factor in reversed(factors):
@@ -385,15 +385,17 @@ def _frexp(x: Any) -> list[Any]:
     (x,) = _real_floats("frexp", x)
     wide = astype_weak(x, numpy_carrier(x.type.dtype), False)
     mantissa_bits, bias = _mantissa_bits(wide.type.dtype), _exponent_bias(wide.type.dtype)
-    is_subnormal = Compare("LT")(Abs()(wide), like(wide, 2.0 ** (1 - bias)))
-    normal = Select()(is_subnormal, Mul()(wide, like(wide, 2.0 ** (mantissa_bits + 1))), wide)
+    is_subnormal = Compare("LT")(Abs()(wide), full_like(wide, 2.0 ** (1 - bias)))
+    normal = Select()(is_subnormal, Mul()(wide, full_like(wide, 2.0 ** (mantissa_bits + 1))), wide)
     bits = BitcastConvert(_uint_of_width(wide.type.dtype))(normal)
-    biased = And()(ShiftRightLogical()(bits, like(bits, mantissa_bits)), like(bits, 2 * bias + 1))
+    biased = And()(ShiftRightLogical()(bits, full_like(bits, mantissa_bits)), full_like(bits, 2 * bias + 1))
     exponent = Sub()(Convert(np.dtype(np.int32))(biased), full(x.type.shape, bias - 1, np.int32))
-    exponent = Select()(is_subnormal, Sub()(exponent, like(exponent, mantissa_bits + 1)), exponent)
-    is_finite_nonzero = And()(Compare("NE")(wide, like(wide, 0)), Compare("LT")(Abs()(wide), like(wide, np.inf)))
-    exponent = Select()(is_finite_nonzero, exponent, like(exponent, 0))
-    scaled = _scale_by_power_of_two(wide, Sub()(like(exponent, 0), exponent))
+    exponent = Select()(is_subnormal, Sub()(exponent, full_like(exponent, mantissa_bits + 1)), exponent)
+    is_finite_nonzero = And()(
+        Compare("NE")(wide, full_like(wide, 0)), Compare("LT")(Abs()(wide), full_like(wide, np.inf))
+    )
+    exponent = Select()(is_finite_nonzero, exponent, full_like(exponent, 0))
+    scaled = _scale_by_power_of_two(wide, Sub()(full_like(exponent, 0), exponent))
     mantissa = Select()(is_finite_nonzero, scaled, wide)
     return [astype_weak(mantissa, x.type.dtype, False), exponent]
 
@@ -424,7 +426,7 @@ def _modf(x: Any) -> list[Any]:
     (x,) = _real_floats("modf", x)
     integral = trunc(x)
     # An infinity minus itself would be NaN; its fraction is 0.
-    return [Select()(isinf(x), like(x, 0), Sub()(x, integral)), integral]
+    return [Select()(isinf(x), full_like(x, 0), Sub()(x, integral)), integral]
 
 
 def modf(x: Any, /, out: None = None) -> tuple[Any, Any]:
@@ -482,7 +484,7 @@ def _is_infinity(name: str, x: Any, out: None, infinity: float) -> Any:
 @compiled_function
 def _equals(x: Any, *, number: float) -> Any:
     x = as_operand(x)
-    return Compare("EQ")(x, like(x, number)) if is_float(x.type.dtype) else full(x.type.shape, False, np.bool_)
+    return Compare("EQ")(x, full_like(x, number)) if is_float(x.type.dtype) else full(x.type.shape, False, np.bool_)
 
 
 def isposinf(x: Any, /, out: None = None) -> Any:
@@ -562,7 +564,7 @@ def _replace_nonfinite(x: Any, nan: Any, above: Any, below: Any) -> Any:
     if x.type.dtype.kind == "c":
         return Complex()(*(_replace_nonfinite(part()(x), nan, above, below) for part in (Real, Imag)))
     for infinity, replacement in ((np.inf, above), (-np.inf, below)):
-        x = Select()(Compare("EQ")(x, like(x, infinity)), _broadcast_like(replacement, x), x)
+        x = Select()(Compare("EQ")(x, full_like(x, infinity)), _broadcast_like(replacement, x), x)
     return Select()(isnan(x), _broadcast_like(nan, x), x)
 
 
@@ -573,7 +575,7 @@ def _broadcast_like(number: Any, x: Any) -> Any:
 @compiled_function
 def _scale(x: Any, /, *, name: str, factor: float) -> Any:
     x = as_inexact(x, name)
-    return Mul()(x, like(x, factor))
+    return Mul()(x, full_like(x, factor))
 
 
 def deg2rad(x: Any, /) -> Any:
@@ -667,13 +669,13 @@ def sinc(x: Any, /) -> Any:
         Array([ 1.        ,  0.63661975, -0.21220659], dtype=float32)
     """
     x = as_inexact(x, "sinc")
-    pi_x = Mul()(x, like(x, math.pi))
-    is_zero = Compare("EQ")(pi_x, like(x, 0))
-    divisor = Select()(is_zero, like(x, 1), pi_x)
-    square, series = Mul()(pi_x, pi_x), like(x, 0)
+    pi_x = Mul()(x, full_like(x, math.pi))
+    is_zero = Compare("EQ")(pi_x, full_like(x, 0))
+    divisor = Select()(is_zero, full_like(x, 1), pi_x)
+    square, series = Mul()(pi_x, pi_x), full_like(x, 0)
     for order in (8, 6, 4, 2, 0):  # Taylor series of sin(pi_x) / pi_x
         sign = 1 if order % 4 == 0 else -1
-        series = Add()(Mul()(series, square), like(x, sign / math.factorial(order + 1)))
+        series = Add()(Mul()(series, square), full_like(x, sign / math.factorial(order + 1)))
     return Select()(is_zero, series, Div()(Sin()(divisor), divisor))
 
 

@@ -24,7 +24,7 @@ from shardwise.compiler.arrays.operands import (
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import DType, is_inexact, is_integer
 from shardwise.compiler.ops.elementwise.arithmetic import Sub
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Max
 from shardwise.compiler.ops.elementwise.select import Compare, Select
@@ -97,7 +97,7 @@ def _largest(x: Any) -> Any:
 @compiled_function
 def _bincount(x: Any, *weights: Any, length: int) -> Any:
     index = astype_weak(as_operand(x), _INDEX_DTYPE, False)
-    index = Max()(index, like(index, 0))
+    index = Max()(index, full_like(index, 0))
     updates = as_operand(weights[0], "bincount") if weights else full(index.type.shape, 1, default_dtype("int*"))
     dtype = default_dtype("int*") if updates.type.dtype == np.bool_ else updates.type.dtype
     return _scatter_add((length,), Reshape((index.type.size, 1))(index), astype_weak(updates, dtype, False))
@@ -148,7 +148,7 @@ def _digitize(x: Any, bins: Any, *, right: bool, method: str) -> Any:
     in_reversed = searchsorted(Reverse((0,))(edges), values, side=side, method=method)
     first, last = (Reshape(())(slice_along(edges, 0, start, start + 1)) for start in (0, size - 1))
     is_ascending = broadcast_to_shape(Compare("GE")(last, first), if_ascending.type.shape)
-    return Select()(is_ascending, if_ascending, Sub()(like(in_reversed, size), in_reversed))
+    return Select()(is_ascending, if_ascending, Sub()(full_like(in_reversed, size), in_reversed))
 
 
 def histogram_bin_edges(a: Any, bins: Any = 10, range: Any = None, weights: Any = None) -> Any:
@@ -278,7 +278,7 @@ def _bin_indices(x: Any, edges: Any) -> Any:
     size = edges.type.size
     insertion = searchsorted(edges, x, side="right")
     last_edge = broadcast_to_shape(Reshape(())(slice_along(edges, 0, size - 1, size)), x.type.shape)
-    return subtract(insertion, Select()(Compare("EQ")(x, last_edge), like(insertion, 2), like(insertion, 1)))
+    return subtract(insertion, Select()(Compare("EQ")(x, last_edge), full_like(insertion, 2), full_like(insertion, 1)))
 
 
 def histogram2d(

@@ -12,11 +12,11 @@ from shardwise.compiler.arrays.arithmetic import as_bool, remainder, subtract
 from shardwise.compiler.arrays.indexing import (
     as_index,
     canonical_axis,
-    fill_of,
-    filled,
     gather_by_index,
+    gather_with_fill,
     index_mode,
-    indexer,
+    out_of_bounds_fill,
+    parse_index,
     wrap_negative_index,
 )
 from shardwise.compiler.arrays.methods import reshape
@@ -99,8 +99,8 @@ def take(
         indices = remainder(indices, x.type.shape[dim])
     elif resolved_mode == "clip":
         indices = _clip_to_zero(indices)
-    by, arrays = indexer((*(slice(None),) * dim, as_operand(indices)), x.type)
-    fill = fill_of(fill_value, x.type.dtype) if resolved_mode == "fill" else None
+    by, arrays = parse_index((*(slice(None),) * dim, as_operand(indices)), x.type)
+    fill = out_of_bounds_fill(fill_value, x.type.dtype) if resolved_mode == "fill" else None
     return gather_by_index(x, *arrays, by=by, fill=fill, sorted=indices_are_sorted, unique=unique_indices)
 
 
@@ -153,7 +153,7 @@ def take_along_axis(
     if index_type.ndim != x.type.ndim:
         raise ValueError(f"take_along_axis: {x.type} and the indices {index_type} must have equal ranks")
     dim = canonical_axis("take_along_axis", axis, x.type.ndim)
-    fill = fill_of(fill_value, x.type.dtype) if resolved_mode in ("fill", "drop") else None
+    fill = out_of_bounds_fill(fill_value, x.type.dtype) if resolved_mode in ("fill", "drop") else None
     return _take_along_axis(x, indices, dim=dim, fill=fill, wrap_negative=wrap_negative_indices is not False)
 
 
@@ -164,7 +164,7 @@ def _take_along_axis(x: Any, indices: Any, *, dim: int, fill: Scalar | None, wra
     batch_shape = broadcast_shapes("take_along_axis", *(y.type.without((dim,)).shape for y in (x, index)))
     x, index = (broadcast_to_shape(y, (*batch_shape[:dim], y.type.shape[dim], *batch_shape[dim:])) for y in (x, index))
     op = Gather((), (dim,), batch_dims, batch_dims, (dim,), (1,) * x.type.ndim)
-    return filled(op, op.sizes, x, Reshape((*index.type.shape, 1))(index), fill)
+    return gather_with_fill(op, op.sizes, x, Reshape((*index.type.shape, 1))(index), fill)
 
 
 def where(condition: Any, x: Any = None, y: Any = None, /, *, size: int | None = None, fill_value: Any = None) -> Any:

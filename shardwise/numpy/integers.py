@@ -11,7 +11,7 @@ from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, promote_and_broadcast, type_of
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Rem
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, PopulationCount, ShiftRightLogical, bit_width
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
@@ -66,9 +66,9 @@ def _euclid(x: Any, y: Any) -> Any:
 
     def step(_: Any, pair: Any) -> Any:
         larger, smaller = pair
-        is_done = Compare("EQ")(smaller, like(smaller, 0))
-        remainder = Rem()(larger, Select()(is_done, like(smaller, 1), smaller))
-        return Select()(is_done, larger, smaller), Select()(is_done, like(smaller, 0), remainder)
+        is_done = Compare("EQ")(smaller, full_like(smaller, 0))
+        remainder = Rem()(larger, Select()(is_done, full_like(smaller, 1), smaller))
+        return Select()(is_done, larger, smaller), Select()(is_done, full_like(smaller, 0), remainder)
 
     steps = int(bit_width(x.type.dtype) * 1.4405) + 2  # the worst case is two consecutive Fibonacci numbers
     return absolute(fori_loop(0, steps, step, (x, y))[0])
@@ -100,9 +100,9 @@ def lcm(x1: Any, x2: Any) -> Any:
 def _lcm(x1: Any, x2: Any) -> Any:
     x, y = _promote_integers("lcm", x1, x2)
     divisor = _euclid(x, y)
-    both_zero = Compare("EQ")(divisor, like(divisor, 0))
-    quotient = Div()(y, Select()(both_zero, like(divisor, 1), divisor))
-    return Select()(both_zero, like(x, 0), absolute(Mul()(x, quotient)))
+    both_zero = Compare("EQ")(divisor, full_like(divisor, 0))
+    quotient = Div()(y, Select()(both_zero, full_like(divisor, 1), divisor))
+    return Select()(both_zero, full_like(x, 0), absolute(Mul()(x, quotient)))
 
 
 @compiled_function
@@ -225,7 +225,7 @@ def _unpackbits(a: Any, *, dim: int | None, count: int | None, shifts: tuple[int
     groups = Broadcast((*shape[: dim + 1], 8, *shape[dim + 1 :]), dims)(x)
     shift = Concatenate(0)(*(full((1,), each, np.uint8) for each in shifts))
     bits = ShiftRightLogical()(groups, Broadcast(groups.type.shape, (dim + 1,))(shift))
-    bits = And()(bits, like(bits, 1))
+    bits = And()(bits, full_like(bits, 1))
     unpacked = Reshape((*shape[:dim], 8 * shape[dim], *shape[dim + 1 :]))(bits)
     full_size = unpacked.type.shape[dim]
     size = full_size if count is None else count if count >= 0 else max(full_size + count, 0)

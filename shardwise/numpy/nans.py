@@ -16,7 +16,7 @@ from shardwise.compiler.arrays.operands import (
     type_of,
 )
 from shardwise.compiler.dtypes import is_inexact
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, Not
 from shardwise.compiler.ops.elementwise.select import Select
 from shardwise.numpy import reductions as np_reductions
@@ -29,14 +29,14 @@ from shardwise.numpy.statistics import variance
 def _replace_nan(a: Any, *, value: float) -> Any:
     """Replace NaN by `value`."""
     x = as_operand(a, "nan reduction")
-    return Select()(isnan(x), like(x, value), x) if is_inexact(x.type.dtype) else x
+    return Select()(isnan(x), full_like(x, value), x) if is_inexact(x.type.dtype) else x
 
 
 @compiled_function
 def _replace_if_all_nan(result: Any, a: Any, *, axis: Any, keepdims: bool, value: float) -> Any:
     """Replace elements of a reduction's result by `value` where all elements of `a` along `axis` are NaN."""
     all_nan = reductions.alltrue(isnan(a), axis=axis, keepdims=keepdims)
-    return Select()(all_nan, like(result, value), result)
+    return Select()(all_nan, full_like(result, value), result)
 
 
 def _nan_extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: Any, where: Any) -> Any:

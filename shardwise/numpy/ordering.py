@@ -24,7 +24,7 @@ from shardwise.compiler.arrays.reductions import reduced_dims
 from shardwise.compiler.dtypes import is_float, numpy_carrier
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, Not, Or
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Clamp, Max
@@ -38,7 +38,7 @@ from shardwise.compiler.ops.reduce.reductions import ReduceAnd, ReduceOr
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
 from shardwise.compiler.reduction import PROD, SUM, Reduction
 from shardwise.lax.gradient import stop_gradient
@@ -148,7 +148,7 @@ def nancumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = N
 @compiled_function
 def _replace_nan(x: Any, *, value: int) -> Any:
     x = as_operand(x, "nancumsum")
-    return Select()(Compare("NE")(x, x), like(x, value), x)
+    return Select()(Compare("NE")(x, x), full_like(x, value), x)
 
 
 def cumulative_sum(x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Any:
@@ -446,9 +446,9 @@ def _binary_search(row: Any, queries: Any, right: bool) -> Any:
 
     def step(_: Any, interval: Any) -> Any:
         low, high = interval
-        middle = Div()(Add()(low, high), like(low, 2))
+        middle = Div()(Add()(low, high), full_like(low, 2))
         in_upper_half = And()(_is_before(gather_1d(row, middle), queries, right), Compare("LT")(low, high))
-        return Select()(in_upper_half, Add()(middle, like(middle, 1)), low), Select()(in_upper_half, high, middle)
+        return Select()(in_upper_half, Add()(middle, full_like(middle, 1)), low), Select()(in_upper_half, high, middle)
 
     interval = tuple(full(queries.type.shape, end, np.int32) for end in (0, size))
     return fori_loop(0, size.bit_length(), step, interval)[0]
@@ -461,7 +461,7 @@ def _search_by_sort(row: Any, queries: Any, right: bool) -> Any:
     is_row = Concatenate(0)(ones, zeros)
     joint = Concatenate(0)(row, flat)
     index = Iota(joint.type.shape, 0, np.dtype(np.int32))()
-    tie_breaker = is_row if not right else Sub()(like(is_row, 1), is_row)
+    tie_breaker = is_row if not right else Sub()(full_like(is_row, 1), is_row)
     _, _, sorted_is_row, source = Sort(0, 2)(joint, tie_breaker, is_row, index)
     _, counts = Sort(0)(source, Cumulative(0, SUM)(sorted_is_row))
     return Reshape(queries.type.shape)(slice_along(counts, 0, row.type.size, joint.type.size))
@@ -649,18 +649,18 @@ def _quantile(
 
     def as_rows(y: Any) -> Any:
         wide = astype_weak(as_operand(y), compute_dtype, False)
-        return Reshape((*batch_shape, count))(permuted(wide, (*batch_dims, *dims)))
+        return Reshape((*batch_shape, count))(permute(wide, (*batch_dims, *dims)))
 
     rows = as_rows(x)
     probabilities = Reshape((q.type.size,))(astype_weak(q, compute_dtype, False))
     if scale != 1:
-        probabilities = Div()(probabilities, like(probabilities, scale))
+        probabilities = Div()(probabilities, full_like(probabilities, scale))
     shape = (*batch_shape, q.type.size)
     probabilities = Broadcast(shape, (last,))(probabilities)
     is_nan = Compare("NE")(rows, rows)
     if weights:
         w = as_rows(weights[0])
-        sorted_rows, sorted_weights = Sort(last)(rows, Select()(is_nan, like(rows, 0), w) if ignore_nan else w)
+        sorted_rows, sorted_weights = Sort(last)(rows, Select()(is_nan, full_like(rows, 0), w) if ignore_nan else w)
         cumulative = Cumulative(last, SUM)(sorted_weights)
         total = slice_along(cumulative, last, count - 1, count)
         result = _inverted_weighted_cdf(sorted_rows, cumulative, total, probabilities)
@@ -672,8 +672,8 @@ def _quantile(
             counts = full(batch_shape, count, compute_dtype)
         result = _interpolate(sorted_rows, Broadcast(shape, tuple(range(last)))(counts), probabilities, method)
     result_is_nan = (ReduceAnd if ignore_nan else ReduceOr)((last,))(is_nan)
-    result = Select()(Broadcast(shape, tuple(range(last)))(result_is_nan), like(result, np.nan), result)
-    result = permuted(astype_weak(result, out_dtype, False), (last, *range(last)))
+    result = Select()(Broadcast(shape, tuple(range(last)))(result_is_nan), full_like(result, np.nan), result)
+    result = permute(astype_weak(result, out_dtype, False), (last, *range(last)))
     sizes = [1 if dim in dims else size for dim, size in enumerate(x.type.shape)] if keepdims else list(batch_shape)
     return Reshape((*q.type.shape, *sizes))(result)
 
@@ -681,14 +681,16 @@ def _quantile(
 def _interpolate(sorted_rows: Any, counts: Any, probabilities: Any, method: str) -> Any:
     """Return the quantiles of sorted rows, of which the first `counts` elements are valid."""
     position = _QUANTILE_METHODS[method](probabilities, counts)
-    position = Clamp()(like(position, 0), position, Max()(Sub()(counts, like(counts, 1)), like(counts, 0)))
+    position = Clamp()(
+        full_like(position, 0), position, Max()(Sub()(counts, full_like(counts, 1)), full_like(counts, 0))
+    )
     low, high = (
         _take_from_rows(sorted_rows, Convert(np.dtype(np.int32))(rounding()(position))) for rounding in (Floor, Ceil)
     )
     weight = Sub()(position, Floor()(position))
-    interpolated = Add()(Mul()(low, Sub()(like(weight, 1), weight)), Mul()(high, weight))
+    interpolated = Add()(Mul()(low, Sub()(full_like(weight, 1), weight)), Mul()(high, weight))
     # If the weight of `high` is 0 and `high` is infinite, the product would be NaN.
-    return Select()(Compare("EQ")(weight, like(weight, 0)), low, interpolated)
+    return Select()(Compare("EQ")(weight, full_like(weight, 0)), low, interpolated)
 
 
 def _inverted_weighted_cdf(sorted_rows: Any, cumulative: Any, total: Any, probabilities: Any) -> Any:
@@ -701,16 +703,16 @@ def _inverted_weighted_cdf(sorted_rows: Any, cumulative: Any, total: Any, probab
     target = Broadcast(pairs, (*batch_dims, last))(Mul()(probabilities, total))
     reached = Broadcast(pairs, (*batch_dims, last + 1))(cumulative)
     index = Sum((last + 1,))(Convert(np.dtype(np.int32))(Compare("LT")(reached, target)))
-    return _take_from_rows(sorted_rows, Clamp()(like(index, 0), index, like(index, count - 1)))
+    return _take_from_rows(sorted_rows, Clamp()(full_like(index, 0), index, full_like(index, count - 1)))
 
 
 def _linear_position(probabilities: Any, counts: Any) -> Any:
-    return Mul()(probabilities, Sub()(counts, like(counts, 1)))
+    return Mul()(probabilities, Sub()(counts, full_like(counts, 1)))
 
 
 def _midpoint_position(probabilities: Any, counts: Any) -> Any:
     position = _linear_position(probabilities, counts)
-    return Mul()(Add()(Floor()(position), Ceil()(position)), like(position, 0.5))
+    return Mul()(Add()(Floor()(position), Ceil()(position)), full_like(position, 0.5))
 
 
 # The position of a quantile in a sorted row with `counts` elements; a fraction interpolates between two of them.
@@ -720,7 +722,9 @@ _QUANTILE_METHODS: dict[str, Callable[[Any, Any], Any]] = {
     "higher": lambda probabilities, counts: Ceil()(_linear_position(probabilities, counts)),
     "nearest": lambda probabilities, counts: Round()(_linear_position(probabilities, counts)),
     "midpoint": _midpoint_position,
-    "inverted_cdf": lambda probabilities, counts: Sub()(Ceil()(Mul()(probabilities, counts)), like(probabilities, 1)),
+    "inverted_cdf": lambda probabilities, counts: Sub()(
+        Ceil()(Mul()(probabilities, counts)), full_like(probabilities, 1)
+    ),
 }
 
 

@@ -20,7 +20,7 @@ from shardwise.compiler.arrays.operands import (
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.powers import IntegerPow
 from shardwise.compiler.ops.elementwise.select import Compare, Select
@@ -241,7 +241,7 @@ def _polyder(p: Any, *, order: int) -> Any:
 def _descending_powers(size: int, last: int, dtype_like: Any) -> Any:
     """Return `size` consecutive integers in descending order, down to `last`, in the dtype of `dtype_like`."""
     index = Iota((size,), 0, np.dtype(np.int32))()
-    powers = subtract(like(index, size - 1 + last), index)
+    powers = subtract(full_like(index, size - 1 + last), index)
     return Convert(dtype_like.type.dtype, dtype_like.type.weak)(powers)
 
 
@@ -312,7 +312,7 @@ def _polyval(p: Any, x: Any, *, unroll: int) -> Any:
     coefficients, points = (
         astype_weak(z, dtype, weak) for z in (_as_coefficients("polyval", p), as_operand(x, "polyval"))
     )
-    result = like(points, 0)
+    result = full_like(points, 0)
     if coefficients.type.size > _UNROLL_LIMIT:
 
         def step(total: Any, coefficient: Any) -> Any:
@@ -465,8 +465,8 @@ def _companion_matrix(p: Any) -> list[Any]:
     row = astype_weak(row, row.type.dtype, False)
     size = row.type.size
     index = Iota((size,), 0, np.dtype(np.int32))()
-    is_zero = Compare("EQ")(row, like(row, 0))
-    trimmed_size = total(Select()(is_zero, like(index, 0), subtract(like(index, size), index)).max())
+    is_zero = Compare("EQ")(row, full_like(row, 0))
+    trimmed_size = total(Select()(is_zero, full_like(index, 0), subtract(full_like(index, size), index)).max())
     leading_zeros = subtract(full((), size, np.int32), astype_weak(trimmed_size, np.int32, False))
     pairs = (size, size)
     target, source = (Iota(pairs, dim, np.dtype(np.int32))() for dim in (0, 1))
@@ -480,7 +480,7 @@ def _companion_matrix(p: Any) -> list[Any]:
     rows, columns = (Iota(shape, dim, np.dtype(np.int32))() for dim in (0, 1))
     subdiagonal = Convert(row.type.dtype)(Compare("EQ")(rows, add(columns, 1)))
     matrix = Select()(
-        Compare("EQ")(rows, like(rows, 0)), broadcast_to_shape(Reshape((1, order))(first_row), shape), subdiagonal
+        Compare("EQ")(rows, full_like(rows, 0)), broadcast_to_shape(Reshape((1, order))(first_row), shape), subdiagonal
     )
     return [matrix, leading_zeros]
 
@@ -491,7 +491,7 @@ def _mask_surplus_roots(values: Any, leading_zeros: Any) -> Any:
     size = values.type.size
     ranks = total(_precedes(absolute(values), size), 1)
     is_root = Compare("LT")(ranks, broadcast_to_shape(subtract(full((), size, np.int32), leading_zeros), (size,)))
-    return Select()(is_root, values, like(values, complex(np.nan, np.nan)))
+    return Select()(is_root, values, full_like(values, complex(np.nan, np.nan)))
 
 
 def _precedes(magnitudes: Any, size: int) -> Any:

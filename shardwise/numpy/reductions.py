@@ -302,7 +302,7 @@ def _extremum(name: str, a: Any, axis: Any, out: None, keepdims: bool, initial: 
         (reductions.amax, pmax, arithmetic.maximum) if name == "max" else (reductions.amin, pmin, arithmetic.minimum)
     )
     dims, names = named.split_axis_names(axis)
-    result = reduce(a, axis=dims, keepdims=keepdims, or_none=initial is not None)
+    result = reduce(a, axis=dims, keepdims=keepdims, allow_empty=initial is not None)
     result = collective(result, names) if names else result
     return result if initial is None else combine(result, _cast_like(result, initial))
 

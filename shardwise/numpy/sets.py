@@ -23,7 +23,7 @@ from shardwise.compiler.arrays.operands import (
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.arithmetic import Sub
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, Not
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Clamp
@@ -282,7 +282,7 @@ def _sort_and_mark_first(ar: Any, *, dim: int | None, equal_nan: bool) -> list[A
         keys = [Reshape((rows,))(slice_along(table, 1, column, column + 1)) for column in range(table.type.shape[1])]
         if not keys:
             index = Iota((rows,), 0, _INT)()
-            return [leading, Compare("EQ")(index, like(index, 0)), index]
+            return [leading, Compare("EQ")(index, full_like(index, 0)), index]
     size = keys[0].type.size
     *ordered, order = Sort(0, len(keys))(*keys, Iota((size,), 0, _INT)())
     differs = None
@@ -309,8 +309,8 @@ def _select_first(ordered: Any, is_first: Any, order: Any, *fill: Any, size: int
     rows = ordered.type.shape[0]
     (starts,) = nonzero(is_first, size=size + 1, fill_value=rows)
     start, end = slice_along(starts, 0, 0, size), slice_along(starts, 0, 1, size + 1)
-    exists = Compare("LT")(start, like(start, rows))
-    indices = Select()(exists, start, like(start, 0))
+    exists = Compare("LT")(start, full_like(start, rows))
+    indices = Select()(exists, start, full_like(start, 0))
     values = _gather_rows(ordered, indices)
     if fill:
         mask = Broadcast(values.type.shape, (0,))(exists)
@@ -431,7 +431,7 @@ def _isin(element: Any, test_elements: Any, *, invert: bool, method: str) -> Any
 
 def _equals_at(ordered: Any, x: Any, index: Any) -> Any:
     """Compare each element of `x` with `ordered[index]`, where an index past the end is clamped."""
-    clamped = Clamp()(like(index, 0), index, like(index, ordered.type.size - 1))
+    clamped = Clamp()(full_like(index, 0), index, full_like(index, ordered.type.size - 1))
     return Compare("EQ")(gather_1d(ordered, clamped), x)
 
 
@@ -509,7 +509,7 @@ def _first_indices(x: Any, ordered: Any, order: Any) -> Any:
     if not ordered.type.size:
         return full(x.type.shape, 0, _INT)
     index = searchsorted(ordered, x)
-    return _gather_rows(order, Clamp()(like(index, 0), index, like(index, order.type.size - 1)))
+    return _gather_rows(order, Clamp()(full_like(index, 0), index, full_like(index, order.type.size - 1)))
 
 
 @compiled_function
@@ -521,8 +521,8 @@ def _select_masked(row: Any, mask: Any, *fill: Any, size: int, pad_with_first: b
         padding = as_operand(fill[0]) if fill else full((), 0, dtype)
         return broadcast_to_shape(astype_weak(padding, dtype, False), (size,))
     (indices,) = nonzero(mask, size=size, fill_value=length)
-    exists = Compare("LT")(indices, like(indices, length))
-    selected = astype_weak(_gather_rows(row, Select()(exists, indices, like(indices, 0))), dtype, False)
+    exists = Compare("LT")(indices, full_like(indices, length))
+    selected = astype_weak(_gather_rows(row, Select()(exists, indices, full_like(indices, 0))), dtype, False)
     if fill:
         padding = broadcast_to_shape(astype_weak(as_operand(fill[0]), dtype, False), (size,))
     elif pad_with_first:

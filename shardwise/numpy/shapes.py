@@ -16,7 +16,7 @@ from shardwise.compiler.arrays.operands import (
     type_of,
 )
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
-from shardwise.compiler.ops.shape.movement import permuted
+from shardwise.compiler.ops.shape.movement import permute
 from shardwise.lax import shape as lax_shape
 from shardwise.lax.shape import constrain_sharding, sizes_of
 from shardwise.lax.slicing import slice_in_dim
@@ -263,7 +263,7 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
     order = list(range(x.type.ndim))
     first, second = (canonical_axis("swapaxes", axis, x.type.ndim) for axis in (axis1, axis2))
     order[first], order[second] = second, first
-    return permuted(x, tuple(order))
+    return permute(x, tuple(order))
 
 
 def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[int]) -> Any:
@@ -297,7 +297,7 @@ def moveaxis(a: Any, source: int | Sequence[int], destination: int | Sequence[in
     order = [dim for dim in range(x.type.ndim) if dim not in sources]
     for target, dim in sorted(zip(targets, sources, strict=True)):
         order.insert(target, dim)
-    return permuted(x, tuple(order))
+    return permute(x, tuple(order))
 
 
 def rollaxis(a: Any, axis: int, start: int = 0) -> Any:

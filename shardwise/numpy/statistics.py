@@ -24,7 +24,7 @@ from shardwise.compiler.arrays.operands import (
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact, numpy_carrier
 from shardwise.compiler.ops.contract.dot import Dot
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.complex_parts import Complex
 from shardwise.compiler.ops.elementwise.min_max import Clamp
@@ -32,7 +32,7 @@ from shardwise.compiler.ops.elementwise.powers import Sqrt
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.lax.named import psum
 from shardwise.numpy.elementwise import isnan
@@ -151,7 +151,7 @@ def _average(a: Any, *weights: Any, axis: Any, keepdims: bool) -> list[Any]:
         dims = reductions.reduced_dims("average", axis, x.type)
         order = tuple(sorted(range(len(dims)), key=lambda position: dims[position]))
         sizes = tuple(size if dim in dims else 1 for dim, size in enumerate(x.type.shape))
-        w = broadcast_to_shape(Reshape(sizes)(permuted(w, order)), x.type.shape)
+        w = broadcast_to_shape(Reshape(sizes)(permute(w, order)), x.type.shape)
     total = reductions.sum(w, axis=axis, keepdims=keepdims)
     return [divide(reductions.sum(multiply(x, w), axis=axis, keepdims=keepdims), total), total]
 
@@ -239,8 +239,8 @@ def _covariance(m: Any, *optional: Any, has: tuple[bool, bool, bool], by_row: bo
             divisor = subtract(total, multiply(divide(square, total), ddof))
         else:
             divisor = subtract(total, ddof)
-    is_degenerate = Compare("LE")(real(divisor), like(real(divisor), 0))
-    divisor = Select()(is_degenerate, like(divisor, 0), divisor)
+    is_degenerate = Compare("LE")(real(divisor), full_like(real(divisor), 0))
+    divisor = Select()(is_degenerate, full_like(divisor, 0), divisor)
     products = Dot(((1,), (1,)))(weighted, conjugate(centered))
     covariance = divide(products, divisor)
     return Reshape(())(covariance) if covariance.type.shape == (1, 1) else covariance
@@ -250,7 +250,7 @@ def _variables_as_rows(x: Any, by_row: bool) -> Any:
     x = as_operand(x, "cov")
     if x.type.ndim < 2:
         return Reshape((1, x.type.size))(x)
-    return x if by_row or x.type.shape[0] == 1 else permuted(x, (1, 0))
+    return x if by_row or x.type.shape[0] == 1 else permute(x, (1, 0))
 
 
 def _checked_weights(name: str, weights: Any, count: int) -> Any:
@@ -298,7 +298,7 @@ def _corrcoef(x: Any, *optional: Any, by_row: bool, dtype: Any) -> Any:
         return divide(result, result)
     size = result.type.shape[0]
     on_diagonal = Compare("EQ")(*(Iota((size, size), dim, np.dtype(np.int32))() for dim in (0, 1)))
-    deviations = Sqrt()(reductions.sum(Select()(on_diagonal, real(result), like(real(result), 0)), axis=1))
+    deviations = Sqrt()(reductions.sum(Select()(on_diagonal, real(result), full_like(real(result), 0)), axis=1))
     for shape in ((size, 1), (1, size)):
         result = divide(result, Reshape(shape)(deviations))
     if result.type.dtype.kind == "c":
@@ -307,7 +307,7 @@ def _corrcoef(x: Any, *optional: Any, by_row: bool, dtype: Any) -> Any:
 
 
 def _clamp_to_unit(x: Any) -> Any:
-    return Clamp()(like(x, -1), x, like(x, 1))
+    return Clamp()(full_like(x, -1), x, full_like(x, 1))
 
 
 @compiled_function
@@ -342,18 +342,18 @@ def variance(
         mask = And()(mask, Compare("EQ")(isnan(x), full(x.type.shape, False, np.bool_)))
     count = reductions.sum(mask, axis=axis, keepdims=True, dtype=default_dtype("float*"))
     if mean is None:
-        total = reductions.sum(Select()(mask, x, like(x, 0)), axis=axis, keepdims=True)
+        total = reductions.sum(Select()(mask, x, full_like(x, 0)), axis=axis, keepdims=True)
         center = divide(total, count)
     else:
         center = astype_weak(as_operand(mean, "var"), x.type.dtype, False)
-    centered = subtract(Select()(mask, x, like(x, 0)), center)
+    centered = subtract(Select()(mask, x, full_like(x, 0)), center)
     squares = real(multiply(centered, conjugate(centered)))
-    squares = Select()(mask, squares, like(squares, 0))
+    squares = Select()(mask, squares, full_like(squares, 0))
     result_count = reductions.sum(mask, axis=axis, keepdims=keepdims, dtype=squares.type.dtype)
     divisor = subtract(result_count, ddof)
-    is_degenerate = Compare("LE")(divisor, like(divisor, 0))
+    is_degenerate = Compare("LE")(divisor, full_like(divisor, 0))
     total = reductions.sum(squares, axis=axis, keepdims=keepdims)
-    quotient = divide(total, Select()(is_degenerate, like(divisor, 1), divisor))
-    result = Select()(is_degenerate, like(total, np.nan), quotient)
+    quotient = divide(total, Select()(is_degenerate, full_like(divisor, 1), divisor))
+    result = Select()(is_degenerate, full_like(total, np.nan), quotient)
     result = Sqrt()(result) if is_root else result
     return astype_weak(result, result.type.dtype if result_dtype.kind == "c" else result_dtype, False)

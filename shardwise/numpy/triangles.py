@@ -20,7 +20,7 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Pad, slice_along
 from shardwise.numpy.creation import arange, eye, ones
 from shardwise.numpy.indexing import nonzero, take_along_axis
@@ -360,7 +360,7 @@ def _matrix_dims(name: str, axis1: int, axis2: int, rank: int) -> tuple[int, int
 
 
 def _move_last(x: Any, dims: tuple[int, int]) -> Any:
-    return permuted(x, (*(dim for dim in range(x.type.ndim) if dim not in dims), *dims))
+    return permute(x, (*(dim for dim in range(x.type.ndim) if dim not in dims), *dims))
 
 
 @compiled_function

@@ -9,7 +9,7 @@ import numpy as np
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, BitcastConvert, Clz, Not, Or, ShiftLeft, ShiftRightLogical
 from shardwise.compiler.ops.elementwise.complex_parts import Abs, Sign
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -42,7 +42,7 @@ def _run_standard(name: str, sampler: Callable[..., Any], key: Any, shape: Any, 
 def _uniform_from(key: Any, low: float, shape: Shape, dtype: DType) -> Any:
     """Sample uniform floats from `low` (included) to 1 (excluded)."""
     unit = distributions.uniform(key, shape, dtype)
-    return uniform_between(unit, like(unit, low), like(unit, 1))
+    return uniform_between(unit, full_like(unit, low), full_like(unit, 1))
 
 
 def exponential(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:
@@ -158,7 +158,7 @@ def cauchy(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = 
 
 def _cauchy(key: Any, *, shape: Shape, dtype: DType) -> Any:
     u = _uniform_from(key, float(finfo(dtype).eps), shape, dtype)
-    return Tan()(Mul()(like(u, math.pi), Sub()(u, like(u, 0.5))))
+    return Tan()(Mul()(full_like(u, math.pi), Sub()(u, full_like(u, 0.5))))
 
 
 def gumbel(key: Any, shape: Any = (), dtype: Any = None, mode: str | None = None, *, out_sharding: Any = None) -> Any:
@@ -199,7 +199,7 @@ def sample_gumbel(key: Any, *, shape: Shape, dtype: DType, mode: str | None = No
     pair = distributions.uniform(key, (2, *shape), dtype)
     high, low = pair[0], pair[1]
     combined = high + 2.0 ** -mantissa_bits(dtype) * low + float(finfo(dtype).tiny)
-    x = Select()(Compare("GE")(high, like(high, 0.5)), high, combined)
+    x = Select()(Compare("GE")(high, full_like(high, 0.5)), high, combined)
     return Neg()(Log()(Neg()(Log1p()(Neg()(x)))))
 
 
@@ -207,10 +207,10 @@ def _gumbel_from_64_bits(key: Any, shape: Shape) -> Any:
     """Sample from the Gumbel distribution, from uniform fixed-point numbers of 64 bits each."""
     pair = random_bits(key, (2, *shape), 32)
     high, low = pair[0], pair[1]
-    is_small = Compare("LT")(high, like(high, 2**31))
+    is_small = Compare("LT")(high, full_like(high, 2**31))
     # 1 - x in fixed point is the two's complement of x.
-    carry = Convert(high.type.dtype)(Compare("EQ")(low, like(low, 0)))
-    complement = Add()(Not()(high), carry), Add()(Not()(low), like(low, 1))
+    carry = Convert(high.type.dtype)(Compare("EQ")(low, full_like(low, 0)))
+    complement = Add()(Not()(high), carry), Add()(Not()(low), full_like(low, 1))
     x = _fixed_point_to_float(
         *(Select()(is_small, word, other) for word, other in zip((high, low), complement, strict=True))
     )
@@ -221,17 +221,17 @@ def _gumbel_from_64_bits(key: Any, shape: Shape) -> Any:
 def _fixed_point_to_float(high: Any, low: Any) -> Any:
     """Convert a fixed-point number, 64 bits after the binary point, to f32, rounding down."""
     high_zeros, low_zeros = Clz()(high), Clz()(low)
-    high_is_zero = Compare("EQ")(high_zeros, like(high_zeros, 32))
+    high_is_zero = Compare("EQ")(high_zeros, full_like(high_zeros, 32))
     from_low = Select()(
         high_is_zero,
         ShiftLeft()(low, low_zeros),
-        ShiftRightLogical()(low, Sub()(like(high_zeros, 32), high_zeros)),
+        ShiftRightLogical()(low, Sub()(full_like(high_zeros, 32), high_zeros)),
     )
-    mantissa = ShiftRightLogical()(Or()(ShiftLeft()(high, high_zeros), from_low), like(high, 8))
-    mantissa = And()(mantissa, like(mantissa, 2**23 - 1))
-    leading_zeros = Select()(high_is_zero, Add()(low_zeros, like(low_zeros, 32)), high_zeros)
-    exponent = ShiftLeft()(Sub()(like(leading_zeros, 126), leading_zeros), like(leading_zeros, 23))
-    exponent = And()(exponent, like(exponent, 2**30 - 2**22))
+    mantissa = ShiftRightLogical()(Or()(ShiftLeft()(high, high_zeros), from_low), full_like(high, 8))
+    mantissa = And()(mantissa, full_like(mantissa, 2**23 - 1))
+    leading_zeros = Select()(high_is_zero, Add()(low_zeros, full_like(low_zeros, 32)), high_zeros)
+    exponent = ShiftLeft()(Sub()(full_like(leading_zeros, 126), leading_zeros), full_like(leading_zeros, 23))
+    exponent = And()(exponent, full_like(exponent, 2**30 - 2**22))
     return BitcastConvert(np.dtype(np.float32))(Or()(exponent, mantissa))
 
 
@@ -303,7 +303,7 @@ def rayleigh(key: Any, scale: Any, shape: Any = None, dtype: Any = None, *, out_
 
 def _rayleigh(key: Any, scale: Any, *, shape: Shape, dtype: DType) -> Any:
     logs = Log()(distributions.uniform(key, shape, dtype))
-    return Mul()(broadcast_parameter(as_operand(scale), shape, dtype), Sqrt()(Mul()(logs, like(logs, -2))))
+    return Mul()(broadcast_parameter(as_operand(scale), shape, dtype), Sqrt()(Mul()(logs, full_like(logs, -2))))
 
 
 def weibull_min(key: Any, scale: Any, concentration: Any, shape: Any = (), dtype: Any = None) -> Any:

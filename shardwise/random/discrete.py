@@ -9,7 +9,7 @@ from shardwise.compiler.arrays.operands import as_inexact, as_operand, astype_we
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ops.elementwise.arithmetic import Div
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.rounding import Floor
 from shardwise.compiler.ops.elementwise.select import Compare, Select
@@ -74,11 +74,11 @@ def poisson(key: Any, lam: Any, shape: Any = None, dtype: Any = None, *, out_sha
 def _poisson(key: Any, lam: Any, *, shape: Shape, dtype: DType) -> Any:
     lam = broadcast_parameter(as_operand(lam), shape, np.dtype(np.float32))
     is_small = (lam < 10) | (lam != lam)
-    if_small = _count_waiting_times("poisson", key, Select()(is_small, lam, like(lam, 0)))
-    if_large = _count_by_rejection("poisson", key, Select()(is_small, like(lam, 1e5), lam))
+    if_small = _count_waiting_times("poisson", key, Select()(is_small, lam, full_like(lam, 0)))
+    if_large = _count_by_rejection("poisson", key, Select()(is_small, full_like(lam, 1e5), lam))
     # Via int32, so that -1, the result for a NaN rate, becomes the largest integer of an unsigned dtype.
     counts = Select()(is_small, Convert(dtype)(Convert(np.dtype(np.int32))(if_small)), Convert(dtype)(if_large))
-    return Select()(Compare("EQ")(lam, like(lam, 0)), like(counts, 0), counts)
+    return Select()(Compare("EQ")(lam, full_like(lam, 0)), full_like(counts, 0), counts)
 
 
 def binomial(key: Any, n: Any, p: Any, shape: Any = None, dtype: Any = None) -> Any:
@@ -117,17 +117,17 @@ def sample_binomial(key: Any, n: Any, p: Any, *, shape: Shape, dtype: DType) -> 
     q = Select()(is_below_half, p, 1.0 - p)
     q_is_invalid = (q < 0) | (q != q)
     n_is_invalid, n_is_infinite = (n != n) | (n < 0), n == np.inf
-    q = Select()(q_is_invalid, like(q, 0.01), q)
+    q = Select()(q_is_invalid, full_like(q, 0.01), q)
     is_small = n_is_invalid | (n * q <= 10)
     n = Floor()(n)
-    if_small = _count_waiting_times("binomial", key, Select()(is_small, n, like(n, 0)), q)
+    if_small = _count_waiting_times("binomial", key, Select()(is_small, n, full_like(n, 0)), q)
     # Elements that the other sampler handles get parameters for which rejection sampling ends soon.
-    large_parameters = Select()(is_small, like(n, 1e4), n), Select()(is_small, like(q, 0.5), q)
+    large_parameters = Select()(is_small, full_like(n, 1e4), n), Select()(is_small, full_like(q, 0.5), q)
     if_large = _count_by_rejection("binomial", key, *large_parameters)
     counts = Convert(dtype)(Select()(is_small, if_small, if_large))
     is_invalid = q_is_invalid | n_is_invalid
-    counts = Select()(is_invalid, like(counts, np.nan), counts)
-    counts = Select()(n_is_infinite & ~is_invalid, like(counts, np.inf), counts)
+    counts = Select()(is_invalid, full_like(counts, np.nan), counts)
+    counts = Select()(n_is_infinite & ~is_invalid, full_like(counts, np.inf), counts)
     keep = is_below_half | n_is_invalid | (p != p) | n_is_infinite
     return Select()(keep, counts, Convert(dtype)(n) - counts)
 
@@ -162,7 +162,7 @@ def _geometric(key: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
     p = as_inexact(p, "geometric")
     p = broadcast_parameter(p, shape, p.type.dtype)
     u = distributions.uniform(key, shape, p.type.dtype)
-    logs = Log()(Select()(u == 0, like(u, 1), u))
+    logs = Log()(Select()(u == 0, full_like(u, 1), u))
     return Convert(dtype)(Floor()(Div()(logs, Log1p()(-p))) + 1)
 
 
@@ -208,7 +208,7 @@ def _multinomial(
     probabilities = broadcast_parameter(as_operand(p), shape, compute_dtype)
     probabilities = move_dim(probabilities, len(shape) - 1, 0)
     remaining = cumsum(probabilities, 0, reverse=True)
-    conditional = probabilities / Select()(remaining == 0, like(remaining, 1), remaining)
+    conditional = probabilities / Select()(remaining == 0, full_like(remaining, 1), remaining)
 
     def step(trials: Any, outcome: Any) -> Any:
         probability, key = outcome

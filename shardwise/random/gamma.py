@@ -6,7 +6,7 @@ from typing import Any
 from shardwise.compiler.arrays.operands import as_operand, type_of
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Sub
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.min_max import Max
 from shardwise.compiler.ops.elementwise.powers import Sqrt
@@ -202,9 +202,9 @@ def chisquare(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sh
 
 
 def _chisquare(key: Any, df: Any, *, shape: Shape, dtype: DType) -> Any:
-    half = Div()(df := broadcast_parameter(as_operand(df), shape, dtype), like(df, 2))
+    half = Div()(df := broadcast_parameter(as_operand(df), shape, dtype), full_like(df, 2))
     samples = Exp()(sample_gamma(key, half, shape=shape, dtype=dtype, log=True))
-    return Mul()(samples, like(samples, 2))
+    return Mul()(samples, full_like(samples, 2))
 
 
 def f(key: Any, dfnum: Any, dfden: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:
@@ -276,7 +276,7 @@ def t(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: 
 
 def _t(key: Any, df: Any, *, shape: Shape, dtype: DType) -> Any:
     normal_key, gamma_key = subkeys(key, 2)
-    half = Div()(df := broadcast_parameter(as_operand(df), shape, dtype), like(df, 2))
+    half = Div()(df := broadcast_parameter(as_operand(df), shape, dtype), full_like(df, 2))
     scale = Sqrt()(Div()(half, sample_gamma(gamma_key, half, shape=shape, dtype=dtype)))
     return Mul()(distributions.normal(normal_key, shape, dtype), scale)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from shardwise.compiler.arrays.operands import as_operand, compiled_function, type_of
 from shardwise.compiler.dtypes import KEY, KeyDType, is_integer, is_key
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import ShiftRightLogical
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.random.key_data import KeyData, WrapKeyData
@@ -83,7 +83,7 @@ def _checked_seed(name: str, seed: Any) -> Any:
 def _raw_key_from_seed(seed: Any) -> Any:
     """Return the high and the low word of an integer; the high word of a dtype of 32 bits or fewer is 0."""
     seed = as_operand(seed)
-    halves = (ShiftRightLogical()(seed, like(seed, 32)), seed)
+    halves = (ShiftRightLogical()(seed, full_like(seed, 32)), seed)
     return Concatenate(0)(*(Reshape((1,))(Convert(WORD)(half)) for half in halves))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, StopGradient
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Complex
 from shardwise.compiler.ops.elementwise.min_max import Max, Min
 from shardwise.compiler.ops.elementwise.powers import Sqrt, Square
@@ -69,7 +69,7 @@ def sample_normal(key: Any, *, shape: Shape, dtype: DType) -> Any:
     real_dtype = np.zeros((), dtype).real.dtype
     real, imaginary = (distributions.normal(subkey, shape, real_dtype) for subkey in subkeys(key, 2))
     samples = Complex()(real, imaginary)
-    return Div()(samples, like(samples, math.sqrt(2)))
+    return Div()(samples, full_like(samples, math.sqrt(2)))
 
 
 def truncated_normal(
@@ -105,12 +105,12 @@ def truncated_normal(
 
 def _truncated_normal(key: Any, lower: Any, upper: Any, *, shape: Shape, dtype: DType) -> Any:
     lower, upper = (broadcast_parameter(as_operand(bound), shape, dtype) for bound in (lower, upper))
-    sqrt_two = like(lower, math.sqrt(2))
+    sqrt_two = full_like(lower, math.sqrt(2))
     bounds = [Erf()(Div()(bound, sqrt_two)) for bound in (lower, upper)]
     samples = Mul()(sqrt_two, ErfInv()(sample_uniform(key, *bounds, shape=shape, dtype=dtype)))
     # Rounding may move a sample to a bound or beyond.
-    smallest = Nextafter()(StopGradient()(lower), like(lower, np.inf))
-    largest = Nextafter()(StopGradient()(upper), like(upper, -np.inf))
+    smallest = Nextafter()(StopGradient()(lower), full_like(lower, np.inf))
+    largest = Nextafter()(StopGradient()(upper), full_like(upper, -np.inf))
     return Min()(largest, Max()(smallest, samples))
 
 

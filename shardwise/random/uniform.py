@@ -8,7 +8,7 @@ from shardwise.compiler.arrays.operands import as_operand, astype_weak, broadcas
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.compiler.dtypes import DType, integer_range, is_float, is_integer
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Rem, Sub
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import bit_width
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Clamp
@@ -141,15 +141,17 @@ def sample_randint(key: Any, low: Any, high: Any, *, shape: Shape, dtype: DType)
         low, high = (astype_weak(bound, sample_dtype, False) for bound in bounds)
         low, high = _clip(low, minimum, maximum), _clip(high, minimum, maximum + 1)
     # A `high` of one above the largest integer of the dtype is clipped to it; the span is then one too small.
-    exceeds = Compare("GT")(high, like(high, min(integer_range(sample_dtype)[1], integer_range(high.type.dtype)[1])))
+    exceeds = Compare("GT")(
+        high, full_like(high, min(integer_range(sample_dtype)[1], integer_range(high.type.dtype)[1]))
+    )
     low, high = (broadcast_to_shape(_saturating_cast(bound, sample_dtype), shape) for bound in (low, high))
     exceeds, is_nonempty = broadcast_to_shape(exceeds, shape), Compare("GT")(high, low)
     unsigned = WIDTHS[bit_width(sample_dtype)]
     span = Convert(unsigned)(Sub()(high, low))
-    span = Select()(is_nonempty, span, like(span, 1))
-    span = Select()(exceeds & is_nonempty, Add()(span, like(span, 1)), span)
+    span = Select()(is_nonempty, span, full_like(span, 1))
+    span = Select()(exceeds & is_nonempty, Add()(span, full_like(span, 1)), span)
     upper, lower = (random_bits(subkey, shape, bit_width(sample_dtype)) for subkey in subkeys(key, 2))
-    half = Rem()(like(span, 2 ** (bit_width(sample_dtype) // 2)), span)
+    half = Rem()(full_like(span, 2 ** (bit_width(sample_dtype) // 2)), span)
     multiplier = Rem()(Mul()(half, half), span)  # 2 to the number of bits, modulo span
     offset = Rem()(Add()(Mul()(Rem()(upper, span), multiplier), Rem()(lower, span)), span)
     return astype_weak(Add()(low, Convert(sample_dtype)(offset)), dtype, False)
@@ -161,7 +163,7 @@ def _as_integer(x: Any) -> Any:
 
 
 def _clip(x: Any, low: int, high: int) -> Any:
-    return Clamp()(like(x, low), x, like(x, high))
+    return Clamp()(full_like(x, low), x, full_like(x, high))
 
 
 def _saturating_cast(x: Any, dtype: DType) -> Any:
@@ -240,4 +242,4 @@ def sample_rademacher(key: Any, *, shape: Shape, dtype: DType) -> Any:
     """Sample the numbers 1 and -1."""
     is_positive = sample_bernoulli(key, full((), 0.5, default_dtype("float*")), shape=shape)
     bit = Convert(dtype)(is_positive)
-    return Sub()(Mul()(like(bit, 2), bit), like(bit, 1))
+    return Sub()(Mul()(full_like(bit, 2), bit), full_like(bit, 1))

@@ -14,8 +14,8 @@ import shardwise.numpy as jnp
 from shardwise import nn
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, compiled_list_function, type_of
 from shardwise.compiler.arrays.promotion import default_dtype
-from shardwise.compiler.ops.elementwise.base import like
-from shardwise.compiler.ops.elementwise.formula import Term
+from shardwise.compiler.ops.elementwise.base import full_like
+from shardwise.compiler.ops.elementwise.formula import Expr
 from shardwise.compiler.ops.elementwise.transcendental import Logistic
 from shardwise.compiler.ops.special import approximations, gamma_erf, hypergeometric, incomplete
 from shardwise.lazy import missing_attribute_error
@@ -163,8 +163,8 @@ def betaln(a: Any, b: Any) -> Any:
     x, y = promote_inexact("betaln", a, b)
     by_gammaln = gamma_erf.Lgamma()(x) + gamma_erf.Lgamma()(y) - gamma_erf.Lgamma()(x + y)
     is_positive = (x > 0) & (y > 0)
-    p, q = (jnp.where(is_positive, z, like(z, 1)) for z in (x, y))
-    return jnp.where(is_positive, incomplete.log_beta(Term(p), Term(q)).array, by_gammaln)
+    p, q = (jnp.where(is_positive, z, full_like(z, 1)) for z in (x, y))
+    return jnp.where(is_positive, incomplete.log_beta(Expr(p), Expr(q)).array, by_gammaln)
 
 
 @compiled_function
@@ -356,7 +356,7 @@ def factorial(n: Any, exact: bool = False) -> Any:
 @compiled_function
 def _factorial(n: Any) -> Any:
     x = as_inexact(n, "factorial")
-    return jnp.where(x < 0, like(x, 0), jnp.exp(gamma_erf.Lgamma()(x + 1)))
+    return jnp.where(x < 0, full_like(x, 0), jnp.exp(gamma_erf.Lgamma()(x + 1)))
 
 
 def comb(N: Any, k: Any, *, repetition: bool = False) -> Any:
@@ -386,8 +386,8 @@ def _comb(N: Any, k: Any, *, repetition: bool) -> Any:
     if repetition:
         n = n + k - 1
     is_valid = (k <= n) & (n >= 0) & (k >= 0)
-    n, k = jnp.where(is_valid, n, like(n, 1)), jnp.where(is_valid, k, like(k, 1))
-    return jnp.where(is_valid, jnp.exp(-jnp.log(n + 1) - betaln(n - k + 1, k + 1)), like(n, 0))
+    n, k = jnp.where(is_valid, n, full_like(n, 1)), jnp.where(is_valid, k, full_like(k, 1))
+    return jnp.where(is_valid, jnp.exp(-jnp.log(n + 1) - betaln(n - k + 1, k + 1)), full_like(n, 0))
 
 
 @compiled_function
@@ -409,7 +409,7 @@ def poch(z: Any, m: Any) -> Any:
     """
     x, y = promote_inexact("poch", z, m)
     ratio = jnp.exp(gamma_erf.Lgamma()(x + y) - gamma_erf.Lgamma()(x)) * gammasgn(x + y) * gammasgn(x)
-    return jnp.where(y == 0, like(x, 1), ratio)
+    return jnp.where(y == 0, full_like(x, 1), ratio)
 
 
 def multigammaln(a: Any, d: Any) -> Any:
@@ -435,7 +435,7 @@ def multigammaln(a: Any, d: Any) -> Any:
 @compiled_function
 def _multigammaln(a: Any, *, dimension: int) -> Any:
     x = as_inexact(a, "multigammaln")
-    total = like(x, dimension * (dimension - 1) / 4 * math.log(math.pi))
+    total = full_like(x, dimension * (dimension - 1) / 4 * math.log(math.pi))
     for number in range(dimension):
         total = total + gamma_erf.Lgamma()(x - number / 2)
     return total
@@ -669,9 +669,9 @@ def log_ndtr(x: Any, series_order: int = 3) -> Any:
 def _log_ndtr(x: Any) -> Any:
     x = as_inexact(x, "log_ndtr")
     # Each branch gets an argument of its own range, so that the gradient of the other one is finite.
-    center, tail = jnp.where(x > -1, x, like(x, -1)), jnp.where(x > -1, like(x, -1), x)
+    center, tail = jnp.where(x > -1, x, full_like(x, -1)), jnp.where(x > -1, full_like(x, -1), x)
     in_center = jnp.log1p(-0.5 * gamma_erf.Erfc()(center * math.sqrt(0.5)))
-    finite = jnp.maximum(tail, like(x, -1e18))
+    finite = jnp.maximum(tail, full_like(x, -1e18))
     in_tail = jnp.log(0.5 * approximations.Erfcx()(finite * -math.sqrt(0.5))) - 0.5 * tail * tail
     return jnp.where(x > -1, in_center, in_tail)
 
@@ -796,10 +796,10 @@ def rel_entr(p: Any, q: Any) -> Any:
     """
     x, y = promote_inexact("rel_entr", p, q)
     is_positive = (x > 0) & (y > 0)
-    safe_x, safe_y = jnp.where(is_positive, x, like(x, 1)), jnp.where(is_positive, y, like(y, 1))
-    boundary = jnp.where((x == 0) & (y >= 0), like(x, 0), like(x, np.inf))
+    safe_x, safe_y = jnp.where(is_positive, x, full_like(x, 1)), jnp.where(is_positive, y, full_like(y, 1))
+    boundary = jnp.where((x == 0) & (y >= 0), full_like(x, 0), full_like(x, np.inf))
     entropy = jnp.where(is_positive, safe_x * (jnp.log(safe_x) - jnp.log(safe_y)), boundary)
-    return jnp.where(jnp.isnan(x) | jnp.isnan(y), like(x, np.nan), entropy)
+    return jnp.where(jnp.isnan(x) | jnp.isnan(y), full_like(x, np.nan), entropy)
 
 
 @compiled_function
@@ -869,7 +869,7 @@ def boxcox1p(x: Any, lmbda: Any) -> Any:
 
 def _boxcox_of_log(log: Any, power: Any) -> Any:
     is_zero = power == 0
-    safe_power = jnp.where(is_zero, like(power, 1), power)
+    safe_power = jnp.where(is_zero, full_like(power, 1), power)
     return jnp.where(is_zero, log, jnp.expm1(safe_power * log) / safe_power)
 
 
@@ -1154,14 +1154,14 @@ def owens_t(h: Any, a: Any) -> Any:
     h, magnitude = jnp.abs(h), jnp.abs(a)
     is_large = magnitude > 1
     # For a > 1, T(h, a) follows from T(ah, 1/a), whose interval of integration is within 0 to 1.
-    limit = jnp.where(is_large, 1 / jnp.where(is_large, magnitude, like(a, 1)), magnitude)
-    scaled = jnp.where(is_large, jnp.where(h == 0, like(h, 0), h * magnitude), h)
+    limit = jnp.where(is_large, 1 / jnp.where(is_large, magnitude, full_like(a, 1)), magnitude)
+    scaled = jnp.where(is_large, jnp.where(h == 0, full_like(h, 0), h * magnitude), h)
     points, weights = np.polynomial.legendre.leggauss(24)
-    total = like(a, 0)
+    total = full_like(a, 0)
     for point, weight in zip((points + 1) / 2, weights / 2, strict=True):
         square = 1 + (limit * float(point)) ** 2
         total = total + float(weight) / (2 * math.pi) * limit * jnp.exp(-0.5 * scaled * scaled * square) / square
-    product = jnp.where(h == 0, like(h, 0), h * magnitude)
+    product = jnp.where(h == 0, full_like(h, 0), h * magnitude)
     reflected = 0.5 * (ndtr(h) * ndtr(-product) + ndtr(-h) * ndtr(product)) - total
     at_zero = jnp.arctan(magnitude) / (2 * math.pi)
     value = jnp.where(h == 0, at_zero, jnp.where(is_large, reflected, total))

@@ -18,7 +18,7 @@ from shardwise.compiler.arrays.operands import (
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact, is_integer, numpy_carrier
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Rem, Sub
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import (
     And,
     Not,
@@ -181,7 +181,7 @@ def absolute(x: Any, /) -> Any:
         Array([3, 2], dtype=int32)
     """
     x = as_operand(x, "absolute")
-    return Abs()(x) if SIGNED.holds(x.type.dtype) else x
+    return Abs()(x) if SIGNED.contains(x.type.dtype) else x
 
 
 @compiled_function
@@ -206,10 +206,10 @@ def floor_divide(x1: Any, x2: Any, /) -> Any:
     left = Rem()(x, y)
     if is_integer(x.type.dtype):
         down = Sub()(Div()(x, y), Convert(x.type.dtype, x.type.weak)(_is_under(left, y)))
-        return Select()(Compare("EQ")(y, like(y, 0)), like(y, 0), down)
+        return Select()(Compare("EQ")(y, full_like(y, 0)), full_like(y, 0), down)
     quotient = Div()(Sub()(x, left), y)
-    down = Round()(Select()(_is_under(left, y), Sub()(quotient, like(quotient, 1)), quotient))
-    return Select()(Compare("EQ")(y, like(y, 0)), Div()(x, y), down)
+    down = Round()(Select()(_is_under(left, y), Sub()(quotient, full_like(quotient, 1)), quotient))
+    return Select()(Compare("EQ")(y, full_like(y, 0)), Div()(x, y), down)
 
 
 def _is_under(left: Any, y: Any) -> Any:
@@ -217,7 +217,7 @@ def _is_under(left: Any, y: Any) -> Any:
 
     The quotient of the floor division is then one less than that of the truncated division.
     """
-    zero, below = like(y, 0), Compare("LT")
+    zero, below = full_like(y, 0), Compare("LT")
     return And()(Compare("NE")(left, zero), Xor()(below(left, zero), below(y, zero)))
 
 
@@ -244,7 +244,7 @@ def remainder(x1: Any, x2: Any, /) -> Any:
     x, y = promote_numeric("remainder", x1, x2)
     left = Rem()(x, y)
     found = Select()(_is_under(left, y), Add()(left, y), left)
-    return Select()(Compare("EQ")(y, like(y, 0)), like(y, 0), found) if is_integer(y.type.dtype) else found
+    return Select()(Compare("EQ")(y, full_like(y, 0)), full_like(y, 0), found) if is_integer(y.type.dtype) else found
 
 
 def power(x1: Any, x2: Any, /) -> Any:
@@ -282,10 +282,10 @@ def _power(x: Any, y: Any) -> Any:
     x, y = promote_numeric("power", x, y)
     if is_inexact(x.type.dtype):
         return Pow()(x, y)
-    zero, one = like(x, 0), like(x, 1)
+    zero, one = full_like(x, 0), full_like(x, 1)
     found, square = one, x
     for place in range(bit_width(x.type.dtype)):
-        bit = And()(ShiftRightLogical()(y, like(y, place)), one)
+        bit = And()(ShiftRightLogical()(y, full_like(y, place)), one)
         found = Select()(Compare("EQ")(bit, one), Mul()(found, square), found)
         square = Mul()(square, square)
     is_unit = Compare("EQ")(Mul()(x, x), one)
@@ -424,7 +424,7 @@ def right_shift(x: Any, y: Any, /) -> Any:
         Array([ 2, -2], dtype=int32)
     """
     x, y = promote_numeric("right_shift", x, y)
-    return (ShiftRightArithmetic() if SIGNED.holds(x.type.dtype) else ShiftRightLogical())(x, y)
+    return (ShiftRightArithmetic() if SIGNED.contains(x.type.dtype) else ShiftRightLogical())(x, y)
 
 
 @compiled_function
@@ -487,7 +487,7 @@ def around(x: Any, *, decimals: int = 0) -> Any:
     if not decimals:
         return Round()(x)
     wide = astype_weak(x, numpy_carrier(dtype), x.type.weak)
-    scale = like(wide, 10.0**decimals)
+    scale = full_like(wide, 10.0**decimals)
     return astype_weak(Div()(Round()(Mul()(wide, scale)), scale), dtype, x.type.weak)
 
 
@@ -557,4 +557,4 @@ def conjugate(x: Any, /) -> Any:
 def as_bool(x: Any, name: str) -> Any:
     """Convert to booleans: whether each element is nonzero."""
     x = as_operand(x, name)
-    return x if x.type.dtype == np.bool_ else Compare("NE")(x, like(x, 0))
+    return x if x.type.dtype == np.bool_ else Compare("NE")(x, full_like(x, 0))

@@ -12,7 +12,14 @@ from typing import Any, final
 import numpy as np
 
 from shardwise.compiler.arrays.arithmetic import divide, negative, power
-from shardwise.compiler.arrays.indexing import Indexer, clip_indices, fill_of, gather_by_index, index_mode, indexer
+from shardwise.compiler.arrays.indexing import (
+    Indexer,
+    clip_indices,
+    gather_by_index,
+    index_mode,
+    out_of_bounds_fill,
+    parse_index,
+)
 from shardwise.compiler.arrays.operands import (
     as_operand,
     astype_weak,
@@ -40,18 +47,18 @@ _PAIRS: dict[Reduction, Callable[[], Any]] = {SUM: Add, PROD: Mul, MIN: Min, MAX
 
 @final
 @dataclass(frozen=True, eq=False)
-class At:
+class IndexUpdateHelper:
     """What `x.at` is: indexed, it gives the places to update."""
 
     array: Any
 
-    def __getitem__(self, index: Any) -> "Places":
-        return Places(self.array, index)
+    def __getitem__(self, index: Any) -> "IndexUpdateRef":
+        return IndexUpdateRef(self.array, index)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Places:
+class IndexUpdateRef:
     """What `x.at[index]` is. No method changes `x`: each returns an array.
 
     `mode`: what is done where an index lies outside: "drop" or "fill" (updates are left out, and other values taken
@@ -74,8 +81,8 @@ class Places:
     ) -> Any:
         """`x[index]`."""
         fills = index_mode("at.get", mode, "clip") in ("fill", "drop")
-        by, arrays = indexer(self.index, self.array.type, not fills, wrap_negative_indices)
-        fill = fill_of(fill_value, self.array.type.dtype) if fills else None
+        by, arrays = parse_index(self.index, self.array.type, not fills, wrap_negative_indices)
+        fill = out_of_bounds_fill(fill_value, self.array.type.dtype) if fills else None
         return gather_by_index(self.array, *arrays, by=by, fill=fill, sorted=indices_are_sorted, unique=unique_indices)
 
     def set(
@@ -189,25 +196,25 @@ class Places:
     ) -> Any:
         """`x`, with `func`, a function of each element, applied at these places: as often as a place is given."""
         clips = index_mode("at.apply", mode, "drop") == "clip"
-        by, arrays = indexer(self.index, self.array.type, clips, wrap_negative_indices, takes=False)
+        by, arrays = parse_index(self.index, self.array.type, clips, wrap_negative_indices, takes=False)
         options = {"mode": mode, "wrap_negative_indices": wrap_negative_indices}
         if unique_indices or not any(type_of(array).shape for array in arrays):
             applied = func(self.get(mode="clip", wrap_negative_indices=wrap_negative_indices))
             promised = {"indices_are_sorted": indices_are_sorted, "unique_indices": unique_indices}
             return self.set(applied, **promised, **options)
         most = _most_often(by, arrays, clips)
-        counts = Places(full(self.array.type.shape, 0, np.int32), self.index).add(1, **options)
+        counts = IndexUpdateRef(full(self.array.type.shape, 0, np.int32), self.index).add(1, **options)
         found = self.array
         for often in range(most):
             found = _chosen(counts, func(found), found, often=often)
         return found
 
-    def _ones(self) -> "Places":
-        return Places(full(self.array.type.shape, 1, self.array.type.dtype, self.array.type.weak), self.index)
+    def _ones(self) -> "IndexUpdateRef":
+        return IndexUpdateRef(full(self.array.type.shape, 1, self.array.type.dtype, self.array.type.weak), self.index)
 
     def _update(self, name: str, values: Any, is_sorted: bool, unique: bool, mode: Any, from_end: bool) -> Any:
         clips = index_mode(f"at.{name}", mode, "drop") == "clip"
-        by, arrays = indexer(self.index, self.array.type, clips, from_end, takes=False)
+        by, arrays = parse_index(self.index, self.array.type, clips, from_end, takes=False)
         kind = type_of(values, f"at.{name}")
         if promote_dtypes(f"at.{name}", (self.array.type, kind))[0] != self.array.type.dtype:
             warnings.warn(
@@ -224,7 +231,7 @@ class Places:
             if any(at == self.array.type.shape[dim] for at, dim in zip(arrays, by.dims, strict=True)):
                 return self.array
             by, arrays = by.sliced(arrays), []
-        return put_at(
+        return update_at_index(
             self.array, values, *arrays, by=by, combine=_COMBINE[name], clips=clips, sorted=is_sorted, unique=unique
         )
 
@@ -258,7 +265,7 @@ def _chosen(counts: Any, applied: Any, before: Any, *, often: int) -> Any:
 
 
 @compiled_function
-def put_at(
+def update_at_index(
     x: Any,
     values: Any,
     *indices: Any,

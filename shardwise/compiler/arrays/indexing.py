@@ -212,7 +212,7 @@ class Indexer:
 
     def starts(self, indices: Sequence[Any]) -> list[Any]:
         """The arrays and integers in one dtype; negative ones of arrays may count from the end."""
-        found = same_kind(indices)
+        found = promote_indices(indices)
         if not self.from_end:
             return found
         sizes = [self.type.shape[dim] for dim in self.dims]
@@ -228,7 +228,7 @@ class Indexer:
         return joined(columns, columns[0])
 
 
-def indexer(
+def parse_index(
     index: Any, type: ArrayType, clips: bool = True, from_end: bool = True, takes: bool = True
 ) -> tuple[Indexer, list[Any]]:
     """The index, and its arrays and integers, one for each of its dims `dims`.
@@ -303,7 +303,7 @@ def gather_by_index(
         found = _sliced_at(x, by, indices)
     elif indices:
         op = Gather(*by.windows, sizes=by.sizes, sorted=sorted, unique=unique)
-        found = filled(op, by.sizes, x, by.vectors(indices), fill)
+        found = gather_with_fill(op, by.sizes, x, by.vectors(indices), fill)
     else:
         found = x
     return found if found.type.shape == by.shape else Reshape(by.shape)(found)
@@ -316,7 +316,7 @@ def _sliced_at(x: Any, by: Indexer, indices: Sequence[Any]) -> Any:
     return DynamicSlice(by.sizes)(x, *(starts.get(dim, zero) for dim in range(x.type.ndim)))
 
 
-def filled(op: Indexed, sizes: Sequence[int], x: Any, indices: Any, fill: Scalar | None) -> Any:
+def gather_with_fill(op: Indexed, sizes: Sequence[int], x: Any, indices: Any, fill: Scalar | None) -> Any:
     """A gather; where a window does not lie inside, `fill`."""
     found = op(x, indices)
     inside = None if fill is None else op.inside(x.type.shape, sizes, indices)
@@ -335,7 +335,7 @@ def index_mode(name: str, mode: Any, default: str, more: tuple[str, ...] = ()) -
     return str(found)
 
 
-def fill_of(value: Any, dtype: Any) -> Scalar:
+def out_of_bounds_fill(value: Any, dtype: Any) -> Scalar:
     """What stands for an element outside: `value`; else NaN, the least integer (unsigned: the greatest), or True."""
     if value is None:
         if is_inexact(dtype):
@@ -363,7 +363,7 @@ def as_index(x: Any) -> Any:
     return x if x.type.dtype == wanted and not x.type.weak else Convert(wanted)(x)
 
 
-def same_kind(indices: Sequence[Any]) -> list[Any]:
+def promote_indices(indices: Sequence[Any]) -> list[Any]:
     """Indices in one dtype."""
     found = [as_index(index) for index in indices]
     widest = max((index.type.dtype for index in found), key=lambda dtype: dtype.itemsize, default=INDICES[0])

@@ -7,11 +7,11 @@ from shardwise.compiler.ops.elementwise.base import DtypeSet
 from shardwise.compiler.ops.linalg.lapack import LAPACK_DTYPES
 
 
-def as_matrices(name: str, x: Any, square: bool = False, takes: DtypeSet = LAPACK_DTYPES) -> Any:
+def as_matrices(name: str, x: Any, square: bool = False, dtypes: DtypeSet = LAPACK_DTYPES) -> Any:
     """What a function was given, as an array or tracer of matrices of floats or complex numbers."""
     x = as_inexact(x, name)
     if x.type.ndim < 2 or (square and x.type.shape[-1] != x.type.shape[-2]):
         raise ValueError(f"{name}: needs {'square ' * square}matrices, of rank 2 or more, not {x.type}")
-    if not takes.holds(x.type.dtype):
-        raise TypeError(f"{name}: needs {takes.words}, not {x.type}; convert with `astype`")
+    if not dtypes.contains(x.type.dtype):
+        raise TypeError(f"{name}: needs {dtypes.description}, not {x.type}; convert with `astype`")
     return x if not x.type.weak else astype_weak(x, x.type.dtype, False)

@@ -29,8 +29,8 @@ from shardwise.compiler.arrays.arithmetic import (
     right_shift,
     subtract,
 )
-from shardwise.compiler.arrays.at_update import At
-from shardwise.compiler.arrays.indexing import gather_by_index, indexer
+from shardwise.compiler.arrays.at_update import IndexUpdateHelper
+from shardwise.compiler.arrays.indexing import gather_by_index, parse_index
 from shardwise.compiler.arrays.namespace import NamespaceMethods
 from shardwise.compiler.arrays.operands import (
     PYTHON_SCALARS,
@@ -45,10 +45,10 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype, promote_dtypes
 from shardwise.compiler.arrays.reductions import sometrue
-from shardwise.compiler.arrays.views import byteswapped, viewed
+from shardwise.compiler.arrays.views import byteswap_elements, view_as
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.select import Compare, Select
-from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.ops.shape.movement import Reshape, permute
 
 _BLOCK = 32  # elements that iteration over an array takes at once
 
@@ -105,7 +105,7 @@ def transpose(x: Any, *, axes: Sequence[int] | None = None) -> Any:
     order = tuple(reversed(range(x.type.ndim))) if axes is None else canonical_axes("transpose", axes, x.type)
     if sorted(order) != list(range(x.type.ndim)):
         raise ValueError(f"transpose: axes {axes} are not a permutation of the dims of {x.type}")
-    return permuted(x, order)
+    return permute(x, order)
 
 
 @compiled_function
@@ -192,7 +192,7 @@ class ArrayMethods(NamespaceMethods):
         return self.type.shape[0]
 
     def __getitem__(self, index: Any) -> Any:
-        by, arrays = indexer(index, self.type)
+        by, arrays = parse_index(index, self.type)
         return self if by.is_everything else gather_by_index(self, *arrays, by=by)
 
     def __setitem__(self, index: Any, values: Any) -> None:
@@ -202,9 +202,9 @@ class ArrayMethods(NamespaceMethods):
         return bool(sometrue(compare(self, x, direction="EQ")))
 
     @property
-    def at(self) -> At:
+    def at(self) -> IndexUpdateHelper:
         """Updates of some elements: `x.at[index].set(values)` is an array like `x` with others there."""
-        return At(self)
+        return IndexUpdateHelper(self)
 
     def __iter__(self) -> Iterator[Any]:
         if not self.type.ndim:
@@ -278,8 +278,8 @@ class ArrayMethods(NamespaceMethods):
         """The bytes of the last dim as elements of another dtype."""
         if type is not None:
             raise NotImplementedError("view: arrays have one type: leave `type` out")
-        return self if dtype is None else viewed(self, dtype=dtype)
+        return self if dtype is None else view_as(self, dtype=dtype)
 
     def byteswap(self) -> Any:
         """The array with the bytes of each element in opposite order."""
-        return byteswapped(self)
+        return byteswap_elements(self)

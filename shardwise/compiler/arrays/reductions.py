@@ -21,7 +21,7 @@ from shardwise.compiler.arrays.promotion import canonical_dtype, default_dtype
 from shardwise.compiler.dtypes import is_float, is_inexact, is_integer, numpy_carrier
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.powers import Sqrt, Square
 from shardwise.compiler.ops.elementwise.select import Select
@@ -55,21 +55,21 @@ def prod(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False
 
 
 @compiled_function
-def amax(x: Any, *, axis: Axes = None, keepdims: bool = False, or_none: bool = False) -> Any:
-    """The largest along `axis` (of all where none is given); NaN where any is. `or_none`: there may be none."""
-    return _extreme("max", ReduceMax, x, axis, keepdims, or_none)
+def amax(x: Any, *, axis: Axes = None, keepdims: bool = False, allow_empty: bool = False) -> Any:
+    """The largest along `axis` (of all where none is given); NaN where any is. `allow_empty`: there may be none."""
+    return _extreme("max", ReduceMax, x, axis, keepdims, allow_empty)
 
 
 @compiled_function
-def amin(x: Any, *, axis: Axes = None, keepdims: bool = False, or_none: bool = False) -> Any:
-    """The smallest along `axis` (of all where none is given); NaN where any is. `or_none`: there may be none."""
-    return _extreme("min", ReduceMin, x, axis, keepdims, or_none)
+def amin(x: Any, *, axis: Axes = None, keepdims: bool = False, allow_empty: bool = False) -> Any:
+    """The smallest along `axis` (of all where none is given); NaN where any is. `allow_empty`: there may be none."""
+    return _extreme("min", ReduceMin, x, axis, keepdims, allow_empty)
 
 
-def _extreme(name: str, op: type[Reduce], x: Any, axis: Axes, keepdims: bool, or_none: bool) -> Any:
+def _extreme(name: str, op: type[Reduce], x: Any, axis: Axes, keepdims: bool, allow_empty: bool) -> Any:
     x = as_operand(x, name)
     dims = reduced_dims(name, axis, x.type)
-    if not or_none and (empty := [dim for dim in dims if not x.type.shape[dim]]):
+    if not allow_empty and (empty := [dim for dim in dims if not x.type.shape[dim]]):
         raise ValueError(f"{name}: dims {empty} of {x.type} are empty, and no element is the {name} of none")
     return _kept(op(dims)(astype_weak(x, x.type.dtype, False)), x.type, dims, keepdims)
 
@@ -130,7 +130,7 @@ def mean_where(x: Any, where: Any, *, axis: Axes = None, dtype: Any = None, keep
     chosen = broadcast_to_shape(
         as_bool(where, "mean"), broadcast_shapes("mean", x.type.shape, type_of(where, "mean").shape)
     )
-    kept = Select()(chosen, x, like(x, 0))
+    kept = Select()(chosen, x, full_like(x, 0))
     total = sum(kept, axis=axis, dtype=numpy_carrier(wanted), keepdims=keepdims)
     return astype_weak(divide(total, sum(chosen, axis=axis, keepdims=keepdims)), wanted, False)
 

@@ -23,7 +23,7 @@ from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.arrays.reductions import Axes, amax, sum
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.arithmetic import Add, StopGradient
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Sign
 from shardwise.compiler.ops.elementwise.rounding import IsFinite
 from shardwise.compiler.ops.elementwise.select import Compare, Select
@@ -60,7 +60,7 @@ def _logsumexp(a: Any, *arrays: Any, given: str, axis: Axes, keepdims: bool, ret
         factors = astype_weak(as_operand(factors, "logsumexp"), dtype, weak)
         x = chosen(factors != 0, x, -np.inf)
     largest = _largest(real(x), counts, axis)
-    finite = Select()(IsFinite()(largest), largest, like(largest, 0))
+    finite = Select()(IsFinite()(largest), largest, full_like(largest, 0))
     powers = exp(subtract(x, astype_weak(finite, dtype, False)))
     if factors is not None:
         powers = multiply(powers, factors)
@@ -73,7 +73,7 @@ def _logsumexp(a: Any, *arrays: Any, given: str, axis: Axes, keepdims: bool, ret
     if return_sign:
         return [found, sign]
     if factors is not None and dtype.kind != "c":
-        found = Select()(Compare("LT")(sign, like(sign, 0)), like(found, np.nan), found)
+        found = Select()(Compare("LT")(sign, full_like(sign, 0)), full_like(found, np.nan), found)
     return [found]
 
 
@@ -111,4 +111,4 @@ def _counted(x: Any, counts: Any) -> Any:
 
 def _largest(x: Any, counts: Any, axis: Axes) -> Any:
     """The largest element that counts along `axis`, which stays as a dim of size 1; it has no derivative."""
-    return StopGradient()(amax(_counted(x, counts), axis=axis, keepdims=True, or_none=True))
+    return StopGradient()(amax(_counted(x, counts), axis=axis, keepdims=True, allow_empty=True))

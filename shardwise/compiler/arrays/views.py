@@ -8,11 +8,11 @@ from shardwise.compiler.arrays.operands import as_operand, astype_weak, compiled
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import BitcastConvert, has_bytes
 from shardwise.compiler.ops.elementwise.complex_parts import Complex, Imag, Real
 from shardwise.compiler.ops.elementwise.convert import Convert
-from shardwise.compiler.ops.elementwise.select import Compare, part_type
+from shardwise.compiler.ops.elementwise.select import Compare, complex_part_type
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, slice_along
 
@@ -23,11 +23,11 @@ def _plain(dtype: DType) -> DType:
     """What the bytes of one part of an element are cast as."""
     if dtype == np.bool_:
         return _BYTE
-    return part_type(ArrayType((), dtype)).dtype if dtype.kind == "c" else dtype
+    return complex_part_type(ArrayType((), dtype)).dtype if dtype.kind == "c" else dtype
 
 
 @compiled_function
-def viewed(x: Any, *, dtype: Any) -> Any:
+def view_as(x: Any, *, dtype: Any) -> Any:
     """The bytes of the last dim as elements of `dtype`."""
     x, wanted = as_operand(x, "view"), canonical_dtype(dtype)
     for kind in (x.type.dtype, wanted):
@@ -43,7 +43,7 @@ def viewed(x: Any, *, dtype: Any) -> Any:
     shape = (*lead, size * before // after) if x.type.ndim else ()
     if wanted.kind != "c":
         found = Reshape(shape)(cast)
-        return Compare("NE")(found, like(found, 0)) if wanted == np.bool_ else found
+        return Compare("NE")(found, full_like(found, 0)) if wanted == np.bool_ else found
     pairs = Reshape((*shape, 2))(cast)
     return Complex()(*(Reshape(shape)(slice_along(pairs, len(shape), at, at + 1)) for at in (0, 1)))
 
@@ -70,12 +70,12 @@ def _cast(x: Any, lead: tuple[int, ...], dtype: DType) -> Any:
 
 
 @compiled_function
-def byteswapped(x: Any) -> Any:
+def byteswap_elements(x: Any) -> Any:
     """The bytes of each element, or of each of its parts, in opposite order."""
     x = as_operand(x, "byteswap")
     if _plain(x.type.dtype).itemsize == 1:
         return x
     if x.type.dtype.kind == "c":
-        return Complex()(*(byteswapped(part()(x)) for part in (Real, Imag)))
+        return Complex()(*(byteswap_elements(part()(x)) for part in (Real, Imag)))
     swapped = Reverse((x.type.ndim,))(BitcastConvert(_BYTE)(x))
     return BitcastConvert(x.type.dtype)(swapped)

@@ -12,7 +12,7 @@ from shardwise.compiler.ir.program import Equation, Program, Source, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective, CollectivePermute
 from shardwise.compiler.ops.control.remat import Barrier
-from shardwise.compiler.ops.shape.movement import int_list
+from shardwise.compiler.ops.shape.movement import i64_array_attribute
 from shardwise.compiler.ops.shape.slicing import Concatenate
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -214,7 +214,7 @@ class Builder:
         scalars = [ArrayType((), x.type.dtype) for x in operands]
         count = len(operands)
         region = self._region([*scalars, *scalars], lambda at: combine(at[:count], at[count:]))
-        attributes = f"dimensions = {int_list(dims)}"
+        attributes = f"dimensions = {i64_array_attribute(dims)}"
         out = [x.type.without(tuple(dims)) for x in operands]
         return self.many("stablehlo.reduce", [*operands, *starts], out, attributes, [region])
 
@@ -234,8 +234,8 @@ class Builder:
         ones, sizes, edges = [1] * ndim, [1] * ndim, [[0, 0] for _ in range(ndim)]
         sizes[dim], edges[dim] = window, [window - 1, 0]
         attributes = (
-            f"window_dimensions = {int_list(sizes)}, window_strides = {int_list(ones)}, "
-            f"base_dilations = {int_list(ones)}, window_dilations = {int_list(ones)}, "
+            f"window_dimensions = {i64_array_attribute(sizes)}, window_strides = {i64_array_attribute(ones)}, "
+            f"base_dilations = {i64_array_attribute(ones)}, window_dilations = {i64_array_attribute(ones)}, "
             f"padding = dense<{edges}> : tensor<{ndim}x2xi64>"
         )
         out = [x.type for x in operands]

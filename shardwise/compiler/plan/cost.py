@@ -16,9 +16,9 @@ from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation
 from shardwise.compiler.ops.control.region_boundary import Stack
 from shardwise.compiler.ops.indexing.sort import TopK
-from shardwise.compiler.ops.reduce.argminmax import ArgExtreme
+from shardwise.compiler.ops.reduce.argminmax import ArgExtremum
 from shardwise.compiler.ops.reduce.base import Reduce
-from shardwise.compiler.ops.shape.movement import Movement
+from shardwise.compiler.ops.shape.movement import MovementOp
 from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, State
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -114,8 +114,8 @@ def compute_cost(equation: Equation, split: float, costs: Costs) -> float:
             flops *= size
         worth = costs.flop(equation.inputs[0].type.dtype)
         return (worth * flops + costs.memory_byte * (operands + results)) / split
-    if isinstance(op, (Reduce, ArgExtreme, TopK, Stack)):  # a loop writes one slice of a stack each turn
+    if isinstance(op, (Reduce, ArgExtremum, TopK, Stack)):  # a loop writes one slice of a stack each turn
         return costs.memory_byte * operands / split
-    if isinstance(op, Movement):
+    if isinstance(op, MovementOp):
         return costs.memory_byte * results / 5 / split
     return costs.memory_byte * results / split

@@ -23,7 +23,7 @@ from shardwise.compiler.ops.collective.collectives import AllGather
 from shardwise.compiler.ops.control.region_boundary import BoundaryOp
 from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.ops.placement.constrain import Constrain
-from shardwise.compiler.ops.shape.movement import Movement
+from shardwise.compiler.ops.shape.movement import MovementOp
 from shardwise.compiler.partition.local_program import LocalProgram
 from shardwise.compiler.partition.reason import Cause
 from shardwise.compiler.plan.plan import LayoutPlan
@@ -149,7 +149,7 @@ def _shareable(
             for dim, mine in factors.items()
             if len(mine) != 1 or mine[0] in rule.need_replication or mine[0] in rule.exchange
         }
-        if not isinstance(equation.op, (Movement, Elementwise)):
+        if not isinstance(equation.op, (MovementOp, Elementwise)):
             works = works or equation
             continue
         for value, result in zip(equation.outputs, rule.results, strict=True):

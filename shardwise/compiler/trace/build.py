@@ -8,7 +8,7 @@ from shardwise.compiler.ir.dispatch import bound_axes, tracked_axes
 from shardwise.compiler.ir.program import Program, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.shape.constants import Held, Identity
+from shardwise.compiler.ops.shape.constants import ArrayConstant, IdentityKey
 from shardwise.compiler.trace.provenance import use_scope
 from shardwise.compiler.trace.tracer import Frame, Tracer
 
@@ -53,5 +53,5 @@ class _ClosedFrame(Frame):
         if isinstance(x, Tracer):
             return super().lift(x)
         if id(x) not in self._held:
-            self._held[id(x)] = self.bind(Held(Identity(x)), ())[0].value
+            self._held[id(x)] = self.bind(ArrayConstant(IdentityKey(x)), ())[0].value
         return self._held[id(x)]

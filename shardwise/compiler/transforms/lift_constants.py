@@ -5,7 +5,7 @@ from typing import Any
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.control.control import Control, Port
-from shardwise.compiler.ops.shape.constants import Held
+from shardwise.compiler.ops.shape.constants import ArrayConstant
 
 
 @verifies_result
@@ -16,16 +16,16 @@ def lift_constants(program: Program) -> tuple[Program, list[Any]]:
     return Program(inputs, body, program.outputs, program.name), [op.array.value for _, op in held]
 
 
-def _lifted(program: Program) -> tuple[tuple[Equation, ...], list[tuple[Value, Held]]]:
+def _lifted(program: Program) -> tuple[tuple[Equation, ...], list[tuple[Value, ArrayConstant]]]:
     """The equations of a program but those that hold arrays, and the values that stand for these."""
     equations: list[Equation] = []
-    held: list[tuple[Value, Held]] = []
+    held: list[tuple[Value, ArrayConstant]] = []
     for equation in program.equations:
-        if isinstance(equation.op, Held):
+        if isinstance(equation.op, ArrayConstant):
             held.append((equation.outputs[0], equation.op))
             continue
         if isinstance(equation.op, Control) and any(
-            isinstance(e.op, Held) for p in equation.op.programs for e in p.walk()
+            isinstance(e.op, ArrayConstant) for p in equation.op.programs for e in p.walk()
         ):
             larger, more = _lifted_out(equation, equation.op)
             held += more
@@ -35,7 +35,7 @@ def _lifted(program: Program) -> tuple[tuple[Equation, ...], list[tuple[Value, H
     return tuple(equations), held
 
 
-def _lifted_out(equation: Equation, op: Control) -> tuple[Equation, list[tuple[Value, Held]]]:
+def _lifted_out(equation: Equation, op: Control) -> tuple[Equation, list[tuple[Value, ArrayConstant]]]:
     """A control op that takes as operands the arrays that its programs hold."""
     programs, ports, held = [], [], []
     for n, program in enumerate(op.programs):

@@ -10,7 +10,7 @@ from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.op import BatchAxis
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ir.verify import verifies_result
-from shardwise.compiler.ops.reduce.broadcast import batch_at
+from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.trace.build import rewrite
 from shardwise.compiler.trace.tracer import Frame
 from shardwise.compiler.transforms.memoize import memoized
@@ -71,7 +71,7 @@ def vmap_program(
         wanted = everywhere if isinstance(everywhere, tuple) else (everywhere,) * len(outputs)
         for number, is_wanted in enumerate(wanted):
             if is_wanted:
-                outputs[number] = batch_at(outputs[number], places[number], 0, axis.size)
+                outputs[number] = batch_dim_at(outputs[number], places[number], 0, axis.size)
                 places[number] = 0
         out_dims = tuple(places)
         return outputs

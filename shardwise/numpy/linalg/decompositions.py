@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from shardwise.compiler.arrays.matrices import as_matrices
 from shardwise.compiler.arrays.operands import as_inexact, compiled_function, compiled_list_function, type_of
 from shardwise.compiler.dtypes import is_inexact
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.sort import Sort
@@ -183,7 +183,7 @@ def _hermitian_svd(a: Any, *, vectors: bool) -> list[Any]:
     if not vectors:
         return [singular_values]
     u = in_order(u, order, last + 1)
-    signs = Select()(Compare("LT")(values, like(values, 0)), like(values, -1), like(values, 1))
+    signs = Select()(Compare("LT")(values, full_like(values, 0)), full_like(values, -1), full_like(values, 1))
     return [u, adjoint(by_column(u, signs)), singular_values]
 
 

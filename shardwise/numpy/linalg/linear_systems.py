@@ -19,7 +19,7 @@ from shardwise.compiler.arrays.operands import (
 from shardwise.compiler.arrays.promotion import default_dtype, promote_dtypes
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
-from shardwise.compiler.ops.elementwise.base import INEXACT, like
+from shardwise.compiler.ops.elementwise.base import INEXACT, full_like
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.convert import Convert
@@ -46,7 +46,7 @@ from shardwise.compiler.ops.reduce.reductions import ReduceMax, ReduceProd
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import slice_along
 from shardwise.numpy.linalg.decompositions import as_inexact_operand
 
@@ -102,9 +102,9 @@ def _solve_matrices(a: Any, b: Any) -> Any:
     if a.type.ndim == 2 and b.type.ndim > 2:  # one matrix for all of the batch: decompose it only once
         rows = b.type.ndim - 2
         order = (rows, *(dim for dim in range(b.type.ndim) if dim != rows))
-        rows_first = permuted(b, order)
+        rows_first = permute(b, order)
         flat = lu_solve(a, Reshape((rows_first.type.shape[0], math.prod(rows_first.type.shape[1:])))(rows_first))
-        return permuted(Reshape(rows_first.type.shape)(flat), (*range(1, rows + 1), 0, rows + 1))
+        return permute(Reshape(rows_first.type.shape)(flat), (*range(1, rows + 1), 0, rows + 1))
     batch = broadcast_shapes("solve", a.type.shape[:-2], b.type.shape[:-2])
     return lu_solve(*(broadcast_to_shape(x, (*batch, *x.type.shape[-2:])) for x in (a, b)))
 
@@ -169,7 +169,7 @@ def _slogdet(a: Any) -> list[Any]:
     last = u_diagonal.type.ndim - 1
     magnitudes = Abs()(u_diagonal)
     signs = Select()(
-        Compare("EQ")(magnitudes, like(magnitudes, 0)),
+        Compare("EQ")(magnitudes, full_like(magnitudes, 0)),
         zeros_like(u_diagonal),
         Div()(u_diagonal, as_dtype(magnitudes, a.type.dtype)),
     )
@@ -188,7 +188,7 @@ def _parity(pivots: Any, dtype: Any) -> Any:
     exchanged = Convert(INDEX)(Compare("NE")(pivots, Iota(pivots.type.shape, last, INDEX)()))
     odd = And()(Sum((last,))(exchanged), full(pivots.type.shape[:-1], 1, INDEX))
     odd = as_dtype(odd, dtype)
-    return Sub()(like(odd, 1), Mul()(odd, like(odd, 2)))
+    return Sub()(full_like(odd, 1), Mul()(odd, full_like(odd, 2)))
 
 
 def det(a: Any) -> Any:
@@ -234,7 +234,7 @@ _LEIBNIZ_TERMS: tuple[tuple[tuple[tuple[int, ...], int], ...], ...] = (
 @compiled_function
 def _leibniz_det(a: Any) -> Any:
     """Compute determinants as polynomials of the elements, which are differentiable at singular matrices too."""
-    a = as_matrices("det", a, square=True, takes=INEXACT)
+    a = as_matrices("det", a, square=True, dtypes=INEXACT)
     batch, size = a.type.shape[:-2], a.type.shape[-1]
     if not size:
         return full(batch, 1, a.type.dtype)
@@ -282,10 +282,10 @@ def _lu_det_tangent(a: Any, da: Any) -> Any:
     ndim = a.type.ndim
     largest = ReduceMax((ndim - 2, ndim - 1))(Abs()(lu))
     machine_epsilon = epsilon(a.type.dtype)
-    tiny = Mul()(largest, like(largest, machine_epsilon))
-    tiny = Select()(Compare("EQ")(tiny, like(tiny, 0)), like(tiny, machine_epsilon), tiny)
+    tiny = Mul()(largest, full_like(largest, machine_epsilon))
+    tiny = Select()(Compare("EQ")(tiny, full_like(tiny, 0)), full_like(tiny, machine_epsilon), tiny)
     replacement = as_dtype(Broadcast(a.type.shape, tuple(range(ndim - 2)))(tiny), a.type.dtype)
-    is_zero_pivot = And()(compared_indices(a.type.shape, "EQ"), Compare("EQ")(lu, like(lu, 0)))
+    is_zero_pivot = And()(compared_indices(a.type.shape, "EQ"), Compare("EQ")(lu, full_like(lu, 0)))
     lu = Select()(is_zero_pivot, replacement, lu)
     solution = solve_factored(lu, PivotsToPermutation(size)(pivots), da)
     det = Mul()(_parity(pivots, a.type.dtype), ReduceProd((ndim - 2,))(diagonal(lu)))
@@ -343,7 +343,7 @@ def _pinv_primal(a: Any, rtol: Any, *, hermitian: bool) -> Any:
     largest = ReduceMax((s.type.ndim - 1,))(magnitudes)
     bound = Mul()(largest, broadcast_to_shape(astype_weak(as_operand(rtol), s.type.dtype, False), largest.type.shape))
     kept = Compare("GT")(magnitudes, Broadcast(s.type.shape, tuple(range(s.type.ndim - 1)))(bound))
-    inverted = Select()(kept, Div()(like(s, 1), s), like(s, 0))
+    inverted = Select()(kept, Div()(full_like(s, 1), s), full_like(s, 0))
     return product(by_column(v, inverted), adjoint(u))
 
 
@@ -424,9 +424,9 @@ def _lstsq(a: Any, b: Any, *, rcond: float | None) -> list[Any]:
     elif rcond < 0:
         rcond = epsilon(dtype)
     largest = _broadcast_first(s)
-    kept = Compare("GE")(s, Mul()(largest, like(s, rcond)))
-    kept = And()(kept, Compare("GT")(s, like(s, 0)))
-    inverted = Select()(kept, Div()(like(s, 1), Select()(kept, s, like(s, 1))), like(s, 0))
+    kept = Compare("GE")(s, Mul()(largest, full_like(s, rcond)))
+    kept = And()(kept, Compare("GT")(s, full_like(s, 0)))
+    inverted = Select()(kept, Div()(full_like(s, 1), Select()(kept, s, full_like(s, 1))), full_like(s, 0))
     x = product(adjoint(vh), by_row(product(adjoint(u), b), inverted))
     magnitude = Abs()(Sub()(b, product(a, x)))
     residuals = Sum((0,))(Mul()(magnitude, magnitude))
@@ -493,7 +493,7 @@ def tensorsolve(a: Any, b: Any, axes: Sequence[int] | None = None) -> Any:
     a = as_operand(a)
     if axes is not None:
         moved = [axis % types[0].ndim for axis in axes]
-        a = permuted(a, (*(dim for dim in range(types[0].ndim) if dim not in moved), *moved))
+        a = permute(a, (*(dim for dim in range(types[0].ndim) if dim not in moved), *moved))
     x_shape = a.shape[types[1].ndim :]
     if math.prod(x_shape) != types[1].size or types[0].size != types[1].size ** 2:
         raise ValueError(f"tensorsolve: {types[0]} must map as many elements as {types[1]} has to as many")

@@ -21,14 +21,14 @@ from shardwise.compiler.arrays.operands import (
 from shardwise.compiler.arrays.promotion import default_dtype
 from shardwise.compiler.dtypes import is_inexact
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.powers import Sqrt
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.linalg.batched import epsilon
 from shardwise.compiler.ops.linalg.svd import Svd
-from shardwise.compiler.ops.shape.movement import Reshape, permuted
+from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.numpy.linalg.decompositions import eigvalsh, svdvals
 from shardwise.numpy.linalg.linear_systems import inv
 
@@ -146,9 +146,9 @@ def _vector_norm(x: Any, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> 
     magnitude = Abs()(x)
     if ord in (np.inf, -np.inf):
         reduce = reductions.amax if ord > 0 else reductions.amin
-        return reduce(magnitude, axis=dims, keepdims=keepdims, or_none=ord > 0)
+        return reduce(magnitude, axis=dims, keepdims=keepdims, allow_empty=ord > 0)
     if ord == 0:
-        nonzero = Convert(magnitude.type.dtype)(Compare("NE")(x, like(x, 0)))
+        nonzero = Convert(magnitude.type.dtype)(Compare("NE")(x, full_like(x, 0)))
         return reductions.sum(nonzero, axis=dims, keepdims=keepdims)
     if ord == 1:
         return reductions.sum(magnitude, axis=dims, keepdims=keepdims)
@@ -174,7 +174,7 @@ def _matrix_norm(x: Any, *, ord: Any, dims: tuple[int, ...], keepdims: bool) -> 
         return Sqrt()(reductions.sum(_abs_squared(x), axis=dims, keepdims=keepdims))
     if ord in ("nuc", 2, -2):
         batch_dims = tuple(dim for dim in range(x.type.ndim) if dim not in dims)
-        (values,) = Svd(vectors=False)(as_matrices("norm", permuted(x, (*batch_dims, row, column))))
+        (values,) = Svd(vectors=False)(as_matrices("norm", permute(x, (*batch_dims, row, column))))
         if ord == "nuc":
             reduced = reductions.sum(values, axis=-1)
         else:
@@ -228,7 +228,7 @@ def _infinite_if_singular(result: Any, x: Any) -> Any:
     x = as_inexact(x, "cond")
     has_nan = reductions.sometrue(Compare("NE")(x, x), axis=(-2, -1))
     is_singular = bitwise_and(Compare("NE")(result, result), invert(has_nan))
-    return Select()(is_singular, like(result, np.inf), result)
+    return Select()(is_singular, full_like(result, np.inf), result)
 
 
 def matrix_rank(M: Any, rtol: Any = None, *, hermitian: bool = False, tol: Any = None) -> Any:

@@ -12,7 +12,7 @@ from shardwise.api.differentiate import jvp
 from shardwise.compiler.arrays.matrices import as_matrices
 from shardwise.compiler.arrays.operands import compiled_function, compiled_list_function, type_of
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, StopGradient, Sub
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.min_max import Max
 from shardwise.compiler.ops.elementwise.powers import Sqrt
@@ -68,16 +68,16 @@ def _expm(a: Any, *, max_squarings: int) -> Any:
     is_double = a.type.dtype.itemsize // (1 + (a.type.dtype.kind == "c")) == 8
     degree, norm_bound = _PADE_DOUBLE if is_double else _PADE_SINGLE
     norm = ReduceMax((ndim - 2,))(Sum((ndim - 2,))(Abs()(StopGradient()(a))))
-    squarings = Mul()(Sub()(Log()(norm), like(norm, math.log(norm_bound))), like(norm, 1 / math.log(2)))
+    squarings = Mul()(Sub()(Log()(norm), full_like(norm, math.log(norm_bound))), full_like(norm, 1 / math.log(2)))
     squarings = Max()(Ceil()(squarings), zeros_like(norm))
-    scale = Exp()(Mul()(squarings, like(norm, -math.log(2))))
+    scale = Exp()(Mul()(squarings, full_like(norm, -math.log(2))))
     power = _pade_exp(Mul()(a, as_dtype(Broadcast(a.type.shape, batch)(scale), a.type.dtype)), degree)
     one = identity(a.type.shape, a.type.dtype)
     for number in range(max_squarings):
-        is_needed = Broadcast(a.type.shape, batch)(Compare("GT")(squarings, like(norm, number)))
+        is_needed = Broadcast(a.type.shape, batch)(Compare("GT")(squarings, full_like(norm, number)))
         power = product(power, Select()(is_needed, power, one))
-    too_large = Broadcast(a.type.shape, batch)(Compare("GT")(squarings, like(norm, max_squarings)))
-    return Select()(too_large, like(power, np.nan), power)
+    too_large = Broadcast(a.type.shape, batch)(Compare("GT")(squarings, full_like(norm, max_squarings)))
+    return Select()(too_large, full_like(power, np.nan), power)
 
 
 def _pade_exp(a: Any, degree: int) -> Any:
@@ -93,8 +93,8 @@ def _pade_exp(a: Any, degree: int) -> Any:
     power = identity(a.type.shape, a.type.dtype)
     even, odd = zeros_like(a), zeros_like(a)
     for k in range(0, degree, 2):
-        even = Add()(even, Mul()(power, like(power, coefficients[k] / scale)))
-        odd = Add()(odd, Mul()(power, like(power, coefficients[k + 1] / scale)))
+        even = Add()(even, Mul()(power, full_like(power, coefficients[k] / scale)))
+        odd = Add()(odd, Mul()(power, full_like(power, coefficients[k + 1] / scale)))
         power = product(power, square) if k + 2 < degree else power
     odd = product(a, odd)
     return solve(Sub()(even, odd), Add()(even, odd))

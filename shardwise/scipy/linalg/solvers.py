@@ -146,7 +146,7 @@ def _prepare_operands(name: str, a: Any, b: Any, dtypes: DtypeSet) -> tuple[Any,
     """
     dtype, _ = promote_dtypes(name, [type_of(x, name) for x in (a, b)])
     dtype = dtype if is_inexact(dtype) else default_dtype("float*")
-    a = as_matrices(name, astype_weak(as_operand(a), dtype, False), square=True, takes=dtypes)
+    a = as_matrices(name, astype_weak(as_operand(a), dtype, False), square=True, dtypes=dtypes)
     b = astype_weak(as_operand(b), dtype, False)
     is_vector = b.type.ndim == 1
     b = Reshape((*b.type.shape, 1))(b) if is_vector else b

@@ -88,13 +88,13 @@ from shardwise.compiler.ops.placement.memory_space import InMemory
 from shardwise.compiler.ops.random.distributions import RandomGamma
 from shardwise.compiler.ops.random.poisson_binomial import Counts, Rejection, Waiting
 from shardwise.compiler.ops.random.threefry import RandomBits, RandomKeys
-from shardwise.compiler.ops.reduce.argminmax import Argmax, Argmin, Winner
+from shardwise.compiler.ops.reduce.argminmax import Argmax, Argmin, ExtremumWithIndex
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
-from shardwise.compiler.ops.reduce.cumulative import JOINS, Cumulative, Recurrence
+from shardwise.compiler.ops.reduce.cumulative import COMBINERS, Cumulative, Recurrence
 from shardwise.compiler.ops.reduce.reduce_window import ReduceWindow
 from shardwise.compiler.ops.reduce.reductions import ReduceAnd, ReduceMax, ReduceMin, ReduceOr, ReduceProd, ReduceXor
 from shardwise.compiler.ops.reduce.sum import Sum
-from shardwise.compiler.ops.reduce.window_argmax import AddToWindow, PickFromWindow, WindowWinner
+from shardwise.compiler.ops.reduce.window_argmax import GatherFromWindow, ScatterAddToWindow, WindowArgExtremum
 from shardwise.compiler.ops.shape.constants import Full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
@@ -821,11 +821,12 @@ def reduction_cases() -> list[Case]:
         found.append(case(arg(0, index), "f32[3]~"))
     for wins in ("GT", "LT"):
         texts = [("f32[5] i32[5]", 0), ("f32[3,4] i32[3,4]", 0), ("bf16[2,3,5] u8[2,3,5]", 1), ("u8[4,3] i64[4,3]", 0)]
-        found += [case(Winner(dim, wins), text) for text, dim in texts]
+        found += [case(ExtremumWithIndex(dim, wins), text) for text, dim in texts]
         found += [
-            case(Winner(1, wins), f"{name}[2,22] i32[2,22]", special=True) for name in ("f32", "bf16", "i32", "bool")
+            case(ExtremumWithIndex(1, wins), f"{name}[2,22] i32[2,22]", special=True)
+            for name in ("f32", "bf16", "i32", "bool")
         ]
-        found.append(case(Winner(0, wins), "f32[3]~ i32[3]"))
+        found.append(case(ExtremumWithIndex(0, wins), "f32[3]~ i32[3]"))
     # No extremes: their sum depends on the order. Rows of NaN, infinities and zeros do not.
     found += [case(Sum((1,)), "f32[11,1]", special=True), case(Sum((1,)), "bf16[11,1]", special=True)]
     return found
@@ -833,7 +834,7 @@ def reduction_cases() -> list[Case]:
 
 def cumulative_cases() -> list[Case]:
     found = []
-    for how in JOINS:
+    for how in COMBINERS:
         for reverse in (False, True):
             texts = [("f32[5]", 0), ("f32[19,2]", 0), ("f32[2,3,5]", 1), ("f32[2,1,7]", 2), ("f32[3,0]", 1)]
             found += [case(Cumulative(dim, how, reverse), text) for text, dim in texts]
@@ -849,7 +850,7 @@ def cumulative_cases() -> list[Case]:
     for how in (SUM, PROD):
         found += [case(Cumulative(0, how), f"{name}[70,2]", special=True) for name in ("i32", "u8", "i64")]
     # Special values one at a time: what several make together depends on the order.
-    found += [case(Cumulative(1, how), "f32[11,1]", special=True) for how in JOINS]
+    found += [case(Cumulative(1, how), "f32[11,1]", special=True) for how in COMBINERS]
     found.append(case(Recurrence(1), "f32[11,1] f32[11,1]", special=True))
     for reverse in (False, True):
         texts = [("f32[5]", 0), ("f32[19,2]", 0), ("f32[2,3,5]", 1), ("f32[3,0]", 1), ("f32[3,1]", 1), ("f32[3]~", 0)]
@@ -1275,14 +1276,14 @@ def window_cases() -> list[Case]:
         dim = len(slidings) - 1
         x = parse_type(f"f32{shape}")
         for wins in ("GT", "LT"):
-            found.append(Case(WindowWinner(dim, *slidings[-1], wins), (x,)))
-        pick, add = PickFromWindow(dim, *slidings[-1]), AddToWindow(dim, *slidings[-1])
+            found.append(Case(WindowArgExtremum(dim, *slidings[-1], wins), (x,)))
+        pick, add = GatherFromWindow(dim, *slidings[-1]), ScatterAddToWindow(dim, *slidings[-1])
         found.append(Case(pick, (x, ArrayType(pick.placed(x).shape, np.int32))))
         found.append(Case(add, (x, ArrayType(x.shape, np.int32))))
     sliding = (4, 1, 1, 2, 1, 1)
-    found += [case(WindowWinner(0, *sliding, wins), "f32[33]", special=True) for wins in ("GT", "LT")]
-    found += [case(AddToWindow(0, *sliding), f"{name}[5] i32[5]") for name in ("bf16", "f64", "c64", "i32")]
-    found += [case(PickFromWindow(0, *sliding), f"{name}[5] i32[5]") for name in ("bf16", "f64", "c64", "i32")]
+    found += [case(WindowArgExtremum(0, *sliding, wins), "f32[33]", special=True) for wins in ("GT", "LT")]
+    found += [case(ScatterAddToWindow(0, *sliding), f"{name}[5] i32[5]") for name in ("bf16", "f64", "c64", "i32")]
+    found += [case(GatherFromWindow(0, *sliding), f"{name}[5] i32[5]") for name in ("bf16", "f64", "c64", "i32")]
     return found
 
 

@@ -56,11 +56,11 @@ from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.random.distributions import RandomGamma, Sampler
 from shardwise.compiler.ops.random.poisson_binomial import Counts
 from shardwise.compiler.ops.reduce.base import Reduce
-from shardwise.compiler.ops.reduce.reductions import Extreme
+from shardwise.compiler.ops.reduce.reductions import ReduceExtremum
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import Full, Nullary
-from shardwise.compiler.ops.shape.movement import Movement
-from shardwise.compiler.ops.special.gamma_erf import OfSeveral, Special
+from shardwise.compiler.ops.shape.movement import MovementOp
+from shardwise.compiler.ops.special.gamma_erf import MultiOperandFunction, SpecialFunction
 from shardwise.compiler.ops.special.hypergeometric import Hyp1f1Slope, Hyp2f1Slope
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
@@ -366,7 +366,7 @@ def has_free_phase(case: Case) -> bool:
 LAWS: dict[Callable[[Case], None], Callable[[Case], bool]] = {
     lowers_like_numpy: lambda case: not isinstance(case.op, Constrain),
     folds_like_numpy: lambda case: (
-        (case.special or isinstance(case.op, (Dot, Reduce, Movement))) and all(type.size for type in case.types)
+        (case.special or isinstance(case.op, (Dot, Reduce, MovementOp))) and all(type.size for type in case.types)
     ),
     jvp_like_finite_difference: lambda case: (
         any(active_operands(case))
@@ -397,7 +397,7 @@ def outs(program: Program) -> int:
 
 
 def active_operands(case: Case) -> tuple[bool, ...]:
-    fixed = case.op.fixed if isinstance(case.op, OfSeveral) else ()
+    fixed = case.op.nondifferentiable if isinstance(case.op, MultiOperandFunction) else ()
     return tuple(is_inexact(kind) and number not in fixed for number, kind in enumerate(case.kinds))
 
 
@@ -429,14 +429,14 @@ def total(a: NumpyArray, b: NumpyArray) -> NumpyArray:
 def moves_bits(op: Op) -> bool:
     """Whether the op's results are copies: compared to the bit, NaN and signed zeros too."""
     if isinstance(op, Scatter):
-        return op.how == "set"
-    return isinstance(op, (Nullary, Movement, Select, Constrain, Sort, DynamicSlice, DynamicUpdateSlice, Gather))
+        return op.combine is None
+    return isinstance(op, (Nullary, MovementOp, Select, Constrain, Sort, DynamicSlice, DynamicUpdateSlice, Gather))
 
 
 # Rounded once and correctly, or not at all.
 ROUNDED_ONCE = (
     *(Add, Sub, Mul, Div, Rem, Neg, Max, Min, Clamp, Convert, Abs, Sign, Real, Imag, Conj, Complex, Square),
-    *(Floor, Ceil, Round, Nextafter, ReducePrecision, Relu, Extreme),
+    *(Floor, Ceil, Round, Nextafter, ReducePrecision, Relu, ReduceExtremum),
 )
 
 
@@ -464,7 +464,7 @@ def assert_alike(op: Op, found: Sequence[NumpyArray], expected: Sequence[NumpyAr
         x, y = a.astype(wide), b.astype(wide)
         rtol = roundings(op, a.dtype) * float(ml_dtypes.finfo(a.dtype).eps)
         # The special functions are exact to so many places after the point, also near their zeros.
-        size = 1.0 if isinstance(op, Special) else float(np.abs(y[np.isfinite(y)]).max(initial=0))
+        size = 1.0 if isinstance(op, SpecialFunction) else float(np.abs(y[np.isfinite(y)]).max(initial=0))
         # A result below the normal numbers may be taken for zero.
         np.testing.assert_allclose(x, y, rtol, rtol * min(1.0, size) + float(ml_dtypes.finfo(a.dtype).smallest_normal))
 

@@ -20,7 +20,7 @@ from shardwise.compiler.ops.control.scan import Scan
 from shardwise.compiler.ops.control.while_loop import While
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
 from shardwise.compiler.ops.elementwise.select import Compare
-from shardwise.compiler.ops.shape.constants import Held, Identity, full
+from shardwise.compiler.ops.shape.constants import ArrayConstant, IdentityKey, full
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.plan.choose import choose, plan_from_picks
@@ -231,14 +231,14 @@ def test_an_axis_without_batched_operands_leaves_the_op_alone():
 
 def test_arrays_that_loops_hold_become_operands():
     array = jnp.arange(2.0)
-    held = Held(Identity(array))
+    held = ArrayConstant(IdentityKey(array))
     inner = program("inner", "f32[2]", lambda c: [Mul()(c, held())])
     body = program("body", "f32[2]", lambda c: [*Scan(inner, 2, 0, 1)(c)])
     branches = Cond((program("same", "f32[2]", lambda x: [x]), program("loop", "f32[2]", Scan(body, 3, 0, 1))))
     whole = program("whole", "i32[] f32[2]", branches)
     lifted, arrays = lift_constants(inline(whole))
     assert all(x is array for x in arrays) and len(arrays) == 1
-    assert not any(isinstance(equation.op, Held) for equation in lifted.walk())
+    assert not any(isinstance(equation.op, ArrayConstant) for equation in lifted.walk())
     x = np.array([1.0, 2.0], np.float32)
     for index, expected in enumerate((x, x * np.arange(2.0) ** 6)):
         (found,) = evaluate(verify(lifted), [np.int32(index), x, np.arange(2, dtype=np.float32)])

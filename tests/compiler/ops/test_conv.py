@@ -7,7 +7,7 @@ from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import UndefinedPrimal, result_types
 from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ops.contract.conv import Conv
-from shardwise.compiler.ops.reduce.sliding_window import Sliding
+from shardwise.compiler.ops.reduce.sliding_window import WindowDimension
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -192,9 +192,13 @@ def test_a_kernels_padding_does_not_meet_infinities(size):
 
 
 @pytest.mark.parametrize("size", range(7))
-@pytest.mark.parametrize("sliding", [Sliding(3, 1, 1, 1), Sliding(2, 3, 0, 2, 2), Sliding(3, 2, -1, 2, 3, 2)], ids=str)
+@pytest.mark.parametrize(
+    "sliding",
+    [WindowDimension(3, 1, 1, 1), WindowDimension(2, 3, 0, 2, 2), WindowDimension(3, 2, -1, 2, 3, 2)],
+    ids=str,
+)
 def test_slidings_undo_each_other(sliding, size):
-    places = sliding.places(size)
+    places = sliding.output_size(size)
     found = [
         (j, p, q)
         for j in range(places)
@@ -212,10 +216,10 @@ def test_slidings_undo_each_other(sliding, size):
             if other.stride * j + other.window_dilation * p - other.low == other.base_dilation * q
         }
 
-    back = sliding.back(size)
-    assert back.places(places) == size
+    back = sliding.transposed(size)
+    assert back.output_size(places) == size
     assert pairs(back, places, size) == {(q, sliding.window - 1 - p, j) for j, p, q in found}
     if places:
-        by_position = sliding.swapped(size)
-        assert by_position.places(size) == sliding.window
+        by_position = sliding.kernel_gradient(size)
+        assert by_position.output_size(size) == sliding.window
         assert pairs(by_position, size, sliding.window) == {(p, j, q) for j, p, q in found}

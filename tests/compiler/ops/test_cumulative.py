@@ -14,7 +14,7 @@ from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import factor_rule, result_types
 from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ops.elementwise.arithmetic import Neg
-from shardwise.compiler.ops.reduce.cumulative import JOINS, Cumulative, Recurrence
+from shardwise.compiler.ops.reduce.cumulative import COMBINERS, Cumulative, Recurrence
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.partition.spmd import partition
 from shardwise.compiler.pipeline import run_stages
@@ -89,7 +89,7 @@ def stages(op, shape, dtype=np.float32):
     return program, run_stages(program, MESH, [pin_of(P("x"), shape, MESH)], [None])
 
 
-@pytest.mark.parametrize("reduction", JOINS, ids=str)
+@pytest.mark.parametrize("reduction", COMBINERS, ids=str)
 @pytest.mark.parametrize("rows", [4096, 4095], ids=["even", "uneven"])
 def test_one_small_exchange(reduction, rows):
     """Reported against XLA: a running sum along a cut dim gathers everything."""
@@ -131,7 +131,7 @@ CUT = [(13, P("data")), (3, P("data")), (24, P(("model", "data")))]
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-@pytest.mark.parametrize("reduction", JOINS, ids=str)
+@pytest.mark.parametrize("reduction", COMBINERS, ids=str)
 def test_pieces_make_the_whole(mesh, reduction, reverse):
     """On devices: integers to the bit, floats up to rounding; derivatives too."""
     rng = np.random.default_rng(0)
@@ -150,7 +150,7 @@ def test_pieces_make_the_whole(mesh, reduction, reverse):
 
 def test_derivatives_along_a_cut_dim_are_small_exchanges_too(mesh):
     x = sw.device_put(np.ones((4096, 64), np.float32), NamedSharding(mesh, P(("data", "model"))))
-    for reduction in JOINS:
+    for reduction in COMBINERS:
         total = Cumulative(0, reduction)
         report = sw.explain(sw.jit(sw.grad(lambda x, total=total: (total(x) ** 2).sum())))(x)
         assert report.wire_bytes < 20_000, report  # everything is 1 MB

@@ -23,7 +23,7 @@ from tests.compiler.ops.laws import (
 
 # What these do is the user's to say, or only holds an array: test_custom.py, test_callback.py and test_debug.py in
 # tests/api show them, and tests/experimental/test_custom_partitioning.py.
-THE_USERS = {"custom_jvp", "custom_vjp", "custom_lin", "custom_partitioning", "held", "callback", "inspect"}
+THE_USERS = {"custom_jvp", "custom_vjp", "custom_lin", "custom_partitioning", "array_constant", "callback", "inspect"}
 # What these give is XLA's to say: tests/lax/test_random.py compares it with JAX's.
 THE_XLAS = {"rng_bit_generator", "rng_uniform"}
 # Borders between keys and numbers, which are gone before layouts are chosen: tests/random/test_keys.py.
@@ -58,10 +58,10 @@ FUNCTIONS = {
     *("cosine_integral", "fresnel", "zeta", "xlogy", "xlog1py", "entr", *INCOMPLETE),
 }
 REDUCTIONS = {"sum", "reduce_max", "reduce_min", "reduce_prod", "reduce_and", "reduce_or", "reduce_xor"}
-POSITIONS = {"argmax", "argmin", "winner", "window_winner"}
+POSITIONS = {"argmax", "argmin", "extremum_with_index", "window_arg_extremum"}
 TOTALS = {"cumulative", "recurrence"}
 ORDERED = {"sort", "top_k"}
-WINDOWS = {"conv", "reduce_window", "pick_from_window", "add_to_window"}
+WINDOWS = {"conv", "reduce_window", "gather_from_window", "scatter_add_to_window"}
 AT_PLACES = {"dynamic_slice", "dynamic_update_slice", "gather", "scatter"}
 
 SOLVES = {"triangular_solve", "tridiagonal_solve"}
@@ -105,7 +105,7 @@ OUTSIDE = {
         *LAST_DERIVATIVES,
         *OF_BITS,
         *BY_DECREE,
-        *POSITIONS - {"winner"},
+        *POSITIONS - {"extremum_with_index"},
         *NO_DERIVATIVE,
         *ATTENTION,
         *HOLDS_SOLVERS,

@@ -7,7 +7,7 @@ from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import result_types
 from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ops.reduce.reduce_window import ReduceWindow
-from shardwise.compiler.ops.reduce.window_argmax import AddToWindow, PickFromWindow, WindowWinner
+from shardwise.compiler.ops.reduce.window_argmax import GatherFromWindow, ScatterAddToWindow, WindowArgExtremum
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.reduction import AND, MAX, MIN, PROD, SUM
@@ -43,20 +43,20 @@ def pool(reduction, window=3, stride=2, low=1, high=1):
         (pool(SUM), "bool[3,4]", "reduce_window: sum needs numbers, not bool[3,4]"),
         (pool(MAX), "c64[3,4]", "reduce_window: max needs integers, floats or booleans, not c64[3,4]"),
         (
-            WindowWinner(0, 2, 1, 0, 0, 1, 1, "GT"),
+            WindowArgExtremum(0, 2, 1, 0, 0, 1, 1, "GT"),
             "c64[3]",
-            "window_winner: complex numbers have no order: c64[3]",
+            "window_arg_extremum: complex numbers have no order: c64[3]",
         ),
-        (WindowWinner(1, 2, 1, 0, 0, 1, 1, "GT"), "f32[3]", "window_winner: dim 1 does not exist in f32[3]"),
+        (WindowArgExtremum(1, 2, 1, 0, 0, 1, 1, "GT"), "f32[3]", "window_arg_extremum: dim 1 does not exist in f32[3]"),
         (
-            PickFromWindow(0, 2, 1, 0, 0, 1, 1),
+            GatherFromWindow(0, 2, 1, 0, 0, 1, 1),
             "f32[3] i32[3]",
-            "pick_from_window: needs a position for each window, i32[2], not i32[3]",
+            "gather_from_window: needs a position for each window, i32[2], not i32[3]",
         ),
         (
-            AddToWindow(0, 2, 1, 0, 0, 1, 1),
+            ScatterAddToWindow(0, 2, 1, 0, 0, 1, 1),
             "f32[3] i64[3]",
-            "add_to_window: needs a position for each window, i32[3], not i64[3]",
+            "scatter_add_to_window: needs a position for each window, i32[3], not i64[3]",
         ),
     ],
     ids=str,

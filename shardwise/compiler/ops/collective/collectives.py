@@ -16,8 +16,8 @@ from shardwise.compiler.dtypes import integer_range, is_float
 from shardwise.compiler.ir.op import Hlo, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.select import compared
-from shardwise.compiler.ops.shape.movement import Reshape, int_list, inverse, permuted_in
+from shardwise.compiler.ops.elementwise.select import lower_compare
+from shardwise.compiler.ops.shape.movement import Reshape, i64_array_attribute, inverse_permutation, lower_permute
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
@@ -344,7 +344,7 @@ class LocalSlice(Collective):
             x = PadOrTrim(self.dim, filled * block).lower(hlo, x)
         start = hlo.op("stablehlo.multiply", (position, hlo.constant(block, scalar)), scalar)
         starts = [start if dim == self.dim else hlo.constant(0, scalar) for dim in range(out.ndim)]
-        return hlo.op("stablehlo.dynamic_slice", (x, *starts), out, f"slice_sizes = {int_list(out.shape)}")
+        return hlo.op("stablehlo.dynamic_slice", (x, *starts), out, f"slice_sizes = {i64_array_attribute(out.shape)}")
 
 
 @final
@@ -366,7 +366,7 @@ class ToPartial(Collective):
         return 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        is_first = compared(hlo, "EQ", hlo.device_index(self.axes), hlo.constant(0, ArrayType((), np.int32)))
+        is_first = lower_compare(hlo, "EQ", hlo.device_index(self.axes), hlo.constant(0, ArrayType((), np.int32)))
         # A scalar predicate chooses whole operands.
         return hlo.op("stablehlo.select", (is_first, x, hlo.constant(0, x.type.strong())), x.type)
 
@@ -394,12 +394,14 @@ class PadOrTrim(Collective):
     def lower(self, hlo: Hlo, x: Any) -> Any:
         out = self.out_type(x.type)
         edge = [0] * out.ndim
-        low, step = int_list(edge), int_list([1] * out.ndim)
+        low, step = i64_array_attribute(edge), i64_array_attribute([1] * out.ndim)
         if self.size < x.type.shape[self.dim]:
-            attributes = f"start_indices = {low}, limit_indices = {int_list(out.shape)}, strides = {step}"
+            attributes = f"start_indices = {low}, limit_indices = {i64_array_attribute(out.shape)}, strides = {step}"
             return hlo.op("stablehlo.slice", (x,), out, attributes)
         edge[self.dim] = self.size - x.type.shape[self.dim]
-        attributes = f"edge_padding_low = {low}, edge_padding_high = {int_list(edge)}, interior_padding = {low}"
+        attributes = (
+            f"edge_padding_low = {low}, edge_padding_high = {i64_array_attribute(edge)}, interior_padding = {low}"
+        )
         return hlo.op("stablehlo.pad", (x, hlo.constant(0, ArrayType((), out.dtype))), out, attributes)
 
 
@@ -416,14 +418,14 @@ def _joined(hlo: Hlo, stack: Any, dim: int) -> Any:
     count, *piece = stack.type.shape
     order = (*range(1, dim + 1), 0, *range(dim + 1, len(piece) + 1))
     together = (*piece[:dim], count * piece[dim], *piece[dim + 1 :])
-    return Reshape(together).lower(hlo, permuted_in(hlo, stack, order))
+    return Reshape(together).lower(hlo, lower_permute(hlo, stack, order))
 
 
 def _in_front(hlo: Hlo, dim: int, x: Any, exchange: Callable[[Any], Any]) -> Any:
     """`exchange` of `x` with `dim` in front, and then where it was. Pieces are contiguous there, as XLA needs them:
     written out, the ways there and back become one with what the program does before and after."""
     order = (dim, *(d for d in range(x.type.ndim) if d != dim))
-    return permuted_in(hlo, exchange(permuted_in(hlo, x, order)), inverse(order))
+    return lower_permute(hlo, exchange(lower_permute(hlo, x, order)), inverse_permutation(order))
 
 
 def _keeping_nan(hlo: Hlo, reduction: Reduction, x: Any, reduce: Callable[[Any], Any]) -> Any:
@@ -436,13 +438,13 @@ def _keeping_nan(hlo: Hlo, reduction: Reduction, x: Any, reduce: Callable[[Any],
 
     def mirrored(bits: Any) -> Any:
         """Negative floats count downwards by their bits; mirrored, upwards. Twice is nothing."""
-        negative = compared(hlo, "LT", bits, hlo.constant(0, bits.type))
+        negative = lower_compare(hlo, "LT", bits, hlo.constant(0, bits.type))
         flipped = hlo.op("stablehlo.xor", (bits, hlo.constant(high, bits.type)), bits.type)
         return hlo.op("stablehlo.select", (negative, flipped, bits), bits.type)
 
     wide = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(dtype))
     order = mirrored(hlo.op("stablehlo.bitcast_convert", (wide,), x.type.with_dtype(integer)))
-    is_nan = compared(hlo, "NE", wide, wide)
+    is_nan = lower_compare(hlo, "NE", wide, wide)
     winner = hlo.constant(high if reduction.selects == "GT" else low, order.type)
     found = mirrored(reduce(hlo.op("stablehlo.select", (is_nan, winner, order), order.type)))
     wide = hlo.op("stablehlo.bitcast_convert", (found,), found.type.with_dtype(dtype))

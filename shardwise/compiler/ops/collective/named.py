@@ -38,7 +38,7 @@ from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul
 from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
-from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
+from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.reduce.reductions import ReduceMax, ReduceMin
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import full, zeros_like
@@ -293,7 +293,7 @@ def merge_dims(x: Any, dim: int, count: int) -> Any:
 def split_groups(x: Any, dim: int | None, groups: Groups) -> Any:
     """`x`, whose members lie along `dim` (None: all are `x`), with a dim for the groups and one for their members."""
     members = [member for group in groups for member in group]
-    x = take_slices(batch_at(x, dim, 0, len(members)), 0, members)
+    x = take_slices(batch_dim_at(x, dim, 0, len(members)), 0, members)
     return split_dim(x, 0, (len(groups), len(groups[0])))
 
 
@@ -301,7 +301,7 @@ def merge_groups(x: Any, dim: int | None, groups: Groups) -> Any:
     """`x`, whose groups lie along the first dim and their members along `dim` (None: they have the same), with all
     members along one, in their order."""
     members = [member for group in groups for member in group]
-    x = merge_dims(batch_at(x, dim, 1, len(groups[0])), 0, 2)
+    x = merge_dims(batch_dim_at(x, dim, 1, len(groups[0])), 0, 2)
     places = {member: place for place, member in enumerate(members)}
     return take_slices(x, 0, [places[member] for member in range(len(members))])
 

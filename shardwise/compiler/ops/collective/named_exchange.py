@@ -30,7 +30,7 @@ from shardwise.compiler.ops.collective.named import (
     take_slices,
 )
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice
-from shardwise.compiler.ops.reduce.broadcast import batch_at
+from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import Reshape, move_dim
@@ -67,10 +67,10 @@ class NamedExchangeOp(Named):
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = operands, dims
         if axis.name not in self.axes:
-            return self.under_a_dim()(batch_at(x, dim, 0, axis.size)), 0
+            return self.under_a_dim()(batch_dim_at(x, dim, 0, axis.size)), 0
         if len(self.axes) == 1:
             return self.among_all(x, dim)
-        return self.along_one(axis, batch_at(x, dim, 0, axis.size), self.axes.index(axis.name))
+        return self.along_one(axis, batch_dim_at(x, dim, 0, axis.size), self.axes.index(axis.name))
 
     def among_all(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
         """The result where all members lie along `dim` of `x` (None: all are `x`), and the dim of its members."""
@@ -92,7 +92,7 @@ class NamedExchangeOp(Named):
         everyone = NamedAllGather(axes, sizes, 0)(x)
         everyone = move_dim(Reshape((before, after, axis.size, *shape))(everyone), 2, 1)
         found, at = self.among_all(Reshape((math.prod(self.sizes), *shape))(everyone), 0)
-        found = batch_at(found, at, 0, math.prod(self.sizes))
+        found = batch_dim_at(found, at, 0, math.prod(self.sizes))
         shape = found.type.shape[1:]
         mine = move_dim(Reshape((before, axis.size, after, *shape))(found), 1, 0)
         mine = Reshape((axis.size, before * after, *shape))(mine)
@@ -141,7 +141,7 @@ class NamedAllGather(NamedExchangeOp):
         return (NamedReduceScatter(self.axes, self.sizes, self.dim, self.groups)(cotangent),)
 
     def resolved(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
-        return batch_at(x, dim, self.dim, self.count), None
+        return batch_dim_at(x, dim, self.dim, self.count), None
 
     def along_one(self, axis: BatchAxis, x: Any, place: int) -> tuple[Any, int | None]:
         if self.groups:
@@ -231,7 +231,7 @@ class NamedAllToAll(NamedExchangeOp):
 
     def resolved(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
         # Who sends lies along dim 0 and who receives along `split`: they change places, and senders move to `stack`.
-        receivers_first = move_dim(batch_at(x, dim, 0, self.count), self.split + 1, 0)
+        receivers_first = move_dim(batch_dim_at(x, dim, 0, self.count), self.split + 1, 0)
         return move_dim(receivers_first, 1, self.stack + 1), 0
 
     def along_one(self, axis: BatchAxis, x: Any, place: int) -> tuple[Any, int | None]:
@@ -269,7 +269,7 @@ class NamedPermute(NamedExchangeOp):
         if dim is None:
             if len(self.pairs) == self.count:
                 return x, None
-            x, dim = batch_at(x, None, 0, self.count), 0
+            x, dim = batch_dim_at(x, None, 0, self.count), 0
         sender = {b: a for a, b in self.pairs}
         return take_slices(x, dim, [sender.get(member) for member in range(self.count)]), dim
 

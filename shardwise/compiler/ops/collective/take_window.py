@@ -14,7 +14,7 @@ from shardwise.compiler.ir.op import Hlo, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective
-from shardwise.compiler.ops.shape.movement import int_list
+from shardwise.compiler.ops.shape.movement import i64_array_attribute
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 _SCALAR, _ONE = ArrayType((), np.int32), ArrayType((1,), np.int32)
@@ -152,13 +152,13 @@ class TakeWindow(Collective):
             return self._slice(hlo, x, places[0], places[0] + self.width)
         listed = f"value = dense<{places}> : tensor<{self.count}xi32>"
         table = hlo.op("stablehlo.constant", (), ArrayType((self.count,), np.int32), listed)
-        sizes = f"slice_sizes = {int_list((1,))}"
+        sizes = f"slice_sizes = {i64_array_attribute((1,))}"
         place = hlo.op("stablehlo.dynamic_slice", (table, hlo.device_index(self.axes)), _ONE, sizes)
         place = hlo.op("stablehlo.reshape", (place,), _SCALAR)
         zero = hlo.constant(0, _SCALAR)
         out = self._sized(x.type, self.width)
         at = [place if dim == self.dim else zero for dim in range(out.ndim)]
-        return hlo.op("stablehlo.dynamic_slice", (x, *at), out, f"slice_sizes = {int_list(out.shape)}")
+        return hlo.op("stablehlo.dynamic_slice", (x, *at), out, f"slice_sizes = {i64_array_attribute(out.shape)}")
 
     def _slice(self, hlo: Hlo, x: Any, start: int, stop: int) -> Any:
         if (start, stop) == (0, x.type.shape[self.dim]):
@@ -166,8 +166,9 @@ class TakeWindow(Collective):
         out = self._sized(x.type, stop - start)
         low, high = [0] * out.ndim, list(out.shape)
         low[self.dim], high[self.dim] = start, stop
-        strides = int_list([1] * out.ndim)
-        attributes = f"start_indices = {int_list(low)}, limit_indices = {int_list(high)}, strides = {strides}"
+        strides = i64_array_attribute([1] * out.ndim)
+        starts, limits = i64_array_attribute(low), i64_array_attribute(high)
+        attributes = f"start_indices = {starts}, limit_indices = {limits}, strides = {strides}"
         return hlo.op("stablehlo.slice", (x,), out, attributes)
 
     def _sized(self, x: ArrayType, size: int) -> ArrayType:

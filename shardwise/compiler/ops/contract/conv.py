@@ -23,13 +23,13 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import DeviceIndex
 from shardwise.compiler.ops.contract.dot import sums_in
 from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
-from shardwise.compiler.ops.elementwise.base import NUMBERS, like
+from shardwise.compiler.ops.elementwise.base import NUMBERS, full_like
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
-from shardwise.compiler.ops.reduce.sliding_window import Sliding, reach
+from shardwise.compiler.ops.reduce.sliding_window import WindowDimension, halo_exchange
 from shardwise.compiler.ops.shape.constants import full, zeros_like
-from shardwise.compiler.ops.shape.movement import Reshape, Transpose, int_list
+from shardwise.compiler.ops.shape.movement import Reshape, Transpose, i64_array_attribute
 from shardwise.compiler.ops.shape.slicing import Pad, Reverse, slice_along
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
@@ -80,11 +80,11 @@ class Conv(Op):
                     )
         for dim, sliding in zip(self._spatial(self.lhs), self.slidings(kernel), strict=True):
             sliding.check("conv", dim)
-            sizes[self.lhs[dim]] = sliding.places(x.shape[dim])
+            sizes[self.lhs[dim]] = sliding.output_size(x.shape[dim])
         if x.dtype != kernel.dtype:
             raise TypeError(f"conv: operands must have one dtype, not {x} and {kernel}")
-        if not NUMBERS.holds(x.dtype):
-            raise TypeError(f"conv: needs {NUMBERS.words}, not {x}")
+        if not NUMBERS.contains(x.dtype):
+            raise TypeError(f"conv: needs {NUMBERS.description}, not {x}")
         if not sums_in(self.dtype, x.dtype):
             raise TypeError(f"conv: {short_name(self.dtype)} is too narrow for sums of products of {x}")
         return ArrayType(tuple(sizes[letter] for letter in self.out), self.dtype, x.weak and kernel.weak)
@@ -109,13 +109,13 @@ class Conv(Op):
         """The spatial dims of an operand or the result, in the order of their numbers."""
         return [names.index(str(number)) for number in range(len(self.strides))]
 
-    def slidings(self, kernel: ArrayType) -> list[Sliding]:
+    def slidings(self, kernel: ArrayType) -> list[WindowDimension]:
         """How the kernel slides along each spatial dim."""
         windows = [kernel.shape[dim] for dim in self._spatial(self.rhs)]
         fields = (windows, self.strides, self.low, self.high, self.lhs_dilation, self.rhs_dilation)
-        return [Sliding(*numbers) for numbers in zip(*fields, strict=True)]
+        return [WindowDimension(*numbers) for numbers in zip(*fields, strict=True)]
 
-    def over(self, slidings: Sequence[Sliding]) -> "Conv":
+    def over(self, slidings: Sequence[WindowDimension]) -> "Conv":
         """The same with other slidings."""
         columns = [tuple(sliding[i] for sliding in slidings) for i in range(1, 6)]
         strides, low, high, lhs_dilation, rhs_dilation = columns
@@ -124,7 +124,7 @@ class Conv(Op):
     def _is_long(self, x: ArrayType, kernel: ArrayType) -> list[bool]:
         """Along which spatial dims the kernel is longer than the result."""
         sizes = [x.shape[dim] for dim in self._spatial(self.lhs)]
-        return [s.window > s.places(size) for s, size in zip(self.slidings(kernel), sizes, strict=True)]
+        return [s.window > s.output_size(size) for s, size in zip(self.slidings(kernel), sizes, strict=True)]
 
     def factors(self, x: ArrayType, kernel: ArrayType) -> FactorRule:
         """Letters first; then for each spatial dim one that two of the three share, and one that stays whole."""
@@ -149,7 +149,7 @@ class Conv(Op):
             whole.add(kept)
             if is_long:
                 reduced[moved] = SUM
-            if is_long or sliding != Sliding(1):
+            if is_long or sliding != WindowDimension(1):
                 exchanged.add(moved)
         lhs, rhs, result = (
             tuple((table[letter],) for letter in names)
@@ -171,8 +171,8 @@ class Conv(Op):
         dim = self._spatial(self.lhs)[number]
         sliding, size = self.slidings(kernel)[number], x.shape[dim]
         if self._is_long(x, kernel)[number]:
-            sliding = sliding.swapped(size)
-        return sliding.halo(dim, (), count, -(-sliding.places(size) // count)).window.bytes_sent_of_array(x)
+            sliding = sliding.kernel_gradient(size)
+        return sliding.halo(dim, (), count, -(-sliding.output_size(size) // count)).window.bytes_sent_of_array(x)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         x, kernel = operands
@@ -184,13 +184,13 @@ class Conv(Op):
             dim, at = self.lhs.index(str(number)), self.out.index(str(number))
             if is_long:
                 long += [number] if context.sharding_of(dim, 0)[0] else []
-            elif slidings[number] != Sliding(1) and context.sharding_of(at)[0]:
+            elif slidings[number] != WindowDimension(1) and context.sharding_of(at)[0]:
                 size, piece = context.global_types[0].shape[dim], context.out_shapes[0][at]
-                x, slidings[number] = reach(x, dim, size, slidings[number], context.sharding_of(at), piece, 0)
+                x, slidings[number] = halo_exchange(x, dim, size, slidings[number], context.sharding_of(at), piece, 0)
         return self._summed(context, x, kernel, slidings, long)
 
     def _summed(
-        self, context: LocalContext, x: Any, kernel: Any, slidings: Sequence[Sliding], long: Sequence[int]
+        self, context: LocalContext, x: Any, kernel: Any, slidings: Sequence[WindowDimension], long: Sequence[int]
     ) -> Any:
         """This device's term of the sum, of which it has some positions of the kernel along the dims `long`.
 
@@ -204,12 +204,14 @@ class Conv(Op):
         dim, at = self.lhs.index(str(number)), self.rhs.index(str(number))
         cut, piece = context.sharding_of(at, 1), kernel.type.shape[at]
         size, window = context.global_types[0].shape[dim], context.global_types[1].shape[at]
-        near, over = reach(x, dim, size, slidings[number].swapped(size), cut, piece, 0)
+        near, over = halo_exchange(x, dim, size, slidings[number].kernel_gradient(size), cut, piece, 0)
 
         def term(positions: int) -> Any:
             mine = list(slidings)
             high = over.high - over.stride * (piece - positions)
-            mine[number] = Sliding(positions, over.window_dilation, over.low, high, over.base_dilation, over.stride)
+            mine[number] = WindowDimension(
+                positions, over.window_dilation, over.low, high, over.base_dilation, over.stride
+            )
             return self._summed(context, near, slice_along(kernel, at, 0, positions), mine, others)
 
         whole, rest = divmod(window, piece)
@@ -217,8 +219,10 @@ class Conv(Op):
         if whole == cut[1]:
             return found
         index = Broadcast(found.type.shape, ())(DeviceIndex(cut[0])())
-        ends = Select()(Compare("EQ")(index, like(index, whole)), term(rest), zeros_like(found)) if rest else None
-        return Select()(Compare("LT")(index, like(index, whole)), found, zeros_like(found) if ends is None else ends)
+        ends = Select()(Compare("EQ")(index, full_like(index, whole)), term(rest), zeros_like(found)) if rest else None
+        return Select()(
+            Compare("LT")(index, full_like(index, whole)), found, zeros_like(found) if ends is None else ends
+        )
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,), (1,))
@@ -243,9 +247,9 @@ class Conv(Op):
         if not cotangent.type.size:
             return full(x.shape, 0, x.dtype)
         if rows >= positions:
-            op = self._of(self.out, self.rhs, self.lhs, [s.back(x.shape[dim]) for dim, s in slidings])
+            op = self._of(self.out, self.rhs, self.lhs, [s.transposed(x.shape[dim]) for dim, s in slidings])
             return op._product(cotangent, _backwards(kernel, self._spatial(self.rhs)))
-        back = [s.swapped(x.shape[dim]).back(x.shape[dim]) for dim, s in slidings]
+        back = [s.kernel_gradient(x.shape[dim]).transposed(x.shape[dim]) for dim, s in slidings]
         op = self._of(self.rhs, self.out, self.lhs, back)
         return op._product(kernel, _backwards(cotangent, self._spatial(self.out)))
 
@@ -254,10 +258,10 @@ class Conv(Op):
         if not cotangent.type.size:
             return full(kernel.shape, 0, kernel.dtype)
         sizes = [x.type.shape[dim] for dim in self._spatial(self.lhs)]
-        by_position = [s.swapped(size) for s, size in zip(self.slidings(kernel), sizes, strict=True)]
+        by_position = [s.kernel_gradient(size) for s, size in zip(self.slidings(kernel), sizes, strict=True)]
         return self._of(self.lhs, self.out, self.rhs, by_position)._product(x, cotangent)
 
-    def _of(self, lhs: str, rhs: str, out: str, slidings: Sequence[Sliding]) -> "Conv":
+    def _of(self, lhs: str, rhs: str, out: str, slidings: Sequence[WindowDimension]) -> "Conv":
         """A convolution of other operands."""
         return replace(self, lhs=lhs, rhs=rhs, out=out).over(slidings)
 
@@ -311,7 +315,7 @@ class Conv(Op):
         }
         edges = [list(pair) for pair in zip(self.low, self.high, strict=True)]
         attributes = [
-            *(f"{name} = {int_list(values)}" for name, values in lists.items()),
+            *(f"{name} = {i64_array_attribute(values)}" for name, values in lists.items()),
             f"padding = dense<{edges or ''}> : tensor<{len(edges)}x2xi64>",
             f"dimension_numbers = #stablehlo.conv<[{left}]x[{right}]->[{', '.join(order)}]>",
             f"feature_group_count = {1 if by_batch else count} : i64",

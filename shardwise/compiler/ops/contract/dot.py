@@ -12,7 +12,7 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import add_tangents
 from shardwise.compiler.ops.elementwise.convert import Convert
-from shardwise.compiler.ops.shape.movement import inverse, permuted, permuted_in
+from shardwise.compiler.ops.shape.movement import inverse_permutation, lower_permute, permute
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.config import PRECISIONS, config
@@ -118,7 +118,7 @@ class Dot(Op):
         product = Dot((a_dims, b_dims), (a_batch, b_batch), None, self.precision)(a, b)
         product = product if wide == to.dtype else Convert(to.dtype, to.weak)(product)
         rest = (*free[side], *contracted) if result_first else (*contracted, *free[side])
-        return permuted(product, inverse((*self.batch[side], *rest)))
+        return permute(product, inverse_permutation((*self.batch[side], *rest)))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         pairs = [self._shifted(side, dims[side]) for side in (0, 1)]
@@ -153,7 +153,7 @@ class Dot(Op):
                 for dims, z in zip(self.batch, (x, y), strict=True)
             ]
             left, right = (tuple(map(order.index, dims)) for order, dims in zip(orders, self.contract, strict=True))
-            operands = [permuted_in(hlo, z, order) for z, order in zip((x, y), orders, strict=True)]
+            operands = [lower_permute(hlo, z, order) for z, order in zip((x, y), orders, strict=True)]
             return replace(self, contract=(left, right), batch=(leading, leading)).lower(hlo, *operands)
         names = zip(("contracting", "batching"), (self.contract, self.batch), strict=True)
         lists = [

@@ -18,8 +18,8 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, ignore_floa
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
-from shardwise.compiler.ops.elementwise.select import compared
-from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
+from shardwise.compiler.ops.elementwise.select import lower_compare
+from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 
@@ -87,10 +87,10 @@ class _Attention(Op):
             return scores
         index = ArrayType(scores.type.shape, np.int32)
         rows, columns = (hlo.op("stablehlo.iota", (), index, f"iota_dimension = {dim} : i64") for dim in (2, 3))
-        seen = [compared(hlo, "GE", rows, columns)]
+        seen = [lower_compare(hlo, "GE", rows, columns)]
         if self.window:
             reach = hlo.op("stablehlo.add", (columns, hlo.constant(self.window, index)), index)
-            seen.append(compared(hlo, "LT", rows, reach))
+            seen.append(lower_compare(hlo, "LT", rows, reach))
         for part in seen:
             scores = hlo.op("stablehlo.select", (part, scores, hlo.constant(_never(), scores.type)), scores.type)
         return scores
@@ -177,7 +177,7 @@ class _Attention(Op):
             if is_bias and dim is None and x.type.shape[0] == 1:
                 merged.append(x)  # it is for all elements of the batch alike
                 continue
-            full = batch_at(x, dim, 0, axis.size)
+            full = batch_dim_at(x, dim, 0, axis.size)
             if is_bias and full.type.shape[1] == 1:  # one for each element of the new axis
                 shape = (axis.size, batch, *full.type.shape[2:])
                 full = Broadcast(shape, (0, *range(2, len(shape))))(Reshape((axis.size, *shape[2:]))(full))

@@ -15,8 +15,8 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.ops.control.scan import vmap_by_scan
-from shardwise.compiler.ops.elementwise.select import compared
-from shardwise.compiler.ops.reduce.broadcast import batch_at
+from shardwise.compiler.ops.elementwise.select import lower_compare
+from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import Dims, FactorRule
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -82,7 +82,8 @@ class Callback(Op):
             return vmap_by_scan(self, axis, operands, dims)
         size = axis.size if self.vectorized == "broadcast_all" else 1
         batched = [
-            batch_at(x, dim, 0, axis.size if dim is not None else size) for x, dim in zip(operands, dims, strict=True)
+            batch_dim_at(x, dim, 0, axis.size if dim is not None else size)
+            for x, dim in zip(operands, dims, strict=True)
         ]
         results = tuple(type.with_shape((axis.size, *type.shape)) for type in self.results)
         return Callback(self.function, results, self.kind, self.vectorized)(*batched), [0] * len(results)
@@ -127,7 +128,7 @@ class CallOnce(Collective):
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         index = hlo.device_index(self.axes)
-        is_first = compared(hlo, "EQ", index, hlo.constant(0, index.type))
+        is_first = lower_compare(hlo, "EQ", index, hlo.constant(0, index.type))
         number = hlo.op("stablehlo.convert", (is_first,), index.type)
         found = hlo.branch(
             number,

@@ -27,7 +27,7 @@ from shardwise.compiler.ops.control.region_boundary import Enter, Merge, Predica
 from shardwise.compiler.ops.control.retype import zeros_of
 from shardwise.compiler.ops.control.scan import vmap_by_scan
 from shardwise.compiler.ops.elementwise.select import Compare, Select
-from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
+from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.shape.constants import full
 
 
@@ -140,7 +140,7 @@ class Cond(DataDependentControl):
         results: list[Any] = []
         for number, branch in enumerate(self.branches):
             mapped, out_dims = installed.transforms.vmap(branch, axis, places)
-            found = [batch_at(x, dim, 0, axis.size) for x, dim in zip(Call(mapped)(*rest), out_dims, strict=True)]
+            found = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(Call(mapped)(*rest), out_dims, strict=True)]
             here = Compare("EQ")(index, full((axis.size,), number, np.int32))
             results = (
                 [Select()(Broadcast(x.type.shape, (0,))(here), x, y) for x, y in zip(found, results, strict=True)]

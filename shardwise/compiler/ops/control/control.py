@@ -17,7 +17,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import insert_none, present_mask
 from shardwise.compiler.ops.control.region_boundary import BoundaryOp
 from shardwise.compiler.ops.control.retype import zeros_of
-from shardwise.compiler.ops.reduce.broadcast import batch_at
+from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.errors import ProgramError
 
 
@@ -287,7 +287,7 @@ class Control(Op):
         placed = list(operands)
         for end, leading, is_batched in places:
             if end.kind == "operand" and is_batched:
-                placed[end.number] = batch_at(operands[end.number], dims[end.number], leading, axis.size)
+                placed[end.number] = batch_dim_at(operands[end.number], dims[end.number], leading, axis.size)
         out_dims = {
             end.number: leading if is_batched else None for end, leading, is_batched in places if end.kind == "result"
         }

@@ -12,7 +12,7 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, UndefinedPr
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import CallLike, drop_none, insert_none, present_mask
-from shardwise.compiler.ops.reduce.broadcast import batch_at
+from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.movement import move_dim
 
@@ -200,4 +200,4 @@ class _MappedVjp:
 
 def _mapped(function: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], name: str) -> list[Any]:
     outputs, places = installed.transforms.map_function(function, axis, args, dims, name)
-    return [batch_at(x, dim, 0, axis.size) for x, dim in zip(outputs, places, strict=True)]
+    return [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(outputs, places, strict=True)]

@@ -27,7 +27,7 @@ from shardwise.compiler.ops.control.call import Call, drop_none, insert_none, pr
 from shardwise.compiler.ops.control.control import Binding, Control, entry, exit_, operand, result
 from shardwise.compiler.ops.control.region_boundary import Join, Split
 from shardwise.compiler.ops.elementwise.arithmetic import Div
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
@@ -169,7 +169,7 @@ class Manual(Control):
 
         def body(*args: Any) -> list[Any]:
             shares = [
-                Div()(x, like(x, self._extent(self._uncut(cuts))))
+                Div()(x, full_like(x, self._extent(self._uncut(cuts))))
                 for x, cuts in zip(args[known:], ins[known:], strict=True)
             ]
             found = Call(program)(*args[:known], *shares)

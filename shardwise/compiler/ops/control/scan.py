@@ -16,9 +16,9 @@ from shardwise.compiler.ops.control.control import Binding, Control, entry, exit
 from shardwise.compiler.ops.control.region_boundary import Carry, Enter, Stack, Unstack
 from shardwise.compiler.ops.control.retype import zeros_of
 from shardwise.compiler.ops.elementwise.arithmetic import Add
-from shardwise.compiler.ops.elementwise.select import compared
-from shardwise.compiler.ops.reduce.broadcast import batch_at
-from shardwise.compiler.ops.shape.movement import int_list
+from shardwise.compiler.ops.elementwise.select import lower_compare
+from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
+from shardwise.compiler.ops.shape.movement import i64_array_attribute
 
 _COUNTER = ArrayType((), np.int32)
 
@@ -294,7 +294,7 @@ class Scan(Control):
         else:
             ordered = self.effect == "ordered"
             values = hlo.loop(
-                values, lambda at: compared(hlo, "LT", at[0], hlo.constant(whole, _COUNTER)), step, ordered
+                values, lambda at: lower_compare(hlo, "LT", at[0], hlo.constant(whole, _COUNTER)), step, ordered
             )
         for number in range(whole, self.length):
             values[1:] = run(hlo.constant(number, _COUNTER), values[1:])
@@ -305,7 +305,7 @@ def vmap_by_scan(op: Op, axis: BatchAxis, operands: Sequence[Any], dims: Sequenc
     """vmap of any op with results in a tuple: one slice after the other."""
     places = [dim is not None for dim in dims]
     still = [x for x, dim in zip(operands, dims, strict=True) if dim is None]
-    sliced = [batch_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True) if dim is not None]
+    sliced = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True) if dim is not None]
 
     def body(*args: Any) -> Sequence[Any]:
         consts, slices = iter(args[: len(still)]), iter(args[len(still) :])
@@ -366,7 +366,7 @@ def _slice(hlo: Hlo, x: Any, place: Any) -> Any:
         "stablehlo.dynamic_slice",
         (x, place, *[zero] * (x.type.ndim - 1)),
         x.type.with_shape(sizes),
-        f"slice_sizes = {int_list(sizes)}",
+        f"slice_sizes = {i64_array_attribute(sizes)}",
     )
     return hlo.op("stablehlo.reshape", (found,), x.type.without((0,)))
 

@@ -26,7 +26,7 @@ from shardwise.compiler.ops.control.region_boundary import Carry, Enter, Predica
 from shardwise.compiler.ops.control.scan import vmap_by_scan
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
-from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
+from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.reduce.reductions import ReduceOr
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import full
@@ -137,7 +137,7 @@ class While(DataDependentControl):
         both = rewrite(body.name, [*cond.in_types[: len(consts)], *body.in_types], step)
         loop = While(head, both, len(consts), len(consts) + len(more))
         given = [x for x, _ in consts]
-        starts = [batch_at(x, dim, 0, axis.size) for x, dim in carried]
+        starts = [batch_dim_at(x, dim, 0, axis.size) for x, dim in carried]
         return loop(*given, *given, *(x for x, _ in more), *starts), [0] * len(starts)
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:

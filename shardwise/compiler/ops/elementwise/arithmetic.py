@@ -15,7 +15,7 @@ from shardwise.compiler.ir.op import Hlo, NumpyArray, UndefinedPrimal, ignore_fl
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import NUMBERS, REALS, Elementwise
-from shardwise.compiler.ops.elementwise.select import compared
+from shardwise.compiler.ops.elementwise.select import lower_compare
 
 
 def add_tangents(a: Any, b: Any) -> Any:
@@ -110,7 +110,7 @@ class Div(Elementwise):
 
     name = "div"
     hlo_name = "divide"
-    takes = NUMBERS
+    accepts = NUMBERS
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),) if is_inexact(types[0].dtype) else ()
@@ -130,7 +130,7 @@ class Div(Elementwise):
             return super().lower(hlo, x, y)
         # XLA divides a constant by 0 with another result than it gives at run time.
         zero, one, ones = (hlo.constant(number, y.type) for number in (0, 1, -1))
-        is_zero = compared(hlo, "EQ", y, zero)
+        is_zero = lower_compare(hlo, "EQ", y, zero)
         found = super().lower(hlo, x, hlo.op("stablehlo.select", (is_zero, one, y), y.type))
         return hlo.op("stablehlo.select", (is_zero, ones, found), found.type)
 
@@ -152,7 +152,7 @@ class Rem(Elementwise):
 
     name = "rem"
     hlo_name = "remainder"
-    takes = REALS
+    accepts = REALS
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (x, y), (dx, dy) = primals, tangents

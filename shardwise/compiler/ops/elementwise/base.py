@@ -13,12 +13,12 @@ from shardwise.compiler.dtypes import DType, is_float, is_inexact, is_integer, n
 from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.reduce.broadcast import batch_at
+from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.shardings.factors import FactorRule
 
 # What arithmetic means for booleans.
-LOGICAL = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
+BOOLEAN_HLO_NAMES = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
 
 
 @final
@@ -26,8 +26,8 @@ LOGICAL = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
 class DtypeSet:
     """The element types that an op takes, in words for its error."""
 
-    words: str
-    holds: Callable[[DType], bool]
+    description: str
+    contains: Callable[[DType], bool]
 
 
 ANY = DtypeSet("numbers or booleans", lambda dtype: True)
@@ -50,16 +50,16 @@ class Elementwise(Op):
 
     cheap_to_recompute = True
     arity: ClassVar[int] = 2
-    takes: ClassVar[DtypeSet] = ANY
+    accepts: ClassVar[DtypeSet] = ANY
     hlo_name: ClassVar[str]
     dialect: ClassVar[str] = "stablehlo"
 
     def out_type(self, *types: ArrayType) -> ArrayType:
         if len(types) != self.arity:
             raise TypeError(f"{self.name}: needs {self.arity} operand{'s' * (self.arity > 1)}, not {len(types)}")
-        return self.agreed(*types)
+        return self.result_type(*types)
 
-    def agreed(self, *types: ArrayType) -> ArrayType:
+    def result_type(self, *types: ArrayType) -> ArrayType:
         """The type of the result, given as many operands as there should be."""
         shapes = {type.shape for type in types}
         dtypes = {type.dtype for type in types}
@@ -67,8 +67,8 @@ class Elementwise(Op):
             raise TypeError(
                 f"{self.name}: operands must have one shape and one dtype, not {', '.join(map(str, types))}"
             )
-        if not self.takes.holds(types[0].dtype):
-            raise TypeError(f"{self.name}: needs {self.takes.words}, not {types[0]}")
+        if not self.accepts.contains(types[0].dtype):
+            raise TypeError(f"{self.name}: needs {self.accepts.description}, not {types[0]}")
         return ArrayType(types[0].shape, types[0].dtype, all(type.weak for type in types))
 
     def factors(self, *types: ArrayType) -> FactorRule:
@@ -79,12 +79,12 @@ class Elementwise(Op):
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         target = next(dim for dim in dims if dim is not None)
-        return self(*(batch_at(x, dim, target, axis.size) for x, dim in zip(operands, dims, strict=True))), target
+        return self(*(batch_dim_at(x, dim, target, axis.size) for x, dim in zip(operands, dims, strict=True))), target
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         out = self.out_type(*(x.type for x in operands))
         # XLA folds true + true of constants to false: booleans get the logical ops by their own names.
-        name = LOGICAL.get(self.hlo_name, self.hlo_name) if out.dtype == np.bool_ else self.hlo_name
+        name = BOOLEAN_HLO_NAMES.get(self.hlo_name, self.hlo_name) if out.dtype == np.bool_ else self.hlo_name
         return hlo.op(f"{self.dialect}.{name}", operands, out)
 
 
@@ -92,8 +92,8 @@ class Unary(Elementwise):
     """One operand. `meaning` is numpy's function: narrow types are computed in wide ones, and rounded once."""
 
     arity = 1
-    takes = INEXACT
-    meaning: ClassVar[Any]
+    accepts = INEXACT
+    numpy_function: ClassVar[Any]
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         """The tangent of the result `y` of `x`, of which `dx` is the tangent; None where the slope is zero."""
@@ -107,9 +107,9 @@ class Unary(Elementwise):
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         (x,) = operands
-        return np.asarray(self.meaning(x.astype(numpy_carrier(x.dtype)))).astype(x.dtype)
+        return np.asarray(self.numpy_function(x.astype(numpy_carrier(x.dtype)))).astype(x.dtype)
 
 
-def like(x: Any, number: Any) -> Any:
+def full_like(x: Any, number: Any) -> Any:
     """An array of one number, with the type of `x`. (Operators would promote by the user's settings.)"""
     return full(x.type.shape, number, x.type.dtype, x.type.weak)

@@ -10,8 +10,8 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, ignore_float_er
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import DtypeSet, Elementwise
-from shardwise.compiler.ops.elementwise.select import compared
-from shardwise.compiler.ops.reduce.broadcast import batch_at
+from shardwise.compiler.ops.elementwise.select import lower_compare
+from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.shardings.factors import FactorRule
 
 PARTS_OF_BYTES = {*SMALL_INTEGERS, "f4_e2m1fn"}
@@ -30,13 +30,13 @@ WHOLE_BYTES = DtypeSet("numbers of 8 bits or more with one part", has_bytes)
 class Bitwise(Elementwise):
     """Integers: no derivatives. `meaning` is numpy's function."""
 
-    takes = BITS
-    meaning: ClassVar[Any]
+    accepts = BITS
+    numpy_function: ClassVar[Any]
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         dtype = operands[0].dtype
-        return np.asarray(self.meaning(*(x.astype(numpy_carrier(dtype)) for x in operands))).astype(dtype)
+        return np.asarray(self.numpy_function(*(x.astype(numpy_carrier(dtype)) for x in operands))).astype(dtype)
 
 
 @final
@@ -45,7 +45,7 @@ class And(Bitwise):
     """The bits that both have."""
 
     name = hlo_name = "and"
-    meaning = np.bitwise_and
+    numpy_function = np.bitwise_and
 
 
 @final
@@ -54,7 +54,7 @@ class Or(Bitwise):
     """The bits that either has."""
 
     name = hlo_name = "or"
-    meaning = np.bitwise_or
+    numpy_function = np.bitwise_or
 
 
 @final
@@ -63,7 +63,7 @@ class Xor(Bitwise):
     """The bits that one of them has."""
 
     name = hlo_name = "xor"
-    meaning = np.bitwise_xor
+    numpy_function = np.bitwise_xor
 
 
 @final
@@ -73,7 +73,7 @@ class Not(Bitwise):
 
     name = hlo_name = "not"
     arity = 1
-    meaning = np.bitwise_not
+    numpy_function = np.bitwise_not
 
 
 @final
@@ -82,7 +82,7 @@ class MulHigh(Bitwise):
     """The high half of the bits of `x * y`, which has twice as many as either."""
 
     name = "mulhi"
-    takes = INTEGERS
+    accepts = INTEGERS
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         type = self.out_type(*(x.type for x in operands))
@@ -126,7 +126,7 @@ def _high_of_halves(hlo: Hlo, x: Any, y: Any) -> Any:
 class Shift(Bitwise):
     """Bits moved by the second operand. A shift by the width or more, or by less than 0, moves all of them out."""
 
-    takes = INTEGERS
+    accepts = INTEGERS
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
@@ -183,7 +183,7 @@ class PopulationCount(Bitwise):
     name = "population_count"
     hlo_name = "popcnt"
     arity = 1
-    takes = INTEGERS
+    accepts = INTEGERS
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         if short_name(x.type.dtype) not in ("i2", "i4"):
@@ -208,14 +208,14 @@ class Clz(Bitwise):
     name = "clz"
     hlo_name = "count_leading_zeros"
     arity = 1
-    takes = INTEGERS
+    accepts = INTEGERS
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         found = super().lower(hlo, x)
         if short_name(x.type.dtype)[0] == "u":
             return found
         zero = hlo.constant(0, x.type)  # XLA counts those of a negative constant in 64 bits
-        return hlo.op("stablehlo.select", (compared(hlo, "LT", x, zero), zero, found), x.type)
+        return hlo.op("stablehlo.select", (lower_compare(hlo, "LT", x, zero), zero, found), x.type)
 
     def reference(self, *operands: NumpyArray) -> Any:
         (x,) = operands
@@ -233,13 +233,13 @@ class BitcastConvert(Elementwise):
     name = "bitcast_convert"
     hlo_name = "bitcast_convert"
     arity = 1
-    takes = WHOLE_BYTES
+    accepts = WHOLE_BYTES
     dtype: DType
 
-    def agreed(self, *types: ArrayType) -> ArrayType:
-        x = super().agreed(*types)
+    def result_type(self, *types: ArrayType) -> ArrayType:
+        x = super().result_type(*types)
         if not has_bytes(self.dtype):
-            raise TypeError(f"bitcast_convert: makes {self.takes.words}, not {short_name(self.dtype)}")
+            raise TypeError(f"bitcast_convert: makes {self.accepts.description}, not {short_name(self.dtype)}")
         parts = self.parts(x)
         if parts > 0:
             return ArrayType((*x.shape, parts), self.dtype)
@@ -271,7 +271,7 @@ class BitcastConvert(Elementwise):
         return self(*primals), None
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        return self(batch_at(operands[0], dims[0], 0, axis.size)), 0
+        return self(batch_dim_at(operands[0], dims[0], 0, axis.size)), 0
 
     def reference(self, *operands: NumpyArray) -> Any:
         (x,) = operands

@@ -10,8 +10,8 @@ from shardwise.compiler.ir.op import Hlo, NumpyArray, UndefinedPrimal, ignore_fl
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Neg
-from shardwise.compiler.ops.elementwise.base import NUMBERS, DtypeSet, Elementwise, Unary, like
-from shardwise.compiler.ops.elementwise.select import Compare, Select, part_type
+from shardwise.compiler.ops.elementwise.base import NUMBERS, DtypeSet, Elementwise, Unary, full_like
+from shardwise.compiler.ops.elementwise.select import Compare, Select, complex_part_type
 from shardwise.compiler.ops.shape.constants import zeros_like
 
 COMPLEX = DtypeSet("complex numbers", lambda dtype: dtype.kind == "c")
@@ -27,16 +27,16 @@ class Abs(Unary):
     """The magnitude: of complex numbers a real one. That of the smallest integer is itself."""
 
     name = hlo_name = "abs"
-    takes = SIGNED
+    accepts = SIGNED
 
-    def agreed(self, *types: ArrayType) -> ArrayType:
-        found = super().agreed(*types)
-        return part_type(found) if found.dtype.kind == "c" else found
+    def result_type(self, *types: ArrayType) -> ArrayType:
+        found = super().result_type(*types)
+        return complex_part_type(found) if found.dtype.kind == "c" else found
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         if x.type.dtype.kind == "c":
             return Real()(Mul()(dx, Conj()(Sign()(x))))
-        return Select()(Compare("GE")(x, like(x, 0)), dx, Neg()(dx))
+        return Select()(Compare("GE")(x, full_like(x, 0)), dx, Neg()(dx))
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
@@ -51,8 +51,8 @@ class Sign(Unary):
     """-1, 0 or 1; NaN of NaN. Of complex numbers the one of magnitude 1 in the same direction, and 0 of 0."""
 
     name = hlo_name = "sign"
-    takes = NUMBERS
-    meaning = np.sign
+    accepts = NUMBERS
+    numpy_function = np.sign
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         if x.type.dtype.kind != "c":
@@ -74,10 +74,10 @@ class Real(Elementwise):
 
     name = hlo_name = "real"
     arity = 1
-    takes = COMPLEX
+    accepts = COMPLEX
 
-    def agreed(self, *types: ArrayType) -> ArrayType:
-        return part_type(super().agreed(*types))
+    def result_type(self, *types: ArrayType) -> ArrayType:
+        return complex_part_type(super().result_type(*types))
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
@@ -99,10 +99,10 @@ class Imag(Elementwise):
 
     name = hlo_name = "imag"
     arity = 1
-    takes = COMPLEX
+    accepts = COMPLEX
 
-    def agreed(self, *types: ArrayType) -> ArrayType:
-        return part_type(super().agreed(*types))
+    def result_type(self, *types: ArrayType) -> ArrayType:
+        return complex_part_type(super().result_type(*types))
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
@@ -125,7 +125,7 @@ class Conj(Elementwise):
     name = hlo_name = "conj"
     dialect = "chlo"
     arity = 1
-    takes = COMPLEX
+    accepts = COMPLEX
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
@@ -146,10 +146,10 @@ class Complex(Elementwise):
     """The complex number that has these two parts."""
 
     name = hlo_name = "complex"
-    takes = PARTS
+    accepts = PARTS
 
-    def agreed(self, *types: ArrayType) -> ArrayType:
-        found = super().agreed(*types)
+    def result_type(self, *types: ArrayType) -> ArrayType:
+        found = super().result_type(*types)
         return ArrayType(found.shape, np.complex64 if found.dtype == np.float32 else np.complex128, found.weak)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:

@@ -10,7 +10,7 @@ from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import Elementwise
-from shardwise.compiler.ops.elementwise.select import compared, part_type
+from shardwise.compiler.ops.elementwise.select import complex_part_type, lower_compare
 
 
 @final
@@ -26,7 +26,7 @@ class Convert(Elementwise):
     dtype: DType
     weak: bool = False
 
-    def agreed(self, *types: ArrayType) -> ArrayType:
+    def result_type(self, *types: ArrayType) -> ArrayType:
         if is_key(self.dtype):
             raise TypeError(f"convert: {types[0]} cannot become keys; `random.wrap_key_data` makes them of their words")
         return ArrayType(types[0].shape, self.dtype, self.weak)
@@ -46,9 +46,9 @@ class Convert(Elementwise):
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         (x,) = operands
         if self.dtype == np.bool_:  # StableHLO looks at the real part alone
-            return compared(hlo, "NE", x, hlo.constant(0, x.type.strong()))
+            return lower_compare(hlo, "NE", x, hlo.constant(0, x.type.strong()))
         if x.type.dtype.kind == "c" and self.dtype.kind != "c":  # XLA crashes when it folds this convert
-            x = hlo.op("stablehlo.real", (x,), part_type(x.type))
+            x = hlo.op("stablehlo.real", (x,), complex_part_type(x.type))
         return super().lower(hlo, x)
 
     @ignore_float_errors

@@ -8,9 +8,9 @@ import numpy as np
 from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.elementwise.arithmetic import Mul, add_tangents
-from shardwise.compiler.ops.elementwise.base import REALS, Elementwise, like
+from shardwise.compiler.ops.elementwise.base import REALS, Elementwise, full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, Or
-from shardwise.compiler.ops.elementwise.select import Compare, Select, compared
+from shardwise.compiler.ops.elementwise.select import Compare, Select, lower_compare
 from shardwise.compiler.ops.shape.constants import zeros_like
 
 
@@ -19,13 +19,13 @@ class Extremum(Elementwise):
     imaginary part. The derivative at a tie is shared by both; at NaN it is zero.
     """
 
-    wins: ClassVar[str]  # how the result compares with what loses
+    direction: ClassVar[str]  # how the result compares with what loses
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         x, y = primals
         z = self(x, y)
         # What loses gets zero by selection, not by a weight: a weight of zero would turn an infinite tangent into NaN.
-        shared = Select()(Compare("EQ")(x, y), like(x, 0.5), like(x, 1))
+        shared = Select()(Compare("EQ")(x, y), full_like(x, 0.5), full_like(x, 1))
         moved = None
         for tangent, mine in zip(tangents, primals, strict=True):
             if tangent is not None:
@@ -37,8 +37,8 @@ class Extremum(Elementwise):
         x, y = operands
         if x.type.dtype.kind != "c":
             return super().lower(hlo, x, y)
-        unordered = compared(hlo, "NE", x, x)
-        wins = hlo.op("stablehlo.or", (Compare(self.wins).lower(hlo, x, y), unordered), unordered.type)
+        unordered = lower_compare(hlo, "NE", x, x)
+        wins = hlo.op("stablehlo.or", (Compare(self.direction).lower(hlo, x, y), unordered), unordered.type)
         return hlo.op("stablehlo.select", (wins, x, y), self.out_type(x.type, y.type))
 
 
@@ -49,7 +49,7 @@ class Max(Extremum):
 
     name = "max"
     hlo_name = "maximum"
-    wins = "GE"
+    direction = "GE"
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
@@ -63,7 +63,7 @@ class Min(Extremum):
 
     name = "min"
     hlo_name = "minimum"
-    wins = "LE"
+    direction = "LE"
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
@@ -77,11 +77,11 @@ class Relu(Elementwise):
 
     name = "relu"
     arity = 1
-    takes = REALS
+    accepts = REALS
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (x,), (dx,) = primals, tangents
-        return self(x), Select()(Compare("GT")(x, like(x, 0)), dx, zeros_like(dx))
+        return self(x), Select()(Compare("GT")(x, full_like(x, 0)), dx, zeros_like(dx))
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         (x,) = operands
@@ -100,7 +100,7 @@ class Clamp(Elementwise):
 
     name = hlo_name = "clamp"
     arity = 3
-    takes = REALS
+    accepts = REALS
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         low, x, high = primals

@@ -11,7 +11,7 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise import transcendental  # each has derivatives that need the other
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub, add_tangents
-from shardwise.compiler.ops.elementwise.base import FLOATS, INEXACT, NUMBERS, Elementwise, Unary, like
+from shardwise.compiler.ops.elementwise.base import FLOATS, INEXACT, NUMBERS, Elementwise, Unary, full_like
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 
 
@@ -21,8 +21,8 @@ class Square(Unary):
     """`x * x`."""
 
     name = "square"
-    takes = NUMBERS
-    meaning = np.square
+    accepts = NUMBERS
+    numpy_function = np.square
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         return Mul()(dx, Add()(x, x))
@@ -37,10 +37,10 @@ class Sqrt(Unary):
     """The square root."""
 
     name = hlo_name = "sqrt"
-    meaning = np.sqrt
+    numpy_function = np.sqrt
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Mul()(dx, Div()(like(y, 0.5), y))
+        return Mul()(dx, Div()(full_like(y, 0.5), y))
 
 
 @final
@@ -51,11 +51,11 @@ class Rsqrt(Unary):
     name = hlo_name = "rsqrt"
 
     @staticmethod
-    def meaning(x: NumpyArray) -> Any:
+    def numpy_function(x: NumpyArray) -> Any:
         return 1 / np.sqrt(x)
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Mul()(dx, Mul()(like(y, -0.5), Div()(y, x)))
+        return Mul()(dx, Mul()(full_like(y, -0.5), Div()(y, x)))
 
 
 @final
@@ -64,11 +64,11 @@ class Cbrt(Unary):
     """The real cube root."""
 
     name = hlo_name = "cbrt"
-    takes = FLOATS
-    meaning = np.cbrt
+    accepts = FLOATS
+    numpy_function = np.cbrt
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Mul()(dx, Div()(like(y, 1 / 3), Square()(y)))
+        return Mul()(dx, Div()(full_like(y, 1 / 3), Square()(y)))
 
 
 @final
@@ -77,7 +77,7 @@ class IntegerPow(Unary):
     """`x ** y` for a known integer `y`, by multiplications; of integers, `y` is not negative."""
 
     name = "integer_pow"
-    takes = NUMBERS
+    accepts = NUMBERS
     y: int
 
     def out_type(self, *types: ArrayType) -> ArrayType:
@@ -89,7 +89,7 @@ class IntegerPow(Unary):
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         if self.y == 0:
             return None
-        return dx if self.y == 1 else Mul()(dx, Mul()(like(x, self.y), IntegerPow(self.y - 1)(x)))
+        return dx if self.y == 1 else Mul()(dx, Mul()(full_like(x, self.y), IntegerPow(self.y - 1)(x)))
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         one = hlo.constant(1, x.type)
@@ -104,7 +104,7 @@ class IntegerPow(Unary):
             return one
         return hlo.op("stablehlo.divide", (one, found), x.type) if self.y < 0 else found
 
-    def meaning(self, x: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray) -> Any:
         return np.power(x, self.y)
 
 
@@ -115,12 +115,12 @@ class Pow(Elementwise):
 
     name = "pow"
     hlo_name = "power"
-    takes = INEXACT  # XLA's powers of integers are wrong for large exponents
+    accepts = INEXACT  # XLA's powers of integers are wrong for large exponents
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (x, y), (dx, dy) = primals, tangents
         z = self(x, y)
-        one, zero = like(x, 1), like(x, 0)
+        one, zero = full_like(x, 1), full_like(x, 0)
         moved = None
         if dx is not None:
             # A power of 0 is 1 everywhere, at 0 too, where the formula is 0 · inf.

@@ -17,7 +17,7 @@ NEAREST = {"even": "round_nearest_even", "away": "round_nearest_afz"}
 class Step(Unary):
     """A function that is flat between its steps."""
 
-    takes = FLOATS
+    accepts = FLOATS
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         return None
@@ -29,7 +29,7 @@ class Floor(Step):
     """The largest integer that is not above the element."""
 
     name = hlo_name = "floor"
-    meaning = np.floor
+    numpy_function = np.floor
 
 
 @final
@@ -38,7 +38,7 @@ class Ceil(Step):
     """The smallest integer that is not below the element."""
 
     name = hlo_name = "ceil"
-    meaning = np.ceil
+    numpy_function = np.ceil
 
 
 @final
@@ -57,7 +57,7 @@ class Round(Step):
     def lower(self, hlo: Hlo, x: Any) -> Any:
         return hlo.op(f"stablehlo.{NEAREST[self.half]}", (x,), x.type)
 
-    def meaning(self, x: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray) -> Any:
         if self.half == "even":
             return np.rint(x)
         down = np.trunc(x)
@@ -71,7 +71,7 @@ class IsFinite(Elementwise):
 
     name = hlo_name = "is_finite"
     arity = 1
-    takes = FLOATS
+    accepts = FLOATS
 
     def out_type(self, *types: ArrayType) -> ArrayType:
         return ArrayType(super().out_type(*types).shape, np.bool_)
@@ -92,7 +92,7 @@ class Nextafter(Elementwise):
     name = "nextafter"
     hlo_name = "next_after"
     dialect = "chlo"
-    takes = FLOATS
+    accepts = FLOATS
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
@@ -108,7 +108,7 @@ class ReducePrecision(Elementwise):
 
     name = "reduce_precision"
     arity = 1
-    takes = FLOATS
+    accepts = FLOATS
     exponent_bits: int
     mantissa_bits: int
 

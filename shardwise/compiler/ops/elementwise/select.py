@@ -31,11 +31,11 @@ class Select(Elementwise):
     accepts_keys = True
     arity = 3
 
-    def agreed(self, *types: ArrayType) -> ArrayType:
+    def result_type(self, *types: ArrayType) -> ArrayType:
         which, *cases = types
         if which.dtype != np.bool_ or which.shape != cases[0].shape:
             raise TypeError(f"select: needs booleans of shape {cases[0].shape} to choose by, not {which}")
-        return super().agreed(*cases)
+        return super().result_type(*cases)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((1, 2),)
@@ -80,16 +80,16 @@ class Compare(Elementwise):
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         x, y = operands
         if x.type.dtype.kind != "c" or self.direction in ("EQ", "NE"):
-            return compared(hlo, self.direction, x, y)
-        part = part_type(x.type)
+            return lower_compare(hlo, self.direction, x, y)
+        part = complex_part_type(x.type)
         (a, c), (b, d) = ([hlo.op(f"stablehlo.{name}", (z,), part) for z in operands] for name in ("real", "imag"))
-        strict = compared(hlo, self.direction[0] + "T", a, c)
+        strict = lower_compare(hlo, self.direction[0] + "T", a, c)
 
         def joined(how: str, left: Any, right: Any) -> Any:
             return hlo.op(f"stablehlo.{how}", (left, right), strict.type)
 
-        ordered = joined("and", compared(hlo, "EQ", b, b), compared(hlo, "EQ", d, d))
-        tie = joined("and", compared(hlo, "EQ", a, c), compared(hlo, self.direction, b, d))
+        ordered = joined("and", lower_compare(hlo, "EQ", b, b), lower_compare(hlo, "EQ", d, d))
+        tie = joined("and", lower_compare(hlo, "EQ", a, c), lower_compare(hlo, self.direction, b, d))
         return joined("or", joined("and", strict, ordered), tie)
 
     @ignore_float_errors
@@ -97,12 +97,12 @@ class Compare(Elementwise):
         return DIRECTIONS[self.direction](*operands)
 
 
-def part_type(type: ArrayType) -> ArrayType:
+def complex_part_type(type: ArrayType) -> ArrayType:
     """The type of the real and of the imaginary parts of complex numbers."""
     return ArrayType(type.shape, np.float32 if type.dtype == np.complex64 else np.float64, type.weak)
 
 
-def compared(hlo: Hlo, direction: str, x: Any, y: Any) -> Any:
+def lower_compare(hlo: Hlo, direction: str, x: Any, y: Any) -> Any:
     """One compare in StableHLO, which knows no order of complex numbers."""
     dtype = x.type.dtype
     signed = is_integer(dtype) and short_name(dtype)[0] != "u"

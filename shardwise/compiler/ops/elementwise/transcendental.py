@@ -11,7 +11,7 @@ from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.elementwise import powers  # each has derivatives that need the other
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub, add_tangents
-from shardwise.compiler.ops.elementwise.base import FLOATS, Elementwise, Unary, like
+from shardwise.compiler.ops.elementwise.base import FLOATS, Elementwise, Unary, full_like
 
 
 @final
@@ -21,7 +21,7 @@ class Exp(Unary):
 
     name = "exp"
     hlo_name = "exponential"
-    meaning = np.exp
+    numpy_function = np.exp
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         return Mul()(dx, y)
@@ -33,10 +33,10 @@ class Exp2(Unary):
     """2 to the power of each element."""
 
     name = "exp2"
-    meaning = np.exp2
+    numpy_function = np.exp2
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Mul()(dx, Mul()(y, like(y, math.log(2))))
+        return Mul()(dx, Mul()(y, full_like(y, math.log(2))))
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         (x,) = operands
@@ -51,10 +51,10 @@ class Expm1(Unary):
 
     name = "expm1"
     hlo_name = "exponential_minus_one"
-    meaning = np.expm1
+    numpy_function = np.expm1
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Mul()(dx, Add()(y, like(y, 1)))
+        return Mul()(dx, Add()(y, full_like(y, 1)))
 
 
 @final
@@ -63,7 +63,7 @@ class Log(Unary):
     """The natural logarithm."""
 
     name = hlo_name = "log"
-    meaning = np.log
+    numpy_function = np.log
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         return Div()(dx, x)
@@ -76,10 +76,10 @@ class Log1p(Unary):
 
     name = "log1p"
     hlo_name = "log_plus_one"
-    meaning = np.log1p
+    numpy_function = np.log1p
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Div()(dx, Add()(x, like(x, 1)))
+        return Div()(dx, Add()(x, full_like(x, 1)))
 
 
 @final
@@ -90,11 +90,11 @@ class Logistic(Unary):
     name = hlo_name = "logistic"
 
     @staticmethod
-    def meaning(x: NumpyArray) -> Any:
+    def numpy_function(x: NumpyArray) -> Any:
         return 1 / (1 + np.exp(-x))
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Mul()(dx, Mul()(y, Sub()(like(y, 1), y)))
+        return Mul()(dx, Mul()(y, Sub()(full_like(y, 1), y)))
 
 
 @final
@@ -104,7 +104,7 @@ class Sin(Unary):
 
     name = "sin"
     hlo_name = "sine"
-    meaning = np.sin
+    numpy_function = np.sin
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         return Mul()(dx, Cos()(x))
@@ -117,7 +117,7 @@ class Cos(Unary):
 
     name = "cos"
     hlo_name = "cosine"
-    meaning = np.cos
+    numpy_function = np.cos
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         return Neg()(Mul()(dx, Sin()(x)))
@@ -129,10 +129,10 @@ class Tan(Unary):
     """The tangent of an angle in radians."""
 
     name = hlo_name = "tan"
-    meaning = np.tan
+    numpy_function = np.tan
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Mul()(dx, Add()(powers.Square()(y), like(y, 1)))
+        return Mul()(dx, Add()(powers.Square()(y), full_like(y, 1)))
 
 
 @final
@@ -142,7 +142,7 @@ class Asin(Unary):
 
     name = hlo_name = "asin"
     dialect = "chlo"
-    meaning = np.arcsin
+    numpy_function = np.arcsin
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         return Mul()(dx, powers.Rsqrt()(_up_and_down(x)))
@@ -155,7 +155,7 @@ class Acos(Unary):
 
     name = hlo_name = "acos"
     dialect = "chlo"
-    meaning = np.arccos
+    numpy_function = np.arccos
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         return Neg()(Mul()(dx, powers.Rsqrt()(_up_and_down(x))))
@@ -168,10 +168,10 @@ class Atan(Unary):
 
     name = hlo_name = "atan"
     dialect = "chlo"
-    meaning = np.arctan
+    numpy_function = np.arctan
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Div()(dx, Add()(powers.Square()(x), like(x, 1)))
+        return Div()(dx, Add()(powers.Square()(x), full_like(x, 1)))
 
 
 @final
@@ -180,7 +180,7 @@ class Atan2(Elementwise):
     """The angle of the point whose ordinate is the first operand and whose abscissa is the second."""
 
     name = hlo_name = "atan2"
-    takes = FLOATS
+    accepts = FLOATS
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (y, x), (dy, dx) = primals, tangents
@@ -201,7 +201,7 @@ class Sinh(Unary):
 
     name = hlo_name = "sinh"
     dialect = "chlo"
-    meaning = np.sinh
+    numpy_function = np.sinh
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         return Mul()(dx, Cosh()(x))
@@ -214,7 +214,7 @@ class Cosh(Unary):
 
     name = hlo_name = "cosh"
     dialect = "chlo"
-    meaning = np.cosh
+    numpy_function = np.cosh
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         return Mul()(dx, Sinh()(x))
@@ -226,7 +226,7 @@ class Tanh(Unary):
     """The hyperbolic tangent."""
 
     name = hlo_name = "tanh"
-    meaning = np.tanh
+    numpy_function = np.tanh
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         return Mul()(dx, _up_and_down(y))
@@ -239,10 +239,10 @@ class Asinh(Unary):
 
     name = hlo_name = "asinh"
     dialect = "chlo"
-    meaning = np.arcsinh
+    numpy_function = np.arcsinh
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Mul()(dx, powers.Rsqrt()(Add()(powers.Square()(x), like(x, 1))))
+        return Mul()(dx, powers.Rsqrt()(Add()(powers.Square()(x), full_like(x, 1))))
 
 
 @final
@@ -252,11 +252,11 @@ class Acosh(Unary):
 
     name = hlo_name = "acosh"
     dialect = "chlo"
-    meaning = np.arccosh
+    numpy_function = np.arccosh
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         # Not of the product: below -1 the two roots of a complex number turn its sign.
-        return Mul()(dx, Mul()(powers.Rsqrt()(Sub()(x, like(x, 1))), powers.Rsqrt()(Add()(x, like(x, 1)))))
+        return Mul()(dx, Mul()(powers.Rsqrt()(Sub()(x, full_like(x, 1))), powers.Rsqrt()(Add()(x, full_like(x, 1)))))
 
 
 @final
@@ -266,7 +266,7 @@ class Atanh(Unary):
 
     name = hlo_name = "atanh"
     dialect = "chlo"
-    meaning = np.arctanh
+    numpy_function = np.arctanh
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         return Div()(dx, _up_and_down(x))
@@ -274,4 +274,4 @@ class Atanh(Unary):
 
 def _up_and_down(x: Any) -> Any:
     """`1 - x²`, exact where that is close to zero."""
-    return Mul()(Sub()(like(x, 1), x), Add()(like(x, 1), x))
+    return Mul()(Sub()(full_like(x, 1), x), Add()(full_like(x, 1), x))

@@ -17,10 +17,10 @@ from shardwise.compiler.ops.elementwise.select import Select
 from shardwise.compiler.ops.indexing.gather import Gather, take_op
 from shardwise.compiler.ops.indexing.index_vectors import INDICES, WindowDims, between, both, clamped, joined, nothing
 from shardwise.compiler.ops.indexing.scatter import Scatter
-from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
+from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.ops.shape.movement import Reshape, int_list
+from shardwise.compiler.ops.shape.movement import Reshape, i64_array_attribute
 from shardwise.compiler.ops.shape.slicing import Pad
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
@@ -87,7 +87,7 @@ class DynamicSlice(Op):
         x, *starts = operands
         dim, *start_dims = dims
         if all(start_dim is None for start_dim in start_dims):
-            x = batch_at(x, dim, 0, axis.size)
+            x = batch_dim_at(x, dim, 0, axis.size)
             return DynamicSlice((axis.size, *self.sizes))(x, _first(starts), *starts), 0
         shape = x.type.shape if dim is None else x.type.without((dim,)).shape
         places = _places(self.sizes, shape)
@@ -99,7 +99,7 @@ class DynamicSlice(Op):
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         out = self.out_type(*(x.type for x in operands))
-        return hlo.op("stablehlo.dynamic_slice", operands, out, f"slice_sizes = {int_list(self.sizes)}")
+        return hlo.op("stablehlo.dynamic_slice", operands, out, f"slice_sizes = {i64_array_attribute(self.sizes)}")
 
     def reference(self, x: NumpyArray, *starts: NumpyArray) -> NumpyArray:
         return x[_part(x.shape, self.sizes, starts)]
@@ -169,9 +169,9 @@ class DynamicUpdateSlice(Op):
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         x, update, *starts = operands
         if all(dim is None for dim in dims[2:]):
-            x, update = (batch_at(operands[i], dims[i], 0, axis.size) for i in (0, 1))
+            x, update = (batch_dim_at(operands[i], dims[i], 0, axis.size) for i in (0, 1))
             return self(x, update, _first(starts), *starts), 0
-        x, update = (batch_at(operands[i], dims[i], 0, axis.size) for i in (0, 1))
+        x, update = (batch_dim_at(operands[i], dims[i], 0, axis.size) for i in (0, 1))
         shape, sizes = x.type.shape[1:], update.type.shape[1:]
         places = _places(sizes, shape)
         if not places[-1]:
@@ -247,6 +247,6 @@ def _places(sizes: Sequence[int], shape: Sequence[int]) -> WindowDims:
 
 def _vectors(starts: Sequence[Any], dims: Sequence[int | None], mapped: Sequence[int], axis: BatchAxis) -> Any:
     """An index vector for each of a batch, of the starts along the dims in `mapped`."""
-    batched = [batch_at(starts[dim], dims[dim], 0, axis.size) for dim in mapped]
+    batched = [batch_dim_at(starts[dim], dims[dim], 0, axis.size) for dim in mapped]
     columns = [Reshape((axis.size, 1))(start) for start in batched]
     return joined(columns, columns[0])

@@ -18,9 +18,9 @@ from shardwise.compiler.ops.elementwise.arithmetic import Sub
 from shardwise.compiler.ops.elementwise.select import Select
 from shardwise.compiler.ops.indexing import scatter  # gather and scatter are each other's transposes
 from shardwise.compiler.ops.indexing.index_vectors import Indexed, between, both, clamped, joined, nothing
-from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
+from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.shape.constants import full
-from shardwise.compiler.ops.shape.movement import int_list
+from shardwise.compiler.ops.shape.movement import i64_array_attribute
 from shardwise.compiler.reduction import SUM
 from shardwise.compiler.shardings.factors import FactorRule
 
@@ -99,7 +99,9 @@ class Gather(Indexed):
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         in_operand, in_indices = (dim is not None for dim in dims)
-        given = [x if dim is None else batch_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)]
+        given = [
+            x if dim is None else batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)
+        ]
         first = () if not in_operand else (1 if in_indices else axis.size,)
         op = Gather(
             *self.batched(in_operand, in_indices),
@@ -121,7 +123,7 @@ class Gather(Indexed):
             ),
         )
         attributes = (
-            f"dimension_numbers = #stablehlo.gather<{dims}>, slice_sizes = {int_list(self.sizes)}, "
+            f"dimension_numbers = #stablehlo.gather<{dims}>, slice_sizes = {i64_array_attribute(self.sizes)}, "
             f"indices_are_sorted = {'true' if self.sorted else 'false'}"
         )
         return hlo.op("stablehlo.gather", (x, indices), self.out_type(x.type, indices.type), attributes)

@@ -19,13 +19,13 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, U
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub, add_tangents
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.min_max import Max
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing import gather  # gather and scatter are each other's transposes
 from shardwise.compiler.ops.indexing.index_vectors import Indexed, between, joined
-from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
+from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
@@ -135,7 +135,7 @@ class Scatter(Indexed):
         """Which elements of the array are replaced, and which updates are those that are put there."""
         count = np.dtype(np.int32)
         number = Reshape(updates.shape)(Iota((updates.size,), 0, count)())
-        number = Add()(number, like(number, 1))
+        number = Add()(number, full_like(number, 1))
         put = self(full(x.shape, 0, count), indices, number)
         return Compare("NE")(put, zeros_like(put)), Compare("EQ")(self._taken(put, indices, updates), number)
 
@@ -152,9 +152,9 @@ class Scatter(Indexed):
             return self._taken(x, indices, updates.type)
         # Divided out of the product; zeros are counted instead.
         zero = Compare("EQ")(updates, zeros_like(updates))
-        divisor = Select()(zero, like(updates, 1), updates)
+        divisor = Select()(zero, full_like(updates, 1), updates)
         product = self._taken(self(x, indices, divisor), indices, updates.type)
-        ones = Select()(zero, like(updates, 1), zeros_like(updates))
+        ones = Select()(zero, full_like(updates, 1), zeros_like(updates))
         zeros = self._taken(self._added(zeros_like(x), indices, ones), indices, updates.type)
         alone = Compare("EQ")(Sub()(zeros, ones), zeros_like(zeros))  # no other is zero
         return Select()(alone, Div()(product, divisor), zeros_like(product))
@@ -165,13 +165,13 @@ class Scatter(Indexed):
         there = Compare("EQ")(x, y)
         came = Compare("EQ")(updates, self._taken(y, indices, updates.type))
         # What lies outside meets a zero that is not the array's: it is left out all the same.
-        counts = [Select()(won, like(z, 1), zeros_like(z)) for won, z in ((there, x), (came, updates))]
+        counts = [Select()(won, full_like(z, 1), zeros_like(z)) for won, z in ((there, x), (came, updates))]
         share = self._added(counts[0], indices, counts[1])
         moved = [
             zeros_like(z) if dz is None else Select()(won, dz, zeros_like(z))
             for won, z, dz in ((there, x, dx), (came, updates, du))
         ]
-        return Div()(self._added(moved[0], indices, moved[1]), Max()(share, like(share, 1)))
+        return Div()(self._added(moved[0], indices, moved[1]), Max()(share, full_like(share, 1)))
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         x, indices, updates = operands
@@ -191,8 +191,8 @@ class Scatter(Indexed):
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         in_indices = dims[1] is not None
-        x, updates = (batch_at(operands[i], dims[i], 0, axis.size) for i in (0, 2))
-        indices = batch_at(operands[1], dims[1], 0, axis.size) if in_indices else operands[1]
+        x, updates = (batch_dim_at(operands[i], dims[i], 0, axis.size) for i in (0, 2))
+        indices = batch_dim_at(operands[1], dims[1], 0, axis.size) if in_indices else operands[1]
         changed = self.batched(True, in_indices)
         op = Scatter(*changed, combine=self.combine, sorted=self.sorted and not in_indices, unique=self.unique)
         return op(x, indices, updates), 0

@@ -17,13 +17,13 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather
 from shardwise.compiler.ops.collective.whole_rows import RowExchange
 from shardwise.compiler.ops.elementwise.arithmetic import Add
-from shardwise.compiler.ops.elementwise.base import like
-from shardwise.compiler.ops.elementwise.select import Select, compared
+from shardwise.compiler.ops.elementwise.base import full_like
+from shardwise.compiler.ops.elementwise.select import Select, lower_compare
 from shardwise.compiler.ops.indexing.gather import Gather
-from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
+from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import Slice, within
+from shardwise.compiler.ops.shape.slicing import Slice, valid_mask
 from shardwise.compiler.shardings.factors import FactorRule
 
 INDEX = np.dtype(np.int32)
@@ -83,7 +83,7 @@ class Sort(Op):
         return tuple(found), moved
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        batched = [batch_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)]
+        batched = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)]
         return Sort(self.dim + 1, self.keys, self.descending)(*batched), (0,) * len(batched)
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
@@ -126,10 +126,10 @@ def _keys(hlo: Hlo, elements: Sequence[Any]) -> list[Any]:
 
 
 def _is_less(hlo: Hlo, x: Any, y: Any) -> Any:
-    less = compared(hlo, "LT", x, y)
+    less = lower_compare(hlo, "LT", x, y)
     if not is_float(x.type.dtype):
         return less
-    before_nan = _logical(hlo, "and", compared(hlo, "EQ", x, x), compared(hlo, "NE", y, y))
+    before_nan = _logical(hlo, "and", lower_compare(hlo, "EQ", x, x), lower_compare(hlo, "NE", y, y))
     return _logical(hlo, "or", less, before_nan)
 
 
@@ -183,9 +183,9 @@ class TopK(Op):
         if not axes or not self.k:
             return self(x)
         piece = x.type.shape
-        inside = within(context, piece, last, 0)
+        inside = valid_mask(context, piece, last, 0)
         # Padding comes after all that is as small, so none of it is chosen while there is anything else.
-        x = x if inside is None else Select()(inside, x, like(x, lowest(x.type.dtype)))
+        x = x if inside is None else Select()(inside, x, full_like(x, lowest(x.type.dtype)))
         values, places = TopK(min(self.k, piece[last]))(x)
         places = Add()(places, Broadcast(places.type.shape, ())(context.offset(last, INDEX, 0)))
         gathered = [AllGather(last, axes, count)(y) for y in (values, places)]
@@ -199,7 +199,7 @@ class TopK(Op):
         return (found, places), (taken_along(dx, places, x.type.ndim - 1), None)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        return self(batch_at(operands[0], dims[0], 0, axis.size)), (0, 0)
+        return self(batch_dim_at(operands[0], dims[0], 0, axis.size)), (0, 0)
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         out = self.out_types(x.type)
@@ -210,7 +210,7 @@ class TopK(Op):
             x = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(wide))
         if is_float(wide):  # NaN may have either sign, and a negative one would be the smallest
             nan = hlo.constant(np.nan, x.type.strong())
-            x = hlo.op("stablehlo.select", (compared(hlo, "NE", x, x), nan, x), x.type)
+            x = hlo.op("stablehlo.select", (lower_compare(hlo, "NE", x, x), nan, x), x.type)
         k = min(max(self.k, _ENOUGH), x.type.shape[-1])
         types = [ArrayType((*x.type.shape[:-1], k), dtype) for dtype in (wide, INDEX)]
         start, step = (0,) * x.type.ndim, (1,) * x.type.ndim

@@ -14,13 +14,13 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, NumpyArray, Op, ignore_floa
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
-from shardwise.compiler.ops.elementwise.base import DtypeSet, like
+from shardwise.compiler.ops.elementwise.base import DtypeSet, full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Conj, Imag, Real
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.gather import Gather
 from shardwise.compiler.ops.linalg.lapack import LAPACK_DTYPES
-from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
+from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
@@ -35,7 +35,7 @@ class Stacked(Op):
     """Each operand is a stack: the batch dims, which all share, then as many dims as `core` says, which stay whole."""
 
     core: ClassVar[tuple[int, ...]] = (2,)
-    takes: ClassVar[DtypeSet] = LAPACK_DTYPES
+    accepts: ClassVar[DtypeSet] = LAPACK_DTYPES
     square: ClassVar[bool] = False
 
     @property
@@ -55,8 +55,8 @@ class Stacked(Op):
         for type, core in zip(types[1:], self.core[1:], strict=True):
             if type.shape[: type.ndim - core] != sizes:
                 raise TypeError(f"{self.name}: the batch dims of {types[0]} and {type} differ")
-        if not self.takes.holds(types[0].dtype):
-            raise TypeError(f"{self.name}: needs {self.takes.words}, not {types[0]}")
+        if not self.accepts.contains(types[0].dtype):
+            raise TypeError(f"{self.name}: needs {self.accepts.description}, not {types[0]}")
         if self.square and types[0].shape[-1] != types[0].shape[-2]:
             raise TypeError(f"{self.name}: needs square matrices, not {types[0]}")
         return sizes
@@ -86,7 +86,7 @@ class Stacked(Op):
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         if self.through is not None and {n for n, dim in enumerate(dims) if dim is not None} == {self.through[0]}:
             return self._with_more_slices(operands, dims)
-        found = self(*(batch_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)))
+        found = self(*(batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)))
         return found, 0 if self.single else (0,) * len(found)
 
     def _with_more_slices(self, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
@@ -171,7 +171,7 @@ def product(x: Any, y: Any) -> Any:
 def compared_indices(shape: tuple[int, ...], direction: str, offset: int = 0) -> Any:
     """Where row index + `offset` and column index of matrices compare so: "GE" is the lower triangle."""
     rows, columns = (Iota(shape, len(shape) - place, INDEX)() for place in (2, 1))
-    return Compare(direction)(Add()(rows, like(rows, offset)) if offset else rows, columns)
+    return Compare(direction)(Add()(rows, full_like(rows, offset)) if offset else rows, columns)
 
 
 def lower_triangle(x: Any, offset: int = 0) -> Any:

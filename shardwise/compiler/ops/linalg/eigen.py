@@ -10,9 +10,9 @@ from shardwise.compiler.ir.op import Hlo, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Sub
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Abs, Complex, Conj, Imag, Real
-from shardwise.compiler.ops.elementwise.select import Compare, Select, part_type
+from shardwise.compiler.ops.elementwise.select import Compare, Select, complex_part_type
 from shardwise.compiler.ops.linalg.batched import (
     INDEX,
     Stacked,
@@ -44,7 +44,7 @@ def reciprocal_gaps(values: Any) -> Any:
     of_column = Broadcast(shape, (*batch, len(shape) - 1))(values)
     gap = Sub()(of_column, of_row)
     own = compared_indices(shape, "EQ")
-    return Select()(own, zeros_like(gap), Div()(like(gap, 1), Select()(own, like(gap, 1), gap)))
+    return Select()(own, zeros_like(gap), Div()(full_like(gap, 1), Select()(own, full_like(gap, 1), gap)))
 
 
 @final
@@ -62,7 +62,7 @@ class Eigh(Stacked):
 
     def out_types(self, a: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
         self.batch(a)
-        values = part_type(a) if a.dtype.kind == "c" else a
+        values = complex_part_type(a) if a.dtype.kind == "c" else a
         return a.strong(), values.with_shape(a.shape[:-1]).strong()
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -139,7 +139,7 @@ class Eig(Stacked):
         batch = a.type.ndim - 2
         out = self.out_types(a.type)[0]
         vectors = out.with_shape(a.type.shape)
-        parts = [out] if a.type.dtype.kind == "c" else [part_type(out)] * 2
+        parts = [out] if a.type.dtype.kind == "c" else [complex_part_type(out)] * 2
         *values, left, right, failed = call(
             hlo,
             "geev",

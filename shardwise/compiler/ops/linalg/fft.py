@@ -15,13 +15,13 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.whole_rows import RowExchange
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
-from shardwise.compiler.ops.elementwise.base import DtypeSet, like
+from shardwise.compiler.ops.elementwise.base import DtypeSet, full_like
 from shardwise.compiler.ops.elementwise.bitwise import Or
 from shardwise.compiler.ops.elementwise.complex_parts import COMPLEX, PARTS, Conj
-from shardwise.compiler.ops.elementwise.select import Compare, Select, part_type
-from shardwise.compiler.ops.reduce.broadcast import batch_at
+from shardwise.compiler.ops.elementwise.select import Compare, Select, complex_part_type
+from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.ops.shape.movement import Transpose, int_list
+from shardwise.compiler.ops.shape.movement import Transpose, i64_array_attribute
 from shardwise.compiler.shardings.factors import FactorRule
 
 TAKES: dict[str, DtypeSet] = {"FFT": COMPLEX, "IFFT": COMPLEX, "RFFT": PARTS, "IRFFT": COMPLEX}
@@ -46,8 +46,8 @@ class Fft(Op):
             raise TypeError(f"fft: kind {self.kind!r} is none of {', '.join(TAKES)}")
         if not 0 <= self.dim < x.ndim:
             raise TypeError(f"fft: dim {self.dim} does not exist in {x}")
-        if not TAKES[self.kind].holds(x.dtype):
-            raise TypeError(f"fft: {self.kind} needs {TAKES[self.kind].words}, not {x}")
+        if not TAKES[self.kind].contains(x.dtype):
+            raise TypeError(f"fft: {self.kind} needs {TAKES[self.kind].description}, not {x}")
         before, after = self.length, self.length
         if self.kind == "RFFT":
             after = self.length // 2 + 1
@@ -61,7 +61,7 @@ class Fft(Op):
         shape = (*x.shape[: self.dim], after, *x.shape[self.dim + 1 :])
         if self.kind == "RFFT":
             return ArrayType(shape, np.complex64 if x.dtype == np.float32 else np.complex128, x.weak)
-        return (part_type(x) if self.kind == "IRFFT" else x).with_shape(shape)
+        return (complex_part_type(x) if self.kind == "IRFFT" else x).with_shape(shape)
 
     def factors(self, x: ArrayType) -> FactorRule:
         dims = tuple((dim,) for dim in range(x.ndim))
@@ -103,13 +103,13 @@ class Fft(Op):
     def _weights(self, sums: Any, alone: float, twin: float) -> Any:
         """`alone` for the sums that stand for themselves, `twin` for those that stand for their conjugates too."""
         place = Iota(sums.type.shape, self.dim, np.dtype(np.int32))()
-        is_alone = Compare("EQ")(place, like(place, 0))
+        is_alone = Compare("EQ")(place, full_like(place, 0))
         if self.length % 2 == 0:
-            is_alone = Or()(is_alone, Compare("EQ")(place, like(place, self.length // 2)))
-        return Select()(is_alone, like(sums, alone), like(sums, twin))
+            is_alone = Or()(is_alone, Compare("EQ")(place, full_like(place, self.length // 2)))
+        return Select()(is_alone, full_like(sums, alone), full_like(sums, twin))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        return Fft(self.kind, self.dim + 1, self.length)(batch_at(operands[0], dims[0], 0, axis.size)), 0
+        return Fft(self.kind, self.dim + 1, self.length)(batch_dim_at(operands[0], dims[0], 0, axis.size)), 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         out = self.out_type(x.type)
@@ -121,7 +121,7 @@ class Fft(Op):
         swap = Transpose(tuple(swapped))
         is_last = self.dim == x.type.ndim - 1
         moved = x if is_last else swap.lower(hlo, x)
-        attributes = f"fft_type = #stablehlo<fft_type {self.kind}>, fft_length = {int_list((self.length,))}"
+        attributes = f"fft_type = #stablehlo<fft_type {self.kind}>, fft_length = {i64_array_attribute((self.length,))}"
         found = hlo.op("stablehlo.fft", (moved,), out if is_last else swap.out_type(out), attributes)
         return found if is_last else swap.lower(hlo, found)
 

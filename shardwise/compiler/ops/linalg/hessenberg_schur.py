@@ -8,7 +8,7 @@ import numpy as np
 from shardwise.compiler.ir.op import Hlo, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise.select import part_type
+from shardwise.compiler.ops.elementwise.select import complex_part_type
 from shardwise.compiler.ops.linalg.batched import Stacked
 from shardwise.compiler.ops.linalg.cusolver import letter
 from shardwise.compiler.ops.linalg.lapack import call, nan_unless, of_numpy, or_nan
@@ -101,7 +101,7 @@ class Tridiagonal(Condensed):
     def out_types(self, a: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
         batch = self.batch(a)
         size = a.shape[-1]
-        real = (part_type(a) if a.dtype.kind == "c" else a).dtype
+        real = (complex_part_type(a) if a.dtype.kind == "c" else a).dtype
         beside = (*batch, max(0, size - 1))
         return a.strong(), ArrayType((*batch, size), real), ArrayType(beside, real), ArrayType(beside, a.dtype)
 

@@ -13,7 +13,7 @@ from shardwise.compiler.dtypes import DType
 from shardwise.compiler.ir.op import Hlo
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import DtypeSet
-from shardwise.compiler.ops.elementwise.select import compared
+from shardwise.compiler.ops.elementwise.select import lower_compare
 from shardwise.compiler.ops.linalg.cusolver import on_gpu, order
 from shardwise.lazy import lazy_module
 
@@ -65,7 +65,7 @@ def call(
 
 def or_nan(hlo: Hlo, failed: Any, *results: Any) -> tuple[Any, ...]:
     """Results, with NaN for each matrix whose number in `failed`, what a routine says of itself, is not 0."""
-    worked = compared(hlo, "EQ", failed, hlo.constant(0, failed.type))
+    worked = lower_compare(hlo, "EQ", failed, hlo.constant(0, failed.type))
     return tuple(_chosen(hlo, worked, x) for x in results)
 
 
@@ -89,4 +89,6 @@ def triangle(hlo: Hlo, x: Any, direction: str) -> Any:
     rows, columns = (
         hlo.op("stablehlo.iota", (), index, f"iota_dimension = {x.type.ndim - place} : i64") for place in (2, 1)
     )
-    return hlo.op("stablehlo.select", (compared(hlo, direction, rows, columns), x, hlo.constant(0, x.type)), x.type)
+    return hlo.op(
+        "stablehlo.select", (lower_compare(hlo, direction, rows, columns), x, hlo.constant(0, x.type)), x.type
+    )

@@ -19,7 +19,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import Call, drop_none, insert_none, present_mask
 from shardwise.compiler.ops.control.retype import match_type, zeros_of
 from shardwise.compiler.ops.elementwise.arithmetic import Neg, Sub
-from shardwise.compiler.ops.reduce.broadcast import batch_at
+from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 
 
 @final
@@ -124,7 +124,7 @@ class LinearSolve(Op):
         matvec, solve, *transposed = programs
         assert matvec is not None
         assert solve is not None
-        b = [batch_at(x, dim, 0, axis.size) for x, dim in zip(operands, at_b, strict=False)]
+        b = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, at_b, strict=False)]
         op = LinearSolve(self.count, matvec, solve, *transposed)
         return op(*b, *operands[self.count :]), [0] * len(self.solve.outputs)
 
@@ -134,7 +134,7 @@ class LinearSolve(Op):
 
         def body(*operands: Any) -> list[Any]:
             results = Call(program)(*operands)
-            return [batch_at(x, place, 0, axis.size) for x, place in zip(results, places, strict=True)]
+            return [batch_dim_at(x, place, 0, axis.size) for x, place in zip(results, places, strict=True)]
 
         is_there = all(place == 0 for place in places)
         return program if is_there else installed.transforms.rewrite(program.name, types, body)

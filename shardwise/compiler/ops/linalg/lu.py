@@ -92,7 +92,7 @@ class PivotsToPermutation(Stacked):
 
     name = "lu_pivots_to_permutation"
     core = (1,)
-    takes = DtypeSet("i32", lambda dtype: dtype == INDEX)
+    accepts = DtypeSet("i32", lambda dtype: dtype == INDEX)
     size: int
 
     def out_type(self, pivots: ArrayType) -> ArrayType:

@@ -10,10 +10,10 @@ from shardwise.compiler.ir.op import Hlo, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Complex
 from shardwise.compiler.ops.elementwise.rounding import IsFinite
-from shardwise.compiler.ops.elementwise.select import Compare, Select, part_type
+from shardwise.compiler.ops.elementwise.select import Compare, Select, complex_part_type
 from shardwise.compiler.ops.linalg.batched import (
     Stacked,
     adjoint,
@@ -49,7 +49,7 @@ class Svd(Stacked):
         batch = self.batch(a)
         *_, rows, columns = a.shape
         size = min(rows, columns)
-        values = (part_type(a) if a.dtype.kind == "c" else a).with_shape((*batch, size)).strong()
+        values = (complex_part_type(a) if a.dtype.kind == "c" else a).with_shape((*batch, size)).strong()
         if not self.vectors:
             return (values,)
         left = (*batch, rows, rows if self.full else size)
@@ -76,10 +76,10 @@ class Svd(Stacked):
             return (s,), (ds,)
         f = reciprocal_gaps(Mul()(s, s))
         # Where two values are equal their vectors are arbitrary, and are taken not to turn into each other.
-        f = as_dtype(Select()(IsFinite()(f), f, like(f, 0)), inner.type.dtype)
+        f = as_dtype(Select()(IsFinite()(f), f, full_like(f, 0)), inner.type.dtype)
         by_values, of_values = by_column(inner, s), by_row(inner, s)
-        none = Compare("EQ")(s, like(s, 0))
-        shared = Select()(none, like(s, 0), Div()(like(s, 1), Select()(none, like(s, 1), s)))
+        none = Compare("EQ")(s, full_like(s, 0))
+        shared = Select()(none, full_like(s, 0), Div()(full_like(s, 1), Select()(none, full_like(s, 1), s)))
         turn_u = Mul()(Add()(by_values, adjoint(by_values)), f)
         turn_v = Mul()(Add()(of_values, adjoint(of_values)), f)
         if a.type.dtype.kind == "c":

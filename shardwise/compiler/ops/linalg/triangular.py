@@ -11,7 +11,7 @@ from shardwise.compiler.ir.op import Hlo, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Neg, Sub
-from shardwise.compiler.ops.elementwise.base import INEXACT, like
+from shardwise.compiler.ops.elementwise.base import INEXACT, full_like
 from shardwise.compiler.ops.linalg.batched import (
     Stacked,
     adjoint,
@@ -55,7 +55,7 @@ class Cholesky(Stacked):
         from_left = TriangularSolve(left_side=True, is_lower=True)
         from_right = TriangularSolve(left_side=False, is_lower=True, transpose_a=True, conjugate_a=True)
         both = lower_triangle(from_left(factor, from_right(factor, da)))
-        half = Sub()(both, Mul()(diagonal_part(both), like(both, 0.5)))
+        half = Sub()(both, Mul()(diagonal_part(both), full_like(both, 0.5)))
         return factor, product(factor, half)
 
     def lowered(self, hlo: Hlo, a: Any) -> Any:
@@ -89,7 +89,7 @@ class TriangularSolve(Stacked):
 
     name = "triangular_solve"
     core = (2, 2)
-    takes = INEXACT
+    accepts = INEXACT
     square = True
     left_side: bool
     is_lower: bool
@@ -255,4 +255,4 @@ def solve_positive(factor: Any, b: Any) -> Any:
 
 def hermitian(a: Any) -> Any:
     """The mean of each matrix and its adjoint."""
-    return Mul()(Add()(a, adjoint(a)), like(a, 0.5))
+    return Mul()(Add()(a, adjoint(a)), full_like(a, 0.5))

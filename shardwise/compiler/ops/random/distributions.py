@@ -22,7 +22,7 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.while_loop import while_any
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And, BitcastConvert, Or, ShiftRightLogical
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Max
@@ -30,7 +30,7 @@ from shardwise.compiler.ops.elementwise.powers import Pow, Sqrt
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Exp, Log, Log1p
 from shardwise.compiler.ops.random.threefry import WIDTHS, WORD, random_bits, random_keys
-from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
+from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import slice_along
 from shardwise.compiler.ops.special.gamma_erf import ErfInv
@@ -52,9 +52,9 @@ def uniform_of(bits: Any, dtype: DType) -> Any:
     """Floats from 0 to below 1: the highest of `uniform_width` bits as what stands after the point of 1.…, less 1."""
     width, word = uniform_width(dtype), WIDTHS[8 * dtype.itemsize]
     bits = bits if bits.type.dtype == word else Convert(word)(bits)
-    fraction = ShiftRightLogical()(bits, like(bits, width - mantissa_bits(dtype)))
+    fraction = ShiftRightLogical()(bits, full_like(bits, width - mantissa_bits(dtype)))
     one = int(np.asarray(1).astype(dtype).view(word))
-    return Sub()(found := BitcastConvert(dtype)(Or()(fraction, like(bits, one))), like(found, 1))
+    return Sub()(found := BitcastConvert(dtype)(Or()(fraction, full_like(bits, one))), full_like(found, 1))
 
 
 def uniform(key: Any, shape: tuple[int, ...], dtype: DType) -> Any:
@@ -71,8 +71,8 @@ def normal(key: Any, shape: tuple[int, ...], dtype: DType) -> Any:
     """Floats with mean 0 and variance 1, of `shape` for each key."""
     unit = uniform(key, shape, dtype)
     lowest = np.nextafter(np.asarray(-1).astype(dtype), np.asarray(0).astype(dtype))
-    between = uniform_between(unit, like(unit, lowest), like(unit, 1))
-    return Mul()(like(unit, math.sqrt(2)), ErfInv()(between))
+    between = uniform_between(unit, full_like(unit, lowest), full_like(unit, 1))
+    return Mul()(full_like(unit, math.sqrt(2)), ErfInv()(between))
 
 
 class Sampler(Op):
@@ -135,7 +135,7 @@ class RandomGamma(Sampler):
         return FactorRule(((*dims, (a.ndim,)), dims), (dims,), key.shape, need_replication=frozenset({a.ndim}))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        return self(*(batch_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True))), 0
+        return self(*(batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True))), 0
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         """By how much the draw that has the same rank among all moves with the parameter: not the slope of the method,
@@ -145,36 +145,36 @@ class RandomGamma(Sampler):
         if not self.log:
             return found, Mul()(moved, RandomGammaGrad()(a, found))
         draw = Exp()(found)
-        tiny = like(draw, float(ml_dtypes.finfo(draw.type.dtype).tiny))  # type: ignore[no-untyped-call]
-        draw = Select()(Compare("EQ")(draw, like(draw, 0)), tiny, draw)
+        tiny = full_like(draw, float(ml_dtypes.finfo(draw.type.dtype).tiny))  # type: ignore[no-untyped-call]
+        draw = Select()(Compare("EQ")(draw, full_like(draw, 0)), tiny, draw)
         return found, Mul()(moved, Div()(RandomGammaGrad()(a, draw), draw))
 
     def drawn(self, key: Any, a: Any) -> list[Any]:
         dtype = a.type.dtype
-        zero, one = like(a, 0), like(a, 1)
+        zero, one = full_like(a, 0), full_like(a, 1)
         is_large = Compare("GE")(a, one)
-        depth = Sub()(Select()(is_large, a, Add()(a, one)), like(a, 1 / 3))
-        width = Div()(like(a, 1 / 3), Sqrt()(depth))
+        depth = Sub()(Select()(is_large, a, Add()(a, one)), full_like(a, 1 / 3))
+        width = Div()(full_like(a, 1 / 3), Sqrt()(depth))
 
         def is_rejected(key: Any, square: Any, cube: Any, chance: Any, depth: Any, width: Any) -> Any:
-            squeezed = Sub()(like(chance, 1), Mul()(like(chance, 0.0331), Mul()(square, square)))
+            squeezed = Sub()(full_like(chance, 1), Mul()(full_like(chance, 0.0331), Mul()(square, square)))
             bound = Add()(
-                Mul()(square, like(square, 0.5)),
-                Mul()(depth, Add()(Sub()(like(cube, 1), cube), Log()(cube))),
+                Mul()(square, full_like(square, 0.5)),
+                Mul()(depth, Add()(Sub()(full_like(cube, 1), cube), Log()(cube))),
             )
             return And()(Compare("GE")(chance, squeezed), Compare("GE")(Log()(chance), bound))
 
         def turn(key: Any, square: Any, cube: Any, chance: Any, depth: Any, width: Any) -> list[Any]:
             onward, for_normal, for_chance = subkeys(key, 3)
-            none, start = like(width, 0), like(width, -1)
+            none, start = full_like(width, 0), full_like(width, -1)
 
             def is_negative(key: Any, x: Any, v: Any, width: Any) -> Any:
-                return Compare("LE")(v, like(v, 0))
+                return Compare("LE")(v, full_like(v, 0))
 
             def again(key: Any, x: Any, v: Any, width: Any) -> list[Any]:
                 onward, here = subkeys(key, 2)
                 drawn = normal(here, (), dtype)
-                new = [onward, drawn, Add()(like(drawn, 1), Mul()(drawn, width))]
+                new = [onward, drawn, Add()(full_like(drawn, 1), Mul()(drawn, width))]
                 open_ = is_negative(key, x, v, width)
                 return [*(where(open_, y, before) for y, before in zip(new, (key, x, v), strict=True)), width]
 
@@ -185,7 +185,7 @@ class RandomGamma(Sampler):
             return [*(where(open_, y, before) for y, before in zip(new, old, strict=True)), depth, width]
 
         onward, last = subkeys(key, 2)
-        start = [onward, zero, one, like(a, 2), depth, width]
+        start = [onward, zero, one, full_like(a, 2), depth, width]
         _, _, cube, _, _, _ = while_any("accepted", start, is_rejected, turn)
         if self.log:
             log_chance = Log1p()(Neg()(uniform(last, (), dtype)))

@@ -9,7 +9,7 @@ from shardwise.compiler.dtypes import KEY, is_key
 from shardwise.compiler.ir.op import BatchAxis, Op
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.reduce.broadcast import batch_at
+from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 
 
 @final
@@ -42,4 +42,4 @@ class WrapKeyData(Op):
         return ArrayType(words.shape[:-1], KEY)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        return self(batch_at(operands[0], dims[0], 0, axis.size)), 0
+        return self(batch_dim_at(operands[0], dims[0], 0, axis.size)), 0

@@ -15,7 +15,7 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllReduce
 from shardwise.compiler.ops.control.while_loop import while_any
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.min_max import Clamp
 from shardwise.compiler.ops.elementwise.powers import Sqrt
@@ -24,10 +24,10 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Log, Log1p
 from shardwise.compiler.ops.random.distributions import Sampler, subkeys, uniform_of, uniform_width, where
 from shardwise.compiler.ops.random.threefry import COUNTER, WORD, RandomBits, start_of_piece
-from shardwise.compiler.ops.reduce.broadcast import batch_at
+from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.reduce.reductions import ReduceOr
 from shardwise.compiler.ops.shape.constants import full
-from shardwise.compiler.ops.shape.slicing import counted
+from shardwise.compiler.ops.shape.slicing import global_indices
 from shardwise.compiler.ops.special.gamma_erf import Lgamma
 from shardwise.compiler.reduction import MAX
 from shardwise.compiler.shardings.factors import FactorRule
@@ -61,7 +61,7 @@ class Counts(Sampler):
         return dims, batch, (*batch, (kind.ndim,))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        found = self(*(batch_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)))
+        found = self(*(batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)))
         return found, 0 if self.single else (0,) * len(found)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -113,7 +113,7 @@ class Waiting(Counts):
             return [onward, first, Select()(open_, events + 1, events), passed + step, limit, *logs]
 
         logs = [Log1p()(-parameters[1])] if self.kind == "binomial" else []
-        none = like(parameters[0], 0)
+        none = full_like(parameters[0], 0)
         found = while_any(self.kind, [key, first, none, none, limit, *logs], goes_on, turn)
         return [found[2] - 1]
 
@@ -176,7 +176,7 @@ class Rejection(Counts):
             )
             return [key, first, turn, turns, found, waiting, *parameters]
 
-        start = [key, first, like(turns, 0), turns, like(parameters[0], -1), live, *parameters]
+        start = [key, first, full_like(turns, 0), turns, full_like(parameters[0], -1), live, *parameters]
         _, _, turn, _, found, *_ = while_any(self.kind, start, goes_on, step)
         return [found, turn]
 
@@ -185,8 +185,10 @@ def _inside(context: LocalContext, x: Any, whole: Sequence[int]) -> Any:
     """A piece of something that has the first dims of the draws, with zeros in place of its padding."""
     for dim, size in enumerate(x.type.shape):
         if size * context.sharding_of(dim)[1] != whole[dim]:
-            is_inside = Compare("LT")(counted(context, x.type.shape, dim), full(x.type.shape, whole[dim], np.int32))
-            x = Select()(is_inside, x, like(x, 0))
+            is_inside = Compare("LT")(
+                global_indices(context, x.type.shape, dim), full(x.type.shape, whole[dim], np.int32)
+            )
+            x = Select()(is_inside, x, full_like(x, 0))
     return x
 
 
@@ -248,10 +250,10 @@ _STIRLING_RESTS = (
 
 def _stirling_rest(k: Any) -> Any:
     """What Stirling's approximation leaves of log(k!). Numbers above 9 take the value that its series has there."""
-    clamped = Clamp()(like(k, 0), k, like(k, 9))
+    clamped = Clamp()(full_like(k, 0), k, full_like(k, 9))
     square = (clamped + 1) * (clamped + 1)
     found = (1 / 12 - (1 / 360 - 1 / 1260 / square) / square) / (clamped + 1)
     for number, rest in enumerate(_STIRLING_RESTS):
-        is_here = (k <= 9) & Compare("EQ")(Floor()(clamped), like(k, number))
-        found = Select()(is_here, like(k, rest), found)
+        is_here = (k <= 9) & Compare("EQ")(Floor()(clamped), full_like(k, number))
+        found = Select()(is_here, full_like(k, rest), found)
     return found

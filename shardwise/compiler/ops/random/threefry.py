@@ -17,10 +17,10 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, O
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
-from shardwise.compiler.ops.elementwise.select import compared
-from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
+from shardwise.compiler.ops.elementwise.select import lower_compare
+from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.shape.constants import full
-from shardwise.compiler.ops.shape.movement import int_list
+from shardwise.compiler.ops.shape.movement import i64_array_attribute
 from shardwise.compiler.shardings.factors import FactorRule
 
 WORD, COUNTER = np.dtype(np.uint32), np.dtype(np.uint64)
@@ -67,7 +67,7 @@ class Threefry(Op):
         return replace(self, shape=piece)(key, start_of_piece(context, first, self.strides))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        return self(*(batch_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True))), 0
+        return self(*(batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True))), 0
 
     def lower(self, hlo: Hlo, key: Any, first: Any) -> Any:
         words = ArrayType((*first.type.shape, *self.shape), WORD)
@@ -219,13 +219,13 @@ def hashed(hlo: Hlo, key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[An
 def _key_words(hlo: Hlo, key: Any, words: ArrayType) -> tuple[Any, Any]:
     """The first and the second word of each key, for each of its elements."""
     batch = key.type.shape[:-1]
-    dims = f"broadcast_dimensions = {int_list(range(len(batch)))}"
+    dims = f"broadcast_dimensions = {i64_array_attribute(range(len(batch)))}"
 
     def word(number: int) -> Any:
         start, limit = (0,) * len(batch) + (number,), (*batch, number + 1)
         attributes = (
-            f"start_indices = {int_list(start)}, limit_indices = {int_list(limit)}, "
-            f"strides = {int_list((1,) * len(start))}"
+            f"start_indices = {i64_array_attribute(start)}, limit_indices = {i64_array_attribute(limit)}, "
+            f"strides = {i64_array_attribute((1,) * len(start))}"
         )
         part = hlo.op("stablehlo.slice", (key,), ArrayType((*batch, 1), WORD), attributes)
         part = hlo.op("stablehlo.reshape", (part,), ArrayType(batch, WORD))
@@ -244,7 +244,7 @@ def _counters(hlo: Hlo, strides: Sequence[int], first: Any, words: ArrayType) ->
     # 32 bits are enough inside the piece, and faster: the first counter is added by hand, with a carry.
     start = [_spread(hlo, word, words) for word in _words(hlo, first)]
     low = _summed(hlo, strides, start[1], words)
-    carry = hlo.op("stablehlo.convert", (compared(hlo, "LT", low, start[1]),), words)
+    carry = hlo.op("stablehlo.convert", (lower_compare(hlo, "LT", low, start[1]),), words)
     return hlo.op("stablehlo.add", (start[0], carry), words), low
 
 
@@ -257,7 +257,7 @@ def _words(hlo: Hlo, counter: Any) -> tuple[Any, Any]:
 
 def _spread(hlo: Hlo, x: Any, out: ArrayType) -> Any:
     """One number for each key, repeated for its elements."""
-    dims = f"broadcast_dimensions = {int_list(range(x.type.ndim))}"
+    dims = f"broadcast_dimensions = {i64_array_attribute(range(x.type.ndim))}"
     return hlo.op("stablehlo.broadcast_in_dim", (x,), out, dims)
 
 

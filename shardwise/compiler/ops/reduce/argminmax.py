@@ -20,44 +20,45 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray, O
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.convert import Convert
-from shardwise.compiler.ops.elementwise.select import Compare, Select, compared
-from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
+from shardwise.compiler.ops.elementwise.select import Compare, Select, lower_compare
+from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import counted, within
+from shardwise.compiler.ops.shape.slicing import global_indices, valid_mask
 from shardwise.compiler.shardings.factors import FactorRule
 
 
 @final
 @record
-class Winner(Op):
-    """Of values and their numbers, the pair along `dim` whose value is the largest (`wins` is "GT") or the smallest
-    ("LT"); of equal ones the one with the lowest number. NaN is more extreme than any number.
+class ExtremumWithIndex(Op):
+    """The largest (`direction` is "GT") or smallest ("LT") value along `dim`, and its index, which is an operand.
+
+    Among equal values the one with the lowest index is chosen. NaN compares beyond every number.
     """
 
-    name = "winner"
+    name = "extremum_with_index"
     single = False
     dim: int
-    wins: str
+    direction: str
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
         x, index = types
         if not 0 <= self.dim < x.ndim:
-            raise TypeError(f"winner: dim {self.dim} does not exist in {x}")
+            raise TypeError(f"extremum_with_index: dim {self.dim} does not exist in {x}")
         if x.shape != index.shape or not is_integer(index.dtype):
-            raise TypeError(f"winner: each element of {x} needs an integer as its number, not {index}")
+            raise TypeError(f"extremum_with_index: each element of {x} needs an integer as its number, not {index}")
         if x.dtype.kind == "c":
-            raise TypeError(f"winner: complex numbers have no order: {x}")
+            raise TypeError(f"extremum_with_index: complex numbers have no order: {x}")
         return x.without((self.dim,)), index.without((self.dim,))
 
     def start(self, dtype: DType) -> Any:
         """The value that is the least extreme."""
-        return lowest(dtype) if self.wins == "GT" else highest(dtype)
+        return lowest(dtype) if self.direction == "GT" else highest(dtype)
 
     def factors(self, x: ArrayType, index: ArrayType) -> FactorRule:
         rule = FactorRule.reducing(x.shape, (self.dim,), None)
@@ -72,8 +73,8 @@ class Winner(Op):
         return (y, found), (Sum((self.dim,))(Select()(is_it, dx, zeros_like(x))), None)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        x, index = (batch_at(y, dim, 0, axis.size) for y, dim in zip(operands, dims, strict=True))
-        return Winner(self.dim + 1, self.wins)(x, index), (0, 0)
+        x, index = (batch_dim_at(y, dim, 0, axis.size) for y, dim in zip(operands, dims, strict=True))
+        return ExtremumWithIndex(self.dim + 1, self.direction)(x, index), (0, 0)
 
     def lower(self, hlo: Hlo, x: Any, index: Any) -> Any:
         out = self.out_types(x.type, index.type)
@@ -93,30 +94,30 @@ class Winner(Op):
         def logical(how: str, left: Any, right: Any) -> Any:
             return hlo.op(f"stablehlo.{how}", (left, right), left.type)
 
-        wins, ties = compared(hlo, self.wins, x, y), compared(hlo, "EQ", x, y)
+        wins, ties = lower_compare(hlo, self.direction, x, y), lower_compare(hlo, "EQ", x, y)
         if is_float(x.type.dtype):
-            x_is_nan, y_is_nan = compared(hlo, "NE", x, x), compared(hlo, "NE", y, y)
-            wins = logical("or", wins, logical("and", x_is_nan, compared(hlo, "EQ", y, y)))
+            x_is_nan, y_is_nan = lower_compare(hlo, "NE", x, x), lower_compare(hlo, "NE", y, y)
+            wins = logical("or", wins, logical("and", x_is_nan, lower_compare(hlo, "EQ", y, y)))
             ties = logical("or", ties, logical("and", x_is_nan, y_is_nan))
-        wins = logical("or", wins, logical("and", ties, compared(hlo, "LT", i, j)))
+        wins = logical("or", wins, logical("and", ties, lower_compare(hlo, "LT", i, j)))
         return [hlo.op("stablehlo.select", (wins, a, b), a.type) for a, b in ((x, y), (i, j))]
 
     def reference(self, x: NumpyArray, index: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
         numbers = index.astype(np.int64)
         order = np.argsort(numbers, self.dim, kind="stable")  # the first extreme is then the one that wins
         wide = np.take_along_axis(x.astype(numpy_carrier(x.dtype)), order, self.dim)
-        found = (np.argmax if self.wins == "GT" else np.argmin)(wide, self.dim, keepdims=True)
+        found = (np.argmax if self.direction == "GT" else np.argmin)(wide, self.dim, keepdims=True)
         at = np.take_along_axis(order, found, self.dim)
         y, i = (np.squeeze(np.take_along_axis(z, at, self.dim), self.dim) for z in (x, index))
         return y, i
 
 
-class ArgExtreme(Op):
+class ArgExtremum(Op):
     """Where along `dim` the first of the largest or the smallest elements is, counted in `dtype`. NaN is more extreme
     than any number.
     """
 
-    wins: ClassVar[str]  # how the extreme compares with others
+    direction: ClassVar[str]  # how the extreme compares with others
     dim: int
     dtype: DType
 
@@ -145,11 +146,11 @@ class ArgExtreme(Op):
         axes, count = context.sharding_of(self.dim, 0)
         if not axes:
             return self(x)
-        winner, piece = Winner(self.dim, self.wins), x.type.shape
-        index, inside = counted(context, piece, self.dim, 0), within(context, piece, self.dim, 0)
+        winner, piece = ExtremumWithIndex(self.dim, self.direction), x.type.shape
+        index, inside = global_indices(context, piece, self.dim, 0), valid_mask(context, piece, self.dim, 0)
         if inside is not None:  # of equal ones the lowest number wins: padding has the highest
-            x = Select()(inside, x, like(x, winner.start(x.type.dtype)))
-            index = Select()(inside, index, like(index, integer_range(np.dtype(np.int32))[1]))
+            x = Select()(inside, x, full_like(x, winner.start(x.type.dtype)))
+            index = Select()(inside, index, full_like(index, integer_range(np.dtype(np.int32))[1]))
         row = (*piece[: self.dim], 1, *piece[self.dim + 1 :])
         gathered = [AllGather(self.dim, axes, count)(Reshape(row)(y)) for y in winner(x, index)]
         _, found = winner(*gathered)
@@ -159,24 +160,24 @@ class ArgExtreme(Op):
         return self(*primals), None
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        x = batch_at(operands[0], dims[0], 0, axis.size)
+        x = batch_dim_at(operands[0], dims[0], 0, axis.size)
         return type(self)(self.dim + 1, self.dtype)(x), 0  # type: ignore[call-arg]
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         out = self.out_type(x.type)
-        counted = np.dtype(np.int64 if self.dtype.itemsize > np.dtype(np.int32).itemsize else np.int32)
-        index = Iota(x.type.shape, self.dim, counted).lower(hlo)
-        _, found = Winner(self.dim, self.wins).lower(hlo, x, index)
+        index_dtype = np.dtype(np.int64 if self.dtype.itemsize > np.dtype(np.int32).itemsize else np.int32)
+        index = Iota(x.type.shape, self.dim, index_dtype).lower(hlo)
+        _, found = ExtremumWithIndex(self.dim, self.direction).lower(hlo, x, index)
         return found if found.type == out else hlo.op("stablehlo.convert", (found,), out)
 
 
 @final
 @record
-class Argmax(ArgExtreme):
+class Argmax(ArgExtremum):
     """Where the first of the largest elements is."""
 
     name = "argmax"
-    wins = "GT"
+    direction = "GT"
     dim: int
     dtype: DType
 
@@ -186,11 +187,11 @@ class Argmax(ArgExtreme):
 
 @final
 @record
-class Argmin(ArgExtreme):
+class Argmin(ArgExtremum):
     """Where the first of the smallest elements is."""
 
     name = "argmin"
-    wins = "LT"
+    direction = "LT"
     dim: int
     dtype: DType
 

@@ -1,4 +1,4 @@
-"""broadcast: repeat an operand along new dims; and `batch_at`, which vmap rules use.
+"""broadcast: repeat an operand along new dims; and `batch_dim_at`, which vmap rules use.
 
 Broadcast and Sum are each other's transposes, so this module and `sum` import each other.
 """
@@ -12,13 +12,13 @@ from shardwise.compiler.ir.op import BatchAxis, Hlo, LocalContext, NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.reduce import sum as sum_op
-from shardwise.compiler.ops.shape.movement import Movement, int_list, move_dim
+from shardwise.compiler.ops.shape.movement import MovementOp, i64_array_attribute, move_dim
 from shardwise.compiler.shardings.factors import FactorRule
 
 
 @final
 @record
-class Broadcast(Movement):
+class Broadcast(MovementOp):
     """Operand dim i becomes dim `dims[i]` of `shape`; the other dims are new, and repeat the operand."""
 
     name = "broadcast"
@@ -45,11 +45,11 @@ class Broadcast(Movement):
         return (sum_op.Sum(tuple(dim for dim in range(len(self.shape)) if dim not in self.dims))(cotangent),)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        x = batch_at(operands[0], dims[0], 0, axis.size)
+        x = batch_dim_at(operands[0], dims[0], 0, axis.size)
         return Broadcast((axis.size, *self.shape), (0, *(dim + 1 for dim in self.dims)))(x), 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        dims = int_list(self.dims)
+        dims = i64_array_attribute(self.dims)
         return hlo.op("stablehlo.broadcast_in_dim", (x,), self.out_type(x.type), f"broadcast_dimensions = {dims}")
 
     def reference(self, x: NumpyArray) -> NumpyArray:
@@ -59,7 +59,7 @@ class Broadcast(Movement):
         return np.broadcast_to(x.reshape(shape), self.shape)
 
 
-def batch_at(x: Any, dim: int | None, target: int, size: int) -> Any:
+def batch_dim_at(x: Any, dim: int | None, target: int, size: int) -> Any:
     """`x` with its batch dim at `target`; an unbatched `x` is repeated along a new dim there."""
     if dim is not None:
         return move_dim(x, dim, target)

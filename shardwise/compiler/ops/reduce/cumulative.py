@@ -16,18 +16,18 @@ from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.ops.collective.collectives import AllGather, DeviceIndex
 from shardwise.compiler.ops.collective.take_window import TakeWindow
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub
-from shardwise.compiler.ops.elementwise.base import ANY, INEXACT, NUMBERS, DtypeSet, like
+from shardwise.compiler.ops.elementwise.base import ANY, INEXACT, NUMBERS, DtypeSet, full_like
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Max, Min
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Exp, Log1p
-from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
+from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.shape.constants import Full, full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.compiler.ops.shape.slicing import Pad, Reverse, Slice, slice_along, within
+from shardwise.compiler.ops.shape.slicing import Pad, Reverse, Slice, slice_along, valid_mask
 from shardwise.compiler.reduction import LOGSUMEXP, MAX, MIN, PROD, SUM, Reduction
 from shardwise.compiler.shardings.factors import FactorRule
 
@@ -42,7 +42,7 @@ def _log_of_sum(apply: Apply, x: Any, y: Any) -> Any:
 
 
 # How each reduction combines two elements, and the element types that it accepts.
-JOINS: dict[Reduction, tuple[Callable[[Apply, Any, Any], Any], DtypeSet]] = {
+COMBINERS: dict[Reduction, tuple[Callable[[Apply, Any, Any], Any], DtypeSet]] = {
     SUM: (lambda apply, x, y: apply(Add(), x, y), NUMBERS),
     PROD: (lambda apply, x, y: apply(Mul(), x, y), NUMBERS),
     MAX: (lambda apply, x, y: apply(Max(), x, y), ANY),
@@ -51,7 +51,7 @@ JOINS: dict[Reduction, tuple[Callable[[Apply, Any, Any], Any], DtypeSet]] = {
 }
 
 
-class Running(Op):
+class PrefixScan(Op):
     """Operands of one type, and a result that has it too. Element i is made of the elements up to i along `dim`, or,
     where `reverse`, of those from i on. Small floats are totalled in f32.
     """
@@ -100,7 +100,7 @@ class Running(Op):
         shape = gathered[0].type.shape
         here = Broadcast(shape, ())(DeviceIndex(axes)())
         is_before = Compare("GT" if self.reverse else "LT")(Iota(shape, self.dim, np.dtype(np.int32))(), here)
-        row = [Select()(is_before, x, like(x, start)) for x, start in zip(gathered, starts, strict=True)]
+        row = [Select()(is_before, x, full_like(x, start)) for x, start in zip(gathered, starts, strict=True)]
         last = (0, 1) if self.reverse else (count - 1, count)
         before = [self._spread(slice_along(x, self.dim, *last), piece) for x in self.totals(*row)]
         found = self.join(_applied, before, totals)[-1]
@@ -108,8 +108,8 @@ class Running(Op):
 
     def _without_padding(self, context: LocalContext, x: Any, start: Any) -> Any:
         """`x` with `start` past its end: where totals run from there, the padding is the first they see."""
-        inside = within(context, x.type.shape, self.dim)
-        return x if inside is None else Select()(inside, x, like(x, start))
+        inside = valid_mask(context, x.type.shape, self.dim)
+        return x if inside is None else Select()(inside, x, full_like(x, start))
 
     def _spread(self, x: Any, size: int) -> Any:
         """One slice, repeated along `dim`."""
@@ -201,7 +201,7 @@ def _prefixes(
 
 @final
 @record
-class Cumulative(Running):
+class Cumulative(PrefixScan):
     """Element i is the total of the elements up to i along `dim`; of those from i on where `reverse`. `how`: "sum",
     "prod", "max", "min" (NaN from the first one on) or "logsumexp", the logarithm of the sum of powers of e.
     """
@@ -212,13 +212,13 @@ class Cumulative(Running):
     reverse: bool = False
 
     def out_type(self, x: ArrayType) -> ArrayType:
-        if self.reduction not in JOINS:
-            raise TypeError(f"cumulative: no cumulative {self.reduction}; supported: {', '.join(map(str, JOINS))}")
+        if self.reduction not in COMBINERS:
+            raise TypeError(f"cumulative: no cumulative {self.reduction}; supported: {', '.join(map(str, COMBINERS))}")
         if not 0 <= self.dim < x.ndim:
             raise TypeError(f"cumulative: dim {self.dim} does not exist in {x}")
-        takes = JOINS[self.reduction][1]
-        if not takes.holds(x.dtype):
-            raise TypeError(f"cumulative: {self.reduction} needs {takes.words}, not {x}")
+        takes = COMBINERS[self.reduction][1]
+        if not takes.contains(x.dtype):
+            raise TypeError(f"cumulative: {self.reduction} needs {takes.description}, not {x}")
         return x
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
@@ -228,7 +228,7 @@ class Cumulative(Running):
         return [self.reduction.neutral(dtype)]
 
     def join(self, apply: Apply, earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
-        return [JOINS[self.reduction][0](apply, *earlier, *later)]
+        return [COMBINERS[self.reduction][0](apply, *earlier, *later)]
 
     def totals(self, *operands: Any) -> list[Any]:
         return [self(*operands)]
@@ -247,8 +247,8 @@ class Cumulative(Running):
         else:
             stays, wins = Compare("EQ")(before, y), Compare("EQ")(x, y)
             # Equal ones share. What loses gets zero by selection: a weight of zero makes NaN of an infinite tangent.
-            weight = Select()(Compare("EQ")(before, x), like(x, 0.5), like(x, 1))
-            kept = Select()(stays, weight, like(x, 0))
+            weight = Select()(Compare("EQ")(before, x), full_like(x, 0.5), full_like(x, 1))
+            kept = Select()(stays, weight, full_like(x, 0))
             moved = Select()(wins, Mul()(dx, weight), zeros_like(x))
         return y, Recurrence(self.dim, self.reverse)(kept, moved)
 
@@ -280,7 +280,7 @@ def _share(x: Any, y: Any) -> Any:
 
 @final
 @record
-class Recurrence(Running):
+class Recurrence(PrefixScan):
     """Of operands a and b, `y[i] = a[i] * y[i - 1] + b[i]` along `dim`, from `y[0] = b[0]`; where `reverse`, from the
     end. The derivatives of all totals are recurrences, and those of a recurrence are too.
     """
@@ -294,8 +294,8 @@ class Recurrence(Running):
             raise TypeError(f"recurrence: operands must have one shape and one dtype, not {a} and {b}")
         if not 0 <= self.dim < a.ndim:
             raise TypeError(f"recurrence: dim {self.dim} does not exist in {a}")
-        if not INEXACT.holds(a.dtype):
-            raise TypeError(f"recurrence: needs {INEXACT.words}, not {a}")
+        if not INEXACT.contains(a.dtype):
+            raise TypeError(f"recurrence: needs {INEXACT.description}, not {a}")
         return ArrayType(a.shape, a.dtype, a.weak and b.weak)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
@@ -333,7 +333,7 @@ class Recurrence(Running):
         return None, Recurrence(self.dim, not self.reverse)(after, cotangent)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        a, b = (batch_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True))
+        a, b = (batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True))
         return Recurrence(self.dim + 1, self.reverse)(a, b), 0
 
     def lower(self, hlo: Hlo, a: Any, b: Any) -> Any:

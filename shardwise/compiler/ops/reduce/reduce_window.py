@@ -14,10 +14,10 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import NUMBERS, DtypeSet
 from shardwise.compiler.ops.reduce.reductions import ReduceProd
-from shardwise.compiler.ops.reduce.sliding_window import Sliding, reach
-from shardwise.compiler.ops.reduce.window_argmax import PickFromWindow, WindowWinner, views
+from shardwise.compiler.ops.reduce.sliding_window import WindowDimension, halo_exchange
+from shardwise.compiler.ops.reduce.window_argmax import GatherFromWindow, WindowArgExtremum, window_slices
 from shardwise.compiler.ops.shape.constants import full
-from shardwise.compiler.ops.shape.movement import Reshape, int_list
+from shardwise.compiler.ops.shape.movement import Reshape, i64_array_attribute
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 from shardwise.compiler.shardings.factors import FactorRule
@@ -25,7 +25,12 @@ from shardwise.compiler.shardings.factors import FactorRule
 ORDERED = DtypeSet("integers, floats or booleans", lambda dtype: dtype.kind != "c")
 
 
-KINDS = {SUM: NUMBERS, PROD: NUMBERS, MAX: ORDERED, MIN: ORDERED}  # the element types that each reduction accepts
+ACCEPTED_DTYPES = {
+    SUM: NUMBERS,
+    PROD: NUMBERS,
+    MAX: ORDERED,
+    MIN: ORDERED,
+}  # the element types that each reduction accepts
 
 
 @final
@@ -47,15 +52,15 @@ class ReduceWindow(Op):
     window_dilation: tuple[int, ...]
 
     @property
-    def slidings(self) -> list[Sliding]:
+    def slidings(self) -> list[WindowDimension]:
         """How windows lie along each dim."""
-        return [Sliding(*numbers) for numbers in zip(*self._lists, strict=True)]
+        return [WindowDimension(*numbers) for numbers in zip(*self._lists, strict=True)]
 
     @property
     def _lists(self) -> tuple[tuple[int, ...], ...]:
         return self.window, self.strides, self.low, self.high, self.base_dilation, self.window_dilation
 
-    def over(self, slidings: Sequence[Sliding]) -> "ReduceWindow":
+    def over(self, slidings: Sequence[WindowDimension]) -> "ReduceWindow":
         """The same with other windows."""
         return ReduceWindow(self.reduction, *(tuple(sliding[i] for sliding in slidings) for i in range(6)))
 
@@ -64,20 +69,22 @@ class ReduceWindow(Op):
         return self.reduction.neutral(dtype)
 
     def out_type(self, x: ArrayType) -> ArrayType:
-        if self.reduction not in KINDS:
-            raise TypeError(f"reduce_window: no windowed {self.reduction}; supported: {', '.join(map(str, KINDS))}")
+        if self.reduction not in ACCEPTED_DTYPES:
+            raise TypeError(
+                f"reduce_window: no windowed {self.reduction}; supported: {', '.join(map(str, ACCEPTED_DTYPES))}"
+            )
         if any(len(numbers) != x.ndim for numbers in self._lists):
             raise TypeError(f"reduce_window: needs a number for each dim of {x} in each of {self._lists}")
         for dim, sliding in enumerate(self.slidings):
             sliding.check("reduce_window", dim)
-        takes = KINDS[self.reduction]
-        if not takes.holds(x.dtype):
-            raise TypeError(f"reduce_window: {self.reduction} needs {takes.words}, not {x}")
-        return x.with_shape(tuple(s.places(size) for s, size in zip(self.slidings, x.shape, strict=True)))
+        takes = ACCEPTED_DTYPES[self.reduction]
+        if not takes.contains(x.dtype):
+            raise TypeError(f"reduce_window: {self.reduction} needs {takes.description}, not {x}")
+        return x.with_shape(tuple(s.output_size(size) for s, size in zip(self.slidings, x.shape, strict=True)))
 
     def factors(self, x: ArrayType) -> FactorRule:
         dims = tuple((dim,) for dim in range(x.ndim))
-        moved = frozenset(dim for dim, sliding in enumerate(self.slidings) if sliding != Sliding(1))
+        moved = frozenset(dim for dim, sliding in enumerate(self.slidings) if sliding != WindowDimension(1))
         return FactorRule((dims,), (dims,), self.out_type(x).shape, exchange=moved)
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
@@ -91,9 +98,9 @@ class ReduceWindow(Op):
         if 0 in context.out_shapes[0]:
             return full(context.out_shapes[0], start, x.type.dtype, x.type.weak)
         for dim, sliding in enumerate(slidings):
-            if sliding != Sliding(1) and context.sharding_of(dim)[0]:
+            if sliding != WindowDimension(1) and context.sharding_of(dim)[0]:
                 size, piece = context.global_types[0].shape[dim], context.out_shapes[0][dim]
-                x, slidings[dim] = reach(x, dim, size, sliding, context.sharding_of(dim), piece, start)
+                x, slidings[dim] = halo_exchange(x, dim, size, sliding, context.sharding_of(dim), piece, start)
         return self.over(slidings)(x)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
@@ -110,33 +117,35 @@ class ReduceWindow(Op):
         here, moved = x, dx
         for dim in reversed(range(x.type.ndim)):
             sliding = self.slidings[dim]
-            if sliding == Sliding(1):
+            if sliding == WindowDimension(1):
                 continue
             if self.reduction is PROD:
                 stacks = [self._stacked(z, dim, sliding, fill) for z, fill in ((here, 1), (moved, 0))]
                 here, moved = ReduceProd((x.type.ndim,)).jvp(stacks[:1], stacks[1:])
                 continue
-            index = WindowWinner(dim, *sliding, self.reduction.selects)(here)
-            moved = PickFromWindow(dim, *sliding)(moved, index)
-            here = self.over([sliding if d == dim else Sliding(1) for d in range(x.type.ndim)])(here)
+            index = WindowArgExtremum(dim, *sliding, self.reduction.selects)(here)
+            moved = GatherFromWindow(dim, *sliding)(moved, index)
+            here = self.over([sliding if d == dim else WindowDimension(1) for d in range(x.type.ndim)])(here)
         return y, moved
 
-    def _stacked(self, x: Any, dim: int, sliding: Sliding, fill: int) -> Any:
+    def _stacked(self, x: Any, dim: int, sliding: WindowDimension, fill: int) -> Any:
         """The windows along `dim`, each along a new last dim."""
-        found = [Reshape((*view.type.shape, 1))(view) for view in views(_applied, x, x.type, dim, sliding, fill)]
+        found = [
+            Reshape((*view.type.shape, 1))(view) for view in window_slices(_applied, x, x.type, dim, sliding, fill)
+        ]
         return Concatenate(x.type.ndim)(*found)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         shape = operands[0].type.shape
         if not cotangent.type.size:
             return (full(shape, 0, cotangent.type.dtype),)
-        return (self.over([s.back(size) for s, size in zip(self.slidings, shape, strict=True)])(cotangent),)
+        return (self.over([s.transposed(size) for s, size in zip(self.slidings, shape, strict=True)])(cotangent),)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (dim,) = dims
         assert dim is not None
         slidings = self.slidings
-        slidings.insert(dim, Sliding(1))
+        slidings.insert(dim, WindowDimension(1))
         return self.over(slidings)(*operands), dim
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
@@ -162,7 +171,7 @@ class ReduceWindow(Op):
         edges = [list(pair) for pair in zip(low, high, strict=True)]
         attributes = ", ".join(
             [
-                *(f"{name} = {int_list(numbers)}" for name, numbers in lists.items()),
+                *(f"{name} = {i64_array_attribute(numbers)}" for name, numbers in lists.items()),
                 f"padding = dense<{edges}> : tensor<{len(edges)}x2xi64>",
             ]
         )

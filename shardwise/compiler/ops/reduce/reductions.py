@@ -18,7 +18,7 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import AllGather
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import BITS
 from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Max, Min
@@ -27,13 +27,13 @@ from shardwise.compiler.ops.reduce.base import Reduce
 from shardwise.compiler.ops.reduce.broadcast import broadcast_reduced
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import full, zeros_like
-from shardwise.compiler.ops.shape.movement import Reshape, permuted
-from shardwise.compiler.ops.shape.slicing import Pad, Slice, within
+from shardwise.compiler.ops.shape.movement import Reshape, permute
+from shardwise.compiler.ops.shape.slicing import Pad, Slice, valid_mask
 from shardwise.compiler.reduction import AND, MAX, MIN, OR, PROD, XOR, Reduction
 from shardwise.compiler.shardings.factors import FactorRule
 
 
-class Aggregate(Reduce):
+class GatheredReduce(Reduce):
     """A reduction that finds its pieces' results by an exchange where no collective joins them."""
 
     def factors(self, x: ArrayType) -> FactorRule:
@@ -53,8 +53,8 @@ class Aggregate(Reduce):
         if wide != out.dtype:
             x = Convert(wide, x.type.weak)(x)
         for dim in cut:
-            inside = within(context, x.type.shape, dim, 0)
-            x = x if inside is None else Select()(inside, x, like(x, self.reduction.neutral(wide)))
+            inside = valid_mask(context, x.type.shape, dim, 0)
+            x = x if inside is None else Select()(inside, x, full_like(x, self.reduction.neutral(wide)))
         found = self(x)
         axes = tuple(axis for dim in cut for axis in context.sharding_of(dim, 0)[0])
         count = math.prod(context.sharding_of(dim, 0)[1] for dim in cut)
@@ -62,7 +62,7 @@ class Aggregate(Reduce):
         return found if wide == out.dtype else Convert(out.dtype, out.weak)(found)
 
 
-class Extreme(Aggregate):
+class ReduceExtremum(GatheredReduce):
     """The largest or the smallest of the elements along `dims`; NaN where any is. Equal ones share its derivative."""
 
     pair: ClassVar[Op]  # the elementwise op; its lowering orders complex numbers and keeps NaN
@@ -87,7 +87,7 @@ class Extreme(Aggregate):
 
 @final
 @record
-class ReduceMax(Extreme):
+class ReduceMax(ReduceExtremum):
     """The largest of the elements along `dims`: of none, the lowest number."""
 
     name = "reduce_max"
@@ -101,7 +101,7 @@ class ReduceMax(Extreme):
 
 @final
 @record
-class ReduceMin(Extreme):
+class ReduceMin(ReduceExtremum):
     """The smallest of the elements along `dims`: of none, the highest number."""
 
     name = "reduce_min"
@@ -115,7 +115,7 @@ class ReduceMin(Extreme):
 
 @final
 @record
-class ReduceProd(Aggregate):
+class ReduceProd(GatheredReduce):
     """The product of the elements along `dims`; of booleans, whether all are true."""
 
     name = "reduce_prod"
@@ -140,7 +140,7 @@ class ReduceProd(Aggregate):
     def _in_a_row(self, x: Any) -> Any:
         """`x` with the reduced dims as one, the last."""
         kept = tuple(dim for dim in range(x.type.ndim) if dim not in self.dims)
-        moved = permuted(x, (*kept, *self.dims))
+        moved = permute(x, (*kept, *self.dims))
         sizes = tuple(x.type.shape[dim] for dim in kept)
         count = x.type.without(kept).size
         return Reshape((*sizes, count))(moved)
@@ -161,12 +161,12 @@ def _halves(x: Any, half: int, rest: int) -> tuple[Any, Any]:
     return left, right
 
 
-class BitReduction(Aggregate):
+class BitReduction(GatheredReduce):
     """Integers or booleans: no derivative."""
 
     def out_type(self, x: ArrayType) -> ArrayType:
-        if not BITS.holds(x.dtype):
-            raise TypeError(f"{self.name}: needs {BITS.words}, not {x}")
+        if not BITS.contains(x.dtype):
+            raise TypeError(f"{self.name}: needs {BITS.description}, not {x}")
         return super().out_type(x)
 
     @ignore_float_errors

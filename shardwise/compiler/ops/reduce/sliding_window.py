@@ -23,7 +23,7 @@ from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.slicing import Pad
 
 
-class Sliding(NamedTuple):
+class WindowDimension(NamedTuple):
     """How windows lie along one dim; see this module's head."""
 
     window: int
@@ -50,26 +50,26 @@ class Sliding(NamedTuple):
         """From the first to the last position of a window."""
         return self.window_dilation * (self.window - 1) + 1
 
-    def places(self, size: int) -> int:
+    def output_size(self, size: int) -> int:
         """How many windows there are along an operand of `size`."""
-        room = apart(size, self.base_dilation) + self.low + self.high - self.extent
+        room = dilated_size(size, self.base_dilation) + self.low + self.high - self.extent
         return room // self.stride + 1 if room >= 0 else 0
 
-    def back(self, size: int) -> "Sliding":
+    def transposed(self, size: int) -> "WindowDimension":
         """Windows over the places, one for each element of an operand of `size`: it holds the places that have this
         element in their windows, the last position first.
         """
         low = self.extent - 1 - self.low
         length = (size - 1) * self.base_dilation + self.extent
-        high = length - low - apart(self.places(size), self.stride)
-        return Sliding(self.window, self.base_dilation, low, high, self.stride, self.window_dilation)
+        high = length - low - dilated_size(self.output_size(size), self.stride)
+        return WindowDimension(self.window, self.base_dilation, low, high, self.stride, self.window_dilation)
 
-    def swapped(self, size: int) -> "Sliding":
+    def kernel_gradient(self, size: int) -> "WindowDimension":
         """Windows over an operand of `size`, one for each position: it holds what all places have there."""
-        places = self.places(size)
+        places = self.output_size(size)
         length = (self.window - 1) * self.window_dilation + (places - 1) * self.stride + 1
-        high = length - self.low - apart(size, self.base_dilation)
-        return Sliding(places, self.window_dilation, self.low, high, self.base_dilation, self.stride)
+        high = length - self.low - dilated_size(size, self.base_dilation)
+        return WindowDimension(places, self.window_dilation, self.low, high, self.base_dilation, self.stride)
 
     def halo(self, dim: int, axes: tuple[str, ...], count: int, piece: int) -> "Halo":
         """What device k of `count` needs for the places from `piece * k` on."""
@@ -82,7 +82,7 @@ class Sliding(NamedTuple):
         before = self.low % dilation
         taken = max(0, -(-(width - before) // dilation))
         window = TakeWindow(dim, axes, count, -(self.low // dilation), step // dilation, taken)
-        over = self._replace(low=before, high=width - before - apart(taken, dilation))
+        over = self._replace(low=before, high=width - before - dilated_size(taken, dilation))
         return Halo(window, over, width)
 
 
@@ -92,18 +92,18 @@ class Halo(NamedTuple):
     """
 
     window: TakeWindow
-    over: Sliding | None
+    over: WindowDimension | None
     width: int
 
 
-def apart(count: int, dilation: int) -> int:
+def dilated_size(count: int, dilation: int) -> int:
     """How far `count` elements reach, each `dilation` from the next."""
     return (count - 1) * dilation + 1 if count else 0
 
 
-def reach(
-    x: Any, dim: int, size: int, sliding: Sliding, cut: tuple[tuple[str, ...], int], piece: int, fill: Any
-) -> tuple[Any, Sliding]:
+def halo_exchange(
+    x: Any, dim: int, size: int, sliding: WindowDimension, cut: tuple[tuple[str, ...], int], piece: int, fill: Any
+) -> tuple[Any, WindowDimension]:
     """For one device's `piece` of the places: what it needs of an operand that has `size` elements along `dim`, and of
     which `x` is its own piece; and how windows lie over that. Outside of the operand it holds `fill`.
     """
@@ -113,7 +113,7 @@ def reach(
         return x, over
     dilation, ndim = sliding.base_dilation, x.type.ndim
     more = [0] * ndim
-    more[dim] = max(0, width + dilation - 1 - apart(window.width, dilation))
+    more[dim] = max(0, width + dilation - 1 - dilated_size(window.width, dilation))
     inside = tuple(dilation - 1 if d == dim else 0 for d in range(ndim))
     x = Pad((0,) * ndim, tuple(more), inside)(x, full((), fill, x.type.dtype, x.type.weak))
     # Where this device's first place begins, counted from the element at or before it.

@@ -20,17 +20,19 @@ from shardwise.compiler.ops.collective.take_window import TakeWindow
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.bitwise import And, Or
 from shardwise.compiler.ops.elementwise.select import Compare, Select
-from shardwise.compiler.ops.reduce.broadcast import batch_at
-from shardwise.compiler.ops.reduce.sliding_window import Sliding, reach
+from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
+from shardwise.compiler.ops.reduce.sliding_window import WindowDimension, halo_exchange
 from shardwise.compiler.ops.shape.constants import Full, full
 from shardwise.compiler.ops.shape.slicing import Pad, Slice
 from shardwise.compiler.shardings.factors import FactorRule
 
 Apply = Callable[..., Any]  # an op and its operands → its result, in the open frame or in StableHLO
-NOWHERE = -1  # a position that no window has
+NO_POSITION = -1  # a position that no window has
 
 
-def views(apply: Apply, x: Any, type: ArrayType, dim: int, sliding: Sliding, fill: Any) -> Iterator[Any]:
+def window_slices(
+    apply: Apply, x: Any, type: ArrayType, dim: int, sliding: WindowDimension, fill: Any
+) -> Iterator[Any]:
     """For each position of the windows along `dim`, what an array of this type has there; `fill` outside of it."""
     low, high, between = (
         tuple(number if d == dim else 0 for d in range(type.ndim))
@@ -41,7 +43,7 @@ def views(apply: Apply, x: Any, type: ArrayType, dim: int, sliding: Sliding, fil
     limit = pad.out_type(type, ArrayType((), type.dtype)).shape
     for position in range(sliding.window):
         first = position * sliding.window_dilation
-        last = first + sliding.stride * (sliding.places(type.shape[dim]) - 1) + 1
+        last = first + sliding.stride * (sliding.output_size(type.shape[dim]) - 1) + 1
         start, step = _at((0,) * type.ndim, dim, first), _at((1,) * type.ndim, dim, sliding.stride)
         yield apply(Slice(start, _at(limit, dim, last), step), padded)
 
@@ -55,8 +57,8 @@ def _lowering(hlo: Hlo) -> Apply:
 
 
 @record
-class AlongWindows(Op):
-    """Windows along `dim` of operands of one shape; the other fields are those of a `Sliding`."""
+class WindowOp(Op):
+    """Windows along `dim` of operands of one shape; the other fields are those of a `WindowDimension`."""
 
     dim: int
     window: int
@@ -67,16 +69,16 @@ class AlongWindows(Op):
     window_dilation: int
 
     @property
-    def sliding(self) -> Sliding:
+    def sliding(self) -> WindowDimension:
         """How windows lie along `dim`."""
-        return Sliding(self.window, self.stride, self.low, self.high, self.base_dilation, self.window_dilation)
+        return WindowDimension(self.window, self.stride, self.low, self.high, self.base_dilation, self.window_dilation)
 
     def placed(self, x: ArrayType) -> ArrayType:
         """The type of an array like `x` with one element for each window."""
         if not 0 <= self.dim < x.ndim:
             raise TypeError(f"{self.name}: dim {self.dim} does not exist in {x}")
         self.sliding.check(self.name, self.dim)
-        return x.with_shape(_at(x.shape, self.dim, self.sliding.places(x.shape[self.dim])))
+        return x.with_shape(_at(x.shape, self.dim, self.sliding.output_size(x.shape[self.dim])))
 
     def fills(self, dtype: DType) -> tuple[Any, ...]:
         """For each operand over which windows slide, what lies outside of it; the others go with the result."""
@@ -101,39 +103,41 @@ class AlongWindows(Op):
         size = context.global_types[0].shape[self.dim]
         fills = self.fills(operands[0].type.dtype)
         around = [
-            reach(x, self.dim, size, self.sliding, cut, piece, fill) for x, fill in zip(operands, fills, strict=False)
+            halo_exchange(x, self.dim, size, self.sliding, cut, piece, fill)
+            for x, fill in zip(operands, fills, strict=False)
         ]
         window = TakeWindow(self.dim, *cut, 0, piece, piece)  # an operand may be padded to another size than the result
         others = [x if x.type.shape[self.dim] == piece else window(x) for x in operands[len(fills) :]]
         return replace(self, **around[0][1]._asdict())(*(x for x, _ in around), *others)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        batched = [batch_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)]
+        batched = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)]
         return replace(self, dim=self.dim + 1)(*batched), 0
 
     def stacked(self, x: NumpyArray, fill: Any) -> NumpyArray:
         """The windows of a numpy array, each along the first dim."""
         type = ArrayType(x.shape, x.dtype)
-        return np.stack(list(views(lambda op, *xs: op.reference(*xs), x, type, self.dim, self.sliding, fill)))
+        return np.stack(list(window_slices(lambda op, *xs: op.reference(*xs), x, type, self.dim, self.sliding, fill)))
 
 
 @final
 @record
-class WindowWinner(AlongWindows):
-    """At which position of each window the first of the largest (`wins` is "GT") or smallest ("LT") elements is. NaN is
-    more extreme than any number.
+class WindowArgExtremum(WindowOp):
+    """The position within each window of its first largest (`direction` is "GT") or smallest ("LT") element.
+
+    NaN compares beyond every number.
     """
 
-    name = "window_winner"
-    wins: str
+    name = "window_arg_extremum"
+    direction: str
 
     def out_type(self, x: ArrayType) -> ArrayType:
         if x.dtype.kind == "c":
-            raise TypeError(f"window_winner: complex numbers have no order: {x}")
+            raise TypeError(f"window_arg_extremum: complex numbers have no order: {x}")
         return ArrayType(self.placed(x).shape, np.int32)
 
     def fills(self, dtype: DType) -> tuple[Any, ...]:
-        return ((lowest if self.wins == "GT" else highest)(dtype),)
+        return ((lowest if self.direction == "GT" else highest)(dtype),)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), None
@@ -144,10 +148,10 @@ class WindowWinner(AlongWindows):
             return hlo.constant(0, out)
         apply = _lowering(hlo)
         (fill,) = self.fills(x.type.dtype)
-        best, *rest = views(apply, x, x.type, self.dim, self.sliding, fill)
+        best, *rest = window_slices(apply, x, x.type, self.dim, self.sliding, fill)
         found = hlo.constant(0, out)
         for position, here in enumerate(rest, 1):
-            wins = apply(Compare(self.wins), here, best)
+            wins = apply(Compare(self.direction), here, best)
             if is_inexact(x.type.dtype):
                 is_first_nan = apply(And(), apply(Compare("NE"), here, here), apply(Compare("EQ"), best, best))
                 wins = apply(Or(), wins, is_first_nan)
@@ -160,10 +164,10 @@ class WindowWinner(AlongWindows):
         if not out.size:
             return np.zeros(out.shape, out.dtype)
         found = self.stacked(x, *self.fills(x.dtype)).astype(numpy_carrier(x.dtype))
-        return np.asarray((np.argmax if self.wins == "GT" else np.argmin)(found, 0)).astype(out.dtype)
+        return np.asarray((np.argmax if self.direction == "GT" else np.argmin)(found, 0)).astype(out.dtype)
 
 
-class Picking(AlongWindows):
+class WindowSelection(WindowOp):
     """The second operand says for each window at which position it picks an element of the first."""
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
@@ -180,12 +184,12 @@ def _check_positions(name: str, positions: ArrayType, shape: tuple[int, ...]) ->
 
 @final
 @record
-class PickFromWindow(Picking):
+class GatherFromWindow(WindowSelection):
     """Of each window of the first operand the element at the position that the second has for it; zero where there is
     none.
     """
 
-    name = "pick_from_window"
+    name = "gather_from_window"
 
     def out_type(self, x: ArrayType, positions: ArrayType) -> ArrayType:
         _check_positions(self.name, positions, self.placed(x).shape)
@@ -198,15 +202,15 @@ class PickFromWindow(Picking):
         x, positions = operands
         if not cotangent.type.size:
             return full(x.type.shape, 0, x.type.dtype), None
-        back = self.sliding.back(x.type.shape[self.dim])
-        return AddToWindow(self.dim, *back)(cotangent, positions), None
+        back = self.sliding.transposed(x.type.shape[self.dim])
+        return ScatterAddToWindow(self.dim, *back)(cotangent, positions), None
 
     def lower(self, hlo: Hlo, x: Any, positions: Any) -> Any:
         out = self.out_type(x.type, positions.type)
         found = hlo.constant(0, out)
         if not out.size:
             return found
-        for position, here in enumerate(views(_lowering(hlo), x, x.type, self.dim, self.sliding, 0)):
+        for position, here in enumerate(window_slices(_lowering(hlo), x, x.type, self.dim, self.sliding, 0)):
             is_it = Compare("EQ").lower(hlo, positions, hlo.constant(position, positions.type))
             found = Select().lower(hlo, is_it, here, found)
         return found
@@ -222,26 +226,26 @@ class PickFromWindow(Picking):
 
 @final
 @record
-class AddToWindow(Picking):
+class ScatterAddToWindow(WindowSelection):
     """Of each window of the first operand the sum of the elements that were picked there: those whose position, which
     the second operand has for them, is theirs in the window, counted from its end.
     """
 
-    name = "add_to_window"
+    name = "scatter_add_to_window"
 
     def out_type(self, x: ArrayType, positions: ArrayType) -> ArrayType:
         _check_positions(self.name, positions, x.shape)
         return self.placed(x)
 
     def fills(self, dtype: DType) -> tuple[Any, ...]:
-        return 0, NOWHERE
+        return 0, NO_POSITION
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         x, positions = operands
         if not cotangent.type.size:
             return full(x.type.shape, 0, x.type.dtype), None
-        back = self.sliding.back(x.type.shape[self.dim])
-        return PickFromWindow(self.dim, *back)(cotangent, positions), None
+        back = self.sliding.transposed(x.type.shape[self.dim])
+        return GatherFromWindow(self.dim, *back)(cotangent, positions), None
 
     def lower(self, hlo: Hlo, x: Any, positions: Any) -> Any:
         out = self.out_type(x.type, positions.type)
@@ -252,10 +256,10 @@ class AddToWindow(Picking):
         if wide != out.dtype:
             x = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(wide))
         zero = hlo.constant(0, ArrayType(out.shape, wide))
-        there = views(apply, positions, positions.type, self.dim, self.sliding, NOWHERE)
+        there = window_slices(apply, positions, positions.type, self.dim, self.sliding, NO_POSITION)
         terms = []
         for number, (here, position) in enumerate(
-            zip(views(apply, x, x.type, self.dim, self.sliding, 0), there, strict=True)
+            zip(window_slices(apply, x, x.type, self.dim, self.sliding, 0), there, strict=True)
         ):
             mine = hlo.constant(self.window - 1 - number, position.type)
             terms.append(apply(Select(), apply(Compare("EQ"), position, mine), here, zero))

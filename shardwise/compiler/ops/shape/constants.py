@@ -58,15 +58,15 @@ class Full(Nullary):
 
 @final
 @record
-class Held(Nullary):
+class ArrayConstant(Nullary):
     """An array that exists already, in a program that a transformation made: it becomes an input before `propagate`.
 
     `array` is anything with a `type`; two are equal only if they are one object.
     """
 
-    name = "held"
+    name = "array_constant"
     cheap_to_recompute = False  # it exists once
-    array: "Identity"
+    array: "IdentityKey"
 
     def out_type(self) -> ArrayType:
         return self.array.value.type  # type: ignore[no-any-return]
@@ -77,13 +77,13 @@ class Held(Nullary):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Identity:
+class IdentityKey:
     """Wraps an object that has no hash of its own: equal to itself alone."""
 
     value: Any
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and self.value is other.value
+        return isinstance(other, IdentityKey) and self.value is other.value
 
     def __hash__(self) -> int:
         return id(self.value)

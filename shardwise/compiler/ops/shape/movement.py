@@ -12,7 +12,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.factors import FactorRule
 
 
-class Movement(Op):
+class MovementOp(Op):
     """One operand, rearranged: linear, and past the end of a dim lies what lay there before."""
 
     cheap_to_recompute = accepts_keys = True
@@ -29,7 +29,7 @@ class Movement(Op):
 
 @final
 @record
-class Reshape(Movement):
+class Reshape(MovementOp):
     """The same elements, in row-major order, in another shape."""
 
     name = "reshape"
@@ -61,7 +61,7 @@ class Reshape(Movement):
 
 @final
 @record
-class Transpose(Movement):
+class Transpose(MovementOp):
     """Dim i of the result is dim `permutation[i]` of the operand."""
 
     name = "transpose"
@@ -77,30 +77,32 @@ class Transpose(Movement):
         return FactorRule((operand,), (tuple((dim,) for dim in self.permutation),), x.shape)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        return (Transpose(inverse(self.permutation))(cotangent),)
+        return (Transpose(inverse_permutation(self.permutation))(cotangent),)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         x = batch_first(operands[0], dims[0])
         return Transpose((0, *(dim + 1 for dim in self.permutation)))(x), 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        return hlo.op("stablehlo.transpose", (x,), self.out_type(x.type), f"permutation = {int_list(self.permutation)}")
+        return hlo.op(
+            "stablehlo.transpose", (x,), self.out_type(x.type), f"permutation = {i64_array_attribute(self.permutation)}"
+        )
 
     def reference(self, x: NumpyArray) -> NumpyArray:
         return np.transpose(x, self.permutation)
 
 
-def inverse(permutation: Sequence[int]) -> tuple[int, ...]:
+def inverse_permutation(permutation: Sequence[int]) -> tuple[int, ...]:
     """The permutation that undoes this one."""
     return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
 
 
-def permuted(x: Any, order: tuple[int, ...]) -> Any:
+def permute(x: Any, order: tuple[int, ...]) -> Any:
     """`x` with dim i taken from dim `order[i]`; itself where that changes nothing."""
     return x if order == tuple(range(len(order))) else Transpose(order)(x)
 
 
-def permuted_in(hlo: Hlo, x: Any, order: tuple[int, ...]) -> Any:
+def lower_permute(hlo: Hlo, x: Any, order: tuple[int, ...]) -> Any:
     """The same, in StableHLO."""
     return x if order == tuple(range(len(order))) else Transpose(order).lower(hlo, x)
 
@@ -109,10 +111,10 @@ def move_dim(x: Any, source: int, target: int) -> Any:
     """`x` with its dim `source` moved to `target`, the other dims in order."""
     order = [dim for dim in range(x.type.ndim) if dim != source]
     order.insert(target, source)
-    return permuted(x, tuple(order))
+    return permute(x, tuple(order))
 
 
-def int_list(values: Sequence[int]) -> str:
+def i64_array_attribute(values: Sequence[int]) -> str:
     """Integers as an MLIR attribute."""
     return f"array<i64{': ' if values else ''}{', '.join(map(str, values))}>"
 

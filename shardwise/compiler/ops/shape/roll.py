@@ -15,15 +15,15 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.shape.constants import full
-from shardwise.compiler.ops.shape.movement import Movement, int_list
-from shardwise.compiler.ops.shape.slicing import Pad, counted
+from shardwise.compiler.ops.shape.movement import MovementOp, i64_array_attribute
+from shardwise.compiler.ops.shape.slicing import Pad, global_indices
 from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 
 @final
 @record
-class Roll(Movement):
+class Roll(MovementOp):
     """Element i along `dim` moves to i + `by`, counted around the end."""
 
     name = "roll"
@@ -52,7 +52,7 @@ class Roll(Movement):
         stays, comes = (
             pad.localize(context, x, full((), 0, x.type.dtype)) for pad in self._parts(context.global_types[0])
         )
-        index = counted(context, stays.type.shape, self.dim)
+        index = global_indices(context, stays.type.shape, self.dim)
         return Select()(Compare("LT")(index, full(stays.type.shape, self.by, np.int32)), comes, stays)
 
     def _parts(self, x: ArrayType) -> tuple[Pad, Pad]:
@@ -171,6 +171,8 @@ def _slice(hlo: Hlo, x: Any, dim: int, start: int, stop: int) -> Any:
     low, high = [0] * x.type.ndim, list(x.type.shape)
     low[dim], high[dim] = start, stop
     out = x.type.with_shape((*x.type.shape[:dim], stop - start, *x.type.shape[dim + 1 :]))
-    strides = int_list([1] * x.type.ndim)
-    attributes = f"start_indices = {int_list(low)}, limit_indices = {int_list(high)}, strides = {strides}"
+    strides = i64_array_attribute([1] * x.type.ndim)
+    attributes = (
+        f"start_indices = {i64_array_attribute(low)}, limit_indices = {i64_array_attribute(high)}, strides = {strides}"
+    )
     return hlo.op("stablehlo.slice", (x,), out, attributes)

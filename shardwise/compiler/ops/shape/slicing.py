@@ -16,17 +16,17 @@ from shardwise.compiler.ops.collective.take_window import TakeWindow
 from shardwise.compiler.ops.elementwise.arithmetic import Add
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.select import Compare, Select
-from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_at
+from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
-from shardwise.compiler.ops.shape.movement import Movement, int_list
+from shardwise.compiler.ops.shape.movement import MovementOp, i64_array_attribute
 from shardwise.compiler.shardings.factors import FactorRule
 
 
 @final
 @record
-class Slice(Movement):
+class Slice(MovementOp):
     """Along dim i the elements `start[i]`, `start[i] + stride[i]`, and so on, before `limit[i]`."""
 
     name = "slice"
@@ -66,7 +66,7 @@ class Slice(Movement):
             window = self._window(dim, *context.sharding_of(dim), wanted)
             x = window(x)
             parts[dim] = (0, window.width, self.stride[dim])
-        return sliced(x, parts)
+        return slice_dims(x, parts)
 
     def _window(self, dim: int, axes: tuple[str, ...], count: int, piece: int) -> TakeWindow:
         """What a piece of the result is made of."""
@@ -105,7 +105,7 @@ class Slice(Movement):
 
 @final
 @record
-class Reverse(Movement):
+class Reverse(MovementOp):
     """The elements in opposite order along `dims`."""
 
     name = "reverse"
@@ -153,7 +153,7 @@ class Reverse(Movement):
         return np.flip(x, self.dims)
 
 
-class Joining(Movement):
+class JointlyLinearMovement(MovementOp):
     """Elements of several operands in one result: linear in all of them together."""
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
@@ -166,7 +166,7 @@ class Joining(Movement):
 
 @final
 @record
-class Pad(Joining):
+class Pad(JointlyLinearMovement):
     """The first operand with copies of the second, a scalar, around it and between its elements.
 
     Along dim i `low[i]` come before, `high[i]` after, and `interior[i]` between two elements. A negative `low` or
@@ -219,7 +219,7 @@ class Pad(Joining):
                 low[dim] = high[dim] = interior[dim] = 0
                 shape[dim] = piece
         for dim, first, last in outside:
-            index = counted(context, tuple(shape), dim)
+            index = global_indices(context, tuple(shape), dim)
             bounds = [full(tuple(shape), bound, np.int32) for bound in (first, last)]
             inside = And()(Compare("GE")(index, bounds[0]), Compare("LT")(index, bounds[1]))
             x = Select()(inside, x, Broadcast(tuple(shape), ())(value))
@@ -254,7 +254,7 @@ class Pad(Joining):
             low, high = (tuple(-count for count in counts) for counts in (self.low, self.high))
             spread = Pad(low, high, (0,) * len(low))(cotangent, zero)
             steps = (between + 1 for between in self.interior)
-            to_x = sliced(spread, [(0, size, step) for size, step in zip(spread.type.shape, steps, strict=True)])
+            to_x = slice_dims(spread, [(0, size, step) for size, step in zip(spread.type.shape, steps, strict=True)])
         if isinstance(value, UndefinedPrimal):
             # Chosen, not subtracted from the sum of all: what flows to the operand may be infinite.
             added = Select()(self._is_new(x.type.shape), cotangent, zeros_like(cotangent))
@@ -268,7 +268,7 @@ class Pad(Joining):
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x, value), (dim, value_dim) = operands, dims
         target = 0 if dim is None else dim
-        x = batch_at(x, dim, target, axis.size)
+        x = batch_dim_at(x, dim, target, axis.size)
         op = Pad(*(_inserted(counts, target, 0) for counts in (self.low, self.high, self.interior)))
         if value_dim is None:
             return op(x, value), target
@@ -291,7 +291,7 @@ class Pad(Joining):
 
 @final
 @record
-class Concatenate(Joining):
+class Concatenate(JointlyLinearMovement):
     """The operands one after the other along `dim`."""
 
     name = "concatenate"
@@ -326,7 +326,7 @@ class Concatenate(Joining):
                 found = taken
                 continue
             shape = taken.type.shape
-            is_here = Compare("GE")(counted(context, shape, self.dim), full(shape, first, np.int32))
+            is_here = Compare("GE")(global_indices(context, shape, self.dim), full(shape, first, np.int32))
             found = Select()(is_here, taken, found)
         return found
 
@@ -353,7 +353,7 @@ class Concatenate(Joining):
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         target = next(dim for dim in dims if dim is not None)
-        batched = [batch_at(x, dim, target, axis.size) for x, dim in zip(operands, dims, strict=True)]
+        batched = [batch_dim_at(x, dim, target, axis.size) for x, dim in zip(operands, dims, strict=True)]
         return Concatenate(self.dim + (self.dim >= target))(*batched), target
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
@@ -364,7 +364,7 @@ class Concatenate(Joining):
         return np.concatenate(operands, self.dim)
 
 
-def sliced(x: Any, parts: Sequence[tuple[int, int, int]]) -> Any:
+def slice_dims(x: Any, parts: Sequence[tuple[int, int, int]]) -> Any:
     """`x` cut to a start, a limit and a stride for each dim; itself where that changes nothing."""
     if list(parts) == [(0, size, 1) for size in x.type.shape]:
         return x
@@ -375,22 +375,22 @@ def slice_along(x: Any, dim: int, start: int, limit: int, stride: int = 1) -> An
     """`x` cut along one dim."""
     parts = [(0, size, 1) for size in x.type.shape]
     parts[dim] = (start, limit, stride)
-    return sliced(x, parts)
+    return slice_dims(x, parts)
 
 
-def counted(context: LocalContext, shape: tuple[int, ...], dim: int, operand: int | None = None) -> Any:
+def global_indices(context: LocalContext, shape: tuple[int, ...], dim: int, operand: int | None = None) -> Any:
     """Each element's index along `dim` in the whole (the result, or an operand) of which this shape is a piece."""
     index = Iota(shape, dim, np.dtype(np.int32))()
     offset = context.offset(dim, np.int32, operand)
     return index if offset is None else Add()(index, Broadcast(shape, ())(offset))
 
 
-def within(context: LocalContext, shape: tuple[int, ...], dim: int, operand: int | None = None) -> Any:
+def valid_mask(context: LocalContext, shape: tuple[int, ...], dim: int, operand: int | None = None) -> Any:
     """Which elements of such a piece are not padding of the first operand's `dim`; None where none can be."""
     size = context.global_types[0].shape[dim]
     if shape[dim] * context.sharding_of(dim, operand)[1] == size:
         return None
-    return Compare("LT")(counted(context, shape, dim, operand), full(shape, size, np.int32))
+    return Compare("LT")(global_indices(context, shape, dim, operand), full(shape, size, np.int32))
 
 
 def _changing(operands: Sequence[tuple[int, ...]], result: tuple[int, ...], changed: Collection[int]) -> FactorRule:
@@ -415,4 +415,4 @@ def _common(fills: Sequence[Any]) -> Any:
 
 
 def _attributes(lists: dict[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{name} = {int_list(values)}" for name, values in lists.items())
+    return ", ".join(f"{name} = {i64_array_attribute(values)}" for name, values in lists.items())

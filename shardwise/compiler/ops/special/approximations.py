@@ -16,31 +16,31 @@ import numpy as np
 from shardwise.compiler.ir.op import NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.elementwise.arithmetic import Div, Mul, Sub
-from shardwise.compiler.ops.elementwise.base import like
+from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Sign
 from shardwise.compiler.ops.elementwise.formula import (
-    Term,
+    Expr,
     absolute,
     cos,
     exp,
     floor,
-    function,
     log,
     log1p,
     maximum,
     minimum,
     sin,
     sqrt,
+    unary_function,
     where,
 )
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Cos, Exp, Log1p, Sin
-from shardwise.compiler.ops.special.gamma_erf import Composite, ErfInv, Special
+from shardwise.compiler.ops.special.gamma_erf import CompositeFunction, ErfInv, SpecialFunction
 from shardwise.lazy import lazy_module
 
 scipy = lazy_module("scipy")
 
-erf_inv = function(ErfInv())
+erf_inv = unary_function(ErfInv())
 
 Curve = Callable[[NumpyArray], NumpyArray]
 
@@ -58,43 +58,43 @@ def _fit(curve: Curve, low: float, high: float, degree: int) -> NumpyArray:
     return found
 
 
-def _sum(x: Term, curve: Curve, low: float, high: float, degree: int) -> Term:
+def _sum(x: Expr, curve: Curve, low: float, high: float, degree: int) -> Expr:
     """`curve` at `x`, which lies between `low` and `high`, by Clenshaw's recurrence."""
     found = _fit(curve, low, high, degree)
     counts = np.abs(found) > np.abs(found).max() * np.finfo(x.dtype).eps / 8
     last = int(np.flatnonzero(counts)[-1])
     twice = (x - low) * (4 / (high - low)) - 2
-    ahead, further = x.filled(0), x.filled(0)
+    ahead, further = x.full_like(0), x.full_like(0)
     for coefficient in found[last:0:-1]:
         ahead, further = twice * ahead - further + float(coefficient), ahead
     return twice * ahead / 2 - further + float(found[0])
 
 
-def _at_most(x: Term, number: float) -> Term:
-    return minimum(x, x.filled(number))
+def _at_most(x: Expr, number: float) -> Expr:
+    return minimum(x, x.full_like(number))
 
 
-def _at_least(x: Term, number: float) -> Term:
-    return maximum(x, x.filled(number))
+def _at_least(x: Expr, number: float) -> Expr:
+    return maximum(x, x.full_like(number))
 
 
-def _odd(x: Term, of_magnitude: Term) -> Term:
+def _odd(x: Expr, of_magnitude: Expr) -> Expr:
     return where(x < 0, -of_magnitude, of_magnitude)
 
 
-def _unless_nan(x: Term, found: Term) -> Term:
+def _unless_nan(x: Expr, found: Expr) -> Expr:
     """`found`, but NaN where `x` is: what clamps and selects lose."""
     return where(x != x, x, found)
 
 
 @final
 @record
-class BesselI0e(Composite):
+class BesselI0e(CompositeFunction):
     """The modified Bessel function of order 0, times exp(-|x|)."""
 
     name = "bessel_i0e"
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         (x,) = operands
         y = absolute(x)
         near = _sum(_at_most(y, 8), scipy.special.i0e, 0, 8, 30)
@@ -102,7 +102,7 @@ class BesselI0e(Composite):
         far = _sum(inverse, _i0e_far, 0, 1 / 8, 24) * sqrt(inverse)
         return _unless_nan(x, where(y <= 8, near, far))
 
-    def meaning(self, x: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.i0e(x)
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
@@ -115,28 +115,28 @@ def _i0e_far(u: NumpyArray) -> NumpyArray:
 
 @final
 @record
-class BesselI1e(Special):
+class BesselI1e(SpecialFunction):
     """The modified Bessel function of order 1, times exp(-|x|)."""
 
     name = hlo_name = "bessel_i1e"
 
-    def meaning(self, x: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.i1e(x)
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        is_zero = Compare("EQ")(x, like(x, 0))
-        per_x = Select()(is_zero, like(x, 0.5), Div()(y, Select()(is_zero, like(x, 1), x)))
+        is_zero = Compare("EQ")(x, full_like(x, 0))
+        per_x = Select()(is_zero, full_like(x, 0.5), Div()(y, Select()(is_zero, full_like(x, 1), x)))
         return Mul()(dx, Sub()(Sub()(BesselI0e()(x), Mul()(Sign()(x), y)), per_x))
 
 
 @final
 @record
-class Dawsn(Composite):
+class Dawsn(CompositeFunction):
     """Dawson's integral: exp(-x²) times the integral of exp(t²) from 0 to x."""
 
     name = "dawsn"
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         (x,) = operands
         y = absolute(x)
         small = _at_most(y, 5)
@@ -145,11 +145,11 @@ class Dawsn(Composite):
         far = _sum(inverse * inverse, _dawsn_far, 0, 1 / 25, 20) * inverse
         return _unless_nan(x, _odd(x, where(y <= 5, near, far)))
 
-    def meaning(self, x: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.dawsn(x)
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Mul()(dx, Sub()(like(x, 1), Mul()(like(x, 2), Mul()(x, y))))
+        return Mul()(dx, Sub()(full_like(x, 1), Mul()(full_like(x, 2), Mul()(x, y))))
 
 
 def _dawsn_near(u: NumpyArray) -> NumpyArray:
@@ -162,12 +162,12 @@ def _dawsn_far(u: NumpyArray) -> NumpyArray:
 
 @final
 @record
-class Erfcx(Composite):
+class Erfcx(CompositeFunction):
     """exp(x²) times one minus the error function."""
 
     name = "erfcx"
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         (x,) = operands
         y = absolute(x)
         turned = 4 / (4 + y)  # from 1 at 0 to 0 at infinity
@@ -178,15 +178,15 @@ class Erfcx(Composite):
         square = exp(cut * cut) * exp((high - cut) * (high + cut))
         return _unless_nan(x, where(x >= 0, above, 2 * square - above))
 
-    def meaning(self, x: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.erfcx(x)
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        slope = Sub()(Mul()(Mul()(like(x, 2), x), y), like(x, 2 / math.sqrt(math.pi)))
+        slope = Sub()(Mul()(Mul()(full_like(x, 2), x), y), full_like(x, 2 / math.sqrt(math.pi)))
         return Mul()(dx, slope)
 
 
-def _rounded(x: Term) -> Term:
+def _rounded(x: Expr) -> Expr:
     """To 1/16: its square is exact."""
     return floor(x * 16) / 16
 
@@ -198,17 +198,17 @@ def _erfcx_curve(t: NumpyArray) -> NumpyArray:
 
 @final
 @record
-class Ndtri(Composite):
+class Ndtri(CompositeFunction):
     """The number below which the share `p` of the standard normal distribution lies."""
 
     name = "ndtri"
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         (p,) = operands
         middle = math.sqrt(2) * erf_inv(2 * p - 1)
         less = minimum(p, 1 - p)
         is_inside = less > 0
-        depth = sqrt(-2 * log(where(is_inside, _at_most(less, 0.1), p.filled(0.1))))
+        depth = sqrt(-2 * log(where(is_inside, _at_most(less, 0.1), p.full_like(0.1))))
         near, far = _at_most(depth, 6), _at_least(depth, 6)
         tail = where(
             depth <= 6,
@@ -219,11 +219,11 @@ class Ndtri(Composite):
         found = where((less >= 0.1) | ~is_inside, middle, tail)
         return _unless_nan(p, found)
 
-    def meaning(self, p: NumpyArray) -> Any:
+    def numpy_function(self, p: NumpyArray) -> Any:
         return scipy.special.ndtri(p)
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Mul()(dx, Mul()(like(y, math.sqrt(2 * math.pi)), Exp()(Mul()(Mul()(y, y), like(y, 0.5)))))
+        return Mul()(dx, Mul()(full_like(y, math.sqrt(2 * math.pi)), Exp()(Mul()(Mul()(y, y), full_like(y, 0.5)))))
 
 
 def _ndtri_tail(depth: NumpyArray) -> NumpyArray:
@@ -236,16 +236,16 @@ def _ndtri_far(inverse: NumpyArray) -> NumpyArray:
 
 @final
 @record
-class Expi(Composite):
+class Expi(CompositeFunction):
     """The exponential integral: of exp(t) / t from minus infinity to x, through 0 by its principal value."""
 
     name = "expi"
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         (x,) = operands
         return _unless_nan(x, where(x < 0, -_exp1(_at_least(-x, 0)), _expi_above(_at_least(x, 0))))
 
-    def meaning(self, x: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.expi(x)
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
@@ -254,23 +254,23 @@ class Expi(Composite):
 
 @final
 @record
-class Exp1(Composite):
+class Exp1(CompositeFunction):
     """The exponential integral: of exp(-t) / t from x, which is not negative, to infinity."""
 
     name = "exp1"
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         (x,) = operands
-        return where(x >= 0, _exp1(_at_least(x, 0)), x.filled(math.nan))
+        return where(x >= 0, _exp1(_at_least(x, 0)), x.full_like(math.nan))
 
-    def meaning(self, x: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray) -> Any:
         return np.where(x >= 0, scipy.special.exp1(np.where(x >= 0, x, 1)), np.nan)
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         return Div()(Mul()(dx, Exp()(-x)), -x)
 
 
-def _exp1(x: Term) -> Term:
+def _exp1(x: Expr) -> Expr:
     near, far = _at_most(x, 2), _at_least(x, 2)
     small = _sum(near, _exp1_near, 0, 2, 22) - log(near)
     return where(x <= 2, small, exp(-far) / far * _sum(1 / far, _exp1_far, 0, 0.5, 44))
@@ -288,8 +288,8 @@ def _exp1_far(u: NumpyArray) -> NumpyArray:
     return np.asarray(np.where(x < 500, scipy.special.exp1(near) * np.exp(near) * x, series))
 
 
-def _expi_above(x: Term) -> Term:
-    near, middle = _at_most(x, 6), minimum(_at_least(x, 6), x.filled(24))
+def _expi_above(x: Expr) -> Expr:
+    near, middle = _at_most(x, 6), minimum(_at_least(x, 6), x.full_like(24))
     far = _at_most(_at_least(x, 24), 1000)  # whose exponential is infinite
     small = _sum(near, _expi_near, 0, 6, 30) + log(near)
     between = exp(middle) / middle * _sum(1 / middle, _expi_far, 1 / 24, 1 / 6, 34)
@@ -309,53 +309,53 @@ def _expi_far(u: NumpyArray) -> NumpyArray:
 
 @final
 @record
-class SineIntegral(Composite):
+class SineIntegral(CompositeFunction):
     """The integral of sin(t) / t from 0 to x."""
 
     name = "sine_integral"
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         (x,) = operands
         y = absolute(x)
         small, f, g = _waves(y)
         near = small * _sum(small * small, _si_near, 0, 36, 30)
         far = math.pi / 2 - f * cos(y) - g * sin(y)
-        far = where(y == math.inf, y.filled(math.pi / 2), far)
+        far = where(y == math.inf, y.full_like(math.pi / 2), far)
         return _unless_nan(x, _odd(x, where(y <= 6, near, far)))
 
-    def meaning(self, x: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.sici(x)[0]
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        is_zero = Compare("EQ")(x, like(x, 0))
-        at = Select()(is_zero, like(x, 1), x)
+        is_zero = Compare("EQ")(x, full_like(x, 0))
+        at = Select()(is_zero, full_like(x, 1), x)
         return Mul()(dx, Select()(is_zero, at, Div()(Sin()(at), at)))
 
 
 @final
 @record
-class CosineIntegral(Composite):
+class CosineIntegral(CompositeFunction):
     """Euler's constant, plus log x, plus the integral of (cos(t) - 1) / t from 0 to x; NaN below 0."""
 
     name = "cosine_integral"
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         (x,) = operands
         y = _at_least(x, 0)
         small, f, g = _waves(y)
         near = log(small) + _sum(small * small, _ci_near, 0, 36, 30)
-        far = where(y == math.inf, y.filled(0), f * sin(y) - g * cos(y))
-        found = where(x >= 0, where(y <= 6, near, far), x.filled(math.nan))
+        far = where(y == math.inf, y.full_like(0), f * sin(y) - g * cos(y))
+        found = where(x >= 0, where(y <= 6, near, far), x.full_like(math.nan))
         return _unless_nan(x, found)
 
-    def meaning(self, x: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray) -> Any:
         return np.where(x >= 0, scipy.special.sici(np.abs(x))[1], np.nan)
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         return Mul()(dx, Div()(Cos()(x), x))
 
 
-def _waves(y: Term) -> tuple[Term, Term, Term]:
+def _waves(y: Expr) -> tuple[Expr, Expr, Expr]:
     """`y` at most 6; and for larger ones, what the cosine and the sine are multiplied by."""
     inverse = 1 / _at_least(y, 6)
     square = inverse * inverse
@@ -391,13 +391,13 @@ def _alternating(u: NumpyArray, first: int) -> NumpyArray:
 
 @final
 @record
-class Fresnel(Composite):
+class Fresnel(CompositeFunction):
     """The integral of sin(πt²/2) from 0 to x; with `cosine`, of cos(πt²/2)."""
 
     name = "fresnel"
     cosine: bool
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         (x,) = operands
         y = absolute(x)
         small = _at_most(y, _FRESNEL)
@@ -416,11 +416,11 @@ class Fresnel(Composite):
         wave = f * sin(turn) - g * cos(turn) if self.cosine else -f * cos(turn) - g * sin(turn)
         return _unless_nan(x, _odd(x, where(y <= _FRESNEL, near, wave + 0.5)))
 
-    def meaning(self, x: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.fresnel(x)[int(self.cosine)]
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        angle = Mul()(Mul()(x, x), like(x, math.pi / 2))
+        angle = Mul()(Mul()(x, x), full_like(x, math.pi / 2))
         return Mul()(dx, Cos()(angle) if self.cosine else Sin()(angle))
 
 
@@ -460,34 +460,34 @@ def _fresnel_g(u: NumpyArray) -> NumpyArray:
 
 @final
 @record
-class Spence(Composite):
+class Spence(CompositeFunction):
     """The dilogarithm of 1 - x: the integral of log(t) / (1 - t) from 1 to x; NaN below 0."""
 
     name = "spence"
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         (x,) = operands
         is_large = x > 1.5
         y = where(is_large, 1 / _at_least(x, 1.5), x)
         is_small = y < 0.5
-        z = maximum(where(is_small, 1 - y, y), x.filled(0.5))
+        z = maximum(where(is_small, 1 - y, y), x.full_like(0.5))
         middle = _sum(z, scipy.special.spence, 0.5, 1.5, 40)
-        below = minimum(y, y.filled(0.5))
+        below = minimum(y, y.full_like(0.5))
         # log(y) log(1 - y) vanishes with y.
-        product = where(below > 0, log(_at_least(below, _TINY)) * log1p(-below), y.filled(0))
+        product = where(below > 0, log(_at_least(below, _TINY)) * log1p(-below), y.full_like(0))
         found = where(is_small, math.pi**2 / 6 - product - middle, middle)
         log_x = log(_at_least(x, 1.5))
         found = where(is_large, -log_x * log_x / 2 - found, found)
-        return where(x >= 0, found, x.filled(math.nan))
+        return where(x >= 0, found, x.full_like(math.nan))
 
-    def meaning(self, x: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray) -> Any:
         return np.where(x == np.inf, -np.inf, scipy.special.spence(x))
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        away = Sub()(x, like(x, 1))
-        is_one = Compare("EQ")(away, like(x, 0))
-        at = Select()(is_one, like(x, 1), away)
-        return Mul()(dx, Select()(is_one, like(x, -1), -Div()(Log1p()(at), at)))
+        away = Sub()(x, full_like(x, 1))
+        is_one = Compare("EQ")(away, full_like(x, 0))
+        at = Select()(is_one, full_like(x, 1), away)
+        return Mul()(dx, Select()(is_one, full_like(x, -1), -Div()(Log1p()(at), at)))
 
 
 _TINY = 1e-37

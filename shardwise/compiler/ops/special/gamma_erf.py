@@ -17,26 +17,26 @@ from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Mul, Neg, add_tangents
-from shardwise.compiler.ops.elementwise.base import FLOATS, Unary, like
-from shardwise.compiler.ops.elementwise.formula import Term, exp, log, log1p, where
+from shardwise.compiler.ops.elementwise.base import FLOATS, Unary, full_like
+from shardwise.compiler.ops.elementwise.formula import Expr, exp, log, log1p, where
 from shardwise.compiler.ops.elementwise.powers import Square
-from shardwise.compiler.ops.elementwise.select import compared
+from shardwise.compiler.ops.elementwise.select import lower_compare
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.lazy import lazy_module
 
 scipy = lazy_module("scipy")  # a third of a second that few programs need
 
 
-class Special(Unary):
+class SpecialFunction(Unary):
     """A function of floats that is lowered by CHLO, the library of functions beside StableHLO."""
 
-    takes = FLOATS
+    accepts = FLOATS
     dialect = "chlo"
-    narrowest: ClassVar[int] = 2  # bytes: narrower floats go through f32
+    min_itemsize: ClassVar[int] = 2  # bytes: narrower floats go through f32
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         x = operands[0]
-        if x.type.dtype.itemsize >= self.narrowest:
+        if x.type.dtype.itemsize >= self.min_itemsize:
             return self.lower_wide(hlo, *operands)
         wide = [hlo.op("stablehlo.convert", (y,), y.type.with_dtype(np.float32)) for y in operands]
         return hlo.op("stablehlo.convert", (self.lower_wide(hlo, *wide),), self.out_type(*(y.type for y in operands)))
@@ -45,15 +45,15 @@ class Special(Unary):
         return hlo.op(f"chlo.{self.hlo_name}", operands, self.out_type(*(x.type for x in operands)))
 
 
-class OfSeveral(Special):
+class MultiOperandFunction(SpecialFunction):
     """One of several operands, with a slope along each but those in `fixed`."""
 
     arity = 2
-    narrowest = 4
-    fixed: ClassVar[tuple[int, ...]] = ()
-    why_fixed: ClassVar[str]
+    min_itemsize = 4
+    nondifferentiable: ClassVar[tuple[int, ...]] = ()
+    nondifferentiable_reason: ClassVar[str]
 
-    def slope(self, number: int, *operands: Term) -> Term:
+    def partial_derivative(self, number: int, *operands: Expr) -> Expr:
         """The derivative along operand `number`."""
         raise self.missing_rule("slope")
 
@@ -61,25 +61,25 @@ class OfSeveral(Special):
         total = None
         for number, tangent in enumerate(tangents):
             if tangent is not None:
-                if number in self.fixed:
-                    raise NotImplementedError(f"{self.name}: {self.why_fixed}")
-                total = add_tangents(total, Mul()(tangent, self.slope(number, *map(Term, primals)).array))
+                if number in self.nondifferentiable:
+                    raise NotImplementedError(f"{self.name}: {self.nondifferentiable_reason}")
+                total = add_tangents(total, Mul()(tangent, self.partial_derivative(number, *map(Expr, primals)).array))
         return self(*primals), total
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         wide = [x.astype(numpy_carrier(x.dtype)) for x in operands]
-        return np.asarray(self.meaning(*wide)).astype(operands[0].dtype)
+        return np.asarray(self.numpy_function(*wide)).astype(operands[0].dtype)
 
 
-class Composite(Special):
+class CompositeFunction(SpecialFunction):
     """One that is lowered as a program of other ops, in f32 at least. Where that loops until all elements are found, it
     loops over one device's piece, and no turn waits for another device.
     """
 
-    narrowest = 4
+    min_itemsize = 4
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         """The result, as a formula of ops."""
         raise self.missing_rule("found")
 
@@ -89,18 +89,18 @@ class Composite(Special):
 
 
 @registered_cache(maxsize=4096)
-def _program(op: Composite, types: tuple[ArrayType, ...]) -> Program:
-    return installed.transforms.rewrite(op.name, types, lambda *operands: [op.found(*map(Term, operands)).array])
+def _program(op: CompositeFunction, types: tuple[ArrayType, ...]) -> Program:
+    return installed.transforms.rewrite(op.name, types, lambda *operands: [op.formula(*map(Expr, operands)).array])
 
 
 @final
 @record
-class Erf(Special):
+class Erf(SpecialFunction):
     """The error function."""
 
     name = hlo_name = "erf"
 
-    def meaning(self, x: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.erf(x)
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
@@ -109,12 +109,12 @@ class Erf(Special):
 
 @final
 @record
-class Erfc(Special):
+class Erfc(SpecialFunction):
     """One minus the error function, exact where that is close to one."""
 
     name = hlo_name = "erfc"
 
-    def meaning(self, x: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.erfc(x)
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
@@ -123,26 +123,26 @@ class Erfc(Special):
 
 @final
 @record
-class ErfInv(Special):
+class ErfInv(SpecialFunction):
     """The number whose error function is the element."""
 
     name = hlo_name = "erf_inv"
 
-    def meaning(self, x: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.erfinv(x)
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Mul()(dx, Mul()(like(y, math.sqrt(math.pi) / 2), Exp()(Square()(y))))
+        return Mul()(dx, Mul()(full_like(y, math.sqrt(math.pi) / 2), Exp()(Square()(y))))
 
 
 @final
 @record
-class Lgamma(Special):
+class Lgamma(SpecialFunction):
     """The logarithm of the magnitude of the gamma function; infinite at either infinity."""
 
     name = hlo_name = "lgamma"
 
-    def meaning(self, x: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray) -> Any:
         return np.where(np.isinf(x), np.inf, scipy.special.gammaln(x))
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
@@ -151,47 +151,47 @@ class Lgamma(Special):
 
 @final
 @record
-class Digamma(Special):
+class Digamma(SpecialFunction):
     """The derivative of `lgamma`; NaN at its poles."""
 
     name = hlo_name = "digamma"
 
-    def meaning(self, x: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray) -> Any:
         return np.where(x == 0, np.nan, scipy.special.digamma(x))
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Mul()(dx, Polygamma()(like(x, 1), x))
+        return Mul()(dx, Polygamma()(full_like(x, 1), x))
 
 
 @final
 @record
-class Polygamma(OfSeveral):
+class Polygamma(MultiOperandFunction):
     """The derivative of `digamma` of an order, the first operand, at the second; where it is infinite with a sign that
     depends on the side, NaN. Orders are whole, from 0 to a million: of others it is NaN.
     """
 
     name = hlo_name = "polygamma"
-    fixed = (0,)
-    why_fixed = "has no derivative along the order m; differentiate along x, or stop_gradient(m)"
+    nondifferentiable = (0,)
+    nondifferentiable_reason = "has no derivative along the order m; differentiate along x, or stop_gradient(m)"
 
-    def slope(self, number: int, *operands: Term) -> Term:
+    def partial_derivative(self, number: int, *operands: Expr) -> Expr:
         m, x = operands
-        return Term(self((m + 1).array, x.array))
+        return Expr(self((m + 1).array, x.array))
 
     def lower_wide(self, hlo: Hlo, *operands: Any) -> Any:
         m, x = operands
         found = super().lower_wide(hlo, m, x)
         # At infinity CHLO gives NaN.
         vanishes = _all(
-            hlo, compared(hlo, "EQ", x, _number(hlo, x, np.inf)), compared(hlo, "GE", m, _number(hlo, m, 1))
+            hlo, lower_compare(hlo, "EQ", x, _number(hlo, x, np.inf)), lower_compare(hlo, "GE", m, _number(hlo, m, 1))
         )
         found = _select(hlo, vanishes, _number(hlo, x, 0), found)
-        return _select(hlo, compared(hlo, "LE", m, _number(hlo, m, 1e6)), found, _number(hlo, x, np.nan))
+        return _select(hlo, lower_compare(hlo, "LE", m, _number(hlo, m, 1e6)), found, _number(hlo, x, np.nan))
 
-    def meaning(self, m: NumpyArray, x: NumpyArray) -> Any:
+    def numpy_function(self, m: NumpyArray, x: NumpyArray) -> Any:
         is_order = (m >= 0) & (m == np.floor(m)) & (m <= 1e6)
         order = np.where(is_order, m, 1)
-        found = np.where(order == 0, Digamma().meaning(x), scipy.special.polygamma(order, x))
+        found = np.where(order == 0, Digamma().numpy_function(x), scipy.special.polygamma(order, x))
         found = np.where((x == np.inf) & (order > 0), 0, found)
         is_torn = (x <= 0) & (x == np.floor(x)) & (order % 2 == 0)
         return np.where(is_torn | ~is_order, np.nan, found)
@@ -199,17 +199,17 @@ class Polygamma(OfSeveral):
 
 @final
 @record
-class Zeta(OfSeveral):
+class Zeta(MultiOperandFunction):
     """Hurwitz's zeta function: the sum of (q + n)^-x over all whole n from 0; NaN of x below 1."""
 
     name = hlo_name = "zeta"
 
-    def slope(self, number: int, *operands: Term) -> Term:
+    def partial_derivative(self, number: int, *operands: Expr) -> Expr:
         """Along x by the sums of Euler and Maclaurin, each term differentiated."""
         x, q = operands
         if number == 1:
-            return -x * Term(self((x + 1).array, q.array))
-        total = x.filled(0)
+            return -x * Expr(self((x + 1).array, q.array))
+        total = x.full_like(0)
         for n in range(10):
             total = total - log(q + n) * exp(-x * log(q + n))
         w = q + 10
@@ -228,83 +228,83 @@ class Zeta(OfSeveral):
         one, zero, infinity = (_number(hlo, x, number) for number in (1, 0, np.inf))
         # CHLO gives NaN at infinity, and of large x: there the first term alone counts, if it is not 1.
         limit = _select(
-            hlo, compared(hlo, "GT", q, one), zero, _select(hlo, compared(hlo, "LT", q, one), infinity, one)
+            hlo, lower_compare(hlo, "GT", q, one), zero, _select(hlo, lower_compare(hlo, "LT", q, one), infinity, one)
         )
-        found = _select(hlo, compared(hlo, "GT", x, _number(hlo, x, 1e30)), limit, super().lower_wide(hlo, x, q))
-        above_one = compared(hlo, "GT", x, one)
-        found = _select(hlo, _all(hlo, above_one, compared(hlo, "EQ", q, infinity)), zero, found)
+        found = _select(hlo, lower_compare(hlo, "GT", x, _number(hlo, x, 1e30)), limit, super().lower_wide(hlo, x, q))
+        above_one = lower_compare(hlo, "GT", x, one)
+        found = _select(hlo, _all(hlo, above_one, lower_compare(hlo, "EQ", q, infinity)), zero, found)
         # And infinity of x below 1 where q is 0 or -1 or -2 …
-        is_sum = _all(hlo, compared(hlo, "GE", x, one), compared(hlo, "EQ", q, q))
+        is_sum = _all(hlo, lower_compare(hlo, "GE", x, one), lower_compare(hlo, "EQ", q, q))
         return _select(hlo, is_sum, found, _number(hlo, x, np.nan))
 
-    def meaning(self, x: NumpyArray, q: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray, q: NumpyArray) -> Any:
         found = np.where((x > 1e30) & (q > 1), 0, scipy.special.zeta(x, q))
         return np.where((x >= 1) & (q == q), found, np.nan)
 
 
 @final
 @record
-class Xlogy(Composite, OfSeveral):
+class Xlogy(CompositeFunction, MultiOperandFunction):
     """x log(y), but 0 where x is 0 and y is not NaN."""
 
     name = "xlogy"
 
-    def slope(self, number: int, *operands: Term) -> Term:
+    def partial_derivative(self, number: int, *operands: Expr) -> Expr:
         x, y = operands
         return x / y if number else log(y)
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         x, y = operands
         return where((x == 0) & (y == y), 0, x * log(y))
 
-    def meaning(self, x: NumpyArray, y: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray, y: NumpyArray) -> Any:
         return scipy.special.xlogy(x, y)
 
 
 @final
 @record
-class Xlog1py(Composite, OfSeveral):
+class Xlog1py(CompositeFunction, MultiOperandFunction):
     """x log(1 + y), but 0 where x is 0 and y is not NaN."""
 
     name = "xlog1py"
 
-    def slope(self, number: int, *operands: Term) -> Term:
+    def partial_derivative(self, number: int, *operands: Expr) -> Expr:
         x, y = operands
         return x / (1 + y) if number else log1p(y)
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         x, y = operands
         return where((x == 0) & (y == y), 0, x * log1p(y))
 
-    def meaning(self, x: NumpyArray, y: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray, y: NumpyArray) -> Any:
         return scipy.special.xlog1py(x, y)
 
 
 @final
 @record
-class Entr(Composite):
+class Entr(CompositeFunction):
     """-x log(x): 0 at 0, and -inf below it."""
 
     name = "entr"
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         (x,) = operands
         return where(x < 0, -math.inf, where(x == 0, 0, -x * log(x)))
 
-    def meaning(self, x: NumpyArray) -> Any:
+    def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.entr(x)
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Mul()(dx, (-1 - log(Term(x))).array)
+        return Mul()(dx, (-1 - log(Expr(x))).array)
 
 
 def _bell(x: Any, height: float) -> Any:
     """`height · exp(-x²)`."""
-    return Mul()(like(x, height), Exp()(Neg()(Square()(x))))
+    return Mul()(full_like(x, height), Exp()(Neg()(Square()(x))))
 
 
-def _number(hlo: Hlo, like: Any, number: float) -> Any:
-    return hlo.constant(number, like.type.strong())
+def _number(hlo: Hlo, x: Any, number: float) -> Any:
+    return hlo.constant(number, x.type.strong())
 
 
 def _select(hlo: Hlo, which: Any, yes: Any, no: Any) -> Any:

@@ -18,24 +18,24 @@ from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.formula import (
-    Term,
+    Expr,
     absolute,
     exp,
     floor,
-    function,
     log,
     log1p,
     maximum,
     minimum,
-    repeated,
+    unary_function,
     where,
+    while_any,
 )
-from shardwise.compiler.ops.special.gamma_erf import Composite, Lgamma, OfSeveral
+from shardwise.compiler.ops.special.gamma_erf import CompositeFunction, Lgamma, MultiOperandFunction
 from shardwise.lazy import lazy_module
 
 scipy = lazy_module("scipy")
 
-lgamma = function(Lgamma())
+lgamma = unary_function(Lgamma())
 
 _FAR = 50.0  # from here on Kummer's function may be found from infinity
 _FARTHEST = 1e30
@@ -44,7 +44,7 @@ _DIGITS = 64  # binary places by which a sum that has grown is scaled down
 _LOG_TWO = (0.693359375, -2.121944400546905827679e-4)  # log 2: multiples of the first part are exact
 
 
-class _Parameters(Composite, OfSeveral):
+class _Parameters(CompositeFunction, MultiOperandFunction):
     """Of parameters, and of an argument `x`, which is the last operand."""
 
 
@@ -63,7 +63,7 @@ class _Slope(_Parameters):
 def _derivative(op: _Slope, types: tuple[ArrayType, ...]) -> Program:
     """Operands and a tangent of one of them → what is found, and its tangent."""
     transforms = installed.transforms
-    program = transforms.rewrite(op.name, types, lambda *operands: [op.found(*map(Term, operands)).array])
+    program = transforms.rewrite(op.name, types, lambda *operands: [op.formula(*map(Expr, operands)).array])
     moving, _ = transforms.jvp(program, tuple(number == op.along for number in range(len(types))))
     return transforms.inline(moving)
 
@@ -76,16 +76,16 @@ class Hyp1f1(_Parameters):
     name = "hyp1f1"
     arity = 3
 
-    def slope(self, number: int, *operands: Term) -> Term:
+    def partial_derivative(self, number: int, *operands: Expr) -> Expr:
         a, b, x = operands
         if number == 2:
-            return a / b * Term(self((a + 1).array, (b + 1).array, x.array))
-        return Term(Hyp1f1Slope(number)(a.array, b.array, x.array))
+            return a / b * Expr(self((a + 1).array, (b + 1).array, x.array))
+        return Expr(Hyp1f1Slope(number)(a.array, b.array, x.array))
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         return _kummer(*operands, with_slopes=False)
 
-    def meaning(self, a: NumpyArray, b: NumpyArray, x: NumpyArray) -> Any:
+    def numpy_function(self, a: NumpyArray, b: NumpyArray, x: NumpyArray) -> Any:
         """As scipy's, which is infinite where a is 0 and b a pole: there the sum has one term."""
         return np.where(a == 0, np.where(np.isnan(b) | np.isnan(x), np.nan, 1), scipy.special.hyp1f1(a, b, x))
 
@@ -97,14 +97,14 @@ class Hyp1f1Slope(_Slope):
 
     name = "hyp1f1_slope"
     arity = 3
-    fixed = (0, 1, 2)
-    why_fixed = "has no derivative of its own: hyp1f1 can be differentiated along a and b once"
+    nondifferentiable = (0, 1, 2)
+    nondifferentiable_reason = "has no derivative of its own: hyp1f1 can be differentiated along a and b once"
     along: int
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         return _kummer(*operands, with_slopes=True)
 
-    def meaning(self, a: NumpyArray, b: NumpyArray, x: NumpyArray) -> Any:
+    def numpy_function(self, a: NumpyArray, b: NumpyArray, x: NumpyArray) -> Any:
         """Term by term, of arguments that are not negative: of others along exp(x) hyp1f1(b - a, b, -x)."""
         b, turned, y = b.astype(np.float64), x < 0, np.abs(x).astype(np.float64)
         p = np.where(turned, b - a, a)
@@ -121,16 +121,16 @@ class Hyp2f1(_Parameters):
     name = "hyp2f1"
     arity = 4
 
-    def slope(self, number: int, *operands: Term) -> Term:
+    def partial_derivative(self, number: int, *operands: Expr) -> Expr:
         a, b, c, x = operands
         if number == 3:
-            return a * b / c * Term(self((a + 1).array, (b + 1).array, (c + 1).array, x.array))
-        return Term(Hyp2f1Slope(number)(a.array, b.array, c.array, x.array))
+            return a * b / c * Expr(self((a + 1).array, (b + 1).array, (c + 1).array, x.array))
+        return Expr(Hyp2f1Slope(number)(a.array, b.array, c.array, x.array))
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         return _gauss(*operands, with_slopes=False)
 
-    def meaning(self, a: NumpyArray, b: NumpyArray, c: NumpyArray, x: NumpyArray) -> Any:
+    def numpy_function(self, a: NumpyArray, b: NumpyArray, c: NumpyArray, x: NumpyArray) -> Any:
         """As scipy's; but from 1 on, where it has no value, it is infinite if its sum does not end."""
         ends = ((a <= 0) & (a == np.floor(a))) | ((b <= 0) & (b == np.floor(b)))
         return np.where((x > 1) & ~ends & ~np.isnan(a + b + c), np.inf, scipy.special.hyp2f1(a, b, c, x))
@@ -143,14 +143,14 @@ class Hyp2f1Slope(_Slope):
 
     name = "hyp2f1_slope"
     arity = 4
-    fixed = (0, 1, 2, 3)
-    why_fixed = "has no derivative of its own: hyp2f1 can be differentiated along a, b and c once"
+    nondifferentiable = (0, 1, 2, 3)
+    nondifferentiable_reason = "has no derivative of its own: hyp2f1 can be differentiated along a, b and c once"
     along: int
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         return _gauss(*operands, with_slopes=True)
 
-    def meaning(self, a: NumpyArray, b: NumpyArray, c: NumpyArray, x: NumpyArray) -> Any:
+    def numpy_function(self, a: NumpyArray, b: NumpyArray, c: NumpyArray, x: NumpyArray) -> Any:
         """Term by term, of arguments that are not negative: of others along (1 - x)^-a hyp2f1(a, c - b, c, x/(x-1))."""
         a, b, c = (y.astype(np.float64) for y in (a, b, c))
         turned, y = x < 0, np.where(x < 0, x / (x - 1), np.where(x < 1, x, np.nan)).astype(np.float64)
@@ -179,28 +179,28 @@ def _sum_of_slopes(above: Any, below: Any, y: NumpyArray) -> NumpyArray:
     return total
 
 
-def _precision(x: Term) -> float:
+def _precision(x: Expr) -> float:
     """What is left out: less than the last digit of derivatives, whose terms are some times as large."""
     return float(np.finfo(x.dtype).eps) / 64
 
 
-def _is_whole(x: Term) -> Term:
+def _is_whole(x: Expr) -> Expr:
     """0, -1, -2 and so on: where a sum ends, and where the gamma function has its poles."""
     return (x <= 0) & (x == floor(x))
 
 
-def _sign_of_gamma(x: Term) -> Term:
+def _sign_of_gamma(x: Expr) -> Expr:
     down = floor(x)
-    return where((x < 0) & (down != 2 * floor(down / 2)), x.filled(-1), 1)
+    return where((x < 0) & (down != 2 * floor(down / 2)), x.full_like(-1), 1)
 
 
-def _scaled_back(log_factor: Term, doublings: Term) -> Term:
+def _scaled_back(log_factor: Expr, doublings: Expr) -> Expr:
     """A factor times a power of two: either may be out of range where their product is not."""
     first, rest = (doublings * part for part in _LOG_TWO)
     return exp(log_factor + first + rest)
 
 
-def _kummer(a: Term, b: Term, x: Term, *, with_slopes: bool) -> Term:
+def _kummer(a: Expr, b: Expr, x: Expr, *, with_slopes: bool) -> Expr:
     pole = _is_whole(b)
     ends = _is_whole(a) & (~pole | (a >= b))  # before it divides by zero
     inside = (absolute(x) < math.inf) & (absolute(a) < math.inf) & (absolute(b) < math.inf)
@@ -218,9 +218,9 @@ def _kummer(a: Term, b: Term, x: Term, *, with_slopes: bool) -> Term:
     outer = _sign_of_gamma(b1) * _sign_of_gamma(p1) * exp(where(turned, power, power + y1))
     found = where(far, outer * _kummer_expansion(p1, b1, y1, with_slopes), near)
     if with_slopes:
-        return found * where(inside, x0.filled(1), math.nan)
+        return found * where(inside, x0.full_like(1), math.nan)
     known = (a == a) & (b == b) & (x == x)
-    found = where(inside, found, where(known & pole & ~ends, math.inf, x0.filled(math.nan)))
+    found = where(inside, found, where(known & pole & ~ends, math.inf, x0.full_like(math.nan)))
     # At the ends: it grows like exp(x), or like a power of -x.
     at_end = known & ~pole & ~_is_whole(a) & (absolute(a) < math.inf) & (absolute(b) < math.inf)
     upper = _sign_of_gamma(a) * _sign_of_gamma(b) * math.inf
@@ -228,7 +228,7 @@ def _kummer(a: Term, b: Term, x: Term, *, with_slopes: bool) -> Term:
     return where(at_end & (x == -math.inf) & (a > 0), 0, found)
 
 
-def _kummer_series(p: Term, b: Term, y: Term, with_slopes: bool) -> tuple[Term, Term]:
+def _kummer_series(p: Expr, b: Expr, y: Expr, with_slopes: bool) -> tuple[Expr, Expr]:
     """The sum, and by how many powers of two it has been scaled down.
 
     It has settled when terms are small beside it; with slopes when what bounds these is small beside its largest.
@@ -236,12 +236,12 @@ def _kummer_series(p: Term, b: Term, y: Term, with_slopes: bool) -> tuple[Term, 
     least = _precision(y)
     large, small = 2.0**_DIGITS, 2.0**-_DIGITS
 
-    def goes_on(k: Term, term: Term, size: Term, reach: Term, *rest: Term) -> Term:
+    def goes_on(k: Expr, term: Expr, size: Expr, reach: Expr, *rest: Expr) -> Expr:
         _, _, p, b, _ = rest
         # No element has settled before its parameters are positive.
         return ((size > least * reach) | (k < 1 - b) | (k < 1 - p)) & (k < _TURNS)
 
-    def step(k: Term, term: Term, size: Term, reach: Term, *rest: Term) -> list[Term]:
+    def step(k: Expr, term: Expr, size: Expr, reach: Expr, *rest: Expr) -> list[Expr]:
         total, doublings, p, b, y = rest
         over = (b + k) * (k + 1)
         by = where(over == 0, 0, y / where(over == 0, 1, over))
@@ -253,25 +253,25 @@ def _kummer_series(p: Term, b: Term, y: Term, with_slopes: bool) -> tuple[Term, 
         else:
             size, reach = absolute(term), absolute(total)
         grown = reach > large
-        scale = where(grown, small, y.filled(1))
+        scale = where(grown, small, y.full_like(1))
         doublings = where(grown, doublings + _DIGITS, doublings)
         return [k + 1, term * scale, size * scale, reach * scale, total * scale, doublings, p, b, y]
 
-    one, zero = y.filled(1), y.filled(0)
-    _, _, size, reach, total, doublings, *_ = repeated(
+    one, zero = y.full_like(1), y.full_like(0)
+    _, _, size, reach, total, doublings, *_ = while_any(
         "series", [zero, one, one, one, one, zero, p, b, y], goes_on, step
     )
     return where(size > least * reach, math.nan, total), doublings
 
 
-def _kummer_expansion(p: Term, b: Term, y: Term, with_slopes: bool) -> Term:
+def _kummer_expansion(p: Expr, b: Expr, y: Expr, with_slopes: bool) -> Expr:
     """1 + (1-p)(b-p)/y + (1-p)(2-p)(b-p)(b-p+1)/2y² + …, as long as terms get smaller."""
     least = _precision(y)
 
-    def goes_on(k: Term, term: Term, size: Term, total: Term, p: Term, b: Term, y: Term) -> Term:
+    def goes_on(k: Expr, term: Expr, size: Expr, total: Expr, p: Expr, b: Expr, y: Expr) -> Expr:
         return size > least * absolute(total)
 
-    def step(k: Term, term: Term, size: Term, total: Term, p: Term, b: Term, y: Term) -> list[Term]:
+    def step(k: Expr, term: Expr, size: Expr, total: Expr, p: Expr, b: Expr, y: Expr) -> list[Expr]:
         first, second, below = k + 1 - p, k + b - p, (k + 1) * y
         bound = maximum(absolute(first), 1) * maximum(absolute(second), 1) / below
         kept = bound < 1
@@ -279,11 +279,11 @@ def _kummer_expansion(p: Term, b: Term, y: Term, with_slopes: bool) -> Term:
         size = where(kept, size * bound, 0) if with_slopes else absolute(term)
         return [k + 1, term, size, total + term, p, b, y]
 
-    one, zero = y.filled(1), y.filled(0)
-    return repeated("expansion", [zero, one, one, one, p, b, y], goes_on, step)[3]
+    one, zero = y.full_like(1), y.full_like(0)
+    return while_any("expansion", [zero, one, one, one, p, b, y], goes_on, step)[3]
 
 
-def _gauss(a: Term, b: Term, c: Term, x: Term, *, with_slopes: bool) -> Term:
+def _gauss(a: Expr, b: Expr, c: Expr, x: Expr, *, with_slopes: bool) -> Expr:
     pole = _is_whole(c)
     less, more = where(a < b, a, b), where(a < b, b, a)
     # A sum that ends is taken as it is, for any x. With slopes it is never so: those do not end.
@@ -315,13 +315,13 @@ def _gauss(a: Term, b: Term, c: Term, x: Term, *, with_slopes: bool) -> Term:
     at_one = limited & ~pole & ~ends & (x == 1)
     found = where(at_one, _gauss_at_one(a, b, c), found)
     if with_slopes:
-        return found * where(inside | at_one, y.filled(1), math.nan)
+        return found * where(inside | at_one, y.full_like(1), math.nan)
     known = (a == a) & (b == b) & (c == c) & (x == x)
-    found = where(inside | at_one, found, where(known, math.inf, y.filled(math.nan)))
+    found = where(inside | at_one, found, where(known, math.inf, y.full_like(math.nan)))
     return where(limited & (x == 0), 1, found)
 
 
-def _gauss_at_one(a: Term, b: Term, c: Term) -> Term:
+def _gauss_at_one(a: Expr, b: Expr, c: Expr) -> Expr:
     """By gamma functions: of c and c-a-b over those of c-a and c-b; where c-a-b is not positive, infinite."""
     gap = c - a - b
     settles = gap > 0
@@ -334,17 +334,17 @@ def _gauss_at_one(a: Term, b: Term, c: Term) -> Term:
     return where(settles, where(none, 0, value), grown)
 
 
-def _gauss_series(a: Term, b: Term, c: Term, x: Term, with_slopes: bool) -> tuple[Term, Term]:
+def _gauss_series(a: Expr, b: Expr, c: Expr, x: Expr, with_slopes: bool) -> tuple[Expr, Expr]:
     """The sum, and its derivative along `x`; settled as Kummer's."""
     least = _precision(x)
 
-    def goes_on(k: Term, term: Term, size: Term, reach: Term, *rest: Term) -> Term:
+    def goes_on(k: Expr, term: Expr, size: Expr, reach: Expr, *rest: Expr) -> Expr:
         _, _, a, b, c, _ = rest
         # No element has settled before its parameters are positive.
         early = (k < 1 - a) | (k < 1 - b) | (k < 1 - c)
         return (((k + 1) * size > least * reach) | early) & (k < _TURNS)
 
-    def step(k: Term, term: Term, size: Term, reach: Term, *rest: Term) -> list[Term]:
+    def step(k: Expr, term: Expr, size: Expr, reach: Expr, *rest: Expr) -> list[Expr]:
         total, slope, a, b, c, x = rest
         over = (c + k) * (k + 1)
         by = where(over == 0, 0, 1 / where(over == 0, 1, over))
@@ -358,15 +358,15 @@ def _gauss_series(a: Term, b: Term, c: Term, x: Term, with_slopes: bool) -> tupl
             size, reach = absolute(term), absolute(total)
         return [k + 1, term, size, reach, total, slope + (k + 1) * coefficient, a, b, c, x]
 
-    one, zero = x.filled(1), x.filled(0)
+    one, zero = x.full_like(1), x.full_like(0)
     start = [zero, one, one, one, one, zero, a, b, c, x]
-    _, _, size, reach, total, slope, *_ = repeated("series", start, goes_on, step)
+    _, _, size, reach, total, slope, *_ = while_any("series", start, goes_on, step)
     return where(size > least * reach, math.nan, total), slope
 
 
 def _gauss_steps(
-    a: Term, b: Term, c: Term, away: Term, value: Term, slope: Term, with_slopes: bool
-) -> tuple[Term, Term]:
+    a: Expr, b: Expr, c: Expr, away: Expr, value: Expr, slope: Expr, with_slopes: bool
+) -> tuple[Expr, Expr]:
     """The function `away` from 1, by its value and slope at 1/2, and by how many powers of two it was scaled down.
 
     Around a point that is `left` from 1, Taylor's series is good for half of that. Its terms, from the equation that
@@ -376,11 +376,11 @@ def _gauss_steps(
     fewest = 1 - math.log2(least) if with_slopes else 0.0  # of a power series at half its radius
     large, small = 2.0**_DIGITS, 2.0**-_DIGITS
 
-    def goes_on(*state: Term) -> Term:
+    def goes_on(*state: Expr) -> Expr:
         left, total, away, turns = state[1], state[5], state[-2], state[-1]
         return (left > away) & (absolute(total) < math.inf) & (turns < _TURNS)
 
-    def step(*state: Term) -> list[Term]:
+    def step(*state: Expr) -> list[Expr]:
         n, left, h, before, here, total, moved, size, doublings, a, b, c, away, turns = state
         share, center = h / left, 1 - left
         bend = (1 - 2 * center) * n + c - (a + b + 1) * center
@@ -395,7 +395,7 @@ def _gauss_steps(
         new_left = where(arrives, away, where(settled, left - h, left))
         new_h = where(settled, minimum(new_left / 2, new_left - away), h)
         grown = settled & (size > large)
-        scale = where(grown, small, size.filled(1))
+        scale = where(grown, small, size.full_like(1))
         doublings = where(grown, doublings + _DIGITS, doublings)
         value = total * scale
         first = moved * scale / where(h == 0, 1, h) * new_h
@@ -405,10 +405,10 @@ def _gauss_steps(
         n = where(settled, 0, n)
         return [n, new_left, new_h, before, here, total, moved, size, doublings, a, b, c, away, turns + 1]
 
-    half, zero = away.filled(0.5), away.filled(0)
+    half, zero = away.full_like(0.5), away.full_like(0)
     h = minimum(half / 2, half - away)
     first = slope * h
     size = absolute(value) + absolute(first)
     start = [zero, half, h, value, first, value + first, first, size, zero, a, b, c, away, zero]
-    _, left, _, _, _, total, _, _, doublings, *_ = repeated("steps", start, goes_on, step)
+    _, left, _, _, _, total, _, _, doublings, *_ = while_any("steps", start, goes_on, step)
     return where((left > away) & (absolute(total) < math.inf), math.nan, total), doublings

@@ -15,26 +15,26 @@ import numpy as np
 from shardwise.compiler.ir.op import NumpyArray
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ops.elementwise.formula import (
-    Term,
+    Expr,
     absolute,
     exp,
     floor,
-    function,
     log,
     log1p,
     maximum,
     minimum,
     polynomial,
-    repeated,
     sqrt,
+    unary_function,
     where,
+    while_any,
 )
-from shardwise.compiler.ops.special.gamma_erf import Composite, Digamma, Erfc, Lgamma, OfSeveral
+from shardwise.compiler.ops.special.gamma_erf import CompositeFunction, Digamma, Erfc, Lgamma, MultiOperandFunction
 from shardwise.lazy import lazy_module
 
 scipy = lazy_module("scipy")
 
-lgamma, digamma, erfc = function(Lgamma()), function(Digamma()), function(Erfc())
+lgamma, digamma, erfc = unary_function(Lgamma()), unary_function(Digamma()), unary_function(Erfc())
 
 _LARGE = 10.0  # from here on Stirling's series has all digits
 _UNIFORM = 100.0  # from here on Temme's expansion has all digits, where the operands differ by less than a third
@@ -43,10 +43,10 @@ _FAR = 1e30  # above this bound nothing is left
 _TURNS = 1000  # more than any element takes that settles at all
 
 
-class IncompleteGamma(Composite, OfSeveral):
+class IncompleteGamma(CompositeFunction, MultiOperandFunction):
     """Of a shape parameter `a` and a bound `x`."""
 
-    def slope_along_x(self, a: Term, x: Term) -> Term:
+    def slope_along_x(self, a: Expr, x: Expr) -> Expr:
         """The density of the gamma distribution."""
         return exp((a - 1) * log(x) - x - lgamma(a))
 
@@ -58,13 +58,13 @@ class Igamma(IncompleteGamma):
 
     name = "igamma"
 
-    def slope(self, number: int, *operands: Term) -> Term:
-        return self.slope_along_x(*operands) if number else Term(IgammaGradA()(*(x.array for x in operands)))
+    def partial_derivative(self, number: int, *operands: Expr) -> Expr:
+        return self.slope_along_x(*operands) if number else Expr(IgammaGradA()(*(x.array for x in operands)))
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         return _gamma_shares(*operands)[0]
 
-    def meaning(self, a: NumpyArray, x: NumpyArray) -> Any:
+    def numpy_function(self, a: NumpyArray, x: NumpyArray) -> Any:
         return np.minimum(scipy.special.gammainc(a, x), 1)
 
 
@@ -75,13 +75,13 @@ class Igammac(IncompleteGamma):
 
     name = "igammac"
 
-    def slope(self, number: int, *operands: Term) -> Term:
-        return -(self.slope_along_x(*operands) if number else Term(IgammaGradA()(*(x.array for x in operands))))
+    def partial_derivative(self, number: int, *operands: Expr) -> Expr:
+        return -(self.slope_along_x(*operands) if number else Expr(IgammaGradA()(*(x.array for x in operands))))
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         return _gamma_shares(*operands)[1]
 
-    def meaning(self, a: NumpyArray, x: NumpyArray) -> Any:
+    def numpy_function(self, a: NumpyArray, x: NumpyArray) -> Any:
         return scipy.special.gammaincc(a, x)
 
 
@@ -91,16 +91,16 @@ class IgammaGradA(IncompleteGamma):
     """The derivative of `igamma` along `a`."""
 
     name = "igamma_grad_a"
-    fixed = (0, 1)
-    why_fixed = "has no derivative of its own: igamma can be differentiated along a once"
+    nondifferentiable = (0, 1)
+    nondifferentiable_reason = "has no derivative of its own: igamma can be differentiated along a once"
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         a, x = operands
         by_power, power = _slope_of_share(a, x)
         found = where(x == 0, 0, power * by_power)
         return where((x < 0) | ~(a > 0) | (x != x), math.nan, where((x == math.inf) | (a == math.inf), 0, found))
 
-    def meaning(self, a: NumpyArray, x: NumpyArray) -> Any:
+    def numpy_function(self, a: NumpyArray, x: NumpyArray) -> Any:
         """By the terms of the series, each differentiated: exact in its places after the point, if not in the tails."""
         wide_a, wide_x = (np.asarray(y, np.longdouble) for y in np.broadcast_arrays(a, x))
         inside = (wide_a > 0) & (wide_x > 0) & (wide_x < 1e4) & (wide_a < 1e4)
@@ -123,35 +123,37 @@ class RandomGammaGrad(IncompleteGamma):
     """By how much a draw `x` from the gamma distribution moves with its parameter `a`, its share below staying."""
 
     name = "random_gamma_grad"
-    fixed = (0, 1)
-    why_fixed = "has no derivative of its own: a gamma draw can be differentiated once"
+    nondifferentiable = (0, 1)
+    nondifferentiable_reason = "has no derivative of its own: a gamma draw can be differentiated once"
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         a, x = operands
         by_power, _ = _slope_of_share(a, x)
         found = where(x == 0, 0, -by_power * x / a)
         return where((x < 0) | ~(a > 0) | (x != x), math.nan, found)
 
-    def meaning(self, a: NumpyArray, x: NumpyArray) -> Any:
+    def numpy_function(self, a: NumpyArray, x: NumpyArray) -> Any:
         density = np.exp((a - 1) * np.log(x) - x - scipy.special.gammaln(a))
-        return np.where(x == 0, 0, -IgammaGradA().meaning(a, x) / density)
+        return np.where(x == 0, 0, -IgammaGradA().numpy_function(a, x) / density)
 
 
 @final
 @record
-class Betainc(Composite, OfSeveral):
+class Betainc(CompositeFunction, MultiOperandFunction):
     """The share of the beta function's integral, of exponents `a` and `b`, that lies below `x`."""
 
     name = "betainc"
     arity = 3
-    fixed = (0, 1)
-    why_fixed = "has no derivatives along a and b; differentiate along x, or stop_gradient(a), stop_gradient(b)"
+    nondifferentiable = (0, 1)
+    nondifferentiable_reason = (
+        "has no derivatives along a and b; differentiate along x, or stop_gradient(a), stop_gradient(b)"
+    )
 
-    def slope(self, number: int, *operands: Term) -> Term:
+    def partial_derivative(self, number: int, *operands: Expr) -> Expr:
         a, b, x = operands
         return exp((a - 1) * log(x) + (b - 1) * log1p(-x) - log_beta(a, b))
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         a, b, x = operands
         inside = (a > 0) & (b > 0) & (x > 0) & (x < 1) & (a < math.inf) & (b < math.inf)
         a0, b0, x0 = where(inside, a, 1), where(inside, b, 1), where(inside, x, 0.5)
@@ -170,26 +172,26 @@ class Betainc(Composite, OfSeveral):
         is_nan = (a < 0) | (b < 0) | (x < 0) | (x > 1) | (a != a) | (b != b) | (x != x) | (at_zero & at_one)
         return where(is_nan, math.nan, share)
 
-    def meaning(self, a: NumpyArray, b: NumpyArray, x: NumpyArray) -> Any:
+    def numpy_function(self, a: NumpyArray, b: NumpyArray, x: NumpyArray) -> Any:
         return scipy.special.betainc(a, b, x)
 
 
 @final
 @record
-class Expn(Composite, OfSeveral):
+class Expn(CompositeFunction, MultiOperandFunction):
     """The exponential integral of order `n`, which is whole and not negative: of exp(-xt) / t^n over all t from 1."""
 
     name = "expn"
-    fixed = (0,)
-    why_fixed = "has no derivative along the order n; differentiate along x, or stop_gradient(n)"
+    nondifferentiable = (0,)
+    nondifferentiable_reason = "has no derivative along the order n; differentiate along x, or stop_gradient(n)"
 
-    def slope(self, number: int, *operands: Term) -> Term:
+    def partial_derivative(self, number: int, *operands: Expr) -> Expr:
         """The integral of the order before it; of order 0 that of t exp(-xt)."""
         n, x = operands
-        before = Term(self(maximum(n - 1, 0).array, x.array))
+        before = Expr(self(maximum(n - 1, 0).array, x.array))
         return where(n == 0, -exp(-x) * (1 + x) / (x * x), -before)
 
-    def found(self, *operands: Term) -> Term:
+    def formula(self, *operands: Expr) -> Expr:
         n, x = operands
         is_order = (n >= 0) & (n == floor(n)) & (n < math.inf)
         inside = is_order & (n > 0) & (x > 0) & (x < math.inf)
@@ -205,33 +207,33 @@ class Expn(Composite, OfSeveral):
         found = where(x == math.inf, 0, found)
         return where(is_order & (x >= 0), found, math.nan)
 
-    def meaning(self, n: NumpyArray, x: NumpyArray) -> Any:
+    def numpy_function(self, n: NumpyArray, x: NumpyArray) -> Any:
         is_order = (n >= 0) & (n == np.floor(n)) & np.isfinite(n)
         return np.where(is_order, scipy.special.expn(np.where(is_order, n, 1), x), np.nan)
 
 
-def _expn_series(n: Term, x: Term) -> Term:
+def _expn_series(n: Expr, x: Expr) -> Expr:
     """For small `x`: (-x)^(n-1)/(n-1)! (ψ(n) - log x) less the sum of (-x)^m/m!(m-n+1) over all other m."""
     epsilon = _epsilon(x)
 
-    def goes_on(m: Term, power: Term, total: Term, change: Term, edge: Term, n: Term, x: Term) -> Term:
+    def goes_on(m: Expr, power: Expr, total: Expr, change: Expr, edge: Expr, n: Expr, x: Expr) -> Expr:
         return ((absolute(change) > epsilon * absolute(total)) | (m < n)) & (m < _TURNS)
 
-    def step(m: Term, power: Term, total: Term, change: Term, edge: Term, n: Term, x: Term) -> list[Term]:
+    def step(m: Expr, power: Expr, total: Expr, change: Expr, edge: Expr, n: Expr, x: Expr) -> list[Expr]:
         m = m + 1
         power = -power * x / m
         at_edge = m == n - 1
         change = where(at_edge, 0, power / where(at_edge, 1, m - n + 1))
         return [m, power, total - change, change, where(at_edge, power, edge), n, x]
 
-    one, zero = x.filled(1), x.filled(0)
+    one, zero = x.full_like(1), x.full_like(0)
     first = where(n == 1, 0, -1 / where(n == 1, 1, 1 - n))
     start = [zero, one, first, one, where(n == 1, 1, zero), n, x]
-    _, _, total, _, edge, _, _ = repeated("series", start, goes_on, step)
+    _, _, total, _, edge, _, _ = while_any("series", start, goes_on, step)
     return total + edge * (digamma(n) - log(x))
 
 
-def log_beta(a: Term, b: Term) -> Term:
+def log_beta(a: Expr, b: Expr) -> Expr:
     """The logarithm of the beta function of positive numbers; of large ones without a difference of larger ones."""
     # Chosen by comparisons, not as extremes: those share their slope where both are equal.
     less, more = where(a < b, a, b), where(a < b, b, a)
@@ -241,7 +243,7 @@ def log_beta(a: Term, b: Term) -> Term:
     return where(more < _LARGE, lgamma(less) + lgamma(more) - lgamma(less + more), with_series)
 
 
-def _epsilon(x: Term) -> float:
+def _epsilon(x: Expr) -> float:
     return float(np.finfo(x.dtype).eps)
 
 
@@ -249,34 +251,34 @@ def _epsilon(x: Term) -> float:
 _STIRLING = (1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156)
 
 
-def _stirling(a: Term) -> Term:
+def _stirling(a: Expr) -> Expr:
     """What is left of log Γ(a), for large `a`, beside (a - 1/2) log a - a + log √2π."""
     return polynomial(1 / (a * a), _STIRLING) / a
 
 
-def _bend(u: Term) -> Term:
+def _bend(u: Expr) -> Expr:
     """2 (u - log(1 + u)) / u² for small `u`: 1 at 0."""
     w = 1 / (2 + u)
     s = u * w
     return 2 * w - 4 * s * w * w * polynomial(s * s, [1 / (2 * n + 3) for n in range(12)])
 
 
-def _excess(u: Term) -> Term:
+def _excess(u: Expr) -> Expr:
     """u - log(1 + u), exact for small `u`."""
     is_small = absolute(u) < _ALIKE
     near = where(is_small, u, 0)
     return where(is_small, near * near * _bend(near) / 2, u - log1p(u))
 
 
-def _power(a: Term, x: Term) -> Term:
+def _power(a: Expr, x: Expr) -> Expr:
     """x^a exp(-x) / Γ(a + 1)."""
-    large = maximum(a, a.filled(_LARGE))
+    large = maximum(a, a.full_like(_LARGE))
     deviation = exp(-large * _excess((x - large) / large) - _stirling(large)) / sqrt(large * (2 * math.pi))
-    small = minimum(a, a.filled(_LARGE))
+    small = minimum(a, a.full_like(_LARGE))
     return where(a < _LARGE, exp(small * log(x) - x - lgamma(small + 1)), deviation)
 
 
-def _cases(a: Term, x: Term) -> tuple[Term, Term, Term, Term, Term]:
+def _cases(a: Expr, x: Expr) -> tuple[Expr, Expr, Expr, Expr, Expr]:
     """Operands inside the domain (others are replaced), and whether each is for the expansion, or for the fraction."""
     inside = (a > 0) & (x > 0) & (a < math.inf) & (x < math.inf)
     b, y = where(inside, a, 1), where(inside, x, 1)
@@ -285,7 +287,7 @@ def _cases(a: Term, x: Term) -> tuple[Term, Term, Term, Term, Term]:
     return b, y, uniform, above, inside
 
 
-def _gamma_shares(a: Term, x: Term) -> tuple[Term, Term]:
+def _gamma_shares(a: Expr, x: Expr) -> tuple[Expr, Expr]:
     """The shares below and above."""
     b, y, uniform, above, inside = _cases(a, x)
     power = _power(b, y)
@@ -300,12 +302,12 @@ def _gamma_shares(a: Term, x: Term) -> tuple[Term, Term]:
     high = where(uniform, erfc(turn) / 2 + rest, where(above, high, 1 - low))
     is_nan = (a < 0) | (x < 0) | (a != a) | (x != x) | ((a == 0) & (x == 0)) | ((a == math.inf) & (x == math.inf))
     none = (x == 0) | (a == math.inf)
-    for_low = where(inside, low, where(none, 0, low.filled(1)))
-    for_high = where(inside, high, where(none, 1, low.filled(0)))
+    for_low = where(inside, low, where(none, 0, low.full_like(1)))
+    for_high = where(inside, high, where(none, 1, low.full_like(0)))
     return where(is_nan, math.nan, for_low), where(is_nan, math.nan, for_high)
 
 
-def _slope_of_share(a: Term, x: Term) -> tuple[Term, Term]:
+def _slope_of_share(a: Expr, x: Expr) -> tuple[Expr, Expr]:
     """What the share below gains with `a`, as a multiple of x^a exp(-x) / Γ(a + 1), and that power."""
     b, y, uniform, above, _ = _cases(a, x)
     below = ~uniform & ~above
@@ -323,17 +325,17 @@ def _slope_of_share(a: Term, x: Term) -> tuple[Term, Term]:
     return where(uniform, alike, where(above, high, low)), _power(b, y)
 
 
-def _gamma_series(a: Term, x: Term, with_slope: bool) -> tuple[Term, Term]:
+def _gamma_series(a: Expr, x: Expr, with_slope: bool) -> tuple[Expr, Expr]:
     """1 + x/(a+1) + x²/(a+1)(a+2) + …, and its derivative along `a` where that is asked for."""
     epsilon = _epsilon(x)
 
-    def goes_on(n: Term, term: Term, total: Term, moved: Term, slope: Term, a: Term, x: Term) -> Term:
+    def goes_on(n: Expr, term: Expr, total: Expr, moved: Expr, slope: Expr, a: Expr, x: Expr) -> Expr:
         left = absolute(term) > epsilon * absolute(total)
         if with_slope:
             left = left | (absolute(moved) > epsilon * absolute(slope))
         return left & (n < _TURNS)
 
-    def step(n: Term, term: Term, total: Term, moved: Term, slope: Term, a: Term, x: Term) -> list[Term]:
+    def step(n: Expr, term: Expr, total: Expr, moved: Expr, slope: Expr, a: Expr, x: Expr) -> list[Expr]:
         n = n + 1
         term = term * x / (a + n)
         if with_slope:
@@ -341,25 +343,25 @@ def _gamma_series(a: Term, x: Term, with_slope: bool) -> tuple[Term, Term]:
             slope = slope + moved
         return [n, term, total + term, moved, slope, a, x]
 
-    one, zero = x.filled(1), x.filled(0)
-    _, _, total, _, slope, _, _ = repeated("series", [zero, one, one, zero, zero, a, x], goes_on, step)
+    one, zero = x.full_like(1), x.full_like(0)
+    _, _, total, _, slope, _, _ = while_any("series", [zero, one, one, zero, zero, a, x], goes_on, step)
     return total, slope
 
 
-def _gamma_fraction(a: Term, x: Term, with_slope: bool) -> tuple[Term, Term]:
+def _gamma_fraction(a: Expr, x: Expr, with_slope: bool) -> tuple[Expr, Expr]:
     """1/(x+1-a - 1(1-a)/(x+3-a - 2(2-a)/(x+5-a - …))) by Lentz's method, and the derivative of its logarithm along
     `a` where that is asked for.
     """
     settled = 4 * _epsilon(x)
 
-    def goes_on(n: Term, up: Term, down: Term, total: Term, change: Term, *moves: Term) -> Term:
+    def goes_on(n: Expr, up: Expr, down: Expr, total: Expr, change: Expr, *moves: Expr) -> Expr:
         left = absolute(change - 1) > settled
         if with_slope:
             _, _, slope, moved, *_ = moves
             left = left | (absolute(moved) > settled * absolute(slope))
         return left & (n < _TURNS)
 
-    def step(n: Term, up: Term, down: Term, total: Term, change: Term, *moves: Term) -> list[Term]:
+    def step(n: Expr, up: Expr, down: Expr, total: Expr, change: Expr, *moves: Expr) -> list[Expr]:
         up_moves, down_moves, slope, moved, a, x = moves
         n = n + 1
         above, beside = n * (a - n), x + 2 * n + 1 - a
@@ -373,14 +375,14 @@ def _gamma_fraction(a: Term, x: Term, with_slope: bool) -> tuple[Term, Term]:
             slope = slope + moved
         return [n, new_up, new_down, total * change, change, up_moves, down_moves, slope, moved, a, x]
 
-    first, zero = x + 1 - a, x.filled(0)
+    first, zero = x + 1 - a, x.full_like(0)
     slope = -1 / first
-    start = [zero, first, zero, first, x.filled(2), x.filled(-1), zero, slope, slope, a, x]
-    _, _, _, total, _, _, _, slope, *_ = repeated("fraction", start, goes_on, step)
+    start = [zero, first, zero, first, x.full_like(2), x.full_like(-1), zero, slope, slope, a, x]
+    _, _, _, total, _, _, _, slope, *_ = while_any("fraction", start, goes_on, step)
     return 1 / total, -slope
 
 
-def _expansion(a: Term, x: Term) -> tuple[Term, Term, Term, Term, Term]:
+def _expansion(a: Expr, x: Expr) -> tuple[Expr, Expr, Expr, Expr, Expr]:
     """Of Temme's expansion in `a`, which is large, and η, where η²/2 is x/a - 1 - log(x/a) and η has the sign of
     x - a: η, `a` itself, the sum of c(k, n) η^n / a^k, and its derivatives along both.
     """
@@ -390,7 +392,7 @@ def _expansion(a: Term, x: Term) -> tuple[Term, Term, Term, Term, Term]:
     rows = _temme()
     curves = [polynomial(eta, row) for row in rows]
     slopes = [polynomial(eta, [n * c for n, c in enumerate(row)][1:]) for row in rows]
-    total, by_eta, by_inverse = curves[-1], slopes[-1], a.filled(0)
+    total, by_eta, by_inverse = curves[-1], slopes[-1], a.full_like(0)
     for curve, slope in zip(reversed(curves[:-1]), reversed(slopes[:-1]), strict=True):
         by_inverse = by_inverse * inverse + total
         total, by_eta = total * inverse + curve, by_eta * inverse + slope
@@ -424,7 +426,7 @@ def _temme() -> list[list[float]]:
     return rows
 
 
-def _beta_power(a: Term, b: Term, x: Term, y: Term) -> Term:
+def _beta_power(a: Expr, b: Expr, x: Expr, y: Expr) -> Expr:
     """x^a y^b / a B(a, b), where x + y is 1."""
     is_large = (a >= _LARGE) & (b >= _LARGE)
     p, q = where(is_large, a, _LARGE), where(is_large, b, _LARGE)
@@ -439,30 +441,30 @@ def _beta_power(a: Term, b: Term, x: Term, y: Term) -> Term:
     return where(is_large, with_series, exp(a * log_x + b * log_y - log_whole))
 
 
-def _beta_fraction(a: Term, b: Term, x: Term) -> Term:
+def _beta_fraction(a: Expr, b: Expr, x: Expr) -> Expr:
     """1 + d(1)/(1 + d(2)/(1 + …)) by Lentz's method, with the d of DLMF 8.17.23."""
     epsilon = _epsilon(x)
     tiny = float(np.finfo(x.dtype).tiny) * 1e6
 
-    def kept(x: Term) -> Term:
+    def kept(x: Expr) -> Expr:
         """A number that can be divided by."""
         return where(absolute(x) < tiny, tiny, x)
 
-    def goes_on(n: Term, up: Term, down: Term, total: Term, change: Term, a: Term, b: Term, x: Term) -> Term:
+    def goes_on(n: Expr, up: Expr, down: Expr, total: Expr, change: Expr, a: Expr, b: Expr, x: Expr) -> Expr:
         return (absolute(change - 1) > 4 * epsilon) & (n < _TURNS)
 
-    def step(n: Term, up: Term, down: Term, total: Term, change: Term, a: Term, b: Term, x: Term) -> list[Term]:
+    def step(n: Expr, up: Expr, down: Expr, total: Expr, change: Expr, a: Expr, b: Expr, x: Expr) -> list[Expr]:
         twice = a + 2 * n
         odd = -((a + n) / twice) * ((a + b + n) / (twice + 1)) * x
         m = n + 1
         even = (m / (twice + 1)) * ((b - m) / (twice + 2)) * x
-        change = x.filled(1)
+        change = x.full_like(1)
         for d in (odd, even):
             down = 1 / kept(1 + d * down)
             up = kept(1 + d / up)
             change = change * up * down
         return [m, up, down, total * change, change, a, b, x]
 
-    one, zero = x.filled(1), x.filled(0)
-    start = [zero, one, zero, one, x.filled(2), a, b, x]
-    return repeated("fraction", start, goes_on, step)[3]
+    one, zero = x.full_like(1), x.full_like(0)
+    start = [zero, one, zero, one, x.full_like(2), a, b, x]
+    return while_any("fraction", start, goes_on, step)[3]
