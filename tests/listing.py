@@ -1,7 +1,7 @@
-"""Every public name of JAX's array namespaces: here, or not here and why. `python -m tests.listing` writes the list.
+"""The list of JAX's public array names, and which of them Shardwise supports. `python -m tests.listing` writes it.
 
-The names are those of the JAX that is installed; what is here is looked up in this package. A name that is missing
-needs a reason below: the script fails without one.
+The names are those of the installed JAX. Each is looked up in the module of the same name here. A name that is not
+supported needs a reason in `REASONS`, or the script fails.
 """
 
 import importlib
@@ -14,16 +14,16 @@ NAMESPACES = (
     *("numpy", "numpy.linalg", "numpy.fft", "lax", "lax.linalg", "nn", "nn.initializers", "random"),
     *("scipy.special", "scipy.linalg", "scipy.stats", "ops", "dtypes", "tree", "tree_util"),
 )
-PRIMITIVE = "a primitive of JAX's tracer: ops here are classes in `shardwise.compiler.ops`"
+PRIMITIVE = "a primitive of JAX's tracer; the ops of Shardwise are classes in `shardwise.compiler.ops`"
 REASONS: dict[str, str] = {
-    "lax.psend": "of manual parallelism, which is not here yet",
-    "lax.precv": "of manual parallelism, which is not here yet",
-    "lax.ragged_all_to_all": "of manual parallelism, which is not here yet",
+    "lax.psend": "not supported yet: a send without its receive has no op here; `lax.ppermute` does both",
+    "lax.precv": "not supported yet: a receive without its send has no op here; `lax.ppermute` does both",
+    "lax.ragged_all_to_all": "not supported yet: `lax.all_to_all` sends blocks of equal size only",
 }
 
 
 def public(module: ModuleType) -> list[str]:
-    """The names that a module offers, without its submodules."""
+    """Return the public names of a module, without its submodules."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return [
@@ -40,11 +40,16 @@ def has(module: ModuleType | None, name: str) -> bool:
 
 
 def listing() -> str:
-    """The document; names that are missing without a reason are an error."""
+    """Return the text of docs/names.md.
+
+    Raises:
+        AssertionError: if an unsupported name has no reason, or a supported one has.
+    """
     lines = [
         "# Names",
         "",
-        "Every public name of JAX's array namespaces, and whether it is here. Made by `python -m tests.listing`.",
+        "The public names of JAX's array namespaces, and whether Shardwise supports them. `python -m tests.listing` "
+        "writes this page.",
     ]
     unexplained = []
     for space in NAMESPACES:
@@ -55,23 +60,24 @@ def listing() -> str:
             ours = None
         names = public(theirs)
         primitives = [name for name in names if name.endswith("_p") and not has(ours, name)]
-        here = [name for name in names if has(ours, name)]
-        missing = [name for name in names if name not in here and name not in primitives]
-        lines += ["", f"## {space}", "", f"Here ({len(here)} of {len(names) - len(primitives)}): {' '.join(here)}"]
+        supported = [name for name in names if has(ours, name)]
+        missing = [name for name in names if name not in supported and name not in primitives]
+        count = f"{len(supported)} of {len(names) - len(primitives)}"
+        lines += ["", f"## {space}", "", f"Supported ({count}): {' '.join(supported)}"]
         if missing:
-            lines += ["", "| not here | why |", "|---|---|"]
+            lines += ["", "| name | status |", "|---|---|"]
             for name in missing:
                 reason = REASONS.get(f"{space}.{name}", "")
                 if not reason:
                     unexplained.append(f"{space}.{name}")
                 lines.append(f"| `{name}` | {reason} |")
         if primitives:
-            lines += ["", f"{len(primitives)} names that end in `_p`: {PRIMITIVE}."]
-    here_after_all = [name for name in REASONS if f"| `{name.rsplit('.', 1)[1]}` | {REASONS[name]} |" not in lines]
-    if here_after_all:
-        raise AssertionError(f"here, but with a reason in tests/listing.py: {' '.join(here_after_all)}")
+            lines += ["", f"Names that end in `_p` ({len(primitives)}): {PRIMITIVE}."]
+    outdated = [name for name in REASONS if f"| `{name.rsplit('.', 1)[1]}` | {REASONS[name]} |" not in lines]
+    if outdated:
+        raise AssertionError(f"supported, but with a reason in tests/listing.py: {' '.join(outdated)}")
     if unexplained:
-        raise AssertionError(f"not here, and no reason in tests/listing.py: {' '.join(unexplained)}")
+        raise AssertionError(f"not supported, and without a reason in tests/listing.py: {' '.join(unexplained)}")
     return "\n".join(lines) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""docs/names.md says of every name of JAX's whether it is here: as the script finds it."""
+"""docs/names.md is up to date with the script that writes it."""
 
 import pytest
 
@@ -8,5 +8,5 @@ pytestmark = pytest.mark.jax
 from tests.listing import DOCUMENT, listing  # noqa: E402
 
 
-def test_the_list_is_what_the_script_makes():
+def test_names_page_is_up_to_date():
     assert DOCUMENT.read_text() == listing(), "run `python -m tests.listing`"

@@ -1,0 +1,1 @@
+"""Correctness checks on a GPU: a sample of all ops and of the runtime, compared with numpy or the CPU."""
