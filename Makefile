@@ -14,7 +14,7 @@ USERS := tests/api tests/runtime tests/compiler/test_pipeline.py tests/compiler/
 BIN := .venv/bin
 NOJAX := .venv-nojax/bin
 
-.PHONY: venv demo test slow fuzz bench format clean
+.PHONY: venv demo test slow coverage fuzz bench format clean
 
 venv: .venv/.checks-installed
 
@@ -33,6 +33,15 @@ test: .venv/.checks-installed .venv-nojax/.checks-installed
 
 slow: .venv/.checks-installed
 	$(BIN)/pytest -n $(WORKERS) -m slow
+
+# The tests of `make test` and `make slow`, once, and the share of lines that they run in each folder of shardwise.
+coverage: .venv/.checks-installed
+	@mkdir -p build
+	$(BIN)/coverage erase
+	$(BIN)/coverage run -m pytest -n $(WORKERS) $(TESTS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage json --quiet -o build/coverage.json
+	$(BIN)/python tests/coverage_report.py build/coverage.json build/coverage.txt
 
 fuzz: .venv/.checks-installed
 	$(BIN)/python -m tests.fuzz.run --cases $(CASES) --seed $(SEED)
