@@ -1,7 +1,7 @@
-"""Random functions of pieces, each both as shard_map takes it and as a loop over devices: meshes, specs, dtypes.
+"""Random per-device functions, each as a function for shard_map and as a reference that loops over devices in numpy.
 
-A recipe is a list of steps over a growing list of values. Each step knows how to do itself with the package (on one
-device's piece) and with numpy (on the pieces of all devices), and over which axes its result may differ between them.
+A recipe is a list of steps, each of which appends a value to a list. A step is implemented twice: with the package, on
+one device's shard, and in numpy, on the shards of all devices. It also says over which axes its result may differ.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,47 +18,47 @@ import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.sharding import PartitionSpec as P
-from tests.manual.devices import Array, Devices, Pieces, Spec, axes_of, cutting, is_float
+from tests.manual.devices import Array, Devices, Shards, Spec, axes_in, axes_of, is_float
 
 MESHES = ({"x": 8}, {"y": 4, "x": 2}, {"c": 2, "a": 2, "b": 2})
 DTYPES = (np.float32, np.float32, ml_dtypes.bfloat16, np.int32, np.bool_)
-LARGEST = 1 << 12  # elements of a piece
+LARGEST = 1 << 12  # elements of a shard
 
 
 @dataclass(frozen=True)
-class Known:
-    """What is known of a value before it is computed. `varies`: as types have it; `differs`: where it really can."""
+class Facts:
+    """The type of a value. `varying`: the axes in its type (vma); `may_differ`: those along which shards may differ."""
 
     shape: tuple[int, ...]
     dtype: Any
-    varies: frozenset[str]
-    differs: frozenset[str]
-    exact: bool  # to the bit: integers, and floats that only moved
+    varying: frozenset[str]
+    may_differ: frozenset[str]
+    exact: bool  # results must be equal bit by bit: integers, and floats that are only copied
 
 
 @dataclass(frozen=True)
 class Step:
     text: str
     ours: Callable[[list[Any]], Any]
-    numpy: Callable[[Devices, list[Pieces]], Pieces]
-    known: Known
+    numpy: Callable[[Devices, list[Shards]], Shards]
+    facts: Facts
 
 
 @dataclass
 class Recipe:
-    """A function of pieces over the axes `manual` of a mesh; the others, if any, are planned."""
+    """A function of shards along the axes `manual` of a mesh; the other axes are automatic."""
 
     seed: int
     mesh: dict[str, int]
     manual: tuple[str, ...]
     check: bool
-    inputs: list[tuple[Known, Spec]]
+    inputs: list[tuple[Facts, Spec]]
     steps: list[Step] = field(default_factory=list)
     outputs: list[tuple[int, Spec]] = field(default_factory=list)
 
     @property
-    def values(self) -> list[Known]:
-        return [*(known for known, _ in self.inputs), *(step.known for step in self.steps)]
+    def values(self) -> list[Facts]:
+        return [*(facts for facts, _ in self.inputs), *(step.facts for step in self.steps)]
 
     @cached_property
     def devices(self) -> Devices:
@@ -66,15 +66,15 @@ class Recipe:
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed}, mesh {self.mesh}, manual {self.manual}, check_vma={self.check}"]
-        lines += [f"  {n}: {k.dtype.__name__}{k.shape} cut as {spec}" for n, (k, spec) in enumerate(self.inputs)]
-        lines += [f"  {len(self.inputs) + n}: {step.text} -> {step.known.shape}" for n, step in enumerate(self.steps)]
+        lines += [f"  {n}: {k.dtype.__name__}{k.shape} sharded as {spec}" for n, (k, spec) in enumerate(self.inputs)]
+        lines += [f"  {len(self.inputs) + n}: {step.text} -> {step.facts.shape}" for n, step in enumerate(self.steps)]
         return "\n".join([*lines, f"  out {self.outputs}"])
 
     def function(self, mesh: Any) -> Callable[..., Any]:
-        """Of whole arrays: the package's."""
+        """Return the function of global arrays, by shard_map."""
 
-        def body(*pieces: Any) -> tuple[Any, ...]:
-            env = list(pieces)
+        def body(*shards: Any) -> tuple[Any, ...]:
+            env = list(shards)
             for step in self.steps:
                 env.append(step.ours(env))
             return tuple(env[number] for number, _ in self.outputs)
@@ -88,29 +88,29 @@ class Recipe:
             check_vma=self.check,
         )
 
-    def looped(self, args: Sequence[Array]) -> list[Array]:
-        """The same, device by device in numpy."""
-        env = [self.devices.cut(arg, spec) for arg, (_, spec) in zip(args, self.inputs, strict=True)]
+    def reference(self, args: Sequence[Array]) -> list[Array]:
+        """Compute the same in numpy, device by device."""
+        env = [self.devices.shard(arg, spec) for arg, (_, spec) in zip(args, self.inputs, strict=True)]
         for step in self.steps:
             env.append(step.numpy(self.devices, env))
-        return [self.devices.join(env[number], spec) for number, spec in self.outputs]
+        return [self.devices.unshard(env[number], spec) for number, spec in self.outputs]
 
     @cached_property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Of whole arguments."""
+        """The global shapes of the arguments."""
         return [
-            tuple(size * self.devices.count(axes_of(entry)) for size, entry in zip(known.shape, spec, strict=True))
-            for known, spec in self.inputs
+            tuple(size * self.devices.count(axes_of(entry)) for size, entry in zip(facts.shape, spec, strict=True))
+            for facts, spec in self.inputs
         ]
 
     @cached_property
     def args(self) -> list[Array]:
         rng = np.random.default_rng(self.seed)
-        found = []
-        for (known, _), shape in zip(self.inputs, self.shapes, strict=True):
-            drawn = rng.normal(size=shape) if is_float(known.dtype) else rng.integers(-40, 40, shape)
-            found.append((drawn > 0 if known.dtype is np.bool_ else drawn).astype(known.dtype))
-        return found
+        args = []
+        for (facts, _), shape in zip(self.inputs, self.shapes, strict=True):
+            samples = rng.normal(size=shape) if is_float(facts.dtype) else rng.integers(-40, 40, shape)
+            args.append((samples > 0 if facts.dtype is np.bool_ else samples).astype(facts.dtype))
+        return args
 
     @property
     def exact(self) -> list[bool]:
@@ -134,23 +134,23 @@ def random_recipe(seed: int, dtypes: Sequence[Any] = DTYPES) -> Recipe:
         dtype = rng.choice(dtypes)
         shape = tuple(rng.choice((1, 2, 3, 4, 8)) for _ in range(rng.randint(0, 3)))
         spec = random_spec(rng, shape, manual)
-        cut = frozenset(cutting(spec))
-        inputs.append((Known(shape, dtype, cut, cut, True), spec))
+        axes_used = frozenset(axes_in(spec))
+        inputs.append((Facts(shape, dtype, axes_used, axes_used, True), spec))
     recipe = Recipe(seed, mesh, manual, check, inputs)
-    wanted = rng.randint(2, 6)
-    while len(recipe.steps) < wanted:
+    step_count = rng.randint(2, 6)
+    while len(recipe.steps) < step_count:
         number = rng.randrange(len(recipe.values))
         step = rng.choice(STEPS)(rng, recipe, number, recipe.values[number])
-        if step is not None and np.prod(step.known.shape) <= LARGEST:
+        if step is not None and np.prod(step.facts.shape) <= LARGEST:
             recipe.steps.append(step)
     last = len(recipe.values) - 1
     for number in {last, rng.randrange(last + 1)}:
-        _leave(rng, recipe, number)
+        _add_output(rng, recipe, number)
     return recipe
 
 
 def random_spec(rng: Random, shape: Sequence[int], axes: Sequence[str], needed: frozenset[str] = frozenset()) -> Spec:
-    """Axes over dims: those that are needed, and some others."""
+    """Assign axes to dims at random: all of `needed`, and some others."""
     entries: list[list[str]] = [[] for _ in shape]
     for axis in rng.sample(list(axes), len(axes)):
         if shape and (axis in needed or rng.random() < 0.6):
@@ -158,21 +158,21 @@ def random_spec(rng: Random, shape: Sequence[int], axes: Sequence[str], needed: 
     return tuple(None if not e else e[0] if len(e) == 1 and rng.random() < 0.8 else tuple(e) for e in entries)
 
 
-def _leave(rng: Random, recipe: Recipe, number: int) -> None:
-    """One more result: what no dim can be cut for is added up first."""
-    known = recipe.values[number]
-    if not known.shape and known.differs:
-        recipe.steps.append(_reduction("sum", number, known, tuple(sorted(known.differs)), None))
+def _add_output(rng: Random, recipe: Recipe, number: int) -> None:
+    """Add a result. A varying scalar has no dim to be sharded along: it is summed first."""
+    facts = recipe.values[number]
+    if not facts.shape and facts.may_differ:
+        recipe.steps.append(_reduction("sum", number, facts, tuple(sorted(facts.may_differ)), None))
         number = len(recipe.values) - 1
-        known = recipe.values[number]
-    recipe.outputs.append((number, random_spec(rng, known.shape, recipe.manual, known.differs)))
+        facts = recipe.values[number]
+    recipe.outputs.append((number, random_spec(rng, facts.shape, recipe.manual, facts.may_differ)))
 
 
-# Steps. Each takes the value with this number, and is None where that does not fit.
+# Steps. Each applies to value `number`, and returns None if it does not accept the type of that value.
 
 
 def _some_axes(rng: Random, recipe: Recipe) -> tuple[str, ...]:
-    """One or several axes, in any order."""
+    """Return one or more axes in random order."""
     return tuple(rng.sample(recipe.manual, rng.randint(1, len(recipe.manual))))
 
 
@@ -181,7 +181,7 @@ def _name(rng: Random, axes: tuple[str, ...]) -> Any:
 
 
 def _random_groups(rng: Random, count: int) -> list[list[int]] | None:
-    """Groups of members, now and then."""
+    """Return random axis_index_groups in a quarter of the calls, and None in the others."""
     sizes = [size for size in range(1, count + 1) if count % size == 0]
     if rng.random() < 0.75:
         return None
@@ -189,77 +189,77 @@ def _random_groups(rng: Random, count: int) -> list[list[int]] | None:
     return [members[start : start + size] for start in range(0, count, size)]
 
 
-def _reduction(how: str, number: int, known: Known, axes: tuple[str, ...], groups: Any, name: Any = None) -> Step:
-    function = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}[how]
-    dtype = np.int32 if known.dtype is np.bool_ and how == "sum" else known.dtype
-    varies = known.varies | set(axes) if groups else known.varies - set(axes)
-    differs = known.differs | set(axes) if groups else known.differs - set(axes)
-    exact = known.exact and (how != "sum" or not is_float(dtype))
+def _reduction(kind: str, number: int, facts: Facts, axes: tuple[str, ...], groups: Any, name: Any = None) -> Step:
+    function = {"sum": lax.psum, "max": lax.pmax, "min": lax.pmin}[kind]
+    dtype = np.int32 if facts.dtype is np.bool_ and kind == "sum" else facts.dtype
+    varying = facts.varying | set(axes) if groups else facts.varying - set(axes)
+    may_differ = facts.may_differ | set(axes) if groups else facts.may_differ - set(axes)
+    exact = facts.exact and (kind != "sum" or not is_float(dtype))
     return Step(
-        f"p{how}({number}, {axes}, {groups})",
+        f"p{kind}({number}, {axes}, {groups})",
         lambda env: function(env[number], name or axes, axis_index_groups=groups),
-        lambda devices, env: devices.reduced(how, env[number], axes, groups),
-        Known(known.shape, dtype, varies, differs, exact),
+        lambda devices, env: devices.reduce(kind, env[number], axes, groups),
+        Facts(facts.shape, dtype, varying, may_differ, exact),
     )
 
 
-def reduction(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
+def reduction(rng: Random, recipe: Recipe, number: int, facts: Facts) -> Step | None:
     axes = _some_axes(rng, recipe)
-    how = rng.choice(("sum", "sum", "max", "min"))
-    if known.dtype is np.bool_:
-        how = "sum"
-    return _reduction(how, number, known, axes, _random_groups(rng, recipe.devices.count(axes)), _name(rng, axes))
+    kind = rng.choice(("sum", "sum", "max", "min"))
+    if facts.dtype is np.bool_:
+        kind = "sum"
+    return _reduction(kind, number, facts, axes, _random_groups(rng, recipe.devices.count(axes)), _name(rng, axes))
 
 
-def mean(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
+def mean(rng: Random, recipe: Recipe, number: int, facts: Facts) -> Step | None:
     axes = _some_axes(rng, recipe)
-    if not is_float(known.dtype):
+    if not is_float(facts.dtype):
         return None
     count = recipe.devices.count(axes)
     return Step(
         f"pmean({number}, {axes})",
         lambda env: lax.pmean(env[number], axes),
         lambda devices, env: [
-            (x.astype(np.float64) / count).astype(x.dtype) for x in devices.reduced("sum", env[number], axes)
+            (x.astype(np.float64) / count).astype(x.dtype) for x in devices.reduce("sum", env[number], axes)
         ],
-        Known(known.shape, known.dtype, known.varies - set(axes), known.differs - set(axes), False),
+        Facts(facts.shape, facts.dtype, facts.varying - set(axes), facts.may_differ - set(axes), False),
     )
 
 
-def gather(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
+def gather(rng: Random, recipe: Recipe, number: int, facts: Facts) -> Step | None:
     axes, tiled = _some_axes(rng, recipe), rng.random() < 0.5
-    if tiled and not known.shape:
+    if tiled and not facts.shape:
         return None
-    dim = rng.randrange(len(known.shape) + (not tiled))
+    dim = rng.randrange(len(facts.shape) + (not tiled))
     count = recipe.devices.count(axes)
     groups = _random_groups(rng, count)
     to = "varying" if groups or rng.random() < 0.7 else "invarying"
     count = len(groups[0]) if groups else count
-    shape = list(known.shape)
+    shape = list(facts.shape)
     if tiled:
         shape[dim] *= count
     else:
         shape.insert(dim, count)
     name = _name(rng, axes)
-    varies = known.varies | set(axes) if to == "varying" else known.varies - set(axes)
-    differs = known.differs | set(axes) if groups else known.differs - set(axes)
+    varying = facts.varying | set(axes) if to == "varying" else facts.varying - set(axes)
+    may_differ = facts.may_differ | set(axes) if groups else facts.may_differ - set(axes)
     return Step(
         f"all_gather({number}, {axes}, axis={dim}, tiled={tiled}, to={to}, groups={groups})",
         lambda env: lax.all_gather(env[number], name, axis=dim, tiled=tiled, to=to, axis_index_groups=groups),
         lambda devices, env: devices.all_gather(env[number], axes, dim, tiled, groups),
-        Known(tuple(shape), known.dtype, varies, differs, known.exact),
+        Facts(tuple(shape), facts.dtype, varying, may_differ, facts.exact),
     )
 
 
-def scatter(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
+def scatter(rng: Random, recipe: Recipe, number: int, facts: Facts) -> Step | None:
     axes, tiled = _some_axes(rng, recipe), rng.random() < 0.5
     groups = _random_groups(rng, recipe.devices.count(axes))
     count = len(groups[0]) if groups else recipe.devices.count(axes)
-    dims = [d for d, size in enumerate(known.shape) if (size % count == 0 if tiled else size == count)]
-    if not dims or known.dtype is np.bool_:
+    dims = [d for d, size in enumerate(facts.shape) if (size % count == 0 if tiled else size == count)]
+    if not dims or facts.dtype is np.bool_:
         return None
     dim = rng.choice(dims)
-    shape = list(known.shape)
+    shape = list(facts.shape)
     if tiled:
         shape[dim] //= count
     else:
@@ -269,19 +269,19 @@ def scatter(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | No
         f"psum_scatter({number}, {axes}, {dim}, tiled={tiled}, groups={groups})",
         lambda env: lax.psum_scatter(env[number], name, scatter_dimension=dim, tiled=tiled, axis_index_groups=groups),
         lambda devices, env: devices.psum_scatter(env[number], axes, dim, tiled, groups),
-        _moved(known, axes, shape, known.exact and not is_float(known.dtype)),
+        _varying(facts, axes, shape, facts.exact and not is_float(facts.dtype)),
     )
 
 
-def exchange(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
+def all_to_all(rng: Random, recipe: Recipe, number: int, facts: Facts) -> Step | None:
     axes, tiled = _some_axes(rng, recipe), rng.random() < 0.5
     groups = _random_groups(rng, recipe.devices.count(axes))
     count = len(groups[0]) if groups else recipe.devices.count(axes)
-    dims = [d for d, size in enumerate(known.shape) if (size % count == 0 if tiled else size == count)]
+    dims = [d for d, size in enumerate(facts.shape) if (size % count == 0 if tiled else size == count)]
     if not dims:
         return None
-    split, stack = rng.choice(dims), rng.randrange(len(known.shape))
-    shape = list(known.shape)
+    split, stack = rng.choice(dims), rng.randrange(len(facts.shape))
+    shape = list(facts.shape)
     if tiled:
         shape[split] //= count
         shape[stack] *= count
@@ -293,11 +293,11 @@ def exchange(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | N
         f"all_to_all({number}, {axes}, {split}, {stack}, tiled={tiled}, groups={groups})",
         lambda env: lax.all_to_all(env[number], name, split, stack, tiled=tiled, axis_index_groups=groups),
         lambda devices, env: devices.all_to_all(env[number], axes, split, stack, tiled, groups),
-        _moved(known, axes, shape, known.exact),
+        _varying(facts, axes, shape, facts.exact),
     )
 
 
-def permute(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
+def permute(rng: Random, recipe: Recipe, number: int, facts: Facts) -> Step | None:
     axes = _some_axes(rng, recipe)
     count = recipe.devices.count(axes)
     senders, receivers = rng.sample(range(count), count), rng.sample(range(count), count)
@@ -307,13 +307,13 @@ def permute(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | No
         f"ppermute({number}, {axes}, {pairs})",
         lambda env: lax.ppermute(env[number], name, pairs),
         lambda devices, env: devices.ppermute(env[number], axes, pairs),
-        _moved(known, axes, known.shape, known.exact),
+        _varying(facts, axes, facts.shape, facts.exact),
     )
 
 
-def index(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
+def index(rng: Random, recipe: Recipe, number: int, facts: Facts) -> Step | None:
     axes = _some_axes(rng, recipe)
-    if known.dtype is np.bool_:
+    if facts.dtype is np.bool_:
         return None
     return Step(
         f"{number} + axis_index({axes})",
@@ -321,57 +321,57 @@ def index(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None
         lambda devices, env: [
             x + np.asarray(i).astype(x.dtype) for x, i in zip(env[number], devices.axis_index(axes), strict=True)
         ],
-        _moved(known, axes, known.shape, known.exact and not is_float(known.dtype)),
+        _varying(facts, axes, facts.shape, facts.exact and not is_float(facts.dtype)),
     )
 
 
-def vary(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
+def pvary(rng: Random, recipe: Recipe, number: int, facts: Facts) -> Step | None:
     axes = _some_axes(rng, recipe)
     function = rng.choice((lambda x: lax.pcast(x, axes, to="varying"), lambda x: lax.pvary(x, axes)))
     return Step(
         f"pvary({number}, {axes})",
         lambda env: function(env[number]),
         lambda devices, env: env[number],
-        Known(known.shape, known.dtype, known.varies | set(axes), known.differs | set(axes), known.exact),
+        Facts(facts.shape, facts.dtype, facts.varying | set(axes), facts.may_differ | set(axes), facts.exact),
     )
 
 
-def _moved(known: Known, axes: Sequence[str], shape: Sequence[int], exact: bool) -> Known:
-    return Known(tuple(shape), known.dtype, known.varies | set(axes), known.differs | set(axes), exact)
+def _varying(facts: Facts, axes: Sequence[str], shape: Sequence[int], exact: bool) -> Facts:
+    return Facts(tuple(shape), facts.dtype, facts.varying | set(axes), facts.may_differ | set(axes), exact)
 
 
-def _local(known: Known, shape: Sequence[int], text: str, number: int, ours: Any, numpy: Any, exact: bool) -> Step:
-    """Each device for itself."""
+def _per_device(facts: Facts, shape: Sequence[int], text: str, number: int, ours: Any, numpy: Any, exact: bool) -> Step:
+    """Return a step without communication."""
     return Step(
         text,
         lambda env: ours(env[number]),
         lambda devices, env: [np.asarray(numpy(x)).astype(x.dtype) for x in env[number]],
-        Known(tuple(shape), known.dtype, known.varies, known.differs, exact and known.exact),
+        Facts(tuple(shape), facts.dtype, facts.varying, facts.may_differ, exact and facts.exact),
     )
 
 
-def scale(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
-    if known.dtype is np.bool_:
-        return _local(known, known.shape, f"~{number}", number, lambda x: ~x, lambda x: ~x, True)
-    factor = rng.choice((2, -1)) if known.dtype is np.int32 else rng.choice((0.5, -2.0))
-    whole = known.dtype is np.int32
-    return _local(
-        known,
-        known.shape,
+def scale(rng: Random, recipe: Recipe, number: int, facts: Facts) -> Step | None:
+    if facts.dtype is np.bool_:
+        return _per_device(facts, facts.shape, f"~{number}", number, lambda x: ~x, lambda x: ~x, True)
+    factor = rng.choice((2, -1)) if facts.dtype is np.int32 else rng.choice((0.5, -2.0))
+    is_integer = facts.dtype is np.int32
+    return _per_device(
+        facts,
+        facts.shape,
         f"{number} * {factor}",
         number,
         lambda x: x * jnp.asarray(factor).astype(x.dtype),
         lambda x: x * np.asarray(factor).astype(x.dtype),
-        whole,
+        is_integer,
     )
 
 
-def curve(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
-    if known.dtype is not np.float32:  # of bfloat16, it would show the rounding of large numbers
+def sine(rng: Random, recipe: Recipe, number: int, facts: Facts) -> Step | None:
+    if facts.dtype is not np.float32:  # the sine of a large bfloat16 amplifies its rounding error
         return None
-    return _local(
-        known,
-        known.shape,
+    return _per_device(
+        facts,
+        facts.shape,
         f"sin({number})",
         number,
         jnp.sin,
@@ -380,51 +380,51 @@ def curve(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None
     )
 
 
-def total(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
-    if not known.shape or known.dtype is np.bool_:
+def total(rng: Random, recipe: Recipe, number: int, facts: Facts) -> Step | None:
+    if not facts.shape or facts.dtype is np.bool_:
         return None
-    dim = rng.randrange(len(known.shape))
-    wide = np.float64 if is_float(known.dtype) else np.int32
-    return _local(
-        known,
-        known.shape[:dim] + known.shape[dim + 1 :],
+    dim = rng.randrange(len(facts.shape))
+    wide = np.float64 if is_float(facts.dtype) else np.int32
+    return _per_device(
+        facts,
+        facts.shape[:dim] + facts.shape[dim + 1 :],
         f"{number}.sum({dim})",
         number,
         lambda x: x.sum(dim, dtype=x.dtype),
         lambda x: x.astype(wide).sum(dim, dtype=wide),
-        not is_float(known.dtype),
+        not is_float(facts.dtype),
     )
 
 
-def flip(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
-    return _local(known, known.shape[::-1], f"{number}.T", number, lambda x: x.T, lambda x: x.T, True)
+def transpose(rng: Random, recipe: Recipe, number: int, facts: Facts) -> Step | None:
+    return _per_device(facts, facts.shape[::-1], f"{number}.T", number, lambda x: x.T, lambda x: x.T, True)
 
 
-def repeat(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
-    """So that there are dims that divide."""
-    if not known.shape:
+def tile(rng: Random, recipe: Recipe, number: int, facts: Facts) -> Step | None:
+    """Make a dim larger, so that later steps can divide it."""
+    if not facts.shape:
         return None
-    dim, often = rng.randrange(len(known.shape)), rng.choice((2, 4, 8))
-    shape = list(known.shape)
-    shape[dim] *= often
-    return _local(
-        known,
+    dim, copies = rng.randrange(len(facts.shape)), rng.choice((2, 4, 8))
+    shape = list(facts.shape)
+    shape[dim] *= copies
+    return _per_device(
+        facts,
         shape,
-        f"concatenate({often} of {number}, {dim})",
+        f"concatenate({copies} of {number}, {dim})",
         number,
-        lambda x: jnp.concatenate([x] * often, dim),
-        lambda x: np.concatenate([x] * often, dim),
+        lambda x: jnp.concatenate([x] * copies, dim),
+        lambda x: np.concatenate([x] * copies, dim),
         True,
     )
 
 
-def join(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
-    """With another value."""
+def add_sum(rng: Random, recipe: Recipe, number: int, facts: Facts) -> Step | None:
+    """Add the sum of another value."""
     other = rng.randrange(len(recipe.values))
-    beside = recipe.values[other]
-    if beside.dtype is not known.dtype or known.dtype is np.bool_:
+    other_facts = recipe.values[other]
+    if other_facts.dtype is not facts.dtype or facts.dtype is np.bool_:
         return None
-    wide = np.float64 if is_float(known.dtype) else np.int32
+    wide = np.float64 if is_float(facts.dtype) else np.int32
     return Step(
         f"{number} + sum({other})",
         lambda env: env[number] + env[other].sum(dtype=env[other].dtype),
@@ -432,20 +432,20 @@ def join(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
             (x.astype(wide) + y.astype(wide).sum(dtype=wide)).astype(x.dtype)
             for x, y in zip(env[number], env[other], strict=True)
         ],
-        Known(
-            known.shape,
-            known.dtype,
-            known.varies | beside.varies,
-            known.differs | beside.differs,
-            not is_float(known.dtype),
+        Facts(
+            facts.shape,
+            facts.dtype,
+            facts.varying | other_facts.varying,
+            facts.may_differ | other_facts.may_differ,
+            not is_float(facts.dtype),
         ),
     )
 
 
-def branch(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
-    """Devices go different ways."""
+def branch(rng: Random, recipe: Recipe, number: int, facts: Facts) -> Step | None:
+    """Devices take different branches."""
     axes = _some_axes(rng, recipe)
-    if known.dtype is np.bool_:
+    if facts.dtype is np.bool_:
         return None
     bound = rng.randrange(recipe.devices.count(axes))
     return Step(
@@ -455,22 +455,22 @@ def branch(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | Non
             (2 * x if i > bound else 1 - x).astype(x.dtype)
             for x, i in zip(env[number], devices.axis_index(axes), strict=True)
         ],
-        _moved(known, axes, known.shape, known.exact and not is_float(known.dtype)),
+        _varying(facts, axes, facts.shape, facts.exact and not is_float(facts.dtype)),
     )
 
 
-def loop(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
-    """Values travel around a ring, one device further every turn, and something is added there."""
+def loop(rng: Random, recipe: Recipe, number: int, facts: Facts) -> Step | None:
+    """Values travel around a ring, one device per iteration, and each device adds its index."""
     axes = _some_axes(rng, recipe)
-    if known.dtype is np.bool_:
+    if facts.dtype is np.bool_:
         return None
     count, times = recipe.devices.count(axes), rng.randint(1, 3)
     ring = [(k, (k + 1) % count) for k in range(count)]
 
-    def turn(carry: Any, _: Any) -> tuple[Any, None]:
+    def body(carry: Any, _: Any) -> tuple[Any, None]:
         return lax.ppermute(carry, axes, ring) + lax.axis_index(axes).astype(carry.dtype), None
 
-    def looped(devices: Devices, env: list[Pieces]) -> Pieces:
+    def reference(devices: Devices, env: list[Shards]) -> Shards:
         carry = env[number]
         for _ in range(times):
             sent = devices.ppermute(carry, axes, ring)
@@ -478,14 +478,28 @@ def loop(rng: Random, recipe: Recipe, number: int, known: Known) -> Step | None:
         return carry
 
     return Step(
-        f"scan of {times} turns of a ring along {axes} of {number}",
-        lambda env: lax.scan(turn, env[number], None, length=times)[0],
-        looped,
-        _moved(known, axes, known.shape, known.exact and not is_float(known.dtype)),
+        f"scan of {times} steps around the ring {axes} of {number}",
+        lambda env: lax.scan(body, env[number], None, length=times)[0],
+        reference,
+        _varying(facts, axes, facts.shape, facts.exact and not is_float(facts.dtype)),
     )
 
 
 STEPS = (
-    *(reduction, reduction, mean, gather, gather, scatter, scatter, exchange, exchange, permute, permute, index, vary),
-    *(scale, curve, total, flip, repeat, repeat, join, branch, loop),
+    *(
+        reduction,
+        reduction,
+        mean,
+        gather,
+        gather,
+        scatter,
+        scatter,
+        all_to_all,
+        all_to_all,
+        permute,
+        permute,
+        index,
+        pvary,
+    ),
+    *(scale, sine, total, transpose, tile, tile, add_sum, branch, loop),
 )

@@ -1,4 +1,4 @@
-"""Programs with manual regions through the stages that need no device: nothing is compiled."""
+"""Run programs with manual regions through the compiler stages that need no devices; nothing is compiled."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,10 +15,14 @@ from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
 from shardwise.compiler.trace.build import build
 
 
-def staged(
+def run_stages(
     function: Callable[..., Sequence[Any]], args: Sequence[np.ndarray], mesh: AbstractMesh, specs: Sequence[Any]
 ) -> tuple[Program, Stages, list[np.ndarray]]:
-    """A function of arrays that lie on the mesh by these specs: its program, all stages, and all arguments of these."""
+    """Trace and partition a function of arrays that are sharded by `specs`.
+
+    Returns:
+        The program, its stages, and their arguments: `args` and the captured constants.
+    """
     program, captured = build(function, [ArrayType(x.shape, x.dtype) for x in args], "staged")
     all_specs = [*specs, *[()] * len(captured)]
     pins = [pin_of(PartitionSpec(*s), t.shape, mesh) for s, t in zip(all_specs, program.in_types, strict=True)]
@@ -27,15 +31,15 @@ def staged(
 
 
 def simulated(function: Callable[..., Any], mesh: AbstractMesh, *args: Any) -> Any:
-    """What a function of trees of arrays gives on the devices of a mesh, as numpy has it."""
+    """Return the results of a function of pytrees, simulated in numpy on the devices of a mesh."""
     leaves, structure = tree.flatten(args)
     results: Any = None
 
     def flat(*tracers: Any) -> list[Any]:
         nonlocal results
-        found, results = tree.flatten(function(*structure.unflatten(tracers)))
-        return found
+        flat_results, results = tree.flatten(function(*structure.unflatten(tracers)))
+        return flat_results
 
     arrays = [np.asarray(leaf) for leaf in leaves]
-    _, stages, given = staged(flat, arrays, mesh, [()] * len(arrays))
-    return results.unflatten(list(simulate(stages.local, given)))
+    _, stages, stage_args = run_stages(flat, arrays, mesh, [()] * len(arrays))
+    return results.unflatten(list(simulate(stages.local, stage_args)))

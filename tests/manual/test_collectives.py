@@ -1,4 +1,4 @@
-"""Every collective, along one name or several, in groups and on trees: values, slopes, vmap; how many are planned."""
+"""Collectives along one or several axis names, in groups and of pytrees: values, gradients, vmap, planned counts."""
 
 import ml_dtypes
 import numpy as np
@@ -15,7 +15,7 @@ from tests.manual.stages import simulated
 SIZES = {"x": 4, "y": 2}
 DEVICES = Devices(SIZES)
 ALL = P(("x", "y"))
-SHAPE = (8, 4)  # of a piece
+SHAPE = (8, 4)  # of a shard
 RNG = np.random.default_rng(0)
 DTYPES = (np.float16, ml_dtypes.bfloat16, np.int8, np.uint32, np.bool_, np.complex64)
 CHECKED = pytest.mark.parametrize("check", [True, False], ids=["checked", "unchecked"])
@@ -33,76 +33,79 @@ def mesh():
 
 
 def table(axes, groups):
-    """For each collective: what one device does, and all of them in numpy, with a piece of shape (8, 4)."""
-    whole = DEVICES.count(axes)
-    count = len(groups[0]) if groups else whole
+    """Return each collective as a function of one shard of shape (8, 4), and in numpy as one of all shards."""
+    size = DEVICES.count(axes)
+    count = len(groups[0]) if groups else size
     name = axes[0] if len(axes) == 1 else axes
-    keywords = {"axis_index_groups": groups}
+    options = {"axis_index_groups": groups}
     rows = {
         "psum": (
-            lambda x: lax.psum(x, name, **keywords),
-            lambda d, xs: d.reduced("sum", xs, axes, groups),
+            lambda x: lax.psum(x, name, **options),
+            lambda d, xs: d.reduce("sum", xs, axes, groups),
         ),
         "pmean": (
-            lambda x: lax.pmean(x, name, **keywords),
-            lambda d, xs: [x / count for x in d.reduced("sum", xs, axes, groups)],
+            lambda x: lax.pmean(x, name, **options),
+            lambda d, xs: [x / count for x in d.reduce("sum", xs, axes, groups)],
         ),
         "pmax": (
-            lambda x: lax.pmax(x, name, **keywords),
-            lambda d, xs: d.reduced("max", xs, axes, groups),
+            lambda x: lax.pmax(x, name, **options),
+            lambda d, xs: d.reduce("max", xs, axes, groups),
         ),
         "pmin": (
-            lambda x: lax.pmin(x, name, **keywords),
-            lambda d, xs: d.reduced("min", xs, axes, groups),
+            lambda x: lax.pmin(x, name, **options),
+            lambda d, xs: d.reduce("min", xs, axes, groups),
         ),
         "all_gather": (
-            lambda x: lax.all_gather(x, name, axis=1, **keywords),
+            lambda x: lax.all_gather(x, name, axis=1, **options),
             lambda d, xs: d.all_gather(xs, axes, 1, False, groups),
         ),
         "all_gather, tiled": (
-            lambda x: lax.all_gather(x, name, axis=-1, tiled=True, **keywords),
+            lambda x: lax.all_gather(x, name, axis=-1, tiled=True, **options),
             lambda d, xs: d.all_gather(xs, axes, 1, True, groups),
         ),
         "psum_scatter": (
-            lambda x: lax.psum_scatter(x.reshape(-1, count), name, scatter_dimension=1, **keywords),
+            lambda x: lax.psum_scatter(x.reshape(-1, count), name, scatter_dimension=1, **options),
             lambda d, xs: d.psum_scatter([x.reshape(-1, count) for x in xs], axes, 1, False, groups),
         ),
         "psum_scatter, tiled": (
-            lambda x: lax.psum_scatter(x, name, tiled=True, **keywords),
+            lambda x: lax.psum_scatter(x, name, tiled=True, **options),
             lambda d, xs: d.psum_scatter(xs, axes, 0, True, groups),
         ),
         "all_to_all": (
-            lambda x: lax.all_to_all(x.reshape(-1, count, 2), name, 1, 0, **keywords),
+            lambda x: lax.all_to_all(x.reshape(-1, count, 2), name, 1, 0, **options),
             lambda d, xs: d.all_to_all([x.reshape(-1, count, 2) for x in xs], axes, 1, 0, False, groups),
         ),
         "all_to_all, tiled": (
-            lambda x: lax.all_to_all(x, name, 0, 1, tiled=True, **keywords),
+            lambda x: lax.all_to_all(x, name, 0, 1, tiled=True, **options),
             lambda d, xs: d.all_to_all(xs, axes, 0, 1, True, groups),
         ),
         "pswapaxes": (
-            lambda x: lax.pswapaxes(x.reshape(count, -1), name, 0, **keywords),
+            lambda x: lax.pswapaxes(x.reshape(count, -1), name, 0, **options),
             lambda d, xs: d.all_to_all([x.reshape(count, -1) for x in xs], axes, 0, 0, False, groups),
         ),
     }
     if groups:
         return rows
-    ring = [(k, (k + 1) % whole) for k in range(whole)]
-    some = [(0, 2), (3, 1), (2, 0)]
-    order = [(3 * k + 1) % whole if whole % 3 else whole - 1 - k for k in range(whole)]
+    ring = [(k, (k + 1) % size) for k in range(size)]
+    partial_ring = [(0, 2), (3, 1), (2, 0)]
+    order = [(3 * k + 1) % size if size % 3 else size - 1 - k for k in range(size)]
     return rows | {
         "all_gather, invarying": (
             lambda x: lax.all_gather(x, name, axis=1, to="invarying"),
             lambda d, xs: d.all_gather(xs, axes, 1, False),
         ),
         "ppermute": (lambda x: lax.ppermute(x, name, ring), lambda d, xs: d.ppermute(xs, axes, ring)),
-        "ppermute, of some": (lambda x: lax.ppermute(x, name, some), lambda d, xs: d.ppermute(xs, axes, some)),
+        "ppermute, partial": (
+            lambda x: lax.ppermute(x, name, partial_ring),
+            lambda d, xs: d.ppermute(xs, axes, partial_ring),
+        ),
         "pshuffle": (
             lambda x: lax.pshuffle(x, name, order),
             lambda d, xs: d.ppermute(xs, axes, [(sender, receiver) for receiver, sender in enumerate(order)]),
         ),
         "pbroadcast": (
             lambda x: lax.pbroadcast(x, name, 2),
-            lambda d, xs: d.each_team(xs, axes, None, lambda team: [team[2]] * len(team)),
+            lambda d, xs: d.map_groups(xs, axes, None, lambda group: [group[2]] * len(group)),
         ),
         "axis_index": (
             lambda x: x * lax.axis_index(name),
@@ -113,78 +116,84 @@ def table(axes, groups):
 
 
 def all_rows():
-    return {f"{row} along {what}": pair for what, given in NAMES.items() for row, pair in table(*given).items()}
+    return {
+        f"{row} along {axes_name}": pair
+        for axes_name, axes_and_groups in NAMES.items()
+        for row, pair in table(*axes_and_groups).items()
+    }
 
 
-def mapped(mesh, f, check=True, in_specs=ALL, out_specs=ALL):
+def shard_mapped(mesh, f, check=True, in_specs=ALL, out_specs=ALL):
     return sw.shard_map(f, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=check)
 
 
-def looped(numpy, whole):
-    """What all devices have in the end, joined along the first dim."""
-    return DEVICES.join(numpy(DEVICES, DEVICES.cut(whole, (("x", "y"),))), (("x", "y"),))
+def reference(numpy, array):
+    """Return the shards that all devices end with, concatenated along the first dim."""
+    return DEVICES.unshard(numpy(DEVICES, DEVICES.shard(array, (("x", "y"),))), (("x", "y"),))
 
 
-def close(got, wanted, name=""):
-    np.testing.assert_allclose(np.asarray(got), wanted, rtol=1e-5, atol=1e-5, err_msg=name)
+def assert_close(actual, expected, name=""):
+    np.testing.assert_allclose(np.asarray(actual), expected, rtol=1e-5, atol=1e-5, err_msg=name)
 
 
 @CHECKED
 def test_values(mesh, check):
     rows = all_rows()
     x = RNG.normal(size=(8 * SHAPE[0], SHAPE[1])).astype(np.float32)
-    region = mapped(mesh, lambda x: {name: ours(x) for name, (ours, _) in rows.items()}, check)
-    found = sw.jit(region)(x) if check else simulated(region, mesh.abstract, x)
+    region = shard_mapped(mesh, lambda x: {name: ours(x) for name, (ours, _) in rows.items()}, check)
+    results = sw.jit(region)(x) if check else simulated(region, mesh.abstract, x)
     for name, (_, numpy) in rows.items():
-        close(found[name], looped(numpy, x), name)
+        assert_close(results[name], reference(numpy, x), name)
 
 
 @CHECKED
-def test_gradients_are_slopes(mesh, check):
-    """On eight devices, of every collective of sin(x), along some directions; the slopes are numpy's, in f64."""
+def test_gradients_match_finite_differences(mesh, check):
+    """On eight devices, for every collective of sin(x); the finite differences are numpy's, in float64."""
     rows = all_rows()
     x = RNG.normal(size=(8 * SHAPE[0], SHAPE[1])).astype(np.float32)
-    weights = {name: RNG.normal(size=looped(numpy, x).shape).astype(np.float32) for name, (_, numpy) in rows.items()}
+    weights = {name: RNG.normal(size=reference(numpy, x).shape).astype(np.float32) for name, (_, numpy) in rows.items()}
 
     @sw.jit
     def gradients(x, weights):
-        found = {}
+        results = {}
         for name, (ours, _) in rows.items():
-            region = mapped(mesh, lambda x, ours=ours: ours(jnp.sin(x)), check)
-            found[name] = sw.grad(lambda x, region=region, name=name: (region(x) * weights[name]).sum())(x)
-        return found
+            region = shard_mapped(mesh, lambda x, ours=ours: ours(jnp.sin(x)), check)
+            results[name] = sw.grad(lambda x, region=region, name=name: (region(x) * weights[name]).sum())(x)
+        return results
 
-    check_slopes(gradients(x, weights), {name: numpy for name, (_, numpy) in rows.items()}, x, weights, looped)
+    check_gradients(gradients(x, weights), {name: numpy for name, (_, numpy) in rows.items()}, x, weights, reference)
 
 
-def check_slopes(gradients, rows, x, weights, looped):
+def check_gradients(gradients, rows, x, weights, reference):
     for name, numpy in rows.items():
-        for direction in RNG.normal(size=(3, *x.shape)):
+        for tangent in RNG.normal(size=(3, *x.shape)):
 
-            def loss(step, name=name, numpy=numpy, direction=direction):
-                moved = np.sin(x.astype(np.float64) + step * direction)
-                return (looped(numpy, moved) * weights[name].astype(np.float64)).sum()
+            def loss(step, name=name, numpy=numpy, tangent=tangent):
+                shifted = np.sin(x.astype(np.float64) + step * tangent)
+                return (reference(numpy, shifted) * weights[name].astype(np.float64)).sum()
 
             slope = (loss(1e-5) - loss(-1e-5)) / 2e-5
-            got = (np.asarray(gradients[name], np.float64) * direction).sum()
-            assert abs(got - slope) < 2e-4 * max(1.0, abs(slope)), f"{name}: gradient {got}, slope {slope}"
+            actual = (np.asarray(gradients[name], np.float64) * tangent).sum()
+            assert abs(actual - slope) < 2e-4 * max(1.0, abs(slope)), (
+                f"{name}: gradient {actual}, finite difference {slope}"
+            )
 
 
 def test_vmap_around_and_inside(mesh):
-    """Three at a time: around the region, inside of it, and inside along another dim."""
+    """vmap of the region, inside of the region, and inside along another dim."""
     rows = all_rows()
     x = RNG.normal(size=(3, 8 * SHAPE[0], SHAPE[1])).astype(np.float32)
 
-    def three_ways(x):
+    def three_variants(x):
         each = {name: ours for name, (ours, _) in rows.items()}
-        around = sw.vmap(mapped(mesh, lambda x: {name: ours(x) for name, ours in each.items()}))(x)
-        inside = mapped(
+        around = sw.vmap(shard_mapped(mesh, lambda x: {name: ours(x) for name, ours in each.items()}))(x)
+        inside = shard_mapped(
             mesh,
             lambda x: {name: sw.vmap(ours)(x) for name, ours in each.items()},
             in_specs=P(None, ("x", "y")),
             out_specs=P(None, ("x", "y")),
         )(x)
-        last = mapped(
+        last = shard_mapped(
             mesh,
             lambda x: {name: sw.vmap(ours, 1, 1)(x) for name, ours in each.items()},
             in_specs=P(("x", "y")),
@@ -192,36 +201,36 @@ def test_vmap_around_and_inside(mesh):
         )(jnp.moveaxis(x, 0, 1))
         return around, inside, last
 
-    around, inside, last = simulated(three_ways, mesh.abstract, x)
+    around, inside, last = simulated(three_variants, mesh.abstract, x)
     for name, (_, numpy) in rows.items():
-        wanted = np.stack([looped(numpy, one) for one in x])
-        close(around[name], wanted, name)
-        close(inside[name], wanted, name)
-        close(last[name], np.moveaxis(wanted, 0, 1), name)
+        expected = np.stack([reference(numpy, one) for one in x])
+        assert_close(around[name], expected, name)
+        assert_close(inside[name], expected, name)
+        assert_close(last[name], np.moveaxis(expected, 0, 1), name)
 
 
 def test_vmap_along_an_axis_of_the_mesh(mesh):
-    """The axis is no longer the region's: members lie along it, and nothing is sent over it."""
+    """With `spmd_axis_name` the batch is sharded along that axis, and nothing is sent along it."""
     region = sw.shard_map(
         lambda w, x: jnp.tanh(x @ lax.all_gather(w, "y", tiled=True)), mesh=mesh, in_specs=(P("y"), P()), out_specs=P()
     )
     w, x = RNG.normal(size=(4, 8, 8)).astype(np.float32), RNG.normal(size=(4, 6, 8)).astype(np.float32)
-    wanted = np.tanh(np.einsum("sij,sjk->sik", x, w))
-    lies = NamedSharding(mesh, P("x", "y")), NamedSharding(mesh, P("x"))
+    expected = np.tanh(np.einsum("sij,sjk->sik", x, w))
+    shardings = NamedSharding(mesh, P("x", "y")), NamedSharding(mesh, P("x"))
 
     @sw.jit
     def both(w, x):
         y, pull = sw.vjp(sw.vmap(region, spmd_axis_name="x"), w, x)
         return y, pull(y)
 
-    y, (dw, _) = both(*map(sw.device_put, (w, x), lies))
-    close(y, wanted, "result")
-    close(dw, np.einsum("sij,sik->sjk", x, wanted * (1 - wanted**2)), "gradient")
-    assert y.sharding.is_equivalent_to(lies[1], 3)
-    collectives = both.lower(*map(sw.device_put, (w, x), lies)).compile().plan.collectives
+    y, (dw, _) = both(*map(sw.device_put, (w, x), shardings))
+    assert_close(y, expected, "result")
+    assert_close(dw, np.einsum("sij,sik->sjk", x, expected * (1 - expected**2)), "gradient")
+    assert y.sharding.is_equivalent_to(shardings[1], 3)
+    collectives = both.lower(*map(sw.device_put, (w, x), shardings)).compile().plan.collectives
     assert {axis for one in collectives for axis in one.axes} == {"y"}
-    uneven = sw.vmap(region, spmd_axis_name="x")(w[:3], x[:3])  # three members along four devices, eagerly
-    close(uneven, wanted[:3], "uneven")
+    uneven = sw.vmap(region, spmd_axis_name="x")(w[:3], x[:3])  # a batch of three on four devices, eagerly
+    assert_close(uneven, expected[:3], "uneven")
     assert uneven.sharding.spec == P("x")
 
 
@@ -233,30 +242,33 @@ def test_vmap_along_an_axis_of_the_mesh(mesh):
         ("z", "the mesh x=4, y=2 has no axis 'z'. Its axes are 'x', 'y'."),
     ],
 )
-def test_vmap_along_an_axis_that_the_region_needs(mesh, name, why):
+def test_vmap_along_an_axis_that_the_region_uses_raises(mesh, name, reason):
     region = sw.shard_map(
         lambda x: x + lax.axis_index("x"), mesh=mesh, in_specs=P("y"), out_specs=P("y"), check_vma=False
     )
     with pytest.raises(sw.errors.ShardingError) as caught:
         sw.vmap(region, spmd_axis_name=name)(np.ones((4, 8), np.float32))
-    assert str(caught.value) == f"vmap with spmd_axis_name={(name,)} does not fit the shard_map inside: {why}"
+    assert str(caught.value) == f"vmap with spmd_axis_name={(name,)} does not fit the shard_map inside: {reason}"
 
 
-def members(numpy, stacked):
-    """Where members lie side by side along two dims: what all have in the end, so too."""
+def reference_of_stacked(numpy, stacked):
+    """Return what `numpy` computes of shards that are stacked along the first two dims, stacked likewise."""
     flat = stacked.reshape(-1, *stacked.shape[2:])
-    found = np.stack(numpy(DEVICES, list(flat)))
-    return found.reshape(4, 2, *found.shape[1:])
+    results = np.stack(numpy(DEVICES, list(flat)))
+    return results.reshape(4, 2, *results.shape[1:])
 
 
-def test_along_the_axes_of_vmap():
+def test_collectives_along_vmapped_axes():
     rows = all_rows()
     x = RNG.normal(size=(4, 2, *SHAPE)).astype(np.float32)
 
     def along_both(f):
         return sw.vmap(sw.vmap(f, axis_name="y"), axis_name="x")
 
-    weights = {name: RNG.normal(size=members(numpy, x).shape).astype(np.float32) for name, (_, numpy) in rows.items()}
+    weights = {
+        name: RNG.normal(size=reference_of_stacked(numpy, x).shape).astype(np.float32)
+        for name, (_, numpy) in rows.items()
+    }
 
     def both(x, weights):
         values = {name: along_both(ours)(x) for name, (ours, _) in rows.items()}
@@ -270,13 +282,13 @@ def test_along_the_axes_of_vmap():
 
     values, gradients = simulated(both, AbstractMesh((), ()), x, weights)
     for name, (_, numpy) in rows.items():
-        close(values[name], members(numpy, x), name)
-    check_slopes(gradients, {name: numpy for name, (_, numpy) in rows.items()}, x, weights, members)
+        assert_close(values[name], reference_of_stacked(numpy, x), name)
+    check_gradients(gradients, {name: numpy for name, (_, numpy) in rows.items()}, x, weights, reference_of_stacked)
 
 
 @pytest.mark.parametrize("outer", ["x", "y"])
-def test_along_an_axis_of_vmap_and_one_of_the_mesh(outer):
-    """One of the names is a region's, the other a vmap's in it."""
+def test_collectives_along_a_vmapped_axis_and_a_mesh_axis(outer):
+    """shard_map binds one of the names, a vmap inside of it the other."""
     rows = all_rows()
     inner = "y" if outer == "x" else "x"
     mesh = AbstractMesh((SIZES[outer],), (outer,))
@@ -289,85 +301,87 @@ def test_along_an_axis_of_vmap_and_one_of_the_mesh(outer):
             for name, (ours, _) in rows.items()
         }
 
-    cut = P("x") if outer == "x" else P(None, "y")
-    found = simulated(mapped(mesh, body, in_specs=cut, out_specs=cut), mesh, x)
+    spec = P("x") if outer == "x" else P(None, "y")
+    results = simulated(shard_mapped(mesh, body, in_specs=spec, out_specs=spec), mesh, x)
     for name, (_, numpy) in rows.items():
-        close(found[name], members(numpy, x), name)
+        assert_close(results[name], reference_of_stacked(numpy, x), name)
 
 
-def test_trees_numbers_and_sizes(mesh):
+def test_pytrees_python_scalars_and_axis_sizes(mesh):
     seen = []
 
     def f(x):
         seen.extend([lax.psum(1, "x"), lax.psum(2.5, ("x", "y")), lax.psum(1, "x", axis_index_groups=[[0, 1], [2, 3]])])
         seen.extend([lax.axis_size("x"), lax.axis_size(("y", "x")), lax.pmean(3, "y")])
         total = lax.psum({"a": x, "b": (x.sum(), 2)}, ("x", "y"))
-        moved = lax.ppermute([x, x[0]], "y", [(0, 1), (1, 0)])
-        return total, moved, lax.pmax((x, -x), "x")
+        shifted = lax.ppermute([x, x[0]], "y", [(0, 1), (1, 0)])
+        return total, shifted, lax.pmax((x, -x), "x")
 
     specs = (P(), [P(("x", "y")), P(("x", "y"))], P("y"))
     x = RNG.normal(size=(8, 3)).astype(np.float32)
-    total, moved, largest = sw.jit(mapped(mesh, f, out_specs=specs))(x)
+    total, shifted, largest = sw.jit(shard_mapped(mesh, f, out_specs=specs))(x)
     assert seen == [4, 20.0, 2, 4, 8, 3.0]
-    close(total["a"], x.reshape(8, 1, 3).sum(0))
-    close(total["b"][0], x.sum())
+    assert_close(total["a"], x.reshape(8, 1, 3).sum(0))
+    assert_close(total["b"][0], x.sum())
     assert int(total["b"][1]) == 16
     swapped = x.reshape(4, 2, 3)[:, ::-1].reshape(8, 3)
-    close(moved[0], swapped)
-    close(moved[1], swapped.reshape(24))
-    close(largest[0], x.reshape(4, 2, 3).max(0))
-    close(largest[1], -x.reshape(4, 2, 3).min(0))
+    assert_close(shifted[0], swapped)
+    assert_close(shifted[1], swapped.reshape(24))
+    assert_close(largest[0], x.reshape(4, 2, 3).max(0))
+    assert_close(largest[1], -x.reshape(4, 2, 3).min(0))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=[np.dtype(dtype).name for dtype in DTYPES])
 def test_dtypes(mesh, dtype):
     x = (RNG.normal(size=(16, 4)) * 3).astype(np.float32).astype(np.int8).astype(dtype)
-    moving = ["all_gather, tiled along x", "all_to_all, tiled along y x", "ppermute, of some along x"]
+    moving = ["all_gather, tiled along x", "all_to_all, tiled along y x", "ppermute, partial along x"]
     reducing = ["psum along x", "psum_scatter, tiled along y"]
     if np.dtype(dtype).kind != "c" and dtype is not np.bool_:
         reducing += ["pmax along y x", "pmin along x"]
     if dtype is np.bool_:
         reducing = reducing[:1]
     rows = {
-        f"{row} along {what}": pair
-        for what in ("x", "y", "y x")
-        for row, pair in table(tuple(what.split()), None).items()
+        f"{row} along {axes_name}": pair
+        for axes_name in ("x", "y", "y x")
+        for row, pair in table(tuple(axes_name.split()), None).items()
     }
     chosen = {name: rows[name] for name in (*moving, *reducing)}
-    found = sw.jit(mapped(mesh, lambda x: {name: ours(jnp.tile(x, (4, 1))) for name, (ours, _) in chosen.items()}))(x)
+    results = sw.jit(
+        shard_mapped(mesh, lambda x: {name: ours(jnp.tile(x, (4, 1))) for name, (ours, _) in chosen.items()})
+    )(x)
     for name, (_, numpy) in chosen.items():
-        pieces = [np.tile(piece, (4, 1)) for piece in DEVICES.cut(x, (("x", "y"),))]
-        wanted = DEVICES.join(numpy(DEVICES, pieces), (("x", "y"),))
-        assert found[name].dtype == wanted.dtype
-        np.testing.assert_array_equal(np.asarray(found[name]), wanted, name)
+        shards = [np.tile(shard, (4, 1)) for shard in DEVICES.shard(x, (("x", "y"),))]
+        expected = DEVICES.unshard(numpy(DEVICES, shards), (("x", "y"),))
+        assert results[name].dtype == expected.dtype
+        np.testing.assert_array_equal(np.asarray(results[name]), expected, name)
 
 
-def test_the_largest_of_what_is_not_a_number(mesh):
+def test_pmax_and_pmin_of_nan_and_infinities(mesh):
     x = np.array([1, np.nan, 3, -np.inf, np.inf, 0.0, -0.0, 2], np.float32)
     largest, smallest = sw.jit(
-        mapped(mesh, lambda x: (lax.pmax(x, ("x", "y")), lax.pmin(x, "y")), out_specs=(P(), P("x")))
+        shard_mapped(mesh, lambda x: (lax.pmax(x, ("x", "y")), lax.pmin(x, "y")), out_specs=(P(), P("x")))
     )(x)
     assert np.isnan(np.asarray(largest)).all()
     np.testing.assert_array_equal(np.asarray(smallest), [np.nan, -np.inf, 0, -0.0])
 
 
-# How much is sent. Derivatives of what types know to be one value for all devices send nothing.
+# Communication. The transpose of a psum to a replicated value is a pvary, which sends nothing.
 
 
-def counts(function, *args):
-    return sw.jit(function).lower(*args).plan.counts()
+def collective_counts(function, *args):
+    return sw.jit(function).lower(*args).plan.collective_counts()
 
 
 @pytest.fixture(scope="module")
-def placed(mesh):
+def put_sharded(mesh):
     def put(shape, *spec):
         return sw.device_put(np.ones(shape, np.float32), NamedSharding(mesh, P(*spec)))
 
     return put
 
 
-PLANNED = {
-    # what it does; the collectives of it; of its gradient, checked; and unchecked
+COLLECTIVES = {
+    # function and specs; collectives forward; forward and backward with check_vma; and without
     "psum": (
         (lambda x: lax.psum(jnp.sin(x), ("x", "y")), ALL, P()),
         {"all_reduce": 1},
@@ -375,7 +389,7 @@ PLANNED = {
         {"all_reduce": 2},
     ),
     "pmean": (
-        (lambda x: lax.pmean(jnp.sin(x), "x"), P("x"), P()),  # unchecked, the copies along y are summed too
+        (lambda x: lax.pmean(jnp.sin(x), "x"), P("x"), P()),  # without check_vma the copies along y are summed too
         {"all_reduce": 1},
         {"all_reduce": 1},
         {"all_reduce": 3},
@@ -386,7 +400,7 @@ PLANNED = {
         {"all_gather": 1, "reduce_scatter": 1},
         {"all_gather": 1, "reduce_scatter": 1},
     ),
-    "all_gather to one value": (
+    "all_gather to invarying": (
         (lambda x: lax.all_gather(jnp.sin(x), ("y", "x"), tiled=True, to="invarying"), ALL, P()),
         {"all_gather": 1},
         {"all_gather": 1},
@@ -410,7 +424,7 @@ PLANNED = {
         {"ppermute": 2},
         {"ppermute": 2},
     ),
-    "what is one value already": (
+    "a replicated operand": (
         (lambda x: jnp.sin(x) * lax.axis_index("x"), P(), P("x")),
         {},
         {"all_reduce": 1},
@@ -420,7 +434,7 @@ PLANNED = {
 
 
 def forward_and_back(region):
-    """With a cotangent that lies as the result does."""
+    """Return the result and the gradient, for a cotangent with the sharding of the result."""
 
     def both(x, cotangent):
         y, pull = sw.vjp(region, x)
@@ -429,28 +443,28 @@ def forward_and_back(region):
     return both
 
 
-@pytest.mark.parametrize("name", PLANNED)
-def test_how_many_collectives_are_planned(mesh, placed, name):
-    (f, in_specs, out_specs), forward, checked, unchecked = PLANNED[name]
-    x = placed((64, 4), *in_specs)
-    region = mapped(mesh, f, True, in_specs, out_specs)
-    assert counts(region, x) == forward
-    cotangent = placed(sw.eval_shape(region, x).shape, *out_specs)
-    for check, wanted in ((True, checked), (False, unchecked)):
-        region = mapped(mesh, f, check, in_specs, out_specs)
-        assert counts(forward_and_back(region), x, cotangent) == wanted, check
+@pytest.mark.parametrize("name", COLLECTIVES)
+def test_planned_collectives(mesh, put_sharded, name):
+    (f, in_specs, out_specs), forward, checked, unchecked = COLLECTIVES[name]
+    x = put_sharded((64, 4), *in_specs)
+    region = shard_mapped(mesh, f, True, in_specs, out_specs)
+    assert collective_counts(region, x) == forward
+    cotangent = put_sharded(sw.eval_shape(region, x).shape, *out_specs)
+    for check, expected in ((True, checked), (False, unchecked)):
+        region = shard_mapped(mesh, f, check, in_specs, out_specs)
+        assert collective_counts(forward_and_back(region), x, cotangent) == expected, check
 
 
-def test_a_sum_and_its_derivative_are_one_all_reduce(mesh, placed):
-    region = mapped(mesh, lambda x: lax.psum(jnp.sin(x).sum(), ("x", "y")), out_specs=P())
-    x = placed((64, 4), ("x", "y"))
-    assert counts(region, x) == {"all_reduce": 1}
-    assert counts(sw.grad(region), x) == {}  # cos(x) needs nobody
-    assert counts(sw.value_and_grad(region), x) == {"all_reduce": 1}
+def test_psum_and_its_gradient_need_one_all_reduce(mesh, put_sharded):
+    region = shard_mapped(mesh, lambda x: lax.psum(jnp.sin(x).sum(), ("x", "y")), out_specs=P())
+    x = put_sharded((64, 4), ("x", "y"))
+    assert collective_counts(region, x) == {"all_reduce": 1}
+    assert collective_counts(sw.grad(region), x) == {}  # cos(x) is local
+    assert collective_counts(sw.value_and_grad(region), x) == {"all_reduce": 1}
 
 
-def pulled(region):
-    """The gradients of half the sum of squares, without the sum."""
+def gradients_of(region):
+    """Return the gradients of half the sum of squares, without the sum itself."""
 
     def gradients(*args):
         y, pull = sw.vjp(region, *args)
@@ -459,31 +473,31 @@ def pulled(region):
     return gradients
 
 
-def test_gathered_weights_are_gathered_once_and_their_gradients_scattered(mesh, placed):
-    """FSDP: the derivative with respect to x needs the weight again, and keeps it."""
+def test_gathered_weights_are_gathered_once_and_their_gradients_scattered(mesh, put_sharded):
+    """FSDP: the gathered weight is a residual of the gradient of x, unless it is rematerialized."""
 
     def layer(x, w):
         return jnp.tanh(x @ lax.all_gather(w, ("x", "y"), tiled=True))
 
-    region = mapped(mesh, layer, in_specs=(ALL, ALL))
-    x, w = placed((16, 8), ("x", "y")), placed((8, 8), ("x", "y"))
-    assert counts(pulled(region), x, w) == {"all_gather": 1, "reduce_scatter": 1}
-    remat = mapped(mesh, sw.checkpoint(layer), in_specs=(ALL, ALL))
-    assert counts(pulled(remat), x, w) == {"all_gather": 2, "reduce_scatter": 1}
+    region = shard_mapped(mesh, layer, in_specs=(ALL, ALL))
+    x, w = put_sharded((16, 8), ("x", "y")), put_sharded((8, 8), ("x", "y"))
+    assert collective_counts(gradients_of(region), x, w) == {"all_gather": 1, "reduce_scatter": 1}
+    remat = shard_mapped(mesh, sw.checkpoint(layer), in_specs=(ALL, ALL))
+    assert collective_counts(gradients_of(remat), x, w) == {"all_gather": 2, "reduce_scatter": 1}
 
 
-def test_replicated_weights_have_one_sum_of_gradients(mesh, placed):
-    region = mapped(mesh, lambda x, w: jnp.tanh(x @ w), in_specs=(ALL, P()))
-    x, w = placed((16, 8), ("x", "y")), placed((8, 8))
-    assert counts(pulled(region), x, w) == {"all_reduce": 1}
+def test_gradients_of_replicated_weights_need_one_all_reduce(mesh, put_sharded):
+    region = shard_mapped(mesh, lambda x, w: jnp.tanh(x @ w), in_specs=(ALL, P()))
+    x, w = put_sharded((16, 8), ("x", "y")), put_sharded((8, 8))
+    assert collective_counts(gradients_of(region), x, w) == {"all_reduce": 1}
 
 
-def test_the_bytes_of_groups_are_those_of_their_size(mesh, placed):
-    def sent(groups):
-        region = mapped(mesh, lambda x: lax.psum(x, "x", axis_index_groups=groups))
-        return sw.jit(region).lower(placed((64, 4), ("x", "y"))).plan.wire_bytes
+def test_wire_bytes_depend_on_the_group_size(mesh, put_sharded):
+    def wire_bytes(groups):
+        region = shard_mapped(mesh, lambda x: lax.psum(x, "x", axis_index_groups=groups))
+        return sw.jit(region).lower(put_sharded((64, 4), ("x", "y"))).plan.wire_bytes
 
-    piece = 8 * 4 * 4
-    assert sent(None) == 2 * piece * 3 / 4
-    assert sent([[0, 3], [1, 2]]) == 2 * piece / 2
-    assert sent([[0], [1], [2], [3]]) == 0
+    shard_bytes = 8 * 4 * 4
+    assert wire_bytes(None) == 2 * shard_bytes * 3 / 4
+    assert wire_bytes([[0, 3], [1, 2]]) == 2 * shard_bytes / 2
+    assert wire_bytes([[0], [1], [2], [3]]) == 0

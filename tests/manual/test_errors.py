@@ -1,4 +1,4 @@
-"""Bad input to shard_map and to collectives: each error says what is wrong, where, why, and the way out."""
+"""Errors of shard_map and of collectives: each says what is wrong, where, why, and what to write instead."""
 
 import re
 
@@ -20,10 +20,10 @@ def mesh():
     return sw.make_mesh((4, 2), ("x", "y"))
 
 
-def told(error, f, in_specs, out_specs, *args, **keywords):
-    """What is said of a mapped `f`, without the lines of this file."""
+def message_of(error, f, in_specs, out_specs, *args, **options):
+    """Return the error message of `shard_map(f)`, with LINE for the file and line."""
     with pytest.raises(error) as caught:
-        sw.shard_map(f, in_specs=in_specs, out_specs=out_specs, **keywords)(*(args or (X,)))
+        sw.shard_map(f, in_specs=in_specs, out_specs=out_specs, **options)(*(args or (X,)))
     assert type(caught.value) is error
     return re.sub(r"test_errors\.py:\d+", "LINE", str(caught.value))
 
@@ -48,20 +48,20 @@ def same(x):
     ],
     ids=["psum", "pmax", "all_gather", "ppermute", "all_to_all", "axis_index", "pvary"],
 )
-def test_an_unbound_name(mesh, use):
-    assert told(UnboundAxisError, use, P("x"), P("x"), mesh=mesh) == (
+def test_unbound_axis_name(mesh, use):
+    assert message_of(UnboundAxisError, use, P("x"), P("x"), mesh=mesh) == (
         "unbound axis name 'z'. The bound names are: 'x', 'y'. `vmap(fun, axis_name='z')` binds a name in `fun`, "
         "and shard_map binds the axes of its mesh."
     )
 
 
-def test_an_axis_that_is_planned_is_no_name_inside(mesh):
-    text = told(UnboundAxisError, lambda x: lax.psum(x, "y"), P("x"), P("x"), mesh=mesh, axis_names={"x"})
+def test_automatic_axes_are_not_bound_inside(mesh):
+    text = message_of(UnboundAxisError, lambda x: lax.psum(x, "y"), P("x"), P("x"), mesh=mesh, axis_names={"x"})
     assert text.startswith("unbound axis name 'y'. The bound names are: 'x'.")
 
 
-def test_a_name_twice(mesh):
-    text = told(ValueError, lambda x: lax.psum(x, ("x", "x")), P("x"), P(), mesh=mesh)
+def test_repeated_axis_name(mesh):
+    text = message_of(ValueError, lambda x: lax.psum(x, ("x", "x")), P("x"), P(), mesh=mesh)
     assert text == "psum: an axis name repeats in ('x', 'x')"
 
 
@@ -70,33 +70,33 @@ def test_a_name_twice(mesh):
 
 def test_specs_that_do_not_fit_their_arrays(mesh):
     where = "shard_map: in_specs for `x` of `same` (LINE), f32[8,4]"
-    assert told(ShardingError, same, P("x", None, "y"), P(), mesh=mesh) == (
+    assert message_of(ShardingError, same, P("x", None, "y"), P(), mesh=mesh) == (
         f"{where}: P('x', None, 'y') has 3 entries, but the array has rank 2 (shape (8, 4)). Remove 1: a spec has at "
         "most one entry a dim."
     )
-    assert told(ShardingError, same, P("z"), P(), mesh=mesh) == (
+    assert message_of(ShardingError, same, P("z"), P(), mesh=mesh) == (
         f"{where}: P('z'): the mesh x=4, y=2 has no axis 'z'. Its axes are 'x', 'y'."
     )
-    assert told(ShardingError, same, P("x", "x"), P(), mesh=mesh) == (
+    assert message_of(ShardingError, same, P("x", "x"), P(), mesh=mesh) == (
         f"{where}: P('x', 'x') uses axis 'x' for dim 0 and for dim 1: an axis can cut one dim only."
     )
-    assert told(ShardingError, same, P(None, P.UNCONSTRAINED), P(), mesh=mesh) == (
+    assert message_of(ShardingError, same, P(None, P.UNCONSTRAINED), P(), mesh=mesh) == (
         f"{where}: P(None, UNCONSTRAINED) leaves dim 1 open, but here each device's piece must be known: name the axes "
         "that cut it, or None."
     )
-    assert told(ShardingError, lambda t: t["a"], P("x"), P("xy"), {"a": X}, mesh=mesh) == (
+    assert message_of(ShardingError, lambda t: t["a"], P("x"), P("xy"), {"a": X}, mesh=mesh) == (
         "shard_map: out_specs for result 0 of `<lambda>` (LINE), f32[2,4]{x}: P('xy'): the mesh x=4, y=2 has no axis "
         "'xy'. Did you mean 'y'?"
     )
 
 
-def test_nones_beyond_the_rank_are_left_out(mesh):
+def test_trailing_nones_of_a_spec_are_ignored(mesh):
     region = sw.shard_map(same, mesh=mesh, in_specs=P("x", None, None), out_specs=P("x", None, None))
     np.testing.assert_array_equal(region(X), X)
 
 
-def test_results_without_the_dim_that_joins_them(mesh):
-    assert told(ShardingError, lambda x: {"loss": x.sum()}, P("x"), P("x"), mesh=mesh) == (
+def test_out_specs_for_a_dim_that_results_do_not_have(mesh):
+    assert message_of(ShardingError, lambda x: {"loss": x.sum()}, P("x"), P("x"), mesh=mesh) == (
         "shard_map: out_specs for result ['loss'] of `<lambda>` (LINE), f32[]{x}: P('x') joins pieces along dim 0, "
         "which they do not have. Give them one, as `numpy.expand_dims(…, 0)` does, or join them along none, once they "
         "are one value for all."
@@ -105,25 +105,25 @@ def test_results_without_the_dim_that_joins_them(mesh):
     np.testing.assert_array_equal(region(X), X.reshape(4, 8).sum(1))
 
 
-def test_axes_that_are_not_the_regions(mesh):
+def test_specs_with_axes_that_are_not_manual(mesh):
     tail = (
         "name 'y', which is not among the axes that it looks after, 'x'. Along the others, arrays lie as is planned: "
         "leave it out, or add it to axis_names."
     )
-    assert told(ShardingError, same, P("x", "y"), P("x"), mesh=mesh, axis_names={"x"}) == (
+    assert message_of(ShardingError, same, P("x", "y"), P("x"), mesh=mesh, axis_names={"x"}) == (
         f"shard_map: in_specs for `x` of `same` (LINE) {tail}"
     )
-    assert told(ShardingError, same, P("x"), P("x", "y"), mesh=mesh, axis_names={"x"}) == (
+    assert message_of(ShardingError, same, P("x"), P("x", "y"), mesh=mesh, axis_names={"x"}) == (
         f"shard_map: out_specs for result 0 of `same` (LINE) {tail}"
     )
-    assert told(ShardingError, same, P("x"), P("x"), mesh=mesh, axis_names={"z"}) == (
+    assert message_of(ShardingError, same, P("x"), P("x"), mesh=mesh, axis_names={"z"}) == (
         "shard_map of `same` (LINE): axis_names has 'z', but the mesh x=4, y=2 has no axis 'z'. Its axes are 'x', 'y'."
     )
 
 
-def test_prefixes_that_do_not_fit(mesh):
+def test_specs_that_are_not_a_prefix(mesh):
     def said(f, in_specs, out_specs, *args):
-        text = told(ValueError, f, in_specs, out_specs, *args, mesh=mesh)
+        text = message_of(ValueError, f, in_specs, out_specs, *args, mesh=mesh)
         return text.partition("\n  ")[2]
 
     whole = "Give a tuple with one entry for each positional argument, or one entry for all of them."
@@ -145,63 +145,63 @@ def test_prefixes_that_do_not_fit(mesh):
     )
 
 
-def test_specs_that_are_none(mesh):
+def test_specs_that_are_not_partition_specs(mesh):
     head = "shard_map of `same` (LINE)"
-    assert told(TypeError, same, "x", P("x"), mesh=mesh) == (
+    assert message_of(TypeError, same, "x", P("x"), mesh=mesh) == (
         f"{head}: in_specs are PartitionSpecs, not 'x'. Write P('x')."
     )
-    assert told(TypeError, same, P("x"), ["y"], mesh=mesh) == (
+    assert message_of(TypeError, same, P("x"), ["y"], mesh=mesh) == (
         f"{head}: out_specs are PartitionSpecs, not 'y'. Write P('y')."
     )
-    assert told(TypeError, same, ({"a": 3},), P(), mesh=mesh) == f"{head}: in_specs are PartitionSpecs, not 3."
+    assert message_of(TypeError, same, ({"a": 3},), P(), mesh=mesh) == f"{head}: in_specs are PartitionSpecs, not 3."
 
 
-def test_specs_that_nobody_can_infer(mesh):
+def test_missing_in_specs_need_sharded_arguments(mesh):
     for wrap in (same, sw.jit):
         with pytest.raises(ValueError, match=r"in_specs are not given, and `x` does not say how it lies on the mesh"):
             wrap(sw.shard_map(same, mesh=mesh, out_specs=P("x")))(X)
 
 
-# Where it runs.
+# Meshes and devices.
 
 
 def test_no_mesh():
-    assert told(ValueError, same, P("x"), P("x")) == (
+    assert message_of(ValueError, same, P("x"), P("x")) == (
         "shard_map of `same` (LINE) needs a mesh: give `mesh=`, or set the one that is meant, with `with mesh:` or "
         "`set_mesh(mesh)`"
     )
-    assert told(TypeError, same, P("x"), P("x"), mesh=8) == (
+    assert message_of(TypeError, same, P("x"), P("x"), mesh=8) == (
         "shard_map of `same` (LINE): mesh is a Mesh or an AbstractMesh, not 8"
     )
 
 
-def test_other_devices(mesh):
+def test_arguments_on_other_devices(mesh):
     two = sw.make_mesh((2,), ("x",), devices=sw.devices()[:2])
     elsewhere = sw.device_put(X, NamedSharding(two, P("x")))
-    assert told(DeviceMismatchError, same, P("x"), P("x"), elsewhere, mesh=mesh) == (
+    assert message_of(DeviceMismatchError, same, P("x"), P("x"), elsewhere, mesh=mesh) == (
         "shard_map of `same` (LINE): `x` lies on other devices, NamedSharding(mesh(x=2), P('x')), than the region runs "
         "on, Mesh(x=4, y=2). Move it with `device_put` first."
     )
 
 
-def test_regions_that_want_the_same_axis(mesh):
-    def inner(**keywords):
-        region = sw.shard_map(same, mesh=mesh, in_specs=P(), out_specs=P(), **keywords)
+def test_nested_regions_with_the_same_axis(mesh):
+    def inner(**options):
+        region = sw.shard_map(same, mesh=mesh, in_specs=P(), out_specs=P(), **options)
         return lambda x: 2 * region(x)
 
-    assert told(ShardingError, inner(axis_names={"x"}), P("x"), P("x"), mesh=mesh) == (
+    assert message_of(ShardingError, inner(axis_names={"x"}), P("x"), P("x"), mesh=mesh) == (
         "shard_map of `same` (LINE): a region around it looks after 'x' already"
     )
-    assert told(ShardingError, inner(), P("x"), P("x"), mesh=mesh) == (
+    assert message_of(ShardingError, inner(), P("x"), P("x"), mesh=mesh) == (
         "shard_map of `same` (LINE): regions around it look after all axes of the mesh x=4, y=2 already"
     )
 
 
-def test_a_constraint_along_an_axis_of_the_region(mesh):
+def test_constraint_along_a_manual_axis(mesh):
     def body(x):
         return lax.with_sharding_constraint(x, P("x"))
 
-    assert told(ShardingError, body, P("x"), P("x"), mesh=mesh) == (
+    assert message_of(ShardingError, body, P("x"), P("x"), mesh=mesh) == (
         "with_sharding_constraint: P('x', None) names 'x', which the shard_map around it looks after: inside, each "
         "device has its own piece along that axis already. Name only the other axes."
     )
@@ -214,7 +214,7 @@ def test_dims_that_do_not_divide(mesh):
     def halves(x):
         return x[::2]
 
-    assert told(ValueError, halves, P(("x", "y")), P("x"), X[:6], mesh=mesh) == (
+    assert message_of(ValueError, halves, P(("x", "y")), P("x"), X[:6], mesh=mesh) == (
         "shard_map of `halves` (LINE): dim 0 of `x`, f32[6,4], has size 6, which does not divide into 8 pieces "
         "(x=4 × y=2).\n"
         "  Each device runs the same function on pieces of one size, so that none can be smaller. Pad the dim to 8, "
@@ -223,12 +223,12 @@ def test_dims_that_do_not_divide(mesh):
     )
 
 
-def test_what_is_no_array(mesh):
-    assert told(TypeError, lambda x: (x, "a"), P("x"), P("x"), mesh=mesh) == (
+def test_arguments_and_results_that_are_not_arrays(mesh):
+    assert message_of(TypeError, lambda x: (x, "a"), P("x"), P("x"), mesh=mesh) == (
         "`<lambda>` (LINE) returned 'a' of type str as result 1: a traced function returns arrays and numbers, in "
         "tuples, lists, dicts and None"
     )
-    assert told(TypeError, same, P("x"), P("x"), "abc", mesh=mesh) == (
+    assert message_of(TypeError, same, P("x"), P("x"), "abc", mesh=mesh) == (
         "argument `x` of `same` (LINE) is 'abc' of type str: a traced function takes arrays and numbers, in tuples, "
         "lists, dicts and None"
     )
@@ -238,18 +238,18 @@ def test_what_is_no_array(mesh):
         sw.shard_map(same, mesh=mesh, in_specs=P(), out_specs=P())(x=X)
 
 
-def test_a_piece_that_leaks(mesh):
+def test_leaked_shard(mesh):
     kept = []
     sw.shard_map(lambda x: kept.append(x) or x, mesh=mesh, in_specs=P("x"), out_specs=P("x"))(X)
     with pytest.raises(UnexpectedTracerError, match=r"a traced f32\[2,4\]\{x\} of `<lambda>` is used after"):
         kept[0] + 1
 
 
-# Replication that is claimed, and cannot be proved.
+# Replication that out_specs claim and types do not prove.
 
 
-def test_the_wrong_regions_of_the_documents(mesh):
-    """Seed 001: each device sums its own columns, and the result is claimed to be the same along them."""
+def test_wrong_examples_of_the_documentation(mesh):
+    """Seed 001: each device sums its own columns, and out_specs claim that the result is replicated along them."""
 
     def sharded_fn(x_shard):
         return x_shard.sum(axis=1)
@@ -258,7 +258,7 @@ def test_the_wrong_regions_of_the_documents(mesh):
         return x_shard.sum(axis=1)
 
     for f, out_specs in ((sharded_fn, P("x", None)), (local_reduce, P("x"))):
-        assert told(ShardingError, f, P("x", "y"), out_specs, mesh=mesh) == (
+        assert message_of(ShardingError, f, P("x", "y"), out_specs, mesh=mesh) == (
             f"shard_map of `{f.__name__}` (LINE): out_specs=P('x') say that result 0 is the same on all devices along "
             "'y', but each may have its own: it is f32[2]{x,y}, made at LINE.\n"
             "  If it should be one value, add up what the devices have, `lax.psum(…, 'y')`, or join their pieces along "
@@ -290,8 +290,8 @@ def test_the_wrong_regions_of_the_documents(mesh):
     ],
     ids=["itself", "psum", "ppermute", "index", "groups", "gather", "scatter", "loop", "branch", "while", "fori"],
 )
-def test_what_may_differ_is_not_taken_for_one_value(mesh, f):
-    text = told(ShardingError, f, P(("x", "y")), P(), mesh=mesh)
+def test_varying_values_are_not_taken_for_replicated(mesh, f):
+    text = message_of(ShardingError, f, P(("x", "y")), P(), mesh=mesh)
     assert "is the same on all devices along" in text and "'y'" in text.partition(", but")[0]
     sw.eval_shape(sw.shard_map(f, mesh=mesh, in_specs=P(("x", "y")), out_specs=P(), check_vma=False), X)
 
@@ -312,14 +312,14 @@ def test_what_may_differ_is_not_taken_for_one_value(mesh, f):
     ],
     ids=["psum", "pmax", "gathers", "gather", "invarying", "loop", "branch", "broadcast", "constant", "pvary"],
 )
-def test_what_is_one_value_is_known_to_be(mesh, f):
+def test_replicated_values_are_known_to_be_replicated(mesh, f):
     sw.eval_shape(sw.shard_map(f, mesh=mesh, in_specs=P(("x", "y")), out_specs=P()), X)
 
 
 # Collectives.
 
 WRONG = {
-    "twice": (
+    "receives twice": (
         lambda x: lax.ppermute(x, "x", [(0, 1), (2, 1)]),
         "ppermute: a destination repeats in [(0, 1), (2, 1)]; each member may send and receive only once",
     ),
@@ -327,11 +327,11 @@ WRONG = {
         lambda x: lax.ppermute(x, ("x", "y"), [(7, 1), (7, 2)]),
         "ppermute: a source repeats in [(7, 1), (7, 2)]; each member may send and receive only once",
     ),
-    "nobody": (
+    "no such member": (
         lambda x: lax.ppermute(x, "x", [(0, 4)]),
         "ppermute: perm [(0, 4)] must contain only the members 0 to 3 of 'x'",
     ),
-    "nobody of several": (
+    "no such member of two axes": (
         lambda x: lax.ppermute(x, ("x", "y"), [(0, 8)]),
         "ppermute: perm [(0, 8)] must contain only the members 0 to 7 of ('x', 'y')",
     ),
@@ -352,31 +352,31 @@ WRONG = {
         lambda x: lax.all_gather(x, "x", axis_index_groups=[[0, 1, 2], [3]]),
         "all_gather: axis_index_groups [[0, 1, 2], [3]] must all have the same size",
     ),
-    "groups with a stranger": (
+    "groups with an unknown member": (
         lambda x: lax.all_to_all(x, "x", 0, 0, axis_index_groups=[[0, 1], [2, 4]]),
         "all_to_all: axis_index_groups [[0, 1], [2, 4]] contain 4, but the members of 'x' are 0 to 3",
     ),
-    "no source": (
+    "no such source": (
         lambda x: lax.pbroadcast(x, "x", 9),
         "pbroadcast: source must be one of the members 0 to 3 of 'x', not 9",
     ),
-    "no dim": (
+    "no such dim": (
         lambda x: lax.all_gather(x, "x", axis=5),
         "all_gather: axis 5 does not exist in f32[2,4]{x} with one more dim",
     ),
-    "no slice for each": (
+    "a dim of the wrong size": (
         lambda x: lax.psum_scatter(x, "x"),
         "psum_scatter: the size of dim 0 of f32[2,4]{x} must be 4, the number of members",
     ),
-    "no block for each": (
+    "a dim that does not divide": (
         lambda x: lax.all_to_all(x, "x", 0, 1, tiled=True),
         "all_to_all: the size of dim 0 of f32[2,4]{x} must be a multiple of 4, the number of members",
     ),
-    "a cast to what": (
+    "unknown cast": (
         lambda x: lax.pcast(x, "x", to="same"),
         "pcast: to must be 'varying', 'reduced' or 'unreduced', not 'same'",
     ),
-    "a gather to what": (
+    "unknown gather": (
         lambda x: lax.all_gather(x, "x", to="same"),
         "all_gather: to must be 'varying', 'invarying' or 'reduced', not 'same'",
     ),
@@ -384,22 +384,22 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_collectives_that_cannot_be(mesh, name):
+def test_wrong_arguments_of_collectives(mesh, name):
     f, text = WRONG[name]
-    assert told(ValueError, f, P("x"), P("x"), mesh=mesh) == text
+    assert message_of(ValueError, f, P("x"), P("x"), mesh=mesh) == text
 
 
-def test_lists_that_are_none(mesh):
-    assert told(TypeError, lambda x: lax.ppermute(x, "x", [0, 1]), P("x"), P("x"), mesh=mesh) == (
+def test_wrong_types_of_perm_and_groups(mesh):
+    assert message_of(TypeError, lambda x: lax.ppermute(x, "x", [0, 1]), P("x"), P("x"), mesh=mesh) == (
         "ppermute: perm must be pairs of members such as [(0, 1), (1, 2)], not [0, 1]"
     )
-    assert told(TypeError, lambda x: lax.psum(x, "x", axis_index_groups=[0, 1]), P("x"), P("x"), mesh=mesh) == (
+    assert message_of(TypeError, lambda x: lax.psum(x, "x", axis_index_groups=[0, 1]), P("x"), P("x"), mesh=mesh) == (
         "psum: axis_index_groups must be lists of members such as [[0, 1], [2, 3]], not [0, 1]"
     )
 
 
-def test_devices_that_would_wait_forever(mesh):
-    """A collective where devices go different ways: those that do not come would be waited for."""
+def test_collectives_under_varying_control_flow_raise(mesh):
+    """Devices that take another branch would never join the collective: a deadlock."""
     tail = (
         "devices along 'x' may go different ways here, as each decides by a value of its own, but named_sum at LINE "
         "needs them all: those that do not come there would be waited for, forever. Decide by what is the same for "
@@ -412,8 +412,8 @@ def test_devices_that_would_wait_forever(mesh):
     def looping(x):
         return lax.while_loop(lambda c: c.sum() < 3, lambda c: lax.pmean(c, "x") + 1, x)
 
-    assert told(ValueError, branching, P("x"), P("x"), mesh=mesh) == f"cond: {tail}"
-    assert told(ValueError, looping, P("x"), P("x"), mesh=mesh) == f"while_loop: {tail}"
+    assert message_of(ValueError, branching, P("x"), P("x"), mesh=mesh) == f"cond: {tail}"
+    assert message_of(ValueError, looping, P("x"), P("x"), mesh=mesh) == f"while_loop: {tail}"
     sent = sw.shard_map(
         lambda x: lax.cond(lax.pmax(x.sum(), "x") > 3, lambda x: lax.psum(x, "x"), lambda x: lax.pvary(x, "x"), x),
         mesh=mesh,

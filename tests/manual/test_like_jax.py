@@ -1,13 +1,13 @@
-"""The same regions by JAX's shard_map and by this one: values, dtypes, shapes, and which device has which part."""
+"""The same regions under JAX's shard_map and ours: values, dtypes, shapes, and the shards of every device."""
 
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.compare_shardings import lies
 
 import shardwise as sw
 from benchmarks import regions
-from tests.placed import lies
 
 jax = pytest.importorskip("jax")
 pytestmark = pytest.mark.jax
@@ -20,7 +20,7 @@ ARRAYS = [RNG.normal(size=shape).astype(np.float32) for shape in ((8, 12), (12, 
 
 
 class Library:
-    """One of the two, with the mesh, shard_map on it, and arrays."""
+    """Shardwise or JAX, with a mesh, a shard_map on it, and arrays."""
 
     X: Any
     W: Any
@@ -31,24 +31,24 @@ class Library:
         self.np, self.lax, self.P = self.jax.numpy, self.jax.lax, self.jax.sharding.PartitionSpec
         self.mesh = side.mesh(*sizes)
 
-    def map(self, f, in_specs, out_specs, **keywords):
+    def map(self, f, in_specs, out_specs, **options):
         def spec(entry):
             if isinstance(entry, list):
                 return tuple(map(spec, entry))
             return self.P(*entry)
 
-        return self.jax.shard_map(f, mesh=self.mesh, in_specs=spec(in_specs), out_specs=spec(out_specs), **keywords)
+        return self.jax.shard_map(f, mesh=self.mesh, in_specs=spec(in_specs), out_specs=spec(out_specs), **options)
 
 
-# Specs are tuples, and lists of them for several arguments or results.
+# A spec is a tuple; several arguments or results have a list of them.
 ROWS, ALL, NONE = ("x",), (("x", "y"),), ()
 
 VALUES = {
-    "each for itself": lambda m: m.map(lambda x: m.np.sin(x) * 2, ROWS, ROWS)(m.X),
+    "local": lambda m: m.map(lambda x: m.np.sin(x) * 2, ROWS, ROWS)(m.X),
     "transposed": lambda m: m.map(lambda x: x.T, ("x", "y"), ("y", "x"))(m.X),
-    "both orders": lambda m: m.map(lambda x: x.T + m.lax.axis_index(("y", "x")), (("y", "x"),), (None, ("x", "y")))(
-        m.X
-    ),
+    "axes in both orders": lambda m: m.map(
+        lambda x: x.T + m.lax.axis_index(("y", "x")), (("y", "x"),), (None, ("x", "y"))
+    )(m.X),
     "vmap along an axis of the mesh": lambda m: m.jax.vmap(
         m.map(lambda x: m.lax.psum(x, "y"), ("y",), NONE), spmd_axis_name="x"
     )(m.X),
@@ -59,7 +59,7 @@ VALUES = {
     "pmax, pmin": lambda m: m.map(lambda x: (m.lax.pmax(x, "x"), m.lax.pmin(x, "x")), ROWS, NONE)(m.X),
     "gather": lambda m: m.map(lambda x: m.lax.all_gather(x, "x", axis=1), ROWS, ROWS)(m.X),
     "gather, tiled": lambda m: m.map(lambda x: m.lax.all_gather(x, ("y", "x"), axis=1, tiled=True), ALL, ALL)(m.X),
-    "gather to one value": lambda m: m.map(lambda x: m.lax.all_gather(x, "x", to="invarying"), ROWS, NONE)(m.X),
+    "gather to invarying": lambda m: m.map(lambda x: m.lax.all_gather(x, "x", to="invarying"), ROWS, NONE)(m.X),
     "scatter": lambda m: m.map(lambda x: m.lax.psum_scatter(x, "x", scatter_dimension=1, tiled=True), ROWS, ROWS)(m.X),
     "scatter over two": lambda m: m.map(
         lambda x: m.lax.psum_scatter(x[:, :8], ("x", "y"), scatter_dimension=1), ALL, ALL
@@ -74,9 +74,9 @@ VALUES = {
     )(m.X),
     "shuffle": lambda m: m.map(lambda x: m.lax.pshuffle(x, "x", [3, 1, 0, 2]), ROWS, ROWS)(m.X),
     "swap": lambda m: m.map(lambda x: m.lax.pswapaxes(x[:, :4], "x", 1), ROWS, ROWS)(m.X),
-    "sizes and numbers": lambda m: m.map(lambda x: x * m.lax.axis_size("x") + m.lax.psum(1, ("x", "y")), ROWS, ROWS)(
-        m.X
-    ),
+    "axis sizes and Python scalars": lambda m: m.map(
+        lambda x: x * m.lax.axis_size("x") + m.lax.psum(1, ("x", "y")), ROWS, ROWS
+    )(m.X),
     "cast": lambda m: m.map(lambda x: m.lax.pcast(x, "x", to="varying") * m.lax.axis_index("x"), NONE, ROWS)(m.X),
     "copies": lambda m: m.map(lambda x: x.sum()[None], NONE, ROWS)(m.X),
     "groups": lambda m: m.map(
@@ -91,8 +91,8 @@ VALUES = {
         ALL,
         check_vma=False,
     )(m.X),
-    "any device's": lambda m: m.map(lambda x: m.lax.psum(x, "x") + 1, ROWS, NONE, check_vma=False)(m.X),
-    "narrow and whole numbers": lambda m: m.map(
+    "replication not checked": lambda m: m.map(lambda x: m.lax.psum(x, "x") + 1, ROWS, NONE, check_vma=False)(m.X),
+    "narrow floats and integers": lambda m: m.map(
         lambda x: (
             m.lax.psum(x.astype("bfloat16"), "x"),
             m.lax.psum((x * 10).astype("int8"), "x"),
@@ -122,8 +122,8 @@ VALUES = {
     "random": lambda m: m.map(
         lambda k: m.jax.random.normal(m.jax.random.fold_in(k, m.lax.axis_index("x")), (2, 3)), NONE, ROWS
     )(m.jax.random.key(0)),
-    "many": lambda m: m.jax.vmap(m.map(lambda x: m.lax.psum(x, "x"), ROWS, NONE))(m.X.reshape(2, 4, 12)),
-    "many inside": lambda m: m.map(
+    "vmap": lambda m: m.jax.vmap(m.map(lambda x: m.lax.psum(x, "x"), ROWS, NONE))(m.X.reshape(2, 4, 12)),
+    "vmap inside": lambda m: m.map(
         m.jax.vmap(lambda r: m.lax.all_gather(r, "x", tiled=True) + m.lax.axis_index("y")), ROWS, ("x", "y")
     )(m.X),
 }
@@ -146,7 +146,7 @@ GRADIENTS = {
         NONE,
         check_vma=False,
     )(m.W, m.X),
-    "of what is the same everywhere": lambda m: m.jax.grad(
+    "replicated": lambda m: m.jax.grad(
         lambda w: m.map(lambda w, x: m.lax.psum(m.np.sin(x @ w).sum(), ("x", "y")), [(None, "y"), ROWS], NONE)(w, m.X)
     )(m.W),
     "unchecked": lambda m: m.jax.grad(
@@ -186,12 +186,12 @@ GRADIENTS = {
     "forward": lambda m: m.jax.jvp(
         lambda w: m.map(lambda w, x: m.lax.psum(m.np.sin(x @ w), "x"), [NONE, ROWS], NONE)(w, m.X), (m.W,), (m.W * 2,)
     ),
-    "many": lambda m: m.jax.vmap(
+    "vmap": lambda m: m.jax.vmap(
         m.jax.grad(
             squared(m.map(lambda x: m.lax.all_gather(x, "x", tiled=True) * (1 + m.lax.axis_index("x")), ROWS, ROWS))
         )
     )(m.X.reshape(2, 4, 12)),
-    "of a rule of one's own": lambda m: own_rule(m, 2),
+    "custom_vjp": lambda m: custom_rule(m, 2),
     "along one axis of two": lambda m: m.jax.grad(
         squared(
             lambda w: m.map(lambda x, w: m.lax.psum(m.np.sin(x @ w), "x"), [(None, "x"), ROWS], NONE, axis_names={"x"})(
@@ -202,7 +202,7 @@ GRADIENTS = {
 }
 
 
-def own_rule(m, times):
+def custom_rule(m, times):
     @m.jax.custom_vjp
     def f(x):
         return m.lax.psum(x, "x")
@@ -211,45 +211,45 @@ def own_rule(m, times):
     return m.jax.grad(squared(m.map(f, ROWS, NONE)))(m.X)
 
 
-def same(table, placed, sizes=GRID):
-    """All rows are one program, for each library."""
-    found = []
+def check_equal(table, compare_shardings, sizes=GRID):
+    """Compare all rows, which are one program for each library."""
+    results = []
     for library in (Library(ours, sizes), Library(peer, sizes)):
 
         def all_rows(arrays, m=library):
             m.X, m.W, m.V = arrays
             return {name: row(m) for name, row in table.items()}
 
-        found.append(library.jax.jit(all_rows)(ARRAYS))
+        results.append(library.jax.jit(all_rows)(ARRAYS))
     for name in table:
-        mine, other = sw.tree.leaves(found[0][name]), jax.tree.leaves(found[1][name])
-        assert len(mine) == len(other) > 0, name
-        for a, b in zip(mine, other, strict=True):
+        ours_leaves, theirs = sw.tree.leaves(results[0][name]), jax.tree.leaves(results[1][name])
+        assert len(ours_leaves) == len(theirs) > 0, name
+        for a, b in zip(ours_leaves, theirs, strict=True):
             assert (a.shape, a.dtype) == (b.shape, b.dtype), name
             tolerance = 0.02 if a.dtype == "bfloat16" else 1e-4
             np.testing.assert_allclose(
                 np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=tolerance, atol=tolerance, err_msg=name
             )
-            if placed:
+            if compare_shardings:
                 assert lies(a) == lies(b), name
 
 
-def test_values_and_where_they_lie():
-    same(VALUES, placed=True)
+def test_values_and_shardings():
+    check_equal(VALUES, compare_shardings=True)
 
 
 def test_gradients():
-    same(GRADIENTS, placed=False)
+    check_equal(GRADIENTS, compare_shardings=False)
 
 
 def with_gradients(m, body, in_specs, out_specs, *args):
     region = m.map(body, in_specs, out_specs)
 
-    def both(*args):
+    def value_and_gradients(*args):
         y, pull = m.jax.vjp(region, *args)
         return y, pull(y)
 
-    return both(*args)
+    return value_and_gradients(*args)
 
 
 @pytest.mark.slow  # test_programs.py compares them with one device
@@ -274,4 +274,4 @@ def test_programs():
             m, regions.summed(m.jax, "x"), [NONE, sequence, ROWS], NONE, x, weights[0], weights[1]
         ),
     }
-    same(programs, placed=False, sizes=((8,), ("x",)))
+    check_equal(programs, compare_shardings=False, sizes=((8,), ("x",)))

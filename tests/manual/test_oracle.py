@@ -1,7 +1,7 @@
-"""Random functions × meshes × specs: shard_map against a loop over devices in numpy.
+"""Random functions × meshes × specs: shard_map compared with a loop over the devices in numpy.
 
-Every stage is compared with the loop: `evaluate` (what the program means), `simulate` (what it is partitioned to), and
-devices; and slopes are compared with differences of the loop.
+Every stage is compared with the loop: `evaluate` (the program), `simulate` (the partitioned program), and real devices.
+Gradients are compared with finite differences of the loop.
 """
 
 from random import Random
@@ -18,43 +18,43 @@ from shardwise.compiler.plan.choose import plan_from_picks
 from tests.fuzz.check import random_picks
 from tests.manual.devices import is_float
 from tests.manual.recipes import MESHES, Recipe, random_recipe, random_spec
-from tests.manual.stages import simulated, staged
+from tests.manual.stages import run_stages, simulated
 
-BLOCK = 10  # cases of one test
+BLOCK = 10  # cases per test
 
 
-def compare(stage, found, wanted, exact):
-    for number, (got, want, is_exact) in enumerate(zip(map(np.asarray, found), wanted, exact, strict=True)):
+def compare(stage, actual, expected, exact):
+    for number, (result, reference, is_exact) in enumerate(zip(map(np.asarray, actual), expected, exact, strict=True)):
         message = f"{stage}: result {number}"
-        assert (got.dtype, got.shape) == (want.dtype, want.shape), message
-        if is_exact or not is_float(want.dtype):
-            np.testing.assert_array_equal(got, want, message)
+        assert (result.dtype, result.shape) == (reference.dtype, reference.shape), message
+        if is_exact or not is_float(reference.dtype):
+            np.testing.assert_array_equal(result, reference, message)
         else:
-            unit = 2e-5 if want.dtype == np.float32 else 0.04
-            scale = max(1.0, float(np.max(np.abs(want.astype(np.float64)), initial=0.0)))
+            unit = 2e-5 if reference.dtype == np.float32 else 0.04
+            scale = max(1.0, float(np.max(np.abs(reference.astype(np.float64)), initial=0.0)))
             np.testing.assert_allclose(
-                got.astype(np.float64), want.astype(np.float64), rtol=0, atol=unit * scale, err_msg=message
+                result.astype(np.float64), reference.astype(np.float64), rtol=0, atol=unit * scale, err_msg=message
             )
 
 
-def anyhow(recipe: Recipe):
-    """Where arguments lie: not as the region wants them."""
+def random_specs(recipe: Recipe):
+    """Return shardings for the arguments, which need not be those that the region asks for."""
     rng = Random(recipe.seed)
     return [random_spec(rng, shape, tuple(recipe.mesh)) for shape in recipe.shapes]
 
 
 def check_stages(recipe: Recipe):
-    wanted = recipe.looped(recipe.args)
+    expected = recipe.reference(recipe.args)
     function = recipe.function(recipe.abstract)
-    program, stages, args = staged(function, recipe.args, recipe.abstract, anyhow(recipe))
-    compare("evaluate", evaluate(program, args), wanted, recipe.exact)
-    compare("simulate", simulate(stages.local, args), wanted, recipe.exact)
+    program, stages, args = run_stages(function, recipe.args, recipe.abstract, random_specs(recipe))
+    compare("evaluate", evaluate(program, args), expected, recipe.exact)
+    compare("simulate", simulate(stages.local, args), expected, recipe.exact)
     other = plan_from_picks(stages.sharded, random_picks(stages.sharded, Random(recipe.seed)))
-    compare("another plan", simulate(partition(stages.sharded, other), args), wanted, recipe.exact)
+    compare("another plan", simulate(partition(stages.sharded, other), args), expected, recipe.exact)
     assert parse_program(str(program)) == program
 
 
-def named(recipe, check):
+def check_recipe(recipe, check):
     try:
         check(recipe)
     except Exception as error:
@@ -62,25 +62,25 @@ def named(recipe, check):
 
 
 @pytest.mark.parametrize("first", range(0, 60, BLOCK))
-def test_the_stages_agree_with_the_loop(first):
+def test_stages_match_the_loop(first):
     for seed in range(first, first + BLOCK):
-        named(random_recipe(seed), check_stages)
+        check_recipe(random_recipe(seed), check_stages)
 
 
-@pytest.mark.parametrize("seed", [2787], ids=["pieces change places along other axes than the region's"])
-def test_what_went_wrong_once(seed):
-    named(random_recipe(seed), check_stages)
+@pytest.mark.parametrize("seed", [2787], ids=["shards are permuted along axes outside the region"])
+def test_regressions(seed):
+    check_recipe(random_recipe(seed), check_stages)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 3000, 100))
-def test_more_stages_agree_with_the_loop(first):
+def test_more_stages_match_the_loop(first):
     for seed in range(first, first + 100):
-        named(random_recipe(seed), check_stages)
+        check_recipe(random_recipe(seed), check_stages)
 
 
 def check_vmap(recipe: Recipe):
-    """Three at a time, along any dim of some arguments: as one after the other."""
+    """vmap over three elements, along random dims of some arguments, equals three single calls."""
     rng, draw = Random(recipe.seed), np.random.default_rng(recipe.seed)
     dims = [rng.choice((None, rng.randint(0, len(shape)))) for shape in recipe.shapes]
     dims[0] = 0 if all(dim is None for dim in dims) else dims[0]
@@ -89,76 +89,78 @@ def check_vmap(recipe: Recipe):
         for x, dim in zip(recipe.args, dims, strict=True)
     ]
     one_by_one = [
-        recipe.looped([x if dim is None else np.take(x, n, dim) for x, dim in zip(batches, dims, strict=True)])
+        recipe.reference([x if dim is None else np.take(x, n, dim) for x, dim in zip(batches, dims, strict=True)])
         for n in range(3)
     ]
     function = sw.vmap(recipe.function(recipe.abstract), tuple(dims))
-    wanted = [np.stack(column) for column in zip(*one_by_one, strict=True)]
-    compare("vmap", simulated(function, recipe.abstract, *batches), wanted, recipe.exact)
+    expected = [np.stack(column) for column in zip(*one_by_one, strict=True)]
+    compare("vmap", simulated(function, recipe.abstract, *batches), expected, recipe.exact)
 
 
 @pytest.mark.parametrize("first", range(0, 30, BLOCK))
-def test_vmap_is_one_after_the_other(first):
+def test_vmap_matches_single_calls(first):
     for seed in range(first, first + BLOCK):
-        named(random_recipe(seed), check_vmap)
+        check_recipe(random_recipe(seed), check_vmap)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 2000, 100))
-def test_more_vmap_is_one_after_the_other(first):
+def test_more_vmap_matches_single_calls(first):
     for seed in range(first, first + 100):
-        named(random_recipe(seed), check_vmap)
+        check_recipe(random_recipe(seed), check_vmap)
 
 
-def check_slope(recipe: Recipe):
-    """The gradient along a direction is the slope of the loop there, in f64."""
+def check_gradient(recipe: Recipe):
+    """The directional derivative equals a finite difference of the loop, in float64."""
     rng = np.random.default_rng(recipe.seed + 1)
     args = recipe.args
-    weights = [rng.normal(size=x.shape) for x in recipe.looped(args)]
-    direction = [rng.normal(size=x.shape) for x in args]
+    weights = [rng.normal(size=x.shape) for x in recipe.reference(args)]
+    tangent = [rng.normal(size=x.shape) for x in args]
 
     def loss(*xs):
         outs = recipe.function(recipe.abstract)(*xs)
         return sum((out * w.astype(np.float32)).sum() for out, w in zip(outs, weights, strict=True))
 
     gradients = sw.grad(loss, tuple(range(len(args))))
-    _, stages, given = staged(gradients, args, recipe.abstract, anyhow(recipe))
-    found = simulate(stages.local, given)
+    _, stages, stage_args = run_stages(gradients, args, recipe.abstract, random_specs(recipe))
+    actual = simulate(stages.local, stage_args)
 
-    def looped(step):
-        moved = [x.astype(np.float64) + step * d for x, d in zip(args, direction, strict=True)]
-        return sum((out * w).sum() for out, w in zip(recipe.looped(moved), weights, strict=True))
+    def loss_of_loop(step):
+        shifted = [x.astype(np.float64) + step * d for x, d in zip(args, tangent, strict=True)]
+        return sum((out * w).sum() for out, w in zip(recipe.reference(shifted), weights, strict=True))
 
-    slope = (looped(1e-5) - looped(-1e-5)) / 2e-5
-    got = sum((g.astype(np.float64) * d).sum() for g, d in zip(found, direction, strict=True))
-    size = max(1.0, sum(float(np.abs(g * d).sum()) for g, d in zip(found, direction, strict=True)))
-    assert abs(got - slope) <= 1e-4 * size, f"grad {got}, slope {slope}"
+    slope = (loss_of_loop(1e-5) - loss_of_loop(-1e-5)) / 2e-5
+    actual_slope = sum((g.astype(np.float64) * d).sum() for g, d in zip(actual, tangent, strict=True))
+    scale = max(1.0, sum(float(np.abs(g * d).sum()) for g, d in zip(actual, tangent, strict=True)))
+    assert abs(actual_slope - slope) <= 1e-4 * scale, f"gradient {actual_slope}, finite difference {slope}"
 
 
 @pytest.mark.parametrize("first", range(0, 40, BLOCK))
-def test_gradients_are_slopes_of_the_loop(first):
+def test_gradients_match_finite_differences(first):
     for seed in range(first, first + BLOCK):
-        named(random_recipe(seed, (np.float32,)), check_slope)
+        check_recipe(random_recipe(seed, (np.float32,)), check_gradient)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(1000, 2000, 100))
-def test_more_gradients_are_slopes_of_the_loop(first):
+def test_more_gradients_match_finite_differences(first):
     for seed in range(first, first + 100):
-        named(random_recipe(seed, (np.float32,)), check_slope)
+        check_recipe(random_recipe(seed, (np.float32,)), check_gradient)
 
 
 @pytest.mark.parametrize("sizes", MESHES, ids=["8", "4x2", "2x2x2"])
-def test_devices_agree_with_the_loop(sizes):
-    """Many in one program: to compile is what costs."""
+def test_devices_match_the_loop(sizes):
+    """All functions are one program, to save compile time."""
     mesh = sw.make_mesh(tuple(sizes.values()), tuple(sizes))
     recipes = [recipe for recipe in map(random_recipe, range(500, 540)) if recipe.mesh == sizes]
     assert len(recipes) > 8
 
     @sw.jit
-    def all_of_them(groups):
+    def all_functions(groups):
         return [recipe.function(mesh)(*args) for recipe, args in zip(recipes, groups, strict=True)]
 
-    found = all_of_them([recipe.args for recipe in recipes])
-    for recipe, outputs in zip(recipes, found, strict=True):
-        named(recipe, lambda recipe, outputs=outputs: compare("jit", outputs, recipe.looped(recipe.args), recipe.exact))
+    actual = all_functions([recipe.args for recipe in recipes])
+    for recipe, outputs in zip(recipes, actual, strict=True):
+        check_recipe(
+            recipe, lambda recipe, outputs=outputs: compare("jit", outputs, recipe.reference(recipe.args), recipe.exact)
+        )

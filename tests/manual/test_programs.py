@@ -1,4 +1,4 @@
-"""Whole programs with manual regions: equal to one device, with gradients; mixed with automatic ones; with effects."""
+"""Programs with manual regions: compared with one device, with gradients; mixed with automatic axes; with effects."""
 
 from functools import partial
 
@@ -22,24 +22,24 @@ def normal(*shape):
 
 
 @pytest.fixture(scope="module")
-def line():
+def mesh_8():
     return sw.make_mesh((8,), ("x",))
 
 
 @pytest.fixture(scope="module")
-def grid():
+def mesh_4x2():
     return sw.make_mesh((4, 2), ("x", "y"))
 
 
-def close(got, wanted, tolerance=2e-5):
-    for a, b in zip(sw.tree.leaves(got), sw.tree.leaves(wanted), strict=True):
+def assert_close(actual, expected, tolerance=2e-5):
+    for a, b in zip(sw.tree.leaves(actual), sw.tree.leaves(expected), strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=tolerance, atol=tolerance)
 
 
-ROWS, WHOLE = P("x"), P()
+ROWS, REPLICATED = P("x"), P()
 PROGRAMS = {
-    # on pieces; alone; in_specs; out_specs; arguments; and the collectives of value and gradients
+    # per device; on one device; in_specs; out_specs; arguments; the collectives of value and gradients
     "ring attention": (
         regions.attention(sw, "x"),
         regions.attention_alone(sw),
@@ -51,7 +51,7 @@ PROGRAMS = {
     "mixture of experts": (
         regions.experts(sw, "x"),
         regions.experts_alone(sw),
-        (ROWS, WHOLE, ROWS, ROWS),
+        (ROWS, REPLICATED, ROWS, ROWS),
         ROWS,
         (normal(32, 6), normal(6, 16), normal(16, 6, 5), normal(16, 5, 6)),
         {"all_to_all": 4, "all_reduce": 1},
@@ -59,8 +59,8 @@ PROGRAMS = {
     "pipeline": (
         regions.pipeline(sw, "x"),
         regions.pipeline_alone(sw),
-        (ROWS, WHOLE),
-        WHOLE,
+        (ROWS, REPLICATED),
+        REPLICATED,
         (normal(8, 4, 4), normal(5, 3, 4)),
         {"ppermute": 2, "all_reduce": 2},
     ),
@@ -80,11 +80,11 @@ PROGRAMS = {
         (normal(16, 8), 0.3 * normal(3, 8, 8)),
         {"all_gather": 2, "reduce_scatter": 1},
     ),
-    "Megatron's layers": (
+    "Megatron layers": (
         regions.summed(sw, "x"),
         regions.summed_alone(sw),
-        (WHOLE, P(None, "x"), ROWS),
-        WHOLE,
+        (REPLICATED, P(None, "x"), ROWS),
+        REPLICATED,
         (normal(4, 6), normal(6, 16), normal(16, 6)),
         {"all_reduce": 2},
     ),
@@ -92,7 +92,7 @@ PROGRAMS = {
 
 
 def with_gradients(f):
-    """Results, and the gradients of a sum with weights, for all arguments."""
+    """Return a function of the results, and of the gradients of their weighted sum for all arguments."""
 
     def both(weights, *args):
         y, pull = sw.vjp(f, *args)
@@ -102,27 +102,27 @@ def with_gradients(f):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_programs_equal_one_device(line, name):
-    body, alone, in_specs, out_specs, args, wanted = PROGRAMS[name]
-    weights = normal(*sw.eval_shape(alone, *args).shape)
-    region = sw.shard_map(body, mesh=line, in_specs=in_specs, out_specs=out_specs)
+def test_programs_match_one_device(mesh_8, name):
+    body, on_one_device, in_specs, out_specs, args, expected_counts = PROGRAMS[name]
+    weights = normal(*sw.eval_shape(on_one_device, *args).shape)
+    region = sw.shard_map(body, mesh=mesh_8, in_specs=in_specs, out_specs=out_specs)
     function = sw.jit(with_gradients(region))
-    expected = sw.jit(with_gradients(alone))(weights, *args)
-    close(function(weights, *args), expected)
-    unchecked = sw.shard_map(body, mesh=line, in_specs=in_specs, out_specs=out_specs, check_vma=False)
-    close(simulated(with_gradients(unchecked), line.abstract, weights, *args), expected)
+    expected = sw.jit(with_gradients(on_one_device))(weights, *args)
+    assert_close(function(weights, *args), expected)
+    unchecked = sw.shard_map(body, mesh=mesh_8, in_specs=in_specs, out_specs=out_specs, check_vma=False)
+    assert_close(simulated(with_gradients(unchecked), mesh_8.abstract, weights, *args), expected)
     specs = (in_specs,) * len(args) if isinstance(in_specs, P) else in_specs
-    placed = [
-        sw.device_put(x, NamedSharding(line, spec))
+    sharded_args = [
+        sw.device_put(x, NamedSharding(mesh_8, spec))
         for x, spec in zip((weights, *args), (out_specs, *specs), strict=True)
     ]
-    assert sw.jit(with_gradients(region)).lower(*placed).plan.counts() == wanted
+    assert sw.jit(with_gradients(region)).lower(*sharded_args).plan.counts() == expected_counts
 
 
-def test_three_ways_to_a_layer(line):
-    """Automatic, constrained and manual: the comparison of the introduction to parallel programming."""
+def test_automatic_constrained_and_manual_layers_agree(mesh_8):
+    """The comparison of JAX's introduction to parallel programming."""
     x, weights, bias = normal(32), normal(32, 4), normal(4)
-    cut = NamedSharding(line, P("x"))
+    sharding = NamedSharding(mesh_8, P("x"))
 
     @sw.jit
     def layer(x, weights, bias):
@@ -130,34 +130,34 @@ def test_three_ways_to_a_layer(line):
 
     @sw.jit
     def constrained(x, weights, bias):
-        x = lax.with_sharding_constraint(x, cut)
-        weights = lax.with_sharding_constraint(weights, cut)
+        x = lax.with_sharding_constraint(x, sharding)
+        weights = lax.with_sharding_constraint(weights, sharding)
         return layer(x, weights, bias)
 
     @sw.jit
-    @partial(sw.shard_map, mesh=line, in_specs=(P("x"), P("x", None), P(None)), out_specs=P(None))
+    @partial(sw.shard_map, mesh=mesh_8, in_specs=(P("x"), P("x", None), P(None)), out_specs=P(None))
     def manual(x, weights, bias):
         return sw.nn.sigmoid(lax.psum(x @ weights, "x") + bias)
 
-    alone = layer(x, weights, bias)
-    for found in (
-        layer(sw.device_put(x, cut), sw.device_put(weights, cut), bias),
+    on_one_device = layer(x, weights, bias)
+    for result in (
+        layer(sw.device_put(x, sharding), sw.device_put(weights, sharding), bias),
         constrained(x, weights, bias),
         manual(x, weights, bias),
     ):
-        close(found, alone)
-    assert manual(x, weights, bias).sharding == NamedSharding(line, P(None))
+        assert_close(result, on_one_device)
+    assert manual(x, weights, bias).sharding == NamedSharding(mesh_8, P(None))
 
 
-# Mixed with automatic parallelism.
+# Manual along some axes, automatic along others.
 
 
-def placed(mesh, x, *spec):
+def put_sharded(mesh, x, *spec):
     return sw.device_put(x, NamedSharding(mesh, P(*spec)))
 
 
-def test_manual_along_one_axis_and_automatic_along_the_other(grid):
-    """The product over features is summed by hand; rows are cut by the plan, inside as outside."""
+def test_manual_along_one_axis_and_automatic_along_the_other(mesh_4x2):
+    """The contraction over features is summed by hand; rows are sharded automatically, inside and outside."""
     x, w = normal(8, 16), normal(16, 6)
 
     def f(x, w):
@@ -165,14 +165,14 @@ def test_manual_along_one_axis_and_automatic_along_the_other(grid):
             y = lax.psum(jnp.sin(x @ w), "x")
             return lax.with_sharding_constraint(y, P("y"))
 
-        region = sw.shard_map(body, mesh=grid, in_specs=(P(None, "x"), P("x")), out_specs=P(), axis_names={"x"})
+        region = sw.shard_map(body, mesh=mesh_4x2, in_specs=(P(None, "x"), P("x")), out_specs=P(), axis_names={"x"})
         return region(2 * x, w).sum(0)
 
-    # The sine is of what each device has, so that the product of the whole is not it.
-    alone = sum(np.sin(2 * x[:, 4 * k : 4 * k + 4] @ w[4 * k : 4 * k + 4]) for k in range(4)).sum(0)
-    args = placed(grid, x, "y", "x"), placed(grid, w, "x")
+    # The sine applies to partial products, so this differs from the sine of the global product.
+    on_one_device = sum(np.sin(2 * x[:, 4 * k : 4 * k + 4] @ w[4 * k : 4 * k + 4]) for k in range(4)).sum(0)
+    args = put_sharded(mesh_4x2, x, "y", "x"), put_sharded(mesh_4x2, w, "x")
     lowered = sw.jit(f).lower(*args)
-    close(sw.jit(f)(*args), alone)
+    assert_close(sw.jit(f)(*args), on_one_device)
     rows = {(row.kind, row.axes): row.reason for row in lowered.plan.collectives}
     assert set(rows) == {("all_reduce", ("x",)), ("all_reduce", ("y",))}
     assert rows["all_reduce", ("x",)] == "written by hand, along 'x'"
@@ -185,25 +185,25 @@ def test_manual_along_one_axis_and_automatic_along_the_other(grid):
         total = sum(jnp.sin(2 * x[:, 4 * k : 4 * k + 4] @ w[4 * k : 4 * k + 4]) for k in range(4))
         return (total.sum(0) ** 2).sum()
 
-    close(gradient, sw.jit(sw.grad(loop, (0, 1)))(x, w), 1e-4)
+    assert_close(gradient, sw.jit(sw.grad(loop, (0, 1)))(x, w), 1e-4)
 
 
-def test_what_is_automatic_inside_keeps_its_cut(grid):
-    """Nothing is sent along the axis that is planned: rows come in cut, are cut inside, and leave cut."""
+def test_automatic_axes_stay_sharded_inside(mesh_4x2):
+    """Nothing is sent along the automatic axis: rows are sharded before, inside and after the region."""
 
     def body(x, w):
         return lax.psum(x @ w, "x")
 
-    region = sw.shard_map(body, mesh=grid, in_specs=(P(None, "x"), P("x")), out_specs=P(), axis_names={"x"})
+    region = sw.shard_map(body, mesh=mesh_4x2, in_specs=(P(None, "x"), P("x")), out_specs=P(), axis_names={"x"})
     x, w = normal(8, 16), normal(16, 6)
-    args = placed(grid, x, "y", "x"), placed(grid, w, "x")
-    found = sw.jit(region)(*args)
-    close(found, x @ w)
-    assert found.sharding == NamedSharding(grid, P("y"))
+    args = put_sharded(mesh_4x2, x, "y", "x"), put_sharded(mesh_4x2, w, "x")
+    result = sw.jit(region)(*args)
+    assert_close(result, x @ w)
+    assert result.sharding == NamedSharding(mesh_4x2, P("y"))
     assert sw.jit(region).lower(*args).plan.counts() == {"all_reduce": 1}
 
 
-def test_regions_in_regions(grid):
+def test_nested_regions(mesh_4x2):
     x = normal(8, 6)
 
     def inner(z):
@@ -213,19 +213,19 @@ def test_regions_in_regions(grid):
         nested = sw.shard_map(inner, in_specs=P(None, "y"), out_specs=P(), axis_names={"y"})
         return nested(x) + lax.pmean(x[:, :3], "x")
 
-    region = sw.shard_map(outer, mesh=grid, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+    region = sw.shard_map(outer, mesh=mesh_4x2, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
 
-    def alone(x):
-        pieces = x.reshape(4, 2, 6)
-        total = (pieces[..., :3] + pieces[..., 3:]) * (1 + jnp.arange(4))[:, None, None]
-        return (total + pieces[:, :, :3].mean(0)).reshape(8, 3)
+    def on_one_device(x):
+        shards = x.reshape(4, 2, 6)
+        total = (shards[..., :3] + shards[..., 3:]) * (1 + jnp.arange(4))[:, None, None]
+        return (total + shards[:, :, :3].mean(0)).reshape(8, 3)
 
     weights = normal(8, 3)
-    close(sw.jit(with_gradients(region))(weights, x), sw.jit(with_gradients(alone))(weights, x))
+    assert_close(sw.jit(with_gradients(region))(weights, x), sw.jit(with_gradients(on_one_device))(weights, x))
 
 
-def test_regions_where_programs_are(grid):
-    """In a loop, a branch, a checkpoint and another jit; around them, all of these again."""
+def test_regions_and_control_flow(mesh_4x2):
+    """A loop, a branch, a checkpoint and a jit inside the region, and all of these around it."""
 
     def body(x):
         def turn(c, _):
@@ -234,11 +234,11 @@ def test_regions_where_programs_are(grid):
 
         return lax.scan(sw.checkpoint(turn), x, None, length=3)
 
-    region = sw.shard_map(body, mesh=grid, in_specs=P(("x", "y")), out_specs=(P(("x", "y")), P()), check_vma=False)
-    checked = sw.shard_map(lambda x: body(x)[0], mesh=grid, in_specs=P(("x", "y")), out_specs=P(("x", "y")))
+    region = sw.shard_map(body, mesh=mesh_4x2, in_specs=P(("x", "y")), out_specs=(P(("x", "y")), P()), check_vma=False)
+    checked = sw.shard_map(lambda x: body(x)[0], mesh=mesh_4x2, in_specs=P(("x", "y")), out_specs=P(("x", "y")))
     x = normal(8, 3)
 
-    def alone(c):
+    def on_one_device(c):
         for _ in range(3):
             c = jnp.tanh(c + c.mean(0)) * 2
         return c
@@ -255,20 +255,22 @@ def test_regions_where_programs_are(grid):
         return program
 
     weights = normal(8, 3)
-    wanted = sw.jit(with_gradients(around(alone)))(weights, x)
-    close(sw.jit(with_gradients(around(checked)))(weights, x), wanted, 1e-4)
-    close(simulated(with_gradients(around(lambda x: region(x)[0])), grid.abstract, weights, x), wanted, 1e-4)
+    expected = sw.jit(with_gradients(around(on_one_device)))(weights, x)
+    assert_close(sw.jit(with_gradients(around(checked)))(weights, x), expected, 1e-4)
+    assert_close(
+        simulated(with_gradients(around(lambda x: region(x)[0])), mesh_4x2.abstract, weights, x), expected, 1e-4
+    )
 
 
-def test_a_rule_of_ones_own(grid):
-    """A custom derivative inside, whose rule has collectives; and one around a region."""
+def test_custom_derivatives(mesh_4x2):
+    """A custom_vjp inside, whose rule has collectives; and one around a region."""
 
     @sw.custom_vjp
     def total(x):
         return lax.psum(x, "x")
 
     total.defvjp(lambda x: (total(x), None), lambda _, g: (lax.pvary(3 * g, "x"),))
-    region = sw.shard_map(lambda x: total(x) * 2, mesh=grid, in_specs=P("x"), out_specs=P())
+    region = sw.shard_map(lambda x: total(x) * 2, mesh=mesh_4x2, in_specs=P("x"), out_specs=P())
 
     @sw.custom_vjp
     def around(x):
@@ -280,11 +282,11 @@ def test_a_rule_of_ones_own(grid):
     def gradients(x):
         return sw.grad(lambda x: region(x).sum())(x), sw.grad(lambda x: around(x).sum())(x)
 
-    inside, outside = simulated(gradients, grid.abstract, x)
-    close(inside, np.full((4, 3), 6, np.float32))
-    close(outside, 3 * x)
-    program, _, args = staged(lambda x: [region(x)], [x], grid.abstract, [()])
-    close(evaluate(program, args), [2 * x.sum(0, keepdims=True)])
+    inside, outside = simulated(gradients, mesh_4x2.abstract, x)
+    assert_close(inside, np.full((4, 3), 6, np.float32))
+    assert_close(outside, 3 * x)
+    program, _, args = staged(lambda x: [region(x)], [x], mesh_4x2.abstract, [()])
+    assert_close(evaluate(program, args), [2 * x.sum(0, keepdims=True)])
 
 
 @sw.custom_vjp
@@ -294,9 +296,9 @@ def doubled_sine(z):
 
 doubled_sine.defvjp(lambda z: (doubled_sine(z), z), lambda z, g: (2 * jnp.cos(z) * g,))
 
-# Of what all devices have alike, and a device's places along x and y: what it makes of it, going its own way.
-WAYS = {
-    "taken": lambda w, x, y: lax.cond(x > 1, lambda w: 2 * w, lambda w: 1 - w, w),
+# Functions of a replicated value and of a device's coordinates, which take different branches on different devices.
+BRANCHES = {
+    "operand": lambda w, x, y: lax.cond(x > 1, lambda w: 2 * w, lambda w: 1 - w, w),
     "captured": lambda w, x, y: lax.cond(x > 1, lambda: 3 * w, lambda: w * w),
     "loop": lambda w, x, y: lax.cond(
         x > 1, lambda: lax.scan(lambda s, _: (jnp.sin(s * w), None), w, None, length=3)[0], lambda: w
@@ -317,144 +319,158 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_devices_that_go_different_ways(grid, name):
-    """Each has its own derivative with respect to what all have alike: they are summed where all meet again."""
+@pytest.mark.parametrize("name", BRANCHES)
+def test_devices_take_different_branches(mesh_4x2, name):
+    """Each device has its own derivative with respect to the replicated value; these are summed after the branch."""
 
     def body(w):
-        return lax.psum(WAYS[name](w, lax.axis_index("x"), lax.axis_index("y")), ("x", "y"))
+        return lax.psum(BRANCHES[name](w, lax.axis_index("x"), lax.axis_index("y")), ("x", "y"))
 
-    def alone(w):
-        return sum(WAYS[name](w, x, y) for x in range(4) for y in range(2))
+    def on_one_device(w):
+        return sum(BRANCHES[name](w, x, y) for x in range(4) for y in range(2))
 
     w, weights = normal(3), normal(3)
-    region = sw.shard_map(body, mesh=grid, in_specs=P(), out_specs=P())
-    found = simulated(with_gradients(region), grid.abstract, weights, w)
-    close(found, simulated(with_gradients(alone), grid.abstract, weights, w))
-    unchecked = sw.shard_map(body, mesh=grid, in_specs=P(), out_specs=P(), check_vma=False)
-    close(found, simulated(with_gradients(unchecked), grid.abstract, weights, w))
+    region = sw.shard_map(body, mesh=mesh_4x2, in_specs=P(), out_specs=P())
+    result = simulated(with_gradients(region), mesh_4x2.abstract, weights, w)
+    assert_close(result, simulated(with_gradients(on_one_device), mesh_4x2.abstract, weights, w))
+    unchecked = sw.shard_map(body, mesh=mesh_4x2, in_specs=P(), out_specs=P(), check_vma=False)
+    assert_close(result, simulated(with_gradients(unchecked), mesh_4x2.abstract, weights, w))
 
 
-# Effects, randomness, looking inside.
+# Effects, random numbers, inspection.
 
 
-def test_each_device_calls(grid):
+def test_callbacks_run_on_every_device(mesh_4x2):
     seen = []
 
     def body(x):
         sw.debug.callback(lambda i, s: seen.append((int(i), float(s))), lax.axis_index(("x", "y")), x.sum())
         return sw.pure_callback(lambda v: np.asarray(v) * 3, sw.ShapeDtypeStruct(x.shape, x.dtype), x)
 
-    cut = P(("x", "y"))
+    spec = P(("x", "y"))
     x = np.arange(16, dtype=np.float32).reshape(8, 2)
-    found = sw.jit(sw.shard_map(body, mesh=grid, in_specs=cut, out_specs=cut))(x)
-    close(found, 3 * x)
+    result = sw.jit(sw.shard_map(body, mesh=mesh_4x2, in_specs=spec, out_specs=spec))(x)
+    assert_close(result, 3 * x)
     sw.effects_barrier()
     assert sorted(seen) == [(number, 4.0 * number + 1) for number in range(8)]
 
 
-def test_each_device_prints(grid, capsys):
+def test_debug_print_runs_on_every_device(mesh_4x2, capsys):
     def body(x):
         sw.debug.print("device {i} has {x}", i=lax.axis_index("x"), x=x[0])
         return x
 
-    sw.jit(sw.shard_map(body, mesh=grid, in_specs=P("x"), out_specs=P("x")))(np.arange(4, dtype=np.int32))
+    sw.jit(sw.shard_map(body, mesh=mesh_4x2, in_specs=P("x"), out_specs=P("x")))(np.arange(4, dtype=np.int32))
     sw.effects_barrier()
     lines = sorted(capsys.readouterr().out.splitlines())
     assert lines == sorted([f"device {number} has {number}" for number in range(4)] * 2)
 
 
-def test_effects_are_not_repeated_by_derivatives(grid):
+def test_effects_are_not_repeated_by_derivatives(mesh_4x2):
     seen = []
 
     def body(x):
         sw.debug.callback(lambda s: seen.append(float(s)), x.sum())
         return lax.psum(jnp.sin(x).sum(), ("x", "y"))
 
-    region = sw.shard_map(sw.checkpoint(body), mesh=grid, in_specs=P(("x", "y")), out_specs=P())
+    region = sw.shard_map(sw.checkpoint(body), mesh=mesh_4x2, in_specs=P(("x", "y")), out_specs=P())
     sw.jit(sw.grad(region))(np.arange(8, dtype=np.float32)).block_until_ready()
     sw.effects_barrier()
     assert sorted(seen) == list(map(float, range(8)))
 
 
-def test_shardings_inside_can_be_inspected(grid, capsys):
-    """jax#23936. Along the axes of the region a value is each device's own piece; along the others it is as planned."""
-    found = []
+def test_shardings_inside_can_be_inspected(mesh_4x2, capsys):
+    """jax#23936. The sharding is that along the automatic axes; along manual axes a value is a shard."""
+    result = []
 
     def body(x):
         sw.debug.inspect_array_sharding(x)
-        sw.debug.inspect_array_sharding(x @ x.T, callback=found.append)
+        sw.debug.inspect_array_sharding(x @ x.T, callback=result.append)
         return x
 
-    region = sw.shard_map(body, mesh=grid, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
-    sw.jit(region)(placed(grid, normal(8, 4), "x", "y"))
+    region = sw.shard_map(body, mesh=mesh_4x2, in_specs=P("x"), out_specs=P("x"), axis_names={"x"})
+    sw.jit(region)(put_sharded(mesh_4x2, normal(8, 4), "x", "y"))
     assert capsys.readouterr().out == "NamedSharding(mesh(x=4, y=2), P(None, 'y'))\n"
-    assert [sharding.spec for sharding in found] == [P()]
+    assert [sharding.spec for sharding in result] == [P()]
 
 
-def test_random_numbers_inside(grid):
-    """Each device's own where its number is folded in; else all devices have the same, and types know."""
+def test_random_numbers_inside(mesh_4x2):
+    """Samples vary over devices if the axis index is folded into the key; else they are replicated, also by type."""
 
     def body(key):
         own = sw.random.normal(sw.random.fold_in(key, lax.axis_index(("x", "y"))), (1, 3))
         return own, sw.random.normal(key, (3,))
 
     key = sw.random.key(7)
-    region = sw.shard_map(body, mesh=grid, in_specs=P(), out_specs=(P(("x", "y")), P()))
+    region = sw.shard_map(body, mesh=mesh_4x2, in_specs=P(), out_specs=(P(("x", "y")), P()))
     own, same = sw.jit(region)(key)
-    close(same, sw.random.normal(key, (3,)))
-    close(own, np.stack([sw.random.normal(sw.random.fold_in(key, number), (3,)) for number in range(8)]))
+    assert_close(same, sw.random.normal(key, (3,)))
+    assert_close(own, np.stack([sw.random.normal(sw.random.fold_in(key, number), (3,)) for number in range(8)]))
     keys = sw.random.split(key, 8)
-    cut = sw.shard_map(
-        lambda k: sw.random.uniform(k[0], (2,)), mesh=grid, in_specs=P(("x", "y")), out_specs=P("x"), check_vma=False
+    sharded_keys = sw.shard_map(
+        lambda k: sw.random.uniform(k[0], (2,)),
+        mesh=mesh_4x2,
+        in_specs=P(("x", "y")),
+        out_specs=P("x"),
+        check_vma=False,
     )
-    assert cut(keys).shape == (8,)
+    assert sharded_keys(keys).shape == (8,)
 
 
-# How it is called.
+# Ways to call shard_map.
 
 
-def test_arguments_are_moved_to_where_the_specs_say(grid):
+def test_arguments_are_resharded_to_in_specs(mesh_4x2):
     x = normal(8, 4)
-    region = sw.shard_map(lambda x: x * lax.axis_index("x"), mesh=grid, in_specs=P("x"), out_specs=P("x"))
-    wanted = x * np.repeat(np.arange(4), 2)[:, None].astype(np.float32)
-    for there in (x, x.tolist(), placed(grid, x, "y"), placed(grid, x, None, ("y", "x")), jnp.asarray(x)):
-        found = region(there) if not isinstance(there, list) else region(jnp.asarray(there))
-        close(found, wanted)
-        assert found.sharding == NamedSharding(grid, P("x"))
-    turned = sw.sharding.Mesh(np.array(sw.devices())[::-1].reshape(4, 2), ("x", "y"))  # the same devices, otherwise
-    close(region(placed(turned, x, "x")), wanted)
+    region = sw.shard_map(lambda x: x * lax.axis_index("x"), mesh=mesh_4x2, in_specs=P("x"), out_specs=P("x"))
+    expected = x * np.repeat(np.arange(4), 2)[:, None].astype(np.float32)
+    for argument in (
+        x,
+        x.tolist(),
+        put_sharded(mesh_4x2, x, "y"),
+        put_sharded(mesh_4x2, x, None, ("y", "x")),
+        jnp.asarray(x),
+    ):
+        result = region(argument) if not isinstance(argument, list) else region(jnp.asarray(argument))
+        assert_close(result, expected)
+        assert result.sharding == NamedSharding(mesh_4x2, P("x"))
+    reversed_mesh = sw.sharding.Mesh(
+        np.array(sw.devices())[::-1].reshape(4, 2), ("x", "y")
+    )  # the same devices in another order
+    assert_close(region(put_sharded(reversed_mesh, x, "x")), expected)
 
 
-def test_ways_to_write_it(grid):
+def test_decorators_pytrees_context_meshes_and_inferred_specs(mesh_4x2):
     x = normal(8, 4)
 
-    @sw.shard_map(mesh=grid, in_specs=P("x"), out_specs=P("x"))
+    @sw.shard_map(mesh=mesh_4x2, in_specs=P("x"), out_specs=P("x"))
     def decorated(x):
         return x + 1
 
-    @partial(sw.shard_map, mesh=grid, in_specs=({"a": P("x"), "b": P()},), out_specs=[P("x"), P()])
+    @partial(sw.shard_map, mesh=mesh_4x2, in_specs=({"a": P("x"), "b": P()},), out_specs=[P("x"), P()])
     def trees(t):
         return [t["a"], ([2 * b for b in t["b"]], t["b"])]
 
-    close(decorated(x), x + 1)
+    assert_close(decorated(x), x + 1)
     assert decorated.__name__ == "decorated"
     first, (second, third) = trees({"a": x, "b": [x, x + 1]})
-    close((first, second, third), (x, [2 * x, 2 * x + 2], [x, x + 1]))
-    with sw.set_mesh(grid):
-        close(sw.shard_map(lambda x: lax.psum(x, "x"), in_specs=P("x"), out_specs=P())(x), x.reshape(4, 2, 4).sum(0))
-    inferred = sw.shard_map(lambda x: lax.psum(x, "x"), mesh=grid, out_specs=P(None, "y"))
-    close(inferred(placed(grid, x, "x", "y")), x.reshape(4, 2, 4).sum(0))
+    assert_close((first, second, third), (x, [2 * x, 2 * x + 2], [x, x + 1]))
+    with sw.set_mesh(mesh_4x2):
+        assert_close(
+            sw.shard_map(lambda x: lax.psum(x, "x"), in_specs=P("x"), out_specs=P())(x), x.reshape(4, 2, 4).sum(0)
+        )
+    inferred = sw.shard_map(lambda x: lax.psum(x, "x"), mesh=mesh_4x2, out_specs=P(None, "y"))
+    assert_close(inferred(put_sharded(mesh_4x2, x, "x", "y")), x.reshape(4, 2, 4).sum(0))
 
 
-def test_abstract_meshes_and_shapes(grid):
-    region = sw.shard_map(lambda x: lax.psum(x, "x"), mesh=grid.abstract, in_specs=P("x"), out_specs=P())
+def test_abstract_meshes_and_shapes(mesh_4x2):
+    region = sw.shard_map(lambda x: lax.psum(x, "x"), mesh=mesh_4x2.abstract, in_specs=P("x"), out_specs=P())
     assert sw.eval_shape(region, sw.ShapeDtypeStruct((8, 4), np.float32)).shape == (2, 4)
     x = normal(8, 4)
-    close(sw.jit(region)(placed(grid, x, "x")), x.reshape(4, 2, 4).sum(0))
+    assert_close(sw.jit(region)(put_sharded(mesh_4x2, x, "x")), x.reshape(4, 2, 4).sum(0))
 
 
-def test_types_say_over_which_axes_values_vary(grid):
+def test_types_have_the_varying_axes(mesh_4x2):
     seen = []
 
     def body(x):
@@ -464,5 +480,5 @@ def test_types_say_over_which_axes_values_vary(grid):
         )
         return total
 
-    sw.eval_shape(sw.shard_map(body, mesh=grid, in_specs=P("x"), out_specs=P()), normal(8))
+    sw.eval_shape(sw.shard_map(body, mesh=mesh_4x2, in_specs=P("x"), out_specs=P()), normal(8))
     assert seen == [{"x"}, frozenset(), {"x", "y"}, "f32[2]{x}"]
