@@ -1,4 +1,4 @@
-"""From a Python function to something that runs. Every sample compiles a function that no cache has seen."""
+"""Compile time, from a Python function to an executable. Every sample compiles a new function, so caches miss."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,17 +15,17 @@ LAYERS = (12, 48)
 def cases(quick: bool) -> list[Case]:
     effort = Effort(rounds=1 if quick else 7, seconds=0.0)
     programs = {"example step": EXAMPLE} if quick else {"example step": EXAMPLE, "12 layers": TWELVE_LAYERS}
-    places = {"1 device": on_one_device, "8 devices": on_mesh}
+    setups = {"1 device": on_one_device, "8 devices": on_mesh}
     mlps = [
-        Case(f"{program}, {place}", partial(rows, f"{program}, {place}", placed, sizes, effort))
+        Case(f"{program}, {devices}", partial(rows, f"{program}, {devices}", setup, sizes, effort))
         for program, sizes in programs.items()
-        for place, placed in places.items()
+        for devices, setup in setups.items()
     ]
-    few = Effort(rounds=1 if quick else 4, seconds=0.0)
+    fewer_rounds = Effort(rounds=1 if quick else 4, seconds=0.0)
     layers = (2,) if quick else LAYERS
     transformers = [
-        Case(f"transformer, {place}", partial(transformer_rows, place, placed, bar, layers, few))
-        for place, placed, bar in (
+        Case(f"transformer, {devices}", partial(transformer_rows, devices, setup, bar, layers, fewer_rounds))
+        for devices, setup, bar in (
             ("1 device", transformer.on_one_device, 1.0),
             ("8 devices", transformer.on_mesh, None),
         )
@@ -33,28 +33,30 @@ def cases(quick: bool) -> list[Case]:
     return [*mlps, *transformers]
 
 
-def rows(name: str, placed: Callable[..., Any], sizes: Sizes, effort: Effort) -> list[Row]:
-    mine, theirs = placed(ours, sizes), placed(peer, sizes)
-    lower = interleaved(lambda: ours.lowered(*mine), lambda: peer.lowered(*theirs), effort)
-    whole = interleaved(lambda: ours.compiled(*mine), lambda: peer.compiled(*theirs), effort)
-    return [Row.timed(f"{name}: trace + lower", lower), Row.timed(f"{name}: whole compile", whole, 1.0)]
+def rows(name: str, setup: Callable[..., Any], sizes: Sizes, effort: Effort) -> list[Row]:
+    our_args, peer_args = setup(ours, sizes), setup(peer, sizes)
+    lower = interleaved(lambda: ours.lowered(*our_args), lambda: peer.lowered(*peer_args), effort)
+    total = interleaved(lambda: ours.compiled(*our_args), lambda: peer.compiled(*peer_args), effort)
+    return [Row.timed(f"{name}: trace + lower", lower), Row.timed(f"{name}: compile", total, 1.0)]
 
 
 def transformer_rows(
-    place: str, placed: Callable[..., Any], bar: float | None, layers: tuple[int, ...], effort: Effort
+    devices: str, setup: Callable[..., Any], bar: float | None, layers: tuple[int, ...], effort: Effort
 ) -> list[Row]:
-    """Tracing and lowering, layer after layer: for each number of layers, and how it grows from the first to the last.
+    """Time tracing and lowering of unrolled models with different numbers of layers, and how the time grows.
 
-    Linear growth is 1: the time for each layer, in the longest model and in the shortest.
+    The growth is the time per layer in the longest model, relative to the shortest. Linear growth is 1.
     """
-    found, times = [], []
+    rows_of_sizes, times = [], []
     for count in layers:
-        mine, theirs = (placed(side, transformer.Model(count)) for side in (ours, peer))
-        timing = interleaved(partial(ours.lowered, *mine), partial(peer.lowered, *theirs), effort)
+        our_args, peer_args = (setup(side, transformer.Model(count)) for side in (ours, peer))
+        timing = interleaved(partial(ours.lowered, *our_args), partial(peer.lowered, *peer_args), effort)
         times.append((count, timing))
-        found.append(Row.timed(f"transformer of {count} layers, {place}: trace + lower", timing, bar))
-    (few, first), (many, last) = times[0], times[-1]
-    if many > few:
-        name = f"transformer, {place}: trace + lower of a layer, of {many} to of {few}"
-        found.append(Row(name, "growth", last.ours / many / (first.ours / few), last.peer / many / (first.peer / few)))
-    return found
+        rows_of_sizes.append(Row.timed(f"transformer of {count} layers, {devices}: trace + lower", timing, bar))
+    (short, first), (long, last) = times[0], times[-1]
+    if long > short:
+        name = f"transformer, {devices}: trace + lower per layer, {long} layers / {short} layers"
+        rows_of_sizes.append(
+            Row(name, "growth", last.ours / long / (first.ours / short), last.peer / long / (first.peer / short))
+        )
+    return rows_of_sizes

@@ -1,4 +1,4 @@
-"""Counts: what can be read off a compiled program without running it, and so without noise."""
+"""Counts of a compiled program: bytes sent, memory and flops. They need no run and have no noise."""
 
 from dataclasses import dataclass
 from typing import Any, final
@@ -9,8 +9,10 @@ from benchmarks.wire import Wire, wire
 @final
 @dataclass(frozen=True)
 class Counts:
-    """Of one device: what it sends, the memory that it needs besides arguments and results, and its arithmetic (0 where
-    XLA does not know it: of what it calls a library for)."""
+    """The counts of one device.
+
+    `temp_bytes`: memory for temporaries. `flops`: 0 if XLA does not know them, as for library calls.
+    """
 
     wire: Wire
     temp_bytes: int
@@ -19,7 +21,7 @@ class Counts:
 
 
 def counts(loaded: Any) -> Counts:
-    """The counts of jaxlib's loaded executable, whichever library had it compiled."""
+    """Return the counts of a loaded executable of jaxlib, compiled by either library."""
     (module,) = loaded.hlo_modules()
     memory = loaded.get_compiled_memory_stats()
     return Counts(

@@ -1,9 +1,10 @@
-"""A training step of an 871M-parameter transformer on one GPU: ours beside JAX's and PyTorch's, in one run.
+"""A training step of an 871M-parameter transformer on one GPU: Shardwise compared with JAX.
 
     python -m benchmarks.h200 [--layers 16] [--repeats 10] [--json FILE]
 
-V 32000, D 2048, 16 layers of 16 heads, F 8192, T 2048, B 8; computed in bf16, parameters and Adam's moments in f32, the
-embedding tied. Attention is cuDNN's on every side. Peers that are not installed are left out, and said to be.
+Vocabulary 32000, width 2048, 16 layers of 16 heads, hidden 8192, length 2048, batch 8; computed in bfloat16, with
+float32 parameters and Adam moments and tied embeddings. Attention uses cuDNN. A library that is not installed is
+skipped.
 """
 
 import argparse
@@ -21,13 +22,13 @@ from typing import Any, final
 
 import numpy as np
 
-RATE, DECAY, SQUARE_DECAY, TINY = 1e-4, 0.9, 0.95, 1e-8
+RATE, DECAY, SQUARE_DECAY, EPSILON = 1e-4, 0.9, 0.95, 1e-8
 
 
 @final
 @dataclass(frozen=True)
 class Model:
-    """Sizes."""
+    """The sizes of the model."""
 
     words: int = 32000
     width: int = 2048
@@ -44,41 +45,41 @@ class Model:
 
 
 def training_step(library: Any, model: Model, remat: bool, attention: str | None) -> Callable[..., Any]:
-    """(parameters, means, squares, tokens) → (parameters, means, squares, loss), with JAX's names."""
+    """Return the step (parameters, means, squares, tokens) → (parameters, means, squares, loss)."""
     jnp, lax, nn = library.numpy, library.lax, library.nn
-    narrow = jnp.bfloat16
+    compute_dtype = jnp.bfloat16
 
-    def normed(x: Any, scale: Any) -> Any:
-        wide = x.astype(jnp.float32)
-        return (wide * lax.rsqrt(jnp.mean(wide * wide, -1, keepdims=True) + 1e-6) * scale).astype(narrow)
+    def rms_norm(x: Any, scale: Any) -> Any:
+        x32 = x.astype(jnp.float32)
+        return (x32 * lax.rsqrt(jnp.mean(x32 * x32, -1, keepdims=True) + 1e-6) * scale).astype(compute_dtype)
 
     def layer(x: Any, weights: Any) -> Any:
         batch, length, width = x.shape
         shape = (batch, length, model.heads, width // model.heads)
-        h = normed(x, weights["norm1"])
-        q, k, v = (jnp.dot(h, weights[name].astype(narrow)).reshape(shape) for name in ("q", "k", "v"))
-        mixed = nn.dot_product_attention(q, k, v, is_causal=True, implementation=attention)
-        x = x + jnp.dot(mixed.reshape(batch, length, width), weights["out"].astype(narrow))
-        h = nn.gelu(jnp.dot(normed(x, weights["norm2"]), weights["up"].astype(narrow)))
-        return x + jnp.dot(h, weights["down"].astype(narrow))
+        h = rms_norm(x, weights["norm1"])
+        q, k, v = (jnp.dot(h, weights[name].astype(compute_dtype)).reshape(shape) for name in ("q", "k", "v"))
+        attended = nn.dot_product_attention(q, k, v, is_causal=True, implementation=attention)
+        x = x + jnp.dot(attended.reshape(batch, length, width), weights["out"].astype(compute_dtype))
+        h = nn.gelu(jnp.dot(rms_norm(x, weights["norm2"]), weights["up"].astype(compute_dtype)))
+        return x + jnp.dot(h, weights["down"].astype(compute_dtype))
 
     block = library.checkpoint(layer) if remat else layer
 
     def loss(params: Any, tokens: Any) -> Any:
-        embed = params["embed"].astype(narrow)
+        embed = params["embed"].astype(compute_dtype)
         x = embed[tokens[:, :-1]]
         for weights in params["layers"]:
             x = block(x, weights)
-        logits = jnp.dot(normed(x, params["norm"]), embed.T).astype(jnp.float32)
+        logits = jnp.dot(rms_norm(x, params["norm"]), embed.T).astype(jnp.float32)
         total = nn.logsumexp(logits, axis=-1)
-        right = jnp.take_along_axis(logits, tokens[:, 1:, None], axis=-1)[..., 0]
-        return jnp.mean(total - right)
+        target_logits = jnp.take_along_axis(logits, tokens[:, 1:, None], axis=-1)[..., 0]
+        return jnp.mean(total - target_logits)
 
     def step(params: Any, means: Any, squares: Any, tokens: Any) -> Any:
         value, grads = library.value_and_grad(loss)(params, tokens)
         means = library.tree.map(lambda m, g: DECAY * m + (1 - DECAY) * g, means, grads)
         squares = library.tree.map(lambda s, g: SQUARE_DECAY * s + (1 - SQUARE_DECAY) * g * g, squares, grads)
-        params = library.tree.map(lambda p, m, s: p - RATE * m / (jnp.sqrt(s) + TINY), params, means, squares)
+        params = library.tree.map(lambda p, m, s: p - RATE * m / (jnp.sqrt(s) + EPSILON), params, means, squares)
         return params, means, squares, value
 
     return library.jit(step, donate_argnums=(0, 1, 2))  # type: ignore[no-any-return]
@@ -109,7 +110,7 @@ def arguments(library: Any, model: Model) -> tuple[Any, ...]:
 @final
 @dataclass(frozen=True)
 class Row:
-    """What was measured on one side."""
+    """The measurements of one library."""
 
     side: str
     remat: bool
@@ -119,7 +120,7 @@ class Row:
     peak_gib: float
 
 
-def measured(name: str, model: Model, remat: bool, repeats: int, attention: str | None) -> Row:
+def measure(name: str, model: Model, remat: bool, repeats: int, attention: str | None) -> Row:
     library = importlib.import_module(name)
     params, means, squares, tokens = arguments(library, model)
     step = training_step(library, model, remat, attention)
@@ -143,50 +144,50 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=Model.layers)
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--sides", default="shardwise,jax")
-    parser.add_argument("--remat", choices=("no", "yes"), help="one of the two rows of a side; both unless given")
+    parser.add_argument("--remat", choices=("no", "yes"), help="run with or without rematerialization; default: both")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    model = replace(Model(), layers=given.layers)
-    wanted = [(side, remat) for remat in _remats(given.remat) for side in given.sides.split(",")]
-    if len(wanted) > 1:
+    options = parser.parse_args()
+    model = replace(Model(), layers=options.layers)
+    runs = [(side, remat) for remat in _remats(options.remat) for side in options.sides.split(",")]
+    if len(runs) > 1:
         print(f"{model.parameters / 1e6:.0f}M parameters")
-        print(f"{'side':12} {'remat':6} {'first call':>10} {'a step':>10} {'loss':>8} {'peak':>9}", flush=True)
+        print(f"{'side':12} {'remat':6} {'first call':>10} {'step':>10} {'loss':>8} {'peak':>9}", flush=True)
     rows: list[Row] = []
-    for side, remat in wanted:
+    for side, remat in runs:
         if find_spec(side) is None:
             print(f"{side:12} is not installed")
-        elif len(wanted) > 1:
-            rows.append(_in_a_process_of_its_own(side, remat, given))
+        elif len(runs) > 1:
+            rows.append(_run_in_subprocess(side, remat, options))
         else:
-            row = measured(side, model, remat == "yes", given.repeats, "cudnn")
+            row = measure(side, model, remat == "yes", options.repeats, "cudnn")
             rows.append(row)
             print(
                 f"{row.side:12} {remat:6} {row.compile_s:8.1f} s {row.step_ms:7.1f} ms "
                 f"{row.loss:8.4f} {row.peak_gib:5.1f} GiB",
                 flush=True,
             )
-    if given.json:
-        given.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    if options.json:
+        options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
 
 
-def _remats(asked: str | None) -> Sequence[str]:
-    return ("no", "yes") if asked is None else (asked,)
+def _remats(choice: str | None) -> Sequence[str]:
+    return ("no", "yes") if choice is None else (choice,)
 
 
-def _in_a_process_of_its_own(side: str, remat: str, given: argparse.Namespace) -> Row:
-    """One GPU client a process; and the peak of memory is that of the row alone."""
+def _run_in_subprocess(side: str, remat: str, options: argparse.Namespace) -> Row:
+    """Measure one row in a new process: a GPU has one client, and the peak of memory is that of this row."""
     with tempfile.TemporaryDirectory() as folder:
-        found = Path(folder) / "rows.json"
+        report = Path(folder) / "rows.json"
         options = {
-            "--layers": given.layers,
-            "--repeats": given.repeats,
+            "--layers": options.layers,
+            "--repeats": options.repeats,
             "--sides": side,
             "--remat": remat,
-            "--json": found,
+            "--json": report,
         }
         command = [sys.executable, "-m", "benchmarks.h200", *(str(x) for pair in options.items() for x in pair)]
         subprocess.run(command, check=True)
-        return Row(**json.loads(found.read_text())[0])
+        return Row(**json.loads(report.read_text())[0])
 
 
 if __name__ == "__main__":

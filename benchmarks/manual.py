@@ -1,4 +1,4 @@
-"""Programs with manual regions (shard_map) on eight devices, beside JAX's: results and gradients of each."""
+"""Programs with shard_map on eight devices, compared with JAX: results and gradients."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from benchmarks.programs import Side
 from benchmarks.row import Case, Row
 
 AXIS = "x"
-LINE = ((8,), (AXIS,))
-ROWS, COLUMNS, WHOLE = (AXIS,), (None, AXIS), ()
+MESH = ((8,), (AXIS,))
+ROWS, COLUMNS, REPLICATED = (AXIS,), (None, AXIS), ()
 
 Spec = tuple[Any, ...]
 
@@ -23,8 +23,10 @@ Spec = tuple[Any, ...]
 @final
 @dataclass(frozen=True)
 class Region:
-    """What each device does with its pieces, how arguments and results are cut, and the arguments' shapes; `small`: so
-    that the time of a call is the host's, and no device is busy meanwhile."""
+    """The body of a shard_map, its specs, and the shapes of its arguments.
+
+    `small`: shapes for which the time of a call is that of the host.
+    """
 
     name: str
     body: Callable[[Any], regions.Body]
@@ -34,8 +36,8 @@ class Region:
     small: Sequence[tuple[int, ...]]
 
     def on(self, side: Side, small: bool = False) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """A function that gives the result and the gradients for all arguments, and the arguments, in place."""
-        library, mesh = side.library, side.mesh(*LINE)
+        """Return a function of the result and all gradients, and its sharded arguments."""
+        library, mesh = side.library, side.mesh(*MESH)
         spec = library.sharding.PartitionSpec
         region = library.shard_map(
             self.body(library),
@@ -44,27 +46,29 @@ class Region:
             out_specs=spec(*self.out_spec),
         )
 
-        def both(*args: Any) -> Any:
+        def value_and_gradients(*args: Any) -> Any:
             result, pull = library.vjp(region, *args)
             return result, pull(result)
 
         rng = np.random.default_rng(0)
         shapes = self.small if small else self.shapes
         arrays = [(rng.normal(size=shape) / np.sqrt(shape[-1])).astype(np.float32) for shape in shapes]
-        return both, tuple(side.put(x, mesh, spec) for x, spec in zip(arrays, self.in_specs, strict=True))
+        return value_and_gradients, tuple(
+            side.put(x, mesh, spec) for x, spec in zip(arrays, self.in_specs, strict=True)
+        )
 
 
 REGIONS = (
     Region(
-        "MLP by psum",
+        "MLP with psum",
         lambda library: regions.summed(library, AXIS),
-        (WHOLE, COLUMNS, ROWS),
-        WHOLE,
+        (REPLICATED, COLUMNS, ROWS),
+        REPLICATED,
         ((256, 256), (256, 2048), (2048, 256)),
         ((4, 4), (4, 8), (8, 4)),
     ),
     Region(
-        "layers by all_gather",
+        "FSDP with all_gather",
         lambda library: regions.gathered(library, AXIS),
         (ROWS, COLUMNS),
         ROWS,
@@ -80,23 +84,23 @@ REGIONS = (
         ((1, 8, 1, 4),) * 3,
     ),
     Region(
-        "experts by all_to_all",
+        "experts with all_to_all",
         lambda library: regions.experts(library, AXIS),
-        (ROWS, WHOLE, ROWS, ROWS),
+        (ROWS, REPLICATED, ROWS, ROWS),
         ROWS,
         ((512, 64), (64, 16), (16, 64, 128), (16, 128, 64)),
         ((8, 4), (4, 8), (8, 4, 4), (8, 4, 4)),
     ),
     Region(
-        "pipeline by ppermute",
+        "pipeline with ppermute",
         lambda library: regions.pipeline(library, AXIS),
-        (ROWS, WHOLE),
-        WHOLE,
+        (ROWS, REPLICATED),
+        REPLICATED,
         ((8, 128, 128), (16, 32, 128)),
         ((8, 4, 4), (2, 2, 4)),
     ),
     Region(
-        "stencil by ppermute",
+        "stencil with ppermute",
         lambda library: regions.stencil(library, AXIS, 16),
         (ROWS,),
         ROWS,
@@ -115,7 +119,7 @@ def rows(region: Region, compiling: Effort, running: Effort) -> list[Row]:
     (our_function, our_args), (peer_function, peer_args) = region.on(ours), region.on(peer)
     our_compile = partial(ours.compiled, our_function, our_args)
     peer_compile = partial(peer.compiled, peer_function, peer_args)
-    mine, theirs = counts(our_compile()), counts(peer_compile())
+    our_counts, peer_counts = counts(our_compile()), counts(peer_compile())
     compile_time = interleaved(our_compile, peer_compile, compiling)
     our_step = partial(ours.library.jit(our_function), *our_args)
     peer_step = partial(peer.library.jit(peer_function), *peer_args)
@@ -123,19 +127,19 @@ def rows(region: Region, compiling: Effort, running: Effort) -> list[Row]:
     (our_function, our_args), (peer_function, peer_args) = region.on(ours, small=True), region.on(peer, small=True)
     our_call = partial(ours.library.jit(our_function), *our_args)
     peer_call = partial(peer.library.jit(peer_function), *peer_args)
-    call_time = interleaved(our_call, peer_call, running, after=_awaited)
+    call_time = interleaved(our_call, peer_call, running, after=_wait)
     return [
-        Row(f"{region.name}: wire bytes", "bytes", mine.wire.sent, theirs.wire.sent, 1.0),
-        Row(f"{region.name}: collectives", "collectives", mine.wire.count, theirs.wire.count),
-        Row(f"{region.name}: temp memory", "bytes", mine.temp_bytes, theirs.temp_bytes, 1.0),
-        Row(f"{region.name}: flops", "flops", mine.flops, theirs.flops, 1.0),
+        Row(f"{region.name}: wire bytes", "bytes", our_counts.wire.sent, peer_counts.wire.sent, 1.0),
+        Row(f"{region.name}: collectives", "collectives", our_counts.wire.count, peer_counts.wire.count),
+        Row(f"{region.name}: temp memory", "bytes", our_counts.temp_bytes, peer_counts.temp_bytes, 1.0),
+        Row(f"{region.name}: flops", "flops", our_counts.flops, peer_counts.flops, 1.0),
         Row.timed(f"{region.name}: compile time", compile_time, 1.0),
         Row.timed(f"{region.name}: step time", step_time, 1.0),
         Row.timed(f"{region.name}: call time", call_time, 1.0),
     ]
 
 
-def _awaited(tree: Any) -> None:
-    """Of either library: both have a method for it."""
+def _wait(tree: Any) -> None:
+    """Wait for the arrays of either library."""
     for array in ours.library.tree.leaves(tree):
         array.block_until_ready()

@@ -1,6 +1,6 @@
-"""Times of callables, ours and the peer's, taken in turns so that a busy machine disturbs all alike.
+"""Time our calls and the peer's in alternation, so that load on the machine disturbs both sides equally.
 
-The best of several rounds counts: noise only ever adds time. Nothing here judges a time.
+The best of several rounds counts, since noise only adds time.
 """
 
 import gc
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 @final
 @dataclass(frozen=True)
 class Effort:
-    """How long to look: rounds in turns, each of about `seconds` a side (and of one call at least)."""
+    """The number of rounds, and the approximate `seconds` of a round per side (at least one call)."""
 
     rounds: int
     seconds: float
@@ -29,7 +29,7 @@ class Effort:
 @final
 @dataclass(frozen=True)
 class Timing:
-    """Seconds a call, for each round; `expert`: of the peer with its experts' constraints, where that was asked for."""
+    """Seconds per call of every round. `expert`: the peer with sharding constraints by experts, if measured."""
 
     ours_rounds: tuple[float, ...]
     peer_rounds: tuple[float, ...]
@@ -49,7 +49,7 @@ class Timing:
 
     @property
     def median_ratio(self) -> float:
-        """Of the ratios of single rounds: far from the ratio of the bests, the machine was busy."""
+        """The median ratio of single rounds. If it is far from the ratio of the best rounds, the machine was busy."""
         return median(ours / peer for ours, peer in zip(self.ours_rounds, self.peer_rounds, strict=True))
 
 
@@ -60,36 +60,43 @@ def interleaved(
     expert: Callable[[], Any] | None = None,
     after: Callable[[Any], Any] | None = None,
 ) -> Timing:
-    """All in this process, the same number of calls each; `after` takes what a call returns, and is not timed.
+    """Time all sides in this process, with the same number of calls each.
 
-    The first call of each side does not count, nor does the one that tells how many make a round.
+    The first call of each side is not counted, nor is the one that determines the number of calls per round.
+
+    Args:
+        ours, peer, expert: the calls.
+        effort: the number and length of rounds.
+        after: called with each result; not timed.
     """
     calls = [ours, peer] if expert is None else [ours, peer, expert]
-    sides = [partial(_seconds, call) if after is None else partial(_seconds_before, call, after) for call in calls]
+    sides = [
+        partial(_seconds, call) if after is None else partial(_seconds_without_after, call, after) for call in calls
+    ]
     for side in sides:
         side(1)
     count = max(1, int(effort.seconds / max(side(1) for side in sides))) if effort.seconds else 1
-    return _in_turns([partial(side, count) for side in sides], effort.rounds)
+    return _alternate([partial(side, count) for side in sides], effort.rounds)
 
 
 def in_processes(ours: str, peer: str, rounds: int) -> Timing:
-    """Each script in a fresh process that prints seconds as its last line; one run of each does not count."""
+    """Run each script in new processes; its last line are the seconds. The first run of each is not counted."""
     for script in (ours, peer):
-        _printed(script)
-    return _in_turns([partial(_printed, ours), partial(_printed, peer)], rounds)
+        _run_script(script)
+    return _alternate([partial(_run_script, ours), partial(_run_script, peer)], rounds)
 
 
-def _in_turns(sides: Sequence[Callable[[], float]], rounds: int) -> Timing:
-    found: list[list[float]] = [[] for _ in sides]
+def _alternate(sides: Sequence[Callable[[], float]], rounds: int) -> Timing:
+    rounds_of_side: list[list[float]] = [[] for _ in sides]
     for number in range(rounds):
-        turns = list(zip(sides, found, strict=True))
-        for side, seconds in reversed(turns) if number % 2 else turns:
+        order = list(zip(sides, rounds_of_side, strict=True))
+        for side, seconds in reversed(order) if number % 2 else order:
             seconds.append(side())
-    return Timing(*map(tuple, found))
+    return Timing(*map(tuple, rounds_of_side))
 
 
 def _seconds(call: Callable[[], Any], calls: int) -> float:
-    """Seconds a call. The other side's garbage is collected first, so that it is not on this side's bill."""
+    """Return seconds per call. Garbage of the other side is collected first."""
     gc.collect()
     start = perf_counter()
     for _ in range(calls):
@@ -97,9 +104,8 @@ def _seconds(call: Callable[[], Any], calls: int) -> float:
     return (perf_counter() - start) / calls
 
 
-def _seconds_before(call: Callable[[], Any], after: Callable[[Any], Any], calls: int) -> float:
-    """Seconds until a call returns; what is done with its result then takes its time in between, and so does letting go
-    of it: to give back memory takes longer, at times, than a call."""
+def _seconds_without_after(call: Callable[[], Any], after: Callable[[Any], Any], calls: int) -> float:
+    """Return seconds until a call returns. Neither `after` nor the deallocation of the result is timed."""
     gc.collect()
     total = 0.0
     for _ in range(calls):
@@ -111,8 +117,8 @@ def _seconds_before(call: Callable[[], Any], after: Callable[[Any], Any], calls:
     return total / calls
 
 
-def _printed(script: str) -> float:
+def _run_script(script: str) -> float:
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"a benchmark's process failed:\n{script}\n{done.stdout}{done.stderr}")
+        raise RuntimeError(f"the process of a benchmark failed:\n{script}\n{done.stdout}{done.stderr}")
     return float(done.stdout.split()[-1])

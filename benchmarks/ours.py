@@ -1,4 +1,4 @@
-"""Our side of every comparison. `peer.py` has the same names, so that a suite is written once for both."""
+"""The adapter for Shardwise. `peer.py` has the same names, so that a suite is written once for both libraries."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,44 +17,44 @@ def mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
 
 
 def put(value: np.ndarray[Any, Any], mesh: Any = None, spec: Sequence[Any] = ()) -> Any:
-    """On the mesh in this layout; without a mesh, on one device."""
+    """Put an array on the mesh with this sharding; without a mesh, on one device."""
     return sw.device_put(value, sw.devices()[0] if mesh is None else sw.NamedSharding(mesh, sw.P(*spec)))
 
 
 def pin(value: Any, mesh: Any, spec: Sequence[Any]) -> Any:
-    """Inside a program: what `put` could not do. Here it always could: uneven dims too."""
+    """Return the value unchanged: `put` accepts uneven shardings. See `peer.pin`."""
     return value
 
 
 def constrain(value: Any, mesh: Any, spec: Sequence[Any]) -> Any:
-    """Inside a program: this layout."""
+    """Constrain the sharding of a traced value."""
     return sw.lax.with_sharding_constraint(value, sw.NamedSharding(mesh, sw.P(*spec)))
 
 
 def wait_one(array: Any) -> Any:
-    """For one array; the method is the shortest way."""
+    """Wait for one array."""
     return array.block_until_ready()
 
 
 def wait(tree: Any) -> Any:
-    """For all arrays of a tree, in one batch."""
+    """Wait for all arrays of a pytree, in one batch."""
     return sw.block_until_ready(tree)
 
 
 def lowered(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """From the Python function to the text that XLA gets: traced, planned, partitioned."""
+    """Trace, plan, partition and lower a Python function to the text for XLA."""
     request, _ = sw.jit(_fresh(function)).request(args, {})
     return partition_request(request, request.target())
 
 
 def compiled(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """From the Python function to jaxlib's loaded executable."""
+    """Compile a Python function to a loaded executable of jaxlib."""
     request, traced = sw.jit(_fresh(function)).request(args, {})
     return compile_request(request, [as_array(x) for x in traced.captured]).executable.loaded
 
 
 def _fresh(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that no cache has seen."""
+    """Return a new function object, so that caches miss."""
 
     def program(*args: Any) -> Any:
         return function(*args)

@@ -1,4 +1,4 @@
-"""Programs that a partitioner must know how to cut: each is the smallest that shows its pattern."""
+"""Minimal programs with patterns that a partitioner must handle well."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 from benchmarks.workload import Mesh, Pin, Put, Workload
 
 RATE = 0.1
-LINE: Mesh = ((8,), ("x",))
+EIGHT: Mesh = ((8,), ("x",))
 DATA_MODEL: Mesh = ((4, 2), ("data", "model"))
 A_B: Mesh = ((4, 2), ("a", "b"))
 
@@ -20,7 +20,7 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray[Any, Any]:
 
 
 def descent(library: Any, loss: Program) -> Program:
-    """One step of gradient descent on the first argument of `loss`."""
+    """Return one step of gradient descent on the first argument of `loss`."""
 
     def step(params: Any, *args: Any) -> Any:
         value, grads = library.value_and_grad(loss)(params, *args)
@@ -30,91 +30,93 @@ def descent(library: Any, loss: Program) -> Program:
 
 
 def attention(library: Any, pin: Pin) -> Program:
-    """Of queries, keys and values whose sequence is cut: batch, sequence, heads, features."""
+    """Return attention over a sharded sequence. Operands are (batch, sequence, heads, features)."""
     jnp, nn = library.numpy, library.nn
 
-    def mixed(q: Any, k: Any, v: Any) -> Any:
+    def attend(q: Any, k: Any, v: Any) -> Any:
         scores = pin(jnp.einsum("bqhd,bkhd->bhqk", q, pin(k, *(None,) * 4)) * q.shape[-1] ** -0.5, None, None, "x")
         return pin(jnp.einsum("bhqk,bkhd->bqhd", nn.softmax(scores), pin(v, *(None,) * 4)), None, "x")
 
-    return mixed
+    return attend
 
 
 def attention_gradient(library: Any, pin: Pin) -> Program:
     forward = attention(library, pin)
-    return library.grad(lambda qkv, wanted: library.numpy.mean((forward(*qkv) - wanted) ** 2))
+    return library.grad(lambda qkv, targets: library.numpy.mean((forward(*qkv) - targets) ** 2))
 
 
 def experts(library: Any, pin: Pin) -> Program:
-    """A mixture of experts: groups of tokens are cut, experts too. Each token goes to its best expert, which takes so
-    many from every group, and comes back."""
+    """Return a training step of a mixture of experts; groups of tokens and experts are sharded along the same axis.
+
+    Each token goes to its best expert, which has a capacity per group.
+    """
     jnp, nn = library.numpy, library.nn
 
-    def loss(params: Any, x: Any, wanted: Any) -> Any:
+    def loss(params: Any, x: Any, targets: Any) -> Any:
         _, length, _ = x.shape
         count = params["up"].shape[0]
-        room = 2 * length // count
+        capacity = 2 * length // count
         weights = nn.softmax(x @ params["router"])
-        chosen = nn.one_hot(jnp.argmax(weights, -1), count, dtype=x.dtype)
-        place = jnp.cumsum(chosen, 1) * chosen - 1.0
-        sent = pin(nn.one_hot(place.astype(jnp.int32), room, dtype=x.dtype) * chosen[..., None], "x")
-        taken = pin(jnp.einsum("gsec,gsd->egcd", sent, x), "x")
-        h = pin(jnp.maximum(jnp.einsum("egcd,edf->egcf", taken, params["up"]), 0.0), "x")
-        made = pin(jnp.einsum("egcf,efd->egcd", h, params["down"]), "x")
-        back = pin(jnp.einsum("gsec,egcd->gsd", sent * weights[..., None], made), "x")
-        return jnp.mean((back - wanted) ** 2)
+        expert = nn.one_hot(jnp.argmax(weights, -1), count, dtype=x.dtype)
+        slot = jnp.cumsum(expert, 1) * expert - 1.0
+        dispatch = pin(nn.one_hot(slot.astype(jnp.int32), capacity, dtype=x.dtype) * expert[..., None], "x")
+        expert_inputs = pin(jnp.einsum("gsec,gsd->egcd", dispatch, x), "x")
+        h = pin(jnp.maximum(jnp.einsum("egcd,edf->egcf", expert_inputs, params["up"]), 0.0), "x")
+        expert_outputs = pin(jnp.einsum("egcf,efd->egcd", h, params["down"]), "x")
+        outputs = pin(jnp.einsum("gsec,egcd->gsd", dispatch * weights[..., None], expert_outputs), "x")
+        return jnp.mean((outputs - targets) ** 2)
 
     return descent(library, loss)
 
 
 def convolution(library: Any, pin: Pin) -> Program:
-    """Two layers over images whose rows are cut."""
+    """Return a training step of two convolutions over images whose rows are sharded."""
     jnp, lax = library.numpy, library.lax
 
-    def convolved(x: Any, kernel: Any) -> Any:
+    def conv(x: Any, kernel: Any) -> Any:
         return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
-    def loss(params: Any, x: Any, wanted: Any) -> Any:
-        h = pin(jnp.maximum(convolved(x, params["first"]), 0.0), None, "x")
-        return jnp.mean((pin(convolved(h, params["second"]), None, "x") - wanted) ** 2)
+    def loss(params: Any, x: Any, targets: Any) -> Any:
+        h = pin(jnp.maximum(conv(x, params["first"]), 0.0), None, "x")
+        return jnp.mean((pin(conv(h, params["second"]), None, "x") - targets) ** 2)
 
     return descent(library, loss)
 
 
 def pipeline(library: Any, pin: Pin) -> Program:
-    """Stages that all work at once, each on the microbatch that the one before has finished: the state is shifted."""
+    """Return a training step of a pipeline: a scan shifts the states of all stages by one stage per step."""
     jnp, lax = library.numpy, library.lax
 
-    def loss(weights: Any, x: Any, wanted: Any) -> Any:
+    def loss(weights: Any, x: Any, targets: Any) -> Any:
         stages, width, _ = weights.shape
         _, rows, _ = x.shape
 
-        def turn(state: Any, entering: Any) -> Any:
+        def step(state: Any, entering: Any) -> Any:
             state = pin(jnp.concatenate([entering[None], state[:-1]]), "x")
             state = pin(jnp.tanh(jnp.einsum("srd,sde->sre", state, weights)), "x")
             return state, state[-1]
 
         entering = jnp.concatenate([x, jnp.zeros((stages - 1, rows, width), x.dtype)])
-        _, leaving = lax.scan(turn, jnp.zeros((stages, rows, width), x.dtype), entering)
-        return jnp.mean((leaving[stages - 1 :] - wanted) ** 2)
+        _, leaving = lax.scan(step, jnp.zeros((stages, rows, width), x.dtype), entering)
+        return jnp.mean((leaving[stages - 1 :] - targets) ** 2)
 
     return descent(library, loss)
 
 
 def vocabulary(library: Any, pin: Pin) -> Program:
-    """Embedding and cross-entropy, with the words cut."""
+    """Return a training step of embedding and cross-entropy with a sharded vocabulary."""
     jnp, nn = library.numpy, library.nn
 
     def loss(params: Any, tokens: Any) -> Any:
         x = pin(params["in"][tokens[:, :-1]], "data", None, None)
         logits = pin(x @ params["out"].T, "data", None, "model")
-        right = jnp.take_along_axis(nn.log_softmax(logits), tokens[:, 1:, None], -1)
-        return -jnp.mean(right)
+        target_log_probs = jnp.take_along_axis(nn.log_softmax(logits), tokens[:, 1:, None], -1)
+        return -jnp.mean(target_log_probs)
 
     return descent(library, loss)
 
 
-def _one(value: Callable[[], Any], *spec: Any) -> Callable[[Put], tuple[Any, ...]]:
+def _single_argument(value: Callable[[], Any], *spec: Any) -> Callable[[Put], tuple[Any, ...]]:
     return lambda put: (put(value(), *spec),)
 
 
@@ -152,43 +154,43 @@ def _vocabulary_arguments(put: Put) -> tuple[Any, ...]:
     return params, put(tokens, "data", None)
 
 
-def _moved(mesh: Mesh, before: tuple[Any, ...], after: tuple[Any, ...], name: str) -> Workload:
-    """From one layout to another."""
+def _reshard(mesh: Mesh, before: tuple[Any, ...], after: tuple[Any, ...], name: str) -> Workload:
+    """Return a workload that reshards a 2048×2048 matrix."""
 
     def program(library: Any, pin: Pin) -> Program:
         return lambda x: pin(x, *after)
 
-    return Workload(name, mesh, program, _one(lambda: normal(2048, 2048), *before), "everyone")
+    return Workload(name, mesh, program, _single_argument(lambda: normal(2048, 2048), *before), "everyone")
 
 
 WORKLOADS = [
-    Workload("sequence attention", LINE, attention, _attention_arguments),
-    Workload("sequence attention, gradient", LINE, attention_gradient, _gradient_arguments),
-    Workload("mixture of experts", LINE, experts, _experts_arguments),
-    Workload("spatial convolution", LINE, convolution, _convolution_arguments),
-    Workload("pipeline by shifts", LINE, pipeline, _pipeline_arguments),
-    Workload("vocabulary cut", DATA_MODEL, vocabulary, _vocabulary_arguments),
+    Workload("sequence attention", EIGHT, attention, _attention_arguments),
+    Workload("sequence attention, gradient", EIGHT, attention_gradient, _gradient_arguments),
+    Workload("mixture of experts", EIGHT, experts, _experts_arguments),
+    Workload("spatial convolution", EIGHT, convolution, _convolution_arguments),
+    Workload("pipeline by shifting", EIGHT, pipeline, _pipeline_arguments),
+    Workload("sharded vocabulary", DATA_MODEL, vocabulary, _vocabulary_arguments),
     Workload(
-        "cumsum along a cut dim (4096×64)",
-        LINE,
+        "cumsum along a sharded dim (4096×64)",
+        EIGHT,
         lambda library, pin: lambda x: library.numpy.cumsum(x, 0),
-        _one(lambda: normal(4096, 64), "x"),
+        _single_argument(lambda: normal(4096, 64), "x"),
         "nobody",
     ),
     Workload(
-        "top_k 8 along a cut dim (64×65536)",
-        LINE,
+        "top_k 8 along a sharded dim (64×65536)",
+        EIGHT,
         lambda library, pin: lambda x: library.lax.top_k(x, 8),
-        _one(lambda: normal(64, 65536), None, "x"),
+        _single_argument(lambda: normal(64, 65536), None, "x"),
         "nobody",
     ),
     Workload(
-        "x[1:] - x[:-1] along a cut dim (4096×64)",
-        LINE,
+        "x[1:] - x[:-1] along a sharded dim (4096×64)",
+        EIGHT,
         lambda library, pin: lambda x: x[1:] - x[:-1],
-        _one(lambda: normal(4096, 64), "x"),
+        _single_argument(lambda: normal(4096, 64), "x"),
         "nobody",
     ),
-    _moved(A_B, (("a", "b"), None), (None, "a"), "P(('a','b')) → P(None,'a'), 16.8 MB"),
-    _moved(A_B, ("a", None), ("b", None), "P('a') → P('b'), 16.8 MB"),
+    _reshard(A_B, (("a", "b"), None), (None, "a"), "P(('a','b')) → P(None,'a'), 16.8 MB"),
+    _reshard(A_B, ("a", None), ("b", None), "P('a') → P('b'), 16.8 MB"),
 ]

@@ -1,4 +1,4 @@
-"""JAX's side of every comparison, with the names of `ours.py`. Importing this gives JAX eight virtual devices."""
+"""The adapter for JAX, with the names of `ours.py`. Importing it gives JAX eight virtual devices."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -21,7 +21,10 @@ def mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> Any:
 
 
 def put(value: np.ndarray[Any, Any], mesh: Any = None, spec: Sequence[Any] = ()) -> Any:
-    """On the mesh in this layout; without a mesh, on one device. Uneven layouts, which JAX refuses: replicated."""
+    """Put an array on the mesh with this sharding; without a mesh, on one device.
+
+    JAX rejects uneven shardings: such arrays are replicated, and constrained by `pin` inside the program.
+    """
     if mesh is None:
         return jax.device_put(value, jax.devices()[0])
     even = _divides(value, mesh, spec)
@@ -29,34 +32,34 @@ def put(value: np.ndarray[Any, Any], mesh: Any = None, spec: Sequence[Any] = ())
 
 
 def pin(value: Any, mesh: Any, spec: Sequence[Any]) -> Any:
-    """Inside a program: the layout that `put` could not give; there, JAX takes uneven ones too."""
+    """Constrain a traced value to the uneven sharding that `put` could not create; JAX accepts it there."""
     if _divides(value, mesh, spec):
         return value
     return constrain(value, mesh, spec)
 
 
 def constrain(value: Any, mesh: Any, spec: Sequence[Any]) -> Any:
-    """Inside a program: this layout."""
+    """Constrain the sharding of a traced value."""
     return jax.lax.with_sharding_constraint(value, NamedSharding(mesh, PartitionSpec(*spec)))
 
 
 def wait_one(array: Any) -> Any:
-    """For one array; the method is the shortest way."""
+    """Wait for one array."""
     return array.block_until_ready()
 
 
 def wait(tree: Any) -> Any:
-    """For all arrays of a tree, in one batch."""
+    """Wait for all arrays of a pytree, in one batch."""
     return jax.block_until_ready(tree)
 
 
 def lowered(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """From the Python function to the module that XLA gets. JAX plans and partitions later, inside XLA."""
+    """Trace and lower a Python function to the module for XLA, which partitions it later."""
     return jax.jit(_fresh(function)).lower(*args)
 
 
 def compiled(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-    """From the Python function to jaxlib's loaded executable."""
+    """Compile a Python function to a loaded executable of jaxlib."""
     return lowered(function, args).compile().runtime_executable()
 
 
@@ -65,14 +68,14 @@ def _divides(value: Any, mesh: Any, spec: Sequence[Any]) -> bool:
 
 
 def _extent(mesh: Any, axes: Any) -> int:
-    """Into how many pieces an entry of a layout cuts a dim."""
+    """Return the number of shards along a dim with this spec entry."""
     if axes is None:
         return 1
     return math.prod(mesh.shape[axis] for axis in ((axes,) if isinstance(axes, str) else axes))
 
 
 def _fresh(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that no cache has seen."""
+    """Return a new function object, so that caches miss."""
 
     def program(*args: Any) -> Any:
         return function(*args)

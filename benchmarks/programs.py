@@ -1,4 +1,4 @@
-"""The programs that are compared. Each is written once, for a library with JAX's names, and given to both sides."""
+"""A training step of an MLP, written once for any library with JAX's names."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,16 +10,15 @@ RATE = 0.05
 MESH = ((4, 2), ("data", "model"))
 ROWS = ("data", None)
 
-Side = Any  # the module `ours` or `peer`
+Side = Any  # the module `benchmarks.ours` or `benchmarks.peer`
 
 
 @final
 @dataclass(frozen=True)
 class Sizes:
-    """Of a training step of an MLP: the batch, then the width of each layer from the features to the outputs.
+    """The batch size, and the width of each layer from the features to the outputs.
 
-    Weights alternate between a cut of their columns and of their rows, as Megatron lays them out; with two layers and
-    the right numbers, this is `examples/mlp.py`.
+    Weights are sharded along columns and rows in alternation, as in Megatron. EXAMPLE is `examples/mlp.py`.
     """
 
     batch: int
@@ -29,12 +28,12 @@ class Sizes:
         return "×".join(map(str, (self.batch, *self.widths)))
 
     def layouts(self) -> list[dict[str, tuple[Any, ...]]]:
-        """Of each layer's weight and bias."""
+        """Return the specs of the weight and bias of each layer."""
         columns, rows = {"w": (None, "model"), "b": ("model",)}, {"w": ("model", None), "b": ()}
         return [rows if number % 2 else columns for number in range(len(self.widths) - 1)]
 
     def arguments(self) -> tuple[list[dict[str, Any]], Any, Any]:
-        """Parameters, inputs and targets, as numpy arrays."""
+        """Return parameters, inputs and targets as numpy arrays."""
         rng = np.random.default_rng(0)
 
         def normal(*shape: int) -> np.ndarray[Any, Any]:
@@ -52,9 +51,9 @@ TWELVE_LAYERS = Sizes(32, (64,) * 13)
 
 
 def training_step(
-    library: Any, pinned: Callable[[Any], Any] = lambda x: x
+    library: Any, pin: Callable[[Any], Any] = lambda x: x
 ) -> Callable[[Sequence[dict[str, Any]], Any, Any], Any]:
-    """One step of gradient descent: (parameters, inputs, targets) → (parameters, loss)."""
+    """Return one step of gradient descent: (parameters, inputs, targets) → (parameters, loss)."""
     jnp = library.numpy
 
     def loss(layers: Sequence[dict[str, Any]], x: Any, y: Any) -> Any:
@@ -65,26 +64,26 @@ def training_step(
         return jnp.mean(jnp.square(x - y))
 
     def step(layers: Sequence[dict[str, Any]], x: Any, y: Any) -> Any:
-        value, grads = library.value_and_grad(loss)(layers, pinned(x), pinned(y))
+        value, grads = library.value_and_grad(loss)(layers, pin(x), pin(y))
         return library.tree.map(lambda p, g: p - RATE * g, layers, grads), value
 
     return step
 
 
 def on_mesh(side: Side, sizes: Sizes) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The training step and its arguments, laid out on a mesh of eight devices."""
+    """Return the training step and its arguments, sharded over a mesh of eight devices."""
     mesh = side.mesh(*MESH)
     layers, x, y = sizes.arguments()
-    placed = [
+    sharded_layers = [
         {name: side.put(value, mesh, layout[name]) for name, value in layer.items()}
         for layer, layout in zip(layers, sizes.layouts(), strict=True)
     ]
     step = training_step(side.library, lambda rows: side.pin(rows, mesh, ROWS))
-    return step, (placed, side.put(x, mesh, ROWS), side.put(y, mesh, ROWS))
+    return step, (sharded_layers, side.put(x, mesh, ROWS), side.put(y, mesh, ROWS))
 
 
 def on_one_device(side: Side, sizes: Sizes) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The training step and its arguments, on one device."""
+    """Return the training step and its arguments, on one device."""
     layers, x, y = sizes.arguments()
-    placed = [{name: side.put(value) for name, value in layer.items()} for layer in layers]
-    return training_step(side.library), (placed, side.put(x), side.put(y))
+    sharded_layers = [{name: side.put(value) for name, value in layer.items()} for layer in layers]
+    return training_step(side.library), (sharded_layers, side.put(x), side.put(y))

@@ -1,4 +1,4 @@
-"""What a run leaves behind: a table for each suite, and everything as JSON."""
+"""The report of a run: a table for each suite, and all rows as JSON."""
 
 import os
 import platform
@@ -17,48 +17,50 @@ PACKAGES = ("shardwise", "jax", "jaxlib", "numpy")
 
 
 def table(suite: str, rows: list[Row]) -> Table:
-    """The rows of a suite; a ratio above its bar is red, one within it green. Experts have columns where a row does."""
-    shown = Table(title=suite, title_justify="left", title_style="bold")
-    shown.add_column("what")
+    """Return the table of a suite; ratios above their bar are red. Experts have columns if any row does."""
+    result = Table(title=suite, title_justify="left", title_style="bold")
+    result.add_column("row")
     experts = any(row.expert is not None for row in rows)
-    for column in ("ours", "JAX", "ratio", "bar", *(("JAX, experts'", "ratio", "bar") if experts else ())):
-        shown.add_column(column, justify="right")
+    for column in ("ours", "JAX", "ratio", "bar", *(("JAX + experts", "ratio", "bar") if experts else ())):
+        result.add_column(column, justify="right")
     for row in rows:
         cells = [
             row.name,
             _amount(row.ours, row.unit),
-            *_beside(row.peer, row.ratio, row.bar, row.within_bar, row.unit),
+            *_comparison_cells(row.peer, row.ratio, row.bar, row.within_bar, row.unit),
         ]
         if experts:
-            cells += _beside(row.expert, row.expert_ratio, row.expert_bar, row.within_expert_bar, row.unit)
-        shown.add_row(*cells)
-    return shown
+            cells += _comparison_cells(row.expert, row.expert_ratio, row.expert_bar, row.within_expert_bar, row.unit)
+        result.add_row(*cells)
+    return result
 
 
-def above(rows: list[Row]) -> list[str]:
-    """The names of the rows that are above a bar, with the ratios that are."""
-    found = []
+def rows_above_bar(rows: list[Row]) -> list[str]:
+    """Return the rows above a bar, with the ratios that exceed it."""
+    lines = []
     for row in rows:
         ratios = [
-            f"{ratio:.3f} to {whose}" if ratio is not None else f"more than {whose} nothing"
+            f"{ratio:.3f} × {whose}" if ratio is not None else f"more than 0 of {whose}"
             for ratio, within, whose in (
-                (row.ratio, row.within_bar, "JAX's"),
-                (row.expert_ratio, row.within_expert_bar, "its experts'"),
+                (row.ratio, row.within_bar, "JAX"),
+                (row.expert_ratio, row.within_expert_bar, "JAX + experts"),
             )
             if within is False
         ]
         if ratios:
-            found.append(f"{row.name}: {', '.join(ratios)}")
-    return found
+            lines.append(f"{row.name}: {', '.join(ratios)}")
+    return lines
 
 
-def _beside(value: float | None, ratio: float | None, bar: float | None, within: bool | None, unit: str) -> list[str]:
-    """The cells of a peer: its figure, the ratio and the bar."""
+def _comparison_cells(
+    value: float | None, ratio: float | None, bar: float | None, within: bool | None, unit: str
+) -> list[str]:
+    """Return the cells of a peer: its figure, the ratio and the bar."""
     if value is None:
         return ["", "", ""]
     style = {True: "green", False: "red", None: "none"}[within]
-    shown = "–" if ratio is None else f"{ratio:.3f}"
-    return [_amount(value, unit), f"[{style}]{shown}", "" if bar is None else f"≤ {bar:g}"]
+    text = "–" if ratio is None else f"{ratio:.3f}"
+    return [_amount(value, unit), f"[{style}]{text}", "" if bar is None else f"≤ {bar:g}"]
 
 
 def as_json(suites: dict[str, list[Row]], quick: bool) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def as_json(suites: dict[str, list[Row]], quick: bool) -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures depend on."""
+    """Return the hardware and the versions that the figures depend on."""
     return {
         "cores": os.cpu_count(),
         "cores_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
@@ -85,7 +87,7 @@ def machine() -> dict[str, Any]:
 
 
 def revision() -> dict[str, Any] | None:
-    """The commit, and whether files differ from it; None outside a git checkout."""
+    """Return the commit and whether files differ from it; None outside of a git checkout."""
     commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain")
     return None if commit is None or changes is None else {"commit": commit, "changed_files": bool(changes)}
 
@@ -99,10 +101,10 @@ def _git(*words: str) -> str | None:
 
 
 def _processor() -> str:
-    facts = Path("/proc/cpuinfo")
-    lines = facts.read_text().splitlines() if facts.exists() else []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
 
 
 def _amount(value: float, unit: str) -> str:

@@ -1,4 +1,4 @@
-"""Row: one figure of all sides. Case: what is run to get rows."""
+"""Row: one figure, measured for every library. Case: a part of a suite that returns rows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ Unit = Literal["seconds", "bytes", "flops", "collectives", "growth"]
 @final
 @dataclass(frozen=True)
 class Row:
-    """One figure. `bar` is the largest ratio, ours to the peer's, that is good enough; None where there is no bar.
+    """One figure. `bar` is the largest acceptable ratio of ours to the peer's; None if there is no bar.
 
-    `expert` is the peer's where its experts have added constraints; `expert_bar` is the bar beside that.
+    `expert` is the figure of the peer with sharding constraints by experts, and `expert_bar` the bar relative to it.
     """
 
     name: str
@@ -22,7 +22,7 @@ class Row:
     ours: float
     peer: float
     bar: float | None = None
-    median_ratio: float | None = None  # of the single rounds; times only
+    median_ratio: float | None = None  # of single rounds; for times only
     expert: float | None = None
     expert_bar: float | None = None
 
@@ -32,22 +32,22 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """Ours to the peer's; None where the peer's is zero."""
+        """Ours divided by the peer's; None if the peer's is zero."""
         return self.ours / self.peer if self.peer else None
 
     @property
     def expert_ratio(self) -> float | None:
-        """Ours to the peer's with its experts' constraints; None where there is none, or it is zero."""
+        """Ours divided by that of the experts; None if that is missing or zero."""
         return self.ours / self.expert if self.expert else None
 
     @property
     def within_bar(self) -> bool | None:
-        """Whether ours is good enough; None where there is no bar."""
+        """Whether the ratio is within the bar; None if there is no bar."""
         return None if self.bar is None else self.ours <= self.bar * self.peer
 
     @property
     def within_expert_bar(self) -> bool | None:
-        """Whether ours is good enough beside the experts'; None where there is no such bar."""
+        """Whether the ratio to the experts is within its bar; None if there is no such bar."""
         bar, expert = self.expert_bar, self.expert
         return None if bar is None or expert is None else self.ours <= bar * expert
 
@@ -71,7 +71,7 @@ class Row:
 @final
 @dataclass(frozen=True)
 class Case:
-    """A part of a suite, shown while it runs."""
+    """A part of a suite; its name is shown while it runs."""
 
     name: str
     run: Callable[[], list[Row]]

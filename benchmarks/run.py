@@ -1,4 +1,4 @@
-"""Run the suites and show ours beside JAX's:
+"""Run the benchmark suites and print the comparison with JAX.
 
 python -m benchmarks.run [--suite NAME …] [--only WORDS] [--json FILE] [--plot FILE] [--quick]
 """
@@ -25,25 +25,25 @@ SUITES = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Shardwise beside JAX, in one run.")
-    parser.add_argument("--suite", nargs="+", choices=SUITES, default=list(SUITES), help="which suites; default: all")
-    parser.add_argument("--only", metavar="WORDS", default="", help="cases that have these words in their name")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows, with the facts of the machine")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the workloads' wire bytes: PNG, SVG, …")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.run", description="Compare Shardwise with JAX.")
     parser.add_argument(
-        "--quick", action="store_true", help="a smoke run: its times mean nothing, its counts are exact"
+        "--suite", nargs="+", choices=SUITES, default=list(SUITES), help="the suites to run; default: all"
     )
-    asked = parser.parse_args()
+    parser.add_argument("--only", metavar="WORDS", default="", help="run only cases whose name contains this")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all rows, the machine and the revision")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="plot the wire bytes of the workloads: PNG, SVG, …")
+    parser.add_argument("--quick", action="store_true", help="a smoke run: times are meaningless, counts are exact")
+    options = parser.parse_args()
     console = Console()
-    results = {name: run(name, asked.only, asked.quick, console) for name in dict.fromkeys(asked.suite)}
-    if asked.json:
-        asked.json.write_text(json.dumps(report.as_json(results, asked.quick), indent=2) + "\n")
-    if asked.plot:
-        plot.wire_ratios(results.get("workloads", []), asked.plot)
+    results = {name: run(name, options.only, options.quick, console) for name in dict.fromkeys(options.suite)}
+    if options.json:
+        options.json.write_text(json.dumps(report.as_json(results, options.quick), indent=2) + "\n")
+    if options.plot:
+        plot.wire_ratios(results.get("workloads", []), options.plot)
 
 
 def run(name: str, only: str, quick: bool, console: Console) -> list[Row]:
-    """One suite, with its progress, then its table."""
+    """Run one suite with a progress bar, and print its table."""
     rows: list[Row] = []
     cases = [case for case in SUITES[name](quick) if only in case.name]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -54,7 +54,7 @@ def run(name: str, only: str, quick: bool, console: Console) -> list[Row]:
             rows += case.run()
             progress.advance(task)
     console.print(report.table(name, rows))
-    for line in report.above(rows):
+    for line in report.rows_above_bar(rows):
         console.print(f"above the bar: {line}", style="red", highlight=False)
     return rows
 

@@ -1,4 +1,4 @@
-"""Time until a program can begin: each sample is a fresh process, and the two libraries never share one."""
+"""Startup time: each sample is a new process with one of the two libraries."""
 
 from functools import partial
 

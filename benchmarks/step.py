@@ -1,4 +1,4 @@
-"""A training step on eight devices: what it sends, what it needs, what it computes, how long it takes."""
+"""A training step on eight devices: bytes sent, memory, flops and time."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""A training step of a transformer language model, under the usual kinds of parallelism."""
+"""A training step of a transformer language model with data, fully sharded and tensor parallelism."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -7,9 +7,9 @@ from typing import Any, Literal, final
 import numpy as np
 
 from benchmarks.programs import Side
-from benchmarks.workload import Mesh, Pin, Put, Spec, Workload, unpinned, without
+from benchmarks.workload import Mesh, Pin, Put, Spec, Workload, no_pin, without
 
-RATE, DECAY, SQUARE_DECAY, TINY = 1e-3, 0.9, 0.999, 1e-8
+RATE, DECAY, SQUARE_DECAY, EPSILON = 1e-3, 0.9, 0.999, 1e-8
 DATA, MODEL = "data", "model"
 Optimizer = Literal["sgd", "adam"]
 
@@ -17,7 +17,7 @@ Optimizer = Literal["sgd", "adam"]
 @final
 @dataclass(frozen=True)
 class Parallel:
-    """The axes that cut the batch, every weight (fully sharded data parallel), and heads and hidden (Megatron)."""
+    """The mesh axes of the batch, of every weight (FSDP), and of heads and hidden features (tensor parallel)."""
 
     mesh: Mesh
     batch: str | None = None
@@ -25,7 +25,7 @@ class Parallel:
     tensor: str | None = None
 
     def layouts(self) -> dict[str, Spec]:
-        """Of each of a layer's parameters, of the embedding and of the last norm."""
+        """Return the specs of all parameters."""
         columns = (self.weights, self.tensor)
         rows = (self.tensor, self.weights) if self.tensor else columns
         return {
@@ -50,7 +50,7 @@ KINDS = {
 @final
 @dataclass(frozen=True)
 class Model:
-    """Sizes, how it is trained, and whether its layers are a loop."""
+    """The sizes, the optimizer, and whether the layers are a scan."""
 
     layers: int
     batch: int = 8
@@ -62,7 +62,7 @@ class Model:
     optimizer: Optimizer = "adam"
     scanned: bool = False
 
-    def trained(self, optimizer: Optimizer, scanned: bool = False) -> "Model":
+    def with_training(self, optimizer: Optimizer, scanned: bool = False) -> "Model":
         return replace(self, optimizer=optimizer, scanned=scanned)
 
     def shapes(self) -> dict[str, Any]:
@@ -78,14 +78,14 @@ class Model:
 
 
 def training_step(library: Any, model: Model, parallel: Parallel, pin: Pin) -> Callable[..., Any]:
-    """(parameters, tokens) → (parameters, loss); with Adam, means and squares stand after the parameters."""
+    """Return the step (parameters, tokens) → (parameters, loss); with Adam, means and squares follow the parameters."""
     jnp, lax, nn = library.numpy, library.lax, library.nn
     rows, tensor, layouts = parallel.batch, parallel.tensor, parallel.layouts()
 
-    def normed(x: Any, scale: Any) -> Any:
+    def rms_norm(x: Any, scale: Any) -> Any:
         return x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) * scale
 
-    def whole(name: str, value: Any) -> Any:
+    def gathered(name: str, value: Any) -> Any:
         return pin(value, *without(layouts[name], parallel.weights))
 
     def attention(x: Any, weights: Any) -> Any:
@@ -95,29 +95,29 @@ def training_step(library: Any, model: Model, parallel: Parallel, pin: Pin) -> C
             pin((x @ weights[name]).reshape(shape).transpose(0, 2, 1, 3), rows, tensor, None, None) for name in "qkv"
         )
         scores = q @ k.transpose(0, 1, 3, 2) * shape[-1] ** -0.5
-        mixed = nn.softmax(jnp.where(jnp.tril(jnp.ones((length, length), bool)), scores, -1e9)) @ v
-        return mixed.transpose(0, 2, 1, 3).reshape(batch, length, width) @ weights["out"]
+        attended = nn.softmax(jnp.where(jnp.tril(jnp.ones((length, length), bool)), scores, -1e9)) @ v
+        return attended.transpose(0, 2, 1, 3).reshape(batch, length, width) @ weights["out"]
 
     def block(x: Any, weights: Any) -> Any:
-        weights = {name: whole(name, value) for name, value in weights.items()}
-        x = pin(x + attention(normed(x, weights["norm1"]), weights), rows, None, None)
-        h = pin(nn.gelu(normed(x, weights["norm2"]) @ weights["up"]), rows, None, tensor)
+        weights = {name: gathered(name, value) for name, value in weights.items()}
+        x = pin(x + attention(rms_norm(x, weights["norm1"]), weights), rows, None, None)
+        h = pin(nn.gelu(rms_norm(x, weights["norm2"]) @ weights["up"]), rows, None, tensor)
         return pin(x + h @ weights["down"], rows, None, None)
 
     def loss(params: Any, tokens: Any) -> Any:
-        embed = whole("embed", params["embed"])
+        embed = gathered("embed", params["embed"])
         x = pin(embed[tokens[:, :-1]], rows, None, None)
         if model.scanned:
             x, _ = lax.scan(lambda x, weights: (block(x, weights), None), x, params["layers"])
         else:
             for weights in params["layers"]:
                 x = block(x, weights)
-        logits = pin(normed(x, params["norm"]) @ embed.T, rows, None, None)
-        right = jnp.take_along_axis(logits, tokens[:, 1:, None], -1)[..., 0]
-        return jnp.mean(nn.logsumexp(logits, axis=-1) - right)
+        logits = pin(rms_norm(x, params["norm"]) @ embed.T, rows, None, None)
+        target_logits = jnp.take_along_axis(logits, tokens[:, 1:, None], -1)[..., 0]
+        return jnp.mean(nn.logsumexp(logits, axis=-1) - target_logits)
 
-    def laid_out(grads: Any) -> Any:
-        """Gradients like their parameters."""
+    def pin_gradients(grads: Any) -> Any:
+        """Pin gradients to the shardings of their parameters."""
         lead = (None,) if model.scanned else ()
         layers = grads["layers"] if isinstance(grads["layers"], list) else [grads["layers"]]
         pinned = [{name: pin(g, *lead, *layouts[name]) for name, g in layer.items()} for layer in layers]
@@ -126,35 +126,35 @@ def training_step(library: Any, model: Model, parallel: Parallel, pin: Pin) -> C
 
     def descend(params: Any, tokens: Any) -> Any:
         value, grads = library.value_and_grad(loss)(params, tokens)
-        return library.tree.map(lambda p, g: p - RATE * g, params, laid_out(grads)), value
+        return library.tree.map(lambda p, g: p - RATE * g, params, pin_gradients(grads)), value
 
     def adam(params: Any, means: Any, squares: Any, tokens: Any) -> Any:
         value, grads = library.value_and_grad(loss)(params, tokens)
-        grads = laid_out(grads)
+        grads = pin_gradients(grads)
         means = library.tree.map(lambda m, g: DECAY * m + (1 - DECAY) * g, means, grads)
         squares = library.tree.map(lambda s, g: SQUARE_DECAY * s + (1 - SQUARE_DECAY) * g * g, squares, grads)
-        params = library.tree.map(lambda p, m, s: p - RATE * m / (jnp.sqrt(s) + TINY), params, means, squares)
+        params = library.tree.map(lambda p, m, s: p - RATE * m / (jnp.sqrt(s) + EPSILON), params, means, squares)
         return params, means, squares, value
 
     return descend if model.optimizer == "sgd" else adam
 
 
 def arguments(model: Model, parallel: Parallel, put: Put) -> tuple[Any, ...]:
-    """Of a training step."""
+    """Return the sharded arguments of a training step."""
     rng = np.random.default_rng(0)
     layouts = parallel.layouts()
 
-    def made(entry: Any, value: Callable[[Any], Any], name: str = "") -> Any:
+    def sharded(entry: Any, value: Callable[[Any], Any], name: str = "") -> Any:
         if isinstance(entry, dict):
-            return {name: made(part, value, name) for name, part in entry.items()}
+            return {name: sharded(part, value, name) for name, part in entry.items()}
         if isinstance(entry, list):
-            return [made(part, value) for part in entry]
+            return [sharded(part, value) for part in entry]
         spec = layouts[name]
         return put(value(entry).astype(np.float32), *(None,) * (len(entry) - len(spec)), *spec)
 
     shapes = model.shapes()
-    params = made(shapes, lambda shape: rng.normal(size=shape) / np.sqrt(model.width))
-    moments = [made(shapes, np.zeros) for _ in range(2 if model.optimizer == "adam" else 0)]
+    params = sharded(shapes, lambda shape: rng.normal(size=shape) / np.sqrt(model.width))
+    moments = [sharded(shapes, np.zeros) for _ in range(2 if model.optimizer == "adam" else 0)]
     tokens = rng.integers(0, model.words, (model.batch, model.length + 1)).astype(np.int32)
     return params, *moments, put(tokens, parallel.batch, None)
 
@@ -169,12 +169,12 @@ def workload(name: str, model: Model, parallel: Parallel) -> Workload:
 
 
 def on_one_device(side: Side, model: Model) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The step and its arguments, on one device."""
-    alone = Parallel(((1,), (DATA,)))
-    step = training_step(side.library, model, alone, unpinned)
-    return step, arguments(model, alone, lambda value, *spec: side.put(value))
+    """Return the step and its arguments, on one device."""
+    unsharded = Parallel(((1,), (DATA,)))
+    step = training_step(side.library, model, unsharded, no_pin)
+    return step, arguments(model, unsharded, lambda value, *spec: side.put(value))
 
 
 def on_mesh(side: Side, model: Model) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The step and its arguments, data × tensor parallel on a mesh of eight devices."""
+    """Return the step and its arguments, data × tensor parallel on a mesh of eight devices."""
     return workload("", model, KINDS["data × tensor"]).on(side)

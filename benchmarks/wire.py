@@ -1,7 +1,7 @@
-"""Wire bytes: what one device sends while an optimised HLO module runs once.
+"""Wire bytes: the bytes that one device sends in one run of an optimized HLO module.
 
-In comes the text of a module, from whichever library compiled it; out comes every collective that runs, with the bytes
-that one device sends for it. In a group of g devices, with V bytes:
+The input is the text of the module, from any library. The result is every collective that runs, with the bytes that one
+device sends. For a group of g devices and V bytes:
 
     all-reduce          2V(g−1)/g
     all-gather           V(g−1)/g    V is the result
@@ -9,9 +9,9 @@ that one device sends for it. In a group of g devices, with V bytes:
     all-to-all           V(g−1)/g
     collective-permute   V
 
-A loop's body counts as often as it runs, where XLA knows the number, and once where it does not. Of the branches of a
-conditional, the one that sends most counts. An asynchronous pair counts once, at its start. A collective that has no
-formula here is an error: nothing is left out silently.
+A loop body counts once per iteration, or once if XLA does not know the trip count. Of the branches of a conditional,
+the one that sends most counts. An asynchronous pair counts once, at its start. A collective without a formula is an
+error.
 """
 
 import math
@@ -40,7 +40,7 @@ _PAIR = re.compile(r"\{(\d+),\s*(\d+)\}")
 @final
 @dataclass(frozen=True)
 class Collective:
-    """One collective of a module: `sent` bytes by one device each time, `times` times."""
+    """One collective of a module. A device sends `sent` bytes per execution; it is executed `times` times."""
 
     kind: str
     name: str
@@ -52,7 +52,7 @@ class Collective:
 @final
 @dataclass(frozen=True)
 class Wire:
-    """The collectives of a module. `unknown_loops`: loops with collectives whose number of turns XLA does not know."""
+    """The collectives of a module. `unknown_loops`: loops with collectives and an unknown trip count."""
 
     collectives: tuple[Collective, ...]
     unknown_loops: int = 0
@@ -64,19 +64,19 @@ class Wire:
 
     @property
     def count(self) -> int:
-        """How many collectives run. One that XLA made by combining several is one."""
+        """The number of collectives that run; those that XLA combined count as one."""
         return sum(each.times for each in self.collectives)
 
     def kinds(self) -> dict[str, int]:
-        """How many run of each kind."""
-        found: Counter[str] = Counter()
+        """Return the number of collectives of each kind."""
+        counter: Counter[str] = Counter()
         for each in self.collectives:
-            found[each.kind] += each.times
-        return dict(found)
+            counter[each.kind] += each.times
+        return dict(counter)
 
 
 def wire(text: str) -> Wire:
-    """The collectives of an optimised HLO module, given as text."""
+    """Return the collectives of an optimized HLO module, given as text."""
     return _Module(text).wire(_Module.ENTRY)
 
 
@@ -114,14 +114,14 @@ class _Instruction:
         return self._parts[3]
 
     def value(self, key: str) -> str | None:
-        """The text from an attribute's value on."""
-        found = re.search(rf"[\s,]{key}=", self.attributes)
-        return None if found is None else self.attributes[found.end() :]
+        """Return the text that starts with the value of an attribute, or None."""
+        match = re.search(rf"[\s,]{key}=", self.attributes)
+        return None if match is None else self.attributes[match.end() :]
 
 
 @final
 class _Module:
-    """The text of a module, cut into computations."""
+    """A module, parsed into computations."""
 
     ENTRY = ""
 
@@ -129,7 +129,7 @@ class _Module:
         header, _, _ = text.partition("\n")
         self.replicas, self.partitions = _number(header, "replica_count"), _number(header, "num_partitions")
         self.computations: dict[str, list[_Instruction]] = {}
-        self._found: dict[str, Wire] = {}
+        self._cache: dict[str, Wire] = {}
         current: list[_Instruction] = []
         for line in text.splitlines():
             if header_line := _COMPUTATION.match(line):
@@ -139,15 +139,15 @@ class _Module:
             elif _INSTRUCTION.match(line):
                 current.append(_Instruction(line))
         if self.ENTRY not in self.computations:
-            raise ValueError(f"this is no HLO module with an ENTRY computation: {header[:80]!r}")
+            raise ValueError(f"not an HLO module with an ENTRY computation: {header[:80]!r}")
 
     def wire(self, computation: str) -> Wire:
-        """What runs when `computation` runs once, with all that it calls."""
-        if computation not in self._found:
+        """Return the collectives of one run of a computation, including those that it calls."""
+        if computation not in self._cache:
             parts = [part for each in self.computations[computation] for part in self._parts(each)]
-            joined = tuple(each for part in parts for each in part.collectives)
-            self._found[computation] = Wire(joined, sum(part.unknown_loops for part in parts))
-        return self._found[computation]
+            collectives = tuple(each for part in parts for each in part.collectives)
+            self._cache[computation] = Wire(collectives, sum(part.unknown_loops for part in parts))
+        return self._cache[computation]
 
     def _parts(self, instruction: _Instruction) -> Iterator[Wire]:
         opcode = instruction.opcode
@@ -157,7 +157,7 @@ class _Module:
             if collective.sent:
                 yield Wire((collective,))
         elif kind in WITHOUT_FORMULA and "is_host_transfer=true" not in instruction.attributes:
-            raise ValueError(f"there is no formula for the bytes of {kind}: {instruction.line.strip()}")
+            raise ValueError(f"no formula for the bytes of {kind}: {instruction.line.strip()}")
         elif opcode == "while":
             yield self._loop(instruction)
         elif opcode == "conditional":
@@ -175,12 +175,12 @@ class _Module:
         body, condition = instruction.value("body"), instruction.value("condition")
         if body is None or condition is None:
             raise ValueError(f"a loop without a body or a condition: {instruction.line.strip()}")
-        turn, test = self.wire(_bare(body)), self.wire(_bare(condition))
+        body_wire, condition_wire = self.wire(_bare(body)), self.wire(_bare(condition))
         trips = _TRIP_COUNT.search(instruction.line)
-        turns = int(trips[1]) if trips else 1
-        collectives = [replace(each, times=each.times * turns) for each in turn.collectives]
-        collectives += [replace(each, times=each.times * (turns + 1)) for each in test.collectives]
-        unknown = turn.unknown_loops + test.unknown_loops + (trips is None and bool(collectives))
+        trip_count = int(trips[1]) if trips else 1
+        collectives = [replace(each, times=each.times * trip_count) for each in body_wire.collectives]
+        collectives += [replace(each, times=each.times * (trip_count + 1)) for each in condition_wire.collectives]
+        unknown = body_wire.unknown_loops + condition_wire.unknown_loops + (trips is None and bool(collectives))
         return Wire(tuple(each for each in collectives if each.times), unknown)
 
     def _collective(self, kind: str, instruction: _Instruction) -> Collective:
@@ -195,22 +195,22 @@ class _Module:
         return Collective(kind, instruction.name, group, size * factor)
 
     def _group(self, kind: str, instruction: _Instruction) -> int:
-        """How many devices take part together. Of unequal groups, the largest counts."""
+        """Return the group size; of unequal groups, the largest."""
         channel = instruction.value("channel_id") is not None
         named_globally = "use_global_device_ids=true" in instruction.attributes
-        everyone = self.replicas * self.partitions if channel else self.replicas
+        all_devices = self.replicas * self.partitions if channel else self.replicas
         if channel and kind == "all-to-all":
-            everyone = self.partitions
+            all_devices = self.partitions
         sizes = _group_sizes(instruction)
         if not sizes:
-            return everyone
-        # Without global names, a group names replicas, and all partitions of each of them take part.
-        spread = channel and not named_globally and kind != "all-to-all"
-        return max(sizes) * (self.partitions if spread else 1)
+            return all_devices
+        # Without global device ids, a group lists replicas, and includes all partitions of each.
+        per_replica = channel and not named_globally and kind != "all-to-all"
+        return max(sizes) * (self.partitions if per_replica else 1)
 
 
 def _group_sizes(instruction: _Instruction) -> list[int]:
-    """Of `{{0,1},{2,3}}`, `[2,4]<=[8]`, `[4,2]<=[2,4]T(1,0)` and `mesh['x'=4,'y'=2] {'x'}`; none where all are one."""
+    """Parse `{{0,1},{2,3}}`, `[2,4]<=[8]`, `[4,2]<=[2,4]T(1,0)` or `mesh['x'=4,'y'=2] {'x'}`; empty for one group."""
     text = instruction.value("replica_groups")
     if text is None or text.startswith("{}"):
         return []
@@ -223,18 +223,18 @@ def _group_sizes(instruction: _Instruction) -> list[int]:
         sizes = {name: int(size) for name, size in _MESH_AXIS.findall(text[:end])}
         used = _AXIS_USED.findall(_bracketed(text[text.index("{", end) :]))
         return [math.prod(int(part) if part else sizes[name] for name, part in used)]
-    raise ValueError(f"replica groups in a form that is not known here: {instruction.line.strip()}")
+    raise ValueError(f"replica groups in an unknown form: {instruction.line.strip()}")
 
 
 def _result(kind: str, instruction: _Instruction) -> str:
-    """The type of what a collective gives; an asynchronous start lists its operands first, but for all-reduce."""
+    """Return the result type of a collective; an asynchronous start, except all-reduce, lists its operands first."""
     if kind in (instruction.opcode, "all-reduce"):
         return instruction.type
     return _elements(instruction.type)[1]
 
 
 def _bytes(type: str) -> int:
-    """The bytes of an array type, or of all arrays in a tuple type."""
+    """Return the bytes of an array type, or of all arrays of a tuple type."""
     return sum(
         math.ceil(
             _bits(dtype) * math.prod(int(size.strip().removeprefix("<=")) for size in dims.split(",") if size) / 8
@@ -244,43 +244,43 @@ def _bytes(type: str) -> int:
 
 
 def _bits(dtype: str) -> int:
-    """Of f32 and f8e4m3fn alike the number after the first letters; complex numbers carry the width of the pair."""
+    """Return the width of a dtype: the number after the first letters. For complex dtypes it is that of the pair."""
     if dtype == "pred":
         return 8
     if dtype in ("token", "opaque"):
         return 0
     width = re.match(r"[a-z]+(\d+)", dtype)
     if width is None:
-        raise ValueError(f"the width of the type {dtype!r} is not known here")
+        raise ValueError(f"unknown dtype {dtype!r}")
     return int(width[1])
 
 
 def _elements(type: str) -> list[str]:
-    """The parts of a tuple type, nested ones whole."""
+    """Return the elements of a tuple type; nested tuples stay one element."""
     parts, depth, start = [], 0, 1
-    for place, letter in enumerate(type):
-        depth += (letter in "([{") - (letter in ")]}")
-        if (letter == "," and depth == 1) or (letter == ")" and depth == 0):
-            parts.append(type[start:place])
-            start = place + 1
+    for position, character in enumerate(type):
+        depth += (character in "([{") - (character in ")]}")
+        if (character == "," and depth == 1) or (character == ")" and depth == 0):
+            parts.append(type[start:position])
+            start = position + 1
     return parts
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the bracket that opens at `start` is closed: the place after it. Quoted text does not count."""
-    depth, quoted, place = 0, False, start
-    while place < len(text):
-        letter = text[place]
-        if letter == "\\" and quoted:
-            place += 1
-        elif letter == '"':
+    """Return the position after the bracket that closes the one at `start`. Quoted text is skipped."""
+    depth, quoted, position = 0, False, start
+    while position < len(text):
+        character = text[position]
+        if character == "\\" and quoted:
+            position += 1
+        elif character == '"':
             quoted = not quoted
         elif not quoted:
-            depth += (letter in "([{") - (letter in ")]}")
+            depth += (character in "([{") - (character in ")]}")
             if depth == 0:
-                return place + 1
-        place += 1
-    raise ValueError(f"a bracket is never closed: {text[start : start + 80]!r}")
+                return position + 1
+        position += 1
+    raise ValueError(f"unclosed bracket: {text[start : start + 80]!r}")
 
 
 def _bracketed(text: str) -> str:
@@ -298,5 +298,5 @@ def _unquoted(text: str) -> str:
 
 
 def _number(header: str, key: str) -> int:
-    found = re.search(rf"\b{key}=(\d+)", header)
-    return int(found[1]) if found else 1
+    match = re.search(rf"\b{key}=(\d+)", header)
+    return int(match[1]) if match else 1

@@ -1,8 +1,7 @@
-"""Workload: a program for eight devices that is written once, and given to every side of a comparison.
+"""Workload: a program for eight devices, written once for any library with JAX's names.
 
-A program is written for a library with JAX's names. Its arguments' layouts are all that ours and JAX are told; `pin`
-marks where JAX's experts would add a constraint, and does something in their column alone, unless the program is about
-that very constraint.
+Shardwise and JAX know the shardings of the arguments only. `pin` marks where a JAX expert would add a constraint. It is
+a no-op except in the column of the experts, or if the constraint is the subject of the workload.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,34 +11,34 @@ from typing import Any, Literal, final
 from benchmarks.programs import Side
 
 Spec = tuple[Any, ...]
-Put = Callable[..., Any]  # a numpy array and its layout, an entry a dim → the array, in place
-Pin = Callable[..., Any]  # a value and its layout, an entry a dim → the value
+Put = Callable[..., Any]  # (numpy array, *spec) → sharded array
+Pin = Callable[..., Any]  # (value, *spec) → value
 Mesh = tuple[tuple[int, ...], tuple[str, ...]]
 
 
 @final
 @dataclass(frozen=True)
 class Workload:
-    """`program` takes the library and `pin`; `arguments` takes `put`, and gives what the program is called with."""
+    """`program(library, pin)` returns the function, `arguments(put)` its arguments."""
 
     name: str
     mesh: Mesh
     program: Callable[[Any, Pin], Callable[..., Any]]
     arguments: Callable[[Put], tuple[Any, ...]]
-    pins: Literal["experts", "everyone", "nobody"] = "experts"  # whose column has them
+    pins: Literal["experts", "everyone", "nobody"] = "experts"  # the columns in which `pin` constrains
 
     def on(self, side: Side, expert: bool = False) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """The function and its arguments, in place."""
+        """Return the function and its sharded arguments."""
         mesh = side.mesh(*self.mesh)
         pinned = self.pins == "everyone" or (self.pins == "experts" and expert)
-        pin = (lambda x, *spec: side.constrain(x, mesh, spec)) if pinned else unpinned
+        pin = (lambda x, *spec: side.constrain(x, mesh, spec)) if pinned else no_pin
         return self.program(side.library, pin), self.arguments(lambda value, *spec: side.put(value, mesh, spec))
 
 
-def unpinned(value: Any, *spec: Any) -> Any:
+def no_pin(value: Any, *spec: Any) -> Any:
     return value
 
 
 def without(spec: Sequence[Any], axis: str | None) -> Spec:
-    """A layout in which nothing is cut along `axis`."""
+    """Return the spec without `axis`."""
     return tuple(None if entry == axis else entry for entry in spec)

@@ -12,7 +12,7 @@ from shardwise import lax
 from shardwise.errors import DeviceMismatchError, ShardingError, UnboundAxisError
 from shardwise.sharding import Mesh, NamedSharding
 from shardwise.sharding import PartitionSpec as P
-from tests.placed import lies
+from tests.device_shards import shard_bounds
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4, 3)).astype(np.float32)
@@ -23,7 +23,7 @@ def test_each_device_has_one_slice():
     for given in (X, jnp.asarray(X), sw.device_put(X, NamedSharding(sw.make_mesh((4,), ("q",)), P(None)))):
         found = twice(given)
         np.testing.assert_array_equal(found, X * 2)
-        assert lies(found) == {number: ((number, number + 1), (0, 3)) for number in range(4)}
+        assert shard_bounds(found) == {number: ((number, number + 1), (0, 3)) for number in range(4)}
     assert twice(X).sharding == NamedSharding(Mesh(sw.devices()[:4], ("pmap",)), P("pmap"))
     assert len(twice(np.arange(8)).devices()) == 8
 
@@ -42,7 +42,7 @@ def test_axes_in_trees():
     np.testing.assert_allclose(found["n"], x.sum(), rtol=1e-5)
     np.testing.assert_array_equal(found["const"], [7, 7, 7, 7])
     assert found["y"].sharding.spec == P(None, "i") and found["n"].is_fully_replicated
-    assert lies(found["const"])[2] == ((2, 3),)
+    assert shard_bounds(found["const"])[2] == ((2, 3),)
 
 
 def test_nothing_is_sliced_but_the_size_is_said():
@@ -121,7 +121,7 @@ def test_devices_are_the_first_or_those_that_are_given():
     last = sw.devices()[4:]
     found = sw.pmap(lambda x: x + lax.axis_index("i"), "i", devices=last[::-1])(X)
     np.testing.assert_allclose(found, X + np.arange(4)[:, None], rtol=1e-6)
-    assert {number: part[0][0] for number, part in lies(found).items()} == {7: 0, 6: 1, 5: 2, 4: 3}
+    assert {number: part[0][0] for number, part in shard_bounds(found).items()} == {7: 0, 6: 1, 5: 2, 4: 3}
     assert sw.pmap(lambda x: x, devices=last, backend="cpu")(X[:2]).devices() == set(last[:2])
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import shardwise as sw
-from tests.placed import lies
+from tests.device_shards import shard_bounds
 
 jax = pytest.importorskip("jax")
 pytestmark = pytest.mark.jax
@@ -26,7 +26,7 @@ def same(program, placed=True):
         assert (mine.shape, mine.dtype) == (other.shape, other.dtype)
         np.testing.assert_allclose(np.asarray(mine), np.asarray(other), rtol=1e-4, atol=1e-5)
         if placed:
-            assert lies(mine) == lies(other)
+            assert shard_bounds(mine) == shard_bounds(other)
 
 
 def test_everything_that_devices_can_send():

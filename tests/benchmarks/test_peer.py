@@ -1,4 +1,4 @@
-"""JAX's side: the same counter on JAX's own programs, whose bytes are known by hand; both sides compute the same."""
+"""The adapter for JAX: wire bytes of JAX's programs, worked out by hand; both libraries compute the same."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def test_sum_over_one_axis_of_two():
     assert found.wire.sent == 2 * (16 * 4) * 3 / 4
 
 
-def test_collectives_in_a_scan_count_as_often_as_it_turns():
+def test_collectives_in_a_scan_count_once_per_iteration():
     mesh = peer.mesh((8,), ("x",))
     x = peer.put(np.ones((64, 16), np.float32), mesh, ("x", None))
 
@@ -38,7 +38,7 @@ def test_collectives_in_a_scan_count_as_often_as_it_turns():
 
 
 @pytest.mark.parametrize("sizes", [programs.EXAMPLE, programs.EXAMPLE_EVEN], ids=str)
-def test_both_sides_compute_the_example(sizes):
+def test_both_libraries_compute_the_example(sizes):
     layers, x, y = sizes.arguments()
     named = {"w1": layers[0]["w"], "b1": layers[0]["b"], "w2": layers[1]["w"], "b2": layers[1]["b"]}
     expected, loss = mlp.train_step(named, x, y)
@@ -50,10 +50,10 @@ def test_both_sides_compute_the_example(sizes):
             np.testing.assert_allclose(np.asarray(found), np.asarray(expected[name]), rtol=1e-5, atol=1e-6)
 
 
-def test_our_program_is_the_example():
+def test_program_sends_the_bytes_of_the_example():
     params, (x, y) = mlp.initial_params(), mlp.batch()
-    placed = mlp.shard(ours.mesh(*programs.MESH), params, x, y)
+    sharded_args = mlp.shard(ours.mesh(*programs.MESH), params, x, y)
     step, args = programs.on_mesh(ours, programs.EXAMPLE)
-    example, here = counts(ours.compiled(mlp.train_step.function, placed)), counts(ours.compiled(step, args))
+    example, here = counts(ours.compiled(mlp.train_step.function, sharded_args)), counts(ours.compiled(step, args))
     assert (example.wire.kinds(), example.wire.sent) == (here.wire.kinds(), here.wire.sent)
     assert (example.temp_bytes, example.flops) == (here.temp_bytes, here.flops)

@@ -1,4 +1,4 @@
-"""Wire bytes: hand-written modules whose bytes are worked out beside them, and real ones that are known by hand."""
+"""Wire bytes of hand-written and of compiled modules, compared with values worked out by hand."""
 
 import numpy as np
 import pytest
@@ -37,16 +37,16 @@ PAIRS = "replica_groups={{0,1},{2,3},{4,5},{6,7}}"
     ],
 )
 def test_formulas(line, group, sent):
-    (found,) = wire(module(line)).collectives
-    assert (found.group, found.sent, found.times) == (group, sent, 1)
-    assert found.name == "c" and found.kind in line
+    (result,) = wire(module(line)).collectives
+    assert (result.group, result.sent, result.times) == (group, sent, 1)
+    assert result.name == "c" and result.kind in line
 
 
 @pytest.mark.parametrize(
     ("groups", "size"),
     [
         ("{{0,1},{2,3}}", 2),
-        ("{{0,1,2},{3}}", 3),  # unequal groups: the device that sends most
+        ("{{0,1,2},{3}}", 3),  # unequal groups: the largest
         ("[2,4]<=[8]", 4),
         ("[4,2]<=[2,4]T(1,0)", 2),
         ("[2,2,2]<=[8]", None),
@@ -62,7 +62,7 @@ def test_formulas(line, group, sent):
 def test_forms_of_replica_groups(groups, size):
     line = f'%c = f32[8,4]{{1,0}} all-gather(%p), replica_groups={groups}, dimensions={{0}}, metadata={{op_name="a/b"}}'
     if size is None:
-        with pytest.raises(ValueError, match="replica groups in a form that is not known here"):
+        with pytest.raises(ValueError, match="replica groups in an unknown form"):
             wire(module(line))
     else:
         assert wire(module(line)).collectives[0].group == size
@@ -85,8 +85,8 @@ def test_groups_of_replicas_and_of_partitions(attributes, header, size):
 
 def test_combined_collectives_count_once_with_all_their_bytes():
     types = ", ".join([*["f32[4]{0}"] * 5, "/*index=5*/bf16[8,4]{1,0:T(8,128)(2,1)}"])
-    found = wire(module(f"%c = ({types}) all-reduce(%a, %b, %c, %d, %e, /*index=5*/%f), {PAIRS}, to_apply=%add"))
-    assert (found.count, found.sent) == (1, 5 * 16 + 64)
+    result = wire(module(f"%c = ({types}) all-reduce(%a, %b, %c, %d, %e, /*index=5*/%f), {PAIRS}, to_apply=%add"))
+    assert (result.count, result.sent) == (1, 5 * 16 + 64)
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_combined_collectives_count_once_with_all_their_bytes():
     ],
 )
 def test_asynchronous_pairs_count_once(lines, sent):
-    found = wire(module(*lines))
-    assert (found.count, found.sent) == (1, sent)
+    result = wire(module(*lines))
+    assert (result.count, result.sent) == (1, sent)
 
 
 def test_wrapped_asynchronous_computation_counts_once():
@@ -143,7 +143,7 @@ def test_wrapped_asynchronous_computation_counts_once():
   ROOT %a2a = f32[8,4]{{1,0}} all-to-all(%p.1), {PAIRS}, dimensions={{0}}
 }}, execution_thread="parallel"
 """
-    found = wire(
+    result = wire(
         module(
             "%s = ((f32[8,4]{1,0}), f32[8,4]{1,0}, s32[]) async-start(%p), calls=%wrapped",
             "%u = ((f32[8,4]{1,0}), f32[8,4]{1,0}, s32[]) async-update(%s), calls=%wrapped",
@@ -151,11 +151,11 @@ def test_wrapped_asynchronous_computation_counts_once():
             before=wrapped,
         )
     )
-    assert (found.count, found.sent) == (1, 64)
+    assert (result.count, result.sent) == (1, 64)
 
 
 def loop(name: str, inside: str, trips: int | None) -> tuple[str, str]:
-    """A loop's computations, and the instruction that runs it."""
+    """Return the computations of a loop, and the instruction that runs it."""
     computations = f"""
 %body_{name} (s: (s32[], f32[8,4])) -> (s32[], f32[8,4]) {{
   %s = (s32[], f32[8,4]{{1,0}}) parameter(0)
@@ -179,18 +179,18 @@ def loop(name: str, inside: str, trips: int | None) -> tuple[str, str]:
 REDUCE = f"%c = f32[8,4]{{1,0}} all-reduce(%p), {PAIRS}, to_apply=%add"
 
 
-def test_loop_bodies_count_as_often_as_they_run():
+def test_loop_bodies_count_once_per_iteration():
     inner, run_inner = loop("inner", REDUCE, 3)
     outer, run_outer = loop("outer", run_inner, 5)
-    found = wire(module(REDUCE, run_outer, before=inner + outer))
-    assert found.kinds() == {"all-reduce": 16}
-    assert found.sent == 16 * 128 and found.unknown_loops == 0
+    result = wire(module(REDUCE, run_outer, before=inner + outer))
+    assert result.kinds() == {"all-reduce": 16}
+    assert result.sent == 16 * 128 and result.unknown_loops == 0
 
 
-def test_loop_of_unknown_length_counts_once_and_is_reported():
+def test_loop_with_unknown_trip_count_counts_once_and_is_reported():
     computations, run = loop("while", REDUCE, None)
-    found = wire(module(run, before=computations))
-    assert (found.count, found.sent, found.unknown_loops) == (1, 128, 1)
+    result = wire(module(run, before=computations))
+    assert (result.count, result.sent, result.unknown_loops) == (1, 128, 1)
 
 
 def test_loop_that_never_runs_sends_nothing():
@@ -201,7 +201,7 @@ def test_loop_that_never_runs_sends_nothing():
 @pytest.mark.parametrize(
     "branches", ["branch_computations={%small, %large}", "true_computation=%small, false_computation=%large"]
 )
-def test_the_branch_that_sends_most_counts(branches):
+def test_branch_that_sends_most_counts(branches):
     computations = f"""
 %small (p: f32[8,4]) -> f32[8,4] {{
   ROOT %c = f32[8,4]{{1,0}} collective-permute(%p), source_target_pairs={{{{0,0}},{{1,2}}}}
@@ -218,11 +218,11 @@ def test_the_branch_that_sends_most_counts(branches):
 def test_called_computations_count_for_each_call():
     called = f"\n%called (p: f32[8,4]) -> f32[8,4] {{\n  ROOT {REDUCE}\n}}\n"
     line = '= f32[8,4]{1,0} call(%p), to_apply=%called, metadata={op_name="f"}'
-    found = wire(module(f"%x {line}", f"ROOT %y {line}", before=called))
-    assert (found.count, found.sent) == (2, 256)
+    result = wire(module(f"%x {line}", f"ROOT %y {line}", before=called))
+    assert (result.count, result.sent) == (2, 256)
 
 
-def test_what_moves_nothing_is_not_counted():
+def test_collectives_that_send_nothing_are_not_counted():
     alone = "%c = f32[8,4]{1,0} all-reduce(%p), replica_groups={{0},{1},{2},{3}}, to_apply=%add"
     itself = "%d = f32[8,4]{1,0} collective-permute(%p), source_target_pairs={{0,0},{1,1}}"
     assert wire(module(alone, itself)).count == 0
@@ -230,12 +230,12 @@ def test_what_moves_nothing_is_not_counted():
 
 @pytest.mark.parametrize("line", ["%c = f32[8,4]{1,0} collective-broadcast(%p), replica_groups={{0,1}}"])
 def test_collective_without_formula_is_an_error(line):
-    with pytest.raises(ValueError, match="there is no formula for the bytes of collective-broadcast"):
+    with pytest.raises(ValueError, match="no formula for the bytes of collective-broadcast"):
         wire(module(line))
 
 
-def test_text_that_is_no_module_is_an_error():
-    with pytest.raises(ValueError, match="no HLO module with an ENTRY computation: 'hello'"):
+def test_text_that_is_not_a_module_is_an_error():
+    with pytest.raises(ValueError, match="not an HLO module with an ENTRY computation: 'hello'"):
         wire("hello")
 
 
@@ -254,29 +254,29 @@ def test_text_that_is_no_module_is_an_error():
     ],
 )
 def test_bytes_of_types(type, size):
-    found = wire(module(f"%c = {type} collective-permute(%p), source_target_pairs={{{{0,1}}}}"))
-    assert found.sent == size
+    result = wire(module(f"%c = {type} collective-permute(%p), source_target_pairs={{{{0,1}}}}"))
+    assert result.sent == size
 
 
-def test_real_sum_over_a_sharded_dim():
+def test_compiled_sum_over_a_sharded_dim():
     mesh = ours.mesh((8,), ("x",))
     x = ours.put(np.ones((64, 16), np.float32), mesh, ("x", None))
-    found = counts(ours.compiled(lambda x: sw.numpy.sum(x, 0), (x,)))
-    assert found.wire.kinds() == {"all-reduce": 1}
-    assert found.wire.sent == 2 * (16 * 4) * 7 / 8
-    assert found.argument_bytes == 8 * 16 * 4
+    result = counts(ours.compiled(lambda x: sw.numpy.sum(x, 0), (x,)))
+    assert result.wire.kinds() == {"all-reduce": 1}
+    assert result.wire.sent == 2 * (16 * 4) * 7 / 8
+    assert result.argument_bytes == 8 * 16 * 4
 
 
-def test_real_gather_of_a_sharded_array():
+def test_compiled_all_gather():
     mesh = ours.mesh((4, 2), ("a", "b"))
     x = ours.put(np.ones((64, 16), np.float32), mesh, ("a", None))
-    everywhere = sw.NamedSharding(mesh, sw.P())
-    found = counts(ours.compiled(lambda x: sw.lax.with_sharding_constraint(x + 1, everywhere), (x,)))
-    assert found.wire.kinds() == {"all-gather": 1}
-    assert found.wire.sent == (64 * 16 * 4) * 3 / 4
+    replicated = sw.NamedSharding(mesh, sw.P())
+    result = counts(ours.compiled(lambda x: sw.lax.with_sharding_constraint(x + 1, replicated), (x,)))
+    assert result.wire.kinds() == {"all-gather": 1}
+    assert result.wire.sent == (64 * 16 * 4) * 3 / 4
 
 
-def test_real_training_step_sends_what_its_plan_says():
+def test_compiled_training_step_sends_the_planned_bytes():
     step, args = programs.on_mesh(ours, programs.LARGER)
     plan = sw.explain(step)(*args)
     assert counts(ours.compiled(step, args)).wire.sent == plan.wire_bytes

@@ -14,7 +14,7 @@ from shardwise.errors import ShardingError
 from shardwise.experimental.shard_map import shard_map
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
-from tests.placed import lies
+from tests.device_shards import shard_bounds
 
 X = np.arange(64.0, dtype=np.float32).reshape(8, 8)
 
@@ -104,4 +104,4 @@ def test_parameters_and_values_match_jax(mesh):
     for ours, other in zip(program(sw, shard_map, mesh), program(jax, theirs, grid), strict=True):
         np.testing.assert_allclose(ours, other, rtol=1e-6)
         assert ours.dtype == other.dtype
-        assert lies(ours) == lies(other)
+        assert shard_bounds(ours) == shard_bounds(other)

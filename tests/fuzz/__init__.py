@@ -1,1 +1,1 @@
-"""Random program × random mesh × random layouts: every stage must equal the program on one device."""
+"""Random programs × meshes × shardings: every stage must agree with the program on one device."""

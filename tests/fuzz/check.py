@@ -1,8 +1,8 @@
-"""One case through every stage: evaluate = simulate = devices, for the chosen plan and for random ones.
+"""Check one case: evaluate, simulate and devices must agree, for the chosen plan and for random plans.
 
 plain   the recipe itself
-grad    gradient of the sum of its float outputs with respect to its float inputs
-jvp     its outputs, and the derivatives of the float ones along one direction of its float inputs
+grad    the gradient of the sum of its float outputs with respect to its float inputs
+jvp     its outputs, and the tangents of the float ones for one tangent of its float inputs
 vmap    over a new dim of some inputs
 """
 
@@ -44,12 +44,12 @@ from shardwise.execute.executor import as_array
 from shardwise.runtime.array import Array, array_signature
 from shardwise.runtime.executable import Executable
 from shardwise.sharding import NamedSharding
-from tests.fuzz.control import function_of, only_forward, only_reverse, random_recipe
+from tests.fuzz.control import function_of, has_no_forward_mode, has_no_reverse_mode, random_recipe
 from tests.fuzz.layouts import Spec, abstract, partition_spec, random_mesh, random_spec, spec_text
 from tests.fuzz.recipe import Recipe, has_narrow_floats, random_array
 
 KINDS = ("plain", "plain", "grad", "grad", "vmap", "jvp")
-PLANS = 6  # random plans tried for each case
+PLANS = 6  # random plans per case
 
 
 class Mismatch(AssertionError):
@@ -58,7 +58,7 @@ class Mismatch(AssertionError):
 
 @dataclass(frozen=True)
 class Case:
-    """A program, what is done with it, and how it lies on a mesh. Specs are for the inputs and outputs that result."""
+    """A recipe, a transformation of it, and a mesh. Specs are those of the transformed function."""
 
     seed: int
     mesh: dict[str, int]
@@ -66,21 +66,21 @@ class Case:
     kind: str
     batch: tuple[int | None, ...] = ()  # for vmap: the mapped dim of each input
     size: int = 0
-    specials: bool = False  # inputs hold infinities and NaN
+    specials: bool = False  # inputs contain infinities and NaN
 
     def __str__(self) -> str:
         ins = ", ".join(spec_text(spec) for spec in self.in_specs)
         try:
             outs = ", ".join(spec_text(spec) for spec in self.out_specs)
-        except Exception as error:  # the case is shown because something is wrong with it
-            outs = f"none, it does not trace: {type(error).__name__}"
+        except Exception as error:  # a failing case must print
+            outs = f"unknown, tracing fails: {type(error).__name__}"
         mapped = f" {self.batch} of {self.size}" if self.kind == "vmap" else ""
         special = ", with inf and nan" if self.specials else ""
         head = f"seed {self.seed}: {self.kind}{mapped}{special} on mesh {self.mesh}"
         return f"{head}\n  in: {ins}\n  out: {outs}\n{self.recipe}"
 
     def function(self, constrain: Callable[[Any, Spec], Any]) -> Callable[..., tuple[Any, ...]]:
-        """What is jitted."""
+        """Return the transformed function, which is jitted."""
         body = function_of(self.recipe, constrain)
         if self.kind == "plain":
             return body
@@ -88,7 +88,7 @@ class Case:
             return shardwise.vmap(body, self.batch)
         active = tuple(number for number, type in enumerate(self.recipe.inputs) if is_float(type.dtype))
         if self.kind == "jvp":
-            return self._pushed(body, active)
+            return self._jvp_function(body, active)
 
         def loss(*args: Any) -> Any:
             total: Any = 0.0
@@ -97,23 +97,25 @@ class Case:
                     total = total + output.astype(np.float32).sum()
             return total
 
-        def both(*args: Any) -> tuple[Any, ...]:
+        def value_and_gradients(*args: Any) -> tuple[Any, ...]:
             value, grads = shardwise.value_and_grad(loss, active)(*args)
             return value, *grads
 
-        return both
+        return value_and_gradients
 
-    def _pushed(self, body: Callable[..., tuple[Any, ...]], active: Sequence[int]) -> Callable[..., tuple[Any, ...]]:
-        def both(*args: Any) -> tuple[Any, ...]:
-            def of_active(*moving: Any) -> tuple[Any, ...]:
-                given = dict(zip(active, moving, strict=True))
-                return body(*(given.get(number, arg) for number, arg in enumerate(args)))
+    def _jvp_function(
+        self, body: Callable[..., tuple[Any, ...]], active: Sequence[int]
+    ) -> Callable[..., tuple[Any, ...]]:
+        def value_and_tangents(*args: Any) -> tuple[Any, ...]:
+            def of_active_inputs(*active_args: Any) -> tuple[Any, ...]:
+                replaced = dict(zip(active, active_args, strict=True))
+                return body(*(replaced.get(number, arg) for number, arg in enumerate(args)))
 
             primals = [args[number] for number in active]
-            found, moved = shardwise.jvp(of_active, primals, [x + 1 for x in primals])
-            return *found, *(moved[number] for number in self._float_outputs)
+            results, tangents_out = shardwise.jvp(of_active_inputs, primals, [x + 1 for x in primals])
+            return *results, *(tangents_out[number] for number in self._float_outputs)
 
-        return both
+        return value_and_tangents
 
     @property
     def _float_outputs(self) -> list[int]:
@@ -131,7 +133,7 @@ class Case:
 
     @cached_property
     def traced(self) -> tuple[Program, list[Any]]:
-        """The program, and the arrays that it closes over: its last inputs."""
+        """The program, and the arrays that it closes over, which are its last inputs."""
 
         def constrain(x: Any, spec: Spec) -> Any:
             pin = pin_of(partition_spec(spec), x.type.shape, abstract(self.mesh))
@@ -156,39 +158,39 @@ class Case:
     @cached_property
     def args(self) -> list[np.ndarray]:
         rng = np.random.default_rng(self.seed)
-        found = [
-            np.array(random_array(rng, type, whole))
-            for type, whole in zip(self.in_types, self.recipe.integers, strict=True)
+        arrays = [
+            np.array(random_array(rng, type, integers))
+            for type, integers in zip(self.in_types, self.recipe.integers, strict=True)
         ]
-        for array in found if self.specials else []:
+        for array in arrays if self.specials else []:
             if is_inexact(array.dtype):
                 where = rng.random(array.shape)
                 array[where < 0.04] = np.inf
                 array[where > 0.96] = np.nan
-        return found
+        return arrays
 
     @property
     def exact(self) -> tuple[bool, ...]:
-        """Outputs that must agree to the bit."""
+        """Whether each output must be equal bit by bit."""
         if self.kind == "grad":
             return tuple(not is_float(type.dtype) for type in self.traced[0].out_types)
-        moved = (False,) * len(self._float_outputs) if self.kind == "jvp" else ()
-        return self.recipe.exact + moved
+        tangents = (False,) * len(self._float_outputs) if self.kind == "jvp" else ()
+        return self.recipe.exact + tangents
 
 
 def random_case(seed: int) -> Case:
-    """The case with this number."""
+    """Return the case of this seed."""
     rng = Random(seed)
     mesh = random_mesh(rng)
     recipe = random_recipe(rng, mesh)
     kind = rng.choice(KINDS)
     types = recipe.types
-    if kind == "grad" and only_forward(recipe):
+    if kind == "grad" and has_no_reverse_mode(recipe):
         kind = "jvp"
     floats = any(is_float(type.dtype) for type in recipe.inputs)
     if (
         (kind == "grad" and not any(is_float(types[i].dtype) for i in recipe.outputs))
-        or (kind == "jvp" and only_reverse(recipe))
+        or (kind == "jvp" and has_no_forward_mode(recipe))
         or (kind in ("grad", "jvp") and not floats)
     ):
         kind = "plain"
@@ -202,7 +204,7 @@ def random_case(seed: int) -> Case:
 
 
 def check(case: Case, on_devices: bool = False) -> None:
-    """Raise what is wrong with this case."""
+    """Raise an exception if any stage of the case fails or disagrees."""
     with np.errstate(all="ignore"):
         _check(case, on_devices)
 
@@ -212,8 +214,8 @@ def _check(case: Case, on_devices: bool) -> None:
     args = [*case.args, *(np.asarray(array) for array in captured)]
     judge = _Judge(case, program, args)
     if case.kind == "vmap":
-        judge("one by one", one_by_one(case), None)
-    if case.kind == "grad" and not only_reverse(case.recipe) and not case.specials:
+        judge("single calls", single_calls(case), None)
+    if case.kind == "grad" and not has_no_forward_mode(case.recipe) and not case.specials:
         check_adjoint(case, judge)
     mesh = abstract(case.mesh)
     in_specs = (*case.in_specs, *((),) * len(captured))
@@ -222,13 +224,13 @@ def _check(case: Case, on_devices: bool) -> None:
         None if s is None else pin_of(partition_spec(s), t.shape, mesh)
         for s, t in zip(case.out_specs, program.out_types, strict=True)
     ]
-    stages, again = (run_stages(program, mesh, pins, out_pins) for _ in range(2))
-    if str(again.local.program) != str(stages.local.program):
-        raise Mismatch("planned twice, two plans")
-    if again.module.text != stages.module.text:
-        raise Mismatch("lowered twice, two texts")
+    stages, repeated = (run_stages(program, mesh, pins, out_pins) for _ in range(2))
+    if str(repeated.local.program) != str(stages.local.program):
+        raise Mismatch("two different plans for the same program")
+    if repeated.module.text != stages.module.text:
+        raise Mismatch("two different HLO texts for the same program")
     check_pins(stages.sharded, stages.plan)
-    if reads_back(program):
+    if is_parsable(program):
         check_text(program)
     check_text(stages.sharded.program)
     check_text(stages.local.program)
@@ -247,35 +249,37 @@ def _check(case: Case, on_devices: bool) -> None:
 
 
 class _Judge:
-    """Compares what a stage gave with what `evaluate` gives."""
+    """Compares the outputs of a stage with those of `evaluate`."""
 
     def __init__(self, case: Case, program: Program, args: Sequence[np.ndarray]):
         self.case = case
         self.expected = evaluate(program, args)
-        # Rounding errors grow with the largest number on the way, not with the result.
+        # Rounding errors grow with the largest intermediate value, not with the result.
         unit = 2.0**-4 if has_narrow_floats(case.recipe) else 2.0**-17
-        self.tolerance = unit * largest(program, args)
+        self.tolerance = unit * largest_magnitude(program, args)
 
-    def __call__(self, stage: str, found: Sequence[np.ndarray], local: LocalProgram | None) -> None:
-        for number, (got, want, exact) in enumerate(zip(found, self.expected, self.case.exact, strict=True)):
-            if got.shape != want.shape or got.dtype != want.dtype:
-                raise Mismatch(f"{stage}: output {number} is {got.dtype}{got.shape}, not {want.dtype}{want.shape}")
-            wide = np.float64 if is_float(want.dtype) else want.dtype
+    def __call__(self, stage: str, results: Sequence[np.ndarray], local: LocalProgram | None) -> None:
+        for number, (actual, expected, exact) in enumerate(zip(results, self.expected, self.case.exact, strict=True)):
+            if actual.shape != expected.shape or actual.dtype != expected.dtype:
+                raise Mismatch(
+                    f"{stage}: output {number} is {actual.dtype}{actual.shape}, not {expected.dtype}{expected.shape}"
+                )
+            wide = np.float64 if is_float(expected.dtype) else expected.dtype
             tolerance = 0.0 if exact else self.tolerance
-            if is_float(want.dtype):
-                same = np.isclose(got.astype(wide), want.astype(wide), rtol=0, atol=tolerance, equal_nan=True)
+            if is_float(expected.dtype):
+                matches = np.isclose(actual.astype(wide), expected.astype(wide), rtol=0, atol=tolerance, equal_nan=True)
             else:
-                same = got == want
-            if not np.all(same):
+                matches = actual == expected
+            if not np.all(matches):
                 text = str(local.program) if local is not None else ""
                 raise Mismatch(
-                    f"{stage}: output {number} differs in {np.size(same) - np.sum(same)} of {np.size(same)} elements "
-                    f"(tolerance {tolerance:.2g})\n got {got}\nwant {want}\n{text}"
+                    f"{stage}: output {number} differs in {np.size(matches) - np.sum(matches)} of {np.size(matches)} "
+                    f"elements (tolerance {tolerance:.2g})\n  actual {actual}\nexpected {expected}\n{text}"
                 )
 
 
-def one_by_one(case: Case) -> list[np.ndarray]:
-    """What vmap means: the recipe on each slice of its mapped inputs, and the results stacked."""
+def single_calls(case: Case) -> list[np.ndarray]:
+    """Evaluate the recipe on each slice of its mapped inputs and stack the results: the meaning of vmap."""
     program, captured = replace(case, kind="plain").traced
     constants = [np.asarray(array) for array in captured]
     slices = []
@@ -286,34 +290,36 @@ def one_by_one(case: Case) -> list[np.ndarray]:
 
 
 def check_adjoint(case: Case, judge: _Judge) -> None:
-    """The gradient along a direction is what forward mode gives for it."""
+    """Check that the gradient times a tangent equals the jvp of that tangent."""
     program, captured = replace(case, kind="jvp").traced
-    moved = evaluate(program, [*case.args, *(np.asarray(array) for array in captured)])[len(case.recipe.outputs) :]
-    forward = sum(float(np.sum(tangent, dtype=np.float64)) for tangent in moved)
+    tangents_out = evaluate(program, [*case.args, *(np.asarray(array) for array in captured)])[
+        len(case.recipe.outputs) :
+    ]
+    forward = sum(float(np.sum(tangent, dtype=np.float64)) for tangent in tangents_out)
     active = [arg for arg, type in zip(case.args, case.recipe.inputs, strict=True) if is_float(type.dtype)]
     terms = [
         grad.astype(np.float64) * (arg.astype(np.float64) + 1)
         for grad, arg in zip(judge.expected[1:], active, strict=True)
     ]
-    count = sum(term.size for term in terms) + sum(tangent.size for tangent in moved)
-    reverse = sum(float(np.sum(term)) for term in terms)
-    if not abs(forward - reverse) <= judge.tolerance * 8 * math.sqrt(count):
-        raise Mismatch(f"adjoint: reverse mode gives {reverse}, forward mode {forward}")
+    count = sum(term.size for term in terms) + sum(tangent.size for tangent in tangents_out)
+    backward = sum(float(np.sum(term)) for term in terms)
+    if not abs(forward - backward) <= judge.tolerance * 8 * math.sqrt(count):
+        raise Mismatch(f"adjoint: {backward} in reverse mode, {forward} in forward mode")
 
 
-def largest(program: Program, args: Sequence[np.ndarray]) -> float:
-    """The largest finite magnitude of any value on the way, in the programs that ops hold too; at least 1."""
-    found = 1.0
+def largest_magnitude(program: Program, args: Sequence[np.ndarray]) -> float:
+    """Return the largest finite magnitude of any intermediate value, nested programs included; at least 1."""
+    peak = 1.0
 
     def run(program: Program, args: Sequence[np.ndarray]) -> list[np.ndarray]:
-        nonlocal found
+        nonlocal peak
         env: dict[Value, np.ndarray] = {}
 
         def note(values: Sequence[Value], arrays: Sequence[np.ndarray]) -> None:
-            nonlocal found
+            nonlocal peak
             for value, array in zip(values, arrays, strict=True):
                 env[value] = x = np.asarray(array, value.type.dtype)
-                found = max(found, float(np.max(np.abs(x[np.isfinite(x)]).astype(np.float64), initial=0.0)))
+                peak = max(peak, float(np.max(np.abs(x[np.isfinite(x)]).astype(np.float64), initial=0.0)))
 
         note(program.inputs, args)
         for equation in program.equations:
@@ -321,10 +327,12 @@ def largest(program: Program, args: Sequence[np.ndarray]) -> float:
             operands = [env[value] for value in equation.inputs]
             if isinstance(op, Control):
 
-                def turn(n: int, given: list[list[np.ndarray]], op: Control = op) -> list[list[np.ndarray]]:
-                    return [[x] for x in run(op.programs[n], [pieces[0] for pieces in given])]
+                def run_program(n: int, shards: list[list[np.ndarray]], op: Control = op) -> list[list[np.ndarray]]:
+                    return [[x] for x in run(op.programs[n], [of_device[0] for of_device in shards])]
 
-                note(equation.outputs, [pieces[0] for pieces in op.interpret(turn, [[x] for x in operands])])
+                note(
+                    equation.outputs, [of_device[0] for of_device in op.interpret(run_program, [[x] for x in operands])]
+                )
             elif op.is_call:
                 note(equation.outputs, run(op.programs[0], operands))
             else:
@@ -333,27 +341,27 @@ def largest(program: Program, args: Sequence[np.ndarray]) -> float:
         return [env[value] for value in program.outputs]
 
     run(program, args)
-    return found
+    return peak
 
 
-def reads_back(program: Program) -> bool:
-    """Whether a program has no rules and policies, which are functions and cannot be read."""
+def is_parsable(program: Program) -> bool:
+    """Return whether the text of a program can be parsed: custom rules and policies are functions, and have no text."""
     return all(
         not isinstance(op := equation.op, Custom)
         and getattr(op, "policy", None) is None
-        and all(map(reads_back, op.programs))
+        and all(map(is_parsable, op.programs))
         for equation in program.equations
     )
 
 
 def check_text(program: Program) -> None:
-    """The text of a program reads back as the same program."""
+    """Check that the text of a program parses to the same program."""
     if parse_program(str(program)) != program:
-        raise Mismatch(f"text does not read back:\n{program!s}")
+        raise Mismatch(f"the text parses to a different program:\n{program!s}")
 
 
 def check_pins(sharded: ShardedProgram, plan: LayoutPlan) -> None:
-    """What the user pinned, the plan keeps."""
+    """Check that the plan satisfies all pins."""
     pairs = [(layout, pin) for layout, pin in zip(plan.outputs, sharded.out_pins, strict=True) if pin]
     for equation, choice in plan.choices.items():
         if isinstance(equation.op, Constrain):
@@ -365,7 +373,7 @@ def check_pins(sharded: ShardedProgram, plan: LayoutPlan) -> None:
 
 
 def random_picks(sharded: ShardedProgram, rng: Random) -> Picks:
-    """A candidate for every equation on every axis, at random, among those whose operands can be had."""
+    """Choose a random candidate for every equation on every axis, among those whose operands are available."""
     axes = sharded.mesh.axis_names
     picks: Picks = {axis: {} for axis in axes}
     states: dict[str, dict[Value, State]] = {axis: {} for axis in axes}
@@ -373,8 +381,8 @@ def random_picks(sharded: ShardedProgram, rng: Random) -> Picks:
         for value, pin in sharded.pinned.items():
             dim = pin.layout.dim_of(axis)
             states[axis][value] = REPLICATED if dim is None else dim
-    # A carry comes before what a turn makes of it: where it is terms of a sum, that has to become one.
-    summed: dict[str, set[Value]] = {axis: set() for axis in axes}
+    # The carry precedes the loop body: if the carry is a partial sum, the body must return one.
+    must_be_terms: dict[str, set[Value]] = {axis: set() for axis in axes}
     for equation in sharded.planned:
         for axis in rng.sample(axes, len(axes)):
             others = {name: rows for name, rows in picks.items() if name != axis and equation in rows}
@@ -382,32 +390,38 @@ def random_picks(sharded: ShardedProgram, rng: Random) -> Picks:
                 candidate
                 for candidate in sharded.candidates[axis][equation]
                 if is_compatible(sharded, axis, equation, candidate, others)
-                and _can_be_had(sharded, equation, candidate, states[axis])
+                and _operands_available(sharded, equation, candidate, states[axis])
                 and all(
-                    value not in summed[axis] or _can_be_term(state)
+                    value not in must_be_terms[axis] or _can_be_term(state)
                     for value, state in zip(equation.outputs, candidate.results, strict=True)
                 )
             ]
-            picks[axis][equation] = picked = rng.choice(options)
-            states[axis].update(zip(equation.outputs, picked.results, strict=True))
-            operands = zip(equation.inputs, picked.operands, strict=True)
-            summed[axis].update(
-                value for value, state in operands if state == PARTIAL_SUM and picked.replicated_as_partial
+            picks[axis][equation] = choice = rng.choice(options)
+            states[axis].update(zip(equation.outputs, choice.results, strict=True))
+            operands = zip(equation.inputs, choice.operands, strict=True)
+            must_be_terms[axis].update(
+                value for value, state in operands if state == PARTIAL_SUM and choice.replicated_as_partial
             )
     return picks
 
 
-def _can_be_had(sharded: ShardedProgram, equation: Equation, candidate: Candidate, states: dict[Value, State]) -> bool:
-    """Only a partial value is partial; any other may enter a sum where the candidate adopts it."""
-    for value, wanted in zip(equation.inputs, candidate.operands, strict=True):
+def _operands_available(
+    sharded: ShardedProgram, equation: Equation, candidate: Candidate, states: dict[Value, State]
+) -> bool:
+    """Return whether the operands can have the states of a candidate: partial ones are partial, or adopted as terms."""
+    for value, required in zip(equation.inputs, candidate.operands, strict=True):
         state = REPLICATED if value in sharded.free else states.get(value, REPLICATED)
-        if wanted == PARTIAL_SUM and state != wanted and not (candidate.replicated_as_partial and _can_be_term(state)):
+        if (
+            required == PARTIAL_SUM
+            and state != required
+            and not (candidate.replicated_as_partial and _can_be_term(state))
+        ):
             return False
     return True
 
 
 def _can_be_term(state: State) -> bool:
-    """Whether a value can enter a sum, in one step or two."""
+    """Return whether a value can become a term of a partial sum."""
     return isinstance(state, int) or state in (REPLICATED, PARTIAL_SUM)
 
 
@@ -418,7 +432,7 @@ def device_mesh(sizes: tuple[int, ...], names: tuple[str, ...]) -> Mesh:
 
 
 def run_local(local: LocalProgram, args: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """A local program on devices, its inputs padded with junk."""
+    """Run a local program on devices; the padding of its inputs holds junk."""
     mesh = device_mesh(local.mesh.axis_sizes, local.mesh.axis_names)
     shardings = [NamedSharding(mesh, spec_of(placement.layout)) for placement in local.outputs]
     executable = Executable(lower(local), local, mesh.flat_devices, shardings, True)
@@ -430,7 +444,7 @@ def run_local(local: LocalProgram, args: Sequence[np.ndarray]) -> list[np.ndarra
 
 
 def run_jit(case: Case) -> list[np.ndarray]:
-    """What a user would write."""
+    """Run the case through jit, as a user would."""
     mesh = device_mesh(tuple(case.mesh.values()), tuple(case.mesh))
 
     def constrain(x: Any, spec: Spec) -> Any:
@@ -439,13 +453,13 @@ def run_jit(case: Case) -> list[np.ndarray]:
     out_shardings = tuple(None if s is None else NamedSharding(mesh, partition_spec(s)) for s in case.out_specs)
     in_shardings = tuple(NamedSharding(mesh, partition_spec(spec)) for spec in case.in_specs)
     function = case.function(constrain)
-    if case.seed % 3 == 0:  # the arguments come from the host
+    if case.seed % 3 == 0:  # pass numpy arrays
         jitted = shardwise.jit(function, in_shardings=in_shardings, out_shardings=out_shardings)
         return [np.asarray(as_array(x)) for x in jitted(*case.args)]
     arrays = []
     for arg, type, sharding in zip(case.args, case.in_types, in_shardings, strict=True):
-        pieces = put(
+        shards = put(
             split_into_shards(sharding.placement(type), arg, mesh.abstract), mesh.flat_devices, mesh.flat_devices
         )
-        arrays.append(Array.of(pieces, array_signature(type, sharding, True)))
+        arrays.append(Array.of(shards, array_signature(type, sharding, True)))
     return [np.asarray(as_array(x)) for x in shardwise.jit(function, out_shardings=out_shardings)(*arrays)]

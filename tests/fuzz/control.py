@@ -1,7 +1,7 @@
-"""Steps that hold recipes: calls, loops, branches, checkpoint, functions with rules of their own.
+"""Steps with nested recipes: calls, loops, branches, checkpoint, custom derivatives.
 
-What is known of a loop's carry must hold after every turn: the writer assumes it, and makes what the body gives fit it.
-Which way a program goes depends on exact values only.
+The facts of a loop's carry must hold after every iteration: the writer assumes them, and adapts the result of the body.
+Predicates and trip counts depend on exact values only.
 """
 
 import math
@@ -18,16 +18,16 @@ from shardwise import numpy as jnp
 from shardwise.api.remat import checkpoint_policies
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ir.types import ArrayType
-from tests.fuzz.numbers import NumberWriter, apply_step
-from tests.fuzz.programs import BOUND, EXACT_UP_TO, LARGEST, Known
+from tests.fuzz.numeric import NumericWriter, apply_step
+from tests.fuzz.programs import BOUND, EXACT_UP_TO, LARGEST, ValueFacts
 from tests.fuzz.recipe import BF16, BOOL, F32, I32, Constrain, Recipe, Step
 
-HOLDING = {
+CONTROL_STEPS = {
     "call": 1.2, "scan": 1.6, "fori": 0.5, "while": 0.5, "cond": 1.0, "switch": 0.5, "remat": 0.8, "custom_jvp": 0.4,
     "custom_vjp": 0.4,
 }  # fmt: skip
-DEEPEST = 2
-MOST_TURNS = 4
+MAX_DEPTH = 2
+MAX_ITERATIONS = 4
 INDEX = ArrayType((), I32)
 FLAG = ArrayType((), BOOL)
 
@@ -43,8 +43,8 @@ POLICIES: dict[str, Any] = {
 }
 
 
-class HoldingWriter(NumberWriter):
-    """Writes recipes whose steps may hold recipes. `forward`: under a rule in forward mode."""
+class ControlWriter(NumericWriter):
+    """Writes recipes with control flow. `forward`: inside of a custom_jvp, whose rule uses forward mode."""
 
     def __init__(self, rng: Random, mesh: dict[str, int], depth: int = 0, forward: bool = False):
         super().__init__(rng, mesh, depth)
@@ -52,129 +52,131 @@ class HoldingWriter(NumberWriter):
 
     def kinds(self) -> dict[str, float]:
         rarer = 1.0 if self.depth == 0 else 0.35
-        holding = {kind: rarer * weight for kind, weight in HOLDING.items() if self.depth < DEEPEST}
+        control = {kind: rarer * weight for kind, weight in CONTROL_STEPS.items() if self.depth < MAX_DEPTH}
         if self.forward:
-            holding.pop("custom_vjp", None)
-        return super().kinds() | holding
+            control.pop("custom_vjp", None)
+        return super().kinds() | control
 
-    def inner(self, inputs: Sequence[Known], forward: bool = False) -> "HoldingWriter":
-        """The writer of a recipe that a step holds, with a few steps."""
-        writer = HoldingWriter(self.rng, self.mesh, self.depth + 1, self.forward or forward)
+    def inner(self, inputs: Sequence[ValueFacts], forward: bool = False) -> "ControlWriter":
+        """Return the writer of a nested recipe, with a few steps."""
+        writer = ControlWriter(self.rng, self.mesh, self.depth + 1, self.forward or forward)
         for x in inputs:
             writer.input(x.type, like=x)
         for _ in range(self.rng.randint(1, 4)):
             writer.step()
         return writer
 
-    def hold(self, kind: str, args: Sequence[Known], params: Sequence[Any], results: Sequence[Known]) -> None:
-        """One more step, whose results are like these values."""
+    def add_control(
+        self, kind: str, args: Sequence[ValueFacts], params: Sequence[Any], results: Sequence[ValueFacts]
+    ) -> None:
+        """Append a step whose results have the facts of these values."""
         types = tuple(x.type for x in results)
         self.steps.append(Step(kind, tuple(x.number for x in args), tuple(params), types))
         for x in results:
             self.known.append(replace(x, number=self.count, constant=False))
             self.count += 1
 
-    def some(self, least: int, most: int, wanted: Callable[[Known], bool] = lambda x: True) -> list[Known]:
-        """A few values."""
-        found = (self.pick(wanted) for _ in range(self.rng.randint(least, most)))
-        return [x for x in found if x is not None]
+    def some(self, least: int, most: int, condition: Callable[[ValueFacts], bool] = lambda x: True) -> list[ValueFacts]:
+        """Return a few random values that satisfy `condition`."""
+        results = (self.pick(condition) for _ in range(self.rng.randint(least, most)))
+        return [x for x in results if x is not None]
 
-    def outputs(self, least: int, most: int) -> list[Known]:
+    def outputs(self, least: int, most: int) -> list[ValueFacts]:
         return [self.rng.choice(self.known) for _ in range(self.rng.randint(least, most))]
 
     def _call(self) -> None:
-        """A jit inside: some of its inputs are arguments, the others it closes over."""
+        """Call a jitted function: some of its inputs are arguments, it closes over the others."""
         args = self.some(1, 3)
         inner = self.inner(args)
         outputs = inner.outputs(1, 2)
-        self.hold("call", args, (self.rng.randint(1, len(args)), inner.recipe(outputs)), outputs)
+        self.add_control("call", args, (self.rng.randint(1, len(args)), inner.recipe(outputs)), outputs)
 
     def _remat(self) -> None:
-        """As a call, but values may be computed again."""
+        """Call a function under checkpoint."""
         args = self.some(1, 3)
         inner = self.inner(args)
         outputs = inner.outputs(1, 2)
         params = (self.rng.randint(1, len(args)), self.rng.choice(list(POLICIES)), self.rng.random() < 0.8)
-        self.hold("remat", args, (*params, inner.recipe(outputs)), outputs)
+        self.add_control("remat", args, (*params, inner.recipe(outputs)), outputs)
 
     def _custom_jvp(self) -> None:
-        """A function whose rule is its own derivative."""
+        """Call a custom_jvp whose rule is the function's own derivative."""
         args = self.some(1, 3)
         inner = self.inner(args, forward=True)
         outputs = inner.outputs(1, 2)
-        self.hold("custom_jvp", args, (inner.recipe(outputs),), outputs)
+        self.add_control("custom_jvp", args, (inner.recipe(outputs),), outputs)
 
     def _custom_vjp(self) -> None:
         args = self.some(1, 3)
         inner = self.inner(args)
         outputs = inner.outputs(1, 2)
-        self.hold("custom_vjp", args, (inner.recipe(outputs),), outputs)
+        self.add_control("custom_vjp", args, (inner.recipe(outputs),), outputs)
 
     def _cond(self) -> None:
-        """By a flag, or by a number that is zero or not."""
+        """Branch on a boolean, or on whether an integer is zero."""
         self._branch("cond", self.rng.choice((FLAG, FLAG, INDEX)), 2)
 
     def _switch(self) -> None:
         self._branch("switch", INDEX, self.rng.randint(1, 3))
 
     def _branch(self, kind: str, type: ArrayType, count: int) -> None:
-        """Some of what the branches take are operands, the rest they close over."""
-        which = self.fitted(type)
+        """Some inputs of the branches are operands, they close over the others."""
+        predicate = self.value_of_type(type)
         args = self.some(1, 3)
         first, *others = (self.inner(args) for _ in range(count))
         rows = [first.outputs(1, 2)]
-        rows += [[other.fitted(x.type) for x in rows[0]] for other in others]
+        rows += [[other.value_of_type(x.type) for x in rows[0]] for other in others]
         recipes = [writer.recipe(row) for writer, row in zip((first, *others), rows, strict=True)]
-        results = [_either(column) for column in zip(*rows, strict=True)]
-        self.hold(kind, (which, *args), (self.rng.randint(0, len(args)), *recipes), results)
+        results = [_join_facts(column) for column in zip(*rows, strict=True)]
+        self.add_control(kind, (predicate, *args), (self.rng.randint(0, len(args)), *recipes), results)
 
     def _scan(self) -> None:
         length = self.rng.choice((0, 1, 2, 3, 3, 4))
         consts = self.some(0, 2)
         starts = self.some(0, 2, _can_be_carried)
-        slices = [self._sliced(length) for _ in range(self.rng.randint(0 if starts else 1, 2))]
-        carried = [self._carried(x) for x in starts]
+        slices = [self._value_of_length(length) for _ in range(self.rng.randint(0 if starts else 1, 2))]
+        carried = [self._carry_facts(x) for x in starts]
         rows = [replace(x, type=x.type.without((0,))) for x in slices]
         inner = self.inner([*consts, *carried, *rows])
-        after = [inner.settled(len(consts) + place) for place in range(len(carried))]
-        given = [y for y in inner.outputs(0 if after else 1, 2) if y.type.size * length <= LARGEST]
+        after = [inner.next_carry(len(consts) + place) for place in range(len(carried))]
+        per_step = [y for y in inner.outputs(0 if after else 1, 2) if y.type.size * length <= LARGEST]
         params = (len(consts), len(carried), length, self.rng.random() < 0.3, self.rng.choice((1, 1, 2, True)))
-        stacked = [replace(y, type=y.type.with_shape((length, *y.type.shape))) for y in given]
-        if not after and not given:
+        stacked = [replace(y, type=y.type.with_shape((length, *y.type.shape))) for y in per_step]
+        if not after and not per_step:
             return
-        self.hold(
+        self.add_control(
             "scan",
             (*consts, *starts, *slices),
-            (*params, inner.recipe([*after, *given])),
+            (*params, inner.recipe([*after, *per_step])),
             [*carried, *stacked],
         )
 
     def _fori(self) -> None:
-        """Up to a number that is traced, or known."""
+        """Loop up to a traced or a static bound."""
         consts, starts = self.some(0, 2), self.some(1, 2, _can_be_carried)
         if not starts:
             return
-        until = None if self.rng.random() < 0.6 else self.rng.randint(0, MOST_TURNS)
-        stop = [self.fitted(INDEX)] if until is None else []
-        carried = [self._carried(x) for x in starts]
-        index = Known(0, INDEX, MOST_TURNS, True, True)
+        until = None if self.rng.random() < 0.6 else self.rng.randint(0, MAX_ITERATIONS)
+        stop = [self.value_of_type(INDEX)] if until is None else []
+        carried = [self._carry_facts(x) for x in starts]
+        index = ValueFacts(0, INDEX, MAX_ITERATIONS, True, True)
         inner = self.inner([index, *consts, *carried])
-        after = [inner.settled(1 + len(consts) + place) for place in range(len(carried))]
-        self.hold("fori", (*stop, *consts, *starts), (until, len(consts), inner.recipe(after)), carried)
+        after = [inner.next_carry(1 + len(consts) + place) for place in range(len(carried))]
+        self.add_control("fori", (*stop, *consts, *starts), (until, len(consts), inner.recipe(after)), carried)
 
     def _while(self) -> None:
-        """As long as a flag that the loop computes is true; a few turns at most."""
+        """Loop while a computed boolean is true, for a few iterations at most."""
         consts, starts = self.some(0, 2), self.some(1, 2, _can_be_carried)
         if not starts:
             return
-        carried = [self._carried(x) for x in starts]
+        carried = [self._carry_facts(x) for x in starts]
         test, inner = self.inner([*consts, *carried]), self.inner([*consts, *carried])
-        goes_on = test.recipe([test.fitted(FLAG)])
-        after = [inner.settled(len(consts) + place) for place in range(len(carried))]
-        self.hold("while", (*consts, *starts), (len(consts), goes_on, inner.recipe(after)), carried)
+        condition = test.recipe([test.value_of_type(FLAG)])
+        after = [inner.next_carry(len(consts) + place) for place in range(len(carried))]
+        self.add_control("while", (*consts, *starts), (len(consts), condition, inner.recipe(after)), carried)
 
-    def _sliced(self, length: int) -> Known:
-        """A value with so many slices."""
+    def _value_of_length(self, length: int) -> ValueFacts:
+        """Return a value whose first dim has this size."""
         fits = [x for x in self.known if not x.type.weak and x.type.shape[:1] == (length,)]
         if fits and self.rng.random() < 0.7:
             return self.rng.choice(fits)
@@ -188,69 +190,69 @@ class HoldingWriter(NumberWriter):
                 (1,) * len(shape),
             )
             type = long.type.with_shape((length, *shape[1:]))
-            return self.add("slice", (long,), fields, type, bound=long.bound, whole=long.whole, exact=long.exact)
+            return self.add("slice", (long,), fields, type, bound=long.bound, integral=long.integral, exact=long.exact)
         x = self.pick(lambda x: x.type.size * length <= LARGEST)
         if x is None:
             x = self.known[0]
         shape = (length, *x.type.shape)
         dims = tuple(range(1, len(shape)))
         type = x.type.with_shape(shape)
-        return self.add("broadcast", (x,), (shape, dims), type, bound=x.bound, whole=x.whole, exact=x.exact)
+        return self.add("broadcast", (x,), (shape, dims), type, bound=x.bound, integral=x.integral, exact=x.exact)
 
-    def _carried(self, start: Known) -> Known:
-        """What is assumed of a carry that starts as this value, before and after every turn."""
-        whole = start.whole and (not is_float(start.type.dtype) or self.rng.random() < 0.8)
+    def _carry_facts(self, start: ValueFacts) -> ValueFacts:
+        """Return the facts that hold before and after every iteration of a carry with this initial value."""
+        integral = start.integral and (not is_float(start.type.dtype) or self.rng.random() < 0.8)
         bound = 1 if start.type.dtype == BOOL else math.ceil(max(start.bound, self.rng.choice((4, 16))))
-        return replace(start, bound=bound, whole=whole, exact=whole)
+        return replace(start, bound=bound, integral=integral, exact=integral)
 
-    def settled(self, place: int) -> Known:
-        """A value that can follow on the carry at this input: of its type, and as is assumed of it."""
+    def next_carry(self, place: int) -> ValueFacts:
+        """Return a new value for the carry at this input, with the type and the facts of the carry."""
         carry = self.known[place]
-        found = self.fitted(carry.type)
+        results = self.value_of_type(carry.type)
         if self.rng.random() < 0.5 and carry.type.dtype != BOOL:
-            whole = found.whole and carry.whole
-            bound = found.bound + carry.bound
-            found = self.add("add", (carry, found), (), carry.type, bound=bound, whole=whole, exact=whole)
-        if carry.whole and not found.whole:
-            found = self.add("neg", (carry,), (), carry.type, bound=carry.bound, whole=True, exact=True)
-        if found.bound <= carry.bound or carry.type.dtype == BOOL:
-            return found
-        if carry.whole:
+            integral = results.integral and carry.integral
+            bound = results.bound + carry.bound
+            results = self.add("add", (carry, results), (), carry.type, bound=bound, integral=integral, exact=integral)
+        if carry.integral and not results.integral:
+            results = self.add("neg", (carry,), (), carry.type, bound=carry.bound, integral=True, exact=True)
+        if results.bound <= carry.bound or carry.type.dtype == BOOL:
+            return results
+        if carry.integral:
             return self.add(
-                "clip", (found,), (int(carry.bound),), carry.type, bound=carry.bound, whole=True, exact=True
+                "clip", (results,), (int(carry.bound),), carry.type, bound=carry.bound, integral=True, exact=True
             )
-        scale = 2.0 ** -math.ceil(math.log2(found.bound / carry.bound))
-        return self.add("mul_scalar", (found,), (scale,), carry.type, bound=carry.bound, whole=False, exact=False)
+        scale = 2.0 ** -math.ceil(math.log2(results.bound / carry.bound))
+        return self.add("mul_scalar", (results,), (scale,), carry.type, bound=carry.bound, integral=False, exact=False)
 
 
-def _can_be_carried(x: Known) -> bool:
+def _can_be_carried(x: ValueFacts) -> bool:
     return x.bound <= BOUND and x.bound < EXACT_UP_TO.get(x.type.dtype, math.inf)
 
 
-def _either(values: Sequence[Known]) -> Known:
-    """What is known of a value that is one of these."""
+def _join_facts(values: Sequence[ValueFacts]) -> ValueFacts:
+    """Return the facts of a value that is one of these."""
     return replace(
         values[0],
         bound=max(x.bound for x in values),
-        whole=all(x.whole for x in values),
+        integral=all(x.integral for x in values),
         exact=all(x.exact for x in values),
     )
 
 
 def random_recipe(rng: Random, mesh: dict[str, int]) -> Recipe:
-    """A program of one to a dozen steps."""
-    writer = HoldingWriter(rng, mesh)
+    """Return a random recipe of one to fourteen steps."""
+    writer = ControlWriter(rng, mesh)
     common = writer.shape()
     for _ in range(rng.randint(1, 4)):
         shape = common if rng.random() < 0.4 else writer.shape()
-        if rng.random() < 0.3:  # shares some sizes, so that products and sums fit
+        if rng.random() < 0.3:  # share sizes, so that binary ops are possible
             shape = tuple(rng.sample(common, len(common)))
         writer.input(ArrayType(shape, rng.choice((F32, F32, F32, I32, BOOL, BF16))))
     for _ in range(rng.randint(1, 14)):
         writer.step()
     if rng.random() < 0.1:
         writer.number(rng.choice((2, -1.5, True)))
-    # Mostly what nothing else uses, so that little is dead; also inputs, constants, and the same value twice.
+    # Most outputs are otherwise unused values, so that little is dead; some are inputs, constants, or duplicates.
     used = {number for step in writer.steps for number in step.args}
     ends = [x for x in writer.known if x.number not in used and x.number >= writer.inputs]
     outputs = rng.sample(ends, min(len(ends), rng.randint(1, 4)))
@@ -258,93 +260,95 @@ def random_recipe(rng: Random, mesh: dict[str, int]) -> Recipe:
     return writer.recipe(outputs or writer.known[:1])
 
 
-def only_forward(recipe: Recipe) -> bool:
-    """Whether it has a loop that runs for as long as values say: such a loop has no reverse mode."""
+def has_no_reverse_mode(recipe: Recipe) -> bool:
+    """Return whether it has a loop with a dynamic trip count, which has no reverse mode."""
     return any(step.kind == "while" or (step.kind == "fori" and step.params[0] is None) for step in recipe.all_steps)
 
 
-def only_reverse(recipe: Recipe) -> bool:
-    """Whether it has a function with a rule for reverse mode alone."""
+def has_no_forward_mode(recipe: Recipe) -> bool:
+    """Return whether it has a custom_vjp, which has no forward mode."""
     return any(step.kind == "custom_vjp" for step in recipe.all_steps)
 
 
 def function_of(recipe: Recipe, constrain: Constrain) -> Callable[..., tuple[Any, ...]]:
-    """The recipe as a Python function of arrays."""
+    """Return the recipe as a Python function of arrays."""
 
     def program(*args: Any) -> tuple[Any, ...]:
         values = list(args)
         for step in recipe.steps:
             xs = [values[number] for number in step.args]
-            values += _held(step, xs, constrain) if step.inner else [apply_step(step, xs, constrain)]
+            values += _apply_control(step, xs, constrain) if step.inner else [apply_step(step, xs, constrain)]
         return tuple(values[number] for number in recipe.outputs)
 
     return program
 
 
-def _held(step: Step, xs: list[Any], constrain: Constrain) -> list[Any]:
+def _apply_control(step: Step, xs: list[Any], constrain: Constrain) -> list[Any]:
     functions = [function_of(inner, constrain) for inner in step.inner]
     body = functions[-1]
-    found: Any
+    results: Any
     match step.kind, step.params:
         case "call", (arguments, _):
-            found = shardwise.jit(_closing(body, xs[arguments:]))(*xs[:arguments])
+            results = shardwise.jit(_close_over(body, xs[arguments:]))(*xs[:arguments])
         case "remat", (arguments, policy, prevent_cse, _):
-            again = shardwise.checkpoint(
-                _closing(body, xs[arguments:]), policy=POLICIES[policy], prevent_cse=prevent_cse
+            rematerialized = shardwise.checkpoint(
+                _close_over(body, xs[arguments:]), policy=POLICIES[policy], prevent_cse=prevent_cse
             )
-            found = again(*xs[:arguments])
+            results = rematerialized(*xs[:arguments])
         case "custom_jvp", _:
             function = shardwise.custom_jvp(body)
             function.defjvp(lambda primals, tangents: shardwise.jvp(body, primals, tangents))
-            found = function(*xs)
+            results = function(*xs)
         case "custom_vjp", _:
             function = shardwise.custom_vjp(body)
             function.defvjp(lambda *args: (body(*args), args), lambda args, ct: shardwise.vjp(body, *args)[1](ct))
-            found = function(*xs)
+            results = function(*xs)
         case "cond", (operands, *_):
-            false_fun, true_fun = (_closing(f, xs[1 + operands :]) for f in functions)
-            found = lax.cond(xs[0], true_fun, false_fun, *xs[1 : 1 + operands])
+            false_fun, true_fun = (_close_over(f, xs[1 + operands :]) for f in functions)
+            results = lax.cond(xs[0], true_fun, false_fun, *xs[1 : 1 + operands])
         case "switch", (operands, *_):
-            branches = [_closing(f, xs[1 + operands :]) for f in functions]
-            found = lax.switch(xs[0], branches, *xs[1 : 1 + operands])
+            branches = [_close_over(f, xs[1 + operands :]) for f in functions]
+            results = lax.switch(xs[0], branches, *xs[1 : 1 + operands])
         case "scan", (consts, carried, length, reverse, unroll, _):
-            found = _scanned(body, xs, consts, carried, length, reverse, unroll)
+            results = _scan_step(body, xs, consts, carried, length, reverse, unroll)
         case "fori", (until, consts, _):
             if until is None:
                 stop, *xs = xs
-                until = jnp.clip(stop, 0, MOST_TURNS)
-            found = lax.fori_loop(0, until, lambda i, carry: body(i, *xs[:consts], *carry), tuple(xs[consts:]))
+                until = jnp.clip(stop, 0, MAX_ITERATIONS)
+            results = lax.fori_loop(0, until, lambda i, carry: body(i, *xs[:consts], *carry), tuple(xs[consts:]))
         case "while", (consts, *_):
-            found = _looped(*functions, xs[:consts], xs[consts:])
+            results = _while_loop(*functions, xs[:consts], xs[consts:])
         case _:
             raise AssertionError(step.kind)
-    return list(found)
+    return list(results)
 
 
-def _closing(function: Callable[..., Any], closed: Sequence[Any]) -> Callable[..., Any]:
-    """The function of its first arguments alone."""
+def _close_over(function: Callable[..., Any], closed: Sequence[Any]) -> Callable[..., Any]:
+    """Return the function with its last arguments bound."""
     return lambda *args: function(*args, *closed)
 
 
-def _scanned(
+def _scan_step(
     body: Callable[..., Any], xs: list[Any], consts: int, carried: int, length: int, reverse: bool, unroll: int | bool
 ) -> list[Any]:
-    def turn(carry: Any, rows: Any) -> Any:
-        found = body(*xs[:consts], *carry, *rows)
-        return found[:carried], found[carried:]
+    def iteration(carry: Any, rows: Any) -> Any:
+        results = body(*xs[:consts], *carry, *rows)
+        return results[:carried], results[carried:]
 
     starts, slices = tuple(xs[consts : consts + carried]), tuple(xs[consts + carried :])
-    ends, stacks = lax.scan(turn, starts, slices, length=length, reverse=reverse, unroll=unroll)
+    ends, stacks = lax.scan(iteration, starts, slices, length=length, reverse=reverse, unroll=unroll)
     return [*ends, *stacks]
 
 
-def _looped(test: Callable[..., Any], body: Callable[..., Any], consts: Sequence[Any], starts: Sequence[Any]) -> Any:
-    def goes_on(state: Any) -> Any:
-        turn, carry = state
-        return jnp.logical_and(turn < MOST_TURNS, test(*consts, *carry)[0])
+def _while_loop(
+    test: Callable[..., Any], body: Callable[..., Any], consts: Sequence[Any], starts: Sequence[Any]
+) -> Any:
+    def keep_going(state: Any) -> Any:
+        iteration, carry = state
+        return jnp.logical_and(iteration < MAX_ITERATIONS, test(*consts, *carry)[0])
 
     def step(state: Any) -> Any:
-        turn, carry = state
-        return turn + 1, body(*consts, *carry)
+        iteration, carry = state
+        return iteration + 1, body(*consts, *carry)
 
-    return lax.while_loop(goes_on, step, (jnp.asarray(np.int32(0)), tuple(starts)))[1]
+    return lax.while_loop(keep_going, step, (jnp.asarray(np.int32(0)), tuple(starts)))[1]

@@ -1,4 +1,4 @@
-"""Random meshes and layouts, as plain data: a mesh is a dict of axis sizes, a spec a tuple of entries."""
+"""Random meshes and specs, as plain data: a mesh is a dict of axis sizes, a spec a tuple of entries."""
 
 from collections.abc import Sequence
 from random import Random
@@ -10,11 +10,11 @@ from shardwise.compiler.shardings.spec import UNCONSTRAINED, PartitionSpec
 Spec = tuple[Any, ...]
 
 MESHES = ((8,), (4, 2), (2, 4), (2, 2, 2), (3, 2), (5,), (7,), (6,), (1, 4), (2,), (4,), (2, 3), (2, 1, 3))
-NAMES = ("x", "a", "m")  # not in order, so that nothing can lean on the order of names
+NAMES = ("x", "a", "m")  # not sorted, so that nothing can depend on the order of names
 
 
 def random_mesh(rng: Random) -> dict[str, int]:
-    """One to three axes over at most eight devices."""
+    """Return a mesh of one to three axes and at most eight devices."""
     sizes = rng.choice(MESHES)
     return dict(zip(NAMES, sizes, strict=False))
 
@@ -24,15 +24,15 @@ def abstract(mesh: dict[str, int]) -> AbstractMesh:
 
 
 def random_spec(rng: Random, shape: Sequence[int], mesh: dict[str, int], unconstrained: bool = False) -> Spec:
-    """An entry for each dim: None, an axis, a tuple of axes in any order, or (where allowed) UNCONSTRAINED."""
+    """Return one entry per dim: None, an axis, a tuple of axes in any order, or (if allowed) UNCONSTRAINED."""
     entries: list[list[str]] = [[] for _ in shape]
     for axis in rng.sample(list(mesh), len(mesh)):
         if shape and rng.random() < 0.7:
             rng.choice(entries).append(axis)
-    found: list[Any] = [None if not e else e[0] if len(e) == 1 and rng.random() < 0.8 else tuple(e) for e in entries]
+    spec: list[Any] = [None if not e else e[0] if len(e) == 1 and rng.random() < 0.8 else tuple(e) for e in entries]
     if unconstrained:
-        found = [UNCONSTRAINED if entry is None and rng.random() < 0.4 else entry for entry in found]
-    return tuple(found)
+        spec = [UNCONSTRAINED if entry is None and rng.random() < 0.4 else entry for entry in spec]
+    return tuple(spec)
 
 
 def partition_spec(spec: Spec) -> PartitionSpec:

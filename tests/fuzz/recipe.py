@@ -1,4 +1,4 @@
-"""A Recipe is a program as data. A step may hold recipes of its own: what is called, the body of a loop, branches."""
+"""Recipe: a program as data. A step may have nested recipes: the body of a call or a loop, the branches of a cond."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,14 +11,14 @@ from shardwise.compiler.dtypes import short_name
 from shardwise.compiler.ir.types import ArrayType
 from tests.fuzz.layouts import Spec, spec_text
 
-F32, I32, BOOL, BF16 = (np.dtype(kind) for kind in (np.float32, np.int32, np.bool_, ml_dtypes.bfloat16))
+F32, I32, BOOL, BF16 = (np.dtype(dtype) for dtype in (np.float32, np.int32, np.bool_, ml_dtypes.bfloat16))
 
 Constrain = Callable[[Any, Spec], Any]
 
 
 @dataclass(frozen=True)
 class Step:
-    """One op of a recipe: values by number, static parameters, types of the results."""
+    """One op of a recipe: its arguments by index, its static parameters, and the types of its results."""
 
     kind: str
     args: tuple[int, ...]
@@ -31,11 +31,11 @@ class Step:
 
     @property
     def inner(self) -> tuple["Recipe", ...]:
-        """The recipes that it holds."""
+        """The nested recipes."""
         return tuple(param for param in self.params if isinstance(param, Recipe))
 
     def with_inner(self, recipes: tuple["Recipe", ...]) -> "Step":
-        """The same step of other recipes."""
+        """Replace the nested recipes."""
         rest = iter(recipes)
         params = tuple(next(rest) if isinstance(param, Recipe) else param for param in self.params)
         return Step(self.kind, self.args, params, self.results)
@@ -43,13 +43,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Values are numbered: inputs first, then the results of each step. `exact` says which outputs are."""
+    """Values are numbered: the inputs first, then the results of each step.
+
+    `exact`: the outputs that must be equal bit by bit on every layout.
+    """
 
     inputs: tuple[ArrayType, ...]
     steps: tuple[Step, ...]
     outputs: tuple[int, ...]
     exact: tuple[bool, ...]
-    integers: tuple[bool, ...]  # inputs that hold small integers
+    integers: tuple[bool, ...]  # the inputs that are small integers
 
     def __str__(self) -> str:
         lines = [f"recipe({', '.join(f'v{i}: {t}' for i, t in enumerate(self.inputs))})"]
@@ -68,7 +71,7 @@ class Recipe:
 
     @property
     def all_steps(self) -> Iterator[Step]:
-        """Every step, those of inner recipes too."""
+        """All steps, those of nested recipes included."""
         for step in self.steps:
             yield step
             for inner in step.inner:
@@ -76,7 +79,7 @@ class Recipe:
 
 
 def random_array(rng: np.random.Generator, type: ArrayType, integers: bool) -> np.ndarray:
-    """Small integers, or numbers between -3 and 3."""
+    """Return an array of small integers, or of numbers between -3 and 3."""
     if type.dtype == BOOL:
         return rng.random(type.shape) < 0.5
     if integers:
@@ -85,6 +88,6 @@ def random_array(rng: np.random.Generator, type: ArrayType, integers: bool) -> n
 
 
 def has_narrow_floats(recipe: Recipe) -> bool:
-    """Whether bfloat16 takes part: tolerances are wide then."""
+    """Return whether any value is a bfloat16, which needs a wider tolerance."""
     made = (type for step in recipe.all_steps for type in step.results)
     return any(short_name(type.dtype) == "bf16" for type in (*recipe.inputs, *made))

@@ -1,6 +1,8 @@
-"""`python -m tests.fuzz.run --cases 1000 --seed 0 [--simulate-only] [--seconds 600]`: many random cases, with a report.
+"""Run many random cases and report the failures, shrunk.
 
-A case is its seed: `--cases 1 --seed S` runs one again.
+    python -m tests.fuzz.run --cases 1000 --seed 0 [--simulate-only] [--seconds 600]
+
+A seed determines its case: `--cases 1 --seed S` repeats one.
 """
 
 import argparse
@@ -24,8 +26,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.run", description=__doc__)
     parser.add_argument("--cases", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="the first case")
-    parser.add_argument("--simulate-only", action="store_true", help="numpy alone: nothing is compiled")
-    parser.add_argument("--seconds", type=float, default=3600, help="stop after this long")
+    parser.add_argument("--simulate-only", action="store_true", help="simulate in numpy only; nothing is compiled")
+    parser.add_argument("--seconds", type=float, default=3600, help="stop after this time")
     options = parser.parse_args(arguments)
     console = Console()
     failures: list[int] = []
@@ -45,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def failure_of(case: Case, on_devices: bool) -> Exception | None:
-    """What is wrong with a case: any exception counts."""
+    """Return the exception that a case raises, or None."""
     try:
         check(case, on_devices)
     except Exception as error:
@@ -57,16 +59,16 @@ def report(console: Console, case: Case, failure: Exception, on_devices: bool) -
     console.print(f"[bold red]failed[/]: {escape(str(case))}")
     console.print(f"{type(failure).__name__}: {escape(str(failure))[:8000]}", highlight=False)
 
-    def still(on: Case) -> Callable[[Recipe], bool]:
+    def fails_the_same_way(original: Case) -> Callable[[Recipe], bool]:
         def fails(recipe: Recipe) -> bool:
-            found = failure_of(replace(on, recipe=recipe), on_devices)
-            return type(found) is type(failure) and str(found)[:8] == str(failure)[:8]
+            other_failure = failure_of(replace(original, recipe=recipe), on_devices)
+            return type(other_failure) is type(failure) and str(other_failure)[:8] == str(failure)[:8]
 
         return fails
 
-    # The mapped dims of a vmap are given input by input: these must stay.
-    smaller = shrink(case.recipe, still(case), keep_inputs=case.kind == "vmap")
-    console.print(f"[bold]smaller[/]: {escape(str(replace(case, recipe=smaller)))}")
+    # A vmap case has a mapped dim for each input, so the inputs must stay.
+    smaller = shrink(case.recipe, fails_the_same_way(case), keep_inputs=case.kind == "vmap")
+    console.print(f"[bold]shrunk[/]: {escape(str(replace(case, recipe=smaller)))}")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""Random programs on random meshes in random layouts. `python -m tests.fuzz.run` runs more of them."""
+"""A few random programs on random meshes with random shardings. `python -m tests.fuzz.run` runs more."""
 
 import pytest
 
 from tests.fuzz.check import check, random_case
 
-BLOCK = 20  # cases of one test
+BLOCK = 20  # cases per test
 
 
 @pytest.mark.parametrize("first", range(0, 200, BLOCK))
-def test_simulation_equals_one_device(first):
+def test_simulation_matches_one_device(first):
     for seed in range(first, first + BLOCK):
         case = random_case(seed)
         try:
@@ -18,7 +18,7 @@ def test_simulation_equals_one_device(first):
 
 
 @pytest.mark.parametrize("first", range(1000, 1030, 5))
-def test_devices_equal_one_device(first):
+def test_devices_match_one_device(first):
     for seed in range(first, first + 5):
         case = random_case(seed)
         try:

@@ -1,4 +1,4 @@
-"""The shrinker, on failures that are planted."""
+"""The shrinker, on artificial failures."""
 
 from collections.abc import Iterator
 from random import Random
@@ -20,27 +20,29 @@ def equations(program: Program) -> Iterator[Equation]:
             yield from equations(inner)
 
 
-def has(recipe: Recipe, holder: str, held: str) -> bool:
-    """Whether an op of the one kind, which something needs, holds one of the other."""
-    if not any(step.kind == holder for step in recipe.all_steps):
+def contains(recipe: Recipe, outer: str, inner_op: str) -> bool:
+    """Return whether a live `outer` op has a nested program with a `inner_op` op."""
+    if not any(step.kind == outer for step in recipe.all_steps):
         return False
-    program, _ = build(function_of(recipe, lambda x, _: x), recipe.inputs, "planted")
+    program, _ = build(function_of(recipe, lambda x, _: x), recipe.inputs, "shrunk")
     return any(
-        held == inside.op.name
+        inner_op == nested.op.name
         for equation in equations(dce(program))
-        if equation.op.name == holder
+        if equation.op.name == outer
         for inner in equation.op.programs
-        for inside in equations(inner)
+        for nested in equations(inner)
     )
 
 
 @pytest.mark.parametrize("keep_inputs", [False, True])
 @pytest.mark.parametrize(
-    ("holder", "held"), [("scan", "add"), ("cond", "sum"), ("while", "exp"), ("remat", "mul"), ("custom_vjp", "sum")]
+    ("outer", "inner_op"), [("scan", "add"), ("cond", "sum"), ("while", "exp"), ("remat", "mul"), ("custom_vjp", "sum")]
 )
-def test_what_is_left_of_a_recipe_still_fails_and_is_small(holder, held, keep_inputs):
-    recipe = next(r for r in (random_recipe(Random(seed), {"x": 2}) for seed in range(10_000)) if has(r, holder, held))
-    smaller = shrink(recipe, lambda r: has(r, holder, held), keep_inputs=keep_inputs)
-    assert has(smaller, holder, held)
+def test_shrunk_recipe_still_fails_and_is_small(outer, inner_op, keep_inputs):
+    recipe = next(
+        r for r in (random_recipe(Random(seed), {"x": 2}) for seed in range(10_000)) if contains(r, outer, inner_op)
+    )
+    smaller = shrink(recipe, lambda r: contains(r, outer, inner_op), keep_inputs=keep_inputs)
+    assert contains(smaller, outer, inner_op)
     assert len(list(smaller.all_steps)) <= min(8, len(list(recipe.all_steps)) // 2)
     assert smaller.inputs == recipe.inputs or not keep_inputs

@@ -1,1 +1,1 @@
-"""Manual regions: shard_map and the collectives in it, against loops over devices in numpy, one device, and JAX."""
+"""shard_map and its collectives, compared with loops over devices in numpy, with one device, and with JAX."""

@@ -15,7 +15,7 @@ from shardwise.compiler.shardings.spec import PartitionSpec, pin_of
 from shardwise.compiler.trace.build import build
 
 
-def run_stages(
+def trace_and_partition(
     function: Callable[..., Sequence[Any]], args: Sequence[np.ndarray], mesh: AbstractMesh, specs: Sequence[Any]
 ) -> tuple[Program, Stages, list[np.ndarray]]:
     """Trace and partition a function of arrays that are sharded by `specs`.
@@ -41,5 +41,5 @@ def simulated(function: Callable[..., Any], mesh: AbstractMesh, *args: Any) -> A
         return flat_results
 
     arrays = [np.asarray(leaf) for leaf in leaves]
-    _, stages, stage_args = run_stages(flat, arrays, mesh, [()] * len(arrays))
+    _, stages, stage_args = trace_and_partition(flat, arrays, mesh, [()] * len(arrays))
     return results.unflatten(list(simulate(stages.local, stage_args)))

@@ -235,7 +235,7 @@ def test_vmap_along_an_axis_of_the_mesh(mesh):
 
 
 @pytest.mark.parametrize(
-    ("name", "why"),
+    ("name", "reason"),
     [
         ("y", "axis 'y' cuts its arguments or results already"),
         ("x", "it computes along axis 'x'"),
@@ -369,7 +369,7 @@ def test_pmax_and_pmin_of_nan_and_infinities(mesh):
 
 
 def collective_counts(function, *args):
-    return sw.jit(function).lower(*args).plan.collective_counts()
+    return sw.jit(function).lower(*args).plan.counts()
 
 
 @pytest.fixture(scope="module")

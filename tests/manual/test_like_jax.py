@@ -4,10 +4,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.compare_shardings import lies
 
 import shardwise as sw
 from benchmarks import regions
+from tests.device_shards import shard_bounds
 
 jax = pytest.importorskip("jax")
 pytestmark = pytest.mark.jax
@@ -231,7 +231,7 @@ def check_equal(table, compare_shardings, sizes=GRID):
                 np.asarray(a, np.float64), np.asarray(b, np.float64), rtol=tolerance, atol=tolerance, err_msg=name
             )
             if compare_shardings:
-                assert lies(a) == lies(b), name
+                assert shard_bounds(a) == shard_bounds(b), name
 
 
 def test_values_and_shardings():
@@ -269,9 +269,9 @@ def test_programs():
         ),
         "pipeline": lambda m: with_gradients(m, regions.pipeline(m.jax, "x"), [ROWS, NONE], NONE, layers, batches),
         "stencil": lambda m: with_gradients(m, regions.stencil(m.jax, "x", 3), [ROWS], ROWS, x),
-        "gathered": lambda m: with_gradients(m, regions.gathered(m.jax, "x"), [ROWS, sequence], ROWS, x, weights),
-        "summed": lambda m: with_gradients(
-            m, regions.summed(m.jax, "x"), [NONE, sequence, ROWS], NONE, x, weights[0], weights[1]
+        "FSDP layers": lambda m: with_gradients(m, regions.fsdp_layers(m.jax, "x"), [ROWS, sequence], ROWS, x, weights),
+        "Megatron MLP": lambda m: with_gradients(
+            m, regions.megatron_mlp(m.jax, "x"), [NONE, sequence, ROWS], NONE, x, weights[0], weights[1]
         ),
     }
     check_equal(programs, compare_shardings=False, sizes=((8,), ("x",)))

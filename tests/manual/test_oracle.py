@@ -18,7 +18,7 @@ from shardwise.compiler.plan.choose import plan_from_picks
 from tests.fuzz.check import random_picks
 from tests.manual.devices import is_float
 from tests.manual.recipes import MESHES, Recipe, random_recipe, random_spec
-from tests.manual.stages import run_stages, simulated
+from tests.manual.stages import trace_and_partition, simulated
 
 BLOCK = 10  # cases per test
 
@@ -46,7 +46,7 @@ def random_specs(recipe: Recipe):
 def check_stages(recipe: Recipe):
     expected = recipe.reference(recipe.args)
     function = recipe.function(recipe.abstract)
-    program, stages, args = run_stages(function, recipe.args, recipe.abstract, random_specs(recipe))
+    program, stages, args = trace_and_partition(function, recipe.args, recipe.abstract, random_specs(recipe))
     compare("evaluate", evaluate(program, args), expected, recipe.exact)
     compare("simulate", simulate(stages.local, args), expected, recipe.exact)
     other = plan_from_picks(stages.sharded, random_picks(stages.sharded, Random(recipe.seed)))
@@ -122,7 +122,7 @@ def check_gradient(recipe: Recipe):
         return sum((out * w.astype(np.float32)).sum() for out, w in zip(outs, weights, strict=True))
 
     gradients = sw.grad(loss, tuple(range(len(args))))
-    _, stages, stage_args = run_stages(gradients, args, recipe.abstract, random_specs(recipe))
+    _, stages, stage_args = trace_and_partition(gradients, args, recipe.abstract, random_specs(recipe))
     actual = simulate(stages.local, stage_args)
 
     def loss_of_loop(step):

@@ -12,7 +12,7 @@ from shardwise import lax
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
-from tests.manual.stages import simulated, staged
+from tests.manual.stages import trace_and_partition, simulated
 
 RNG = np.random.default_rng(0)
 
@@ -42,7 +42,7 @@ PROGRAMS = {
     # per device; on one device; in_specs; out_specs; arguments; the collectives of value and gradients
     "ring attention": (
         regions.attention(sw, "x"),
-        regions.attention_alone(sw),
+        regions.attention_reference(sw),
         P(None, "x"),
         P(None, "x"),
         tuple(0.5 * normal(2, 16, 2, 4) for _ in range(3)),
@@ -50,7 +50,7 @@ PROGRAMS = {
     ),
     "mixture of experts": (
         regions.experts(sw, "x"),
-        regions.experts_alone(sw),
+        regions.experts_reference(sw),
         (ROWS, REPLICATED, ROWS, ROWS),
         ROWS,
         (normal(32, 6), normal(6, 16), normal(16, 6, 5), normal(16, 5, 6)),
@@ -58,7 +58,7 @@ PROGRAMS = {
     ),
     "pipeline": (
         regions.pipeline(sw, "x"),
-        regions.pipeline_alone(sw),
+        regions.pipeline_reference(sw),
         (ROWS, REPLICATED),
         REPLICATED,
         (normal(8, 4, 4), normal(5, 3, 4)),
@@ -66,23 +66,23 @@ PROGRAMS = {
     ),
     "stencil": (
         regions.stencil(sw, "x", 3),
-        regions.stencil_alone(sw, 3),
+        regions.stencil_reference(sw, 3),
         ROWS,
         ROWS,
         (normal(16, 3),),
         {"ppermute": 4},
     ),
     "fully sharded layers": (
-        regions.gathered(sw, "x"),
-        regions.gathered_alone(sw),
+        regions.fsdp_layers(sw, "x"),
+        regions.fsdp_layers_reference(sw),
         (ROWS, P(None, "x")),
         ROWS,
         (normal(16, 8), 0.3 * normal(3, 8, 8)),
         {"all_gather": 2, "reduce_scatter": 1},
     ),
     "Megatron layers": (
-        regions.summed(sw, "x"),
-        regions.summed_alone(sw),
+        regions.megatron_mlp(sw, "x"),
+        regions.megatron_mlp_reference(sw),
         (REPLICATED, P(None, "x"), ROWS),
         REPLICATED,
         (normal(4, 6), normal(6, 16), normal(16, 6)),
@@ -285,7 +285,7 @@ def test_custom_derivatives(mesh_4x2):
     inside, outside = simulated(gradients, mesh_4x2.abstract, x)
     assert_close(inside, np.full((4, 3), 6, np.float32))
     assert_close(outside, 3 * x)
-    program, _, args = staged(lambda x: [region(x)], [x], mesh_4x2.abstract, [()])
+    program, _, args = trace_and_partition(lambda x: [region(x)], [x], mesh_4x2.abstract, [()])
     assert_close(evaluate(program, args), [2 * x.sum(0, keepdims=True)])
 
 

@@ -1,4 +1,4 @@
-"""Steps that compute with numbers, beyond plain arithmetic: functions, steps and kinks, bits, and reductions."""
+"""Numeric steps beyond basic arithmetic: smooth and nonsmooth functions, bitwise ops, and reductions."""
 
 import math
 from collections.abc import Callable
@@ -11,15 +11,15 @@ from shardwise import numpy as jnp
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ir.types import ArrayType
 from tests.fuzz import programs
-from tests.fuzz.programs import BOUND, Known, Writer
+from tests.fuzz.programs import BOUND, ValueFacts, Writer
 from tests.fuzz.recipe import BF16, BOOL, I32, Constrain, Step
 
-NUMBERS = {
-    "function": 2.0, "kink": 1.5, "power": 1.0, "logic": 1.5, "extreme": 2.0, "prod": 1.0, "position": 1.0,
-    "whether": 1.0,
+NUMERIC_STEPS = {
+    "function": 2.0, "nonsmooth": 1.5, "power": 1.0, "bitwise": 1.5, "reduce_minmax": 2.0, "prod": 1.0,
+    "argminmax": 1.0, "all_any": 1.0,
 }  # fmt: skip
 
-# Of numbers between -1 and 1, with results between -3 and 3.
+# Functions on [-1, 1], with results between -3 and 3.
 FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     **{
         name: getattr(jnp, name) for name in ("expm1", "sin", "cos", "tan", "arctan", "sinh", "cosh", "tanh", "arcsinh")
@@ -33,8 +33,8 @@ FUNCTIONS: dict[str, Callable[[Any], Any]] = {
     "pow": lambda x: (x * x + 0.5) ** x,
     "arctan2": lambda x: jnp.arctan2(x, x * x + 0.5),
 }
-# Where a rounding would show.
-KINKS: dict[str, Callable[[Any], Any]] = {
+# Functions of exact values only: rounding would change their results.
+NONSMOOTH: dict[str, Callable[[Any], Any]] = {
     "abs": abs,
     "sign": jnp.sign,
     "floor": jnp.floor,
@@ -43,11 +43,11 @@ KINKS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-class NumberWriter(Writer):
-    """Writes recipes with these steps too."""
+class NumericWriter(Writer):
+    """Writes recipes with numeric steps."""
 
     def kinds(self) -> dict[str, float]:
-        return super().kinds() | NUMBERS
+        return super().kinds() | NUMERIC_STEPS
 
     def _binary(self) -> None:
         if self.rng.random() < 0.85:
@@ -57,52 +57,52 @@ class NumberWriter(Writer):
         if pair is not None:
             x, y = pair
             type = ArrayType(tuple(np.broadcast_shapes(x.type.shape, y.type.shape)), x.type.dtype)
-            self.add("min", pair, (), type, bound=max(x.bound, y.bound), whole=x.whole and y.whole, exact=True)
+            self.add("min", pair, (), type, bound=max(x.bound, y.bound), integral=x.integral and y.integral, exact=True)
 
     def _function(self) -> None:
         x = self.pick(lambda x: is_float(x.type.dtype))
         if x is not None:
             scale = 2.0 ** -math.ceil(math.log2(max(1.0, x.bound)))
             name = self.rng.choice(tuple(FUNCTIONS))
-            self.add("function", (x,), (name, scale), x.type, bound=3, whole=False, exact=False)
+            self.add("function", (x,), (name, scale), x.type, bound=3, integral=False, exact=False)
 
-    def _kink(self) -> None:
+    def _nonsmooth(self) -> None:
         x = self.pick(lambda x: x.exact and x.type.dtype != BOOL)
         if x is not None:
-            name = self.rng.choice(tuple(KINKS))
-            whole = x.whole or name in ("sign", "floor")
-            self.add("kink", (x,), (name,), x.type, bound=max(2, x.bound), whole=whole, exact=True)
+            name = self.rng.choice(tuple(NONSMOOTH))
+            integral = x.integral or name in ("sign", "floor")
+            self.add("nonsmooth", (x,), (name,), x.type, bound=max(2, x.bound), integral=integral, exact=True)
 
     def _power(self) -> None:
-        x = self.pick(lambda x: x.type.dtype != BOOL and (x.whole or x.bound**3 <= BOUND))
+        x = self.pick(lambda x: x.type.dtype != BOOL and (x.integral or x.bound**3 <= BOUND))
         if x is not None:
             y = self.rng.choice((2, 3))
-            self.add("power", (x,), (y,), x.type, bound=max(1, x.bound) ** y, whole=x.whole, exact=x.whole)
+            self.add("power", (x,), (y,), x.type, bound=max(1, x.bound) ** y, integral=x.integral, exact=x.integral)
 
-    def _logic(self) -> None:
+    def _bitwise(self) -> None:
         pair = self._pair(lambda x: not is_float(x.type.dtype))
         if pair is not None:
             dtype = pair[0].type.dtype
             name = self.rng.choice(("bitwise_and", "bitwise_or", "bitwise_xor"))
-            # Of integers with signs: at most the power of two above both.
+            # The result is at most the next power of two above both operands.
             bound = 1 if dtype == BOOL else 2.0 ** math.ceil(math.log2(1 + max(x.bound for x in pair)))
             type = ArrayType(tuple(np.broadcast_shapes(*(x.type.shape for x in pair))), dtype)
-            self.add("logic", pair, (name,), type, bound=bound, whole=True, exact=True)
+            self.add("bitwise", pair, (name,), type, bound=bound, integral=True, exact=True)
 
-    def _dims(self, x: Known) -> tuple[tuple[int, ...], bool, tuple[int, ...]]:
-        """Dims to reduce, whether they are kept, and the shape that is left."""
+    def _dims(self, x: ValueFacts) -> tuple[tuple[int, ...], bool, tuple[int, ...]]:
+        """Return the dims to reduce, whether to keep them, and the shape of the result."""
         dims = tuple(sorted(self.rng.sample(range(x.type.ndim), self.rng.randint(1, x.type.ndim))))
         keep = self.rng.random() < 0.3
         shape = tuple(1 if dim in dims else size for dim, size in enumerate(x.type.shape) if keep or dim not in dims)
         return dims, keep, shape
 
-    def _extreme(self) -> None:
+    def _reduce_minmax(self) -> None:
         x = self.pick(lambda x: x.type.ndim > 0 and x.exact)
         if x is not None:
             dims, keep, shape = self._dims(x)
             name = self.rng.choice(("max", "min"))
             type = ArrayType(shape, x.type.dtype)
-            self.add("reduce", (x,), (name, dims, keep), type, bound=x.bound, whole=x.whole, exact=True)
+            self.add("reduce", (x,), (name, dims, keep), type, bound=x.bound, integral=x.integral, exact=True)
 
     def _prod(self) -> None:
         x = self.pick(lambda x: x.type.ndim > 0 and x.type.dtype != BF16)
@@ -112,40 +112,42 @@ class NumberWriter(Writer):
             if powers > (math.log2(BOUND) if is_float(x.type.dtype) else 1000):
                 return
             type = ArrayType(shape, I32 if x.type.dtype == BOOL else x.type.dtype)
-            self.add("reduce", (x,), ("prod", dims, keep), type, bound=2.0**powers, whole=x.whole, exact=x.whole)
+            self.add(
+                "reduce", (x,), ("prod", dims, keep), type, bound=2.0**powers, integral=x.integral, exact=x.integral
+            )
 
-    def _whether(self) -> None:
+    def _all_any(self) -> None:
         x = self.pick(lambda x: x.type.ndim > 0 and x.exact)
         if x is not None:
             dims, keep, shape = self._dims(x)
             name = self.rng.choice(("all", "any"))
-            self.add("reduce", (x,), (name, dims, keep), ArrayType(shape, BOOL), bound=1, whole=True, exact=True)
+            self.add("reduce", (x,), (name, dims, keep), ArrayType(shape, BOOL), bound=1, integral=True, exact=True)
 
-    def _position(self) -> None:
+    def _argminmax(self) -> None:
         x = self.pick(lambda x: x.type.ndim > 0 and x.exact)
         if x is not None:
             dim = self.rng.randrange(x.type.ndim)
             name = self.rng.choice(("argmax", "argmin"))
             type = ArrayType(x.type.without((dim,)).shape, I32)
-            self.add("position", (x,), (name, dim), type, bound=x.type.shape[dim], whole=True, exact=True)
+            self.add("argminmax", (x,), (name, dim), type, bound=x.type.shape[dim], integral=True, exact=True)
 
 
 def apply_step(step: Step, xs: list[Any], constrain: Constrain) -> Any:
-    """What one step gives, of a kind that has one result."""
+    """Return the result of a step."""
     match step.kind, step.params:
         case "min", ():
             return jnp.minimum(*xs)
         case "function", (name, scale):
             return FUNCTIONS[name](xs[0] * scale)
-        case "kink", (name,):
-            return KINKS[name](xs[0])
+        case "nonsmooth", (name,):
+            return NONSMOOTH[name](xs[0])
         case "power", (y,):
             return xs[0] ** y
-        case "logic", (name,):
+        case "bitwise", (name,):
             return getattr(jnp, name)(*xs)
         case "reduce", (name, dims, keep):
             return getattr(jnp, name)(xs[0], dims, keepdims=keep)
-        case "position", (name, dim):
+        case "argminmax", (name, dim):
             return getattr(jnp, name)(xs[0], dim)
         case _:
             return programs.apply_step(step, xs, constrain)
