@@ -18,7 +18,7 @@ from shardwise.compiler.plan.choose import plan_from_picks
 from tests.fuzz.check import random_picks
 from tests.manual.devices import is_float
 from tests.manual.recipes import MESHES, Recipe, random_recipe, random_spec
-from tests.manual.stages import trace_and_partition, simulated
+from tests.manual.stages import simulated, trace_and_partition
 
 BLOCK = 10  # cases per test
 

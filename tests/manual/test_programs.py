@@ -12,7 +12,7 @@ from shardwise import lax
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
-from tests.manual.stages import trace_and_partition, simulated
+from tests.manual.stages import simulated, trace_and_partition
 
 RNG = np.random.default_rng(0)
 
