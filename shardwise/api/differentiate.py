@@ -83,7 +83,7 @@ def vjp(function: Function, *primals: Any, has_aux: bool = False, reduce_axes: S
     _check_no_reduce_axes("vjp", reduce_axes)
     flat, linear, operands = _linearized(function, primals, has_aux)
     types = tuple(type_of(x) for x in linear.outputs[: flat.out_tree.num_leaves])
-    moving = linear.moving
+    moving = linear.nonzero
     pullback = _Pullback(
         function, linear.program, moving, flat.out_tree, types, flat.primals, tuple(x.type for x in operands)
     )
@@ -149,7 +149,7 @@ def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
     def pushforward(*tangents: Any) -> Any:
         given = _matching("linearize", "tangent", tangents, flat.primals, [x.type for x in operands], function)
         dense = [zeros_like(x) if t is None else t for x, t in zip(operands, given, strict=True)]
-        directions = insert_none(replay(linear.program, [*linear.residuals, *dense]), linear.moving)
+        directions = insert_none(replay(linear.program, [*linear.residuals, *dense]), linear.nonzero)
         return flat.outputs([_cotangent(x.type, t) for x, t in zip(linear.outputs, directions, strict=True)])
 
     return flat.with_aux((flat.outputs(linear.outputs), pushforward), linear.outputs)
@@ -211,7 +211,7 @@ def value_and_grad(
         value = linear.outputs[0]
         seed = full((), 1.0, value.type.dtype, value.type.weak)
         cotangents = [seed, *[None] * (len(linear.outputs) - 1)]
-        found = _pulled(linear.program, linear.moving, linear.residuals, cotangents, len(operands))
+        found = _pulled(linear.program, linear.nonzero, linear.residuals, cotangents, len(operands))
         grads = flat.primals.unflatten([_cotangent(x.type, ct) for x, ct in zip(operands, found, strict=True)])
         gradient = grads[0] if isinstance(argnums, int) else tuple(grads)
         return (flat.with_aux((value,), linear.outputs) if has_aux else value), gradient

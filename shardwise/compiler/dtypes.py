@@ -1,4 +1,4 @@
-"""Element types: short names, predicates, ranges, and the dtypes that numpy computes in."""
+"""Dtypes: short names, predicates, ranges, and the dtypes that numpy computes in."""
 
 from typing import Any, final
 
@@ -8,7 +8,7 @@ import numpy as np
 DType = np.dtype[Any]
 
 
-SMALL_FLOATS: dict[str, DType] = {  # those that numpy does not know
+SMALL_FLOATS: dict[str, DType] = {  # floats that numpy does not have
     "bf16": np.dtype(ml_dtypes.bfloat16),
     "f8_e3m4": np.dtype(ml_dtypes.float8_e3m4),
     "f8_e4m3": np.dtype(ml_dtypes.float8_e4m3),
@@ -22,7 +22,7 @@ SMALL_FLOATS: dict[str, DType] = {  # those that numpy does not know
 }
 
 
-SMALL_INTEGERS: dict[str, DType] = {  # of less than a byte
+SMALL_INTEGERS: dict[str, DType] = {  # integers of less than a byte
     "i2": np.dtype(ml_dtypes.int2),
     "i4": np.dtype(ml_dtypes.int4),
     "u2": np.dtype(ml_dtypes.uint2),
@@ -43,17 +43,19 @@ SHORT_NAMES: dict[str, DType] = {
 
 
 class extended(np.generic):
-    """The kind of dtypes that numpy does not have."""
+    """Scalar type of extended dtypes, which numpy does not have; as in `jax.dtypes`."""
 
 
 class prng_key(extended):
-    """The kind of dtypes of keys of random numbers."""
+    """Scalar type of the dtypes of PRNG keys."""
 
 
 @final
 class KeyDType:
-    """The dtype of keys of random numbers, which stands where numpy's dtypes do. An element is two words: a last dim of
-    u32 that the array does not show, and that `transforms/keys` brings out before layouts are chosen.
+    """The dtype of PRNG keys, used in place of a numpy dtype.
+
+    An element consists of two u32 words: a last dim that the shape of the array does not show. `lower_keys` makes it
+    explicit before layouts are chosen.
     """
 
     name, kind, itemsize = "key<fry>", "key", 8
@@ -64,7 +66,7 @@ class KeyDType:
         return self.name
 
     def __reduce__(self) -> str:
-        return "KEY"  # there is one
+        return "KEY"  # the only instance
 
 
 KEY: Any = KeyDType()
@@ -74,25 +76,29 @@ DTYPE_NAMES: dict[Any, str] = {**{dtype: name for name, dtype in SHORT_NAMES.ite
 
 
 def is_key(dtype: DType) -> bool:
-    """Whether elements are keys of random numbers."""
+    """Return whether `dtype` is that of PRNG keys."""
     return dtype is KEY
 
 
 def short_name(dtype: DType) -> str:
-    """`f32` for float32, as types print."""
-    found = DTYPE_NAMES.get(dtype)
-    if found is None:
+    """Return the name by which types print a dtype: `f32` for float32.
+
+    Raises:
+        TypeError: if arrays of this dtype are not supported.
+    """
+    name = DTYPE_NAMES.get(dtype)
+    if name is None:
         raise TypeError(f"arrays of {dtype} are not supported; element types: {', '.join(SHORT_NAMES)}")
-    return found
+    return name
 
 
 def is_float(dtype: DType) -> bool:
-    """Whether elements are real numbers with a fraction (ml_dtypes' kinds included)."""
+    """Return whether `dtype` is a real floating-point dtype, of numpy or ml_dtypes."""
     return dtype.kind == "f" or short_name(dtype) in SMALL_FLOATS
 
 
 def is_inexact(dtype: DType) -> bool:
-    """Whether derivatives flow through values of this type."""
+    """Return whether `dtype` is floating or complex: values of such dtypes can be differentiated."""
     return dtype.kind == "c" or is_float(dtype)
 
 
@@ -101,25 +107,25 @@ def is_integer(dtype: DType) -> bool:
 
 
 def integer_range(dtype: DType) -> tuple[int, int]:
-    """The smallest and the largest integer of this type."""
+    """Return the smallest and the largest value of an integer dtype."""
     kind, bits = short_name(dtype)[0], int(short_name(dtype)[1:])
     return (0, 2**bits - 1) if kind == "u" else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
 
 
 def numpy_carrier(dtype: DType) -> DType:
-    """A type that numpy itself computes in, and that holds every value of `dtype`: f32 for small floats."""
+    """Return a dtype that numpy computes in and that holds every value of `dtype`: f32 for small floats."""
     if is_float(dtype):
         return dtype if dtype.itemsize >= np.dtype(np.float32).itemsize else np.dtype(np.float32)
     return np.dtype(np.int32) if is_integer(dtype) and dtype.kind not in "iu" else dtype
 
 
 def accumulation_dtype(dtype: DType) -> DType:
-    """What many elements are reduced in, so that the result is rounded once: of small floats, f32."""
+    """Return the dtype in which elements are accumulated, so that the result is rounded once: f32 for small floats."""
     return numpy_carrier(dtype) if is_float(dtype) else dtype
 
 
 def lowest(dtype: DType) -> Any:
-    """What every element is at least."""
+    """Return the lower bound of all values of `dtype`: -inf if it has infinities."""
     if dtype == np.bool_:
         return False
     if is_integer(dtype):
@@ -130,7 +136,7 @@ def lowest(dtype: DType) -> Any:
 
 
 def highest(dtype: DType) -> Any:
-    """What every element is at most."""
+    """Return the upper bound of all values of `dtype`: inf if it has infinities."""
     if dtype == np.bool_:
         return True
     if is_integer(dtype):

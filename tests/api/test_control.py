@@ -913,7 +913,8 @@ def test_a_value_that_leaks_out_of_a_loop_names_its_line(outer):
 
     line = step.__code__.co_firstlineno + 1
     text = (
-        rf"a traced f32\[\].* of `step` is used after `step` returned.\n  It was made at test_control.py:{line} by mul"
+        r"a traced f32\[\].* of `step` is used after `step` returned.\n"
+        rf"  It was created at test_control.py:{line} by mul"
     )
     with pytest.raises(sw.errors.UnexpectedTracerError, match=text):
         outer(lambda x: (lax.scan(step, x, THREE), kept[0] + x)[1])(1.0)
@@ -925,7 +926,8 @@ def test_python_cannot_decide_inside_a_loop(outer):
         return (c if c > 0 else x), None
 
     text = (
-        r"Python needs True or False here .* but this bool\[\] is not known while `step` is traced.\n  It was made at"
+        r"Python needs True or False here .* but the value of this bool\[\] is not known while `step` is traced.\n"
+        r"  It was created at"
     )
     with pytest.raises(sw.errors.TracerBoolConversionError, match=text):
         outer(lambda x: lax.scan(step, x, THREE)[0])(1.0)

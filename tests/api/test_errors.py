@@ -131,19 +131,21 @@ def test_python_if_on_a_traced_value():
     line = keep_positive.__code__.co_firstlineno + 2
     text = message_of(TracerBoolConversionError, sw.jit(keep_positive), jnp.ones(3))
     assert text == (
-        "Python needs True or False here (`if`, `while`, `and`, `or`, `not`), but this bool[] is not known while "
-        f"`keep_positive` is traced.\n  It was made at test_errors.py:{line} by compare.\n"
-        "  A compiled function runs for values that come later: choose between arrays with `numpy.where`,\n"
-        "  or move the decision out of the function, or make the argument static."
+        "Python needs True or False here (`if`, `while`, `and`, `or`, `not`), but the value of this bool[] is not "
+        f"known while `keep_positive` is traced.\n  It was created at test_errors.py:{line} by compare.\n"
+        "  Traced values are known only when the compiled function runs: choose between arrays with `numpy.where`,\n"
+        "  move the decision out of the function, or make the argument static."
     )
 
 
 def test_python_integer_and_numpy_on_a_traced_value():
     text = message_of(TracerIntegerConversionError, sw.jit(lambda n: sum(range(n))), 3)
-    assert text.startswith("Python needs an integer here, but this i32[]~ is not known while `<lambda>` is traced.")
+    assert text.startswith(
+        "Python needs an integer here, but the value of this i32[]~ is not known while `<lambda>` is traced."
+    )
     assert "as an argument of `<lambda>`" in text
     text = message_of(TracerArrayConversionError, sw.jit(np.sin), jnp.ones(3))
-    assert text.startswith("numpy needs the elements of an array, but this f32[3] is not known")
+    assert text.startswith("numpy needs the elements of an array, but the value of this f32[3] is not known")
 
 
 @pytest.mark.parametrize("transform", [sw.jit, sw.grad, sw.vmap], ids=["jit", "grad", "vmap"])
@@ -160,7 +162,7 @@ def test_leaked_tracer_says_where_it_was_made(transform, use):
     text = message_of(UnexpectedTracerError, use, kept[0])
     assert re.fullmatch(
         rf"a traced f32\[3?\]~? of `leaky` is used after `leaky` returned\.\n"
-        rf"  It was made at test_errors\.py:{line} by mul and stands for a value of that trace only\.\n"
+        rf"  It was created at test_errors\.py:{line} by mul and is valid only in that trace\.\n"
         r"  Return it from the function instead of storing it in an outer variable\.",
         text,
     )

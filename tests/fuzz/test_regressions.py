@@ -302,7 +302,7 @@ def in_call(f):
 
 @pytest.mark.parametrize("inside", [in_scan, in_branch, in_call], ids=["scan", "cond", "call"])
 def test_gradient_of_a_custom_jvp_whose_rule_differentiates_control_flow(inside):
-    """`mul … is not linear in what it is given`: x ** 2 uses the result of a rule that is the jvp of a loop."""
+    """`mul … is not linear in the operands …`: x ** 2 uses the result of a rule that is the jvp of a loop."""
     body = inside(lambda x: x * x)
     function = shardwise.custom_jvp(body)
     function.defjvp(lambda primals, tangents: shardwise.jvp(body, primals, tangents))

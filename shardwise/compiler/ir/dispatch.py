@@ -1,11 +1,11 @@
-"""Where an op goes when it is applied: the innermost open frame that wants it, else the installed executor.
+"""Dispatch of applied ops: to the innermost open frame that accepts the op, else to the installed executor.
 
-A frame stages ops into a program (see `trace/`). Two kinds of frame differ in what they want: one that `stages_all`
-(jit) takes every op; the others (grad, vmap) take only ops that touch one of their own tracers, so that work on
-values from outside stays outside, and ops that compute along an axis which the frame has given a name (vmap).
+A frame stages ops into a program (see `trace/`). A frame with `stages_all` (jit) accepts every op. Other frames (grad,
+vmap) accept ops that touch one of their own tracers, so that work on outer values stays outside, and ops that use an
+axis name that the frame binds (vmap).
 
-Layers above install what layers below must reach: `executor` runs an op on concrete arrays, `transforms` rewrites
-programs inside ops that hold one, `namespace` is the module of array functions, of which methods of arrays are some.
+Higher layers install what lower layers call: `executor` runs an op on concrete arrays, `transforms` rewrites the
+programs that ops hold, `namespace` is the module of array functions, some of which are also methods of arrays.
 """
 
 import threading
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Frame(Protocol):
-    """A function being staged."""
+    """A function that is being staged; see `trace.tracer.Frame` for the attributes."""
 
     stages_all: bool
     axes: Mapping[Any, int]
@@ -43,7 +43,7 @@ class Executor(Protocol):
 
 
 class Transforms(Protocol):
-    """Program → Program, for the rules of ops that hold a program or a function."""
+    """Transformations of programs, for the rules of ops that hold a program or a function."""
 
     def jvp(
         self, program: "Program", active: tuple[bool, ...], instantiate: tuple[bool, ...] = ()
@@ -99,13 +99,13 @@ installed = _Installed()
 
 
 def open_frames() -> list[Frame]:
-    """The frames of this thread, innermost last."""
+    """Return the open frames of this thread, innermost last."""
     return _stack.frames
 
 
 @contextmanager
 def use_frames(stack: list[Frame]) -> Iterator[None]:
-    """Replace the open frames for a while."""
+    """Replace the open frames of this thread inside a `with` block."""
     before = _stack.frames
     _stack.frames = stack
     try:
@@ -115,25 +115,25 @@ def use_frames(stack: list[Frame]) -> Iterator[None]:
 
 
 def is_staging() -> bool:
-    """Whether ops are being staged: no value is known here."""
+    """Return whether a frame stages all ops: no value is concrete here."""
     return any(frame.stages_all for frame in _stack.frames)
 
 
 def bound_axes() -> dict[Any, int]:
-    """The names of axes that ops can use here, and their sizes; an inner axis hides an outer one of its name."""
+    """Return the axis names that ops can use here, with their sizes; an inner axis shadows an outer one."""
     return {name: size for frame in _stack.frames for name, size in frame.axes.items()}
 
 
 def tracked_axes() -> frozenset[Any]:
-    """Those of the bound axes along which types say what varies: of manual regions, unless a vmap hides the name."""
-    found: frozenset[Any] = frozenset()
+    """Return the bound axes for which types track varying values: manual axes that no vmap shadows."""
+    tracked: frozenset[Any] = frozenset()
     for frame in _stack.frames:
-        found = (found - frozenset(frame.axes)) | frame.tracked
-    return found
+        tracked = (tracked - frozenset(frame.axes)) | frame.tracked
+    return tracked
 
 
-class _Names:
-    """A frame that only gives names to axes: programs are being rewritten that stand where they have them."""
+class _AxisNames:
+    """A frame that only binds axis names, while a program is rewritten that uses them."""
 
     stages_all = False
 
@@ -145,22 +145,26 @@ class _Names:
         return False
 
     def bind(self, op: "Op", args: Sequence[Any]) -> tuple[Any, ...]:
-        raise AssertionError(f"{op.name} is applied where only programs are rewritten")
+        raise AssertionError(f"{op.name} was applied in a frame that only binds axis names")
 
 
 def bind_axis_names(axes: Mapping[Any, int], tracked: frozenset[Any]) -> AbstractContextManager[None]:
-    """While programs from inside a manual region are rewritten outside of it: the axes that have a name there."""
-    return use_frames([*_stack.frames, _Names(axes, tracked)])
+    """Bind axis names in a `with` block, to rewrite a program of a manual region outside of the region."""
+    return use_frames([*_stack.frames, _AxisNames(axes, tracked)])
 
 
 def bind(op: "Op", args: Sequence[Any]) -> tuple[Any, ...]:
-    """Apply `op` to operands (arrays or tracers) in the frame that wants it."""
+    """Apply `op` to operands (arrays or tracers) in the innermost frame that accepts it, or run it.
+
+    Raises:
+        UnexpectedTracerError: if an operand is a tracer whose frame is closed.
+    """
     for frame in reversed(_stack.frames):
         if frame.stages_all or any(frame.owns(arg) for arg in args):
             return frame.bind(op, args)
         if frame.axes and not op.axis_names.isdisjoint(frame.axes):
             return frame.bind(op, args)
     for arg in args:
-        if (closed := getattr(arg, "frame", None)) is not None:
-            raise UnexpectedTracerError(closed.leak_message(arg))
+        if (closed_frame := getattr(arg, "frame", None)) is not None:
+            raise UnexpectedTracerError(closed_frame.leak_message(arg))
     return installed.executor.run(op, args)

@@ -1,4 +1,4 @@
-"""A program's meaning, in numpy: each op by its `reference`. The oracle for every later stage."""
+"""evaluate: run a program in numpy, by the `reference` of each op. Tests compare every later stage with it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,12 +10,12 @@ from shardwise.compiler.ir.program import Equation, Program, Value
 
 
 def evaluate(program: Program, args: Sequence[NumpyArray]) -> tuple[NumpyArray, ...]:
-    """The outputs of `program` on `args`."""
+    """Return the outputs of `program` for the arguments `args`."""
     return _run(program, args, lambda equation, operands: equation.op.reference(*operands))
 
 
-class _Found(Exception):
-    """An equation with a bad result of good operands, and these operands."""
+class _BadEquation(Exception):
+    """Raised inside nested programs to report an equation, with its operands."""
 
     def __init__(self, equation: Equation, operands: list[NumpyArray]):
         self.equation, self.operands = equation, operands
@@ -24,28 +24,34 @@ class _Found(Exception):
 def find_bad_equation(
     program: Program, args: Sequence[NumpyArray], bad: Callable[[NumpyArray], bool]
 ) -> tuple[Equation, list[NumpyArray]] | None:
-    """The first equation with a bad result of good operands, inside loops and branches too; and these operands.
+    """Find the first equation that computes a bad result from good operands, in loops and branches too.
 
-    `program` has no calls.
+    Args:
+        program: a program without calls.
+        args: its arguments.
+        bad: whether an array is bad.
+
+    Returns:
+        The equation and its operands; None if no equation introduces a bad value.
     """
 
-    def watched(equation: Equation, operands: list[NumpyArray]) -> Any:
+    def checked_results(equation: Equation, operands: list[NumpyArray]) -> Any:
         op = equation.op
 
-        def inside(n: int, given: list[Shards]) -> list[Shards]:
-            return [[y] for y in _run(op.programs[n], [pieces[0] for pieces in given], watched)]
+        def run_inner(n: int, inputs: list[Shards]) -> list[Shards]:
+            return [[y] for y in _run(op.programs[n], [shards[0] for shards in inputs], checked_results)]
 
         if op.programs:
-            return tuple(pieces[0] for pieces in op.interpret(inside, [[x] for x in operands]))
-        found = op.reference(*operands)
-        results = (found,) if op.single else found
+            return tuple(shards[0] for shards in op.interpret(run_inner, [[x] for x in operands]))
+        outputs = op.reference(*operands)
+        results = (outputs,) if op.single else outputs
         if any(bad(np.asarray(result)) for result in results) and not any(map(bad, operands)):
-            raise _Found(equation, operands)
-        return found
+            raise _BadEquation(equation, operands)
+        return outputs
 
     try:
-        _run(program, args, watched)
-    except _Found as found:
+        _run(program, args, checked_results)
+    except _BadEquation as found:
         return found.equation, found.operands
     return None
 
@@ -53,12 +59,13 @@ def find_bad_equation(
 def _run(
     program: Program, args: Sequence[NumpyArray], results_of: Callable[[Equation, list[NumpyArray]], Any]
 ) -> tuple[NumpyArray, ...]:
+    """Run a program, computing the results of each equation by `results_of(equation, operands)`."""
     env: dict[Value, NumpyArray] = {
         value: np.asarray(arg, value.type.dtype) for value, arg in zip(program.inputs, args, strict=True)
     }
     for equation in program.equations:
-        found = results_of(equation, [env[value] for value in equation.inputs])
-        results = (found,) if equation.op.single else found
+        outputs = results_of(equation, [env[value] for value in equation.inputs])
+        results = (outputs,) if equation.op.single else outputs
         for value, result in zip(equation.outputs, results, strict=True):
             env[value] = np.asarray(result, value.type.dtype)
     return tuple(env[value] for value in program.outputs)

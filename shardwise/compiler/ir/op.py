@@ -1,16 +1,16 @@
-"""The contract of an op. One op is one frozen dataclass: static parameters are fields, rules are methods.
+"""Op: the interface of an op. An op is a frozen dataclass: static parameters are fields, rules are methods.
 
-    out_type    types of the operands → type of the result; a wrong operand is an error here
-    factors     types → FactorRule: how dims hang together (propagation, partitioner, cost and tests read it)
-    localize    the op on one device's pieces
+    out_type    operand types → result type; raises TypeError for invalid operands
+    factors     operand types → FactorRule (read by propagation, partitioner, cost model and tests)
+    localize    the op on the shards of one device
     jvp         primals, tangents (None is zero) → result, tangent
-    transpose   cotangent, operands (`UndefinedPrimal` where linear) → one cotangent an operand (None is zero)
+    transpose   cotangent, operands (`UndefinedPrimal` where linear) → one cotangent per operand (None is zero)
     vmap        the new axis, operands, batch dims (None is unbatched) → result, its batch dim
     lower       an HLO builder, operands → HLO value
-    reference   numpy arrays → numpy array: what the op means
+    reference   numpy arrays → numpy array: the meaning of the op
 
-The base takes `**_: Any` in rules whose operands each op names for itself: it lets mypy accept the narrower signature.
-Rules compute by applying ops, so they work in any frame. Applying an op is calling it: `Sum((0,))(x)`.
+An op is applied by calling it: `Sum((0,))(x)`. Rules apply ops, so they work in any frame. Rules whose operands have
+names of their own in each op have `**_: Any` in the base class, so that mypy accepts the narrower signatures.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,17 +32,16 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.errors import MissingRuleError
 
 NumpyArray = np.ndarray[Any, Any]
-Shards = list[NumpyArray]  # of one value, one a device
-ProgramRunner = Callable[[int, list[Shards]], list[Shards]]  # the number of a program, its inputs → its outputs
-ignore_float_errors = np.errstate(
-    all="ignore"
-)  # decorates a `reference`: devices do not warn of an overflow, nor does its meaning
+Shards = list[NumpyArray]  # the shards of one value, one per device
+ProgramRunner = Callable[[int, list[Shards]], list[Shards]]  # (index of a program, its inputs) → its outputs
+# Decorates `reference` methods: devices do not warn of overflow or invalid values, so numpy must not either.
+ignore_float_errors = np.errstate(all="ignore")
 
 
 @final
 @dataclass(frozen=True)
 class UndefinedPrimal:
-    """Stands for a linear operand while transposing: its type is known, its value is not."""
+    """A linear operand in a transpose rule, as in JAX: its type is known, its value is not."""
 
     type: ArrayType
 
@@ -50,7 +49,13 @@ class UndefinedPrimal:
 @final
 @dataclass(frozen=True)
 class BatchAxis:
-    """The dim that vmap adds. `name`: for collectives inside. `spmd`: the mesh axes that constraints give it."""
+    """The dim that vmap adds.
+
+    Attributes:
+        size: its size.
+        name: its name for collectives inside; None if it has none.
+        spmd: the mesh axes over which constraints shard it (`spmd_axis_name`).
+    """
 
     size: int
     name: Any = None
@@ -58,9 +63,9 @@ class BatchAxis:
 
 
 class Hlo(Protocol):
-    """What `lower` is handed. Operands and results are the builder's own values, which carry their type."""
+    """The StableHLO builder that `lower` receives. Operands and results are its own values, which carry their type."""
 
-    platform: str  # that the text is for: cpu, gpu
+    platform: str  # the target platform: cpu, gpu
 
     def op(
         self,
@@ -129,37 +134,61 @@ class Hlo(Protocol):
 
 
 class LocalContext(Protocol):
-    """What `localize` is handed: the pieces that one device makes of the op's results."""
+    """The shardings that `localize` receives: the layouts of the op's operands and results on the mesh.
+
+    Attributes:
+        out_shapes: the shapes of the shards of the results.
+        auto_axes: the mesh axes along which the compiler partitions the program, in contrast to manual axes.
+        global_types: the types of the unsharded operands, without padding.
+        mesh: the mesh.
+        layouts: the layouts of the results.
+    """
 
     out_shapes: tuple[tuple[int, ...], ...]
-    auto_axes: tuple[str, ...]  # the axes of the mesh along which the program is cut for the user; not the manual ones
-    global_types: tuple[ArrayType, ...]  # of the whole operands, without padding
+    auto_axes: tuple[str, ...]
+    global_types: tuple[ArrayType, ...]
     mesh: AbstractMesh
-    layouts: Sequence[Layout]  # of the results
+    layouts: Sequence[Layout]
 
     def mesh_axes_of(self, name: Any) -> tuple[str, ...]:
-        """The axes of the mesh that an axis of a manual region around the op consists of."""
+        """Return the mesh axes that the manual axis `name` consists of."""
 
     def sharding_of(self, dim: int, operand: int | None = None) -> tuple[tuple[str, ...], int]:
-        """The axes that cut `dim` of the first result, or of an operand, and into how many pieces."""
+        """Return the axes that shard `dim` of the first result, or of an operand, and the number of shards."""
 
     def offset(self, dim: int, dtype: Any, operand: int | None = None) -> Any:
-        """Where this device's piece of the first result, or of an operand, starts along `dim`: a scalar, or None where
-        that is always 0."""
+        """Return the start index along `dim` of this device's shard of the first result, or of an operand.
+
+        Returns:
+            A scalar; None if the dim is not sharded, and the index always 0.
+        """
 
 
 class Op:
-    """The base of every op; see this module's head for the rules."""
+    """Base class of all ops; the module docstring lists the rules.
+
+    Attributes:
+        name: the unique name by which programs print the op.
+        single: whether the op has one result, which rules accept and return bare instead of as a tuple.
+        accepts_keys: whether operands may be PRNG keys: the op only moves or compares elements.
+        cheap_to_recompute: whether recomputing the result costs less than moving or storing it.
+        is_contraction: whether the op does one multiplication and one addition per iteration of its factors.
+        is_call: whether the op holds one program that `inline` replaces it by before `propagate`.
+        opaque: of a call, whether transformations use its own rules and do not inline it.
+        infers_varying: whether `out_types` computes the axes over which results vary; else `result_varying` does.
+        irreversible: why the op has no transpose, and what to use instead; empty if the usual error says enough.
+        registry: all op classes by name.
+    """
 
     name: ClassVar[str]
-    single: ClassVar[bool] = True  # one result, given and returned bare; else a tuple
-    accepts_keys: ClassVar[bool] = False  # it only moves or compares elements, so keys may be among its operands
-    cheap_to_recompute: ClassVar[bool] = False  # costs next to nothing to make again, wherever it is needed
-    is_contraction: ClassVar[bool] = False  # a product: one multiplication and one addition for each turn of its loops
-    is_call: ClassVar[bool] = False  # it holds one program, whose equations take its place before `propagate`
-    infers_varying: ClassVar[bool] = False  # its own rule for types says over what results vary in a manual region
-    opaque: ClassVar[bool] = False  # what is inlined has rules of its own: no transformation takes it apart before
-    irreversible: ClassVar[str] = ""  # why it has no transpose, and what to do instead, where that needs saying
+    single: ClassVar[bool] = True
+    accepts_keys: ClassVar[bool] = False
+    cheap_to_recompute: ClassVar[bool] = False
+    is_contraction: ClassVar[bool] = False
+    is_call: ClassVar[bool] = False
+    opaque: ClassVar[bool] = False
+    infers_varying: ClassVar[bool] = False
+    irreversible: ClassVar[str] = ""
     registry: ClassVar[dict[str, type["Op"]]] = {}
 
     def __init_subclass__(cls, **keywords: Any) -> None:
@@ -179,7 +208,7 @@ class Op:
 
     @property
     def programs(self) -> tuple[Program, ...]:
-        """The programs that the op holds."""
+        """The programs that the op holds: branches, loop bodies, callees."""
         return ()
 
     def with_programs(self, programs: Sequence[Program]) -> "Op":
@@ -195,52 +224,56 @@ class Op:
 
     @property
     def effect(self) -> str:
-        """What running it does besides giving results: "" (nothing), "unordered" or "ordered" (among each other)."""
+        """The side effect of the op: "" (none), "unordered" or "ordered" (with respect to other ordered effects)."""
         return strongest_effect(program.effect for program in self.programs)
 
     @property
     def axis_names(self) -> frozenset[Any]:
-        """The names of mapped axes along which it computes: its own, and those in the programs that it holds."""
+        """The names of the mapped axes that the op uses, itself or in the programs that it holds."""
         return frozenset().union(*(program.axis_names for program in self.programs))
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
-        """The types of all results; ops with one result write `out_type`."""
+        """Return the types of all results. Ops with one result define `out_type` instead."""
         return (self.out_type(*types),)
 
     def out_type(self, *types: Any, **_: Any) -> ArrayType:
         raise self.missing_rule("out_type")
 
     def operand_varying(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
-        """In a manual region, the axes over which each operand varies once it is in: all over those of any."""
+        """Return the axes of manual regions over which each operand has to vary.
+
+        By default, all operands vary over the union of their axes: tracing casts replicated operands to varying.
+        """
         return (varying(types),) * len(types)
 
     def result_varying(self, axes: tuple[str, ...]) -> tuple[str, ...]:
-        """In a manual region, the axes over which the results vary, where the operands vary over `axes`."""
+        """Return the axes of manual regions over which the results vary if the operands vary over `axes`."""
         return axes
 
     def factors(self, *types: Any, **_: Any) -> FactorRule:
         raise self.missing_rule("factors")
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
-        """Sets of operands in which the op is linear together: partial sums may flow through these. () where none."""
+        """Return the sets of operands in which the op is jointly linear: partial sums may flow through each set."""
         return ()
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
-        """The bytes that each device sends where the op is cut into `count` along a factor that it reaches across."""
+        """Return the bytes that each device sends if the exchange factor `factor` is sharded into `count` shards."""
         raise self.missing_rule("exchanged_bytes")
 
     def padding(self, fills: Sequence[Any]) -> Any:
-        """What the result holds past the end of a dim whose operands hold `fills` there; None where unknown."""
+        """Return the fill of a padded dim of the result if the operands' padding holds `fills`; None if unknown."""
         return None
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
+        """Apply the op to one device's shards. By default, the op itself is applied."""
         return self(*operands)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         raise self.missing_rule("jvp")
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        """As `jvp`, but no work on primals may depend on tangents: ops that hold a program split it."""
+        """Return the same as `jvp`, with primals that do not depend on tangents: ops that hold a program split it."""
         return self.jvp(primals, tangents)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
@@ -256,37 +289,51 @@ class Op:
         raise self.missing_rule("reference")
 
     def interpret(self, run: ProgramRunner, operands: list[Shards], devices: int = 1) -> list[Shards]:
-        """What an op that holds programs means. A value is the list of its pieces on all devices; `run` runs one."""
+        """Compute the results of an op that holds programs, in numpy: its `reference`.
+
+        Args:
+            run: runs one of the op's programs, by its index.
+            operands: for each operand, its shards on all devices.
+            devices: the number of devices.
+
+        Returns:
+            For each result, its shards on all devices.
+        """
         raise self.missing_rule("interpret")
 
     def missing_rule(self, rule: str) -> MissingRuleError:
-        where = type(self)
+        """Return the error for a rule that the op does not define."""
+        cls = type(self)
         return MissingRuleError(
-            f"op {self.name!r} has no rule {rule!r}: write {where.__qualname__}.{rule} in {where.__module__}"
+            f"op {self.name!r} has no rule {rule!r}: write {cls.__qualname__}.{rule} in {cls.__module__}"
         )
 
 
 @registered_cache(maxsize=65536)
 def result_types(op: Op, types: tuple[ArrayType, ...]) -> tuple[ArrayType, ...]:
-    """`op.out_types`, remembered: equal ops on equal types are common."""
+    """Return the types of an op's results, with their varying axes; cached.
+
+    Raises:
+        TypeError: if the operands are invalid, or PRNG keys that the op does not accept.
+    """
     if not op.accepts_keys and (keys := [type for type in types if is_key(type.dtype)]):
         raise TypeError(
-            f"{op.name}: keys are no numbers, and this is {keys[0]}. The functions of `random` make numbers of a key; "
-            "`random.key_data` gives its words."
+            f"{op.name}: PRNG keys are not numbers, and an operand is {keys[0]}. Draw numbers from a key with the "
+            "functions of `random`, or get its words with `random.key_data`."
         )
     axes = varying(types)
     if not axes or op.infers_varying:
         return op.out_types(*types)
-    found = op.out_types(*[type.with_varying(()) for type in types])
-    return tuple([type.with_varying(op.result_varying(axes)) for type in found])
+    plain = op.out_types(*[type.with_varying(()) for type in types])
+    return tuple([type.with_varying(op.result_varying(axes)) for type in plain])
 
 
 def varying(types: Sequence[ArrayType]) -> tuple[str, ...]:
-    """The axes of manual regions over which any of these varies."""
+    """Return the axes of manual regions over which at least one of the types varies, sorted."""
     return tuple(sorted({axis for type in types for axis in type.varying}))
 
 
 @registered_cache(maxsize=65536)
 def factor_rule(op: Op, types: tuple[ArrayType, ...]) -> FactorRule:
-    """`op.factors`, remembered."""
+    """Return the factor rule of an op; cached."""
     return op.factors(*types)

@@ -1,4 +1,4 @@
-"""Parse the text of programs that `format` writes: `parse_program(str(program)) == program`."""
+"""Parser for the text that `format` writes: `parse_program(str(program)) == program`."""
 
 import ast
 import re
@@ -19,7 +19,11 @@ from shardwise.errors import ProgramError, ShardingError
 
 
 def parse_program(text: str) -> Program:
-    """The program that prints as `text`; text that is none is a ProgramError that names the line."""
+    """Return the program that prints as `text`.
+
+    Raises:
+        ProgramError: if the text is not a valid program; the message names the line.
+    """
     tokens = _Tokens(text)
     program = _program(tokens)
     tokens.expect("end of text")
@@ -30,14 +34,14 @@ _NUMBER = r"-?(?:inf|nan|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?!\w)"
 
 
 def parse_stage(kind: str, text: str) -> tuple[Program, AbstractMesh, list[str], list[str]]:
-    """The parts of a text that `format_stage` wrote."""
-    head, mark, rest = text.partition("\nprogram ")
+    """Return the program, the mesh, and the lines for inputs and outputs of a text that `format_stage` wrote."""
+    head, separator, rest = text.partition("\nprogram ")
     first, *lines = head.splitlines()
-    if not first.startswith(f"{kind} ") or " on mesh(" not in first or not mark:
+    if not first.startswith(f"{kind} ") or " on mesh(" not in first or not separator:
         raise ProgramError(f"line 1: expected '{kind} NAME on mesh(…)', lines 'in …' and 'out …', and a program")
     mesh = parse_mesh(first.partition(" on mesh(")[2].removesuffix(")"))
     ins, outs = (
-        [line.removeprefix(f"{way} ") for line in lines if line.startswith(f"{way} ")] for way in ("in", "out")
+        [line.removeprefix(f"{word} ") for line in lines if line.startswith(f"{word} ")] for word in ("in", "out")
     )
     return parse_program(f"program {rest}"), mesh, ins, outs
 
@@ -51,6 +55,8 @@ _TOKEN = (
 
 @final
 class _Tokens:
+    """The tokens of a text, as (kind, token, offset), and the position of the parser."""
+
     def __init__(self, text: str):
         self.text = text
         self.items = list(self._split())
@@ -85,22 +91,23 @@ class _Tokens:
         return self.items[self.at - 1][1]
 
     def declares(self) -> bool:
-        """Whether a name and its type come next."""
+        """Return whether a name and its type come next."""
         return self.kind != "end" and self.items[self.at + 1][1] == ":"
 
-    def accept(self, wanted: str) -> bool:
-        if self.next == wanted:
+    def accept(self, token: str) -> bool:
+        """Consume the next token if it is `token`, and return whether it is."""
+        if self.next == token:
             self.at += 1
             return True
         return False
 
-    def expect(self, wanted: str) -> None:
-        if not self.accept(wanted):
-            raise self.error(f"expected {wanted!r}, found {self.next!r}")
+    def expect(self, token: str) -> None:
+        if not self.accept(token):
+            raise self.error(f"expected {token!r}, found {self.next!r}")
 
-    def error(self, what: str, at: int | None = None) -> ProgramError:
-        """`what` is wrong with token number `at`: the next one, unless given."""
-        return ProgramError(f"line {self._line(self.items[self.at if at is None else at][2])}: {what}")
+    def error(self, message: str, at: int | None = None) -> ProgramError:
+        """Return the error with the line of token number `at`; of the next token by default."""
+        return ProgramError(f"line {self._line(self.items[self.at if at is None else at][2])}: {message}")
 
 
 def _program(tokens: _Tokens) -> Program:
@@ -144,8 +151,8 @@ def _program(tokens: _Tokens) -> Program:
         while tokens.kind == "word" and tokens.next not in ("return", *Op.registry) and not tokens.declares():
             operands.append(use())
         equations.append(Equation(op, operands, outputs))
-        if wrong := type_error(equations[-1]):
-            raise tokens.error(wrong, start)
+        if message := type_error(equations[-1]):
+            raise tokens.error(message, start)
     results = []
     while not tokens.accept("}"):
         results.append(use())
@@ -156,33 +163,33 @@ def _program(tokens: _Tokens) -> Program:
 def _op(tokens: _Tokens) -> Op:
     start = tokens.at
     if tokens.next not in Op.registry:
-        what = f"there is no op {tokens.next!r}" if tokens.kind == "word" else f"expected an op, found {tokens.next!r}"
-        raise tokens.error(what)
-    kind = Op.registry[tokens.take()]
-    declared = fields(kind)  # type: ignore[arg-type]
-    known = {f.name: f.default is MISSING and "omitted" not in f.metadata for f in declared}
+        is_word = tokens.kind == "word"
+        raise tokens.error(f"there is no op {tokens.next!r}" if is_word else f"expected an op, found {tokens.next!r}")
+    op_class = Op.registry[tokens.take()]
+    declared = fields(op_class)  # type: ignore[arg-type]
+    required = {f.name: f.default is MISSING and "omitted" not in f.metadata for f in declared}
     params: dict[str, Any] = {f.name: f.metadata["omitted"] for f in declared if "omitted" in f.metadata}
     if tokens.accept("["):
         while not tokens.accept("]"):
-            if tokens.next not in known:
-                raise tokens.error(f"{kind.name} has no field {tokens.next!r}; its fields: {', '.join(known)}")
+            if tokens.next not in required:
+                raise tokens.error(f"{op_class.name} has no field {tokens.next!r}; its fields: {', '.join(required)}")
             field = tokens.take()
             tokens.expect("=")
-            params[field] = _value(tokens)
+            params[field] = _field_value(tokens)
             tokens.accept(",")
-    if missing := [field for field, needed in known.items() if needed and field not in params]:
-        raise tokens.error(f"{kind.name} needs a value for {', '.join(missing)}", start)
-    return kind(**params)
+    if missing := [field for field, is_required in required.items() if is_required and field not in params]:
+        raise tokens.error(f"{op_class.name} needs a value for {', '.join(missing)}", start)
+    return op_class(**params)
 
 
-def _value(tokens: _Tokens) -> Any:
+def _field_value(tokens: _Tokens) -> Any:
     if tokens.next == "program":
         return _program(tokens)
     start, kind, text = tokens.at, tokens.kind, tokens.take()
     if text == "(":
         items = []
         while not tokens.accept(")"):
-            items.append(_value(tokens))
+            items.append(_field_value(tokens))
             tokens.accept(",")
         return tuple(items)
     if kind == "number":
@@ -224,14 +231,14 @@ def _scalar(tokens: _Tokens, dtype: DType) -> Scalar:
     while tokens.accept(","):
         words.append(tokens.take())
     tokens.expect(")")
-    found = _constant(words, dtype)
-    if found is None:
+    constant = _constant(words, dtype)
+    if constant is None:
         raise tokens.error(f"{', '.join(words)!r} is no {short_name(dtype)}", start)
-    return found
+    return constant
 
 
 def _constant(words: list[str], dtype: DType) -> Scalar | None:
-    """The constant that is written so, if one is."""
+    """Return the constant of `dtype` that prints as `words`; None if there is none."""
     if bits := re.fullmatch(f"0x([0-9a-f]{{{2 * dtype.itemsize}}})", ",".join(words)):
         return Scalar(dtype, bytes.fromhex(bits[1])[::-1])
     if dtype == np.bool_:

@@ -1,4 +1,4 @@
-"""Program: a function as straight-line equations over typed values. What every stage before lowering works on.
+"""Program: a function as straight-line equations over typed values (JAX: jaxpr), the input of every stage up to lower.
 
 program ::= inputs equation* outputs          every value is defined once, before its uses
 equation ::= outputs = op inputs              with the user's source line
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Source(NamedTuple):
-    """A line of the user's program. `scope`: the names that the user gave to what runs there, outermost first."""
+    """A line of the user's program. `scope` holds the names of the `named_scope`s around it, outermost first."""
 
     file: str
     line: int
@@ -26,15 +26,15 @@ class Source(NamedTuple):
 
     @property
     def place(self) -> str:
-        """`train.py:41`."""
+        """The file and line, such as `train.py:41`."""
         return f"{self.file.rpartition('/')[2]}:{self.line}" if self.file else "an unknown line"
 
     def __str__(self) -> str:
-        """`train.py:41`, or `train.py:41 in encoder/attention`."""
+        """Return `train.py:41`, or `train.py:41 in encoder/attention` if there are scopes."""
         return f"{self.place} in {'/'.join(self.scope)}" if self.scope else self.place
 
     def within(self, scope: tuple[str, ...]) -> "Source":
-        """The same line, where what runs there is part of `scope`."""
+        """Return the same line with `scope` added outside of its own scope."""
         return self._replace(scope=(*scope, *self.scope)) if scope else self
 
 
@@ -43,7 +43,7 @@ NOWHERE = Source("", 0, "")
 
 @final
 class Value:
-    """A typed name, defined once. Two values are the same only if they are one object."""
+    """A typed name that is defined once (JAX: var). Values compare by identity."""
 
     __slots__ = ("type",)
 
@@ -51,13 +51,21 @@ class Value:
         self.type = type
 
     def __str__(self) -> str:
-        """Return its type: values have names only inside a program."""
+        """Return the type, because a value has a name only inside a program."""
         return str(self.type)
 
 
 @final
 class Equation:
-    """One op applied. `reason` says why the compiler put it there; it is empty for what the user wrote."""
+    """One op applied to values (JAX: eqn).
+
+    Attributes:
+        op: the op.
+        inputs: the operands.
+        outputs: the results, which the equation defines.
+        source: the user's line.
+        reason: why the compiler inserted the equation; empty if the user wrote the op.
+    """
 
     __slots__ = ("inputs", "op", "outputs", "reason", "source")
 
@@ -93,14 +101,14 @@ class Equation:
 
 
 def strongest_effect(effects: Iterable[str]) -> str:
-    """Of several effects: ordered, else unordered, else none."""
+    """Return the strongest of several effects: "ordered", else "unordered", else ""."""
     return max(effects, key=("", "unordered", "ordered").index, default="")
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Program:
-    """Programs are equal if they compute the same thing by the same ops; names and source lines do not count."""
+    """Inputs, equations and outputs. Programs are equal if their structure is: names and source lines do not count."""
 
     inputs: tuple[Value, ...]
     equations: tuple[Equation, ...]
@@ -117,7 +125,7 @@ class Program:
 
     @cached_property
     def key(self) -> tuple[Any, ...]:
-        """The structure with values numbered in order of definition; ops that hold programs compare by their keys."""
+        """The structure that equality compares: values are numbered in order of definition."""
         numbers = {value: number for number, value in enumerate(self.inputs)}
         rows = []
         for equation in self.equations:
@@ -146,28 +154,28 @@ class Program:
 
     @cached_property
     def effect(self) -> str:
-        """The strongest effect of its ops."""
+        """The strongest effect of the program's ops."""
         return strongest_effect(equation.op.effect for equation in self.equations)
 
     @cached_property
     def axis_names(self) -> frozenset[Any]:
-        """The names of mapped axes along which its ops compute, and which something around it has to bind."""
+        """The names of the mapped axes that the program's ops use; the context of the program has to bind them."""
         return frozenset().union(*(equation.op.axis_names for equation in self.equations))
 
     def walk(self) -> Iterator[Equation]:
-        """Every equation, those of programs that ops hold too."""
+        """Yield all equations, including those of the programs that ops hold."""
         for equation in self.equations:
             yield equation
             for program in equation.op.programs:
                 yield from program.walk()
 
     def outputs_depending_on(self, inputs: Sequence[bool]) -> list[bool]:
-        """The outputs that depend on the inputs marked."""
-        found = {value for value, marked in zip(self.inputs, inputs, strict=True) if marked}
+        """Return, for each output, whether it depends on one of the inputs that are marked with True."""
+        dependent = {value for value, marked in zip(self.inputs, inputs, strict=True) if marked}
         for equation in self.equations:
-            if not found.isdisjoint(equation.inputs):
-                found.update(equation.outputs)
-        return [value in found for value in self.outputs]
+            if not dependent.isdisjoint(equation.inputs):
+                dependent.update(equation.outputs)
+        return [value in dependent for value in self.outputs]
 
     def with_equations(self, equations: Iterable[Equation], outputs: Iterable[Value] | None = None) -> "Program":
         """Return the program with other equations, and perhaps other outputs."""
@@ -179,11 +187,11 @@ class Program:
         return frozenset(value for equation in self.equations for value in equation.inputs) | {*self.outputs}
 
     def producers(self) -> dict[Value, Equation]:
-        """The equation that defines each value that is not an input."""
+        """Return the equation that defines each value, except for inputs."""
         return {value: equation for equation in self.equations for value in equation.outputs}
 
     def values(self) -> Iterable[Value]:
-        """Every value, in order of definition."""
+        """Yield all values in order of definition."""
         yield from self.inputs
         for equation in self.equations:
             yield from equation.outputs

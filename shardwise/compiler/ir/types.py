@@ -1,4 +1,4 @@
-"""ArrayType: the shape and element type of a value. Interned, so that equal types are one object."""
+"""ArrayType: the shape and dtype of a value. Types are interned: equal types are one object."""
 
 import math
 import re
@@ -13,10 +13,14 @@ from shardwise.compiler.dtypes import DTYPE_NAMES, KEY, SHORT_NAMES, DType, inte
 
 @final
 class ArrayType:
-    """`f32[30,16]`. `weak` marks a type that came from a Python scalar and gives way to others (printed `f32[]~`).
+    """The type of an array, printed as `f32[30,16]`.
 
-    `varying`: the axes of a manual region, by name and in order, along which each device has a value of its own
-    (printed `f32[30,16]{data}`).
+    Attributes:
+        shape: the sizes of the dims.
+        dtype: the element type.
+        weak: whether the type is weak, as that of a Python scalar is: other types win in promotion (`f32[]~`).
+        varying: the names of the manual axes over which the value varies, sorted (`f32[30,16]{data}`). JAX: vma.
+        ndim, size, nbytes: derived from the shape and the dtype.
     """
 
     __slots__ = ("dtype", "nbytes", "ndim", "shape", "size", "varying", "weak")
@@ -32,9 +36,9 @@ class ArrayType:
     def __new__(
         cls, shape: tuple[int, ...], dtype: Any, weak: bool = False, varying: tuple[str, ...] = ()
     ) -> "ArrayType":
-        found = cls._interned.get((shape, dtype, weak, varying))
-        if found is not None:
-            return found
+        interned = cls._interned.get((shape, dtype, weak, varying))
+        if interned is not None:
+            return interned
         key = (tuple(map(int, shape)), dtype if dtype is KEY else np.dtype(dtype), weak, varying)
         if key[1] not in DTYPE_NAMES:
             raise TypeError(f"arrays of {key[1]} are not supported; element types: {', '.join(SHORT_NAMES)}")
@@ -57,7 +61,7 @@ class ArrayType:
         return ArrayType(self.shape, dtype, False, self.varying)
 
     def with_varying(self, axes: Iterable[str]) -> "ArrayType":
-        """The same, varying over these axes."""
+        """Return the type of a value that varies over `axes`."""
         return ArrayType(self.shape, self.dtype, self.weak, tuple(sorted(set(axes))))
 
     def without(self, dims: tuple[int, ...]) -> "ArrayType":
@@ -65,12 +69,12 @@ class ArrayType:
 
     @property
     def vma(self) -> frozenset[str]:
-        """JAX's name for the axes over which it varies."""
+        """The axes over which the value varies, under the name that JAX uses."""
         return frozenset(self.varying)
 
     @property
     def physical(self) -> "ArrayType":
-        """The type of what devices hold: of keys, their words."""
+        """The type of the buffer on devices: for PRNG keys, their words."""
         return ArrayType((*self.shape, 2), np.uint32, False, self.varying) if self.dtype is KEY else self
 
     def strong(self) -> "ArrayType":
@@ -87,7 +91,7 @@ class ArrayType:
 
 
 class Typed:
-    """Has a `type`, and shows its parts as arrays do."""
+    """Base of classes with a `type`: shape, dtype and the like as attributes, as arrays have them."""
 
     __slots__ = ()
     type: ArrayType
@@ -118,7 +122,11 @@ class Typed:
 
 
 def parse_type(text: str) -> ArrayType:
-    """The type that prints as `text`."""
+    """Return the type that prints as `text`.
+
+    Raises:
+        ValueError: if there is none.
+    """
     match = re.fullmatch(r"([\w<>]+)\[([\d,]*)\](~?)(?:\{([^{}]+)\})?", text)
     dtype = None if match is None else KEY if match[1] == KEY.name else SHORT_NAMES.get(match[1])
     if match is None or dtype is None:
@@ -130,14 +138,18 @@ def parse_type(text: str) -> ArrayType:
 @final
 @dataclass(frozen=True)
 class Scalar:
-    """A constant by its bytes: 0.0 and -0.0 differ, NaN equals itself."""
+    """A constant, compared by its bytes: 0.0 and -0.0 differ, NaN equals itself."""
 
     dtype: DType
     data: bytes
 
     @staticmethod
     def of(value: Any, dtype: Any) -> "Scalar":
-        """`value` as `dtype`. A Python integer may wrap around (-1 is u8's 255), unless it needs more than 32 bits."""
+        """Return `value` converted to `dtype`. Python integers wrap around (-1 is 255 as u8).
+
+        Raises:
+            OverflowError: if a Python integer fits neither `dtype` nor 32 bits.
+        """
         if type(value) is int and is_integer(np.dtype(dtype)):
             ranges = (integer_range(np.dtype(dtype)), integer_range(np.dtype(np.int32)))
             if not any(low <= value <= high for low, high in ranges):
@@ -150,12 +162,12 @@ class Scalar:
         return np.frombuffer(self.data, self.dtype)[0]
 
     def __str__(self) -> str:
-        """`f32(0.5)`, `c64(0.5, -0.0)`; a NaN that is not the usual one by its bits."""
+        """Return `f32(0.5)` or `c64(0.5, -0.0)`; a NaN with a payload prints as its bits."""
         item = self.array.item()
         parts = (item.real, item.imag) if self.dtype.kind == "c" else (item,)
         text = ", ".join(map(repr, parts))
         if any(part != part for part in parts):
-            usual = [float(repr(part)) for part in parts]
-            if Scalar.of(complex(*usual) if self.dtype.kind == "c" else usual[0], self.dtype) != self:
+            quiet = [float(repr(part)) for part in parts]
+            if Scalar.of(complex(*quiet) if self.dtype.kind == "c" else quiet[0], self.dtype) != self:
                 text = f"0x{self.data[::-1].hex()}"
         return f"{short_name(self.dtype)}({text})"

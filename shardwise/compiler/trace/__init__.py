@@ -1,1 +1,1 @@
-"""From a function to a Program: one tracer class, a stack of frames, the user's source lines."""
+"""Tracing: from a Python function to a Program. One tracer class, a stack of frames, the user's source lines."""

@@ -1,4 +1,8 @@
-"""build: stage a function of arrays into a Program, with the outer values that it closes over."""
+"""build: stage a function of arrays into a Program; rewrite: build a Program in a transformation.
+
+The input is a Python function and the types of its arguments. The output is a verified Program, and the outer values
+that the function closes over, which are further inputs of the Program.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
@@ -21,10 +25,20 @@ def build(
     axes: Mapping[Any, int] | None = None,
     tracked: frozenset[Any] = frozenset(),
 ) -> tuple[Program, list[Any]]:
-    """`function` over arguments of these types, as a Program, and the outer values that are its further inputs.
+    """Stage `function` for arguments of the given types.
 
-    The user's scopes count from here: a program may be used again in another one, and `inline` adds that. `axes` get a
-    name inside, and along those `tracked` types say what varies.
+    The named scopes of the caller are not recorded: the program may be called from several scopes, and `inline` adds
+    the scope of each call.
+
+    Args:
+        function: a function of arrays that returns a list of arrays.
+        types: the types of its arguments.
+        name: the name of the program.
+        axes: the axis names that the frame binds, with their sizes.
+        tracked: the bound axes for which types track varying values.
+
+    Returns:
+        The program, and the outer values that are its last inputs.
     """
     frame = Frame(name, stages_all=True, axes=axes, tracked=tracked)
     with frame.open(), use_scope(()):
@@ -34,7 +48,11 @@ def build(
 
 @verifies_result
 def rewrite(name: str, types: Sequence[ArrayType], body: Callable[..., Sequence[Any]]) -> Program:
-    """A Program made by a transformation: `body` sees no other frame, but a user's rule may use the axes bound here."""
+    """Build a Program in a transformation.
+
+    `body` runs without outer frames, but user-defined rules in it may use the axis names that are bound now. An array
+    from outside that such a rule uses becomes a constant of the program.
+    """
     frame = _ClosedFrame(name, stages_all=True, axes=bound_axes(), tracked=tracked_axes())
     with frame.open(over=()):
         outputs = [frame.lift(x) for x in body(*(frame.input(type) for type in types))]
@@ -43,15 +61,15 @@ def rewrite(name: str, types: Sequence[ArrayType], body: Callable[..., Sequence[
 
 @final
 class _ClosedFrame(Frame):
-    """A frame without captured inputs: an array from outside, which a user's rule may use, is held by the program."""
+    """A frame without captured inputs: the program holds arrays from outside as constants."""
 
     def __init__(self, name: str, stages_all: bool, axes: Mapping[Any, int], tracked: frozenset[Any]):
         super().__init__(name, stages_all, axes, tracked)
-        self._held: dict[int, Value] = {}
+        self._constants: dict[int, Value] = {}
 
     def lift(self, x: Any) -> Value:
         if isinstance(x, Tracer):
             return super().lift(x)
-        if id(x) not in self._held:
-            self._held[id(x)] = self.bind(ArrayConstant(IdentityKey(x)), ())[0].value
-        return self._held[id(x)]
+        if id(x) not in self._constants:
+            self._constants[id(x)] = self.bind(ArrayConstant(IdentityKey(x)), ())[0].value
+        return self._constants[id(x)]

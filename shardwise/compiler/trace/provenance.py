@@ -1,4 +1,4 @@
-"""Where an equation comes from: the user's line that is running, or the line that a transformation works for.
+"""Provenance of equations: the user's line that is running, or the line of the equation that is being transformed.
 
 A transformation that replays equations sets `provenance.source`, so that the equations it emits keep the user's line.
 The partitioner also sets `provenance.reason`, which says why it inserts an equation. `named_scope` sets
@@ -31,7 +31,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 @contextmanager
 def use_scope(scope: tuple[str, ...]) -> Iterator[None]:
-    """Replace the user's scopes for a while."""
+    """Replace the current named scopes inside a `with` block."""
     before, provenance.scope = provenance.scope, scope
     try:
         yield
@@ -77,12 +77,12 @@ class named_scope:
 
 
 def current_source() -> Source:
-    """The source that an equation emitted now belongs to."""
+    """Return the source of an equation that is emitted now."""
     return provenance.source or user_source()
 
 
 def user_source() -> Source:
-    """The innermost running line outside this package."""
+    """Return the innermost line on the call stack that is outside of this package."""
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code

@@ -1,7 +1,7 @@
-"""Tracer: an array whose value is not known yet. Frame: the function in which it is traced.
+"""Tracer: an array whose value is not known yet. Frame: a function that is being traced (JAX: trace).
 
-A tracer belongs to one frame. Used in an inner frame it becomes an explicit input of that frame's program; used after
-its frame has closed, it is a leak, and the error says where it was made.
+A tracer belongs to one frame. If an inner frame uses it, it becomes an explicit input of that frame's program. If it is
+used after its frame is closed, it is a leaked tracer, and the error says where it was created.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,10 +29,15 @@ from shardwise.errors import (
 
 
 class Frame:
-    """One function being staged into a Program. `stages_all`: it takes every op, not only those on its own tracers.
+    """A function that is being staged into a Program.
 
-    `axes`: the names that it gives to axes for the ops inside, and their sizes. `tracked`: those of them along which
-    types say what varies.
+    Attributes:
+        name: the name of the function.
+        stages_all: whether the frame accepts every op, not only those on its own tracers.
+        axes: the axis names that the frame binds, with their sizes.
+        tracked: the bound axes for which types track varying values.
+        inputs: the inputs of the program so far.
+        equations: the equations of the program so far.
     """
 
     def __init__(
@@ -52,20 +57,22 @@ class Frame:
         self._varied: dict[tuple[Value, tuple[str, ...]], Value] = {}
 
     def input(self, type: ArrayType) -> "Tracer":
-        """A new input of the program."""
+        """Add an input to the program, and return its tracer."""
         value = Value(type)
         self.inputs.append(value)
         return Tracer(self, value, None, current_source())
 
     def owns(self, value: Any) -> bool:
+        """Return whether `value` is a tracer of this frame."""
         return isinstance(value, Tracer) and value.frame is self
 
     def bind(self, op: Op, args: Sequence[Any]) -> "tuple[Tracer, ...]":
+        """Add an equation that applies `op`, and return the tracers of its results."""
         inputs = [self.lift(arg) for arg in args]
         types = tuple([value.type for value in inputs])
         for type in types:
             if type.varying:
-                inputs = self._entering(inputs, op.operand_varying(*types))
+                inputs = self._cast_operands(inputs, op.operand_varying(*types))
                 types = tuple([value.type for value in inputs])
                 break
         outputs = [Value(type) for type in result_types(op, types)]
@@ -74,86 +81,104 @@ class Frame:
         self.equations.append(equation)
         return tuple(Tracer(self, value, equation, source) for value in outputs)
 
-    def _entering(self, inputs: Sequence[Value], entering: Sequence[tuple[str, ...]]) -> list[Value]:
-        """The operands of an op in a manual region: what is one value for all devices meets what each has its own of
-        as a value that each has."""
-        found = []
-        for value, axes in zip(inputs, entering, strict=True):
-            more = tuple([axis for axis in axes if axis not in value.type.varying])
-            found.append(self._vary(value, more) if more else value)
-        return found
+    def _cast_operands(self, inputs: Sequence[Value], varying: Sequence[tuple[str, ...]]) -> list[Value]:
+        """Cast replicated operands to varying when they are mixed with varying ones.
+
+        `varying` holds the axes over which each operand has to vary.
+        """
+        cast = []
+        for value, axes in zip(inputs, varying, strict=True):
+            missing = tuple([axis for axis in axes if axis not in value.type.varying])
+            cast.append(self._vary(value, missing) if missing else value)
+        return cast
 
     def _vary(self, value: Value, axes: tuple[str, ...]) -> Value:
-        """`value` as each device's own along `axes`. This is where a derivative sums over devices: once for all uses,
-        and of what a value is spread from or turned over from, rather than of itself."""
-        found = self._varied.get((value, axes))
-        if found is None:
-            made_by = next((equation for equation in reversed(self.equations) if value in equation.outputs), None)
-            if made_by and isinstance(made_by.op, (Broadcast, Reshape, Transpose)) and made_by.inputs:
-                spread = Tracer(self, self._vary(made_by.inputs[0], axes), None)
-                found = self.bind(made_by.op, [spread])[0].value
+        """Return `value` marked as varying over `axes`.
+
+        The transpose of `Vary` is a sum over devices. So that there is one sum for all uses, the result is cached; so
+        that the sum is small, the source of a broadcast, reshape or transpose is marked instead of its result.
+        """
+        varied = self._varied.get((value, axes))
+        if varied is None:
+            producer = next((equation for equation in reversed(self.equations) if value in equation.outputs), None)
+            if producer and isinstance(producer.op, (Broadcast, Reshape, Transpose)) and producer.inputs:
+                source = Tracer(self, self._vary(producer.inputs[0], axes), None)
+                varied = self.bind(producer.op, [source])[0].value
             else:
-                found = self.bind(PVary(axes), [Tracer(self, value, None)])[0].value
-            self._varied[value, axes] = found
-        return found
+                varied = self.bind(PVary(axes), [Tracer(self, value, None)])[0].value
+            self._varied[value, axes] = varied
+        return varied
 
     def lift(self, x: Any) -> Value:
-        """The value that stands for `x` in this frame's program."""
+        """Return the value that represents `x` in this frame's program; outer values become captured inputs."""
         if isinstance(x, Tracer):
             if x.frame is self:
                 return x.value
             if x.frame not in open_frames():
                 raise UnexpectedTracerError(x.frame.leak_message(x))
             if x.made_by is not None and not x.made_by.inputs and x.made_by.op.cheap_to_recompute:
-                return self.bind(x.made_by.op, ())[0].value  # a constant is made again rather than carried in
-        found = self._captured.get(id(x))
-        if found is None:
-            found = self._captured[id(x)] = (x, self.capture(x))
-        return found[1]
+                return self.bind(x.made_by.op, ())[0].value  # a constant is recomputed instead of captured
+        captured = self._captured.get(id(x))
+        if captured is None:
+            captured = self._captured[id(x)] = (x, self.capture(x))
+        return captured[1]
 
     def capture(self, x: Any) -> Value:
-        """A new input that stands for a value from outside."""
+        """Return a new input for an outer value."""
         return Value(x.type)
 
     @property
     def captured(self) -> list[Any]:
-        """The values from outside that the program takes as further inputs, in order."""
+        """The outer values that are the last inputs of the program, in order."""
         return [outer for outer, _ in self._captured.values()]
 
     def program(self, outputs: Sequence[Value]) -> Program:
-        """What was staged; inputs first, then the captured values."""
+        """Return the staged program. Its inputs are those of the frame, then the captured values."""
         inputs = (*self.inputs, *(value for _, value in self._captured.values()))
         return Program(inputs, tuple(self.equations), tuple(outputs), self.name)
 
     @contextmanager
     def open(self, over: Sequence[Any] | None = None) -> Iterator[None]:
-        """Stage here while open; `over` are the frames below (those open now, unless given)."""
+        """Open the frame inside a `with` block, on top of the frames `over` (by default, those open now)."""
         with use_frames([*(open_frames() if over is None else over), self]):
             yield
 
     def concrete(self, tracer: "Tracer", error: type[ConcretizationTypeError], use: str) -> Any:
-        """The value below this frame that `tracer` stands for, where one can be known."""
+        """Return the concrete value of `tracer`, in frames that know values.
+
+        Args:
+            tracer: a tracer of this frame.
+            error: the error to raise if the value is not known.
+            use: why the value is needed, for the message.
+        """
         raise error(
-            f"{use}, but this {tracer.type} is not known while `{self.name}` is traced.\n"
-            f"  It was made at {tracer.source}"
+            f"{use}, but the value of this {tracer.type} is not known while `{self.name}` is traced.\n"
+            f"  It was created at {tracer.source}"
             + (f" by {tracer.made_by.op.name}" if tracer.made_by is not None else f" as an argument of `{self.name}`")
-            + ".\n  A compiled function runs for values that come later: choose between arrays with "
-            "`numpy.where`,\n  or move the decision out of the function, or make the argument static."
+            + ".\n  Traced values are known only when the compiled function runs: choose between arrays with "
+            "`numpy.where`,\n  move the decision out of the function, or make the argument static."
         )
 
     def leak_message(self, tracer: "Tracer") -> str:
-        """The message for a tracer used after its frame has closed."""
+        """Return the message for a tracer that is used after its frame is closed."""
         made = f" by {tracer.made_by.op.name}" if tracer.made_by is not None else ""
         return (
             f"a traced {tracer.type} of `{self.name}` is used after `{self.name}` returned.\n"
-            f"  It was made at {tracer.source}{made} and stands for a value of that trace only.\n"
+            f"  It was created at {tracer.source}{made} and is valid only in that trace.\n"
             "  Return it from the function instead of storing it in an outer variable."
         )
 
 
 @final
 class Tracer(ArrayMethods):
-    """An array in a function that is being traced: it has a type, operators and methods, but no elements."""
+    """An array in a function that is being traced: it has a type, operators and methods, but no elements.
+
+    Attributes:
+        frame: the frame that it belongs to.
+        value: its value in the frame's program.
+        made_by: the equation that defines it; None for inputs.
+        source: the user's line that created it.
+    """
 
     __slots__ = ("frame", "made_by", "source", "type", "value")
 
@@ -182,7 +207,7 @@ class Tracer(ArrayMethods):
         return complex(self.frame.concrete(self, ConcretizationTypeError, "`complex()` needs a value"))
 
     def item(self) -> Any:
-        """The only element, as a Python scalar; only where the value is known."""
+        """Return the only element as a Python scalar, if the value is known while tracing."""
         return self.frame.concrete(self, ConcretizationTypeError, "`item()` needs a value").item()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""Program → Program: jvp, linearize, transpose, vmap, remat, inline, dce, untrack, and the like."""
+"""Transformations, Program → Program: jvp, linearize, transpose, vmap, remat, inline, dce, hoist and others."""
 
 from shardwise.compiler.ir.dispatch import installed
 from shardwise.compiler.trace.build import rewrite
@@ -14,7 +14,7 @@ from shardwise.compiler.transforms.vmap import map_function, vmap_program
 
 
 class _ProgramTransforms:
-    """What the rules of ops that hold a program reach through `installed.transforms`."""
+    """The transformations that rules of ops reach through `installed.transforms`."""
 
     jvp = staticmethod(jvp_program)
     linearize = staticmethod(linearize_program)

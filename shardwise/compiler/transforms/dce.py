@@ -29,15 +29,19 @@ def live_equations(equations: Sequence[Equation], outputs: Iterable[Value]) -> l
     for equation in reversed(equations):
         if used.isdisjoint(equation.outputs) and not equation.op.effect:
             continue
-        live = _trimmed(equation, equation.op, used) if isinstance(equation.op, Control) else equation
+        live = _trim_control(equation, equation.op, used) if isinstance(equation.op, Control) else equation
         kept.append(live)
         used.update(live.inputs)
     return kept[::-1]
 
 
-def _trimmed(equation: Equation, op: Control, wanted: set[Value]) -> Equation:
-    """A control op without the bindings that no wanted result and no decision depends on."""
-    results = [value in wanted for value in equation.outputs]
+def _trim_control(equation: Equation, op: Control, used: set[Value]) -> Equation:
+    """Remove the bindings of a control op on which no used result and no decision depends.
+
+    A binding is live if one of its results is used, or if a live equation of a program reads one of its entries. More
+    entries become live as programs keep more outputs, so this is repeated until nothing changes.
+    """
+    results = [value in used for value in equation.outputs]
     kept = [
         not binding.targets or any(end.kind == "result" and results[end.number] for end in binding.targets)
         for binding in op.bindings
@@ -47,13 +51,12 @@ def _trimmed(equation: Equation, op: Control, wanted: set[Value]) -> Equation:
         for n, program in enumerate(op.programs):
             exits = op.endpoint_marks(kept, "exit", n)
             outputs = tuple(value for value, is_kept in zip(program.outputs, exits, strict=True) if is_kept)
-            needed = program if all(exits) else replace(program, outputs=outputs)
-            programs.append(dce(needed))
-        used = [program.used for program in programs]
+            programs.append(dce(program if all(exits) else replace(program, outputs=outputs)))
+        used_inside = [program.used for program in programs]
         more = [
             is_kept
             or any(
-                end.kind == "entry" and op.programs[end.program].inputs[end.number] in used[end.program]
+                end.kind == "entry" and op.programs[end.program].inputs[end.number] in used_inside[end.program]
                 for end in binding.targets
             )
             for binding, is_kept in zip(op.bindings, kept, strict=True)
@@ -67,6 +70,6 @@ def _trimmed(equation: Equation, op: Control, wanted: set[Value]) -> Equation:
     smaller, operands, places = op.rebuild(
         [port for port, is_kept in zip(ports, kept, strict=True) if is_kept], programs
     )
-    given = dict(zip((n for n, s in enumerate(ports) if s.has_result), equation.outputs, strict=True))
+    result_of = dict(zip((n for n, s in enumerate(ports) if s.has_result), equation.outputs, strict=True))
     numbers = [number for number, is_kept in enumerate(kept) if is_kept]
-    return equation.replace(op=smaller, inputs=operands, outputs=[given[numbers[place]] for place in places])
+    return equation.replace(op=smaller, inputs=operands, outputs=[result_of[numbers[place]] for place in places])

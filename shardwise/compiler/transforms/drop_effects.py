@@ -1,4 +1,4 @@
-"""silence: a program, or an op that holds programs, without effects: for computing again what was computed before."""
+"""drop_effects: remove the effects of a program or an op, so that it can be recomputed (remat, while loops)."""
 
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Program
@@ -6,7 +6,11 @@ from shardwise.compiler.ir.verify import verifies_result
 
 
 def without_effects(op: Op) -> Op:
-    """The op without the effects of its programs; TypeError where something depends on what an effect gives."""
+    """Return the op without the effects of the programs that it holds.
+
+    Raises:
+        TypeError: if the op itself has an effect, or an equation uses the result of an op with an effect.
+    """
     if not op.effect:
         return op
     if op.programs:
@@ -16,7 +20,11 @@ def without_effects(op: Op) -> Op:
 
 @verifies_result
 def drop_effects(program: Program) -> Program:
-    """The program without effects; TypeError where something depends on what an effect gives."""
+    """Return the program without its effects.
+
+    Raises:
+        TypeError: if an equation uses the result of an op with an effect.
+    """
     if not program.effect:
         return program
     equations = []

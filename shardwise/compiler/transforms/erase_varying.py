@@ -1,7 +1,7 @@
-"""untrack: a program whose types do not say any more over which axes of manual regions values vary.
+"""erase_varying: remove the varying axes of manual regions from the types of a program.
 
-That is for derivatives and for what users are told. What devices compute is the same, so it is left out before layouts
-are chosen.
+Derivatives and error messages need varying axes. Devices compute the same without them, so they are erased before
+layouts are chosen.
 """
 
 from dataclasses import replace
@@ -15,33 +15,34 @@ from shardwise.compiler.ops.control.manual import Manual
 
 @verifies_result
 def erase_varying(program: Program) -> Program:
-    """`program` without what its types track; the same one where there is no manual region."""
-    if not any(isinstance(equation.op, (Manual, PVary)) or _tracked(equation) for equation in program.walk()):
+    """Return the program without varying axes; `program` itself if it has no manual region."""
+    if not any(isinstance(equation.op, (Manual, PVary)) or _has_varying(equation) for equation in program.walk()):
         return program
-    return _untracked(program)
+    return _erase_program(program)
 
 
-def _tracked(equation: Equation) -> bool:
+def _has_varying(equation: Equation) -> bool:
     return any(value.type.varying for value in (*equation.inputs, *equation.outputs))
 
 
-def _untracked(program: Program) -> Program:
-    known: dict[Value, Value] = {value: Value(value.type.with_varying(())) for value in program.inputs}
+def _erase_program(program: Program) -> Program:
+    new_values: dict[Value, Value] = {value: Value(value.type.with_varying(())) for value in program.inputs}
     equations = []
     for equation in program.equations:
-        inputs = [known[value] for value in equation.inputs]
+        inputs = [new_values[value] for value in equation.inputs]
         if isinstance(equation.op, (PVary, AssertReplicated)):
-            known[equation.outputs[0]] = inputs[0]
+            new_values[equation.outputs[0]] = inputs[0]
             continue
         outputs = [Value(value.type.with_varying(())) for value in equation.outputs]
-        known.update(zip(equation.outputs, outputs, strict=True))
-        equations.append(equation.replace(op=_plain(equation.op), inputs=inputs, outputs=outputs))
-    inputs = [known[value] for value in program.inputs]
-    return Program(tuple(inputs), tuple(equations), tuple(known[value] for value in program.outputs), program.name)
+        new_values.update(zip(equation.outputs, outputs, strict=True))
+        equations.append(equation.replace(op=_erase_op(equation.op), inputs=inputs, outputs=outputs))
+    inputs = [new_values[value] for value in program.inputs]
+    outputs = [new_values[value] for value in program.outputs]
+    return Program(tuple(inputs), tuple(equations), tuple(outputs), program.name)
 
 
-def _plain(op: Op) -> Op:
-    op = op.map_programs(_untracked)
+def _erase_op(op: Op) -> Op:
+    op = op.map_programs(_erase_program)
     match op:
         case Manual():
             return replace(op, tracked=False)

@@ -1,8 +1,8 @@
-"""hoist: what a loop makes narrower anew each turn, though it does not change, is made narrower once, before it.
+"""hoist: move loop-invariant conversions to a smaller dtype out of scans.
 
-Weights that every turn of a loop converts from f32 to bf16 enter it as bf16: half as much is gathered for it, and held
-while it runs. What else does not change inside a loop stays there: XLA takes it out by itself, and where a layout has
-to change for it, that is done outside anyway.
+A loop that converts its weights from f32 to bf16 in every iteration gets them as bf16 instead: half the bytes are
+gathered for it, and held while it runs. Other loop-invariant equations stay inside: XLA's loop-invariant code motion
+hoists them, and the partitioner reshards loop-invariant values outside of the loop anyway.
 """
 
 from shardwise.compiler.ir.program import Equation, Program, Value
@@ -15,64 +15,80 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 
 @verifies_result
 def hoist(program: Program) -> Program:
-    """`program` with such conversions before its loops, and those of loops inside of them; the same where none is."""
+    """Hoist conversions out of the scans of a program, nested ones too.
+
+    Returns:
+        The program with the conversions before its loops; `program` itself if there are none.
+    """
     equations: list[Equation] = []
     changed = False
     for equation in program.equations:
         op = equation.op
         if isinstance(op, Control):
             op = op.map_programs(hoist)
-            before, after = _lifted(equation, op) if isinstance(op, Scan) else ([], None)
-            if after is None and op is not equation.op:
-                after = equation.replace(op=op)
-            changed |= after is not None
-            equations += [*before, after or equation]
+            hoisted, loop = _hoist_scan(equation, op) if isinstance(op, Scan) else ([], None)
+            if loop is None and op is not equation.op:
+                loop = equation.replace(op=op)
+            changed |= loop is not None
+            equations += [*hoisted, loop or equation]
         else:
             equations.append(equation)
     return program.with_equations(equations) if changed else program
 
 
-def _lifted(equation: Equation, op: Scan) -> tuple[list[Equation], Equation | None]:
-    """What can be made narrower before a loop, and the loop that takes it; None where there is nothing."""
+def _hoist_scan(equation: Equation, op: Scan) -> tuple[list[Equation], Equation | None]:
+    """Return the equations to place before a scan, and the scan that uses them; None if nothing can be hoisted."""
     body = op.program
-    makers: dict[Value, Equation] = {}  # of what the body makes of constants and of what does not change, cheaply
-    given = set(body.inputs[: op.consts])  # and what is made of that; the rest is made of constants alone
-    wanted: list[Value] = []
-    for inside in body.equations:
-        if (
-            not inside.op.cheap_to_recompute
-            or isinstance(inside.op, Barrier)
-            or not all(x in makers or x in given for x in inside.inputs)
-        ):
-            continue
-        (result,) = inside.outputs
-        makers[result] = inside
-        if not given.isdisjoint(inside.inputs):
-            given.add(result)
-            if isinstance(inside.op, Convert) and result.type.nbytes < inside.inputs[0].type.nbytes:
-                wanted.append(result)
-    if op.length < 2 or not wanted:
+    producers, conversions = _invariant_conversions(op)
+    if op.length < 2 or not conversions:
         return [], None
-    known = dict(zip(body.inputs[: op.consts], equation.inputs, strict=False))
-    before: list[Equation] = []
+    outside = dict(zip(body.inputs[: op.consts], equation.inputs, strict=False))
+    hoisted: list[Equation] = []
 
-    def made(value: Value) -> Value:
-        """`value`, outside of the loop."""
-        if value not in known:
-            maker = makers[value]
-            inputs = [made(operand) for operand in maker.inputs]
-            known[value] = Value(value.type)
-            before.append(maker.replace(inputs=inputs, outputs=[known[value]]))
-        return known[value]
+    def hoist_value(value: Value) -> Value:
+        """Return the value outside of the loop that equals `value`, adding the equations that compute it."""
+        if value not in outside:
+            producer = producers[value]
+            inputs = [hoist_value(operand) for operand in producer.inputs]
+            outside[value] = Value(value.type)
+            hoisted.append(producer.replace(inputs=inputs, outputs=[outside[value]]))
+        return outside[value]
 
-    taken = [made(value) for value in wanted]
-    lifted = set(wanted)
-    smaller = Program(
-        (*body.inputs[: op.consts], *wanted, *body.inputs[op.consts :]),
-        tuple(inside for inside in body.equations if lifted.isdisjoint(inside.outputs)),
+    new_operands = [hoist_value(value) for value in conversions]
+    removed = set(conversions)
+    new_body = Program(
+        (*body.inputs[: op.consts], *conversions, *body.inputs[op.consts :]),
+        tuple(inner for inner in body.equations if removed.isdisjoint(inner.outputs)),
         body.outputs,
         body.name,
     )
-    loop = Scan(smaller, op.length, op.consts + len(wanted), op.carried, op.reverse, op.unroll)
-    inputs = (*equation.inputs[: op.consts], *taken, *equation.inputs[op.consts :])
-    return before, equation.replace(op=loop, inputs=inputs)
+    loop = Scan(new_body, op.length, op.consts + len(conversions), op.carried, op.reverse, op.unroll)
+    inputs = (*equation.inputs[: op.consts], *new_operands, *equation.inputs[op.consts :])
+    return hoisted, equation.replace(op=loop, inputs=inputs)
+
+
+def _invariant_conversions(op: Scan) -> tuple[dict[Value, Equation], list[Value]]:
+    """Find the loop-invariant conversions to a smaller dtype in the body of a scan.
+
+    Returns:
+        The cheap equations of the body that depend only on constants and loop-invariant inputs, by their result; and
+        the results of those among them that convert a loop-invariant input to a smaller dtype.
+    """
+    body = op.program
+    producers: dict[Value, Equation] = {}
+    from_inputs = set(body.inputs[: op.consts])  # invariant inputs and values that depend on one, not on constants only
+    conversions: list[Value] = []
+    for inner in body.equations:
+        if (
+            not inner.op.cheap_to_recompute
+            or isinstance(inner.op, Barrier)
+            or not all(x in producers or x in from_inputs for x in inner.inputs)
+        ):
+            continue
+        (result,) = inner.outputs
+        producers[result] = inner
+        if not from_inputs.isdisjoint(inner.inputs):
+            from_inputs.add(result)
+            if isinstance(inner.op, Convert) and result.type.nbytes < inner.inputs[0].type.nbytes:
+                conversions.append(result)
+    return producers, conversions

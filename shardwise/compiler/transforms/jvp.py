@@ -1,4 +1,4 @@
-"""jvp: forward-mode differentiation. Every value is a pair: its primal, and its tangent or None where that is zero."""
+"""jvp: forward-mode differentiation. Every value has a primal and a tangent; a tangent of None is zero."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,9 +15,12 @@ from shardwise.compiler.transforms.replay import for_each_equation
 
 
 class Duals:
-    """Primals and tangents of a program's values, filled equation by equation.
+    """The primals and tangents of a program's values, computed equation by equation.
 
-    `linearizing`: primals and tangents live in different frames, and an op that holds a program splits it in two.
+    Attributes:
+        primal: the primal of each value.
+        tangent: the tangent of each value; values with a zero tangent have no entry.
+        linearizing: whether primals and tangents are staged in different frames: ops then use `Op.linearize`.
     """
 
     def __init__(self, linearizing: bool = False):
@@ -26,33 +29,35 @@ class Duals:
         self.linearizing = linearizing
 
     def set(self, value: Value, primal: Any, tangent: Any) -> None:
+        """Record the primal and the tangent of a value; values that are not inexact have no tangent."""
         self.primal[value] = primal
         if tangent is not None and is_inexact(value.type.dtype):
             self.tangent[value] = match_type(tangent, value.type)
 
     def step(self, equation: Equation) -> None:
-        """Emit one equation's primal, and its tangent where an operand has one."""
+        """Compute the primals of an equation's results, and their tangents if an operand has one."""
         op = equation.op
         primals = [self.primal[value] for value in equation.inputs]
         tangents = [self.tangent.get(value) for value in equation.inputs]
         if all(tangent is None for tangent in tangents):
-            results, moved = op(*primals), None
+            results, out_tangents = op(*primals), None
         else:
-            results, moved = (op.linearize if self.linearizing else op.jvp)(primals, tangents)
+            results, out_tangents = (op.linearize if self.linearizing else op.jvp)(primals, tangents)
         if op.single:
-            self.set(equation.outputs[0], results, moved)
+            self.set(equation.outputs[0], results, out_tangents)
         else:
-            for value, result, tangent in zip(equation.outputs, results, moved or [None] * len(results), strict=True):
+            out_tangents = out_tangents or [None] * len(results)
+            for value, result, tangent in zip(equation.outputs, results, out_tangents, strict=True):
                 self.set(value, result, tangent)
 
 
 def jvp(program: Program, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """The program's outputs and their tangents (None is zero), played into the open frame."""
-    pairs = Duals()
+    """Compute the program's outputs and their tangents (None is zero) in the open frame."""
+    duals = Duals()
     for value, primal, tangent in zip(program.inputs, primals, tangents, strict=True):
-        pairs.set(value, primal, tangent)
-    for_each_equation(program.equations, pairs.step)
-    return [pairs.primal[value] for value in program.outputs], [pairs.tangent.get(value) for value in program.outputs]
+        duals.set(value, primal, tangent)
+    for_each_equation(program.equations, duals.step)
+    return [duals.primal[value] for value in program.outputs], [duals.tangent.get(value) for value in program.outputs]
 
 
 @memoized(maxsize=4096)
@@ -60,26 +65,33 @@ def jvp(program: Program, primals: Sequence[Any], tangents: Sequence[Any]) -> tu
 def jvp_program(
     program: Program, active: tuple[bool, ...], instantiate: tuple[bool, ...] = ()
 ) -> tuple[Program, tuple[bool, ...]]:
-    """(primals, tangents of the active inputs) → (outputs, tangents of the outputs that move); and which these are.
+    """Differentiate a program in forward mode.
 
-    Outputs marked in `instantiate` have a tangent even where it is zero.
+    Args:
+        program: the program.
+        active: for each input, whether it has a tangent.
+        instantiate: for each output, whether it has a tangent even if that is zero.
+
+    Returns:
+        The program (primals, tangents of the active inputs) → (outputs, tangents of the nonzero outputs); and for each
+        output, whether it has a tangent.
     """
-    moving: tuple[bool, ...] = ()
+    nonzero: tuple[bool, ...] = ()
     count = len(program.inputs)
 
     def body(*args: Any) -> list[Any]:
-        nonlocal moving
+        nonlocal nonzero
         outputs, tangents = jvp(program, args[:count], insert_none(args[count:], active))
         tangents = instantiate_zeros(tangents, instantiate, program.out_types)
-        moving = present_mask(tangents)
+        nonzero = present_mask(tangents)
         return [*outputs, *drop_none(tangents)]
 
     types = [*program.in_types, *(t for t, is_active in zip(program.in_types, active, strict=True) if is_active)]
-    return rewrite(f"jvp_{program.name}", types, body), moving
+    return rewrite(f"jvp_{program.name}", types, body), nonzero
 
 
 def instantiate_zeros(tangents: Sequence[Any], instantiate: Sequence[bool], types: Sequence[ArrayType]) -> list[Any]:
-    """Tangents or cotangents, with zeros for those marked that are not there."""
+    """Replace tangents (or cotangents) of None by zeros if they are marked in `instantiate`."""
     marks = instantiate or (False,) * len(tangents)
     return [
         zeros_of(type) if tangent is None and is_instantiated else tangent

@@ -1,4 +1,4 @@
-"""lift: a program without the arrays that it holds: they become further inputs, through loops and branches too."""
+"""lift_constants: turn the arrays that a program holds into inputs, also those inside loops and branches."""
 
 from typing import Any
 
@@ -10,14 +10,21 @@ from shardwise.compiler.ops.shape.constants import ArrayConstant
 
 @verifies_result
 def lift_constants(program: Program) -> tuple[Program, list[Any]]:
-    """A program without calls, with the arrays that it holds as its last inputs; and these arrays."""
-    body, held = _lifted(program)
+    """Turn the arrays that a program holds into its last inputs.
+
+    Args:
+        program: a program without calls.
+
+    Returns:
+        The program with more inputs, and the arrays to pass for them.
+    """
+    body, held = _lift_equations(program)
     inputs = (*program.inputs, *(value for value, _ in held))
     return Program(inputs, body, program.outputs, program.name), [op.array.value for _, op in held]
 
 
-def _lifted(program: Program) -> tuple[tuple[Equation, ...], list[tuple[Value, ArrayConstant]]]:
-    """The equations of a program but those that hold arrays, and the values that stand for these."""
+def _lift_equations(program: Program) -> tuple[tuple[Equation, ...], list[tuple[Value, ArrayConstant]]]:
+    """Return the equations of a program without those that hold arrays, and the values and ops of the latter."""
     equations: list[Equation] = []
     held: list[tuple[Value, ArrayConstant]] = []
     for equation in program.equations:
@@ -27,7 +34,7 @@ def _lifted(program: Program) -> tuple[tuple[Equation, ...], list[tuple[Value, A
         if isinstance(equation.op, Control) and any(
             isinstance(e.op, ArrayConstant) for p in equation.op.programs for e in p.walk()
         ):
-            larger, more = _lifted_out(equation, equation.op)
+            larger, more = _lift_from_control(equation, equation.op)
             held += more
             equations.append(larger)
         else:
@@ -35,13 +42,13 @@ def _lifted(program: Program) -> tuple[tuple[Equation, ...], list[tuple[Value, A
     return tuple(equations), held
 
 
-def _lifted_out(equation: Equation, op: Control) -> tuple[Equation, list[tuple[Value, ArrayConstant]]]:
-    """A control op that takes as operands the arrays that its programs hold."""
+def _lift_from_control(equation: Equation, op: Control) -> tuple[Equation, list[tuple[Value, ArrayConstant]]]:
+    """Return a control op with the arrays that its programs hold as further operands, and these operands."""
     programs, ports, held = [], [], []
     for n, program in enumerate(op.programs):
-        body, inside = _lifted(program)
+        body, inner_held = _lift_equations(program)
         programs.append(program.with_equations(body))
-        for value, array in inside:
+        for value, array in inner_held:
             outside = Value(value.type)
             group, takers = op.const_groups[n]
             entries = {taker: value if taker == n else Value(value.type) for taker in takers}

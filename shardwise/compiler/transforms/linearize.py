@@ -1,7 +1,7 @@
-"""linearize: the values of a function now, and its derivative there as a linear Program.
+"""linearize: evaluate a function at a point, and stage its derivative there as a linear Program.
 
-Primals are emitted in the frame below; tangents are staged in a frame of their own, which takes only ops that touch a
-tangent. Primal values that the tangents need are captured by that frame: they are the residuals. Nothing runs twice.
+Primals are computed in the outer frames. Tangents are staged in a frame of their own, which accepts only ops that touch
+a tangent. The primal values that this frame captures are the residuals. No equation is evaluated twice.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,18 +27,28 @@ from shardwise.errors import ConcretizationTypeError
 @final
 @dataclass(frozen=True)
 class Linearized:
-    """`program` maps (residuals, tangents of the active inputs) to tangents of the outputs marked in `moving`."""
+    """The value and the derivative of a function.
+
+    Attributes:
+        outputs: the outputs of the function.
+        program: maps the residuals and the tangents of the active inputs to the tangents of the nonzero outputs.
+        residuals: the primal values that `program` needs.
+        nonzero: for each output, whether it has a tangent.
+    """
 
     outputs: list[Any]
     program: Program
     residuals: list[Any]
-    moving: tuple[bool, ...]
+    nonzero: tuple[bool, ...]
 
 
 @final
 class LinearFrame(Frame):
-    """Takes what depends on tangents. A call that also computes what does not is taken apart, and only its linear part
-    stays here: a user's rule may compute both in one compiled function."""
+    """A frame that stages ops on tangents.
+
+    A user-defined rule may compute primals and tangents in one jitted function. Such a call is replayed op by op, so
+    that only its linear part is staged here.
+    """
 
     def __init__(self, name: str):
         super().__init__(name, stages_all=False)
@@ -49,20 +59,21 @@ class LinearFrame(Frame):
         return super().bind(op, args)
 
 
-class _Tangents:
-    """The linear half: pairs whose tangents are staged in a frame that takes nothing else."""
+class _Linearizer:
+    """Primals and tangents of a function's values, with the frame in which the tangents are staged."""
 
     def __init__(self, name: str):
         self.frame = LinearFrame(f"linear_{name}")
-        self.pairs = Duals(linearizing=True)
+        self.duals = Duals(linearizing=True)
 
     def close(self, outputs: Sequence[Value], instantiate: Sequence[bool] = ()) -> Linearized:
-        found = [self.pairs.tangent.get(value) for value in outputs]
-        tangents = instantiate_zeros(found, instantiate, [value.type for value in outputs])
-        moving = present_mask(tangents)
+        """Return the linearized function with these outputs."""
+        out_tangents = [self.duals.tangent.get(value) for value in outputs]
+        tangents = instantiate_zeros(out_tangents, instantiate, [value.type for value in outputs])
+        nonzero = present_mask(tangents)
         staged = self.frame.program([self.frame.lift(tangent) for tangent in drop_none(tangents)])
         count = len(self.frame.inputs)
-        # The captured residuals come first, and those that only dead equations used are dropped.
+        # Residuals become the first inputs; those that only dead equations use are dropped.
         staged = dce(replace(staged, inputs=(*staged.inputs[count:], *staged.inputs[:count])))
         used = staged.used
         residuals = [
@@ -71,77 +82,79 @@ class _Tangents:
         inputs = (*(value for value, _ in residuals), *staged.inputs[len(self.frame.captured) :])
         program = replace(staged, inputs=inputs)
         return Linearized(
-            [self.pairs.primal[value] for value in outputs], program, [outer for _, outer in residuals], moving
+            [self.duals.primal[value] for value in outputs], program, [outer for _, outer in residuals], nonzero
         )
 
 
 @final
 class DualFrame(Frame):
-    """The frame of a function that is being differentiated, whose values may be known.
+    """The frame of a function that is being differentiated. Its values are known if the outer frames know them.
 
-    It plays equations into the frames `over` (primals, and tangents where a value has one) on demand: when Python asks
-    for a value, up to that value, and never again. Outside jit this is what makes `if` on values work.
+    Equations are evaluated lazily in the frames `over`, with primals and tangents: up to a value when Python needs it,
+    and each equation once. So `if` on values works under grad outside of jit.
     """
 
-    def __init__(self, name: str, pairs: Duals, over: Sequence[Any]):
+    def __init__(self, name: str, duals: Duals, over: Sequence[Any]):
         super().__init__(name, stages_all=False)
-        self.pairs = pairs
+        self.duals = duals
         self.over = list(over)
-        self.played = 0
+        self.evaluated = 0  # the number of equations that are evaluated
 
-    def pair(self, primal: Any, tangent: Any) -> Tracer:
-        """A new input: a tracer for the function, with its primal and tangent."""
+    def dual_input(self, primal: Any, tangent: Any) -> Tracer:
+        """Add an input with this primal and tangent, and return its tracer."""
         tracer = self.input(primal.type)
-        self.pairs.set(tracer.value, primal, tangent)
+        self.duals.set(tracer.value, primal, tangent)
         return tracer
 
     def capture(self, x: Any) -> Value:
         value = Value(x.type)
-        self.pairs.set(value, x, None)
+        self.duals.set(value, x, None)
         return value
 
     def concrete(self, tracer: Tracer, error: type[ConcretizationTypeError], use: str) -> Any:
-        while tracer.value not in self.pairs.primal:
-            self.play(self.played + 1)
-        return self.pairs.primal[tracer.value]
+        while tracer.value not in self.duals.primal:
+            self.evaluate(self.evaluated + 1)
+        return self.duals.primal[tracer.value]
 
-    def play(self, until: int) -> None:
-        """Emit equations, up to number `until`."""
-        equations = self.equations[self.played : until]
-        self.played = until
+    def evaluate(self, count: int) -> None:
+        """Evaluate the first `count` equations in the outer frames, except for those that are evaluated already."""
+        equations = self.equations[self.evaluated : count]
+        self.evaluated = count
         with use_frames(self.over):
-            for_each_equation(equations, self.pairs.step)
+            for_each_equation(equations, self.duals.step)
 
     def run(self, function: Callable[..., Sequence[Any]], tracers: Sequence[Tracer]) -> list[Value]:
-        """Call the function, and play what its results need; the values of the results."""
+        """Call the function, evaluate the equations that its results depend on, and return the results' values."""
         with self.open():
             outputs = [self.lift(as_operand(x)) for x in function(*tracers)]
-        self.equations[self.played :] = live_equations(self.equations[self.played :], outputs)
-        self.play(len(self.equations))
+        self.equations[self.evaluated :] = live_equations(self.equations[self.evaluated :], outputs)
+        self.evaluate(len(self.equations))
         return outputs
 
 
 def linearize(function: Callable[..., Sequence[Any]], primals: Sequence[Any], name: str) -> Linearized:
-    """Call `function` on `primals`; all of them are active."""
-    tangents = _Tangents(name)
-    over = [*open_frames(), tangents.frame]
-    frame = DualFrame(name, tangents.pairs, over)
-    outputs = frame.run(function, [frame.pair(primal, tangents.frame.input(primal.type)) for primal in primals])
+    """Call `function` on `primals`, all of which are active, and linearize it there."""
+    linearizer = _Linearizer(name)
+    over = [*open_frames(), linearizer.frame]
+    frame = DualFrame(name, linearizer.duals, over)
+    tracers = [frame.dual_input(primal, linearizer.frame.input(primal.type)) for primal in primals]
+    outputs = frame.run(function, tracers)
     with use_frames(over):
-        return tangents.close(outputs)
+        return linearizer.close(outputs)
 
 
 def jvp_function(
     function: Callable[..., Sequence[Any]], primals: Sequence[Any], tangents: Sequence[Any], name: str
 ) -> tuple[list[Any], list[Any]]:
-    """Call `function` on `primals`, moving along `tangents`: its results, and how they move (None: they do not).
+    """Return the results of `function` on `primals`, and their tangents (None is zero).
 
-    Tangents that are being staged, as in a user's rule under grad, must not draw the primals in with them.
+    If the tangents are staged in a LinearFrame, as in a user-defined rule under grad, ops are linearized, so that
+    primals are not staged with them.
     """
-    pairs = Duals(linearizing=any(isinstance(t, Tracer) and isinstance(t.frame, LinearFrame) for t in tangents))
-    frame = DualFrame(name, pairs, open_frames())
-    outputs = frame.run(function, [frame.pair(x, t) for x, t in zip(primals, tangents, strict=True)])
-    return [pairs.primal[value] for value in outputs], [pairs.tangent.get(value) for value in outputs]
+    duals = Duals(linearizing=any(isinstance(t, Tracer) and isinstance(t.frame, LinearFrame) for t in tangents))
+    frame = DualFrame(name, duals, open_frames())
+    outputs = frame.run(function, [frame.dual_input(x, t) for x, t in zip(primals, tangents, strict=True)])
+    return [duals.primal[value] for value in outputs], [duals.tangent.get(value) for value in outputs]
 
 
 @memoized(maxsize=4096)
@@ -149,23 +162,30 @@ def jvp_function(
 def linearize_program(
     program: Program, active: tuple[bool, ...], instantiate: tuple[bool, ...] = ()
 ) -> tuple[Program, Program, tuple[bool, ...]]:
-    """Forward (inputs → outputs, residuals) and linear (residuals, tangents → tangents) Programs, and which move.
+    """Split the derivative of a program into a forward and a linear program.
 
-    Outputs marked in `instantiate` have a tangent even where it is zero.
+    Args:
+        program: the program.
+        active: for each input, whether it has a tangent.
+        instantiate: for each output, whether it has a tangent even if that is zero.
+
+    Returns:
+        The forward program (inputs → outputs, residuals); the linear program (residuals, tangents of the active inputs
+        → tangents of the nonzero outputs); and for each output, whether it has a tangent.
     """
     linear: Linearized | None = None
 
     def body(*args: Any) -> list[Any]:
         nonlocal linear
-        tangents = _Tangents(program.name)
+        linearizer = _Linearizer(program.name)
         for value, primal, is_active in zip(program.inputs, args, active, strict=True):
-            tangents.pairs.set(value, primal, tangents.frame.input(value.type) if is_active else None)
-        with tangents.frame.open():
-            for_each_equation(program.equations, tangents.pairs.step)
-            linear = tangents.close(program.outputs, instantiate)
+            linearizer.duals.set(value, primal, linearizer.frame.input(value.type) if is_active else None)
+        with linearizer.frame.open():
+            for_each_equation(program.equations, linearizer.duals.step)
+            linear = linearizer.close(program.outputs, instantiate)
         return [*linear.outputs, *linear.residuals]
 
     forward = rewrite(f"forward_{program.name}", program.in_types, body)
     assert linear is not None
-    lighter, staged = shrink_residuals(forward, linear.program, len(program.outputs))
-    return dce(lighter), staged, linear.moving
+    forward, linear_program = shrink_residuals(forward, linear.program, len(program.outputs))
+    return dce(forward), linear_program, linear.nonzero

@@ -1,6 +1,6 @@
-"""keys: a program in which every array of keys is the array of their words, with a last dim of two.
+"""lower_keys: replace arrays of PRNG keys by arrays of their u32 words, with a last dim of size two.
 
-An op that only moves keys moves their words alike: it is mapped over that dim, by its own rule for vmap.
+An op on keys only moves or compares them. It is batched over the dim of the words, by its own vmap rule.
 """
 
 from typing import Any
@@ -22,14 +22,14 @@ _WORDS = BatchAxis(2)
 
 @verifies_result
 def lower_keys(program: Program) -> Program:
-    """A program without calls, over the words of keys; the same program where there are none."""
+    """Return a program on the words of keys; `program` itself if it has no keys. `program` has no calls."""
     if not _has_keys(program):
         return program
     env: dict[Value, Any] = {}
 
     def emit(equation: Equation) -> None:
         operands = [env[value] for value in equation.inputs]
-        results = _emitted(equation, operands)
+        results = _apply_to_words(equation, operands)
         env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
 
     def body(*args: Any) -> list[Any]:
@@ -41,13 +41,13 @@ def lower_keys(program: Program) -> Program:
 
 
 def _has_keys(program: Program) -> bool:
-    """Whether keys come in or are made, in the programs that ops hold too."""
-    made = (value for equation in program.walk() for value in (*equation.inputs, *equation.outputs))
-    return any(is_key(value.type.dtype) for value in (*program.inputs, *made))
+    """Return whether a value of the program, or of a program that an op holds, is an array of keys."""
+    values = (value for equation in program.walk() for value in (*equation.inputs, *equation.outputs))
+    return any(is_key(value.type.dtype) for value in (*program.inputs, *values))
 
 
-def _emitted(equation: Equation, operands: list[Any]) -> Any:
-    """The results of an equation, of the words of its operands."""
+def _apply_to_words(equation: Equation, operands: list[Any]) -> Any:
+    """Return the results of an equation, computed from the words of its operands."""
     op = equation.op
     if isinstance(op, Control):
         return op.map_programs(lower_keys)(*operands)
@@ -56,18 +56,19 @@ def _emitted(equation: Equation, operands: list[Any]) -> Any:
     dims = [value.type.ndim if is_key(value.type.dtype) else None for value in equation.inputs]
     if all(dim is None for dim in dims):
         return op(*operands)
-    found, places = op.vmap(_WORDS, operands, dims)
-    if isinstance(op, Compare):  # keys are equal where both words are
-        return (ReduceAnd if op.direction == "EQ" else ReduceOr)((places,))(found)
+    results, out_dims = op.vmap(_WORDS, operands, dims)
+    if isinstance(op, Compare):  # keys are equal if both words are
+        return (ReduceAnd if op.direction == "EQ" else ReduceOr)((out_dims,))(results)
     if op.single:
-        return move_dim(found, places, found.type.ndim - 1)
-    return [_as_before(value, x, place) for value, x, place in zip(equation.outputs, found, places, strict=True)]
+        return move_dim(results, out_dims, results.type.ndim - 1)
+    return [_unbatch(value, x, dim) for value, x, dim in zip(equation.outputs, results, out_dims, strict=True)]
 
 
-def _as_before(value: Value, found: Any, place: int | None) -> Any:
-    """One of several results: keys by their words; of others, which no words went into, each is the same for both."""
-    if place is None:
-        return found
+def _unbatch(value: Value, batched: Any, dim: int | None) -> Any:
+    """Return one of several batched results: keys with the words last; other results, which are equal for both words,
+    without the batch dim."""
+    if dim is None:
+        return batched
     if is_key(value.type.dtype):
-        return move_dim(found, place, found.type.ndim - 1)
-    return found[(slice(None),) * place + (0,)]
+        return move_dim(batched, dim, batched.type.ndim - 1)
+    return batched[(slice(None),) * dim + (0,)]

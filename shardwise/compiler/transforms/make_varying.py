@@ -1,8 +1,7 @@
-"""spread: a program of a manual region into which devices may come or not, each for itself.
+"""make_varying: cast the inputs and outputs of a program in a manual region to varying.
 
-What comes in is each device's own along the axes along which they part, and so is what goes out; in the programs that
-its ops hold, too. Where all devices have one value outside, a derivative sums what each has of it: outside, where all
-of them meet, and not in here.
+Branches and loop bodies whose predicate varies run on some devices only. Their inputs are cast to varying outside, so
+that the derivative sums cotangents over devices outside too, where all devices take part in the collective.
 """
 
 from typing import Any
@@ -19,14 +18,14 @@ from shardwise.compiler.transforms.replay import for_each_equation
 
 @verifies_result
 def make_varying(program: Program, axes: tuple[str, ...]) -> Program:
-    """`program`, whose inputs and outputs vary along these axes as well."""
+    """Return the program with inputs and outputs that vary over `axes` too, also in the programs that its ops hold."""
 
     def body(*args: Any) -> list[Any]:
         env: dict[Value, Any] = dict(zip(program.inputs, args, strict=True))
 
         def emit(equation: Equation) -> None:
             operands = [env[value] for value in equation.inputs]
-            results = _applied(_spread(equation.op, axes), operands)
+            results = _apply(_make_op_varying(equation.op, axes), operands)
             env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
 
         for_each_equation(program.equations, emit)
@@ -36,15 +35,15 @@ def make_varying(program: Program, axes: tuple[str, ...]) -> Program:
 
 
 def cast_to_varying(x: Any, axes: tuple[str, ...]) -> Any:
-    """`x` as each device's own along these axes."""
+    """Return `x`, marked as varying over `axes` too."""
     return match_type(x, x.type.with_varying((*x.type.varying, *axes)))
 
 
-def _applied(op: Op, operands: list[Any]) -> Any:
-    if isinstance(op, PVary):  # along other axes than those that it varies along already
+def _apply(op: Op, operands: list[Any]) -> Any:
+    if isinstance(op, PVary):  # the operand may vary over drop_none of its axes now, which `PVary` does not accept
         return cast_to_varying(operands[0], op.axes)
     return op(*operands)
 
 
-def _spread(op: Op, axes: tuple[str, ...]) -> Op:
+def _make_op_varying(op: Op, axes: tuple[str, ...]) -> Op:
     return op if isinstance(op, LinearSolve) else op.map_programs(lambda inner: make_varying(inner, axes))

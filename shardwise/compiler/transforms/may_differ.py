@@ -1,7 +1,7 @@
-"""alike: whether devices of a manual region, each with a value of its own, can have different ones.
+"""may_differ: the axes along which the devices of a manual region can really hold different values.
 
-Types know that a value varies, and derivatives go by that. Some values that vary are the same all the same: what was
-gathered from all devices, and what is made of that alone.
+Types say over which axes a value varies, and derivatives rely on that. Some varying values are nevertheless equal on
+all devices: results of all-gathers and reductions, and values that are computed from those alone.
 """
 
 from collections.abc import Iterable
@@ -13,15 +13,16 @@ from shardwise.compiler.trace.tracer import Tracer
 
 
 def may_differ(x: Tracer) -> frozenset[str]:
-    """The axes along which devices may have different values of `x`, which is being traced."""
-    found: dict[Value, frozenset[str]] = {}
+    """Return the axes along which devices may hold different values of the tracer `x`."""
+    differing: dict[Value, frozenset[str]] = {}
     for equation in x.frame.equations:
-        axes = _leaving(equation, [found.get(value, frozenset(value.type.varying)) for value in equation.inputs])
-        found.update((value, axes & frozenset(value.type.varying)) for value in equation.outputs)
-    return found.get(x.value, frozenset(x.type.varying))
+        axes = _result_axes(equation, [differing.get(v, frozenset(v.type.varying)) for v in equation.inputs])
+        differing.update((value, axes & frozenset(value.type.varying)) for value in equation.outputs)
+    return differing.get(x.value, frozenset(x.type.varying))
 
 
-def _leaving(equation: Equation, operands: Iterable[frozenset[str]]) -> frozenset[str]:
+def _result_axes(equation: Equation, operands: Iterable[frozenset[str]]) -> frozenset[str]:
+    """Return the axes along which results may differ, given those of the operands."""
     axes = frozenset().union(*operands)
     match equation.op:
         case NamedAllGather(axes=named, groups=None) | NamedReduction(axes=named, groups=None):
@@ -29,9 +30,9 @@ def _leaving(equation: Equation, operands: Iterable[frozenset[str]]) -> frozense
         case NamedIndex() | NamedExchangeOp() | NamedReduction():
             return axes | equation.op.axis_names
         case op:
-            return axes.union(*(_own(inner) for program in op.programs for inner in program.walk()))
+            return axes.union(*(_introduced_axes(inner) for program in op.programs for inner in program.walk()))
 
 
-def _own(equation: Equation) -> frozenset[str]:
-    """What an equation inside of a program can make differ that its operands do not."""
+def _introduced_axes(equation: Equation) -> frozenset[str]:
+    """Return the axes along which the results of an equation may differ even if its operands are equal."""
     return equation.op.axis_names if isinstance(equation.op, (NamedIndex, NamedExchangeOp)) else frozenset()

@@ -1,5 +1,8 @@
-"""cached: what is made of programs, once. A user's rule may look at the axes that have a name where it is asked: what
-was made is found again only where these are the same."""
+"""memoized: an LRU cache for transformations of programs.
+
+User-defined rules may read the settings and the axis names that are bound where a transformation runs. Both are part of
+the cache key.
+"""
 
 from collections.abc import Callable
 from functools import wraps
@@ -12,16 +15,16 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def memoized(maxsize: int) -> Callable[[_Function], _Function]:
-    """`lru_cache`, by the settings in force and the axes with a name too."""
+    """Decorate a function with an LRU cache whose key includes the current settings and the bound axis names."""
 
     def decorate(function: _Function) -> _Function:
         @cached_by_settings(maxsize)
-        def made(axes: Any, *args: Any, **keywords: Any) -> Any:
+        def cached_call(axes: Any, *args: Any, **keywords: Any) -> Any:
             return function(*args, **keywords)
 
         @wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
-            return made((tuple(bound_axes().items()), tracked_axes()), *args, **keywords)
+            return cached_call((tuple(bound_axes().items()), tracked_axes()), *args, **keywords)
 
         return call  # type: ignore[return-value]
 

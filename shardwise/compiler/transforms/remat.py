@@ -1,4 +1,4 @@
-"""rematerialize: the derivative of a program that keeps little and computes the rest again."""
+"""rematerialize: the derivative of a program that saves few residuals and recomputes the others (`jax.checkpoint`)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,61 +21,79 @@ from shardwise.compiler.transforms.replay import replay
 def rematerialize_program(
     program: Program, active: tuple[bool, ...], policy: Callable[..., bool] | None
 ) -> tuple[Program, Program, tuple[bool, ...]]:
-    """(inputs → outputs, saved), (inputs, saved, tangents → tangents), and which outputs move.
+    """Split the derivative of a program into a forward and a linear program, with recomputation.
 
-    The second computes the residuals again from the inputs and from what the policy lets the first save.
+    Args:
+        program: the program.
+        active: for each input, whether it has a tangent.
+        policy: whether the results of an op may be saved; called with the op and the types of its operands. With None,
+            no result is saved.
+
+    Returns:
+        The forward program (inputs → outputs, saved values); the linear program (inputs, saved values, tangents →
+        tangents), which recomputes the residuals; and for each output, whether it has a tangent.
     """
-    forward, linear, moving = linearize_program(program, active)
-    whole, count = inline(forward), len(program.outputs)
-    kept, again = _split(whole, whole.outputs[:count], whole.outputs[count:], policy)
+    forward, linear, nonzero = linearize_program(program, active)
+    forward, count = inline(forward), len(program.outputs)
+    saving, recompute = _split(forward, forward.outputs[:count], forward.outputs[count:], policy)
     tangents = [type for type, is_active in zip(program.in_types, active, strict=True) if is_active]
-    taken = len(again.inputs)
+    recompute_inputs = len(recompute.inputs)
 
     def body(*args: Any) -> list[Any]:
-        return replay(linear, [*replay(again, args[:taken]), *args[taken:]])
+        return replay(linear, [*replay(recompute, args[:recompute_inputs]), *args[recompute_inputs:]])
 
-    return kept, rewrite(f"again_{program.name}", [*again.in_types, *tangents], body), moving
+    return saving, rewrite(f"recompute_{program.name}", [*recompute.in_types, *tangents], body), nonzero
 
 
 def _split(
     forward: Program, results: Sequence[Value], residuals: Sequence[Value], policy: Callable[..., bool] | None
 ) -> tuple[Program, Program]:
-    """A program as one that gives `results` and saves what the policy allows, and one that redoes `residuals`."""
+    """Split a program into one that returns `results` and saved values, and one that recomputes `residuals`.
+
+    The second program has the saved values as further inputs. Values that cannot be recomputed are saved, as are those
+    that the policy allows.
+    """
     saveable: list[Value] = []
     equations: list[Equation] = []
-    made_by_hand: list[Equation] = []
+    recomputed: list[Equation] = []
     for equation in forward.equations:
-        again = _repeatable(equation)
-        if again is None or (policy is not None and policy(equation.op, *(value.type for value in equation.inputs))):
+        repeated = _without_effects(equation)
+        if repeated is None or (policy is not None and policy(equation.op, *(value.type for value in equation.inputs))):
             saveable += equation.outputs
         elif isinstance(equation.op, Scan) and policy is not None:
-            first, again, stacks = _split_scan(equation, equation.op, policy)
+            saving_scan, repeated, stacks = _split_scan(equation, equation.op, policy)
             saveable += stacks
-            made_by_hand.append(again)
-            equations.append(first)
+            recomputed.append(repeated)
+            equations.append(saving_scan)
             continue
         else:
-            made_by_hand.append(again)
+            recomputed.append(repeated)
         equations.append(equation)
-    rest = forward.with_equations(live_equations(made_by_hand, residuals), residuals)
-    saved = tuple(value for value in saveable if value in rest.used)
-    kept = dce(forward.with_equations(equations, (*results, *saved)))
-    return kept, replace(rest, inputs=(*rest.inputs, *saved))
+    recompute = forward.with_equations(live_equations(recomputed, residuals), residuals)
+    saved = tuple(value for value in saveable if value in recompute.used)
+    saving = dce(forward.with_equations(equations, (*results, *saved)))
+    return saving, replace(recompute, inputs=(*recompute.inputs, *saved))
 
 
 def _split_scan(equation: Equation, op: Scan, policy: Callable[..., bool]) -> tuple[Equation, Equation, list[Value]]:
-    """A loop that also stacks what the policy allows; one that takes the stacks and redoes the rest; and the stacks."""
+    """Split a scan by splitting its body.
+
+    Returns:
+        A scan that also stacks the saved values of its body; a scan that reads these stacks and recomputes the other
+        values; and the stacks.
+    """
     outputs = op.program.outputs
-    kept, again = _split(op.program, outputs, outputs, policy)
-    saved = kept.outputs[len(outputs) :]
+    saving_body, recompute_body = _split(op.program, outputs, outputs, policy)
+    saved = saving_body.outputs[len(outputs) :]
     stacks = [Value(value.type.with_shape((op.length, *value.type.shape))) for value in saved]
-    first = equation.replace(op=op.with_programs([kept]), outputs=(*equation.outputs, *stacks))
-    second = equation.replace(op=op.with_programs([again]), inputs=(*equation.inputs, *stacks), reason="")
-    return first, second, stacks
+    saving = equation.replace(op=op.with_programs([saving_body]), outputs=(*equation.outputs, *stacks))
+    recompute = equation.replace(op=op.with_programs([recompute_body]), inputs=(*equation.inputs, *stacks), reason="")
+    return saving, recompute, stacks
 
 
-def _repeatable(equation: Equation) -> Equation | None:
-    """The equation without its effects, which happen once; None where that cannot be: its results must be kept."""
+def _without_effects(equation: Equation) -> Equation | None:
+    """Return the equation without effects, which must not be repeated; None if that is impossible: its results have to
+    be saved."""
     try:
         op = without_effects(equation.op)
     except TypeError:

@@ -1,4 +1,4 @@
-"""replay: a program's equations, emitted again into the open frame, by whatever `emit` makes of each."""
+"""replay: apply the ops of a program one by one in the open frame, keeping the source line of each equation."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from shardwise.compiler.trace.provenance import provenance
 
 @contextmanager
 def restore_source() -> Iterator[None]:
-    """Give back the source that was being worked for, once a loop over equations has set others."""
+    """Restore the current source at the end of a `with` block."""
     before = provenance.source
     try:
         yield
@@ -19,7 +19,7 @@ def restore_source() -> Iterator[None]:
 
 
 def for_each_equation(equations: Iterable[Equation], emit: Callable[[Equation], None]) -> None:
-    """Call `emit` on every equation, with what it emits attributed to that equation's source line."""
+    """Call `emit` on every equation. Equations that it emits get the source line of that equation."""
     with restore_source():
         for equation in equations:
             provenance.source = equation.source
@@ -27,7 +27,7 @@ def for_each_equation(equations: Iterable[Equation], emit: Callable[[Equation], 
 
 
 def replay(program: Program, args: Sequence[Any]) -> list[Any]:
-    """The program's outputs for `args`, its ops applied one by one in the open frame."""
+    """Return the outputs of a program for `args`, applying its ops one by one in the open frame."""
     env: dict[Value, Any] = dict(zip(program.inputs, args, strict=True))
 
     def emit(equation: Equation) -> None:

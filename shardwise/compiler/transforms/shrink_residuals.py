@@ -1,9 +1,9 @@
-"""lighten: the two halves of a derivative, with less kept between them.
+"""shrink_residuals: reduce the memory of the residuals between the forward and the linear half of a derivative.
 
-In come a forward program (inputs → outputs, residuals) and a linear one (residuals, tangents → tangents); out come the
-same two with smaller residuals. What was only spread from something smaller, or turned over from something that is
-there anyway, is spread or turned over again in the linear half. Inside one program XLA would do so by itself; what a
-loop stacks it cannot see through.
+The input is a forward program (inputs → outputs, residuals) and a linear one (residuals, tangents → tangents). The
+output is the same pair with smaller residuals: a residual that is a broadcast, reshape or transpose of a smaller value,
+or of an input or another residual, is recomputed from that value in the linear half. Within one program XLA would do
+this itself, but it cannot do it for residuals that a loop stacks.
 """
 
 from collections.abc import Sequence
@@ -14,52 +14,58 @@ from shardwise.compiler.ir.verify import verifies_result
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 
-_AT_HOME = (Broadcast, Reshape, Transpose)  # other moves, done again, may send something again
+_LOCAL_MOVES = (Broadcast, Reshape, Transpose)  # recomputing other movements may repeat communication
 
 
 @verifies_result
 def shrink_residuals(forward: Program, linear: Program, count: int) -> tuple[Program, Program]:
-    """`count`: of the forward half's outputs that are no residuals."""
+    """Return the forward and the linear program with smaller residuals.
+
+    Args:
+        forward: inputs → outputs, residuals.
+        linear: residuals, tangents → tangents.
+        count: the number of outputs of `forward` that are not residuals.
+    """
     residuals = forward.outputs[count:]
-    makers = {equation.outputs[0]: equation for equation in forward.equations if isinstance(equation.op, _AT_HOME)}
-    there = {*forward.inputs, *residuals}
-    if not any(_moves(makers, there, value) for value in residuals):
+    moves = {equation.outputs[0]: equation for equation in forward.equations if isinstance(equation.op, _LOCAL_MOVES)}
+    available = {*forward.inputs, *residuals}
+    if not any(_is_recomputable(moves, available, value) for value in residuals):
         return forward, linear
-    kept: dict[Value, Value] = {}  # of the forward half → what it is in the linear one
-    again: list[Equation] = []
+    in_linear: dict[Value, Value] = {}  # value of the forward program → its value in the linear program
+    recomputed: list[Equation] = []
 
-    def brought(value: Value, inside: Value) -> Value:
-        """What stands for `value` in the linear half: `inside`, unless it is there under another name."""
-        if value not in kept:
-            kept[value] = inside
-            if _moves(makers, there, value):
-                maker = makers[value]
-                operand = brought(maker.inputs[0], _inside(maker.inputs[0], residuals, linear))
-                again.append(maker.replace(inputs=[operand], outputs=[inside]))
-        return kept[value]
+    def linear_value(value: Value, own: Value) -> Value:
+        """Return the value of the linear program that equals `value`: `own`, unless there is one already."""
+        if value not in in_linear:
+            in_linear[value] = own
+            if _is_recomputable(moves, available, value):
+                move = moves[value]
+                operand = linear_value(move.inputs[0], _linear_input(move.inputs[0], residuals, linear))
+                recomputed.append(move.replace(inputs=[operand], outputs=[own]))
+        return in_linear[value]
 
-    names = {inside: brought(value, inside) for value, inside in zip(residuals, linear.inputs, strict=False)}
-    made = {equation.outputs[0] for equation in again}
-    needed = [(value, inside) for value, inside in kept.items() if inside not in made]
-    equations = [e.replace(inputs=[names.get(value, value) for value in e.inputs]) for e in linear.equations]
-    lighter = Program(
-        (*(inside for _, inside in needed), *linear.inputs[len(residuals) :]),
-        (*again, *equations),
-        tuple(names.get(value, value) for value in linear.outputs),
+    renamed = {own: linear_value(value, own) for value, own in zip(residuals, linear.inputs, strict=False)}
+    computed = {equation.outputs[0] for equation in recomputed}
+    saved = [(value, own) for value, own in in_linear.items() if own not in computed]
+    equations = [e.replace(inputs=[renamed.get(value, value) for value in e.inputs]) for e in linear.equations]
+    smaller = Program(
+        (*(own for _, own in saved), *linear.inputs[len(residuals) :]),
+        (*recomputed, *equations),
+        tuple(renamed.get(value, value) for value in linear.outputs),
         linear.name,
     )
-    outputs = (*forward.outputs[:count], *(value for value, _ in needed))
-    return replace(forward, outputs=outputs), lighter
+    outputs = (*forward.outputs[:count], *(value for value, _ in saved))
+    return replace(forward, outputs=outputs), smaller
 
 
-def _moves(makers: dict[Value, Equation], there: set[Value], value: Value) -> bool:
-    """Whether a value is a move of what is smaller, or there anyway."""
-    if value not in makers:
+def _is_recomputable(moves: dict[Value, Equation], available: set[Value], value: Value) -> bool:
+    """Return whether a value is a local move of a smaller value, or of one that is available in the linear half."""
+    if value not in moves:
         return False
-    (operand,) = makers[value].inputs
-    return operand.type.size < value.type.size or operand in there
+    (operand,) = moves[value].inputs
+    return operand.type.size < value.type.size or operand in available
 
 
-def _inside(value: Value, residuals: Sequence[Value], linear: Program) -> Value:
-    """The input of the linear half that a value has, if it is a residual; else a new one."""
+def _linear_input(value: Value, residuals: Sequence[Value], linear: Program) -> Value:
+    """Return the input of the linear program for a residual; a new value for other values."""
     return linear.inputs[residuals.index(value)] if value in residuals else Value(value.type)

@@ -1,4 +1,4 @@
-"""transpose: a linear program backwards, from cotangents of its outputs to cotangents of its linear inputs."""
+"""transpose: the transpose of a linear program, from cotangents of its outputs to cotangents of its linear inputs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,54 +16,64 @@ from shardwise.compiler.transforms.replay import for_each_equation
 
 
 def transpose(program: Program, linear: Sequence[bool], known: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-    """Cotangents (None is zero) of the linear inputs, played into the open frame; `known` are the other inputs."""
+    """Compute the cotangents (None is zero) of a program's linear inputs in the open frame.
+
+    Args:
+        program: the program.
+        linear: for each input, whether the program is linear in it.
+        known: the values of the other inputs.
+        cotangents: the cotangents of the outputs (None is zero).
+    """
     rest = iter(known)
     env: dict[Value, Any] = {
         value: UndefinedPrimal(value.type) if is_linear else next(rest)
         for value, is_linear in zip(program.inputs, linear, strict=True)
     }
-    backwards: list[Equation] = []
+    linear_equations: list[Equation] = []
 
     def forward(equation: Equation) -> None:
         operands = [env[value] for value in equation.inputs]
         if any(isinstance(x, UndefinedPrimal) for x in operands):
-            backwards.append(equation)
+            linear_equations.append(equation)
             env.update((value, UndefinedPrimal(value.type)) for value in equation.outputs)
         else:
             results = equation.op(*operands)
             env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
 
-    flowing: dict[Value, Any] = {}
+    cotangent_of: dict[Value, Any] = {}
 
     def backward(equation: Equation) -> None:
-        arrived = [flowing.pop(value, None) for value in equation.outputs]
-        if all(cotangent is None for cotangent in arrived):
+        out_cotangents = [cotangent_of.pop(value, None) for value in equation.outputs]
+        if all(cotangent is None for cotangent in out_cotangents):
             return
         operands = [env[value] for value in equation.inputs]
         _check_linear(equation, [isinstance(x, UndefinedPrimal) for x in operands])
-        sent = equation.op.transpose(arrived[0] if equation.op.single else arrived, *operands)
-        for value, operand, cotangent in zip(equation.inputs, operands, sent, strict=True):
+        in_cotangents = equation.op.transpose(out_cotangents[0] if equation.op.single else out_cotangents, *operands)
+        for value, operand, cotangent in zip(equation.inputs, operands, in_cotangents, strict=True):
             if isinstance(operand, UndefinedPrimal) and cotangent is not None:
-                flowing[value] = add_tangents(flowing.get(value), match_cotangent_type(cotangent, value.type))
+                cotangent_of[value] = add_tangents(cotangent_of.get(value), match_cotangent_type(cotangent, value.type))
 
     for_each_equation(program.equations, forward)
     for value, cotangent in zip(program.outputs, cotangents, strict=True):
         if cotangent is not None and isinstance(env[value], UndefinedPrimal):
-            flowing[value] = add_tangents(flowing.get(value), match_cotangent_type(cotangent, value.type))
-    for_each_equation(reversed(backwards), backward)
-    return [flowing.get(value) for value, is_linear in zip(program.inputs, linear, strict=True) if is_linear]
+            cotangent_of[value] = add_tangents(cotangent_of.get(value), match_cotangent_type(cotangent, value.type))
+    for_each_equation(reversed(linear_equations), backward)
+    return [cotangent_of.get(value) for value, is_linear in zip(program.inputs, linear, strict=True) if is_linear]
 
 
-def _check_linear(equation: Equation, unknown: Sequence[bool]) -> None:
-    """An op that is linear in none of the operands together that are unknown cannot be transposed."""
+def _check_linear(equation: Equation, undefined: Sequence[bool]) -> None:
+    """Raise TypeError if the op of an equation is not jointly linear in its undefined operands."""
     op = equation.op
     if op.irreversible:
         raise TypeError(f"`{op.name}` at {equation.source} cannot be differentiated in reverse mode: {op.irreversible}")
     groups = op.linear_in(*(value.type for value in equation.inputs))
-    wanted = {number for number, is_unknown in enumerate(unknown) if is_unknown}
+    numbers = {number for number, is_undefined in enumerate(undefined) if is_undefined}
     has_rule = type(op).transpose is not Op.transpose
-    if not has_rule or (groups and not any(wanted <= set(group) for group in groups)):
-        raise TypeError(f"`{op.name}` at {equation.source} is not linear in what it is given, so it has no transpose")
+    if not has_rule or (groups and not any(numbers <= set(group) for group in groups)):
+        raise TypeError(
+            f"`{op.name}` at {equation.source} is not linear in the operands that are being transposed, "
+            "so it has no transpose"
+        )
 
 
 @memoized(maxsize=4096)
@@ -71,22 +81,29 @@ def _check_linear(equation: Equation, unknown: Sequence[bool]) -> None:
 def transpose_program(
     program: Program, linear: tuple[bool, ...], cotangents: tuple[bool, ...], instantiate: tuple[bool, ...] = ()
 ) -> tuple[Program, tuple[bool, ...]]:
-    """(known inputs, cotangents that are there) → cotangents of the linear inputs that get one; and which these are.
+    """Transpose a program.
 
-    Linear inputs marked in `instantiate` (one mark for each) get a cotangent even where it is zero.
+    Args:
+        program: the program.
+        linear: for each input, whether the program is linear in it.
+        cotangents: for each output, whether its cotangent is nonzero.
+        instantiate: for each linear input, whether it gets a cotangent even if that is zero.
+
+    Returns:
+        The program (known inputs, nonzero cotangents) → nonzero cotangents of the linear inputs; and for each linear
+        input, whether it gets a cotangent.
     """
-    moving: tuple[bool, ...] = ()
+    nonzero: tuple[bool, ...] = ()
     count = linear.count(False)
+    linear_types = [t for t, is_linear in zip(program.in_types, linear, strict=True) if is_linear]
 
     def body(*args: Any) -> list[Any]:
-        nonlocal moving
-        found = transpose(program, linear, args[:count], insert_none(args[count:], cotangents))
-        found = instantiate_zeros(
-            found, instantiate, [t for t, is_linear in zip(program.in_types, linear, strict=True) if is_linear]
-        )
-        moving = present_mask(found)
-        return drop_none(found)
+        nonlocal nonzero
+        in_cotangents = transpose(program, linear, args[:count], insert_none(args[count:], cotangents))
+        in_cotangents = instantiate_zeros(in_cotangents, instantiate, linear_types)
+        nonzero = present_mask(in_cotangents)
+        return drop_none(in_cotangents)
 
-    known = [type for type, is_linear in zip(program.in_types, linear, strict=True) if not is_linear]
-    arriving = [type for type, here in zip(program.out_types, cotangents, strict=True) if here]
-    return rewrite(f"transpose_{program.name}", [*known, *arriving], body), moving
+    known_types = [type for type, is_linear in zip(program.in_types, linear, strict=True) if not is_linear]
+    cotangent_types = [type for type, is_nonzero in zip(program.out_types, cotangents, strict=True) if is_nonzero]
+    return rewrite(f"transpose_{program.name}", [*known_types, *cotangent_types], body), nonzero

@@ -1,6 +1,6 @@
-"""vmap: a program over one more dim. Every value is a pair: the value, and its batch dim or None where it has none.
+"""vmap: batch a program. Every value has a batch dim, or None if it is unbatched.
 
-Ops on values without a batch dim stay as they are, save those that compute along the axis by its name.
+Ops on unbatched values are applied unchanged, except for those that use the name of the batch axis.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,23 +20,30 @@ from shardwise.compiler.transforms.replay import for_each_equation
 def vmap(
     program: Program, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None]
 ) -> tuple[list[Any], list[int | None]]:
-    """The program's outputs and their batch dims, played into the open frame."""
+    """Compute the outputs of a batched program, and their batch dims, in the open frame.
+
+    Args:
+        program: the program.
+        axis: the batch axis.
+        args: the arguments, with the batch dims.
+        dims: the batch dim of each argument; None if it is unbatched.
+    """
     env: dict[Value, tuple[Any, int | None]] = dict(zip(program.inputs, zip(args, dims, strict=True), strict=True))
 
     def emit(equation: Equation) -> None:
         operands = [env[value][0] for value in equation.inputs]
-        batched = [env[value][1] for value in equation.inputs]
+        in_dims = [env[value][1] for value in equation.inputs]
         results: Any
-        places: Any
-        if all(dim is None for dim in batched) and (axis.name is None or axis.name not in equation.op.axis_names):
+        out_dims: Any
+        if all(dim is None for dim in in_dims) and (axis.name is None or axis.name not in equation.op.axis_names):
             results = equation.op(*operands)
-            places = None if equation.op.single else [None] * len(results)
+            out_dims = None if equation.op.single else [None] * len(results)
         else:
-            results, places = equation.op.vmap(axis, operands, batched)
+            results, out_dims = equation.op.vmap(axis, operands, in_dims)
         if equation.op.single:
-            env[equation.outputs[0]] = (results, places)
+            env[equation.outputs[0]] = (results, out_dims)
         else:
-            env.update(zip(equation.outputs, zip(results, places, strict=True), strict=True))
+            env.update(zip(equation.outputs, zip(results, out_dims, strict=True), strict=True))
 
     for_each_equation(program.equations, emit)
     outputs = [env[value] for value in program.outputs]
@@ -46,15 +53,18 @@ def vmap(
 def map_function(
     function: Callable[..., Sequence[Any]], axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], name: str
 ) -> tuple[list[Any], list[int | None]]:
-    """A function of arrays mapped over `dims` of its arguments (None: not mapped, and handed on as they are)."""
+    """Return the results of a function that is mapped over `dims` of its arguments, and their batch dims.
+
+    Arguments with a dim of None are passed to the function unchanged.
+    """
     frame = Frame(name, stages_all=False, axes=None if axis.name is None else {axis.name: axis.size})
     with frame.open():
-        given = [x if dim is None else frame.input(x.type.without((dim,))) for x, dim in zip(args, dims, strict=True)]
-        program = frame.program([frame.lift(as_operand(x)) for x in function(*given)])
+        inputs = [x if dim is None else frame.input(x.type.without((dim,))) for x, dim in zip(args, dims, strict=True)]
+        program = frame.program([frame.lift(as_operand(x)) for x in function(*inputs)])
     mapped = [(x, dim) for x, dim in zip(args, dims, strict=True) if dim is not None]
-    places: list[int | None] = [dim for _, dim in mapped]
+    in_dims: list[int | None] = [dim for _, dim in mapped]
     captured = frame.captured
-    return vmap(program, axis, [x for x, _ in mapped] + captured, places + [None] * len(captured))
+    return vmap(program, axis, [x for x, _ in mapped] + captured, in_dims + [None] * len(captured))
 
 
 @memoized(maxsize=4096)
@@ -62,18 +72,25 @@ def map_function(
 def vmap_program(
     program: Program, axis: BatchAxis, dims: tuple[int | None, ...], everywhere: bool | tuple[bool, ...] = False
 ) -> tuple[Program, tuple[int | None, ...]]:
-    """The batched Program, and the batch dims of its outputs; outputs marked by `everywhere` have one, at dim 0."""
+    """Return the batched program, and the batch dims of its outputs.
+
+    Args:
+        program: the program.
+        axis: the batch axis.
+        dims: the batch dim of each input; None if it is unbatched.
+        everywhere: for each output (or for all), whether it is batched at dim 0 in any case.
+    """
     out_dims: tuple[int | None, ...] = ()
 
     def body(*args: Any) -> list[Any]:
         nonlocal out_dims
-        outputs, places = vmap(program, axis, args, dims)
-        wanted = everywhere if isinstance(everywhere, tuple) else (everywhere,) * len(outputs)
-        for number, is_wanted in enumerate(wanted):
-            if is_wanted:
-                outputs[number] = batch_dim_at(outputs[number], places[number], 0, axis.size)
-                places[number] = 0
-        out_dims = tuple(places)
+        outputs, dims_now = vmap(program, axis, args, dims)
+        forced = everywhere if isinstance(everywhere, tuple) else (everywhere,) * len(outputs)
+        for number, is_forced in enumerate(forced):
+            if is_forced:
+                outputs[number] = batch_dim_at(outputs[number], dims_now[number], 0, axis.size)
+                dims_now[number] = 0
+        out_dims = tuple(dims_now)
         return outputs
 
     types = [
