@@ -159,7 +159,7 @@ def sharded_case(case: Case):
 def local_cost(sharded, plan):
     """What the partitioned program sends, and how often."""
     local = partition(sharded, plan)
-    return len(local.collectives()), sum(map(local.wire, local.collectives()))
+    return len(local.collectives()), sum(map(local.bytes_sent, local.collectives()))
 
 
 def chosen_picks(sharded, monkeypatch):
