@@ -36,7 +36,7 @@ from shardwise.compiler.ops.elementwise.arithmetic import Div, Rem
 from shardwise.compiler.ops.elementwise.min_max import Max
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.gather import Gather
-from shardwise.compiler.ops.indexing.index_vectors import clamped
+from shardwise.compiler.ops.indexing.index_vectors import clamp_index
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full, zeros_like
@@ -353,7 +353,7 @@ def unravel_index(indices: Any, shape: int | Sequence[int]) -> tuple[Any, ...]:
 @compiled_function
 def _unravel_index(indices: Any, *, shape: tuple[int, ...]) -> Any:
     total = math.prod(shape)
-    return _stack(_unravel(clamped(wrap_negative_index(as_index(indices), total), total - 1), shape))
+    return _stack(_unravel(clamp_index(wrap_negative_index(as_index(indices), total), total - 1), shape))
 
 
 def ix_(*args: Any) -> tuple[Any, ...]:

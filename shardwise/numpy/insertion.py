@@ -19,7 +19,7 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.dtypes import is_integer
 from shardwise.compiler.ir.types import Typed
-from shardwise.compiler.ops.indexing.index_vectors import clamped
+from shardwise.compiler.ops.indexing.index_vectors import clamp_index
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.slicing import Concatenate, slice_along
@@ -112,7 +112,7 @@ def _insert_at_many(x: Any, values: Any, indices: Any, *, dim: int, shape: tuple
     """Concatenate array and values, then gather the elements in their final order."""
     new = broadcast_to_shape(astype_weak(values, x.type.dtype, x.type.weak), shape)
     size, count = x.type.shape[dim], shape[dim]
-    index = clamped(wrap_negative_index(as_index(indices), size), size)
+    index = clamp_index(wrap_negative_index(as_index(indices), size), size)
     index = broadcast_to_shape(index, (count,)) if index.type.ndim else methods.broadcast_to(index, shape=(count,))
     number = Iota((count,), 0, index.type.dtype)()
     # In sorted order, i values are inserted before the i-th one. Values with equal indices keep their order.

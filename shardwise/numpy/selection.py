@@ -22,7 +22,7 @@ from shardwise.compiler.arrays.operands import (
 )
 from shardwise.compiler.arrays.promotion import canonical_dtype, promote_dtypes
 from shardwise.compiler.dtypes import integer_range, is_integer
-from shardwise.compiler.ops.indexing.index_vectors import clamped
+from shardwise.compiler.ops.indexing.index_vectors import clamp_index
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.lax.choice import select_n
@@ -84,7 +84,7 @@ def _in_bounds(name: str, index: Any, size: int, mode: str, modes: Sequence[str]
 
 @compiled_function
 def _clamp(index: Any, *, limit: int) -> Any:
-    return clamped(as_index(index), limit)
+    return clamp_index(as_index(index), limit)
 
 
 @compiled_function
@@ -318,7 +318,7 @@ def _put(x: Any, indices: Any, values: Any, *, wraps: bool, negative_from_end: b
     flat, index = Reshape((x.type.size,))(x), as_index(indices)
     if negative_from_end:
         index = wrap_negative_index(index, x.type.size)
-    index = arithmetic.remainder(index, x.type.size) if wraps else clamped(index, x.type.size - 1)
+    index = arithmetic.remainder(index, x.type.size) if wraps else clamp_index(index, x.type.size - 1)
     new = astype_weak(as_operand(values), x.type.dtype, x.type.weak)
     return Reshape(x.type.shape)(flat.at[Reshape((index.type.size,))(index)].set(new))
 
@@ -371,7 +371,7 @@ def put_along_axis(
 def _put_along_axis(x: Any, indices: Any, values: Any, *, dim: int, clips: bool) -> Any:
     index = wrap_negative_index(as_index(indices), x.type.shape[dim])
     if clips:
-        index = clamped(index, x.type.shape[dim] - 1)
+        index = clamp_index(index, x.type.shape[dim] - 1)
     shape = (*x.type.shape[:dim], index.type.shape[dim], *x.type.shape[dim + 1 :])
     index = methods.broadcast_to(index, shape=shape)
     new = methods.broadcast_to(astype_weak(as_operand(values), x.type.dtype, x.type.weak), shape=shape)

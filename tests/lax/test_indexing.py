@@ -130,7 +130,7 @@ def test_mode_from_any():
         (
             lambda: lax.dynamic_update_slice(X, np.ones((2, 2), np.int32), (1, 0)),
             TypeError,
-            "dynamic_update_slice: i32[2,2] is no part of f32[4,3]",
+            "dynamic_update_slice: the update i32[2,2] must have the dtype and rank of f32[4,3], and no larger dims",
         ),
         (
             lambda: lax.dynamic_index_in_dim(X, 0, 2),

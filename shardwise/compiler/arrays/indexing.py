@@ -29,7 +29,7 @@ from shardwise.compiler.ops.elementwise.min_max import Min
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice
 from shardwise.compiler.ops.indexing.gather import Gather
-from shardwise.compiler.ops.indexing.index_vectors import INDICES, Indexed, WindowDims, clamped, joined
+from shardwise.compiler.ops.indexing.index_vectors import INDICES, Indexed, WindowDims, clamp_index, join_columns
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import Reverse, Slice
@@ -225,7 +225,7 @@ class Indexer:
         columns = []
         for index in self.starts(indices):
             columns.append(Reshape((*shape, 1))(broadcast_to_shape(index, shape)))
-        return joined(columns, columns[0])
+        return join_columns(columns, columns[0])
 
 
 def parse_index(
@@ -319,11 +319,11 @@ def _sliced_at(x: Any, by: Indexer, indices: Sequence[Any]) -> Any:
 def gather_with_fill(op: Indexed, sizes: Sequence[int], x: Any, indices: Any, fill: Scalar | None) -> Any:
     """A gather; where a window does not lie inside, `fill`."""
     found = op(x, indices)
-    inside = None if fill is None else op.inside(x.type.shape, sizes, indices)
+    inside = None if fill is None else op.in_bounds(x.type.shape, sizes, indices)
     if inside is None or fill is None:
         return found
     shape = found.type.shape
-    return Select()(op.spread(inside, shape), found, full(shape, fill.array, x.type.dtype, x.type.weak))
+    return Select()(op.broadcast_per_index(inside, shape), found, full(shape, fill.array, x.type.dtype, x.type.weak))
 
 
 def index_mode(name: str, mode: Any, default: str, more: tuple[str, ...] = ()) -> str:
@@ -379,8 +379,8 @@ def wrap_negative_index(index: Any, size: int) -> Any:
 def clip_indices(op: Indexed, whole: tuple[int, ...], sizes: Sequence[int], indices: Any) -> Any:
     """Index vectors, clamped so that windows lie inside of an array of this shape."""
     limits = [whole[dim] - sizes[dim] for dim in op.mapped]
-    columns = [clamped(column, limit) for column, limit in zip(op.columns(indices), limits, strict=True)]
-    return joined(columns, indices)
+    columns = [clamp_index(column, limit) for column, limit in zip(op.columns(indices), limits, strict=True)]
+    return join_columns(columns, indices)
 
 
 def canonical_axis(name: str, axis: Any, ndim: int) -> int:

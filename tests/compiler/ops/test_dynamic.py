@@ -31,36 +31,48 @@ ROWS = ((1,), (0,), (), (), (0,))
 @pytest.mark.parametrize(
     ("op", "types", "message"),
     [
-        (DynamicSlice((2,)), "f32[3,4] i32[]", "dynamic_slice: needs a start for each dim of f32[3,4], not 1"),
-        (DynamicSlice((4,)), "f32[3] i32[]", "dynamic_slice: sizes (4,) are not those of a part of f32[3]"),
+        (DynamicSlice((2,)), "f32[3,4] i32[]", "dynamic_slice: needs one start index per dim of f32[3,4], not 1"),
+        (
+            DynamicSlice((4,)),
+            "f32[3] i32[]",
+            "dynamic_slice: sizes (4,) must have one entry per dim of f32[3], none larger than the dim",
+        ),
         (
             DynamicSlice((1, 1)),
             "f32[3,4] i32[] i64[]",
-            "dynamic_slice: starts must be scalars of i32, or all of i64, not i32[], i64[]",
+            "dynamic_slice: start indices must be scalars, all i32 or all i64, not i32[], i64[]",
         ),
         (
             DynamicSlice((1,)),
             "f32[3] f32[]",
-            "dynamic_slice: starts must be scalars of i32, or all of i64, not f32[]",
+            "dynamic_slice: start indices must be scalars, all i32 or all i64, not f32[]",
         ),
-        (DynamicUpdateSlice(), "f32[3] f32[4] i32[]", "dynamic_update_slice: f32[4] is no part of f32[3]"),
-        (DynamicUpdateSlice(), "f32[3] i32[2] i32[]", "dynamic_update_slice: i32[2] is no part of f32[3]"),
+        (
+            DynamicUpdateSlice(),
+            "f32[3] f32[4] i32[]",
+            "dynamic_update_slice: the update f32[4] must have the dtype and rank of f32[3], and no larger dims",
+        ),
+        (
+            DynamicUpdateSlice(),
+            "f32[3] i32[2] i32[]",
+            "dynamic_update_slice: the update i32[2] must have the dtype and rank of f32[3], and no larger dims",
+        ),
         (
             Gather(*ROWS, (1, 4)),
             "f32[3,4] f32[5,1]",
             "gather: needs index vectors of i32 or i64 along the last dim, not f32[5,1]",
         ),
         (Gather(*ROWS, (1, 4)), "f32[3,4] i32[5,2]", "gather: i32[5,2] holds vectors of 2, for dims (0,)"),
-        (Gather(*ROWS, (1, 5)), "f32[3,4] i32[5,1]", "gather: windows of (1, 5) do not fit f32[3,4]"),
+        (Gather(*ROWS, (1, 5)), "f32[3,4] i32[5,1]", "gather: windows of shape (1, 5) do not fit f32[3,4]"),
         (
             Gather(*ROWS, (2, 4)),
             "f32[3,4] i32[5,1]",
-            "gather: windows of (2, 4) have more than one element of a collapsed dim",
+            "gather: windows of shape (2, 4) have more than one element along a collapsed or batch dim",
         ),
         (
             Gather((1,), (2,), (), (), (0,), (1, 4)),
             "f32[3,4] i32[5,1]",
-            "gather: collapsed dims (2,) are not different dims of f32[3,4]",
+            "gather: collapsed dims (2,) must be distinct dims of f32[3,4]",
         ),
         (
             Gather((1,), (), (0,), (0,), (0,), (1, 4)),
@@ -70,22 +82,22 @@ ROWS = ((1,), (0,), (), (), (0,))
         (
             Gather((), (1,), (0,), (0,), (1,), (1, 1)),
             "f32[3,4] i32[5,1]",
-            "gather: dim 0 of f32[3,4] does not run along with dim 0 of i32[5,1]",
+            "gather: batch dim 0 of f32[3,4] and batch dim 0 of i32[5,1] differ in size",
         ),
         (
             Gather((), (1,), (0,), (), (1,), (1, 1)),
             "f32[3,4] i32[5,1]",
-            "gather: batch dims (0,) and () are not pairs",
+            "gather: the batch dims (0,) of the operand and () of the indices must be pairs",
         ),
         (
             Gather((0, 1), (0,), (), (), (0,), (1, 4)),
             "f32[3,4] i32[5,1]",
-            "gather: 2 window dims for dims [1] of f32[3,4]",
+            "gather: 2 window dims for the dims [1] of f32[3,4]",
         ),
         (
             Gather((2,), (0,), (), (), (0,), (1, 4)),
             "f32[3,4] i32[5,1]",
-            "gather: window dims (2,) must ascend, and be dims of rank 2",
+            "gather: window dims (2,) must be ascending dims of an array of rank 2",
         ),
         (
             Scatter(*ROWS, OR),
@@ -95,18 +107,18 @@ ROWS = ((1,), (0,), (), (), (0,))
         (
             Scatter(*ROWS, None),
             "f32[3,4] i32[5,1] i32[5,4]",
-            "scatter: f32[3,4] takes updates of its dtype, not i32[5,4]",
+            "scatter: updates must have the dtype of f32[3,4], not i32[5,4]",
         ),
         (Scatter(*ROWS, MIN), "c64[3,4] i32[5,1] c64[5,4]", "scatter: complex numbers have no min: c64[3,4]"),
         (
             Scatter(*ROWS, None),
             "f32[3,4] i32[5,1] f32[5]",
-            "scatter: f32[5] is not for dims [1] of f32[3,4] at places i32[5,1]",
+            "scatter: the rank of the updates f32[5] does not fit dims [1] of f32[3,4] and indices i32[5,1]",
         ),
         (
             Scatter(*ROWS, None),
             "f32[3,4] i32[5,1] f32[6,4]",
-            "scatter: f32[6,4] has not the shape of the places i32[5,1]",
+            "scatter: the updates f32[6,4] must have the batch shape of the indices i32[5,1]",
         ),
     ],
     ids=str,

@@ -1,7 +1,7 @@
-"""Slices at places that are only known when the program runs: dynamic_slice, dynamic_update_slice.
+"""Slices with traced start indices: dynamic_slice and dynamic_update_slice.
 
-Where a slice would reach past an end it is moved in, as a whole. On a mesh this is settled first, on the whole array:
-then each device gives, or takes, what overlaps with its piece.
+A start index is clamped so that the whole slice is in bounds. On a mesh, starts are clamped against the global shape
+first; then each device contributes, or updates, the part of the slice that overlaps with its shard.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,15 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Sub
 from shardwise.compiler.ops.elementwise.select import Select
 from shardwise.compiler.ops.indexing.gather import Gather, take_op
-from shardwise.compiler.ops.indexing.index_vectors import INDICES, WindowDims, between, both, clamped, joined, nothing
+from shardwise.compiler.ops.indexing.index_vectors import (
+    INDICES,
+    WindowDims,
+    additive_zero,
+    between,
+    both,
+    clamp_index,
+    join_columns,
+)
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.shape.constants import full, zeros_like
@@ -29,7 +37,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 @final
 @record
 class DynamicSlice(Op):
-    """`sizes[i]` elements along each dim i, from the i-th of the scalars on."""
+    """A slice of `sizes[i]` elements along each dim i; the operands after the first are the start indices."""
 
     name = "dynamic_slice"
     accepts_keys = True
@@ -38,11 +46,13 @@ class DynamicSlice(Op):
     def out_type(self, x: ArrayType, *starts: ArrayType) -> ArrayType:
         _check_starts(self.name, x, starts)
         if len(self.sizes) != x.ndim or not all(0 <= n <= whole for n, whole in zip(self.sizes, x.shape, strict=True)):
-            raise TypeError(f"dynamic_slice: sizes {self.sizes} are not those of a part of {x}")
+            raise TypeError(
+                f"dynamic_slice: sizes {self.sizes} must have one entry per dim of {x}, none larger than the dim"
+            )
         return x.with_shape(self.sizes)
 
     def factors(self, x: ArrayType, *starts: ArrayType) -> FactorRule:
-        inner, sizes, whole = _inner(self.sizes, x.shape)
+        inner, sizes, whole = _slice_factors(self.sizes, x.shape)
         operand = tuple((dim,) for dim in range(x.ndim))
         summed = {dim: SUM for dim in range(x.ndim) if inner[dim] != dim}
         return FactorRule((operand, *((),) * len(starts)), (tuple((f,) for f in inner),), sizes, summed, whole)
@@ -52,28 +62,28 @@ class DynamicSlice(Op):
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         x, *starts = operands
-        whole = context.global_types[0].shape
+        global_shape = context.global_types[0].shape
         sizes = list(self.sizes)
-        mine = None
+        in_shard = None
         for dim, size in enumerate(self.sizes):
-            if size == whole[dim]:
-                sizes[dim] = x.type.shape[dim]  # passes through, padding too
+            if size == global_shape[dim]:
+                sizes[dim] = x.type.shape[dim]  # the dim passes through, padding included
                 continue
-            starts[dim] = clamped(starts[dim], whole[dim] - size)
+            starts[dim] = clamp_index(starts[dim], global_shape[dim] - size)
             offset = context.offset(dim, starts[dim].type.dtype, 0)
             if offset is None:
                 continue
-            here = Sub()(starts[dim], offset)
-            index = counted_from(here, size)
+            local_start = Sub()(starts[dim], offset)
+            index = iota_from(local_start, size)
             within = between(index, 0, x.type.shape[dim] - 1)
-            mine = both(mine, Broadcast(context.out_shapes[0], (dim,))(within))
+            in_shard = both(in_shard, Broadcast(context.out_shapes[0], (dim,))(within))
             if size == 1:
-                starts[dim] = here
+                starts[dim] = local_start
             else:
                 x = take_op(x.type.shape, dim)(x, Reshape((size, 1))(index))
-                starts[dim] = zeros_like(here)
-        found = DynamicSlice(tuple(sizes))(x, *starts)
-        return found if mine is None else Select()(mine, found, nothing(found.type))
+                starts[dim] = zeros_like(local_start)
+        result = DynamicSlice(tuple(sizes))(x, *starts)
+        return result if in_shard is None else Select()(in_shard, result, additive_zero(result.type))
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), self(tangents[0], *primals[1:])
@@ -88,13 +98,13 @@ class DynamicSlice(Op):
         dim, *start_dims = dims
         if all(start_dim is None for start_dim in start_dims):
             x = batch_dim_at(x, dim, 0, axis.size)
-            return DynamicSlice((axis.size, *self.sizes))(x, _first(starts), *starts), 0
+            return DynamicSlice((axis.size, *self.sizes))(x, _zero_start(starts), *starts), 0
         shape = x.type.shape if dim is None else x.type.without((dim,)).shape
-        places = _places(self.sizes, shape)
-        if not places[-1]:
+        dims_of_gather = _gather_dims(self.sizes, shape)
+        if not dims_of_gather[-1]:
             return x, dim
-        vectors = _vectors(starts, start_dims, places[-1], axis)
-        found, _ = Gather(*places, self.sizes).vmap(axis, (x, vectors), (dim, 0))
+        indices = _index_vectors(starts, start_dims, dims_of_gather[-1], axis)
+        found, _ = Gather(*dims_of_gather, self.sizes).vmap(axis, (x, indices), (dim, 0))
         return Reshape((axis.size, *self.sizes))(found), 0
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
@@ -102,13 +112,13 @@ class DynamicSlice(Op):
         return hlo.op("stablehlo.dynamic_slice", operands, out, f"slice_sizes = {i64_array_attribute(self.sizes)}")
 
     def reference(self, x: NumpyArray, *starts: NumpyArray) -> NumpyArray:
-        return x[_part(x.shape, self.sizes, starts)]
+        return x[_clamped_slices(x.shape, self.sizes, starts)]
 
 
 @final
 @record
 class DynamicUpdateSlice(Op):
-    """The first operand with the second in place of a part of it, which begins at the scalars that follow."""
+    """The first operand with a slice replaced by the second; the operands after them are the start indices."""
 
     name = "dynamic_update_slice"
     accepts_keys = True
@@ -117,11 +127,13 @@ class DynamicUpdateSlice(Op):
         _check_starts(self.name, x, starts)
         fits = update.ndim == x.ndim and all(n <= whole for n, whole in zip(update.shape, x.shape, strict=True))
         if not fits or update.dtype != x.dtype:
-            raise TypeError(f"dynamic_update_slice: {update} is no part of {x}")
+            raise TypeError(
+                f"dynamic_update_slice: the update {update} must have the dtype and rank of {x}, and no larger dims"
+            )
         return ArrayType(x.shape, x.dtype, x.weak and update.weak)
 
     def factors(self, x: ArrayType, update: ArrayType, *starts: ArrayType) -> FactorRule:
-        inner, sizes, whole = _inner(update.shape, x.shape)
+        inner, sizes, whole = _slice_factors(update.shape, x.shape)
         operand = tuple((dim,) for dim in range(x.ndim))
         operands = (operand, tuple((factor,) for factor in inner), *((),) * len(starts))
         return FactorRule(operands, (operand,), sizes, need_replication=whole)
@@ -131,33 +143,33 @@ class DynamicUpdateSlice(Op):
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         x, update, *starts = operands
-        part, whole = context.global_types[1].shape, context.global_types[0].shape
-        mine = None
-        edges = []  # for each cut dim: how wide the part is that this device has, and with what of the update it begins
-        for dim, size in enumerate(part):
-            if size == whole[dim]:
-                continue  # passes through
-            starts[dim] = clamped(starts[dim], whole[dim] - size)
+        update_shape, global_shape = context.global_types[1].shape, context.global_types[0].shape
+        in_update = None
+        windows = []  # for each sharded dim: the size of the local update, and its first index in the global one
+        for dim, size in enumerate(update_shape):
+            if size == global_shape[dim]:
+                continue  # the dim passes through
+            starts[dim] = clamp_index(starts[dim], global_shape[dim] - size)
             offset = context.offset(dim, starts[dim].type.dtype)
             if offset is None:
                 continue
-            here = Sub()(starts[dim], offset)
+            local_start = Sub()(starts[dim], offset)
             width = min(size, x.type.shape[dim])
-            starts[dim] = clamped(here, x.type.shape[dim] - width)
-            edges.append((dim, width, Sub()(starts[dim], here)))
-        for dim, width, first in edges:
+            starts[dim] = clamp_index(local_start, x.type.shape[dim] - width)
+            windows.append((dim, width, Sub()(starts[dim], local_start)))
+        for dim, width, first in windows:
             update = _window(update, dim, width, first)
-        for dim, width, first in edges:
-            inside = between(counted_from(first, width), 0, part[dim] - 1)
-            mine = both(mine, Broadcast(update.type.shape, (dim,))(inside))
-        if mine is not None:
-            before = DynamicSlice(update.type.shape)(x, *starts)
-            update = Select()(mine, update, before)
+        for dim, width, first in windows:
+            inside = between(iota_from(first, width), 0, update_shape[dim] - 1)
+            in_update = both(in_update, Broadcast(update.type.shape, (dim,))(inside))
+        if in_update is not None:
+            unchanged = DynamicSlice(update.type.shape)(x, *starts)
+            update = Select()(in_update, update, unchanged)
         return self(x, update, *starts)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        moved = [zeros_like(x) if dx is None else dx for x, dx in zip(primals[:2], tangents[:2], strict=True)]
-        return self(*primals), self(*moved, *primals[2:])
+        instantiated = [zeros_like(x) if dx is None else dx for x, dx in zip(primals[:2], tangents[:2], strict=True)]
+        return self(*primals), self(*instantiated, *primals[2:])
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         x, update, *starts = operands
@@ -170,40 +182,41 @@ class DynamicUpdateSlice(Op):
         x, update, *starts = operands
         if all(dim is None for dim in dims[2:]):
             x, update = (batch_dim_at(operands[i], dims[i], 0, axis.size) for i in (0, 1))
-            return self(x, update, _first(starts), *starts), 0
+            return self(x, update, _zero_start(starts), *starts), 0
         x, update = (batch_dim_at(operands[i], dims[i], 0, axis.size) for i in (0, 1))
         shape, sizes = x.type.shape[1:], update.type.shape[1:]
-        places = _places(sizes, shape)
-        if not places[-1]:
+        dims_of_gather = _gather_dims(sizes, shape)
+        if not dims_of_gather[-1]:
             return update, 0
-        starts = [clamped(start, n - size) for start, n, size in zip(starts, shape, sizes, strict=True)]
-        kept = tuple(size for dim, size in enumerate(sizes) if dim not in places[1])
+        starts = [clamp_index(start, n - size) for start, n, size in zip(starts, shape, sizes, strict=True)]
+        kept = tuple(size for dim, size in enumerate(sizes) if dim not in dims_of_gather[1])
         update = Reshape((axis.size, *kept))(update)
-        op = Scatter(*places, None, unique=True)
-        return op.vmap(axis, (x, _vectors(starts, dims[2:], places[-1], axis), update), (0, 0, 0))
+        op = Scatter(*dims_of_gather, None, unique=True)
+        return op.vmap(axis, (x, _index_vectors(starts, dims[2:], dims_of_gather[-1], axis), update), (0, 0, 0))
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         out = self.out_type(*(x.type for x in operands))
         return hlo.op("stablehlo.dynamic_update_slice", operands, out)
 
     def reference(self, x: NumpyArray, update: NumpyArray, *starts: NumpyArray) -> NumpyArray:
-        found = x.copy()
-        found[_part(x.shape, update.shape, starts)] = update
-        return found
+        result = x.copy()
+        result[_clamped_slices(x.shape, update.shape, starts)] = update
+        return result
 
 
 def _check_starts(name: str, x: ArrayType, starts: Sequence[ArrayType]) -> None:
     if len(starts) != x.ndim:
-        raise TypeError(f"{name}: needs a start for each dim of {x}, not {len(starts)}")
-    kinds = {start.strong() for start in starts}
-    if len(kinds) > 1 or any(start.shape or start.dtype not in INDICES for start in starts):
-        raise TypeError(f"{name}: starts must be scalars of i32, or all of i64, not {', '.join(map(str, starts))}")
+        raise TypeError(f"{name}: needs one start index per dim of {x}, not {len(starts)}")
+    types = {start.strong() for start in starts}
+    if len(types) > 1 or any(start.shape or start.dtype not in INDICES for start in starts):
+        raise TypeError(f"{name}: start indices must be scalars, all i32 or all i64, not {', '.join(map(str, starts))}")
 
 
-def _inner(part: tuple[int, ...], shape: tuple[int, ...]) -> tuple[list[int], tuple[int, ...], frozenset[int]]:
-    """Factors of the dims of a part: the array's where it has all of it, else one of its own that stays whole.
+def _slice_factors(part: tuple[int, ...], shape: tuple[int, ...]) -> tuple[list[int], tuple[int, ...], frozenset[int]]:
+    """Return the factors of the dims of a slice, the sizes of all factors, and those that need replication.
 
-    Then the sizes of all factors, the array's first, and those that stay whole.
+    A dim that the slice covers completely has the factor of the array's dim; any other dim has a factor of its own,
+    which cannot be sharded.
     """
     inner, sizes = [], list(shape)
     for dim, size in enumerate(part):
@@ -213,18 +226,18 @@ def _inner(part: tuple[int, ...], shape: tuple[int, ...]) -> tuple[list[int], tu
     return inner, tuple(sizes), frozenset(range(len(shape), len(sizes)))
 
 
-def _part(shape: Sequence[int], sizes: Sequence[int], starts: Sequence[NumpyArray]) -> tuple[slice, ...]:
+def _clamped_slices(shape: Sequence[int], sizes: Sequence[int], starts: Sequence[NumpyArray]) -> tuple[slice, ...]:
     firsts = [min(max(int(start), 0), n - size) for start, n, size in zip(starts, shape, sizes, strict=True)]
     return tuple(slice(first, first + size) for first, size in zip(firsts, sizes, strict=True))
 
 
-def counted_from(start: Any, size: int) -> Any:
-    """A row of `size` integers, from a scalar on."""
+def iota_from(start: Any, size: int) -> Any:
+    """Return the integers `start`, `start + 1`, … as a vector of `size` elements."""
     return Add()(Iota((size,), 0, start.type.dtype)(), Broadcast((size,), ())(start))
 
 
 def _window(x: Any, dim: int, width: int, first: Any) -> Any:
-    """`width` elements along `dim`, from a scalar on that may lie before the first of them; zeros outside."""
+    """Return `width` elements along `dim` from index `first` on; indices out of bounds give zeros."""
     edges = tuple(width if d == dim else 0 for d in range(x.type.ndim))
     wide = Pad(edges, edges, (0,) * len(edges))(x, full((), 0, x.type.dtype, x.type.weak))
     zero = zeros_like(first)
@@ -233,20 +246,20 @@ def _window(x: Any, dim: int, width: int, first: Any) -> Any:
     return DynamicSlice((*shape[:dim], width, *shape[dim + 1 :]))(wide, *starts)
 
 
-def _first(starts: Sequence[Any]) -> Any:
-    """The start along a dim that is taken whole, of the dtype of the others."""
+def _zero_start(starts: Sequence[Any]) -> Any:
+    """Return the start index 0 along a batch dim, with the dtype of the other starts."""
     return full((), 0, starts[0].type.dtype if starts else np.int32)
 
 
-def _places(sizes: Sequence[int], shape: Sequence[int]) -> WindowDims:
-    """The dims of the gather of one slice: those that it has all of need no index, those of size 1 are looked up."""
+def _gather_dims(sizes: Sequence[int], shape: Sequence[int]) -> WindowDims:
+    """Return the dims of the gather that takes one slice: dims that the slice covers completely need no index."""
     mapped = tuple(dim for dim, size in enumerate(sizes) if size != shape[dim])
     collapsed = tuple(dim for dim in mapped if sizes[dim] == 1)
     return tuple(range(len(sizes) - len(collapsed))), collapsed, (), (), mapped
 
 
-def _vectors(starts: Sequence[Any], dims: Sequence[int | None], mapped: Sequence[int], axis: BatchAxis) -> Any:
-    """An index vector for each of a batch, of the starts along the dims in `mapped`."""
+def _index_vectors(starts: Sequence[Any], dims: Sequence[int | None], mapped: Sequence[int], axis: BatchAxis) -> Any:
+    """Return one index vector per batch element, from the start indices along the dims in `mapped`."""
     batched = [batch_dim_at(starts[dim], dims[dim], 0, axis.size) for dim in mapped]
     columns = [Reshape((axis.size, 1))(start) for start in batched]
-    return joined(columns, columns[0])
+    return join_columns(columns, columns[0])

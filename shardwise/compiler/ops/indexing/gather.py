@@ -1,8 +1,8 @@
-"""Elements at places that are only known when the program runs: gather. `indexed` says how dims hang together.
+"""gather: windows of an array at traced indices. `index_vectors` defines the dims.
 
-On a mesh, dims that go from an operand to the result whole are cut as others are. A collapsed dim that is cut (a
-vocabulary) is summed over: each device looks up what lies in its piece, and puts nothing elsewhere. What an index
-means is settled before, on the whole: no device moves it into its own piece.
+On a mesh, dims that pass completely from the operand to the result are sharded like any other. A collapsed dim that is
+sharded (a vocabulary) is summed over: each device looks up the indices in its shard and contributes zeros elsewhere.
+Indices are clamped against the global shape first, never against a shard.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,17 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Sub
 from shardwise.compiler.ops.elementwise.select import Select
-from shardwise.compiler.ops.indexing import scatter  # gather and scatter are each other's transposes
-from shardwise.compiler.ops.indexing.index_vectors import Indexed, between, both, clamped, joined, nothing
+from shardwise.compiler.ops.indexing import (
+    scatter,  # gather and scatter are each other's transposes, so the two modules import each other
+)
+from shardwise.compiler.ops.indexing.index_vectors import (
+    Indexed,
+    additive_zero,
+    between,
+    both,
+    clamp_index,
+    join_columns,
+)
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import i64_array_attribute
@@ -28,9 +37,9 @@ from shardwise.compiler.shardings.factors import FactorRule
 @final
 @record
 class Gather(Indexed):
-    """For each index vector the window of `sizes` that begins there; one that would reach past an end is moved in.
+    """For each index vector, the window of `sizes` that starts there; starts are clamped so that windows are in bounds.
 
-    `sorted` and `unique` are promises about the indices, which devices may use.
+    `sorted` and `unique` are promises about the indices that XLA may use.
     """
 
     name = "gather"
@@ -41,23 +50,23 @@ class Gather(Indexed):
 
     def out_type(self, x: ArrayType, indices: ArrayType) -> ArrayType:
         self.check(x, indices, self.sizes)
-        kept = self.kept(x.ndim)
-        ndim = len(kept) + indices.ndim - 1
-        if len(kept) != len(self.window):
-            raise TypeError(f"gather: {len(self.window)} window dims for dims {kept} of {x}")
+        window_dims = self.window_dims_of(x.ndim)
+        ndim = len(window_dims) + indices.ndim - 1
+        if len(window_dims) != len(self.window):
+            raise TypeError(f"gather: {len(self.window)} window dims for the dims {window_dims} of {x}")
         self.check_window(ndim)
-        inner, places = iter(kept), iter(indices.shape)
-        shape = tuple(self.sizes[next(inner)] if dim in self.window else next(places) for dim in range(ndim))
+        window_sizes, index_sizes = (self.sizes[dim] for dim in window_dims), iter(indices.shape)
+        shape = tuple(next(window_sizes) if dim in self.window else next(index_sizes) for dim in range(ndim))
         return x.with_shape(shape)
 
     def factors(self, x: ArrayType, indices: ArrayType) -> FactorRule:
-        found = self.factors_of(x, indices, self.sizes)
+        factors = self.factors_of(x, indices, self.sizes)
         return FactorRule(
-            (found.operand, found.indices),
-            (found.result,),
-            tuple(found.sizes),
-            dict.fromkeys(found.looked_up, SUM),
-            frozenset(found.whole),
+            (factors.operand, factors.indices),
+            (factors.result,),
+            tuple(factors.sizes),
+            dict.fromkeys(factors.looked_up, SUM),
+            frozenset(factors.need_replication),
         )
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
@@ -65,24 +74,25 @@ class Gather(Indexed):
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         x, indices = operands
-        whole, piece = context.global_types[0].shape, x.type.shape
+        global_shape, shard_shape = context.global_types[0].shape, x.type.shape
         sizes = list(self.sizes)
         columns = self.columns(indices)
-        mine = None
-        for dim in self.kept(len(whole)):
-            if sizes[dim] == whole[dim]:  # passes through, padding too
-                sizes[dim] = piece[dim]
+        in_shard = None
+        for dim in self.window_dims_of(len(global_shape)):
+            if sizes[dim] == global_shape[dim]:  # the dim passes through, padding included
+                sizes[dim] = shard_shape[dim]
         for number, dim in enumerate(self.mapped):
-            if piece[dim] == whole[dim] and not context.sharding_of(dim, 0)[0]:
+            if shard_shape[dim] == global_shape[dim] and not context.sharding_of(dim, 0)[0]:
                 continue
-            columns[number] = clamped(columns[number], whole[dim] - self.sizes[dim])
+            columns[number] = clamp_index(columns[number], global_shape[dim] - self.sizes[dim])
             if dim in self.collapsed and (offset := context.offset(dim, indices.type.dtype, 0)) is not None:
                 columns[number] = Sub()(columns[number], Broadcast(columns[number].type.shape, ())(offset))
-                mine = both(mine, between(columns[number], 0, piece[dim] - 1))
-        found = replace(self, sizes=tuple(sizes), sorted=False)(x, joined(columns, indices))
-        if mine is None:
-            return found
-        return Select()(self.spread(mine, found.type.shape), found, nothing(found.type))
+                in_shard = both(in_shard, between(columns[number], 0, shard_shape[dim] - 1))
+        result = replace(self, sizes=tuple(sizes), sorted=False)(x, join_columns(columns, indices))
+        if in_shard is None:
+            return result
+        mask = self.broadcast_per_index(in_shard, result.type.shape)
+        return Select()(mask, result, additive_zero(result.type))
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), self(tangents[0], primals[1])
@@ -90,16 +100,16 @@ class Gather(Indexed):
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         x, indices = operands
         columns = [
-            clamped(column, x.type.shape[dim] - self.sizes[dim])
+            clamp_index(column, x.type.shape[dim] - self.sizes[dim])
             for column, dim in zip(self.columns(indices), self.mapped, strict=True)
         ]
         back = scatter.Scatter(*self.dims, combine=SUM, sorted=self.sorted, unique=self.unique)
         zeros = full(x.type.shape, 0, cotangent.type.dtype)
-        return back(zeros, joined(columns, indices), cotangent), None
+        return back(zeros, join_columns(columns, indices), cotangent), None
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         in_operand, in_indices = (dim is not None for dim in dims)
-        given = [
+        batched = [
             x if dim is None else batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)
         ]
         first = () if not in_operand else (1 if in_indices else axis.size,)
@@ -109,7 +119,7 @@ class Gather(Indexed):
             sorted=self.sorted and not in_indices,
             unique=self.unique and in_operand,
         )
-        return op(*given), 0
+        return op(*batched), 0
 
     def lower(self, hlo: Hlo, x: Any, indices: Any) -> Any:
         dims = self.attributes(
@@ -131,14 +141,14 @@ class Gather(Indexed):
     def reference(self, x: NumpyArray, indices: NumpyArray) -> NumpyArray:
         types = (ArrayType(array.shape, array.dtype) for array in (x, indices))
         shape = self.out_type(*types).shape
-        limits = [whole - size for whole, size in zip(x.shape, self.sizes, strict=True)]
+        limits = [dim_size - size for dim_size, size in zip(x.shape, self.sizes, strict=True)]
         starts = self.starts(indices, x.ndim)
         for dim in self.mapped:
             starts[dim] = np.clip(starts[dim], 0, limits[dim])
-        return np.broadcast_to(x[tuple(self.reached(starts, shape))], shape)
+        return np.broadcast_to(x[tuple(self.element_indices(starts, shape))], shape)
 
 
 def take_op(shape: tuple[int, ...], dim: int) -> Gather:
-    """Along `dim` of an array of this shape the elements whose indices are in one row, with a last dim of 1."""
+    """Return the gather of slices along `dim` of an array of this shape; its indices are a column, i32[n,1]."""
     rest = tuple(d for d in range(len(shape)) if d != dim)
     return Gather(rest, (dim,), (), (), (dim,), (*shape[:dim], 1, *shape[dim + 1 :]))

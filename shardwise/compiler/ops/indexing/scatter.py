@@ -1,10 +1,11 @@
-"""Elements put, added or compared into places that are only known when the program runs: scatter.
+"""scatter: write updates into an array at traced indices.
 
-Operands: an array, index vectors, updates. `indexed` says how dims hang together: the updates have the shape that a
-gather at these places gives. A window that does not lie inside of the array is left out, all of it.
+The operands are an array, index vectors and updates. `index_vectors` defines the dims: the updates have the shape of a
+gather at these indices. A window that is not completely in bounds is dropped.
 
-On a mesh, each device takes what falls into its piece of the array. Where the places are cut instead (a batch of
-updates), an addition leaves terms of a sum, to which the array itself belongs once; a maximum, the maxima of parts.
+On a mesh, each device applies the updates that fall into its shard of the array. If the index vectors are sharded
+instead (a batch of updates), a scatter-add returns a partial sum, to which the array itself is added once, and a
+scatter-max a partial maximum.
 """
 
 import math
@@ -23,8 +24,10 @@ from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.bitwise import And
 from shardwise.compiler.ops.elementwise.min_max import Max
 from shardwise.compiler.ops.elementwise.select import Compare, Select
-from shardwise.compiler.ops.indexing import gather  # gather and scatter are each other's transposes
-from shardwise.compiler.ops.indexing.index_vectors import Indexed, between, joined
+from shardwise.compiler.ops.indexing import (
+    gather,  # gather and scatter are each other's transposes, so the two modules import each other
+)
+from shardwise.compiler.ops.indexing.index_vectors import Indexed, between, join_columns
 from shardwise.compiler.ops.reduce.broadcast import Broadcast, batch_dim_at
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
@@ -32,17 +35,17 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.reduction import MAX, MIN, PROD, SUM, Reduction
 from shardwise.compiler.shardings.factors import FactorRule
 
-_COMBINES = (SUM, PROD, MIN, MAX)
+_SUPPORTED = (SUM, PROD, MIN, MAX)
 
 
 @final
 @record
 class Scatter(Indexed):
-    """The first operand with the updates put (without `combine`), added, multiplied or compared into it.
+    """The first operand with updates combined into it by `combine`; without one, updates replace elements.
 
-    Of several updates of one element "set" takes the last in row-major order, on devices that work in that order. Sums
-    and products of small floats are taken in f32, and rounded once. `sorted` and `unique` are promises about the
-    indices, which devices may use.
+    Of several updates that replace one element, the last in row-major order wins, on platforms that apply updates in
+    order. Sums and products of floats narrower than f32 are computed in f32 and rounded once. `sorted` and `unique` are
+    promises about the indices that XLA may use.
     """
 
     name = "scatter"
@@ -52,40 +55,43 @@ class Scatter(Indexed):
     unique: bool = False
 
     def out_type(self, x: ArrayType, indices: ArrayType, updates: ArrayType) -> ArrayType:
-        if self.combine is not None and self.combine not in _COMBINES:
-            raise TypeError(f"scatter: cannot combine by {self.combine}; supported: {', '.join(map(str, _COMBINES))}")
+        if self.combine is not None and self.combine not in _SUPPORTED:
+            raise TypeError(f"scatter: cannot combine by {self.combine}; supported: {', '.join(map(str, _SUPPORTED))}")
         if updates.dtype != x.dtype:
-            raise TypeError(f"scatter: {x} takes updates of its dtype, not {updates}")
+            raise TypeError(f"scatter: updates must have the dtype of {x}, not {updates}")
         if self.combine in (MIN, MAX) and x.dtype.kind == "c":
             raise TypeError(f"scatter: complex numbers have no {self.combine}: {x}")
-        kept = self.kept(x.ndim)
-        if len(kept) != len(self.window) or updates.ndim != len(kept) + indices.ndim - 1:
-            raise TypeError(f"scatter: {updates} is not for dims {kept} of {x} at places {indices}")
+        window_dims = self.window_dims_of(x.ndim)
+        if len(window_dims) != len(self.window) or updates.ndim != len(window_dims) + indices.ndim - 1:
+            raise TypeError(
+                f"scatter: the rank of the updates {updates} does not fit dims {window_dims} of {x} "
+                f"and indices {indices}"
+            )
         self.check_window(updates.ndim)
         self.check(x, indices, self.sizes_of(x, updates))
-        if tuple(updates.shape[dim] for dim in self.places(updates.ndim)) != indices.shape[:-1]:
-            raise TypeError(f"scatter: {updates} has not the shape of the places {indices}")
+        if tuple(updates.shape[dim] for dim in self.index_dims_of(updates.ndim)) != indices.shape[:-1]:
+            raise TypeError(f"scatter: the updates {updates} must have the batch shape of the indices {indices}")
         return ArrayType(x.shape, x.dtype, x.weak and updates.weak)
 
     def sizes_of(self, x: ArrayType, updates: ArrayType) -> tuple[int, ...]:
-        """Those of a window."""
-        sizes = dict(zip(self.kept(x.ndim), (updates.shape[dim] for dim in self.window), strict=True))
+        """Return the shape of a window."""
+        sizes = dict(zip(self.window_dims_of(x.ndim), (updates.shape[dim] for dim in self.window), strict=True))
         return tuple(sizes.get(dim, min(1, size)) for dim, size in enumerate(x.shape))
 
     def factors(self, x: ArrayType, indices: ArrayType, updates: ArrayType) -> FactorRule:
-        found = self.factors_of(x, indices, self.sizes_of(x, updates))
-        parts = self.combine if self.combine is not None and self.combine.has_collective else None
+        factors = self.factors_of(x, indices, self.sizes_of(x, updates))
+        across_shards = self.combine if self.combine is not None and self.combine.has_collective else None
         return FactorRule(
-            (found.operand, found.indices, found.result),
-            (found.operand,),
-            tuple(found.sizes),
-            dict.fromkeys(found.places, parts) if parts else {},
-            frozenset(found.whole if parts else found.whole.union(found.places)),
+            (factors.operand, factors.indices, factors.result),
+            (factors.operand,),
+            tuple(factors.sizes),
+            dict.fromkeys(factors.per_index, across_shards) if across_shards else {},
+            frozenset(factors.need_replication.union(() if across_shards else factors.per_index)),
             addends=frozenset([0]) if self.combine is SUM else frozenset(),
         )
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
-        # Which of several updates is put may differ from device to device.
+        # Which of several updates of one element wins may differ between devices.
         return ((0, 2),) if self.combine is SUM or (self.combine is None and self.unique) else ()
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
@@ -94,14 +100,14 @@ class Scatter(Indexed):
         for number, dim in enumerate(self.mapped):
             offset = context.offset(dim, indices.type.dtype, 0) if dim in self.collapsed else None
             if offset is None:
-                continue  # along a dim that a window has all of, only a window at 0 lies inside, here too
+                continue  # a window that covers the dim completely is in bounds only at 0, also on a shard
             column = columns[number]
             shape = column.type.shape
-            here = Sub()(column, Broadcast(shape, ())(offset))
-            # Of the index itself: the difference may wrap around.
-            mine = And()(between(here, 0, x.type.shape[dim] - 1), Compare("GE")(column, zeros_like(column)))
-            columns[number] = Select()(mine, here, full(shape, -1, indices.type.dtype))
-        return replace(self, sorted=False)(x, joined(columns, indices), updates)
+            local = Sub()(column, Broadcast(shape, ())(offset))
+            # The index itself is compared too: the difference may wrap around.
+            in_shard = And()(between(local, 0, x.type.shape[dim] - 1), Compare("GE")(column, zeros_like(column)))
+            columns[number] = Select()(in_shard, local, full(shape, -1, indices.type.dtype))
+        return replace(self, sorted=False)(x, join_columns(columns, indices), updates)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         x, indices, updates = primals
@@ -110,68 +116,70 @@ class Scatter(Indexed):
         if self.combine is SUM:
             return y, dx if du is None else self(zeros_like(x) if dx is None else dx, indices, du)
         if self.combine is None:
-            given = (zeros_like(z) if dz is None else dz for z, dz in ((x, dx), (updates, du)))
-            return y, self._put(indices, *given)
+            instantiated = (zeros_like(z) if dz is None else dz for z, dz in ((x, dx), (updates, du)))
+            return y, self._set_linear(indices, *instantiated)
         if self.combine is PROD:
-            moved = None if dx is None else self(dx, indices, updates)
+            tangent = None if dx is None else self(dx, indices, updates)
             if du is not None:
-                parts = Mul()(du, self._others(x, indices, updates))
-                moved = add_tangents(moved, self._added(zeros_like(x), indices, parts))
-            return y, moved
-        return y, self._won(y, primals, dx, du)
+                terms = Mul()(du, self._product_of_others(x, indices, updates))
+                tangent = add_tangents(tangent, self._scatter_add(zeros_like(x), indices, terms))
+            return y, tangent
+        return y, self._extremum_tangent(y, primals, dx, du)
 
-    def _added(self, x: Any, indices: Any, updates: Any) -> Any:
+    def _scatter_add(self, x: Any, indices: Any, updates: Any) -> Any:
         return replace(self, combine=SUM)(x, indices, updates)
 
-    def _put(self, indices: Any, x: Any, updates: Any) -> Any:
-        """As "set", and linear: what was put is found out, not left to what a device does first."""
+    def _set_linear(self, indices: Any, x: Any, updates: Any) -> Any:
+        """Replace elements as a linear function: the winning updates are determined, not left to the device's order."""
         if self.unique:
             return self(x, indices, updates)
-        taken, won = self._winners(indices, x.type, updates.type)
-        kept = Select()(taken, zeros_like(x), x)
-        return self._added(kept, indices, Select()(won, updates, zeros_like(updates)))
+        replaced, wins = self._winners(indices, x.type, updates.type)
+        kept = Select()(replaced, zeros_like(x), x)
+        return self._scatter_add(kept, indices, Select()(wins, updates, zeros_like(updates)))
 
     def _winners(self, indices: Any, x: ArrayType, updates: ArrayType) -> tuple[Any, Any]:
-        """Which elements of the array are replaced, and which updates are those that are put there."""
-        count = np.dtype(np.int32)
-        number = Reshape(updates.shape)(Iota((updates.size,), 0, count)())
+        """Return which elements of the array are replaced, and which updates replace them."""
+        index_dtype = np.dtype(np.int32)
+        number = Reshape(updates.shape)(Iota((updates.size,), 0, index_dtype)())
         number = Add()(number, full_like(number, 1))
-        put = self(full(x.shape, 0, count), indices, number)
-        return Compare("NE")(put, zeros_like(put)), Compare("EQ")(self._taken(put, indices, updates), number)
+        winner = self(full(x.shape, 0, index_dtype), indices, number)
+        return Compare("NE")(winner, zeros_like(winner)), Compare("EQ")(self._gather(winner, indices, updates), number)
 
-    def _taken(self, x: Any, indices: Any, updates: ArrayType) -> Any:
-        """What an array holds at the places; zeros where a window does not lie inside."""
+    def _gather(self, x: Any, indices: Any, updates: ArrayType) -> Any:
+        """Gather the elements of an array at the indices; zeros where a window is out of bounds."""
         sizes = self.sizes_of(x.type, updates)
-        found = gather.Gather(*self.dims, sizes=sizes, sorted=self.sorted, unique=self.unique)(x, indices)
-        inside = self.inside(x.type.shape, sizes, indices)
-        return found if inside is None else Select()(self.spread(inside, updates.shape), found, zeros_like(found))
+        elements = gather.Gather(*self.dims, sizes=sizes, sorted=self.sorted, unique=self.unique)(x, indices)
+        in_bounds = self.in_bounds(x.type.shape, sizes, indices)
+        if in_bounds is None:
+            return elements
+        return Select()(self.broadcast_per_index(in_bounds, updates.shape), elements, zeros_like(elements))
 
-    def _others(self, x: Any, indices: Any, updates: Any) -> Any:
-        """For each update, the product of all others of its element and of what was there."""
+    def _product_of_others(self, x: Any, indices: Any, updates: Any) -> Any:
+        """Return, for each update, the product of the element and of all other updates of it."""
         if self.unique:
-            return self._taken(x, indices, updates.type)
-        # Divided out of the product; zeros are counted instead.
+            return self._gather(x, indices, updates.type)
+        # The update is divided out of the product; zeros are counted instead.
         zero = Compare("EQ")(updates, zeros_like(updates))
         divisor = Select()(zero, full_like(updates, 1), updates)
-        product = self._taken(self(x, indices, divisor), indices, updates.type)
+        product = self._gather(self(x, indices, divisor), indices, updates.type)
         ones = Select()(zero, full_like(updates, 1), zeros_like(updates))
-        zeros = self._taken(self._added(zeros_like(x), indices, ones), indices, updates.type)
-        alone = Compare("EQ")(Sub()(zeros, ones), zeros_like(zeros))  # no other is zero
-        return Select()(alone, Div()(product, divisor), zeros_like(product))
+        zeros = self._gather(self._scatter_add(zeros_like(x), indices, ones), indices, updates.type)
+        no_other_zero = Compare("EQ")(Sub()(zeros, ones), zeros_like(zeros))
+        return Select()(no_other_zero, Div()(product, divisor), zeros_like(product))
 
-    def _won(self, y: Any, primals: Sequence[Any], dx: Any, du: Any) -> Any:
-        """The tangent of a minimum or maximum `y`: shared by all that attain it; at NaN it is zero."""
+    def _extremum_tangent(self, y: Any, primals: Sequence[Any], dx: Any, du: Any) -> Any:
+        """Return the tangent of a minimum or maximum `y`: the mean over all that attain it, and zero at NaN."""
         x, indices, updates = primals
-        there = Compare("EQ")(x, y)
-        came = Compare("EQ")(updates, self._taken(y, indices, updates.type))
-        # What lies outside meets a zero that is not the array's: it is left out all the same.
-        counts = [Select()(won, full_like(z, 1), zeros_like(z)) for won, z in ((there, x), (came, updates))]
-        share = self._added(counts[0], indices, counts[1])
-        moved = [
-            zeros_like(z) if dz is None else Select()(won, dz, zeros_like(z))
-            for won, z, dz in ((there, x, dx), (came, updates, du))
+        x_wins = Compare("EQ")(x, y)
+        # Updates out of bounds are compared with zeros that are not the array's; the scatter-add drops them anyway.
+        update_wins = Compare("EQ")(updates, self._gather(y, indices, updates.type))
+        counts = [Select()(wins, full_like(z, 1), zeros_like(z)) for wins, z in ((x_wins, x), (update_wins, updates))]
+        count = self._scatter_add(counts[0], indices, counts[1])
+        tangents = [
+            zeros_like(z) if dz is None else Select()(wins, dz, zeros_like(z))
+            for wins, z, dz in ((x_wins, x, dx), (update_wins, updates, du))
         ]
-        return Div()(self._added(moved[0], indices, moved[1]), Max()(share, full_like(share, 1)))
+        return Div()(self._scatter_add(tangents[0], indices, tangents[1]), Max()(count, full_like(count, 1)))
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         x, indices, updates = operands
@@ -179,22 +187,22 @@ class Scatter(Indexed):
             return self(cotangent, indices, updates), None, None
         to_x = to_updates = None
         if isinstance(updates, UndefinedPrimal):
-            to_updates = self._taken(cotangent, indices, updates.type)
+            to_updates = self._gather(cotangent, indices, updates.type)
         if self.combine is SUM:
             return cotangent if isinstance(x, UndefinedPrimal) else None, None, to_updates
-        taken, won = self._winners(indices, cotangent.type, updates.type)
+        replaced, wins = self._winners(indices, cotangent.type, updates.type)
         if isinstance(x, UndefinedPrimal):
-            to_x = Select()(taken, zeros_like(cotangent), cotangent)
+            to_x = Select()(replaced, zeros_like(cotangent), cotangent)
         if to_updates is not None:
-            to_updates = Select()(won, to_updates, zeros_like(to_updates))
+            to_updates = Select()(wins, to_updates, zeros_like(to_updates))
         return to_x, None, to_updates
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         in_indices = dims[1] is not None
         x, updates = (batch_dim_at(operands[i], dims[i], 0, axis.size) for i in (0, 2))
         indices = batch_dim_at(operands[1], dims[1], 0, axis.size) if in_indices else operands[1]
-        changed = self.batched(True, in_indices)
-        op = Scatter(*changed, combine=self.combine, sorted=self.sorted and not in_indices, unique=self.unique)
+        dims_of_op = self.batched(True, in_indices)
+        op = Scatter(*dims_of_op, combine=self.combine, sorted=self.sorted and not in_indices, unique=self.unique)
         return op(x, indices, updates), 0
 
     def lower(self, hlo: Hlo, x: Any, indices: Any, updates: Any) -> Any:
@@ -217,34 +225,34 @@ class Scatter(Indexed):
         attributes = ", ".join(
             [
                 f"scatter_dimension_numbers = #stablehlo.scatter<{dims}>",
-                *(f"{name} = {'true' if holds else 'false'}" for name, holds in promises.items()),
+                *(f"{name} = {'true' if promised else 'false'}" for name, promised in promises.items()),
             ]
         )
         region = hlo.reducer(self.combine, wide)
-        found = hlo.op("stablehlo.scatter", (x, indices, updates), ArrayType(out.shape, wide), attributes, (region,))
-        return found if wide == out.dtype else hlo.op("stablehlo.convert", (found,), out)
+        result = hlo.op("stablehlo.scatter", (x, indices, updates), ArrayType(out.shape, wide), attributes, (region,))
+        return result if wide == out.dtype else hlo.op("stablehlo.convert", (result,), out)
 
     @ignore_float_errors
     def reference(self, x: NumpyArray, indices: NumpyArray, updates: NumpyArray) -> NumpyArray:
         types = [ArrayType(array.shape, array.dtype) for array in (x, updates)]
         starts = self.starts(indices, x.ndim)
-        inside = np.ones(indices.shape[:-1], np.bool_)
-        for start, whole, size in zip(starts, x.shape, self.sizes_of(*types), strict=True):
-            inside &= (start >= 0) & (start <= whole - size)
-        number = np.zeros(updates.shape, np.int64)  # of each update's element, in row-major order
-        for index, below in zip(self.reached(starts, updates.shape), _strides(x.shape), strict=True):
-            number = number + index * below
-        places = self.places(updates.ndim)
-        order = (*places, *self.window)  # one place after the other
-        lead = [updates.shape[dim] if dim in places else 1 for dim in range(updates.ndim)]
-        kept = np.broadcast_to(inside.reshape(lead), updates.shape).transpose(order)
-        at, given = (array.transpose(order)[kept] for array in (number, updates))
-        found = x.astype(numpy_carrier(x.dtype)).reshape(-1)
+        in_bounds = np.ones(indices.shape[:-1], np.bool_)
+        for start, dim_size, size in zip(starts, x.shape, self.sizes_of(*types), strict=True):
+            in_bounds &= (start >= 0) & (start <= dim_size - size)
+        flat_index = np.zeros(updates.shape, np.int64)  # of the element that each update writes to
+        for index, stride in zip(self.element_indices(starts, updates.shape), _strides(x.shape), strict=True):
+            flat_index = flat_index + index * stride
+        index_dims = self.index_dims_of(updates.ndim)
+        order = (*index_dims, *self.window)  # one index vector after the other
+        lead = [updates.shape[dim] if dim in index_dims else 1 for dim in range(updates.ndim)]
+        kept = np.broadcast_to(in_bounds.reshape(lead), updates.shape).transpose(order)
+        positions, elements = (array.transpose(order)[kept] for array in (flat_index, updates))
+        result = x.astype(numpy_carrier(x.dtype)).reshape(-1)
         if self.combine is None:
-            found[at] = given.astype(found.dtype)
+            result[positions] = elements.astype(result.dtype)
         else:
-            self.combine.ufunc.at(found, at, given.astype(found.dtype))
-        return found.reshape(x.shape).astype(x.dtype)
+            self.combine.ufunc.at(result, positions, elements.astype(result.dtype))
+        return result.reshape(x.shape).astype(x.dtype)
 
 
 def _strides(shape: tuple[int, ...]) -> list[int]:

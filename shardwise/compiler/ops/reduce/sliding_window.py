@@ -16,7 +16,7 @@ from shardwise.compiler.ops.collective.collectives import DeviceIndex
 from shardwise.compiler.ops.collective.take_window import TakeWindow
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Rem
 from shardwise.compiler.ops.elementwise.select import Select
-from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, counted_from
+from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, iota_from
 from shardwise.compiler.ops.indexing.index_vectors import between
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.constants import full
@@ -138,6 +138,6 @@ def _filled(x: Any, window: TakeWindow, size: int, padded: int, fill: Any) -> An
     )
     if window.divisor > 1:
         start = Div()(start, full((), window.divisor, np.int32))
-    inside = between(counted_from(start, window.width), shift, shift + size - 1)
+    inside = between(iota_from(start, window.width), shift, shift + size - 1)
     chosen = Broadcast(x.type.shape, (window.dim,))(inside)
     return Select()(chosen, x, full(x.type.shape, fill, x.type.dtype, x.type.weak))
