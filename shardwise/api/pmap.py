@@ -29,7 +29,7 @@ from shardwise.api.static_args import Selection, Split, check_overlap, select, s
 from shardwise.compiler.arrays.methods import reshape
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.control.manual import Cuts, Manual
+from shardwise.compiler.ops.control.manual import DimAxes, Manual
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import Mesh, mesh_context
 from shardwise.compiler.shardings.spec import spec_of
@@ -297,6 +297,6 @@ def _region(traced: jit.TracedFunction) -> Manual:
     return next(equation.op for equation in traced.program.equations if isinstance(equation.op, Manual))
 
 
-def _sharding(region: Manual, cuts: Cuts) -> NamedSharding:
+def _sharding(region: Manual, cuts: DimAxes) -> NamedSharding:
     assert isinstance(region.mesh, Mesh)
     return NamedSharding(region.mesh, spec_of(Layout(cuts)))

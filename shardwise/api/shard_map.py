@@ -14,7 +14,7 @@ from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.collective.named import AssertReplicated, PVary
-from shardwise.compiler.ops.control.manual import Cuts, Manual
+from shardwise.compiler.ops.control.manual import DimAxes, Manual
 from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh, mesh_context
 from shardwise.compiler.shardings.spec import PartitionSpec, pin_of, spec_of
@@ -110,7 +110,7 @@ def map_shards(f: Function, options: ShardMapOptions) -> Function:
         ]
         operands = region.placed(leaves, specs, names)
         pieces = [region.piece(x.type, cut, name) for x, cut, name in zip(operands, cuts, names, strict=True)]
-        outs: list[Cuts] = []
+        outs: list[DimAxes] = []
         results: tree.Structure = None
 
         def flat(*tracers: Any) -> list[Any]:
@@ -130,7 +130,7 @@ def map_shards(f: Function, options: ShardMapOptions) -> Function:
 
         with region.entered():
             program, captured = build(flat, pieces, function_name(f), region.sizes, region.tracked)
-        whole: list[Cuts] = [((),) * x.type.ndim for x in captured]
+        whole: list[DimAxes] = [((),) * x.type.ndim for x in captured]
         op = Manual(program, region.mesh, region.axes, (*cuts, *whole), tuple(outs), options.check)
         return results.unflatten(list(op(*operands, *captured)))
 
@@ -234,7 +234,7 @@ class _Region:
                 text = f"{text.partition(': None is')[0]}. Of what is one value for all devices, the spec is P()."
             raise ValueError(f"{what}: out_specs do not fit.\n  {text}") from None
 
-    def cuts(self, spec: PartitionSpec, type: ArrayType, what: str, which: str) -> Cuts:
+    def cuts(self, spec: PartitionSpec, type: ArrayType, what: str, which: str) -> DimAxes:
         """The axes that cut each dim of an array of this type."""
         place = f"{self.options.name}: {which} for {what}, {type}"
         beyond = [dim for dim in range(type.ndim, len(spec)) if spec[dim]]
@@ -262,7 +262,7 @@ class _Region:
                 )
         return layout.dims
 
-    def piece(self, type: ArrayType, cuts: Cuts, name: str) -> ArrayType:
+    def piece(self, type: ArrayType, cuts: DimAxes, name: str) -> ArrayType:
         """One device's piece."""
         shape = []
         for dim, (size, axes) in enumerate(zip(type.shape, cuts, strict=True)):
@@ -300,7 +300,7 @@ class _Region:
             found.append(array if is_there else device_put(array, NamedSharding(self.mesh, spec)))
         return found
 
-    def leaving(self, x: Any, cuts: Cuts, name: str) -> Any:
+    def leaving(self, x: Any, cuts: DimAxes, name: str) -> Any:
         """A result, which varies just over the axes that cut it."""
         if not self.options.check:
             return x
@@ -314,7 +314,7 @@ class _Region:
         more = tuple(axis for axis in self.axes if axis in cut and axis not in x.type.varying)
         return PVary(more)(x) if more else x
 
-    def _unproved(self, x: Any, cuts: Cuts, name: str, axes: Sequence[str]) -> ShardingError:
+    def _unproved(self, x: Any, cuts: DimAxes, name: str, axes: Sequence[str]) -> ShardingError:
         names = ", ".join(map(repr, axes))
         which = repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
         ways = [f"add up what the devices have, `lax.psum(…, {which})`"]

@@ -323,9 +323,9 @@ def test_policies_reach_into_loops_in_loops(policy):
 
 def test_while_in_reverse_says_what_to_do_instead():
     text = (
-        r"`while` at test_control.py:\d+ cannot be differentiated in reverse mode: how often a while_loop runs is not "
-        r"known beforehand, so what it computes on the way cannot be kept. Use scan, or fori_loop with bounds that are "
-        r"Python integers; forward mode \(jvp, jacfwd\) works."
+        r"`while` at test_control.py:\d+ cannot be differentiated in reverse mode: the trip count of a "
+        r"while_loop is not known before it runs, so its residuals cannot be saved. Use scan, or fori_loop with bounds "
+        r"that are Python integers; forward mode \(jvp, jacfwd\) works."
     )
     for f in (
         lambda x: lax.while_loop(lambda c: c < 3, lambda c: c * 2, x),

@@ -237,8 +237,8 @@ def test_vmap_along_an_axis_of_the_mesh(mesh):
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("y", "axis 'y' cuts its arguments or results already"),
-        ("x", "it computes along axis 'x'"),
+        ("y", "axis 'y' already shards its arguments or results"),
+        ("x", "its collectives use axis 'x'"),
         ("z", "the mesh x=4, y=2 has no axis 'z'. Its axes are 'x', 'y'."),
     ],
 )
@@ -248,7 +248,7 @@ def test_vmap_along_an_axis_that_the_region_uses_raises(mesh, name, reason):
     )
     with pytest.raises(sw.errors.ShardingError) as caught:
         sw.vmap(region, spmd_axis_name=name)(np.ones((4, 8), np.float32))
-    assert str(caught.value) == f"vmap with spmd_axis_name={(name,)} does not fit the shard_map inside: {reason}"
+    assert str(caught.value) == f"vmap with spmd_axis_name={(name,)} is incompatible with a shard_map inside: {reason}"
 
 
 def reference_of_stacked(numpy, stacked):

@@ -244,7 +244,7 @@ class _Partitioner:
         for outer, inner, place in zip(equation.inputs, op.program.inputs, border.operands, strict=True):
             self.copies[inner].append(crossed(outer, inner, place, user))
             self.origin[inner] = self.origin.get(outer, "a value")
-        outside, self.regions = self.regions, {**self.regions, **op.named}
+        outside, self.regions = self.regions, {**self.regions, **op.mesh_axes}
         self._equations(op.program)
         self.regions = outside
         provenance.source = equation.source

@@ -20,7 +20,7 @@ def refine_program(program: Program, mesh: Mesh | AbstractMesh) -> Program:
             pin = refine_pin(op.pin, op.mesh.abstract, fine)
             op = Constrain(pin.layout.dims, mesh, op.open_dims)
         elif isinstance(op, Manual):
-            op = op.on(mesh, sub_axes_of(op.mesh.abstract, fine), refine_program(op.program, mesh))
+            op = op.on_refined_mesh(mesh, sub_axes_of(op.mesh.abstract, fine), refine_program(op.program, mesh))
         elif isinstance(op, Control):
             op = op.map_programs(lambda inner: refine_program(inner, mesh))
         equations.append(equation.replace(op=op))

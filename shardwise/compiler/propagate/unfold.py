@@ -78,7 +78,7 @@ def _unfold(program: Program, times: int, named: Regions, found: Unfolded) -> No
 
 
 def _unfold_control(equation: Equation, op: Control, times: int, named: Regions, found: Unfolded) -> None:
-    inside = {**named, **op.named} if isinstance(op, Manual) else named
+    inside = {**named, **op.mesh_axes} if isinstance(op, Manual) else named
     held = frozenset(part for parts in inside.values() for part in parts)
     often = times * max(1, ASSUMED_TRIP_COUNT if op.trip_count is None else op.trip_count)
     values = {

@@ -1,4 +1,4 @@
-"""Ops that are a program: call (a jit inside another), and what every such op shares."""
+"""Call (a `jit` inside another function), the base class of such ops, and helpers for lists with None for zeros."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from shardwise.compiler.ir.types import ArrayType
 
 @record
 class CallLike(Op):
-    """One program, whose results are the op's; its equations take the op's place before `propagate`."""
+    """An op that runs one program once and returns its results. It is inlined before `propagate`."""
 
     single = False
     is_call = accepts_keys = infers_varying = True
@@ -37,18 +37,17 @@ class CallLike(Op):
         return tuple(type.varying for type in self.program.in_types)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        program, moving = installed.transforms.jvp(self.program, present_mask(tangents))
+        program, out_active = installed.transforms.jvp(self.program, present_mask(tangents))
         results = self.with_programs([program])(*primals, *drop_none(tangents))
         count = len(self.program.outputs)
-        return results[:count], insert_none(results[count:], moving)
+        return results[:count], insert_none(results[count:], out_active)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         linear = tuple(isinstance(x, UndefinedPrimal) for x in operands)
-        program, moving = installed.transforms.transpose(self.program, linear, present_mask(cotangent))
+        program, nonzero = installed.transforms.transpose(self.program, linear, present_mask(cotangent))
         known = [x for x in operands if not isinstance(x, UndefinedPrimal)]
-        return tuple(
-            insert_none(insert_none(self.with_programs([program])(*known, *drop_none(cotangent)), moving), linear)
-        )
+        cotangents = self.with_programs([program])(*known, *drop_none(cotangent))
+        return tuple(insert_none(insert_none(cotangents, nonzero), linear))
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
         return evaluate(self.program, operands)
@@ -61,28 +60,28 @@ class CallLike(Op):
 @final
 @record
 class Call(CallLike):
-    """The program's results. Equal calls share one program until `propagate` inlines them."""
+    """A call of a program. Equal calls share one program until they are inlined."""
 
     name = "call"
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        forward, linear, moving = installed.transforms.linearize(self.program, present_mask(tangents))
+        forward, linear, out_active = installed.transforms.linearize(self.program, present_mask(tangents))
         results = Call(forward)(*primals)
         count = len(self.program.outputs)
-        return results[:count], insert_none(Call(linear)(*results[count:], *drop_none(tangents)), moving)
+        return results[:count], insert_none(Call(linear)(*results[count:], *drop_none(tangents)), out_active)
 
 
 def present_mask(values: Sequence[Any]) -> tuple[bool, ...]:
-    """Which values are there."""
+    """Return for each value whether it is not None."""
     return tuple(value is not None for value in values)
 
 
 def drop_none(values: Sequence[Any]) -> list[Any]:
-    """The values that are there."""
+    """Return the values that are not None."""
     return [value for value in values if value is not None]
 
 
-def insert_none(values: Sequence[Any], here: Sequence[bool]) -> list[Any]:
-    """The values at the places marked, None at the others."""
+def insert_none(values: Sequence[Any], mask: Sequence[bool]) -> list[Any]:
+    """Place the values, in order, where `mask` is true, and None elsewhere: the inverse of `drop_none`."""
     rest = iter(values)
-    return [next(rest) if marked else None for marked in here]
+    return [next(rest) if present else None for present in mask]

@@ -1,7 +1,8 @@
-"""callback: a Python function of the host, called from a running program.
+"""callback: call a Python function on the host from a running program.
 
-On many devices it is called once: on the first device, with whole operands; all devices then get its results. In local
-programs this is `call_once`. In a manual region it is called once for each of the region's devices, with what that has.
+On several devices the function is called once, on the first device, with replicated operands; all devices then get its
+results. In local programs this is the op `call_once`. In a manual region the function is called once per device of the
+region, with that device's shards.
 """
 
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 
 
 class HostFunction(Protocol):
-    """Takes and returns numpy arrays. It compares by identity."""
+    """A Python function from numpy arrays to numpy arrays. It compares by identity."""
 
     @property
     def name(self) -> str: ...
@@ -33,12 +34,16 @@ class HostFunction(Protocol):
 @final
 @record
 class Callback(Op):
-    """What `function` returns for the operands: arrays of the types `results`.
+    """A call of `function`, which returns arrays of the types `results`.
 
-    `kind`: "pure" (called as often as it takes, or never), "unordered" or "ordered" (called just when the program
-    comes there, among other ordered ones in the program's order), "watch" and "ordered_watch" (the same for a
-    function that only looks at values: derivatives pass it by). `vectorized`: how a pure function takes one more dim in
-    front: "" (one slice at a time), "expand_dims" (operands without the dim get one of size 1), "broadcast_all".
+    Attributes:
+        function: the function on the host.
+        results: the types of its results.
+        kind: "pure" (may be called any number of times), "unordered" or "ordered" (called exactly once, in any order or
+            in program order), "watch" or "ordered_watch" (the same for a function without results, which derivatives
+            ignore).
+        vectorized: how vmap calls a pure function: "" (one slice at a time), "expand_dims" (unbatched operands get a
+            leading dim of size 1), "broadcast_all" (unbatched operands are broadcast).
     """
 
     name = "callback"
@@ -56,12 +61,12 @@ class Callback(Op):
         return self.results
 
     def factors(self, *types: ArrayType) -> FactorRule:
-        """Nobody knows what the function looks at: every dim stays whole."""
+        """Every dim needs replication: the function may read every element."""
         sizes = [size for type in (*types, *self.results) for size in type.shape]
         numbers = iter(range(len(sizes)))
 
-        def dims(kinds: Sequence[ArrayType]) -> tuple[Dims, ...]:
-            return tuple(tuple((next(numbers),) for _ in type.shape) for type in kinds)
+        def dims(types: Sequence[ArrayType]) -> tuple[Dims, ...]:
+            return tuple(tuple((next(numbers),) for _ in type.shape) for type in types)
 
         return FactorRule(dims(types), dims(self.results), tuple(sizes), need_replication=frozenset(range(len(sizes))))
 
@@ -70,10 +75,10 @@ class Callback(Op):
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         if self.kind not in ("watch", "ordered_watch"):
-            what = "pure_callback" if self.kind == "pure" else "io_callback"
+            name = "pure_callback" if self.kind == "pure" else "io_callback"
             raise TypeError(
-                f"{what}: the derivative of `{self.function.name}` is not known: a Python function on the host cannot "
-                "be looked into. Wrap the callback in custom_jvp or custom_vjp and give it, or use stop_gradient."
+                f"{name}: cannot differentiate `{self.function.name}`, a Python function on the host. Wrap the "
+                "callback in custom_jvp or custom_vjp with a derivative rule, or use stop_gradient."
             )
         return self(*primals), ()
 
@@ -98,7 +103,7 @@ class Callback(Op):
 @final
 @record
 class CallOnce(Collective):
-    """The results of a callback on the first device's operands, on all devices."""
+    """Run a callback on the first device along `axes` and send its results to all devices."""
 
     name = "call_once"
     single = False
@@ -113,13 +118,13 @@ class CallOnce(Collective):
         return self.callback.out_types(*types)
 
     def exchange(self, mesh: AbstractMesh, *operands: Sequence[NumpyArray]) -> Any:
-        given = [pieces for pieces in operands if len(pieces)]
+        present = [shards for shards in operands if len(shards)]
         out: list[list[Any]] = [[None] * mesh.size for _ in self.callback.results]
         for group in mesh.groups(self.axes):
-            found = self.callback.reference(*(pieces[group[0]] for pieces in given))
+            results = self.callback.reference(*(shards[group[0]] for shards in present))
             for device in group:
-                for pieces, piece in zip(out, found, strict=True):
-                    pieces[device] = piece
+                for shards, result in zip(out, results, strict=True):
+                    shards[device] = result
         return out
 
     def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
@@ -129,22 +134,24 @@ class CallOnce(Collective):
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         index = hlo.device_index(self.axes)
         is_first = lower_compare(hlo, "EQ", index, hlo.constant(0, index.type))
-        number = hlo.op("stablehlo.convert", (is_first,), index.type)
-        found = hlo.branch(
-            number,
+        branch_index = hlo.op("stablehlo.convert", (is_first,), index.type)
+        results = hlo.branch(
+            branch_index,
             [
                 lambda: [hlo.constant(0, type) for type in self.callback.results],
                 lambda: self.callback.lower(hlo, *operands),
             ],
             self.effect == "ordered",
         )
-        return [self._spread(hlo, x) if x.type.size else x for x in found]
+        return [self._broadcast_from_first(hlo, x) if x.type.size else x for x in results]
 
-    def _spread(self, hlo: Hlo, x: Any) -> Any:
-        """The first device's array on all, where the others hold zeros: a sum, of bits, so that -0.0 stays itself."""
+    def _broadcast_from_first(self, hlo: Hlo, x: Any) -> Any:
+        """Send the first device's array to all devices, which hold zeros: an all-reduce of bits, which keeps -0.0."""
         if x.type.dtype.kind == "c":
             half = x.type.with_dtype(x.type.dtype.type(0).real.dtype)
-            parts = [self._spread(hlo, hlo.op(f"stablehlo.{part}", (x,), half)) for part in ("real", "imag")]
+            parts = [
+                self._broadcast_from_first(hlo, hlo.op(f"stablehlo.{part}", (x,), half)) for part in ("real", "imag")
+            ]
             return hlo.op("stablehlo.complex", parts, x.type)
         groups = f"replica_groups = {hlo.groups(self.axes)}"
         bits = x.type.with_dtype(np.dtype(f"uint{8 * x.type.dtype.itemsize}")) if is_float(x.type.dtype) else x.type

@@ -1,10 +1,10 @@
-"""cond: one of several programs, by an index."""
+"""cond: run one of several programs, selected by an index."""
 
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import field, replace
 from functools import cached_property, partial
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from shardwise.compiler.ops.shape.constants import full
 @final
 @record
 class Cond(DataDependentControl):
-    """The results of branch number `index` (operand 0, an i32 in range) on the other operands."""
+    """Apply branch number `index` to the operands after it. `index` is operand 0, an i32 in range."""
 
     name = "cond"
     branches: tuple[Program, ...]
@@ -71,63 +71,53 @@ class Cond(DataDependentControl):
         return replace(self, may_diverge=True)
 
     def interpret(self, run: ProgramRunner, operands: list[Shards], devices: int = 1) -> list[Shards]:
-        ways = self.choice_per_device(operands[0])
-        found = run(ways[0], operands[1:])
-        for way in sorted(set(ways) - {ways[0]}):
-            found = select_per_device(ways, way, run(way, operands[1:]), found)
-        return found
+        indices = self.choice_per_device(operands[0])
+        results = run(indices[0], operands[1:])
+        for index in sorted(set(indices) - {indices[0]}):
+            results = select_per_device(indices, index, run(index, operands[1:]), results)
+        return results
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        """Each branch keeps residuals of its own, in slots that the branches share by type."""
-        moving = self.active_bindings(tangents, linearizing=True)
-        halves = [
+        """Each branch saves its own residuals. Branches share result slots for residuals of the same type."""
+        active = self.active_bindings(tangents, linearizing=True)
+        linearized = [
             installed.transforms.linearize(
-                branch, self.endpoint_marks(moving, "entry", n), self.endpoint_marks(moving, "exit", n)
+                branch, self.endpoint_marks(active, "entry", n), self.endpoint_marks(active, "exit", n)
             )
             for n, branch in enumerate(self.branches)
         ]
         count = len(self.branches[0].outputs)
-        slots: list[ArrayType] = []
-        places = []  # for each branch, where its residuals are: an operand that it takes, or a slot
-        for forward, _, _ in halves:
-            free: dict[ArrayType, list[int]] = defaultdict(list)
-            for number, type in enumerate(slots):
-                free[type].append(number)
-            mine: list[tuple[str, int]] = []
-            for value in forward.outputs[count:]:
-                if value in forward.inputs:
-                    mine.append(("operand", forward.inputs.index(value)))
-                    continue
-                if not free[value.type]:
-                    free[value.type].append(len(slots))
-                    slots.append(value.type)
-                mine.append(("slot", free[value.type].pop(0)))
-            places.append(mine)
-        forwards = [_filling(half[0], count, mine, slots) for half, mine in zip(halves, places, strict=True)]
+        slots, residuals = _assign_residuals([forward for forward, _, _ in linearized], count)
+        forwards = [
+            _forward_branch(forward, count, own, slots)
+            for (forward, _, _), own in zip(linearized, residuals, strict=True)
+        ]
         results = Cond(tuple(forwards))(*primals)
-        directions = [x for x, moves in zip(tangents, self.endpoint_marks(moving, "operand"), strict=True) if moves]
-        taken = sorted({number for mine in places for kind, number in mine if kind == "operand"})
-        kept = [*(primals[number + 1] for number in taken), *results[count:]]
-        backs = []
-        for (_, linear, _), mine in zip(halves, places, strict=True):
-            where = [taken.index(number) if kind == "operand" else len(taken) + number for kind, number in mine]
-            backs.append(_picking(linear, where, [x.type for x in kept], len(directions)))
-        moved = Cond(tuple(backs))(primals[0], *kept, *directions)
-        return results[:count], insert_none(moved, self.endpoint_marks(moving, "result"))
+        active_operands = self.endpoint_marks(active, "operand")
+        active_tangents = [x for x, is_active in zip(tangents, active_operands, strict=True) if is_active]
+        # All linear branches take the same operands: operands that any branch keeps, all slots, and the tangents.
+        kept_operands = sorted({r.number for own in residuals for r in own if not r.is_slot})
+        saved = [*(primals[number + 1] for number in kept_operands), *results[count:]]
+        linear_branches = []
+        for (_, linear, _), own in zip(linearized, residuals, strict=True):
+            positions = [len(kept_operands) + r.number if r.is_slot else kept_operands.index(r.number) for r in own]
+            linear_branches.append(_linear_branch(linear, positions, [x.type for x in saved]))
+        out_tangents = Cond(tuple(linear_branches))(primals[0], *saved, *active_tangents)
+        return results[:count], insert_none(out_tangents, self.endpoint_marks(active, "result"))
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         index, *rest = operands
         if isinstance(index, UndefinedPrimal):
-            raise TypeError("cond: what chooses the branch cannot be differentiated")
+            raise TypeError("cond: cannot differentiate with respect to the branch index")
         linear = tuple(isinstance(x, UndefinedPrimal) for x in rest)
-        arrived = present_mask(cotangent)
+        nonzero = present_mask(cotangent)
         transpose = installed.transforms.transpose
-        reached = [transpose(branch, linear, arrived)[1] for branch in self.branches]
-        solid = tuple(map(any, zip(*reached, strict=True)))
-        branches = [transpose(branch, linear, arrived, solid)[0] for branch in self.branches]
+        out_nonzero = [transpose(branch, linear, nonzero)[1] for branch in self.branches]
+        instantiate = tuple(map(any, zip(*out_nonzero, strict=True)))
+        branches = [transpose(branch, linear, nonzero, instantiate)[0] for branch in self.branches]
         known = [x for x in rest if not isinstance(x, UndefinedPrimal)]
-        found = Cond(tuple(branches))(index, *known, *drop_none(cotangent))
-        return (None, *insert_none(insert_none(found, solid), linear))
+        cotangents = Cond(tuple(branches))(index, *known, *drop_none(cotangent))
+        return (None, *insert_none(insert_none(cotangents, instantiate), linear))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         index, *rest = operands
@@ -135,17 +125,16 @@ class Cond(DataDependentControl):
             return super().vmap(axis, operands, dims)
         if self.effect:
             return vmap_by_scan(self, axis, operands, dims)
-        # Each element goes its own way: all branches run, and each element takes the results of its own.
-        places = tuple(dims[1:])
+        # The index is batched: all branches run, and each batch element selects the results of its own.
         results: list[Any] = []
         for number, branch in enumerate(self.branches):
-            mapped, out_dims = installed.transforms.vmap(branch, axis, places)
-            found = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(Call(mapped)(*rest), out_dims, strict=True)]
-            here = Compare("EQ")(index, full((axis.size,), number, np.int32))
+            mapped, out_dims = installed.transforms.vmap(branch, axis, tuple(dims[1:]))
+            outputs = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(Call(mapped)(*rest), out_dims, strict=True)]
+            taken = Compare("EQ")(index, full((axis.size,), number, np.int32))
             results = (
-                [Select()(Broadcast(x.type.shape, (0,))(here), x, y) for x, y in zip(found, results, strict=True)]
+                [Select()(Broadcast(x.type.shape, (0,))(taken), x, y) for x, y in zip(outputs, results, strict=True)]
                 if results
-                else found
+                else outputs
             )
         return results, [0] * len(results)
 
@@ -156,20 +145,54 @@ class Cond(DataDependentControl):
         )
 
 
-def _filling(forward: Program, count: int, places: Sequence[tuple[str, int]], slots: Sequence[ArrayType]) -> Program:
-    """A branch that gives its results and then its residuals, each in its slot, and zeros in the others' slots."""
+class _Residual(NamedTuple):
+    """Where a residual of a branch is found: in operand `number` of the branch, or in result slot `number`."""
+
+    is_slot: bool
+    number: int
+
+
+def _assign_residuals(forwards: Sequence[Program], count: int) -> tuple[list[ArrayType], list[list[_Residual]]]:
+    """Assign the residuals of each branch (its outputs from `count` on) to its operands or to result slots.
+
+    Returns:
+        The types of the slots, and the residuals of each branch.
+    """
+    slots: list[ArrayType] = []
+    residuals = []
+    for forward in forwards:
+        free: dict[ArrayType, list[int]] = defaultdict(list)
+        for number, type in enumerate(slots):
+            free[type].append(number)
+        own: list[_Residual] = []
+        for value in forward.outputs[count:]:
+            if value in forward.inputs:
+                own.append(_Residual(False, forward.inputs.index(value)))
+                continue
+            if not free[value.type]:
+                free[value.type].append(len(slots))
+                slots.append(value.type)
+            own.append(_Residual(True, free[value.type].pop(0)))
+        residuals.append(own)
+    return slots, residuals
+
+
+def _forward_branch(
+    forward: Program, count: int, residuals: Sequence[_Residual], slots: Sequence[ArrayType]
+) -> Program:
+    """Build a branch that returns its results and then all slots: its own residuals, and zeros in the other slots."""
 
     def body(*args: Any) -> list[Any]:
-        found = Call(forward)(*args)
-        held = {number: x for (kind, number), x in zip(places, found[count:], strict=True) if kind == "slot"}
-        return [*found[:count], *(held[n] if n in held else zeros_of(type) for n, type in enumerate(slots))]
+        outputs = Call(forward)(*args)
+        filled = {r.number: x for r, x in zip(residuals, outputs[count:], strict=True) if r.is_slot}
+        return [*outputs[:count], *(filled[n] if n in filled else zeros_of(type) for n, type in enumerate(slots))]
 
     return installed.transforms.rewrite(forward.name, forward.in_types, body)
 
 
-def _picking(linear: Program, where: Sequence[int], kept: Sequence[ArrayType], tangents: int) -> Program:
-    """The linear half of a branch, over what all branches kept."""
-    inputs: list[Value] = [Value(type) for type in kept]
-    for place, value in zip(where, linear.inputs, strict=False):
-        inputs[place] = value
-    return replace(linear, inputs=(*inputs, *linear.inputs[len(where) :]))
+def _linear_branch(linear: Program, positions: Sequence[int], saved: Sequence[ArrayType]) -> Program:
+    """Return the linear part of a branch with inputs for all saved values; its residuals are at `positions`."""
+    inputs: list[Value] = [Value(type) for type in saved]
+    for position, value in zip(positions, linear.inputs, strict=False):
+        inputs[position] = value
+    return replace(linear, inputs=(*inputs, *linear.inputs[len(positions) :]))

@@ -1,11 +1,11 @@
-"""Control: an op that decides when its programs run. Its bindings say how values get into them and out.
+"""Control ops: ops that decide when their programs run. Bindings say how values get into the programs and out of them.
 
-What all control ops share is worked out here from the bindings: types, jvp, vmap, and the meaning in numpy.
+The rules that all control ops share follow from the bindings: result types, jvp, vmap, and the numpy reference.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple, Self
 
@@ -22,7 +22,7 @@ from shardwise.errors import ProgramError
 
 
 class Endpoint(NamedTuple):
-    """One end of a binding: an operand or a result of the op, or an entry (input) or exit (output) of a program."""
+    """An operand or a result of a control op, or an entry (input) or exit (output) of one of its programs."""
 
     kind: str
     number: int
@@ -46,7 +46,10 @@ def result(number: int) -> Endpoint:
 
 
 class Binding(NamedTuple):
-    """One tie between ends. Crossings of one `group` are alike and stand together, in every list of ends."""
+    """Endpoints that one boundary op connects: `sources` are its operands, `targets` its results.
+
+    Bindings of one `group` have the same form. They are adjacent in every list of endpoints.
+    """
 
     group: int
     boundary: BoundaryOp
@@ -60,7 +63,10 @@ class Binding(NamedTuple):
 
 @dataclass
 class Port:
-    """One binding of an op to be made: its operand, if it has one, and its values in each program that it reaches."""
+    """The values of one binding of a control op that is being built.
+
+    `entries` are inputs and `exits` outputs of programs, keyed by the number of the program.
+    """
 
     group: int
     operand: Any = None
@@ -70,7 +76,7 @@ class Port:
 
 
 class Control(Op):
-    """Programs that run as the op says. Crossings are listed by group, and so are all ends."""
+    """The base class of control ops. Bindings, and the endpoints of every kind, are ordered by group."""
 
     single = False
     accepts_keys = infers_varying = True
@@ -81,59 +87,64 @@ class Control(Op):
 
     @property
     def const_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """For each program, the group of bindings by which a further operand gets in, and the programs it gets to."""
+        """For each program, the group of bindings that brings in a further constant, and the programs that get it."""
         raise self.missing_rule("const_groups")
 
     def with_programs(self, programs: Sequence[Program], counts: Sequence[int] | None = None) -> Self:
-        """The same op of other programs, with `counts[g]` bindings of group g where these have changed."""
+        """Return the op with other programs. `counts[g]`: the number of bindings of group g, if it has changed."""
         raise self.missing_rule("with_programs")
 
     @property
     def trip_count(self) -> int | None:
-        """How often its programs run; None where that is not known."""
+        """How often the programs run; None if unknown."""
         return 1
 
-    # Crossings by their ends.
+    # Bindings and their endpoints.
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """How many bindings each group has."""
-        found = Counter(binding.group for binding in self.bindings)
-        return tuple(found[group] for group in range(max(found, default=-1) + 1))
+        """The number of bindings of each group."""
+        by_group = Counter(binding.group for binding in self.bindings)
+        return tuple(by_group[group] for group in range(max(by_group, default=-1) + 1))
 
     def endpoint_marks(self, marks: Sequence[bool], kind: str, program: int = 0) -> tuple[bool, ...]:
-        """Marks on bindings as marks on the ends of this kind, in order."""
-        found = {
+        """Turn marks of bindings into marks of the endpoints of this kind, in order."""
+        by_number = {
             end.number: mark
             for binding, mark in zip(self.bindings, marks, strict=True)
             for end in binding.endpoints
             if end.kind == kind and end.program == program
         }
-        return tuple(found[number] for number in range(len(found)))
+        return tuple(by_number[number] for number in range(len(by_number)))
 
     def propagate_marks(
         self, operands: Sequence[bool], step: Callable[[int, tuple[bool, ...]], Sequence[bool]]
     ) -> tuple[bool, ...]:
-        """The bindings that a property reaches from marked operands; `step` takes it through a program."""
-        marks = tuple(self._is_taken(binding, {"operand": [operands]}) for binding in self.bindings)
+        """Propagate marks of operands to all bindings, to a fixpoint.
+
+        Args:
+            operands: the marks of the operands.
+            step: takes the number of a program and the marks of its inputs; returns the marks of its outputs.
+        """
+        marks = tuple(self._any_source(binding, {"operand": [operands]}) for binding in self.bindings)
         while True:
             exits = [step(n, self.endpoint_marks(marks, "entry", n)) for n in range(len(self.programs))]
             more = tuple(
-                mark or self._is_taken(binding, {"exit": exits})
+                mark or self._any_source(binding, {"exit": exits})
                 for binding, mark in zip(self.bindings, marks, strict=True)
             )
             if more == marks:
                 return marks
             marks = more
 
-    def _is_taken(self, binding: Binding, marks: dict[str, list[Sequence[bool]]]) -> bool:
+    def _any_source(self, binding: Binding, marks: dict[str, list[Sequence[bool]]]) -> bool:
         return any(end.kind in marks and marks[end.kind][end.program][end.number] for end in binding.sources)
 
     def ports(
         self, operands: Sequence[Any], entries: Sequence[Sequence[Any]], exits: Sequence[Sequence[Any]]
     ) -> list[Port]:
-        """A port for each binding, with these operands, and these values as entries and exits of each program."""
-        found = []
+        """Return a port for each binding, with these operands, inputs of programs and outputs of programs."""
+        ports = []
         for binding in self.bindings:
             port = Port(binding.group)
             for end in binding.endpoints:
@@ -146,19 +157,22 @@ class Control(Op):
                         port.exits[end.program] = exits[end.program][end.number]
                     case "result":
                         port.has_result = True
-            found.append(port)
-        return found
+            ports.append(port)
+        return ports
 
     def rebuild(self, ports: Sequence[Port], programs: Sequence[Program]) -> tuple[Self, list[Any], list[int]]:
-        """The op made of these ports, its operands, and which port each of its results belongs to."""
+        """Build the op that has these ports, from the equations of `programs`.
+
+        Returns:
+            The op, its operands, and for each of its results the number of the port that it belongs to.
+        """
         order = sorted(range(len(ports)), key=lambda number: ports[number].group)
         ordered = [ports[number] for number in order]
         bodies = [
-            Program(
-                tuple(port.entries[n] for port in ordered if n in port.entries),
-                program.equations,
-                tuple(port.exits[n] for port in ordered if n in port.exits),
-                program.name,
+            replace(
+                program,
+                inputs=tuple(port.entries[n] for port in ordered if n in port.entries),
+                outputs=tuple(port.exits[n] for port in ordered if n in port.exits),
             )
             for n, program in enumerate(programs)
         ]
@@ -168,9 +182,9 @@ class Control(Op):
         return op, operands, [number for number in order if ports[number].has_result]
 
     def apply(self, ports: Sequence[Port], programs: Sequence[Program]) -> list[Any]:
-        """The result of each port (None where it has none)."""
-        op, operands, places = self.rebuild(ports, programs)
-        results = dict(zip(places, op(*operands), strict=True))
+        """Apply the op that has these ports. Return the result of each port; None if it has none."""
+        op, operands, port_numbers = self.rebuild(ports, programs)
+        results = dict(zip(port_numbers, op(*operands), strict=True))
         return [results.get(number) for number in range(len(ports))]
 
     # Rules.
@@ -179,18 +193,17 @@ class Control(Op):
         count = sum(end.kind == "operand" for binding in self.bindings for end in binding.sources)
         if len(types) != count:
             raise TypeError(f"{self.name}: takes {count} operands, not {len(types)}")
-        known = {operand(number): type for number, type in enumerate(types)}
+        source_types = {operand(number): type for number, type in enumerate(types)}
         for n, program in enumerate(self.programs):
-            known |= {exit_(number, n): type for number, type in enumerate(program.out_types)}
+            source_types |= {exit_(number, n): type for number, type in enumerate(program.out_types)}
         results: dict[int, ArrayType] = {}
         for binding in self.bindings:
             try:
-                given = binding.boundary.out_types(*(known[end] for end in binding.sources))
+                target_types = binding.boundary.out_types(*(source_types[end] for end in binding.sources))
             except TypeError as error:
-                raise TypeError(
-                    f"{self.name}: {binding.boundary.name} of {_describe_endpoints(binding.sources)}: {error}"
-                ) from None
-            for end, type in zip(binding.targets, given, strict=True):
+                endpoints = _describe_endpoints(binding.sources)
+                raise TypeError(f"{self.name}: {binding.boundary.name} of {endpoints}: {error}") from None
+            for end, type in zip(binding.targets, target_types, strict=True):
                 if end.kind == "result":
                     results[end.number] = type
                 elif self.programs[end.program].in_types[end.number] != type:
@@ -200,19 +213,22 @@ class Control(Op):
         return tuple(results[number] for number in range(len(results)))
 
     def operand_varying(self, *types: ArrayType) -> tuple[tuple[str, ...], ...]:
-        """As the programs take it."""
-        found = [type.varying for type in types]
+        """Return the axes over which the programs expect each operand to vary."""
+        axes = [type.varying for type in types]
         for binding in self.bindings:
-            taken = [self.programs[end.program].in_types[end.number] for end in binding.targets if end.kind == "entry"]
+            inner = [self.programs[end.program].in_types[end.number] for end in binding.targets if end.kind == "entry"]
             for end in binding.sources:
-                if end.kind == "operand" and taken:
-                    found[end.number] = binding.boundary.outer_varying(taken[0].varying)
-        return tuple(found)
+                if end.kind == "operand" and inner:
+                    axes[end.number] = binding.boundary.outer_varying(inner[0].varying)
+        return tuple(axes)
 
     def active_bindings(self, tangents: Sequence[Any], linearizing: bool = False) -> tuple[bool, ...]:
-        """The bindings that have a tangent, given those of the operands.
+        """Return for each binding whether it has a tangent, given the tangents of the operands.
 
-        `linearizing`: as `linearize` finds it, which some ops have and `jvp` not.
+        Args:
+            tangents: the tangents; None is zero.
+            linearizing: whether programs are differentiated by `linearize` and not by `jvp`: some ops have only one
+                of the two rules.
         """
         transforms = installed.transforms
 
@@ -223,43 +239,49 @@ class Control(Op):
         return self.propagate_marks(present_mask(tangents), step)
 
     def instantiate_tangents(
-        self, moving: Sequence[bool], primals: Sequence[Any], tangents: Sequence[Any]
+        self, active: Sequence[bool], primals: Sequence[Any], tangents: Sequence[Any]
     ) -> list[Any]:
-        """The tangents of the operands; zeros for one that starts still, but moves later."""
+        """Return the tangents of the operands, with zeros instead of None for active bindings.
+
+        A carry whose initial value has no tangent may get one in an iteration.
+        """
         return [
-            zeros_of(primal.type) if tangent is None and moves else tangent
-            for primal, tangent, moves in zip(primals, tangents, self.endpoint_marks(moving, "operand"), strict=True)
+            zeros_of(primal.type) if tangent is None and is_active else tangent
+            for primal, tangent, is_active in zip(
+                primals, tangents, self.endpoint_marks(active, "operand"), strict=True
+            )
         ]
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        """Every binding that moves gets a twin."""
-        moving = self.active_bindings(tangents)
-        entries = [self.endpoint_marks(moving, "entry", n) for n in range(len(self.programs))]
-        exits = [self.endpoint_marks(moving, "exit", n) for n in range(len(self.programs))]
+        """Every active binding gets a second one for its tangent."""
+        active = self.active_bindings(tangents)
+        entries = [self.endpoint_marks(active, "entry", n) for n in range(len(self.programs))]
+        exits = [self.endpoint_marks(active, "exit", n) for n in range(len(self.programs))]
         programs = [
-            installed.transforms.jvp(program, active, solid)[0]
-            for program, active, solid in zip(self.programs, entries, exits, strict=True)
+            installed.transforms.jvp(program, in_active, out_active)[0]
+            for program, in_active, out_active in zip(self.programs, entries, exits, strict=True)
         ]
-        ports = self.ports(
+        primal_ports = self.ports(
             primals,
-            [program.inputs[: len(active)] for program, active in zip(programs, entries, strict=True)],
-            [program.outputs[: len(active)] for program, active in zip(programs, exits, strict=True)],
+            [program.inputs[: len(mask)] for program, mask in zip(programs, entries, strict=True)],
+            [program.outputs[: len(mask)] for program, mask in zip(programs, exits, strict=True)],
         )
-        twins = self.ports(
-            self.instantiate_tangents(moving, primals, tangents),
-            [insert_none(p.inputs[len(active) :], active) for p, active in zip(programs, entries, strict=True)],
-            [insert_none(p.outputs[len(active) :], active) for p, active in zip(programs, exits, strict=True)],
+        tangent_ports = self.ports(
+            self.instantiate_tangents(active, primals, tangents),
+            [insert_none(p.inputs[len(mask) :], mask) for p, mask in zip(programs, entries, strict=True)],
+            [insert_none(p.outputs[len(mask) :], mask) for p, mask in zip(programs, exits, strict=True)],
         )
-        found = self.apply([*ports, *(twin for twin, moves in zip(twins, moving, strict=True) if moves)], programs)
-        tangents_of = insert_none(found[len(ports) :], moving)
-        places = [number for number, port in enumerate(ports) if port.has_result]
-        return [found[number] for number in places], [tangents_of[number] for number in places]
+        active_ports = [port for port, is_active in zip(tangent_ports, active, strict=True) if is_active]
+        results = self.apply([*primal_ports, *active_ports], programs)
+        result_tangents = insert_none(results[len(primal_ports) :], active)
+        numbers = [number for number, port in enumerate(primal_ports) if port.has_result]
+        return [results[number] for number in numbers], [result_tangents[number] for number in numbers]
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self.vmap_bindings(axis, operands, dims, self.batched_bindings(axis, present_mask(dims)))
 
     def batched_bindings(self, axis: BatchAxis, operands: Sequence[bool]) -> tuple[bool, ...]:
-        """The bindings that have the new dim."""
+        """Return for each binding whether it is batched, given which operands are."""
 
         def step(n: int, entries: tuple[bool, ...]) -> tuple[bool, ...]:
             return present_mask(installed.transforms.vmap(self.programs[n], axis, batch_dims(entries))[1])
@@ -269,7 +291,7 @@ class Control(Op):
     def vmap_bindings(
         self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None], batched: Sequence[bool]
     ) -> tuple[Any, Any]:
-        """The op with the new dim in front on the bindings marked."""
+        """Apply the op with a batch dim in the marked bindings, in front of the dims that values inside have."""
         programs = [
             installed.transforms.vmap(
                 program,
@@ -279,53 +301,57 @@ class Control(Op):
             )[0]
             for n, program in enumerate(self.programs)
         ]
-        places = [
+        batch_places = [
             (end, binding.boundary.leading, is_batched)
             for binding, is_batched in zip(self.bindings, batched, strict=True)
             for end in binding.endpoints
         ]
-        placed = list(operands)
-        for end, leading, is_batched in places:
+        batched_operands = list(operands)
+        for end, leading, is_batched in batch_places:
             if end.kind == "operand" and is_batched:
-                placed[end.number] = batch_dim_at(operands[end.number], dims[end.number], leading, axis.size)
+                batched_operands[end.number] = batch_dim_at(operands[end.number], dims[end.number], leading, axis.size)
         out_dims = {
-            end.number: leading if is_batched else None for end, leading, is_batched in places if end.kind == "result"
+            end.number: leading if is_batched else None
+            for end, leading, is_batched in batch_places
+            if end.kind == "result"
         }
-        results = self.with_programs(programs)(*placed)
+        results = self.with_programs(programs)(*batched_operands)
         return results, [out_dims[number] for number in range(len(results))]
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
         def run(n: int, args: list[Shards]) -> list[Shards]:
-            return [[y] for y in evaluate(self.programs[n], [pieces[0] for pieces in args])]
+            return [[y] for y in evaluate(self.programs[n], [shards[0] for shards in args])]
 
-        return tuple(pieces[0] for pieces in self.interpret(run, [[x] for x in operands]))
+        return tuple(shards[0] for shards in self.interpret(run, [[x] for x in operands]))
 
 
 class DataDependentControl(Control):
-    """What runs depends on a scalar. `apart`: in a manual region, devices may go different ways; elsewhere they must
-    not."""
+    """A control op in which a scalar computed at run time decides what runs.
+
+    `may_diverge`: devices may decide differently. They may only do so in a manual region.
+    """
 
     may_diverge: bool
 
     def allowing_divergence(self) -> Self:
-        """The same, where devices may go different ways."""
+        """Return the op with `may_diverge`."""
         raise self.missing_rule("allowing_divergence")
 
-    def choice_per_device(self, pieces: Sequence[NumpyArray]) -> list[int]:
-        """Which way each device goes."""
-        ways = [int(piece) for piece in pieces]
-        if not self.may_diverge and len(set(ways)) > 1:
-            raise ProgramError(f"{self.name}: devices disagree on where to go: {ways}")
-        return ways
+    def choice_per_device(self, shards: Sequence[NumpyArray]) -> list[int]:
+        """Return the scalar of each device, and check that all agree unless devices may diverge."""
+        choices = [int(shard) for shard in shards]
+        if not self.may_diverge and len(set(choices)) > 1:
+            raise ProgramError(f"{self.name}: devices must take the same branch, but their predicates are {choices}")
+        return choices
 
 
 def select_per_device(
-    marks: Sequence[int], wanted: int, these: Sequence[Shards], those: Sequence[Shards]
+    choices: Sequence[int], wanted: int, on_match: Sequence[Shards], otherwise: Sequence[Shards]
 ) -> list[Shards]:
-    """On each device `these` where its mark is the one wanted, else `those`."""
+    """Select `on_match` on devices whose choice is `wanted`, and `otherwise` on the others."""
     return [
-        [x if mark == wanted else y for mark, x, y in zip(marks, mine, others, strict=True)]
-        for mine, others in zip(these, those, strict=True)
+        [x if choice == wanted else y for choice, x, y in zip(choices, xs, ys, strict=True)]
+        for xs, ys in zip(on_match, otherwise, strict=True)
     ]
 
 
@@ -336,6 +362,6 @@ def _describe_endpoints(ends: Sequence[Endpoint]) -> str:
     )
 
 
-def batch_dims(marks: Sequence[bool]) -> tuple[int | None, ...]:
-    """Dim 0 for what is marked."""
-    return tuple(0 if mark else None for mark in marks)
+def batch_dims(batched: Sequence[bool]) -> tuple[int | None, ...]:
+    """Return batch dims for `vmap`: 0 for batched values, None for the others."""
+    return tuple(0 if is_batched else None for is_batched in batched)

@@ -1,7 +1,7 @@
-"""Ops whose derivative the user has written: custom_jvp, custom_vjp.
+"""Functions with a derivative rule of the user: custom_jvp and custom_vjp.
 
-Each holds the function itself as a program, which is what runs, and a rule: a Python object that computes derivatives
-on flat lists of arrays by applying ops. Rules compare by identity; a program with one prints, but does not read back.
+Each op holds the function as a program, which runs, and a rule: a Python object that computes derivatives on flat lists
+of arrays by applying ops. Rules compare by identity. A program that contains one can be printed, but not parsed.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from shardwise.compiler.ops.shape.movement import move_dim
 
 
 class JvpRule(Protocol):
-    """The derivative of a function in forward mode."""
+    """A derivative rule for forward mode."""
 
     @property
     def name(self) -> str: ...
@@ -26,7 +26,10 @@ class JvpRule(Protocol):
 
 
 class VjpRule(Protocol):
-    """The derivative of a function in reverse mode: results and residuals, and from these and cotangents back."""
+    """A derivative rule for reverse mode.
+
+    `forward` returns results and residuals; `backward` maps residuals and cotangents of results to those of arguments.
+    """
 
     @property
     def name(self) -> str: ...
@@ -36,17 +39,17 @@ class VjpRule(Protocol):
 
 @record
 class Custom(CallLike):
-    """The program's results. The last `captured` operands are values that the function closes over."""
+    """A call with a derivative rule. The last `captured` operands are values that the function closes over."""
 
     captured: int
 
-    def given(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        """The arguments proper and their tangents; a captured value cannot have one."""
+    def without_captured(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the primals and tangents of the function's arguments. Captured values must not have tangents."""
         count = len(primals) - self.captured
         if any(tangent is not None for tangent in tangents[count:]):
             raise TypeError(
-                f"{self.name}: `{self.program.name}` closes over a value that is being differentiated, and its rule "
-                "has no derivative for that: make the value an argument"
+                f"{self.name}: `{self.program.name}` closes over a value that is being differentiated, but its "
+                "rule has no derivative for it. Pass the value as an argument."
             )
         return list(primals[:count]), list(tangents[:count])
 
@@ -54,13 +57,13 @@ class Custom(CallLike):
 @final
 @record
 class CustomJvp(Custom):
-    """A function with its derivative in forward mode."""
+    """A function with a derivative rule for forward mode."""
 
     name = "custom_jvp"
     rule: JvpRule
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        return self.rule.jvp(*self.given(primals, tangents))
+        return self.rule.jvp(*self.without_captured(primals, tangents))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         program, out_dims = installed.transforms.vmap(self.program, axis, tuple(dims), everywhere=True)
@@ -71,7 +74,7 @@ class CustomJvp(Custom):
 @final
 @record
 class CustomVjp(Custom):
-    """A function with its derivative in reverse mode."""
+    """A function with a derivative rule for reverse mode."""
 
     name = "custom_vjp"
     rule: VjpRule
@@ -83,12 +86,12 @@ class CustomVjp(Custom):
         )
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        given, moving = self.given(primals, tangents)
-        active = present_mask(moving)
-        results, residuals = self.rule.forward(given, active)
-        types = tuple(x.type for x in given)
-        backward = CustomLin(self.rule, types, self.program.out_types, active, len(residuals))
-        return results, backward(*residuals, *drop_none(moving))
+        primals, tangents = self.without_captured(primals, tangents)
+        active = present_mask(tangents)
+        results, residuals = self.rule.forward(primals, active)
+        types = tuple(x.type for x in primals)
+        linear = CustomLin(self.rule, types, self.program.out_types, active, len(residuals))
+        return results, linear(*residuals, *drop_none(tangents))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         program, out_dims = installed.transforms.vmap(self.program, axis, tuple(dims), everywhere=True)
@@ -99,7 +102,10 @@ class CustomVjp(Custom):
 @final
 @record
 class CustomLin(Op):
-    """The linear map of a custom_vjp function, known by its transpose only. Operands: residuals, active tangents."""
+    """The linear map of a custom_vjp function, of which only the transpose is known. JAX: custom_lin.
+
+    Operands: residuals, then the tangents of active arguments.
+    """
 
     name = "custom_lin"
     single = False
@@ -120,11 +126,14 @@ class CustomLin(Op):
         residuals = operands[: self.residuals]
         if any(isinstance(x, UndefinedPrimal) for x in residuals):
             raise TypeError(f"custom_vjp: `{self.rule.name}` cannot be transposed with respect to its residuals")
-        found = self.rule.backward(residuals, cotangent)
-        return (*[None] * self.residuals, *(ct for ct, here in zip(found, self.active, strict=True) if here))
+        cotangents = self.rule.backward(residuals, cotangent)
+        active = (ct for ct, is_active in zip(cotangents, self.active, strict=True) if is_active)
+        return (*[None] * self.residuals, *active)
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
-        raise TypeError(f"custom_vjp: `{self.rule.name}` has a rule for reverse mode only; forward it cannot be run")
+        raise TypeError(
+            f"custom_vjp: `{self.rule.name}` has a rule for reverse mode only; its forward derivative cannot run"
+        )
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         self.reference()
@@ -133,7 +142,7 @@ class CustomLin(Op):
 @final
 @record
 class _MappedJvp:
-    """A rule over one more dim, which all results have at dim 0."""
+    """A JVP rule under vmap; all results are batched along dim 0."""
 
     rule: JvpRule
     axis: BatchAxis
@@ -144,25 +153,25 @@ class _MappedJvp:
         return self.rule.name
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        here = present_mask(tangents)
-        moving: tuple[bool, ...] = ()
+        active = present_mask(tangents)
+        out_active: tuple[bool, ...] = ()
 
         def both(*args: Any) -> list[Any]:
-            nonlocal moving
-            results, moved = self.rule.jvp(args[: len(primals)], insert_none(args[len(primals) :], here))
-            moving = present_mask(moved)
-            return [*results, *drop_none(moved)]
+            nonlocal out_active
+            results, out_tangents = self.rule.jvp(args[: len(primals)], insert_none(args[len(primals) :], active))
+            out_active = present_mask(out_tangents)
+            return [*results, *drop_none(out_tangents)]
 
-        # A tangent has the dim of its primal.
-        dims = (*self.dims, *(dim for dim, is_here in zip(self.dims, here, strict=True) if is_here))
-        found = _mapped(both, self.axis, [*primals, *drop_none(tangents)], dims, self.name)
-        return found[: len(moving)], insert_none(found[len(moving) :], moving)
+        # A tangent has the batch dim of its primal.
+        dims = (*self.dims, *(dim for dim, is_active in zip(self.dims, active, strict=True) if is_active))
+        outputs = _vmap(both, self.axis, [*primals, *drop_none(tangents)], dims, self.name)
+        return outputs[: len(out_active)], insert_none(outputs[len(out_active) :], out_active)
 
 
 @final
 @record
 class _MappedVjp:
-    """A rule over one more dim, which all results and residuals have at dim 0."""
+    """A VJP rule under vmap; all results and residuals are batched along dim 0."""
 
     rule: VjpRule
     axis: BatchAxis
@@ -181,8 +190,8 @@ class _MappedVjp:
             count = len(results)
             return [*results, *residuals]
 
-        found = _mapped(both, self.axis, primals, self.dims, self.name)
-        return found[:count], found[count:]
+        outputs = _vmap(both, self.axis, primals, self.dims, self.name)
+        return outputs[:count], outputs[count:]
 
     def backward(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
         def back(*args: Any) -> list[Any]:
@@ -191,13 +200,14 @@ class _MappedVjp:
             )
 
         args = [*residuals, *drop_none(cotangents)]
-        found = _mapped(back, self.axis, args, (0,) * len(args), self.name)
-        # An argument that all share gets the sum of what each sends it.
+        batched = _vmap(back, self.axis, args, (0,) * len(args), self.name)
+        # The cotangent of an unbatched argument is the sum over the batch.
         return [
-            Sum((0,))(ct) if dim is None else move_dim(ct, 0, dim) for ct, dim in zip(found, self.dims, strict=True)
+            Sum((0,))(ct) if dim is None else move_dim(ct, 0, dim) for ct, dim in zip(batched, self.dims, strict=True)
         ]
 
 
-def _mapped(function: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], name: str) -> list[Any]:
-    outputs, places = installed.transforms.map_function(function, axis, args, dims, name)
-    return [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(outputs, places, strict=True)]
+def _vmap(function: Any, axis: BatchAxis, args: Sequence[Any], dims: Sequence[int | None], name: str) -> list[Any]:
+    """Apply vmap to `function`, with all outputs batched along dim 0."""
+    outputs, out_dims = installed.transforms.map_function(function, axis, args, dims, name)
+    return [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(outputs, out_dims, strict=True)]

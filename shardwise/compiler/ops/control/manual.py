@@ -1,16 +1,17 @@
-"""manual: a program over the pieces that devices hold, in which the user says what they send each other (shard_map).
+"""manual: a program over shards, in which the user writes the collectives (`shard_map`).
 
-A region has some axes of the mesh for its own. Its program is what one device does with its pieces, and the ops of
-`named` in it are collectives along these axes; the other axes are planned, inside as outside. Values get in and out by
-`split` and `join`: `ins` and `outs` have the axes that cut each dim.
+A manual region has some axes of the mesh. Its program is the work of one device on its shards, and the collectives over
+names in it run along these axes. The other axes are planned, inside the region as outside. Values get in and out by
+`split` and `join`.
 
-`tracked`: types inside say over which axes of the region a value varies. Then what a result claims is proved, sums are
-one value for all, and derivatives send no more than they must. Where nothing is tracked, a result that is not cut along
-an axis is taken from any device along it, and derivatives suppose that all had the same.
+`tracked` (JAX: check_vma): types inside the region say over which of its axes a value varies. Replication of results is
+then proved, sums over an axis are replicated, and derivatives communicate only where needed. Without it, a result that
+is not sharded along an axis is taken from any device along the axis, and derivatives assume that all devices agree.
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, final
 
@@ -33,23 +34,30 @@ from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.shardings.mesh import AbstractMesh, Mesh
 from shardwise.errors import ShardingError
 
-Cuts = tuple[tuple[str, ...], ...]  # for each dim, the axes of the region that cut it
+DimAxes = tuple[tuple[str, ...], ...]  # for each dim, the axes of the region that shard it
 
 
 @final
 @record
 class Manual(Control):
-    """`program`, of one device, on pieces of the operands; its results are pieces of the op's.
+    """A manual region.
 
-    `parts`: the axes of `mesh` that each of `axes` is made of, where it is on a finer mesh than the user named.
+    Attributes:
+        program: the program of one device, from shards of the operands to shards of the results.
+        mesh: the mesh.
+        axes: the axes of the region.
+        ins: for each operand, the axes that shard each dim.
+        outs: for each result, the axes that shard each dim.
+        tracked: whether types say over which axes values vary.
+        parts: for each of `axes`, its sub-axes in `mesh`, if that is finer than the mesh that the user named.
     """
 
     name = "manual"
     program: Program
     mesh: Mesh | AbstractMesh
     axes: tuple[str, ...]
-    ins: tuple[Cuts, ...]
-    outs: tuple[Cuts, ...]
+    ins: tuple[DimAxes, ...]
+    outs: tuple[DimAxes, ...]
     tracked: bool = True
     parts: tuple[tuple[str, ...], ...] | None = None
 
@@ -62,32 +70,37 @@ class Manual(Control):
         return self.program.axis_names - frozenset(self.axes)
 
     @cached_property
-    def named(self) -> Mapping[str, tuple[str, ...]]:
-        """The axes of the mesh that each axis of the region is made of."""
+    def mesh_axes(self) -> Mapping[str, tuple[str, ...]]:
+        """The axes of `mesh` that each axis of the region consists of."""
         parts = [(axis,) for axis in self.axes] if self.parts is None else self.parts
         return dict(zip(self.axes, parts, strict=True))
 
     @cached_property
     def bindings(self) -> tuple[Binding, ...]:
-        """One group a binding: each has cuts of its own. One more is for what gets in whole."""
-        given = enumerate(self.ins)
+        """Each binding is a group, as each has its own sharding. One more group is for replicated operands."""
         return (
-            *(Binding(n, Split(*self._cut(cuts)), (operand(n),), (entry(n),)) for n, cuts in given),
             *(
-                Binding(len(self.ins) + n, Join(*self._cut(cuts)[:2], self.axes), (exit_(n),), (result(n),))
-                for n, cuts in enumerate(self.outs)
+                Binding(n, Split(*self._mesh_sharding(dim_axes)), (operand(n),), (entry(n),))
+                for n, dim_axes in enumerate(self.ins)
+            ),
+            *(
+                Binding(
+                    len(self.ins) + n, Join(*self._mesh_sharding(dim_axes)[:2], self.axes), (exit_(n),), (result(n),)
+                )
+                for n, dim_axes in enumerate(self.outs)
             ),
         )
 
-    def _cut(self, cuts: Cuts) -> tuple[Cuts, tuple[int, ...], tuple[str, ...]]:
-        """The axes of the mesh that cut each dim, into how many, and over which axes pieces vary."""
-        names = tuple(axis for axes in cuts for axis in axes) if self.tracked else ()
-        dims = tuple(tuple(part for axis in axes for part in self.named[axis]) for axes in cuts)
-        return dims, tuple(self._extent(axes) for axes in cuts), names
+    def _mesh_sharding(self, dim_axes: DimAxes) -> tuple[DimAxes, tuple[int, ...], tuple[str, ...]]:
+        """Return for each dim its mesh axes and its number of shards; and the axes over which shards vary."""
+        varying = tuple(axis for axes in dim_axes for axis in axes) if self.tracked else ()
+        dims = tuple(tuple(part for axis in axes for part in self.mesh_axes[axis]) for axes in dim_axes)
+        return dims, tuple(self._extent(axes) for axes in dim_axes), varying
 
     def _extent(self, axes: Sequence[str]) -> int:
+        """Return the number of devices along axes of the region."""
         sizes = self.mesh.shape
-        return int(np.prod([sizes[part] for axis in axes for part in self.named[axis]], dtype=np.int64))
+        return int(np.prod([sizes[part] for axis in axes for part in self.mesh_axes[axis]], dtype=np.int64))
 
     @property
     def const_groups(self) -> tuple[tuple[int, tuple[int, ...]], ...]:
@@ -96,215 +109,239 @@ class Manual(Control):
     def with_programs(self, programs: Sequence[Program], counts: Sequence[int] | None = None) -> "Manual":
         (program,) = programs
         if counts is None:
-            return self.of(program, _as_words(self.ins, program.in_types), _as_words(self.outs, program.out_types))
-        often = [*counts, *[0] * (len(self.ins) + len(self.outs) + 1 - len(counts))]
-        ins = [cuts for cuts, count in zip(self.ins, often, strict=False) for _ in range(count)]
-        outs = [cuts for cuts, count in zip(self.outs, often[len(self.ins) :], strict=False) for _ in range(count)]
+            return self.with_program(
+                program, _append_key_dims(self.ins, program.in_types), _append_key_dims(self.outs, program.out_types)
+            )
+        all_counts = [*counts, *[0] * (len(self.ins) + len(self.outs) + 1 - len(counts))]
+        out_counts = all_counts[len(self.ins) :]
+        ins = [dim_axes for dim_axes, count in zip(self.ins, all_counts, strict=False) for _ in range(count)]
+        outs = [dim_axes for dim_axes, count in zip(self.outs, out_counts, strict=False) for _ in range(count)]
         ins += [((),) * type.ndim for type in program.in_types[len(ins) :]]
-        return self.of(program, ins, outs)
+        return self.with_program(program, ins, outs)
 
-    def of(self, program: Program, ins: Sequence[Cuts], outs: Sequence[Cuts]) -> "Manual":
-        """The same region with another program."""
-        return Manual(program, self.mesh, self.axes, tuple(ins), tuple(outs), self.tracked, self.parts)
+    def with_program(self, program: Program, ins: Sequence[DimAxes], outs: Sequence[DimAxes]) -> "Manual":
+        """Return the region with another program."""
+        return replace(self, program=program, ins=tuple(ins), outs=tuple(outs))
 
-    def on(self, mesh: Mesh | AbstractMesh, made_of: Mapping[str, tuple[str, ...]], program: Program) -> "Manual":
-        """The same region on a finer mesh, whose axes those of the mesh so far are made of."""
-        parts = tuple(tuple(fine for part in self.named[axis] for fine in made_of[part]) for axis in self.axes)
-        return Manual(program, mesh, self.axes, self.ins, self.outs, self.tracked, parts)
+    def on_refined_mesh(
+        self, mesh: Mesh | AbstractMesh, sub_axes: Mapping[str, tuple[str, ...]], program: Program
+    ) -> "Manual":
+        """Return the region on a finer mesh. `sub_axes`: for each axis of the present mesh, its axes in that mesh."""
+        parts = tuple(tuple(fine for part in self.mesh_axes[axis] for fine in sub_axes[part]) for axis in self.axes)
+        return replace(self, program=program, mesh=mesh, parts=parts)
 
-    def _naming(self) -> AbstractContextManager[None]:
-        """While its program is rewritten: a user's rule in it may compute along its axes."""
+    def _bind_axes(self) -> AbstractContextManager[None]:
+        """Bind the names of the axes while the program is rewritten: a user's derivative rule may use them."""
         sizes = {axis: self._extent((axis,)) for axis in self.axes}
         return bind_axis_names(sizes, frozenset(self.axes) if self.tracked else frozenset())
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        with self._naming():
+        with self._bind_axes():
             return super().jvp(primals, tangents)
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        with self._naming():
-            forward, linear, moving = installed.transforms.linearize(self.program, present_mask(tangents))
+        active = present_mask(tangents)
+        with self._bind_axes():
+            forward, linear, out_active = installed.transforms.linearize(self.program, active)
         count = len(self.program.outputs)
-        kept = [_Residual.of(self, forward, value) for value in forward.outputs[count:]]
-        made = [residual for residual in kept if residual.operand is None]
-        first = Program(
-            forward.inputs,
-            (*forward.equations, *(residual.equation for residual in made if residual.equation)),
-            (*forward.outputs[:count], *(residual.given for residual in made)),
-            forward.name,
+        residuals = [_Residual.of(self, forward, value) for value in forward.outputs[count:]]
+        results = self._forward_region(forward, residuals)(*primals)
+        new_results = iter(results[count:])
+        saved = [next(new_results) if r.operand is None else primals[r.operand] for r in residuals]
+        ins = [*(residual.dim_axes for residual in residuals), *_select(self.ins, active)]
+        linear_region = self.with_program(_linear_program(linear, residuals), ins, _select(self.outs, out_active))
+        return results[:count], insert_none(linear_region(*saved, *drop_none(tangents)), out_active)
+
+    def _forward_region(self, forward: Program, residuals: Sequence["_Residual"]) -> "Manual":
+        """Build the region that returns the results, and the residuals that are not operands."""
+        count = len(self.program.outputs)
+        new = [residual for residual in residuals if residual.operand is None]
+        program = forward.with_equations(
+            (*forward.equations, *(residual.reshape for residual in new if residual.reshape)),
+            (*forward.outputs[:count], *(residual.saved_value for residual in new)),
         )
-        results = self.of(first, self.ins, [*self.outs, *(residual.cuts for residual in made)])(*primals)
-        rest = iter(results[count:])
-        residuals = [next(rest) if residual.operand is None else primals[residual.operand] for residual in kept]
-
-        def body(*args: Any) -> Sequence[Any]:
-            taken = [
-                Reshape(residual.value.type.shape)(x) if residual.equation else x
-                for residual, x in zip(kept, args, strict=False)
-            ]
-            return Call(linear)(*taken, *args[len(kept) :])  # type: ignore[no-any-return]
-
-        types = [*(residual.given.type for residual in kept), *linear.in_types[len(kept) :]]
-        second = installed.transforms.rewrite(linear.name, types, body)
-        ins = [*(residual.cuts for residual in kept), *_marked(self.ins, present_mask(tangents))]
-        moved = self.of(second, ins, _marked(self.outs, moving))(*residuals, *drop_none(tangents))
-        return results[:count], insert_none(moved, moving)
+        return self.with_program(program, self.ins, [*self.outs, *(residual.dim_axes for residual in new)])
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         linear = tuple(isinstance(x, UndefinedPrimal) for x in operands)
-        arrived = present_mask(cotangent)
-        with self._naming():
-            program, moving = installed.transforms.transpose(self.program, linear, arrived)
+        nonzero = present_mask(cotangent)
+        with self._bind_axes():
+            program, out_nonzero = installed.transforms.transpose(self.program, linear, nonzero)
         known = [x for x in operands if not isinstance(x, UndefinedPrimal)]
-        ins = [*_marked(self.ins, [not is_linear for is_linear in linear]), *_marked(self.outs, arrived)]
-        outs = _marked(_marked(self.ins, linear), moving)
+        ins = [*_select(self.ins, [not is_linear for is_linear in linear]), *_select(self.outs, nonzero)]
+        outs = _select(_select(self.ins, linear), out_nonzero)
         if not self.tracked:
-            program = self._supposing_copies(program, len(known), ins, outs)
-        found = self.of(program, ins, outs)(*known, *drop_none(cotangent))
-        return tuple(insert_none(insert_none(found, moving), linear))
+            program = self._assume_replicated(program, len(known), ins, outs)
+        cotangents = self.with_program(program, ins, outs)(*known, *drop_none(cotangent))
+        return tuple(insert_none(insert_none(cotangents, out_nonzero), linear))
 
-    def _supposing_copies(self, program: Program, known: int, ins: Sequence[Cuts], outs: Sequence[Cuts]) -> Program:
-        """A transposed program whose cotangents arrive as shares, and leave as sums, of what all devices along an axis
-        are supposed to have alike."""
+    def _assume_replicated(
+        self, program: Program, known: int, ins: Sequence[DimAxes], outs: Sequence[DimAxes]
+    ) -> Program:
+        """Adapt a transposed program to values that are assumed, not proved, to be replicated.
+
+        Along each axis that does not shard a value, an incoming cotangent is divided by the number of devices, and an
+        outgoing one is summed over the devices.
+        """
 
         def body(*args: Any) -> list[Any]:
             shares = [
-                Div()(x, full_like(x, self._extent(self._uncut(cuts))))
-                for x, cuts in zip(args[known:], ins[known:], strict=True)
+                Div()(x, full_like(x, self._extent(self._unsharded_axes(dim_axes))))
+                for x, dim_axes in zip(args[known:], ins[known:], strict=True)
             ]
-            found = Call(program)(*args[:known], *shares)
+            cotangents = Call(program)(*args[:known], *shares)
             return [
-                NamedSum(self._uncut(cuts))(x) if self._uncut(cuts) else x for x, cuts in zip(found, outs, strict=True)
+                NamedSum(axes)(x) if (axes := self._unsharded_axes(dim_axes)) else x
+                for x, dim_axes in zip(cotangents, outs, strict=True)
             ]
 
         return installed.transforms.rewrite(program.name, program.in_types, body)
 
-    def _uncut(self, cuts: Cuts) -> tuple[str, ...]:
-        """The axes of the region that do not cut a value."""
-        cut = {axis for axes in cuts for axis in axes}
-        return tuple(axis for axis in self.axes if axis not in cut)
+    def _unsharded_axes(self, dim_axes: DimAxes) -> tuple[str, ...]:
+        """Return the axes of the region that do not shard a value."""
+        used = {axis for axes in dim_axes for axis in axes}
+        return tuple(axis for axis in self.axes if axis not in used)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         if axis.spmd:
-            # The mesh axes of the new dim are no longer the region's, and operands are pinned to them.
-            region = self._giving_up(axis.spmd)
+            # The mesh axes of the batch dim leave the region, and operands are pinned to them.
+            region = self._without_axes(axis.spmd)
             pinned = [
                 x if dim is None else self._pinned(x, dim, axis.spmd) for x, dim in zip(operands, dims, strict=True)
             ]
             return region.vmap(BatchAxis(axis.size, axis.name), pinned, dims)
-        with self._naming():
+        with self._bind_axes():
             program, out_dims = installed.transforms.vmap(self.program, axis, tuple(dims))
-        ins = [_with_dim(cuts, dim) for cuts, dim in zip(self.ins, dims, strict=True)]
-        outs = [_with_dim(cuts, dim) for cuts, dim in zip(self.outs, out_dims, strict=True)]
-        return self.of(program, ins, outs)(*operands), out_dims
+        ins = [_insert_dim(dim_axes, dim) for dim_axes, dim in zip(self.ins, dims, strict=True)]
+        outs = [_insert_dim(dim_axes, dim) for dim_axes, dim in zip(self.outs, out_dims, strict=True)]
+        return self.with_program(program, ins, outs)(*operands), out_dims
 
-    def _giving_up(self, spmd: tuple[str, ...]) -> "Manual":
-        """The same region without these axes, which must be of no use to it."""
+    def _without_axes(self, spmd: tuple[str, ...]) -> "Manual":
+        """Return the region without these axes, which it must not use."""
         mesh = self.mesh.abstract
         for axis in spmd:
             if axis not in mesh.axis_names:
                 why = mesh.unknown_axis_message(axis)
-            elif any(axis in axes for cuts in (*self.ins, *self.outs) for axes in cuts):
-                why = f"axis {axis!r} cuts its arguments or results already"
+            elif any(axis in axes for dim_axes in (*self.ins, *self.outs) for axes in dim_axes):
+                why = f"axis {axis!r} already shards its arguments or results"
             elif axis in self.program.axis_names or any(
-                axis in at.op.axes for at in self.program.walk() if isinstance(at.op, Manual)
+                axis in equation.op.axes for equation in self.program.walk() if isinstance(equation.op, Manual)
             ):
-                why = f"it computes along axis {axis!r}"
+                why = f"its collectives use axis {axis!r}"
             else:
                 continue
-            raise ShardingError(f"vmap with spmd_axis_name={spmd} does not fit the shard_map inside: {why}")
+            raise ShardingError(f"vmap with spmd_axis_name={spmd} is incompatible with a shard_map inside: {why}")
         kept = tuple(axis for axis in self.axes if axis not in spmd)
-        parts = None if self.parts is None else tuple(self.named[axis] for axis in kept)
-        return Manual(self.program, self.mesh, kept, self.ins, self.outs, self.tracked, parts)
+        parts = None if self.parts is None else tuple(self.mesh_axes[axis] for axis in kept)
+        return replace(self, axes=kept, parts=parts)
 
     def _pinned(self, x: Any, dim: int, spmd: tuple[str, ...]) -> Any:
-        """`x` with `dim` cut by these axes, and its other dims as they may be."""
+        """Pin `dim` of `x` to these axes; the other dims are open."""
         ndim = x.type.ndim
-        cuts = tuple(spmd if d == dim else () for d in range(ndim))
-        return Constrain(cuts, self.mesh, tuple(d for d in range(ndim) if d != dim))(x)
+        dim_axes = tuple(spmd if d == dim else () for d in range(ndim))
+        return Constrain(dim_axes, self.mesh, tuple(d for d in range(ndim) if d != dim))(x)
 
     def reference(self, *operands: NumpyArray) -> tuple[NumpyArray, ...]:
-        """The members of the region side by side: each of its axes is a vmap, in which collectives are ordinary ops."""
+        """Run all devices of the region at once: each of its axes is a vmap, in which collectives are ordinary ops."""
         program = installed.transforms.erase_varying(installed.transforms.inline(self.program))
-        stacks = [self._stacked(x, cuts) for x, cuts in zip(operands, self.ins, strict=True)]
+        stacks = [self._stack_shards(x, dim_axes) for x, dim_axes in zip(operands, self.ins, strict=True)]
         for axis in reversed(self.axes):
-            dims = tuple(0 if any(axis in axes for axes in cuts) else None for cuts in self.ins)
+            dims = tuple(0 if any(axis in axes for axes in dim_axes) else None for dim_axes in self.ins)
             program, _ = installed.transforms.vmap(program, BatchAxis(self._extent((axis,)), axis), dims, True)
-        found = evaluate(program, stacks)
-        return tuple(self._joined(x, cuts) for x, cuts in zip(found, self.outs, strict=True))
+        results = evaluate(program, stacks)
+        return tuple(self._join_shards(x, dim_axes) for x, dim_axes in zip(results, self.outs, strict=True))
 
-    def _stacked(self, x: NumpyArray, cuts: Cuts) -> NumpyArray:
-        """A whole array as its pieces: a dim in front for each axis that cuts it, in the order of the region's."""
+    def _stack_shards(self, x: NumpyArray, dim_axes: DimAxes) -> NumpyArray:
+        """Split an array into shards, with a leading dim for each axis that shards it, ordered as the region's axes."""
         sizes: list[int] = []
-        at: dict[str, int] = {}
-        kept = []
-        for size, axes in zip(x.shape, cuts, strict=True):
+        axis_dims: dict[str, int] = {}
+        shard_dims = []
+        for size, axes in zip(x.shape, dim_axes, strict=True):
             for axis in axes:
-                at[axis] = len(sizes)
+                axis_dims[axis] = len(sizes)
                 sizes.append(self._extent((axis,)))
-            kept.append(len(sizes))
+            shard_dims.append(len(sizes))
             sizes.append(size // self._extent(axes))
-        order = [*(at[axis] for axis in self.axes if axis in at), *kept]
+        order = [*(axis_dims[axis] for axis in self.axes if axis in axis_dims), *shard_dims]
         return x.reshape(sizes).transpose(order)
 
-    def _joined(self, x: NumpyArray, cuts: Cuts) -> NumpyArray:
-        """The whole of pieces that have a dim in front for each axis of the region."""
-        cut = [axis for axes in cuts for axis in axes]
-        pieces = x[tuple(slice(None) if axis in cut else 0 for axis in self.axes)]
-        front = [axis for axis in self.axes if axis in cut]
+    def _join_shards(self, x: NumpyArray, dim_axes: DimAxes) -> NumpyArray:
+        """Join shards, which have a leading dim for each axis of the region, to an array."""
+        sharding = [axis for axes in dim_axes for axis in axes]
+        shards = x[tuple(slice(None) if axis in sharding else 0 for axis in self.axes)]
+        leading = [axis for axis in self.axes if axis in sharding]
         order = [
-            place
-            for dim, axes in enumerate(cuts)
-            for place in (*(front.index(axis) for axis in axes), len(front) + dim)
+            position
+            for dim, axes in enumerate(dim_axes)
+            for position in (*(leading.index(axis) for axis in axes), len(leading) + dim)
         ]
-        shape = x.shape[len(self.axes) :]
-        return pieces.transpose(order).reshape(
-            [size * self._extent(axes) for size, axes in zip(shape, cuts, strict=True)]
+        shard_shape = x.shape[len(self.axes) :]
+        return shards.transpose(order).reshape(
+            [size * self._extent(axes) for size, axes in zip(shard_shape, dim_axes, strict=True)]
         )
 
 
 @final
 class _Residual:
-    """What a derivative needs of the forward half: an operand that is there anyway, or one more result of it.
+    """A residual of a linearized region: an operand, or a further result of the forward region.
 
-    Each device's own is a slice along a new dim in front, which all axes cut over which it varies.
+    A residual that varies over axes becomes a result with a new leading dim, which these axes shard.
+
+    Attributes:
+        value: the residual inside the forward program.
+        operand: the number of the operand, or None.
+        dim_axes: the axes that shard each dim outside the region.
+        reshape: the equation that adds the leading dim, or None.
     """
 
-    def __init__(self, value: Value, operand: int | None, cuts: Cuts, equation: Equation | None):
+    def __init__(self, value: Value, operand: int | None, dim_axes: DimAxes, reshape: Equation | None):
         self.value = value
         self.operand = operand
-        self.cuts = cuts
-        self.equation = equation
+        self.dim_axes = dim_axes
+        self.reshape = reshape
 
     @staticmethod
     def of(region: Manual, forward: Program, value: Value) -> "_Residual":
         if value in forward.inputs:
-            place = forward.inputs.index(value)
-            return _Residual(value, place, region.ins[place], None)
+            number = forward.inputs.index(value)
+            return _Residual(value, number, region.ins[number], None)
         axes = tuple(axis for axis in region.axes if axis in value.type.varying or not region.tracked)
-        whole: Cuts = ((),) * value.type.ndim
+        unsharded: DimAxes = ((),) * value.type.ndim
         if not axes:
-            return _Residual(value, None, whole, None)
+            return _Residual(value, None, unsharded, None)
         shape = (1, *value.type.shape)
-        return _Residual(
-            value, None, (axes, *whole), Equation(Reshape(shape), [value], [Value(value.type.with_shape(shape))])
-        )
+        reshape = Equation(Reshape(shape), [value], [Value(value.type.with_shape(shape))])
+        return _Residual(value, None, (axes, *unsharded), reshape)
 
     @property
-    def given(self) -> Value:
-        """The result of the forward half."""
-        return self.equation.outputs[0] if self.equation else self.value
+    def saved_value(self) -> Value:
+        """The value that the forward region returns."""
+        return self.reshape.outputs[0] if self.reshape else self.value
 
 
-def _as_words(cuts: Sequence[Cuts], types: Sequence[ArrayType]) -> list[Cuts]:
-    """The cuts, where keys have become their words, along one more dim."""
-    return [(*dims, *[()] * (type.ndim - len(dims))) for dims, type in zip(cuts, types, strict=True)]
+def _linear_program(linear: Program, residuals: Sequence[_Residual]) -> Program:
+    """Return `linear` with saved residuals, which may have a leading dim of size 1, as its first inputs."""
+
+    def body(*args: Any) -> Sequence[Any]:
+        values = [
+            Reshape(residual.value.type.shape)(x) if residual.reshape else x
+            for residual, x in zip(residuals, args, strict=False)
+        ]
+        return Call(linear)(*values, *args[len(residuals) :])  # type: ignore[no-any-return]
+
+    types = [*(residual.saved_value.type for residual in residuals), *linear.in_types[len(residuals) :]]
+    return installed.transforms.rewrite(linear.name, types, body)
 
 
-def _marked(items: Sequence[Any], marks: Sequence[bool]) -> list[Any]:
-    return [item for item, marked in zip(items, marks, strict=True) if marked]
+def _append_key_dims(dim_axes: Sequence[DimAxes], types: Sequence[ArrayType]) -> list[DimAxes]:
+    """Add an unsharded dim for keys that have been replaced by their words, which lie along one more dim."""
+    return [(*dims, *[()] * (type.ndim - len(dims))) for dims, type in zip(dim_axes, types, strict=True)]
 
 
-def _with_dim(cuts: Cuts, dim: int | None) -> Cuts:
-    """The cuts with a new dim that nothing cuts."""
-    return cuts if dim is None else (*cuts[:dim], (), *cuts[dim:])
+def _select(items: Sequence[Any], mask: Sequence[bool]) -> list[Any]:
+    return [item for item, selected in zip(items, mask, strict=True) if selected]
+
+
+def _insert_dim(dim_axes: DimAxes, dim: int | None) -> DimAxes:
+    """Insert an unsharded dim."""
+    return dim_axes if dim is None else (*dim_axes[:dim], (), *dim_axes[dim:])

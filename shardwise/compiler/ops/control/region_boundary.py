@@ -1,16 +1,16 @@
-"""Ties: the ways in which a value crosses the border of an op that holds programs (a loop, a branch).
+"""Boundary ops: how a value enters or leaves the programs of a control op (a loop, a branch, a manual region).
 
-    enter     an operand that the programs take as it is
-    unstack   an operand of which a program takes one slice after the other
-    carry     an operand that a program takes, replaces and takes again; what it is in the end is a result
-    stack     a result, stacked from what a program gives time after time
-    merge     a result that one of several programs gives
-    decide    a scalar on which depends what runs next
-    split     an operand of which the devices of a manual region take a piece each
-    join      a result, of which each device of a manual region gives a piece
+    enter       an operand that the programs read unchanged
+    unstack     an operand that a program reads one slice at a time
+    carry       the carry of a loop: an initial value, replaced in every iteration; its final value is a result
+    stack       a result that stacks the outputs of all iterations
+    merge       a result that one of several programs returns
+    predicate   a scalar that decides what runs next: the predicate of a `while`, the branch index of a `cond`
+    split       an operand of which each device of a manual region reads its shard
+    join        a result of which each device of a manual region returns a shard
 
-Ties are ops for planning: layouts are chosen in one flat list of equations, in which an equation for each tie stands
-for the border. They say how dims hang together across it, and never run.
+Boundary ops exist for planning and never run. Layouts are chosen in one flat list of equations, in which each binding
+of a control op is an equation with a boundary op. Its factor rule connects the dims outside and inside.
 """
 
 from collections.abc import Sequence
@@ -24,18 +24,18 @@ from shardwise.compiler.shardings.layout import Layout, Pin
 
 
 class BoundaryOp(Op):
-    """`leading`: how many dims its outer values have in front of those that its inner ones have."""
+    """The base class. `leading`: the number of leading dims that values outside have and values inside lack."""
 
     single = False
     leading: ClassVar[int] = 0
 
     def outer_varying(self, varying: tuple[str, ...]) -> tuple[str, ...]:
-        """The axes over which an operand varies, where what the programs take varies over these."""
+        """Return the axes over which an operand varies if the program's input varies over `varying`."""
         return varying
 
 
 class _SameType(BoundaryOp):
-    """All values have one type."""
+    """A boundary op whose operands and results all have one type."""
 
     results: int
 
@@ -45,14 +45,14 @@ class _SameType(BoundaryOp):
         return types[:1] * self.results
 
     def factors(self, *types: ArrayType) -> FactorRule:
-        dims = _each_dim(types[0])
+        dims = _single_factor_dims(types[0])
         return FactorRule((dims,) * len(types), (dims,) * self.results, types[0].shape)
 
 
 @final
 @record
 class Enter(_SameType):
-    """An operand that `results` programs take."""
+    """An operand that `results` programs read."""
 
     name = "enter"
     results: int
@@ -64,9 +64,9 @@ class Enter(_SameType):
 @final
 @record
 class Carry(_SameType):
-    """(what it starts as, what a program makes of it) → what each program takes, and what it is in the end.
+    """The carry of a loop: (initial value, output of the body) → input of each program, and the final value.
 
-    It may travel as terms of a sum: then the sum is taken once, after the loop.
+    The carry may be partial: then it is reduced once, after the loop.
     """
 
     name = "carry"
@@ -79,7 +79,7 @@ class Carry(_SameType):
 @final
 @record
 class Merge(_SameType):
-    """One of the operands."""
+    """The output of the branch that ran."""
 
     name = "merge"
     results: ClassVar[int] = 1  # type: ignore[misc]
@@ -94,7 +94,7 @@ class Merge(_SameType):
 @final
 @record
 class Unstack(BoundaryOp):
-    """Slices along dim 0, which stays whole."""
+    """Slices along dim 0, which is not sharded."""
 
     name = "unstack"
     leading = 1
@@ -106,7 +106,7 @@ class Unstack(BoundaryOp):
         return (x.without((0,)),)
 
     def factors(self, x: ArrayType) -> FactorRule:
-        dims = _each_dim(x)
+        dims = _single_factor_dims(x)
         return FactorRule((dims,), (dims[1:],), x.shape, need_replication=frozenset({0}))
 
     def padding(self, fills: Sequence[Any]) -> Any:
@@ -116,7 +116,7 @@ class Unstack(BoundaryOp):
 @final
 @record
 class Stack(BoundaryOp):
-    """Slices joined along a new dim 0, which stays whole."""
+    """Slices stacked along a new dim 0, which is not sharded."""
 
     name = "stack"
     leading = 1
@@ -126,7 +126,7 @@ class Stack(BoundaryOp):
         return (x.with_shape((self.length, *x.shape)),)
 
     def factors(self, x: ArrayType) -> FactorRule:
-        dims = _each_dim(x.with_shape((self.length, *x.shape)))
+        dims = _single_factor_dims(x.with_shape((self.length, *x.shape)))
         return FactorRule((dims[1:],), (dims,), (self.length, *x.shape), need_replication=frozenset({0}))
 
     def padding(self, fills: Sequence[Any]) -> Any:
@@ -136,7 +136,7 @@ class Stack(BoundaryOp):
 @final
 @record
 class Predicate(BoundaryOp):
-    """Every device must see the same value, whole: devices that went different ways would wait for each other."""
+    """A replicated scalar that decides what runs next. Devices that took different branches would deadlock."""
 
     name = "predicate"
 
@@ -150,10 +150,14 @@ class Predicate(BoundaryOp):
 
 
 class _ShardBoundary(BoundaryOp):
-    """A whole value and one device's piece of it: `dims` has the mesh axes that cut each dim, `counts` into how many.
+    """An array outside a manual region, and one device's shard of it inside.
 
-    A dim that is cut is two factors: the number of the piece, which these axes cut into single ones, and the place in
-    it, which other axes may cut further.
+    A sharded dim has two factors: the index of the shard, which the region's axes shard completely, and the position in
+    the shard, which other axes may shard further.
+
+    Attributes:
+        dims: for each dim, the mesh axes that shard it.
+        counts: for each dim, the number of its shards.
     """
 
     dims: tuple[tuple[str, ...], ...]
@@ -164,20 +168,20 @@ class _ShardBoundary(BoundaryOp):
         return Pin(Layout(self.dims))
 
     def shard_index_factor(self, dim: int) -> int:
-        """The factor of a dim that is cut which numbers the pieces."""
+        """Return the factor of a sharded dim that is the index of the shard."""
         return 2 * dim
 
     @property
     def shard_index_factors(self) -> frozenset[int]:
-        """The factors that number pieces."""
+        """All factors that are indices of shards."""
         return frozenset(self.shard_index_factor(dim) for dim, axes in enumerate(self.dims) if axes)
 
-    def tables(self, piece: tuple[int, ...]) -> tuple[Dims, Dims, tuple[int, ...]]:
-        """The factors of the whole and of the piece, and their sizes."""
-        inside = tuple((2 * dim + 1,) for dim in range(len(piece)))
-        whole = tuple((2 * dim, 2 * dim + 1) if axes else (2 * dim + 1,) for dim, axes in enumerate(self.dims))
-        sizes = tuple(size for pair in zip(self.counts, piece, strict=True) for size in pair)
-        return whole, inside, sizes
+    def factor_dims(self, shard_shape: tuple[int, ...]) -> tuple[Dims, Dims, tuple[int, ...]]:
+        """Return the factors of the array, the factors of the shard, and the sizes of all factors."""
+        shard = tuple((2 * dim + 1,) for dim in range(len(shard_shape)))
+        array = tuple((2 * dim, 2 * dim + 1) if axes else (2 * dim + 1,) for dim, axes in enumerate(self.dims))
+        sizes = tuple(size for pair in zip(self.counts, shard_shape, strict=True) for size in pair)
+        return array, shard, sizes
 
     def padding(self, fills: Sequence[Any]) -> Any:
         return fills[0] if fills else None
@@ -186,7 +190,7 @@ class _ShardBoundary(BoundaryOp):
 @final
 @record
 class Split(_ShardBoundary):
-    """The piece of a whole. `names`: the axes over which it varies, as types call them."""
+    """The shard of an operand. `names`: the axes of the region over which the shard varies."""
 
     name = "split"
     dims: tuple[tuple[str, ...], ...]
@@ -195,22 +199,22 @@ class Split(_ShardBoundary):
 
     def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
         if len(self.dims) != x.ndim or any(size % count for size, count in zip(x.shape, self.counts, strict=True)):
-            raise TypeError(f"{x} does not divide into {self.counts} pieces")
-        piece = x.with_shape(tuple(size // count for size, count in zip(x.shape, self.counts, strict=True)))
-        return (piece.with_varying((*x.varying, *self.names)),)
+            raise TypeError(f"{x} does not divide into {self.counts} shards")
+        shard = x.with_shape(tuple(size // count for size, count in zip(x.shape, self.counts, strict=True)))
+        return (shard.with_varying((*x.varying, *self.names)),)
 
     def outer_varying(self, varying: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(axis for axis in varying if axis not in self.names)
 
     def factors(self, x: ArrayType) -> FactorRule:
-        whole, piece, sizes = self.tables(self.out_types(x)[0].shape)
-        return FactorRule((whole,), (piece,), sizes)
+        array, shard, sizes = self.factor_dims(self.out_types(x)[0].shape)
+        return FactorRule((array,), (shard,), sizes)
 
 
 @final
 @record
 class Join(_ShardBoundary):
-    """The whole of pieces. `names`: the axes of the region, over which the whole does not vary any more."""
+    """A result, joined from the shards of all devices. `names`: the region's axes, over which it no longer varies."""
 
     name = "join"
     dims: tuple[tuple[str, ...], ...]
@@ -220,13 +224,14 @@ class Join(_ShardBoundary):
     def out_types(self, x: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
         if len(self.dims) != x.ndim:
             raise TypeError(f"{x} does not have {len(self.dims)} dims")
-        whole = x.with_shape(tuple(size * count for size, count in zip(x.shape, self.counts, strict=True)))
-        return (whole.with_varying(axis for axis in x.varying if axis not in self.names),)
+        array = x.with_shape(tuple(size * count for size, count in zip(x.shape, self.counts, strict=True)))
+        return (array.with_varying(axis for axis in x.varying if axis not in self.names),)
 
     def factors(self, x: ArrayType) -> FactorRule:
-        whole, piece, sizes = self.tables(x.shape)
-        return FactorRule((piece,), (whole,), sizes)
+        array, shard, sizes = self.factor_dims(x.shape)
+        return FactorRule((shard,), (array,), sizes)
 
 
-def _each_dim(type: ArrayType) -> Dims:
+def _single_factor_dims(type: ArrayType) -> Dims:
+    """Return dims of one factor each."""
     return tuple((dim,) for dim in range(type.ndim))

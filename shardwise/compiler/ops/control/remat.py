@@ -1,4 +1,4 @@
-"""Ops for computing again instead of keeping: remat (a program), barrier, and names for values that policies know."""
+"""Rematerialization: remat (a program that is recomputed for its derivative), barrier, checkpoint_name."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, final
@@ -10,27 +10,30 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.control.call import CallLike, drop_none, insert_none, present_mask
 from shardwise.compiler.ops.elementwise.base import Elementwise
 
-Policy = Callable[..., bool]  # an op and the types of its operands → whether its results may be kept
+Policy = Callable[..., bool]  # an op and the types of its operands → whether its results may be saved
 
 
 @final
 @record
 class Remat(CallLike):
-    """The program's results; for the derivative, values that `policy` does not let it keep are computed again."""
+    """A call whose derivative recomputes the values that `policy` does not allow it to save."""
 
     name = "remat"
     policy: Policy | None = None
     prevent_cse: bool = True
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        kept, again, moving = installed.transforms.rematerialize(self.program, present_mask(tangents), self.policy)
-        results = self.with_programs([kept])(*primals)
+        forward, linear, out_active = installed.transforms.rematerialize(
+            self.program, present_mask(tangents), self.policy
+        )
+        results = self.with_programs([forward])(*primals)
         count = len(self.program.outputs)
-        saved = results[count:]
-        return results[:count], insert_none(self.with_programs([again])(*primals, *saved, *drop_none(tangents)), moving)
+        out_tangents = self.with_programs([linear])(*primals, *results[count:], *drop_none(tangents))
+        return results[:count], insert_none(out_tangents, out_active)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        if self.prevent_cse:  # neither found again in the first computation, nor done before the cotangents are there
+        if self.prevent_cse:
+            # XLA must neither merge the recomputation with the forward pass nor run it before the cotangents exist.
             operands = tuple(x if isinstance(x, UndefinedPrimal) else Barrier()(x) for x in operands)
             cotangent = [None if ct is None else Barrier()(ct) for ct in cotangent]
         return super().transpose(cotangent, *operands)
@@ -39,7 +42,7 @@ class Remat(CallLike):
 @final
 @record
 class Barrier(Elementwise):
-    """The operand itself; XLA does not see through. Neighbouring barriers are lowered as one."""
+    """The identity, as an optimization barrier for XLA. Adjacent barriers are lowered as one."""
 
     name = "barrier"
     accepts_keys = True
@@ -58,7 +61,7 @@ class Barrier(Elementwise):
 @final
 @record
 class CheckpointName(Elementwise):
-    """The operand itself, under a name that a policy can ask for."""
+    """The identity, with a name that checkpoint policies refer to."""
 
     name = "checkpoint_name"
     accepts_keys = True

@@ -1,4 +1,4 @@
-"""Values brought to a type: tangents and cotangents to that of what they belong to, carries to that of their loop."""
+"""Casts of tangents, cotangents and loop carries to the type of the value that they belong to."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from shardwise.compiler.ops.shape.constants import full
 
 
 def match_type(x: Any, type: ArrayType) -> Any:
-    """A tangent or cotangent of a value of this type, weak and varying where that is: rules need not look after it."""
+    """Cast `x` to the dtype, the weak type and the varying axes of `type`, so that rules of ops need not."""
     if x.type is type:
         return x
     if x.type.with_varying(type.varying) is not type:
@@ -19,11 +19,11 @@ def match_type(x: Any, type: ArrayType) -> Any:
 
 
 def match_cotangent_type(cotangent: Any, type: ArrayType) -> Any:
-    """A cotangent of a value of this type. What is one value for all devices has one cotangent: the sum of those that
-    each device has."""
+    """Cast the cotangent of a value of this type. If that is replicated over an axis, sum the cotangent over it."""
     more = tuple(axis for axis in cotangent.type.varying if axis not in type.varying)
     return match_type(NamedSum(more, invariant=True)(cotangent) if more else cotangent, type)
 
 
 def zeros_of(type: ArrayType) -> Any:
+    """Return zeros of this type."""
     return match_type(full(type.shape, 0, type.dtype, type.weak), type)

@@ -1,6 +1,7 @@
-"""scan: a program that runs a known number of times, with values that it carries, takes in slices and stacks."""
+"""scan: run a program a known number of times, with a carry, slices of operands, and stacked results."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, NamedTuple, final
 
@@ -26,11 +27,11 @@ _COUNTER = ArrayType((), np.int32)
 @final
 @record
 class Scan(Control):
-    """`program` (consts, carried, slices → carried, stacked) runs `length` times.
+    """Run `program` (consts, carry, slices → carry, stacked outputs) `length` times.
 
-    Operands: consts, what is carried at first, arrays whose slices along dim 0 it takes. Results: what is carried in
-    the end, and stacks along a new dim 0. `reverse`: the last slices come first. `unroll`: runs in one turn of XLA's
-    loop.
+    Operands: consts, the initial carry, arrays that are sliced along dim 0. Results: the final carry, arrays stacked
+    along a new dim 0. `consts` and `carried` are the numbers of consts and carries. `reverse`: the last slices come
+    first. `unroll`: the number of iterations of the program in one iteration of XLA's loop.
     """
 
     name = "scan"
@@ -75,304 +76,382 @@ class Scan(Control):
     def with_programs(self, programs: Sequence[Program], counts: Sequence[int] | None = None) -> "Scan":
         (program,) = programs
         consts, carried = (self.consts, self.carried) if counts is None else [*counts, 0, 0][:2]
-        return Scan(program, self.length, consts, carried, self.reverse, self.unroll)
+        return replace(self, program=program, consts=consts, carried=carried)
 
-    def parts(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        """Consts, carried, sliced."""
+    def split_operands(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """Split the operands, or a list parallel to them, into consts, carry, and arrays that are sliced."""
         after = self.consts + self.carried
         return list(operands[: self.consts]), list(operands[self.consts : after]), list(operands[after:])
 
-    def interpret(self, run: ProgramRunner, operands: list[Shards], devices: int = 1) -> list[Shards]:
-        consts, carried, sliced = self.parts(operands)
-        given: list[list[list[NumpyArray]]] = []
-        steps = range(self.length)
-        for step in reversed(steps) if self.reverse else steps:
-            slices = [[piece[step] for piece in pieces] for pieces in sliced]
-            outputs = run(0, [*consts, *carried, *slices])
-            carried = outputs[: self.carried]
-            given.append(outputs[self.carried :])
-        rows = given[::-1] if self.reverse else given
-        stacks = []
-        for number, value in enumerate(self.program.outputs[self.carried :]):
-            type = value.type
-            empty = np.zeros((0, *type.shape), type.dtype)
-            stacks.append([np.stack([row[number][d] for row in rows]) if rows else empty for d in range(devices)])
-        return [*carried, *stacks]
-
-    def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        moving = self.active_bindings(tangents, linearizing=True)
-        active, solid = self.endpoint_marks(moving, "entry"), self.endpoint_marks(moving, "exit")
-        forward, linear, _ = installed.transforms.linearize(self.program, active, solid)
-        forward = installed.transforms.inline(forward)
-        count = len(self.program.outputs)
-        kept = _Kept.of(self, forward, count)
-        still = Call(kept.once)(*primals[: self.consts]) if kept.once.outputs else ()
-        inputs = [Value(type) for type in kept.once.out_types]
-        known = dict(zip(kept.once.outputs, inputs, strict=True))  # computed before the loop: now one more const
-        body = Program(
-            (*inputs, *forward.inputs),
-            tuple(e for e in forward.equations if not e.outputs or not known.keys() >= set(e.outputs)),
-            (*(known.get(v, v) for v in forward.outputs[:count]), *kept.stacked),
-            forward.name,
-        )
-        renamed = installed.transforms.dce(_renamed(body, known))
-        first = Scan(renamed, self.length, len(still) + self.consts, self.carried, self.reverse, self.unroll)
-        results = first(*still, *primals)
-        stacks = dict(zip(kept.stacked, results[count:], strict=True))
-        consts: list[tuple[Value, Any]] = []
-        slices: list[tuple[Value, Any]] = []
-        for value, inside in zip(forward.outputs[count:], linear.inputs, strict=False):
-            if value in known:
-                consts.append((inside, still[kept.once.outputs.index(value)]))
-            elif value in forward.inputs[: self.consts]:
-                consts.append((inside, primals[forward.inputs.index(value)]))
-            elif value in stacks:
-                slices.append((inside, stacks[value]))
-            elif value in forward.outputs[self.carried : count]:
-                slices.append((inside, results[forward.outputs.index(value, self.carried)]))
-            else:
-                slices.append((inside, primals[forward.inputs.index(value)]))
-        ways = self.parts(self.instantiate_tangents(moving, primals, tangents))
-        inner = self.parts(insert_none(linear.inputs[len(forward.outputs) - count :], active))
-        program = Program(
-            (
-                *(value for value, _ in consts),
-                *drop_none(inner[0]),
-                *drop_none(inner[1]),
-                *(value for value, _ in slices),
-                *drop_none(inner[2]),
-            ),
-            linear.equations,
-            linear.outputs,
-            linear.name,
-        )
-        along = Scan(
-            program,
-            self.length,
-            len(consts) + len(drop_none(inner[0])),
-            len(drop_none(inner[1])),
-            self.reverse,
-            self.unroll,
-        )
-        moved = along(
-            *(x for _, x in consts),
-            *drop_none(ways[0]),
-            *drop_none(ways[1]),
-            *(x for _, x in slices),
-            *drop_none(ways[2]),
-        )
-        return results[:count], insert_none(moved, self.endpoint_marks(moving, "result"))
-
-    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        """Backwards: cotangents are carried, those of consts are summed up on the way."""
-        if any(equation.op.is_call and not equation.op.opaque for equation in self.program.equations):
-            opened = installed.transforms.inline(self.program, opaque=False)  # what is known may be told apart inside
-            return self.with_programs([opened]).transpose(cotangent, *operands)
-        unknown = [isinstance(x, UndefinedPrimal) for x in operands]
-        reached_by = self.endpoint_marks(
-            self.propagate_marks(unknown, lambda n, entries: self.program.outputs_depending_on(entries)), "operand"
-        )
-        if not all(self.parts(reached_by)[1]):
-            return self._without_known(cotangent, operands, reached_by)
-        # What is carried is linear, even where it starts as something known: as zero.
-        linear = tuple(is_linear or place in self._places for place, is_linear in enumerate(unknown))
-        consts, carried, sliced = self.parts(operands)
-        arrived = (*[True] * self.carried, *present_mask(cotangent[self.carried :]))
-        backward, reached = self._backward(linear, arrived)
-        is_linear = self.parts(linear)
-        sums = [type for type, reach in zip(_unknown(consts), reached[0], strict=True) if reach]
-        known = [x for x in consts if not isinstance(x, UndefinedPrimal)]
-        known_slices = [x for x in sliced if not isinstance(x, UndefinedPrimal)]
-        ends = [zeros_of(x.type) if ct is None else ct for x, ct in zip(carried, cotangent, strict=False)]
-        back = Scan(backward, self.length, len(known), len(sums) + self.carried, not self.reverse, self.unroll)
-        found = back(*known, *map(zeros_of, sums), *ends, *known_slices, *drop_none(cotangent[self.carried :]))
-        of_consts, of_carried = found[: len(sums)], found[len(sums) : len(sums) + self.carried]
-        of_slices = found[len(sums) + self.carried :]
-        return (
-            *insert_none(insert_none(of_consts, reached[0]), is_linear[0]),
-            *of_carried,
-            *insert_none(insert_none(of_slices, reached[1]), is_linear[2]),
-        )
-
     @property
-    def _places(self) -> range:
-        """The operands that are carried."""
+    def _carry_operands(self) -> range:
+        """The numbers of the operands that are the initial carry."""
         return range(self.consts, self.consts + self.carried)
 
-    def _without_known(self, cotangent: Any, operands: Sequence[Any], linear: Sequence[bool]) -> tuple[Any, ...]:
-        """The transpose where some of what is carried (a counter) is known: it is run first, and becomes slices."""
-        known = [place for place in self._places if not linear[place]]
-        program = self.program
-        values = [program.inputs[place] for place in known]
-        outputs = [program.outputs[place - self.consts] for place in known]
-        inputs = [value for value, is_linear in zip(program.inputs, linear, strict=True) if not is_linear]
-        given = [x for x, is_linear in zip(operands, linear, strict=True) if not is_linear]
-        consts = linear[: self.consts].count(False)
-        equations = _defined(program.equations, inputs)
-        needed = installed.transforms.dce(Program(tuple(inputs), equations, (*outputs, *values), program.name))
-        slices = Scan(needed, self.length, consts, len(known), self.reverse)(*given)[len(known) :]
-        kept = [place for place in range(len(operands)) if place not in known]
-        rest = Scan(
-            Program(
-                (*(program.inputs[place] for place in kept), *values),
-                program.equations,
-                tuple(v for n, v in enumerate(program.outputs) if n + self.consts not in known),
-                program.name,
-            ),
-            self.length,
-            self.consts,
-            self.carried - len(known),
-            self.reverse,
-            self.unroll,
-        )
-        sent = rest.transpose(
-            [ct for n, ct in enumerate(cotangent) if n + self.consts not in known],
-            *(operands[place] for place in kept),
-            *slices,
-        )
-        found: dict[int, Any] = dict(zip(kept, sent, strict=False))
-        return tuple(found.get(place) for place in range(len(operands)))
+    def interpret(self, run: ProgramRunner, operands: list[Shards], devices: int = 1) -> list[Shards]:
+        consts, carry, sliced = self.split_operands(operands)
+        outputs_by_step: list[list[list[NumpyArray]]] = []
+        steps = range(self.length)
+        for step in reversed(steps) if self.reverse else steps:
+            slices = [[shard[step] for shard in shards] for shards in sliced]
+            outputs = run(0, [*consts, *carry, *slices])
+            carry = outputs[: self.carried]
+            outputs_by_step.append(outputs[self.carried :])
+        rows = outputs_by_step[::-1] if self.reverse else outputs_by_step
+        stacks = []
+        for number, value in enumerate(self.program.outputs[self.carried :]):
+            empty = np.zeros((0, *value.type.shape), value.type.dtype)
+            stacks.append([np.stack([row[number][d] for row in rows]) if rows else empty for d in range(devices)])
+        return [*carry, *stacks]
 
-    def _backward(
-        self, linear: tuple[bool, ...], arrived: tuple[bool, ...]
-    ) -> tuple[Program, tuple[tuple[bool, ...], tuple[bool, ...]]]:
-        """(known consts, sums, carried cotangents, known slices, arriving slices) → (sums, carried, slices)."""
-        marks = self.parts(linear)
-        solid = (*[False] * marks[0].count(True), *[True] * self.carried, *[False] * marks[2].count(True))
-        transposed, moving = installed.transforms.transpose(self.program, linear, arrived, solid)
-        of_consts = moving[: marks[0].count(True)]
-        of_slices = moving[marks[0].count(True) + self.carried :]
-        types = self.parts(self.program.in_types)
-        known = [t for t, is_linear in zip(types[0], marks[0], strict=True) if not is_linear]
-        summed = [t for t, is_linear in zip(types[0], marks[0], strict=True) if is_linear]
-        sums = [t for t, reach in zip(summed, of_consts, strict=True) if reach]
-        known_slices = [t for t, is_linear in zip(types[2], marks[2], strict=True) if not is_linear]
-        outputs = self.program.out_types
-        arriving = [t for t, here in zip(outputs[self.carried :], arrived[self.carried :], strict=True) if here]
+    # Linearization. The forward loop computes the results and stacks residuals; the linear loop maps tangents.
+
+    def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        active = self.active_bindings(tangents, linearizing=True)
+        forward, linear, _ = installed.transforms.linearize(
+            self.program, self.endpoint_marks(active, "entry"), self.endpoint_marks(active, "exit")
+        )
+        forward = installed.transforms.inline(forward)
+        computed = _ComputedResiduals.of(self, forward)
+        invariants = Call(computed.invariant)(*primals[: self.consts]) if computed.invariant.outputs else ()
+        results = self._forward_loop(forward, computed)(*invariants, *primals)
+        consts, slices = self._bind_residuals(forward, linear, computed, primals, invariants, results)
+        out_tangents = self._linear_loop(linear, active, consts, slices, primals, tangents)
+        return results[: len(self.program.outputs)], out_tangents
+
+    def _forward_loop(self, forward: Program, computed: "_ComputedResiduals") -> "Scan":
+        """Build the loop that returns results and stacks residuals. Loop-invariant residuals are its first consts."""
+        count = len(self.program.outputs)
+        inputs = [Value(type) for type in computed.invariant.out_types]
+        consts = dict(zip(computed.invariant.outputs, inputs, strict=True))
+        equations = [
+            equation.replace(inputs=[consts.get(value, value) for value in equation.inputs])
+            for equation in forward.equations
+            if not equation.outputs or not consts.keys() >= set(equation.outputs)
+        ]
+        body = Program(
+            (*inputs, *forward.inputs),
+            tuple(equations),
+            (*(consts.get(value, value) for value in forward.outputs[:count]), *computed.stacked),
+            forward.name,
+        )
+        return replace(self, program=installed.transforms.dce(body), consts=len(inputs) + self.consts)
+
+    def _bind_residuals(
+        self,
+        forward: Program,
+        linear: Program,
+        computed: "_ComputedResiduals",
+        primals: Sequence[Any],
+        invariants: Sequence[Any],
+        results: Sequence[Any],
+    ) -> tuple[list["_Bound"], list["_Bound"]]:
+        """Pair the residual inputs of `linear` with the arrays that hold them: consts, and arrays that are sliced.
+
+        Args:
+            forward: the forward program; its outputs after the results are the residuals.
+            linear: the linear program; its first inputs are the residuals.
+            computed: the residuals that the forward loop computes.
+            primals: the operands of the scan.
+            invariants: the values of the loop-invariant residuals.
+            results: the results of the forward loop; after those of the scan come stacked residuals.
+        """
+        count = len(self.program.outputs)
+        invariant = dict(zip(computed.invariant.outputs, invariants, strict=True))
+        stacked = dict(zip(computed.stacked, results[count:], strict=True))
+        consts: list[_Bound] = []
+        slices: list[_Bound] = []
+        for value, inside in zip(forward.outputs[count:], linear.inputs, strict=False):
+            if value in invariant:
+                consts.append(_Bound(inside, invariant[value]))
+            elif value in forward.inputs[: self.consts]:
+                consts.append(_Bound(inside, primals[forward.inputs.index(value)]))
+            elif value in stacked:
+                slices.append(_Bound(inside, stacked[value]))
+            elif value in forward.outputs[self.carried : count]:
+                slices.append(_Bound(inside, results[forward.outputs.index(value, self.carried)]))
+            else:
+                slices.append(_Bound(inside, primals[forward.inputs.index(value)]))
+        return consts, slices
+
+    def _linear_loop(
+        self,
+        linear: Program,
+        active: Sequence[bool],
+        consts: Sequence["_Bound"],
+        slices: Sequence["_Bound"],
+        primals: Sequence[Any],
+        tangents: Sequence[Any],
+    ) -> list[Any]:
+        """Run the loop that maps tangents. Return the tangents of the results; None is zero.
+
+        Args:
+            linear: the program: residuals, tangents → tangents.
+            active: for each binding of the scan, whether it has a tangent.
+            consts, slices: the residuals, as `_bind_residuals` returns them.
+            primals, tangents: those of the operands.
+        """
+        residual_count = len(consts) + len(slices)
+        inputs = insert_none(linear.inputs[residual_count:], self.endpoint_marks(active, "entry"))
+        const_inputs, carry_inputs, slice_inputs = map(drop_none, self.split_operands(inputs))
+        const_tangents, carry_tangents, slice_tangents = map(
+            drop_none, self.split_operands(self.instantiate_tangents(active, primals, tangents))
+        )
+        body = replace(
+            linear,
+            inputs=(
+                *(bound.value for bound in consts),
+                *const_inputs,
+                *carry_inputs,
+                *(bound.value for bound in slices),
+                *slice_inputs,
+            ),
+        )
+        loop = replace(self, program=body, consts=len(consts) + len(const_inputs), carried=len(carry_inputs))
+        out_tangents = loop(
+            *(bound.array for bound in consts),
+            *const_tangents,
+            *carry_tangents,
+            *(bound.array for bound in slices),
+            *slice_tangents,
+        )
+        return insert_none(out_tangents, self.endpoint_marks(active, "result"))
+
+    # Transposition. The loop runs backwards, carries the cotangents of the carry, and sums the cotangents of consts.
+
+    def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
+        if any(equation.op.is_call and not equation.op.opaque for equation in self.program.equations):
+            # Calls are inlined so that known and linear values inside them are told apart.
+            inlined = installed.transforms.inline(self.program, opaque=False)
+            return self.with_programs([inlined]).transpose(cotangent, *operands)
+        undefined = [isinstance(x, UndefinedPrimal) for x in operands]
+        dependent = self.endpoint_marks(
+            self.propagate_marks(undefined, lambda n, entries: self.program.outputs_depending_on(entries)), "operand"
+        )
+        if not all(self.split_operands(dependent)[1]):
+            return self._transpose_known_carry(cotangent, operands, dependent)
+        # The carry is linear even if its initial value is known, because that value is zero.
+        linear = tuple(x or number in self._carry_operands for number, x in enumerate(undefined))
+        consts, carry, sliced = self.split_operands(operands)
+        nonzero = (*[True] * self.carried, *present_mask(cotangent[self.carried :]))
+        backward, nonzero_consts, nonzero_slices = self._backward_program(linear, nonzero)
+        const_types = [x.type for x in consts if isinstance(x, UndefinedPrimal)]
+        sum_types = [type for type, is_nonzero in zip(const_types, nonzero_consts, strict=True) if is_nonzero]
+        known_consts = [x for x in consts if not isinstance(x, UndefinedPrimal)]
+        known_slices = [x for x in sliced if not isinstance(x, UndefinedPrimal)]
+        final = [zeros_of(x.type) if ct is None else ct for x, ct in zip(carry, cotangent, strict=False)]
+        first, after = len(sum_types), len(sum_types) + self.carried
+        loop = Scan(backward, self.length, len(known_consts), after, not self.reverse, self.unroll)
+        sums = map(zeros_of, sum_types)
+        results = loop(*known_consts, *sums, *final, *known_slices, *drop_none(cotangent[self.carried :]))
+        const_cts, carry_cts, slice_cts = results[:first], results[first:after], results[after:]
+        const_linear, _, slice_linear = self.split_operands(linear)
+        return (
+            *insert_none(insert_none(const_cts, nonzero_consts), const_linear),
+            *carry_cts,
+            *insert_none(insert_none(slice_cts, nonzero_slices), slice_linear),
+        )
+
+    def _transpose_known_carry(
+        self, cotangent: Any, operands: Sequence[Any], linear: Sequence[bool]
+    ) -> tuple[Any, ...]:
+        """Transpose a scan in which part of the carry, such as a counter, is known.
+
+        A first loop computes that part and stacks it. In the loop that is transposed it is then a sliced operand.
+        """
+        program = self.program
+        known = [number for number in self._carry_operands if not linear[number]]
+        known_inputs = [program.inputs[number] for number in known]
+        known_outputs = [program.outputs[number - self.consts] for number in known]
+        inputs = tuple(value for value, is_linear in zip(program.inputs, linear, strict=True) if not is_linear)
+        first_body = Program(
+            inputs, _computable(program.equations, inputs), (*known_outputs, *known_inputs), program.name
+        )
+        first = Scan(
+            installed.transforms.dce(first_body),
+            self.length,
+            linear[: self.consts].count(False),
+            len(known),
+            self.reverse,
+        )
+        results = first(*(x for x, is_linear in zip(operands, linear, strict=True) if not is_linear))
+        stacked = results[len(known) :]
+        kept = [number for number in range(len(operands)) if number not in known]
+        body = replace(
+            program,
+            inputs=(*(program.inputs[number] for number in kept), *known_inputs),
+            outputs=tuple(v for n, v in enumerate(program.outputs) if n + self.consts not in known),
+        )
+        second = replace(self, program=body, carried=self.carried - len(known))
+        cotangents = second.transpose(
+            [ct for n, ct in enumerate(cotangent) if n + self.consts not in known],
+            *(operands[number] for number in kept),
+            *stacked,
+        )
+        by_operand: dict[int, Any] = dict(zip(kept, cotangents, strict=False))
+        return tuple(by_operand.get(number) for number in range(len(operands)))
+
+    def _backward_program(
+        self, linear: tuple[bool, ...], nonzero: tuple[bool, ...]
+    ) -> tuple[Program, tuple[bool, ...], tuple[bool, ...]]:
+        """Build the body of the backward loop.
+
+        Its inputs are known consts, sums of cotangents of linear consts, cotangents of the carry, known slices, and
+        cotangents of stacked results. Its outputs are the sums, the cotangents of the carry, and those of slices.
+
+        Args:
+            linear: which operands are linear.
+            nonzero: which results have a cotangent.
+
+        Returns:
+            The program, which linear consts have a cotangent, and which linear slices have one.
+        """
+        const_linear, _, slice_linear = self.split_operands(linear)
+        linear_consts = const_linear.count(True)
+        instantiate = (*[False] * linear_consts, *[True] * self.carried, *[False] * slice_linear.count(True))
+        transposed, out_nonzero = installed.transforms.transpose(self.program, linear, nonzero, instantiate)
+        nonzero_consts = out_nonzero[:linear_consts]
+        nonzero_slices = out_nonzero[linear_consts + self.carried :]
+        const_types, carry_types, slice_types = self.split_operands(self.program.in_types)
+        known_consts = [t for t, is_linear in zip(const_types, const_linear, strict=True) if not is_linear]
+        linear_types = [t for t, is_linear in zip(const_types, const_linear, strict=True) if is_linear]
+        sums = [t for t, is_nonzero in zip(linear_types, nonzero_consts, strict=True) if is_nonzero]
+        known_slices = [t for t, is_linear in zip(slice_types, slice_linear, strict=True) if not is_linear]
+        stacked_types = self.program.out_types[self.carried :]
+        arriving = [t for t, is_nonzero in zip(stacked_types, nonzero[self.carried :], strict=True) if is_nonzero]
 
         def body(*args: Any) -> list[Any]:
             rest = iter(args)
-            consts, totals, carried, slices, cotangents = (
-                [next(rest) for _ in types] for types in (known, sums, types[1], known_slices, arriving)
+            consts, totals, carry, slices, cotangents = (
+                [next(rest) for _ in types] for types in (known_consts, sums, carry_types, known_slices, arriving)
             )
-            sent = Call(transposed)(*consts, *slices, *carried, *cotangents)
-            added = [Add()(total, more) for total, more in zip(totals, sent, strict=False)]
-            return [*added, *sent[len(sums) :]]
+            out_cotangents = Call(transposed)(*consts, *slices, *carry, *cotangents)
+            new_totals = [Add()(total, more) for total, more in zip(totals, out_cotangents, strict=False)]
+            return [*new_totals, *out_cotangents[len(sums) :]]
 
-        given = [*known, *sums, *types[1], *known_slices, *arriving]
-        name = f"transpose_{self.program.name}"
-        return installed.transforms.rewrite(name, given, body), (of_consts, of_slices)
+        in_types = [*known_consts, *sums, *carry_types, *known_slices, *arriving]
+        program = installed.transforms.rewrite(f"transpose_{self.program.name}", in_types, body)
+        return program, nonzero_consts, nonzero_slices
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
-        consts, carried, sliced = self.parts(operands)
+        consts, start, sliced = self.split_operands(operands)
         stacks = [hlo.constant(0, type) for type in self.out_types(*(x.type for x in operands))[self.carried :]]
         if not self.length:
-            return [*carried, *stacks]
-        turn = max(1, min(self.unroll, self.length))
-        width = len(carried)
+            return [*start, *stacks]
+        unroll = max(1, min(self.unroll, self.length))
+        width = len(start)
 
-        def run(counter: Any, at: Sequence[Any]) -> list[Any]:
-            place = counter
+        def iteration(counter: Any, state: Sequence[Any]) -> list[Any]:
+            index = counter
             if self.reverse:
-                place = hlo.op("stablehlo.subtract", (hlo.constant(self.length - 1, _COUNTER), counter), _COUNTER)
-            slices = [_slice(hlo, x, place) for x in sliced]
-            outputs = hlo.program(self.program, [*consts, *at[:width], *slices])
-            written = [_write(hlo, x, y, place) for x, y in zip(at[width:], outputs[width:], strict=True)]
+                index = hlo.op("stablehlo.subtract", (hlo.constant(self.length - 1, _COUNTER), counter), _COUNTER)
+            slices = [_slice_at(hlo, x, index) for x in sliced]
+            outputs = hlo.program(self.program, [*consts, *state[:width], *slices])
+            written = [_update_at(hlo, x, y, index) for x, y in zip(state[width:], outputs[width:], strict=True)]
             return [*outputs[:width], *written]
 
-        def step(values: Sequence[Any]) -> list[Any]:
-            counter, *at = values
-            for _ in range(turn):
-                at = run(counter, at)
+        def unrolled(values: Sequence[Any]) -> list[Any]:
+            counter, *state = values
+            for _ in range(unroll):
+                state = iteration(counter, state)
                 counter = hlo.op("stablehlo.add", (counter, hlo.constant(1, _COUNTER)), _COUNTER)
-            return [counter, *at]
+            return [counter, *state]
 
-        whole = self.length // turn * turn
-        values: list[Any] = [hlo.constant(0, _COUNTER), *carried, *stacks]
-        if whole == turn:
-            values = step(values)
+        in_loop = self.length // unroll * unroll
+        values: list[Any] = [hlo.constant(0, _COUNTER), *start, *stacks]
+        if in_loop == unroll:
+            values = unrolled(values)
         else:
             ordered = self.effect == "ordered"
             values = hlo.loop(
-                values, lambda at: lower_compare(hlo, "LT", at[0], hlo.constant(whole, _COUNTER)), step, ordered
+                values,
+                lambda state: lower_compare(hlo, "LT", state[0], hlo.constant(in_loop, _COUNTER)),
+                unrolled,
+                ordered,
             )
-        for number in range(whole, self.length):
-            values[1:] = run(hlo.constant(number, _COUNTER), values[1:])
+        for number in range(in_loop, self.length):
+            values[1:] = iteration(hlo.constant(number, _COUNTER), values[1:])
         return values[1:]
 
 
 def vmap_by_scan(op: Op, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-    """vmap of any op with results in a tuple: one slice after the other."""
-    places = [dim is not None for dim in dims]
-    still = [x for x, dim in zip(operands, dims, strict=True) if dim is None]
+    """Apply `vmap` to an op that returns a tuple, by a scan over the batch dim: one batch element at a time."""
+    batched = [dim is not None for dim in dims]
+    consts = [x for x, dim in zip(operands, dims, strict=True) if dim is None]
     sliced = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True) if dim is not None]
 
     def body(*args: Any) -> Sequence[Any]:
-        consts, slices = iter(args[: len(still)]), iter(args[len(still) :])
-        return op(*(next(slices) if batched else next(consts) for batched in places))  # type: ignore[no-any-return]
+        rest, slices = iter(args[: len(consts)]), iter(args[len(consts) :])
+        return op(*(next(slices) if is_batched else next(rest) for is_batched in batched))  # type: ignore[no-any-return]
 
-    types = [*(x.type for x in still), *(x.type.without((0,)) for x in sliced)]
+    types = [*(x.type for x in consts), *(x.type.without((0,)) for x in sliced)]
     program = installed.transforms.rewrite(f"each_{op.name}", types, body)
-    results = Scan(program, axis.size, len(still), 0)(*still, *sliced)
+    results = Scan(program, axis.size, len(consts), 0)(*consts, *sliced)
     return results, [0] * len(results)
 
 
-class _Kept(NamedTuple):
-    """What a loop's derivative needs of its forward half. `once`: (consts → values that do not change in the loop);
-    `stacked`: values to be stacked. Consts, slices and results that are there anyway are neither."""
+class _Bound(NamedTuple):
+    """An input of a loop's body, and the array that it is bound to."""
 
-    once: Program
+    value: Value
+    array: Any
+
+
+class _ComputedResiduals(NamedTuple):
+    """The residuals that a scan's forward loop must compute for its derivative.
+
+    Consts, slices and stacked results are residuals that exist anyway; they are not listed here.
+
+    Attributes:
+        invariant: a program that computes the loop-invariant residuals from the consts, before the loop.
+        stacked: the residuals that the loop stacks.
+    """
+
+    invariant: Program
     stacked: tuple[Value, ...]
 
     @staticmethod
-    def of(scan: Scan, forward: Program, count: int) -> "_Kept":
+    def of(scan: Scan, forward: Program) -> "_ComputedResiduals":
+        count = len(scan.program.outputs)
         consts = forward.inputs[: scan.consts]
-        sliced = set(forward.inputs[scan.consts + scan.carried :])
-        there = {*consts, *sliced, *forward.outputs[scan.carried : count]}
-        before = _defined([equation for equation in forward.equations if not equation.op.effect], consts)
-        still = {value for equation in before for value in equation.outputs}
-        residuals = [value for value in dict.fromkeys(forward.outputs[count:]) if value not in there]
-        once = tuple(value for value in residuals if value in still)
-        program = Program(consts, before, once, f"before_{forward.name}")
-        return _Kept(installed.transforms.dce(program), tuple(value for value in residuals if value not in still))
+        slices = forward.inputs[scan.consts + scan.carried :]
+        available = {*consts, *slices, *forward.outputs[scan.carried : count]}
+        equations = _computable([equation for equation in forward.equations if not equation.op.effect], consts)
+        invariant = {value for equation in equations for value in equation.outputs}
+        residuals = [value for value in dict.fromkeys(forward.outputs[count:]) if value not in available]
+        outputs = tuple(value for value in residuals if value in invariant)
+        program = Program(consts, equations, outputs, f"before_{forward.name}")
+        return _ComputedResiduals(
+            installed.transforms.dce(program), tuple(value for value in residuals if value not in invariant)
+        )
 
 
-def _renamed(program: Program, names: dict[Value, Value]) -> Program:
-    """The program with some values, which it does not define any more, under new names."""
-    equations = [e.replace(inputs=[names.get(v, v) for v in e.inputs]) for e in program.equations]
-    return program.with_equations(equations)
-
-
-def _defined(equations: Sequence[Equation], inputs: Sequence[Value]) -> tuple[Equation, ...]:
-    """The equations that can be computed from these inputs alone."""
+def _computable(equations: Sequence[Equation], inputs: Sequence[Value]) -> tuple[Equation, ...]:
+    """Return the equations that depend on these inputs alone."""
     known = set(inputs)
-    found = []
+    computable = []
     for equation in equations:
         if known.issuperset(equation.inputs):
             known.update(equation.outputs)
-            found.append(equation)
-    return tuple(found)
+            computable.append(equation)
+    return tuple(computable)
 
 
-def _unknown(operands: Sequence[Any]) -> list[ArrayType]:
-    return [x.type for x in operands if isinstance(x, UndefinedPrimal)]
-
-
-def _slice(hlo: Hlo, x: Any, place: Any) -> Any:
-    """x[place]."""
+def _slice_at(hlo: Hlo, x: Any, index: Any) -> Any:
+    """Lower x[index]."""
     zero = hlo.constant(0, _COUNTER)
     sizes = (1, *x.type.shape[1:])
-    found = hlo.op(
+    row = hlo.op(
         "stablehlo.dynamic_slice",
-        (x, place, *[zero] * (x.type.ndim - 1)),
+        (x, index, *[zero] * (x.type.ndim - 1)),
         x.type.with_shape(sizes),
         f"slice_sizes = {i64_array_attribute(sizes)}",
     )
-    return hlo.op("stablehlo.reshape", (found,), x.type.without((0,)))
+    return hlo.op("stablehlo.reshape", (row,), x.type.without((0,)))
 
 
-def _write(hlo: Hlo, x: Any, y: Any, place: Any) -> Any:
-    """x with x[place] = y."""
+def _update_at(hlo: Hlo, x: Any, y: Any, index: Any) -> Any:
+    """Lower x.at[index].set(y)."""
     zero = hlo.constant(0, _COUNTER)
     row = hlo.op("stablehlo.reshape", (y,), y.type.with_shape((1, *y.type.shape)))
-    return hlo.op("stablehlo.dynamic_update_slice", (x, row, place, *[zero] * (x.type.ndim - 1)), x.type)
+    return hlo.op("stablehlo.dynamic_update_slice", (x, row, index, *[zero] * (x.type.ndim - 1)), x.type)

@@ -1,4 +1,4 @@
-"""while: a program that runs as long as another says so."""
+"""while: run a program as long as a predicate, computed by another program, is true."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import field, replace
@@ -35,14 +35,14 @@ from shardwise.compiler.ops.shape.constants import full
 @final
 @record
 class While(DataDependentControl):
-    """`body` (its consts, carried → carried) runs as long as `cond` (its consts, carried → bool) is true.
+    """Run `body` (its consts, carry → carry) while `cond` (its consts, carry → bool) is true.
 
-    Operands: consts of `cond`, consts of `body`, what is carried at first. Results: what is carried in the end.
+    Operands: the consts of `cond`, the consts of `body`, the initial carry. Results: the final carry.
     """
 
     name = "while"
     irreversible = (
-        "how often a while_loop runs is not known beforehand, so what it computes on the way cannot be kept. "
+        "the trip count of a while_loop is not known before it runs, so its residuals cannot be saved. "
         "Use scan, or fori_loop with bounds that are Python integers; forward mode (jvp, jacfwd) works."
     )
     cond: Program
@@ -83,82 +83,93 @@ class While(DataDependentControl):
 
     def with_programs(self, programs: Sequence[Program], counts: Sequence[int] | None = None) -> "While":
         cond, body = programs
-        first, second = (self.cond_consts, self.body_consts) if counts is None else counts[:2]
-        return While(cond, body, first, second, self.may_diverge)
+        cond_consts, body_consts = (self.cond_consts, self.body_consts) if counts is None else counts[:2]
+        return While(cond, body, cond_consts, body_consts, self.may_diverge)
 
     def allowing_divergence(self) -> "While":
         return replace(self, may_diverge=True)
 
-    def parts(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        """Consts of `cond`, consts of `body`, carried."""
+    def split_operands(self, operands: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
+        """Split the operands into consts of `cond`, consts of `body`, and carry."""
         after = self.cond_consts + self.body_consts
         return list(operands[: self.cond_consts]), list(operands[self.cond_consts : after]), list(operands[after:])
 
     def interpret(self, run: ProgramRunner, operands: list[Shards], devices: int = 1) -> list[Shards]:
-        cond_consts, body_consts, carried = self.parts(operands)
-        while any(goes_on := self.choice_per_device(run(0, [*cond_consts, *carried])[0])):
-            carried = select_per_device(goes_on, 1, run(1, [*body_consts, *carried]), carried)
-        return carried
+        cond_consts, body_consts, carry = self.split_operands(operands)
+        while any(predicates := self.choice_per_device(run(0, [*cond_consts, *carry])[0])):
+            carry = select_per_device(predicates, 1, run(1, [*body_consts, *carry]), carry)
+        return carry
 
     def linearize(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        # Nothing can be kept on the way: the tangents' loop goes through the primals once more, and in silence.
+        # Residuals cannot be saved: the loop of the tangents computes the primals again, without their effects.
         return self(*primals), installed.transforms.without_effects(self).jvp(primals, tangents)[1]
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         batched = self.batched_bindings(axis, [dim is not None for dim in dims])
-        cond, places = installed.transforms.vmap(self.cond, axis, batch_dims(self.endpoint_marks(batched, "entry", 0)))
-        if places == (None,):
+        _, predicate_dims = installed.transforms.vmap(
+            self.cond, axis, batch_dims(self.endpoint_marks(batched, "entry", 0))
+        )
+        if predicate_dims == (None,):
             return self.vmap_bindings(axis, operands, dims, batched)
         if self.effect:
             return vmap_by_scan(self, axis, operands, dims)
-        # Each element stops on its own: the loop goes on while any does, and those that have stopped stay.
-        consts, more, carried = self.parts(list(zip(operands, dims, strict=True)))
-        consts_dims, more_dims = tuple(dim for _, dim in consts), tuple(dim for _, dim in more)
-        everything = (0,) * len(carried)
-        cond, _ = installed.transforms.vmap(self.cond, axis, (*consts_dims, *everything))
-        body, _ = installed.transforms.vmap(self.body, axis, (*more_dims, *everything), everywhere=True)
+        return self._vmap_predicate(axis, operands, dims)
 
-        def any_goes_on(*args: Any) -> list[Any]:
-            (goes_on,) = Call(cond)(*args)
-            count = Sum((0,))(Convert(np.dtype(np.int32))(goes_on))
+    def _vmap_predicate(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
+        """Batch a loop with a batched predicate: run while any predicate is true, select the new or old carry."""
+        cond_consts, body_consts, carry = self.split_operands(operands)
+        cond_dims, body_dims, carry_dims = self.split_operands(dims)
+        all_batched = (0,) * len(carry)
+        cond, _ = installed.transforms.vmap(self.cond, axis, (*cond_dims, *all_batched))
+        body, _ = installed.transforms.vmap(self.body, axis, (*body_dims, *all_batched), everywhere=True)
+
+        def any_true(*args: Any) -> list[Any]:
+            (predicates,) = Call(cond)(*args)
+            count = Sum((0,))(Convert(np.dtype(np.int32))(predicates))
             return [Compare("GT")(count, full((), 0, np.int32))]
 
         def step(*args: Any) -> list[Any]:
-            before = args[len(consts) + len(more) :]
-            (goes_on,) = Call(cond)(*args[: len(consts)], *before)
-            after = Call(body)(*args[len(consts) :])
+            before = args[len(cond_consts) + len(body_consts) :]
+            (predicates,) = Call(cond)(*args[: len(cond_consts)], *before)
+            after = Call(body)(*args[len(cond_consts) :])
             return [
-                Select()(Broadcast(new.type.shape, (0,))(goes_on), new, old)
+                Select()(Broadcast(new.type.shape, (0,))(predicates), new, old)
                 for new, old in zip(after, before, strict=True)
             ]
 
         rewrite = installed.transforms.rewrite
-        head = rewrite(cond.name, cond.in_types, any_goes_on)
-        both = rewrite(body.name, [*cond.in_types[: len(consts)], *body.in_types], step)
-        loop = While(head, both, len(consts), len(consts) + len(more))
-        given = [x for x, _ in consts]
-        starts = [batch_dim_at(x, dim, 0, axis.size) for x, dim in carried]
-        return loop(*given, *given, *(x for x, _ in more), *starts), [0] * len(starts)
+        loop = While(
+            rewrite(cond.name, cond.in_types, any_true),
+            rewrite(body.name, [*cond.in_types[: len(cond_consts)], *body.in_types], step),
+            len(cond_consts),
+            len(cond_consts) + len(body_consts),
+        )
+        start = [batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(carry, carry_dims, strict=True)]
+        return loop(*cond_consts, *cond_consts, *body_consts, *start), [0] * len(start)
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
-        cond_consts, body_consts, carried = self.parts(operands)
+        cond_consts, body_consts, start = self.split_operands(operands)
         return hlo.loop(
-            carried,
-            lambda at: hlo.program(self.cond, [*cond_consts, *at])[0],
-            lambda at: hlo.program(self.body, [*body_consts, *at]),
+            start,
+            lambda carry: hlo.program(self.cond, [*cond_consts, *carry])[0],
+            lambda carry: hlo.program(self.body, [*body_consts, *carry]),
             self.effect == "ordered",
         )
 
 
 def while_any(
-    name: str, start: Sequence[Any], goes_on: Callable[..., Any], step: Callable[..., Sequence[Any]]
+    name: str, start: Sequence[Any], predicate: Callable[..., Any], step: Callable[..., Sequence[Any]]
 ) -> list[Any]:
-    """Values that `step` replaces as long as any element of `goes_on` is true of them."""
+    """Run `step` on values, from `start` on, while any element of `predicate` of the values is true.
+
+    Returns:
+        The final values.
+    """
     types = [x.type for x in start]
 
-    def any_goes_on(*values: Any) -> list[Any]:
-        found = goes_on(*values)
-        return [ReduceOr(tuple(range(found.type.ndim)))(found)]
+    def any_true(*values: Any) -> list[Any]:
+        predicates = predicate(*values)
+        return [ReduceOr(tuple(range(predicates.type.ndim)))(predicates)]
 
     rewrite = installed.transforms.rewrite
-    return list(While(rewrite(name, types, any_goes_on), rewrite(name, types, step), 0, 0)(*start))
+    return list(While(rewrite(name, types, any_true), rewrite(name, types, step), 0, 0)(*start))

@@ -1,4 +1,4 @@
-"""Ties and bindings: how values get into the programs of loops and branches and out, and how they lie on a mesh."""
+"""Control ops: boundary ops, bindings, result types, and loops and branches on a mesh."""
 
 from random import Random
 
@@ -45,11 +45,11 @@ def types(text):
     return [parse_type(word) for word in text.split()]
 
 
-# Ties.
+# Boundary ops.
 
 
 @pytest.mark.parametrize(
-    ("tie", "takes", "gives"),
+    ("boundary", "operands", "results"),
     [
         (Enter(2), "f32[3,4]", "f32[3,4] f32[3,4]"),
         (Carry(2), "f32[3,4] f32[3,4]", "f32[3,4] f32[3,4]"),
@@ -66,12 +66,12 @@ def types(text):
     ],
     ids=str,
 )
-def test_types_of_ties(tie, takes, gives):
-    assert list(tie.out_types(*types(takes))) == types(gives)
+def test_result_types_of_boundary_ops(boundary, operands, results):
+    assert list(boundary.out_types(*types(operands))) == types(results)
 
 
 @pytest.mark.parametrize(
-    ("tie", "takes", "text"),
+    ("boundary", "operands", "text"),
     [
         (Carry(2), "f32[3] f32[4]", r"f32\[3\] and f32\[4\] should be one type"),
         (Carry(2), "f32[] f32[]~", r"f32\[\] and f32\[\]~ should be one type"),
@@ -79,26 +79,26 @@ def test_types_of_ties(tie, takes, gives):
         (Unstack(3), "f32[4,3]", r"f32\[4,3\] does not have 3 slices along its first dim"),
         (Unstack(3), "f32[]", r"f32\[\] does not have 3 slices"),
         (Predicate(), "bool[2]", r"bool\[2\] should be a scalar"),
-        (Split((("x",),), (4,)), "f32[6]", r"f32\[6\] does not divide into \(4,\) pieces"),
+        (Split((("x",),), (4,)), "f32[6]", r"f32\[6\] does not divide into \(4,\) shards"),
         (Join((("x",),), (4,)), "f32[6,2]", r"f32\[6,2\] does not have 1 dims"),
     ],
     ids=str,
 )
-def test_ties_refuse(tie, takes, text):
+def test_boundary_ops_reject_wrong_operands(boundary, operands, text):
     with pytest.raises(TypeError, match=text):
-        tie.out_types(*types(takes))
+        boundary.out_types(*types(operands))
 
 
-def test_dims_pass_through_ties():
+def test_dims_pass_through_boundary_ops():
     same = ((0,), (1,))
-    for tie, operands in ((Enter(2), 1), (Carry(2), 2), (Merge(), 2)):
-        rule = tie.factors(*[MATRIX] * operands)
-        assert rule.operands == (same,) * operands and rule.results == (same,) * tie.results
+    for boundary, operands in ((Enter(2), 1), (Carry(2), 2), (Merge(), 2)):
+        rule = boundary.factors(*[MATRIX] * operands)
+        assert rule.operands == (same,) * operands and rule.results == (same,) * boundary.results
         assert rule.sizes == (3, 4) and not rule.need_replication and not rule.reduce
 
 
-def test_a_dim_that_a_region_cuts_is_two():
-    """The number of the piece, and the place in it, which both sides have."""
+def test_a_dim_that_a_region_shards_has_two_factors():
+    """The index of the shard, and the position in it, which both sides have."""
     split = Split((("x",), ()), (2, 1)).factors(parse_type("f32[12,5]"))
     assert (split.operands, split.results) == ((((0, 1), (3,)),), (((1,), (3,)),))
     join = Join((("x",), ()), (2, 1)).factors(parse_type("f32[6,5]"))
@@ -106,28 +106,28 @@ def test_a_dim_that_a_region_cuts_is_two():
     assert split.sizes == join.sizes == (2, 6, 1, 5)
 
 
-def test_the_dim_of_the_steps_stays_whole():
+def test_the_dim_of_the_iterations_needs_replication():
     unstack = Unstack(3).factors(MATRIX)
-    assert (unstack.operands, unstack.results, unstack.whole) == ((((0,), (1,)),), (((1,),),), {0})
+    assert (unstack.operands, unstack.results, unstack.need_replication) == ((((0,), (1,)),), (((1,),),), {0})
     stack = Stack(5).factors(MATRIX)
-    assert (stack.operands, stack.results, stack.whole) == ((((1,), (2,)),), (((0,), (1,), (2,)),), {0})
+    assert (stack.operands, stack.results, stack.need_replication) == ((((1,), (2,)),), (((0,), (1,), (2,)),), {0})
     assert stack.sizes == (5, 3, 4)
 
 
-def test_a_decision_is_seen_whole():
+def test_a_predicate_has_no_factors():
     rule = Predicate().factors(parse_type("bool[]"))
     assert (rule.operands, rule.results) == (((),), ())
 
 
-def test_sums_may_be_taken_after_the_loop_or_the_branch():
+def test_carries_and_merged_results_may_be_partial():
     assert Carry(2).linear_in(MATRIX, MATRIX) == ((0, 1),)
     assert Merge().linear_in(MATRIX, MATRIX, MATRIX) == ((0, 1, 2),)
     assert Enter(1).linear_in(MATRIX) == Stack(2).linear_in(MATRIX) == Unstack(3).linear_in(MATRIX) == ()
 
 
-def test_what_padding_holds_behind_a_tie():
-    assert [tie.padding([0.5]) for tie in (Enter(1), Unstack(3), Stack(3))] == [0.5] * 3
-    assert Carry(2).padding([0.5, 0.5]) is None  # after a turn it may be anything
+def test_fill_of_the_padding_after_a_boundary_op():
+    assert [boundary.padding([0.5]) for boundary in (Enter(1), Unstack(3), Stack(3))] == [0.5] * 3
+    assert Carry(2).padding([0.5, 0.5]) is None  # unknown after an iteration
     assert [Merge().padding(fills) for fills in ([0.5, 0.5], [0.5, 1.5], [0.5, None], [None, None])] == [
         *(0.5, None, None, None)
     ]
@@ -151,7 +151,7 @@ COUNT = While(
 
 
 @pytest.mark.parametrize(
-    ("op", "given", "text"),
+    ("op", "operands", "text"),
     [
         (LOOP, "f32[2] f32[2]", "scan: takes 3 operands, not 2"),
         (
@@ -178,65 +178,67 @@ COUNT = While(
         ),
     ],
 )
-def test_control_ops_refuse(op, given, text):
+def test_control_ops_reject_wrong_operands(op, operands, text):
     with pytest.raises(TypeError, match=text):
-        op.out_types(*types(given))
+        op.out_types(*types(operands))
 
 
 CONTROL_CASES = [*cond_cases(), *scan_cases(), *while_cases()]
 
 
 @pytest.mark.parametrize("case", CONTROL_CASES, ids=str)
-def test_an_op_is_made_of_its_strands(case):
+def test_an_op_is_rebuilt_from_its_ports(case):
     op = case.op
     operands = [Value(type) for type in case.types]
     ports = op.ports(operands, [p.inputs for p in op.programs], [p.outputs for p in op.programs])
-    again, given, places = op.rebuild(ports, op.programs)
-    assert again == op and given == operands
-    assert len(places) == len(case.program.outputs)
-    # In any order of groups: each group's own order is kept.
-    later = sorted(ports, key=lambda port: -port.group)
-    assert op.rebuild(later, op.programs)[0] == op
+    rebuilt, rebuilt_operands, port_numbers = op.rebuild(ports, op.programs)
+    assert rebuilt == op and rebuilt_operands == operands
+    assert len(port_numbers) == len(case.program.outputs)
+    # Groups may come in any order; the order within a group is kept.
+    reversed_groups = sorted(ports, key=lambda port: -port.group)
+    assert op.rebuild(reversed_groups, op.programs)[0] == op
 
 
-def test_crossings_of_one_group_stand_together():
+def test_bindings_are_ordered_by_group():
     for case in CONTROL_CASES:
         groups = [binding.group for binding in case.op.bindings]
         assert groups == sorted(groups)
 
 
-def test_devices_must_agree():
+def test_predicates_of_devices_must_agree():
     assert COUNT.choice_per_device([np.int32(3), np.int32(3)]) == [3, 3]
-    with pytest.raises(ProgramError, match=r"while: devices disagree on where to go: \[3, 4\]"):
+    with pytest.raises(
+        ProgramError, match=r"while: devices must take the same branch, but their predicates are \[3, 4\]"
+    ):
         COUNT.choice_per_device([np.int32(3), np.int32(4)])
     assert COUNT.allowing_divergence().choice_per_device([np.int32(3), np.int32(4)]) == [3, 4]  # in a manual region
 
 
-def test_what_a_loop_does_not_change_is_computed_before_it():
+def test_loop_invariant_residuals_are_computed_before_the_loop():
     body = program("scaled", "f32[2] f32[2]", lambda k, c: [Mul()(c, Mul()(k, k))])
     loop = Scan(body, 3, 1, 1)
-    given = [Value(type) for type in types("f32[2] f32[2]")]
+    inputs = [Value(type) for type in types("f32[2] f32[2]")]
     outputs = [Value(parse_type("f32[2]"))]
-    whole = Program(tuple(given), (Equation(loop, given, outputs),), tuple(outputs))
-    forward, _, _ = linearize_program(whole, (False, True))
+    outer = Program(tuple(inputs), (Equation(loop, inputs, outputs),), tuple(outputs))
+    forward, _, _ = linearize_program(outer, (False, True))
     names = [equation.op.name for equation in inline(forward).equations]
     assert names == ["mul", "scan"]
 
 
-def test_an_axis_without_batched_operands_leaves_the_op_alone():
+def test_vmap_without_batched_operands_keeps_the_op():
     for case in CONTROL_CASES:
         batched, dims = vmap_program(case.program, BatchAxis(3), (None,) * len(case.types))
         assert batched == case.program and set(dims) <= {None}
 
 
-def test_arrays_that_loops_hold_become_operands():
+def test_constant_arrays_of_loops_become_operands():
     array = jnp.arange(2.0)
     held = ArrayConstant(IdentityKey(array))
     inner = program("inner", "f32[2]", lambda c: [Mul()(c, held())])
     body = program("body", "f32[2]", lambda c: [*Scan(inner, 2, 0, 1)(c)])
     branches = Cond((program("same", "f32[2]", lambda x: [x]), program("loop", "f32[2]", Scan(body, 3, 0, 1))))
-    whole = program("whole", "i32[] f32[2]", branches)
-    lifted, arrays = lift_constants(inline(whole))
+    outer = program("outer", "i32[] f32[2]", branches)
+    lifted, arrays = lift_constants(inline(outer))
     assert all(x is array for x in arrays) and len(arrays) == 1
     assert not any(isinstance(equation.op, ArrayConstant) for equation in lifted.walk())
     x = np.array([1.0, 2.0], np.float32)
@@ -245,7 +247,7 @@ def test_arrays_that_loops_hold_become_operands():
         np.testing.assert_array_equal(found, expected)
 
 
-# Layouts: whatever is pinned and whatever is chosen, the partitioned program is the whole one.
+# Layouts: for all pins and plans, the partitioned program computes the same as the program.
 
 
 def layers(c, ws):
@@ -296,16 +298,16 @@ def test_every_layout_computes_the_same(name, rows):
     args = [values.uniform(-0.6, 1, shape).astype(np.float32) for shape in shapes]
     traced = sw.make_jaxpr(FUNCTIONS[name])(*args)
     assert not traced.consts
-    whole = dce(inline(verify(traced.program)))
-    expected = evaluate(whole, args)
+    unpartitioned = dce(inline(verify(traced.program)))
+    expected = evaluate(unpartitioned, args)
     rng = Random(f"{name} {rows}")
     for sizes in MESHES:
         mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
         pins, out_pins = (
             [pin_of(partition_spec(random_spec(rng, shape, sizes)), shape, mesh) for shape in of]
-            for of in (shapes, [type.shape for type in whole.out_types])
+            for of in (shapes, [type.shape for type in unpartitioned.out_types])
         )
-        sharded = propagate(whole, mesh, pins, [pin if rng.random() < 0.5 else None for pin in out_pins])
+        sharded = propagate(unpartitioned, mesh, pins, [pin if rng.random() < 0.5 else None for pin in out_pins])
         plans = [choose(sharded), *(plan_from_picks(sharded, random_picks(sharded, rng)) for _ in range(2))]
         for plan in plans:
             local = partition(sharded, plan)
