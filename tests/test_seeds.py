@@ -191,9 +191,9 @@ def test_parallel_primitives():
         with pytest.raises(ShardingError) as caught:
             wrong(array)
         text = str(caught.value)
-        assert f"shard_map of `{name}`" in text and "result 0 is the same on all devices along 'y'" in text
-        assert "add up what the devices have, `lax.psum(…, 'y')`" in text
-        assert "or join their pieces along a dim, out_specs=P(('x', 'y'))" in text
+        assert f"shard_map of `{name}`" in text and "requires result 0 to be replicated along 'y'" in text
+        assert "reduce it, for example with `lax.psum(…, 'y')`" in text
+        assert "or concatenate the shards with out_specs=P(('x', 'y'))" in text
 
     # Both ways out that the text gives:
     right = shard_map(

@@ -1,9 +1,10 @@
-"""Ahead of time: a jitted function for certain arguments, stage by stage. Arguments may be arrays, or ShapeDtypeStructs
-that say where an array would lie.
+"""Ahead-of-time compilation of a jitted function, stage by stage.
 
-    traced = jit(f).trace(x)       what it computes
-    lowered = traced.lower()       what each device does, as StableHLO
-    compiled = lowered.compile()   what XLA made of that, ready to be called
+    traced = jit(f).trace(x)       the program
+    lowered = traced.lower()       the local program of each device, as StableHLO
+    compiled = lowered.compile()   the executable, which can be called
+
+Arguments are arrays, or `ShapeDtypeStruct`s with optional shardings.
 """
 
 from collections.abc import Sequence
@@ -33,7 +34,7 @@ else:
 
 
 class _Stage:
-    """What all stages know of the function: its arguments and its results."""
+    """Base of all stages: the pytree structures and types of arguments and results."""
 
     def __init__(self, request: Request, in_tree: tree.Structure, out_tree: tree.Structure):
         self._request = request
@@ -42,19 +43,19 @@ class _Stage:
 
     @property
     def args_info(self) -> Any:
-        """The arguments, as `ShapeDtypeStruct`s: a tuple of the positional ones and a dict of the others."""
-        given = self._request.signatures[: self.in_tree.num_leaves]
-        return self.in_tree.unflatten([struct(one.type, one.sharding if one.committed else None) for one in given])
+        """The arguments as `ShapeDtypeStruct`s: a tuple of the positional ones and a dict of the others."""
+        signatures = self._request.signatures[: self.in_tree.num_leaves]
+        return self.in_tree.unflatten([struct(s.type, s.sharding if s.committed else None) for s in signatures])
 
     @property
     def donate_argnums(self) -> tuple[int, ...]:
-        """The numbers of the arrays among the arguments whose memory may be reused."""
+        """The positions of the donated leaves among the leaves of the arguments."""
         return tuple(number for number, donated in enumerate(self._request.donated) if donated)
 
 
 @final
 class Traced(_Stage):
-    """A function as a program of ops."""
+    """A traced function: a program of ops on unsharded arrays."""
 
     def __init__(
         self,
@@ -74,12 +75,12 @@ class Traced(_Stage):
 
     @property
     def jaxpr(self) -> Program:
-        """The program, of which `str(traced)` is the text."""
+        """The program; `str(traced)` is its text."""
         return self._request.program
 
     @property
     def out_info(self) -> Any:
-        """The types of the results, as `ShapeDtypeStruct`s."""
+        """The types of the results as `ShapeDtypeStruct`s."""
         return self.out_tree.unflatten([struct(type) for type in self._request.program.out_types])
 
     def __str__(self) -> str:
@@ -87,13 +88,13 @@ class Traced(_Stage):
 
     @filter_traceback
     def lower(self) -> "Lowered":
-        """Planned, partitioned, and written as StableHLO."""
+        """Plan and partition the program, and lower it to StableHLO."""
         prepared = lower_for_compile(self._request, [as_array(x) for x in self._captured])
         return Lowered(self._request, prepared, self.in_tree, self.out_tree, self._options)
 
 
-class _Planned(_Stage):
-    """A stage that knows what each device will do."""
+class _PlannedStage(_Stage):
+    """Base of the stages after planning."""
 
     def __init__(
         self, request: Request, prepared: LoweredRequest, in_tree: tree.Structure, out_tree: tree.Structure
@@ -103,19 +104,19 @@ class _Planned(_Stage):
 
     @property
     def out_info(self) -> Any:
-        """The results, as `ShapeDtypeStruct`s that say where each will lie."""
+        """The types and shardings of the results as `ShapeDtypeStruct`s."""
         types = self._request.program.out_types
         return self.out_tree.unflatten(list(map(struct, types, self._prepared.out_shardings)))
 
     @cached_property
     def plan(self) -> "Report":
-        """What each device will do: collectives, layouts, steps and memory, as plain data. `explain` shows it."""
+        """The plan as plain data: layouts, collectives, estimated times and memory. `explain` displays it."""
         return planning.request_report(self._prepared.request, self._prepared.stages)
 
 
 @final
-class Lowered(_Planned):
-    """A function as the text that XLA gets, with every stage before it. `options` are XLA's, as `jit` got them."""
+class Lowered(_PlannedStage):
+    """A function lowered to StableHLO, with the texts of all earlier stages. `options` are jit's `compiler_options`."""
 
     def __init__(
         self,
@@ -129,9 +130,9 @@ class Lowered(_Planned):
         self._options = options
 
     def as_text(self, dialect: str | None = None, *, debug_info: bool = False) -> str:
-        """The text of a stage: "stablehlo" (what XLA gets), or one before it: "program", "sharded", "plan", "local".
+        """Return the text of a stage: "stablehlo", the default, or "program", "sharded", "plan" or "local".
 
-        Every line of the user's is in the text, whether `debug_info` asks for it or not.
+        `debug_info` is ignored: the text always has the user's source lines.
         """
         stages = self._prepared.stages
         texts = {
@@ -141,27 +142,29 @@ class Lowered(_Planned):
             "local": lambda: str(stages.local),
             "stablehlo": lambda: stages.module.text,
         }
-        wanted = dialect or "stablehlo"
-        if wanted not in texts:
-            raise ValueError(f"as_text: there is no stage {dialect!r}: there are {', '.join(map(repr, texts))}")
-        return texts[wanted]()
+        stage = dialect or "stablehlo"
+        if stage not in texts:
+            raise ValueError(f"as_text: dialect must be one of {', '.join(map(repr, texts))}, not {dialect!r}")
+        return texts[stage]()
 
     def cost_analysis(self) -> dict[str, float]:
-        """Counts for one device and one call: "flops" of products, "bytes accessed" by ops, "wire bytes" sent."""
+        """Return counts per device and call: "flops" of products, "bytes accessed" by ops and "wire bytes" sent."""
         return self._prepared.stages.local.counts()
 
     @filter_traceback
     def compile(self, compiler_options: dict[str, Any] | None = None) -> "Compiled":
-        """Compiled by XLA for the devices of the arguments. `compiler_options` are XLA's, by name; those that `jit` was
-        given hold where these say nothing."""
+        """Compile with XLA for the devices of the arguments.
+
+        `compiler_options` are XLA's compiler options by name; they override those of `jit`.
+        """
         options = {**dict(self._options), **dict(checked_options(compiler_options, "compile"))}
         launch = self._prepared.compile(tuple(sorted(options.items())))
         return Compiled(self._request, self._prepared, launch, self.in_tree, self.out_tree)
 
 
 @final
-class Compiled(_Planned):
-    """A function ready to run on arrays like those it was compiled for. Static arguments are not given again."""
+class Compiled(_PlannedStage):
+    """A compiled function of the dynamic arguments, which must have the types and shardings it was compiled for."""
 
     def __init__(
         self,
@@ -179,67 +182,72 @@ class Compiled(_Planned):
         leaves, structure = tree.flatten((args, keywords))
         if structure != self.in_tree:
             name = self._request.program.name
-            raise TypeError(f"`{name}` was compiled for arguments {self.in_tree}, and is called with {structure}")
+            raise TypeError(
+                f"`{name}` was compiled for arguments of structure {self.in_tree}, but is called with {structure}"
+            )
         if any(isinstance(leaf, Tracer) for leaf in leaves):
             raise TypeError(
-                f"`{self._request.program.name}` is compiled already, and is called where another function is traced: "
-                "it cannot be part of that. Call the jitted function there."
+                f"`{self._request.program.name}` is compiled already and cannot be called inside a traced function: "
+                "call the jitted function there"
             )
         arrays = [
-            self._fitting(number, as_array(leaf), expected)
+            self._check_argument(number, as_array(leaf), expected)
             for number, (leaf, expected) in enumerate(zip(leaves, self._request.signatures, strict=False))
         ]
         return self.out_tree.unflatten(self._launch.run(arrays))
 
-    def _fitting(self, number: int, array: Array, expected: ArraySignature) -> Array:
-        """An array as an argument; one that nobody has placed is moved to where it is expected."""
+    def _check_argument(self, number: int, array: Array, expected: ArraySignature) -> Array:
+        """Check an argument's type and sharding; reshard it if it is uncommitted."""
         if array.signature is expected:
             return array
         if array.type.strong() is not expected.type.strong():
-            raise TypeError(f"{self._called(number)} is {array.type}; it was compiled for {expected.type}")
+            raise TypeError(
+                f"{self._argument_name(number)} is {array.type}, but the function was compiled for {expected.type}"
+            )
         if array.sharding == expected.sharding:
             return array
         if array.signature.committed:
             raise ValueError(
-                f"{self._called(number)} lies as {array.sharding}; it was compiled for {expected.sharding}.\n"
-                "  Move it there with `device_put` first, or call the jitted function, which compiles for both."
+                f"{self._argument_name(number)} has {array.sharding}, but the function was compiled for "
+                f"{expected.sharding}.\n"
+                "  Reshard it with `device_put` first, or call the jitted function, which compiles for every sharding."
             )
         return transfer(array, expected.sharding)
 
-    def _called(self, number: int) -> str:
+    def _argument_name(self, number: int) -> str:
         return f"argument {self._request.names[number]} of `{self._request.program.name}`"
 
     @property
     def input_shardings(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Where the arguments are expected: a tuple of the positional ones, and a dict of the others."""
+        """The shardings of the arguments: a tuple of the positional ones and a dict of the others."""
         moves, kept = self._prepared.moves, self._prepared.request.kept
-        given = list(self._request.signatures[: self.in_tree.num_leaves])
-        places: dict[int, Sharding] = {number if kept is None else kept[number]: s for number, s in moves.items()}
-        expected = [places.get(number, one.sharding) for number, one in enumerate(given)]
-        # What lies in another memory is expected there: the call takes it to where devices compute.
+        shardings = [s.sharding for s in self._request.signatures[: self.in_tree.num_leaves]]
+        resharded: dict[int, Sharding] = {number if kept is None else kept[number]: s for number, s in moves.items()}
+        expected = [resharded.get(number, sharding) for number, sharding in enumerate(shardings)]
+        # An argument in another memory, such as pinned_host, is expected there: the call copies it to device memory.
         return self.in_tree.unflatten(  # type: ignore[no-any-return]
-            [one.sharding if one.sharding.in_default_memory == s else s for one, s in zip(given, expected, strict=True)]
+            [own if own.in_default_memory == s else s for own, s in zip(shardings, expected, strict=True)]
         )
 
     @property
     def output_shardings(self) -> Any:
-        """Where the results will lie."""
+        """The shardings of the results."""
         return self.out_tree.unflatten(self._prepared.out_shardings)
 
     def as_text(self) -> str:
-        """XLA's own text of what each device runs, optimised."""
+        """Return the optimized HLO of each device's program."""
         return "\n".join(self._launch.executable.texts())
 
     def cost_analysis(self) -> dict[str, float]:
-        """XLA's counts for one device and one call: "flops", "bytes accessed" and more; and "wire bytes" sent."""
+        """Return XLA's counts per device and call, such as "flops" and "bytes accessed", and our "wire bytes" sent."""
         return {**self._launch.executable.loaded.cost_analysis(), "wire bytes": self._counts()["wire bytes"]}
 
     def memory_analysis(self) -> MemoryStats:
-        """The account of one device's memory: argument_size_in_bytes, output_size_in_bytes, temp_size_in_bytes, …"""
+        """Return the memory per device: argument_size_in_bytes, output_size_in_bytes, temp_size_in_bytes, …"""
         return MemoryStats.of(self._launch.executable.loaded)
 
     def runtime_executable(self) -> Any:
-        """jaxlib's own object."""
+        """Return jaxlib's loaded executable."""
         return self._launch.executable.loaded
 
     def _counts(self) -> dict[str, float]:

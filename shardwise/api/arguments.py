@@ -1,4 +1,4 @@
-"""Arguments as trees of arrays: their names in messages, and shardings given for them as tree prefixes."""
+"""Helpers for arguments that are pytrees: names for error messages, and shardings given as tree prefixes."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -16,24 +16,25 @@ from shardwise.runtime.sharding import Sharding, sharding_in_force
 
 
 def function_name(function: Callable[..., Any]) -> str:
+    """Return the `__name__` of a function, or the class name of another callable."""
     return str(getattr(function, "__name__", type(function).__name__))
 
 
 def check_function(name: str, function: Any) -> None:
-    """Refuse what cannot be called; `name` is what was given it."""
+    """Raise a TypeError if `function` is not callable; `name` is the transformation that received it."""
     if not callable(function):
         raise TypeError(f"{name} needs a function, not {function!r}")
 
 
 def describe_function(function: Callable[..., Any]) -> str:
-    """`train_step` (train.py:41)."""
+    """Return a function's name and source line for messages: "`train_step` (train.py:41)"."""
     code = getattr(inspect.unwrap(function), "__code__", None)
-    where = f" ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})" if code is not None else ""
-    return f"`{function_name(function)}`{where}"
+    line = f" ({code.co_filename.rpartition('/')[2]}:{code.co_firstlineno})" if code is not None else ""
+    return f"`{function_name(function)}`{line}"
 
 
 def argument_names(function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any]) -> list[str]:
-    """How the user's program would name each array among the arguments: `batch['tokens']`."""
+    """Return a name for each leaf of the arguments, in the caller's notation: `batch['tokens']`."""
     try:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # some callables have no signature
@@ -54,9 +55,10 @@ def argument_names(function: Callable[..., Any], args: tuple[Any, ...], keywords
 def array_leaves(
     function: Callable[..., Any], args: tuple[Any, ...], keywords: dict[str, Any], abstract: bool = False
 ) -> tuple[list[Any], tree.Structure]:
-    """The arrays and numbers among the arguments, in order; anything else is an error that names the argument.
+    """Return the leaves of the arguments and their pytree structure.
 
-    `abstract`: also what stands for an array.
+    Every leaf must be an array or a number, or with `abstract` also a `ShapeDtypeStruct`; otherwise a TypeError names
+    the argument.
     """
     leaves, structure = tree.flatten((args, keywords))
     for number, leaf in enumerate(leaves):
@@ -64,7 +66,7 @@ def array_leaves(
             name = argument_names(function, args, keywords)[number]
             raise TypeError(
                 f"argument {name} of {describe_function(function)} is {leaf!r} of type {type(leaf).__name__}: "
-                "a traced function takes arrays and numbers, in tuples, lists, dicts and None"
+                "the arguments of a traced function must be pytrees of arrays and numbers"
             )
     return leaves, structure
 
@@ -72,12 +74,15 @@ def array_leaves(
 def broadcast_shardings(
     shardings: Any,
     arguments: Any,
-    what: str,
+    parameter: str,
     function: Callable[..., Any],
     types: Sequence[ArrayType],
     names: Sequence[str],
 ) -> tuple[Sharding | None, ...]:
-    """For each array in `arguments`, the sharding that a tree prefix of shardings gives it (None: not given)."""
+    """Broadcast a tree prefix of shardings to the leaves of `arguments`; None leaves a leaf's sharding open.
+
+    `parameter` is the keyword that the user passed `shardings` as; `types` and `names` describe the leaves.
+    """
     if shardings is None:
         return (None,) * len(types)
 
@@ -85,46 +90,54 @@ def broadcast_shardings(
         return x is None or isinstance(x, (Sharding, PartitionSpec))
 
     try:
-        spread = tree.broadcast_prefix(shardings, arguments, is_leaf)
+        per_leaf = tree.broadcast_prefix(shardings, arguments, is_leaf)
     except tree.TreeMismatch as mismatch:
-        raise ShardingError(
-            f"{what} of {describe_function(function)} do not fit.\n  {describe_mismatch(mismatch, what)}"
-        ) from None
-    found: list[Sharding | None] = []
-    for given, type, name in zip(spread, types, names, strict=True):
+        raise ShardingError(f"jit of {describe_function(function)}: {prefix_error(mismatch, parameter)}") from None
+    checked: list[Sharding | None] = []
+    for sharding, type, name in zip(per_leaf, types, names, strict=True):
         try:
-            found.append(_checked(given, what, type))
+            checked.append(_check_sharding(sharding, parameter, type))
         except ShardingError as error:
             raise ShardingError(
                 f"cannot shard {name} of {describe_function(function)}.\n  {type} with {error}"
             ) from None
-    return tuple(found)
+    return tuple(checked)
 
 
-def describe_mismatch(mismatch: tree.TreeMismatch, what: str) -> str:
-    """Where a tree prefix `what`, such as in_axes, does not fit the arguments or the results that it is given for."""
+def prefix_error(mismatch: tree.TreeMismatch, parameter: str) -> str:
+    """Return the error text for a tree prefix that does not match the arguments or the results.
+
+    `parameter` is the keyword that it was passed as: `in_axes` belongs to the arguments, `out_axes` to the results.
+    """
+    side = "results" if parameter.startswith("out_") else "arguments"
+    return f"{parameter} must be a tree prefix of the {side}.\n  {describe_mismatch(mismatch, parameter)}"
+
+
+def describe_mismatch(mismatch: tree.TreeMismatch, parameter: str) -> str:
+    """Describe where the tree prefix passed as `parameter` differs from the arguments or the results."""
     difference = mismatch.difference
-    place = what + tree.keystr(difference.path)
-    if what.startswith("out_"):
-        if difference.second_is_leaf:  # something that stands for a result
+    path = parameter + tree.keystr(difference.path)
+    if parameter.startswith("out_"):
+        if difference.second_is_leaf:  # a placeholder for the result
             difference = replace(difference, second="one array")
-        return difference.of_prefix(place, "the results")
-    text = difference.of_prefix(place, "the arguments")
+        return difference.of_prefix(path, "the results")
+    text = difference.of_prefix(path, "the arguments")
     if difference.path:
         return text
-    return f"{text}\n  Give a tuple with one entry for each positional argument, or one entry for all of them."
+    return f"{text}\n  Write a tuple with one entry per positional argument, or a single entry for all of them."
 
 
-def _checked(given: Any, what: str, type: ArrayType) -> Sharding | None:
-    """The sharding that is given; a bare spec is for the mesh in force."""
-    sharding = sharding_in_force(given, what) if isinstance(given, PartitionSpec) else given
-    if sharding is None:
+def _check_sharding(sharding: Any, parameter: str, type: ArrayType) -> Sharding | None:
+    """Return a user's sharding as a `Sharding`; a bare PartitionSpec is on the current mesh."""
+    resolved = sharding_in_force(sharding, parameter) if isinstance(sharding, PartitionSpec) else sharding
+    if resolved is None:
         return None
-    if not isinstance(sharding, Sharding):
-        raise TypeError(f"{what}: needs shardings, such as NamedSharding(mesh, spec), not {sharding!r}")
-    sharding.pin(type.shape)
-    return sharding
+    if not isinstance(resolved, Sharding):
+        raise TypeError(f"{parameter} must hold shardings, such as NamedSharding(mesh, spec), not {resolved!r}")
+    resolved.pin(type.shape)
+    return resolved
 
 
 def leaf_types(leaves: Sequence[Any]) -> tuple[ArrayType, ...]:
+    """Return the types of arrays and numbers."""
     return tuple(type_of(leaf) for leaf in leaves)

@@ -1,62 +1,62 @@
-"""Axes of arguments and results, given as tree prefixes: `in_axes` and `out_axes` of vmap, pmap and smap.
+"""Checks of `in_axes` and `out_axes`, the tree prefixes of axes that vmap, pmap and smap accept.
 
-`what` names the transformation and the function in messages: "vmap of `loss` (train.py:12)".
+`label` names the transformation and the function in messages: "vmap of `loss` (train.py:12)".
 """
 
 from typing import Any
 
 from shardwise import tree
-from shardwise.api.arguments import describe_mismatch
+from shardwise.api.arguments import prefix_error
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.shardings.spec import PartitionSpec
 
-Axes = list[int | None]  # for each array, the axis that is mapped; None: it is not
+Axes = list[int | None]  # the mapped axis of each leaf; None: the leaf is not mapped
 
 
-def check_axes(what: str, in_axes: Any, axis_name: Any = None, axis_size: Any = None) -> None:
-    """What can be told before there are arguments."""
+def check_axes(label: str, in_axes: Any, axis_name: Any = None, axis_size: Any = None) -> None:
+    """Check everything that does not depend on the arguments."""
     is_prefix = in_axes is None or isinstance(in_axes, (int, tuple, list))
     if not is_prefix or any(type(axis) is not int for axis in tree.leaves(in_axes)):
         raise TypeError(
-            f"{what}: in_axes must be an integer, None, or a tuple with an entry for each positional "
-            f"argument (integers and None, in trees), not {in_axes!r}"
+            f"{label}: in_axes must be an integer, None, or a tuple with one entry per positional argument "
+            f"(pytrees of integers and None), not {in_axes!r}"
         )
     if axis_size is not None and (type(axis_size) is not int or axis_size < 0):
-        raise TypeError(f"{what}: axis_size must be an integer of 0 or more, not {axis_size!r}")
+        raise TypeError(f"{label}: axis_size must be a nonnegative integer, not {axis_size!r}")
     try:
         hash(axis_name)
     except TypeError:
-        raise TypeError(f"{what}: axis_name must be hashable, not {axis_name!r}") from None
+        raise TypeError(f"{label}: axis_name must be hashable, not {axis_name!r}") from None
 
 
-def check_nonnegative_axes(what: str, given: str, axes: Any) -> None:
-    """Axes that become specs count from the front: how many dims a result will have is not known."""
+def check_nonnegative_axes(label: str, parameter: str, axes: Any) -> None:
+    """Check that all axes are nonnegative: they become PartitionSpecs before the rank of a result is known."""
     for axis in tree.leaves(axes):
         if type(axis) is not int or axis < 0:
-            raise ValueError(f"{what}: {given} has {axis!r}: axes are integers that count from 0, or None")
+            raise ValueError(f"{label}: {parameter} must hold nonnegative integers and None, not {axis!r}")
 
 
-def argument_axes(what: str, in_axes: Any, args: Any, keywords: Any) -> Axes:
-    """The axis that is asked for each leaf of the arguments; those given by keyword are mapped over their first."""
+def argument_axes(label: str, in_axes: Any, args: Any, keywords: Any) -> Axes:
+    """Return the mapped axis of each leaf of the arguments; keyword arguments are mapped over axis 0."""
     prefix = tuple(in_axes) if isinstance(in_axes, list) else in_axes
     try:
-        given = tree.broadcast_prefix(prefix, args, is_leaf=lambda x: x is None)
+        axes = tree.broadcast_prefix(prefix, args, is_leaf=lambda x: x is None)
     except tree.TreeMismatch as mismatch:
-        raise ValueError(f"{what}: in_axes do not fit.\n  {describe_mismatch(mismatch, 'in_axes')}") from None
-    return [*given, *[0] * len(tree.leaves(keywords))]
+        raise ValueError(f"{label}: {prefix_error(mismatch, 'in_axes')}") from None
+    return [*axes, *[0] * len(tree.leaves(keywords))]
 
 
-def output_axes(what: str, out_axes: Any, structure: tree.Structure) -> Axes:
-    """The axis that is asked for each result."""
+def output_axes(label: str, out_axes: Any, structure: tree.Structure) -> Axes:
+    """Return the axis that the user asks for in each leaf of the results."""
     results = structure.unflatten(list(range(structure.num_leaves)))
     try:
         return tree.broadcast_prefix(out_axes, results, is_leaf=lambda x: x is None)
     except tree.TreeMismatch as mismatch:
-        raise ValueError(f"{what}: out_axes do not fit.\n  {describe_mismatch(mismatch, 'out_axes')}") from None
+        raise ValueError(f"{label}: {prefix_error(mismatch, 'out_axes')}") from None
 
 
 def axes_to_specs(axes: Any, name: str) -> Any:
-    """The same tree, with the spec of an array that the mesh axis `name` cuts there in place of each axis."""
+    """Replace each axis in a pytree by the PartitionSpec that shards that dim along the mesh axis `name`."""
     return tree.map(
         lambda axis: PartitionSpec() if axis is None else PartitionSpec(*[None] * axis, name),
         axes,
@@ -64,24 +64,24 @@ def axes_to_specs(axes: Any, name: str) -> Any:
     )
 
 
-def mapped_dim(what: str, axis: int, type: ArrayType, name: str) -> int:
-    """The dim of an argument that `axis` means."""
+def mapped_dim(label: str, axis: int, type: ArrayType, name: str) -> int:
+    """Return the dim of argument `name` that the possibly negative `axis` denotes."""
     if not -type.ndim <= axis < type.ndim:
-        raise ValueError(f"{what}: in_axes gives axis {axis} for {name}, which is {type} and has rank {type.ndim}")
+        raise ValueError(f"{label}: in_axes maps axis {axis} of {name}, which is {type} and has rank {type.ndim}")
     return axis % type.ndim
 
 
-def common_size(what: str, axis_size: int | None, sizes: dict[str, int]) -> int:
-    """The size that the mapped axes of all arguments, by their names, have."""
-    said = {f"{name} has": size for name, size in sizes.items()}
+def common_size(label: str, axis_size: int | None, sizes: dict[str, int]) -> int:
+    """Return the one size of all mapped axes; `sizes` holds the size for each argument's name."""
+    size_sources = {f"{name} has": size for name, size in sizes.items()}
     if axis_size is not None:
-        said["axis_size is"] = axis_size
-    if not said:
+        size_sources["axis_size is"] = axis_size
+    if not size_sources:
         raise ValueError(
-            f"{what}: in_axes maps no argument; at least one axis must not be None, or axis_size "
-            "must say how large the new dim is"
+            f"{label}: in_axes maps no argument, so the size of the mapped axis is unknown: map at least one argument, "
+            "or pass axis_size"
         )
-    if len(set(said.values())) > 1:
-        lines = "".join(f"\n  {who} {size}" for who, size in said.items())
-        raise ValueError(f"{what}: the mapped axes must have one size:{lines}")
-    return int(next(iter(said.values())))
+    if len(set(size_sources.values())) > 1:
+        lines = "".join(f"\n  {source} {size}" for source, size in size_sources.items())
+        raise ValueError(f"{label}: all mapped axes must have the same size:{lines}")
+    return int(next(iter(size_sources.values())))

@@ -1,4 +1,4 @@
-"""Python functions of the host inside compiled programs: pure_callback, io_callback, debug.callback, debug.print."""
+"""Call host functions from a program: pure_callback, io_callback, debug.callback, debug.print."""
 
 from collections.abc import Callable, Sequence
 from string import Formatter
@@ -19,18 +19,18 @@ _METHODS = {None: "", "sequential": "", "expand_dims": "expand_dims", "broadcast
 
 
 @final
-class _Host:
-    """The user's function on flat lists of numpy arrays; what it returns is checked."""
+class _HostFunction:
+    """The user's function on flat lists of numpy arrays; checks the types of its results."""
 
     def __init__(
         self,
         function: Function,
-        structure: tree.Structure,
-        results: tree.Structure | None,
+        in_tree: tree.Structure,
+        out_tree: tree.Structure | None,
         types: Sequence[ArrayType],
         vectorized: bool = False,
     ):
-        self.function, self.structure, self.results = function, structure, results
+        self.function, self.in_tree, self.out_tree = function, in_tree, out_tree
         self.types, self.vectorized = types, vectorized
 
     @property
@@ -38,29 +38,29 @@ class _Host:
         return function_name(self.function)
 
     def __call__(self, *operands: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], ...]:
-        args, keywords = self.structure.unflatten(list(operands))
-        returned = self.function(*args, **keywords)
-        if self.results is None:
+        args, keywords = self.in_tree.unflatten(list(operands))
+        result = self.function(*args, **keywords)
+        if self.out_tree is None:
             return ()
-        leaves, structure = tree.flatten(returned)
-        if structure != self.results:
-            promised = self.results.unflatten(list(self.types))
-            difference = tree.first_difference(self.results, promised, returned) or structure
+        leaves, structure = tree.flatten(result)
+        if structure != self.out_tree:
+            expected = self.out_tree.unflatten(list(self.types))
+            difference = tree.first_difference(self.out_tree, expected, result) or structure
             raise TypeError(
-                f"the callback {describe_function(self.function)} returned another tree than promised: {difference}"
+                f"the result of the callback {describe_function(self.function)} has a different pytree structure than "
+                f"result_shape_dtypes: {difference}"
             )
-        return tuple(self._fitting(x, type) for x, type in zip(leaves, self.types, strict=True))
+        return tuple(self._check_result(x, type) for x, type in zip(leaves, self.types, strict=True))
 
-    def _fitting(self, x: Any, type: ArrayType) -> np.ndarray[Any, Any]:
-        found = np.asarray(x, type.dtype) if isinstance(x, PYTHON_SCALARS) else np.asarray(x)
-        shape = found.shape[len(found.shape) - type.ndim :] if self.vectorized else found.shape
-        if shape != type.shape or found.dtype != type.dtype:
+    def _check_result(self, x: Any, type: ArrayType) -> np.ndarray[Any, Any]:
+        array = np.asarray(x, type.dtype) if isinstance(x, PYTHON_SCALARS) else np.asarray(x)
+        shape = array.shape[len(array.shape) - type.ndim :] if self.vectorized else array.shape
+        if shape != type.shape or array.dtype != type.dtype:
             raise TypeError(
-                f"the callback {describe_function(self.function)} returned {found.dtype}{list(found.shape)} where "
-                f"{type} was "
-                "promised: convert it, or change result_shape_dtypes"
+                f"the callback {describe_function(self.function)} returned {array.dtype}{list(array.shape)}, but "
+                f"result_shape_dtypes has {type}: convert the result, or change result_shape_dtypes"
             )
-        return found
+        return array
 
 
 @filter_traceback
@@ -72,21 +72,38 @@ def pure_callback(
     vmap_method: str | None = None,
     **kwargs: Any,
 ) -> Any:
-    """What `callback(*args, **kwargs)` returns: a function of numpy arrays, without side effects.
+    """Call a host function without side effects from a program.
 
-    `result_shape_dtypes` is a tree like its result, of things with a shape and a dtype. It may be called any number of
-    times, or not at all where its result is not needed. Under vmap it is called for one slice after the other, unless
-    `vmap_method` says that it takes one more dim in front: "expand_dims" (arguments that are not mapped get a dim of 1
-    there) or "broadcast_all".
+    The program may call it any number of times, and not at all if the result is unused.
 
-    >>> double = jax.jit(lambda x: jax.pure_callback(lambda x: 2 * x, x, x))
-    >>> double(jnp.arange(3))
-    Array([0, 2, 4], dtype=int32)
+    Args:
+        callback: the function of numpy arrays.
+        result_shape_dtypes: a pytree like the function's result, of objects with a `shape` and a `dtype`.
+        *args: pytrees of arrays, which `callback` receives as numpy arrays.
+        sharding: not supported; must be None.
+        vmap_method: how to map the callback under `vmap`. None and "sequential" call it once per slice. "expand_dims"
+            and "broadcast_all" call it once, with a batch dim in front of every operand; an operand that is not mapped
+            has size 1 there with "expand_dims", and is broadcast with "broadcast_all".
+        **kwargs: keyword arguments of `callback`.
+
+    Returns:
+        The result of `callback`, as arrays.
+
+    Raises:
+        TypeError: if `callback` is not callable, if an argument is not an array, or if `result_shape_dtypes` holds
+            something without a shape and a dtype; when the program runs, if the result has another type.
+        ValueError: if `vmap_method` is unknown.
+        NotImplementedError: if `sharding` is not None.
+
+    Example:
+        >>> double = jax.jit(lambda x: jax.pure_callback(lambda x: 2 * x, x, x))
+        >>> double(jnp.arange(3))
+        Array([0, 2, 4], dtype=int32)
     """
     if vmap_method not in _METHODS:
         known = ", ".join(repr(method) for method in _METHODS if method)
-        raise ValueError(f"pure_callback: vmap_method is one of {known}, not {vmap_method!r}")
-    return _called(callback, result_shape_dtypes, args, kwargs, "pure", sharding, _METHODS[vmap_method])
+        raise ValueError(f"pure_callback: vmap_method must be None or one of {known}, not {vmap_method!r}")
+    return _call_host(callback, result_shape_dtypes, args, kwargs, "pure", sharding, _METHODS[vmap_method])
 
 
 @filter_traceback
@@ -98,60 +115,100 @@ def io_callback(
     ordered: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """What `callback(*args, **kwargs)` returns: a function of numpy arrays that may do anything.
+    """Call a host function that may have side effects from a program.
 
-    It is called exactly when the program comes there; `ordered` ones in the order of the program. When the compiled
-    function returns, its callbacks have been called.
+    It is called exactly once each time the program reaches this point, and before the compiled function returns.
 
-    >>> def tell(x):
-    ...     print("saw", x)
-    ...     return x
-    >>> jax.io_callback(tell, jax.ShapeDtypeStruct((), jnp.int32), jnp.array(3))
-    saw 3
-    Array(3, dtype=int32)
+    Args:
+        callback: the function of numpy arrays.
+        result_shape_dtypes: a pytree like the function's result, of objects with a `shape` and a `dtype`.
+        *args: pytrees of arrays, which `callback` receives as numpy arrays.
+        sharding: not supported; must be None.
+        ordered: whether ordered callbacks are called in program order.
+        **kwargs: keyword arguments of `callback`.
+
+    Returns:
+        The result of `callback`, as arrays.
+
+    Raises:
+        TypeError: if `callback` is not callable, if an argument is not an array, or if `result_shape_dtypes` holds
+            something without a shape and a dtype; when the program runs, if the result has another type.
+        NotImplementedError: if `sharding` is not None.
+
+    Example:
+        >>> def show(x):
+        ...     print("got", x)
+        ...     return x
+        >>> jax.io_callback(show, jax.ShapeDtypeStruct((), jnp.int32), jnp.array(3))
+        got 3
+        Array(3, dtype=int32)
     """
-    return _called(callback, result_shape_dtypes, args, kwargs, "ordered" if ordered else "unordered", sharding, "")
+    kind = "ordered" if ordered else "unordered"
+    return _call_host(callback, result_shape_dtypes, args, kwargs, kind, sharding, "")
 
 
 @filter_traceback
 def debug_callback(
     callback: Function, *args: Any, ordered: bool = False, partitioned: bool = False, **kwargs: Any
 ) -> None:
-    """Call `callback(*args, **kwargs)` with the values, as numpy arrays, when the program comes there.
+    """Call a host function with values of a program, for debugging.
 
-    Derivatives pass it by. On many devices it is called once, with whole arrays.
+    Differentiation ignores it. On several devices it is called once, with unsharded arrays.
 
-    >>> seen = []
-    >>> found = jax.jit(lambda x: jax.debug.callback(seen.append, x))(jnp.array(3))
-    >>> jax.effects_barrier()
-    >>> seen
-    [array(3, dtype=int32)]
+    Args:
+        callback: the function of numpy arrays; its result is ignored.
+        *args: pytrees of arrays, which `callback` receives as numpy arrays.
+        ordered: whether ordered callbacks are called in program order.
+        partitioned: not supported; must be False.
+        **kwargs: keyword arguments of `callback`.
+
+    Raises:
+        TypeError: if `callback` is not callable, or an argument is not an array.
+        NotImplementedError: if `partitioned` is true.
+
+    Example:
+        >>> seen = []
+        >>> result = jax.jit(lambda x: jax.debug.callback(seen.append, x))(jnp.array(3))
+        >>> jax.effects_barrier()
+        >>> seen
+        [array(3, dtype=int32)]
     """
     if partitioned:
-        raise NotImplementedError("debug.callback: partitioned=True is not here yet: it is called with whole arrays")
-    _called(callback, _NOTHING, args, kwargs, "ordered_watch" if ordered else "watch", None, "")
+        raise NotImplementedError(
+            "debug.callback: partitioned=True is not supported: the callback always receives unsharded arrays"
+        )
+    _call_host(callback, _NO_RESULT, args, kwargs, "ordered_watch" if ordered else "watch", None, "")
 
 
 def debug_print(fmt: str, *args: Any, ordered: bool = False, **kwargs: Any) -> None:
-    """Print `fmt.format(*args, **kwargs)` with the values when the program comes there.
+    """Print values of a program when it runs, as `print(fmt.format(*args, **kwargs))`.
 
-    `{}` and `{name}` stand for arguments; doubled braces for braces. `ordered` prints in the order of the program.
+    Args:
+        fmt: the format string: `{}` and `{name}` are replaced by arguments, and doubled braces print as braces.
+        *args: arrays for the positional fields.
+        ordered: whether ordered prints happen in program order.
+        **kwargs: arrays for the named fields.
 
-    >>> found = jax.jit(lambda x: jax.debug.print("x is {x}", x=x))(jnp.arange(3))
-    x is [0 1 2]
+    Raises:
+        TypeError: if `fmt` is not a string, or an argument is not an array.
+        ValueError: if a field of `fmt` has no argument, or an argument has no field.
+
+    Example:
+        >>> result = jax.jit(lambda x: jax.debug.print("x is {x}", x=x))(jnp.arange(3))
+        x is [0 1 2]
     """
     if not isinstance(fmt, str):
-        raise TypeError(f"debug.print: needs a format, such as 'x is {{x}}', not {fmt!r}")
+        raise TypeError(f"debug.print: the first argument must be a format string, such as 'x is {{x}}', not {fmt!r}")
     try:
-        _Checker().vformat(fmt, args, kwargs)  # here, at the user's line, and not when the program runs
+        _FormatChecker().vformat(fmt, args, kwargs)  # here, so that the error is at the user's line
     except (IndexError, KeyError) as error:
-        raise ValueError(f"debug.print: the format {fmt!r} shows an argument that is not given: {error}") from None
+        raise ValueError(f"debug.print: the format {fmt!r} has a field without an argument: {error}") from None
     debug_callback(_Printer(fmt), *args, ordered=ordered, **kwargs)
 
 
 @final
-class _Checker(Formatter):
-    """Looks for every field, and formats none: values come later."""
+class _FormatChecker(Formatter):
+    """Check that fields and arguments match, without formatting the values, which are not known yet."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         return ""
@@ -162,7 +219,7 @@ class _Checker(Formatter):
     def check_unused_args(self, used_args: Any, args: Any, kwargs: Any) -> None:
         unused = [repr(key) for key in (*range(len(args)), *kwargs) if key not in used_args]
         if unused:
-            raise ValueError(f"debug.print: no field of the format shows argument {', '.join(unused)}")
+            raise ValueError(f"debug.print: the format has no field for argument {', '.join(unused)}")
 
 
 @final
@@ -172,34 +229,33 @@ class _Printer:
         self.__name__ = "print"
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        # The line and its end at once: devices print at the same time, and lines would run into each other.
+        # One write for the line and its newline: several devices may print at the same time.
         print(f"{self.fmt.format(*args, **kwargs)}\n", end="")
 
 
-_NOTHING = object()
+_NO_RESULT = object()
 
 
-def _called(
-    callback: Function, results: Any, args: Any, keywords: Any, kind: str, sharding: Any, vectorized: str
+def _call_host(
+    callback: Function, result_shape_dtypes: Any, args: Any, keywords: Any, kind: str, sharding: Any, vectorized: str
 ) -> Any:
     if not callable(callback):
-        raise TypeError(f"a callback should be a function, not {callback!r}")
+        raise TypeError(f"a callback must be a function, not {callback!r}")
     if sharding is not None:
-        raise NotImplementedError(f"the callback {describe_function(callback)}: sharding= is not here yet")
-    leaves, structure = array_leaves(callback, args, keywords)
-    wanted, out = ([], None) if results is _NOTHING else tree.flatten(results)
-    types = tuple(_promised(callback, x) for x in wanted)
-    host = _Host(callback, structure, out, types, bool(vectorized))
-    found = Callback(host, types, kind, vectorized)(*(as_operand(x) for x in leaves))
-    return None if out is None else out.unflatten(list(found))
+        raise NotImplementedError(f"the callback {describe_function(callback)}: sharding= is not supported")
+    leaves, in_tree = array_leaves(callback, args, keywords)
+    out_leaves, out_tree = ([], None) if result_shape_dtypes is _NO_RESULT else tree.flatten(result_shape_dtypes)
+    types = tuple(_result_type(callback, x) for x in out_leaves)
+    host_function = _HostFunction(callback, in_tree, out_tree, types, bool(vectorized))
+    results = Callback(host_function, types, kind, vectorized)(*(as_operand(x) for x in leaves))
+    return None if out_tree is None else out_tree.unflatten(list(results))
 
 
-def _promised(callback: Function, x: Any) -> ArrayType:
+def _result_type(callback: Function, x: Any) -> ArrayType:
     shape, dtype = getattr(x, "shape", None), getattr(x, "dtype", None)
     if shape is None or dtype is None:
         raise TypeError(
-            f"the callback {describe_function(callback)}: result_shape_dtypes should hold things with a shape and a "
-            "dtype, "
-            f"such as ShapeDtypeStruct, not {x!r}"
+            f"the callback {describe_function(callback)}: result_shape_dtypes must be a pytree of objects with a shape "
+            f"and a dtype, such as ShapeDtypeStruct, not {x!r}"
         )
     return ArrayType(tuple(shape), canonical_dtype(np.dtype(dtype)))

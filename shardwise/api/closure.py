@@ -1,4 +1,4 @@
-"""Functions that close over values under differentiation: closure_convert, and custom_gradient, which uses it."""
+"""closure_convert and custom_gradient: differentiate with respect to the values that a function closes over."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -20,61 +20,90 @@ Function = Callable[..., Any]
 
 @filter_traceback
 def closure_convert(fun: Function, *example_args: Any) -> tuple[Function, list[Any]]:
-    """`fun` as a function that gets the values it closes over as further arguments, and a list of these values.
+    """Convert the values that a function closes over into additional arguments.
 
-    They are those that a derivative may depend on: traced, and not of integers. `fun` is traced for arguments like
-    `example_args`, and the new function takes such arguments only.
+    Only values that a derivative can depend on are converted: tracers of a floating or complex dtype.
 
-    >>> def area(width):
-    ...     convert, closed = jax.closure_convert(lambda height: width * height, 1.0)
-    ...     return convert(2.0, *closed)
-    >>> jax.grad(area)(3.0)
-    Array(2., dtype=float32...)
+    Args:
+        fun: the function, which is traced for `example_args`.
+        *example_args: pytrees of arrays or numbers with the shapes and dtypes of the later arguments.
+
+    Returns:
+        A function `converted(*args, *values)` and the list of values.
+
+    Raises:
+        TypeError: if an example is not a pytree of arrays; from `converted`, if the number or the pytree structure of
+            its arguments differs from that of the examples.
+
+    Example:
+        >>> def area(width):
+        ...     converted, values = jax.closure_convert(lambda height: width * height, 1.0)
+        ...     return converted(2.0, *values)
+        >>> jax.grad(area)(3.0)
+        Array(2., dtype=float32...)
     """
-    recorded, structure = _recorded(fun, example_args)
-    moving = [isinstance(x, Tracer) and is_inexact(x.type.dtype) for x in recorded.captured]
-    values = [x for x, moves in zip(recorded.captured, moving, strict=True) if moves]
+    traced, structure = _trace(fun, example_args)
+    is_converted = [isinstance(x, Tracer) and is_inexact(x.type.dtype) for x in traced.captured]
+    values = [x for x, convert in zip(traced.captured, is_converted, strict=True) if convert]
     count = len(example_args)
 
     @wraps(fun)
     def converted(*args: Any) -> Any:
         if len(args) != count + len(values):
-            raise TypeError(f"closure_convert: the function takes {count} and {len(values)} arguments, not {len(args)}")
-        leaves, given = tree.flatten((args[:count], {}))
-        if given != structure:
-            raise TypeError(f"closure_convert: the function was converted for arguments {structure}, not {given}")
-        closed = iter(args[count:])
-        captured = [next(closed) if moves else x for x, moves in zip(recorded.captured, moving, strict=True)]
-        return recorded.structure.unflatten(replay(recorded.program, list(map(as_operand, [*leaves, *captured]))))
+            raise TypeError(
+                f"closure_convert: the converted function takes {count} arguments and {len(values)} closed-over "
+                f"values, but was called with {len(args)} arguments"
+            )
+        leaves, call_structure = tree.flatten((args[:count], {}))
+        if call_structure != structure:
+            raise TypeError(
+                f"closure_convert: the function was converted for arguments of structure {structure}, not "
+                f"{call_structure}"
+            )
+        new_values = iter(args[count:])
+        captured = [
+            next(new_values) if convert else x for x, convert in zip(traced.captured, is_converted, strict=True)
+        ]
+        return traced.structure.unflatten(replay(traced.program, list(map(as_operand, [*leaves, *captured]))))
 
     return converted, values
 
 
 def custom_gradient(fun: Function) -> Function:
-    """A function whose derivative is given where its value is: `fun` returns the value and a function from the
-    cotangent of the value to those of the arguments.
+    """Define a function together with its derivative in reverse mode.
 
-    >>> @jax.custom_gradient
-    ... def square(x):
-    ...     return x * x, lambda ct: 10 * x * ct
-    >>> jax.grad(square)(3.0)
-    Array(30., dtype=float32...)
+    Args:
+        fun: a function that returns its value and a function from the cotangent of the value to a tuple of cotangents
+            of the arguments (to one cotangent, if there is one argument).
+
+    Returns:
+        A function that returns the value alone and is differentiated as given.
+
+    Raises:
+        TypeError: when called, if `fun` does not return such a pair.
+
+    Example:
+        >>> @jax.custom_gradient
+        ... def square(x):
+        ...     return x * x, lambda ct: 10 * x * ct
+        >>> jax.grad(square)(3.0)
+        Array(30., dtype=float32...)
     """
 
     @custom_vjp
     @wraps(fun)
     def value(*args: Any) -> Any:
-        return _both(fun, args)[0]
+        return _value_and_pullback(fun, args)[0]
 
     def forward(*args: Any) -> tuple[Any, _Pullback]:
-        out, pullback = _both(fun, args)
+        out, pullback = _value_and_pullback(fun, args)
         cotangent = tree.map(as_operand, out)
-        recorded, _ = _recorded(pullback, (cotangent,))
-        return out, _Pullback(recorded.program, recorded.structure, recorded.captured)
+        traced, _ = _trace(pullback, (cotangent,))
+        return out, _Pullback(traced.program, traced.structure, traced.captured)
 
     def backward(pullback: _Pullback, cotangent: Any) -> tuple[Any, ...]:
-        found = pullback(cotangent)
-        return found if isinstance(found, tuple) else (found,)
+        cotangents = pullback(cotangent)
+        return cotangents if isinstance(cotangents, tuple) else (cotangents,)
 
     value.defvjp(forward, backward)
 
@@ -82,30 +111,29 @@ def custom_gradient(fun: Function) -> Function:
     def call(*args: Any, **keywords: Any) -> Any:
         if not keywords:
             return value(*args)
-        return custom_gradient(lambda *given: fun(*given, **keywords))(*args)
+        return custom_gradient(lambda *positional: fun(*positional, **keywords))(*args)
 
     return call
 
 
-def _both(fun: Function, args: tuple[Any, ...]) -> tuple[Any, Function]:
-    found = fun(*args)
-    if not (isinstance(found, tuple) and len(found) == 2 and callable(found[1])):
+def _value_and_pullback(fun: Function, args: tuple[Any, ...]) -> tuple[Any, Function]:
+    result = fun(*args)
+    if not (isinstance(result, tuple) and len(result) == 2 and callable(result[1])):
         raise TypeError(
-            f"custom_gradient: {describe_function(fun)} must return its value and a function from cotangent to "
-            "cotangents, "
-            f"not {found!r}"
+            f"custom_gradient: {describe_function(fun)} must return a pair of its value and a function from the "
+            f"cotangent of the value to the cotangents of the arguments, not {result!r}"
         )
-    return found
+    return result
 
 
-def _recorded(fun: Function, args: tuple[Any, ...]) -> tuple[TracedFunction, tree.Structure]:
+def _trace(fun: Function, args: tuple[Any, ...]) -> tuple[TracedFunction, tree.Structure]:
     leaves, structure = array_leaves(fun, args, {})
     return trace(fun, structure, leaf_types(leaves)), structure
 
 
 @final
 class _Pullback:
-    """A function from cotangents as a program: a tree of the values that it closes over."""
+    """A traced function of a cotangent; as a pytree, its leaves are the values that it closes over."""
 
     def __init__(self, program: Program, structure: tree.Structure, captured: list[Any]):
         self.program, self.structure, self.captured = program, structure, captured

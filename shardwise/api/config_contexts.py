@@ -1,6 +1,6 @@
-"""Settings for a part of a program: `with enable_x64(True): …` holds in this thread until the block is left.
+"""Context managers that override one setting of `shardwise.config` in the current thread: `with enable_x64(True): …`.
 
-Each sets one row of the table in `config.py`; `config.update` sets it for good. They also decorate functions.
+Every one of them also works as a decorator. `config.update` changes a setting for the rest of the process.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,203 +11,367 @@ from shardwise.compiler.ir.dispatch import use_frames
 from shardwise.compiler.trace.provenance import named_scope
 from shardwise.config import config
 
-Switch = AbstractContextManager[None]
+ConfigContext = AbstractContextManager[None]
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def enable_x64(new_val: bool = True) -> Switch:
-    """While open, 64-bit types keep their width.
+def enable_x64(new_val: bool = True) -> ConfigContext:
+    """Enable or disable 64-bit dtypes.
 
-    >>> with jax.enable_x64(True):
-    ...     print(jnp.zeros(1).dtype)
-    float64
+    While they are disabled, which is the default, 64-bit values become 32-bit when they are converted to an array.
+
+    Args:
+        new_val: whether arrays can have 64-bit dtypes.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        TypeError: on entry, if `new_val` is not a bool.
+
+    Example:
+        >>> with jax.enable_x64(True):
+        ...     print(jnp.zeros(1).dtype)
+        float64
     """
     return config.override("enable_x64", new_val)
 
 
-def disable_x64() -> Switch:
-    """While open, 64-bit types become 32-bit when they enter an array.
+def disable_x64() -> ConfigContext:
+    """Disable 64-bit dtypes: 64-bit values become 32-bit when they are converted to an array.
 
-    >>> with jax.experimental.disable_x64():
-    ...     print(jnp.arange(3.0).dtype)
-    float32
+    Returns:
+        A context manager, which is also a decorator.
+
+    Example:
+        >>> with jax.experimental.disable_x64():
+        ...     print(jnp.arange(3.0).dtype)
+        float32
     """
     return config.override("enable_x64", False)
 
 
-def disable_jit(disable: bool = True) -> Switch:
-    """While open, jitted functions run as they are written, op by op, so that a debugger can follow them.
+def disable_jit(disable: bool = True) -> ConfigContext:
+    """Run jitted functions and control flow op by op in Python, so that a debugger can step through them.
 
-    >>> with jax.disable_jit():
-    ...     print(jax.jit(lambda x: float(x) + 1)(jnp.ones(())))
-    2.0
+    Args:
+        disable: whether `jit` does nothing.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        TypeError: on entry, if `disable` is not a bool.
+
+    Example:
+        >>> with jax.disable_jit():
+        ...     print(jax.jit(lambda x: float(x) + 1)(jnp.ones(())))
+        2.0
     """
     return config.override("disable_jit", disable)
 
 
-def debug_nans(new_val: bool) -> Switch:
-    """While open, a NaN in a result is a FloatingPointError that names the op and the line that made the first.
+def debug_nans(new_val: bool) -> ConfigContext:
+    """Check the results of all programs for NaNs.
 
-    >>> with jax.debug_nans(True):
-    ...     jnp.log(jnp.array(-1.0))
-    Traceback (most recent call last):
-    ...
-    FloatingPointError: nan in the result of `log` at ...
+    A NaN raises a FloatingPointError that names the first op with a NaN in its result, and its source line.
+
+    Args:
+        new_val: whether results are checked.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        TypeError: on entry, if `new_val` is not a bool.
+
+    Example:
+        >>> with jax.debug_nans(True):
+        ...     jnp.log(jnp.array(-1.0))
+        Traceback (most recent call last):
+        ...
+        FloatingPointError: nan in the result of `log` at ...
     """
     return config.override("debug_nans", new_val)
 
 
-def debug_infs(new_val: bool) -> Switch:
-    """While open, an infinity in a result is an error, as a NaN is with `debug_nans`.
+def debug_infs(new_val: bool) -> ConfigContext:
+    """Check the results of all programs for infinities, as `debug_nans` does for NaNs.
 
-    >>> with jax.debug_infs(True):
-    ...     jnp.log(jnp.array(0.0))
-    Traceback (most recent call last):
-    ...
-    FloatingPointError: inf in the result of `log` at ...
+    Args:
+        new_val: whether results are checked.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        TypeError: on entry, if `new_val` is not a bool.
+
+    Example:
+        >>> with jax.debug_infs(True):
+        ...     jnp.log(jnp.array(0.0))
+        Traceback (most recent call last):
+        ...
+        FloatingPointError: inf in the result of `log` at ...
     """
     return config.override("debug_infs", new_val)
 
 
-def log_compiles(new_val: bool) -> Switch:
-    """While open, every compilation is logged, with the time that it took.
+def log_compiles(new_val: bool) -> ConfigContext:
+    """Log every compilation and how long it took, as a warning of the `shardwise` logger.
 
-    >>> with jax.log_compiles(True):
-    ...     print(jax.jit(jnp.sum)(jnp.arange(3)))
-    3
+    Args:
+        new_val: whether compilations are logged.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        TypeError: on entry, if `new_val` is not a bool.
+
+    Example:
+        >>> with jax.log_compiles(True):
+        ...     print(jax.jit(jnp.sum)(jnp.arange(3)))
+        3
     """
     return config.override("log_compiles", new_val)
 
 
-def explain_cache_misses(new_val: bool) -> Switch:
-    """While open, it is logged why a jitted function is compiled again.
+def explain_cache_misses(new_val: bool) -> ConfigContext:
+    """Log why a jitted function is compiled again: which argument, static argument or setting differs.
 
-    >>> with jax.explain_cache_misses(True):
-    ...     print(jax.jit(jnp.sum)(jnp.arange(3)))
-    3
+    Args:
+        new_val: whether cache misses are logged.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        TypeError: on entry, if `new_val` is not a bool.
+
+    Example:
+        >>> with jax.explain_cache_misses(True):
+        ...     print(jax.jit(jnp.sum)(jnp.arange(3)))
+        3
     """
     return config.override("explain_cache_misses", new_val)
 
 
-def default_matmul_precision(new_val: str | None) -> Switch:
-    """While open, products and convolutions whose `precision` is None are made so exactly.
+def default_matmul_precision(new_val: str | None) -> ConfigContext:
+    """Set the precision of matrix products and convolutions that are called with `precision=None`.
 
-    "float32" and "highest" are exact to the last bits of f32; "tensorfloat32" and "high", and "bfloat16" and "default",
-    are faster where devices have ways with fewer bits.
+    Args:
+        new_val: "float32" or "highest" for full float32 precision. "tensorfloat32" or "high", and "bfloat16" or
+            "default", permit faster products with fewer bits on devices that have them. None leaves the choice to the
+            device.
 
-    >>> with jax.default_matmul_precision("float32"):
-    ...     print("HIGHEST" in jax.jit(jnp.dot).lower(jnp.ones(2), jnp.ones(2)).as_text())
-    True
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        ValueError: on entry, if `new_val` is not a known precision.
+
+    Example:
+        >>> with jax.default_matmul_precision("float32"):
+        ...     print("HIGHEST" in jax.jit(jnp.dot).lower(jnp.ones(2), jnp.ones(2)).as_text())
+        True
     """
     return config.override("default_matmul_precision", new_val)
 
 
-def numpy_dtype_promotion(new_val: str) -> Switch:
-    """While open, arrays of different dtypes meet in a common one ("standard"), or are an error ("strict").
+def numpy_dtype_promotion(new_val: str) -> ConfigContext:
+    """Allow or forbid implicit dtype promotion between arrays.
 
-    Python numbers have no dtype of their own and take an array's also where it is strict, unless it cannot hold them.
+    Python scalars are weakly typed: they take the dtype of the array also in "strict" mode, unless that dtype cannot
+    represent them.
 
-    >>> with jax.numpy_dtype_promotion("strict"):
-    ...     jnp.ones(2) + jnp.arange(2)
-    Traceback (most recent call last):
-    ...
-    shardwise.errors.TypePromotionError: add: f32[2] and i32[2] have no common dtype by promotion...
+    Args:
+        new_val: "standard" promotes arrays of different dtypes to a common dtype; "strict" raises an error.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        ValueError: on entry, if `new_val` is neither "standard" nor "strict".
+
+    Example:
+        >>> with jax.numpy_dtype_promotion("strict"):
+        ...     jnp.ones(2) + jnp.arange(2)
+        Traceback (most recent call last):
+        ...
+        shardwise.errors.TypePromotionError: add: f32[2] and i32[2] have no common dtype by promotion...
     """
     return config.override("numpy_dtype_promotion", new_val)
 
 
-def numpy_rank_promotion(new_val: str) -> Switch:
-    """While open, arrays of different ranks broadcast ("allow"), with a warning ("warn"), or are an error ("raise").
+def numpy_rank_promotion(new_val: str) -> ConfigContext:
+    """Allow or forbid implicit broadcasting between arrays of different ranks. Scalars always broadcast.
 
-    Scalars always broadcast.
+    Args:
+        new_val: "allow", "warn" for a warning, or "raise" for an error.
 
-    >>> with jax.numpy_rank_promotion("raise"):
-    ...     jnp.ones((2, 3)) + jnp.ones(3)
-    Traceback (most recent call last):
-    ...
-    ValueError: add: shapes (2, 3) and (3,) differ in rank...
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        ValueError: on entry, if `new_val` is not one of these.
+
+    Example:
+        >>> with jax.numpy_rank_promotion("raise"):
+        ...     jnp.ones((2, 3)) + jnp.ones(3)
+        Traceback (most recent call last):
+        ...
+        ValueError: add: shapes (2, 3) and (3,) differ in rank...
     """
     return config.override("numpy_rank_promotion", new_val)
 
 
-def default_device(new_val: Any) -> Switch:
-    """While open, arrays go and programs run on this device (or on the first of a platform) unless placed otherwise.
+def default_device(new_val: Any) -> ConfigContext:
+    """Set the device for new arrays, and for programs without committed arguments.
 
-    Arrays that the user has placed stay where they are, and take the programs that use them there.
+    Committed arrays stay on their devices, and programs that use them run there.
 
-    >>> with jax.default_device(jax.devices("cpu")[2]):
-    ...     print(jnp.zeros(1).device.id)
-    2
+    Args:
+        new_val: a device, the name of a platform for its first device, or None for the default platform.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        TypeError: on entry, if `new_val` is none of these.
+        RuntimeError: at the first use, if there is no such platform.
+
+    Example:
+        >>> with jax.default_device(jax.devices("cpu")[2]):
+        ...     print(jnp.zeros(1).device.id)
+        2
     """
     return config.override("default_device", new_val)
 
 
-def transfer_guard(new_val: str) -> Switch:
-    """While open, arrays that move between host and devices, or between devices, without being told to, are let
-    ("allow"), logged ("log") or an error ("disallow").
+def transfer_guard(new_val: str) -> ConfigContext:
+    """Allow, log or forbid transfers between host and devices, and between devices.
 
-    `device_put` and `device_get` tell them to; "log_explicit" and "disallow_explicit" are for these too.
+    A transfer by `device_put` or `device_get` is explicit. All others, such as that of a numpy operand, are implicit.
 
-    >>> with jax.transfer_guard("disallow"):
-    ...     jnp.ones(2) + np.ones(2)
-    Traceback (most recent call last):
-    ...
-    shardwise.errors.TransferError: a transfer from host to device is disallowed here...
+    Args:
+        new_val: "allow", or "log" or "disallow" for implicit transfers only, or "log_explicit" or "disallow_explicit"
+            for explicit transfers as well.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        ValueError: on entry, if `new_val` is not one of these.
+
+    Example:
+        >>> with jax.transfer_guard("disallow"):
+        ...     jnp.ones(2) + np.ones(2)
+        Traceback (most recent call last):
+        ...
+        shardwise.errors.TransferError: a transfer from host to device is disallowed here...
     """
     return config.override("transfer_guard", new_val)
 
 
-def transfer_guard_host_to_device(new_val: str) -> Switch:
-    """`transfer_guard` for numpy arrays and numbers that become arrays on a device.
+def transfer_guard_host_to_device(new_val: str) -> ConfigContext:
+    """Set the `transfer_guard` for numpy arrays and numbers that are copied to a device.
 
-    >>> with jax.transfer_guard_host_to_device("disallow"):
-    ...     print(jnp.sin(jax.device_put(0.0)))
-    0.0
+    Args:
+        new_val: a level as for `transfer_guard`.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        ValueError: on entry, if `new_val` is not a level.
+
+    Example:
+        >>> with jax.transfer_guard_host_to_device("disallow"):
+        ...     print(jnp.sin(jax.device_put(0.0)))
+        0.0
     """
     return config.override("transfer_guard_host_to_device", new_val)
 
 
-def transfer_guard_device_to_device(new_val: str) -> Switch:
-    """`transfer_guard` for arrays that move from some devices to others.
+def transfer_guard_device_to_device(new_val: str) -> ConfigContext:
+    """Set the `transfer_guard` for arrays that move from some devices to others.
 
-    >>> with jax.transfer_guard_device_to_device("disallow"):
-    ...     print(jax.device_put(jnp.arange(2), jax.devices()[1]))
-    [0 1]
+    Args:
+        new_val: a level as for `transfer_guard`.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        ValueError: on entry, if `new_val` is not a level.
+
+    Example:
+        >>> with jax.transfer_guard_device_to_device("disallow"):
+        ...     print(jax.device_put(jnp.arange(2), jax.devices()[1]))
+        [0 1]
     """
     return config.override("transfer_guard_device_to_device", new_val)
 
 
-def transfer_guard_device_to_host(new_val: str) -> Switch:
-    """`transfer_guard` for arrays that are read on the host.
+def transfer_guard_device_to_host(new_val: str) -> ConfigContext:
+    """Set the `transfer_guard` for arrays that are copied to the host.
 
-    >>> with jax.transfer_guard_device_to_host("disallow"):
-    ...     found = jax.device_get(jnp.arange(2))
-    >>> found
-    array([0, 1], dtype=int32)
+    Args:
+        new_val: a level as for `transfer_guard`.
+
+    Returns:
+        A context manager, which is also a decorator.
+
+    Raises:
+        ValueError: on entry, if `new_val` is not a level.
+
+    Example:
+        >>> with jax.transfer_guard_device_to_host("disallow"):
+        ...     x = jax.device_get(jnp.arange(2))
+        >>> x
+        array([0, 1], dtype=int32)
     """
     return config.override("transfer_guard_device_to_host", new_val)
 
 
 @contextmanager
 def ensure_compile_time_eval() -> Iterator[None]:
-    """While open, ops run at once also inside a function that is being traced. A traced value is an error here.
+    """Evaluate ops eagerly, also inside a function that is being traced.
 
-    >>> @jax.jit
-    ... def f(x):
-    ...     with jax.ensure_compile_time_eval():
-    ...         size = int(jnp.arange(4).sum())
-    ...     return x * jnp.ones(size)
-    >>> f(2.0).shape
-    (6,)
+    All operands must be concrete: an op on a tracer raises an error here.
+
+    Yields:
+        Nothing.
+
+    Example:
+        >>> @jax.jit
+        ... def f(x):
+        ...     with jax.ensure_compile_time_eval():
+        ...         size = int(jnp.arange(4).sum())
+        ...     return x * jnp.ones(size)
+        >>> f(2.0).shape
+        (6,)
     """
     with use_frames([]):
         yield
 
 
 def named_call(fun: _Function, *, name: str | None = None) -> _Function:
-    """`fun`, whose ops carry its name, or `name`, in profiles and in the compiled program's text.
+    """Wrap a function so that its ops carry a name in profiles and in the compiled program's text.
 
-    >>> jax.named_call(jnp.sin, name="wave")(0.0)
-    Array(0., dtype=float32...)
+    Args:
+        fun: the function.
+        name: the name; by default that of `fun`.
+
+    Returns:
+        A function like `fun` whose ops are in the scope `name`.
+
+    Raises:
+        TypeError: if `name` is not a string.
+
+    Example:
+        >>> jax.named_call(jnp.sin, name="wave")(0.0)
+        Array(0., dtype=float32...)
     """
     return named_scope(name or str(getattr(fun, "__name__", "function")))(fun)

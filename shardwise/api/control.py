@@ -1,6 +1,6 @@
-"""Control flow on trees of arrays: cond, switch, while_loop, fori_loop, scan, map.
+"""Control flow on pytrees of arrays: cond, switch, while_loop, fori_loop, scan, map.
 
-Each traces the user's functions into programs, checks that what comes out fits, leaf by leaf, and applies one op.
+Each traces the user's functions into programs, checks the types of their results, and applies one control op.
 """
 
 import operator
@@ -42,7 +42,10 @@ _ABSENT: Any = object()
 @final
 @dataclass(frozen=True)
 class _TracedBody:
-    """A user's function as a program of (captured values, arguments), and the tree that it returned."""
+    """A branch, condition or loop body as a program of (captured values, arguments).
+
+    `returned` is the pytree of the types of its results.
+    """
 
     function: Function
     program: Program
@@ -53,9 +56,9 @@ class _TracedBody:
     def of(
         function: Function, args: tuple[Any, ...], types: Sequence[ArrayType], outs: Sequence[Any] = ()
     ) -> "_TracedBody":
-        """`function` of trees like `args`, whose leaves have these types.
+        """Trace `function` for pytrees like `args`, whose leaves have these types.
 
-        A result for which `outs` gives a type of the same elements gets just that type, weak or not.
+        A result is converted to its type in `outs`, if the two differ at most in weak type and varying axes.
         """
         structure = tree.structure(args)
         returned: Any = None
@@ -63,12 +66,12 @@ class _TracedBody:
         def flat(*leaves: Any) -> list[Any]:
             nonlocal returned
             result = function(*structure.unflatten(leaves))
-            found, results = tree.flatten(result)
-            check_outputs(function, found)
-            arrays = [as_operand(x) for x in found]
-            returned = results.unflatten([x.type for x in arrays])
-            wanted = [*outs, *[None] * len(arrays)]
-            return [_weakened(x, type) for x, type in zip(arrays, wanted, strict=False)]
+            outputs, out_tree = tree.flatten(result)
+            check_outputs(function, outputs)
+            arrays = [as_operand(x) for x in outputs]
+            returned = out_tree.unflatten([x.type for x in arrays])
+            targets = [*outs, *[None] * len(arrays)]
+            return [_retype_if_compatible(x, type) for x, type in zip(arrays, targets, strict=False)]
 
         program, captured = build(flat, types, function_name(function))
         count = len(program.inputs) - len(captured)
@@ -84,72 +87,107 @@ class _TracedBody:
         return self.program.inputs[len(self.captured) :]
 
 
-def _weakened(x: Any, type: ArrayType | None) -> Any:
-    return match_type(x, type) if type is not None and _alike(x.type, type) else x
+def _retype_if_compatible(x: Any, type: ArrayType | None) -> Any:
+    return match_type(x, type) if type is not None and _compatible(x.type, type) else x
 
 
-def _alike(a: ArrayType, b: ArrayType) -> bool:
-    """Whether types differ at most in what a loop or a branch evens out: weak ones, and over which axes they vary."""
+def _compatible(a: ArrayType, b: ArrayType) -> bool:
+    """Return whether types differ at most in weak type and varying axes, which loops and branches convert."""
     return a.strong().with_varying(()) is b.strong().with_varying(())
 
 
 def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any, operand: Any = _ABSENT) -> Any:
-    """`true_fun(*operands)` where `pred` is true, else `false_fun(*operands)`: only one of them runs.
+    """Call one of two functions, depending on a predicate.
 
-    Both must return the same tree of the same types. Under vmap with a mapped `pred`, both run and each element takes
-    the results of its own.
+    Only one of them runs, except under `vmap` with a mapped `pred`: then both run, and the results are selected
+    elementwise. Both must return the same pytree structure and types.
 
-    >>> lax.cond(True, lambda x: x + 1, lambda x: x - 1, 5)
-    Array(6, dtype=int32)
+    Args:
+        pred: a boolean or numeric scalar.
+        true_fun: the function to call if `pred` is true (nonzero).
+        false_fun: the function to call otherwise.
+        *operands: pytrees of arrays, the arguments of both functions.
+        operand: a single argument in place of `operands`, which may be None.
+
+    Returns:
+        The result of the function that was called.
+
+    Raises:
+        TypeError: if `pred` is not a scalar, if a function is not callable, if the functions return different
+            structures or types, or if both `operands` and `operand` are given.
+        ValueError: if `pred` varies over devices of a `shard_map` and a function contains a collective over them.
+
+    Example:
+        >>> lax.cond(True, lambda x: x + 1, lambda x: x - 1, 5)
+        Array(6, dtype=int32)
     """
     _check_callable("cond", true_fun=true_fun, false_fun=false_fun)
-    chosen = as_operand(pred, "cond")
-    if chosen.type.ndim:
-        raise TypeError(f"cond: the predicate should be a scalar, not {chosen.type}")
-    given = _operands("cond", operands, operand)
-    if config.disable_jit and not isinstance(chosen, Tracer):
-        return true_fun(*given) if chosen else false_fun(*given)
-    index = (chosen if chosen.type.dtype == np.bool_ else chosen != 0).astype(np.int32)
-    return _branch("cond", index, [false_fun, true_fun], given)
+    predicate = as_operand(pred, "cond")
+    if predicate.type.ndim:
+        raise TypeError(f"cond: pred must be a scalar, not {predicate.type}")
+    args = _branch_arguments("cond", operands, operand)
+    if config.disable_jit and not isinstance(predicate, Tracer):
+        return true_fun(*args) if predicate else false_fun(*args)
+    index = (predicate if predicate.type.dtype == np.bool_ else predicate != 0).astype(np.int32)
+    return _branch("cond", index, [false_fun, true_fun], args)
 
 
 def switch(index: Any, branches: Sequence[Function], *operands: Any, operand: Any = _ABSENT) -> Any:
-    """`branches[index](*operands)`; an index out of range takes the nearest branch.
+    """Call one of several functions, selected by an index.
 
-    >>> lax.switch(1, [lambda x: x + 1, lambda x: x * 10], 5)
-    Array(50, dtype=int32)
+    Only one of them runs, except under `vmap` with a mapped `index`: then all run, and the results are selected
+    elementwise. All must return the same pytree structure and types.
+
+    Args:
+        index: an integer scalar, which is clamped to the range of `branches`.
+        branches: the functions.
+        *operands: pytrees of arrays, the arguments of all functions.
+        operand: a single argument in place of `operands`, which may be None.
+
+    Returns:
+        The result of the function that was called.
+
+    Raises:
+        TypeError: if `index` is not an integer scalar, if `branches` is not a sequence of functions, if these return
+            different structures or types, or if both `operands` and `operand` are given.
+        ValueError: if `branches` is empty, or if `index` varies over devices of a `shard_map` and a function contains
+            a collective over them.
+
+    Example:
+        >>> lax.switch(1, [lambda x: x + 1, lambda x: x * 10], 5)
+        Array(50, dtype=int32)
     """
     if not isinstance(branches, Sequence):
-        raise TypeError(f"switch: branches should be a list of functions, not {branches!r}")
+        raise TypeError(f"switch: branches must be a sequence of functions, not {branches!r}")
     if not branches:
-        raise ValueError("switch: there must be at least one branch")
+        raise ValueError("switch: branches must have at least one function")
     if wrong := [branch for branch in branches if not callable(branch)]:
-        raise TypeError(f"switch: branches should be functions, not {wrong[0]!r}")
-    chosen = as_operand(index, "switch")
-    if chosen.type.ndim or not is_integer(chosen.type.dtype):
-        raise TypeError(f"switch: the index should be an integer scalar, not {chosen.type}")
-    given = _operands("switch", operands, operand)
+        raise TypeError(f"switch: branches must be functions, not {wrong[0]!r}")
+    selected = as_operand(index, "switch")
+    if selected.type.ndim or not is_integer(selected.type.dtype):
+        raise TypeError(f"switch: index must be an integer scalar, not {selected.type}")
+    args = _branch_arguments("switch", operands, operand)
     last = len(branches) - 1
-    if config.disable_jit and not isinstance(chosen, Tracer):
-        return branches[min(max(int(chosen), 0), last)](*given)
-    if chosen.type.dtype.itemsize < 4:  # the number of the last branch may not fit
-        chosen = chosen.astype(np.int32)
-    inside = where(chosen < 0, 0, where(chosen > last, last, chosen)).astype(np.int32)
-    return _branch("switch", inside, list(branches), given)
+    if config.disable_jit and not isinstance(selected, Tracer):
+        return branches[min(max(int(selected), 0), last)](*args)
+    if selected.type.dtype.itemsize < 4:  # the dtype may not hold the number of the last branch
+        selected = selected.astype(np.int32)
+    clamped = where(selected < 0, 0, where(selected > last, last, selected)).astype(np.int32)
+    return _branch("switch", clamped, list(branches), args)
 
 
 def _check_callable(name: str, **functions: Any) -> None:
-    for what, function in functions.items():
+    for parameter, function in functions.items():
         if not callable(function):
-            raise TypeError(f"{name}: {what} should be a function, not {function!r}")
+            raise TypeError(f"{name}: {parameter} must be a function, not {function!r}")
 
 
-def _operands(name: str, operands: tuple[Any, ...], operand: Any) -> tuple[Any, ...]:
-    """What the branches take: `operand` is the older way to give one, which may be None."""
+def _branch_arguments(name: str, operands: tuple[Any, ...], operand: Any) -> tuple[Any, ...]:
+    """Return the arguments of the branches; `operand` is the older way to pass a single one, which may be None."""
     if operand is _ABSENT:
         return operands
     if operands:
-        raise TypeError(f"{name}: give what the branches take by position, or as `operand`, not both")
+        raise TypeError(f"{name}: pass the arguments of the branches by position or as `operand`, not both")
     return (operand,)
 
 
@@ -159,25 +197,26 @@ def _branch(name: str, index: Any, branches: list[Function], operands: tuple[Any
     arrays = [as_operand(leaf) for leaf in leaves]
     types = [x.type for x in arrays]
     traced = [_TracedBody.of(branch, operands, types) for branch in branches]
-    first = traced[-1] if name == "cond" else traced[0]  # true_fun is what users read first
+    first = traced[-1] if name == "cond" else traced[0]  # true_fun comes first in the user's code
     for other in traced:
-        _check_alike(name, first, other)
-    # A result is weak only where it is so in every branch.
-    outs = [_joined(column) for column in zip(*(tree.leaves(t.returned) for t in traced), strict=True)]
+        _check_same_results(name, first, other)
+    # A result is weakly typed only if it is in every branch.
+    outs = [_join_types(column) for column in zip(*(tree.leaves(t.returned) for t in traced), strict=True)]
     if any(list(t.program.out_types) != outs for t in traced):
         traced = [_TracedBody.of(branch, operands, types, outs) for branch in branches]
     captured = list({id(x): x for t in traced for x in t.captured}.values())
-    programs, given = _parted(index.type, [_taking(t, captured) for t in traced], [*captured, *arrays])
-    _check_together(name, index.type, programs)
-    found = Cond(tuple(programs))(index, *given)
-    return first.structure.unflatten(list(found))
+    programs = [_with_captured(t, captured) for t in traced]
+    programs, inputs = _vary_with_condition(index.type, programs, [*captured, *arrays])
+    _check_no_divergent_collective(name, index.type, programs)
+    outputs = Cond(tuple(programs))(index, *inputs)
+    return first.structure.unflatten(list(outputs))
 
 
-def _check_alike(name: str, first: _TracedBody, other: _TracedBody) -> None:
-    """Both branches return one tree of one type."""
+def _check_same_results(name: str, first: _TracedBody, other: _TracedBody) -> None:
+    """Check that two branches return the same pytree structure and types."""
     if first.structure != other.structure:
         raise TypeError(
-            f"{name}: the branches must return trees of one structure; {describe_function(first.function)} and "
+            f"{name}: all branches must return the same pytree structure; {describe_function(first.function)} and "
             f"{describe_function(other.function)} differ {_difference(first.returned, other.returned)}"
         )
     leaves = zip(
@@ -186,51 +225,56 @@ def _check_alike(name: str, first: _TracedBody, other: _TracedBody) -> None:
     wrong = [
         f"\n  {leaf}: {a} in {describe_function(first.function)}, {b} in {describe_function(other.function)}"
         for leaf, a, b in leaves
-        if not _alike(a, b)
+        if not _compatible(a, b)
     ]
     if wrong:
-        raise TypeError(f"{name}: the branches must return arrays of the same types:{''.join(wrong)}")
+        raise TypeError(f"{name}: all branches must return the same types:{''.join(wrong)}")
 
 
 def _difference(first: Any, second: Any) -> Any:
-    """The first place where two trees differ; a leaf is a prefix of any tree, so both ways are looked."""
+    """Return the first difference of two pytrees; a leaf is a prefix of any tree, so both directions are compared."""
     return tree.first_difference(tree.structure(first), first, second) or tree.first_difference(
         tree.structure(second), second, first
     )
 
 
-def _joined(types: Sequence[ArrayType]) -> ArrayType:
+def _join_types(types: Sequence[ArrayType]) -> ArrayType:
+    """Return the type of a result that has these types in the branches: a strong one, varying over all their axes."""
     return next((type for type in types if not type.weak), types[0]).with_varying(varying(types))
 
 
-def _parted(
+def _vary_with_condition(
     decides: ArrayType, programs: Sequence[Program], operands: Sequence[Any]
 ) -> tuple[Sequence[Program], Sequence[Any]]:
-    """Programs and what they take, where what decides whether they run may differ between devices of a manual region:
-    each device takes what comes in as its own, and what it leaves with is its own."""
+    """Make operands and results of control flow vary over the axes over which its condition varies.
+
+    `decides` is the type of the predicate, index or loop condition. In a manual region devices along its varying axes
+    may execute different branches, so all results differ between them.
+    """
     axes = decides.varying
     if not axes:
         return programs, operands
     return [make_varying(program, axes) for program in programs], [cast_to_varying(x, axes) for x in operands]
 
 
-def _check_together(name: str, decides: ArrayType, programs: Sequence[Program]) -> None:
-    """Devices of a manual region that go different ways must not wait for each other there."""
+def _check_no_divergent_collective(name: str, decides: ArrayType, programs: Sequence[Program]) -> None:
+    """Check that no collective is over an axis along which the condition varies: its devices would deadlock."""
     for program in programs:
         for equation in program.walk():
-            waits = isinstance(equation.op, Named) and not isinstance(equation.op, NamedIndex)
-            if split := sorted(equation.op.axis_names.intersection(decides.varying) if waits else ()):
-                along = ", ".join([repr(axis) for axis in split])
+            is_collective = isinstance(equation.op, Named) and not isinstance(equation.op, NamedIndex)
+            axes = equation.op.axis_names.intersection(decides.varying) if is_collective else ()
+            if axes:
+                names = ", ".join([repr(axis) for axis in sorted(axes)])
                 raise ValueError(
-                    f"{name}: devices along {along} may go different ways here, as each decides by a value of its own, "
-                    f"but {equation.op.name} at {equation.source} needs them all: those that do not come there would "
-                    "be waited for, forever. Decide by what is the same for all, as `lax.psum` or `lax.pmax` of it is; "
-                    "or move the collective out."
+                    f"{name}: the condition varies along {names}, so devices may take "
+                    f"different branches, but {equation.op.name} at {equation.source} needs all of them: the devices "
+                    "that execute it would wait for the others forever. Make the condition the same on all devices, "
+                    "for example with `lax.pmax`, or move the collective out of the branch or loop."
                 )
 
 
-def _taking(traced: _TracedBody, captured: Sequence[Any]) -> Program:
-    """The branch as a program of what all branches capture."""
+def _with_captured(traced: _TracedBody, captured: Sequence[Any]) -> Program:
+    """Return a branch as a program whose first inputs are the values that all branches capture."""
     own = {id(x): value for x, value in zip(traced.captured, traced.program.inputs, strict=False)}
     inputs = [own[id(x)] if id(x) in own else Value(x.type) for x in captured]
     program = traced.program
@@ -239,12 +283,27 @@ def _taking(traced: _TracedBody, captured: Sequence[Any]) -> Program:
 
 @filter_traceback
 def while_loop(cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
-    """`init_val`, replaced by `body_fun` of it as long as `cond_fun` of it is true.
+    """Call a function repeatedly while a condition holds.
 
-    It can be differentiated in forward mode only: use `scan`, or `fori_loop` with Python integers, for reverse mode.
+    It can be differentiated in forward mode only. For reverse mode use `scan`, or `fori_loop` with Python integers.
 
-    >>> lax.while_loop(lambda x: x < 100, lambda x: x * 3, 2)
-    Array(162, dtype=int32)
+    Args:
+        cond_fun: a function of the carry that returns a boolean scalar.
+        body_fun: a function from the carry to the next carry, of the same pytree structure and types.
+        init_val: the first carry, a pytree of arrays.
+
+    Returns:
+        The first carry for which `cond_fun` is false.
+
+    Raises:
+        TypeError: if a function is not callable, if `cond_fun` does not return a boolean scalar, or if `body_fun`
+            returns another structure or other types than it accepts.
+        ValueError: if the condition varies over devices of a `shard_map` and a function contains a collective over
+            them.
+
+    Example:
+        >>> lax.while_loop(lambda x: x < 100, lambda x: x * 3, 2)
+        Array(162, dtype=int32)
     """
     _check_callable("while_loop", cond_fun=cond_fun, body_fun=body_fun)
     return _while("while_loop", cond_fun, body_fun, init_val)
@@ -258,86 +317,109 @@ def _while(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> 
                 value = body_fun(value)
             return value
         except ConcretizationTypeError:
-            pass  # under vmap there is not one answer: the op knows what to do
-    arrays, types, body = _carried(name, body_fun, init_val, lambda carry: (carry,), lambda result: result)
+            pass  # the condition is batched or traced: use the op
+    arrays, types, body = _trace_body(name, body_fun, init_val, lambda carry: (carry,), lambda result: result)
     head = _TracedBody.of(cond_fun, (init_val,), types)
     if [type.with_varying(()) for type in head.program.out_types] != [ArrayType((), np.bool_)]:
-        found = ", ".join(str(type) for type in head.program.out_types) or "nothing"
-        raise TypeError(f"{name}: {describe_function(cond_fun)} should return one boolean scalar, not {found}")
-    if head.program.effect:  # XLA knows no effects there: it is asked at the end of each turn
-        return _asked_in_the_body(name, cond_fun, body_fun, init_val)
+        returned = ", ".join(str(type) for type in head.program.out_types) or "nothing"
+        raise TypeError(f"{name}: {describe_function(cond_fun)} must return one boolean scalar, not {returned}")
+    if head.program.effect:  # XLA does not support side effects in the condition of a while loop
+        return _while_with_condition_in_body(name, cond_fun, body_fun, init_val)
     decides = head.program.out_types[0]
     operands = [*head.captured, *body.captured, *arrays]
-    (cond, turn), given = _parted(decides, (head.program, body.program), operands)
-    _check_together(name, decides, [cond, turn])
-    loop = While(cond, turn, len(head.captured), len(body.captured))
-    return tree.structure(init_val).unflatten(list(loop(*given)))
+    (cond, step), inputs = _vary_with_condition(decides, (head.program, body.program), operands)
+    _check_no_divergent_collective(name, decides, [cond, step])
+    loop = While(cond, step, len(head.captured), len(body.captured))
+    return tree.structure(init_val).unflatten(list(loop(*inputs)))
 
 
-def _asked_in_the_body(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
-    def turn(carry: Any) -> Any:
+def _while_with_condition_in_body(name: str, cond_fun: Function, body_fun: Function, init_val: Any) -> Any:
+    """Run a while loop whose condition is evaluated at the end of the body and carried to the next iteration."""
+
+    def step(carry: Any) -> Any:
         value = body_fun(carry.value)
-        return _Beside(cond_fun(value), value)
+        return _ExtendedCarry(cond_fun(value), value)
 
-    name_as(turn, body_fun)
-    return _while(name, lambda carry: carry.ours, turn, _Beside(cond_fun(init_val), init_val)).value
+    copy_name(step, body_fun)
+    return _while(name, lambda carry: carry.extra, step, _ExtendedCarry(cond_fun(init_val), init_val)).value
 
 
 @filter_traceback
 def fori_loop(lower: Any, upper: Any, body_fun: Function, init_val: Any, *, unroll: int | bool | None = None) -> Any:
-    """`init_val`, replaced by `body_fun(i, …)` of it for every i from `lower` to `upper` (which is left out).
+    """Call a function repeatedly for a range of indices.
 
-    With bounds that are Python integers it is a `scan`, and can be differentiated in reverse mode too.
+    With concrete bounds it is a `scan` and can be differentiated in reverse mode; with traced bounds it is a
+    `while_loop`.
 
-    >>> lax.fori_loop(0, 5, lambda i, total: total + i, 0)
-    Array(10, dtype=int32)
+    Args:
+        lower: the first index, an integer scalar.
+        upper: the end of the range, which is excluded.
+        body_fun: a function from the index and the carry to the next carry, of the same pytree structure and types.
+        init_val: the first carry, a pytree of arrays.
+        unroll: the number of iterations per iteration of the compiled loop, or True for all; only with concrete bounds.
+
+    Returns:
+        The last carry.
+
+    Raises:
+        TypeError: if `body_fun` is not callable or returns another structure or other types than it accepts, or if
+            the bounds are not integer scalars of one dtype.
+        ValueError: if `unroll` is given with traced bounds.
+        OverflowError: if a bound does not fit the dtype of the other.
+
+    Example:
+        >>> lax.fori_loop(0, 5, lambda i, total: total + i, 0)
+        Array(10, dtype=int32)
     """
     _check_callable("fori_loop", body_fun=body_fun)
     array_leaves(body_fun, (lower, init_val), {})
     types = [type_of(bound, "fori_loop") for bound in (lower, upper)]
-    for what, type in zip(("lower", "upper"), types, strict=True):
+    for parameter, type in zip(("lower", "upper"), types, strict=True):
         if type.ndim or not is_integer(type.dtype):
-            raise TypeError(f"fori_loop: {what} should be an integer scalar, not {type}")
+            raise TypeError(f"fori_loop: {parameter} must be an integer scalar, not {type}")
     dtypes = {type.dtype for type in types if not type.weak} or {types[0].dtype}
     if len(dtypes) > 1:
-        raise TypeError(f"fori_loop: lower is {types[0]} and upper is {types[1]}: give both one type")
+        raise TypeError(f"fori_loop: lower is {types[0]} and upper is {types[1]}, but both must have the same dtype")
     if not isinstance(lower, Tracer) and not isinstance(upper, Tracer):
         first, last = int(lower), int(upper)
 
         def step(carry: Any, _: None) -> Any:
             index, value = carry
-            return _Beside(index + 1, body_fun(index, value)), None
+            return _ExtendedCarry(index + 1, body_fun(index, value)), None
 
-        name_as(step, body_fun)
+        copy_name(step, body_fun)
         if config.disable_jit and last <= first:
             return init_val
-        turns = 1 if unroll is None else unroll
-        start = _Beside(as_operand(first), init_val)
-        return _scan("fori_loop", step, start, None, max(0, last - first), unroll=turns)[0].value
+        scan_unroll = 1 if unroll is None else unroll
+        start = _ExtendedCarry(as_operand(first), init_val)
+        return _scan("fori_loop", step, start, None, max(0, last - first), unroll=scan_unroll)[0].value
     if unroll is not None:
-        raise ValueError("fori_loop: unroll needs bounds that are Python integers")
-    counter = ArrayType((), dtypes.pop(), types[0].weak)  # a Python integer takes the other's type
+        raise ValueError("fori_loop: unroll needs concrete bounds, such as Python integers, but a bound is traced")
+    counter = ArrayType((), dtypes.pop(), types[0].weak)  # a Python integer takes the other bound's dtype
     least, most = integer_range(counter.dtype)
-    for what, bound in (("lower", lower), ("upper", upper)):
+    for parameter, bound in (("lower", lower), ("upper", upper)):
         if isinstance(bound, int) and not least <= bound <= most:
-            raise OverflowError(f"fori_loop: {what}={bound} does not fit the other bound's {counter.strong()}")
+            raise OverflowError(
+                f"fori_loop: {parameter}={bound} does not fit the dtype of the other bound, {counter.strong()}"
+            )
     stop = match_type(as_operand(upper), counter)
 
-    def goes_on(carry: Any) -> Any:
-        return carry.ours < stop
+    def is_below_stop(carry: Any) -> Any:
+        return carry.extra < stop
 
-    def turn(carry: Any) -> Any:
+    def while_step(carry: Any) -> Any:
         index, value = carry
-        return _Beside(index + 1, body_fun(index, value))
+        return _ExtendedCarry(index + 1, body_fun(index, value))
 
-    name_as(turn, body_fun)
-    return _while("fori_loop", goes_on, turn, _Beside(match_type(as_operand(lower), counter), init_val)).value
+    copy_name(while_step, body_fun)
+    start = _ExtendedCarry(match_type(as_operand(lower), counter), init_val)
+    return _while("fori_loop", is_below_stop, while_step, start).value
 
 
-class _Beside(NamedTuple):
-    """The carry of a loop that carries something of ours beside the user's value."""
+class _ExtendedCarry(NamedTuple):
+    """The user's carry with a value that the implementation carries: the loop index, or the condition."""
 
-    ours: Any
+    extra: Any
     value: Any
 
 
@@ -350,13 +432,28 @@ def scan(
     reverse: bool = False,
     unroll: int | bool = 1,
 ) -> tuple[Any, Any]:
-    """`carry, y = f(carry, x)` for every slice x of `xs` along dim 0: the last carry, and all ys, stacked.
+    """Call a function for every slice of arrays along axis 0, with a carry from call to call.
 
-    `xs` is a tree of arrays that are equally long, or None: then `length` says how often. `reverse` goes from the last
-    slice to the first. `unroll` runs so many steps in one turn of the loop that XLA sees; True unrolls it whole.
+    Args:
+        f: a function `carry, y = f(carry, x)`. The new carry must have the pytree structure and types of the old.
+        init: the first carry, a pytree of arrays.
+        xs: a pytree of arrays with the same size along axis 0, or None.
+        length: the number of iterations; required if `xs` is None.
+        reverse: whether to iterate from the last slice to the first.
+        unroll: the number of iterations per iteration of the compiled loop, or True for all.
 
-    >>> lax.scan(lambda total, x: (total + x, total * x), 0, jnp.arange(4))
-    (Array(6, dtype=int32), Array([0, 0, 2, 9], dtype=int32))
+    Returns:
+        The last carry, and the `y`s stacked along a new axis 0.
+
+    Raises:
+        TypeError: if `f` is not callable, if it does not return a pair, if its carry changes structure or types, if an
+            array in `xs` is a scalar, or if `length` or `unroll` is not an integer.
+        ValueError: if the sizes along axis 0 and `length` differ, if neither `xs` nor `length` determines the number of
+            iterations, if `length` is negative, or if `unroll` is less than 1.
+
+    Example:
+        >>> lax.scan(lambda total, x: (total + x, total * x), 0, jnp.arange(4))
+        (Array(6, dtype=int32), Array([0, 0, 2, 9], dtype=int32))
     """
     _check_callable("scan", f=f)
     array_leaves(f, (init, xs), {})
@@ -372,38 +469,49 @@ def _scan(
     reverse: bool = False,
     unroll: int | bool = 1,
 ) -> tuple[Any, Any]:
-    slices = [as_operand(leaf) for leaf in tree.leaves(xs)]
-    steps = _length(name, f, slices, tree.leaf_names(xs, "xs"), length)
-    turns = (max(1, steps) if unroll else 1) if isinstance(unroll, bool) else _whole(name, "unroll", unroll)
-    if turns < 1:
-        raise ValueError(f"{name}: unroll should be at least 1, not {unroll}")
+    arrays = [as_operand(leaf) for leaf in tree.leaves(xs)]
+    steps = _length(name, f, arrays, tree.leaf_names(xs, "xs"), length)
+    unrolled = (max(1, steps) if unroll else 1) if isinstance(unroll, bool) else _as_integer(name, "unroll", unroll)
+    if unrolled < 1:
+        raise ValueError(f"{name}: unroll must be at least 1, not {unroll}")
     if config.disable_jit:
         return _scan_in_python(
-            f, init, [tree.structure(xs).unflatten([x[i] for x in slices]) for i in range(steps)], reverse
+            f, init, [tree.structure(xs).unflatten([x[i] for x in arrays]) for i in range(steps)], reverse
         )
-    kinds = [x.type.without((0,)) for x in slices]
-    rows = tree.structure(xs).unflatten(kinds)
+    slice_types = [x.type.without((0,)) for x in arrays]
+    slices = tree.structure(xs).unflatten(slice_types)
 
-    def pair(result: Any) -> Any:
+    def carry_of(result: Any) -> Any:
         if not (isinstance(result, tuple) and len(result) == 2):
-            raise TypeError(f"scan: {describe_function(f)} should return a pair (carry, y), not {result!r}")
+            raise TypeError(f"scan: {describe_function(f)} must return a pair (carry, y), not {result!r}")
         return result[0]
 
-    arrays, _, body = _carried(name, f, init, lambda carry: (carry, rows), pair, kinds)
-    op = Scan(body.program, steps, len(body.captured), len(arrays), bool(reverse), turns)
-    found = op(*body.captured, *arrays, *slices)
-    stacked = tree.structure(body.returned[1]).unflatten(list(found[len(arrays) :]))
-    return tree.structure(init).unflatten(list(found[: len(arrays)])), stacked
+    carry, _, body = _trace_body(name, f, init, lambda carry: (carry, slices), carry_of, slice_types)
+    op = Scan(body.program, steps, len(body.captured), len(carry), bool(reverse), unrolled)
+    outputs = op(*body.captured, *carry, *arrays)
+    stacked = tree.structure(body.returned[1]).unflatten(list(outputs[len(carry) :]))
+    return tree.structure(init).unflatten(list(outputs[: len(carry)])), stacked
 
 
 @filter_traceback
 def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
-    """`f` of every slice of `xs` along dim 0, one after the other, stacked.
+    """Call a function for every slice of arrays along axis 0, one after the other, and stack the results.
 
-    With `batch_size`, so many slices at once, by vmap.
+    Args:
+        f: the function of one slice.
+        xs: a pytree of arrays with the same size along axis 0.
+        batch_size: the number of slices to compute at once, with `vmap`; by default one.
 
-    >>> lax.map(lambda x: x * x, jnp.arange(4))
-    Array([0, 1, 4, 9], dtype=int32)
+    Returns:
+        The results, stacked along a new axis 0.
+
+    Raises:
+        TypeError: if `f` is not callable, if an array in `xs` is a scalar, or if `batch_size` is not an integer.
+        ValueError: if sizes along axis 0 differ, if `xs` has no array, or if `batch_size` is less than 1.
+
+    Example:
+        >>> lax.map(lambda x: x * x, jnp.arange(4))
+        Array([0, 1, 4, 9], dtype=int32)
     """
     _check_callable("map", f=f)
     array_leaves(f, (xs,), {})
@@ -413,43 +521,43 @@ def map(f: Function, xs: Any, *, batch_size: int | None = None) -> Any:
     def step(_: None, x: Any) -> Any:
         return None, f(x)
 
-    name_as(step, f)
+    copy_name(step, f)
     return _scan("map", step, None, xs)[1]
 
 
 def _scan_in_python(f: Function, init: Any, slices: Sequence[Any], reverse: bool) -> tuple[Any, Any]:
-    """The loop as it is written, for a debugger to follow."""
+    """Run a scan as a Python loop, for `disable_jit`."""
     if not slices:
         raise ValueError(
-            f"scan: with jit disabled, {describe_function(f)} must run at least once: what it returns is not known"
+            f"scan: with disable_jit, the length must not be 0: the results of {describe_function(f)} are unknown"
         )
     carry, ys = init, []
     for x in reversed(slices) if reverse else slices:
         carry, y = f(carry, x)
         ys.append(y)
-    return carry, tree.map(lambda *rows: installed.namespace.stack(rows), *(reversed(ys) if reverse else ys))
+    return carry, tree.map(lambda *leaves: installed.namespace.stack(leaves), *(reversed(ys) if reverse else ys))
 
 
 def _map_in_batches(f: Function, xs: Any, size: int) -> Any:
     arrays = [as_operand(leaf) for leaf in tree.leaves(xs)]
     length = _length("map", f, arrays, tree.leaf_names(xs, "xs"), None)
-    if _whole("map", "batch_size", size) < 1:
-        raise ValueError(f"map: batch_size should be at least 1, not {size}")
-    whole = length // size * size
+    if _as_integer("map", "batch_size", size) < 1:
+        raise ValueError(f"map: batch_size must be at least 1, not {size}")
+    batched = length // size * size  # the number of slices in full batches
     structure = tree.structure(xs)
     batches = structure.unflatten(
-        [x[:whole].reshape((whole // size, size, *x.type.shape[1:])) for x in arrays] if whole else arrays
+        [x[:batched].reshape((batched // size, size, *x.type.shape[1:])) for x in arrays] if batched else arrays
     )
-    found = []
-    if whole:
+    parts = []
+    if batched:
         stacked = map(vmap(f), batches)
-        found.append(tree.map(lambda y: y.reshape((whole, *y.type.shape[2:])), stacked))
-    if whole < length or not length:
-        found.append(vmap(f)(structure.unflatten([x[whole:] for x in arrays])))
-    return found[0] if len(found) == 1 else tree.map(Concatenate(0), *found)
+        parts.append(tree.map(lambda y: y.reshape((batched, *y.type.shape[2:])), stacked))
+    if batched < length or not length:
+        parts.append(vmap(f)(structure.unflatten([x[batched:] for x in arrays])))
+    return parts[0] if len(parts) == 1 else tree.map(Concatenate(0), *parts)
 
 
-def _carried(
+def _trace_body(
     name: str,
     function: Function,
     init: Any,
@@ -457,46 +565,51 @@ def _carried(
     carry_of: Callable[[Any], Any],
     others: Sequence[ArrayType] = (),
 ) -> tuple[list[Any], list[ArrayType], _TracedBody]:
-    """The leaves of a loop's carry, their types, and the loop's body, which takes and returns them."""
+    """Trace a loop body until the types of the carry are a fixed point.
+
+    `arguments` and `carry_of` build the body's arguments from the carry, and extract the carry from its result;
+    `others` are the types of its further arguments. Returns the leaves of the first carry, their types, and the body.
+    """
     leaves, _ = array_leaves(function, (init,), {})
     arrays = [as_operand(leaf) for leaf in leaves]
     types = [x.type for x in arrays]
     args = arguments(init)
     names = tree.leaf_names(init, "carry")
-    if isinstance(init, _Beside):
-        names = [*tree.leaf_names(init.ours, "ours"), *tree.leaf_names(init.value, "carry")]
+    if isinstance(init, _ExtendedCarry):
+        names = [*tree.leaf_names(init.extra, "extra"), *tree.leaf_names(init.value, "carry")]
     while True:
         traced = _TracedBody.of(function, args, [*types, *others], types)
-        after = carry_of(traced.returned)
-        if tree.structure(init) != tree.structure(after):
-            theirs = (init.value, after.value) if isinstance(init, _Beside) else (init, after)
+        next_carry = carry_of(traced.returned)
+        if tree.structure(init) != tree.structure(next_carry):
+            carries = (init.value, next_carry.value) if isinstance(init, _ExtendedCarry) else (init, next_carry)
             raise TypeError(
-                f"{name}: {describe_function(function)} must return a carry of the structure that it takes; they "
-                "differ "
-                f"{_difference(*theirs)}"
+                f"{name}: {describe_function(function)} must return a carry of the pytree structure that it accepts; "
+                f"they differ {_difference(*carries)}"
             )
-        made = tree.leaves(after)
-        settled = [_settled(before, now) for before, now in zip(types, made, strict=True)]
-        if settled != types:
-            types = settled
+        next_types = tree.leaves(next_carry)
+        widened = [_widen_carry_type(before, now) for before, now in zip(types, next_types, strict=True)]
+        if widened != types:
+            types = widened
             continue
         wrong = [
-            f"\n  {leaf} enters as {before} and leaves as {now}"
-            for leaf, before, now in zip(names, types, made, strict=True)
-            if not _alike(before, now)
+            f"\n  {leaf} is {before} before and {now} after an iteration"
+            for leaf, before, now in zip(names, types, next_types, strict=True)
+            if not _compatible(before, now)
         ]
         if wrong:
             raise TypeError(
-                f"{name}: {describe_function(function)} must return its carry with the types that it "
-                f"takes:{''.join(wrong)}\n"
-                "  Convert or reshape what it returns, or start with a carry of that type."
+                f"{name}: {describe_function(function)} must return a carry of the types that it accepts:"
+                f"{''.join(wrong)}\n  Convert or reshape the returned carry, or start with a carry of that type."
             )
         return [match_type(x, type) for x, type in zip(arrays, types, strict=True)], types, traced
 
 
-def _settled(before: ArrayType, now: ArrayType) -> ArrayType:
-    """A number that a loop starts with is weak; once round, it has the type that it has met there. In a manual region,
-    what starts as one value for all may be each device's own once round."""
+def _widen_carry_type(before: ArrayType, now: ArrayType) -> ArrayType:
+    """Return the type of a carry leaf that is `before` at the start of an iteration and `now` at its end.
+
+    A weak type, such as that of a Python scalar, is promoted with the type after an iteration. In a manual region a
+    replicated value becomes varying if it is varying after an iteration.
+    """
     axes = varying((before, now))
     if not before.weak or before.shape != now.shape:
         return before.with_varying(axes)
@@ -506,33 +619,38 @@ def _settled(before: ArrayType, now: ArrayType) -> ArrayType:
     return (before if dtype == before.dtype else ArrayType(before.shape, dtype)).with_varying(axes)
 
 
-def _length(loop: str, f: Function, slices: Sequence[Any], names: Sequence[str], length: int | None) -> int:
+def _length(loop: str, f: Function, arrays: Sequence[Any], names: Sequence[str], length: int | None) -> int:
+    """Return the number of iterations of a scan or map."""
     lengths = {}
-    for x, name in zip(slices, names, strict=True):
+    for x, name in zip(arrays, names, strict=True):
         if not x.type.ndim:
-            raise TypeError(f"{loop}: {name} for {describe_function(f)} is {x.type}: a scalar has no slices to take")
+            raise TypeError(
+                f"{loop}: {name} for {describe_function(f)} is {x.type}: a scalar has no axis 0 to iterate over"
+            )
         lengths[name] = x.type.shape[0]
     if length is not None:
-        lengths["length"] = _whole(loop, "length", length)
+        lengths["length"] = _as_integer(loop, "length", length)
     if not lengths:
-        way_out = "`length` must say how often it runs" if loop == "scan" else "nothing says how often it runs"
-        raise ValueError(f"{loop}: with no xs for {describe_function(f)}, {way_out}")
+        fix = "pass `length`" if loop == "scan" else "the number of iterations is unknown"
+        raise ValueError(f"{loop}: xs for {describe_function(f)} has no arrays: {fix}")
     if len(set(lengths.values())) > 1:
         lines = "".join(f"\n  {name} has {size}" for name, size in lengths.items())
-        raise ValueError(f"{loop}: the slices for {describe_function(f)} must be equally many:{lines}")
+        raise ValueError(
+            f"{loop}: all arrays of xs for {describe_function(f)} must have the same size along axis 0:{lines}"
+        )
     if lengths.get("length", 0) < 0:
-        raise ValueError(f"{loop}: length should not be negative: {length}")
+        raise ValueError(f"{loop}: length must not be negative: {length}")
     return int(next(iter(lengths.values())))
 
 
-def _whole(loop: str, what: str, number: Any) -> int:
+def _as_integer(loop: str, parameter: str, number: Any) -> int:
     try:
         return operator.index(number)
     except TypeError:
-        raise TypeError(f"{loop}: {what} should be a Python integer, not {number!r}") from None
+        raise TypeError(f"{loop}: {parameter} must be a Python integer, not {number!r}") from None
 
 
-def name_as(function: Function, other: Function) -> None:
-    """Give a function that we wrote the name of the user's that it wraps, for messages and plans."""
+def copy_name(function: Function, other: Function) -> None:
+    """Give a wrapper the name of the user's function, for messages and reports."""
     function.__name__ = function_name(other)
     function.__wrapped__ = other  # type: ignore[attr-defined]

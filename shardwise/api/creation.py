@@ -1,4 +1,4 @@
-"""Arrays made of parts: from a function that gives each part, from arrays on single devices, from a process's data."""
+"""Create arrays from their shards: from a callback, from single-device arrays, or from each process's data."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,93 +23,153 @@ Span = tuple[int, int]
 def make_array_from_callback(
     shape: Sequence[int], sharding: Any, data_callback: Callable[[tuple[slice, ...]], Any], dtype: Any = None
 ) -> Array:
-    """An array whose parts `data_callback` gives: it is called with the index of each part that this process holds.
+    """Create a sharded array from a function that returns each shard's data.
 
-    The whole array never exists in one place. Without `dtype`, the first part says it.
+    The unsharded array never exists in memory. Replicas of a shard share one call.
 
-    >>> rows = jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows"))
-    >>> jax.make_array_from_callback((8,), rows, lambda index: np.arange(8)[index] ** 2)
-    Array([ 0,  1,  4,  9, 16, 25, 36, 49], dtype=int32)
+    Args:
+        shape: the shape of the array.
+        sharding: a `Sharding`, or a PartitionSpec on the current mesh.
+        data_callback: a function from a shard's index, a tuple of slices, to its data. It is called for the shards on
+            devices of this process.
+        dtype: the dtype of the array; by default, that of the first shard.
+
+    Returns:
+        The array.
+
+    Raises:
+        TypeError: if `sharding` is not a sharding.
+        ShardingError: if `sharding` cannot shard an array of this shape, or leaves a dim UNCONSTRAINED.
+        ValueError: if the data of a shard has a wrong shape, if shards differ in dtype and `dtype` is None, or if this
+            process has no device in `sharding` and `dtype` is None.
+
+    Example:
+        >>> rows = jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows"))
+        >>> jax.make_array_from_callback((8,), rows, lambda index: np.arange(8)[index] ** 2)
+        Array([ 0,  1,  4,  9, 16, 25, 36, 49], dtype=int32)
     """
     name = "make_array_from_callback"
     sizes = tuple(int(size) for size in shape)
-    where = _checked(name, sharding, sizes)
-    kind: ArrayType | None = None if dtype is None else ArrayType(sizes, canonical_dtype(dtype))
-    parts: dict[tuple[Span, ...], NumpyArray] = {}
-    pieces = []
-    for device, index in where.addressable_devices_indices_map(sizes).items():
-        box = tuple((part.start, part.stop) for part in index)
-        if box not in parts:
-            found = np.asarray(data_callback(index))
-            if kind is None:
-                kind = ArrayType(sizes, canonical_dtype(found.dtype))
-            if dtype is None and canonical_dtype(found.dtype) != kind.dtype:
+    checked_sharding = _check_sharding(name, sharding, sizes)
+    type: ArrayType | None = None if dtype is None else ArrayType(sizes, canonical_dtype(dtype))
+    data_by_span: dict[tuple[Span, ...], NumpyArray] = {}
+    shards = []
+    for device, index in checked_sharding.addressable_devices_indices_map(sizes).items():
+        spans = tuple((part.start, part.stop) for part in index)
+        if spans not in data_by_span:
+            data = np.asarray(data_callback(index))
+            if type is None:
+                type = ArrayType(sizes, canonical_dtype(data.dtype))
+            if dtype is None and canonical_dtype(data.dtype) != type.dtype:
                 raise ValueError(
-                    f"{name}: the callback returned {found.dtype} for the index {_text(index)}, and {kind.dtype} before"
-                    ": parts have one dtype; give `dtype` to convert them"
+                    f"{name}: the callback returned {data.dtype} for the index {_index_text(index)}, but {type.dtype} "
+                    "for the first: all shards must have the same dtype. Pass `dtype` to convert them."
                 )
-            wanted = tuple(high - low for low, high in box)
-            if found.shape != wanted:
+            expected = tuple(high - low for low, high in spans)
+            if data.shape != expected:
                 raise ValueError(
-                    f"{name}: the callback returned shape {found.shape} for the index {_text(index)}, where {device} "
-                    f"holds {wanted} of {sizes}"
+                    f"{name}: the callback returned an array of shape {data.shape} for the index {_index_text(index)}, "
+                    f"but the shard on {device} has shape {expected}"
                 )
-            parts[box] = padded(found.astype(kind.dtype), where.shard_shape(sizes))
-        pieces.append(parts[box])
-    if kind is None:
-        raise ValueError(f"{name}: this process has no device in {where}, so that it can hold no part")
-    buffers = put(pieces, where.devices, where.local_devices, where.kind)
-    return Array.of(buffers, array_signature(kind, where, True))
+            data_by_span[spans] = padded(data.astype(type.dtype), checked_sharding.shard_shape(sizes))
+        shards.append(data_by_span[spans])
+    if type is None:
+        raise ValueError(
+            f"{name}: this process has no device in {checked_sharding}, so the dtype is not known: pass `dtype`"
+        )
+    buffers = put(shards, checked_sharding.devices, checked_sharding.local_devices, checked_sharding.kind)
+    return Array.of(buffers, array_signature(type, checked_sharding, True))
 
 
 def make_array_from_single_device_arrays(
     shape: Sequence[int], sharding: Any, arrays: Sequence[Array], *, dtype: Any = None
 ) -> Array:
-    """The array whose parts are `arrays`: one on each device of this process, in any order. No part is copied that lies
-    in the memory of its device where it should.
+    """Create a sharded array from arrays that are its shards.
 
-    >>> mesh = jax.make_mesh((2,), ("rows",))
-    >>> parts = [jax.device_put(np.full(2, number), device) for number, device in enumerate(mesh.devices)]
-    >>> jax.make_array_from_single_device_arrays((4,), jax.NamedSharding(mesh, P("rows")), parts)
-    Array([0, 0, 1, 1], dtype=int32)
+    A shard is not copied if it is in the memory that `sharding` names.
+
+    Args:
+        shape: the shape of the array.
+        sharding: a `Sharding`, or a PartitionSpec on the current mesh.
+        arrays: single-device arrays, one on each device of this process in `sharding`, in any order.
+        dtype: the dtype of all arrays; by default, that of the first.
+
+    Returns:
+        The array.
+
+    Raises:
+        TypeError: if `sharding` is not a sharding, or an element of `arrays` is not an array on a device.
+        ShardingError: if `sharding` cannot shard an array of this shape, or leaves a dim UNCONSTRAINED.
+        ValueError: if `arrays` does not have exactly one array on each device, or if an array has a wrong shape or
+            dtype.
+
+    Example:
+        >>> mesh = jax.make_mesh((2,), ("rows",))
+        >>> shards = [jax.device_put(np.full(2, number), device) for number, device in enumerate(mesh.devices)]
+        >>> jax.make_array_from_single_device_arrays((4,), jax.NamedSharding(mesh, P("rows")), shards)
+        Array([0, 0, 1, 1], dtype=int32)
     """
     name = "make_array_from_single_device_arrays"
     sizes = tuple(int(size) for size in shape)
-    where = _checked(name, sharding, sizes)
-    given = _by_device(name, where, arrays)
-    kind = ArrayType(sizes, canonical_dtype(dtype) if dtype is not None else next(iter(given.values())).type.dtype)
-    piece = where.shard_shape(sizes)
-    pieces = []
-    for device, index in where.addressable_devices_indices_map(sizes).items():
-        part = given[device]
-        wanted = tuple(span.stop - span.start for span in index)
-        if part.type.shape != wanted:
+    checked_sharding = _check_sharding(name, sharding, sizes)
+    by_device = _arrays_by_device(name, checked_sharding, arrays)
+    out_dtype = canonical_dtype(dtype) if dtype is not None else next(iter(by_device.values())).type.dtype
+    type = ArrayType(sizes, out_dtype)
+    padded_shape = checked_sharding.shard_shape(sizes)
+    shard_buffers = []
+    for device, index in checked_sharding.addressable_devices_indices_map(sizes).items():
+        shard = by_device[device]
+        expected = tuple(span.stop - span.start for span in index)
+        if shard.type.shape != expected:
             raise ValueError(
-                f"{name}: the array on {device} is {part.type}, but that device holds {wanted} of {sizes}: "
-                f"{_text(index)} in {where}"
+                f"{name}: the array on {device} is {shard.type}, but the shard on that device has shape {expected}: "
+                f"it is {_index_text(index)} of an array of shape {sizes} with {checked_sharding}"
             )
-        if part.type.dtype != kind.dtype:
-            raise ValueError(f"{name}: the array on {device} is {part.type}, but the whole has dtype {kind.dtype}")
-        if part.type.shape != piece:
-            box = tuple((0, size) for size in wanted)
-            (part,) = installed.executor.call_list(assemble_blocks, [part], {"boxes": (box,), "shape": piece})
-        pieces.append(transfer(part, SingleDeviceSharding(device, memory_kind=where.kind)).buffers)
-    held = kind.with_shape(piece).physical
-    buffers = join(pieces, held.shape, held.dtype, where.devices, where.local_devices, where.kind)
-    return Array.of(buffers, array_signature(kind, where, True))
+        if shard.type.dtype != type.dtype:
+            raise ValueError(
+                f"{name}: the array on {device} is {shard.type}, but the dtype of the result is {type.dtype}"
+            )
+        if shard.type.shape != padded_shape:
+            box = tuple((0, size) for size in expected)
+            (shard,) = installed.executor.call_list(assemble_blocks, [shard], {"boxes": (box,), "shape": padded_shape})
+        shard_buffers.append(transfer(shard, SingleDeviceSharding(device, memory_kind=checked_sharding.kind)).buffers)
+    physical = type.with_shape(padded_shape).physical
+    buffers = join(
+        shard_buffers,
+        physical.shape,
+        physical.dtype,
+        checked_sharding.devices,
+        checked_sharding.local_devices,
+        checked_sharding.kind,
+    )
+    return Array.of(buffers, array_signature(type, checked_sharding, True))
 
 
 def make_array_from_process_local_data(
     sharding: Any, local_data: Any, global_shape: Sequence[int] | None = None
 ) -> Array:
-    """The array of which each process gives its own part.
+    """Create a sharded array to which each process contributes the data of its own devices.
 
-    Along each dim `local_data` is either whole, or just what this process's devices hold of it, in order. Without
-    `global_shape`, it is the latter wherever processes hold different parts of a dim.
+    Args:
+        sharding: a `Sharding`, or a PartitionSpec on the current mesh.
+        local_data: this process's data. Along each dim it has either the full size, or the elements that the devices
+            of this process hold, in order.
+        global_shape: the shape of the array. By default, every dim that processes hold different parts of is the
+            concatenation of these parts, which must have equal sizes.
 
-    >>> rows = jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows"))
-    >>> jax.make_array_from_process_local_data(rows, np.arange(8)).shape
-    (8,)
+    Returns:
+        The array.
+
+    Raises:
+        TypeError: if `sharding` is not a sharding.
+        ShardingError: if `sharding` cannot shard an array of this shape, or leaves a dim UNCONSTRAINED.
+        ValueError: if `local_data` and `global_shape` differ in rank, or if a dim of `local_data` has another size than
+            described above.
+
+    Example:
+        >>> rows = jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows"))
+        >>> jax.make_array_from_process_local_data(rows, np.arange(8)).shape
+        (8,)
     """
     name = "make_array_from_process_local_data"
     data = np.asarray(local_data)
@@ -117,76 +177,85 @@ def make_array_from_process_local_data(
         sharding = sharding_in_force(sharding, name)
     if not isinstance(sharding, Sharding):
         raise TypeError(f"{name} needs a Sharding, not {sharding!r}")
-    sizes = _whole_shape(sharding, data.shape) if global_shape is None else tuple(int(size) for size in global_shape)
-    where = _checked(name, sharding, sizes)
+    sizes = _infer_global_shape(sharding, data.shape) if global_shape is None else tuple(map(int, global_shape))
+    checked_sharding = _check_sharding(name, sharding, sizes)
     if len(sizes) != data.ndim:
-        raise ValueError(f"{name}: local data of shape {data.shape} has another rank than global_shape {sizes}")
-    held = _held(where, sizes)
-    offsets: list[dict[int, int]] = []  # for each dim: where a part of the whole starts in the local data
-    for dim, spans in enumerate(held):
-        here = sum(high - low for low, high in spans)
-        if data.shape[dim] not in (here, sizes[dim]):
+        raise ValueError(
+            f"{name}: the local data has rank {data.ndim} (shape {data.shape}), but global_shape has rank {len(sizes)} "
+            f"({sizes})"
+        )
+    local_spans = _local_spans(checked_sharding, sizes)
+    local_starts: list[dict[int, int]] = []  # per dim: from a span's start in the array to its start in the local data
+    for dim, spans in enumerate(local_spans):
+        local_size = sum(high - low for low, high in spans)
+        if data.shape[dim] not in (local_size, sizes[dim]):
             raise ValueError(
-                f"{name}: dim {dim} of the local data is {data.shape[dim]} long, where this process's devices hold "
-                f"{here} of {sizes[dim]}: give that part, or the whole dim"
+                f"{name}: dim {dim} of the local data has size {data.shape[dim]}, but the devices of this process hold "
+                f"{local_size} of its {sizes[dim]} elements: pass just these, or the full dim"
             )
-        at, starts = 0, {}
+        offset, starts = 0, {}
         for low, high in spans:
-            starts[low] = low if data.shape[dim] == sizes[dim] else at
-            at += high - low
-        offsets.append(starts)
+            starts[low] = low if data.shape[dim] == sizes[dim] else offset
+            offset += high - low
+        local_starts.append(starts)
 
-    def part(index: tuple[slice, ...]) -> NumpyArray:
-        starts = [offsets[dim][span.start] if span.stop > span.start else 0 for dim, span in enumerate(index)]
-        return data[tuple(slice(at, at + s.stop - s.start) for at, s in zip(starts, index, strict=True))]
+    def shard_data(index: tuple[slice, ...]) -> NumpyArray:
+        starts = [local_starts[dim][span.start] if span.stop > span.start else 0 for dim, span in enumerate(index)]
+        return data[tuple(slice(start, start + s.stop - s.start) for start, s in zip(starts, index, strict=True))]
 
-    return make_array_from_callback(sizes, where, part, dtype=type_of(data, name).dtype)
+    return make_array_from_callback(sizes, checked_sharding, shard_data, dtype=type_of(data, name).dtype)
 
 
-def _checked(name: str, sharding: Any, shape: tuple[int, ...]) -> Sharding:
-    where = sharding_in_force(sharding, name) if isinstance(sharding, PartitionSpec) else sharding
-    if not isinstance(where, Sharding):
+def _check_sharding(name: str, sharding: Any, shape: tuple[int, ...]) -> Sharding:
+    """Return a user's sharding as a `Sharding` that determines the layout of an array of this shape."""
+    resolved = sharding_in_force(sharding, name) if isinstance(sharding, PartitionSpec) else sharding
+    if not isinstance(resolved, Sharding):
         raise TypeError(f"{name} needs a Sharding, not {sharding!r}")
     try:
-        open_dims = where.pin(shape).open_dims
+        open_dims = resolved.pin(shape).open_dims
     except ShardingError as error:
-        raise ShardingError(f"{name}: cannot lay out an array of shape {shape}.\n  {error}") from None
+        raise ShardingError(f"{name}: cannot shard an array of shape {shape}.\n  {error}") from None
     if open_dims:
-        raise ShardingError(f"{name}: {where} leaves dims open, and only a planner can close them")
-    return where
+        raise ShardingError(
+            f"{name}: {resolved} has UNCONSTRAINED dims, which only the planner of a compiled function can decide: "
+            "name their mesh axes, or use None"
+        )
+    return resolved
 
 
-def _by_device(name: str, where: Sharding, arrays: Sequence[Any]) -> dict[Any, Array]:
-    given: dict[Any, Array] = {}
+def _arrays_by_device(name: str, sharding: Sharding, arrays: Sequence[Any]) -> dict[Any, Array]:
+    by_device: dict[Any, Array] = {}
     for number, array in enumerate(arrays):
         if not isinstance(array, Array):
-            raise TypeError(f"{name}: array {number} is {array!r}, not an array that lies on a device")
+            raise TypeError(f"{name}: arrays[{number}] is {array!r}, not an array on a device: use `device_put` first")
         if not isinstance(array.sharding, SingleDeviceSharding):
-            raise ValueError(f"{name}: array {number} lies in {array.sharding}, not on one device")
+            raise ValueError(f"{name}: arrays[{number}] has {array.sharding}, but must be on a single device")
         (device,) = array.sharding.devices
-        if device not in where.addressable_devices:
-            raise ValueError(f"{name}: array {number} lies on {device}, which is no device of this process in {where}")
-        if device in given:
-            raise ValueError(f"{name}: two arrays lie on {device}; there should be one on each device")
-        given[device] = array
-    if missing := [str(device) for device in where.local_devices if device not in given]:
-        raise ValueError(f"{name}: no array lies on {', '.join(missing)}; there should be one on each device")
-    return given
+        if device not in sharding.addressable_devices:
+            raise ValueError(
+                f"{name}: arrays[{number}] is on {device}, which is not a device of this process in {sharding}"
+            )
+        if device in by_device:
+            raise ValueError(f"{name}: two arrays are on {device}: pass exactly one array per device")
+        by_device[device] = array
+    if missing := [str(device) for device in sharding.local_devices if device not in by_device]:
+        raise ValueError(f"{name}: no array is on {', '.join(missing)}: pass exactly one array per device")
+    return by_device
 
 
-def _held(where: Sharding, shape: tuple[int, ...]) -> list[list[Span]]:
-    """For each dim, the stretches of it that this process's devices hold, in order, without empty ones."""
-    indices = where.addressable_devices_indices_map(shape).values()
+def _local_spans(sharding: Sharding, shape: tuple[int, ...]) -> list[list[Span]]:
+    """Return for each dim the nonempty ranges of it that this process's devices hold, in ascending order."""
+    indices = sharding.addressable_devices_indices_map(shape).values()
     spans = [{(index[dim].start, index[dim].stop) for index in indices} for dim in range(len(shape))]
-    return [sorted(span for span in found if span[0] < span[1]) for found in spans]
+    return [sorted(span for span in dim_spans if span[0] < span[1]) for dim_spans in spans]
 
 
-def _whole_shape(where: Sharding, local: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of the array of which each process has `local`, cut evenly among processes."""
-    probe = (where.num_devices,) * len(local)
-    held = [sum(high - low for low, high in spans) for spans in _held(where, probe)]
-    return tuple(size * where.num_devices // part if part else size for size, part in zip(local, held, strict=True))
+def _infer_global_shape(sharding: Sharding, local: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the shape of the array of which each process holds an equal part of shape `local`."""
+    probe = (sharding.num_devices,) * len(local)
+    held = [sum(high - low for low, high in spans) for spans in _local_spans(sharding, probe)]
+    return tuple(size * sharding.num_devices // part if part else size for size, part in zip(local, held, strict=True))
 
 
-def _text(index: tuple[slice, ...]) -> str:
+def _index_text(index: tuple[slice, ...]) -> str:
     return f"[{', '.join(f'{part.start}:{part.stop}' for part in index)}]"

@@ -1,4 +1,4 @@
-"""custom_jvp and custom_vjp: functions whose derivative the user writes."""
+"""custom_jvp and custom_vjp: functions with derivative rules that the user defines."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -23,79 +23,95 @@ Function = Callable[..., Any]
 
 
 class _Call(NamedTuple):
-    """One call of a custom function: its arguments apart, and the structures that its rule needs."""
+    """One call of a function with custom rules: its nondiff arguments, and the structure of the other arguments."""
 
     function: Function
-    fixed: dict[int, Any]  # arguments that are not differentiated, by place
-    total: int
-    structure: tree.Structure  # of the tuple of the other arguments
+    nondiff: dict[int, Any]  # nondiff arguments by position
+    arg_count: int
+    structure: tree.Structure  # of the tuple of differentiable arguments
 
     def arguments(self, leaves: Sequence[Any]) -> list[Any]:
-        """All arguments in order."""
-        rest = iter(self.structure.unflatten(list(leaves)))
-        return [self.fixed[place] if place in self.fixed else next(rest) for place in range(self.total)]
+        """Return all arguments in order; `leaves` are those of the differentiable ones."""
+        differentiable = iter(self.structure.unflatten(list(leaves)))
+        return [
+            self.nondiff[position] if position in self.nondiff else next(differentiable)
+            for position in range(self.arg_count)
+        ]
 
-    def dynamic(self, *args: Any) -> Any:
-        """The function of the other arguments alone."""
+    def bound_function(self, *args: Any) -> Any:
+        """Call the function with these differentiable arguments."""
         return self.function(*self.arguments(tree.leaves(args)))
 
     @property
-    def leading(self) -> list[Any]:
-        """The arguments that are not differentiated, which rules get first."""
-        return [self.fixed[place] for place in sorted(self.fixed)]
+    def nondiff_args(self) -> list[Any]:
+        """The nondiff arguments in order, which rules receive first."""
+        return [self.nondiff[position] for position in sorted(self.nondiff)]
 
 
-class _Custom:
-    """What both kinds share: taking a call apart, and making it an op where it is traced."""
+class _CustomDerivative:
+    """Base of custom_jvp and custom_vjp: splits the arguments of a call, and records a traced call as one op."""
 
-    kind: str
+    name: str
 
     def __init__(self, fun: Function, nondiff_argnums: int | Sequence[int] = ()):
         self.fun = fun
         self.nondiff_argnums = (nondiff_argnums,) if isinstance(nondiff_argnums, int) else tuple(nondiff_argnums)
         update_wrapper(self, fun, updated=())
 
-    def _op(self, call: _Call, results: tree.Structure, program: Any, captured: int) -> Any:
+    def _op(self, call: _Call, out_tree: tree.Structure, program: Any, captured_count: int) -> Any:
         raise NotImplementedError
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
-        given = inspect.signature(self.fun).bind(*args, **keywords)
-        given.apply_defaults()
-        if given.kwargs:
+        bound = inspect.signature(self.fun).bind(*args, **keywords)
+        bound.apply_defaults()
+        if bound.kwargs:
             raise TypeError(
-                f"{self.kind}: {describe_function(self.fun)} has keyword-only parameters, which rules cannot get"
+                f"{self.name}: {describe_function(self.fun)} has keyword-only parameters, which its rules cannot "
+                "receive: make them positional"
             )
-        fixed = {place % len(given.args): given.args[place] for place in self.nondiff_argnums}
-        dynamic = tuple(arg for place, arg in enumerate(given.args) if place not in fixed)
-        leaves, structure = array_leaves(self.fun, dynamic, {})
+        nondiff = {position % len(bound.args): bound.args[position] for position in self.nondiff_argnums}
+        differentiable = tuple(arg for position, arg in enumerate(bound.args) if position not in nondiff)
+        leaves, structure = array_leaves(self.fun, differentiable, {})
         if not is_traced(leaves):
-            return self.fun(*given.args)
-        call = _Call(self.fun, fixed, len(given.args), tree.structure(dynamic))
-        flat = FlatFunction(call.dynamic, structure)
+            return self.fun(*bound.args)
+        call = _Call(self.fun, nondiff, len(bound.args), tree.structure(differentiable))
+        flat = FlatFunction(call.bound_function, structure)
         operands = [as_operand(x) for x in leaves]
         program, captured = build(flat, [x.type for x in operands], function_name(self.fun))
-        found = self._op(call, flat.out_tree, program, len(captured))(*operands, *captured)
-        return flat.out_tree.unflatten(list(found))
+        outputs = self._op(call, flat.out_tree, program, len(captured))(*operands, *captured)
+        return flat.out_tree.unflatten(list(outputs))
 
 
 @final
-class custom_jvp(_Custom):
-    """A function whose derivative is given in forward mode, by `defjvp`.
+class custom_jvp(_CustomDerivative):
+    """Define a function with a custom derivative rule in forward mode, which `defjvp` sets.
 
-    Arguments in `nondiff_argnums` may be anything; rules get them first.
+    Reverse mode transposes the rule, so it works too.
 
-    >>> @jax.custom_jvp
-    ... def safe_sqrt(x):
-    ...     return jnp.sqrt(x)
-    >>> @safe_sqrt.defjvp
-    ... def slope(primals, tangents):
-    ...     (x,), (dx,) = primals, tangents
-    ...     return safe_sqrt(x), dx / jnp.maximum(2 * safe_sqrt(x), 0.5)
-    >>> jax.grad(safe_sqrt)(0.0)
-    Array(2., dtype=float32)
+    Args:
+        fun: the function.
+        nondiff_argnums: the positions of arguments that are not differentiated. They can be any Python objects; the
+            rule receives them first.
+
+    Raises:
+        AttributeError: when a traced call needs the rule and there is none.
+        TypeError: when called, if `fun` has keyword-only parameters or a differentiable argument is not a pytree of
+            arrays; when differentiated, if the rule does not return a result and a tangent of the types of the
+            function's result.
+
+    Example:
+        >>> @jax.custom_jvp
+        ... def safe_sqrt(x):
+        ...     return jnp.sqrt(x)
+        >>> @safe_sqrt.defjvp
+        ... def safe_sqrt_jvp(primals, tangents):
+        ...     (x,), (dx,) = primals, tangents
+        ...     return safe_sqrt(x), dx / jnp.maximum(2 * safe_sqrt(x), 0.5)
+        >>> jax.grad(safe_sqrt)(0.0)
+        Array(2., dtype=float32)
     """
 
-    kind = "custom_jvp"
+    name = "custom_jvp"
 
     def __init__(self, fun: Function, nondiff_argnums: int | Sequence[int] = ()):
         super().__init__(fun, nondiff_argnums)
@@ -103,19 +119,21 @@ class custom_jvp(_Custom):
         self.symbolic_zeros = False
 
     def defjvp(self, jvp: Function, symbolic_zeros: bool = False) -> Function:
-        """Give the rule: `jvp(*nondiff, primals, tangents)` returns the result and its tangent.
+        """Set the rule: `jvp(*nondiff_args, primals, tangents)` returns the result and its tangent.
 
-        With `symbolic_zeros`, a tangent that is zero is given as a `SymbolicZero`.
+        With `symbolic_zeros`, the rule receives a tangent that is known to be zero as a `SymbolicZero`.
         """
         self.jvp, self.symbolic_zeros = jvp, symbolic_zeros
         return jvp
 
     def defjvps(self, *jvps: Function | None) -> None:
-        """Give one rule an argument: `jvp(tangent, result, *primals)`, or None where the derivative is zero."""
+        """Set one rule per argument: `jvp(tangent, result, *primals)`, or None where the derivative is zero."""
         if self.nondiff_argnums:
-            raise TypeError(f"custom_jvp: defjvps of {describe_function(self.fun)} cannot be used with nondiff_argnums")
+            raise TypeError(
+                f"custom_jvp: defjvps of {describe_function(self.fun)} does not support nondiff_argnums: use defjvp"
+            )
 
-        def together(primals: Any, tangents: Any) -> Any:
+        def sum_of_rules(primals: Any, tangents: Any) -> Any:
             result = self(*primals)
             parts = [rule(t, result, *primals) for rule, t in zip(jvps, tangents, strict=True) if rule is not None]
             total = parts[0] if parts else tree.map(lambda x: full(x.type.shape, 0, x.type.dtype), result)
@@ -123,56 +141,69 @@ class custom_jvp(_Custom):
                 total = tree.map(add_tangents, total, part)
             return result, total
 
-        self.defjvp(together)
+        self.defjvp(sum_of_rules)
 
-    def _op(self, call: _Call, results: tree.Structure, program: Any, captured: int) -> Any:
+    def _op(self, call: _Call, out_tree: tree.Structure, program: Any, captured_count: int) -> Any:
         if self.jvp is None:
-            raise AttributeError(f"custom_jvp: {describe_function(self.fun)} has no rule: give one with `.defjvp`")
-        rule = _JvpRule(call, self.jvp, results, program.out_types, self.symbolic_zeros)
-        return CustomJvp(program, captured, rule)
+            raise AttributeError(
+                f"custom_jvp: {describe_function(self.fun)} has no derivative rule: define it with `defjvp`"
+            )
+        rule = _JvpRule(call, self.jvp, out_tree, program.out_types, self.symbolic_zeros)
+        return CustomJvp(program, captured_count, rule)
 
 
 @final
 class _JvpRule:
-    """A user's rule, on flat lists."""
+    """A user's jvp rule as a function of flat lists."""
 
     def __init__(
-        self, call: _Call, rule: Function, results: tree.Structure, types: Sequence[ArrayType], symbolic: bool
+        self, call: _Call, rule: Function, out_tree: tree.Structure, types: Sequence[ArrayType], symbolic: bool
     ):
-        self.call, self.rule, self.results, self.types, self.symbolic = call, rule, results, types, symbolic
+        self.call, self.rule, self.out_tree, self.types, self.symbolic = call, rule, out_tree, types, symbolic
 
     @property
     def name(self) -> str:
         return function_name(self.call.function)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        directions = [_given(x.type, t, self.symbolic) for x, t in zip(primals, tangents, strict=True)]
+        dense = [_rule_operand(x.type, t, self.symbolic) for x, t in zip(primals, tangents, strict=True)]
         structure = self.call.structure
-        found = self.rule(*self.call.leading, structure.unflatten(list(primals)), structure.unflatten(directions))
-        if not (isinstance(found, tuple) and len(found) == 2):
+        pair = self.rule(*self.call.nondiff_args, structure.unflatten(list(primals)), structure.unflatten(dense))
+        if not (isinstance(pair, tuple) and len(pair) == 2):
             raise TypeError(
-                f"the jvp rule of {describe_function(self.call.function)} must return (result, tangent), not {found!r}"
+                f"the jvp rule of {describe_function(self.call.function)} must return (result, tangent), not {pair!r}"
             )
-        out = _fitting("jvp rule", "result", found[0], self.results, self.types, self.call.function)
-        moved = _fitting("jvp rule", "tangent", found[1], self.results, self.types, self.call.function)
-        return out, moved
+        out = _check_leaves("jvp rule", "result", pair[0], self.out_tree, self.types, self.call.function)
+        tangents_out = _check_leaves("jvp rule", "tangent", pair[1], self.out_tree, self.types, self.call.function)
+        return out, tangents_out
 
 
 @final
-class custom_vjp(_Custom):
-    """A function whose derivative is given in reverse mode, by `defvjp`.
+class custom_vjp(_CustomDerivative):
+    """Define a function with custom derivative rules in reverse mode, which `defvjp` sets.
 
-    Arguments in `nondiff_argnums` may be anything; the backward rule gets them first.
+    Forward mode is not supported for such a function.
 
-    >>> @jax.custom_vjp
-    ... def clipped(x):
-    ...     return x
-    >>> clipped.defvjp(lambda x: (x, None), lambda residuals, flow: (jnp.clip(flow, -1, 1),))
-    >>> jax.grad(lambda x: 5 * clipped(x))(2.0)
-    Array(1., dtype=float32)
+    Args:
+        fun: the function.
+        nondiff_argnums: the positions of arguments that are not differentiated. They can be any Python objects; the
+            backward rule receives them first.
+
+    Raises:
+        AttributeError: when a traced call needs the rules and there are none.
+        TypeError: when called, if `fun` has keyword-only parameters or a differentiable argument is not a pytree of
+            arrays; when differentiated, if a rule returns something of a wrong structure or type.
+
+    Example:
+        >>> @jax.custom_vjp
+        ... def clip_gradient(x):
+        ...     return x
+        >>> clip_gradient.defvjp(lambda x: (x, None), lambda residuals, ct: (jnp.clip(ct, -1, 1),))
+        >>> jax.grad(lambda x: 5 * clip_gradient(x))(2.0)
+        Array(1., dtype=float32)
     """
 
-    kind = "custom_vjp"
+    name = "custom_vjp"
 
     def __init__(self, fun: Function, nondiff_argnums: int | Sequence[int] = ()):
         super().__init__(fun, nondiff_argnums)
@@ -181,37 +212,41 @@ class custom_vjp(_Custom):
         self.symbolic_zeros = False
 
     def defvjp(self, fwd: Function, bwd: Function, symbolic_zeros: bool = False) -> None:
-        """Give the rules: `fwd(*args)` returns the result and residuals; `bwd(*nondiff, residuals, cotangent)` a tuple
-        of cotangents, one for each differentiable argument (None where it is zero).
+        """Set the rules.
 
-        With `symbolic_zeros`, `fwd` gets each array as a `CustomVJPPrimal`, which says whether it is differentiated,
-        and `bwd` gets a `SymbolicZero` for a cotangent that is zero.
+        `fwd(*args)` returns the result and the residuals. `bwd(*nondiff_args, residuals, cotangent)` returns a tuple of
+        cotangents, one per differentiable argument; None stands for zero.
+
+        With `symbolic_zeros`, `fwd` receives each array as a `CustomVJPPrimal`, which tells whether it is
+        differentiated, and `bwd` receives a cotangent that is known to be zero as a `SymbolicZero`.
         """
         self.fwd, self.bwd, self.symbolic_zeros = fwd, bwd, symbolic_zeros
 
-    def _op(self, call: _Call, results: tree.Structure, program: Any, captured: int) -> Any:
+    def _op(self, call: _Call, out_tree: tree.Structure, program: Any, captured_count: int) -> Any:
         if self.fwd is None or self.bwd is None:
-            raise AttributeError(f"custom_vjp: {describe_function(self.fun)} has no rules: give them with `.defvjp`")
-        rule = _VjpRule(call, self.fwd, self.bwd, results, program.out_types, self.symbolic_zeros)
-        return CustomVjp(program, captured, rule)
+            raise AttributeError(
+                f"custom_vjp: {describe_function(self.fun)} has no derivative rules: define them with `defvjp`"
+            )
+        rule = _VjpRule(call, self.fwd, self.bwd, out_tree, program.out_types, self.symbolic_zeros)
+        return CustomVjp(program, captured_count, rule)
 
 
 @final
 class _VjpRule:
-    """A user's rules, on flat lists. The structure of the residuals is noted when they are made."""
+    """A user's fwd and bwd rules as functions of flat lists; `forward` stores the structure of the residuals."""
 
     def __init__(
         self,
         call: _Call,
         fwd: Function,
         bwd: Function,
-        results: tree.Structure,
+        out_tree: tree.Structure,
         types: Sequence[ArrayType],
         symbolic: bool,
     ):
-        self.call, self.fwd, self.bwd, self.results, self.types = call, fwd, bwd, results, types
+        self.call, self.fwd, self.bwd, self.out_tree, self.types = call, fwd, bwd, out_tree, types
         self.symbolic = symbolic
-        self.residuals: tree.Structure = None
+        self.residual_tree: tree.Structure = None
         self.in_types: list[ArrayType] = []
 
     @property
@@ -220,46 +255,49 @@ class _VjpRule:
 
     def forward(self, primals: Sequence[Any], active: Sequence[bool]) -> tuple[list[Any], list[Any]]:
         self.in_types = [x.type for x in primals]
-        given = [CustomVJPPrimal(x, on) for x, on in zip(primals, active, strict=True)] if self.symbolic else primals
-        found = self.fwd(*self.call.arguments(given))
-        if not (isinstance(found, tuple) and len(found) == 2):
-            raise TypeError(f"the fwd rule of {describe_function(self.call.function)} must return (result, residuals)")
-        out = _fitting("fwd rule", "result", found[0], self.results, self.types, self.call.function)
-        leaves, self.residuals = tree.flatten(found[1])
-        return out, [as_operand(x) for x in leaves]
+        leaves: Sequence[Any] = primals
+        if self.symbolic:
+            leaves = [CustomVJPPrimal(x, perturbed) for x, perturbed in zip(primals, active, strict=True)]
+        pair = self.fwd(*self.call.arguments(leaves))
+        if not (isinstance(pair, tuple) and len(pair) == 2):
+            raise TypeError(
+                f"the fwd rule of {describe_function(self.call.function)} must return (result, residuals), not {pair!r}"
+            )
+        out = _check_leaves("fwd rule", "result", pair[0], self.out_tree, self.types, self.call.function)
+        residuals, self.residual_tree = tree.flatten(pair[1])
+        return out, [as_operand(x) for x in residuals]
 
     def backward(self, residuals: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-        given = [_given(type, ct, self.symbolic) for type, ct in zip(self.types, cotangents, strict=True)]
-        kept = self.residuals.unflatten(list(residuals))
-        found = self.bwd(*self.call.leading, kept, self.results.unflatten(given))
+        dense = [_rule_operand(type, ct, self.symbolic) for type, ct in zip(self.types, cotangents, strict=True)]
+        residual = self.residual_tree.unflatten(list(residuals))
+        in_cotangents = self.bwd(*self.call.nondiff_args, residual, self.out_tree.unflatten(dense))
         arguments = self.call.structure.children()
-        if not isinstance(found, (tuple, list)) or len(found) != len(arguments):
+        if not isinstance(in_cotangents, (tuple, list)) or len(in_cotangents) != len(arguments):
             raise TypeError(
                 f"the bwd rule of {describe_function(self.call.function)} must return a tuple of {len(arguments)} "
-                "cotangents, "
-                f"one for each differentiable argument, not {found!r}"
+                f"cotangents, one per differentiable argument, not {in_cotangents!r}"
             )
         out: list[Any] = []
         types = iter(self.in_types)
-        for number, (argument, part) in enumerate(zip(arguments, found, strict=True)):
-            wanted = [next(types) for _ in range(argument.num_leaves)]
-            if part is None:
-                out += [full(type.shape, 0, type.dtype) for type in wanted]
+        for number, (argument, cotangent) in enumerate(zip(arguments, in_cotangents, strict=True)):
+            leaf_types = [next(types) for _ in range(argument.num_leaves)]
+            if cotangent is None:
+                out += [full(type.shape, 0, type.dtype) for type in leaf_types]
                 continue
             try:
-                leaves = argument.flatten_up_to(part)
+                leaves = argument.flatten_up_to(cotangent)
             except ValueError:
                 raise TypeError(
                     f"the bwd rule of {describe_function(self.call.function)} returned a cotangent of structure "
-                    f"{tree.structure(part)} for argument {number}, expected {argument}"
+                    f"{tree.structure(cotangent)} for argument {number}, which has structure {argument}"
                 ) from None
-            out += [_cotangent(type, leaf, self.call.function) for type, leaf in zip(wanted, leaves, strict=True)]
+            out += [_check_cotangent(type, x, self.call.function) for type, x in zip(leaf_types, leaves, strict=True)]
         return out
 
 
 @final
 class SymbolicZero(Typed):
-    """Stands for a tangent or cotangent that is zero, where a rule asked for these."""
+    """A tangent or cotangent that is known to be zero, for rules with `symbolic_zeros`."""
 
     def __init__(self, type: ArrayType):
         self.type = type
@@ -269,14 +307,14 @@ class SymbolicZero(Typed):
 
 
 class CustomVJPPrimal(NamedTuple):
-    """An argument of a fwd rule with `symbolic_zeros`: its value, and whether it is differentiated."""
+    """An operand of a fwd rule with `symbolic_zeros`: its value, and whether it is differentiated."""
 
     value: Any
     perturbed: bool
 
 
-def _given(type: ArrayType, derivative: Any, symbolic: bool) -> Any:
-    """A tangent or cotangent as a rule sees it: zeros are zeros, or symbols; integers have none."""
+def _rule_operand(type: ArrayType, derivative: Any, symbolic: bool) -> Any:
+    """Return a tangent or cotangent as a rule receives it: zeros for None, or a SymbolicZero; float0 for integers."""
     if not is_inexact(type.dtype):
         return np.zeros(type.shape, float0)
     if derivative is None:
@@ -284,38 +322,41 @@ def _given(type: ArrayType, derivative: Any, symbolic: bool) -> Any:
     return derivative
 
 
-def _fitting(
-    rule: str, what: str, found: Any, structure: tree.Structure, types: Sequence[ArrayType], function: Function
+def _check_leaves(
+    rule: str, role: str, value: Any, structure: tree.Structure, types: Sequence[ArrayType], function: Function
 ) -> list[Any]:
-    """The leaves of what a rule returned, if they have the structure, shapes and dtypes of the function's results."""
-    leaves, shape = tree.flatten(found, lambda x: isinstance(x, SymbolicZero))
-    if shape != structure:
+    """Return the leaves of a rule's result or tangent, which must have the function's structure, shapes and dtypes.
+
+    `role` is "result" or "tangent"; a tangent that is zero becomes None.
+    """
+    leaves, value_structure = tree.flatten(value, lambda x: isinstance(x, SymbolicZero))
+    if value_structure != structure:
         raise TypeError(
-            f"the {rule} of {describe_function(function)} returned a {what} of structure {shape}; the function's is "
-            f"{structure}"
+            f"the {rule} of {describe_function(function)} returned a {role} of structure {value_structure}, but the "
+            f"function returns {structure}"
         )
     out: list[Any] = []
     for number, (leaf, type) in enumerate(zip(leaves, types, strict=True)):
-        if what == "tangent" and (not is_inexact(type.dtype) or isinstance(leaf, SymbolicZero)):
+        if role == "tangent" and (not is_inexact(type.dtype) or isinstance(leaf, SymbolicZero)):
             out.append(None)
             continue
         x = as_operand(leaf, rule)
         if x.type.shape != type.shape or x.type.dtype != type.dtype:
             raise TypeError(
-                f"the {rule} of {describe_function(function)} returned a {what} {number} of type {x.type}; the "
-                "function's is "
-                f"{type}"
+                f"the {rule} of {describe_function(function)} returned {role} {number} of type {x.type}, but the "
+                f"function returns {type}"
             )
         out.append(x)
     return out
 
 
-def _cotangent(type: ArrayType, leaf: Any, function: Function) -> Any:
+def _check_cotangent(type: ArrayType, leaf: Any, function: Function) -> Any:
     if leaf is None or isinstance(leaf, SymbolicZero) or not is_inexact(type.dtype):
         return full(type.shape, 0, type.dtype)
     x = as_operand(leaf, "bwd rule")
     if x.type.shape != type.shape or x.type.dtype != type.dtype:
         raise TypeError(
-            f"the bwd rule of {describe_function(function)} returned a cotangent of type {x.type} for {type}"
+            f"the bwd rule of {describe_function(function)} returned a cotangent of type {x.type} for an argument of "
+            f"type {type}"
         )
     return x

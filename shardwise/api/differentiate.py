@@ -1,4 +1,4 @@
-"""Derivatives: vjp, jvp, linearize, linear_transpose; on top of them grad, value_and_grad, jacfwd, jacrev, hessian."""
+"""Differentiation: vjp, jvp, linearize, linear_transpose, grad, value_and_grad, jacfwd, jacrev, hessian."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,18 +31,18 @@ from shardwise.execute.traceback_filter import filter_traceback
 from shardwise.tree_util import Partial
 
 Function = Callable[..., Any]
-float0 = np.dtype([("float0", np.void, 0)])  # the type of derivatives with respect to integers: it has no values
+float0 = np.dtype([("float0", np.void, 0)])  # the dtype of tangents and cotangents of integers: it has no values
 
 
 @final
-class _Flat(FlatFunction):
-    """A function of positional arguments; with `has_aux` it returns (value, anything)."""
+class _FlatFunctionWithAux(FlatFunction):
+    """A flat function of positional arguments; with `has_aux` the function returns a pair (value, aux)."""
 
     def __init__(self, function: Function, primals: tuple[Any, ...], has_aux: bool):
         super().__init__(function, tree.structure((primals, {})))
         self.primals = tree.structure(primals)
         self.has_aux = has_aux
-        self.extras: tree.Structure = None
+        self.aux_tree: tree.Structure = None
 
     def __call__(self, *leaves: Any) -> list[Any]:
         if not self.has_aux:
@@ -50,76 +50,104 @@ class _Flat(FlatFunction):
         result = self.function(*self.primals.unflatten(leaves))
         if not (isinstance(result, tuple) and len(result) == 2):
             raise TypeError(
-                f"{describe_function(self.function)} must return (value, auxiliary) under has_aux, not {result!r}"
+                f"{describe_function(self.function)} must return a pair (value, aux) with has_aux=True, not {result!r}"
             )
         outputs, self.out_tree = tree.flatten(result[0])
-        more, self.extras = tree.flatten(result[1])
-        check_outputs(self.function, [*outputs, *more])
-        return [*outputs, *more]
+        aux, self.aux_tree = tree.flatten(result[1])
+        check_outputs(self.function, [*outputs, *aux])
+        return [*outputs, *aux]
 
     def outputs(self, values: Sequence[Any]) -> Any:
-        """The tree of the function's proper results."""
+        """Return the function's value as a pytree; `values` are the leaves of value and aux."""
         return self.out_tree.unflatten(list(values[: self.out_tree.num_leaves]))
 
     def with_aux(self, first: Any, values: Sequence[Any]) -> Any:
-        """`first`, followed by the auxiliary results where there are any."""
+        """Return the tuple `first`, with aux appended if there is one; `values` are the leaves of value and aux."""
         if not self.has_aux:
             return first
-        return (*first, self.extras.unflatten(list(values[self.out_tree.num_leaves :])))
+        return (*first, self.aux_tree.unflatten(list(values[self.out_tree.num_leaves :])))
 
 
 @filter_traceback
 def vjp(function: Function, *primals: Any, has_aux: bool = False, reduce_axes: Sequence[Any] = ()) -> Any:
-    """The function's value, and a function from a cotangent of that value to cotangents of the arguments.
+    """Compute a function's value and its vector-Jacobian product (reverse mode).
 
-    With `has_aux`, `function` returns (value, anything), and a third result is that anything. The second result is a
-    tree, whose leaves are the values that it keeps: compiled functions can return and take it.
+    Args:
+        function: the function to differentiate.
+        *primals: the arguments at which to differentiate, pytrees of arrays.
+        has_aux: whether `function` returns a pair (value, aux) of which only the value is differentiated.
+        reduce_axes: not supported; must be empty.
 
-    >>> value, pull = jax.vjp(lambda x, y: x * y, 2.0, 5.0)
-    >>> pull(1.0)
-    (Array(5., dtype=float32), Array(2., dtype=float32))
+    Returns:
+        The value and a function from a cotangent of the value to a tuple of cotangents of the arguments; with `has_aux`
+        also aux. The function is a pytree of its residuals, so jitted functions can accept and return it.
+
+    Raises:
+        TypeError: if `function` is not callable or returns something other than arrays, or if an argument is not a
+            pytree of arrays; from the vjp function, if the cotangent has another structure or type than the value.
+        NotImplementedError: if `reduce_axes` is not empty.
+
+    Example:
+        >>> value, vjp_fun = jax.vjp(lambda x, y: x * y, 2.0, 5.0)
+        >>> vjp_fun(1.0)
+        (Array(5., dtype=float32), Array(2., dtype=float32))
     """
     check_function("vjp", function)
     _check_no_reduce_axes("vjp", reduce_axes)
     flat, linear, operands = _linearized(function, primals, has_aux)
     types = tuple(type_of(x) for x in linear.outputs[: flat.out_tree.num_leaves])
-    moving = linear.nonzero
-    pullback = _Pullback(
-        function, linear.program, moving, flat.out_tree, types, flat.primals, tuple(x.type for x in operands)
-    )
+    in_types = tuple(x.type for x in operands)
+    pullback = _Pullback(function, linear.program, linear.nonzero, flat.out_tree, types, flat.primals, in_types)
     return flat.with_aux((flat.outputs(linear.outputs), Partial(pullback, linear.residuals)), linear.outputs)
 
 
 @final
 @dataclass(frozen=True)
 class _Pullback:
-    """From a cotangent of a function's value back to its arguments, given the residuals."""
+    """The function from residuals and a cotangent of the value to cotangents of the arguments.
+
+    `program` is the linearized function; `nonzero` tells which of its outputs depend on the arguments.
+    """
 
     function: Function
     program: Program
-    moving: tuple[bool, ...]
-    results: tree.Structure
+    nonzero: tuple[bool, ...]
+    out_tree: tree.Structure
     out_types: tuple[ArrayType, ...]
     primals: tree.Structure
     in_types: tuple[ArrayType, ...]
 
     def __call__(self, residuals: Sequence[Any], cotangent: Any) -> tuple[Any, ...]:
-        given = _matching("vjp", "cotangent", cotangent, self.results, self.out_types, self.function)
-        more = [None] * (len(self.moving) - len(given))
-        found = _pulled(self.program, self.moving, residuals, [*given, *more], len(self.in_types))
+        out_cotangents = _check_leaves("vjp", "cotangent", cotangent, self.out_tree, self.out_types, self.function)
+        aux_cotangents = [None] * (len(self.nonzero) - len(out_cotangents))
+        in_cotangents = _transpose_linearized(
+            self.program, self.nonzero, residuals, [*out_cotangents, *aux_cotangents], len(self.in_types)
+        )
         return self.primals.unflatten(  # type: ignore[no-any-return]
-            [_cotangent(type, ct) for type, ct in zip(self.in_types, found, strict=True)]
+            [_instantiate(type, ct) for type, ct in zip(self.in_types, in_cotangents, strict=True)]
         )
 
 
 @filter_traceback
 def jvp(function: Function, primals: Any, tangents: Any, has_aux: bool = False) -> Any:
-    """The function's value at `primals`, and how it changes along `tangents` (both sequences of arguments).
+    """Compute a function's value and its Jacobian-vector product (forward mode).
 
-    With `has_aux`, `function` returns (value, anything), and a third result is that anything.
+    Args:
+        function: the function to differentiate.
+        primals: the arguments at which to differentiate, a tuple or list of pytrees of arrays.
+        tangents: their tangents, of the same structure and types.
+        has_aux: whether `function` returns a pair (value, aux) of which only the value is differentiated.
 
-    >>> jax.jvp(lambda x: x**2, (jnp.array(3.0),), (jnp.array(1.0),))
-    (Array(9., dtype=float32), Array(6., dtype=float32))
+    Returns:
+        The value and its tangent; with `has_aux` also aux.
+
+    Raises:
+        TypeError: if `function` is not callable, if `primals` or `tangents` is not a tuple or list, or if their
+            structures or types differ.
+
+    Example:
+        >>> jax.jvp(lambda x: x**2, (jnp.array(3.0),), (jnp.array(1.0),))
+        (Array(9., dtype=float32), Array(6., dtype=float32))
     """
     check_function("jvp", function)
     if not isinstance(primals, (tuple, list)) or not isinstance(tangents, (tuple, list)):
@@ -128,55 +156,82 @@ def jvp(function: Function, primals: Any, tangents: Any, has_aux: bool = False) 
         )
     leaves, structure = tree.flatten(tuple(primals))
     operands = [as_operand(x, "jvp") for x in leaves]
-    given = _matching("jvp", "tangent", tuple(tangents), structure, [x.type for x in operands], function)
-    flat = _Flat(function, tuple(primals), has_aux)
-    outputs, moved = jvp_function(flat, operands, given, function_name(function))
-    directions = [_cotangent(x.type, t) for x, t in zip(outputs, moved, strict=True)]
-    return flat.with_aux((flat.outputs(outputs), flat.outputs(directions)), outputs)
+    in_tangents = _check_leaves("jvp", "tangent", tuple(tangents), structure, [x.type for x in operands], function)
+    flat = _FlatFunctionWithAux(function, tuple(primals), has_aux)
+    outputs, out_tangents = jvp_function(flat, operands, in_tangents, function_name(function))
+    dense = [_instantiate(x.type, t) for x, t in zip(outputs, out_tangents, strict=True)]
+    return flat.with_aux((flat.outputs(outputs), flat.outputs(dense)), outputs)
 
 
 @filter_traceback
 def linearize(function: Function, *primals: Any, has_aux: bool = False) -> Any:
-    """The function's value, and its derivative there as a function of tangents, which can be called many times.
+    """Compute a function's value and its linear approximation, which can be evaluated for many tangents.
 
-    >>> value, along = jax.linearize(jnp.square, jnp.array(3.0))
-    >>> value, along(1.0), along(10.0)
-    (Array(9., dtype=float32), Array(6., dtype=float32), Array(60., dtype=float32))
+    Args:
+        function: the function to differentiate.
+        *primals: the arguments at which to differentiate, pytrees of arrays.
+        has_aux: whether `function` returns a pair (value, aux) of which only the value is differentiated.
+
+    Returns:
+        The value and a function from tangents of the arguments to the tangent of the value; with `has_aux` also aux.
+
+    Raises:
+        TypeError: if `function` is not callable; from the linear function, if the tangents have another structure or
+            type than the arguments.
+
+    Example:
+        >>> value, jvp_fun = jax.linearize(jnp.square, jnp.array(3.0))
+        >>> value, jvp_fun(1.0), jvp_fun(10.0)
+        (Array(9., dtype=float32), Array(6., dtype=float32), Array(60., dtype=float32))
     """
     check_function("linearize", function)
     flat, linear, operands = _linearized(function, primals, has_aux)
 
     def pushforward(*tangents: Any) -> Any:
-        given = _matching("linearize", "tangent", tangents, flat.primals, [x.type for x in operands], function)
-        dense = [zeros_like(x) if t is None else t for x, t in zip(operands, given, strict=True)]
-        directions = insert_none(replay(linear.program, [*linear.residuals, *dense]), linear.nonzero)
-        return flat.outputs([_cotangent(x.type, t) for x, t in zip(linear.outputs, directions, strict=True)])
+        leaves = _check_leaves("linearize", "tangent", tangents, flat.primals, [x.type for x in operands], function)
+        dense = [zeros_like(x) if t is None else t for x, t in zip(operands, leaves, strict=True)]
+        out_tangents = insert_none(replay(linear.program, [*linear.residuals, *dense]), linear.nonzero)
+        return flat.outputs([_instantiate(x.type, t) for x, t in zip(linear.outputs, out_tangents, strict=True)])
 
     return flat.with_aux((flat.outputs(linear.outputs), pushforward), linear.outputs)
 
 
 def linear_transpose(function: Function, *primals: Any, reduce_axes: Sequence[Any] = ()) -> Function:
-    """The transpose of a linear function: from a cotangent of its value to a tuple of cotangents of its arguments.
+    """Transpose a linear function.
 
-    Of `primals` only shapes and dtypes are read.
+    Args:
+        function: a function that is linear in its arguments.
+        *primals: pytrees of arrays or `ShapeDtypeStruct`s; only their shapes and dtypes are used.
+        reduce_axes: not supported; must be empty.
 
-    >>> spread = jax.linear_transpose(jnp.sum, jax.ShapeDtypeStruct((3,), jnp.float32))
-    >>> spread(jnp.array(2.0))
-    (Array([2., 2., 2.], dtype=float32),)
+    Returns:
+        A function from a cotangent of the value to a tuple of cotangents of the arguments.
+
+    Raises:
+        TypeError: if `function` is not callable; from the transposed function, if `function` is not linear, or if the
+            cotangent has another structure or type than the value.
+        NotImplementedError: if `reduce_axes` is not empty.
+
+    Example:
+        >>> transposed = jax.linear_transpose(jnp.sum, jax.ShapeDtypeStruct((3,), jnp.float32))
+        >>> transposed(jnp.array(2.0))
+        (Array([2., 2., 2.], dtype=float32),)
     """
     check_function("linear_transpose", function)
     _check_no_reduce_axes("linear_transpose", reduce_axes)
     leaves, structure = tree.flatten(primals)
     types = [type_of(x, "linear_transpose") for x in leaves]
-    flat = _Flat(function, primals, has_aux=False)
+    flat = _FlatFunctionWithAux(function, primals, has_aux=False)
     program, captured = build(flat, types, function_name(function))
     linear = (True,) * len(types) + (False,) * len(captured)
 
     def pullback(cotangent: Any) -> tuple[Any, ...]:
-        given = _matching("linear_transpose", "cotangent", cotangent, flat.out_tree, program.out_types, function)
-        found = transpose(program, linear, captured, given)
+        out_cotangents = _check_leaves(
+            "linear_transpose", "cotangent", cotangent, flat.out_tree, program.out_types, function
+        )
+        in_cotangents = transpose(program, linear, captured, out_cotangents)
         return structure.unflatten(  # type: ignore[no-any-return]
-            [full(t.shape, 0, t.dtype) if ct is None else ct for t, ct in zip(types, found, strict=True)]
+            [full(t.shape, 0, t.dtype) if ct is None else ct for t, ct in zip(types, in_cotangents, strict=True)]
         )
 
     return pullback
@@ -190,13 +245,29 @@ def value_and_grad(
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
 ) -> Function:
-    """A function that returns `function`'s value and its gradient with respect to the arguments `argnums`.
+    """Create a function that computes the value and the gradient of a scalar-valued function.
 
-    With `has_aux`, `function` returns (value, anything), and the result is ((value, anything), gradient). A function of
-    complex numbers needs `holomorphic`; integer arguments need `allow_int` and have gradients of type `float0`.
+    Args:
+        function: the function to differentiate; it returns one scalar.
+        argnums: the position of the argument to differentiate with respect to, or several.
+        has_aux: whether `function` returns a pair (value, aux) of which only the value is differentiated.
+        holomorphic: whether `function` is holomorphic; required for complex arguments with a complex value.
+        allow_int: whether to permit integer arguments, which have gradients of dtype `float0`.
+        reduce_axes: not supported; must be empty.
 
-    >>> jax.value_and_grad(lambda x: (x**2).sum())(jnp.array([1.0, 2.0]))
-    (Array(5., dtype=float32), Array([2., 4.], dtype=float32))
+    Returns:
+        A function with the arguments of `function` that returns (value, gradient); with `has_aux`
+        ((value, aux), gradient). The gradient is a pytree like the argument, or a tuple if `argnums` is a sequence.
+
+    Raises:
+        TypeError: if `function` is not callable; when called, if the value is not a real scalar (a complex one with
+            `holomorphic`), or if an argument is not of a floating or complex dtype and `allow_int` is false.
+        ValueError: when called, if there is no positional argument with a number in `argnums`.
+        NotImplementedError: if `reduce_axes` is not empty.
+
+    Example:
+        >>> jax.value_and_grad(lambda x: (x**2).sum())(jnp.array([1.0, 2.0]))
+        (Array(5., dtype=float32), Array([2., 4.], dtype=float32))
     """
     check_function("value_and_grad", function)
     _check_no_reduce_axes("grad", reduce_axes)
@@ -204,15 +275,19 @@ def value_and_grad(
     @wraps(function)
     @filter_traceback
     def call(*args: Any, **keywords: Any) -> Any:
-        inner, active, places = _at(function, argnums, args, keywords)
-        _check_inputs("grad", function, args, places, tree.leaves(active), holomorphic, allow_int)
+        inner, active, positions = _select_argnums(function, argnums, args, keywords)
+        _check_inputs("grad", function, args, positions, tree.leaves(active), holomorphic, allow_int)
         flat, linear, operands = _linearized(inner, active, has_aux)
         _check_scalar(function, flat, linear.outputs, holomorphic)
         value = linear.outputs[0]
         seed = full((), 1.0, value.type.dtype, value.type.weak)
         cotangents = [seed, *[None] * (len(linear.outputs) - 1)]
-        found = _pulled(linear.program, linear.nonzero, linear.residuals, cotangents, len(operands))
-        grads = flat.primals.unflatten([_cotangent(x.type, ct) for x, ct in zip(operands, found, strict=True)])
+        in_cotangents = _transpose_linearized(
+            linear.program, linear.nonzero, linear.residuals, cotangents, len(operands)
+        )
+        grads = flat.primals.unflatten(
+            [_instantiate(x.type, ct) for x, ct in zip(operands, in_cotangents, strict=True)]
+        )
         gradient = grads[0] if isinstance(argnums, int) else tuple(grads)
         return (flat.with_aux((value,), linear.outputs) if has_aux else value), gradient
 
@@ -227,12 +302,29 @@ def grad(
     allow_int: bool = False,
     reduce_axes: Sequence[Any] = (),
 ) -> Function:
-    """A function that returns the gradient of `function` with respect to the arguments `argnums`.
+    """Create a function that computes the gradient of a scalar-valued function.
 
-    With `has_aux`, `function` returns (value, anything), and the result is (gradient, anything).
+    Args:
+        function: the function to differentiate; it returns one scalar.
+        argnums: the position of the argument to differentiate with respect to, or several.
+        has_aux: whether `function` returns a pair (value, aux) of which only the value is differentiated.
+        holomorphic: whether `function` is holomorphic; required for complex arguments with a complex value.
+        allow_int: whether to permit integer arguments, which have gradients of dtype `float0`.
+        reduce_axes: not supported; must be empty.
 
-    >>> jax.grad(lambda x, y: (x**2 * y).sum())(jnp.array([1.0, 2.0]), 3.0)
-    Array([ 6., 12.], dtype=float32)
+    Returns:
+        A function with the arguments of `function` that returns the gradient; with `has_aux` (gradient, aux). The
+        gradient is a pytree like the argument, or a tuple if `argnums` is a sequence.
+
+    Raises:
+        TypeError: if `function` is not callable; when called, if the value is not a real scalar (a complex one with
+            `holomorphic`), or if an argument is not of a floating or complex dtype and `allow_int` is false.
+        ValueError: when called, if there is no positional argument with a number in `argnums`.
+        NotImplementedError: if `reduce_axes` is not empty.
+
+    Example:
+        >>> jax.grad(lambda x, y: (x**2 * y).sum())(jnp.array([1.0, 2.0]), 3.0)
+        Array([ 6., 12.], dtype=float32)
     """
     check_function("grad", function)
     both = value_and_grad(function, argnums, has_aux, holomorphic, allow_int, reduce_axes)
@@ -249,38 +341,57 @@ def grad(
 def jacfwd(
     function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Function:
-    """The Jacobian, by forward mode: one pass for each element of the arguments, all at once by vmap.
+    """Create a function that computes the Jacobian in forward mode: one jvp per element of the argument, in one vmap.
 
-    >>> jax.jacfwd(lambda x: x**2)(jnp.array([1.0, 3.0]))
-    Array([[2., 0.],
-           [0., 6.]], dtype=float32)
+    Forward mode suits functions with few arguments and many results.
+
+    Args:
+        function: the function to differentiate.
+        argnums: the position of the argument to differentiate with respect to, or several.
+        has_aux: whether `function` returns a pair (value, aux) of which only the value is differentiated.
+        holomorphic: whether `function` is holomorphic; required for complex arguments.
+
+    Returns:
+        A function with the arguments of `function` that returns the Jacobian; with `has_aux` a pair of it and aux. For
+        every leaf of the value it has a pytree like the argument, whose leaves have the dims of the value followed by
+        those of the argument.
+
+    Raises:
+        TypeError: if `function` is not callable; when called, if an argument is of an integer dtype,
+            or if a complex argument is differentiated without `holomorphic`.
+        ValueError: when called, if there is no positional argument with a number in `argnums`.
+
+    Example:
+        >>> jax.jacfwd(lambda x: x**2)(jnp.array([1.0, 3.0]))
+        Array([[2., 0.],
+               [0., 6.]], dtype=float32)
     """
     check_function("jacfwd", function)
 
     @wraps(function)
     @filter_traceback
     def call(*args: Any, **keywords: Any) -> Any:
-        inner, active, places = _at(function, argnums, args, keywords)
-        _check_inputs("jacfwd", function, args, places, tree.leaves(active), holomorphic, allow_int=False)
+        inner, active, positions = _select_argnums(function, argnums, args, keywords)
+        _check_inputs("jacfwd", function, args, positions, tree.leaves(active), holomorphic, allow_int=False)
         leaves, structure = tree.flatten(active)
         operands = [as_operand(x, "jacfwd") for x in leaves]
         columns: list[list[Any]] = []
         aux: Any = None
-        results: tree.Structure = None
+        out_tree: tree.Structure = None
         for number, x in enumerate(operands):
 
-            def push(direction: Any, number: int = number) -> Any:
-                tangents = [direction if i == number else zeros_like(y) for i, y in enumerate(operands)]
+            def push(tangent: Any, number: int = number) -> Any:
+                tangents = [tangent if i == number else zeros_like(y) for i, y in enumerate(operands)]
                 primal = structure.unflatten(operands)
                 return jvp(inner, primal, structure.unflatten(tangents), has_aux)[1:]
 
-            moved = vmap(push, out_axes=(-1, None) if has_aux else (-1,))(_basis(x.type))
-            outputs, results = tree.flatten(moved[0])
-            aux = moved[1] if has_aux else None
+            tangent_and_aux = vmap(push, out_axes=(-1, None) if has_aux else (-1,))(_standard_basis(x.type))
+            outputs, out_tree = tree.flatten(tangent_and_aux[0])
+            aux = tangent_and_aux[1] if has_aux else None
             columns.append([reshape(y, shape=(*y.type.shape[:-1], *x.type.shape)) for y in outputs])
         jacobians = [structure.unflatten(list(row)) for row in zip(*columns, strict=True)]
-        found = results.unflatten([j[0] if isinstance(argnums, int) else j for j in jacobians])
-        return (found, aux) if has_aux else found
+        jacobian = out_tree.unflatten([j[0] if isinstance(argnums, int) else j for j in jacobians])
+        return (jacobian, aux) if has_aux else jacobian
 
     return call
 
@@ -292,41 +403,60 @@ def jacrev(
     holomorphic: bool = False,
     allow_int: bool = False,
 ) -> Function:
-    """The Jacobian, by reverse mode: one pass back for each element of the results, all at once by vmap.
+    """Create a function that computes the Jacobian in reverse mode: one vjp per element of the value, in one vmap.
 
-    >>> jax.jacrev(lambda x: x[0] * x)(jnp.array([1.0, 3.0]))
-    Array([[2., 0.],
-           [3., 1.]], dtype=float32)
+    Reverse mode suits functions with many arguments and few results.
+
+    Args:
+        function: the function to differentiate.
+        argnums: the position of the argument to differentiate with respect to, or several.
+        has_aux: whether `function` returns a pair (value, aux) of which only the value is differentiated.
+        holomorphic: whether `function` is holomorphic; required for complex results.
+        allow_int: whether to permit integer arguments, which have derivatives of dtype `float0`.
+
+    Returns:
+        A function with the arguments of `function` that returns the Jacobian; with `has_aux` a pair of it and aux. For
+        every leaf of the value it has a pytree like the argument, whose leaves have the dims of the value followed by
+        those of the argument.
+
+    Raises:
+        TypeError: if `function` is not callable; when called, if an argument is of an integer dtype and
+            `allow_int` is false, or if a complex result is differentiated without `holomorphic`.
+        ValueError: when called, if there is no positional argument with a number in `argnums`.
+
+    Example:
+        >>> jax.jacrev(lambda x: x[0] * x)(jnp.array([1.0, 3.0]))
+        Array([[2., 0.],
+               [3., 1.]], dtype=float32)
     """
     check_function("jacrev", function)
 
     @wraps(function)
     @filter_traceback
     def call(*args: Any, **keywords: Any) -> Any:
-        inner, active, places = _at(function, argnums, args, keywords)
-        _check_inputs("jacrev", function, args, places, tree.leaves(active), holomorphic, allow_int)
+        inner, active, positions = _select_argnums(function, argnums, args, keywords)
+        _check_inputs("jacrev", function, args, positions, tree.leaves(active), holomorphic, allow_int)
         value, pullback, *aux = vjp(inner, *active, has_aux=has_aux)
-        outputs, results = tree.flatten(value)
+        outputs, out_tree = tree.flatten(value)
         for y in outputs:
             if y.type.dtype.kind == "c" and not holomorphic:
                 raise TypeError(
-                    f"jacrev of {describe_function(function)}: a result is {y.type}, and the derivative of a complex "
-                    "result is "
-                    "defined where the function is holomorphic: say so."
+                    f"jacrev of {describe_function(function)}: a result is {y.type}. Complex results can be "
+                    "differentiated only if the function is holomorphic: pass holomorphic=True if it is."
                 )
         rows = []
         for number, y in enumerate(outputs):
 
-            def pull(direction: Any, number: int = number) -> Any:
-                given = [direction if i == number else zeros_like(z) for i, z in enumerate(outputs)]
-                return pullback(results.unflatten(given))
+            def pull(cotangent: Any, number: int = number) -> Any:
+                cotangents = [cotangent if i == number else zeros_like(z) for i, z in enumerate(outputs)]
+                return pullback(out_tree.unflatten(cotangents))
 
-            grads = vmap(pull)(_basis(y.type))
+            grads = vmap(pull)(_standard_basis(y.type))
             shape = y.type.shape
             row = tree.map(lambda g, shape=shape: reshape(g, shape=(*shape, *g.type.shape[1:])), grads)
             rows.append(row[0] if isinstance(argnums, int) else row)
-        found = results.unflatten(rows)
-        return (found, aux[0]) if has_aux else found
+        jacobian = out_tree.unflatten(rows)
+        return (jacobian, aux[0]) if has_aux else jacobian
 
     return call
 
@@ -334,98 +464,125 @@ def jacrev(
 def hessian(
     function: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False, holomorphic: bool = False
 ) -> Function:
-    """The second derivatives: forward over reverse.
+    """Create a function that computes the Hessian: `jacfwd` of `jacrev`.
 
-    >>> jax.hessian(lambda x: x[0] ** 2 * x[1])(jnp.array([3.0, 4.0]))
-    Array([[8., 6.],
-           [6., 0.]], dtype=float32)
+    Args:
+        function: the function to differentiate.
+        argnums: the position of the argument to differentiate with respect to, or several.
+        has_aux: whether `function` returns a pair (value, aux) of which only the value is differentiated.
+        holomorphic: whether `function` is holomorphic; required for complex arguments and results.
+
+    Returns:
+        A function with the arguments of `function` that returns the Hessian; with `has_aux` a pair of it and aux. For
+        every leaf of the value it has a pytree like the argument, whose leaves have the dims of the value followed by
+        those of the argument twice.
+
+    Raises:
+        TypeError: if `function` is not callable; when called, if an argument is of an integer dtype,
+            or if a complex value is differentiated without `holomorphic`.
+        ValueError: when called, if there is no positional argument with a number in `argnums`.
+
+    Example:
+        >>> jax.hessian(lambda x: x[0] ** 2 * x[1])(jnp.array([3.0, 4.0]))
+        Array([[8., 6.],
+               [6., 0.]], dtype=float32)
     """
     check_function("hessian", function)
     return jacfwd(jacrev(function, argnums, has_aux, holomorphic), argnums, has_aux, holomorphic)
 
 
-def _linearized(function: Function, primals: tuple[Any, ...], has_aux: bool) -> tuple[_Flat, Linearized, list[Any]]:
+def _linearized(
+    function: Function, primals: tuple[Any, ...], has_aux: bool
+) -> tuple[_FlatFunctionWithAux, Linearized, list[Any]]:
+    """Linearize a function at `primals`; return it flat, linearized, and the leaves of `primals`."""
     operands = [as_operand(leaf) for leaf in tree.leaves(tuple(primals))]
-    flat = _Flat(function, tuple(primals), has_aux)
+    flat = _FlatFunctionWithAux(function, tuple(primals), has_aux)
     return flat, linearize_flat(flat, operands, function_name(function)), operands
 
 
-def _pulled(
-    program: Program, moving: Sequence[bool], residuals: Sequence[Any], cotangents: Sequence[Any], count: int
+def _transpose_linearized(
+    program: Program, nonzero: Sequence[bool], residuals: Sequence[Any], cotangents: Sequence[Any], count: int
 ) -> list[Any]:
-    """Cotangents of all outputs back to the `count` inputs, by the transpose of a linearised function."""
-    arriving = [ct for ct, moves in zip(cotangents, moving, strict=True) if moves]
-    flags = (False,) * len(residuals) + (True,) * count
-    return transpose(program, flags, residuals, arriving)
+    """Transpose a linearized function: return the cotangents of its `count` inputs, None for zeros.
+
+    `cotangents` are those of all outputs; the program has only the outputs with `nonzero`.
+    """
+    out_cotangents = [ct for ct, is_nonzero in zip(cotangents, nonzero, strict=True) if is_nonzero]
+    is_linear = (False,) * len(residuals) + (True,) * count
+    return transpose(program, is_linear, residuals, out_cotangents)
 
 
-def _cotangent(type: ArrayType, found: Any) -> Any:
-    """A derivative with respect to an array as users see it: zeros where there is none, `float0` for integers."""
+def _instantiate(type: ArrayType, derivative: Any) -> Any:
+    """Return a tangent or cotangent as users see it: an array of zeros for None, float0 for integers."""
     if not is_inexact(type.dtype):
         return np.zeros(type.shape, float0)
-    return full(type.shape, 0, type.dtype) if found is None else found
+    return full(type.shape, 0, type.dtype) if derivative is None else derivative
 
 
 def _check_no_reduce_axes(name: str, reduce_axes: Sequence[Any]) -> None:
     if reduce_axes:
-        raise NotImplementedError(f"{name}: reduce_axes is not supported: reduce inside the function, as with lax.psum")
+        raise NotImplementedError(
+            f"{name}: reduce_axes is not supported: reduce inside the function instead, for example with lax.psum"
+        )
 
 
-def _at(
+def _select_argnums(
     function: Function, argnums: int | Sequence[int], args: tuple[Any, ...], keywords: dict[str, Any]
 ) -> tuple[Function, tuple[Any, ...], list[int]]:
-    """The function of the arguments `argnums` alone, those arguments, and their places."""
+    """Return a function of the arguments in `argnums` alone, these arguments, and their positions."""
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
     for number in numbers:
         if not isinstance(number, int) or not -len(args) <= number < len(args):
             raise ValueError(
-                f"grad of {describe_function(function)} with respect to argument {number}, but it was called with "
-                f"{len(args)} "
-                "positional arguments"
+                f"grad of {describe_function(function)}: argnums has {number}, but the function was called with "
+                f"{len(args)} positional arguments"
             )
-    places = [number % len(args) for number in numbers]
+    positions = [number % len(args) for number in numbers]
 
     @wraps(function)
     def inner(*active: Any) -> Any:
-        given = list(args)
-        for place, value in zip(places, active, strict=True):
-            given[place] = value
-        return function(*given, **keywords)
+        all_args = list(args)
+        for position, value in zip(positions, active, strict=True):
+            all_args[position] = value
+        return function(*all_args, **keywords)
 
-    return inner, tuple(args[place] for place in places), places
+    return inner, tuple(args[position] for position in positions), positions
 
 
-def _matching(
-    name: str, what: str, given: Any, structure: tree.Structure, types: Sequence[ArrayType], function: Function
+def _check_leaves(
+    name: str, role: str, derivatives: Any, structure: tree.Structure, types: Sequence[ArrayType], function: Function
 ) -> list[Any]:
-    """The leaves of a tree of tangents or cotangents, if they fit these types; None for those of integers."""
-    leaves, found = tree.flatten(given)
-    if found != structure:
+    """Return the leaves of a pytree of tangents or cotangents, which must match these types; None for integers.
+
+    `role` is "tangent" or "cotangent".
+    """
+    leaves, leaf_structure = tree.flatten(derivatives)
+    if leaf_structure != structure:
         raise TypeError(
-            f"{name} of {describe_function(function)}: the {what} has structure {found}, expected {structure}"
+            f"{name} of {describe_function(function)}: the {role} has structure {leaf_structure}, expected {structure}"
         )
     out: list[Any] = []
     for number, (leaf, type) in enumerate(zip(leaves, types, strict=True)):
         if not is_inexact(type.dtype):
             if getattr(leaf, "dtype", None) != float0:
                 raise TypeError(
-                    f"{name} of {describe_function(function)}: the {what} of a value of type {type} must be of type "
+                    f"{name} of {describe_function(function)}: the {role} of a value of type {type} must have dtype "
                     "float0"
                 )
             out.append(None)
             continue
         x = as_operand(leaf, name)
-        weak = x.type.weak and is_inexact(x.type.dtype)  # a Python float fits every float
+        weak = x.type.weak and is_inexact(x.type.dtype)  # a Python float matches every floating dtype
         if x.type.shape != type.shape or (x.type.dtype != type.dtype and not weak):
             raise TypeError(
-                f"{name} of {describe_function(function)}: {what} {number} is {x.type}, expected {type.strong()}"
+                f"{name} of {describe_function(function)}: {role} {number} is {x.type}, expected {type.strong()}"
             )
         out.append(match_type(x, type))
     return out
 
 
-def _basis(type: ArrayType) -> Any:
-    """The unit directions of an array of this type, along a new first dim."""
+def _standard_basis(type: ArrayType) -> Any:
+    """Return the standard basis of the arrays of a type, stacked along a new first dim."""
     rows, columns = (Iota((type.size, type.size), dim, np.dtype(np.int32))() for dim in (0, 1))
     return reshape(Convert(type.dtype)(Compare("EQ")(rows, columns)), shape=(type.size, *type.shape))
 
@@ -434,36 +591,42 @@ def _check_inputs(
     name: str,
     function: Function,
     args: tuple[Any, ...],
-    places: Sequence[int],
+    positions: Sequence[int],
     leaves: Sequence[Any],
     holomorphic: bool,
     allow_int: bool,
 ) -> None:
+    """Check the dtypes of the arguments to differentiate with respect to."""
     for number, leaf in enumerate(leaves):
         dtype = type_of(leaf, name).dtype
         if holomorphic and dtype.kind != "c":
-            problem = "a holomorphic function has complex arguments"
+            problem = "with holomorphic=True it must have a complex dtype"
         elif not is_inexact(dtype) and not allow_int:
-            problem = "derivatives need floats. Convert it with `.astype`, or leave it out of argnums"
+            problem = (
+                "derivatives need a floating or complex dtype. Convert it with `.astype`, or remove it from argnums"
+            )
         elif name == "jacfwd" and dtype.kind == "c" and not holomorphic:
-            problem = "forward mode follows complex arguments only where the function is holomorphic: say so"
+            problem = (
+                "forward mode supports complex arguments only if the function is holomorphic: pass holomorphic=True if "
+                "it is"
+            )
         else:
             continue
-        given = [args[place] if place in places else None for place in range(len(args))]
-        which = argument_names(function, tuple(given), {})[number]
+        differentiated = [args[position] if position in positions else None for position in range(len(args))]
+        argument = argument_names(function, tuple(differentiated), {})[number]
         raise TypeError(
-            f"{name} of {describe_function(function)} with respect to {which}: it is {type_of(leaf)}, and {problem}."
+            f"{name} of {describe_function(function)} with respect to {argument}: it is {type_of(leaf)}, but {problem}."
         )
 
 
-def _check_scalar(function: Function, flat: _Flat, outputs: Sequence[Any], holomorphic: bool) -> None:
+def _check_scalar(function: Function, flat: _FlatFunctionWithAux, outputs: Sequence[Any], holomorphic: bool) -> None:
     if flat.out_tree != tree.structure(0):
         raise TypeError(
-            f"grad needs a function that returns one scalar; {describe_function(function)} returned {flat.out_tree}"
+            f"grad needs a function that returns one scalar, but {describe_function(function)} returned {flat.out_tree}"
         )
-    kind = outputs[0].type
-    if kind.shape or not (kind.dtype.kind == "c" if holomorphic else is_float(kind.dtype)):
+    type = outputs[0].type
+    if type.shape or not (type.dtype.kind == "c" if holomorphic else is_float(type.dtype)):
         raise TypeError(
-            f"grad needs a function that returns one {'complex' if holomorphic else 'real'} scalar; "
-            f"{describe_function(function)} returned {kind}. Reduce it, for example with `.sum()` or `.mean()`."
+            f"grad needs a function that returns one {'complex' if holomorphic else 'real'} scalar, but "
+            f"{describe_function(function)} returned {type}. Reduce it, for example with `.sum()` or `.mean()`."
         )

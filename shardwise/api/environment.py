@@ -1,4 +1,4 @@
-"""The state of this process: what is kept and alive, and where all of it runs."""
+"""Functions about the state of this process: caches, live arrays, devices and settings."""
 
 import gc
 import os
@@ -15,30 +15,53 @@ from shardwise.runtime.client import default_backend, devices, local_device_coun
 
 
 def clear_caches() -> None:
-    """Forget all that was traced and compiled in this process; the folder `compilation_cache_dir` stays as it is.
+    """Clear all caches of traced and compiled functions in this process.
 
-    >>> jax.clear_caches()
+    The persistent cache in the folder `compilation_cache_dir` is not affected.
+
+    Example:
+        >>> jax.clear_caches()
     """
     clear_all()
 
 
 def live_arrays(platform: str | None = None) -> list[Array]:
-    """The arrays of a platform (the default one, if none is named) that are alive and have memory.
+    """Return all arrays that exist and have not been deleted or donated.
 
-    >>> x = jnp.ones(3)
-    >>> any(x is y for y in jax.live_arrays())
-    True
+    Args:
+        platform: only arrays on this platform; by default, on the platform that programs run on.
+
+    Returns:
+        The arrays, in no particular order.
+
+    Raises:
+        RuntimeError: if there is no such platform.
+
+    Example:
+        >>> x = jnp.ones(3)
+        >>> any(x is y for y in jax.live_arrays())
+        True
     """
-    wanted = platform_of(devices(platform)[0]) if platform else default_backend()
-    arrays = [found for found in gc.get_objects() if isinstance(found, Array)]
-    return [x for x in arrays if not x.is_deleted() and platform_of(x.sharding.devices[0]) == wanted]
+    platform_name = platform_of(devices(platform)[0]) if platform else default_backend()
+    arrays = [obj for obj in gc.get_objects() if isinstance(obj, Array)]
+    return [x for x in arrays if not x.is_deleted() and platform_of(x.sharding.devices[0]) == platform_name]
 
 
 def copy_to_host_async(x: Any) -> Any:
-    """`x`, whose arrays begin to be copied to the host: reading them later waits for less. Other leaves are left alone.
+    """Start to copy the arrays of a pytree to the host, so that reading them later takes less time.
 
-    >>> jax.copy_to_host_async({"loss": jnp.ones(()), "step": 3})
-    {'loss': Array(1., dtype=float32), 'step': 3}
+    Args:
+        x: a pytree. Leaves that are not arrays are ignored.
+
+    Returns:
+        `x`.
+
+    Raises:
+        RuntimeError: if an array was deleted or donated.
+
+    Example:
+        >>> jax.copy_to_host_async({"loss": jnp.ones(()), "step": 3})
+        {'loss': Array(1., dtype=float32), 'step': 3}
     """
     for leaf in tree.leaves(x):
         if isinstance(leaf, Array):
@@ -47,35 +70,57 @@ def copy_to_host_async(x: Any) -> Any:
 
 
 def effects_barrier() -> None:
-    """Wait until what was called has had its effects. A call with effects returns after them, so there is nothing to
-    wait for.
+    """Wait until the side effects of all programs that were started have happened.
 
-    >>> jax.effects_barrier()
+    Programs with side effects, such as callbacks, are synchronous here, so this returns at once.
+
+    Example:
+        >>> jax.effects_barrier()
     """
 
 
 def process_indices(backend: str | None = None) -> list[int]:
-    """The numbers of all processes.
+    """Return the indices of all processes.
 
-    >>> jax.process_indices()
-    [0]
+    Args:
+        backend: the platform; by default, the one that programs run on.
+
+    Returns:
+        The integers from 0 to `process_count() - 1`.
+
+    Raises:
+        RuntimeError: if there is no such platform.
+
+    Example:
+        >>> jax.process_indices()
+        [0]
     """
     return list(range(process_count(backend)))
 
 
 def print_environment_info(return_string: bool = False) -> str | None:
-    """Print versions, devices and settings, for a report of a problem; or return the text.
+    """Print versions, devices, changed settings and environment variables, for bug reports.
 
-    >>> print(jax.print_environment_info(return_string=True))
-    shardwise: ...
+    Args:
+        return_string: whether to return the text and not print it.
+
+    Returns:
+        The text with `return_string`, otherwise None.
+
+    Raises:
+        RuntimeError: if the platform that programs run on has no usable device.
+
+    Example:
+        >>> print(jax.print_environment_info(return_string=True))
+        shardwise: ...
     """
-    kinds = sorted({str(device.device_kind) for device in devices()})
+    device_kinds = sorted({str(device.device_kind) for device in devices()})
     packages = ("shardwise", "jaxlib", "numpy", "ml_dtypes", "scipy")
     rows = {
         **{name: version(name) for name in packages},
         "python": sys.version.replace("\n", " "),
         "machine": machine.platform(),
-        "devices": f"{len(devices())} of {', '.join(kinds)} ({default_backend()}), {local_device_count()} here",
+        "devices": f"{len(devices())} of {', '.join(device_kinds)} ({default_backend()}), {local_device_count()} local",
         "processes": str(process_count()),
     }
     lines = [f"{name}: {text}" for name, text in rows.items()]

@@ -1,4 +1,4 @@
-"""Flat: a function of trees of arrays as a function of their leaves, which is what transformations work on."""
+"""FlatFunction: a function of pytrees as a function of their leaves, which all transformations work on."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,7 +10,10 @@ from shardwise.compiler.ir.dispatch import open_frames
 
 
 class FlatFunction:
-    """Takes the leaves of (arguments, keywords), returns the leaves of the result, and notes its structure."""
+    """A function from the leaves of (args, kwargs) to the leaves of its result.
+
+    Every call stores the pytree structure of the result as `out_tree`.
+    """
 
     def __init__(self, function: Callable[..., Any], in_tree: tree.Structure):
         self.function = function
@@ -25,16 +28,15 @@ class FlatFunction:
 
 
 def check_outputs(function: Callable[..., Any], outputs: Sequence[Any]) -> None:
-    """A traced function returns arrays and numbers; anything else is an error."""
+    """Raise a TypeError unless all leaves of a traced function's result are arrays or numbers."""
     for number, output in enumerate(outputs):
         if not is_array_like(output):
             raise TypeError(
                 f"{describe_function(function)} returned {output!r} of type {type(output).__name__} as result "
-                f"{number}: "
-                "a traced function returns arrays and numbers, in tuples, lists, dicts and None"
+                f"{number}: a traced function must return a pytree of arrays and numbers"
             )
 
 
 def is_traced(leaves: Sequence[Any]) -> bool:
-    """Whether a call with these arguments belongs to a trace: one that takes every op, or one that owns an argument."""
+    """Return whether an open frame records a call with these leaves: it records every op, or it owns a leaf."""
     return any(frame.stages_all or any(frame.owns(x) for x in leaves) for frame in open_frames())

@@ -1,4 +1,4 @@
-"""Looking at functions without running them: eval_shape, make_jaxpr, typeof."""
+"""Inspect functions without running them: eval_shape, make_jaxpr, typeof."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -6,9 +6,9 @@ from typing import Any, final
 
 from shardwise import tree
 from shardwise.api.arguments import check_function, describe_function
-from shardwise.api.jit import Jitted, trace
+from shardwise.api.jit import Jitted, TracedFunction, trace
 from shardwise.api.shape_dtype_struct import leaf_type, struct
-from shardwise.api.static_args import NOTHING, select, split
+from shardwise.api.static_args import NO_ARGUMENTS, ArgumentSelection, select_arguments, split_static
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.types import ArrayType
@@ -16,7 +16,7 @@ from shardwise.compiler.ir.types import ArrayType
 
 @final
 class TracedProgram:
-    """What `make_jaxpr` returns: it prints as the program, which is `.program`; `.consts` are captured arrays."""
+    """The result of `make_jaxpr`: prints as its `program`; `consts` are the arrays that the function closes over."""
 
     def __init__(self, program: Program, consts: list[Any]):
         self.program = program
@@ -29,56 +29,98 @@ class TracedProgram:
 
 
 def eval_shape(function: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
-    """The shapes and dtypes of `function`'s results, as `ShapeDtypeStruct`s; nothing is computed.
+    """Compute the shapes and dtypes of a function's results without computing anything else.
 
-    Arguments may be arrays, or anything with a shape and a dtype.
+    Args:
+        function: the function, which is traced.
+        *args: pytrees of arrays, or of any objects with a `shape` and a `dtype`.
+        **keywords: such arguments, by keyword.
 
-    >>> jax.eval_shape(jnp.dot, jax.ShapeDtypeStruct((2, 3), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.float32))
-    ShapeDtypeStruct(shape=(2,), dtype=float32)
+    Returns:
+        A pytree like the function's result, of `ShapeDtypeStruct`s.
+
+    Raises:
+        TypeError: if `function` is not callable, if an argument has neither a type nor a shape and a dtype, or if
+            `function` returns something other than arrays and numbers. Errors of `function` itself are raised too.
+
+    Example:
+        >>> jax.eval_shape(jnp.dot, jax.ShapeDtypeStruct((2, 3), jnp.float32), jax.ShapeDtypeStruct((3,), jnp.float32))
+        ShapeDtypeStruct(shape=(2,), dtype=float32)
     """
     check_function("eval_shape", function)
-    found = split(function, function.options.static if isinstance(function, Jitted) else NOTHING, args, keywords)
-    leaves, structure = tree.flatten((found.args, found.keywords))
-    traced = trace(found.bind(function), structure, [leaf_type(leaf, describe_function(function)) for leaf in leaves])
+    static = function.options.static if isinstance(function, Jitted) else NO_ARGUMENTS
+    traced = _trace(function, static, args, keywords)
     return traced.structure.unflatten([struct(type) for type in traced.program.out_types])
 
 
 def make_jaxpr(
     function: Callable[..., Any], static_argnums: int | Sequence[int] = (), return_shape: bool = False
 ) -> Callable[..., Any]:
-    """A function that returns the program that `function` is for its arguments; nothing is computed.
+    """Create a function that returns the program which `function` is traced to; nothing is computed.
 
-    With `return_shape`, it returns that and the shapes of the results.
+    The program is Shardwise's own intermediate representation and not a jaxpr.
 
-    >>> jax.make_jaxpr(lambda x: jnp.sin(x) * x)(1.0)
-    program _lambda_(a: f32[]~) {
-      b: f32[]~ = sin a   # ...
-      c: f32[]~ = mul b a   # ...
-      return c
-    }
+    Args:
+        function: the function to trace.
+        static_argnums: the positional arguments that are Python values and part of the program.
+        return_shape: whether to return the shapes and dtypes of the results as well.
+
+    Returns:
+        A function with the arguments of `function` that returns the program; with `return_shape`, a pair of the
+        program and a pytree of `ShapeDtypeStruct`s.
+
+    Raises:
+        TypeError: if `function` is not callable or `static_argnums` are not integers; later, if an argument has
+            neither a type nor a shape and a dtype.
+        ValueError: if `function` has no argument with a number in `static_argnums`; later, if a static argument is not
+            hashable.
+
+    Example:
+        >>> jax.make_jaxpr(lambda x: jnp.sin(x) * x)(1.0)
+        program _lambda_(a: f32[]~) {
+          b: f32[]~ = sin a   # ...
+          c: f32[]~ = mul b a   # ...
+          return c
+        }
     """
     check_function("make_jaxpr", function)
-    static = select(function, "static", static_argnums, None)
+    static = select_arguments(function, "static", static_argnums, None)
 
     @wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
-        found = split(function, static, args, keywords)
-        leaves, structure = tree.flatten((found.args, found.keywords))
-        traced = trace(
-            found.bind(function), structure, [leaf_type(leaf, describe_function(function)) for leaf in leaves]
-        )
-        printed = TracedProgram(traced.program, traced.captured)
+        traced = _trace(function, static, args, keywords)
+        printable = TracedProgram(traced.program, traced.captured)
         if not return_shape:
-            return printed
-        return printed, traced.structure.unflatten([struct(type) for type in traced.program.out_types])
+            return printable
+        return printable, traced.structure.unflatten([struct(type) for type in traced.program.out_types])
 
     return call
 
 
-def typeof(x: Any) -> ArrayType:
-    """The type of an array or number: its shape, dtype and whether it is weak.
+def _trace(
+    function: Callable[..., Any], static: ArgumentSelection, args: tuple[Any, ...], keywords: dict[str, Any]
+) -> TracedFunction:
+    """Trace `function` for arguments that may be abstract."""
+    arguments = split_static(function, static, args, keywords)
+    leaves, structure = tree.flatten((arguments.args, arguments.keywords))
+    types = [leaf_type(leaf, describe_function(function)) for leaf in leaves]
+    return trace(arguments.bind(function), structure, types)
 
-    >>> jax.typeof(jnp.zeros((2, 3))), jax.typeof(1.0)
-    (f32[2,3], f32[]~)
+
+def typeof(x: Any) -> ArrayType:
+    """Return the type of an array or a number: shape, dtype, whether it is weakly typed, and its varying mesh axes.
+
+    Args:
+        x: an array, a number, or a tracer of one.
+
+    Returns:
+        The type. It prints as `f32[2,3]`; a `~` after it marks a weak type.
+
+    Raises:
+        TypeError: if `x` is neither an array nor a number.
+
+    Example:
+        >>> jax.typeof(jnp.zeros((2, 3))), jax.typeof(1.0)
+        (f32[2,3], f32[]~)
     """
     return type_of(x, "typeof")

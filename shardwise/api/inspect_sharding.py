@@ -1,7 +1,7 @@
-"""inspect_array_sharding: how a value lies, told outside a compiled function at once, and inside while it is compiled.
+"""inspect_array_sharding: report a value's sharding, also that of an intermediate value of a compiled function.
 
-Inside, an op without results stands where the call was. Once the plan is there, `tell` hands each of them the layout in
-which the plan makes its value, before XLA gets the program.
+Under `jit` the call records an op without results. When the program has been planned, a compiler pass calls each such
+op's callback with the planned layout of its operand, before XLA compiles the program.
 """
 
 from collections.abc import Callable
@@ -13,16 +13,25 @@ from shardwise.runtime.array import Array
 
 
 def inspect_array_sharding(value: Any, *, callback: Callable[[Any], None] = print) -> None:
-    """Call `callback` with the sharding of `value`; inside a compiled function, with the one that the planner chose.
+    """Call a function with the sharding of a value.
 
-    There it is called once for each compilation. A value that is a sum still to be completed lies as its terms do.
+    Under `jit` the sharding is the one that the planner chose, and `callback` is called once per compilation. For a
+    value that is partial (a sum that awaits its all-reduce), it is the sharding of the partial terms.
 
-    >>> x = jax.device_put(jnp.arange(8), jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows")))
-    >>> jax.debug.inspect_array_sharding(x, callback=lambda sharding: print(sharding.spec))
-    P('rows')
+    Args:
+        value: an array or a number, which can be traced.
+        callback: the function to call with the `Sharding`.
+
+    Raises:
+        TypeError: if `callback` is not callable, or `value` is neither an array nor a number.
+
+    Example:
+        >>> x = jax.device_put(jnp.arange(8), jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows")))
+        >>> jax.debug.inspect_array_sharding(x, callback=lambda sharding: print(sharding.spec))
+        P('rows')
     """
     if not callable(callback):
-        raise TypeError(f"inspect_array_sharding: callback should be a function, not {callback!r}")
+        raise TypeError(f"inspect_array_sharding: callback must be a function, not {callback!r}")
     operand = as_operand(value, "inspect_array_sharding")
     if isinstance(operand, Array):
         callback(operand.sharding)

@@ -1,11 +1,11 @@
-"""Arrays of other libraries, whose memory is shared: DLPack."""
+"""from_dlpack: import arrays of other libraries, such as PyTorch tensors, without a copy."""
 
 from typing import Any
 
 import numpy as np
 
 from shardwise._jaxlib import RuntimeFailure
-from shardwise._jaxlib import from_dlpack as shared
+from shardwise._jaxlib import from_dlpack as buffer_from_dlpack
 from shardwise.api.placement import device_put
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.runtime.array import DLPACK_DEVICES, Array, single_device_array
@@ -14,40 +14,48 @@ from shardwise.runtime.dlpack import type_in
 
 
 def from_dlpack(name: str, x: Any, device: Any, copy: bool | None) -> Array:
-    """`x` as an array; `name` is the function that was called, for errors."""
+    """Import `x` through DLPack; `name` is the public function that was called, for messages."""
     if not (hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")):
-        raise TypeError(f"{name}: {type(x).__name__} has no `__dlpack__` and `__dlpack_device__`: it cannot be shared")
-    kind, number = (int(part) for part in x.__dlpack_device__())
-    here = [device for device in local_devices() if DLPACK_DEVICES.get(device.platform) == kind]
-    # Virtual CPU devices share one memory, which DLPack calls number 0.
-    found = here[0] if here and kind == DLPACK_DEVICES["cpu"] else next((d for d in here if d.id == number), None)
-    if found is None:
+        raise TypeError(
+            f"{name}: {type(x).__name__} does not support DLPack: it has no `__dlpack__` and `__dlpack_device__`"
+        )
+    device_type, device_id = (int(part) for part in x.__dlpack_device__())
+    candidates = [device for device in local_devices() if DLPACK_DEVICES.get(device.platform) == device_type]
+    if candidates and device_type == DLPACK_DEVICES["cpu"]:
+        source = candidates[0]  # virtual CPU devices share one memory, which DLPack calls device 0
+    else:
+        source = next((device for device in candidates if device.id == device_id), None)
+    if source is None:
         raise BufferError(
-            f"{name}: this process has no device of kind {kind} with number {number} to share memory with"
+            f"{name}: the array is on DLPack device {device_id} of type {device_type}, which is no device of this "
+            "process"
         )
     if isinstance(x, Array):
-        found = x.sharding.devices[0]
-    if not _lies_row_by_row(x):
+        source = x.sharding.devices[0]
+    if not _is_row_major(x):
         if copy is False:
-            raise BufferError(f"{name}: the memory cannot be shared: its elements do not lie row by row")
+            raise BufferError(
+                f"{name}: the memory cannot be shared, because the array is not contiguous in row-major order: make a "
+                "contiguous copy first, or do not pass copy=False"
+            )
         x = np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x.contiguous()
     capsule = x.__dlpack__()
     try:
-        held = type_in(capsule)
-        made = shared(capsule, found, may_copy=copy is not False)
+        type_of_capsule = type_in(capsule)
+        buffer = buffer_from_dlpack(capsule, source, may_copy=copy is not False)
     except (RuntimeFailure, BufferError) as error:
         raise BufferError(f"{name}: the memory cannot be shared: {error}") from None
-    array = single_device_array(made, held, found)
-    if canonical_dtype(held.dtype) != held.dtype:
-        array = array.astype(held.dtype)
+    array = single_device_array(buffer, type_of_capsule, source)
+    if canonical_dtype(type_of_capsule.dtype) != type_of_capsule.dtype:
+        array = array.astype(type_of_capsule.dtype)
     elif copy:
         array = array.copy()
     return array if device is None else device_put(array, device)
 
 
-def _lies_row_by_row(x: Any) -> bool:
-    """Whether memory is laid out as ours is: numpy's arrays and PyTorch's tensors say so, each in its way."""
+def _is_row_major(x: Any) -> bool:
+    """Return whether an array is contiguous in row-major order; numpy and PyTorch have different methods for it."""
     if isinstance(x, np.ndarray):
         return bool(x.flags.c_contiguous)
-    says = getattr(x, "is_contiguous", None)
-    return True if says is None else bool(says())
+    is_contiguous = getattr(x, "is_contiguous", None)
+    return True if is_contiguous is None else bool(is_contiguous())

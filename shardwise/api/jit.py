@@ -1,4 +1,4 @@
-"""jit: a function compiled once for each type, layout and structure of its arguments."""
+"""jit: compile a function once per pytree structure, types and shardings of its arguments."""
 
 import logging
 import sys
@@ -22,7 +22,15 @@ from shardwise.api.arguments import (
 )
 from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.shape_dtype_struct import ShapeDtypeStruct
-from shardwise.api.static_args import NOTHING, Selection, Split, check_overlap, donated_leaves, select, split
+from shardwise.api.static_args import (
+    NO_ARGUMENTS,
+    ArgumentSelection,
+    SplitArguments,
+    check_overlap,
+    donated_leaves,
+    select_arguments,
+    split_static,
+)
 from shardwise.caches import register
 from shardwise.compiler.arrays.methods import is_array_like
 from shardwise.compiler.arrays.operands import as_operand
@@ -50,13 +58,16 @@ _flatten = tree.registry.flatten
 _LEAF = _flatten(0)[1]
 _log = logging.getLogger("shardwise")
 
-MOST_KEPT = 4096  # programs for each function; those that were not used for long go first
+MAX_PROGRAMS = 4096  # per function; the least recently used are evicted first
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class TracedFunction:
-    """A function staged for arguments of certain types. `captured` are outer values, the program's last inputs."""
+    """A function traced for arguments of certain types.
+
+    `captured` are the values that the function closes over, which are the last inputs of the program.
+    """
 
     program: Program
     captured: list[Any]
@@ -65,12 +76,12 @@ class TracedFunction:
 
 @dataclass(frozen=True)
 class JitOptions:
-    """What `jit` was asked for beside the function; `pmap` is asked for more."""
+    """The options of `jit`; `PmapOptions` extends them."""
 
     in_shardings: Any = None
     out_shardings: Any = None
-    static: Selection = NOTHING
-    donate: Selection = NOTHING
+    static: ArgumentSelection = NO_ARGUMENTS
+    donate: ArgumentSelection = NO_ARGUMENTS
     keep_unused: bool = False
     inline: bool = False
     compiler_options: CompilerOptions = ()
@@ -78,10 +89,10 @@ class JitOptions:
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Given:
-    """The arguments of a call: static ones apart, and the arrays among the others, as a tree."""
+class _Arguments:
+    """The arguments of a call: split into static and dynamic ones, with the leaves of the dynamic ones."""
 
-    found: Split
+    split: SplitArguments
     leaves: list[Any]
     structure: tree.Structure
 
@@ -91,40 +102,42 @@ class _Given:
 
 
 class Jitted:
-    """A function that `jit` has wrapped. Called, it runs compiled; called inside another trace, it is one op there."""
+    """A function that `jit` has wrapped. A call runs it compiled; inside another trace, a call records one op."""
 
     def __init__(self, function: Callable[..., Any], options: JitOptions):
         self.function = function
         self.options = options
         self._has_static = bool(options.static)
         self._programs: LruCache  # → TracedFunction
-        self._launches: LruCache  # → Launch, and the structure of its results; None where that is one array
+        self._launches: LruCache  # → (Launch, structure of the results or None for a single array)
         self._programs, self._launches = _caches(function, options)
         _jitted.add(self)
-        update_wrapper(self, function, updated=())  # not the attributes: another jit has those of the same names
+        update_wrapper(
+            self, function, updated=()
+        )  # without `__dict__`: another Jitted has attributes of the same names
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         state = all_threads.state or config.state
         if state.disable_jit:
             return self.function(*args, **keywords)
-        found = None
+        split = None
         if self._has_static:
-            found = split(self.function, self.options.static, args, keywords)
-            leaves, structure = _flatten((found.args, found.keywords))
+            split = split_static(self.function, self.options.static, args, keywords)
+            leaves, structure = _flatten((split.args, split.keywords))
         else:
-            bare = not keywords
+            only_arrays = not keywords
             for x in args:
-                bare = bare and x.__class__ is Array
-            # Of arrays alone, their number says all: the shortest way for the shortest calls.
-            leaves, structure = (args, len(args)) if bare else _flatten((args, keywords))
-        if open_frames() and (is_traced(leaves) or bound_axes()):  # it may compute along the axes that have a name here
-            return self._staged(self._given(args, keywords))
-        statics = found.key if found is not None else ()
+                only_arrays = only_arrays and x.__class__ is Array
+            # Fast path: if all arguments are arrays, their number determines the structure.
+            leaves, structure = (args, len(args)) if only_arrays else _flatten((args, keywords))
+        if open_frames() and (is_traced(leaves) or bound_axes()):  # the function may use the bound axis names
+            return self._stage(self._arguments(args, keywords))
+        statics = split.key if split is not None else ()
         try:
             key = (structure, mesh_context.mesh, state.trace_settings, statics, *[x.signature for x in leaves])
-        except AttributeError:  # not all are arrays yet
+        except AttributeError:  # a leaf is not an array
             if not all(map(is_array_like, leaves)):
-                self._given(args, keywords)  # an error that names what can be none
+                self._arguments(args, keywords)  # raises an error that names the argument
             leaves = [as_argument(x) for x in leaves]
             key = (structure, mesh_context.mesh, state.trace_settings, statics, *[x.signature for x in leaves])
         launches = self._launches
@@ -132,118 +145,129 @@ class Jitted:
         if entry is None:
             entry = launches.promote(key)
         if entry is None:
-            given = self._given(args, keywords)
-            if any(isinstance(x, Tracer) for x in self._captured(given)):
-                return self._staged(given)  # it closes over a value that is being traced
-            self._explain_miss(key, given)
-            entry = launches.insert(key, self._compiled(given))
-        launch, results = entry
-        made = launch.run(leaves)
-        return made[0] if results is None else results.unflatten(made)
+            arguments = self._arguments(args, keywords)
+            if any(isinstance(x, Tracer) for x in self._captured(arguments)):
+                return self._stage(arguments)  # the function closes over a tracer
+            self._explain_miss(key, arguments)
+            entry = launches.insert(key, self._compile(arguments))
+        launch, out_tree = entry
+        outputs = launch.run(leaves)
+        return outputs[0] if out_tree is None else out_tree.unflatten(outputs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
-        """As a method: the instance is the first argument."""
+        """Bind a jitted method to its instance."""
         return self if instance is None else partial(self, instance)
 
     def __reduce__(self) -> Any:
-        """What is found by its name is pickled as that; else the function is, and what `jit` was asked for."""
-        name = str(getattr(self, "__qualname__", ""))  # which objects that can be called lack
+        """Pickle by name if the module attribute of that name is this object, else by function and options."""
+        name = str(getattr(self, "__qualname__", ""))  # callable objects have none
         if getattr(sys.modules.get(self.__module__), name, None) is self:
             return name
         return Jitted, (self.function, self.options)
 
     def clear_cache(self) -> None:
-        """Forget what was traced and compiled for this function."""
+        """Clear the caches of traced and compiled programs of this function."""
         self._programs.clear()
         self._launches.clear()
 
     def trace(self, *args: Any, **keywords: Any) -> Traced:
-        """What the function computes for these arguments, or for such as ShapeDtypeStructs say; nothing runs."""
-        return self._looked_at(args, keywords)
+        """Trace the function for arrays or `ShapeDtypeStruct`s, without running it."""
+        return self._trace_stage(args, keywords)
 
     def lower(self, *args: Any, **keywords: Any) -> Lowered:
-        """What each device would do, as text for XLA; nothing runs."""
-        return self._looked_at(args, keywords).lower()
+        """Trace, plan, partition and lower the function to StableHLO, without running it."""
+        return self._trace_stage(args, keywords).lower()
 
     def eval_shape(self, *args: Any, **keywords: Any) -> Any:
-        """The types of the results, as `ShapeDtypeStruct`s; nothing runs."""
-        return self._looked_at(args, keywords).out_info
+        """Return the types of the results as `ShapeDtypeStruct`s, without running the function."""
+        return self._trace_stage(args, keywords).out_info
 
     @filter_traceback
-    def _looked_at(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Traced:
-        given = self._given(args, keywords, abstract=True)
-        request, recorded = self._request(given)
-        return Traced(request, recorded.captured, given.structure, recorded.structure, self.options.compiler_options)
+    def _trace_stage(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Traced:
+        arguments = self._arguments(args, keywords, abstract=True)
+        request, traced = self._request(arguments)
+        return Traced(request, traced.captured, arguments.structure, traced.structure, self.options.compiler_options)
 
     def request(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Request, TracedFunction]:
-        """What it takes to run the function on these arguments."""
-        return self._request(self._given(args, keywords, abstract=True))
+        """Return the compilation request for these arguments, which may be abstract, and the traced function."""
+        return self._request(self._arguments(args, keywords, abstract=True))
 
-    def _given(self, args: tuple[Any, ...], keywords: dict[str, Any], abstract: bool = False) -> _Given:
-        """The arguments as arrays and numbers; `abstract`: or as what stands for such. Anything else is an error."""
-        found = split(self.function, self.options.static, args, keywords)
-        return _Given(found, *array_leaves(found.bind(self.function), found.args, found.keywords, abstract))
+    def _arguments(self, args: tuple[Any, ...], keywords: dict[str, Any], abstract: bool = False) -> _Arguments:
+        """Split and flatten arguments; leaves are arrays and numbers, and with `abstract` also ShapeDtypeStructs."""
+        split = split_static(self.function, self.options.static, args, keywords)
+        return _Arguments(split, *array_leaves(split.bind(self.function), split.args, split.keywords, abstract))
 
-    def _traced(self, given: _Given) -> TracedFunction:
-        """The function staged for these arguments; once for each structure, types, static arguments and named axes."""
+    def _traced(self, arguments: _Arguments) -> TracedFunction:
+        """Return the function traced for these arguments, from a cache.
+
+        The key holds everything that a trace depends on: structure, types, static arguments, settings, the mesh and the
+        named axes.
+        """
         axes = (tuple(bound_axes().items()), tracked_axes())
-        key = (given.structure, config.state.trace_settings, mesh_context.mesh, given.found.key, axes, given.types)
+        key = (
+            arguments.structure,
+            config.state.trace_settings,
+            mesh_context.mesh,
+            arguments.split.key,
+            axes,
+            arguments.types,
+        )
         traced: TracedFunction | None = self._programs.get(key) or self._programs.promote(key)
         if traced is None or not _is_alive(traced.captured):
-            traced = self._programs.insert(key, trace(self._body(given.found), given.structure, given.types))
+            traced = self._programs.insert(
+                key, trace(self._body(arguments.split), arguments.structure, arguments.types)
+            )
         return traced
 
-    def _body(self, found: Split) -> Callable[..., Any]:
-        """What is traced: a function of the arguments that are not static."""
-        return found.bind(self.function)
+    def _body(self, split: SplitArguments) -> Callable[..., Any]:
+        """Return the function of the dynamic arguments, which is traced."""
+        return split.bind(self.function)
 
-    def _request(self, given: _Given) -> tuple[Request, TracedFunction]:
-        traced = self._traced(given)
-        names = self._names(given)
+    def _request(self, arguments: _Arguments) -> tuple[Request, TracedFunction]:
+        traced = self._traced(arguments)
+        names = self._names(arguments)
         request = Request(
             traced.program,
             tuple(
-                x.placed if isinstance(x, ShapeDtypeStruct) else as_argument(x).signature
-                for x in (*given.leaves, *traced.captured)
+                x.array_signature if isinstance(x, ShapeDtypeStruct) else as_argument(x).signature
+                for x in (*arguments.leaves, *traced.captured)
             ),
             self._out_shardings(traced),
             tuple(names),
-            self._in_shardings(traced, given.found.args, given.types, names),
-            donated_leaves(self.options.donate, given.found) if self.options.donate else (),
+            self._in_shardings(traced, arguments.split.args, arguments.types, names),
+            donated_leaves(self.options.donate, arguments.split) if self.options.donate else (),
             self.options.keep_unused,
         )
         return request, traced
 
     @filter_traceback
-    def _captured(self, given: _Given) -> list[Any]:
-        return self._traced(given).captured
+    def _captured(self, arguments: _Arguments) -> list[Any]:
+        return self._traced(arguments).captured
 
     @filter_traceback
-    def _compiled(self, given: _Given) -> tuple[Launch, tree.Structure | None]:
-        """What runs the function, and the structure of its results; None where that is one array."""
-        request, traced = self._request(given)
+    def _compile(self, arguments: _Arguments) -> tuple[Launch, tree.Structure | None]:
+        """Compile the function; return its launch, and the structure of its results or None for a single array."""
+        request, traced = self._request(arguments)
         launch = compile_request(request, [as_array(x) for x in traced.captured], self.options.compiler_options)
         return launch, None if traced.structure == _LEAF else traced.structure
 
     @filter_traceback
-    def _staged(self, given: _Given) -> Any:
-        """As one op of the frame that is open; shardings become constraints."""
+    def _stage(self, arguments: _Arguments) -> Any:
+        """Record the function as one op of the open frame; its shardings become sharding constraints."""
         if self.options.compiler_options:
             raise ValueError(
-                f"{describe_function(self.function)} has compiler_options, and is called where another function is "
-                "traced: "
-                "there is one program, which is compiled as the outermost `jit` says. Give them to that one."
+                f"jit of {describe_function(self.function)} has compiler_options, but is called inside another traced "
+                "function, which is compiled as one program: pass compiler_options to the outermost jit"
             )
-        traced = self._traced(given)
-        asked = self._in_shardings(traced, given.found.args, given.types, self._names(given))
-        pinned = _constrained(map(as_operand, given.leaves), asked)
-        operands = [*pinned, *traced.captured]
-        results = replay(traced.program, operands) if self.options.inline else Call(traced.program)(*operands)
-        return traced.structure.unflatten(_constrained(results, self._out_shardings(traced)))
+        traced = self._traced(arguments)
+        in_shardings = self._in_shardings(traced, arguments.split.args, arguments.types, self._names(arguments))
+        operands = [*_constrain_all(map(as_operand, arguments.leaves), in_shardings), *traced.captured]
+        outputs = replay(traced.program, operands) if self.options.inline else Call(traced.program)(*operands)
+        return traced.structure.unflatten(_constrain_all(outputs, self._out_shardings(traced)))
 
-    def _names(self, given: _Given) -> list[str]:
-        found = given.found
-        return argument_names(found.bind(self.function), found.args, found.keywords)
+    def _names(self, arguments: _Arguments) -> list[str]:
+        split = arguments.split
+        return argument_names(split.bind(self.function), split.args, split.keywords)
 
     def _in_shardings(
         self, traced: TracedFunction, args: Any, types: Sequence[ArrayType], names: Sequence[str]
@@ -254,41 +278,38 @@ class Jitted:
             shardings = tuple(shardings)
         if shardings is not None and len(types) > count:
             raise TypeError(
-                f"{describe_function(self.function)} has in_shardings, which are for positional arguments, but "
-                f"{names[count]} "
-                "was given by keyword"
+                f"jit of {describe_function(self.function)}: in_shardings applies to positional arguments only, but "
+                f"{names[count]} was passed by keyword"
             )
-        given = broadcast_shardings(shardings, args, "in_shardings", self.function, types[:count], names[:count])
-        return given + (None,) * (len(types) - count)
+        positional = broadcast_shardings(shardings, args, "in_shardings", self.function, types[:count], names[:count])
+        return positional + (None,) * (len(types) - count)
 
     def _out_shardings(self, traced: TracedFunction) -> tuple[Sharding | None, ...]:
         count = len(traced.program.outputs)
         outputs = traced.structure.unflatten(list(range(count)))
-        names = [f"output {number}" for number in range(count)]
+        names = [f"result {number}" for number in range(count)]
         return broadcast_shardings(
             self.options.out_shardings, outputs, "out_shardings", self.function, traced.program.out_types, names
         )
 
-    def _explain_miss(self, key: tuple[Any, ...], given: _Given) -> None:
-        """Log why this call needs another compilation, where the user wants to know."""
+    def _explain_miss(self, key: tuple[Any, ...], arguments: _Arguments) -> None:
+        """Log how this call differs from the last one that was compiled, if `explain_cache_misses` is set."""
         if not config.explain_cache_misses or not self._launches:
             return
         last = next(reversed(self._launches))
         reasons = []
         if key[0] != last[0]:
-            here, there = (f"{s} arrays" if isinstance(s, int) else str(s) for s in (key[0], last[0]))
-            reasons.append(f"the arguments are {here}, last time {there}")
+            now, before = (f"{s} arrays" if isinstance(s, int) else str(s) for s in (key[0], last[0]))
+            reasons.append(f"the arguments are {now}, before {before}")
         elif key[1:4] != last[1:4]:
-            reasons.append(f"the mesh in force, settings and static arguments are {key[1:4]}, last time {last[1:4]}")
-        for name, now, before in zip(self._names(given), key[4:], last[4:], strict=False):
-            if now is not before:
-                here, there = (f"{s.type} in {s.sharding}" for s in (now, before))
-                committed = "" if here != there else f" (committed: {now.committed}, last time {before.committed})"
-                reasons.append(f"{name} is {here}, last time {there}{committed}")
+            reasons.append(f"current mesh, settings and static arguments are {key[1:4]}, before {last[1:4]}")
+        for name, signature, last_signature in zip(self._names(arguments), key[4:], last[4:], strict=False):
+            if signature is not last_signature:
+                now, before = (f"{s.type} with {s.sharding}" for s in (signature, last_signature))
+                committed = f" (committed: {signature.committed}, before {last_signature.committed})"
+                reasons.append(f"{name} is {now}, before {before}{committed if now == before else ''}")
         count = self._launches.count + 1
-        _log.warning(
-            "%s is compiled for the %d. time:\n  %s", describe_function(self.function), count, "\n  ".join(reasons)
-        )
+        _log.warning("compilation #%d of %s:\n  %s", count, describe_function(self.function), "\n  ".join(reasons))
 
 
 def jit(
@@ -305,58 +326,83 @@ def jit(
     inline: bool = False,
     compiler_options: dict[str, Any] | None = None,
 ) -> Any:
-    """`function`, compiled. Its arguments and results are arrays in trees.
+    """Compile a function with XLA, partitioned over the devices of its arguments.
 
-    `in_shardings` and `out_shardings` are trees of shardings, or prefixes of such trees; None leaves the layout to what
-    the arguments have and to the planner. Static arguments are hashable Python values that the function may branch on;
-    it is compiled for each. The memory of donated arguments is reused for results: they cannot be used afterwards.
-    Arrays that the function does not use are not even moved to its devices, unless `keep_unused`. With `inline`, a call
-    inside another trace leaves its ops there instead of one call. `compiler_options` are XLA's, by their names.
+    The function is traced and compiled once per pytree structure, types and shardings of its arguments. The planner
+    chooses the shardings of all other values.
 
-    >>> @jax.jit
-    ... def scaled(x, by):
-    ...     return x * by
-    >>> scaled(jnp.arange(3), 2)
-    Array([0, 2, 4], dtype=int32)
+    Args:
+        function: a function of pytrees of arrays. Without it, the result is a decorator.
+        in_shardings: shardings of the positional arguments, as a tree prefix; arguments with another sharding are
+            resharded. None keeps the sharding that an argument has. A bare PartitionSpec is on the current mesh.
+        out_shardings: shardings of the results, as a tree prefix. The planner chooses where it is None.
+        static_argnums: the positional arguments that are hashable Python values, for each of which the function is
+            compiled separately.
+        static_argnames: the names of such arguments.
+        donate_argnums: the positional arguments whose buffers may be reused for results. They are deleted by the call.
+        donate_argnames: the names of such arguments.
+        keep_unused: whether to transfer arguments that the function does not use to its devices.
+        inline: whether a call inside another traced function inlines the ops of `function` there.
+        compiler_options: XLA's compiler options by name.
+
+    Returns:
+        A function like `function`. Its methods `trace`, `lower` and `eval_shape` give access to the stages of
+        compilation.
+
+    Raises:
+        TypeError: if `function` is not callable, or if numbers or names of arguments have a wrong type; when called, if
+            an argument or a result is not a pytree of arrays, or if `in_shardings` holds something else.
+        ValueError: if `function` has no such argument, or if an argument is both static and donated; when called, if a
+            static argument is not hashable.
+        ShardingError: when called, if `in_shardings` or `out_shardings` is not a tree prefix, or does not match the
+            rank of an array.
+        DeviceMismatchError: when called, if arguments are committed to different devices.
+
+    Example:
+        >>> @jax.jit
+        ... def scale(x, factor):
+        ...     return x * factor
+        >>> scale(jnp.arange(3), 2)
+        Array([0, 2, 4], dtype=int32)
     """
     if function is None:
         keywords = {name: value for name, value in locals().items() if name != "function"}
         return lambda f: jit(f, **keywords)
     check_function("jit", function)
-    static = select(function, "static", static_argnums, static_argnames)
-    donate = select(function, "donate", donate_argnums, donate_argnames)
+    static = select_arguments(function, "static", static_argnums, static_argnames)
+    donate = select_arguments(function, "donate", donate_argnums, donate_argnames)
     check_overlap(function, static, donate)
     options = checked_options(compiler_options, "jit")
     return Jitted(function, JitOptions(in_shardings, out_shardings, static, donate, keep_unused, inline, options))
 
 
 def trace(function: Callable[..., Any], structure: tree.Structure, types: Sequence[ArrayType]) -> TracedFunction:
-    """Stage `function` for arguments of this structure whose arrays have these types."""
+    """Trace `function` for arguments of this pytree structure, whose leaves have these types."""
     flat = FlatFunction(function, structure)
     program, captured = build(flat, types, function_name(function))
     return TracedFunction(program, captured, flat.out_tree)
 
 
-def _constrained(values: Any, shardings: Sequence[Sharding | None]) -> list[Any]:
+def _constrain_all(values: Any, shardings: Sequence[Sharding | None]) -> list[Any]:
     return [x if s is None else constrain(x, s) for x, s in zip(values, shardings, strict=True)]
 
 
 def constrain(x: Any, sharding: Sharding) -> Any:
-    """`x` pinned to a sharding, in the memory that it names."""
-    pinned = _laid_out(x, sharding)
+    """Pin `x` to a sharding, including its memory kind."""
+    pinned = _constrain_layout(x, sharding)
     return InMemory(sharding.kind)(pinned) if sharding.kind else pinned
 
 
-def _laid_out(x: Any, sharding: Sharding) -> Any:
-    """`x` pinned to the layout of a sharding; on one device there is nothing to pin."""
+def _constrain_layout(x: Any, sharding: Sharding) -> Any:
+    """Pin `x` to the layout of a sharding; a sharding on one device pins nothing."""
     mesh = mesh_of(sharding)
     if mesh is None:
         return x
     pin = sharding.pin(x.type.shape)
-    if taken := [axis for axis in pin.layout.axes if axis in mesh_context.manual_axes]:
+    if manual := [axis for axis in pin.layout.axes if axis in mesh_context.manual_axes]:
         raise ShardingError(
-            f"with_sharding_constraint: {pin.layout} names {', '.join(map(repr, taken))}, which the shard_map around "
-            "it looks after: inside, each device has its own piece along that axis already. Name only the other axes."
+            f"with_sharding_constraint: {pin.layout} uses {', '.join(map(repr, manual))}, which is a manual axis of "
+            "the enclosing shard_map: values inside are shards along that axis already. Use only the other axes."
         )
     return Constrain(pin.layout.dims, mesh, tuple(sorted(pin.open_dims)))(x)
 
@@ -367,21 +413,21 @@ _jitted: WeakSet[Jitted] = WeakSet()
 
 @register
 def _clear_function_caches() -> None:
-    """Drop all that was traced and compiled for jitted functions."""
+    """Clear the caches of all jitted functions."""
     for jitted in list(_jitted):
         jitted.clear_cache()
     _shared.clear()
 
 
 def _caches(function: Callable[..., Any], options: JitOptions) -> tuple[LruCache, LruCache]:
-    """What was traced and compiled for a function, shared by all who jit it alike, for as long as it lives."""
-    caches = LruCache(MOST_KEPT), LruCache(MOST_KEPT)
+    """Return the caches of traced and compiled programs; all `jit`s of a function with equal options share them."""
+    caches = LruCache(MAX_PROGRAMS), LruCache(MAX_PROGRAMS)
     try:
         return _shared.setdefault(function, {}).setdefault(options, caches)
-    except TypeError:  # shardings in dicts, or a callable without hash or weak references
+    except TypeError:  # options or callable are not hashable, or the callable has no weak references
         return caches
 
 
 def _is_alive(captured: Sequence[Any]) -> bool:
-    """Whether the outer values that a trace closed over can still be used."""
+    """Return whether no captured tracer belongs to a trace that has ended."""
     return all(not isinstance(x, Tracer) or x.frame in open_frames() for x in captured)

@@ -1,4 +1,4 @@
-"""Where arrays live: make_mesh, set_mesh, device_put, with_sharding_constraint."""
+"""Meshes and array placement: make_mesh, set_mesh, device_put, device_get, with_sharding_constraint."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -36,38 +36,65 @@ def make_mesh(
     *,
     devices: Sequence[Any] | None = None,
 ) -> Mesh:
-    """A mesh of these sizes and names over the first devices (or over `devices`).
+    """Create a mesh of devices with named axes.
 
-    >>> mesh = jax.make_mesh((4, 2), ("data", "model"))
-    >>> mesh
-    Mesh(data=4, model=2)
+    Args:
+        axis_shapes: the size of each axis.
+        axis_names: the name of each axis.
+        axis_types: an `AxisType` for all axes, or one per axis; by default `AxisType.Auto`.
+        devices: the devices to use, in mesh order; by default the first of all devices.
+
+    Returns:
+        The mesh.
+
+    Raises:
+        ShardingError: if there are fewer devices than the mesh needs, if sizes and names differ in number, or if a name
+            repeats.
+        TypeError: if `axis_types` holds something else.
+
+    Example:
+        >>> mesh = jax.make_mesh((4, 2), ("data", "model"))
+        >>> mesh
+        Mesh(data=4, model=2)
     """
-    sizes = AbstractMesh(axis_shapes, axis_names).axis_sizes  # sizes and names that do not fit are an error here
+    sizes = AbstractMesh(axis_shapes, axis_names).axis_sizes  # checks sizes and names before devices are counted
     count = math.prod(sizes)
-    found = list(all_devices() if devices is None else devices)
-    if count > len(found):
+    available = list(all_devices() if devices is None else devices)
+    if count > len(available):
         raise ShardingError(
-            f"make_mesh{(sizes, tuple(axis_names))} needs {count} devices, and there are {len(found)}. "
-            "More virtual CPU devices: config.update('num_cpu_devices', …) before the first use of a device."
+            f"make_mesh{(sizes, tuple(axis_names))} needs {count} devices, but there are only {len(available)}. For "
+            "more virtual CPU devices, call config.update('num_cpu_devices', …) before the first use of a device."
         )
-    return Mesh(device_grid(found[:count], sizes), tuple(axis_names), axis_types)
+    return Mesh(device_grid(available[:count], sizes), tuple(axis_names), axis_types)
 
 
 @final
 class set_mesh:
-    """Make `mesh` the one that bare PartitionSpecs are meant for, in this thread, from now on; or inside `with`.
+    """Set the current mesh of this thread, on which bare PartitionSpecs are interpreted.
 
-    >>> with jax.set_mesh(jax.make_mesh((4,), ("rows",))):
-    ...     x = jax.device_put(jnp.arange(8), P("rows"))
-    >>> len(x.addressable_shards)
-    4
+    As a statement it sets the mesh from now on; in `with set_mesh(mesh):`, until the block ends.
+
+    Args:
+        mesh: the mesh.
+
+    Raises:
+        TypeError: if `mesh` is not a `Mesh`.
+        ValueError: inside a function that is being traced.
+
+    Example:
+        >>> with jax.set_mesh(jax.make_mesh((4,), ("rows",))):
+        ...     x = jax.device_put(jnp.arange(8), P("rows"))
+        >>> len(x.addressable_shards)
+        4
     """
 
     def __init__(self, mesh: Mesh):
         if not isinstance(mesh, Mesh):
             raise TypeError(f"set_mesh needs a Mesh, not {mesh!r}")
         if is_staging():
-            raise ValueError("set_mesh inside a function that is being traced: set the mesh where you call it")
+            raise ValueError(
+                "set_mesh cannot be used inside a function that is being traced: set the mesh before the call"
+            )
         self._before = mesh_context.mesh
         mesh_context.mesh = mesh
 
@@ -80,12 +107,22 @@ class set_mesh:
 
 @contextmanager
 def use_mesh(mesh: Mesh) -> Iterator[Mesh]:
-    """`with use_mesh(mesh):` is `with mesh:`.
+    """Set the current mesh of this thread inside a `with` block, as `with mesh:` does.
 
-    >>> with jax.sharding.use_mesh(jax.make_mesh((4,), ("rows",))) as mesh:
-    ...     x = jax.device_put(jnp.arange(8), P("rows"))
-    >>> x.sharding.mesh == mesh
-    True
+    Args:
+        mesh: the mesh.
+
+    Yields:
+        `mesh`.
+
+    Raises:
+        TypeError: if `mesh` is not a `Mesh`.
+
+    Example:
+        >>> with jax.sharding.use_mesh(jax.make_mesh((4,), ("rows",))) as mesh:
+        ...     x = jax.device_put(jnp.arange(8), P("rows"))
+        >>> x.sharding.mesh == mesh
+        True
     """
     if not isinstance(mesh, Mesh):
         raise TypeError(f"use_mesh needs a Mesh, not {mesh!r}")
@@ -94,71 +131,102 @@ def use_mesh(mesh: Mesh) -> Iterator[Mesh]:
 
 
 def get_abstract_mesh() -> AbstractMesh:
-    """The mesh in force in this thread, without its devices; without axes where there is none. Inside of shard_map, the
-    axes that it looks after are Manual.
+    """Return the axes of this thread's current mesh.
 
-    >>> with jax.set_mesh(jax.make_mesh((4,), ("rows",))):
-    ...     print(jax.sharding.get_abstract_mesh().axis_names)
-    ('rows',)
+    Inside `shard_map`, its manual axes have the type `AxisType.Manual`.
+
+    Returns:
+        The abstract mesh; it has no axes if no mesh is set.
+
+    Example:
+        >>> with jax.set_mesh(jax.make_mesh((4,), ("rows",))):
+        ...     print(jax.sharding.get_abstract_mesh().axis_names)
+        ('rows',)
     """
     if mesh_context.mesh is None:
         return ONE_DEVICE
     mesh = mesh_context.mesh.abstract
     if not mesh_context.manual_axes:
         return mesh
-    kinds = [
-        AxisType.Manual if axis in mesh_context.manual_axes else kind
-        for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+    axis_types = [
+        AxisType.Manual if axis in mesh_context.manual_axes else axis_type
+        for axis, axis_type in zip(mesh.axis_names, mesh.axis_types, strict=True)
     ]
-    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, kinds)
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types)
 
 
 def get_mesh() -> Mesh:
-    """The mesh in force in this thread.
+    """Return this thread's current mesh.
 
-    >>> with jax.set_mesh(jax.make_mesh((4,), ("rows",))):
-    ...     print(jax.sharding.get_mesh().size)
-    4
+    Returns:
+        The mesh that `set_mesh` or `with mesh:` has set.
+
+    Raises:
+        ShardingError: if no mesh is set.
+
+    Example:
+        >>> with jax.set_mesh(jax.make_mesh((4,), ("rows",))):
+        ...     print(jax.sharding.get_mesh().size)
+        4
     """
     if mesh_context.mesh is None:
-        raise ShardingError("get_mesh: no mesh is in force here: set one, with `with mesh:` or `set_mesh(mesh)`")
+        raise ShardingError("get_mesh: no mesh is set: set one with `with mesh:` or `set_mesh(mesh)`")
     return mesh_context.mesh
 
 
 def device_put(
     x: Any, device: Any = None, *, src: Any = None, donate: bool = False, may_alias: bool | None = None
 ) -> Any:
-    """The arrays of a tree, moved to `device`: a Sharding, a device, a tree prefix of these, or None for any device.
+    """Put the arrays of a pytree on devices.
 
-    A PartitionSpec is for the mesh in force. With `may_alias=False` the results never share memory with `x`. With
-    `donate` the memory of `x` is given up where it is not part of a result. `src` is where `x` is; arrays know it.
+    The results are committed to their devices. Under `jit` it is a sharding constraint.
 
-    >>> rows = jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows"))
-    >>> x = jax.device_put(np.arange(8), rows)
-    >>> [shard.data.tolist() for shard in x.addressable_shards]
-    [[0, 1], [2, 3], [4, 5], [6, 7]]
+    Args:
+        x: a pytree of arrays and numbers.
+        device: a `Sharding`, a device, a PartitionSpec on the current mesh, or a tree prefix of these. None leaves
+            arrays where they are, and puts numbers and numpy arrays on the default device.
+        src: ignored: arrays know their devices.
+        donate: whether to delete the arrays of `x` that cannot share memory with a result.
+        may_alias: False if the results must not share memory with `x`.
+
+    Returns:
+        A pytree like `x` of arrays.
+
+    Raises:
+        ValueError: if both `donate` and `may_alias` are true.
+        TypeError: if a leaf of `x` is not an array or a number, if `device` holds something else, or if a bare
+            PartitionSpec is passed and no mesh is set.
+        ShardingError: if `device` is not a tree prefix of `x`, if a sharding does not match the rank of an array, or
+            if it has UNCONSTRAINED dims.
+        RuntimeError: if an array was deleted or donated.
+
+    Example:
+        >>> rows = jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows"))
+        >>> x = jax.device_put(np.arange(8), rows)
+        >>> [shard.data.tolist() for shard in x.addressable_shards]
+        [[0, 1], [2, 3], [4, 5], [6, 7]]
     """
     if donate and may_alias:
-        raise ValueError("device_put: memory that is donated cannot be shared: give donate or may_alias, not both")
+        raise ValueError("device_put: donated memory cannot be shared: pass donate=True or may_alias=True, not both")
     leaves, structure = tree.flatten(x)
     out = []
-    for leaf, where in zip(leaves, _spread("device_put", "device", device, x), strict=True):
-        made = _put(leaf, _sharding("device_put", where))
+    for leaf, target in zip(leaves, _broadcast_prefix("device_put", "device", device, x), strict=True):
+        result = _put(leaf, _as_sharding("device_put", target))
         if isinstance(leaf, Array) and may_alias is False:
-            made = Array.of(_own_memory(made).buffers, made.signature)
-        if isinstance(leaf, Array) and donate and _apart(leaf.sharding, made.sharding):
+            result = Array.of(_copy(result).buffers, result.signature)
+        if isinstance(leaf, Array) and donate and _share_no_memory(leaf.sharding, result.sharding):
             leaf.delete()
-        out.append(made)
+        out.append(result)
     return structure.unflatten(out)
 
 
-def _apart(before: Sharding, after: Sharding) -> bool:
-    """Whether arrays that lie so can share no memory."""
+def _share_no_memory(before: Sharding, after: Sharding) -> bool:
+    """Return whether arrays with these shardings are in different memories."""
     return before.kind != after.kind or before.device_set.isdisjoint(after.device_set)
 
 
-def _own_memory(array: Array) -> Array:
-    """A copy on the same devices: a compiled identity gives memory of its own."""
+def _copy(array: Array) -> Array:
+    """Return a copy with the same sharding: the result of a compiled identity has its own memory."""
     if array.sharding.kind:
         return transfer_to_memory(array, array.sharding, copied=True)
     (copy,) = installed.executor.run(Convert(array.type.dtype, array.type.weak), (array,))
@@ -166,124 +234,172 @@ def _own_memory(array: Array) -> Array:
 
 
 def with_sharding_constraint(x: Any, shardings: Any) -> Any:
-    """The arrays of a tree, pinned to shardings (a tree prefix): the planner never overrules them.
+    """Pin the arrays of a pytree to shardings, which the planner never overrides.
 
-    >>> mesh = jax.make_mesh((1,), ("x",))
-    >>> lax.with_sharding_constraint(jnp.arange(3), jax.NamedSharding(mesh, jax.P("x")))
-    Array([0, 1, 2], dtype=int32)
+    Outside `jit`, arrays that have another sharding are resharded.
+
+    Args:
+        x: a pytree of arrays and numbers.
+        shardings: a `Sharding`, a PartitionSpec on the current mesh, or a tree prefix of these. The planner decides the
+            sharding of dims with `PartitionSpec.UNCONSTRAINED`.
+
+    Returns:
+        A pytree like `x` of arrays with these shardings.
+
+    Raises:
+        TypeError: if `shardings` holds something else, if a bare PartitionSpec is passed and no mesh is set, or if a
+            leaf of `x` is not an array or a number.
+        ShardingError: if `shardings` is not a tree prefix of `x`, if a sharding does not match the rank of an array, or
+            if it uses a manual axis of an enclosing `shard_map`.
+
+    Example:
+        >>> mesh = jax.make_mesh((1,), ("x",))
+        >>> lax.with_sharding_constraint(jnp.arange(3), jax.NamedSharding(mesh, jax.P("x")))
+        Array([0, 1, 2], dtype=int32)
     """
+    name = "with_sharding_constraint"
     leaves, structure = tree.flatten(x)
     out = []
-    for leaf, given in zip(leaves, _spread("with_sharding_constraint", "shardings", shardings, x), strict=True):
-        where = sharding_in_force(given, "with_sharding_constraint") if isinstance(given, PartitionSpec) else given
-        if not isinstance(where, Sharding):
-            raise TypeError(
-                f"with_sharding_constraint needs shardings, such as NamedSharding(mesh, spec), not {where!r}"
-            )
-        _check("with_sharding_constraint", leaf, where)
+    for leaf, target in zip(leaves, _broadcast_prefix(name, "shardings", shardings, x), strict=True):
+        sharding = sharding_in_force(target, name) if isinstance(target, PartitionSpec) else target
+        if not isinstance(sharding, Sharding):
+            raise TypeError(f"{name} needs shardings, such as NamedSharding(mesh, spec), not {sharding!r}")
+        _check_rank(name, leaf, sharding)
         operand = as_operand(leaf)
-        if isinstance(operand, Array) and not (operand.committed or is_staging() or _leaves_open(where)):
-            out.append(_put(operand, where))  # straight to where it is wanted, and not whole to every device first
+        if isinstance(operand, Array) and not (operand.committed or is_staging() or _is_unconstrained(sharding)):
+            out.append(_put(operand, sharding))  # a compiled constraint would first replicate it on all devices
         else:
-            out.append(constrain(operand, where))
+            out.append(constrain(operand, sharding))
     return structure.unflatten(out)
 
 
-def _spread(name: str, parameter: str, given: Any, x: Any) -> list[Any]:
+def _broadcast_prefix(name: str, parameter: str, prefix: Any, x: Any) -> list[Any]:
+    """Broadcast a tree prefix of shardings or devices to the leaves of `x`."""
+
     def is_leaf(node: Any) -> bool:
         return node is None or isinstance(node, (Sharding, Device, PartitionSpec))
 
     try:
-        return tree.broadcast_prefix(given, x, is_leaf)
+        return tree.broadcast_prefix(prefix, x, is_leaf)
     except tree.TreeMismatch as mismatch:
-        where = tree.keystr(mismatch.difference.path)
-        text = mismatch.difference.of_prefix(parameter + where, f"x{where}")
-        raise ShardingError(f"{name}: `{parameter}` is no tree prefix of x.\n  {text}") from None
+        path = tree.keystr(mismatch.difference.path)
+        text = mismatch.difference.of_prefix(parameter + path, f"x{path}")
+        raise ShardingError(f"{name}: {parameter} must be a tree prefix of x.\n  {text}") from None
 
 
-def _sharding(name: str, where: Any) -> Sharding | None:
-    if where is None or isinstance(where, Sharding):
-        return where
-    if isinstance(where, Device):
-        return SingleDeviceSharding(where)
-    if isinstance(where, PartitionSpec):
-        return sharding_in_force(where, name)
-    raise TypeError(f"{name} needs a Sharding or a device, not {where!r}")
+def _as_sharding(name: str, target: Any) -> Sharding | None:
+    if target is None or isinstance(target, Sharding):
+        return target
+    if isinstance(target, Device):
+        return SingleDeviceSharding(target)
+    if isinstance(target, PartitionSpec):
+        return sharding_in_force(target, name)
+    raise TypeError(f"{name} needs a Sharding or a device, not {target!r}")
 
 
-def _leaves_open(where: Sharding) -> bool:
-    return isinstance(where, NamedSharding) and any(entry is PartitionSpec.UNCONSTRAINED for entry in where.spec)
+def _is_unconstrained(sharding: Sharding) -> bool:
+    """Return whether a sharding leaves a dim to the planner."""
+    return isinstance(sharding, NamedSharding) and any(entry is PartitionSpec.UNCONSTRAINED for entry in sharding.spec)
 
 
-def _check(name: str, leaf: Any, where: Sharding) -> None:
-    kind = type_of(leaf, name)
+def _check_rank(name: str, leaf: Any, sharding: Sharding) -> None:
+    type = type_of(leaf, name)
     try:
-        where.pin(kind.shape)
+        sharding.pin(type.shape)
     except ShardingError as error:
-        raise ShardingError(f"{name}: cannot lay out {kind}.\n  {error}") from None
+        raise ShardingError(f"{name}: cannot shard {type}.\n  {error}") from None
 
 
-def _put(leaf: Any, where: Sharding | None) -> Any:
-    if where is None:
+def _put(leaf: Any, sharding: Sharding | None) -> Any:
+    if sharding is None:
         return leaf if isinstance(leaf, Tracer) else as_array(leaf, "device_put", explicit=True)
-    _check("device_put", leaf, where)
+    _check_rank("device_put", leaf, sharding)
     if isinstance(leaf, Tracer):
-        return constrain(leaf, where)
-    if _leaves_open(where):
-        raise ShardingError(f"device_put: {where} leaves dims open, and only a planner can close them")
+        return constrain(leaf, sharding)
+    if _is_unconstrained(sharding):
+        raise ShardingError(
+            f"device_put: {sharding} has UNCONSTRAINED dims, which only the planner of a compiled function can decide: "
+            "name their mesh axes, or use None"
+        )
     if isinstance(leaf, Array):
         if leaf.is_deleted():
-            raise deleted_error(leaf.type, "an array that is moved")
-        if leaf.sharding != where:
+            raise deleted_error(leaf.type, "the operand of device_put")
+        if leaf.sharding != sharding:
             check_transfer("device_to_device", leaf.type, explicit=True)
-        there = transfer(leaf, where)
-        return Array.of(there.buffers, array_signature(there.type, where, True))
-    kind = type_of(leaf, "device_put")
-    check_transfer("host_to_device", kind, explicit=True)
-    return place(np.asarray(leaf), kind, where, committed=True)
+        result = transfer(leaf, sharding)
+        return Array.of(result.buffers, array_signature(result.type, sharding, True))
+    type = type_of(leaf, "device_put")
+    check_transfer("host_to_device", type, explicit=True)
+    return place(np.asarray(leaf), type, sharding, committed=True)
 
 
-def created(function: Callable[..., Any], args: tuple[Any, ...], device: Any, name: str) -> Any:
-    """What `function` makes of `args`, which are known now, on `device`: each device makes its own piece."""
-    where = _sharding(name, device)
-    if where is None:
+def create_on_device(function: Callable[..., Any], args: tuple[Any, ...], device: Any, name: str) -> Any:
+    """Compute `function(*args)` on a device or a sharding, where each device computes only its own shard.
+
+    `args` are concrete and hashable. `name` is the public function that was called, for messages.
+    """
+    sharding = _as_sharding(name, device)
+    if sharding is None:
         return function(*args)
     if is_staging():
-        return constrain(function(*args), where)
-    return _maker(function, args, repr(args), where)()
+        return constrain(function(*args), sharding)
+    return _jit_with_out_sharding(function, args, repr(args), sharding)()
 
 
 @registered_cache(maxsize=1024)
-def _maker(function: Callable[..., Any], args: tuple[Any, ...], text: str, where: Sharding) -> Any:
-    """The compiled function; `text` tells arguments apart that are equal but not the same, such as 0.0 and -0.0."""
-    return jit(partial(function, *args), out_shardings=where)
+def _jit_with_out_sharding(
+    function: Callable[..., Any], args: tuple[Any, ...], args_repr: str, sharding: Sharding
+) -> Any:
+    """Return the jitted function; `args_repr` distinguishes arguments that compare equal, such as 0.0 and -0.0."""
+    return jit(partial(function, *args), out_shardings=sharding)
 
 
 def device_get(x: Any) -> Any:
-    """The arrays of a tree as numpy arrays on the host; other leaves as they are.
+    """Copy the arrays of a pytree to the host.
 
-    >>> jax.device_get({"x": jnp.arange(3), "y": 2})
-    {'x': array([0, 1, 2], dtype=int32), 'y': 2}
+    Args:
+        x: a pytree.
+
+    Returns:
+        A pytree like `x` with numpy arrays in place of arrays. Other leaves, and arrays of random keys, are unchanged.
+
+    Raises:
+        RuntimeError: if an array was deleted or donated.
+        TransferError: if `transfer_guard` disallows explicit transfers.
+
+    Example:
+        >>> jax.device_get({"x": jnp.arange(3), "y": 2})
+        {'x': array([0, 1, 2], dtype=int32), 'y': 2}
     """
 
-    def got(leaf: Any) -> Any:
+    def get(leaf: Any) -> Any:
         if not isinstance(leaf, Array) or is_key(leaf.type.dtype):
             return leaf
         check_transfer("device_to_host", leaf.type, explicit=True)
         return leaf.numpy()
 
-    return tree.map(got, x)
+    return tree.map(get, x)
 
 
 def block_until_ready(x: Any) -> Any:
-    """`x`, once the elements of all its arrays are there.
+    """Wait until all arrays of a pytree have been computed.
 
-    >>> jax.block_until_ready(jnp.arange(3) + 1)
-    Array([1, 2, 3], dtype=int32)
+    Args:
+        x: a pytree. Leaves that are not arrays are ignored.
+
+    Returns:
+        `x`.
+
+    Raises:
+        RuntimeError: if an array was deleted or donated, or if the program that computes it fails.
+
+    Example:
+        >>> jax.block_until_ready(jnp.arange(3) + 1)
+        Array([1, 2, 3], dtype=int32)
     """
     try:
         wait([leaf for leaf in tree.leaves(x) if isinstance(leaf, Array)])
     except RuntimeFailure as error:
-        check_memory(error, "a program that makes what is waited for")
+        check_memory(error, "the program that computes the awaited arrays")
         raise
     return x

@@ -1,8 +1,8 @@
-"""pmap: a function that each device runs on its own slice of the arguments.
+"""pmap: run a function on several devices, each on its own slice of the arguments.
 
-It is jit of a manual region (`shard_map`) over a mesh with one axis, which has a device for each slice. The region
-takes away the dim that is mapped, and says how arguments and results lie. Types inside do not say what varies: a
-derivative inside is each device's own, and a sum over the devices has the sum of their cotangents for its own.
+pmap is jit of a manual region (`shard_map`) over a mesh with one axis and one device per slice. The region removes the
+mapped dim and determines the shardings of arguments and results. Its types do not track varying axes, so a derivative
+inside is the device's own, and the cotangent of `lax.psum` is the sum of the cotangents of all devices.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,9 +23,9 @@ from shardwise.api.axes import (
     output_axes,
 )
 from shardwise.api.flatten import check_outputs, is_traced
-from shardwise.api.pmap_processes import own, shared
+from shardwise.api.pmap_processes import global_to_local, local_to_global
 from shardwise.api.shard_map import ShardMapOptions, map_shards
-from shardwise.api.static_args import Selection, Split, check_overlap, select, split
+from shardwise.api.static_args import ArgumentSelection, SplitArguments, check_overlap, select_arguments, split_static
 from shardwise.compiler.arrays.methods import reshape
 from shardwise.compiler.arrays.operands import type_of
 from shardwise.compiler.ir.types import ArrayType
@@ -41,7 +41,7 @@ from shardwise.runtime.sharding import NamedSharding, Sharding
 
 Function = Callable[..., Any]
 
-NAMELESS = "pmap"  # what the axis is called where nothing in the function calls it anything
+DEFAULT_AXIS_NAME = "pmap"  # the name of the mesh axis if the function uses no axis name
 
 
 def pmap(
@@ -56,37 +56,59 @@ def pmap(
     axis_size: int | None = None,
     donate_argnums: int | Iterable[int] = (),
 ) -> Any:
-    """`fun`, compiled, run by several devices at once: each takes one slice of the arguments, and gives one slice of
-    the results.
+    """Compile a function and run it on several devices in parallel, each on its own slice of the arguments.
 
-    `in_axes` (a tree prefix of the positional arguments) says along which dim an argument is sliced; None hands it to
-    all devices whole. Arguments given by keyword are sliced along their first dim. Slices of results are stacked along
-    `out_axes` (a tree prefix of the results); None takes the first device's, for what is the same on all. Axes count
-    from 0, at the front. There are as many devices as slices, the first of all, or of `devices`. Where these are of
-    several processes, each of them calls this, gives slices for its own devices, and gets theirs.
+    There is one device per slice. Arguments passed by keyword are mapped over axis 0. Derivatives inside `fun` are each
+    device's own: sum or average them with `lax.psum` or `lax.pmean`.
 
-    `axis_name` is a name by which `lax.psum`, `lax.axis_index` and their kin in `fun` compute along the devices. Where
-    none is given and `fun` uses exactly one that nothing around it has, it is that; `fun` is traced again to tell.
-    Derivatives taken inside `fun` are each device's own: sum them with `lax.psum`, or take their mean.
+    If the devices belong to several processes, all of them call the mapped function, each with the slices for its own
+    devices, and each receives the slices of the results on its own devices.
 
-    >>> share = jax.pmap(lambda x: x / lax.psum(x, "i"), axis_name="i")
-    >>> share(jnp.arange(4.0))
-    Array([0.        , 0.16666667, 0.33333334, 0.5       ], dtype=float32)
+    Args:
+        fun: the function of one slice.
+        axis_name: the name of the mapped axis, for collectives such as `lax.psum` in `fun`. Without it, the single
+            unbound name that `fun` uses is taken; `fun` is traced twice then.
+        in_axes: the axis of each argument to map over, a nonnegative integer, as a tree prefix of the positional
+            arguments; None passes an argument to all devices.
+        out_axes: the axis of each result along which the slices are stacked, as a tree prefix of the results; None
+            returns the first device's value.
+        static_broadcasted_argnums: the positional arguments that are Python values and part of the program.
+        devices: the devices to use; by default the first ones of the platform.
+        backend: the platform, if `devices` are not given.
+        axis_size: the size of the mapped axis; required if no argument is mapped.
+        donate_argnums: the positional arguments whose buffers may be reused for results.
+
+    Returns:
+        A function of stacked slices that returns stacked slices.
+
+    Raises:
+        TypeError: if `fun` is not callable, or if `axis_name`, `in_axes` or `axis_size` has a wrong type; when called,
+            if an argument is not a pytree of arrays.
+        ValueError: if an axis is not a nonnegative integer or None, if `devices` is empty, or if an argument is both
+            static and donated; when called, if `in_axes` or `out_axes` is not a tree prefix, if mapped axes differ in
+            size, or if there are fewer devices than slices.
+        ShardingError: when called inside another `pmap` or a `shard_map`.
+        UnboundAxisError: when called, if `fun` uses an axis name that is not bound.
+
+    Example:
+        >>> normalize = jax.pmap(lambda x: x / lax.psum(x, "i"), axis_name="i")
+        >>> normalize(jnp.arange(4.0))
+        Array([0.        , 0.16666667, 0.33333334, 0.5       ], dtype=float32)
     """
     check_function("pmap", fun)
-    what = f"pmap of {describe_function(fun)}"
-    check_axes(what, in_axes, axis_name, axis_size)
-    check_nonnegative_axes(what, "in_axes", in_axes)
-    check_nonnegative_axes(what, "out_axes", out_axes)
+    label = f"pmap of {describe_function(fun)}"
+    check_axes(label, in_axes, axis_name, axis_size)
+    check_nonnegative_axes(label, "in_axes", in_axes)
+    check_nonnegative_axes(label, "out_axes", out_axes)
     if axis_name is not None and not isinstance(axis_name, str):
-        raise TypeError(f"{what}: axis_name must be a string, as names of mesh axes are, not {axis_name!r}")
+        raise TypeError(f"{label}: axis_name must be a string, not {axis_name!r}")
     if devices is not None and not len(devices):
-        raise ValueError(f"{what}: devices is empty; leave it out, and the first of all devices are taken")
-    static = _positions(fun, "static_broadcasted", static_broadcasted_argnums)
-    donate = _positions(fun, "donate", donate_argnums)
+        raise ValueError(f"{label}: devices is empty; leave it out to use the first devices of the platform")
+    static = _select_positions(fun, "static_broadcasted", static_broadcasted_argnums)
+    donate = _select_positions(fun, "donate", donate_argnums)
     check_overlap(fun, static, donate)
     if isinstance(in_axes, (tuple, list)):
-        in_axes = tuple(axes for place, axes in enumerate(in_axes) if not static.has(place, len(in_axes)))
+        in_axes = tuple(axes for position, axes in enumerate(in_axes) if not static.has(position, len(in_axes)))
     options = PmapOptions(
         static=static,
         donate=donate,
@@ -103,7 +125,7 @@ def pmap(
 @final
 @dataclass(frozen=True)
 class PmapOptions(jit.JitOptions):
-    """What `pmap` was asked for beside the function; `in_axes` are those of arguments that are not static."""
+    """The options of `pmap`; `in_axes` has no entries for static arguments."""
 
     axis_name: str | None = None
     in_axes: Any = 0
@@ -113,8 +135,8 @@ class PmapOptions(jit.JitOptions):
     axis_size: int | None = None
 
     @property
-    def there(self) -> Sequence[Any]:
-        """The devices that may be mapped over."""
+    def available_devices(self) -> Sequence[Any]:
+        """The devices that slices can be mapped to, in order."""
         return all_devices(self.backend) if self.devices is None else self.devices
 
 
@@ -126,64 +148,66 @@ class Pmapped(jit.Jitted):
 
     def __call__(self, *args: Any, **keywords: Any) -> Any:
         if config.state.disable_jit:
-            found = split(self.function, self.options.static, args, keywords)
-            return self._body(found)(*found.args, **found.keywords)
-        if self._has_other_processes:
-            return self._with_other_processes(args, keywords)
+            arguments = split_static(self.function, self.options.static, args, keywords)
+            return self._body(arguments)(*arguments.args, **arguments.keywords)
+        if self._is_multi_process:
+            return self._call_multi_process(args, keywords)
         return super().__call__(*args, **keywords)
 
     @cached_property
-    def _has_other_processes(self) -> bool:
-        there = self.options.there
-        return any(device.process_index != there[0].process_index for device in there)
+    def _is_multi_process(self) -> bool:
+        devices = self.options.available_devices
+        return any(device.process_index != devices[0].process_index for device in devices)
 
-    def _with_other_processes(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        """Every process calls this, with slices for its own devices, and gets theirs."""
-        what = f"pmap of {describe_function(self.function)}"
-        found = split(self.function, self.options.static, args, keywords)
-        leaves, structure = tree.flatten((found.args, found.keywords))
+    def _call_multi_process(self, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+        """Call the function with slices for this process's devices; all processes do so together."""
+        label = f"pmap of {describe_function(self.function)}"
+        arguments = split_static(self.function, self.options.static, args, keywords)
+        leaves, structure = tree.flatten((arguments.args, arguments.keywords))
         if is_traced(leaves):
             raise NotImplementedError(
-                f"{what}: over the devices of several processes, slices of each are given from outside of every "
-                "transform: inside, use shard_map, with arrays that lie on a mesh of all devices"
+                f"{label}: over devices of several processes, pmap cannot be used inside another transformation: use "
+                "shard_map there, with arrays that are sharded over a mesh of all devices"
             )
-        axes = argument_axes(what, self.options.in_axes, found.args, found.keywords)
-        there = self.options.there
-        mesh = Mesh(there, (self.options.axis_name or NAMELESS,))
-        here = [device for device in there if device.process_index == process_index()]
-        names = argument_names(found.bind(self.function), found.args, found.keywords)
-        given = []
+        axes = argument_axes(label, self.options.in_axes, arguments.args, arguments.keywords)
+        devices = self.options.available_devices
+        mesh = Mesh(devices, (self.options.axis_name or DEFAULT_AXIS_NAME,))
+        local_devices = [device for device in devices if device.process_index == process_index()]
+        names = argument_names(arguments.bind(self.function), arguments.args, arguments.keywords)
+        global_arrays = []
         for leaf, axis, name in zip(leaves, axes, names, strict=True):
-            kind = type_of(leaf)
-            dim = None if axis is None else mapped_dim(what, axis, kind, name)
-            if dim is not None and kind.shape[dim] != len(here):
+            type = type_of(leaf)
+            dim = None if axis is None else mapped_dim(label, axis, type, name)
+            if dim is not None and type.shape[dim] != len(local_devices):
                 raise ValueError(
-                    f"{what}: this process has {len(here)} of the {len(there)} devices, and gives {kind.shape[dim]} "
-                    f"slices of {name}, {kind}: give one for each of its own devices"
+                    f"{label}: {name}, {type}, has {type.shape[dim]} slices, but this process has {len(local_devices)} "
+                    f"of the {len(devices)} devices: pass one slice per local device"
                 )
-            given.append(shared(leaf, dim, mesh))
-        slices, named = structure.unflatten(given)
-        return tree.map(own, found.bind(super().__call__)(*slices, **named))
+            global_arrays.append(local_to_global(leaf, dim, mesh))
+        global_args, global_keywords = structure.unflatten(global_arrays)
+        return tree.map(global_to_local, arguments.bind(super().__call__)(*global_args, **global_keywords))
 
-    def _body(self, found: Split) -> Function:
-        """The function over all devices."""
-        function = found.bind(self.function)
+    def _body(self, arguments: SplitArguments) -> Function:
+        """Return the function over all devices, which is traced."""
+        function = arguments.bind(self.function)
         name = self.options.axis_name
 
         @wraps(function)
         def call(*args: Any, **keywords: Any) -> Any:
+            mapping = _Mapping.of(function, self.options, args, keywords)
             try:
-                return _Slices.of(function, self.options, args, keywords).spread(NAMELESS if name is None else name)
+                return mapping.run(DEFAULT_AXIS_NAME if name is None else name)
             except UnboundAxisError as error:
                 if name is not None or not isinstance(error.axis, str):
                     raise
                 used = error.axis
             try:
-                return _Slices.of(function, self.options, args, keywords).spread(used)
+                return mapping.run(used)
             except UnboundAxisError as error:
                 raise UnboundAxisError(
-                    f"pmap of {describe_function(function)}: no axis_name is given, and it computes along {used!r} and "
-                    f"{error.axis!r}. Say which of them the devices are: pmap(…, axis_name={used!r}).",
+                    f"pmap of {describe_function(function)}: no axis_name is given, but the function uses the unbound "
+                    f"axis names {used!r} and {error.axis!r}. Pass the one that pmap should bind, such as "
+                    f"pmap(…, axis_name={used!r}).",
                     error.axis,
                 ) from None
 
@@ -192,18 +216,18 @@ class Pmapped(jit.Jitted):
     def _in_shardings(
         self, traced: jit.TracedFunction, args: Any, types: Sequence[ArrayType], names: Sequence[str]
     ) -> tuple[Sharding | None, ...]:
-        region = _region(traced)
-        return tuple(_sharding(region, cuts) for cuts in region.ins[: len(types)])
+        region = _manual_region(traced)
+        return tuple(_named_sharding(region, dim_axes) for dim_axes in region.ins[: len(types)])
 
     def _out_shardings(self, traced: jit.TracedFunction) -> tuple[Sharding | None, ...]:
-        region = _region(traced)
-        return tuple(_sharding(region, cuts) for cuts in region.outs)
+        region = _manual_region(traced)
+        return tuple(_named_sharding(region, dim_axes) for dim_axes in region.outs)
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class _Slices:
-    """One call: the arrays among the arguments, and the dim along which each is sliced."""
+class _Mapping:
+    """The leaves of one call's arguments, and the dim along which each is mapped."""
 
     function: Function
     options: PmapOptions
@@ -213,90 +237,90 @@ class _Slices:
     size: int
 
     @staticmethod
-    def of(function: Function, options: PmapOptions, args: tuple[Any, ...], keywords: dict[str, Any]) -> "_Slices":
-        what = f"pmap of {describe_function(function)}"
+    def of(function: Function, options: PmapOptions, args: tuple[Any, ...], keywords: dict[str, Any]) -> "_Mapping":
+        label = f"pmap of {describe_function(function)}"
         leaves, structure = tree.flatten((args, keywords))
         types = [type_of(leaf) for leaf in leaves]
         names = argument_names(function, args, keywords)
-        axes = argument_axes(what, options.in_axes, args, keywords)
+        axes = argument_axes(label, options.in_axes, args, keywords)
         dims = [
-            None if axis is None else mapped_dim(what, axis, type, name)
+            None if axis is None else mapped_dim(label, axis, type, name)
             for axis, type, name in zip(axes, types, names, strict=True)
         ]
-        sliced = zip(names, types, dims, strict=True)
-        sizes = {name: type.shape[dim] for name, type, dim in sliced if dim is not None}
-        return _Slices(function, options, leaves, structure, dims, common_size(what, options.axis_size, sizes))
+        mapped = zip(names, types, dims, strict=True)
+        sizes = {name: type.shape[dim] for name, type, dim in mapped if dim is not None}
+        return _Mapping(function, options, leaves, structure, dims, common_size(label, options.axis_size, sizes))
 
     @property
-    def what(self) -> str:
+    def label(self) -> str:
         return f"pmap of {describe_function(self.function)}"
 
-    def spread(self, name: str) -> Any:
-        """The function over all devices, whose axis has this name."""
+    def run(self, name: str) -> Any:
+        """Apply the function over all devices; the mesh axis is called `name`."""
         in_specs, out_specs = axes_to_specs(tuple(self.dims), name), axes_to_specs(self.options.out_axes, name)
-        region = ShardMapOptions("pmap", self._mesh(name), in_specs, out_specs, frozenset(), False)
-        return map_shards(self._on_one, region)(*self.leaves)
+        options = ShardMapOptions("pmap", self._mesh(name), in_specs, out_specs, frozenset(), False)
+        return map_shards(self._shard_function, options)(*self.leaves)
 
     def _mesh(self, name: str) -> Mesh:
-        """The devices, one for each slice."""
+        """Return a mesh with one device per slice."""
         if mesh_context.manual_axes:
             axes = ", ".join(map(repr, sorted(mesh_context.manual_axes)))
             raise ShardingError(
-                f"{self.what}: the devices are shared out already, along {axes}, by the pmap or shard_map around it.\n"
-                "  Map the inner dim with vmap; or lay the devices out in a mesh with two axes, and look after both "
-                "with shard_map."
+                f"{self.label}: pmap cannot be nested in a pmap or shard_map, here with the axes {axes}.\n"
+                "  Use vmap for the inner dim; or use one shard_map over a mesh with two axes."
             )
-        there = self.options.there
-        if not 1 <= self.size <= len(there):
-            given_ones = "there are" if self.options.devices is None else "`devices` has"
+        devices = self.options.available_devices
+        if not 1 <= self.size <= len(devices):
+            available = "there are" if self.options.devices is None else "`devices` has"
             raise ValueError(
-                f"{self.what}: the mapped axes have size {self.size}, which takes as many devices, and {given_ones} "
-                f"{len(there)}. Map fewer slices a call, or leave the rest to vmap inside: pmap(vmap(…))."
+                f"{self.label}: the mapped axes have size {self.size}, but {available} {len(devices)} devices, and "
+                "every slice needs its own. Pass fewer slices per call, or map the rest with vmap: pmap(vmap(…))."
             )
-        return Mesh(there[: self.size], (name,))
+        return Mesh(devices[: self.size], (name,))
 
     @property
-    def _on_one(self) -> Function:
-        """What one device does with its pieces."""
+    def _shard_function(self) -> Function:
+        """The function of one device's shards, in which mapped dims have size 1."""
 
         @wraps(self.function)
-        def on_one(*pieces: Any) -> Any:
-            taken = [
+        def on_shards(*shards: Any) -> Any:
+            slices = [
                 x if dim is None else reshape(x, shape=(*x.type.shape[:dim], *x.type.shape[dim + 1 :]))
-                for x, dim in zip(pieces, self.dims, strict=True)
+                for x, dim in zip(shards, self.dims, strict=True)
             ]
-            args, keywords = self.structure.unflatten(taken)
-            found, results = tree.flatten(self.function(*args, **keywords))
-            check_outputs(self.function, found)
-            axes = output_axes(self.what, self.options.out_axes, results)
-            slices = [self._slice(number, x, axis) for number, (x, axis) in enumerate(zip(found, axes, strict=True))]
-            return results.unflatten(slices)
+            args, keywords = self.structure.unflatten(slices)
+            outputs, out_tree = tree.flatten(self.function(*args, **keywords))
+            check_outputs(self.function, outputs)
+            axes = output_axes(self.label, self.options.out_axes, out_tree)
+            return out_tree.unflatten(
+                [self._add_dim(number, x, axis) for number, (x, axis) in enumerate(zip(outputs, axes, strict=True))]
+            )
 
-        return on_one
+        return on_shards
 
-    def _slice(self, number: int, x: Any, axis: int | None) -> Any:
-        """A result of one device as a slice of the whole."""
+    def _add_dim(self, number: int, x: Any, axis: int | None) -> Any:
+        """Insert a dim of size 1 at `axis` into result `number`, along which the results of all devices are stacked."""
         if axis is None:
             return x
         shape = type_of(x).shape
         if axis > len(shape):
             raise ValueError(
-                f"{self.what}: out_axes gives axis {axis} for result {number}, of which each device has {type_of(x)}: "
-                f"slices can be stacked along axes 0 to {len(shape)}"
+                f"{self.label}: out_axes has axis {axis} for result {number}, which is {type_of(x)} on each device: "
+                f"the results can be stacked along axes 0 to {len(shape)}"
             )
         return reshape(x, shape=(*shape[:axis], 1, *shape[axis:]))
 
 
-def _positions(fun: Function, what: str, numbers: int | Iterable[int]) -> Selection:
-    """Arguments that are selected where they are given by position; by keyword, all are sliced."""
-    return Selection(select(fun, what, numbers, None).numbers, frozenset())
+def _select_positions(fun: Function, prefix: str, argnums: int | Iterable[int]) -> ArgumentSelection:
+    """Select arguments by position only: arguments passed by keyword are always mapped."""
+    return ArgumentSelection(select_arguments(fun, prefix, argnums, None).numbers, frozenset())
 
 
-def _region(traced: jit.TracedFunction) -> Manual:
-    """The region that was traced."""
+def _manual_region(traced: jit.TracedFunction) -> Manual:
+    """Return the op of the manual region in a traced function."""
     return next(equation.op for equation in traced.program.equations if isinstance(equation.op, Manual))
 
 
-def _sharding(region: Manual, cuts: DimAxes) -> NamedSharding:
+def _named_sharding(region: Manual, dim_axes: DimAxes) -> NamedSharding:
     assert isinstance(region.mesh, Mesh)
-    return NamedSharding(region.mesh, spec_of(Layout(cuts)))
+    return NamedSharding(region.mesh, spec_of(Layout(dim_axes)))

@@ -1,7 +1,7 @@
-"""One map over the devices of several processes: each gives slices for its own devices, and gets what these make.
+"""Conversion between a process's own slices and global arrays, for pmap over the devices of several processes.
 
-What the program takes and gives are arrays over all devices. What a process has of them is an array of its own, which
-lies on its devices in their order: `shared` makes the former of the latter, `own` the latter of the former.
+Each process passes slices for its own devices to pmap and receives the slices that these compute. The compiled program
+works on global arrays, which are sharded over the devices of all processes.
 """
 
 from typing import Any
@@ -15,30 +15,33 @@ from shardwise.runtime.array import Array
 from shardwise.runtime.sharding import NamedSharding
 
 
-def shared(x: Any, dim: int | None, mesh: Mesh) -> Array:
-    """The array over all devices of which this process gives the slices `x` along `dim`; or all of it, as all do."""
+def local_to_global(x: Any, dim: int | None, mesh: Mesh) -> Array:
+    """Return the global array whose slices along `dim` on this process's devices are `x`.
+
+    If `dim` is None, all processes pass the same `x`, and the result is replicated.
+    """
     axis = mesh.axis_names[0]
     spec = PartitionSpec() if dim is None else PartitionSpec(*[None] * dim, axis)
-    here = Mesh(NamedSharding(mesh, spec).local_devices, (axis,))
-    parts = _parts(device_put(x, NamedSharding(here, spec)))
+    local_mesh = Mesh(NamedSharding(mesh, spec).local_devices, (axis,))
+    shards = _local_shards(device_put(x, NamedSharding(local_mesh, spec)))
     shape = list(type_of(x).shape)
     if dim is not None:
-        shape[dim] = shape[dim] // here.size * mesh.size
-    return make_array_from_single_device_arrays(shape, NamedSharding(mesh, spec), parts)
+        shape[dim] = shape[dim] // local_mesh.size * mesh.size
+    return make_array_from_single_device_arrays(shape, NamedSharding(mesh, spec), shards)
 
 
-def own(array: Array) -> Array:
-    """What this process's devices hold of an array over all: their slices, one after the other."""
+def global_to_local(array: Array) -> Array:
+    """Return the concatenated slices of a global array that this process's devices hold."""
     sharding = array.sharding
     assert isinstance(sharding, NamedSharding) and isinstance(sharding.mesh, Mesh)
-    here = Mesh(sharding.local_devices, sharding.mesh.axis_names)
+    local_mesh = Mesh(sharding.local_devices, sharding.mesh.axis_names)
     shape = [
-        size if entry is None else size // sharding.mesh.size * here.size
+        size if entry is None else size // sharding.mesh.size * local_mesh.size
         for size, entry in zip(array.shape, (*sharding.spec, *[None] * array.ndim), strict=False)
     ]
-    return make_array_from_single_device_arrays(shape, NamedSharding(here, sharding.spec), _parts(array))
+    return make_array_from_single_device_arrays(shape, NamedSharding(local_mesh, sharding.spec), _local_shards(array))
 
 
-def _parts(array: Array) -> list[Array]:
-    """What each device of this process holds."""
+def _local_shards(array: Array) -> list[Array]:
+    """Return the shards of an array on this process's devices."""
     return [shard.data for shard in array.addressable_shards if shard.data is not None]

@@ -1,6 +1,6 @@
-"""checkpoint (remat): a function whose values are computed again for its derivative rather than kept.
+"""checkpoint (remat): rematerialize intermediate values in the backward pass, to save memory.
 
-`checkpoint_policies` says what may be kept all the same; `checkpoint_name` gives values names for them.
+`checkpoint_policies` select the values that are saved nevertheless; `checkpoint_name` names values for these policies.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from typing import Any
 from shardwise import tree
 from shardwise.api.arguments import array_leaves, check_function, function_name
 from shardwise.api.flatten import FlatFunction, is_traced
-from shardwise.api.static_args import select, split
+from shardwise.api.static_args import select_arguments, split_static
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.control.remat import CheckpointName, Policy, Remat
@@ -28,13 +28,28 @@ def checkpoint(
     static_argnums: int | Sequence[int] = (),
     static_argnames: str | Sequence[str] | None = None,
 ) -> Any:
-    """`fun`, whose intermediate values are not kept for the derivative but computed again, save what `policy` allows.
+    """Rematerialize a function's intermediate values in the backward pass, in place of saving them as residuals.
 
-    `prevent_cse` keeps XLA from finding the first computation again and keeping its values after all.
+    Args:
+        fun: the function. Without it, the result is a decorator.
+        prevent_cse: whether to keep XLA's common-subexpression elimination from merging the rematerialized values with
+            the original ones, which would save them after all.
+        policy: a function that selects the values to save, such as those of `checkpoint_policies`; by default, none
+            are saved.
+        static_argnums: the positional arguments that are Python values and not differentiated.
+        static_argnames: the names of such arguments.
 
-    >>> loss = jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)))
-    >>> jax.grad(loss)(0.0)
-    Array(1., dtype=float32)
+    Returns:
+        A function that computes the same as `fun`.
+
+    Raises:
+        TypeError: if `fun` or `policy` is not callable, or if `static_argnums` or `static_argnames` have a wrong type.
+        ValueError: if `fun` does not have the static arguments; when called, if a static argument is not hashable.
+
+    Example:
+        >>> loss = jax.checkpoint(lambda x: jnp.sin(jnp.sin(x)))
+        >>> jax.grad(loss)(0.0)
+        Array(1., dtype=float32)
     """
     if fun is None:
         return lambda f: checkpoint(
@@ -46,16 +61,18 @@ def checkpoint(
         )
     check_function("checkpoint", fun)
     if policy is not None and not callable(policy):
-        raise TypeError(f"checkpoint: policy is one of checkpoint_policies, or None, not {policy!r}")
-    static = select(fun, "static", static_argnums, static_argnames)
+        raise TypeError(
+            f"checkpoint: policy must be a function, such as one of checkpoint_policies, or None, not {policy!r}"
+        )
+    static = select_arguments(fun, "static", static_argnums, static_argnames)
     function = fun
 
     @wraps(function)
     @filter_traceback
     def call(*args: Any, **keywords: Any) -> Any:
-        found = split(function, static, args, keywords)
-        bound = found.bind(function)
-        leaves, structure = array_leaves(bound, found.args, found.keywords)
+        arguments = split_static(function, static, args, keywords)
+        bound = arguments.bind(function)
+        leaves, structure = array_leaves(bound, arguments.args, arguments.keywords)
         if not is_traced(leaves):
             return function(*args, **keywords)
         flat = FlatFunction(bound, structure)
@@ -67,43 +84,57 @@ def checkpoint(
 
 
 def checkpoint_name(x: Any, name: str) -> Any:
-    """The arrays of a tree, under a name that policies such as `save_only_these_names` can ask for.
+    """Name values for checkpoint policies such as `save_only_these_names`.
 
-    >>> from shardwise.ad_checkpoint import checkpoint_name
-    >>> def loss(x):
-    ...     return jnp.sin(checkpoint_name(jnp.sin(x), "inner"))
-    >>> jax.grad(jax.checkpoint(loss, policy=jax.checkpoint_policies.save_only_these_names("inner")))(0.0)
-    Array(1., dtype=float32)
+    Args:
+        x: a pytree of arrays and numbers.
+        name: the name.
+
+    Returns:
+        A pytree equal to `x`.
+
+    Raises:
+        TypeError: if a leaf is neither an array nor a number.
+
+    Example:
+        >>> from shardwise.ad_checkpoint import checkpoint_name
+        >>> def loss(x):
+        ...     return jnp.sin(checkpoint_name(jnp.sin(x), "inner"))
+        >>> jax.grad(jax.checkpoint(loss, policy=jax.checkpoint_policies.save_only_these_names("inner")))(0.0)
+        Array(1., dtype=float32)
     """
     return tree.map(lambda leaf: CheckpointName(name)(as_operand(leaf, "checkpoint_name")), x)
 
 
 class checkpoint_policies:
-    """What `checkpoint` may keep. A policy takes an op and the types of its operands, and says yes or no.
+    """Policies for `checkpoint`: which values are saved as residuals, and not rematerialized.
 
-    >>> layer = jax.checkpoint(lambda w, x: jnp.sin(x @ w), policy=jax.checkpoint_policies.dots_saveable)
-    >>> layer(jnp.eye(2), jnp.zeros(2))
-    Array([0., 0.], dtype=float32)
+    A policy is a function of an op and the types of its operands that returns whether the op's results are saved.
+
+    Example:
+        >>> layer = jax.checkpoint(lambda w, x: jnp.sin(x @ w), policy=jax.checkpoint_policies.dots_saveable)
+        >>> layer(jnp.eye(2), jnp.zeros(2))
+        Array([0., 0.], dtype=float32)
     """
 
     @staticmethod
     def everything_saveable(op: Any, *types: Any) -> bool:
-        """Keep everything."""
+        """Save all values."""
         return True
 
     @staticmethod
     def nothing_saveable(op: Any, *types: Any) -> bool:
-        """Keep nothing: the default."""
+        """Save nothing; the default."""
         return False
 
     @staticmethod
     def dots_saveable(op: Any, *types: Any) -> bool:
-        """Keep the results of matrix products."""
+        """Save the results of matrix products."""
         return isinstance(op, Dot)
 
     @staticmethod
     def dots_with_no_batch_dims_saveable(op: Any, *types: Any) -> bool:
-        """Keep the results of matrix products without batch dims: those with weights."""
+        """Save the results of matrix products without batch dims, such as products with weights."""
         return isinstance(op, Dot) and not op.batch[0]
 
     checkpoint_dots = dots_saveable
@@ -111,31 +142,31 @@ class checkpoint_policies:
 
     @staticmethod
     def save_only_these_names(*names: str) -> Policy:
-        """Keep the values that have one of these names."""
-        return _Named(names, keep=True)
+        """Save the values with one of these names."""
+        return _NamePolicy(names, save=True)
 
     @staticmethod
     def save_any_names_but_these(*names: str) -> Policy:
-        """Keep the values that have a name, and not one of these."""
-        return _Named(names, keep=False)
+        """Save the values with a name, except these."""
+        return _NamePolicy(names, save=False)
 
     @staticmethod
     def save_anything_except_these_names(*names: str) -> Policy:
-        """Keep everything but the values that have one of these names."""
+        """Save all values, except those with one of these names."""
         return lambda op, *types: not (isinstance(op, CheckpointName) and op.label in names)
 
     @staticmethod
     def save_from_both_policies(first: Policy, second: Policy) -> Policy:
-        """Keep what either policy keeps."""
+        """Save the values that either policy saves."""
         return lambda op, *types: first(op, *types) or second(op, *types)
 
 
-class _Named:
-    """Keeps named values, by their names."""
+class _NamePolicy:
+    """A policy that saves named values: those in `names`, or with `save=False` those not in `names`."""
 
-    def __init__(self, names: tuple[str, ...], keep: bool):
+    def __init__(self, names: tuple[str, ...], save: bool):
         self.names = frozenset(names)
-        self.keep = keep
+        self.save = save
 
     def __call__(self, op: Any, *types: Any) -> bool:
-        return isinstance(op, CheckpointName) and (op.label in self.names) == self.keep
+        return isinstance(op, CheckpointName) and (op.label in self.names) == self.save

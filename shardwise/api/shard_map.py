@@ -1,4 +1,7 @@
-"""shard_map: a function of one device's pieces, as a function of whole arrays."""
+"""shard_map: run a function on every device's shards, with explicit collectives.
+
+A call traces the function on the types of the shards and applies one `Manual` op to the arguments.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -7,8 +10,15 @@ from functools import partial, wraps
 from typing import Any, final
 
 from shardwise import tree
-from shardwise.api.arguments import argument_names, array_leaves, describe_function, describe_mismatch, function_name
-from shardwise.api.flatten import check_outputs, is_traced
+from shardwise.api.arguments import (
+    argument_names,
+    array_leaves,
+    check_function,
+    describe_function,
+    function_name,
+    prefix_error,
+)
+from shardwise.api.flatten import FlatFunction, is_traced
 from shardwise.api.placement import device_put
 from shardwise.compiler.arrays.operands import as_operand
 from shardwise.compiler.ir.dispatch import bound_axes
@@ -32,7 +42,7 @@ Function = Callable[..., Any]
 
 @final
 class InferFromArgs:
-    """Stands for specs that are read off the arguments' shardings."""
+    """The type of `Infer`: `in_specs` are taken from the shardings of the arguments."""
 
     def __repr__(self) -> str:
         return "Infer"
@@ -51,33 +61,53 @@ def shard_map(
     axis_names: Any = frozenset(),
     check_vma: bool = True,
 ) -> Any:
-    """`f`, which each device runs on its own pieces, as a function of whole arrays.
+    """Map a function over shards: every device runs it on its own shards of the arguments.
 
-    `in_specs` and `out_specs` (tree prefixes of the positional arguments and of the results) say how whole arrays are
-    cut into pieces, and how results are put together. Arguments that lie otherwise are moved there first. Collectives
-    (`lax.psum` and its kin) work along the axes of the mesh.
+    Inside, collectives such as `lax.psum` communicate along the mesh axes. Arguments with another sharding than
+    `in_specs` are resharded first.
 
-    `mesh`: where it runs; without one, the mesh in force. `axis_names`: the axes that `f` looks after, all of them
-    unless given; along the others it is planned, as everything outside of it is. `check_vma`: types inside say over
-    which axes values vary; a result that `out_specs` do not cut along an axis must be provably the same along it.
+    Args:
+        f: the function of shards. Without it, the result is a decorator.
+        out_specs: how the shards of the results are concatenated, as a tree prefix of the results. A result must be
+            replicated along the axes that its spec does not use.
+        in_specs: how the arguments are split into shards, as a tree prefix of the positional arguments. By default, as
+            the arguments are sharded.
+        mesh: the mesh; by default the current one.
+        axis_names: the manual axes; by default all axes of the mesh. The planner shards along the others, as it does
+            outside.
+        check_vma: whether types inside track over which axes values vary. It is an error if a result is not known to
+            be replicated along the axes that `out_specs` does not use. Without it, one device's value is used.
 
-    >>> mesh = jax.make_mesh((4,), ("i",))
-    >>> total = jax.shard_map(lambda x: lax.psum(x.sum(), "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
-    >>> total(jnp.arange(8))
-    Array(28, dtype=int32)
+    Returns:
+        A function of unsharded arrays, which accepts positional arguments only.
+
+    Raises:
+        TypeError: if `f` is not callable, if `in_specs` or `out_specs` holds something other than PartitionSpecs, or
+            if `mesh` is not a mesh; when called, if an argument is not an array or is passed by keyword.
+        ValueError: when called, if no mesh is set, if `in_specs` or `out_specs` is not a tree prefix, if `in_specs`
+            cannot be inferred, or if the size of a dim is not divisible by the number of shards.
+        ShardingError: when called, if a spec does not match an array or uses an axis that is not manual, if an axis is
+            already manual in an enclosing `shard_map`, or if a result may vary along an axis that `out_specs` does not
+            use.
+        DeviceMismatchError: when called, if an argument is committed to devices that are not those of the mesh.
+
+    Example:
+        >>> mesh = jax.make_mesh((4,), ("i",))
+        >>> total = jax.shard_map(lambda x: lax.psum(x.sum(), "i"), mesh=mesh, in_specs=P("i"), out_specs=P())
+        >>> total(jnp.arange(8))
+        Array(28, dtype=int32)
     """
     if f is None:
         options = {"in_specs": in_specs, "out_specs": out_specs, "mesh": mesh}
         return partial(shard_map, **options, axis_names=axis_names, check_vma=check_vma)
-    if not callable(f):
-        raise TypeError(f"shard_map needs a function of the pieces, not {f!r}")
+    check_function("shard_map", f)
     return map_shards(f, ShardMapOptions("shard_map", mesh, in_specs, out_specs, axis_names, check_vma))
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class ShardMapOptions:
-    """What the user asked of a region; `name` is the function that was called, for messages."""
+    """The options of a manual region; `name` is the public function that was called, for messages."""
 
     name: str
     mesh: Mesh | AbstractMesh | None
@@ -88,7 +118,7 @@ class ShardMapOptions:
 
 
 def map_shards(f: Function, options: ShardMapOptions) -> Function:
-    """`f` over pieces as a function of whole arrays."""
+    """Return `f`, a function of shards, as a function of unsharded arrays."""
     _check_specs(f, options, "in_specs", options.in_specs)
     _check_specs(f, options, "out_specs", options.out_specs)
 
@@ -97,42 +127,10 @@ def map_shards(f: Function, options: ShardMapOptions) -> Function:
     def call(*args: Any, **keywords: Any) -> Any:
         if keywords:
             raise TypeError(
-                f"{options.name} of {describe_function(f)} takes its arguments by position: in_specs have no place for "
-                f"{', '.join(map(repr, keywords))}"
+                f"{options.name} of {describe_function(f)} accepts positional arguments only, as in_specs has one "
+                f"entry per position: pass {', '.join(map(repr, keywords))} by position"
             )
-        region = _Region.of(f, options)
-        leaves, structure = array_leaves(f, args, {})
-        names = argument_names(f, args, {})
-        specs = region.in_specs(args, leaves, names)
-        cuts = [
-            region.cuts(spec, as_operand(leaf).type, f"{name} of {describe_function(f)}", "in_specs")
-            for spec, leaf, name in zip(specs, leaves, names, strict=True)
-        ]
-        operands = region.placed(leaves, specs, names)
-        pieces = [region.piece(x.type, cut, name) for x, cut, name in zip(operands, cuts, names, strict=True)]
-        outs: list[DimAxes] = []
-        results: tree.Structure = None
-
-        def flat(*tracers: Any) -> list[Any]:
-            nonlocal outs, results
-            positional, _ = structure.unflatten(tracers)
-            found, results = tree.flatten(f(*positional))
-            check_outputs(f, found)
-            arrays = [as_operand(x) for x in found]
-            given = region.out_specs(results, arrays)
-            outs = [
-                region.cuts(spec, x.type, f"result {name} of {describe_function(f)}", "out_specs")
-                for spec, x, name in zip(given, arrays, _result_names(results), strict=True)
-            ]
-            return [
-                region.leaving(x, cut, name) for x, cut, name in zip(arrays, outs, _result_names(results), strict=True)
-            ]
-
-        with region.entered():
-            program, captured = build(flat, pieces, function_name(f), region.sizes, region.tracked)
-        whole: list[DimAxes] = [((),) * x.type.ndim for x in captured]
-        op = Manual(program, region.mesh, region.axes, (*cuts, *whole), tuple(outs), options.check)
-        return results.unflatten(list(op(*operands, *captured)))
+        return _Region.of(f, options).call(args)
 
     return call
 
@@ -140,7 +138,7 @@ def map_shards(f: Function, options: ShardMapOptions) -> Function:
 @final
 @dataclass(frozen=True, eq=False)
 class _Region:
-    """One call of a mapped function: where it runs, and what it looks after itself."""
+    """A mapped function with the mesh and the manual axes of one call."""
 
     f: Function
     options: ShardMapOptions
@@ -149,27 +147,35 @@ class _Region:
 
     @staticmethod
     def of(f: Function, options: ShardMapOptions) -> "_Region":
-        mesh = options.mesh if options.mesh is not None else mesh_context.mesh
-        what = f"{options.name} of {describe_function(f)}"
-        if not isinstance(mesh, (Mesh, AbstractMesh)):
-            if mesh is not None:
-                raise TypeError(f"{what}: mesh is a Mesh or an AbstractMesh, not {mesh!r}")
-            given = "give `mesh=`, or " if options.name == "shard_map" else ""
-            raise ValueError(
-                f"{what} needs a mesh: {given}set the one that is meant, with `with mesh:` or `set_mesh(mesh)`"
-            )
-        asked = {options.axis_names} if isinstance(options.axis_names, str) else set(options.axis_names)
-        abstract = mesh.abstract
-        for axis in asked:
-            if axis not in abstract.shape:
-                raise ShardingError(f"{what}: axis_names has {axis!r}, but {abstract.unknown_axis_message(axis)}")
-        taken = mesh_context.manual_axes
-        if twice := sorted(asked & taken):
-            raise ShardingError(f"{what}: a region around it looks after {', '.join(map(repr, twice))} already")
-        axes = tuple(a for a in abstract.axis_names if (a in asked if asked else a not in taken))
-        if not axes:
-            raise ShardingError(f"{what}: regions around it look after all axes of the mesh {abstract} already")
-        return _Region(f, options, mesh, axes)
+        """Determine the mesh and the manual axes of a call."""
+        label = f"{options.name} of {describe_function(f)}"
+        mesh = _region_mesh(label, options)
+        return _Region(f, options, mesh, _manual_axes(label, options, mesh.abstract))
+
+    def call(self, args: tuple[Any, ...]) -> Any:
+        """Trace the function on shards, and apply the manual region to the arguments."""
+        leaves, in_tree = array_leaves(self.f, args, {})
+        names = argument_names(self.f, args, {})
+        specs = self.in_specs(args, leaves, names)
+        in_dims = [
+            self.dim_axes(spec, as_operand(leaf).type, f"{name} of {describe_function(self.f)}", "in_specs")
+            for spec, leaf, name in zip(specs, leaves, names, strict=True)
+        ]
+        operands = self.place(leaves, specs, names)
+        shard_types = [
+            self.shard_type(x.type, dims, name) for x, dims, name in zip(operands, in_dims, names, strict=True)
+        ]
+        body = _ShardFunction(self, in_tree)
+        with self.entered():
+            program, captured = build(body, shard_types, function_name(self.f), self.sizes, self.tracked)
+        replicated: list[DimAxes] = [((),) * x.type.ndim for x in captured]
+        out_dims = tuple(body.out_dims)
+        op = Manual(program, self.mesh, self.axes, (*in_dims, *replicated), out_dims, self.options.check)
+        return body.out_tree.unflatten(list(op(*operands, *captured)))
+
+    @property
+    def label(self) -> str:
+        return f"{self.options.name} of {describe_function(self.f)}"
 
     @property
     def abstract(self) -> AbstractMesh:
@@ -181,11 +187,12 @@ class _Region:
 
     @property
     def tracked(self) -> frozenset[str]:
+        """The axes for which types inside the region track varying values."""
         return frozenset(self.axes) if self.options.check else frozenset()
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """While the function is traced: bare specs are for this mesh, and its axes are taken."""
+        """Make the region's mesh the current mesh and its axes manual, while the function is traced."""
         before = mesh_context.mesh, mesh_context.manual_axes
         mesh_context.mesh = self.mesh if isinstance(self.mesh, Mesh) else mesh_context.mesh
         mesh_context.manual_axes = before[1] | frozenset(self.axes)
@@ -195,25 +202,24 @@ class _Region:
             mesh_context.mesh, mesh_context.manual_axes = before
 
     def in_specs(self, args: tuple[Any, ...], leaves: Sequence[Any], names: Sequence[str]) -> list[PartitionSpec]:
-        """A spec for each array among the arguments."""
-        what = f"{self.options.name} of {describe_function(self.f)}"
+        """Return the spec of each leaf of the arguments."""
         if self.options.in_specs is Infer:
-            return [self._inferred(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
+            return [self._infer_spec(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
         prefix = self.options.in_specs
         prefix = tuple(prefix) if isinstance(prefix, list) else prefix
         try:
-            given = tree.broadcast_prefix(prefix, args, lambda x: x is None or _is_spec(x))
+            specs = tree.broadcast_prefix(prefix, args, lambda x: x is None or _is_spec(x))
         except tree.TreeMismatch as mismatch:
-            raise ValueError(f"{what}: in_specs do not fit.\n  {describe_mismatch(mismatch, 'in_specs')}") from None
-        return [PartitionSpec() if spec is None else spec for spec in given]
+            raise ValueError(f"{self.label}: {prefix_error(mismatch, 'in_specs')}") from None
+        return [PartitionSpec() if spec is None else spec for spec in specs]
 
-    def _inferred(self, leaf: Any, name: str) -> PartitionSpec:
+    def _infer_spec(self, leaf: Any, name: str) -> PartitionSpec:
+        """Return the manual axes in an argument's own spec."""
         sharding = getattr(leaf, "sharding", None) if not isinstance(leaf, Tracer) else None
         if not isinstance(sharding, NamedSharding) or sharding.grid.abstract != self.abstract:
             raise ValueError(
-                f"{self.options.name} of {describe_function(self.f)}: in_specs are not given, and {name} does not say "
-                "how it "
-                f"lies on the mesh {self.abstract}. Give in_specs."
+                f"{self.label}: in_specs cannot be inferred, because {name} has no NamedSharding on the mesh "
+                f"{self.abstract}. Pass in_specs."
             )
         return PartitionSpec(
             *(
@@ -222,112 +228,158 @@ class _Region:
             )
         )
 
-    def out_specs(self, structure: tree.Structure, arrays: Sequence[Any]) -> list[PartitionSpec]:
-        """A spec for each result."""
-        results = structure.unflatten(list(range(len(arrays))))
+    def out_specs(self, out_tree: tree.Structure) -> list[PartitionSpec]:
+        """Return the spec of each leaf of the results."""
+        results = out_tree.unflatten(list(range(out_tree.num_leaves)))
         try:
             return tree.broadcast_prefix(self.options.out_specs, results, _is_spec)
         except tree.TreeMismatch as mismatch:
-            what = f"{self.options.name} of {describe_function(self.f)}"
-            text = describe_mismatch(mismatch, "out_specs")
+            text = prefix_error(mismatch, "out_specs")
             if mismatch.difference.first == "None":
-                text = f"{text.partition(': None is')[0]}. Of what is one value for all devices, the spec is P()."
-            raise ValueError(f"{what}: out_specs do not fit.\n  {text}") from None
+                text = f"{text.partition(': None is')[0]}. Use P() for a result that is replicated."
+            raise ValueError(f"{self.label}: {text}") from None
 
-    def cuts(self, spec: PartitionSpec, type: ArrayType, what: str, which: str) -> DimAxes:
-        """The axes that cut each dim of an array of this type."""
-        place = f"{self.options.name}: {which} for {what}, {type}"
+    def dim_axes(self, spec: PartitionSpec, type: ArrayType, name: str, parameter: str) -> DimAxes:
+        """Return the axes along which `spec` shards each dim of an array of this type.
+
+        `parameter` is "in_specs" or "out_specs"; `name` is the argument or result, for messages.
+        """
+        label = f"{self.options.name}: {parameter} for {name}, {type}"
         beyond = [dim for dim in range(type.ndim, len(spec)) if spec[dim]]
-        if beyond and which == "out_specs":
+        if beyond and parameter == "out_specs":
             raise ShardingError(
-                f"{place}: {spec} joins pieces along dim {beyond[0]}, which they do not have. Give them one, as "
-                f"`numpy.expand_dims(…, {type.ndim})` does, or join them along none, once they are one value for all."
+                f"{label}: {spec} concatenates the shards along dim {beyond[0]}, but they have rank {type.ndim}. Add "
+                f"that dim, for example with `numpy.expand_dims(…, {type.ndim})`; or reduce the result, for example "
+                "with `lax.psum`, and use P()."
             )
         try:
             pin = pin_of(spec, type.shape, self.abstract)
         except ShardingError as error:
-            raise ShardingError(f"{place}: {error}") from None
+            raise ShardingError(f"{label}: {error}") from None
         if pin.open_dims:
             raise ShardingError(
-                f"{place}: {spec} leaves dim {min(pin.open_dims)} open, but here each device's piece must be known: "
-                "name the axes that cut it, or None."
+                f"{label}: {spec} has UNCONSTRAINED for dim {min(pin.open_dims)}, but the shapes of shards must be "
+                "known here: name the mesh axes of the dim, or use None."
             )
         layout = pin.layout
         for axis in layout.axes:
             if axis not in self.axes:
                 raise ShardingError(
-                    f"{self.options.name}: {which} for {what} name {axis!r}, which is not among the axes that it looks "
-                    f"after, {', '.join(map(repr, self.axes))}. Along the others, arrays lie as is planned: leave it "
-                    "out, or add it to axis_names."
+                    f"{self.options.name}: {parameter} for {name} uses {axis!r}, which is not a manual axis; the "
+                    f"manual axes are {', '.join(map(repr, self.axes))}. Remove it from the spec, as the planner "
+                    "shards arrays along the other axes; or add it to axis_names."
                 )
         return layout.dims
 
-    def piece(self, type: ArrayType, cuts: DimAxes, name: str) -> ArrayType:
-        """One device's piece."""
+    def shard_type(self, type: ArrayType, dim_axes: DimAxes, name: str) -> ArrayType:
+        """Return the type of one device's shard of argument `name`."""
         shape = []
-        for dim, (size, axes) in enumerate(zip(type.shape, cuts, strict=True)):
+        for dim, (size, axes) in enumerate(zip(type.shape, dim_axes, strict=True)):
             count = self.abstract.extent(axes)
             if size % count:
-                over = " × ".join(f"{axis}={self.mesh.shape[axis]}" for axis in axes)
+                sizes = " × ".join(f"{axis}={self.mesh.shape[axis]}" for axis in axes)
                 padded = -(-size // count) * count
                 raise ValueError(
-                    f"{self.options.name} of {describe_function(self.f)}: dim {dim} of {name}, {type}, has size "
-                    f"{size}, which "
-                    f"does not divide into {count} pieces ({over}).\n"
-                    "  Each device runs the same function on pieces of one size, so that none can be smaller. Pad the "
-                    f"dim to {padded}, `numpy.pad` adds {padded - size}, and see to it that `{function_name(self.f)}` "
-                    "is not misled by what was added; or leave the split to jit, which takes uneven dims."
+                    f"{self.label}: dim {dim} of {name}, {type}, has size {size}, which is not divisible by {count}, "
+                    f"the number of shards ({sizes}).\n"
+                    f"  All shards must have the same shape. Pad the dim to {padded}, for example with `numpy.pad`, "
+                    f"and make `{function_name(self.f)}` ignore the {padded - size} added elements; or use jit, which "
+                    "supports uneven sharding."
                 )
             shape.append(size // count)
-        varying = {axis for axes in cuts for axis in axes} if self.options.check else set()
+        varying = {axis for axes in dim_axes for axis in axes} if self.options.check else set()
         return type.with_shape(tuple(shape)).with_varying((*type.varying, *varying))
 
-    def placed(self, leaves: Sequence[Any], specs: Sequence[PartitionSpec], names: Sequence[str]) -> list[Any]:
-        """The arguments as operands. Outside of any trace, those that are nowhere yet are put where they are needed."""
+    def place(self, leaves: Sequence[Any], specs: Sequence[PartitionSpec], names: Sequence[str]) -> list[Any]:
+        """Return the arguments as operands; outside any trace, put uncommitted arrays on the mesh as `specs` say."""
         if not isinstance(self.mesh, Mesh) or is_traced(leaves) or bound_axes():
             return [as_operand(leaf) for leaf in leaves]
-        found = []
+        operands = []
         for leaf, spec, name in zip(leaves, specs, names, strict=True):
             array = as_array(as_operand(leaf))
-            is_there = isinstance(array, Array) and array.committed
-            if is_there and array.sharding.device_set != set(self.mesh.flat_devices):
+            is_committed = isinstance(array, Array) and array.committed
+            if is_committed and array.sharding.device_set != set(self.mesh.flat_devices):
                 raise DeviceMismatchError(
-                    f"{self.options.name} of {describe_function(self.f)}: {name} lies on other devices, "
-                    f"{array.sharding}, than "
-                    f"the region runs on, {self.mesh}. Move it with `device_put` first."
+                    f"{self.label}: {name} has {array.sharding}, whose devices are not those of the mesh {self.mesh}. "
+                    "Move it with `device_put` first."
                 )
-            is_there = is_there and array.sharding.devices == self.mesh.flat_devices
-            found.append(array if is_there else device_put(array, NamedSharding(self.mesh, spec)))
-        return found
+            is_on_mesh = is_committed and array.sharding.devices == self.mesh.flat_devices
+            operands.append(array if is_on_mesh else device_put(array, NamedSharding(self.mesh, spec)))
+        return operands
 
-    def leaving(self, x: Any, cuts: DimAxes, name: str) -> Any:
-        """A result, which varies just over the axes that cut it."""
+    def check_output(self, x: Any, dim_axes: DimAxes, name: str) -> Any:
+        """Return a result as a value that varies over exactly the axes that its spec uses."""
         if not self.options.check:
             return x
-        cut = {axis for axes in cuts for axis in axes}
-        claimed = tuple(axis for axis in self.axes if axis in x.type.varying and axis not in cut)
-        if claimed:
-            differing = [axis for axis in claimed if axis in may_differ(x) and self.mesh.shape[axis] > 1]
+        spec_axes = {axis for axes in dim_axes for axis in axes}
+        unused = tuple(axis for axis in self.axes if axis in x.type.varying and axis not in spec_axes)
+        if unused:
+            differing = [axis for axis in unused if axis in may_differ(x) and self.mesh.shape[axis] > 1]
             if differing:
-                raise self._unproved(x, cuts, name, differing)
-            x = AssertReplicated(claimed)(x)
-        more = tuple(axis for axis in self.axes if axis in cut and axis not in x.type.varying)
-        return PVary(more)(x) if more else x
+                raise self._replication_error(x, dim_axes, name, differing)
+            x = AssertReplicated(unused)(x)
+        missing = tuple(axis for axis in self.axes if axis in spec_axes and axis not in x.type.varying)
+        return PVary(missing)(x) if missing else x
 
-    def _unproved(self, x: Any, cuts: DimAxes, name: str, axes: Sequence[str]) -> ShardingError:
-        names = ", ".join(map(repr, axes))
-        which = repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
-        ways = [f"add up what the devices have, `lax.psum(…, {which})`"]
+    def _replication_error(self, x: Any, dim_axes: DimAxes, name: str, axes: Sequence[str]) -> ShardingError:
+        axis_argument = repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
+        fixes = [f"reduce it, for example with `lax.psum(…, {axis_argument})`"]
         if x.type.ndim:
-            longer = spec_of(Layout(((*cuts[0], *axes), *cuts[1:])))
-            ways.append(f"or join their pieces along a dim, out_specs={longer}")
+            longer = spec_of(Layout(((*dim_axes[0], *axes), *dim_axes[1:])))
+            fixes.append(f"or concatenate the shards with out_specs={longer}")
         return ShardingError(
-            f"{self.options.name} of {describe_function(self.f)}: out_specs={spec_of(Layout(cuts))} say that result "
-            f"{name} is "
-            f"the same on all devices along {names}, but each may have its own: it is {x.type}, made at {x.source}.\n"
-            f"  If it should be one value, {', '.join(ways)}. If it is the same and this cannot be seen, "
-            "check_vma=False takes any device's."
+            f"{self.label}: out_specs={spec_of(Layout(dim_axes))} requires result {name} to be replicated along "
+            f"{', '.join(map(repr, axes))}, but it may vary there: it is {x.type}, computed at {x.source}.\n"
+            f"  To fix it, {', '.join(fixes)}. If the result is replicated although this cannot be inferred, "
+            "check_vma=False turns the check off."
         )
+
+
+@final
+class _ShardFunction(FlatFunction):
+    """The mapped function on flat shards; a call stores the axes that shard each dim of the results as `out_dims`."""
+
+    def __init__(self, region: _Region, in_tree: tree.Structure):
+        super().__init__(region.f, in_tree)
+        self.region = region
+        self.out_dims: list[DimAxes] = []
+
+    def __call__(self, *leaves: Any) -> list[Any]:
+        region = self.region
+        outputs = [as_operand(x) for x in super().__call__(*leaves)]
+        specs, names = region.out_specs(self.out_tree), _result_names(self.out_tree)
+        self.out_dims = [
+            region.dim_axes(spec, x.type, f"result {name} of {describe_function(self.function)}", "out_specs")
+            for spec, x, name in zip(specs, outputs, names, strict=True)
+        ]
+        return [region.check_output(x, dims, name) for x, dims, name in zip(outputs, self.out_dims, names, strict=True)]
+
+
+def _region_mesh(label: str, options: ShardMapOptions) -> Mesh | AbstractMesh:
+    """Return the mesh of the options, or the current mesh."""
+    mesh = options.mesh if options.mesh is not None else mesh_context.mesh
+    if isinstance(mesh, (Mesh, AbstractMesh)):
+        return mesh
+    if mesh is not None:
+        raise TypeError(f"{label}: mesh must be a Mesh or an AbstractMesh, not {mesh!r}")
+    keyword = "pass `mesh=`, or " if options.name == "shard_map" else ""
+    raise ValueError(f"{label} needs a mesh: {keyword}set one with `with mesh:` or `set_mesh(mesh)`")
+
+
+def _manual_axes(label: str, options: ShardMapOptions, mesh: AbstractMesh) -> tuple[str, ...]:
+    """Return the axes of `options.axis_names`, by default all axes that are not manual yet, in mesh order."""
+    requested = {options.axis_names} if isinstance(options.axis_names, str) else set(options.axis_names)
+    for axis in requested:
+        if axis not in mesh.shape:
+            raise ShardingError(f"{label}: axis_names has {axis!r}, but {mesh.unknown_axis_message(axis)}")
+    if repeated := sorted(requested & mesh_context.manual_axes):
+        raise ShardingError(
+            f"{label}: {', '.join(map(repr, repeated))} is already a manual axis of an enclosing shard_map"
+        )
+    axes = tuple(a for a in mesh.axis_names if (a in requested if requested else a not in mesh_context.manual_axes))
+    if not axes:
+        raise ShardingError(f"{label}: all axes of the mesh {mesh} are already manual in an enclosing shard_map")
+    return axes
 
 
 def _is_spec(x: Any) -> bool:
@@ -335,12 +387,14 @@ def _is_spec(x: Any) -> bool:
 
 
 def _result_names(structure: tree.Structure) -> list[str]:
-    """Of each array among the results, for messages: its place, or 0 where it is the only one."""
+    """Return the path of each leaf of the results, for messages; 0 for a single result."""
     return [name or "0" for name in tree.leaf_names(structure.unflatten(range(structure.num_leaves)), "")]
 
 
-def _check_specs(f: Function, options: ShardMapOptions, what: str, specs: Any) -> None:
+def _check_specs(f: Function, options: ShardMapOptions, parameter: str, specs: Any) -> None:
     for spec in tree.leaves(specs, _is_spec):
         if not _is_spec(spec) and spec is not Infer:
             hint = f" Write P({spec!r})." if isinstance(spec, str) else ""
-            raise TypeError(f"{options.name} of {describe_function(f)}: {what} are PartitionSpecs, not {spec!r}.{hint}")
+            raise TypeError(
+                f"{options.name} of {describe_function(f)}: {parameter} must hold PartitionSpecs, not {spec!r}.{hint}"
+            )

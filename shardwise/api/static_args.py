@@ -1,6 +1,6 @@
-"""Which arguments of a function are static (part of the program) and which are donated (their memory is reused).
+"""Static and donated arguments: `static_argnums`, `static_argnames`, `donate_argnums`, `donate_argnames`.
 
-Both are given by number, by name, or by both; a number and the name of the same parameter mean the same.
+A parameter that is selected by its number is also selected when it is passed by name, and the reverse.
 """
 
 import inspect
@@ -14,8 +14,8 @@ from shardwise.api.arguments import describe_function
 
 @final
 @dataclass(frozen=True)
-class Selection:
-    """Parameters of a function, by position and by name."""
+class ArgumentSelection:
+    """A set of a function's parameters, by position and by name."""
 
     numbers: frozenset[int]
     names: frozenset[str]
@@ -23,74 +23,77 @@ class Selection:
     def __bool__(self) -> bool:
         return bool(self.numbers or self.names)
 
-    def has(self, place: int, count: int) -> bool:
-        """Whether positional argument `place` of `count` is selected; negative numbers count from the end."""
-        return place in self.numbers or place - count in self.numbers
+    def has(self, position: int, count: int) -> bool:
+        """Return whether positional argument `position` of `count` is selected; negative numbers count from the end."""
+        return position in self.numbers or position - count in self.numbers
 
 
-NOTHING = Selection(frozenset(), frozenset())
+NO_ARGUMENTS = ArgumentSelection(frozenset(), frozenset())
 
 
-def select(function: Callable[..., Any], what: str, numbers: Any, names: Any) -> Selection:
-    """The parameters given by `numbers` (an int or several) and `names` (a string or several)."""
-    found = {numbers} if isinstance(numbers, int) else set(numbers or ())
-    called = {names} if isinstance(names, str) else set(names or ())
+def select_arguments(function: Callable[..., Any], prefix: str, argnums: Any, argnames: Any) -> ArgumentSelection:
+    """Return the parameters that `argnums` (an int or several) and `argnames` (a string or several) select.
+
+    `prefix` is "static" or "donate": the keywords that the user passed are `{prefix}_argnums` and `{prefix}_argnames`.
+    """
+    numbers = {argnums} if isinstance(argnums, int) else set(argnums or ())
+    names = {argnames} if isinstance(argnames, str) else set(argnames or ())
     for argument, wrong in (
-        ("argnums", [number for number in found if not isinstance(number, int)]),
-        ("argnames", [name for name in called if not isinstance(name, str)]),
+        ("argnums", [number for number in numbers if not isinstance(number, int)]),
+        ("argnames", [name for name in names if not isinstance(name, str)]),
     ):
         if wrong:
-            kind = "ints" if argument == "argnums" else "strings"
-            raise TypeError(f"{what}_{argument} of {describe_function(function)} are {kind}, not {wrong[0]!r}")
+            expected = "integers" if argument == "argnums" else "strings"
+            raise TypeError(
+                f"{prefix}_{argument} of {describe_function(function)} must be {expected}, not {wrong[0]!r}"
+            )
     try:
         parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # some callables have no signature: numbers and names stand for themselves
-        return Selection(frozenset(found), frozenset(called))
+    except (TypeError, ValueError):  # some callables have no signature: numbers and names cannot be matched
+        return ArgumentSelection(frozenset(numbers), frozenset(names))
     kinds = inspect.Parameter
     positional = [p.name for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
     variadic = any(p.kind is kinds.VAR_POSITIONAL for p in parameters)
-    named = {p.name for p in parameters if p.kind in (kinds.KEYWORD_ONLY, kinds.POSITIONAL_OR_KEYWORD)}
-    if (unknown := sorted(called - named)) and not any(p.kind is kinds.VAR_KEYWORD for p in parameters):
+    keyword = {p.name for p in parameters if p.kind in (kinds.KEYWORD_ONLY, kinds.POSITIONAL_OR_KEYWORD)}
+    if (unknown := sorted(names - keyword)) and not any(p.kind is kinds.VAR_KEYWORD for p in parameters):
         raise ValueError(
-            f"{what}_argnames of {describe_function(function)} name {', '.join(map(repr, unknown))}, but its "
-            "parameters are "
-            f"{', '.join(p.name for p in parameters) or 'none'}"
+            f"{prefix}_argnames of {describe_function(function)} has {', '.join(map(repr, unknown))}, but the "
+            f"parameters of the function are {', '.join(p.name for p in parameters) or 'none'}"
         )
-    for number in sorted(found):
+    for number in sorted(numbers):
         if not -len(positional) <= number < len(positional) and not variadic:
             raise ValueError(
-                f"{what}_argnums of {describe_function(function)} has {number}, but it has {len(positional)} "
-                "positional "
-                "parameters"
+                f"{prefix}_argnums of {describe_function(function)} has {number}, but the function has "
+                f"{len(positional)} positional parameters"
             )
-    by_name = {positional.index(name) for name in called if name in positional}
-    by_number = {positional[n] for n in found if -len(positional) <= n < len(positional) and positional[n] in named}
-    return Selection(frozenset(found | by_name), frozenset(called | by_number))
+    by_name = {positional.index(name) for name in names if name in positional}
+    by_number = {positional[n] for n in numbers if -len(positional) <= n < len(positional) and positional[n] in keyword}
+    return ArgumentSelection(frozenset(numbers | by_name), frozenset(names | by_number))
 
 
 @final
 @dataclass(frozen=True)
-class Split:
-    """Arguments with the static ones taken out; `key` is what they are, for a cache."""
+class SplitArguments:
+    """The arguments of one call, split into dynamic and static ones; `key` identifies the static ones in a cache."""
 
     args: tuple[Any, ...]
     keywords: dict[str, Any]
     key: tuple[Any, ...]
-    places: tuple[int, ...]  # of the dynamic positional arguments among all
+    positions: tuple[int, ...]  # of `args` among all positional arguments
     static_args: dict[int, Any]
     static_keywords: dict[str, Any]
 
     def bind(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function of the dynamic arguments alone."""
+        """Return `function` with the static arguments bound: a function of the dynamic ones."""
         if not self.key:
             return function
-        count = len(self.places) + len(self.static_args)
+        count = len(self.positions) + len(self.static_args)
 
         def bound(*args: Any, **keywords: Any) -> Any:
-            given: list[Any] = [self.static_args.get(place) for place in range(count)]
-            for place, value in zip(self.places, args, strict=True):
-                given[place] = value
-            return function(*given, **keywords, **self.static_keywords)
+            all_args: list[Any] = [self.static_args.get(position) for position in range(count)]
+            for position, value in zip(self.positions, args, strict=True):
+                all_args[position] = value
+            return function(*all_args, **keywords, **self.static_keywords)
 
         bound.__name__ = getattr(function, "__name__", type(function).__name__)
         bound.__wrapped__ = function  # type: ignore[attr-defined]
@@ -98,57 +101,66 @@ class Split:
         return bound
 
     def _signature(self, function: Callable[..., Any]) -> inspect.Signature | None:
-        """The function's signature without the static parameters: messages name arguments by it."""
+        """Return the function's signature without the static parameters; messages take argument names from it."""
         try:
-            whole = inspect.signature(function)
+            signature = inspect.signature(function)
         except (TypeError, ValueError):
             return None
-        kept = [
+        dynamic = [
             parameter
-            for place, (name, parameter) in enumerate(whole.parameters.items())
-            if place not in self.static_args and name not in self.static_keywords
+            for position, (name, parameter) in enumerate(signature.parameters.items())
+            if position not in self.static_args and name not in self.static_keywords
         ]
-        return whole.replace(parameters=kept)
+        return signature.replace(parameters=dynamic)
 
 
-def split(function: Callable[..., Any], static: Selection, args: tuple[Any, ...], keywords: dict[str, Any]) -> Split:
-    """Arguments apart from those that are static, which must be hashable."""
+def split_static(
+    function: Callable[..., Any], static: ArgumentSelection, args: tuple[Any, ...], keywords: dict[str, Any]
+) -> SplitArguments:
+    """Separate the static arguments, which must be hashable, from the dynamic ones."""
     if not static:
-        return Split(args, keywords, (), tuple(range(len(args))), {}, {})
-    fixed = {place: args[place] for place in range(len(args)) if static.has(place, len(args))}
-    named = {name: value for name, value in keywords.items() if name in static.names}
+        return SplitArguments(args, keywords, (), tuple(range(len(args))), {}, {})
+    static_args = {position: args[position] for position in range(len(args)) if static.has(position, len(args))}
+    static_keywords = {name: value for name, value in keywords.items() if name in static.names}
     key: list[Any] = []
-    for label, value in (*fixed.items(), *sorted(named.items())):
+    for argument, value in (*static_args.items(), *sorted(static_keywords.items())):
         try:
             hash(value)
         except TypeError:
             raise ValueError(
-                f"static argument {label!r} of {describe_function(function)} is {value!r} of type "
-                f"{type(value).__name__}, "
-                "which cannot be hashed: static arguments are part of what a compiled program is found by. "
-                "Use a tuple for a list, or pass it as an array."
+                f"static argument {argument!r} of {describe_function(function)} is {value!r} of type "
+                f"{type(value).__name__}, which is not hashable: static arguments are part of the key under which the "
+                "compiled program is cached. Use a tuple in place of a list, or pass the value as an array."
             ) from None
-        key.append((label, type(value), value))
-    places = tuple(place for place in range(len(args)) if place not in fixed)
-    dynamic = {name: value for name, value in keywords.items() if name not in named}
-    return Split(tuple(args[place] for place in places), dynamic, tuple(key), places, fixed, named)
+        key.append((argument, type(value), value))
+    positions = tuple(position for position in range(len(args)) if position not in static_args)
+    dynamic_keywords = {name: value for name, value in keywords.items() if name not in static_keywords}
+    return SplitArguments(
+        tuple(args[position] for position in positions),
+        dynamic_keywords,
+        tuple(key),
+        positions,
+        static_args,
+        static_keywords,
+    )
 
 
-def donated_leaves(donate: Selection, found: Split) -> tuple[bool, ...]:
-    """For each array among the dynamic arguments, whether it is donated."""
-    count = len(found.places) + len(found.static_args)
+def donated_leaves(donate: ArgumentSelection, arguments: SplitArguments) -> tuple[bool, ...]:
+    """Return for each leaf of the dynamic arguments whether it is donated."""
+    count = len(arguments.positions) + len(arguments.static_args)
     flags: list[bool] = []
-    for place, arg in zip(found.places, found.args, strict=True):
-        flags += [donate.has(place, count)] * len(tree.leaves(arg))
-    for name in sorted(found.keywords):
-        flags += [name in donate.names] * len(tree.leaves(found.keywords[name]))
+    for position, arg in zip(arguments.positions, arguments.args, strict=True):
+        flags += [donate.has(position, count)] * len(tree.leaves(arg))
+    for name in sorted(arguments.keywords):
+        flags += [name in donate.names] * len(tree.leaves(arguments.keywords[name]))
     return tuple(flags)
 
 
-def check_overlap(function: Callable[..., Any], static: Selection, donate: Selection) -> None:
-    """An argument cannot be both static and donated."""
+def check_overlap(function: Callable[..., Any], static: ArgumentSelection, donate: ArgumentSelection) -> None:
+    """Raise a ValueError if an argument is both static and donated."""
     both: Sequence[Any] = sorted(static.numbers & donate.numbers) or sorted(static.names & donate.names)
     if both:
         raise ValueError(
-            f"argument {both[0]!r} of {describe_function(function)} is static and donated: it can be one only"
+            f"argument {both[0]!r} of {describe_function(function)} is both static and donated: only dynamic arguments "
+            "can be donated"
         )

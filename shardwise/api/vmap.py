@@ -1,4 +1,4 @@
-"""vmap: a function over one more dim of its arguments."""
+"""vmap: map a function over one more dim of its arguments."""
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import wraps
@@ -26,88 +26,105 @@ def vmap(
     axis_size: int | None = None,
     spmd_axis_name: str | tuple[str, ...] | None = None,
 ) -> Function:
-    """`fun` mapped over a dim of each argument: `in_axes` says which (a tree prefix of the positional arguments).
+    """Map a function over one axis of its arguments (the batch axis).
 
-    An argument whose entry is None is not mapped: it may be any Python object, and `fun` gets it as it is. Keyword
-    arguments are mapped over their first dim. The results have the new dim at `out_axes` (a tree prefix of the
-    results; None for what is the same for all).
+    Arguments that are passed by keyword are mapped over axis 0.
 
-    `axis_name` is a name by which `lax.psum`, `lax.axis_index` and their kin in `fun` compute along the new dim.
-    `axis_size` is its size, which is needed where no argument is mapped. `spmd_axis_name` are the mesh axes over which
-    `with_sharding_constraint` in `fun` lays the new dim; without it, the planner chooses.
+    Args:
+        fun: the function to map.
+        in_axes: the axis of each positional argument to map over, as a tree prefix of the positional arguments.
+            An argument with None is not mapped: `fun` receives it unchanged, and it can be any Python object.
+        out_axes: the axis of each result that becomes the batch axis, as a tree prefix of the results. None is for
+            results that do not depend on a mapped argument.
+        axis_name: a name for the batch axis, for collectives such as `lax.psum` and `lax.axis_index` in `fun`.
+        axis_size: the size of the batch axis; required if no argument is mapped.
+        spmd_axis_name: the mesh axis or axes that `with_sharding_constraint` in `fun` shards the batch axis along.
+            Without it, the planner chooses.
 
-    >>> jax.vmap(jnp.dot, in_axes=(0, None))(jnp.eye(3), jnp.arange(3.0))
-    Array([0., 1., 2.], dtype=float32)
+    Returns:
+        A function of batched arguments that returns batched results.
+
+    Raises:
+        TypeError: if `fun` is not callable, if `in_axes`, `axis_name`, `axis_size` or `spmd_axis_name` has a wrong
+            type, or if a mapped argument is not an array.
+        ValueError: if `in_axes` or `out_axes` is not a tree prefix, if an axis is out of range, if mapped axes differ
+            in size, or if `out_axes` is None for a result that depends on a mapped argument.
+
+    Example:
+        >>> jax.vmap(jnp.dot, in_axes=(0, None))(jnp.eye(3), jnp.arange(3.0))
+        Array([0., 1., 2.], dtype=float32)
     """
     check_function("vmap", fun)
-    what = f"vmap of {describe_function(fun)}"
-    check_axes(what, in_axes, axis_name, axis_size)
-    spmd = _mesh_axes(what, spmd_axis_name)
+    label = f"vmap of {describe_function(fun)}"
+    check_axes(label, in_axes, axis_name, axis_size)
+    mesh_axes = _mesh_axes(label, spmd_axis_name)
 
     @wraps(fun)
     @filter_traceback
     def call(*args: Any, **keywords: Any) -> Any:
         leaves, structure = tree.flatten((args, keywords))
         names = argument_names(fun, args, keywords)
-        operands, dims = _mapped(what, argument_axes(what, in_axes, args, keywords), leaves, names)
+        operands, dims = _mapped_operands(label, argument_axes(label, in_axes, args, keywords), leaves, names)
         mapped = zip(names, operands, dims, strict=True)
-        size = common_size(what, axis_size, {name: x.type.shape[dim] for name, x, dim in mapped if dim is not None})
+        size = common_size(label, axis_size, {name: x.type.shape[dim] for name, x, dim in mapped if dim is not None})
         flat = FlatFunction(fun, structure)
-        axis = BatchAxis(size, axis_name, spmd)
+        axis = BatchAxis(size, axis_name, mesh_axes)
         outputs, out_dims = map_function(flat, axis, operands, dims, function_name(fun))
-        wanted = _out_dims(what, output_axes(what, out_axes, flat.out_tree), outputs, out_dims)
+        target_dims = _target_dims(label, output_axes(label, out_axes, flat.out_tree), outputs, out_dims)
         return flat.out_tree.unflatten(
             [
                 x if target is None else batch_dim_at(x, dim, target, size)
-                for x, dim, target in zip(outputs, out_dims, wanted, strict=True)
+                for x, dim, target in zip(outputs, out_dims, target_dims, strict=True)
             ]
         )
 
     return call
 
 
-def _mesh_axes(what: str, spmd_axis_name: Any) -> tuple[str, ...]:
+def _mesh_axes(label: str, spmd_axis_name: Any) -> tuple[str, ...]:
     axes = () if spmd_axis_name is None else (spmd_axis_name,) if isinstance(spmd_axis_name, str) else spmd_axis_name
     if not isinstance(axes, tuple) or any(not isinstance(axis, str) for axis in axes) or len(set(axes)) != len(axes):
         raise TypeError(
-            f"{what}: spmd_axis_name must be the name of a mesh axis, or a tuple of different ones, "
+            f"{label}: spmd_axis_name must be the name of a mesh axis, or a tuple of distinct names, "
             f"not {spmd_axis_name!r}"
         )
     return axes
 
 
-def _mapped(what: str, given: Axes, leaves: Sequence[Any], names: Sequence[str]) -> tuple[list[Any], Axes]:
-    """The leaves, with those that are mapped as operands, and the dim over which each is."""
+def _mapped_operands(label: str, axes: Axes, leaves: Sequence[Any], names: Sequence[str]) -> tuple[list[Any], Axes]:
+    """Convert the mapped leaves to operands; return all leaves, and the mapped dim of each (None: not mapped)."""
     operands: list[Any] = []
     dims: Axes = []
-    for leaf, axis, name in zip(leaves, given, names, strict=True):
+    for leaf, axis, name in zip(leaves, axes, names, strict=True):
         if axis is None:
             operands.append(leaf)
             dims.append(None)
             continue
         if not is_array_like(leaf):
             raise TypeError(
-                f"{what}: {name} is {leaf!r} of type {type(leaf).__name__}, which has no axis "
-                f"{axis}: only arrays can be mapped. Give it None in in_axes, and it is handed on as it is."
+                f"{label}: in_axes maps axis {axis} of {name}, which is {leaf!r} of type {type(leaf).__name__}: only "
+                "arrays can be mapped. Use None for it in in_axes to pass it through unchanged."
             )
         x = as_operand(leaf)
         operands.append(x)
-        dims.append(mapped_dim(what, axis, x.type, name))
+        dims.append(mapped_dim(label, axis, x.type, name))
     return operands, dims
 
 
-def _out_dims(what: str, given: Axes, outputs: Sequence[Any], dims: Sequence[int | None]) -> Axes:
-    """The dim of each result that is to be the new one."""
-    wanted: Axes = []
-    for number, (x, dim, axis) in enumerate(zip(outputs, dims, given, strict=True)):
+def _target_dims(label: str, axes: Axes, outputs: Sequence[Any], dims: Sequence[int | None]) -> Axes:
+    """Return the dim at which each result should have its batch axis; `dims` is where each has it now."""
+    targets: Axes = []
+    for number, (x, dim, axis) in enumerate(zip(outputs, dims, axes, strict=True)):
         rank = x.type.ndim + (dim is None)
         if axis is None:
             if dim is not None:
                 raise ValueError(
-                    f"{what}: out_axes is None for result {number}, but it depends on a mapped argument: give it an "
-                    "axis"
+                    f"{label}: out_axes is None for result {number}, but this result depends on a mapped argument: "
+                    "give its batch axis a position, such as 0"
                 )
         elif not -rank <= axis < rank:
-            raise ValueError(f"{what}: out_axes {axis} for result {number} of rank {rank}")
-        wanted.append(None if axis is None else axis % rank)
-    return wanted
+            raise ValueError(
+                f"{label}: out_axes has axis {axis} for result {number}, but with the batch axis its rank is {rank}"
+            )
+        targets.append(None if axis is None else axis % rank)
+    return targets

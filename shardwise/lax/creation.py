@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.api.placement import created
+from shardwise.api.placement import create_on_device
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, astype_weak, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import is_inexact, is_integer
@@ -81,7 +81,7 @@ def full_like(
 
 def _full(name: str, shape: tuple[int, ...], value: Any, dtype: Any, weak: bool, sharding: Any) -> Any:
     if isinstance(value, (*PYTHON_SCALARS, np.generic)):
-        return created(full_op, (shape, value, dtype, weak), sharding, name)
+        return create_on_device(full_op, (shape, value, dtype, weak), sharding, name)
     return constrain_sharding(_broadcast_scalar(value, shape=shape, dtype=dtype, weak=weak), sharding)
 
 
@@ -110,7 +110,7 @@ def empty(shape: Any, dtype: Any, *, out_sharding: Any = None) -> Any:
         (2,)
     """
     sizes = sizes_of("empty", shape if isinstance(shape, Sequence) else (shape,))
-    return created(full_op, (sizes, 0, canonical_dtype(dtype)), out_sharding, "empty")
+    return create_on_device(full_op, (sizes, 0, canonical_dtype(dtype)), out_sharding, "empty")
 
 
 def iota(dtype: Any, size: int) -> Any:
@@ -160,7 +160,7 @@ def broadcasted_iota(dtype: Any, shape: Sequence[int], dimension: int, *, out_sh
         raise TypeError(f"iota: dtype must be integer, float or complex, not {out_dtype}")
     if not 0 <= dim < len(sizes):
         raise ValueError(f"iota: dimension {dim} does not exist in shape {sizes}")
-    return created(_iota, (sizes, dim, out_dtype), out_sharding, "iota")
+    return create_on_device(_iota, (sizes, dim, out_dtype), out_sharding, "iota")
 
 
 def _iota(shape: tuple[int, ...], dim: int, dtype: Any) -> Any:

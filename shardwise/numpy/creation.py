@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from shardwise import tree
-from shardwise.api.placement import created, device_put
+from shardwise.api.placement import create_on_device, device_put
 from shardwise.compiler.arrays import methods
 from shardwise.compiler.arrays.methods import ArrayMethods
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, type_of
@@ -161,7 +161,7 @@ def _full(shape: Any, value: Any, dtype: Any, weak: bool, device: Any, out_shard
         result = methods.broadcast_to(methods.astype(value, dtype=out_dtype), shape=_shape(shape))
         result = result if device is None else device_put(result, device)
     else:
-        result = created(full_op, (_shape(shape), value, out_dtype, out_weak), device, "full")
+        result = create_on_device(full_op, (_shape(shape), value, out_dtype, out_weak), device, "full")
     return constrain_sharding(result, out_sharding)
 
 
@@ -391,7 +391,7 @@ def arange(
         dtype = np.result_type(*(type_of(x).dtype for x in (low, high, by)))
     count = max(0, math.ceil((high - low) / by))
     return constrain_sharding(
-        created(_arange, (count, low, by, canonical_dtype(dtype)), device, "arange"), out_sharding
+        create_on_device(_arange, (count, low, by, canonical_dtype(dtype)), device, "arange"), out_sharding
     )
 
 
@@ -434,7 +434,7 @@ def eye(N: int, M: int | None = None, k: Any = 0, dtype: Any = None, *, device: 
     if isinstance(k, ArrayMethods):
         result = _eye(shape, k, out_dtype)
         return result if device is None else device_put(result, device)
-    return created(_eye, (shape, operator.index(k), out_dtype), device, "eye")
+    return create_on_device(_eye, (shape, operator.index(k), out_dtype), device, "eye")
 
 
 def _eye(shape: tuple[int, ...], k: Any, dtype: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from shardwise.api.placement import created, device_put
+from shardwise.api.placement import create_on_device, device_put
 from shardwise.compiler.arrays.arithmetic import conjugate, divide
 from shardwise.compiler.arrays.fft import fft_along, promote_for_fft
 from shardwise.compiler.arrays.operands import PYTHON_SCALARS, as_operand, canonical_axes, compiled_function, type_of
@@ -490,7 +490,7 @@ def _frequencies(name: str, n: int, d: Any, dtype: Any, device: Any, non_negativ
         raise ValueError(f"jnp.fft.{name}: n must be 1 or more, not {count}")
     out_dtype = default_dtype("float*") if dtype is None else canonical_dtype(dtype)
     if isinstance(d, PYTHON_SCALARS):
-        return created(_create_frequencies, (count, d, out_dtype, non_negative), device, name)
+        return create_on_device(_create_frequencies, (count, d, out_dtype, non_negative), device, name)
     unscaled = _create_frequencies(count, 1.0, out_dtype, non_negative)
     result = divide(unscaled, as_operand(d, name).astype(out_dtype))
     return result if device is None else device_put(result, device)

@@ -95,10 +95,20 @@ clients = _Clients()
 
 
 def devices(backend: str | None = None) -> DeviceList:
-    """All devices of a platform, those of other processes too.
+    """Return all devices of a platform, including those of other processes.
 
-    >>> [device.id for device in jax.devices()[:3]]
-    [0, 1, 2]
+    Args:
+        backend: the platform, such as "cpu" or "gpu"; by default the one that programs run on.
+
+    Returns:
+        The devices, in order of their ids.
+
+    Raises:
+        RuntimeError: if there is no such platform, or if it has no usable device.
+
+    Example:
+        >>> [device.id for device in jax.devices()[:3]]
+        [0, 1, 2]
     """
     return DeviceList(clients.get(backend).devices())
 
@@ -106,10 +116,23 @@ def devices(backend: str | None = None) -> DeviceList:
 def local_devices(
     process_index: int | None = None, backend: str | None = None, host_id: int | None = None
 ) -> DeviceList:
-    """The devices of this process, or of another one.
+    """Return the devices of one process.
 
-    >>> jax.local_devices() == jax.devices()  # of the only process
-    True
+    Args:
+        process_index: the process; by default this one.
+        backend: the platform, such as "cpu" or "gpu"; by default the one that programs run on.
+        host_id: another name for `process_index`.
+
+    Returns:
+        The devices, in order of their ids.
+
+    Raises:
+        RuntimeError: if there is no such platform, or if it has no usable device.
+        ValueError: if there is no such process.
+
+    Example:
+        >>> jax.local_devices() == jax.devices()  # if there is a single process
+        True
     """
     number = process_index if process_index is not None else host_id
     if number is None:
@@ -120,46 +143,90 @@ def local_devices(
 
 
 def device_count(backend: str | None = None) -> int:
-    """How many devices there are, with those of other processes.
+    """Return the number of devices of a platform, including those of other processes.
 
-    >>> jax.device_count() == len(jax.devices())
-    True
+    Args:
+        backend: the platform, such as "cpu" or "gpu"; by default the one that programs run on.
+
+    Returns:
+        The number of devices.
+
+    Raises:
+        RuntimeError: if there is no such platform, or if it has no usable device.
+
+    Example:
+        >>> jax.device_count() == len(jax.devices())
+        True
     """
     return len(clients.get(backend).devices())
 
 
 def local_device_count(backend: str | None = None) -> int:
-    """How many devices this process has.
+    """Return the number of devices of this process.
 
-    >>> jax.local_device_count() * jax.process_count() == jax.device_count()
-    True
+    Args:
+        backend: the platform, such as "cpu" or "gpu"; by default the one that programs run on.
+
+    Returns:
+        The number of devices.
+
+    Raises:
+        RuntimeError: if there is no such platform, or if it has no usable device.
+
+    Example:
+        >>> jax.local_device_count() * jax.process_count() == jax.device_count()
+        True
     """
     return len(clients.get(backend).local_devices())
 
 
 def process_index(backend: str | None = None) -> int:
-    """Which of the processes this is, from 0.
+    """Return the index of this process.
 
-    >>> jax.process_index()
-    0
+    Args:
+        backend: the platform, such as "cpu" or "gpu"; by default the one that programs run on.
+
+    Returns:
+        An integer from 0 to `process_count() - 1`.
+
+    Raises:
+        RuntimeError: if there is no such platform, or if it has no usable device.
+
+    Example:
+        >>> jax.process_index()
+        0
     """
     return int(clients.get(backend).process_index())
 
 
 def process_count(backend: str | None = None) -> int:
-    """How many processes there are.
+    """Return the number of processes.
 
-    >>> jax.process_count()
-    1
+    Args:
+        backend: the platform, such as "cpu" or "gpu"; by default the one that programs run on.
+
+    Returns:
+        The number of processes, 1 without `distributed.initialize`.
+
+    Raises:
+        RuntimeError: if there is no such platform, or if it has no usable device.
+
+    Example:
+        >>> jax.process_count()
+        1
     """
     return int(max(device.process_index for device in devices(backend))) + 1
 
 
 def default_backend() -> str:
-    """The platform that programs run on: `cpu`, `gpu`, …
+    """Return the platform that programs run on.
 
-    >>> jax.default_backend()
-    'cpu'
+    Returns:
+        "cpu" or "gpu".
+
+    Example:
+        >>> jax.default_backend()
+        'cpu'
     """
     return platform_of(clients.get().devices()[0])
 

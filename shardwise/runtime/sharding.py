@@ -18,10 +18,11 @@ ONE_DEVICE = AbstractMesh((), ())
 
 
 class Sharding:
-    """Which device holds which part of an array.
+    """Base class of shardings: which device holds which part of an array.
 
-    >>> isinstance(jnp.arange(3).sharding, jax.sharding.Sharding)
-    True
+    Example:
+        >>> isinstance(jnp.arange(3).sharding, jax.sharding.Sharding)
+        True
     """
 
     mesh_shape: AbstractMesh
@@ -125,11 +126,23 @@ def _other_memory(name: str, kind: str | None, devices: Sequence[Any]) -> str | 
 
 @final
 class NamedSharding(Sharding):
-    """An array cut along the axes of `mesh` as `spec` says. On an AbstractMesh it can be planned for, and not run.
+    """A sharding along the named axes of a mesh.
 
-    >>> rows = jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows"))
-    >>> rows.shard_shape((8, 3))
-    (2, 3)
+    On an AbstractMesh, programs can be planned and lowered, but not run.
+
+    Args:
+        mesh: the mesh.
+        spec: the mesh axes along which each dim is sharded.
+        memory_kind: the memory of the devices, such as "device" or "pinned_host"; by default the one they compute in.
+
+    Raises:
+        TypeError: if `mesh` or `spec` has a wrong type.
+        ShardingError: if `spec` uses an unknown axis, or an axis twice, or if the devices have no such memory.
+
+    Example:
+        >>> rows = jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows"))
+        >>> rows.shard_shape((8, 3))
+        (2, 3)
     """
 
     def __init__(self, mesh: Mesh | AbstractMesh, spec: PartitionSpec, *, memory_kind: str | None = None):
@@ -192,11 +205,19 @@ class NamedSharding(Sharding):
 
 @final
 class SingleDeviceSharding(Sharding):
-    """A whole array on one device.
+    """The sharding of an array on a single device.
 
-    >>> second = jax.sharding.SingleDeviceSharding(jax.devices()[1])
-    >>> jax.device_put(jnp.arange(3), second).devices() == {jax.devices()[1]}
-    True
+    Args:
+        device: the device.
+        memory_kind: the memory of the device, such as "device" or "pinned_host"; by default the one it computes in.
+
+    Raises:
+        ShardingError: if the device has no such memory.
+
+    Example:
+        >>> second = jax.sharding.SingleDeviceSharding(jax.devices()[1])
+        >>> jax.device_put(jnp.arange(3), second).devices() == {jax.devices()[1]}
+        True
     """
 
     mesh_shape = ONE_DEVICE
@@ -227,17 +248,27 @@ class SingleDeviceSharding(Sharding):
 
 @final
 class PositionalSharding(Sharding):
-    """An array cut as a grid of devices is: dim by dim, into as many pieces as the grid is long there.
+    """A sharding by a grid of devices: each dim of an array is split as often as the grid's dim is long.
 
-        PositionalSharding(devices).reshape(4, 2)                 rows into 4, columns into 2
-        PositionalSharding(devices).reshape(4, 2).replicate(1)    rows into 4, each on 2 devices
+    `reshape`, `transpose` and `replicate` return other shardings of the same devices:
 
-    Under it lies a mesh without names of its own: the grid's dims are axes of it, in pieces where a reshape has taken
-    them apart. Devices stay in their order, so that all that is made from one grid can meet in one program.
+        PositionalSharding(devices).reshape(4, 2)                 4 row blocks, 2 column blocks
+        PositionalSharding(devices).reshape(4, 2).replicate(1)    4 row blocks, each on 2 devices
 
-    >>> grid = jax.sharding.PositionalSharding(jax.devices()[:4]).reshape(2, 2)
-    >>> grid.shard_shape((8, 6)), grid.replicate(1).shard_shape((8, 6))
-    ((4, 3), (4, 6))
+    It is implemented on a mesh with generated axis names, whose axes a reshape may split. The order of devices never
+    changes, so all shardings that derive from one grid can be used in one program.
+
+    Args:
+        devices: a list or an array of devices.
+        memory_kind: the memory of the devices, such as "device" or "pinned_host"; by default the one they compute in.
+
+    Raises:
+        ShardingError: if a device occurs twice, or if the devices have no such memory.
+
+    Example:
+        >>> grid = jax.sharding.PositionalSharding(jax.devices()[:4]).reshape(2, 2)
+        >>> grid.shard_shape((8, 6)), grid.replicate(1).shard_shape((8, 6))
+        ((4, 3), (4, 6))
     """
 
     def __init__(self, devices: Any, *, memory_kind: str | None = None):

@@ -69,7 +69,9 @@ def test_like_functions_stay_where_their_array_is(mesh):
 
 def test_in_shardings_are_for_positional_arguments(mesh):
     f = jax.jit(lambda x: x * 2, in_shardings=NamedSharding(mesh, P("data")))
-    with pytest.raises(TypeError, match=r"has in_shardings, which are for positional arguments, but `x` was"):
+    with pytest.raises(
+        TypeError, match=r": in_shardings applies to positional arguments only, but `x` was passed by keyword"
+    ):
         f(x=np.ones(8, np.float32))
 
 

@@ -724,54 +724,56 @@ HERE = r"\(test_control.py:\d+\)"
 ERRORS = {
     "scan changes a type": (
         lambda: lax.scan(changes, CARRY, THREE),
-        rf"scan: `changes` {HERE} must return its carry with the types that it takes:\n"
-        r"  carry\['b'\]\[0\] enters as f32\[2\] and leaves as i32\[2\]\n"
-        r"  Convert or reshape what it returns, or start with a carry of that type.",
+        rf"scan: `changes` {HERE} must return a carry of the types that it accepts:\n"
+        r"  carry\['b'\]\[0\] is f32\[2\] before and i32\[2\] after an iteration\n"
+        r"  Convert or reshape the returned carry, or start with a carry of that type.",
     ),
     "scan changes the tree": (
         lambda: lax.scan(forgets, CARRY, THREE),
-        rf"scan: `forgets` {HERE} must return a carry of the structure that it takes; they differ at the root: "
+        rf"scan: `forgets` {HERE} must return a carry of the pytree structure that it accepts; they differ "
+        rf"at the root: "
         r"dict with keys {'a', 'b'} against dict with keys {'a'}: missing 'b'",
     ),
     "scan grows the tree": (
         lambda: lax.scan(lambda c, x: ((c, c), x), 1.0, THREE),
-        r"must return a carry of the structure that it takes; they differ at the root: tuple of length 2 against leaf",
+        r"of the pytree structure that it accepts; they differ at the root: tuple of length 2 against leaf",
     ),
     "scan returns no pair": (
         lambda: lax.scan(lambda c, x: c, 1.0, THREE),
-        rf"scan: `<lambda>` {HERE} should return a pair \(carry, y\), not f32\[\]~",
+        rf"scan: `<lambda>` {HERE} must return a pair \(carry, y\), not f32\[\]~",
     ),
     "scan returns a list": (
         lambda: lax.scan(lambda c, x: [c, x], 1.0, THREE),
-        r"should return a pair \(carry, y\), not \[f32\[\]~, f32\[\]\]",
+        r"must return a pair \(carry, y\), not \[f32\[\]~, f32\[\]\]",
     ),
     "scan of unequal lengths": (
         lambda: lax.scan(a_pair, 1.0, {"a": THREE, "b": np.ones(2)}),
-        rf"scan: the slices for `a_pair` {HERE} must be equally many:\n  xs\['a'\] has 3\n  xs\['b'\] has 2",
+        rf"scan: all arrays of xs for `a_pair` {HERE} must have the same size along axis 0:\n  xs\['a'\] "
+        rf"has 3\n  xs\['b'\] has 2",
     ),
     "scan of another length": (lambda: lax.scan(a_pair, 1.0, THREE, length=4), r"xs has 3\n  length has 4"),
     "scan of a scalar": (
         lambda: lax.scan(a_pair, 1.0, {"a": THREE, "b": 2.0}),
-        rf"scan: xs\['b'\] for `a_pair` {HERE} is f32\[\]~: a scalar has no slices to take",
+        rf"scan: xs\['b'\] for `a_pair` {HERE} is f32\[\]~: a scalar has no axis 0 to iterate over",
     ),
     "scan of nothing": (
         lambda: lax.scan(a_pair, 1.0),
-        rf"scan: with no xs for `a_pair` {HERE}, `length` must say how often it runs",
+        rf"scan: xs for `a_pair` {HERE} has no arrays: pass `length`",
     ),
-    "scan of negative length": (lambda: lax.scan(a_pair, 1.0, length=-1), "scan: length should not be negative: -1"),
+    "scan of negative length": (lambda: lax.scan(a_pair, 1.0, length=-1), "scan: length must not be negative: -1"),
     "scan of a fraction": (
         lambda: lax.scan(a_pair, 1.0, length=2.5),
-        r"scan: length should be a Python integer, not 2\.5",
+        r"scan: length must be a Python integer, not 2\.5",
     ),
     "scan of a traced length": (
         lambda: sw.jit(lambda n: lax.scan(a_pair, 1.0, length=n))(3),
-        r"scan: length should be a Python integer, not Traced<i32\[\]~",
+        r"scan: length must be a Python integer, not Traced<i32\[\]~",
     ),
-    "scan of no function": (lambda: lax.scan(3, 1.0, THREE), "scan: f should be a function, not 3"),
-    "scan unrolled 0 times": (lambda: lax.scan(a_pair, 1.0, THREE, unroll=0), "unroll should be at least 1, not 0"),
+    "scan of no function": (lambda: lax.scan(3, 1.0, THREE), "scan: f must be a function, not 3"),
+    "scan unrolled 0 times": (lambda: lax.scan(a_pair, 1.0, THREE, unroll=0), "unroll must be at least 1, not 0"),
     "scan unrolled by halves": (
         lambda: lax.scan(a_pair, 1.0, THREE, unroll=1.5),
-        r"scan: unroll should be a Python integer, not 1\.5",
+        r"scan: unroll must be a Python integer, not 1\.5",
     ),
     "scan from a string": (
         lambda: lax.scan(a_pair, {"q": "text"}, THREE),
@@ -787,37 +789,37 @@ ERRORS = {
     ),
     "while changes a type": (
         lambda: lax.while_loop(lambda c: c["n"] < 3, lambda c: {"n": c["n"] + 0.5}, {"n": jnp.int32(1)}),
-        r"while_loop: .* must return its carry .*:\n  carry\['n'\] enters as i32\[\] and leaves as f32\[\]~",
+        r"while_loop: .* must return a carry of .*:\n  carry\['n'\] is i32\[\] before and f32\[\]~ after",
     ),
     "while asks for a number": (
         lambda: lax.while_loop(lambda c: c, lambda c: c, 1.0),
-        rf"while_loop: `<lambda>` {HERE} should return one boolean scalar, not f32\[\]~",
+        rf"while_loop: `<lambda>` {HERE} must return one boolean scalar, not f32\[\]~",
     ),
     "while asks for two": (
         lambda: lax.while_loop(lambda c: (c > 0, c > 1), lambda c: c, 1.0),
-        r"should return one boolean scalar, not bool\[\], bool\[\]",
+        r"must return one boolean scalar, not bool\[\], bool\[\]",
     ),
     "while asks for an array": (
         lambda: lax.while_loop(lambda c: c > 0, lambda c: c, THREE),
-        r"should return one boolean scalar, not bool\[3\]",
+        r"must return one boolean scalar, not bool\[3\]",
     ),
     "while asks for nothing": (
         lambda: lax.while_loop(lambda c: None, lambda c: c, 1.0),
-        "should return one boolean scalar, not nothing",
+        "must return one boolean scalar, not nothing",
     ),
     "while of no condition": (
         lambda: lax.while_loop(3, a_pair, 1.0),
-        "while_loop: cond_fun should be a function, not 3",
+        "while_loop: cond_fun must be a function, not 3",
     ),
-    "while of no body": (lambda: lax.while_loop(a_pair, 4, 1.0), "while_loop: body_fun should be a function, not 4"),
+    "while of no body": (lambda: lax.while_loop(a_pair, 4, 1.0), "while_loop: body_fun must be a function, not 4"),
     "fori changes a type": (
         lambda: lax.fori_loop(0, 3, lambda i, c: {"a": c["a"] * THREE}, {"a": 1.0}),
-        rf"fori_loop: `<lambda>` {HERE} must return its carry with the types that it takes:\n"
-        r"  carry\['a'\] enters as f32\[\]~ and leaves as f32\[3\]",
+        rf"fori_loop: `<lambda>` {HERE} must return a carry of the types that it accepts:\n"
+        r"  carry\['a'\] is f32\[\]~ before and f32\[3\] after an iteration",
     ),
     "fori changes a type, to a traced bound": (
         lambda: sw.jit(lambda n: lax.fori_loop(0, n, lambda i, c: c * THREE, 1.0))(3),
-        r"fori_loop: .*\n  carry enters as f32\[\]~ and leaves as f32\[3\]",
+        r"fori_loop: .*\n  carry is f32\[\]~ before and f32\[3\] after an iteration",
     ),
     "fori changes the tree": (
         lambda: lax.fori_loop(0, 3, lambda i, c: {"a": (c["a"],)}, {"a": 1.0}),
@@ -825,53 +827,56 @@ ERRORS = {
     ),
     "fori of floats": (
         lambda: lax.fori_loop(0.0, 3, a_pair, 1.0),
-        r"fori_loop: lower should be an integer scalar, not f32\[\]~",
+        r"fori_loop: lower must be an integer scalar, not f32\[\]~",
     ),
     "fori of arrays": (
         lambda: lax.fori_loop(0, np.ones(2, np.int32), a_pair, 1.0),
-        r"fori_loop: upper should be an integer scalar, not i32\[2\]",
+        r"fori_loop: upper must be an integer scalar, not i32\[2\]",
     ),
     "fori of two types": (
         lambda: lax.fori_loop(np.int16(0), np.int32(3), a_pair, 1.0),
-        r"fori_loop: lower is i16\[\] and upper is i32\[\]: give both one type",
+        r"fori_loop: lower is i16\[\] and upper is i32\[\], but both must have the same dtype",
     ),
     "fori to a narrow bound": (
         lambda: sw.jit(lambda n: lax.fori_loop(300, n, a_pair, 1.0))(np.uint8(3)),
-        r"fori_loop: lower=300 does not fit the other bound's u8\[\]",
+        r"fori_loop: lower=300 does not fit the dtype of the other bound, u8\[\]",
     ),
-    "fori of no function": (lambda: lax.fori_loop(0, 3, 4, 1.0), "fori_loop: body_fun should be a function, not 4"),
+    "fori of no function": (lambda: lax.fori_loop(0, 3, 4, 1.0), "fori_loop: body_fun must be a function, not 4"),
     "fori from a string": (
         lambda: lax.fori_loop(0, 3, lambda i, c: c, "text"),
         rf"argument `c` of `<lambda>` {HERE} is 'text' of type str",
     ),
     "fori unrolled to a traced bound": (
         lambda: sw.jit(lambda n: lax.fori_loop(0, n, lambda i, c: c, 1.0, unroll=2))(3),
-        "fori_loop: unroll needs bounds that are Python integers",
+        "fori_loop: unroll needs concrete bounds, such as Python integers",
     ),
     "map of a scalar": (
         lambda: lax.map(lambda x: x, 3.0),
-        rf"map: xs for `<lambda>` {HERE} is f32\[\]~: a scalar has no slices to take",
+        rf"map: xs for `<lambda>` {HERE} is f32\[\]~: a scalar has no axis 0 to iterate over",
     ),
-    "map of nothing": (lambda: lax.map(lambda x: x, None), "map: with no xs for .*, nothing says how often it runs"),
-    "map of no function": (lambda: lax.map(3, THREE), "map: f should be a function, not 3"),
+    "map of nothing": (
+        lambda: lax.map(lambda x: x, None),
+        "map: xs for .* has no arrays: the number of iterations is unknown",
+    ),
+    "map of no function": (lambda: lax.map(3, THREE), "map: f must be a function, not 3"),
     "map in empty batches": (
         lambda: lax.map(lambda x: x, THREE, batch_size=0),
-        "map: batch_size should be at least 1, not 0",
+        "map: batch_size must be at least 1, not 0",
     ),
     "cond by an array": (
         lambda: lax.cond(np.array([True, False]), lambda: 1, lambda: 2),
-        r"cond: the predicate should be a scalar, not bool\[2\]",
+        r"cond: pred must be a scalar, not bool\[2\]",
     ),
     "cond by a string": (lambda: lax.cond("p", lambda: 1, lambda: 2), "cond: needs an array or a number, not 'p'"),
-    "cond of no function": (lambda: lax.cond(True, lambda: 1, 2), "cond: false_fun should be a function, not 2"),
+    "cond of no function": (lambda: lax.cond(True, lambda: 1, 2), "cond: false_fun must be a function, not 2"),
     "cond of two types": (
         lambda: lax.cond(True, lambda x: {"a": x, "b": x}, lambda x: {"a": x, "b": x.sum()}, THREE),
-        rf"cond: the branches must return arrays of the same types:\n"
+        rf"cond: all branches must return the same types:\n"
         rf"  result\['b'\]: f32\[3\] in `<lambda>` {HERE}, f32\[\] in `<lambda>` {HERE}",
     ),
     "cond of two trees": (
         lambda: lax.cond(True, lambda x: {"a": x, "b": x}, lambda x: {"a": x}, THREE),
-        rf"cond: the branches must return trees of one structure; `<lambda>` {HERE} and `<lambda>` {HERE} differ at "
+        rf"cond: all branches must return the same pytree structure; `<lambda>` {HERE} and `<lambda>` {HERE} differ at "
         r"the root: dict with keys {'a', 'b'} against dict with keys {'a'}: missing 'b'",
     ),
     "cond of a leaf and a tree": (
@@ -880,18 +885,18 @@ ERRORS = {
     ),
     "cond with two ways to give operands": (
         lambda: lax.cond(True, lambda x: x, lambda x: x, 1.0, operand=2.0),
-        "cond: give what the branches take by position, or as `operand`, not both",
+        "cond: pass the arguments of the branches by position or as `operand`, not both",
     ),
     "switch by a float": (
         lambda: lax.switch(1.0, [lambda: 1]),
-        "switch: the index should be an integer scalar, not f32",
+        "switch: index must be an integer scalar, not f32",
     ),
-    "switch of no branches": (lambda: lax.switch(0, []), "switch: there must be at least one branch"),
-    "switch of no list": (lambda: lax.switch(0, 3), "switch: branches should be a list of functions, not 3"),
-    "switch of no functions": (lambda: lax.switch(0, [lambda: 1, 3]), "switch: branches should be functions, not 3"),
+    "switch of no branches": (lambda: lax.switch(0, []), "switch: branches must have at least one function"),
+    "switch of no list": (lambda: lax.switch(0, 3), "switch: branches must be a sequence of functions, not 3"),
+    "switch of no functions": (lambda: lax.switch(0, [lambda: 1, 3]), "switch: branches must be functions, not 3"),
     "switch of two types": (
         lambda: lax.switch(0, [lambda: 1, lambda: 2, lambda: 3.0]),
-        r"switch: the branches must return arrays of the same types:\n  result: i32\[\]~ in .*, f32\[\]~ in",
+        r"switch: all branches must return the same types:\n  result: i32\[\]~ in .*, f32\[\]~ in",
     ),
 }
 

@@ -92,59 +92,62 @@ LOCAL = "make_array_from_process_local_data"
         (
             lambda s: sw.make_array_from_single_device_arrays((4,), s, [put([1], 0), put([2, 3, 4], 1)]),
             ValueError,
-            f"{MANY}: the array on cpu:0 is f32[1], but that device holds (2,) of (4,): [0:2] in NamedSharding(",
+            f"{MANY}: the array on cpu:0 is f32[1], but the shard on that device has shape (2,): it is [0:2] "
+            "of an array of shape (4,) with NamedSharding(",
         ),
         (
             lambda s: sw.make_array_from_single_device_arrays(
                 (4,), s, [put([1, 2], 0), sw.device_put(np.ones(2, np.int32), sw.devices()[1])]
             ),
             ValueError,
-            f"{MANY}: the array on cpu:1 is i32[2], but the whole has dtype float32",
+            f"{MANY}: the array on cpu:1 is i32[2], but the dtype of the result is float32",
         ),
         (
             lambda s: sw.make_array_from_single_device_arrays((4,), s, [put([1, 2], 0), put([3, 4], 5)]),
             ValueError,
-            f"{MANY}: array 1 lies on cpu:5, which is no device of this process in NamedSharding(",
+            f"{MANY}: arrays[1] is on cpu:5, which is not a device of this process in NamedSharding(",
         ),
         (
             lambda s: sw.make_array_from_single_device_arrays((4,), s, [put([1, 2], 0), put([3, 4], 0)]),
             ValueError,
-            f"{MANY}: two arrays lie on cpu:0; there should be one on each device",
+            f"{MANY}: two arrays are on cpu:0: pass exactly one array per device",
         ),
         (
             lambda s: sw.make_array_from_single_device_arrays((4,), s, [put([1, 2], 0)]),
             ValueError,
-            f"{MANY}: no array lies on cpu:1; there should be one on each device",
+            f"{MANY}: no array is on cpu:1: pass exactly one array per device",
         ),
         (
             lambda s: sw.make_array_from_single_device_arrays((4,), s, [np.ones(2), np.ones(2)]),
             TypeError,
-            f"{MANY}: array 0 is array([1., 1.]), not an array that lies on a device",
+            f"{MANY}: arrays[0] is array([1., 1.]), not an array on a device: use `device_put` first",
         ),
         (
             lambda s: sw.make_array_from_single_device_arrays((4,), s, [sw.device_put(np.ones(4), s)]),
             ValueError,
-            f"{MANY}: array 0 lies in NamedSharding(mesh(x=2), P('x')), not on one device",
+            f"{MANY}: arrays[0] has NamedSharding(mesh(x=2), P('x')), but must be on a single device",
         ),
         (
             lambda s: sw.make_array_from_callback((4,), s, lambda index: np.ones(3)),
             ValueError,
-            f"{CALLBACK}: the callback returned shape (3,) for the index [0:2], where cpu:0 holds (2,) of (4,)",
+            f"{CALLBACK}: the callback returned an array of shape (3,) for the index [0:2], but the shard on "
+            "cpu:0 has shape (2,)",
         ),
         (
             lambda s: sw.make_array_from_callback((4,), s, lambda i: np.ones(2, "i4" if i[0].start else "f4")),
             ValueError,
-            f"{CALLBACK}: the callback returned int32 for the index [2:4], and float32 before: parts have one dtype",
+            f"{CALLBACK}: the callback returned int32 for the index [2:4], but float32 for the first: all "
+            "shards must have the same dtype",
         ),
         (
             lambda s: sw.make_array_from_callback((), s, lambda index: 1.0),
             ShardingError,
-            f"{CALLBACK}: cannot lay out an array of shape ().\n  P('x') has 1 entries, but the array has rank 0",
+            f"{CALLBACK}: cannot shard an array of shape ().\n  P('x') has 1 entries, but the array has rank 0",
         ),
         (
             lambda s: sw.make_array_from_callback((4,), s.with_spec(P(P.UNCONSTRAINED)), np.ones),
             ShardingError,
-            "leaves dims open, and only a planner can close them",
+            "has UNCONSTRAINED dims, which only the planner of a compiled function can decide",
         ),
         (
             lambda s: sw.make_array_from_callback((4,), sw.devices()[0], np.ones),
@@ -159,12 +162,13 @@ LOCAL = "make_array_from_process_local_data"
         (
             lambda s: sw.make_array_from_process_local_data(s, np.ones(3), (4,)),
             ValueError,
-            f"{LOCAL}: dim 0 of the local data is 3 long, where this process's devices hold 4 of 4: give that part, or",
+            f"{LOCAL}: dim 0 of the local data has size 3, but the devices of this process hold 4 of its 4 "
+            "elements: pass just these, or",
         ),
         (
             lambda s: sw.make_array_from_process_local_data(s, np.ones(4), (4, 1)),
             ValueError,
-            f"{LOCAL}: local data of shape (4,) has another rank than global_shape (4, 1)",
+            f"{LOCAL}: the local data has rank 1 (shape (4,)), but global_shape has rank 2 ((4, 1))",
         ),
     ],
 )

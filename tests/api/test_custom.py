@@ -167,8 +167,10 @@ def raised(error, function, *args):
 def test_errors():
     no_rule = sw.custom_jvp(lambda x: x)
     assert no_rule(2.0) == 2.0
-    assert "has no rule: give one with `.defjvp`" in raised(AttributeError, sw.grad(no_rule), 2.0)
-    assert "has no rules: give them with `.defvjp`" in raised(AttributeError, sw.grad(sw.custom_vjp(lambda x: x)), 2.0)
+    assert "has no derivative rule: define it with `defjvp`" in raised(AttributeError, sw.grad(no_rule), 2.0)
+    assert "has no derivative rules: define them with `defvjp`" in raised(
+        AttributeError, sw.grad(sw.custom_vjp(lambda x: x)), 2.0
+    )
     text = raised(TypeError, lambda: sw.jvp(lambda x: scaled({"a": x}, x)["n"], (X,), (X,)))
     assert text.startswith(
         "custom_vjp: `scaled` has a rule for reverse mode only: jvp and jacfwd cannot differentiate it"
@@ -180,7 +182,7 @@ def test_errors():
         return sw.grad(f)
 
     assert "must return (result, residuals)" in raised(TypeError, with_rules(lambda x: x, lambda r, c: (c,)), 1.0)
-    assert "returned a result 0 of type f32[2]; the function's is f32[]" in (
+    assert "returned result 0 of type f32[2], but the function returns f32[]" in (
         raised(TypeError, with_rules(lambda x: (jnp.ones(2), ()), lambda r, c: (c,)), 1.0)
     )
     assert "must return a tuple of 1 cotangents" in (

@@ -106,7 +106,7 @@ def test_arrays_from_outside_lie_where_they_lie(x):
 
 
 def test_errors(x):
-    with pytest.raises(TypeError, match="inspect_array_sharding: callback should be a function, not 3"):
+    with pytest.raises(TypeError, match="inspect_array_sharding: callback must be a function, not 3"):
         inspect_array_sharding(x, callback=3)
     with pytest.raises(TypeError, match="inspect_array_sharding: needs an array or a number, not 'x'"):
         inspect_array_sharding("x")

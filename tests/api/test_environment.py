@@ -76,7 +76,7 @@ def test_the_report_names_versions_devices_and_what_was_changed(capsys):
         text = sw.print_environment_info(return_string=True)
     lines = text.splitlines()
     assert any(line.startswith("jaxlib: 0.") for line in lines)
-    assert f"devices: {sw.device_count()} of cpu (cpu), {sw.local_device_count()} here" in lines
+    assert f"devices: {sw.device_count()} of cpu (cpu), {sw.local_device_count()} local" in lines
     assert "config log_compiles: True" in lines
     assert any(line.startswith("XLA_FLAGS=") for line in lines)
     assert sw.print_environment_info() is None

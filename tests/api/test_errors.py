@@ -69,7 +69,7 @@ def test_spec_longer_than_the_rank_names_the_argument(mesh):
         "Remove 1: a spec has at most one entry a dim."
     )
     y = jnp.ones((4, 5))
-    assert message_of(ShardingError, sw.device_put, y, where) == f"device_put: cannot lay out f32[4,5].\n  {too_long}"
+    assert message_of(ShardingError, sw.device_put, y, where) == f"device_put: cannot shard f32[4,5].\n  {too_long}"
     step = sw.jit(train_step, in_shardings=(None, {"tokens": where}))
     line = train_step.__code__.co_firstlineno
     assert message_of(ShardingError, step, {"w": y}, {"tokens": y}) == (
@@ -86,19 +86,20 @@ def test_shardings_that_are_no_prefix_of_the_arguments(mesh):
     step = sw.jit(train_step, in_shardings=(None,))
     line = train_step.__code__.co_firstlineno
     assert message_of(ShardingError, step, {"w": 1.0}, {"tokens": jnp.ones(2)}) == (
-        f"in_shardings of `train_step` (test_errors.py:{line}) do not fit.\n"
+        f"jit of `train_step` (test_errors.py:{line}): in_shardings must be a tree prefix of the arguments.\n"
         "  in_shardings: tuple of length 1 against tuple of length 2 in the arguments\n"
-        "  Give a tuple with one entry for each positional argument, or one entry for all of them."
+        "  Write a tuple with one entry per positional argument, or a single entry for all of them."
     )
     step = sw.jit(train_step, in_shardings=(None, {"token": NamedSharding(mesh, P())}))
     assert message_of(ShardingError, step, {"w": 1.0}, {"tokens": jnp.ones(2)}) == (
-        f"in_shardings of `train_step` (test_errors.py:{line}) do not fit.\n"
+        f"jit of `train_step` (test_errors.py:{line}): in_shardings must be a tree prefix of the arguments.\n"
         "  in_shardings[1]: dict with keys {'token'} against dict with keys {'tokens'} in the arguments"
         ": missing 'tokens', unexpected 'token'"
     )
     step = sw.jit(train_step, out_shardings=[None, None])
     assert message_of(ShardingError, step, {"w": 1.0}, {"tokens": jnp.ones(2)}).endswith(
-        "do not fit.\n  out_shardings: list of length 2 against one array in the results"
+        "out_shardings must be a tree prefix of the results.\n  out_shardings: list of length 2 against "
+        "one array in the results"
     )
 
 
@@ -106,11 +107,11 @@ def test_placements_that_are_no_prefix_of_the_tree(mesh):
     everywhere = NamedSharding(mesh, P())
     x = {"w": [jnp.ones(2), jnp.ones(2)]}
     assert message_of(ShardingError, sw.device_put, x, {"w": [everywhere]}) == (
-        "device_put: `device` is no tree prefix of x.\n"
+        "device_put: device must be a tree prefix of x.\n"
         "  device['w']: list of length 1 against list of length 2 in x['w']"
     )
     assert message_of(ShardingError, sw.lax.with_sharding_constraint, x, (everywhere,)) == (
-        "with_sharding_constraint: `shardings` is no tree prefix of x.\n"
+        "with_sharding_constraint: shardings must be a tree prefix of x.\n"
         "  shardings: tuple of length 1 against dict with keys {'w'} in x"
     )
 
@@ -217,32 +218,36 @@ def test_grad_needs_a_real_scalar_and_float_inputs():
         message_of(TypeError, sw.grad(lambda v: v * 2), jnp.ones(3))
     )
     assert message_of(TypeError, sw.grad(train_step), {"w": 3}, {"tokens": jnp.ones(2)}).endswith(
-        "with respect to `params['w']`: it is i32[]~, and derivatives need floats. "
-        "Convert it with `.astype`, or leave it out of argnums."
+        "with respect to `params['w']`: it is i32[]~, but derivatives need a floating or complex dtype. "
+        "Convert it with `.astype`, or remove it from argnums."
     )
-    assert "with respect to argument 2, but it was called with 1 positional arguments" in (
+    assert "argnums has 2, but the function was called with 1 positional arguments" in (
         message_of(ValueError, sw.grad(lambda v: v, argnums=2), 1.0)
     )
 
 
 def test_vmap_axes_that_do_not_fit():
     text = message_of(ValueError, sw.vmap(lambda a, b: a + b), jnp.ones((4, 3)), jnp.ones((3, 3)))
-    assert text.endswith("the mapped axes must have one size:\n  `a` has 4\n  `b` has 3")
+    assert text.endswith("all mapped axes must have the same size:\n  `a` has 4\n  `b` has 3")
     text = message_of(ValueError, sw.vmap(lambda a, b: a + b, in_axes=(0, 3)), jnp.ones((4, 3)), jnp.ones((4, 5)))
-    assert text.endswith("in_axes gives axis 3 for `b`, which is f32[4,5] and has rank 2")
+    assert text.endswith("in_axes maps axis 3 of `b`, which is f32[4,5] and has rank 2")
     text = message_of(ValueError, sw.vmap(lambda a, b: a + b, in_axes=(0,)), jnp.ones(3), jnp.ones(3))
     assert text.endswith(
-        "in_axes do not fit.\n  in_axes: tuple of length 1 against tuple of length 2 in the arguments\n"
-        "  Give a tuple with one entry for each positional argument, or one entry for all of them."
+        "in_axes must be a tree prefix of the arguments.\n  in_axes: tuple of length 1 against tuple of "
+        "length 2 in the arguments\n"
+        "  Write a tuple with one entry per positional argument, or a single entry for all of them."
     )
     text = message_of(ValueError, sw.vmap(lambda a: a["x"], in_axes=({"x": 0, "z": 0},)), {"x": jnp.ones(3), "y": 1.0})
     assert text.endswith(
-        "in_axes do not fit.\n"
+        "in_axes must be a tree prefix of the arguments.\n"
         "  in_axes[0]: dict with keys {'x', 'z'} against dict with keys {'x', 'y'} in the arguments"
         ": missing 'y', unexpected 'z'"
     )
     text = message_of(ValueError, sw.vmap(lambda a: (a, a), out_axes=[0, 0]), jnp.ones(3))
-    assert text.endswith("out_axes do not fit.\n  out_axes: list of length 2 against tuple of length 2 in the results")
+    assert text.endswith(
+        "out_axes must be a tree prefix of the results.\n  out_axes: list of length 2 against tuple of "
+        "length 2 in the results"
+    )
     assert "in_axes maps no argument" in message_of(ValueError, sw.vmap(lambda a: a, in_axes=None), jnp.ones(3))
     assert "out_axes is None for result 0" in message_of(
         ValueError, sw.vmap(lambda a: a, out_axes=None), jnp.ones((2, 3))
@@ -251,7 +256,7 @@ def test_vmap_axes_that_do_not_fit():
 
 def test_mesh_larger_than_the_devices():
     text = message_of(ShardingError, lambda: sw.make_mesh((4, 4), ("a", "b")))
-    assert text.startswith("make_mesh((4, 4), ('a', 'b')) needs 16 devices, and there are 8.")
+    assert text.startswith("make_mesh((4, 4), ('a', 'b')) needs 16 devices, but there are only 8.")
     assert "config.update('num_cpu_devices'" in text
 
 

@@ -178,7 +178,7 @@ def test_arrays_alone_and_trees_and_keywords_are_told_apart():
 
 
 def test_a_function_keeps_the_programs_that_were_used_last(monkeypatch):
-    monkeypatch.setattr("shardwise.api.jit.MOST_KEPT", 4)
+    monkeypatch.setattr("shardwise.api.jit.MAX_PROGRAMS", 4)
     traced = []
 
     @sw.jit
@@ -200,7 +200,7 @@ def test_a_function_keeps_the_programs_that_were_used_last(monkeypatch):
 
 
 def test_programs_that_are_dropped_are_freed(monkeypatch):
-    monkeypatch.setattr("shardwise.api.jit.MOST_KEPT", 2)
+    monkeypatch.setattr("shardwise.api.jit.MAX_PROGRAMS", 2)
     f = sw.jit(lambda x: x + 1)
     f(jnp.zeros(1))
     ((launch, _),) = f._launches.values()

@@ -28,13 +28,13 @@ def test_nan_inside_jit_names_op_and_line(checking):
     with pytest.raises(FloatingPointError) as caught:
         sw.jit(normalized)(np.array([0.0, 0.0], np.float32))
     assert str(caught.value) == (
-        f"nan in the result of `div` at test_numbers.py:{line}, in `normalized`.\n"
+        f"nan in the result of `div` at test_nan_check.py:{line}, in `normalized`.\n"
         "  operand 0: float32[2] [0.0, 0.0]\n  operand 1: float32[2] [0.0, 0.0]"
     )
 
 
 def test_infinity_and_eager_ops(checking):
-    with pytest.raises(FloatingPointError, match=r"inf in the result of `exp` at test_numbers\.py:\d+"):
+    with pytest.raises(FloatingPointError, match=r"inf in the result of `exp` at test_nan_check\.py:\d+"):
         jnp.exp(np.array([1.0, 200.0], np.float32))
     with pytest.raises(FloatingPointError, match=r"inf in the result of `div`"):
         sw.grad(lambda x: (1.0 / (x * x)).sum())(jnp.array([1.0, 0.0]))
@@ -67,5 +67,5 @@ def test_a_nan_inside_a_loop_names_the_op_in_its_body(checking):
     def function(x):
         return sw.lax.scan(lambda carry, a: (jnp.log(carry - a), None), x, jnp.arange(3.0))[0]
 
-    with pytest.raises(FloatingPointError, match=r"nan in the result of `log` at test_numbers.py:\d+"):
+    with pytest.raises(FloatingPointError, match=r"nan in the result of `log` at test_nan_check.py:\d+"):
         sw.jit(function)(1.5)

@@ -196,49 +196,54 @@ def train_step(w, batch):
 
 # name: options, arguments, the error and its text
 MISFITS = {
-    "sizes": ({}, (X, X[:3]), ValueError, r"the mapped axes must have one size:\n  `w` has 4\n  `batch` has 3"),
-    "axis_size": ({"axis_size": 3}, (X, X), ValueError, r"one size:\n  `w` has 4\n  `batch` has 4\n  axis_size is 3"),
+    "sizes": ({}, (X, X[:3]), ValueError, r"all mapped axes must have the same size:\n  `w` has 4\n  `batch` has 3"),
+    "axis_size": (
+        {"axis_size": 3},
+        (X, X),
+        ValueError,
+        r"the same size:\n  `w` has 4\n  `batch` has 4\n  axis_size is 3",
+    ),
     "nothing mapped": (
         {"in_axes": None},
         (X, X),
         ValueError,
-        "in_axes maps no argument; at least one axis must not be",
+        "in_axes maps no argument, so the size of the mapped axis is unknown",
     ),
     "more than devices": (
         {},
         (np.ones(9), np.ones(9)),
         ValueError,
-        "the mapped axes have size 9, .* and there are 8. Map",
+        "the mapped axes have size 9, but there are 8 devices, .* Pass",
     ),
-    "no slice": ({}, (np.ones(0), np.ones(0)), ValueError, "the mapped axes have size 0, which takes as many devices"),
-    "few devices": ({"devices": sw.devices()[:2]}, (X, X), ValueError, "axes have size 4, .*`devices` has 2"),
-    "a number": ({}, (2.0, X), ValueError, r"in_axes gives axis 0 for `w`, which is f32\[\]~ and has rank 0"),
+    "no slice": ({}, (np.ones(0), np.ones(0)), ValueError, "the mapped axes have size 0, but there are 8 devices"),
+    "few devices": ({"devices": sw.devices()[:2]}, (X, X), ValueError, "axes have size 4, but `devices` has 2"),
+    "a number": ({}, (2.0, X), ValueError, r"in_axes maps axis 0 of `w`, which is f32\[\]~ and has rank 0"),
     "in axis": (
         {"in_axes": 2},
         (X, X),
         ValueError,
-        r"in_axes gives axis 2 for `w`, which is f32\[4,3\] and has rank 2",
+        r"in_axes maps axis 2 of `w`, which is f32\[4,3\] and has rank 2",
     ),
-    "out axis": ({"out_axes": 2}, (X, X), ValueError, r"out_axes gives axis 2 for result 0, .* f32\[3\]: .* 0 to 1"),
+    "out axis": ({"out_axes": 2}, (X, X), ValueError, r"out_axes has axis 2 for result 0, .* f32\[3\] .* 0 to 1"),
     "in_axes": (
         {"in_axes": (0,)},
         (X, X),
         ValueError,
-        "in_axes do not fit.\n  in_axes: tuple of length 1 against tuple",
+        "in_axes must be a tree prefix of the arguments.\n  in_axes: tuple of length 1 against tuple",
     ),
     "out_axes": (
         {"out_axes": (0, 0)},
         (X, X),
         ValueError,
-        "out_axes do not fit.\n  out_axes: tuple of length 2 against",
+        "out_axes must be a tree prefix of the results.\n  out_axes: tuple of length 2 against",
     ),
 }
 WRONG = {
     "in_axes": ({"in_axes": "w"}, TypeError, "in_axes must be an integer, None, or a tuple .* not 'w'"),
-    "in from behind": ({"in_axes": -1}, ValueError, "in_axes has -1: axes are integers that count from 0, or None"),
-    "out_axes": ({"out_axes": "w"}, ValueError, "out_axes has 'w': axes are integers that count from 0, or None"),
-    "axis_name": ({"axis_name": 7}, TypeError, "axis_name must be a string, as names of mesh axes are, not 7"),
-    "axis_size": ({"axis_size": -1}, TypeError, "axis_size must be an integer of 0 or more, not -1"),
+    "in from behind": ({"in_axes": -1}, ValueError, "in_axes must hold nonnegative integers and None, not -1"),
+    "out_axes": ({"out_axes": "w"}, ValueError, "out_axes must hold nonnegative integers and None, not 'w'"),
+    "axis_name": ({"axis_name": 7}, TypeError, "axis_name must be a string, not 7"),
+    "axis_size": ({"axis_size": -1}, TypeError, "axis_size must be a nonnegative integer, not -1"),
     "devices": ({"devices": []}, ValueError, "devices is empty; leave it out"),
 }
 
@@ -260,15 +265,17 @@ def test_options_that_cannot_be(name):
 def test_static_and_donated_arguments_that_cannot_be():
     with pytest.raises(TypeError, match=r"argument `w` of `train_step` \(test_pmap.py:\d+\) is 'w' of type str"):
         sw.pmap(train_step)("w", X)
-    with pytest.raises(ValueError, match=r"static argument 0 of `train_step` .* cannot be hashed"):
+    with pytest.raises(ValueError, match=r"static argument 0 of `train_step` .* is not hashable"):
         sw.pmap(train_step, static_broadcasted_argnums=0)([1], X)
     with pytest.raises(
-        ValueError, match=r"static_broadcasted_argnums of `train_step` .* has 5, but it has 2 positional"
+        ValueError, match=r"static_broadcasted_argnums of `train_step` .* has 5, but the function has 2 positional"
     ):
         sw.pmap(train_step, static_broadcasted_argnums=5)
-    with pytest.raises(ValueError, match=r"donate_argnums of `train_step` .* has 2, but it has 2 positional"):
+    with pytest.raises(ValueError, match=r"donate_argnums of `train_step` .* has 2, but the function has 2 positional"):
         sw.pmap(train_step, donate_argnums=2)
-    with pytest.raises(ValueError, match=r"argument 0 of `train_step` .* is static and donated: it can be one only"):
+    with pytest.raises(
+        ValueError, match=r"argument 0 of `train_step` .* is both static and donated: only dynamic arguments"
+    ):
         sw.pmap(train_step, static_broadcasted_argnums=0, donate_argnums=0)
 
 
@@ -280,15 +287,15 @@ def test_what_is_no_function():
 def test_names_that_nothing_has():
     with pytest.raises(NameError, match=r"unbound axis name 'j'\. The bound names are: 'i'\."):
         sw.pmap(lambda x: lax.psum(x, "j"), "i")(X)
-    text = r"no axis_name is given, and it computes along 'j' and 'i'\. Say which .*: pmap\(…, axis_name='j'\)\."
+    text = r"no axis_name is given, but .* axis names 'j' and 'i'\. Pass the one .*, such as pmap\(…, axis_name='j'\)\."
     with pytest.raises(UnboundAxisError, match=text):
         sw.pmap(lambda x: lax.psum(lax.psum(x, "j"), "i"))(X)
 
 
 def test_devices_cannot_be_shared_out_twice():
     text = (
-        r"pmap of `<lambda>` .*: the devices are shared out already, along 'i', by the pmap or shard_map around it\.\n"
-        r"  Map the inner dim with vmap; or lay the devices out in a mesh with two axes"
+        r"pmap of `<lambda>` .*: pmap cannot be nested in a pmap or shard_map, here with the axes 'i'\.\n"
+        r"  Use vmap for the inner dim; or use one shard_map over a mesh with two axes"
     )
     with pytest.raises(ShardingError, match=text):
         sw.pmap(sw.pmap(lambda x: x, "j"), "i")(X)

@@ -125,7 +125,10 @@ def test_closures_static_arguments_and_forms():
     np.testing.assert_allclose(w, 2 * np.exp(1.0), rtol=1e-5)
     with pytest.raises(TypeError, match="checkpoint needs a function, not 3"):
         sw.checkpoint(3)
-    with pytest.raises(TypeError, match="checkpoint: policy is one of checkpoint_policies, or None, not 'dots'"):
+    with pytest.raises(
+        TypeError,
+        match="checkpoint: policy must be a function, such as one of checkpoint_policies, or None, not 'dots'",
+    ):
         sw.checkpoint(jnp.exp, policy="dots")
 
 

@@ -55,21 +55,23 @@ def test_bad_static_arguments():
     with pytest.raises(ValueError, match=r"static argument 1 of `power` \(test_static\.py:\d+\) is \[3\] of type list"):
         sw.jit(power, static_argnums=1)(2.0, [3])
     with pytest.raises(
-        ValueError, match=r"static_argnames of `power` .* name 'm', but its parameters are x, n, negate"
+        ValueError, match=r"static_argnames of `power` .* has 'm', but the parameters of the function are x, n, negate"
     ):
         sw.jit(power, static_argnames="m")
-    with pytest.raises(ValueError, match=r"static_argnums of `power` .* has 5, but it has 2 positional parameters"):
+    with pytest.raises(
+        ValueError, match=r"static_argnums of `power` .* has 5, but the function has 2 positional parameters"
+    ):
         sw.jit(power, static_argnums=5)
-    with pytest.raises(ValueError, match=r"argument 0 of `power` .* is static and donated"):
+    with pytest.raises(ValueError, match=r"argument 0 of `power` .* is both static and donated"):
         sw.jit(power, static_argnums=0, donate_argnums=0)
 
 
 @pytest.mark.parametrize(
     ("option", "text"),
     [
-        ({"static_argnums": "x"}, "static_argnums of `power` .* are ints, not 'x'"),
-        ({"donate_argnums": (0, 1.5)}, "donate_argnums of `power` .* are ints, not 1.5"),
-        ({"static_argnames": (0,)}, "static_argnames of `power` .* are strings, not 0"),
+        ({"static_argnums": "x"}, "static_argnums of `power` .* must be integers, not 'x'"),
+        ({"donate_argnums": (0, 1.5)}, "donate_argnums of `power` .* must be integers, not 1.5"),
+        ({"static_argnames": (0,)}, "static_argnames of `power` .* must be strings, not 0"),
     ],
     ids=lambda given: "",
 )
@@ -198,8 +200,8 @@ def test_recompilations_are_explained(caplog):
     finally:
         sw.config.update("jax_explain_cache_misses", False)
     first, second = [record.getMessage() for record in caplog.records]
-    assert "is compiled for the 2. time" in first
-    assert "`x` is f32[4] in SingleDeviceSharding(cpu:0), last time f32[3]" in first
+    assert "compilation #2 of `power` (test_static.py:" in first
+    assert "`x` is f32[4] with SingleDeviceSharding(cpu:0), before f32[3]" in first
     assert "settings and static arguments are" in second
 
 

@@ -143,14 +143,14 @@ HERE = f"`first` (test_vectorize.py:{first.__code__.co_firstlineno})"
 
 def test_sizes_that_differ():
     assert message_of(ValueError, sw.vmap(first, axis_size=5), A, B) == (
-        f"vmap of {HERE}: the mapped axes must have one size:\n  `x` has 4\n  `y` has 3\n  axis_size is 5"
+        f"vmap of {HERE}: all mapped axes must have the same size:\n  `x` has 4\n  `y` has 3\n  axis_size is 5"
     )
     assert message_of(ValueError, sw.vmap(first, axis_size=5), A) == (
-        f"vmap of {HERE}: the mapped axes must have one size:\n  `x` has 4\n  axis_size is 5"
+        f"vmap of {HERE}: all mapped axes must have the same size:\n  `x` has 4\n  axis_size is 5"
     )
     assert message_of(ValueError, sw.vmap(first, in_axes=None), A) == (
-        f"vmap of {HERE}: in_axes maps no argument; at least one axis must not be None, or axis_size must say how "
-        "large the new dim is"
+        f"vmap of {HERE}: in_axes maps no argument, so the size of the mapped axis is unknown: map at least one "
+        "argument, or pass axis_size"
     )
 
 
@@ -159,29 +159,29 @@ def test_sizes_that_differ():
     [
         (
             {"in_axes": 1.0},
-            "in_axes must be an integer, None, or a tuple with an entry for each positional argument (integers and "
-            "None, in trees), not 1.0",
+            "in_axes must be an integer, None, or a tuple with one entry per positional argument (pytrees of "
+            "integers and None), not 1.0",
         ),
         (
             {"in_axes": ("i", 0)},
-            "in_axes must be an integer, None, or a tuple with an entry for each positional argument (integers and "
-            "None, in trees), not ('i', 0)",
+            "in_axes must be an integer, None, or a tuple with one entry per positional argument (pytrees of "
+            "integers and None), not ('i', 0)",
         ),
         (
             {"in_axes": {"x": 0}},
-            "in_axes must be an integer, None, or a tuple with an entry for each positional argument (integers and "
-            "None, in trees), not {'x': 0}",
+            "in_axes must be an integer, None, or a tuple with one entry per positional argument (pytrees of "
+            "integers and None), not {'x': 0}",
         ),
-        ({"axis_size": -1}, "axis_size must be an integer of 0 or more, not -1"),
-        ({"axis_size": 2.0}, "axis_size must be an integer of 0 or more, not 2.0"),
+        ({"axis_size": -1}, "axis_size must be a nonnegative integer, not -1"),
+        ({"axis_size": 2.0}, "axis_size must be a nonnegative integer, not 2.0"),
         ({"axis_name": ["i"]}, "axis_name must be hashable, not ['i']"),
         (
             {"spmd_axis_name": 3},
-            "spmd_axis_name must be the name of a mesh axis, or a tuple of different ones, not 3",
+            "spmd_axis_name must be the name of a mesh axis, or a tuple of distinct names, not 3",
         ),
         (
             {"spmd_axis_name": ("a", "a")},
-            "spmd_axis_name must be the name of a mesh axis, or a tuple of different ones, not ('a', 'a')",
+            "spmd_axis_name must be the name of a mesh axis, or a tuple of distinct names, not ('a', 'a')",
         ),
     ],
     ids=str,
@@ -193,11 +193,11 @@ def test_parameters_of_the_wrong_kind(keywords, text):
 def test_other_bad_input():
     assert message_of(TypeError, sw.vmap, 3) == "vmap needs a function, not 3"
     assert message_of(TypeError, sw.vmap(first), A, "abc") == (
-        f"vmap of {HERE}: `y` is 'abc' of type str, which has no axis 0: only arrays can be mapped. "
-        "Give it None in in_axes, and it is handed on as it is."
+        f"vmap of {HERE}: in_axes maps axis 0 of `y`, which is 'abc' of type str: only arrays can be mapped. "
+        "Use None for it in in_axes to pass it through unchanged."
     )
     assert message_of(ValueError, sw.vmap(first), A, y=2.0).endswith(
-        "in_axes gives axis 0 for `y`, which is f32[]~ and has rank 0"
+        "in_axes maps axis 0 of `y`, which is f32[]~ and has rank 0"
     )
 
 

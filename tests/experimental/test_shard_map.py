@@ -53,7 +53,7 @@ def test_all_call_forms_are_equal(mesh):
 def test_check_rep_checks_replicated_results(mesh):
     first = shard_map(lambda x: x * 2, mesh, P("data"), P(), check_rep=False)
     np.testing.assert_array_equal(first(X), X[:2] * 2)
-    with pytest.raises(ShardingError, match=r"out_specs=P.* say that result 0 is the same on all devices along 'data'"):
+    with pytest.raises(ShardingError, match=r"out_specs=P.* requires result 0 to be replicated along 'data'"):
         shard_map(lambda x: x * 2, mesh, P("data"), P())(X)
 
 

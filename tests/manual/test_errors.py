@@ -81,8 +81,8 @@ def test_specs_that_do_not_fit_their_arrays(mesh):
         f"{where}: P('x', 'x') uses axis 'x' for dim 0 and for dim 1: an axis can cut one dim only."
     )
     assert message_of(ShardingError, same, P(None, P.UNCONSTRAINED), P(), mesh=mesh) == (
-        f"{where}: P(None, UNCONSTRAINED) leaves dim 1 open, but here each device's piece must be known: name the axes "
-        "that cut it, or None."
+        f"{where}: P(None, UNCONSTRAINED) has UNCONSTRAINED for dim 1, but the shapes of shards must be known here: "
+        "name the mesh axes of the dim, or use None."
     )
     assert message_of(ShardingError, lambda t: t["a"], P("x"), P("xy"), {"a": X}, mesh=mesh) == (
         "shard_map: out_specs for result 0 of `<lambda>` (LINE), f32[2,4]{x}: P('xy'): the mesh x=4, y=2 has no axis "
@@ -97,9 +97,9 @@ def test_trailing_nones_of_a_spec_are_ignored(mesh):
 
 def test_out_specs_for_a_dim_that_results_do_not_have(mesh):
     assert message_of(ShardingError, lambda x: {"loss": x.sum()}, P("x"), P("x"), mesh=mesh) == (
-        "shard_map: out_specs for result ['loss'] of `<lambda>` (LINE), f32[]{x}: P('x') joins pieces along dim 0, "
-        "which they do not have. Give them one, as `numpy.expand_dims(…, 0)` does, or join them along none, once they "
-        "are one value for all."
+        "shard_map: out_specs for result ['loss'] of `<lambda>` (LINE), f32[]{x}: P('x') concatenates the "
+        "shards along dim 0, but they have rank 0. Add that dim, for example with `numpy.expand_dims(…, 0)`; or reduce "
+        "the result, for example with `lax.psum`, and use P()."
     )
     region = sw.shard_map(lambda x: jnp.expand_dims(x.sum(), 0), mesh=mesh, in_specs=P("x"), out_specs=P("x"))
     np.testing.assert_array_equal(region(X), X.reshape(4, 8).sum(1))
@@ -107,8 +107,8 @@ def test_out_specs_for_a_dim_that_results_do_not_have(mesh):
 
 def test_specs_with_axes_that_are_not_manual(mesh):
     tail = (
-        "name 'y', which is not among the axes that it looks after, 'x'. Along the others, arrays lie as is planned: "
-        "leave it out, or add it to axis_names."
+        "uses 'y', which is not a manual axis; the manual axes are 'x'. Remove it from the spec, as the planner shards "
+        "arrays along the other axes; or add it to axis_names."
     )
     assert message_of(ShardingError, same, P("x", "y"), P("x"), mesh=mesh, axis_names={"x"}) == (
         f"shard_map: in_specs for `x` of `same` (LINE) {tail}"
@@ -126,7 +126,7 @@ def test_specs_that_are_not_a_prefix(mesh):
         text = message_of(ValueError, f, in_specs, out_specs, *args, mesh=mesh)
         return text.partition("\n  ")[2]
 
-    whole = "Give a tuple with one entry for each positional argument, or one entry for all of them."
+    whole = "Write a tuple with one entry per positional argument, or a single entry for all of them."
     assert said(lambda x, y: x, (P("x"),), P("x"), X, X) == (
         f"in_specs: tuple of length 1 against tuple of length 2 in the arguments\n  {whole}"
     )
@@ -141,24 +141,28 @@ def test_specs_that_are_not_a_prefix(mesh):
     )
     assert said(same, P("x"), (P("x"), P())) == "out_specs: tuple of length 2 against one array in the results"
     assert said(lambda x: (x, x), P("x"), (P("x"), None)) == (
-        "out_specs[1]: None against one array in the results. Of what is one value for all devices, the spec is P()."
+        "out_specs[1]: None against one array in the results. Use P() for a result that is replicated."
     )
 
 
 def test_specs_that_are_not_partition_specs(mesh):
     head = "shard_map of `same` (LINE)"
     assert message_of(TypeError, same, "x", P("x"), mesh=mesh) == (
-        f"{head}: in_specs are PartitionSpecs, not 'x'. Write P('x')."
+        f"{head}: in_specs must hold PartitionSpecs, not 'x'. Write P('x')."
     )
     assert message_of(TypeError, same, P("x"), ["y"], mesh=mesh) == (
-        f"{head}: out_specs are PartitionSpecs, not 'y'. Write P('y')."
+        f"{head}: out_specs must hold PartitionSpecs, not 'y'. Write P('y')."
     )
-    assert message_of(TypeError, same, ({"a": 3},), P(), mesh=mesh) == f"{head}: in_specs are PartitionSpecs, not 3."
+    assert (
+        message_of(TypeError, same, ({"a": 3},), P(), mesh=mesh) == f"{head}: in_specs must hold PartitionSpecs, not 3."
+    )
 
 
 def test_missing_in_specs_need_sharded_arguments(mesh):
     for wrap in (same, sw.jit):
-        with pytest.raises(ValueError, match=r"in_specs are not given, and `x` does not say how it lies on the mesh"):
+        with pytest.raises(
+            ValueError, match=r"in_specs cannot be inferred, because `x` has no NamedSharding on the mesh"
+        ):
             wrap(sw.shard_map(same, mesh=mesh, out_specs=P("x")))(X)
 
 
@@ -167,11 +171,10 @@ def test_missing_in_specs_need_sharded_arguments(mesh):
 
 def test_no_mesh():
     assert message_of(ValueError, same, P("x"), P("x")) == (
-        "shard_map of `same` (LINE) needs a mesh: give `mesh=`, or set the one that is meant, with `with mesh:` or "
-        "`set_mesh(mesh)`"
+        "shard_map of `same` (LINE) needs a mesh: pass `mesh=`, or set one with `with mesh:` or `set_mesh(mesh)`"
     )
     assert message_of(TypeError, same, P("x"), P("x"), mesh=8) == (
-        "shard_map of `same` (LINE): mesh is a Mesh or an AbstractMesh, not 8"
+        "shard_map of `same` (LINE): mesh must be a Mesh or an AbstractMesh, not 8"
     )
 
 
@@ -179,8 +182,8 @@ def test_arguments_on_other_devices(mesh):
     two = sw.make_mesh((2,), ("x",), devices=sw.devices()[:2])
     elsewhere = sw.device_put(X, NamedSharding(two, P("x")))
     assert message_of(DeviceMismatchError, same, P("x"), P("x"), elsewhere, mesh=mesh) == (
-        "shard_map of `same` (LINE): `x` lies on other devices, NamedSharding(mesh(x=2), P('x')), than the region runs "
-        "on, Mesh(x=4, y=2). Move it with `device_put` first."
+        "shard_map of `same` (LINE): `x` has NamedSharding(mesh(x=2), P('x')), whose devices are not those of the mesh "
+        "Mesh(x=4, y=2). Move it with `device_put` first."
     )
 
 
@@ -190,10 +193,10 @@ def test_nested_regions_with_the_same_axis(mesh):
         return lambda x: 2 * region(x)
 
     assert message_of(ShardingError, inner(axis_names={"x"}), P("x"), P("x"), mesh=mesh) == (
-        "shard_map of `same` (LINE): a region around it looks after 'x' already"
+        "shard_map of `same` (LINE): 'x' is already a manual axis of an enclosing shard_map"
     )
     assert message_of(ShardingError, inner(), P("x"), P("x"), mesh=mesh) == (
-        "shard_map of `same` (LINE): regions around it look after all axes of the mesh x=4, y=2 already"
+        "shard_map of `same` (LINE): all axes of the mesh x=4, y=2 are already manual in an enclosing shard_map"
     )
 
 
@@ -202,8 +205,8 @@ def test_constraint_along_a_manual_axis(mesh):
         return lax.with_sharding_constraint(x, P("x"))
 
     assert message_of(ShardingError, body, P("x"), P("x"), mesh=mesh) == (
-        "with_sharding_constraint: P('x', None) names 'x', which the shard_map around it looks after: inside, each "
-        "device has its own piece along that axis already. Name only the other axes."
+        "with_sharding_constraint: P('x', None) uses 'x', which is a manual axis of the enclosing shard_map: values "
+        "inside are shards along that axis already. Use only the other axes."
     )
 
 
@@ -215,26 +218,28 @@ def test_dims_that_do_not_divide(mesh):
         return x[::2]
 
     assert message_of(ValueError, halves, P(("x", "y")), P("x"), X[:6], mesh=mesh) == (
-        "shard_map of `halves` (LINE): dim 0 of `x`, f32[6,4], has size 6, which does not divide into 8 pieces "
-        "(x=4 × y=2).\n"
-        "  Each device runs the same function on pieces of one size, so that none can be smaller. Pad the dim to 8, "
-        "`numpy.pad` adds 2, and see to it that `halves` is not misled by what was added; or leave the split to jit, "
-        "which takes uneven dims."
+        "shard_map of `halves` (LINE): dim 0 of `x`, f32[6,4], has size 6, which is not divisible by 8, the number of "
+        "shards (x=4 × y=2).\n"
+        "  All shards must have the same shape. Pad the dim to 8, for example with `numpy.pad`, and make `halves` "
+        "ignore the 2 added elements; or use jit, which supports uneven sharding."
     )
 
 
 def test_arguments_and_results_that_are_not_arrays(mesh):
     assert message_of(TypeError, lambda x: (x, "a"), P("x"), P("x"), mesh=mesh) == (
-        "`<lambda>` (LINE) returned 'a' of type str as result 1: a traced function returns arrays and numbers, in "
-        "tuples, lists, dicts and None"
+        "`<lambda>` (LINE) returned 'a' of type str as result 1: a traced function must return a pytree of arrays and "
+        "numbers"
     )
     assert message_of(TypeError, same, P("x"), P("x"), "abc", mesh=mesh) == (
-        "argument `x` of `same` (LINE) is 'abc' of type str: a traced function takes arrays and numbers, in tuples, "
-        "lists, dicts and None"
+        "argument `x` of `same` (LINE) is 'abc' of type str: the arguments of a traced function must be pytrees of "
+        "arrays and numbers"
     )
-    with pytest.raises(TypeError, match="shard_map needs a function of the pieces, not 3"):
+    with pytest.raises(TypeError, match="shard_map needs a function, not 3"):
         sw.shard_map(3, mesh=mesh, in_specs=P(), out_specs=P())
-    with pytest.raises(TypeError, match=r"takes its arguments by position: in_specs have no place for 'x'"):
+    with pytest.raises(
+        TypeError,
+        match=r"accepts positional arguments only, as in_specs has one entry per position: pass 'x' by position",
+    ):
         sw.shard_map(same, mesh=mesh, in_specs=P(), out_specs=P())(x=X)
 
 
@@ -259,11 +264,11 @@ def test_wrong_examples_of_the_documentation(mesh):
 
     for f, out_specs in ((sharded_fn, P("x", None)), (local_reduce, P("x"))):
         assert message_of(ShardingError, f, P("x", "y"), out_specs, mesh=mesh) == (
-            f"shard_map of `{f.__name__}` (LINE): out_specs=P('x') say that result 0 is the same on all devices along "
-            "'y', but each may have its own: it is f32[2]{x,y}, made at LINE.\n"
-            "  If it should be one value, add up what the devices have, `lax.psum(…, 'y')`, or join their pieces along "
-            "a dim, out_specs=P(('x', 'y')). If it is the same and this cannot be seen, check_vma=False takes any "
-            "device's."
+            f"shard_map of `{f.__name__}` (LINE): out_specs=P('x') requires result 0 to be replicated along 'y', "
+            "but it may vary there: it is f32[2]{x,y}, computed at LINE.\n"
+            "  To fix it, reduce it, for example with `lax.psum(…, 'y')`, or concatenate the shards with "
+            "out_specs=P(('x', 'y')). If the result is replicated although this cannot be inferred, check_vma=False "
+            "turns the check off."
         )
     fixed = sw.shard_map(
         lambda x: lax.psum(x.sum(axis=1), "y"), mesh=mesh, in_specs=P("x", "y"), out_specs=P("x", None)
@@ -292,7 +297,7 @@ def test_wrong_examples_of_the_documentation(mesh):
 )
 def test_varying_values_are_not_taken_for_replicated(mesh, f):
     text = message_of(ShardingError, f, P(("x", "y")), P(), mesh=mesh)
-    assert "is the same on all devices along" in text and "'y'" in text.partition(", but")[0]
+    assert "to be replicated along" in text and "'y'" in text.partition(", but")[0]
     sw.eval_shape(sw.shard_map(f, mesh=mesh, in_specs=P(("x", "y")), out_specs=P(), check_vma=False), X)
 
 
@@ -401,9 +406,9 @@ def test_wrong_types_of_perm_and_groups(mesh):
 def test_collectives_under_varying_control_flow_raise(mesh):
     """Devices that take another branch would never join the collective: a deadlock."""
     tail = (
-        "devices along 'x' may go different ways here, as each decides by a value of its own, but named_sum at LINE "
-        "needs them all: those that do not come there would be waited for, forever. Decide by what is the same for "
-        "all, as `lax.psum` or `lax.pmax` of it is; or move the collective out."
+        "the condition varies along 'x', so devices may take different branches, but named_sum at LINE needs all of "
+        "them: the devices that execute it would wait for the others forever. Make the condition the same on all "
+        "devices, for example with `lax.pmax`, or move the collective out of the branch or loop."
     )
 
     def branching(x):

@@ -215,7 +215,7 @@ def test_from_dlpack_of_a_transposed_array():
     result = sw.dlpack.from_dlpack(x.T)
     assert result.tolist() == x.T.tolist()
     assert (result * 2).tolist() == (x.T * 2).tolist()
-    with pytest.raises(BufferError, match="do not lie row by row"):
+    with pytest.raises(BufferError, match="the array is not contiguous in row-major order"):
         sw.dlpack.from_dlpack(x.T, copy=False)
 
 

@@ -21,10 +21,14 @@ from shardwise.errors import ShardingError
 
 @final
 class AxisType(Enum):
-    """Who decides how values lie along a mesh axis: the planner, the types of the program, or the program itself.
+    """The type of a mesh axis: who decides how values are sharded along it.
 
-    >>> jax.make_mesh((4,), ("rows",)).axis_types
-    (Auto,)
+    `Auto`: the planner. `Explicit`: the types of the program (accepted, but planned like `Auto`). `Manual`: the program
+    itself, as inside `shard_map`.
+
+    Example:
+        >>> jax.make_mesh((4,), ("rows",)).axis_types
+        (Auto,)
     """
 
     Auto = "auto"
@@ -37,10 +41,22 @@ class AxisType(Enum):
 
 @final
 class AbstractMesh:
-    """The names and sizes of a mesh's axes, in order, and who decides along each: the planner where nothing is said.
+    """The names, sizes and types of a mesh's axes, without devices.
 
-    >>> jax.sharding.AbstractMesh((64, 8), ("data", "model")).size
-    512
+    Programs can be planned and lowered for it, but not run.
+
+    Args:
+        axis_sizes: the size of each axis.
+        axis_names: the name of each axis.
+        axis_types: an `AxisType` for all axes, or one per axis; by default `AxisType.Auto`.
+
+    Raises:
+        ShardingError: if sizes, names and types differ in number, if a name repeats, or if a size is less than 1.
+        TypeError: if `axis_types` holds something else.
+
+    Example:
+        >>> jax.sharding.AbstractMesh((64, 8), ("data", "model")).size
+        512
     """
 
     def __init__(
@@ -186,13 +202,23 @@ mesh_context = _MeshContext()
 
 @final
 class Mesh:
-    """Devices in a grid with named axes: `Mesh(np.array(devices).reshape(4, 2), ("data", "model"))`.
+    """A grid of devices with named axes.
 
-    `with mesh:` makes it the mesh that bare PartitionSpecs are meant for, in this thread.
+    `with mesh:` makes it the current mesh of this thread, on which bare PartitionSpecs are interpreted.
 
-    >>> mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "model"))
-    >>> mesh.shape
-    {'data': 2, 'model': 2}
+    Args:
+        devices: an array of devices with one dim per axis. A flat list for several axes is reshaped, with a warning.
+        axis_names: the name of each axis, or a single name.
+        axis_types: an `AxisType` for all axes, or one per axis; by default `AxisType.Auto`.
+
+    Raises:
+        ShardingError: if dims, names and types differ in number, if a name repeats, or if a device occurs twice.
+        TypeError: if `axis_types` holds something else.
+
+    Example:
+        >>> mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "model"))
+        >>> mesh.shape
+        {'data': 2, 'model': 2}
     """
 
     def __init__(

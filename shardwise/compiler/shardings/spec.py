@@ -23,13 +23,21 @@ UNCONSTRAINED = Unconstrained()
 
 @final
 class PartitionSpec(tuple[Any, ...]):
-    """One entry a dim: None (whole), an axis name, a tuple of names (first is major), or `UNCONSTRAINED`.
+    """The mesh axes along which each dim of an array is sharded.
 
-    Dims without an entry are whole. `P("data")`, `P(None, "model")`, `P(("data", "model"))`. A tuple of one name is
-    that name, and one of none is None.
+    A tuple with one name is equivalent to the name, and an empty tuple to None.
 
-    >>> P("data", None, ("model", "expert"))
-    P('data', None, ('model', 'expert'))
+    Args:
+        *entries: one entry per dim: None if the dim is not sharded, an axis name, a tuple of axis names (the first is
+            major), or `PartitionSpec.UNCONSTRAINED` to leave the dim to the planner. Dims without an entry are not
+            sharded.
+
+    Raises:
+        TypeError: if an entry is something else.
+
+    Example:
+        >>> P("data", None, ("model", "expert"))
+        P('data', None, ('model', 'expert'))
     """
 
     UNCONSTRAINED = UNCONSTRAINED

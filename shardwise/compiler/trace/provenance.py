@@ -41,17 +41,24 @@ def use_scope(scope: tuple[str, ...]) -> Iterator[None]:
 
 @final
 class named_scope:
-    """A name for a part of a program: `with named_scope("attention"): …`, or `@named_scope("attention")` on a function.
+    """Name a part of a program: `with named_scope("attention"): …`, or `@named_scope("attention")` on a function.
 
-    Ops that are traced inside carry it, and those of the scopes around it, in their location: profiles, the compiled
-    program's text and messages show it. It does not change what is computed, nor make anything compile again.
+    The ops inside carry the names of all enclosing scopes in their locations, which appear in profiles, in the compiled
+    program's text and in messages. A scope does not change results or cause a recompilation.
 
-    >>> @jax.jit
-    ... def loss(x):
-    ...     with jax.named_scope("attention"):
-    ...         return jnp.sin(x)
-    >>> "attention" in loss.lower(1.0).as_text(debug_info=True)
-    True
+    Args:
+        name: the name of the scope.
+
+    Raises:
+        TypeError: if `name` is not a string.
+
+    Example:
+        >>> @jax.jit
+        ... def loss(x):
+        ...     with jax.named_scope("attention"):
+        ...         return jnp.sin(x)
+        >>> "attention" in loss.lower(1.0).as_text(debug_info=True)
+        True
     """
 
     def __init__(self, name: str):
