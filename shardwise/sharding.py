@@ -1,4 +1,4 @@
-"""Meshes, specs and shardings: how arrays lie on devices."""
+"""Meshes, PartitionSpecs and shardings: the layout of arrays on devices."""
 
 from typing import NoReturn
 

@@ -1,1 +1,1 @@
-"""What users call on functions: check the arguments, flatten their trees, call the compiler."""
+"""The public transformations: check arguments, flatten pytrees, and call the compiler."""

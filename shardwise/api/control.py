@@ -205,8 +205,8 @@ def _branch(name: str, index: Any, branches: list[Function], operands: tuple[Any
     if any(list(t.program.out_types) != outs for t in traced):
         traced = [_TracedBody.of(branch, operands, types, outs) for branch in branches]
     captured = list({id(x): x for t in traced for x in t.captured}.values())
-    programs = [_with_captured(t, captured) for t in traced]
-    programs, inputs = _vary_with_condition(index.type, programs, [*captured, *arrays])
+    branch_programs = [_with_captured(t, captured) for t in traced]
+    programs, inputs = _vary_with_condition(index.type, branch_programs, [*captured, *arrays])
     _check_no_divergent_collective(name, index.type, programs)
     outputs = Cond(tuple(programs))(index, *inputs)
     return first.structure.unflatten(list(outputs))

@@ -101,13 +101,13 @@ def test_named_shardings_need_no_mesh_in_force(mesh):
             TypeError,
             "with_sharding_constraint: a bare P('data') needs a mesh",
         ),
-        (lambda mesh: get_mesh(), ShardingError, "get_mesh: no mesh is in force here: set one, with `with mesh:`"),
+        (lambda mesh: get_mesh(), ShardingError, "get_mesh: no mesh is set: set one with `with mesh:`"),
         (lambda mesh: set_mesh(mesh.abstract_mesh), TypeError, "set_mesh needs a Mesh, not AbstractMesh("),
         (lambda mesh: use_mesh(3).__enter__(), TypeError, "use_mesh needs a Mesh, not 3"),
         (
             lambda mesh: sw.jit(lambda x: (set_mesh(mesh), x)[1])(1.0),
             ValueError,
-            "set_mesh inside a function that is being traced",
+            "set_mesh cannot be used inside a function that is being traced",
         ),
     ],
 )
