@@ -8,16 +8,31 @@ from shardwise.api.control import (
 )
 from shardwise.api.placement import with_sharding_constraint as with_sharding_constraint
 from shardwise.lax import linalg as linalg
-from shardwise.lax.associative import associative_scan as associative_scan
-from shardwise.lax.choice import (
+from shardwise.lax.barriers import (
     after_all as after_all,
     composite as composite,
     create_token as create_token,
     dce_sink as dce_sink,
     optimization_barrier as optimization_barrier,
-    platform_dependent as platform_dependent,
-    select_n as select_n,
     stage as stage,
+)
+from shardwise.lax.block_scaled_dot import scaled_dot as scaled_dot
+from shardwise.lax.collectives import (
+    all_gather as all_gather,
+    all_to_all as all_to_all,
+    axis_index as axis_index,
+    axis_size as axis_size,
+    pbroadcast as pbroadcast,
+    pcast as pcast,
+    pmax as pmax,
+    pmean as pmean,
+    pmin as pmin,
+    ppermute as ppermute,
+    pshuffle as pshuffle,
+    psum as psum,
+    psum_scatter as psum_scatter,
+    pswapaxes as pswapaxes,
+    pvary as pvary,
 )
 from shardwise.lax.conv_shapes import (
     ConvGeneralDilatedDimensionNumbers as ConvGeneralDilatedDimensionNumbers,
@@ -51,6 +66,12 @@ from shardwise.lax.cumulative import (
     cummin as cummin,
     cumprod as cumprod,
     cumsum as cumsum,
+)
+from shardwise.lax.dot_products import (
+    DotDimensionNumbers as DotDimensionNumbers,
+    batch_matmul as batch_matmul,
+    dot as dot,
+    dot_general as dot_general,
 )
 from shardwise.lax.elementwise import (
     RoundingMethod as RoundingMethod,
@@ -127,7 +148,7 @@ from shardwise.lax.elementwise import (
     tanh as tanh,
 )
 from shardwise.lax.fft import FftType as FftType, fft as fft
-from shardwise.lax.fold import reduce as reduce
+from shardwise.lax.generic_reduce import reduce as reduce
 from shardwise.lax.gradient import stop_gradient as stop_gradient
 from shardwise.lax.indexing import (
     GatherDimensionNumbers as GatherDimensionNumbers,
@@ -149,30 +170,7 @@ from shardwise.lax.indexing import (
     scatter_mul as scatter_mul,
     scatter_sub as scatter_sub,
 )
-from shardwise.lax.named import (
-    all_gather as all_gather,
-    all_to_all as all_to_all,
-    axis_index as axis_index,
-    axis_size as axis_size,
-    pbroadcast as pbroadcast,
-    pcast as pcast,
-    pmax as pmax,
-    pmean as pmean,
-    pmin as pmin,
-    ppermute as ppermute,
-    pshuffle as pshuffle,
-    psum as psum,
-    psum_scatter as psum_scatter,
-    pswapaxes as pswapaxes,
-    pvary as pvary,
-)
-from shardwise.lax.ordering import (
-    approx_max_k as approx_max_k,
-    approx_min_k as approx_min_k,
-    sort as sort,
-    sort_key_val as sort_key_val,
-    top_k as top_k,
-)
+from shardwise.lax.parallel_scan import associative_scan as associative_scan
 from shardwise.lax.precision import (
     AccuracyMode as AccuracyMode,
     DotAlgorithm as DotAlgorithm,
@@ -180,12 +178,6 @@ from shardwise.lax.precision import (
     Precision as Precision,
     PrecisionLike as PrecisionLike,
     Tolerance as Tolerance,
-)
-from shardwise.lax.product import (
-    DotDimensionNumbers as DotDimensionNumbers,
-    batch_matmul as batch_matmul,
-    dot as dot,
-    dot_general as dot_general,
 )
 from shardwise.lax.ragged import (
     RaggedDotDimensionNumbers as RaggedDotDimensionNumbers,
@@ -208,7 +200,7 @@ from shardwise.lax.reductions import (
     reduce_sum as reduce_sum,
     reduce_xor as reduce_xor,
 )
-from shardwise.lax.scaled import scaled_dot as scaled_dot
+from shardwise.lax.selection import platform_dependent as platform_dependent, select_n as select_n
 from shardwise.lax.shape import (
     broadcast as broadcast,
     broadcast_in_dim as broadcast_in_dim,
@@ -236,6 +228,13 @@ from shardwise.lax.slicing import (
     slice_in_dim as slice_in_dim,
 )
 from shardwise.lax.solve import custom_linear_solve as custom_linear_solve, custom_root as custom_root
+from shardwise.lax.sorting import (
+    approx_max_k as approx_max_k,
+    approx_min_k as approx_min_k,
+    sort as sort,
+    sort_key_val as sort_key_val,
+    top_k as top_k,
+)
 from shardwise.lax.special import (
     bessel_i0e as bessel_i0e,
     bessel_i1e as bessel_i1e,
@@ -247,4 +246,4 @@ from shardwise.lax.special import (
     random_gamma_grad as random_gamma_grad,
     zeta as zeta,
 )
-from shardwise.lax.windows import reduce_window as reduce_window
+from shardwise.lax.windowed_reduction import reduce_window as reduce_window

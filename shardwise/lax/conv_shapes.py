@@ -13,9 +13,9 @@ from shardwise.lax.convolution import (
     conv_general_dilated_patches,
     transposed_padding,
 )
+from shardwise.lax.dot_products import dot_general
 from shardwise.lax.padding import padding_pairs
 from shardwise.lax.precision import precisions
-from shardwise.lax.product import dot_general
 
 ConvGeneralDilatedDimensionNumbers = None | ConvDimensionNumbers | tuple[str, str, str]
 

@@ -32,7 +32,7 @@ from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, 
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import slice_along
 from shardwise.lax.indexing import dynamic_index_in_dim, dynamic_update_index_in_dim
-from shardwise.lax.polar import qdwh
+from shardwise.lax.qdwh_polar import qdwh
 from shardwise.lazy import missing_attribute_error
 
 __all__ = [

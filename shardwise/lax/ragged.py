@@ -22,8 +22,8 @@ from shardwise.compiler.ops.shape.constants import zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import permute
 from shardwise.compiler.reduction import SUM
+from shardwise.lax.dot_products import DotDimensionNumbers, mixed_dtype_dot
 from shardwise.lax.precision import precisions
-from shardwise.lax.product import DotDimensionNumbers, product
 from shardwise.lax.shape import constrain_sharding
 
 
@@ -187,19 +187,19 @@ def _ragged_dot(
     x, y, sizes = as_operand(lhs), as_operand(rhs), as_operand(group_sizes)
     (left, right), (left_batch, right_batch) = contract, batch
     if ragged in left_batch:
-        return product(x, y, op=Dot(contract, batch, precision=precision), dtype=dtype)
+        return mixed_dtype_dot(x, y, op=Dot(contract, batch, precision=precision), dtype=dtype)
     if groups:
         free = [dim for dim in range(x.type.ndim) if dim not in (*left, *left_batch)]
         before = (*left_batch, *free[: free.index(ragged)])
         op = Dot(
             ((*_shift_dims(left), 0), (*right, groups[0])), (_shift_dims(left_batch), right_batch), precision=precision
         )
-        return product(_mask_groups(x, sizes, ragged, before), y, op=op, dtype=dtype)
+        return mixed_dtype_dot(_mask_groups(x, sizes, ragged, before), y, op=op, dtype=dtype)
     position = left.index(ragged)
     x = _mask_groups(x, sizes, ragged, (*left_batch, *left[:position]))
     y = _mask_groups(y, sizes, right[position], (*right_batch, *right[:position]))
     pairs = (_shift_dims(left), _shift_dims(right)), ((0, *_shift_dims(left_batch)), (0, *_shift_dims(right_batch)))
-    return product(x, y, op=Dot(*pairs, precision=precision), dtype=dtype)
+    return mixed_dtype_dot(x, y, op=Dot(*pairs, precision=precision), dtype=dtype)
 
 
 def _shift_dims(dims: Sequence[int]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ops.contract.dot import Dot
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.lax.product import product
+from shardwise.lax.dot_products import mixed_dtype_dot
 
 
 def scaled_matmul(
@@ -61,7 +61,7 @@ def scaled_matmul(
 @compiled_function
 def _scaled_matmul(lhs: Any, rhs: Any, lhs_scales: Any, rhs_scales: Any, *, dtype: Any) -> Any:
     a, b = (_apply_scales(x, scales) for x, scales in ((lhs, lhs_scales), (rhs, rhs_scales)))
-    return product(a, b, op=Dot(((2,), (2,)), ((0,), (0,))), dtype=dtype)
+    return mixed_dtype_dot(a, b, op=Dot(((2,), (2,)), ((0,), (0,))), dtype=dtype)
 
 
 def _apply_scales(operand: Any, scales: Any) -> Any:

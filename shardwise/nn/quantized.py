@@ -19,8 +19,8 @@ from shardwise.api.custom import custom_vjp
 from shardwise.compiler.arrays.operands import as_operand, canonical_axes, compiled_function, type_of
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.lax.choice import optimization_barrier
-from shardwise.lax.product import DotDimensionNumbers, dot_general
+from shardwise.lax.barriers import optimization_barrier
+from shardwise.lax.dot_products import DotDimensionNumbers, dot_general
 from shardwise.nn.block_scaled import scaled_matmul
 
 _F32 = np.dtype(np.float32)

@@ -27,8 +27,8 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, permute
+from shardwise.lax.dot_products import dot_general, mixed_dtype_dot
 from shardwise.lax.precision import precisions
-from shardwise.lax.product import dot_general, product
 from shardwise.lax.shape import constrain_sharding
 from shardwise.lazy import lazy_module
 
@@ -292,7 +292,7 @@ class _Contraction:
         dtype = term.array.type.dtype if self.dtype is None else self.dtype
         return _Term(sum(term.array, axis=summed, dtype=dtype), tuple(name for name in term.names if name in needed))
 
-    def product(self, x: _Term, y: _Term, needed: set[str], order: Names | None) -> _Term:
+    def mixed_dtype_dot(self, x: _Term, y: _Term, needed: set[str], order: Names | None) -> _Term:
         """Multiply two terms and contract the names that are not in `needed`.
 
         The dims of the result are in `order` if swapping the operands or sorting the batch dims achieves it.
@@ -312,7 +312,7 @@ class _Contraction:
         )
         if self.general is None:
             op = Dot(contract_dims, batch_dims, precision=self.precision)
-            array = product(x.array, y.array, op=op, dtype=self.dtype)
+            array = mixed_dtype_dot(x.array, y.array, op=op, dtype=self.dtype)
         else:
             array = self.general(
                 x.array,

@@ -18,7 +18,7 @@ from shardwise.compiler.arrays.operands import (
 from shardwise.compiler.arrays.promotion import canonical_dtype
 from shardwise.compiler.dtypes import numpy_carrier
 from shardwise.compiler.ir.dispatch import bound_axes
-from shardwise.lax.named import axis_size, pmean, psum
+from shardwise.lax.collectives import axis_size, pmean, psum
 
 
 def split_axis_names(axis: Any) -> tuple[Any, tuple[Any, ...]]:

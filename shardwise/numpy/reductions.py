@@ -8,7 +8,7 @@ from typing import Any
 from shardwise.compiler.arrays import arithmetic, methods, reductions
 from shardwise.compiler.arrays.operands import compiled_function, reject_out, static_axes, type_of
 from shardwise.compiler.ops.elementwise.powers import Sqrt, Square
-from shardwise.lax.named import pmax, pmin, psum
+from shardwise.lax.collectives import pmax, pmin, psum
 from shardwise.numpy import named
 from shardwise.numpy.statistics import variance
 

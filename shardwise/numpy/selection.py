@@ -25,7 +25,7 @@ from shardwise.compiler.dtypes import integer_range, is_integer
 from shardwise.compiler.ops.indexing.index_vectors import clamp_index
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.lax.choice import select_n
+from shardwise.lax.selection import select_n
 from shardwise.numpy.indexing import nonzero, take
 from shardwise.numpy.ordering import cumsum
 from shardwise.numpy.shapes import resize

@@ -34,7 +34,7 @@ from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, permute
 from shardwise.compiler.ops.shape.slicing import Concatenate
-from shardwise.lax.named import psum
+from shardwise.lax.collectives import psum
 from shardwise.numpy.elementwise import isnan
 from shardwise.numpy.named import split_axis_names
 

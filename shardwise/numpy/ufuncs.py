@@ -12,9 +12,9 @@ import numpy as np
 from shardwise.compiler.arrays import arithmetic, methods
 from shardwise.compiler.arrays.indexing import canonical_axis
 from shardwise.compiler.arrays.reductions import reduced_dims
-from shardwise.lax.associative import associative_scan
 from shardwise.lax.cumulative import cummax, cummin
-from shardwise.lax.fold import reduce as lax_reduce
+from shardwise.lax.generic_reduce import reduce as lax_reduce
+from shardwise.lax.parallel_scan import associative_scan
 from shardwise.numpy import elementwise, float_bits, ordering, reductions
 from shardwise.numpy.creation import asarray, full_like
 from shardwise.numpy.dtypes import bool_

@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
-import shardwise.numpy as jnp
 from shardwise.api.control import cond, while_loop
-from shardwise.compiler.arrays.operands import compiled_list_function, type_of
+from shardwise.compiler.arrays.operands import as_operand, compiled_list_function, type_of
 from shardwise.compiler.dtypes import is_float
-from shardwise.compiler.ops.linalg.batched import adjoint
+from shardwise.compiler.ops.linalg.batched import adjoint, identity
 from shardwise.compiler.ops.linalg.householder import Qr
 from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve
+from shardwise.lax.creation import full, full_like, iota
+from shardwise.lax.elementwise import cbrt, min, select, sqrt
+from shardwise.lax.slicing import concatenate
 
 _MAX_ITERATIONS = 10  # enough for any condition number that the dtype can represent
 _QR_THRESHOLD = 100.0  # with a weight c above it, the Cholesky step would lose precision
@@ -69,13 +71,14 @@ def qdwh(
 
 @compiled_list_function
 def _qdwh(x: Any, *shape: Any, max_iterations: int, eps: float) -> list[Any]:
+    x = as_operand(x, "qdwh")
     if shape:
-        rows, columns = (jnp.arange(size) < count for size, count in zip(x.shape, shape, strict=True))
-        x = jnp.where(rows[:, None] & columns, x, 0)
+        rows, columns = (iota(np.int32, size) < count for size, count in zip(x.shape, shape, strict=True))
+        x = select(rows[:, None] & columns, x, full_like(x, 0))
     real = np.finfo(x.dtype).dtype
     # An upper bound of the largest singular value. Any scale will do for a matrix of zeros.
-    bound = jnp.sqrt(jnp.abs(x).sum(0).max(initial=0) * jnp.abs(x).sum(1).max(initial=0))
-    start = (x / jnp.where(bound == 0, 1, bound)).astype(x.dtype)
+    bound = sqrt(abs(x).sum(0).max(initial=0) * abs(x).sum(1).max(initial=0))
+    start = (x / select(bound == 0, full_like(bound, 1), bound)).astype(x.dtype)
     smallest = np.finfo(x.dtype).eps  # a lower bound of the singular values, if the matrix has full rank
 
     def not_converged(state: Any) -> Any:
@@ -87,24 +90,28 @@ def _qdwh(x: Any, *shape: Any, max_iterations: int, eps: float) -> list[Any]:
         a, b, c = _weights(low)
         improved = cond(c > _QR_THRESHOLD, _qr_step, _cholesky_step, u, a, b, c)
         low = low * (a + b * low**2) / (1 + c * low**2)
-        change = jnp.sqrt((jnp.abs(improved - u) ** 2).sum())
-        is_converged = change <= jnp.sqrt((jnp.abs(improved) ** 2).sum()) * (4 * eps) ** (1 / 3)
+        change = _frobenius_norm(improved - u)
+        is_converged = change <= _frobenius_norm(improved) * (4 * eps) ** (1 / 3)
         # The norm alone is no criterion: the first iterations change only the smallest singular values.
-        return improved, jnp.minimum(low, 1).astype(real), iteration + 1, is_converged & (1 - low <= 10 * eps)
+        return improved, min(low, full_like(low, 1)).astype(real), iteration + 1, is_converged & (1 - low <= 10 * eps)
 
-    init = (start, jnp.asarray(smallest, real), 0, jnp.asarray(False))
+    init = (start, full((), smallest, real), 0, full((), False))
     u, _, iterations, is_converged = while_loop(not_converged, halley_step, init)
     u = 1.5 * u - 0.5 * u @ (adjoint(u) @ u)  # a Newton-Schulz step, which has a small rounding error
     h = adjoint(u) @ x
     return [u.astype(x.dtype), ((h + adjoint(h)) / 2).astype(x.dtype), iterations, is_converged]
 
 
+def _frobenius_norm(x: Any) -> Any:
+    return sqrt((abs(x) ** 2).sum())
+
+
 def _weights(low: Any) -> tuple[Any, Any, Any]:
     """Return the Halley weights that bring singular values in [`low`, 1] closest to 1 in one step."""
     square = low**2
-    d = jnp.cbrt(4 * (1 - square) / square**2)
-    root = jnp.sqrt(1 + d)
-    a = root + jnp.sqrt(8 - 4 * d + 8 * (2 - square) / (square * root)) / 2
+    d = cbrt(4 * (1 - square) / square**2)
+    root = sqrt(1 + d)
+    a = root + sqrt(8 - 4 * d + 8 * (2 - square) / (square * root)) / 2
     b = (a - 1) ** 2 / 4
     return a, b, a + b - 1
 
@@ -112,14 +119,14 @@ def _weights(low: Any) -> tuple[Any, Any, Any]:
 def _qr_step(u: Any, a: Any, b: Any, c: Any) -> Any:
     """Compute one Halley step by a QR decomposition."""
     rows, columns = u.shape
-    q, _ = Qr(full=False)(jnp.concatenate([(jnp.sqrt(c) * u).astype(u.dtype), jnp.eye(columns, dtype=u.dtype)]))
+    q, _ = Qr(full=False)(concatenate([(sqrt(c) * u).astype(u.dtype), identity((columns, columns), u.dtype)], 0))
     product = q[:rows] @ adjoint(q[rows:])
-    return (b / c * u + (a - b / c) / jnp.sqrt(c) * product).astype(u.dtype)
+    return (b / c * u + (a - b / c) / sqrt(c) * product).astype(u.dtype)
 
 
 def _cholesky_step(u: Any, a: Any, b: Any, c: Any) -> Any:
     """Compute one Halley step by a Cholesky decomposition, which is faster."""
-    gram = (c * (adjoint(u) @ u) + jnp.eye(u.shape[1], dtype=u.dtype)).astype(u.dtype)
+    gram = (c * (adjoint(u) @ u) + identity((u.shape[1], u.shape[1]), u.dtype)).astype(u.dtype)
     factor = Cholesky()(gram)
     half = TriangularSolve(left_side=True, is_lower=True)(factor, adjoint(u))
     solved = TriangularSolve(left_side=True, is_lower=True, transpose_a=True, conjugate_a=True)(factor, half)

@@ -71,7 +71,7 @@ def dot(
         precision=precisions("dot", precision),
     )
     dtype = None if preferred_element_type is None else canonical_dtype(preferred_element_type)
-    return constrain_sharding(product(lhs, rhs, op=op, dtype=dtype), out_sharding)
+    return constrain_sharding(mixed_dtype_dot(lhs, rhs, op=op, dtype=dtype), out_sharding)
 
 
 def dot_general(
@@ -146,7 +146,7 @@ def batch_matmul(lhs: Any, rhs: Any, precision: Any = None) -> Any:
 
 
 @compiled_function
-def product(lhs: Any, rhs: Any, *, op: Dot, dtype: DType | None) -> Any:
+def mixed_dtype_dot(lhs: Any, rhs: Any, *, op: Dot, dtype: DType | None) -> Any:
     """Apply `op` to operands that may differ in dtype, and return the result as `dtype`, if it is given."""
     x, y = as_operand(lhs, "dot"), as_operand(rhs, "dot")
     common = _common_dtype(x.type, y.type)

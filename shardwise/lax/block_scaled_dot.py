@@ -11,7 +11,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.shape.movement import Reshape
-from shardwise.lax.product import DotDimensionNumbers, dot
+from shardwise.lax.dot_products import DotDimensionNumbers, dot
 
 _BF16 = np.dtype(ml_dtypes.bfloat16)
 
