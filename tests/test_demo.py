@@ -17,12 +17,12 @@ def test_forward_pass_of_an_mlp_needs_one_all_reduce(mesh, capsys):
     assert row.sent == 2 * (8 * mlp.OUTPUTS * 4) * (2 - 1) / 2  # a piece of 8 × 4 floats, by the ring model
     assert row.source.file.endswith("mlp.py")
     assert row.reason == (
-        f"dot at mlp.py:{row.source.line} leaves terms of a sum along 'model'; "
-        f"add at mlp.py:{row.source.line} needs the sum"
+        f"dot at mlp.py:{row.source.line} leaves an unreduced sum over 'model'; "
+        f"add at mlp.py:{row.source.line} needs it reduced"
     )
     printed = capsys.readouterr().out
-    assert "predict on mesh data=4, model=2: 1 collective, 128 B sent by each device" in printed
-    assert "in  `params['w1']`           f32[16,64]       P(None, 'model')             16×32 a device" in printed
+    assert "predict on mesh data=4, model=2: 1 collective, 128 B sent per device" in printed
+    assert "in  `params['w1']`           f32[16,64]       P(None, 'model')             16×32 per device" in printed
 
 
 def test_training_an_mlp_on_eight_devices_equals_one(mesh):

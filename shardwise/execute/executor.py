@@ -194,7 +194,7 @@ class LoweredRequest:
         found = avoidable_gathers.avoidable_gathers(self.stages.sharded, self.stages.plan, self.stages.local, meshes)
         if found:
             text = f"in `{self.request.program.name}`, {found[0]}"
-            more = f" There are {len(found) - 1} more like it." if len(found) > 1 else ""
+            more = f" Further avoidable all-gathers in this program: {len(found) - 1}." if len(found) > 1 else ""
             line = user_source()
             warnings.warn_explicit(text + more, UserWarning, line.file, line.line)
 

@@ -424,7 +424,7 @@ def _replay(program: Program, operands: Sequence[Any]) -> list[Any]:
             provenance.source, provenance.reason = equation.source, equation.reason
             results = equation.op(*(env[value] for value in equation.inputs))
             env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
-        provenance.reason = ""
+        provenance.reason = None
     return [env[value] for value in program.outputs]
 
 

@@ -1,4 +1,4 @@
-"""comm_budget: what the programs inside may send between devices, asserted.
+"""comm_budget: assert a limit on what the programs inside send between devices.
 
 with sw.comm_budget(all_reduce=1, bytes=2e6):
     step(params, batch)
@@ -22,25 +22,33 @@ from shardwise.explain.text import format_report, human_bytes
 
 @final
 class CommBudgetExceeded(AssertionError):
-    """Programs sent more between devices than their budget allows; its text has their plans."""
+    """Programs sent more between devices than their budget allows. The message contains their plans."""
 
 
 @final
 class comm_budget(ContextDecorator):
-    """What the programs inside may send: how many collectives of each kind, and how many `bytes` by each device.
+    """Context manager that asserts a limit on the collectives that the programs inside run.
 
-    Kinds are named as in plans: all_reduce, all_gather, reduce_scatter, all_to_all, permute, take_window, rotate. Those
-    that are not named may not occur, unless only `bytes` are given. Every call inside counts, of functions compiled
-    long before too; what is only compiled counts as one call. In a call, a collective in a loop is one, and its bytes
-    are those of all turns: as `explain` counts them. Programs that other threads run are not counted. At the end, what
-    is over the budget is a CommBudgetExceeded, an AssertionError. It can decorate a function, whose every call then has
-    the budget.
+    Every call inside counts, also of functions that were compiled before. A program that is only compiled counts as one
+    call. In a call, a collective in a loop counts once, and its bytes are those of all iterations, as in `explain`.
+    Programs that other threads run do not count. As a decorator, it gives every call of the function its own budget.
 
-    >>> x = jax.device_put(jnp.ones((8, 4)), jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows")))
-    >>> with jax.comm_budget(all_reduce=1):
-    ...     total = jax.jit(lambda x: x.sum())(x)
-    >>> total
-    Array(32., dtype=float32)
+    Args:
+        bytes: the most bytes that each device may send.
+        **counts: the most collectives of each kind, named as in plans: all_reduce, all_gather, reduce_scatter,
+            all_to_all, permute, take_window, rotate. A kind that is not named must not occur, unless only `bytes` is
+            given.
+
+    Raises:
+        TypeError: if a kind of collective does not exist, or a limit is not a number from 0.
+        CommBudgetExceeded: at the end of the block, if the programs inside exceed the budget. It is an AssertionError.
+
+    Example:
+        >>> x = jax.device_put(jnp.ones((8, 4)), jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows")))
+        >>> with jax.comm_budget(all_reduce=1):
+        ...     total = jax.jit(lambda x: x.sum())(x)
+        >>> total
+        Array(32., dtype=float32)
     """
 
     def __init__(self, *, bytes: float | None = None, **counts: int):
@@ -48,12 +56,14 @@ class comm_budget(ContextDecorator):
         for kind, count in counts.items():
             if kind not in kinds:
                 near = get_close_matches(kind, kinds, 1)
-                hint = f"Did you mean {near[0]!r}?" if near else "Kinds are named as in plans."
+                hint = f"Did you mean {near[0]!r}?" if near else "Collectives are named as in plans."
                 raise TypeError(f"comm_budget: there is no collective {kind!r}. {hint}")
             if not isinstance(count, int) or count < 0:
-                raise TypeError(f"comm_budget: {kind} is how many there may be, not {count!r}")
+                raise TypeError(
+                    f"comm_budget: {kind} must be the number of collectives that are allowed, not {count!r}"
+                )
         if bytes is not None and not bytes >= 0:
-            raise TypeError(f"comm_budget: bytes is how many each device may send, not {bytes!r}")
+            raise TypeError(f"comm_budget: bytes must be the number that each device may send, not {bytes!r}")
         self.bytes = bytes
         self.allowed = counts
         self._calls: Counter[Launch] = Counter()
@@ -64,20 +74,20 @@ class comm_budget(ContextDecorator):
         self._calls.clear()
         self._compiled.clear()
         self._thread = get_ident()
-        launch_hooks.add(self._see)
+        launch_hooks.add(self._record)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        launch_hooks.remove(self._see)
+        launch_hooks.remove(self._record)
         if error is None:
             self.check()
 
     def _recreate_cm(self) -> "comm_budget":
         return comm_budget(bytes=self.bytes, **self.allowed)  # calls of a decorated function may overlap
 
-    def _see(self, launch: Any, runs: bool) -> None:
+    def _record(self, launch: Any, runs: bool) -> None:
         if get_ident() == self._thread:
             if runs:
                 self._calls[launch] += 1
@@ -85,27 +95,27 @@ class comm_budget(ContextDecorator):
                 self._compiled.add(launch)
 
     def plans(self) -> list[tuple[Report, int]]:
-        """The plans of the programs so far that send anything, and how often each was called."""
+        """Return the plans of the programs so far that contain collectives, and how often each was called."""
         launches = {**dict.fromkeys(self._compiled, 1), **self._calls}
-        found = [(replan_report(launch.request), count) for launch, count in launches.items()]
-        return [(plan, count) for plan, count in found if plan.collectives]
+        plans = [(replan_report(launch.request), calls) for launch, calls in launches.items()]
+        return [(plan, calls) for plan, calls in plans if plan.collectives]
 
     def check(self) -> None:
-        """Raise a CommBudgetExceeded where what was sent so far is over the budget."""
+        """Raise CommBudgetExceeded if the programs so far exceed the budget."""
         plans = self.plans()
         counts: Counter[str] = Counter()
         for plan, calls in plans:
             for kind, count in plan.counts().items():
                 counts[kind] += count * calls
         sent = sum(plan.wire_bytes * calls for plan, calls in plans)
-        any_kind = self.bytes is not None and not self.allowed
-        over = [
-            f"{count} {kind} where {self.allowed.get(kind, 0)} may be"
+        any_kind_allowed = self.bytes is not None and not self.allowed
+        exceeded = [
+            f"{count} {kind}, allowed: {self.allowed.get(kind, 0)}"
             for kind, count in counts.items()
-            if not any_kind and count > self.allowed.get(kind, 0)
+            if not any_kind_allowed and count > self.allowed.get(kind, 0)
         ]
         if self.bytes is not None and sent > self.bytes:
-            over.append(f"{human_bytes(sent)} sent by each device where {human_bytes(self.bytes)} may be")
-        if over:
+            exceeded.append(f"{human_bytes(sent)} sent per device, allowed: {human_bytes(self.bytes)}")
+        if exceeded:
             texts = [format_report(plan) + (f"\n  called {calls} times" if calls > 1 else "") for plan, calls in plans]
-            raise CommBudgetExceeded(f"over the communication budget: {'; '.join(over)}\n\n" + "\n\n".join(texts))
+            raise CommBudgetExceeded(f"communication budget exceeded: {'; '.join(exceeded)}\n\n" + "\n\n".join(texts))

@@ -1,4 +1,4 @@
-"""Drawings for a plan's page, as SVG: the mesh, how an array lies on it, steps over time, memory over time."""
+"""SVG drawings for the page of a plan: the mesh, layouts of arrays, steps over time, memory over time."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -10,21 +10,21 @@ from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.explain.text import human_bytes, human_seconds
 
-_COLOURS = 8
-_MOST_CELLS = 16  # along one side: more are not drawn
-_LABELLED = 64  # cells; in more there is no room for names
-_WIDE = 1000.0  # of charts, whose width is stretched to the page's
+_COLORS = 8
+_MAX_CELLS = 16  # along one side; a larger mesh or layout is not drawn
+_MAX_LABELS = 64  # with more cells there is no room for labels
+_WIDTH = 1000.0  # of charts, in SVG units; the page stretches them
 
 
 def draw_mesh(mesh: AbstractMesh) -> str:
-    """Devices in a grid: the first axis down, the others across. "" where they are too many to draw, or one."""
-    if not mesh.axis_names or mesh.size > _MOST_CELLS**2:
+    """Return the devices as a grid, the first axis down and the others across; "" if they are one or too many."""
+    if not mesh.axis_names or mesh.size > _MAX_CELLS**2:
         return ""
     rows = mesh.axis_sizes[0] if len(mesh.axis_sizes) > 1 else 1
     columns = mesh.size // rows
-    if columns > 2 * _MOST_CELLS or rows > _MOST_CELLS:
+    if columns > 2 * _MAX_CELLS or rows > _MAX_CELLS:
         return ""
-    cell, left, top = (28 if columns <= _MOST_CELLS else 20), 22, 18
+    cell, left, top = (28 if columns <= _MAX_CELLS else 20), 22, 18
     names = mesh.axis_names if rows > 1 else ("", *mesh.axis_names)
     parts = [_text(left + columns * cell / 2, 8, f"{' × '.join(names[1:])}", "name")]
     if rows > 1:
@@ -37,44 +37,44 @@ def draw_mesh(mesh: AbstractMesh) -> str:
 
 
 def draw_layout(shape: tuple[int, ...], layout: Layout, mesh: AbstractMesh) -> str:
-    """Which devices hold which part of an array, to scale along the dims that are cut, of which two are drawn."""
+    """Return a picture of which devices hold which shard of an array, to scale along at most two sharded dims."""
     if not shape or 0 in shape:
         return ""
-    cut = [dim for dim, axes in enumerate(layout.dims) if axes]
-    shown = (cut + [dim for dim in reversed(range(len(shape))) if dim not in cut])[:2]
-    down, across = sorted(shown) if len(shown) == 2 else (None, shown[0])
+    sharded = [dim for dim, axes in enumerate(layout.dims) if axes]
+    drawn = (sharded + [dim for dim in reversed(range(len(shape))) if dim not in sharded])[:2]
+    down, across = sorted(drawn) if len(drawn) == 2 else (None, drawn[0])
     rows, columns = list(_spans(shape, layout, mesh, down)), list(_spans(shape, layout, mesh, across))
-    if max(len(rows), len(columns)) > _MOST_CELLS:
+    if max(len(rows), len(columns)) > _MAX_CELLS:
         return ""
     width, height, left, top = 170.0, 96.0 if down is not None else 30.0, 4.0, 4.0
-    whole_down, whole_across = (1 if down is None else shape[down]), shape[across]
+    size_down, size_across = (1 if down is None else shape[down]), shape[across]
     parts = []
     for i, (low, high) in enumerate(rows):
         for j, (start, stop) in enumerate(columns):
-            devices = _holders(layout, mesh, down, i, across, j)
+            devices = _devices_with(layout, mesh, down, i, across, j)
             spans = [f"{start}:{stop}"] if down is None else [f"{low}:{high}", f"{start}:{stop}"]
             title = f"[{', '.join(spans)}] on {device_text(devices, 24)}"
-            label = device_text(devices) if len(rows) * len(columns) <= _LABELLED else ""
-            x, y = left + width * start / whole_across, top + height * low / whole_down
-            wide, high_ = width * (stop - start) / whole_across, height * (high - low) / whole_down
-            fits = label if wide >= 6 * len(label) and high_ >= 11 else ""
-            parts.append(_cell(x, y, wide - 1.5, high_ - 1.5, devices, fits, title))
+            label = device_text(devices) if len(rows) * len(columns) <= _MAX_LABELS else ""
+            x, y = left + width * start / size_across, top + height * low / size_down
+            cell_width, cell_height = width * (stop - start) / size_across, height * (high - low) / size_down
+            fits = label if cell_width >= 6 * len(label) and cell_height >= 11 else ""
+            parts.append(_cell(x, y, cell_width - 1.5, cell_height - 1.5, devices, fits, title))
     return _svg(width + 8, height + 8, parts, f"{layout} on {mesh}")
 
 
 def _spans(shape: tuple[int, ...], layout: Layout, mesh: AbstractMesh, dim: int | None) -> Iterator[tuple[int, int]]:
-    """Where the pieces of a dim begin and end, without padding and without empty ones."""
+    """Yield where the shards of a dim start and end, without padding and empty shards."""
     if dim is None:
         yield 0, 1
         return
     count, size = mesh.extent(layout.dims[dim]), shape[dim]
-    piece = -(-size // count)
+    shard_size = -(-size // count)
     for number in range(count):
-        if number * piece < size:
-            yield number * piece, min((number + 1) * piece, size)
+        if number * shard_size < size:
+            yield number * shard_size, min((number + 1) * shard_size, size)
 
 
-def _holders(layout: Layout, mesh: AbstractMesh, down: int | None, i: int, across: int, j: int) -> list[int]:
+def _devices_with(layout: Layout, mesh: AbstractMesh, down: int | None, i: int, across: int, j: int) -> list[int]:
     if not mesh.axis_names:
         return [0]
     here = mesh.coordinates(layout.dims[across]) == j
@@ -84,51 +84,53 @@ def _holders(layout: Layout, mesh: AbstractMesh, down: int | None, i: int, acros
 
 
 def device_text(devices: Sequence[int], most: int = 4) -> str:
-    """`0,1` or, where they are many, `0–7` or `0,2,…`."""
+    """Return device numbers as `0,1`; if they are many, as `0–7` or `0,2,…`."""
     if len(devices) > 2 and list(devices) == list(range(devices[0], devices[-1] + 1)):
         return f"{devices[0]}–{devices[-1]}"
     return ",".join(map(str, devices[:most])) + (",…" if len(devices) > most else "")
 
 
 def draw_timeline(timeline: Timeline) -> str:
-    """Two lanes, compute and communication, over time."""
+    """Return a chart of the steps over time in two lanes, compute and communication."""
     total = sum(step.seconds for step in timeline.steps)
     if not total:
         return ""
     lanes = []
-    for name, css, talks in (("compute", "compute", False), ("communication", "talk", True)):
+    for name, css, communicates in (("compute", "compute", False), ("communication", "talk", True)):
         bars = [
-            f'<rect class="{css}" x="{_WIDE * start / total:.2f}" y="0" height="26" '
-            f'width="{max(0.8, _WIDE * seconds / total):.2f}"><title>{escape(title)}</title></rect>'
-            for start, seconds, title in _bars([step for step in timeline.steps if bool(step.sent) == talks], total)
+            f'<rect class="{css}" x="{_WIDTH * start / total:.2f}" y="0" height="26" '
+            f'width="{max(0.8, _WIDTH * seconds / total):.2f}"><title>{escape(title)}</title></rect>'
+            for start, seconds, title in _bars(
+                [step for step in timeline.steps if bool(step.sent) == communicates], total
+            )
         ]
-        seconds = sum(step.seconds for step in timeline.steps if bool(step.sent) == talks)
+        seconds = sum(step.seconds for step in timeline.steps if bool(step.sent) == communicates)
         label = f"{name}: {human_seconds(seconds)}, {100 * seconds / total:.0f}% of the time"
         lanes.append(
-            f'<div class="lane">{label}</div><svg viewBox="0 0 {_WIDE:.0f} 26" height="26" preserveAspectRatio="none" '
-            f'role="img" aria-label="{label}"><rect class="track" width="{_WIDE:.0f}" height="26"/>'
+            f'<div class="lane">{label}</div><svg viewBox="0 0 {_WIDTH:.0f} 26" height="26" preserveAspectRatio="none" '
+            f'role="img" aria-label="{label}"><rect class="track" width="{_WIDTH:.0f}" height="26"/>'
             f"{''.join(bars)}</svg>"
         )
     return f'<div class="chart">{"".join(lanes)}{_axis(total)}</div>'
 
 
 def _bars(steps: Sequence[Step], total: float) -> Iterator[tuple[float, float, str]]:
-    """Start, length and title of each bar; steps too short to be seen are joined with those beside them."""
-    waiting: list[Step] = []
+    """Yield the start, length and title of each bar. Steps too short to be seen are merged with adjacent ones."""
+    merged: list[Step] = []
 
-    def joined() -> tuple[float, float, str]:
-        seconds = sum(step.seconds for step in waiting)
-        title = _title(waiting[0]) if len(waiting) == 1 else f"{len(waiting)} short steps · {human_seconds(seconds)}"
-        return waiting[0].start, seconds, title
+    def bar() -> tuple[float, float, str]:
+        seconds = sum(step.seconds for step in merged)
+        title = _title(merged[0]) if len(merged) == 1 else f"{len(merged)} short steps · {human_seconds(seconds)}"
+        return merged[0].start, seconds, title
 
     for step in steps:
-        beside = waiting and abs(waiting[-1].start + waiting[-1].seconds - step.start) < 1e-6 * total
-        if waiting and (not beside or step.seconds > total / 500 or sum(s.seconds for s in waiting) > total / 500):
-            yield joined()
-            waiting = []
-        waiting.append(step)
-    if waiting:
-        yield joined()
+        is_adjacent = merged and abs(merged[-1].start + merged[-1].seconds - step.start) < 1e-6 * total
+        if merged and (not is_adjacent or step.seconds > total / 500 or sum(s.seconds for s in merged) > total / 500):
+            yield bar()
+            merged = []
+        merged.append(step)
+    if merged:
+        yield bar()
 
 
 def _title(step: Step) -> str:
@@ -139,7 +141,7 @@ def _title(step: Step) -> str:
 
 
 def draw_memory(timeline: Timeline) -> str:
-    """The bytes that are held, over time, with the peak marked."""
+    """Return a chart of the live bytes over time, with the peak marked."""
     steps = timeline.steps
     total = sum(step.seconds for step in steps)
     if not total or not timeline.peak_bytes:
@@ -147,18 +149,18 @@ def draw_memory(timeline: Timeline) -> str:
     points = []
     for step in steps:
         level = 100 - 96 * step.held / timeline.peak_bytes
-        points += [f"{_WIDE * step.start / total:.2f},{level:.2f}"]
-        points += [f"{_WIDE * (step.start + step.seconds) / total:.2f},{level:.2f}"]
+        points += [f"{_WIDTH * step.start / total:.2f},{level:.2f}"]
+        points += [f"{_WIDTH * (step.start + step.seconds) / total:.2f},{level:.2f}"]
     peak = steps[timeline.peak]
     at = (peak.start + peak.seconds / 2) / total
     label = f"peak: {human_bytes(timeline.peak_bytes)}, {100 * at:.0f}% into the call"
     where = f" ({peak.op} at {peak.source})" if peak.source.file else f" ({peak.op})"
     return (
         f'<div class="chart"><div class="lane">{escape(label + where)}</div>'
-        f'<svg viewBox="0 0 {_WIDE:.0f} 100" height="120" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(label)}"><rect class="track" width="{_WIDE:.0f}" height="100"/>'
-        f'<polygon class="held" points="0,100 {" ".join(points)} {_WIDE:.0f},100"/>'
-        f'<line class="peak" x1="{_WIDE * at:.2f}" x2="{_WIDE * at:.2f}" y1="0" y2="100" '
+        f'<svg viewBox="0 0 {_WIDTH:.0f} 100" height="120" preserveAspectRatio="none" role="img" '
+        f'aria-label="{escape(label)}"><rect class="track" width="{_WIDTH:.0f}" height="100"/>'
+        f'<polygon class="held" points="0,100 {" ".join(points)} {_WIDTH:.0f},100"/>'
+        f'<line class="peak" x1="{_WIDTH * at:.2f}" x2="{_WIDTH * at:.2f}" y1="0" y2="100" '
         f'vector-effect="non-scaling-stroke"/></svg>{_axis(total)}</div>'
     )
 
@@ -169,9 +171,9 @@ def _axis(total: float) -> str:
 
 
 def _cell(x: float, y: float, width: float, height: float, devices: Sequence[int], label: str, title: str) -> str:
-    colour = devices[0] % _COLOURS if devices else 0
+    color = devices[0] % _COLORS if devices else 0
     box = (
-        f'<rect class="d{colour}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 1):.1f}" height="{max(height, 1):.1f}" '
+        f'<rect class="d{color}" x="{x:.1f}" y="{y:.1f}" width="{max(width, 1):.1f}" height="{max(height, 1):.1f}" '
         f'rx="2"><title>{escape(title)}</title></rect>'
     )
     return box + (_text(x + width / 2, y + height / 2, label) if label else "")

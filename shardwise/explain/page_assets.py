@@ -1,4 +1,4 @@
-"""How a plan's page looks, and how its tables sort: CSS and JavaScript, to stand in the page itself."""
+"""CSS and JavaScript of the plan page, which are inlined in it: its style, and the sorting of its tables."""
 
 STYLE = """
 :root {

@@ -1,4 +1,4 @@
-"""explain: the plan of a function for certain arguments: every collective with its bytes, line, reason and time."""
+"""explain: show the plan of a function: every collective with its bytes, time, line and reason."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from shardwise.execute import plan_report as planning
     from shardwise.explain import advise as advising
     from shardwise.explain import page, text
-else:  # `explain` is a name of the package, so that it is loaded at once; what it needs is not
+else:  # `import shardwise` imports this module: load the rest on first use
     planning = lazy_module("shardwise.execute.plan_report")
     advising = lazy_module("shardwise.explain.advise")
     page, text = lazy_module("shardwise.explain.page"), lazy_module("shardwise.explain.text")
@@ -29,36 +29,41 @@ renderers.page = lambda plan: page.format_page(plan, "")
 
 @final
 class Explanation(HtmlReport):
-    """What a compiled function will do on its mesh, and what would help. Printed, it is text; in a notebook, a page.
+    """The plan of a function, with advice. It prints as text; a notebook shows it as a page.
 
-    `plan` is all of it but the advice, as plain data; `stages`, the program at every stage.
+    Attributes:
+        plan: the plan as data, without the advice.
+        name: the name of the function.
+        stages: the program at every compiler stage.
+        collectives: the collectives of the plan, costliest first.
     """
 
-    def __init__(self, prepared: LoweredRequest, chip: Chip | None = None, advised: bool = True):
+    def __init__(self, prepared: LoweredRequest, chip: Chip | None = None, with_advice: bool = True):
         self.plan: Report = planning.request_report(prepared.request, prepared.stages, chip)
         self.name = self.plan.name
         self.stages: Stages = prepared.stages
         self.collectives: list[CollectiveRow] = list(self.plan.collectives)
         self._prepared = prepared
-        self._advised = advised
+        self._with_advice = with_advice
 
     @property
     def mesh(self) -> AbstractMesh:
+        """The mesh that the function is planned for."""
         return self.plan.mesh
 
     @property
     def wire_bytes(self) -> float:
-        """What one device sends in one call."""
+        """The bytes that each device sends in one call."""
         return self.plan.wire_bytes
 
     def counts(self) -> dict[str, int]:
-        """How many collectives there are of each kind."""
+        """Return the number of collectives of each kind."""
         return self.plan.counts()
 
     @cached_property
     def advice(self) -> "advising.Advice":
-        """Which single constraint would spare the costliest collective; each that is tried is a plan of its own."""
-        if not self._advised:
+        """The single constraint that would make the plan cheapest. The program is planned again for each candidate."""
+        if not self._with_advice:
             return advising.Advice(0)
         return advising.advise(self.stages, self.plan.chip, [mesh.abstract for mesh in self._prepared.target.meshes])
 
@@ -68,27 +73,38 @@ class Explanation(HtmlReport):
     __repr__ = __str__
 
     def to_html(self) -> str:
+        """Return the plan and the advice as one self-contained HTML page."""
         return page.format_page(self.plan, str(self.advice))
 
 
 def explain(
     function: Callable[..., Any] | Lowered, *, hardware: str | None = None, advise: bool = True
 ) -> Callable[..., Explanation]:
-    """`explain(f)(*args)` plans `f` (jitted or not) for these arguments, prints the plan, returns it, runs nothing.
+    """Return a function that prints and returns the plan of `function` for given arguments, without running it.
 
-    What is lowered or compiled already needs no arguments: `explain(compiled)()`. `hardware` names the chips that it is
-    planned for ("h100", "v5e", …) where these are not the devices at hand; of what is lowered already, only the times
-    are theirs. With `advise`, plans with one more constraint are tried around the costliest collective.
+    Args:
+        function: the function, jitted or not, or a lowered or compiled one, which needs no arguments:
+            `explain(compiled)()`.
+        hardware: the hardware to plan for ("h100", "v5e", …); by default, the devices of the arguments. The layouts of
+            a lowered or compiled function stay the same; only its times are estimated for that hardware.
+        advise: whether to plan again with constraints around the costliest collective, to advise the best one.
 
-    >>> x = jax.device_put(jnp.ones((8, 4)), jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows")))
-    >>> plan = jax.explain(lambda x: x.sum())(x)
-    <lambda> on mesh rows=4: 1 collective, 6 B sent by each device
-    ...
-    >>> plan.counts()
-    {'all_reduce': 1}
+    Returns:
+        A function of the same arguments as `function`, which returns an Explanation.
+
+    Raises:
+        ValueError: if the hardware is not known.
+
+    Example:
+        >>> x = jax.device_put(jnp.ones((8, 4)), jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows")))
+        >>> plan = jax.explain(lambda x: x.sum())(x)
+        <lambda> on mesh rows=4: 1 collective, 6 B sent per device
+        ...
+        >>> plan.counts()
+        {'all_reduce': 1}
     """
 
-    asked = None if hardware is None else chip(hardware)
+    target_chip = None if hardware is None else chip(hardware)
 
     def call(*args: Any, **keywords: Any) -> Explanation:
         if isinstance(function, (Lowered, Compiled)):
@@ -96,8 +112,8 @@ def explain(
         else:
             jitted = function if isinstance(function, Jitted) else jit(function)
             request, traced = jitted.request(args, keywords)
-            prepared = lower_request(request, [as_array(x) for x in traced.captured], asked)
-        explanation = Explanation(prepared, asked, advise)
+            prepared = lower_request(request, [as_array(x) for x in traced.captured], target_chip)
+        explanation = Explanation(prepared, target_chip, advise)
         print(explanation)
         return explanation
 

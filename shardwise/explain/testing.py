@@ -1,4 +1,4 @@
-"""A pytest plugin: `comm_budget` as a fixture and as a mark. Name it in conftest.py:
+"""A pytest plugin with `comm_budget` as a fixture and as a mark. Enable it in conftest.py:
 
 pytest_plugins = ["shardwise.explain.testing"]
 """
@@ -12,18 +12,18 @@ from shardwise.explain import budget
 
 @pytest.fixture
 def comm_budget() -> type[budget.comm_budget]:
-    """`shardwise.comm_budget`: `with comm_budget(all_reduce=1): step(x)`."""
+    """Return `shardwise.comm_budget`: `with comm_budget(all_reduce=1): step(x)`."""
     return budget.comm_budget
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the mark known."""
+    """Register the mark."""
     config.addinivalue_line("markers", "comm_budget(*, bytes=None, **counts): what the test may send between devices")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """The body of a test with the mark has its budget; fixtures do not count."""
+    """Run the body of a test with the mark under its budget. Fixtures do not count."""
     mark = item.get_closest_marker("comm_budget")
     if mark is None:
         return (yield)

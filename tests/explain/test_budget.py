@@ -1,4 +1,4 @@
-"""Budgets: kept and exceeded, by programs compiled inside and long before, in loops, in threads, and under pytest."""
+"""Communication budgets: programs compiled inside and before, loops, threads, decorators, the pytest plugin."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def total(x):
     return x.sum(0)  # one all-reduce of 6 floats over 4 devices: 36 bytes
 
 
-def test_within(x):
+def test_programs_within_their_budget_pass(x):
     with sw.comm_budget(all_reduce=1):
         total(x)
     with sw.comm_budget(all_reduce=1, bytes=36):
@@ -36,28 +36,28 @@ def test_within(x):
         sw.jit(jnp.sin)(x)
 
 
-def test_exceeded_says_what_and_shows_the_plan(x):
+def test_the_error_states_the_excess_and_shows_the_plan(x):
     with pytest.raises(CommBudgetExceeded) as caught, sw.comm_budget(all_gather=1, bytes=35):
         total(x)
     text = str(caught.value)
     assert text.startswith(
-        "over the communication budget: 1 all_reduce where 0 may be; 36 B sent by each device where 35 B may be\n\n"
-        "total on mesh data=4, model=2: 1 collective, 36 B sent by each device\n"
+        "communication budget exceeded: 1 all_reduce, allowed: 0; 36 B sent per device, allowed: 35 B\n\n"
+        "total on mesh data=4, model=2: 1 collective, 36 B sent per device\n"
     )
-    assert "leaves terms of a sum along 'data'" in text
+    assert "leaves an unreduced sum over 'data'; output 0 needs it reduced" in text
     assert isinstance(caught.value, AssertionError)
 
 
-def test_what_was_compiled_before_counts_and_every_call_counts(x):
+def test_every_call_counts_also_of_functions_compiled_before(x):
     total(x)
-    over = pytest.raises(CommBudgetExceeded, match=r"2 all_reduce where 1 may be(.|\n)*called 2 times")
+    over = pytest.raises(CommBudgetExceeded, match=r"2 all_reduce, allowed: 1(.|\n)*called 2 times")
     with over, sw.comm_budget(all_reduce=1):
         total(x)
         total(x)
 
 
-def test_what_is_only_compiled_counts_once(x):
-    with pytest.raises(CommBudgetExceeded, match="1 all_reduce where 0 may be"), sw.comm_budget():
+def test_a_program_that_is_only_compiled_counts_once(x):
+    with pytest.raises(CommBudgetExceeded, match="1 all_reduce, allowed: 0"), sw.comm_budget():
         sw.jit(lambda x: x.sum(0) + 1).lower(x).compile()
     with sw.comm_budget(all_reduce=1):
         compiled = sw.jit(lambda x: x.sum(0) + 2).lower(x).compile()
@@ -66,35 +66,35 @@ def test_what_is_only_compiled_counts_once(x):
         sw.explain(total)(x)  # nothing is compiled
 
 
-def test_single_ops_and_moves_count(x, mesh):
-    with pytest.raises(CommBudgetExceeded, match="1 all_reduce where 0 may be"), sw.comm_budget():
+def test_eager_ops_and_device_put_count(x, mesh):
+    with pytest.raises(CommBudgetExceeded, match="1 all_reduce, allowed: 0"), sw.comm_budget():
         jnp.sum(x)
-    with pytest.raises(CommBudgetExceeded, match="1 all_gather where 0 may be"), sw.comm_budget():
+    with pytest.raises(CommBudgetExceeded, match="1 all_gather, allowed: 0"), sw.comm_budget():
         sw.device_put(x, NamedSharding(mesh, P()))
 
 
 def test_unused_arguments_captured_arrays_and_donation(x, mesh):
-    whole = sw.device_put(np.ones((6,), np.float32), NamedSharding(mesh, P()))
+    replicated = sw.device_put(np.ones((6,), np.float32), NamedSharding(mesh, P()))
     with sw.comm_budget(all_reduce=1):
-        sw.jit(lambda x, unused: x.sum(0) + whole)(x, x)
-    moving = sw.device_put(np.ones((8, 6), np.float32), NamedSharding(mesh, P("data")))
+        sw.jit(lambda x, unused: x.sum(0) + replicated)(x, x)
+    donated = sw.device_put(np.ones((8, 6), np.float32), NamedSharding(mesh, P("data")))
     with sw.comm_budget(all_reduce=1):
-        sw.jit(lambda y: y - y.sum(0), donate_argnums=0)(moving)
+        sw.jit(lambda y: y - y.sum(0), donate_argnums=0)(donated)
 
 
-def test_a_loop_counts_its_collective_once_and_its_bytes_each_time(mesh):
+def test_a_collective_in_a_loop_counts_once_and_its_bytes_in_every_iteration(mesh):
     w = sw.device_put(np.ones((6, 64, 64), np.float32), NamedSharding(mesh, P(None, "data")))
     rows = sw.device_put(np.ones((256, 64), np.float32), NamedSharding(mesh, P("data")))
     layers = sw.jit(lambda w, x: lax.scan(lambda h, w: (h @ w, None), x, w)[0])
     sent = 6 * 3 * (16 * 64 * 4)
     with sw.comm_budget(all_gather=1, bytes=sent):
         layers(w, rows)
-    over = pytest.raises(CommBudgetExceeded, match=r"73\.7 kB sent by each device where 73\.7 kB may be")
+    over = pytest.raises(CommBudgetExceeded, match=r"73\.7 kB sent per device, allowed: 73\.7 kB")
     with over, sw.comm_budget(bytes=sent - 1):
         layers(w, rows)
 
 
-def test_budgets_nest_and_forget(x):
+def test_budgets_nest_and_start_again_when_entered_again(x):
     with sw.comm_budget(all_reduce=3) as outer:
         with sw.comm_budget(all_reduce=1):
             total(x)
@@ -110,7 +110,7 @@ def test_an_error_inside_is_not_hidden(x):
         total(x)
         _ = 1 / 0
     with sw.comm_budget():
-        pass  # and nobody watches any more
+        pass  # the first budget does not count any more
 
 
 def test_other_threads_are_not_counted(x):
@@ -120,13 +120,13 @@ def test_other_threads_are_not_counted(x):
         thread.join()
 
 
-def test_as_a_decorator(x):
+def test_a_decorated_function_has_a_budget_per_call(x):
     @sw.comm_budget(all_reduce=1)
     def once():
         return total(x)
 
     once()
-    once()  # a budget each
+    once()  # it has its own budget
 
     @sw.comm_budget()
     def never():
@@ -136,16 +136,16 @@ def test_as_a_decorator(x):
         never()
 
 
-def test_wrong_budgets():
+def test_wrong_budgets_raise():
     with pytest.raises(TypeError, match=r"there is no collective 'all_reduse'. Did you mean 'all_reduce'\?"):
         sw.comm_budget(all_reduse=1)
-    with pytest.raises(TypeError, match=r"all_reduce is how many there may be, not 1\.5"):
+    with pytest.raises(TypeError, match=r"all_reduce must be the number of collectives that are allowed, not 1\.5"):
         sw.comm_budget(all_reduce=1.5)
-    with pytest.raises(TypeError, match="bytes is how many each device may send, not -1"):
+    with pytest.raises(TypeError, match="bytes must be the number that each device may send, not -1"):
         sw.comm_budget(bytes=-1)
 
 
-def test_the_plugin(tmp_path):
+def test_the_pytest_plugin(tmp_path):
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["shardwise.explain.testing"]\n')
     (tmp_path / "test_user.py").write_text(
         "import numpy as np, pytest, shardwise as sw\n"
@@ -172,4 +172,4 @@ def test_the_plugin(tmp_path):
     )
     assert "1 failed, 2 passed" in run.stdout, run.stdout + run.stderr
     assert "FAILED test_user.py::test_mark_exceeded" in run.stdout
-    assert "over the communication budget: 7 B sent by each device where 0 B may be" in run.stdout
+    assert "communication budget exceeded: 7 B sent per device, allowed: 0 B" in run.stdout

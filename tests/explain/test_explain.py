@@ -1,4 +1,4 @@
-"""What `explain` prints; and what it advises, which must be what the plan with that constraint really costs."""
+"""The text that `explain` prints, and its advice, which must state what the plan with that constraint costs."""
 
 import re
 
@@ -22,7 +22,7 @@ def attention(q, k, v):
     return jnp.einsum("bhqk,bkhd->bqhd", jnp.exp(scores - scores.max(-1, keepdims=True)), v)
 
 
-def test_text(mesh, capsys):
+def test_printed_text(mesh, capsys):
     def layers(w, x):
         return lax.scan(lambda h, w: (h @ w, None), x, w)[0]
 
@@ -31,18 +31,18 @@ def test_text(mesh, capsys):
     text = capsys.readouterr().out
     assert text == f"{plan}\n"
     assert re.sub(r"test_explain.py:\d+", "LINE", text).splitlines() == [
-        "layers on mesh data=4, model=2: 1 collective, 73.7 kB sent by each device",
-        "  about 36.3 µs a call on h100, if nothing overlaps: 88.0 ns of compute, 36.2 µs of communication",
+        "layers on mesh data=4, model=2: 1 collective, 73.7 kB sent per device",
+        "  about 36.3 µs per call on h100, without overlap: 88.0 ns of compute, 36.2 µs of communication",
         "",
-        "  in  `w`                      f32[6,64,64]     P(None, 'data', None)        6×16×64 a device",
-        "  in  `x`                      f32[256,64]      P('data', None)              64×64 a device",
-        "  out output 0                 f32[256,64]      P('data', None)              64×64 a device",
+        "  in  `w`                      f32[6,64,64]     P(None, 'data', None)        6×16×64 per device",
+        "  in  `x`                      f32[256,64]      P('data', None)              64×64 per device",
+        "  out output 0                 f32[256,64]      P('data', None)              64×64 per device",
         "",
-        "  collective     axes                   sent      time piece          line               why",
+        "  collective     axes                   sent      time shard          line               why",
         "  all_gather     data                73.7 kB   36.2 µs f32[16,64]     LINE "
-        "scan at LINE lies as P('data', None); dot at LINE needs P(None, None) (6 times)",
+        "scan at LINE has sharding P('data', None); dot at LINE needs P(None, None) (6 times)",
         "",
-        "  memory: at most 90.1 kB a device, while dot at LINE runs",
+        "  peak memory: 90.1 kB per device, during dot at LINE",
         "     24.6 kB `w`                      f32[6,16,64]",
         "     16.4 kB `x`                      f32[64,64]",
         "     16.4 kB scan                     f32[64,64]       LINE",
@@ -53,7 +53,7 @@ def test_text(mesh, capsys):
     ]
 
 
-def test_human_numbers():
+def test_bytes_and_seconds_have_units():
     assert [human_bytes(n) for n in (0, 999, 1536, 2.5e6, 3e9, 4e12)] == [
         "0 B",
         "999 B",
@@ -65,8 +65,8 @@ def test_human_numbers():
     assert [human_seconds(s) for s in (0, 2e-9, 1.5e-5, 0.25, 90)] == ["0 s", "2.0 ns", "15.0 µs", "250.0 ms", "90.0 s"]
 
 
-def test_the_advice_is_what_the_plan_with_it_costs(mesh):
-    """Sequence attention: with the keys cut along heads, two gathers are exchanges."""
+def test_the_advice_states_what_the_plan_with_it_costs(mesh):
+    """Attention sharded along the sequence: with the keys sharded along heads, two all-gathers become all-to-alls."""
     q = shaped(mesh, P(None, "data"), 2, 512, 8, 32)
     found = sw.explain(attention)(q, q, q)
     advice = found.advice
@@ -77,22 +77,22 @@ def test_the_advice_is_what_the_plan_with_it_costs(mesh):
     assert taken.wire_bytes == advice.sent < found.plan.wire_bytes == advice.before_sent
     assert taken.seconds == pytest.approx(advice.seconds)
     assert found.plan.seconds == pytest.approx(advice.before_seconds)
-    assert advice.outputs == (f"output 0 would lie as {taken.outputs[0].layout}",)
-    assert "`k`, pinned to P(None, None, 'data', None) by with_sharding_constraint, would save" in str(found)
+    assert advice.outputs == (f"output 0 would then have sharding {taken.outputs[0].layout}",)
+    assert "pinning `k` to P(None, None, 'data', None) with lax.with_sharding_constraint would save" in str(found)
 
 
-def test_what_an_op_exchanges_of_its_own_accord_is_advised_on_too(mesh):
+def test_data_that_an_op_exchanges_by_its_own_rule_gets_advice_too(mesh):
     x = shaped(mesh, P("data"), 1024, 512)
     found = sw.explain(lambda x: jnp.fft.fft(x, axis=0).real)(x)
-    assert all("reaches across the cuts" in row.reason for row in found.collectives)
+    assert all("needs data from other shards along" in row.reason for row in found.collectives)
     assert str(found.advice.layout) == "P(None, 'data')"
     where = NamedSharding(mesh, P(None, "data"))
     taken = sw.explain(lambda x: jnp.fft.fft(lax.with_sharding_constraint(x + 0j, where), axis=0).real)(x).plan
     assert taken.wire_bytes == found.advice.sent < found.plan.wire_bytes / 2
 
 
-def test_inside_a_loop(mesh):
-    """The constraint goes into the body; results stay where they are, because they are pinned."""
+def test_advice_inside_a_loop(mesh):
+    """The constraint goes into the body; the results are pinned, so their sharding does not change."""
     rows = NamedSharding(mesh, P(None, "data"))
 
     def layers(x, pin=lambda h: h):
@@ -106,7 +106,7 @@ def test_inside_a_loop(mesh):
     found = sw.explain(sw.jit(layers, out_shardings=rows))(x)
     advice = found.advice
     assert advice.layout is not None and advice.outputs == ()
-    assert re.fullmatch(r"the f32\[2,512,8,32\] that scan at test_explain.py:\d+ hands to its body", advice.what)
+    assert re.fullmatch(r"the f32\[2,512,8,32\] input of the body of scan at test_explain.py:\d+", advice.what)
     heads = NamedSharding(mesh, P(*(axes[0] if axes else None for axes in advice.layout.dims)))
     taken = sw.explain(
         sw.jit(lambda x: layers(x, lambda h: lax.with_sharding_constraint(h, heads)), out_shardings=rows)
@@ -115,17 +115,20 @@ def test_inside_a_loop(mesh):
     assert taken.seconds == pytest.approx(advice.seconds)
 
 
-def test_where_nothing_helps_it_says_so(mesh):
+def test_the_advice_says_if_no_constraint_helps(mesh):
     def step(w, x):
         return w - 0.1 * sw.grad(lambda w: jnp.sum(jnp.tanh(x @ w)))(w)
 
     found = sw.explain(step)(shaped(mesh, P("data"), 64, 64), shaped(mesh, P("data"), 256, 64))
     assert found.collectives and found.advice.layout is None
-    assert f"none of {found.advice.tried} plans with one more constraint around the costliest" in str(found)
+    assert (
+        f"none of {found.advice.tried} constraints tried around the costliest collective makes the plan cheaper"
+        in str(found)
+    )
 
 
-def test_what_takes_more_memory_is_no_advice(mesh):
-    """All layers gathered at once, before the loop, would wait less often."""
+def test_constraints_that_need_more_memory_are_not_advised(mesh):
+    """Gathering all layers at once before the loop would have less latency."""
 
     def layers(w, x):
         return lax.scan(lambda h, w: (jnp.tanh(h @ w), None), x, w)[0]
@@ -137,15 +140,15 @@ def test_what_takes_more_memory_is_no_advice(mesh):
     assert found.advice.layout is None and found.advice.tried
 
 
-def test_without_collectives_and_without_asking_there_is_no_advice(mesh):
+def test_no_advice_without_collectives_or_with_advise_false(mesh):
     x = shaped(mesh, P("data"), 64, 64)
     assert str(sw.explain(jnp.sin)(x).advice) == ""
     quiet = sw.explain(lambda x: x.sum(), advise=False)(x)
     assert quiet.collectives and quiet.advice.tried == 0 and "constraint" not in str(quiet)
 
 
-def test_meshes_that_a_reshape_takes_apart(mesh):
-    """Layouts on pieces of axes that no constraint could name are not advised."""
+def test_layouts_along_parts_of_an_axis_are_not_advised(mesh):
+    """A reshape can split an axis into parts, which a constraint cannot name."""
     line = sw.make_mesh((8,), ("data",))
     found = sw.explain(lambda x: (x.reshape(4, 8, 16) * 2).sum(1) @ jnp.ones((16, 4)))(shaped(line, P("data"), 32, 16))
     assert found.mesh.axis_names == ("data_0", "data_1")

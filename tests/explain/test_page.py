@@ -1,4 +1,4 @@
-"""The page of a plan: whole, well-formed, self-contained; its drawings to scale; in a browser, where there is one."""
+"""The HTML page of a plan: well-formed, self-contained, drawn to scale; in a browser, if there is one."""
 
 import json
 import re
@@ -40,7 +40,7 @@ def explained(mesh):
 
 
 class Checker(HTMLParser):
-    """Tags must close in order; everything that is seen is kept."""
+    """An HTML parser that checks that tags close in order, and records tags, attributes and text."""
 
     def __init__(self):
         super().__init__()
@@ -73,7 +73,7 @@ def checked(page):
     return checker
 
 
-def test_it_is_whole_and_needs_nothing_beside_it(explained):
+def test_the_page_is_complete_and_self_contained(explained):
     page = explained.to_html()
     checker = checked(page)
     assert page.startswith("<!DOCTYPE html>")
@@ -92,7 +92,7 @@ def test_it_is_whole_and_needs_nothing_beside_it(explained):
     assert str(explained.advice)[1:40] in "".join(checker.text)
 
 
-def test_tables_sort_by_buttons_that_keys_reach(explained):
+def test_tables_sort_by_buttons(explained):
     page = explained.to_html()
     heads = re.findall(r"<th scope=\"col\"[^>]*>(.*?)</th>", page.split("</section>")[0])
     assert heads and all(head.startswith("<button type=button>") for head in heads)
@@ -101,21 +101,21 @@ def test_tables_sort_by_buttons_that_keys_reach(explained):
     assert sent[: len(explained.collectives)] == [row.sent for row in explained.collectives]
 
 
-def test_the_plan_of_what_is_lowered_or_compiled_shows_itself(mesh, tmp_path):
-    """All but the advice, for which plans are tried."""
+def test_plans_of_lowered_and_compiled_functions_render(mesh, tmp_path):
+    """They have the same text and page as `explain`, except for the advice."""
     lowered = sw.jit(lambda x: x.sum()).lower(shaped(mesh, P("data"), 8))
     for plan in (lowered.plan, lowered.compile().plan):
-        told = sw.explain(lowered, advise=False)()
-        assert str(plan) == str(told) and plan.to_html() == told.to_html()
+        explained = sw.explain(lowered, advise=False)()
+        assert str(plan) == str(explained) and plan.to_html() == explained.to_html()
         assert plan.write_html(tmp_path / "plan.html").read_text(encoding="utf-8") == plan.to_html()
-        assert plan._repr_html_() == told._repr_html_()
+        assert plan._repr_html_() == explained._repr_html_()
         assert "1 all_reduce" in repr(plan)
 
 
 def test_names_are_escaped(mesh):
     page = sw.explain(lambda x: x + 1)(shaped(mesh, P("data"), 8)).to_html()
     assert "<h1>&lt;lambda&gt;</h1>" in page and "<lambda>" not in page
-    assert "None: devices work on their own." in page
+    assert "None: devices do not communicate." in page
     checked(page)
 
 
@@ -128,7 +128,7 @@ def test_one_device_no_ops_and_a_large_mesh():
     assert "1024 devices" in page
 
 
-def test_files_and_notebooks(explained, tmp_path):
+def test_the_page_is_written_to_files_and_notebooks(explained, tmp_path):
     path = explained.write_html(tmp_path / "plan.html")
     assert path.read_text(encoding="utf-8") == explained.to_html()
     frame = explained._repr_html_()
@@ -141,7 +141,7 @@ class TestDrawings:
         box = r'<rect class="d\d" x="[\d.]+" y="[\d.]+" width="([\d.]+)" height="([\d.]+)" rx="2"><title>(.*?)</title>'
         return [(title, float(width), float(height)) for width, height, title in re.findall(box, svg)]
 
-    def test_layouts_are_to_scale(self):
+    def test_layouts_are_drawn_to_scale(self):
         mesh = AbstractMesh((4, 2), ("data", "model"))
         boxes = self.boxes(draw_layout((10, 6), Layout((("data",), ("model",))), mesh))
         assert [title for title, _, _ in boxes] == [
@@ -157,7 +157,7 @@ class TestDrawings:
         heights = {height for _, _, height in boxes}
         assert (max(heights) + 1.5) / (min(heights) + 1.5) == pytest.approx(3, rel=0.02)
 
-    def test_copies_and_axes_in_another_order(self):
+    def test_replicated_dims_and_axes_in_another_order(self):
         mesh = AbstractMesh((4, 2), ("data", "model"))
         assert [title for title, _, _ in self.boxes(draw_layout((8,), Layout((("model", "data"),)), mesh))][:3] == [
             "[0:1] on 0",
@@ -167,11 +167,11 @@ class TestDrawings:
         assert [title for title, _, _ in self.boxes(draw_layout((8, 4), Layout(((), ())), mesh))] == [
             "[0:8, 0:4] on 0–7"
         ]
-        three = draw_layout((2, 8, 4, 6), Layout(((), ("data",), (), ("model",))), mesh)  # the dims that are cut
+        three = draw_layout((2, 8, 4, 6), Layout(((), ("data",), (), ("model",))), mesh)  # the sharded dims are drawn
         assert len(self.boxes(three)) == 8
         assert draw_layout((), Layout(()), mesh) == ""
 
-    def test_devices_in_words(self):
+    def test_device_labels(self):
         assert [device_text(found) for found in ([3], [0, 1], [0, 1, 2, 3], [0, 2, 4, 6, 8])] == [
             "3",
             "0,1",
@@ -179,13 +179,13 @@ class TestDrawings:
             "0,2,4,6,…",
         ]
 
-    def test_meshes(self):
+    def test_meshes_are_drawn_if_they_are_small(self):
         assert draw_mesh(AbstractMesh((4, 2), ("data", "model"))).count("<rect") == 8
         assert draw_mesh(AbstractMesh((8,), ("x",))).count("<rect") == 8
         assert draw_mesh(AbstractMesh((2, 2, 2), ("a", "b", "c"))).count("<rect") == 8
         assert draw_mesh(AbstractMesh((64, 64), ("a", "b"))) == ""
 
-    def test_time_and_memory(self, explained):
+    def test_time_and_memory_are_drawn_to_scale(self, explained):
         steps = explained.plan.timeline.steps
         total = explained.plan.seconds
         svg = draw_timeline(explained.plan.timeline)
@@ -200,7 +200,7 @@ class TestDrawings:
         peak = steps[explained.plan.timeline.peak]
         assert float(at) == pytest.approx(1000 * (peak.start + peak.seconds / 2) / total, abs=0.01)
 
-    def test_short_steps_are_joined(self):
+    def test_short_steps_share_a_bar(self):
         x = sw.ShapeDtypeStruct((2048, 2048), np.float32)
 
         def program(x):
@@ -217,9 +217,11 @@ class TestDrawings:
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium on this machine")
 @pytest.mark.parametrize("width", [1280, 390])
-def test_in_a_browser(explained, tmp_path, width):
-    """Nothing sticks out of the window, and a click on a head sorts. Browsers have no window as narrow as a phone's:
-    the page is shown in a frame."""
+def test_the_page_fits_the_window_and_sorts_in_a_browser(explained, tmp_path, width):
+    """The page does not overflow the window, and a click on a column head sorts.
+
+    A frame stands in for a phone's screen, because browser windows have a larger minimum width.
+    """
     probe = """<script>
     const table = document.querySelector("table.sortable"), button = table.querySelectorAll("th button")[2];
     button.click(); button.click();

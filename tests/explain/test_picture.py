@@ -1,4 +1,4 @@
-"""Pictures of shardings: drawn to scale for rank 1 and 2, listed above, and with colours where there are any."""
+"""Pictures of shardings: to scale for rank 1 and 2, a list for higher ranks, colored if the terminal supports it."""
 
 import io
 
@@ -11,15 +11,13 @@ from shardwise.sharding import NamedSharding, PositionalSharding, SingleDeviceSh
 from shardwise.sharding import PartitionSpec as P
 
 
-def drawn(shape, sharding, colours=False, **keywords):
-    console = Console(
-        file=io.StringIO(), width=100, force_terminal=colours, color_system="standard" if colours else None
-    )
+def drawn(shape, sharding, colors=False, **keywords):
+    console = Console(file=io.StringIO(), width=100, force_terminal=colors, color_system="standard" if colors else None)
     sw.debug.visualize_sharding(shape, sharding, console=console, **keywords)
     return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
 
 
-def test_uneven_parts_are_drawn_as_long_as_they_are(mesh):
+def test_uneven_shards_are_drawn_to_scale(mesh):
     assert drawn((10, 6), NamedSharding(mesh, P("data", "model")), max_width=20) == (
         "┌──────┬───────────┬───────────┐\n"
         "│ 10×6 │    0:3    │    3:6    │\n"
@@ -41,23 +39,23 @@ def test_uneven_parts_are_drawn_as_long_as_they_are(mesh):
     )
 
 
-def test_one_dim_and_devices_without_a_part(mesh):
+def test_one_dim_and_devices_with_empty_shards(mesh):
     text = drawn((5,), NamedSharding(mesh, P(("model", "data"))), min_width=3, max_width=56)
     assert "│ 5 │  0:1  │  1:2  │  2:3  │  3:4  │  4:5  │" in text
     assert "│   │ CPU 0 │ CPU 2 │ CPU 4 │ CPU 6 │ CPU 1 │" in text
-    assert text.endswith("CPU 3,5,7 hold nothing")
+    assert text.endswith("CPU 3,5,7 hold no elements")
     two = NamedSharding(sw.make_mesh((2,), ("x",)), P("x"))
     wide, narrow = drawn((9,), two).splitlines()[1].split("│")[2:4]
     assert len(wide) > len(narrow) > 0  # 5 and 4 elements
 
 
-def test_copies_share_a_part():
+def test_devices_with_the_same_shard_share_a_cell():
     grid = PositionalSharding(sw.devices()).reshape(4, 2).replicate(0)
     assert "CPU 0,2,4,6" in drawn((8, 8), grid)
     assert "CPU 0 " in drawn((8, 8), SingleDeviceSharding(sw.devices()[0]))
 
 
-def test_higher_ranks_are_a_list_of_blocks(mesh):
+def test_higher_ranks_are_a_list_of_shards(mesh):
     assert drawn((5, 2, 6), NamedSharding(mesh, P("data", None, "model"))) == (
         "5×2×6\n"
         "[0:2, 0:2, 0:3] CPU 0\n"
@@ -66,19 +64,19 @@ def test_higher_ranks_are_a_list_of_blocks(mesh):
         "[2:4, 0:2, 3:6] CPU 3\n"
         "[4:5, 0:2, 0:3] CPU 4\n"
         "[4:5, 0:2, 3:6] CPU 5\n"
-        "CPU 6,7 hold nothing"
+        "CPU 6,7 hold no elements"
     )
     assert drawn((), NamedSharding(mesh, P())) == "scalar\nCPU 0,1,2,3,4,5,6,7"
-    assert drawn((0, 3), NamedSharding(mesh, P("data"))).endswith("CPU 0,1,2,3,4,5,6,7 hold nothing")
+    assert drawn((0, 3), NamedSharding(mesh, P("data"))).endswith("CPU 0,1,2,3,4,5,6,7 hold no elements")
 
 
-def test_colours_only_where_the_terminal_has_them(mesh, capsys):
+def test_colors_are_used_only_if_the_terminal_supports_them(mesh, capsys):
     where = NamedSharding(mesh, P("data"))
-    assert "\x1b[" in drawn((8,), where, colours=True)
+    assert "\x1b[" in drawn((8,), where, colors=True)
     sw.debug.visualize_array_sharding(sw.device_put(np.ones(8), where))
     text = capsys.readouterr().out
     assert "CPU 0,1" in text and "\x1b[" not in text
-    with pytest.raises(TypeError, match=r"needs an array that lies on devices, .* use inspect_array_sharding"):
+    with pytest.raises(TypeError, match=r"needs a concrete array, .* use inspect_array_sharding"):
         sw.jit(sw.debug.visualize_array_sharding)(1.0)
-    with pytest.raises(TypeError, match=r"visualize_sharding: needs a Sharding, .* not P\('data'\)"):
+    with pytest.raises(TypeError, match=r"visualize_sharding: needs a Sharding such as .* not P\('data'\)"):
         sw.debug.visualize_sharding((8,), P("data"))

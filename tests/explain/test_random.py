@@ -1,4 +1,4 @@
-"""Reports of random programs on random meshes: their totals agree with other ways to count, and they can be shown."""
+"""Reports of random programs on random meshes: totals agree with independent counts, and text and page render."""
 
 from random import Random
 
@@ -56,7 +56,7 @@ def check(case):
     assert found.name in format_report(found, str(advice))
     checked(format_page(found, str(advice)))
     costliest = next((e for e in stages.local.collectives() if e.reason), None)
-    if costliest is not None:  # a program with one more constraint computes the same
+    if costliest is not None:  # a further constraint does not change the results
         args = [*case.args, *(np.asarray(array) for array in case.traced[1])]
         for value, layout in list(_candidates(stages, costliest))[:1]:
             pairs = zip(

@@ -1,4 +1,4 @@
-"""The plan as data: collectives with what they cost and why, layouts with where they came from."""
+"""The plan as data: collectives with cost and reason, layouts with their origin."""
 
 import dataclasses
 
@@ -40,7 +40,7 @@ def test_compiled_and_lowered_have_the_same_plan(mesh, plan):
     assert sw.explain(compiled)().plan == plan
 
 
-def test_it_is_plain_data(plan):
+def test_the_plan_is_plain_data(plan):
     assert dataclasses.is_dataclass(plan)
     assert [(row.name, row.piece, row.bytes) for row in plan.inputs] == [
         ("`x`", (8, 16), 512),
@@ -51,7 +51,7 @@ def test_it_is_plain_data(plan):
     assert repr(plan).startswith("<plan of mlp on mesh data=4, model=2: 1 all_reduce, 128 bytes sent and 4224 held")
 
 
-def test_a_collective_says_all_of_itself(plan, mesh):
+def test_a_collective_has_its_bytes_time_line_and_pins(plan, mesh):
     (row,) = plan.collectives
     assert (row.kind, row.axes, row.type, row.times, row.inserted) == ("all_reduce", ("model",), "f32[8,4]", 1, True)
     assert row.sent == 128
@@ -63,7 +63,7 @@ def test_a_collective_says_all_of_itself(plan, mesh):
     assert plan.compute_seconds == pytest.approx(sum(s.seconds for s in plan.timeline.steps if s.op != "all_reduce"))
 
 
-def test_values_say_where_their_layouts_came_from(plan):
+def test_values_name_the_pins_that_their_layouts_come_from(plan):
     rows = {row.op: row for row in plan.values}
     assert [row.origin for row in plan.values] == ["input", "input", "input", "chosen", "free", "chosen", "chosen"]
     assert rows["max"].pins == ("`x`", "`w1`")
@@ -72,7 +72,7 @@ def test_values_say_where_their_layouts_came_from(plan):
     assert str(rows["dot"].layout) == "P('data', None) + sum over 'model'"
 
 
-def test_constraints_and_outputs_are_origins_too(mesh):
+def test_layouts_can_come_from_constraints_and_outputs(mesh):
     where = NamedSharding(mesh, P(None, "model"))
 
     def f(x):
@@ -91,7 +91,7 @@ def test_constraints_and_outputs_are_origins_too(mesh):
     assert plan.values[-1].pins == ("out_shardings of output 0",)
 
 
-def test_scopes_and_loops(mesh):
+def test_scopes_and_loop_bodies_are_listed(mesh):
     def layers(w, x):
         with sw.named_scope("layers"):
             return lax.scan(lambda h, w: (h @ w, None), x, w)[0]
@@ -106,20 +106,20 @@ def test_scopes_and_loops(mesh):
         ("input", (), 0),
         ("input", (), 0),
         ("scan", ("`x`", "`w`"), 0),
-        ("given by scan", (), 1),
-        ("given by scan", (), 1),
+        ("body input of scan", (), 1),
+        ("body input of scan", (), 1),
         ("dot", ("%3", "%4"), 1),
     ]
 
 
-def test_one_device_has_a_plan_too():
+def test_a_program_on_one_device_has_a_plan():
     plan = sw.jit(lambda x: x @ x.T).lower(np.ones((64, 64), np.float32)).plan
     assert plan.collectives == () and plan.wire_bytes == 0
     assert plan.compute_seconds > 0
     assert plan.peak_bytes >= 2 * 64 * 64 * 4
 
 
-def test_times_are_of_the_hardware_that_is_asked_for():
+def test_times_are_for_the_requested_hardware():
     mesh = AbstractMesh((64, 8), ("data", "model"))
     x, w = shaped(mesh, P("data"), 8192, 4096), shaped(mesh, P(None, "model"), 4096, 8192)
     plans = {name: sw.explain(lambda x, w: (x @ w).sum(), hardware=name)(x, w).plan for name in ("h100", "v5e", "a100")}

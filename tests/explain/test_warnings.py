@@ -1,4 +1,4 @@
-"""Large gathers that nobody asked for and that a constraint would spare: told once, and only these."""
+"""Warnings about large all-gathers that the user did not ask for and that a constraint would avoid: once each."""
 
 import warnings
 
@@ -20,8 +20,8 @@ def triangles(x):
     return jnp.linalg.qr(x)[1]
 
 
-def test_an_avoidable_gather_is_told_once_with_op_line_and_remedy(mesh):
-    """A matrix dim must be whole for qr; the batch need not."""
+def test_an_avoidable_gather_warns_once_with_op_line_and_constraint(mesh):
+    """qr needs the matrix dims unsharded, and the batch dim may be sharded."""
     jitted = sw.jit(triangles)
     x = ones(mesh, P(None, "data"), 64, 512, 16)
     with pytest.warns(UserWarning) as caught:
@@ -31,39 +31,42 @@ def test_an_avoidable_gather_is_told_once_with_op_line_and_remedy(mesh):
     text = str(warning.message)
     line = triangles.__code__.co_firstlineno + 1
     assert text == (
-        f"in `triangles`, qr at test_warnings.py:{line} gathers a value of f32[64,512,16] on each device, and all of "
-        f"them then do the same work: `x` lies as P(None, 'data', None); qr at test_warnings.py:{line} needs "
-        "P(None, None, None). Each device sends 1.5 MiB. If the value is pinned to P('data', None, None) before, by "
-        "lax.with_sharding_constraint, the work is shared, and 1.1 MiB less are sent. See shardwise.explain."
+        f"in `triangles`, qr at test_warnings.py:{line} is computed redundantly after an all-gather to f32[64,512,16] "
+        f"per device: `x` has sharding P(None, 'data', None); qr at test_warnings.py:{line} needs P(None, None, None). "
+        "Each device sends 1.5 MiB. To shard the work and send 1.1 MiB less per device, pin the value to "
+        "P('data', None, None) with lax.with_sharding_constraint. See shardwise.explain."
     )
     assert warning.filename == __file__
 
 
-def test_the_remedy_is_one(mesh):
-    """What it says comes true: no warning, an exchange of just these bytes, the same result."""
+def test_the_constraint_saves_the_stated_bytes(mesh):
+    """With the constraint there is no warning, an all-to-all of the stated bytes, and the same result."""
     where = NamedSharding(mesh, P("data"))
     x = ones(mesh, P(None, "data"), 64, 512, 16)
     pinned = sw.jit(lambda x: triangles(lax.with_sharding_constraint(x, where)))
     plan = pinned.lower(x).compile().plan
     assert plan.counts() == {"all_to_all": 1}
     assert plan.wire_bytes == pytest.approx(0.375 * 2**20)
-    with pytest.warns(UserWarning, match="gathers a value"):
-        expected = sw.jit(lambda x: triangles(x) + 0)(x)  # which nobody has compiled yet
+    with pytest.warns(UserWarning, match="is computed redundantly after an all-gather"):
+        expected = sw.jit(lambda x: triangles(x) + 0)(x)  # a new program: it is not in the cache
     np.testing.assert_array_equal(pinned(x), expected)
 
 
-def test_several_are_one_warning(mesh):
+def test_several_avoidable_gathers_are_one_warning(mesh):
     x, y = ones(mesh, P(None, "data"), 64, 512, 16), ones(mesh, P(None, "data"), 32, 1024, 32)
     with pytest.warns(
-        UserWarning, match=r"gathers a value of f32\[32,1024,32\].* There are 1 more like it\.$"
+        UserWarning,
+        match=r"all-gather to f32\[32,1024,32\] per device.* Further avoidable all-gathers in this program: 1\.$",
     ) as caught:
         sw.jit(lambda x, y: (triangles(x), triangles(y)))(x, y)
     assert len(caught) == 1
 
 
-def test_ops_that_only_move_elements_are_not_the_work(mesh):
-    """cholesky first makes its operand symmetric: the transpose needs the gather, the work is behind it."""
-    with pytest.warns(UserWarning, match=r"cholesky at .*; transpose at .* pinned to P\('data', None, None\) before"):
+def test_ops_that_only_move_elements_do_not_count_as_work(mesh):
+    """cholesky first symmetrizes its operand: the transpose needs the all-gather, and cholesky is the work."""
+    with pytest.warns(
+        UserWarning, match=r"cholesky at .*; transpose at .* pin the value to P\('data', None, None\) with"
+    ):
         sw.jit(jnp.linalg.cholesky)(ones(mesh, P(None, "data"), 8, 256, 256))
 
 
@@ -76,32 +79,32 @@ def test_ops_that_only_move_elements_are_not_the_work(mesh):
         "constraint",
         "output",
         "weight for a batch",
-        "turned weight",
+        "transposed weight",
         "behind a transpose",
-        "sum is dearer",
+        "reduction costs more",
         "one device",
     ],
     ids=lambda name: name.replace(" ", "-"),
 )
-def test_what_is_small_asked_for_or_the_best_way_is_not_told(mesh, case):
-    whole = NamedSharding(mesh, P())
+def test_gathers_that_are_small_requested_or_optimal_do_not_warn(mesh, case):
+    replicated = NamedSharding(mesh, P())
     programs = {
         "small": (triangles, [ones(mesh, P(None, "data"), 64, 128, 16)]),
         "no other dim": (triangles, [ones(mesh, P("data"), 4096, 128)]),
         "odd batch": (triangles, [ones(mesh, P(None, "data"), 63, 512, 16)]),
         "constraint": (
-            lambda x: triangles(lax.with_sharding_constraint(x, whole)),
+            lambda x: triangles(lax.with_sharding_constraint(x, replicated)),
             [ones(mesh, P(None, "data"), 64, 512, 16)],
         ),
-        "output": (sw.jit(lambda x: x + 1, out_shardings=whole), [ones(mesh, P("data"), 4096, 128)]),
+        "output": (sw.jit(lambda x: x + 1, out_shardings=replicated), [ones(mesh, P("data"), 4096, 128)]),
         "weight for a batch": (jnp.matmul, [ones(mesh, P("data"), 4096, 512), ones(mesh, P("data"), 512, 1024)]),
-        "turned weight": (
+        "transposed weight": (
             lambda x, w: x @ jnp.tanh(w).T,
             [ones(mesh, P("data"), 4096, 512), ones(mesh, P("data"), 1024, 512)],
         ),
         "behind a transpose": (jnp.linalg.cholesky, [ones(mesh, P(None, "data"), 7, 256, 256)]),
-        # Cut along either other dim, the rows that are added would have to be summed or gathered in their turn.
-        "sum is dearer": (
+        # Sharded along either other dim, the added rows would have to be reduced or gathered themselves.
+        "reduction costs more": (
             lambda table, at, rows: table - 0.1 * jnp.zeros_like(table).at[at].add(rows),
             [ones(mesh, P(), 4096, 256), ones(mesh, P(), 32, 64).astype(int), ones(mesh, P("data"), 32, 64, 256)],
         ),

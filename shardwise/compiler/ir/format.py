@@ -55,7 +55,7 @@ def format_equation(equation: "Equation", names: Names | None = None, indent: st
     right = " ".join([format_op(equation.op, indent), *operands])
     left = ", ".join(f"{names[value]}: {value.type}" for value in equation.outputs)
     notes = [str(equation.source)] if equation.source.file else []
-    notes += [equation.reason] if equation.reason else []
+    notes += [] if equation.reason is None else [str(equation.reason)]
     comment = f"   # {' '.join(': '.join(notes).split())}" if notes else ""
     return f"{left} = {right}{comment}" if left else f"{right}{comment}"
 

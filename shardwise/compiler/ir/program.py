@@ -55,6 +55,10 @@ class Value:
         return str(self.type)
 
 
+class Reason:
+    """Why the partitioner inserted an equation; `str` of it is a sentence. Subclasses are in `partition.reason`."""
+
+
 @final
 class Equation:
     """One op applied to values (JAX: eqn).
@@ -64,13 +68,18 @@ class Equation:
         inputs: the operands.
         outputs: the results, which the equation defines.
         source: the user's line.
-        reason: why the compiler inserted the equation; empty if the user wrote the op.
+        reason: why the compiler inserted the equation; None if the user wrote the op.
     """
 
     __slots__ = ("inputs", "op", "outputs", "reason", "source")
 
     def __init__(
-        self, op: "Op", inputs: Sequence[Value], outputs: Sequence[Value], source: Source = NOWHERE, reason: str = ""
+        self,
+        op: "Op",
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        source: Source = NOWHERE,
+        reason: Reason | None = None,
     ):
         self.op = op
         self.inputs = tuple(inputs)
@@ -85,7 +94,7 @@ class Equation:
         inputs: Sequence[Value] | None = None,
         outputs: Sequence[Value] | None = None,
         source: Source | None = None,
-        reason: str | None = None,
+        reason: Reason | None = None,
     ) -> "Equation":
         """Return a copy in which the given parts are replaced."""
         return Equation(

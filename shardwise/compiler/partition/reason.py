@@ -1,35 +1,147 @@
-"""Why a collective is in a local program, as text for users and as data for reports: the planner put it there, for a
-cause, or the user wrote it."""
+"""Reasons: why the partitioner inserted an equation, as data. `str` of a reason is the sentence that reports show."""
 
-from typing import final
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, final
 
-from shardwise.compiler.ir.program import Value
+from shardwise.compiler.ir.program import Equation, Reason, Source, Value
+from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.trace.provenance import provenance
 
 
 @final
-class Cause(str):
-    """The reason as text. `value`, of the whole program, lay as `before` and was needed as `after`."""
+@dataclass(frozen=True)
+class OpSite:
+    """An op at a line of the user's program; with `is_output`, one of its outputs."""
 
-    __slots__ = ("after", "before", "value")
+    op: str
+    source: Source
+    is_output: bool = False
+
+    @staticmethod
+    def of(equation: Equation, is_output: bool = False) -> "OpSite":
+        return OpSite(equation.op.name, equation.source, is_output)
+
+    def __str__(self) -> str:
+        site = f"{self.op} at {self.source}"
+        return f"an output of {site}" if self.is_output else site
+
+
+Site = OpSite | str  # an op, or the label of an input or output of the program
+
+
+@dataclass(frozen=True)
+class Conversion(Reason):
+    """A consumer needs a value in another layout or with other padding.
+
+    Attributes:
+        value: the value, in the unpartitioned program.
+        before: its layout before this step.
+        after: the layout that the consumer needs.
+        producer: where the value comes from.
+        consumer: what needs it in the other layout.
+    """
+
     value: Value
     before: Layout
     after: Layout
-
-    @staticmethod
-    def of(text: str, value: Value, before: Layout, after: Layout) -> "Cause":
-        cause = Cause(text)
-        cause.value, cause.before, cause.after = value, before, after
-        return cause
+    producer: Site
+    consumer: Site
 
 
 @final
-class ByHand(str):
-    """The reason of a collective that the user wrote, in a manual region, or that is the derivative of one."""
+@dataclass(frozen=True)
+class Reshard(Conversion):
+    """A consumer needs a value in another layout. `regathered`: an earlier copy was dropped to save memory."""
 
-    __slots__ = ()
+    regathered: bool = False
+
+    def __str__(self) -> str:
+        if self.before.partial and not self.after.partial:
+            pending = _format_pending(self.before.partial)
+            text = f"{self.producer} leaves an unreduced {pending}; {self.consumer} needs it reduced"
+        else:
+            text = f"{self.producer} has sharding {self.before}; {self.consumer} needs {self.after}"
+        more = "; it is gathered again, because keeping the first copy would exceed the memory limit"
+        return text + more if self.regathered else text
 
 
-def is_inserted(reason: str) -> bool:
-    """Whether the planner put an equation there, by its reason."""
-    return bool(reason) and not isinstance(reason, ByHand)
+@final
+@dataclass(frozen=True)
+class Repad(Conversion):
+    """A consumer needs an unevenly sharded value with shards of another size along `dim`."""
+
+    dim: int
+    shard_size: int
+    needed_size: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.producer} does not divide evenly: its shards have size {self.shard_size} along dim {self.dim}; "
+            f"{self.consumer} needs size {self.needed_size}"
+        )
+
+
+@final
+@dataclass(frozen=True)
+class Exchange(Reason):
+    """An op needs elements of other shards along mesh axes, such as the halo of a convolution."""
+
+    site: OpSite
+    axes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.site.op} needs data from other shards along {_quote(self.axes)}"
+
+
+@final
+@dataclass(frozen=True)
+class Masking(Reason):
+    """An op reduces along a padded dim: the padding must hold the neutral element of the reduction."""
+
+    consumer: Site
+    dim: int
+    fill: Any
+
+    def __str__(self) -> str:
+        return f"{self.consumer} reduces over the padding of dim {self.dim}, which is set to {self.fill}"
+
+
+@final
+@dataclass(frozen=True)
+class UserCollective(Reason):
+    """The user wrote the collective in a manual region, or it is the derivative of one that the user wrote."""
+
+    axis_names: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        return f"written by hand, along {_quote(self.axis_names)}"
+
+
+def is_inserted(reason: Reason | None) -> bool:
+    """Return whether the partitioner inserted an equation with this reason; else the user wrote it."""
+    return reason is not None and not isinstance(reason, UserCollective)
+
+
+@contextmanager
+def inserted_because(reason: Reason | None) -> Iterator[None]:
+    """Attach a reason to the equations that are emitted inside."""
+    before, provenance.reason = provenance.reason, reason
+    try:
+        yield
+    finally:
+        provenance.reason = before
+
+
+def _format_pending(partial: Iterable[tuple[str, Reduction]]) -> str:
+    """Return `sum over 'data', 'model'`, or with several reductions, `sum over 'data' and max over 'model'`."""
+    axes: dict[Reduction, list[str]] = {}
+    for axis, reduction in partial:
+        axes.setdefault(reduction, []).append(axis)
+    return " and ".join(f"{reduction} over {_quote(names)}" for reduction, names in axes.items())
+
+
+def _quote(names: Iterable[Any]) -> str:
+    return ", ".join(map(repr, names))

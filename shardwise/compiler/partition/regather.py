@@ -31,7 +31,7 @@ from shardwise.compiler.ops.shape.movement import Reshape, Transpose
 from shardwise.compiler.ops.shape.slicing import Slice
 from shardwise.compiler.partition.liveness import Level, peak
 from shardwise.compiler.partition.local_program import LocalProgram, verify_local
-from shardwise.compiler.partition.reason import Cause
+from shardwise.compiler.partition.reason import Reshard
 from shardwise.compiler.trace.build import rewrite
 
 ROUNDS = 100  # each looks for what is held when that is most
@@ -196,9 +196,8 @@ def _again(copy: _Copy, user: Equation, renamed: dict[Value, Value], equations: 
         (old,) = equation.outputs
         mine[old] = Value(old.type)
         reason = equation.reason
-        if isinstance(reason, Cause):
-            text = f"{reason}; it is gathered again: kept, it would take more memory than there is"
-            reason = Cause.of(text, reason.value, reason.before, reason.after)
+        if isinstance(reason, Reshard):
+            reason = replace(reason, regathered=True)
         equations.append(Equation(equation.op, [mine[equation.inputs[0]]], [mine[old]], equation.source, reason))
     renamed.update((value, mine[value]) for value in copy.waiting)
 

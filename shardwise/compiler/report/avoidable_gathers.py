@@ -1,16 +1,16 @@
-"""avoidable: large gathers that nobody asked for and that a constraint would spare.
+"""Avoidable gathers: large all-gathers that the user did not ask for and that one constraint would avoid.
 
-A gather is *avoidable* if all of this holds:
-- the planner put it there, and not for a constraint or for the layout of an output;
-- each device gets more than 1 MiB by it;
-- afterwards the devices along its axes all do the same work: what takes the value cuts nothing along them, nor what
-  takes it after ops that only move or map elements. (A weight that is gathered for a batch that is cut is not such a
-  case: there the axes are at work.)
-- all that could be cut along another of its dims, evenly: bringing the value there is an exchange, which sends a part
-  of what the gather sends;
-- planned again with the value pinned there, the program sends less: work that is cut so may leave terms of a sum, or
-  results that somebody needs whole.
-Such a layout is not tried by the planner, because no pin puts these axes on that dim: it follows the user.
+An all-gather is *avoidable* if all of this holds:
+- The partitioner inserted it, and not because of a constraint or the layout of an output.
+- Each device receives more than 1 MiB.
+- Afterwards the devices along its axes repeat the same work: none of the consumers of the value is sharded along these
+  axes, nor are the consumers behind elementwise ops and ops that only move elements. (A weight that is gathered for a
+  sharded batch is no such case: the batch is sharded along these axes.)
+- All these consumers could be sharded evenly along another dim of the value. Resharding the value to that dim is an
+  all-to-all, which sends a fraction of the bytes of the all-gather.
+- The program, planned again with the value pinned that way, sends fewer bytes in total. (It may not: the new sharding
+  can leave partial sums to reduce, or results that must be gathered.)
+The planner does not try such a layout by itself, because no pin puts these axes on that dim.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ from shardwise.compiler.ops.elementwise.base import Elementwise
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.shape.movement import MovementOp
 from shardwise.compiler.partition.local_program import LocalProgram
-from shardwise.compiler.partition.reason import Cause
+from shardwise.compiler.partition.reason import Reshard
 from shardwise.compiler.plan.plan import LayoutPlan
 from shardwise.compiler.propagate.propagate import ShardedProgram
 from shardwise.compiler.report.replan import replan_limit, replan_with_pin
@@ -33,127 +33,135 @@ from shardwise.compiler.shardings.layout import Layout
 from shardwise.compiler.shardings.mesh import AbstractMesh
 from shardwise.compiler.shardings.refine import coarsen_to_first
 
-LARGE = 1 << 20  # bytes that each device gets
-TRIES = 4  # plans at most that are made to know whether a pin helps
+LARGE = 1 << 20  # bytes that each device receives
+MAX_REPLANS = 4  # plans that are made at most to find out whether a pin helps
+
+Uses = Mapping[Value, Sequence[tuple[Equation, int]]]  # the equations that read each value, and the operand's number
 
 
 @final
 @dataclass(frozen=True)
 class AvoidableGather:
-    """A gather, what takes the value, the layout that would spare it; the bytes that a device sends for the gather, and
-    those that the whole program would not send."""
+    """An all-gather that a constraint would avoid.
+
+    Attributes:
+        gather: the all-gather, in the local program.
+        consumer: the first equation whose work the devices repeat.
+        layout: the layout to pin the value to.
+        sent: the bytes that each device sends for the all-gather.
+        saved: the bytes that each device would send less in the whole program.
+    """
 
     gather: Equation
-    taker: Equation
+    consumer: Equation
     layout: Layout
     sent: float
     saved: float
 
     def __str__(self) -> str:
         return (
-            f"{self.taker.op.name} at {self.taker.source} gathers a value of {self.gather.outputs[0].type} on each "
-            f"device, and all of them then do the same work: {self.gather.reason}. Each device sends "
-            f"{self.sent / 2**20:.1f} MiB. If the value is pinned to {self.layout} before, by "
-            f"lax.with_sharding_constraint, the work is shared, and {self.saved / 2**20:.1f} MiB less are sent. See "
-            "shardwise.explain."
+            f"{self.consumer.op.name} at {self.consumer.source} is computed redundantly after an all-gather to "
+            f"{self.gather.outputs[0].type} per device: {self.gather.reason}. Each device sends "
+            f"{self.sent / 2**20:.1f} MiB. To shard the work and send {self.saved / 2**20:.1f} MiB less per device, "
+            f"pin the value to {self.layout} with lax.with_sharding_constraint. See shardwise.explain."
         )
 
 
 def avoidable_gathers(
     sharded: ShardedProgram, plan: LayoutPlan, local: LocalProgram, meshes: Sequence[AbstractMesh]
 ) -> list[AvoidableGather]:
-    """Those of a program, the largest first. Layouts are said on one of the user's meshes."""
+    """Return the avoidable gathers of a program, largest first. Layouts are in the axes of one of the user's meshes."""
     large = [
         equation
         for equation in local.program.walk()
         if isinstance(equation.op, AllGather)
-        and isinstance(equation.reason, Cause)
+        and isinstance(equation.reason, Reshard)
         and equation.outputs[0].type.nbytes > LARGE
     ]
     if not large:
         return []
-    takers: dict[Value, list[tuple[Equation, int]]] = {}
+    uses: dict[Value, list[tuple[Equation, int]]] = {}
     for equation in plan.choices:
-        for place, value in enumerate(equation.inputs):
-            takers.setdefault(value, []).append((equation, place))
-    found: list[AvoidableGather] = []
-    left = replan_limit(sharded, 1, TRIES)
+        for number, value in enumerate(equation.inputs):
+            uses.setdefault(value, []).append((equation, number))
+    avoidable: list[AvoidableGather] = []
+    replans_left = replan_limit(sharded, 1, MAX_REPLANS)
     for gather in sorted(large, key=lambda gather: -local.times[gather] * local.bytes_sent(gather)):
-        for taker, value, layout in _remedies(gather, takers, sharded, plan):
-            said = coarsen_to_first(layout, meshes, local.mesh)
-            if said is None:
-                continue  # the user's meshes have no names for it
-            if not left:
-                return found
-            left -= 1
+        for consumer, value, layout in _candidate_pins(gather, uses, sharded, plan):
+            user_layout = coarsen_to_first(layout, meshes, local.mesh)
+            if user_layout is None:
+                continue  # it shards along a part of a user's axis, which a constraint cannot name
+            if not replans_left:
+                return avoidable
+            replans_left -= 1
             saved = local.sent - replan_with_pin(sharded, value, layout, plan.chip).sent
             if saved > 0:
-                found.append(
-                    AvoidableGather(gather, taker, said, local.times[gather] * local.bytes_sent(gather), saved)
-                )
+                sent = local.times[gather] * local.bytes_sent(gather)
+                avoidable.append(AvoidableGather(gather, consumer, user_layout, sent, saved))
                 break
-    return found
+    return avoidable
 
 
-def _remedies(
-    gather: Equation,
-    takers_of: Mapping[Value, Sequence[tuple[Equation, int]]],
-    sharded: ShardedProgram,
-    plan: LayoutPlan,
+def _candidate_pins(
+    gather: Equation, uses: Uses, sharded: ShardedProgram, plan: LayoutPlan
 ) -> Iterator[tuple[Equation, Value, Layout]]:
-    """Layouts in which what follows a gather could be shared: of which value, and what would be shared first."""
-    cause, op = gather.reason, gather.op
-    assert isinstance(cause, Cause) and isinstance(op, AllGather)
-    takers = [
-        (equation, place)
-        for equation, place in takers_of.get(cause.value, ())
-        if equation.source == gather.source and plan.choices[equation].operands[place] == cause.after
+    """Yield the pins that would shard the work after a gather: the first equation of that work, a value, its layout."""
+    reason, op = gather.reason, gather.op
+    assert isinstance(reason, Reshard) and isinstance(op, AllGather)
+    consumers = [
+        (equation, number)
+        for equation, number in uses.get(reason.value, ())
+        if equation.source == gather.source and plan.choices[equation].operands[number] == reason.after
     ]
-    if not takers or cause.value in sharded.program.outputs:
+    if not consumers or reason.value in sharded.program.outputs:
         return
     dims = [
         dim
         for dim, size in enumerate(gather.inputs[0].type.shape)
-        if dim != op.dim and not cause.after.dims[dim] and size % op.count == 0
+        if dim != op.dim and not reason.after.dims[dim] and size % op.count == 0
     ]
-    taker, fit = _shareable(takers, takers_of, plan, op.axes, dims)
-    if taker is not None:
-        yield from ((taker, cause.value, cause.after.with_dim(dim, op.axes)) for dim in sorted(fit))
+    consumer, shardable = _shardable_dims(consumers, uses, plan, op.axes, dims)
+    if consumer is not None:
+        yield from ((consumer, reason.value, reason.after.with_dim(dim, op.axes)) for dim in sorted(shardable))
 
 
-def _shareable(
-    takers: Sequence[tuple[Equation, int]],
-    takers_of: Mapping[Value, Sequence[tuple[Equation, int]]],
+def _shardable_dims(
+    consumers: Sequence[tuple[Equation, int]],
+    uses: Uses,
     plan: LayoutPlan,
     axes: tuple[str, ...],
     dims: Sequence[int],
 ) -> tuple[Equation | None, set[int]]:
-    """Where a value's takers all repeat along `axes` what they could share along dims: one that works, and these."""
-    works: Equation | None = None
-    fit = set(dims)
-    waiting = [(equation, place, {dim: dim for dim in dims}) for equation, place in takers]
-    seen: set[tuple[Equation, int]] = set()
-    while waiting:
-        equation, place, now = waiting.pop()  # `now`: where the dims are, after ops that moved them
-        if (equation, place) in seen:
+    """Return those of a value's dims along which all work on it could be sharded, and the first equation of that work.
+
+    Elementwise ops and ops that only move elements do not count as work: their consumers do. If any of the work is
+    sharded along `axes` already, or a constraint or region boundary is in between, there is nothing to shard.
+    """
+    worker: Equation | None = None
+    shardable = set(dims)
+    pending = [(equation, number, {dim: dim for dim in dims}) for equation, number in consumers]
+    visited: set[tuple[Equation, int]] = set()
+    while pending:
+        equation, number, moved_dims = pending.pop()  # `moved_dims`: where the dims are in this operand
+        if (equation, number) in visited:
             continue
-        seen.add((equation, place))
+        visited.add((equation, number))
         choice = plan.choices[equation]
-        at_work = {axis for layout in (*choice.operands, *choice.results) for axis in layout.axes}
-        if isinstance(equation.op, (Constrain, BoundaryOp)) or at_work & set(axes):
+        used_axes = {axis for layout in (*choice.operands, *choice.results) for axis in layout.axes}
+        if isinstance(equation.op, (Constrain, BoundaryOp)) or used_axes & set(axes):
             return None, set()
         rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
-        factors = {dim: rule.operands[place][at] for dim, at in now.items()}
-        fit -= {
+        factors = {dim: rule.operands[number][moved] for dim, moved in moved_dims.items()}
+        shardable -= {
             dim
-            for dim, mine in factors.items()
-            if len(mine) != 1 or mine[0] in rule.need_replication or mine[0] in rule.exchange
+            for dim, dim_factors in factors.items()
+            if len(dim_factors) != 1 or dim_factors[0] in rule.need_replication or dim_factors[0] in rule.exchange
         }
         if not isinstance(equation.op, (MovementOp, Elementwise)):
-            works = works or equation
+            worker = worker or equation
             continue
         for value, result in zip(equation.outputs, rule.results, strict=True):
-            later = {dim: result.index(mine) for dim, mine in factors.items() if mine in result}
-            fit &= set(later)
-            waiting += [(after, at, later) for after, at in takers_of.get(value, ())]
-    return works, fit
+            result_dims = {dim: result.index(mine) for dim, mine in factors.items() if mine in result}
+            shardable &= set(result_dims)
+            pending += [(user, user_number, result_dims) for user, user_number in uses.get(value, ())]
+    return worker, shardable

@@ -1,7 +1,7 @@
-"""Origins: of every value, the layout in which the plan makes it, and which pins brought each axis there.
+"""Layout origins: the layout in which the plan computes each value, and the pins from which each mesh axis came there.
 
-A pin is what the user asked of an input, an output or a constrained value. An axis follows a factor from a pinned value
-on through the program; where none of the operands brings it, it is looked for behind: a result whose pin needs it.
+A pin is a layout that the user asked for: of an input, an output or a constrained value. An axis follows a factor
+forward from a pinned value through the program. If no operand brings it, it came backward from a pinned result.
 """
 
 from collections.abc import Sequence
@@ -22,59 +22,70 @@ INPUT, CONSTRAINT, CHOSEN, FREE = "input", "constraint", "chosen", "free"
 @final
 @dataclass(frozen=True, eq=False)
 class LayoutOrigins:
-    """`made`: the layout of each value. `brought`: the pins that brought an axis to a value, as `pins` names them."""
+    """Where the layouts of a plan come from.
 
-    made: dict[Value, Layout]
-    kind: dict[Value, str]
-    brought: dict[tuple[Value, str], tuple[str, ...]]
-    pins: dict[str, Layout]
-    takers: dict[Value, list[tuple[Equation, int]]] = field(default_factory=dict)
+    Attributes:
+        layouts: the layout in which each value is computed.
+        kinds: for each value, whether its layout is an input's (INPUT), a constraint's (CONSTRAINT) or CHOSEN.
+        axis_pins: the names of the pins from which an axis came to a value.
+        pins: the layout of each pin, by its name.
+        consumers: the planned equations that read each value, with the number of the operand.
+    """
 
-    def of(self, value: Value, axes: Sequence[str] | None = None) -> tuple[str, ...]:
-        """The pins behind a value's layout, or behind these axes of it."""
-        wanted = self.made[value].axes if axes is None else axes
-        return tuple(dict.fromkeys(pin for axis in wanted for pin in self.brought.get((value, axis), ())))
+    layouts: dict[Value, Layout] = field(default_factory=dict)
+    kinds: dict[Value, str] = field(default_factory=dict)
+    axis_pins: dict[tuple[Value, str], tuple[str, ...]] = field(default_factory=dict)
+    pins: dict[str, Layout] = field(default_factory=dict)
+    consumers: dict[Value, list[tuple[Equation, int]]] = field(default_factory=dict)
+
+    def pins_of(self, value: Value, axes: Sequence[str] | None = None) -> tuple[str, ...]:
+        """Return the names of the pins from which a value's layout came, or from which these axes of it came."""
+        axes = self.layouts[value].axes if axes is None else axes
+        return tuple(dict.fromkeys(pin for axis in axes for pin in self.axis_pins.get((value, axis), ())))
 
 
 def layout_origins(sharded: ShardedProgram, plan: LayoutPlan, names: Sequence[str] = ()) -> LayoutOrigins:
-    """Where every layout of a plan comes from. `names` are the inputs'."""
-    found = LayoutOrigins({}, {}, {}, {})
+    """Return where every layout of a plan comes from. `names` are the names of the inputs."""
+    origins = LayoutOrigins()
     for number, (value, pin) in enumerate(zip(sharded.program.inputs, sharded.in_pins, strict=True)):
         name = pin.reason or (names[number] if number < len(names) else f"input {number}")
-        found.made[value], found.kind[value], found.pins[name] = pin.layout, INPUT, pin.layout
-        found.brought.update(((value, axis), (name,)) for axis in pin.layout.axes)
+        origins.layouts[value], origins.kinds[value] = pin.layout, INPUT
+        _add_pin(origins, value, name, pin.layout)
     equations = [equation for equation in sharded.planned if equation in plan.choices]
     for equation in equations:
-        for place, value in enumerate(equation.inputs):
-            found.takers.setdefault(value, []).append((equation, place))
-        constrained = isinstance(equation.op, Constrain)
+        for number, value in enumerate(equation.inputs):
+            origins.consumers.setdefault(value, []).append((equation, number))
+        is_constraint = isinstance(equation.op, Constrain)
         for value, layout in zip(equation.outputs, plan.choices[equation].results, strict=True):
-            found.made[value], found.kind[value] = layout, CONSTRAINT if constrained else CHOSEN
+            origins.layouts[value], origins.kinds[value] = layout, CONSTRAINT if is_constraint else CHOSEN
         if isinstance(equation.op, Constrain):
-            name = f"the constraint at {equation.source}"
-            found.pins[name] = equation.op.pin.layout
-            found.brought.update(((equation.outputs[0], axis), (name,)) for axis in equation.op.pin.layout.axes)
+            _add_pin(origins, equation.outputs[0], f"the constraint at {equation.source}", equation.op.pin.layout)
     for equation in equations:
-        _along(equation, plan, found, equation.inputs, equation.outputs)
-    for number, (value, asked) in enumerate(zip(sharded.program.outputs, sharded.out_pins, strict=True)):
-        if asked is not None and value in found.made:
-            name = asked.reason or f"output {number}"
-            found.pins[name] = asked.layout
-            for axis in asked.layout.axes:
-                if found.made[value].dim_of(axis) == asked.layout.dim_of(axis):
-                    found.brought.setdefault((value, axis), (name,))
+        _propagate_pins(equation, plan, origins, equation.inputs, equation.outputs)
+    for number, (value, out_pin) in enumerate(zip(sharded.program.outputs, sharded.out_pins, strict=True)):
+        if out_pin is not None and value in origins.layouts:
+            name = out_pin.reason or f"output {number}"
+            origins.pins[name] = out_pin.layout
+            for axis in out_pin.layout.axes:
+                if origins.layouts[value].dim_of(axis) == out_pin.layout.dim_of(axis):
+                    origins.axis_pins.setdefault((value, axis), (name,))
     for equation in reversed(equations):
-        _along(equation, plan, found, equation.outputs, equation.inputs)
-    return found
+        _propagate_pins(equation, plan, origins, equation.outputs, equation.inputs)
+    return origins
 
 
-def _along(
-    equation: Equation, plan: LayoutPlan, found: LayoutOrigins, known: Sequence[Value], asked: Sequence[Value]
+def _add_pin(origins: LayoutOrigins, value: Value, name: str, layout: Layout) -> None:
+    origins.pins[name] = layout
+    origins.axis_pins.update(((value, axis), (name,)) for axis in layout.axes)
+
+
+def _propagate_pins(
+    equation: Equation, plan: LayoutPlan, origins: LayoutOrigins, sources: Sequence[Value], targets: Sequence[Value]
 ) -> None:
-    """Hand the pins of the known values of an equation on to those that are asked, factor by factor."""
+    """Propagate the pins of an equation's source values to its target values, along shared factors."""
     choice = plan.choices[equation]
     rule = factor_rule(equation.op, tuple(value.type for value in equation.inputs))
-    lies = {
+    planned = {
         value: (layout, dims)
         for values, layouts, tables in (
             (equation.inputs, choice.operands, rule.operands),
@@ -82,30 +93,28 @@ def _along(
         )
         for value, layout, dims in zip(values, layouts, tables, strict=True)
     }
-    for value in asked:
-        if value not in found.made or value not in lies:
+    for target in targets:
+        if target not in origins.layouts or target not in planned:
             continue
-        layout, dims = lies[value]
-        for axis in found.made[value].axes:
-            if (value, axis) in found.brought or layout.dim_of(axis) != found.made[value].dim_of(axis):
+        layout, dims = planned[target]
+        for axis in origins.layouts[target].axes:
+            if (target, axis) in origins.axis_pins or layout.dim_of(axis) != origins.layouts[target].dim_of(axis):
                 continue
-            mine = _factors(layout, dims, axis)
+            factors = _sharded_factors(layout, dims, axis)
             pins = tuple(
                 dict.fromkeys(
                     pin
-                    for other in known
-                    if other in lies and (mine & _factors(*lies[other], axis) or axis in _summed(layout))
-                    for pin in found.brought.get((other, axis), ())
+                    for source in sources
+                    if source in planned
+                    and (factors & _sharded_factors(*planned[source], axis) or layout.is_partial(axis))
+                    for pin in origins.axis_pins.get((source, axis), ())
                 )
             )
             if pins:
-                found.brought[value, axis] = pins
+                origins.axis_pins[target, axis] = pins
 
 
-def _factors(layout: Layout, dims: Dims, axis: str) -> set[int]:
+def _sharded_factors(layout: Layout, dims: Dims, axis: str) -> set[int]:
+    """Return the factors of the dim that is sharded along `axis`."""
     dim = layout.dim_of(axis)
     return set() if dim is None else set(dims[dim])
-
-
-def _summed(layout: Layout) -> set[str]:
-    return {axis for axis, _ in layout.partial}

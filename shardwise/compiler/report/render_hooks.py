@@ -1,4 +1,7 @@
-"""How plans are shown: as text, and as a page. `explain` draws them, and says here how: plans know no pictures."""
+"""Hooks that render plans as text and HTML, and the base class of objects with an HTML page.
+
+`explain` installs the renderers, because the compiler does not import it.
+"""
 
 from collections.abc import Callable
 from html import escape
@@ -8,6 +11,8 @@ from typing import Any
 
 
 class _Renderers:
+    """The functions that render a Report. `shardwise.explain.plan` sets them."""
+
     text: Callable[[Any], str]
     page: Callable[[Any], str]
 
@@ -16,22 +21,22 @@ renderers = _Renderers()
 
 
 class HtmlReport:
-    """What has a name, and can be shown as one page."""
+    """A named report that renders as one HTML page."""
 
     name: str
 
     def to_html(self) -> str:
-        """One page with all of it, which needs nothing beside it."""
+        """Return the report as one self-contained HTML page."""
         raise NotImplementedError
 
     def write_html(self, path: str | PathLike[str]) -> Path:
-        """Write that page to a file."""
+        """Write the HTML page to a file, and return its path."""
         file = Path(path)
         file.write_text(self.to_html(), encoding="utf-8")
         return file
 
     def _repr_html_(self) -> str:
-        """The page in a frame of its own: its style must not reach the notebook around it."""
+        """Return the page in an iframe, so that its style does not affect the notebook."""
         frame = "width:100%;height:720px;border:1px solid #8884;border-radius:8px"
         return (
             f'<iframe title="plan of {escape(self.name)}" style="{frame}" srcdoc="{escape(self.to_html())}"></iframe>'

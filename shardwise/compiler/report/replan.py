@@ -1,4 +1,4 @@
-"""again: a sharded program planned once more with one more constraint, to know what it would change."""
+"""Plan a sharded program again with one more constraint, to measure what the constraint would change."""
 
 from shardwise.compiler.ir.program import Equation, Program, Value
 from shardwise.compiler.ops.control.control import Control
@@ -10,34 +10,31 @@ from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.propagate.propagate import ShardedProgram, propagate
 from shardwise.compiler.shardings.layout import Layout
 
-_EQUATIONS = 20_000  # that are planned again at most, all tries together
+_MAX_EQUATIONS = 20_000  # planned again in all attempts together
 
 
 def replan_limit(sharded: ShardedProgram, fewest: int, most: int) -> int:
-    """How many plans can be made, of a program of this size, without one waiting for them."""
-    return max(fewest, min(most, _EQUATIONS // max(1, len(sharded.unfolded.equations))))
+    """Return how many times a program may be planned again: less often if it is large, so that users need not wait."""
+    return max(fewest, min(most, _MAX_EQUATIONS // max(1, len(sharded.unfolded.equations))))
 
 
 def replan_with_pin(sharded: ShardedProgram, value: Value, layout: Layout, chip: Chip) -> LocalProgram:
-    """What each device would do if `value` were pinned to `layout`."""
-    program = _pinned(sharded.program, value, Constrain(layout.dims, sharded.mesh))
-    again = propagate(program, sharded.mesh, sharded.in_pins, sharded.out_pins)
-    return partition(again, choose(again, chip))
+    """Return the local program that results if `value` is pinned to `layout`."""
+    program = _constrain_value(sharded.program, value, Constrain(layout.dims, sharded.mesh))
+    constrained = propagate(program, sharded.mesh, sharded.in_pins, sharded.out_pins)
+    return partition(constrained, choose(constrained, chip))
 
 
-def _pinned(program: Program, value: Value, op: Constrain) -> Program:
-    """The program in which all who use `value` use it constrained; in programs that ops hold too."""
-    new = Value(value.type)
-    pin = Equation(op, [value], [new])
-    equations = [pin] if value in program.inputs else []
+def _constrain_value(program: Program, value: Value, constrain: Constrain) -> Program:
+    """Return the program in which all consumers of `value` use a constrained copy, in nested programs too."""
+    constrained = Value(value.type)
+    equations = [Equation(constrain, [value], [constrained])] if value in program.inputs else []
     for equation in program.equations:
-        held = equation.op
-        if isinstance(held, Control):
-            held = held.map_programs(lambda inner: _pinned(inner, value, op))
-        inputs = [new if operand is value else operand for operand in equation.inputs]
-        equations.append(equation.replace(op=held, inputs=inputs))
+        op = equation.op
+        if isinstance(op, Control):
+            op = op.map_programs(lambda inner: _constrain_value(inner, value, constrain))
+        inputs = [constrained if operand is value else operand for operand in equation.inputs]
+        equations.append(equation.replace(op=op, inputs=inputs))
         if value in equation.outputs:
-            pin = Equation(op, [value], [new], equation.source)
-            equations.append(pin)
-    outputs = tuple(new if output is value else output for output in program.outputs)
-    return program.with_equations(equations, outputs)
+            equations.append(Equation(constrain, [value], [constrained], equation.source))
+    return program.with_equations(equations, (constrained if output is value else output for output in program.outputs))

@@ -1,7 +1,7 @@
-"""Report: all that a compiled program will do on its mesh, as plain data: what `Compiled.plan` is.
+"""Report: what a compiled program does on its mesh, as plain data. This is the type of `Compiled.plan`.
 
-ShardedProgram, Plan and LocalProgram → every collective with its bytes, time, line and reason; every value with its
-layout and where that came from; the steps of one device in order, with the memory that it holds. `explain` renders it.
+A report lists every collective with its bytes, time, line and reason, every value with its layout and where that came
+from, and the steps of one device in order, with its live memory. `explain` renders it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import final
 from shardwise.compiler.ir.program import NOWHERE, Equation, Program, Source, Value
 from shardwise.compiler.ops.collective.collectives import Collective
 from shardwise.compiler.partition.local_program import LocalProgram, Placement
-from shardwise.compiler.partition.reason import Cause, is_inserted
+from shardwise.compiler.partition.reason import Conversion, is_inserted
 from shardwise.compiler.partition.reshard import collective_axes
 from shardwise.compiler.plan.hardware import Chip
 from shardwise.compiler.plan.plan import LayoutPlan
@@ -26,10 +26,19 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 @final
 @dataclass(frozen=True)
 class CollectiveRow:
-    """One collective. `sent` is what one device sends, in bytes, and `seconds` an estimate, of all `times` it runs.
+    """One collective.
 
-    `type` is that of the piece it takes. `inserted`: by the planner; else the user wrote it. `pins` are the layouts
-    that the user pinned and that met there.
+    Attributes:
+        kind: the name of the collective, such as `all_reduce`.
+        axes: the mesh axes along which devices communicate.
+        sent: the bytes that each device sends, all runs together.
+        type: the type of the shard that is its operand.
+        source: the user's line.
+        reason: why it is there, as a sentence.
+        times: how often it runs in one call.
+        seconds: the estimated time of all runs together.
+        inserted: whether the partitioner inserted it; else the user wrote it.
+        pins: the layouts that the user pinned and that are in conflict here, such as `` `x` in P('data') ``.
     """
 
     kind: str
@@ -45,30 +54,48 @@ class CollectiveRow:
 
     @property
     def scope(self) -> tuple[str, ...]:
-        """The names that the user gave to this part of the program."""
+        """The `named_scope` names around it, outermost first."""
         return self.source.scope
 
 
 @final
 @dataclass(frozen=True)
 class EndRow:
-    """An input or an output: the whole array's type, its layout, and the shape of one device's piece."""
+    """An input or output of the program.
+
+    Attributes:
+        name: the name of the argument, or `output 0`.
+        type: the type of the global array.
+        shape: the shape of the global array.
+        layout: its layout.
+        piece: the shape of one device's shard, with padding.
+        bytes: the bytes of one device's shard.
+    """
 
     name: str
     type: str
     shape: tuple[int, ...]
     layout: Layout
     piece: tuple[int, ...]
-    bytes: int  # of the piece
+    bytes: int
 
 
 @final
 @dataclass(frozen=True)
 class ValueRow:
-    """A value of the whole program, which `op` makes of `operands` inside `depth` loops and branches.
+    """A value of the unpartitioned program.
 
-    `origin` says where its layout came from: an input, a constraint, or it was chosen (free: it is made of constants,
-    wherever it is needed); `pins`, which pins it follows.
+    Attributes:
+        name: the name of the argument, or `%7`.
+        op: the op that computes it.
+        operands: the names of the op's operands.
+        type: its type.
+        layout: its layout.
+        origin: where the layout comes from: `input`, `constraint`, `chosen`, or `free` (computed from constants, in
+            every layout in which it is needed).
+        pins: the pins from which the layout came.
+        source: the user's line.
+        depth: the number of loops and branches around it.
     """
 
     name: str
@@ -85,14 +112,23 @@ class ValueRow:
 @final
 @dataclass(frozen=True)
 class Report(HtmlReport):
-    """What each device will do. Printed, it is text; in a notebook, a page.
+    """The plan of a compiled program: what each device does. It prints as text; a notebook shows it as a page.
 
-    Collectives come costliest first, values and the timeline's steps in the order of the program.
+    Attributes:
+        name: the name of the program.
+        mesh: the mesh.
+        chip: the hardware for which times are estimated.
+        inputs: the inputs, one row per array.
+        outputs: the outputs, one row per array.
+        collectives: the collectives, costliest first.
+        values: the values of the unpartitioned program, in program order.
+        timeline: the steps of one device, in program order, with its live memory.
 
-    >>> x = jax.device_put(jnp.ones((8, 4)), jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows")))
-    >>> plan = jax.jit(lambda x: x.sum()).lower(x).compile().plan
-    >>> isinstance(plan, jax.Plan), plan.counts(), plan.wire_bytes
-    (True, {'all_reduce': 1}, 6.0)
+    Example:
+        >>> x = jax.device_put(jnp.ones((8, 4)), jax.NamedSharding(jax.make_mesh((4,), ("rows",)), P("rows")))
+        >>> plan = jax.jit(lambda x: x.sum()).lower(x).compile().plan
+        >>> isinstance(plan, jax.Plan), plan.counts(), plan.wire_bytes
+        (True, {'all_reduce': 1}, 6.0)
     """
 
     name: str
@@ -106,46 +142,49 @@ class Report(HtmlReport):
 
     @property
     def wire_bytes(self) -> float:
-        """What one device sends in one call."""
+        """The bytes that each device sends in one call."""
         return sum(row.sent for row in self.collectives)
 
     @property
     def communication_seconds(self) -> float:
+        """The estimated time of all collectives in one call."""
         return sum(step.seconds for step in self.timeline.steps if step.sent)
 
     @property
     def compute_seconds(self) -> float:
+        """The estimated time of all other ops in one call."""
         return sum(step.seconds for step in self.timeline.steps if not step.sent)
 
     @property
     def seconds(self) -> float:
-        """An estimate of one call, in which nothing overlaps."""
+        """The estimated time of one call without overlap of communication and compute."""
         return self.communication_seconds + self.compute_seconds
 
     @property
     def peak_bytes(self) -> int:
-        """The most that one device holds."""
+        """The most bytes that each device holds at once."""
         return self.timeline.peak_bytes
 
     def counts(self) -> dict[str, int]:
-        """How many collectives there are of each kind; one in a loop counts once."""
-        found: dict[str, int] = {}
+        """Return the number of collectives of each kind. A collective in a loop counts once."""
+        counts: dict[str, int] = {}
         for row in self.collectives:
-            found[row.kind] = found.get(row.kind, 0) + 1
-        return found
+            counts[row.kind] = counts.get(row.kind, 0) + 1
+        return counts
 
     def to_html(self) -> str:
+        """Return the plan as one self-contained HTML page."""
         return renderers.page(self)
 
     def __str__(self) -> str:
         return renderers.text(self)
 
     def __repr__(self) -> str:
-        counted = ", ".join(f"{count} {kind}" for kind, count in self.counts().items()) or "no collectives"
+        counts = ", ".join(f"{count} {kind}" for kind, count in self.counts().items()) or "no collectives"
         where = f"mesh {self.mesh}" if self.mesh.axis_names else "one device"
         return (
-            f"<plan of {self.name} on {where}: {counted}, {self.wire_bytes:.0f} bytes sent and {self.peak_bytes} held "
-            "by each device; print shows it>"
+            f"<plan of {self.name} on {where}: {counts}, {self.wire_bytes:.0f} bytes sent and {self.peak_bytes} held "
+            "per device; print() shows all>"
         )
 
 
@@ -157,33 +196,38 @@ def report(
     names: Sequence[str] = (),
     donated: Mapping[int, int] | None = None,
 ) -> Report:
-    """The report of a partitioned program on such chips. `names` are its inputs'; `donated` those that give an output
-    their memory."""
-    known = layout_origins(sharded, plan, names)
-    listed = [names[n] if n < len(names) else f"captured array {n - len(names)}" for n in range(len(local.inputs))]
+    """Return the report of a partitioned program.
+
+    Args:
+        sharded: the program before it is partitioned.
+        plan: the chosen layouts.
+        local: the program of one device.
+        chip: the hardware for which times are estimated.
+        names: the names of the inputs; further inputs are captured arrays.
+        donated: for each donated input, the output that reuses its buffer.
+    """
+    origins = layout_origins(sharded, plan, names)
+    input_names = [names[n] if n < len(names) else f"captured array {n - len(names)}" for n in range(len(local.inputs))]
+    collectives = [_collective_row(equation, local, chip, origins) for equation in local.collectives()]
     return Report(
         local.program.name,
         local.mesh,
         chip,
-        tuple(_end(name, placement, local.mesh) for name, placement in zip(listed, local.inputs, strict=True)),
-        tuple(_end(f"output {n}", placement, local.mesh) for n, placement in enumerate(local.outputs)),
-        tuple(
-            sorted(
-                (_row(e, local, chip, known) for e in local.collectives()), key=lambda row: (-row.seconds, -row.sent)
-            )
-        ),
-        tuple(_values(sharded, known, listed)),
-        timeline(local, chip, listed, donated),
+        tuple(_end_row(name, placement, local.mesh) for name, placement in zip(input_names, local.inputs, strict=True)),
+        tuple(_end_row(f"output {n}", placement, local.mesh) for n, placement in enumerate(local.outputs)),
+        tuple(sorted(collectives, key=lambda row: (-row.seconds, -row.sent))),
+        tuple(_value_rows(sharded, origins, input_names)),
+        timeline(local, chip, input_names, donated),
     )
 
 
-def _end(name: str, placement: Placement, mesh: AbstractMesh) -> EndRow:
-    piece = placement.shard_shape(mesh)
-    nbytes = placement.type.with_shape(piece).nbytes
-    return EndRow(name, str(placement.type), placement.type.shape, placement.layout, piece, nbytes)
+def _end_row(name: str, placement: Placement, mesh: AbstractMesh) -> EndRow:
+    shard_shape = placement.shard_shape(mesh)
+    nbytes = placement.type.with_shape(shard_shape).nbytes
+    return EndRow(name, str(placement.type), placement.type.shape, placement.layout, shard_shape, nbytes)
 
 
-def _row(equation: Equation, local: LocalProgram, chip: Chip, known: LayoutOrigins) -> CollectiveRow:
+def _collective_row(equation: Equation, local: LocalProgram, chip: Chip, origins: LayoutOrigins) -> CollectiveRow:
     assert isinstance(equation.op, Collective)
     times, sent, axes = local.times[equation], local.bytes_sent(equation), collective_axes(equation.op)
     return CollectiveRow(
@@ -192,51 +236,52 @@ def _row(equation: Equation, local: LocalProgram, chip: Chip, known: LayoutOrigi
         sent * times,
         str(equation.inputs[0].type),
         equation.source,
-        str(equation.reason),
+        "" if equation.reason is None else str(equation.reason),
         times,
         chip.collective_time(equation.op.name, sent, local.mesh, axes) * times,
         is_inserted(equation.reason),
-        _met(equation, known, axes) if isinstance(equation.reason, Cause) else (),
+        _conflicting_pins(equation, origins, axes),
     )
 
 
-def _met(equation: Equation, known: LayoutOrigins, axes: tuple[str, ...]) -> tuple[str, ...]:
-    """The pins that gave the value its layout, and those that gave it to what takes it: `` `x` in P('data') ``."""
-    cause = equation.reason
-    assert isinstance(cause, Cause)
-    pins = list(known.of(cause.value, axes)) if cause.value in known.made else []
-    for taker, _ in known.takers.get(cause.value, ()):
-        if taker.source == equation.source:
-            others = (value for value in (*taker.inputs, *taker.outputs) if value is not cause.value)
-            pins += [pin for value in others if value in known.made for pin in known.of(value)]
-    return tuple(f"{pin} in {known.pins[pin]}" for pin in dict.fromkeys(pins))
+def _conflicting_pins(equation: Equation, origins: LayoutOrigins, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the pins from which the value's layout came, and those from which the layouts of its consumer came."""
+    reason = equation.reason
+    if not isinstance(reason, Conversion):
+        return ()
+    pins = list(origins.pins_of(reason.value, axes)) if reason.value in origins.layouts else []
+    for consumer, _ in origins.consumers.get(reason.value, ()):
+        if consumer.source == equation.source:
+            others = (value for value in (*consumer.inputs, *consumer.outputs) if value is not reason.value)
+            pins += [pin for value in others if value in origins.layouts for pin in origins.pins_of(value)]
+    return tuple(f"{pin} in {origins.pins[pin]}" for pin in dict.fromkeys(pins))
 
 
-def _values(sharded: ShardedProgram, known: LayoutOrigins, names: Sequence[str]) -> list[ValueRow]:
-    called = {value: name for value, name in zip(sharded.program.inputs, names, strict=True)}
+def _value_rows(sharded: ShardedProgram, origins: LayoutOrigins, input_names: Sequence[str]) -> list[ValueRow]:
+    names = dict(zip(sharded.program.inputs, input_names, strict=True))
     rows = [
-        ValueRow(name, "input", (), str(value.type), _layout(known, value), INPUT, (), NOWHERE)
-        for value, name in called.items()
+        ValueRow(name, "input", (), str(value.type), _layout(origins, value), INPUT, (), NOWHERE)
+        for value, name in names.items()
     ]
 
     def row(value: Value, op: str, operands: tuple[str, ...], source: Source, depth: int) -> ValueRow:
-        origin = FREE if value in sharded.free else known.kind.get(value, CHOSEN)
-        pins = known.of(value) if value in known.made else ()
-        name = called.setdefault(value, f"%{len(called)}")
-        return ValueRow(name, op, operands, str(value.type), _layout(known, value), origin, pins, source, depth)
+        origin = FREE if value in sharded.free else origins.kinds.get(value, CHOSEN)
+        pins = origins.pins_of(value) if value in origins.layouts else ()
+        name = names.setdefault(value, f"%{len(names)}")
+        return ValueRow(name, op, operands, str(value.type), _layout(origins, value), origin, pins, source, depth)
 
-    def walk(program: Program, depth: int) -> None:
+    def add_rows(program: Program, depth: int) -> None:
         for equation in program.equations:
             op, source = equation.op, equation.source
-            operands = tuple(called[value] for value in equation.inputs)
+            operands = tuple(names[value] for value in equation.inputs)
             rows.extend(row(value, op.name, operands, source, depth) for value in equation.outputs)
             for inner in op.programs:
-                rows.extend(row(value, f"given by {op.name}", (), source, depth + 1) for value in inner.inputs)
-                walk(inner, depth + 1)
+                rows.extend(row(value, f"body input of {op.name}", (), source, depth + 1) for value in inner.inputs)
+                add_rows(inner, depth + 1)
 
-    walk(sharded.program, 0)
+    add_rows(sharded.program, 0)
     return rows
 
 
-def _layout(known: LayoutOrigins, value: Value) -> Layout:
-    return known.made.get(value, Layout.replicated(value.type.ndim))
+def _layout(origins: LayoutOrigins, value: Value) -> Layout:
+    return origins.layouts.get(value, Layout.replicated(value.type.ndim))

@@ -13,7 +13,7 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, TypeVar, final
 
-from shardwise.compiler.ir.program import NOWHERE, Source
+from shardwise.compiler.ir.program import NOWHERE, Reason, Source
 
 _PACKAGE = str(Path(__file__).resolve().parents[2]) + "/"
 
@@ -21,7 +21,7 @@ _PACKAGE = str(Path(__file__).resolve().parents[2]) + "/"
 class _Provenance(threading.local):
     def __init__(self) -> None:
         self.source: Source | None = None
-        self.reason = ""
+        self.reason: Reason | None = None
         self.scope: tuple[str, ...] = ()
 
 

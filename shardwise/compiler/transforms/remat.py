@@ -87,7 +87,7 @@ def _split_scan(equation: Equation, op: Scan, policy: Callable[..., bool]) -> tu
     saved = saving_body.outputs[len(outputs) :]
     stacks = [Value(value.type.with_shape((op.length, *value.type.shape))) for value in saved]
     saving = equation.replace(op=op.with_programs([saving_body]), outputs=(*equation.outputs, *stacks))
-    recompute = equation.replace(op=op.with_programs([recompute_body]), inputs=(*equation.inputs, *stacks), reason="")
+    recompute = equation.replace(op=op.with_programs([recompute_body]), inputs=(*equation.inputs, *stacks))
     return saving, recompute, stacks
 
 
@@ -98,4 +98,4 @@ def _without_effects(equation: Equation) -> Equation | None:
         op = without_effects(equation.op)
     except TypeError:
         return None
-    return equation if op is equation.op else equation.replace(op=op, reason="")
+    return equation if op is equation.op else equation.replace(op=op)

@@ -10,7 +10,7 @@ import pytest
 from shardwise.compiler.dtypes import SHORT_NAMES
 from shardwise.compiler.ir.format import format_op
 from shardwise.compiler.ir.parse import parse_program
-from shardwise.compiler.ir.program import Equation, Program, Source, Value
+from shardwise.compiler.ir.program import Equation, Program, Reason, Source, Value
 from shardwise.compiler.ir.types import ArrayType, Scalar
 from shardwise.compiler.ops.collective.collectives import AllReduce
 from shardwise.compiler.ops.contract.dot import Dot
@@ -35,13 +35,18 @@ def lines(text: str) -> str:
     return textwrap.dedent(text).strip()
 
 
+class TwoLines(Reason):
+    def __str__(self):
+        return "the sum\nis needed"
+
+
 def test_a_program_prints_one_equation_a_line_with_source_and_reason():
     x, w, a, b = (Value(ArrayType(shape, np.float32)) for shape in ((30, 16), (16, 32), (30, 32), (30, 32)))
     program = Program(
         (x, w),
         (
             Equation(Dot(((1,), (0,))), [x, w], [a], Source("/home/me/train.py", 12, "f")),
-            Equation(AllReduce(("data",), SUM), [a], [b], Source("train.py", 13, "f"), "the sum\nis needed"),
+            Equation(AllReduce(("data",), SUM), [a], [b], Source("train.py", 13, "f"), TwoLines()),
         ),
         (b, x),
         "mlp<1>",

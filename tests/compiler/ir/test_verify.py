@@ -10,7 +10,7 @@ import pytest
 import shardwise as sw
 from shardwise.compiler import transforms
 from shardwise.compiler.ir.evaluate import evaluate
-from shardwise.compiler.ir.program import Equation, Program, Source, Value
+from shardwise.compiler.ir.program import Equation, Program, Reason, Source, Value
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ir.verify import verifies_result, verify
 from shardwise.compiler.ops.control.call import Call
@@ -86,7 +86,7 @@ def test_a_broken_rule_is_named(program, message):
     assert str(caught.value) == message
 
 
-def chain(*ops, name="main", source=LINE, reason=""):
+def chain(*ops, name="main", source=LINE, reason=None):
     """x → op(x, …) → …"""
     inputs = values(2)
     value, equations = inputs[0], []
@@ -101,7 +101,7 @@ def chain(*ops, name="main", source=LINE, reason=""):
 class TestEquality:
     def test_names_sources_and_reasons_do_not_count(self):
         first = chain(Add(), Exp())
-        second = chain(Add(), Exp(), name="other", source=Source("b.py", 1, "g"), reason="because")
+        second = chain(Add(), Exp(), name="other", source=Source("b.py", 1, "g"), reason=Reason())
         assert first == second
         assert hash(first) == hash(second)
 

@@ -61,7 +61,7 @@ def test_a_position_along_a_cut_dim_is_found_by_one_candidate_a_shard(mesh):
     report = sw.explain(sw.jit(lambda x: jnp.argmax(x, 1)))(x)
     assert report.counts() == {"all_gather": 2}
     assert report.wire_bytes == 7 * 64 * (4 + 4)
-    assert report.collectives[0].reason == "argmax reaches across the cuts over data, model"
+    assert report.collectives[0].reason == "argmax needs data from other shards along 'data', 'model'"
 
 
 @pytest.mark.parametrize("name", ["argmax", "argmin"])

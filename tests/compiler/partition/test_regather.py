@@ -141,9 +141,13 @@ def test_the_source_of_a_copy_may_have_to_stay_longer():
 def test_the_reason_says_that_it_was_for_memory():
     local, _ = local_program(slopes, ROWS, *[WEIGHT] * 5)
     reasons = [str(equation.reason) for equation in regather_to_fit(local, 1).collectives()]
-    again = [reason for reason in reasons if reason.endswith("kept, it would take more memory than there is")]
+    again = [
+        reason
+        for reason in reasons
+        if reason.endswith("it is gathered again, because keeping the first copy would exceed the memory limit")
+    ]
     assert len(again) == 3
-    assert all("lies as P('data', None)" in reason for reason in again)
+    assert all("has sharding P('data', None)" in reason for reason in again)
 
 
 class TestDefault:

@@ -8,7 +8,7 @@ import pytest
 from shardwise.compiler.ir.dispatch import open_frames
 from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import BatchAxis, NumpyArray
-from shardwise.compiler.ir.program import Equation, Program, Source, Value
+from shardwise.compiler.ir.program import Equation, Program, Reason, Source, Value
 from shardwise.compiler.ir.types import ArrayType, Scalar, parse_type
 from shardwise.compiler.ir.verify import verify
 from shardwise.compiler.ops.collective.collectives import AllReduce
@@ -342,12 +342,12 @@ class TestInline:
 
     def test_equations_keep_their_own_lines(self):
         x, y = Value(ArrayType((3,), F64)), Value(ArrayType((3,), F64))
-        line = Source("model.py", 7, "f")
-        inner = Program((x,), (Equation(Neg(), [x], [y], line, "why"),), (y,), "inner")
+        line, why = Source("model.py", 7, "f"), Reason()
+        inner = Program((x,), (Equation(Neg(), [x], [y], line, why),), (y,), "inner")
         a, b = Value(ArrayType((3,), F64)), Value(ArrayType((3,), F64))
         body = Program((a,), (Equation(Call(inner), [a], [b], Source("model.py", 9, "g")),), (b,))
         (equation,) = inline(body).equations
-        assert (equation.source, equation.reason) == (line, "why")
+        assert (equation.source, equation.reason) == (line, why)
 
     def test_two_calls_of_one_program_share_no_value(self):
         body = program("outer", "f64[3] f64[3]", lambda x, y: [Call(SQUARE)(x)[0], Call(SQUARE)(y)[0]])

@@ -1,0 +1,309 @@
+"""Copies: the store of all copies of a value, in several layouts and with several paddings.
+
+A consumer gets the copy that it needs from the cheapest one that exists, by reshard steps that are emitted once: every
+copy on the way is stored, so equal reshards are shared. A *free* value (a constant, or cheap to compute from constants)
+is computed in every layout in which it is needed, and never moved.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+from shardwise.compiler.ir.program import Equation, Value
+from shardwise.compiler.ir.types import ArrayType
+from shardwise.compiler.ops.collective.collectives import Collective, LocalSlice, PadOrTrim, ToPartial
+from shardwise.compiler.ops.collective.named import Named
+from shardwise.compiler.ops.collective.take_window import TakeWindow
+from shardwise.compiler.partition.local_context import Scope, Shape, ShardView
+from shardwise.compiler.partition.padding import (
+    Fills,
+    mask_padding,
+    resized_fill,
+    result_fills,
+    rule_of,
+    set_fill,
+)
+from shardwise.compiler.partition.reason import (
+    Conversion,
+    Exchange,
+    Masking,
+    OpSite,
+    Repad,
+    Reshard,
+    Site,
+    UserCollective,
+    inserted_because,
+)
+from shardwise.compiler.partition.reshard import Step, reshard_steps, step_cost
+from shardwise.compiler.plan.cost import Costs
+from shardwise.compiler.plan.hardware import Chip
+from shardwise.compiler.propagate.propagate import ShardedProgram
+from shardwise.compiler.shardings.factors import FactorRule
+from shardwise.compiler.shardings.layout import Layout
+from shardwise.compiler.shardings.mesh import AbstractMesh
+
+
+@final
+@dataclass(frozen=True)
+class ShardedCopy:
+    """One copy of a value.
+
+    Attributes:
+        tracer: the shard of this device, in the local program.
+        layout: the layout of the copy.
+        padded_shape: the padded global shape.
+        fills: for each dim, the scalar that its padding holds, or None if that is unknown.
+    """
+
+    tracer: Any
+    layout: Layout
+    padded_shape: Shape
+    fills: Fills
+
+
+@final
+class Copies:
+    """The copies of every value of a program."""
+
+    def __init__(self, sharded: ShardedProgram, chip: Chip):
+        self.mesh = sharded.mesh
+        self.chip = chip
+        self.free = sharded.free
+        self.producers = {value: e for e in sharded.unfolded.equations for value in e.outputs}
+        self._copies: dict[Value, list[ShardedCopy]] = defaultdict(list)
+        self._free_copies: dict[tuple[Value, Layout, Shape], ShardedCopy] = {}
+        self._sites: dict[Value, Site] = {}
+
+    def add(self, value: Value, copy: ShardedCopy, producer: Site) -> None:
+        """Store the first copy of a value, and where the value comes from."""
+        self._copies[value].append(copy)
+        self._sites[value] = producer
+
+    def producer_site(self, value: Value) -> Site:
+        """Return where a value comes from, for reasons."""
+        if value in self._sites:
+            return self._sites[value]
+        return OpSite.of(self.producers[value]) if value in self.producers else "a value"
+
+    def get(self, value: Value, layout: Layout, padded_shape: Shape, consumer: Site, scope: Scope) -> ShardedCopy:
+        """Return a copy in a layout and with a padding, converted from the cheapest stored copy if there is none."""
+        if value in self.free:
+            return self._compute_free(value, layout, padded_shape, scope)
+        for copy in self._copies[value]:
+            if copy.layout == layout and copy.padded_shape == padded_shape:
+                return copy
+        routes = [(self._route(value.type, copy, layout, padded_shape), copy) for copy in self._copies[value]]
+        (steps, _), copy = min(routes, key=lambda route: route[0][1])
+        for op, reached in steps:
+            with inserted_because(self._conversion(value, copy, layout, op, consumer)):
+                copy = _apply_step(copy, op, reached, value.type.shape, self.mesh)
+            if reached is not None:
+                self._copies[value].append(copy)
+        return copy
+
+    def mask(self, value: Value, copy: ShardedCopy, dim: int, fill: Any, consumer: Site) -> ShardedCopy:
+        """Return a copy whose padding along `dim` holds `fill`. It replaces the copy that is masked."""
+        if copy.fills[dim] is not None and copy.fills[dim] == fill:
+            return copy
+        with inserted_because(Masking(consumer, dim, fill)):
+            tracer = mask_padding(
+                copy.tracer, copy.layout, copy.padded_shape, self.mesh, dim, value.type.shape[dim], fill
+            )
+        masked = replace(copy, tracer=tracer, fills=set_fill(copy.fills, dim, fill))
+        if value in self._copies:
+            self._copies[value] = [masked if other is copy else other for other in self._copies[value]]
+        return masked
+
+    def _compute_free(self, value: Value, layout: Layout, padded_shape: Shape, scope: Scope) -> ShardedCopy:
+        """Return a free value in a layout, computed once per layout and padding."""
+        key = (value, layout, padded_shape)
+        if key not in self._free_copies:
+            self._free_copies[key] = self._emit_free(value, layout, padded_shape, scope)
+        return self._free_copies[key]
+
+    def _emit_free(self, value: Value, layout: Layout, padded_shape: Shape, scope: Scope) -> ShardedCopy:
+        if layout.partial:
+            copy = self._compute_free(value, Layout(layout.dims), padded_shape, scope)
+            term = ToPartial(tuple(axis for axis, _ in layout.partial))(copy.tracer)
+            return replace(copy, tracer=term, layout=layout)
+        equation = self.producers[value]
+        rule = rule_of(equation)
+        (dims,) = rule.results
+        if all(rule.is_paddable(factors) and factors[0] not in rule.exchange for factors in dims):
+            by_factor = {factors[0]: (layout.dims[dim], padded_shape[dim]) for dim, factors in enumerate(dims)}
+            operands = []
+            for operand, operand_dims in zip(equation.inputs, rule.operands, strict=True):
+                # A dim of size 1 has no factor.
+                needed = [by_factor[factors[0]] if factors else ((), 1) for factors in operand_dims]
+                operand_layout = Layout(tuple(axes for axes, _ in needed))
+                operands.append(self._compute_free(operand, operand_layout, tuple(size for _, size in needed), scope))
+            return localize(equation, rule, operands, [layout], [padded_shape], self.mesh, scope)[0]
+        # The op cannot be padded, such as a reshape of constants: compute it replicated, then slice it locally.
+        operands = [
+            self._compute_free(operand, Layout.replicated(operand.type.ndim), operand.type.shape, scope)
+            for operand in equation.inputs
+        ]
+        replicated = Layout.replicated(value.type.ndim)
+        (copy,) = localize(equation, rule, operands, [replicated], [value.type.shape], self.mesh, scope)
+        for op, reached in self._route(value.type, copy, layout, padded_shape)[0]:
+            copy = _apply_step(copy, op, reached, value.type.shape, self.mesh)
+        return copy
+
+    def _route(
+        self, type: ArrayType, copy: ShardedCopy, layout: Layout, padded_shape: Shape
+    ) -> tuple[list[Step], float]:
+        """Return the cheapest steps from a copy to a layout and padding, and their cost.
+
+        The padded size of a dim changes either in the layout of the copy, or in the new layout, or with the dims that
+        change unsharded.
+        """
+        before = copy.padded_shape
+        if before == padded_shape:
+            reshard, cost = self._reshard(type, padded_shape, copy.layout, layout)
+            return list(reshard), cost
+        unsharded = Layout(
+            tuple(() if before[dim] != padded_shape[dim] else axes for dim, axes in enumerate(copy.layout.dims)),
+            copy.layout.partial,
+        )
+        routes = []
+        for middle in dict.fromkeys([copy.layout, layout, unsharded]):
+            if not all(middle.padded_shape(shape, self.mesh) == shape for shape in (before, padded_shape)):
+                continue
+            first, first_cost = self._reshard(type, before, copy.layout, middle)
+            resizes, resize_cost = self._resize_steps(type, before, padded_shape, middle)
+            second, second_cost = self._reshard(type, padded_shape, middle, layout)
+            steps = _fuse_resize_and_slice([*first, *resizes, *second])
+            routes.append((steps, first_cost + resize_cost + second_cost))
+        return min(routes, key=lambda route: route[1])
+
+    def _reshard(
+        self, type: ArrayType, padded_shape: Shape, before: Layout, after: Layout
+    ) -> tuple[tuple[Step, ...], float]:
+        return reshard_steps(type.with_shape(padded_shape), self.mesh, before, after, self.chip)
+
+    def _resize_steps(self, type: ArrayType, before: Shape, after: Shape, layout: Layout) -> tuple[list[Step], float]:
+        """Return the steps that change padded sizes in a layout, and their cost.
+
+        Along a sharded dim the shards start at other elements afterwards, so data moves between devices.
+        """
+        steps: list[Step] = []
+        cost, shape, costs = 0.0, list(before), Costs(self.chip, self.mesh)
+        for dim, axes in enumerate(layout.dims):
+            if before[dim] == after[dim]:
+                continue
+            count = self.mesh.extent(axes)
+            size = after[dim] // count
+            op = TakeWindow(dim, axes, count, 0, size, size) if axes else PadOrTrim(dim, size)
+            cost += step_cost(op, type.with_shape(layout.shard_shape(shape, self.mesh)), costs)
+            shape[dim] = after[dim]
+            steps.append((op, layout))
+        return steps, cost
+
+    def _conversion(
+        self, value: Value, copy: ShardedCopy, layout: Layout, op: Collective, consumer: Site
+    ) -> Conversion:
+        producer = self.producer_site(value)
+        if isinstance(op, TakeWindow):
+            size = copy.tracer.type.shape[op.dim]
+            return Repad(value, copy.layout, layout, producer, consumer, op.dim, size, op.width)
+        return Reshard(value, copy.layout, layout, producer, consumer)
+
+
+def localize(
+    equation: Equation,
+    rule: FactorRule,
+    operands: Sequence[ShardedCopy],
+    layouts: Sequence[Layout],
+    padded_shapes: Sequence[Shape],
+    mesh: AbstractMesh,
+    scope: Scope,
+) -> list[ShardedCopy]:
+    """Emit an equation on shards of its operands, by the `localize` rule of its op.
+
+    Args:
+        equation: the equation of the unpartitioned program.
+        rule: the factor rule of its op.
+        operands: copies of the operands, in the layouts that the plan chose.
+        layouts: the layouts of the results.
+        padded_shapes: the padded global shapes of the results.
+        mesh: the mesh.
+        scope: where the equation is emitted.
+    """
+    op = equation.op
+    view = ShardView(
+        mesh,
+        layouts,
+        padded_shapes,
+        tuple(value.type for value in equation.inputs),
+        [operand.layout for operand in operands],
+        [operand.tracer.type.shape for operand in operands],
+        scope.manual_axes,
+    )
+    exchange_axes = _exchange_axes(rule, [operand.layout for operand in operands], layouts)
+    reason: Exchange | UserCollective | None = None
+    if isinstance(op, Named):
+        reason = UserCollective(tuple(sorted(op.axis_names, key=repr)))
+    elif exchange_axes:
+        reason = Exchange(OpSite.of(equation), exchange_axes)
+    with inserted_because(reason):
+        results = op.localize(view, *(operand.tracer for operand in operands))
+    operand_fills = [operand.fills for operand in operands]
+    return [
+        ShardedCopy(tracer, layout, shape, result_fills(equation, rule, number, operand_fills, shape))
+        for number, (tracer, layout, shape) in enumerate(
+            zip((results,) if op.single else results, layouts, padded_shapes, strict=True)
+        )
+    ]
+
+
+def _exchange_axes(rule: FactorRule, operands: Sequence[Layout], results: Sequence[Layout]) -> tuple[str, ...]:
+    """Return the mesh axes along which the op exchanges data between shards."""
+    tables, layouts = (*rule.operands, *rule.results), (*operands, *results)
+    return tuple(
+        sorted(
+            {
+                axis
+                for dims, layout in zip(tables, layouts, strict=True)
+                for factors, axes in zip(dims, layout.dims, strict=True)
+                if factors and factors[0] in rule.exchange
+                for axis in axes
+            }
+        )
+    )
+
+
+def _apply_step(
+    copy: ShardedCopy, op: Collective, reached: Layout | None, shape: Shape, mesh: AbstractMesh
+) -> ShardedCopy:
+    """Return a copy after one reshard step.
+
+    Args:
+        copy: a copy of a value.
+        op: the op of the step.
+        reached: the layout after the step; None if no layout of the mesh describes the shards in between.
+        shape: the shape of the value without padding.
+        mesh: the mesh.
+    """
+    moved = replace(copy, tracer=op(copy.tracer), layout=reached or copy.layout)
+    if reached is None or not isinstance(op, (PadOrTrim, TakeWindow, LocalSlice)):
+        return moved
+    dim, before = op.dim, copy.padded_shape[op.dim]
+    after = moved.tracer.type.shape[dim] * mesh.extent(reached.dims[dim])
+    if after == before:
+        return moved
+    padded_shape = tuple(after if d == dim else size for d, size in enumerate(copy.padded_shape))
+    fill = resized_fill(copy.fills[dim], shape[dim], before, after, moved.tracer.type.dtype)
+    return replace(moved, padded_shape=padded_shape, fills=set_fill(copy.fills, dim, fill))
+
+
+def _fuse_resize_and_slice(steps: Sequence[Step]) -> list[Step]:
+    """Replace a resize and the local slice of its result by one op, which does not write the resized array."""
+    fused: list[Step] = []
+    for op, reached in steps:
+        before = fused[-1][0] if fused else None
+        if isinstance(op, LocalSlice) and isinstance(before, PadOrTrim) and before.dim == op.dim:
+            fused[-1] = (replace(op, of=before.size), reached)
+        else:
+            fused.append((op, reached))
+    return fused
