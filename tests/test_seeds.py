@@ -226,7 +226,7 @@ def test_automatic_parallelization(capsys):
     def matrix_multiply(a, b):
         return jnp.dot(a, b)
 
-    with pytest.warns(UserWarning, match="taken as 4 × 2"):  # a flat list of devices for two axes
+    with pytest.warns(UserWarning, match="arranges them as 4 × 2"):  # a flat list of devices for two axes
         mesh = Mesh(jax.devices(), axis_names=("data", "model"))
     data_sharding = NamedSharding(mesh, P("data", None))
     model_sharding = NamedSharding(mesh, P(None, "model"))
@@ -286,11 +286,11 @@ def test_meshes_specs_and_strategies():
     assert mesh.shape == {"data": 4, "model": 2}
     flat = mesh_utils.create_device_mesh((8,))
     assert Mesh(flat, axis_names=("data",)).devices.shape == (8,)
-    with pytest.warns(UserWarning, match="taken as 4 × 2"):
+    with pytest.warns(UserWarning, match="arranges them as 4 × 2"):
         assert Mesh(flat, axis_names=("data", "model")).devices.shape == (4, 2)
-    with pytest.warns(UserWarning, match="taken as 2 × 2 × 2"):
+    with pytest.warns(UserWarning, match="arranges them as 2 × 2 × 2"):
         assert Mesh(flat, axis_names=("data", "model", "pipeline")).devices.shape == (2, 2, 2)
-    with pytest.raises(ShardingError, match=r"sizes \(4, 2\) have 2 axes, names \('data',\) are 1"):
+    with pytest.raises(ShardingError, match=r"sizes \(4, 2\) have 2 axes, names \('data',\) have 1"):
         Mesh(devices, axis_names=("data",))
 
     assert NamedSharding(mesh, P("data", "model")).shard_shape((128, 512)) == (32, 256)

@@ -149,7 +149,7 @@ def test_shapes_and_meshes_that_make_no_sense():
         jax.jit(lambda n: jnp.ones((n,)))(3)
     with pytest.raises(TypeError):
         jnp.ones(2.5)
-    with pytest.raises(jax.errors.ShardingError, match="a mesh needs one name an axis"):
+    with pytest.raises(jax.errors.ShardingError, match="a mesh needs one name per axis"):
         jax.make_mesh((4,), ("a", "b"))
     with pytest.raises(TypeError, match="needs an array that lies on devices"):
         jax.debug.visualize_array_sharding(np.ones(3))

@@ -58,7 +58,7 @@ def test_unknown_axis_suggests_the_nearest(mesh):
 
 def test_axis_used_twice(mesh):
     assert message_of(ShardingError, NamedSharding, mesh, P("data", "data")) == (
-        "P('data', 'data') uses axis 'data' for dim 0 and for dim 1: an axis can cut one dim only."
+        "P('data', 'data') uses axis 'data' for dim 0 and for dim 1: an axis can shard one dim only."
     )
 
 
@@ -66,7 +66,7 @@ def test_spec_longer_than_the_rank_names_the_argument(mesh):
     where = NamedSharding(mesh, P("data", None, "model"))
     too_long = (
         "P('data', None, 'model') has 3 entries, but the array has rank 2 (shape (4, 5)). "
-        "Remove 1: a spec has at most one entry a dim."
+        "Remove 1: a spec has at most one entry per dim."
     )
     y = jnp.ones((4, 5))
     assert message_of(ShardingError, sw.device_put, y, where) == f"device_put: cannot shard f32[4,5].\n  {too_long}"

@@ -72,13 +72,13 @@ def test_specs_that_do_not_fit_their_arrays(mesh):
     where = "shard_map: in_specs for `x` of `same` (LINE), f32[8,4]"
     assert message_of(ShardingError, same, P("x", None, "y"), P(), mesh=mesh) == (
         f"{where}: P('x', None, 'y') has 3 entries, but the array has rank 2 (shape (8, 4)). Remove 1: a spec has at "
-        "most one entry a dim."
+        "most one entry per dim."
     )
     assert message_of(ShardingError, same, P("z"), P(), mesh=mesh) == (
         f"{where}: P('z'): the mesh x=4, y=2 has no axis 'z'. Its axes are 'x', 'y'."
     )
     assert message_of(ShardingError, same, P("x", "x"), P(), mesh=mesh) == (
-        f"{where}: P('x', 'x') uses axis 'x' for dim 0 and for dim 1: an axis can cut one dim only."
+        f"{where}: P('x', 'x') uses axis 'x' for dim 0 and for dim 1: an axis can shard one dim only."
     )
     assert message_of(ShardingError, same, P(None, P.UNCONSTRAINED), P(), mesh=mesh) == (
         f"{where}: P(None, UNCONSTRAINED) has UNCONSTRAINED for dim 1, but the shapes of shards must be known here: "

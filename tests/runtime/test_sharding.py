@@ -88,7 +88,7 @@ def test_grids_print_as_grids():
     ("make", "message"),
     [
         (lambda mesh: NamedSharding(mesh, P("date")), "has no axis 'date'. Did you mean 'data'?"),
-        (lambda mesh: NamedSharding(mesh, P("data", "data")), "an axis can cut one dim only"),
+        (lambda mesh: NamedSharding(mesh, P("data", "data")), "an axis can shard one dim only"),
         (
             lambda mesh: NamedSharding(mesh, P("data", None, "model")).shard_shape((8, 8)),
             "P('data', None, 'model') has 3 entries, but the array has rank 2 (shape (8, 8)). Remove 1",
@@ -109,7 +109,7 @@ def test_grids_print_as_grids():
         ),
         (
             lambda mesh: sw.make_mesh((4, 2), ("a", "b"), (AxisType.Auto,)),
-            "axis_types needs one type an axis: 1 types for the axes ('a', 'b')",
+            "axis_types needs one type per axis: 1 types for the axes ('a', 'b')",
         ),
     ],
 )
@@ -123,11 +123,11 @@ def test_axis_types_are_kept_and_said_to_change_nothing():
     plain = sw.make_mesh((4, 2), ("a", "b"))
     assert plain.axis_types == (AxisType.Auto, AxisType.Auto)
     assert sw.make_mesh((4, 2), ("a", "b"), (AxisType.Auto,) * 2) == plain
-    with pytest.warns(UserWarning, match="axes of type Explicit are planned as Auto ones are"):
+    with pytest.warns(UserWarning, match="axes of type Explicit are treated as Auto"):
         explicit = sw.make_mesh((4, 2), ("a", "b"), axis_types=(AxisType.Explicit, AxisType.Auto))
     assert explicit.axis_types == (AxisType.Explicit, AxisType.Auto)
     assert explicit != plain
     x = sw.device_put(np.arange(8.0), NamedSharding(explicit, P("a")))
     assert (x + sw.device_put(x, NamedSharding(plain, P("b")))).tolist() == list(np.arange(8.0) * 2)
-    with pytest.raises(TypeError, match=r"axis_types takes AxisType.Auto, .* not 'Auto'"):
+    with pytest.raises(TypeError, match=r"axis_types accepts AxisType.Auto, .* not 'Auto'"):
         sw.make_mesh((4, 2), ("a", "b"), axis_types=("Auto", "Auto"))

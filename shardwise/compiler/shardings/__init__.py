@@ -1,1 +1,1 @@
-"""Meshes, specs, layouts and factor rules: names and integers. Nothing here knows the IR or a device."""
+"""Meshes, specs, layouts and factor rules, as names and integers. Nothing here depends on the IR or on devices."""

@@ -1,31 +1,40 @@
-"""FactorRule: how the dims of an op's operands and results hang together.
+"""FactorRule: how the dims of an op's operands and results consist of factors (Shardy: sharding rule).
 
     b m k, b k n -> b m n      with k summed: a matrix product
     (i j) k -> i (j k)         a reshape; dims in parentheses are compound, major factor first
 
-A factor is one loop of the op. Cutting the op along a factor cuts every dim that has it. Kinds of factor: one that
-passes through; one that is reduced (a result cut along it is partial); one that must stay whole (`whole`); one across
-whose cuts the op's own `localize` reaches (`exchange`: a slice, a window, a running sum), and whose dims may differ in
-size.
+A factor is one loop of the op. Sharding the op along a factor shards every dim that has it. There are four kinds of
+factors: pass-through factors; reduction factors (sharded along one, the result is partial); factors that need
+replication; and exchange factors, across whose shards the op's `localize` communicates (a slice, a window, a cumulative
+sum), and whose dims may differ in size.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import final
 
 from shardwise.compiler.reduction import Reduction, reduction_named
+from shardwise.compiler.shardings.reshape_factors import reshape_factors
 
 Dims = tuple[tuple[int, ...], ...]  # for each dim, its factors, major to minor
+FactorDims = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]  # factors with dims: (operand or result, dim)
 
 
 @final
 @dataclass(frozen=True)
 class FactorRule:
-    """Factors are numbered; `sizes[f]` is the extent of factor f, `reduce[f]` how it is reduced, if it is.
+    """The factors of an op. Factors are numbered from 0.
 
-    `terms`: operands that are added to the sums. Where a summed factor that they lack is cut, they are terms too.
+    Attributes:
+        operands: for each operand, the factors of each dim.
+        results: for each result, the factors of each dim.
+        sizes: the size of each factor.
+        reduce: the reduction of each reduction factor.
+        need_replication: the factors that cannot be sharded.
+        exchange: the factors across whose shards the op communicates.
+        addends: operands that are added to the sums over reduction factors (scatter-add). If a reduction factor that
+            they do not have is sharded, they are partial too.
     """
 
     operands: tuple[Dims, ...]
@@ -72,153 +81,117 @@ class FactorRule:
 
     @staticmethod
     def pointwise(shape: Sequence[int], operands: int) -> "FactorRule":
-        """Every operand and the result have all dims, in order."""
+        """Return the rule of an elementwise op: all operands and the result have the same shape."""
         dims = tuple((dim,) for dim in range(len(shape)))
         return FactorRule((dims,) * operands, (dims,), tuple(shape))
 
     @staticmethod
     def reducing(shape: Sequence[int], dims: Sequence[int], reduction: Reduction | None) -> "FactorRule":
-        """One operand; the dims in `dims` are reduced, the rest pass through."""
+        """Return the rule of an op that reduces `dims` of its operand."""
         operand = tuple((dim,) for dim in range(len(shape)))
         kept = tuple((dim,) for dim in range(len(shape)) if dim not in dims)
         return FactorRule((operand,), (kept,), tuple(shape), dict.fromkeys(dims, reduction) if reduction else {})
 
     @staticmethod
     def reshaping(before: Sequence[int], after: Sequence[int]) -> "FactorRule":
-        """The finest factors that two shapes of one array share: 8×4 → 2×16 is (i j) k -> i (j k).
+        """Return the rule of a reshape, with the finest factors that both shapes share.
 
-        Where the cuts of the two shapes do not nest (6×4 → 4×6 past the common 2), the rest stays whole.
+        8×4 → 2×16 is (i j) k -> i (j k) with i=2, j=4, k=4. If the dims do not nest (6×4 → 4×6 after the common 2),
+        their factors need replication.
         """
-        sizes: list[int] = []
-        whole: list[int] = []
-        left: list[list[int]] = [[] for _ in before]
-        right: list[list[int]] = [[] for _ in after]
-        a = b = 0
-        rest_a, rest_b = (before[0] if before else 1), (after[0] if after else 1)
-
-        def factor(size: int) -> int:
-            sizes.append(size)
-            return len(sizes) - 1
-
-        if 0 in before:  # nothing to cut: every dim stays whole
-            left, right = [[factor(size)] for size in before], [[factor(size)] for size in after]
-            return FactorRule(
-                (tuple(map(tuple, left)),),
-                (tuple(map(tuple, right)),),
-                tuple(sizes),
-                need_replication=frozenset(range(len(sizes))),
-            )
-        while a < len(before) and b < len(after):
-            common = math.gcd(rest_a, rest_b)
-            if common != 1:
-                left[a].append(factor(common))
-                right[b].append(len(sizes) - 1)
-                rest_a, rest_b = rest_a // common, rest_b // common
-            elif rest_a != 1 and rest_b != 1:
-                # The cuts do not nest: both sides stay whole until their products meet again.
-                product_a, product_b = rest_a, rest_b
-                for side, at, rest in ((left, a, rest_a), (right, b, rest_b)):
-                    side[at].append(factor(rest))
-                    whole.append(len(sizes) - 1)
-                while product_a != product_b:
-                    if product_a < product_b:
-                        a += 1
-                        product_a *= before[a]
-                        left[a].append(factor(before[a]))
-                    else:
-                        b += 1
-                        product_b *= after[b]
-                        right[b].append(factor(after[b]))
-                    whole.append(len(sizes) - 1)
-                rest_a = rest_b = 1
-            if rest_a == 1:
-                a += 1
-                rest_a = before[a] if a < len(before) else 1
-            if rest_b == 1:
-                b += 1
-                rest_b = after[b] if b < len(after) else 1
-        return FactorRule(
-            (tuple(map(tuple, left)),), (tuple(map(tuple, right)),), tuple(sizes), need_replication=frozenset(whole)
-        )
+        factors = reshape_factors(before, after)
+        return FactorRule((factors.before,), (factors.after,), factors.sizes, need_replication=factors.need_replication)
 
     def is_paddable(self, factors: tuple[int, ...]) -> bool:
-        """Whether a dim of these factors may be padded inside the op; else the op needs its exact size."""
+        """Return whether the op works with padding in a dim of these factors; else it needs the exact size."""
         return len(factors) == 1 and factors[0] not in self.compound and factors[0] not in self.need_replication
 
-    def allows_sharding(self, cuts: Mapping[int, int]) -> bool:
-        """Whether factors may be cut into so many pieces at once.
+    def allows_sharding(self, counts: Mapping[int, int]) -> bool:
+        """Return whether factors may be sharded into these numbers of shards at the same time.
 
-        In a compound dim pieces must be contiguous: a factor after another is cut, evenly, only where that one is cut
-        into single elements. The first may be cut unevenly: its padding lies at the end of the dim.
+        The shards of a compound dim must be contiguous. So a minor factor can be sharded only if all factors before it
+        are fully sharded, into single elements, and only evenly. The first factor may be sharded unevenly: its padding
+        is at the end of the dim.
+
+        Args:
+            counts: the number of shards of each sharded factor.
         """
         for factors in self.compound_dims:
-            split = True  # whether all before is in single elements
-            for place, factor in enumerate(factors):
-                size, count = self.sizes[factor], cuts.get(factor, 1)
-                if count > 1 and not (split and count <= size and (place == 0 or size % count == 0)):
+            fully_sharded = True  # whether all factors before this one are
+            for position, factor in enumerate(factors):
+                size, count = self.sizes[factor], counts.get(factor, 1)
+                if count > 1 and not (fully_sharded and count <= size and (position == 0 or size % count == 0)):
                     return False
-                split = split and count == size
+                fully_sharded = fully_sharded and count == size
         return True
 
     def assign_axes(
         self, factors: tuple[int, ...], axes: tuple[str, ...], extents: Mapping[str, int]
     ) -> list[tuple[str, ...]]:
-        """Which of the axes that cut a dim cut each of its factors, where `allows_sharding` is kept."""
-        found: list[tuple[str, ...]] = []
+        """Return which of the axes that shard a dim shard each of its factors, if `allows_sharding` holds.
+
+        Args:
+            factors: the factors of the dim.
+            axes: the axes that shard the dim, major first.
+            extents: the size of each axis.
+        """
+        assigned: list[tuple[str, ...]] = []
         rest = axes
         for factor in factors:
-            count = taken = 0
-            while taken < len(rest) and self.sizes[factor] % ((count or 1) * extents[rest[taken]]) == 0:
-                count = (count or 1) * extents[rest[taken]]
-                taken += 1
-            found.append(rest[:taken])
-            rest = rest[taken:]
-            if rest and (count or 1) != self.sizes[factor]:
+            count, used = 1, 0
+            while used < len(rest) and self.sizes[factor] % (count * extents[rest[used]]) == 0:
+                count *= extents[rest[used]]
+                used += 1
+            assigned.append(rest[:used])
+            rest = rest[used:]
+            if rest and count != self.sizes[factor]:
                 break
-        if rest:  # the first factor is cut unevenly, and alone
-            found = [axes]
-        return [*found, *[()] * (len(factors) - len(found))]
+        if rest:  # only the first factor is sharded, unevenly
+            assigned = [axes]
+        return [*assigned, *[()] * (len(factors) - len(assigned))]
 
     @cached_property
     def compound_dims(self) -> tuple[tuple[int, ...], ...]:
-        """The factors of every dim that has several."""
+        """The factors of every compound dim, of operands and results."""
         return tuple(dim for dims in (*self.operands, *self.results) for dim in dims if len(dim) > 1)
 
     @cached_property
     def compound(self) -> frozenset[int]:
-        """Factors that share a dim with another, or meet such a dim elsewhere."""
+        """The factors that share a dim with another factor in some operand or result."""
         return frozenset(factor for dim in self.compound_dims for factor in dim)
 
     @cached_property
-    def dims_by_leading_factor(self) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
-        """Each factor that can be cut along, and the dims that it leads: (number of the operand or result, dim)."""
-        return self._led_by(self.leading)
+    def dims_by_leading_factor(self) -> FactorDims:
+        """Each leading factor, with the dims whose first factor it is: (number of the operand or result, dim)."""
+        return self._dims_starting_with(self.leading)
 
     @cached_property
-    def dims_by_padding_factor(self) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
-        """Each factor that is the whole of its dims, which are padded alike, and these dims."""
-        return self._led_by(frozenset(range(len(self.sizes))) - self.compound - self.need_replication - self.exchange)
+    def dims_by_padding_factor(self) -> FactorDims:
+        """Each factor that is the only one in all its dims, with these dims: they need the same padded size."""
+        simple = frozenset(range(len(self.sizes))) - self.compound - self.need_replication - self.exchange
+        return self._dims_starting_with(simple)
 
-    def _led_by(self, wanted: frozenset[int]) -> tuple[tuple[int, tuple[tuple[int, int], ...]], ...]:
-        found: dict[int, list[tuple[int, int]]] = {}
+    def _dims_starting_with(self, first: frozenset[int]) -> FactorDims:
+        """Return each of these factors with the dims whose first factor it is."""
+        dims_of: dict[int, list[tuple[int, int]]] = {}
         for number, dims in enumerate((*self.operands, *self.results)):
             for dim, factors in enumerate(dims):
-                if factors and factors[0] in wanted:
-                    found.setdefault(factors[0], []).append((number, dim))
-        return tuple((factor, tuple(places)) for factor, places in found.items())
+                if factors and factors[0] in first:
+                    dims_of.setdefault(factors[0], []).append((number, dim))
+        return tuple((factor, tuple(dims)) for factor, dims in dims_of.items())
 
     @cached_property
     def leading(self) -> frozenset[int]:
-        """Factors that are major in every dim that has them: these can be cut along, whatever else is."""
+        """The factors that are major in every dim that has them: they can be sharded independently of the others."""
         return frozenset(range(len(self.sizes))) - self.minor - self.need_replication
 
     @cached_property
     def minor(self) -> frozenset[int]:
-        """Factors that come after another in some dim: they can be cut only where that one is in single elements."""
+        """The factors that follow another in some dim: they can be sharded only if that one is fully sharded."""
         return frozenset(factor for dim in self.compound_dims for factor in dim[1:]) - self.need_replication
 
     def dims_with(self, factor: int) -> list[tuple[int, int]]:
-        """The dims that have a factor: (number of the operand or result, dim)."""
+        """Return the dims that have a factor: (number of the operand or result, dim)."""
         return [
             (number, dim)
             for number, dims in enumerate((*self.operands, *self.results))

@@ -1,9 +1,9 @@
-"""Layout: how a value lies on a mesh.
+"""Layout: the sharding of a value on a mesh. Pin: a layout that the user asked for.
 
-    Layout((("data",), ()))                          rows cut over data, the rest replicated
+    Layout((("data",), ()))                        rows sharded along data
     Layout(((), ()), partial=(("model", SUM),))    each device along model holds a term of the sum
 
-An axis that a layout does not name replicates. The axes of one dim are ordered, first major.
+A value is replicated along the axes that its layout does not name. The axes of a dim are ordered, major first.
 """
 
 import ast
@@ -19,7 +19,7 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 @final
 @dataclass(frozen=True)
 class Layout:
-    """For each dim the axes that cut it; and the axes over which the value is still to be reduced, and how."""
+    """The axes that shard each dim, and the axes over which the value is partial, each with its reduction."""
 
     dims: tuple[tuple[str, ...], ...]
     partial: tuple[tuple[str, Reduction], ...] = ()
@@ -30,11 +30,11 @@ class Layout:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Every axis that this layout names."""
+        """All axes over which the value is sharded or partial."""
         return tuple(axis for axes in self.dims for axis in axes) + tuple(axis for axis, _ in self.partial)
 
     def dim_of(self, axis: str) -> int | None:
-        """The dim that `axis` cuts."""
+        """Return the dim that is sharded along `axis`; None if there is none."""
         return next((dim for dim, axes in enumerate(self.dims) if axis in axes), None)
 
     def is_partial(self, axis: str) -> bool:
@@ -47,11 +47,11 @@ class Layout:
         return Layout(self.dims, tuple(p for p in self.partial if p[0] not in axes))
 
     def shard_shape(self, shape: Sequence[int], mesh: AbstractMesh) -> tuple[int, ...]:
-        """The shape of one piece of a whole (padded) array of this shape."""
+        """Return the shape of one shard of an array whose padded shape is `shape`."""
         return tuple([size // mesh.extent(axes) if axes else size for size, axes in zip(shape, self.dims, strict=True)])
 
     def padded_shape(self, shape: Sequence[int], mesh: AbstractMesh) -> tuple[int, ...]:
-        """`shape` padded up so that every dim divides: the physical shape of an array in this layout."""
+        """Return `shape` with every dim rounded up to a multiple of its number of shards."""
         extents = [mesh.extent(axes) for axes in self.dims]
         return tuple(-(-size // extent) * extent for size, extent in zip(shape, extents, strict=True))
 
@@ -74,7 +74,11 @@ class Layout:
 
 
 def parse_layout(text: str) -> Layout:
-    """The layout that prints as `text`."""
+    """Return the layout that prints as `text`.
+
+    Raises:
+        ValueError: if there is none.
+    """
     match = re.fullmatch(r"P\((.*?)\)((?: \+ \w+ over '\w+')*)", text.strip())
     if match is None:
         raise ValueError(f"not a layout: {text!r}")
@@ -87,7 +91,13 @@ def parse_layout(text: str) -> Layout:
 @final
 @dataclass(frozen=True)
 class Pin:
-    """A layout that the user asked for. Open dims may be cut further; all else is closed. `reason` says who asked."""
+    """A layout that the user asked for: of an argument, a constraint or an output.
+
+    Attributes:
+        layout: the layout.
+        open_dims: the dims that may be sharded along further axes; the other dims are closed.
+        reason: where the user asked for it, for messages.
+    """
 
     layout: Layout
     open_dims: frozenset[int] = frozenset()

@@ -1,7 +1,8 @@
-"""A mesh: devices in a grid whose axes have names.
+"""Meshes: devices in a grid with named axes.
 
-`AbstractMesh` is names and sizes, all that the compiler reads. `Mesh` adds the devices, which stay opaque here.
-`mesh_context` is the mesh that a thread has set: `with mesh:`. A bare PartitionSpec is meant for it.
+`AbstractMesh` holds the names and sizes of the axes, which is all that the compiler reads. `Mesh` adds the devices,
+which are opaque here. `mesh_context` holds the mesh that a thread has set (`with mesh:`), to which bare PartitionSpecs
+refer.
 """
 
 import math
@@ -69,8 +70,8 @@ class AbstractMesh:
         self.axis_names = tuple(axis_names)
         if len(self.axis_sizes) != len(self.axis_names):
             raise ShardingError(
-                f"a mesh needs one name an axis: sizes {self.axis_sizes} have {len(self.axis_sizes)} axes, "
-                f"names {self.axis_names} are {len(self.axis_names)}"
+                f"a mesh needs one name per axis: sizes {self.axis_sizes} have {len(self.axis_sizes)} axes, "
+                f"names {self.axis_names} have {len(self.axis_names)}"
             )
         if repeated := {n for n in self.axis_names if self.axis_names.count(n) > 1}:
             raise ShardingError(f"mesh axis names must differ: {sorted(repeated)} repeat in {self.axis_names}")
@@ -82,12 +83,12 @@ class AbstractMesh:
 
     @property
     def abstract(self) -> "AbstractMesh":
-        """Itself, as the one that a mesh with devices has."""
+        """The mesh itself; `Mesh` has the same attribute."""
         return self
 
     @property
     def empty(self) -> bool:
-        """Whether it has no axes: no mesh is in force."""
+        """Whether the mesh has no axes, as when no mesh is set."""
         return not self.axis_names
 
     @property
@@ -114,11 +115,11 @@ class AbstractMesh:
         return f"AbstractMesh({self})"
 
     def extent(self, axes: Iterable[str]) -> int:
-        """The number of pieces that these axes cut a dim into."""
+        """Return the product of the sizes of these axes: the number of shards of a dim that they shard."""
         return math.prod(self.shape[axis] for axis in axes)
 
     def coordinates(self, axes: Sequence[str]) -> np.ndarray[Any, Any]:
-        """For every device, in mesh order: its position among the pieces that `axes` cut (first axis major)."""
+        """Return the position of every device along `axes` together (first axis major), in device order."""
         grid = np.indices(self.axis_sizes).reshape(len(self.axis_sizes), self.size)
         position = np.zeros(self.size, np.int64)
         for axis in axes:
@@ -126,43 +127,46 @@ class AbstractMesh:
         return position
 
     def groups(self, axes: Sequence[str], parts: Sequence[Sequence[int]] | None = None) -> np.ndarray[Any, Any]:
-        """Devices that differ only along `axes`: one row a group, ordered by position along `axes`.
+        """Return the groups of devices that differ only along `axes`, one row per group, ordered along `axes`.
 
-        `parts`, of such positions, all of one size, take each group apart: then a row is one of them, in its order.
+        Args:
+            axes: the axes.
+            parts: sets of positions along `axes`, all of one size, that split each group: a row is then one part.
         """
         rest = [axis for axis in self.axis_names if axis not in axes]
         order = [self.axis_names.index(axis) for axis in (*rest, *axes)]
-        whole = np.arange(self.size).reshape(self.axis_sizes).transpose(order).reshape(-1, self.extent(axes))
-        return whole if parts is None else whole[:, np.array(parts)].reshape(-1, len(parts[0]))
+        groups = np.arange(self.size).reshape(self.axis_sizes).transpose(order).reshape(-1, self.extent(axes))
+        return groups if parts is None else groups[:, np.array(parts)].reshape(-1, len(parts[0]))
 
     def unknown_axis_message(self, axis: str) -> str:
-        """Why `axis` cannot be used here, with a suggestion."""
+        """Return the message that the mesh has no axis of this name, with a suggestion."""
         near = get_close_matches(axis, self.axis_names, 1)
         hint = f"Did you mean {near[0]!r}?" if near else f"Its axes are {', '.join(map(repr, self.axis_names))}."
         return f"the mesh {self} has no axis {axis!r}. {hint}"
 
 
 def parse_mesh(text: str) -> AbstractMesh:
-    """The abstract mesh that prints as `text`: `data=4, model=2 explicit`."""
+    """Return the abstract mesh that prints as `text`, such as `data=4, model=2 explicit`."""
     axes = [part.partition("=") for part in text.split(", ") if part]
     sizes = [size.partition(" ") for _, _, size in axes]
     types = [AxisType(kind or "auto") for _, _, kind in sizes]
     return AbstractMesh([int(size) for size, _, _ in sizes], [name for name, _, _ in axes], types)
 
 
-def _axis_types(given: Any, names: tuple[str, ...]) -> tuple[AxisType, ...]:
-    if given is None or isinstance(given, AxisType):
-        return (given or AxisType.Auto,) * len(names)
-    types = tuple(given)
+def _axis_types(axis_types: Any, names: tuple[str, ...]) -> tuple[AxisType, ...]:
+    """Return the type of each axis, from the `axis_types` argument of a mesh."""
+    if axis_types is None or isinstance(axis_types, AxisType):
+        return (axis_types or AxisType.Auto,) * len(names)
+    types = tuple(axis_types)
     if wrong := [kind for kind in types if not isinstance(kind, AxisType)]:
-        raise TypeError(f"axis_types takes AxisType.Auto, AxisType.Explicit or AxisType.Manual, not {wrong[0]!r}")
+        raise TypeError(f"axis_types accepts AxisType.Auto, AxisType.Explicit or AxisType.Manual, not {wrong[0]!r}")
     if len(types) != len(names):
-        raise ShardingError(f"axis_types needs one type an axis: {len(types)} types for the axes {names}")
+        raise ShardingError(f"axis_types needs one type per axis: {len(types)} types for the axes {names}")
     return types
 
 
 def device_grid(devices: Sequence[Any], *shape: Any) -> np.ndarray[Any, Any]:
-    """Devices in a grid, as numpy's `reshape` takes its shape. What they are, numpy is not to look into."""
+    """Return an object array of devices of this shape. It is filled element by element: numpy must not inspect them."""
     grid = np.empty(len(devices), object)
     grid[:] = devices
     return grid.reshape(*shape)
@@ -170,7 +174,7 @@ def device_grid(devices: Sequence[Any], *shape: Any) -> np.ndarray[Any, Any]:
 
 @final
 class AbsentDevice:
-    """Stands for a device of a mesh that is only planned for."""
+    """Placeholder for a device of an AbstractMesh, for which programs are planned but not run."""
 
     platform = "cpu"
     device_kind = "absent"
@@ -181,20 +185,19 @@ class AbsentDevice:
 
     @property
     def client(self) -> Any:
-        raise ValueError("an AbstractMesh has no devices: programs can be planned for it, and no array can lie there")
+        raise ValueError("an AbstractMesh has no devices: programs can be planned for it, but it cannot hold arrays")
 
     def __repr__(self) -> str:
         return f"AbsentDevice(id={self.id})"
 
 
 class _MeshContext(threading.local):
-    """The mesh that this thread has set, and the ones before it that `with mesh:` puts back. `manual`: the axes that
-    the manual regions being traced look after."""
+    """The mesh that this thread has set, and the manual axes of the regions that are being traced."""
 
     def __init__(self) -> None:
         self.mesh: Mesh | None = None
         self.manual_axes: frozenset[str] = frozenset()
-        self.before: list[Mesh | None] = []
+        self.outer_meshes: list[Mesh | None] = []  # those that the exits of `with mesh:` blocks restore
 
 
 mesh_context = _MeshContext()
@@ -232,20 +235,20 @@ class Mesh:
         if grid.ndim == 1 and len(names) > 1:
             sizes = _even_factors(grid.size, len(names))
             warnings.warn(
-                f"Mesh was given a flat list of {grid.size} devices and {len(names)} axis names: taken as "
-                f"{' × '.join(map(str, sizes))}. Say so: Mesh(np.array(devices).reshape{sizes}, {names})",
+                f"Mesh got a flat list of {grid.size} devices for {len(names)} axis names, and arranges them as "
+                f"{' × '.join(map(str, sizes))}. Write the shape: Mesh(np.array(devices).reshape{sizes}, {names})",
                 stacklevel=2,
             )
             grid = grid.reshape(sizes)
         self.abstract = AbstractMesh(grid.shape, names, axis_types)
         if others := {kind.name for kind in self.abstract.axis_types} - {"Auto"}:
             warnings.warn(
-                f"{self.abstract}: axes of type {', '.join(sorted(others))} are planned as Auto ones are: shardings "
-                "are not part of types yet, and nothing is refused that an Explicit axis would refuse.",
+                f"{self.abstract}: axes of type {', '.join(sorted(others))} are treated as Auto: shardings are not "
+                "part of types yet, and sharding conflicts along Explicit axes are not errors.",
                 stacklevel=2,
             )
         if len(set(map(id, grid.flat))) != grid.size:
-            raise ShardingError(f"a mesh cannot hold a device twice: {list(grid.flat)}")
+            raise ShardingError(f"a mesh cannot contain a device twice: {list(grid.flat)}")
         grid.flags.writeable = False
         self.devices = grid
 
@@ -284,7 +287,7 @@ class Mesh:
 
     @property
     def device_ids(self) -> np.ndarray[Any, Any]:
-        """The numbers of the devices, in the grid."""
+        """The ids of the devices, as an array of the mesh's shape."""
         return np.array([device.id for device in self.flat_devices]).reshape(self.devices.shape)
 
     @property
@@ -294,16 +297,16 @@ class Mesh:
         return [device for device in self.flat_devices if device.process_index == here]
 
     def __enter__(self) -> "Mesh":
-        mesh_context.before.append(mesh_context.mesh)
+        mesh_context.outer_meshes.append(mesh_context.mesh)
         mesh_context.mesh = self
         return self
 
     def __exit__(self, *exception: object) -> None:
-        mesh_context.mesh = mesh_context.before.pop()
+        mesh_context.mesh = mesh_context.outer_meshes.pop()
 
     @cached_property
     def flat_devices(self) -> tuple[Any, ...]:
-        """The devices in mesh order; a device's place here is its replica index."""
+        """The devices in row-major order; the position of a device is its replica index."""
         return tuple(self.devices.flat)
 
     @cached_property
@@ -325,7 +328,7 @@ class Mesh:
 
 
 def _even_factors(count: int, parts: int) -> tuple[int, ...]:
-    """`count` as a product of `parts` factors, as even as it goes, largest first: 8 → 4 × 2, 2 × 2 × 2."""
+    """Return `parts` factors of `count` that are as equal as possible, largest first: 8 → 4 × 2, 2 × 2 × 2."""
     if parts == 1:
         return (count,)
     root = count ** (1 / parts)
@@ -335,6 +338,6 @@ def _even_factors(count: int, parts: int) -> tuple[int, ...]:
 
 @registered_cache(maxsize=256)
 def absent_mesh(mesh: AbstractMesh) -> Mesh:
-    """A mesh of absent devices: programs are planned and lowered for it, and cannot run."""
+    """Return a mesh of placeholder devices: programs can be planned and lowered for it, but not run."""
     absent = [AbsentDevice(number) for number in range(mesh.size)]
     return Mesh(device_grid(absent, mesh.axis_sizes), mesh.axis_names)

@@ -1,4 +1,4 @@
-"""PartitionSpec: which mesh axes each dim of an array is cut along, as users write it."""
+"""PartitionSpec: the mesh axes along which each dim of an array is sharded, as users write them."""
 
 from typing import Any, final
 
@@ -9,13 +9,13 @@ from shardwise.errors import ShardingError
 
 @final
 class Unconstrained:
-    """Stands in a spec for a dim whose layout is left to the planner."""
+    """The entry of a spec for a dim whose sharding the planner chooses."""
 
     def __repr__(self) -> str:
         return "UNCONSTRAINED"
 
     def __reduce__(self) -> str:
-        return "UNCONSTRAINED"  # the one below, in copies and pickles too
+        return "UNCONSTRAINED"  # copies and pickles are the same object
 
 
 UNCONSTRAINED = Unconstrained()
@@ -43,16 +43,16 @@ class PartitionSpec(tuple[Any, ...]):
     UNCONSTRAINED = UNCONSTRAINED
 
     def __new__(cls, *entries: Any) -> "PartitionSpec":
-        found = []
+        normalized = []
         for entry in entries:
             names = entry if isinstance(entry, tuple) else (entry,)
             if entry is not None and entry is not UNCONSTRAINED and not all(isinstance(name, str) for name in names):
                 raise TypeError(
-                    "PartitionSpec takes None, an axis name, a tuple of names or UNCONSTRAINED for each dim, "
+                    "PartitionSpec accepts None, an axis name, a tuple of names or UNCONSTRAINED for each dim, "
                     f"not {entry!r}"
                 )
-            found.append(names if len(names) > 1 else names[0] if names else None)
-        return super().__new__(cls, found)
+            normalized.append(names if len(names) > 1 else names[0] if names else None)
+        return super().__new__(cls, normalized)
 
     def __repr__(self) -> str:
         return f"P({', '.join(map(repr, self))})"
@@ -62,14 +62,19 @@ class PartitionSpec(tuple[Any, ...]):
 
 
 def pin_of(spec: PartitionSpec, shape: tuple[int, ...], mesh: AbstractMesh, reason: str = "") -> Pin:
-    """The pin that `spec` puts on an array of this shape; a spec that does not fit is a ShardingError."""
+    """Return the pin that `spec` means for an array of this shape.
+
+    Raises:
+        ShardingError: if the spec has more entries than the array has dims, names an axis that the mesh does not have,
+            or uses an axis twice.
+    """
     entries = list(spec)
     while len(entries) > len(shape) and entries[-1] in (None, ()):
         entries.pop()
     if len(entries) > len(shape):
         raise ShardingError(
             f"{spec} has {len(entries)} entries, but the array has rank {len(shape)} (shape {shape}). "
-            f"Remove {len(entries) - len(shape)}: a spec has at most one entry a dim."
+            f"Remove {len(entries) - len(shape)}: a spec has at most one entry per dim."
         )
     dims: list[tuple[str, ...]] = []
     open_dims = []
@@ -84,7 +89,7 @@ def pin_of(spec: PartitionSpec, shape: tuple[int, ...], mesh: AbstractMesh, reas
                 raise ShardingError(f"{spec}: {mesh.unknown_axis_message(axis)}")
             if axis in seen:
                 raise ShardingError(
-                    f"{spec} uses axis {axis!r} for dim {seen[axis]} and for dim {dim}: an axis can cut one dim only."
+                    f"{spec} uses axis {axis!r} for dim {seen[axis]} and for dim {dim}: an axis can shard one dim only."
                 )
             seen[axis] = dim
     dims += [()] * (len(shape) - len(dims))
@@ -92,7 +97,7 @@ def pin_of(spec: PartitionSpec, shape: tuple[int, ...], mesh: AbstractMesh, reas
 
 
 def spec_of(layout: Layout) -> PartitionSpec:
-    """The spec that says `layout`, without trailing Nones."""
+    """Return the spec of a layout, without trailing Nones."""
     entries: list[Any] = [None if not axes else axes[0] if len(axes) == 1 else axes for axes in layout.dims]
     while entries and entries[-1] is None:
         entries.pop()

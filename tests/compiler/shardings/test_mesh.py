@@ -62,7 +62,7 @@ def test_names_sizes_and_text():
         (
             (4, 2),
             ("a",),
-            "a mesh needs one name an axis: sizes (4, 2) have 2 axes, names ('a',) are 1",
+            "a mesh needs one name per axis: sizes (4, 2) have 2 axes, names ('a',) have 1",
         ),
         ((4, 2), ("a", "a"), "mesh axis names must differ: ['a'] repeat in ('a', 'a')"),
         ((4, 0), ("a", "b"), "mesh axis sizes must be at least 1, not (4, 0)"),
@@ -129,7 +129,7 @@ class TestDevices:
 
     def test_a_device_cannot_be_there_twice(self):
         device = Device()
-        with pytest.raises(ShardingError, match="a mesh cannot hold a device twice"):
+        with pytest.raises(ShardingError, match="a mesh cannot contain a device twice"):
             Mesh([device, device], "a")
 
     @pytest.mark.parametrize(
@@ -137,6 +137,6 @@ class TestDevices:
         [(8, "ab", (4, 2)), (8, "abc", (2, 2, 2)), (6, "ab", (3, 2)), (7, "ab", (7, 1)), (16, "ab", (4, 4))],
     )
     def test_a_flat_list_is_folded_with_a_warning(self, count, names, sizes):
-        with pytest.warns(UserWarning, match=f"flat list of {count} devices and {len(names)} axis names"):
+        with pytest.warns(UserWarning, match=f"flat list of {count} devices for {len(names)} axis names"):
             mesh = Mesh([Device() for _ in range(count)], tuple(names))
         assert tuple(mesh.shape.values()) == sizes

@@ -51,7 +51,7 @@ def test_unconstrained_dims_are_open():
             P("data", "model"),
             (3,),
             "P('data', 'model') has 2 entries, but the array has rank 1 (shape (3,)). "
-            "Remove 1: a spec has at most one entry a dim.",
+            "Remove 1: a spec has at most one entry per dim.",
         ),
         (
             P("date"),
@@ -61,18 +61,18 @@ def test_unconstrained_dims_are_open():
         (
             P("data", "data"),
             (3, 4),
-            "P('data', 'data') uses axis 'data' for dim 0 and for dim 1: an axis can cut one dim only.",
+            "P('data', 'data') uses axis 'data' for dim 0 and for dim 1: an axis can shard one dim only.",
         ),
         (
             P(("data", "data")),
             (3,),
-            "P(('data', 'data')) uses axis 'data' for dim 0 and for dim 0: an axis can cut one dim only.",
+            "P(('data', 'data')) uses axis 'data' for dim 0 and for dim 0: an axis can shard one dim only.",
         ),
         (
             P(UNCONSTRAINED, UNCONSTRAINED),
             (3,),
             "P(UNCONSTRAINED, UNCONSTRAINED) has 2 entries, but the array has rank 1 (shape (3,)). "
-            "Remove 1: a spec has at most one entry a dim.",
+            "Remove 1: a spec has at most one entry per dim.",
         ),
     ],
     ids=repr,
@@ -88,7 +88,7 @@ def test_entries_are_names(entry):
     with pytest.raises(TypeError) as caught:
         P(entry)
     assert str(caught.value) == (
-        f"PartitionSpec takes None, an axis name, a tuple of names or UNCONSTRAINED for each dim, not {entry!r}"
+        f"PartitionSpec accepts None, an axis name, a tuple of names or UNCONSTRAINED for each dim, not {entry!r}"
     )
 
 
