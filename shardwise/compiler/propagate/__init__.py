@@ -1,1 +1,1 @@
-"""Program + pinned layouts → ShardedProgram: for every equation, the ways it could lie on the mesh, and why."""
+"""Propagation: from a Program and pins to a ShardedProgram, with the candidates of every equation on every axis."""

@@ -1,9 +1,11 @@
-"""Seeds: which dims each mesh axis may cut, given what the user pinned.
+"""axis_seeds: the dims that each mesh axis may shard, given the user's pins.
 
-A pin puts an axis on a dim; the dim's whole colour may then be cut by it. A reshape can need more than one factor of a
-dim for the axes that cut it: rows of 32 over data=4, model=2, seen as 4×8, are cut by data along the 4 and by model
-along the 8. An axis that alone is too much for the first factor is taken apart: over data=8 the 4 is cut by one piece
-of data, of size 4, and the 8 by the other, of size 2.
+The input is a flat list of equations, the pins and the groups of connected dims. The output is, for each axis, the dim
+groups that it may shard. A pin seeds the group of the pinned dim with its axes.
+
+A reshape can need several factors of a dim for the axes that shard it. 32 rows over data=4, model=2, reshaped to 4×8,
+are sharded by data along the 4 and by model along the 8. An axis that is larger than the first factor is split into
+sub-axes: over data=8, the 4 is sharded by a sub-axis of size 4, and the 8 by the other one, of size 2.
 """
 
 from collections import defaultdict
@@ -26,124 +28,167 @@ Pins = Sequence[tuple[Value, Pin]]
 @final
 @dataclass(frozen=True)
 class Seeds:
-    """Of one axis: the colours that it may cut; and for each reshape the factors that it may cut after others."""
+    """The dims that one mesh axis may shard.
 
-    tied: DimGroups
-    colours: set[int]
+    Attributes:
+        dim_groups: the groups of connected dims of the program.
+        groups: the groups that the axis may shard.
+        minor: for each reshape, the minor factors that the axis may shard, if other axes shard those before them.
+    """
+
+    dim_groups: DimGroups
+    groups: set[int]
     minor: dict[Equation, frozenset[int]] = field(default_factory=dict)
 
     def has(self, value: Value, dim: int) -> bool:
-        return self.tied.find(value, dim) in self.colours
+        """Return whether the axis may shard this dim."""
+        return self.dim_groups.find(value, dim) in self.groups
 
 
-def split_axes(equations: Sequence[Equation], mesh: AbstractMesh, pins: Pins, tied: DimGroups) -> AbstractMesh:
-    """The mesh with those axes taken apart that a reshape needs in pieces; the same one where there are none."""
-    lists: dict[int, set[tuple[str, ...]]] = defaultdict(set)  # of a colour: the axes that pins give its dims
+def split_axes(equations: Sequence[Equation], mesh: AbstractMesh, pins: Pins, dim_groups: DimGroups) -> AbstractMesh:
+    """Split the mesh axes that are larger than the first factor of a pinned compound dim.
+
+    Returns:
+        The finer mesh; `mesh` itself if no axis is split.
+    """
+    pinned_axes: dict[int, set[tuple[str, ...]]] = defaultdict(set)  # dim group → the axes of pinned dims in it
     for value, pin in pins:
         for dim, axes in enumerate(pin.layout.dims):
             if axes:
-                lists[tied.find(value, dim)].add(axes)
-    parts: dict[str, int] = {}
-    for equation, rule, values in _compound(equations):
+                pinned_axes[dim_groups.find(value, dim)].add(axes)
+    major_sizes: dict[str, int] = {}
+    for equation, rule, values in _compound_equations(equations):
         if isinstance(equation.op, (Split, Join)):
             continue
         for number, dims in enumerate((*rule.operands, *rule.results)):
             for dim, factors in enumerate(dims):
                 if len(factors) < 2 or not rule.need_replication.isdisjoint(factors):
                     continue
-                for axes in lists.get(tied.find(values[number], dim), ()):
-                    _split([rule.sizes[factor] for factor in factors], axes, mesh, parts)
-    return split_mesh(mesh, parts) if parts else mesh
+                for axes in pinned_axes.get(dim_groups.find(values[number], dim), ()):
+                    sizes = [rule.sizes[factor] for factor in factors]
+                    for axis, size in _axes_across_factors(sizes, axes, mesh).items():
+                        major_sizes.setdefault(axis, size)
+    return split_mesh(mesh, major_sizes) if major_sizes else mesh
 
 
-def _split(sizes: Sequence[int], axes: Sequence[str], mesh: AbstractMesh, parts: dict[str, int]) -> None:
-    """Notes where axes that cut a dim of factors of these sizes go past the end of one: an axis, and its major part."""
-    left = list(sizes)
-    found = {}
+def _axes_across_factors(sizes: Sequence[int], axes: Sequence[str], mesh: AbstractMesh) -> dict[str, int]:
+    """Return the axes that shard a dim across the end of one of its factors, with the size of their major sub-axis.
+
+    Args:
+        sizes: the sizes of the factors of the dim.
+        axes: the axes that shard the dim, major first.
+        mesh: the mesh.
+
+    Returns:
+        The axes to split. It is empty if splitting does not help: shards would begin inside an element of a factor.
+    """
+    rest = list(sizes)  # what is not sharded yet of each factor
+    major_sizes = {}
     for axis in axes:
         count = mesh.shape[axis]
-        while left and left[0] == 1:
-            left.pop(0)
-        if not left:
-            return
-        if left[0] % count == 0:
-            left[0] //= count
-        elif count % left[0] == 0 and len(left) > 1 and left[1] % (count // left[0]) == 0:
-            found[axis] = left[0]
-            left[:2] = [left[1] // (count // left[0])]
+        while rest and rest[0] == 1:
+            rest.pop(0)
+        if not rest:
+            return {}
+        if rest[0] % count == 0:
+            rest[0] //= count
+        elif count % rest[0] == 0 and len(rest) > 1 and rest[1] % (count // rest[0]) == 0:
+            major_sizes[axis] = rest[0]
+            rest[:2] = [rest[1] // (count // rest[0])]
         else:
-            return  # pieces would begin in the middle of an element of the first factor
-    parts.update((axis, part) for axis, part in found.items() if axis not in parts)
+            return {}
+    return major_sizes
 
 
 def seed_axes(
-    equations: Sequence[Equation], coarse: AbstractMesh, mesh: AbstractMesh, pins: Pins, tied: DimGroups
+    equations: Sequence[Equation], coarse: AbstractMesh, mesh: AbstractMesh, pins: Pins, dim_groups: DimGroups
 ) -> dict[str, Seeds]:
-    """What each axis of `mesh` may cut; some may be pieces of the axes of `coarse`."""
-    found = {
+    """Return the dims that each axis of a mesh may shard.
+
+    Args:
+        equations: the equations.
+        coarse: the user's mesh.
+        mesh: the mesh, whose axes may be sub-axes of `coarse`.
+        pins: the pinned values.
+        dim_groups: the groups of connected dims.
+    """
+    seeds_of = {
         axis: Seeds(
-            tied, {tied.find(value, dim) for value, pin in pins if (dim := pin.layout.dim_of(axis)) is not None}
+            dim_groups,
+            {dim_groups.find(value, dim) for value, pin in pins if (dim := pin.layout.dim_of(axis)) is not None},
         )
         for axis in mesh.axis_names
     }
-    reshapes = list(_compound(equations))
-    whole = {**mesh.shape}
-    for axis, pieces in sub_axes_of(coarse, mesh).items():
-        whole.update(dict.fromkeys(pieces, coarse.shape[axis]))
-    grown = True
-    while grown:  # a dim that an axis may cut from now on can be reshaped again
-        grown = False
+    reshapes = list(_compound_equations(equations))
+    unsplit_sizes = {**mesh.shape}  # for each axis, the size of the axis of `coarse` that it is part of
+    for axis, sub_axes in sub_axes_of(coarse, mesh).items():
+        unsplit_sizes.update(dict.fromkeys(sub_axes, coarse.shape[axis]))
+    changed = True
+    while changed:  # a dim that an axis may shard as of now may be reshaped again
+        changed = False
         for equation, rule, values in reshapes:
-            on = _axes_of_factors(rule, values, found)
-            for axis, seeds in found.items():
-                minor = frozenset([factor for factor in rule.minor if _may_follow(rule, factor, axis, on, mesh)])
+            factor_axes = _axes_of_factors(rule, values, seeds_of)
+            for axis, seeds in seeds_of.items():
+                minor = frozenset(
+                    [factor for factor in rule.minor if _may_shard_minor(rule, factor, axis, factor_axes, mesh)]
+                )
                 if minor:
                     seeds.minor[equation] = minor
-                if whole[axis] != mesh.shape[axis]:
-                    minor |= _too_small(rule, values, seeds, whole[axis])
-                reached = {tied.find(values[number], dim) for factor in minor for number, dim in rule.dims_with(factor)}
-                grown = grown or not reached <= seeds.colours
-                seeds.colours.update(reached)
-    return found
+                if unsplit_sizes[axis] != mesh.shape[axis]:
+                    minor |= _factors_of_split_dims(rule, values, seeds, unsplit_sizes[axis])
+                reached = {
+                    dim_groups.find(values[number], dim) for factor in minor for number, dim in rule.dims_with(factor)
+                }
+                changed = changed or not reached <= seeds.groups
+                seeds.groups.update(reached)
+    return seeds_of
 
 
-def _axes_of_factors(rule: FactorRule, values: Sequence[Value], found: dict[str, Seeds]) -> dict[int, set[str]]:
-    """For each factor of a compound dim, the axes that may cut a dim which has it."""
+def _axes_of_factors(rule: FactorRule, values: Sequence[Value], seeds_of: dict[str, Seeds]) -> dict[int, set[str]]:
+    """Return, for each factor of a compound dim, the axes that may shard a dim with this factor."""
     return {
         factor: {
-            axis for axis, seeds in found.items() if any(seeds.has(values[n], dim) for n, dim in rule.dims_with(factor))
+            axis
+            for axis, seeds in seeds_of.items()
+            if any(seeds.has(values[number], dim) for number, dim in rule.dims_with(factor))
         }
         for factor in rule.compound
     }
 
 
-def _may_follow(rule: FactorRule, factor: int, axis: str, on: dict[int, set[str]], mesh: AbstractMesh) -> bool:
-    """Whether the axis may cut a factor that comes after others: other axes can cut those into single elements."""
-    if axis not in on[factor] or mesh.shape[axis] == 1 or rule.sizes[factor] % mesh.shape[axis]:
+def _may_shard_minor(
+    rule: FactorRule, factor: int, axis: str, factor_axes: dict[int, set[str]], mesh: AbstractMesh
+) -> bool:
+    """Return whether an axis may shard a minor factor: other axes can fully shard the factors before it."""
+    if axis not in factor_axes[factor] or mesh.shape[axis] == 1 or rule.sizes[factor] % mesh.shape[axis]:
         return False
     for factors in rule.compound_dims:
         if factor in factors:
             for before in factors[: factors.index(factor)]:
-                others = mesh.extent(on[before] - {axis})
+                others = mesh.extent(factor_axes[before] - {axis})
                 if before in rule.need_replication or others % rule.sizes[before]:
                     return False
     return True
 
 
-def _too_small(rule: FactorRule, values: Sequence[Value], seeds: Seeds, whole: int) -> frozenset[int]:
-    """The factors of dims for whose first factor an axis was too large before it was taken apart. Its pieces may cut
-    any dim that has them: what was batch stays batch."""
+def _factors_of_split_dims(
+    rule: FactorRule, values: Sequence[Value], seeds: Seeds, unsplit_size: int
+) -> frozenset[int]:
+    """Return the factors of dims whose first factor the unsplit axis does not divide.
+
+    The sub-axes may shard any dim with one of these factors, so that batch dims stay sharded.
+    """
     return frozenset(
         factor
         for number, dims in enumerate((*rule.operands, *rule.results))
         for dim, factors in enumerate(dims)
-        if len(factors) > 1 and rule.sizes[factors[0]] % whole and seeds.has(values[number], dim)
+        if len(factors) > 1 and rule.sizes[factors[0]] % unsplit_size and seeds.has(values[number], dim)
         for factor in factors
     )
 
 
-def _compound(equations: Sequence[Equation]) -> Iterator[tuple[Equation, FactorRule, Sequence[Value]]]:
-    """The equations in which a dim has several factors."""
+def _compound_equations(equations: Sequence[Equation]) -> Iterator[tuple[Equation, FactorRule, Sequence[Value]]]:
+    """Yield the equations with a compound dim, with their factor rules and values."""
     for equation in equations:
         rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
         if rule.compound_dims:

@@ -1,14 +1,14 @@
-"""Candidates: the ways in which one equation can lie along one mesh axis.
+"""Candidates: the ways to shard one equation along one mesh axis (Alpa: strategies).
 
-Along an axis a value is in one of these states: replicated, cut along a dim, or partial (a term of a sum, a max, …).
-A candidate gives the state of every operand and result:
+Along an axis, a value is replicated, sharded along a dim, or partial (a term of a sum, a max, …). A candidate is the
+state of every operand and result:
 
-    whole            all replicated
-    by factor f      cut where a dim has f, replicated elsewhere; partial where f is reduced away
-    partial through  operands in which the op is linear are terms of a sum, and so is the result
+    replicated       all are replicated
+    factor f         dims with factor f are sharded, other values are replicated; results are partial if f is reduced
+    partial          operands in which the op is jointly linear are terms of a sum, and so are the results
 
-Terms of a sum may be scaled by a constant, but not multiplied by data: 2 and -1 are the terms of 1, and 1 · inf is inf,
-but 2 · inf - 1 · inf is NaN.
+Terms of a sum may be multiplied by a finite constant, but not by data: 2 and -1 are terms of 1, and 1 · inf is inf, but
+2 · inf - 1 · inf is NaN.
 """
 
 from dataclasses import dataclass
@@ -50,17 +50,17 @@ class Candidate:
 
 
 def factor_candidate(rule: FactorRule, factor: int) -> Candidate:
-    """Cut along one factor."""
-    absent: State = rule.reduce.get(factor, REPLICATED)
-    terms = rule.addends if absent is PARTIAL_SUM else frozenset()
+    """Return the candidate that shards one factor."""
+    reduced: State = rule.reduce.get(factor, REPLICATED)
+    addends = rule.addends if reduced is PARTIAL_SUM else frozenset()
 
-    def state(dims: tuple[tuple[int, ...], ...], absent: State) -> State:
-        return next((dim for dim, factors in enumerate(dims) if factor in factors), absent)
+    def state(dims: tuple[tuple[int, ...], ...], without_factor: State) -> State:
+        return next((dim for dim, factors in enumerate(dims) if factor in factors), without_factor)
 
     operands = [
-        state(dims, PARTIAL_SUM if number in terms else REPLICATED) for number, dims in enumerate(rule.operands)
+        state(dims, PARTIAL_SUM if number in addends else REPLICATED) for number, dims in enumerate(rule.operands)
     ]
-    results = [state(dims, absent) for dims in rule.results]
+    results = [state(dims, reduced) for dims in rule.results]
     return Candidate(tuple(operands), tuple(results), factor, replicated_as_partial=PARTIAL_SUM in operands)
 
 
@@ -74,37 +74,48 @@ def candidates(
     partial: frozenset[int],
     scales: frozenset[int],
 ) -> tuple[Candidate, ...]:
-    """The candidates of an op on an axis, lowest first; equal ones are one object.
+    """Return the candidates of an op on an axis, without duplicates; cached, so that equal results are one object.
 
-    `factors` are those whose colour has the axis; `partial` are the operands that could arrive as terms of a sum;
-    `scales` are those that hold one finite number, and not zero.
+    The order decides between candidates of equal cost: replicated first, then factors, then partial.
+
+    Args:
+        op: the op.
+        types: the types of its operands.
+        results: the number of its results.
+        axis: the mesh axis.
+        factors: the factors that the axis may shard.
+        partial: the operands that may be partial sums.
+        scales: the operands that hold one finite number other than zero in all elements.
     """
     rule = factor_rule(op, types)
     if isinstance(op, Constrain):
         return _pinned(op, axis, factors)
     found = [factor_candidate(rule, factor) for factor in sorted(factors)]
-    if not (found and op.is_contraction):  # replicating a product to save bytes is not done by default
-        found.insert(0, _whole(len(types), results))
+    if not (found and op.is_contraction):  # a product that can be sharded is never replicated to save communication
+        found.insert(0, _replicated(len(types), results))
     for linear in op.linear_in(*types):
-        together = len(linear) > 1  # a sum or a choice: whole operands join as terms, and nothing is multiplied
-        # An index or a choice does not multiply.
-        others = {i for i, type in enumerate(types) if i not in linear and is_inexact(type.dtype)}
-        if not partial.isdisjoint(linear) and (together or others <= scales or not is_inexact(types[0].dtype)):
+        joint = len(linear) > 1  # an add or a select: it does not multiply, and replicated operands can be terms
+        # Operands that are not inexact are indices or predicates, which do not multiply either.
+        multipliers = {i for i, type in enumerate(types) if i not in linear and is_inexact(type.dtype)}
+        if not partial.isdisjoint(linear) and (joint or multipliers <= scales or not is_inexact(types[0].dtype)):
             operands = tuple(PARTIAL_SUM if i in linear else REPLICATED for i in range(len(types)))
-            found.append(Candidate(operands, (PARTIAL_SUM,) * results, replicated_as_partial=together))
+            found.append(Candidate(operands, (PARTIAL_SUM,) * results, replicated_as_partial=joint))
     return tuple(dict.fromkeys(found))
 
 
 @registered_cache(maxsize=65536)
 def manual_candidates(op: Op, types: tuple[ArrayType, ...], results: int, axis: str) -> tuple[Candidate, ...]:
-    """The one way in which an equation of a manual region lies along an axis of that: each device has its own. On the
-    border, the whole is cut as the user said."""
+    """Return the only candidate of an equation in a manual region along one of the region's axes.
+
+    Each device computes with its own shards, so nothing is sharded further. At the boundary of the region, the value
+    outside is sharded as the user specified.
+    """
     if isinstance(op, (Split, Join)) and (dim := op.pin.layout.dim_of(axis)) is not None:
         return (factor_candidate(factor_rule(op, types), op.shard_index_factor(dim)),)
-    return (_whole(len(types), results),)
+    return (_replicated(len(types), results),)
 
 
-def _whole(operands: int, results: int) -> Candidate:
+def _replicated(operands: int, results: int) -> Candidate:
     return Candidate((REPLICATED,) * operands, (REPLICATED,) * results)
 
 

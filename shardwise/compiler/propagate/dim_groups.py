@@ -1,8 +1,8 @@
-"""Colours: dims that the ops of a program tie together. Pinning one dim to an axis makes its whole colour a candidate.
+"""dim_groups: dims that the ops of a program connect, by union-find over factor rules.
 
-Two relations follow from factor rules. `dim_groups` joins dims that share a leading factor: layouts flow along it,
-through reshapes too. `padding_classes` joins dims that share a factor which is the whole dim everywhere: these must
-agree on their padded size, or shards would not line up.
+`dim_groups` joins dims that share a leading factor: layouts propagate along it, through reshapes too. A pinned dim
+makes its axes candidates for the whole group. `padding_classes` joins dims that share a factor which is the only one
+in all of them: they need the same padded size, so that their shards line up.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,55 +10,55 @@ from typing import final
 
 from shardwise.compiler.ir.op import factor_rule
 from shardwise.compiler.ir.program import Equation, Value
-from shardwise.compiler.shardings.factors import FactorRule
-
-Groups = tuple[tuple[int, tuple[tuple[int, int], ...]], ...]
+from shardwise.compiler.shardings.factors import FactorDims, FactorRule
 
 
 @final
 class DimGroups:
-    """Disjoint sets of dims that merge; `find` gives the number of a dim's set."""
+    """Disjoint sets of dims (union-find); `find` returns the number of a dim's set."""
 
     def __init__(self) -> None:
-        self._first: dict[Value, int] = {}  # dims are numbered: those of one value follow each other
+        self._first: dict[Value, int] = {}  # the number of a value's first dim; its other dims have the next numbers
         self._parent: list[int] = []
 
     def find(self, value: Value, dim: int) -> int:
+        """Return the number of the group of a dim."""
         parent = self._parent
         item = self._number(value) + dim
         while (above := parent[item]) != item:
-            parent[item] = parent[above]  # the way gets shorter every time it is gone
+            parent[item] = parent[above]  # path halving
             item = parent[item]
         return item
 
     def join(self, a: tuple[Value, int], b: tuple[Value, int]) -> None:
+        """Merge the groups of two dims."""
         self._parent[self.find(*a)] = self.find(*b)
 
     def _number(self, value: Value) -> int:
-        found = self._first.get(value)
-        if found is None:
-            found = self._first[value] = len(self._parent)
-            self._parent.extend(range(found, found + value.type.ndim))
-        return found
+        first = self._first.get(value)
+        if first is None:
+            first = self._first[value] = len(self._parent)
+            self._parent.extend(range(first, first + value.type.ndim))
+        return first
 
 
 def dim_groups(equations: Sequence[Equation]) -> DimGroups:
-    """Dims joined where a layout can flow from one to the other."""
-    return _joined(equations, lambda rule: rule.dims_by_leading_factor)
+    """Return the groups of dims between which layouts propagate."""
+    return _join_dims(equations, lambda rule: rule.dims_by_leading_factor)
 
 
 def padding_classes(equations: Sequence[Equation]) -> DimGroups:
-    """Dims joined where pieces must line up, so that they share one padded size."""
-    return _joined(equations, lambda rule: rule.dims_by_padding_factor)
+    """Return the groups of dims that need one padded size."""
+    return _join_dims(equations, lambda rule: rule.dims_by_padding_factor)
 
 
-def _joined(equations: Sequence[Equation], groups: Callable[[FactorRule], Groups]) -> DimGroups:
-    sets = DimGroups()
+def _join_dims(equations: Sequence[Equation], factor_dims: Callable[[FactorRule], FactorDims]) -> DimGroups:
+    groups = DimGroups()
     for equation in equations:
         values = (*equation.inputs, *equation.outputs)
-        for _, places in groups(factor_rule(equation.op, tuple([value.type for value in equation.inputs]))):
-            number, dim = places[0]
+        for _, dims in factor_dims(factor_rule(equation.op, tuple([value.type for value in equation.inputs]))):
+            number, dim = dims[0]
             first = (values[number], dim)
-            for number, dim in places[1:]:
-                sets.join((values[number], dim), first)
-    return sets
+            for number, dim in dims[1:]:
+                groups.join((values[number], dim), first)
+    return groups

@@ -1,8 +1,9 @@
-"""follow: an output that nobody pinned lies as the nearest pinned value that it was made from, element by element.
+"""output_layouts: an output without a pin gets the layout of the nearest pinned value that it is computed from.
 
-New parameters lie as the old ones and moments as moments, also where a loop carries them from step to step. Nearest is
-counted in elementwise ops of the output's own type; inputs and constraints are pinned values. Where two are equally
-near and lie differently, the cost decides.
+So the new parameters of a training step get the layouts of the old ones, and new moments those of the old moments, also
+if a loop carries them. Pinned values are inputs and constrained values. The distance is the number of elementwise ops
+in between, on operands of the output's own type. If two pinned values with different layouts are equally near, the
+output gets no pin, and the planner chooses by cost.
 """
 
 from collections.abc import Sequence
@@ -17,46 +18,49 @@ from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.shardings.layout import Layout, Pin
 
 
-class _Near(NamedTuple):
-    """How far away the nearest pinned value is, and its pin; None where several are as near and lie differently."""
+class _Nearest(NamedTuple):
+    """The distance to the nearest pinned value, and its pin; None if several with different layouts are as near."""
 
     distance: int
     pin: Pin | None
 
 
-_Known = dict[Value, _Near]
+_NearestPins = dict[Value, _Nearest]
 
 
 def infer_output_pins(
     program: Program, in_pins: Sequence[Pin], out_pins: Sequence[Pin | None]
 ) -> tuple[Pin | None, ...]:
-    """`out_pins`, and pins for outputs that follow another value."""
+    """Return the pins of all outputs: those in `out_pins`, and the inferred ones in place of None."""
     if all(pin is not None for pin in out_pins):
         return tuple(out_pins)
-    known = {value: _Near(0, pin) for value, pin in zip(program.inputs, in_pins, strict=True)}
-    _look(program, known)
+    nearest = {value: _Nearest(0, pin) for value, pin in zip(program.inputs, in_pins, strict=True)}
+    _visit(program, nearest)
     return tuple(
-        pin if pin is not None else _following(number, known.get(value))
+        pin if pin is not None else _output_pin(number, nearest.get(value))
         for number, (value, pin) in enumerate(zip(program.outputs, out_pins, strict=True))
     )
 
 
-def _look(program: Program, known: _Known) -> None:
-    """Find what is near the values of a program whose inputs are known."""
+def _visit(program: Program, nearest: _NearestPins) -> None:
+    """Find the nearest pins of the values of a program, given those of its inputs."""
     for equation in program.equations:
         op = equation.op
         if isinstance(op, Constrain):
-            known[equation.outputs[0]] = _Near(0, replace(op.pin, reason=f"the constraint at {equation.source}"))
-        elif isinstance(op, Control) and not isinstance(op, Manual):  # whose results the user laid out by hand
-            _look_inside(equation, op, known)
+            nearest[equation.outputs[0]] = _Nearest(0, replace(op.pin, reason=f"the constraint at {equation.source}"))
+        elif isinstance(op, Control) and not isinstance(op, Manual):  # the user specifies a shard_map's results
+            _visit_control(equation, op, nearest)
         elif isinstance(op, Elementwise):
             (result,) = equation.outputs
-            alike = [value for value in equation.inputs if value.type.strong() is result.type.strong()]
-            _note(result, [known[value] for value in alike if value in known], known)
+            same_type = [value for value in equation.inputs if value.type.strong() is result.type.strong()]
+            _record(result, [nearest[value] for value in same_type if value in nearest], nearest)
 
 
-def _look_inside(equation: Equation, op: Control, known: _Known) -> None:
-    """What goes into programs, and what comes out: slices of an array lie as it does, but for the dim of the slices."""
+def _visit_control(equation: Equation, op: Control, nearest: _NearestPins) -> None:
+    """Follow the bindings of a control op into its programs and out of them.
+
+    The slices of an array have its layout without the leading dim, and a stack of slices has an unsharded leading dim.
+    """
     values = {
         "operand": [equation.inputs],
         "result": [equation.outputs],
@@ -64,45 +68,45 @@ def _look_inside(equation: Equation, op: Control, known: _Known) -> None:
         "exit": [program.outputs for program in op.programs],
     }
     bindings = [
-        [[(end.kind, values[end.kind][end.program][end.number]) for end in ends] for ends in (c.sources, c.targets)]
-        for c in op.bindings
+        [[(end.kind, values[end.kind][end.program][end.number]) for end in ends] for ends in (b.sources, b.targets)]
+        for b in op.bindings
     ]
-    for binding, (takes, gives) in zip(op.bindings, bindings, strict=True):
-        given = [known[value] for kind, value in takes if kind == "operand" and value in known]
-        for kind, value in gives:
+    for binding, (sources, targets) in zip(op.bindings, bindings, strict=True):
+        outside = [nearest[value] for kind, value in sources if kind == "operand" and value in nearest]
+        for kind, value in targets:
             if kind == "entry":
-                _note(value, [_moved(near, -binding.boundary.leading) for near in given], known)
+                _record(value, [_shift_dims(source, -binding.boundary.leading) for source in outside], nearest)
     for program in op.programs:
-        _look(program, known)
-    for binding, (takes, gives) in zip(op.bindings, bindings, strict=True):
-        left = [known[value] for kind, value in takes if kind == "exit" and value in known]
-        for kind, value in gives:
+        _visit(program, nearest)
+    for binding, (sources, targets) in zip(op.bindings, bindings, strict=True):
+        inside = [nearest[value] for kind, value in sources if kind == "exit" and value in nearest]
+        for kind, value in targets:
             if kind == "result":
-                _note(value, [_moved(near, binding.boundary.leading) for near in left], known)
+                _record(value, [_shift_dims(source, binding.boundary.leading) for source in inside], nearest)
 
 
-def _note(value: Value, found: Sequence[_Near], known: _Known) -> None:
-    """A value that is made of others, to which these are near."""
-    if not found:
+def _record(value: Value, sources: Sequence[_Nearest], nearest: _NearestPins) -> None:
+    """Record the nearest pin of a value that is computed from values with these nearest pins."""
+    if not sources:
         return
-    distance = min(near.distance for near in found)
-    pins = [near.pin for near in found if near.distance == distance]
+    distance = min(source.distance for source in sources)
+    pins = [source.pin for source in sources if source.distance == distance]
     first = pins[0]
     agree = all(pin and first and (pin.layout, pin.open_dims) == (first.layout, first.open_dims) for pin in pins)
-    known[value] = _Near(distance + 1, first if agree else None)
+    nearest[value] = _Nearest(distance + 1, first if agree else None)
 
 
-def _moved(near: _Near, leading: int) -> _Near:
-    """The same with so many dims more in front, which nothing cuts, or less."""
-    if near.pin is None or not leading:
-        return near
-    dims = near.pin.layout.dims
+def _shift_dims(source: _Nearest, leading: int) -> _Nearest:
+    """Return the pin with `leading` unsharded dims added in front, or removed if negative."""
+    if source.pin is None or not leading:
+        return source
+    dims = source.pin.layout.dims
     layout = Layout(dims[-leading:] if leading < 0 else (((),) * leading + dims))
-    open_dims = frozenset(dim + leading for dim in near.pin.open_dims if dim + leading >= 0)
-    return _Near(near.distance, Pin(layout, open_dims, near.pin.reason))
+    open_dims = frozenset(dim + leading for dim in source.pin.open_dims if dim + leading >= 0)
+    return _Nearest(source.distance, Pin(layout, open_dims, source.pin.reason))
 
 
-def _following(number: int, near: _Near | None) -> Pin | None:
-    if near is None or near.pin is None:
+def _output_pin(number: int, nearest: _Nearest | None) -> Pin | None:
+    if nearest is None or nearest.pin is None:
         return None
-    return replace(near.pin, reason=f"output {number}, which follows {near.pin.reason or 'an input'},")
+    return replace(nearest.pin, reason=f"output {number}, which follows {nearest.pin.reason or 'an input'},")

@@ -1,4 +1,4 @@
-"""Parse the text of a ShardedProgram. Its candidates follow from the program and the pins, and are not printed.
+"""Parser for the text of a ShardedProgram. Candidates are not printed: `propagate` recomputes them.
 
 sharded mlp on mesh(data=4, model=2)
 in P('data', None)
@@ -13,7 +13,7 @@ from shardwise.compiler.shardings.layout import Pin, parse_layout
 
 
 def parse_sharded(text: str) -> ShardedProgram:
-    """The sharded program that prints as `text`."""
+    """Return the sharded program that prints as `text`."""
     program, mesh, ins, outs = parse_stage("sharded", text)
     pinned = [None if line == "free" else _parse_pin(line) for line in outs]
     return propagate(program, mesh, [_parse_pin(line) for line in ins], pinned)

@@ -1,4 +1,8 @@
-"""propagate: which layouts every equation could have, given what the user pinned."""
+"""propagate: compute the candidates of every equation on every mesh axis, given the user's pins.
+
+The input is a Program without calls, a mesh, and pins for inputs and outputs. The output is a ShardedProgram, from
+which `choose` selects one candidate per equation and axis. Propagation relies on the factor rules of ops.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,10 +31,17 @@ from shardwise.errors import ProgramError
 @final
 @dataclass(frozen=True, eq=False)
 class ShardedProgram:
-    """A program without calls, on a mesh. `candidates[axis]` has the candidates of every equation that is planned.
+    """A program without calls, on a mesh, with the candidates of its equations.
 
-    A *free* value (a constant, and what is cheaply computed from constants alone) is made wherever it is needed: it
-    has no candidates, constrains nothing and costs nothing.
+    Attributes:
+        program: the program.
+        mesh: the mesh; finer than the user's if a reshape needs sub-axes.
+        in_pins: the pins of the inputs.
+        out_pins: the pins of the outputs; None if the planner chooses.
+        unfolded: the program as a flat list of equations.
+        free: the free values: constants, and values computed cheaply from constants. Every device computes its own, in
+            any layout, so they have no candidates and cost nothing.
+        candidates: for each axis, the candidates of every planned equation.
     """
 
     program: Program
@@ -52,50 +63,60 @@ class ShardedProgram:
 
     @cached_property
     def planned(self) -> tuple[Equation, ...]:
-        """The unfolded equations that are not free."""
+        """The unfolded equations whose results are not free."""
         return tuple(e for e in self.unfolded.equations if not (e.outputs and self.free.issuperset(e.outputs)))
 
     @cached_property
     def values(self) -> tuple[Value, ...]:
-        """Every value, those of programs that ops hold too."""
-        made = (value for equation in self.unfolded.equations for value in equation.outputs)
-        return (*self.program.inputs, *made)
+        """All values, including those of programs that control ops hold."""
+        results = (value for equation in self.unfolded.equations for value in equation.outputs)
+        return (*self.program.inputs, *results)
 
 
 def propagate(
     program: Program, mesh: AbstractMesh, in_pins: Sequence[Pin], out_pins: Sequence[Pin | None]
 ) -> ShardedProgram:
-    """Every equation's candidates on every axis. `program` has no calls.
+    """Compute the candidates of all equations on all axes.
 
-    Where a reshape needs an axis in pieces, the result is on a finer mesh.
+    Args:
+        program: a program without calls.
+        mesh: the mesh. If a reshape needs sub-axes, the result is on a finer mesh.
+        in_pins: the pins of the inputs.
+        out_pins: the pins of the outputs. Outputs with None get an inferred pin, or none.
+
+    Raises:
+        ProgramError: if the number of pins differs from the number of inputs or outputs.
     """
     if len(in_pins) != len(program.inputs) or len(out_pins) != len(program.outputs):
-        raise ProgramError(f"{program.name}: {len(in_pins)} pins for inputs and {len(out_pins)} for outputs do not fit")
+        raise ProgramError(
+            f"{program.name}: {len(in_pins)} pins for {len(program.inputs)} inputs, "
+            f"{len(out_pins)} pins for {len(program.outputs)} outputs"
+        )
     if not mesh.axis_names:  # one device: there is nothing to choose
         return ShardedProgram(program, mesh, tuple(in_pins), tuple(out_pins), Unfolded(), frozenset(), {})
     out_pins = infer_output_pins(program, in_pins, out_pins)
     unfolded = unfold(program)
-    tied = dim_groups(unfolded.equations)
-    pins = _pins(program, unfolded, in_pins, out_pins)
-    fine = split_axes(unfolded.equations, mesh, pins, tied)
+    groups = dim_groups(unfolded.equations)
+    pins = _pinned_values(program, unfolded, in_pins, out_pins)
+    fine = split_axes(unfolded.equations, mesh, pins, groups)
     if fine != mesh:
         program = refine_program(program, fine)
         in_pins = [refine_pin(pin, mesh, fine) for pin in in_pins]
         out_pins = [pin and refine_pin(pin, mesh, fine) for pin in out_pins]
         unfolded = unfold(program)
-        tied = dim_groups(unfolded.equations)
-        pins = _pins(program, unfolded, in_pins, out_pins)
+        groups = dim_groups(unfolded.equations)
+        pins = _pinned_values(program, unfolded, in_pins, out_pins)
     free, scales = _free_values(unfolded)
     sharded = ShardedProgram(program, fine, tuple(in_pins), tuple(out_pins), unfolded, free, {})
-    for axis, seeds in seed_axes(unfolded.equations, mesh, fine, pins, tied).items():
-        sharded.candidates[axis] = _options(sharded, axis, seeds, scales)
+    for axis, seeds in seed_axes(unfolded.equations, mesh, fine, pins, groups).items():
+        sharded.candidates[axis] = _candidates_on(sharded, axis, seeds, scales)
     return sharded
 
 
-def _pins(
+def _pinned_values(
     program: Program, unfolded: Unfolded, in_pins: Sequence[Pin], out_pins: Sequence[Pin | None]
 ) -> list[tuple[Value, Pin]]:
-    """What the user asked of inputs, outputs and constrained values."""
+    """Return the pinned inputs, outputs, constrained values and values at the boundaries of manual regions."""
     pins = [(value, pin) for value, pin in zip(program.inputs, in_pins, strict=True)]
     pins += [(value, pin) for value, pin in zip(program.outputs, out_pins, strict=True) if pin]
     for equation in unfolded.equations:
@@ -109,17 +130,17 @@ def _pins(
     return pins
 
 
-def _options(
+def _candidates_on(
     sharded: ShardedProgram, axis: str, seeds: Seeds, scales: frozenset[Value]
 ) -> dict[Equation, tuple[Candidate, ...]]:
-    """The candidates of every equation on one axis."""
+    """Return the candidates of all planned equations on one axis."""
     size = sharded.mesh.shape[axis]
     manual = sharded.unfolded.manual
-    coloured = {}
+    factors_of = {}  # for each equation, the factors that the axis may shard
     for equation in sharded.planned:
         rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
         values = (*equation.inputs, *equation.outputs)
-        coloured[equation] = seeds.minor.get(equation, frozenset()) | frozenset(
+        factors_of[equation] = seeds.minor.get(equation, frozenset()) | frozenset(
             [
                 factor
                 for factor, ((number, dim), *_) in rule.dims_by_leading_factor
@@ -128,42 +149,49 @@ def _options(
             ]
         )
         if isinstance(equation.op, (Split, Join)):
-            coloured[equation] -= equation.op.shard_index_factors
-    rows: dict[Equation, tuple[Candidate, ...]] = {}
+            factors_of[equation] -= equation.op.shard_index_factors
+    found: dict[Equation, tuple[Candidate, ...]] = {}
     partial: set[Value] = set()
-    while True:  # a carry can be reached from what stands after it: once more, until nothing is new
+    while True:  # a carry reads a value that is defined later, so this is repeated until no value becomes partial
         before = len(partial)
         for equation in sharded.planned:
             types = tuple([value.type for value in equation.inputs])
-            reached = frozenset([place for place, value in enumerate(equation.inputs) if value in partial])
-            scaling = frozenset([place for place, value in enumerate(equation.inputs) if value in scales])
+            partial_operands = frozenset([n for n, value in enumerate(equation.inputs) if value in partial])
+            scale_operands = frozenset([n for n, value in enumerate(equation.inputs) if value in scales])
             count = len(equation.outputs)
             if axis in manual.get(equation, ()):
-                rows[equation] = manual_candidates(equation.op, types, count, axis)
+                found[equation] = manual_candidates(equation.op, types, count, axis)
                 continue
-            found = candidates(equation.op, types, count, axis, coloured[equation], reached, scaling)
-            rows[equation] = _as_given(sharded, axis, equation, found) if isinstance(equation.op, Unstack) else found
-            if any(PARTIAL_SUM in candidate.results for candidate in rows[equation]):
+            options = candidates(
+                equation.op, types, count, axis, factors_of[equation], partial_operands, scale_operands
+            )
+            found[equation] = (
+                _keep_pinned(sharded, axis, equation, options) if isinstance(equation.op, Unstack) else options
+            )
+            if any(PARTIAL_SUM in candidate.results for candidate in found[equation]):
                 partial.update(equation.outputs)
         if len(partial) == before or not sharded.unfolded.boundaries:
-            return rows
+            return found
 
 
-def _as_given(
+def _keep_pinned(
     sharded: ShardedProgram, axis: str, boundary: Equation, options: tuple[Candidate, ...]
 ) -> tuple[Candidate, ...]:
-    """An input that a loop takes in slices stays as the user laid it out, and is brought where it is needed slice by
-    slice: the whole of it would be a copy of all layers at once."""
+    """Return the candidates in which a pinned input of a loop enters its `unstack` in the pinned layout.
+
+    The loop reshards the input slice by slice. Resharding all of it before the loop would copy all layers at once. If
+    the leading dim itself is sharded, the loop needs it replicated, and all candidates are returned.
+    """
     pin = sharded.pinned.get(boundary.inputs[0])
     if pin is None:
         return options
     dim = pin.layout.dim_of(axis)
     kept = tuple([c for c in options if c.operands[0] == (REPLICATED if dim is None else dim)])
-    return kept or options  # where the dim of the slices itself is cut, the loop needs it whole
+    return kept or options
 
 
 def _free_values(unfolded: Unfolded) -> tuple[frozenset[Value], frozenset[Value]]:
-    """Free values; and those among them that hold one number everywhere, finite and not zero."""
+    """Return the free values, and those among them that hold one finite number other than zero in all elements."""
     free: set[Value] = set()
     numbers: dict[Value, Any] = {}
     for equation in unfolded.equations:

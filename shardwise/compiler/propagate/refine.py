@@ -1,4 +1,4 @@
-"""A program whose constraints and manual regions name the axes of one mesh, said on a finer one."""
+"""refine_program: express the constraints and manual regions of a program on a finer mesh."""
 
 from shardwise.compiler.ir.program import Program
 from shardwise.compiler.ir.verify import verifies_result
@@ -11,7 +11,7 @@ from shardwise.compiler.shardings.refine import refine_pin, sub_axes_of
 
 @verifies_result
 def refine_program(program: Program, mesh: Mesh | AbstractMesh) -> Program:
-    """A program without calls, all of it on `mesh`, a refinement of the meshes that its parts are on."""
+    """Return a program without calls on `mesh`, which refines all meshes that the program uses."""
     fine = mesh.abstract
     equations = []
     for equation in program.equations:

@@ -1,4 +1,4 @@
-"""unfold: a program, and the programs that its ops hold, as one flat list of equations in which layouts are chosen.
+"""unfold: flatten a program and the programs that its control ops hold into one list of equations, for planning.
 
 A control op is replaced by the equations of its programs and by one equation per binding, whose op is the boundary op.
 The carry of a loop reads a value that is defined later, so the list need not define values before it uses them.
@@ -13,8 +13,8 @@ from shardwise.compiler.ops.collective.named import Named
 from shardwise.compiler.ops.control.control import Control, Endpoint
 from shardwise.compiler.ops.control.manual import Manual
 
-Regions = Mapping[str, tuple[str, ...]]
-ASSUMED_TRIP_COUNT = 16  # of a loop whose length is not known
+Regions = Mapping[str, tuple[str, ...]]  # the axes of manual regions, with the mesh axes that they consist of
+ASSUMED_TRIP_COUNT = 16  # for loops of unknown length
 
 
 class BoundarySlot(NamedTuple):
@@ -54,67 +54,68 @@ class Unfolded:
 
 
 def unfold(program: Program) -> Unfolded:
-    """The flat list. No two ops of `program` hold the same program."""
-    found = Unfolded()
-    _unfold(program, 1, {}, found)
-    return found
+    """Flatten a program without calls, in which no two ops hold the same program."""
+    unfolded = Unfolded()
+    _unfold(program, 1, {}, unfolded)
+    return unfolded
 
 
-def _unfold(program: Program, times: int, named: Regions, found: Unfolded) -> None:
-    """`named`: the axes of the manual regions around, and what they are made of."""
-    held = frozenset(part for parts in named.values() for part in parts)
-    found.run_counts.update(dict.fromkeys(program.inputs, times))
+def _unfold(program: Program, times: int, regions: Regions, unfolded: Unfolded) -> None:
+    """Add the equations of a program that runs `times` times inside the manual regions `regions`."""
+    manual_axes = frozenset(axis for axes in regions.values() for axis in axes)
+    unfolded.run_counts.update(dict.fromkeys(program.inputs, times))
     for equation in program.equations:
-        found.run_counts.update(dict.fromkeys(equation.outputs, times))
+        unfolded.run_counts.update(dict.fromkeys(equation.outputs, times))
         if isinstance(equation.op, Control):
-            _unfold_control(equation, equation.op, times, named, found)
+            _unfold_control(equation, equation.op, times, regions, unfolded)
             continue
-        if isinstance(equation.op, Named) and not equation.op.axis_names <= named.keys():
+        if isinstance(equation.op, Named) and not equation.op.axis_names <= regions.keys():
             raise equation.op.unbound()
-        found.equations.append(equation)
-        found.run_counts[equation] = times
-        if held:
-            found.manual[equation] = held
+        unfolded.equations.append(equation)
+        unfolded.run_counts[equation] = times
+        if manual_axes:
+            unfolded.manual[equation] = manual_axes
 
 
-def _unfold_control(equation: Equation, op: Control, times: int, named: Regions, found: Unfolded) -> None:
-    inside = {**named, **op.mesh_axes} if isinstance(op, Manual) else named
-    held = frozenset(part for parts in inside.values() for part in parts)
-    often = times * max(1, ASSUMED_TRIP_COUNT if op.trip_count is None else op.trip_count)
+def _unfold_control(equation: Equation, op: Control, times: int, regions: Regions, unfolded: Unfolded) -> None:
+    """Add the boundary equations of a control op and the equations of its programs."""
+    inner_regions = {**regions, **op.mesh_axes} if isinstance(op, Manual) else regions
+    manual_axes = frozenset(axis for axes in inner_regions.values() for axis in axes)
+    inner_times = times * max(1, ASSUMED_TRIP_COUNT if op.trip_count is None else op.trip_count)
     values = {
         "operand": [equation.inputs],
         "result": [equation.outputs],
         "entry": [program.inputs for program in op.programs],
         "exit": [program.outputs for program in op.programs],
     }
-    places: dict[Endpoint, BoundarySlot] = {}
-    late = []
+    slots: dict[Endpoint, BoundarySlot] = {}
+    exit_boundaries = []  # these follow the equations of the programs
     for binding in op.bindings:
-        taken, given = (
+        inputs, outputs = (
             [values[end.kind][end.program][end.number] for end in ends] for ends in (binding.sources, binding.targets)
         )
-        boundary = Equation(binding.boundary, taken, given, equation.source)
-        found.run_counts[boundary] = often
-        if held:
-            found.manual[boundary] = held
+        boundary = Equation(binding.boundary, inputs, outputs, equation.source)
+        unfolded.run_counts[boundary] = inner_times
+        if manual_axes:
+            unfolded.manual[boundary] = manual_axes
         for ends in (binding.sources, binding.targets):
-            places.update((end, BoundarySlot(boundary, number)) for number, end in enumerate(ends))
+            slots.update((end, BoundarySlot(boundary, number)) for number, end in enumerate(ends))
         if all(end.kind == "exit" for end in binding.sources):
-            late.append(boundary)
+            exit_boundaries.append(boundary)
         else:
-            found.equations.append(boundary)
+            unfolded.equations.append(boundary)
     for program in op.programs:
-        _unfold(program, often, inside, found)
-    found.equations.extend(late)
+        _unfold(program, inner_times, inner_regions, unfolded)
+    unfolded.equations.extend(exit_boundaries)
 
-    def numbered(kind: str, program: int = 0) -> tuple[BoundarySlot, ...]:
-        ends = [end for end in places if end.kind == kind and end.program == program]
-        return tuple(places[end] for end in sorted(ends, key=lambda end: end.number))
+    def slots_of(kind: str, program: int = 0) -> tuple[BoundarySlot, ...]:
+        ends = [end for end in slots if end.kind == kind and end.program == program]
+        return tuple(slots[end] for end in sorted(ends, key=lambda end: end.number))
 
     numbers = range(len(op.programs))
-    found.boundaries[equation] = RegionBoundary(
-        numbered("operand"),
-        numbered("result"),
-        tuple(numbered("entry", n) for n in numbers),
-        tuple(numbered("exit", n) for n in numbers),
+    unfolded.boundaries[equation] = RegionBoundary(
+        slots_of("operand"),
+        slots_of("result"),
+        tuple(slots_of("entry", n) for n in numbers),
+        tuple(slots_of("exit", n) for n in numbers),
     )
