@@ -1,6 +1,9 @@
-"""Everything that we rely on from jaxlib, by name. No other file imports it: its Python surface changes with versions.
+"""Adapter for jaxlib. No other module imports jaxlib, because its Python API changes between versions.
 
 Works with jaxlib 0.10.2 (Python 3.11) to 0.11.x. `tests/test_jaxlib.py` exercises each name.
+
+"Buffers" are jaxlib's ArrayImpl: one buffer on each of some devices. jaxlib sees the shards of all devices as one
+array, concatenated along dim 0; the package's own layouts are unknown to it.
 """
 
 import gc
@@ -13,7 +16,7 @@ from pathlib import Path
 from threading import RLock, get_ident
 from typing import Any, final
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # XLA's own log is off unless the user asks: errors are raised
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # no log of XLA by default: errors are raised
 
 import numpy as np
 from jaxlib import _hlo, _jax, _profiler
@@ -22,7 +25,7 @@ from jaxlib import xla_client as _xla
 
 from shardwise.lazy import lazy_module
 
-# MLIR's bindings take as long to import as half of this package, and scipy's LAPACK takes longer.
+# MLIR's bindings take half as long to import as this package, and scipy's LAPACK takes longer.
 _mlir = lazy_module("jaxlib.mlir.ir")
 _mlir_extension = lazy_module("jaxlib.mlir._mlir_libs._jax_mlir_ext")
 _stablehlo = lazy_module("jaxlib.mlir.dialects.stablehlo")
@@ -36,39 +39,36 @@ GetAttrKey = _jax.pytree.GetAttrKey
 FlattenedIndexKey = _jax.pytree.FlattenedIndexKey
 treedef_tuple = _jax.pytree.treedef_tuple
 all_leaves = _jax.pytree.all_leaves
-Buffers = _jax.ArrayImpl  # one piece on each of some devices
+Buffers = _jax.ArrayImpl
 RuntimeFailure = _jax.JaxRuntimeError
 Device = _jax.Device
 ProfileOptions = _profiler.ProfileOptions
 TraceMe = _profiler.TraceMe
 block_until_ready = _jax.batched_block_until_ready
 
-_LAPACK, _HYBRID = "lapack_", "cuhybrid_"  # how the names of their routines begin
+_LAPACK, _HYBRID = "lapack_", "cuhybrid_"  # prefixes of the names of their routines
 
-# What threads of XLA drop of Python's objects, jaxlib keeps until it is told to let go.
+# jaxlib keeps Python objects that XLA's threads release until this is called.
 gc.callbacks.append(lambda phase, info: _jax.collect_garbage())
 
-# In 0.11 the checks of a result handler can no longer be skipped, and the keyword is gone.
+# jaxlib 0.11 removed this keyword.
 _HANDLER_KEYWORDS = {"_skip_checks": True} if "_skip_checks" in (_jax.array_result_handler.__doc__ or "") else {}
 
 
 @final
-class _WholeType:
-    """What jaxlib asks of an array's type. It sees the pieces of all devices as one array, joined along dim 0."""
+class _ConcatenatedType:
+    """The type that jaxlib sees: that of all shards, concatenated along dim 0."""
 
     __slots__ = ("dtype", "ndim", "shape", "weak_type")
 
-    def __init__(self, piece: tuple[int, ...], dtype: Any, devices: int):
-        self.shape = (piece[0] * devices, *piece[1:]) if piece else ()
-        self.dtype, self.weak_type, self.ndim = np.dtype(dtype), False, len(piece)
+    def __init__(self, shard_shape: tuple[int, ...], dtype: Any, devices: int):
+        self.shape = (shard_shape[0] * devices, *shard_shape[1:]) if shard_shape else ()
+        self.dtype, self.weak_type, self.ndim = np.dtype(dtype), False, len(shard_shape)
 
 
 @final
-class _OnDevices(_jax.Sharding):  # type: ignore[misc]
-    """What jaxlib asks of a sharding: dim 0 cut once for each device. Our layouts are our own affair.
-
-    A scalar has no dim to cut: jaxlib takes it as replicated, and at the boundary of a program ours always are.
-    """
+class _ConcatenatedSharding(_jax.Sharding):  # type: ignore[misc]
+    """The sharding that jaxlib sees: dim 0 is sharded over all devices, and scalars are replicated."""
 
     # Importing jax patches `_jax.Sharding` with read-only properties of these names: class attributes shadow them.
     _internal_device_list = None
@@ -78,7 +78,7 @@ class _OnDevices(_jax.Sharding):  # type: ignore[misc]
     def __init__(self, devices: tuple[Any, ...], memory_kind: str | None = None):
         super().__init__()
         self._internal_device_list = _jax.DeviceList(devices)
-        self.memory_kind = memory_kind  # None: the one that devices compute in
+        self.memory_kind = memory_kind  # None for the default memory
         self.device_set = set(devices)
         self.count = len(devices)
 
@@ -92,25 +92,25 @@ class _OnDevices(_jax.Sharding):  # type: ignore[misc]
 
 
 def cpu_client(devices: int) -> Any:
-    """A client with this many virtual devices in this process."""
+    """Create a CPU client with this many virtual devices."""
     return _xla.make_cpu_client(num_devices=devices)
 
 
 @cache
 def cuda_library() -> Path | None:
-    """The file of the CUDA plugin, if it is installed."""
+    """Return the path of the CUDA plugin, or None if it is not installed."""
     plugins = find_spec("jax_plugins")
     folders = plugins.submodule_search_locations if plugins else None
     return next((path for folder in folders or () for path in sorted(Path(folder).glob("*/xla_cuda_plugin.so"))), None)
 
 
 def _cuda_package(library: Path) -> str:
-    """The package that holds what the CUDA plugin calls: `jax_cuda13_plugin`."""
+    """Return the name of the package with the CUDA plugin's kernels, such as `jax_cuda13_plugin`."""
     return f"jax_cuda{library.parent.name.removeprefix('xla_cuda')}_plugin"
 
 
 def cuda_client() -> Any:
-    """A client with all GPUs of this machine. The plugin's own `initialize` imports jax; this does the same without."""
+    """Create a client with all GPUs of this machine, as the plugin's `initialize` does, but without importing jax."""
     library = cuda_library()
     assert library is not None
     package = _cuda_package(library)
@@ -131,7 +131,7 @@ def cuda_client() -> Any:
 
 
 def cluster_service(address: str, processes: int, timeout: int) -> Any:
-    """The coordination service; one process hosts it."""
+    """Start the coordination service, in one of the processes."""
     return _jax.get_distributed_runtime_service(
         address,
         processes,
@@ -143,7 +143,7 @@ def cluster_service(address: str, processes: int, timeout: int) -> Any:
 
 
 def cluster_store(address: str, rank: int, timeout: int) -> Any:
-    """This process's connection to the coordination service, connected."""
+    """Connect this process to the coordination service."""
     store = _jax.get_distributed_runtime_client(
         address,
         rank,
@@ -157,39 +157,44 @@ def cluster_store(address: str, rank: int, timeout: int) -> Any:
 
 
 def wait_for_all(store: Any, name: str, timeout: int) -> None:
-    """Until every process has come to the point of this name; an error once the timeout (in seconds) is over."""
+    """Wait at the barrier `name` for all processes. `timeout` is in seconds."""
     store.wait_at_barrier(name, 1000 * timeout)
 
 
 def cluster_cpu_client(store: Any, rank: int, processes: int, devices: int, host: str) -> Any:
-    """A client whose devices are those of all processes; `devices` of them are here."""
+    """Create a client whose devices are those of all processes; this process has `devices` of them."""
     collectives = _jax.make_gloo_tcp_collectives(distributed_client=store, hostname=host)
     return _xla.make_cpu_client(
         distributed_client=store, node_id=rank, num_nodes=processes, collectives=collectives, num_devices=devices
     )
 
 
-CompilerOptions = Sequence[tuple[str, str | bool | int | float]]  # XLA's own, by name
+CompilerOptions = Sequence[tuple[str, str | bool | int | float]]  # names and values of XLA's compiler options
 
 
 def compile_text(
-    text: str, devices: Sequence[Any], callbacks: Sequence[Callable[..., Any]] = (), asked: CompilerOptions = ()
+    text: str, devices: Sequence[Any], callbacks: Sequence[Callable[..., Any]] = (), options: CompilerOptions = ()
 ) -> Any:
-    """An executable that runs a module once on each device (replica i is `devices[i]`).
+    """Compile a StableHLO module into an executable that runs once on each device; replica i is on `devices[i]`.
 
-    `callbacks` are what the module's custom calls to Python call, by number: numpy arrays (and tokens) in and out.
+    Args:
+        text: the module.
+        devices: the devices that run it.
+        callbacks: the Python functions that its custom calls call, by number, with numpy arrays and tokens.
+        options: compiler options of XLA.
     """
-    options, where, client = _options(devices, asked), _jax.DeviceList(tuple(devices)), devices[0].client
-    _bind_libraries(text)
+    compile_options = _compile_options(devices, options)
+    device_list, client = _jax.DeviceList(tuple(devices)), devices[0].client
+    _load_libraries(text)
     if not callbacks:
-        return client.compile_and_load(text, where, options)
-    marked = [_turns.marked(callback) for callback in callbacks]
-    return client.compile_and_load(_parsed(text), where, options, host_callbacks=marked)
+        return client.compile_and_load(text, device_list, compile_options)
+    marked = [_launch_order.mark_callback(callback) for callback in callbacks]
+    return client.compile_and_load(_parse_module(text), device_list, compile_options, host_callbacks=marked)
 
 
-def _options(devices: Sequence[Any], asked: CompilerOptions) -> Any:
+def _compile_options(devices: Sequence[Any], overrides: CompilerOptions) -> Any:
     options = _xla.CompileOptions()
-    options.env_option_overrides = list(asked)
+    options.env_option_overrides = list(overrides)
     options.num_replicas, options.num_partitions = len(devices), 1
     assignment = np.array([device.id for device in devices]).reshape(-1, 1)
     options.device_assignment = _xla.DeviceAssignment.create(assignment)
@@ -197,23 +202,24 @@ def _options(devices: Sequence[Any], asked: CompilerOptions) -> Any:
 
 
 def serialize_executable(executable: Any) -> bytes:
-    """An executable as bytes. They have no checksum: what loads them must know that they are whole."""
+    """Serialize an executable. The bytes have no checksum: the caller must detect damage."""
     return bytes(executable.client.serialize_executable(executable))
 
 
-def deserialize_executable(blob: bytes, text: str, devices: Sequence[Any], asked: CompilerOptions = ()) -> Any:
-    """The executable that was saved, of the module `text`, for the same devices and options."""
-    _bind_libraries(text)
-    return devices[0].client.deserialize_executable(blob, _jax.DeviceList(tuple(devices)), _options(devices, asked))
+def deserialize_executable(blob: bytes, text: str, devices: Sequence[Any], options: CompilerOptions = ()) -> Any:
+    """Load a serialized executable of the module `text`, for the same devices and options."""
+    _load_libraries(text)
+    device_list = _jax.DeviceList(tuple(devices))
+    return devices[0].client.deserialize_executable(blob, device_list, _compile_options(devices, options))
 
 
 def versions(device: Any) -> str:
-    """What an executable depends on besides its text: jaxlib, the platform's own version, the kind of device."""
+    """Return the versions that an executable depends on: of jaxlib, of the platform, and the kind of device."""
     return f"{_version.__version__} {device.client.platform_version} {device.device_kind}"
 
 
-def _bind_libraries(text: str) -> None:
-    """Make ready the libraries whose routines a module calls."""
+def _load_libraries(text: str) -> None:
+    """Load the libraries whose routines a module calls."""
     if _LAPACK in text:
         _register_lapack()
     if _HYBRID in text:
@@ -222,7 +228,7 @@ def _bind_libraries(text: str) -> None:
 
 @cache
 def _initialize_hybrid() -> None:
-    """Routines for arrays on GPUs that LAPACK does on the host need to know where LAPACK is."""
+    """Let the hybrid GPU routines, which call LAPACK on the host, find LAPACK."""
     library = cuda_library()
     assert library is not None
     lazy_module(f"{_cuda_package(library)}._hybrid").initialize()
@@ -230,18 +236,15 @@ def _initialize_hybrid() -> None:
 
 @cache
 def _register_lapack() -> None:
-    """Make LAPACK's routines known to XLA by their names. They are scipy's, which takes long to import."""
+    """Register the LAPACK routines of scipy as custom calls."""
     _lapack.initialize()
     for name, handler in _lapack.registrations().items():
         if name.startswith(_LAPACK):
             _xla.register_custom_call_target(name, handler, platform="cpu", api_version=1)
 
 
-def _parsed(text: str) -> Any:
-    """The module as an object: only that can be compiled together with callbacks.
-
-    MLIR's bindings take as long to import as half of this package, and only callbacks need them.
-    """
+def _parse_module(text: str) -> Any:
+    """Parse a module with MLIR. Compilation with callbacks needs the parsed form."""
     context = _mlir.Context()
     registry = _mlir.DialectRegistry()
     _mlir_extension.register_dialects(registry)
@@ -251,232 +254,260 @@ def _parsed(text: str) -> Any:
     return _mlir.Module.parse(text, context)
 
 
-def put(pieces: Sequence[Any], devices: Sequence[Any], local: Sequence[Any], memory_kind: str | None = None) -> Any:
-    """Buffers over `devices`: one numpy piece for each device that is here (`local`).
+def put(shards: Sequence[Any], devices: Sequence[Any], local: Sequence[Any], memory_kind: str | None = None) -> Any:
+    """Copy numpy shards to devices, and return the buffers.
 
-    jaxlib copies each before this returns. By default it would alias aligned memory for as long as the buffers live:
-    who writes to a piece later would change them, and they could not be donated. It fails where two pieces begin at
-    the same place, as those of a replicated array do: of these, all but the first are copied here too.
+    jaxlib copies each shard before this returns. By default it would alias aligned memory: later writes to a shard
+    would change the buffers, and they could not be donated. jaxlib fails if two shards start at the same address, as
+    those of a replicated array do, so all but the first of them are copied here.
+
+    Args:
+        shards: one shard for each device of this process.
+        devices: all devices of the array.
+        local: those of this process.
+        memory_kind: the memory of the devices; None for the default memory.
     """
-    own, starts = [], set()
-    for piece in pieces:
-        whole = np.asarray(piece, order="C")
-        start = whole.__array_interface__["data"][0]
-        own.append(whole.copy() if start in starts else whole)
-        starts.add(start)
-    kind, where = _WholeType(own[0].shape, own[0].dtype, len(devices)), _OnDevices(tuple(devices), memory_kind)
-    copied = _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
-    return _jax.batched_device_put(kind, where, own, list(local), host_buffer_semantics=copied, enable_x64=True)
+    distinct, addresses = [], set()
+    for shard in shards:
+        contiguous = np.asarray(shard, order="C")
+        address = contiguous.__array_interface__["data"][0]
+        distinct.append(contiguous.copy() if address in addresses else contiguous)
+        addresses.add(address)
+    type = _ConcatenatedType(distinct[0].shape, distinct[0].dtype, len(devices))
+    sharding = _ConcatenatedSharding(tuple(devices), memory_kind)
+    semantics = _jax.HostBufferSemantics.IMMUTABLE_ONLY_DURING_CALL
+    return _jax.batched_device_put(
+        type, sharding, distinct, list(local), host_buffer_semantics=semantics, enable_x64=True
+    )
 
 
 def copy_to_memory(buffers: Any, devices: Sequence[Any], memory_kind: str, copied: bool = False) -> Any:
-    """The same Buffers in a certain memory of their devices; `copied`: with memory of their own in any case."""
-    where = _OnDevices(tuple(devices), memory_kind)
-    how = _jax.ArrayCopySemantics.ALWAYS_COPY if copied else _jax.ArrayCopySemantics.REUSE_INPUT
-    (found,) = _jax.batched_copy_array_to_devices_with_sharding(
-        [buffers], [where._internal_device_list], [where], [how]
+    """Copy buffers to another memory of their devices. `copied`: copy even if they are in it already."""
+    sharding = _ConcatenatedSharding(tuple(devices), memory_kind)
+    semantics = _jax.ArrayCopySemantics.ALWAYS_COPY if copied else _jax.ArrayCopySemantics.REUSE_INPUT
+    (result,) = _jax.batched_copy_array_to_devices_with_sharding(
+        [buffers], [sharding._internal_device_list], [sharding], [semantics]
     )
-    return found
+    return result
 
 
 def result_handler(shape: tuple[int, ...], dtype: Any, devices: Sequence[Any]) -> Any:
-    """What turns one raw result into Buffers."""
-    kind = _WholeType(shape, dtype, len(devices))
-    return _jax.array_result_handler(kind, _OnDevices(tuple(devices)), committed=True, **_HANDLER_KEYWORDS)
+    """Return a function that wraps one raw result of an executable as buffers. `shape` is that of a shard."""
+    type, sharding = _ConcatenatedType(shape, dtype, len(devices)), _ConcatenatedSharding(tuple(devices))
+    return _jax.array_result_handler(type, sharding, committed=True, **_HANDLER_KEYWORDS)
 
 
 @final
-class _Turns:
-    """Runs on devices of one process that meet in collectives, each of which keeps a thread for every device.
+class _LaunchOrder:
+    """Orders the launches of programs with collectives on the CPU devices of this process.
 
-    XLA starts what one thread launches in the same order on every device, and has no order between threads: two runs
-    of different threads would wait for each other for ever. And it ends the process once more than 32 wait. So a
-    thread whose turn it is waits for what another has launched, and before more than a few are under way for the
-    first of them. Waiting for a run that has ended takes a tenth of a short run's time: not every run is waited for.
+    Each such run occupies one thread per device. XLA starts the runs of one Python thread in the same order on every
+    device, but has no order between Python threads: runs of two threads could deadlock. And it aborts the process when
+    more than 32 runs wait. So a thread waits for the last run of another thread before it launches, and bounds the
+    number of its own active runs. Waiting for a finished run takes a tenth of the time of a short run, so a thread
+    waits once every `WINDOW` launches.
     """
 
-    PACE = 8  # at most twice as many are under way
+    WINDOW = 8  # at most twice as many runs are active
 
     def __init__(self) -> None:
         self.lock = RLock()
-        self.calling: set[int] = set()  # threads of XLA's that call back to Python for a run
-        self.last: Any = None  # the results of the last run, from which its token can be taken
-        self.thread = 0  # that launched it
-        self.more = 0  # that it may launch before it has to wait
-        self._earlier: Any = None
+        self.callback_threads: set[int] = set()  # XLA's threads that run a Python callback
+        self.last: Any = None  # the results of the last run, which have its token
+        self.thread = 0  # the Python thread that launched it
+        self.remaining = 0  # launches of this thread before it must wait
+        self._previous: Any = None  # the last run of the previous window
 
     def wait(self, thread: int) -> None:
-        """Until a thread may launch more. With the lock."""
+        """Wait until a thread may launch the next window. The caller holds the lock."""
         if self.thread != thread:
-            self._ended(self.last)
-            self.thread, self._earlier = thread, None
+            self._wait_for(self.last)
+            self.thread, self._previous = thread, None
         else:
-            self._ended(self._earlier)
-            self._earlier = self.last
-        self.more = self.PACE
+            self._wait_for(self._previous)
+            self._previous = self.last
+        self.remaining = self.WINDOW
 
-    def _ended(self, results: Any) -> None:
+    def _wait_for(self, results: Any) -> None:
         if results is None:
             return
-        with suppress(ValueError):  # it was waited for: its token is taken
+        with suppress(ValueError):  # its token was consumed by an earlier wait
             token = results.consume_token()
-            with suppress(RuntimeFailure):  # a failure is in the results too
+            with suppress(RuntimeFailure):  # the results report the failure too
                 token.block_until_ready()
 
-    def marked(self, callback: Callable[..., Any]) -> Callable[..., Any]:
-        """What a run calls back, which may launch others itself: these are not to wait for that run."""
+    def mark_callback(self, callback: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorate a callback of a run so that launches inside it do not wait for that run."""
 
         def call(*args: Any) -> Any:
             thread = get_ident()
-            outermost = thread not in self.calling
-            self.calling.add(thread)
+            outermost = thread not in self.callback_threads
+            self.callback_threads.add(thread)
             try:
                 return callback(*args)
             finally:
                 if outermost:
-                    self.calling.discard(thread)
+                    self.callback_threads.discard(thread)
 
         return call
 
 
-_turns = _Turns()
+_launch_order = _LaunchOrder()
 
 
 def launcher(
     executable: Any,
     handlers: Sequence[Any],
-    ready: Callable[[], Any] = list,
-    filled: Callable[[Any, list[Any]], Any] = lambda _, found: found,
+    create: Callable[[], Any] = list,
+    fill: Callable[[Any, list[Any]], Any] = lambda _, results: results,
     wait: bool = False,
-    meets: bool = False,
+    ordered: bool = False,
 ) -> Callable[[list[Any]], Any]:
-    """Run with Buffers in and Buffers out; `wait` until all is done, effects too. `meets`: devices of this process meet
-    in collectives. `ready` makes what `filled` puts the results into: once devices run, they want the processor."""
+    """Return a function that runs an executable on buffers.
+
+    Args:
+        executable: the compiled program.
+        handlers: the `result_handler` of each result.
+        create: called before the run, to create the containers of the results: devices need the processor afterwards.
+        fill: called after the run, to put the results into the containers.
+        wait: whether to wait until the run and its effects are complete.
+        ordered: whether launches must be ordered, because devices of this process run collectives.
+    """
     execute = executable.execute_sharded
 
-    def plain(buffers: list[Any]) -> Any:
-        empty = ready()
-        return filled(empty, execute(buffers).consume_with_handlers(handlers))
+    def run_async(buffers: list[Any]) -> Any:
+        containers = create()
+        return fill(containers, execute(buffers).consume_with_handlers(handlers))
 
-    def waited(buffers: list[Any]) -> Any:
+    def run_and_wait(buffers: list[Any]) -> Any:
         results = execute(buffers, with_tokens=True)
         results.consume_token().block_until_ready()
-        return filled(ready(), results.consume_with_handlers(handlers))
+        return fill(create(), results.consume_with_handlers(handlers))
 
-    alone = waited if wait else plain
-    if not meets:
-        return alone
+    run = run_and_wait if wait else run_async
+    if not ordered:
+        return run
 
-    turns = _turns
+    order = _launch_order
 
-    def in_turn(buffers: list[Any]) -> Any:
+    def run_in_order(buffers: list[Any]) -> Any:
         thread = get_ident()
-        if thread in turns.calling:
-            return alone(buffers)
-        empty = ready()
-        with turns.lock:
-            if not turns.more or turns.thread != thread:
-                turns.wait(thread)
-            turns.more -= 1
+        if thread in order.callback_threads:
+            return run(buffers)
+        containers = create()
+        with order.lock:
+            if not order.remaining or order.thread != thread:
+                order.wait(thread)
+            order.remaining -= 1
             if wait:
-                return waited(buffers)
-            results = turns.last = execute(buffers, with_tokens=True)
-        return filled(empty, results.consume_with_handlers(handlers))
+                return run_and_wait(buffers)
+            results = order.last = execute(buffers, with_tokens=True)
+        return fill(containers, results.consume_with_handlers(handlers))
 
-    return in_turn
+    return run_in_order
 
 
 def split(buffers: Any) -> list[Any]:
-    """The pieces that are on this process's devices, each as Buffers of one device, in device order. Nothing moves."""
+    """Return the shards on the devices of this process, each as buffers of one device, in device order, uncopied."""
     return list(buffers._arrays) if len(buffers._sharding.device_set) > 1 else [buffers]
 
 
 def join(
-    pieces: Sequence[Any],
+    shards: Sequence[Any],
     shape: tuple[int, ...],
     dtype: Any,
     devices: Sequence[Any],
     local: Sequence[Any],
     memory_kind: str | None = None,
 ) -> Any:
-    """Buffers over `devices`, made of Buffers of one device each: one for each device that is here (`local`).
+    """Combine buffers of one device each into buffers over `devices`.
 
-    A piece that lies on its device is taken as it is, and shares its memory; others are copied from device to device,
-    or by way of the host where these are of different platforms. All lie in the memory that is named.
+    A shard that is on its device already is not copied, and shares its memory. Others are copied from device to
+    device, or through the host if the platforms differ.
+
+    Args:
+        shards: the buffers for each device of this process.
+        shape: the shape of a shard.
+        dtype: the dtype.
+        devices: all devices of the array.
+        local: those of this process.
+        memory_kind: the memory of the shards; None for the default memory.
     """
-    kind = _WholeType(shape, dtype, len(devices))
-    reached = [
-        piece if _client_of(piece) is device.client else to_numpy(piece)
-        for piece, device in zip(pieces, local, strict=True)
+    type = _ConcatenatedType(shape, dtype, len(devices))
+    transferable = [
+        shard if _client_of(shard) is device.client else to_numpy(shard)
+        for shard, device in zip(shards, local, strict=True)
     ]
-    where = _OnDevices(tuple(devices), memory_kind)
-    return _jax.batched_device_put(kind, where, reached, list(local), enable_x64=True)
+    sharding = _ConcatenatedSharding(tuple(devices), memory_kind)
+    return _jax.batched_device_put(type, sharding, transferable, list(local), enable_x64=True)
 
 
-def _client_of(piece: Any) -> Any:
-    """The client whose device Buffers of one device are on."""
-    return piece._sharding._internal_device_list[0].client
+def _client_of(shard: Any) -> Any:
+    """Return the client of buffers of one device."""
+    return shard._sharding._internal_device_list[0].client
 
 
-def to_numpy(piece: Any) -> np.ndarray[Any, Any]:
-    """Buffers of one device as a numpy array.
+def to_numpy(shard: Any) -> np.ndarray[Any, Any]:
+    """Read buffers of one device as a numpy array.
 
-    `np.asarray` on Buffers is a trap: for bfloat16, and after a failed run, it gives an object array without an error.
+    `np.asarray` is not usable here: for bfloat16, and after a failed run, it returns an object array without an error.
     """
-    return piece._single_device_array_to_np_array_did_copy()[0]  # type: ignore[no-any-return]
+    return shard._single_device_array_to_np_array_did_copy()[0]  # type: ignore[no-any-return]
 
 
-def start_copy_to_host(piece: Any) -> None:
-    """Begin to copy Buffers of one device to the host, for a `to_numpy` that comes later."""
-    piece._copy_single_device_array_to_host_async()
+def start_copy_to_host(shard: Any) -> None:
+    """Start to copy buffers of one device to the host, for a later `to_numpy`."""
+    shard._copy_single_device_array_to_host_async()
 
 
 def shards_to_numpy(buffers: Any) -> list[np.ndarray[Any, Any]]:
-    """The pieces that are on this process's devices, as numpy arrays, in device order."""
-    return [to_numpy(piece) for piece in split(buffers)]
+    """Read the shards on the devices of this process, in device order."""
+    return [to_numpy(shard) for shard in split(buffers)]
 
 
-def to_dlpack(piece: Any) -> Any:
-    """A capsule that hands the memory of Buffers of one device to another library, which shares it."""
-    return _jax.buffer_to_dlpack_managed_tensor(piece, stream=None)
+def to_dlpack(shard: Any) -> Any:
+    """Return a DLPack capsule that shares the memory of buffers of one device."""
+    return _jax.buffer_to_dlpack_managed_tensor(shard, stream=None)
 
 
 def from_dlpack(capsule: Any, device: Any, may_copy: bool) -> Any:
-    """Buffers of one device that share the memory of another library's array; a copy where XLA cannot use that, and
-    that is allowed."""
+    """Return buffers of one device that share the memory of a DLPack capsule; a copy if XLA cannot use it directly.
+
+    With `may_copy=False`, jaxlib raises an error instead of copying.
+    """
     return _jax.dlpack_managed_tensor_to_buffer(capsule, device, None, None if may_copy else False)
 
 
 def record_tracebacks(on: bool) -> None:
-    """Whether each array knows the Python lines that made it, which `heap_profile` shows.
+    """Set whether each array records the Python traceback that created it, for `heap_profile`.
 
-    It takes 2 µs a call; and until the next garbage collection, or array from the host, some 200 bytes a call.
+    It costs 2 µs per call and, until the next garbage collection or array from the host, about 200 bytes per call.
     """
     _jax.set_tracebacks_enabled(on)
 
 
 def profiler_session(options: Any = None) -> Any:
-    """Begin to record what runs in this process."""
+    """Start to record a profile of this process."""
     return _profiler.ProfilerSession(options or ProfileOptions())
 
 
 def stop_session(session: Any, folder: str) -> None:
-    """End a recording, and write it as TensorBoard reads it."""
+    """Stop a recording, and write it in TensorBoard's format."""
     session.stop_and_export(folder)
 
 
 def profiler_server(port: int) -> Any:
-    """What lets others take profiles of this process, for as long as it is kept."""
+    """Start a server from which profiles of this process can be taken, for as long as the object is alive."""
     return _profiler.start_server(port)
 
 
 def heap_profile(client: Any) -> bytes:
-    """Who holds memory of a client's devices, as `pprof` reads it."""
+    """Return the memory profile of a client's devices, in the format of `pprof`."""
     return bytes(client.heap_profile())
 
 
 def module_texts(client: Any, names: Container[str]) -> Iterator[tuple[str, Callable[[], str]]]:
-    """The modules of these names that are compiled and alive, each with what gives its text, optimised."""
+    """Yield the live compiled modules of these names, each with a function that returns its optimized HLO text."""
     for executable in client.live_executables():
         for module in executable.hlo_modules():
             if module.name in names:

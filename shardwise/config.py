@@ -1,9 +1,9 @@
-"""Settings: one table of names, defaults and meanings, read as attributes and changed by `config.update(name, value)`.
+"""Settings: one table of names, defaults and descriptions, read as attributes, changed by `config.update(name, value)`.
 
-A setting may be named as JAX names it (`jax_enable_x64`) or without the prefix. What `update` sets holds in all
-threads; inside `config.override(name, value)`, of which the functions of `api/switches.py` are made, a value holds in
-the thread that opened it. Settings that JAX has and that would change nothing here are taken where they ask for what is
-done anyway (`FIXED_SETTINGS`), and refused otherwise. `docs/config.md` is made from these tables.
+A setting may have JAX's name (`jax_enable_x64`) or the name without the prefix. `update` sets a value for all threads.
+`config.override(name, value)`, which the contexts of `api/config_contexts.py` use, sets it for the current thread.
+JAX's settings that have one possible value here (`FIXED_SETTINGS`) accept that value and reject others.
+`docs/config.md` is generated from these tables.
 """
 
 import os
@@ -18,10 +18,10 @@ from typing import Any, ClassVar, TypeVar, final
 from shardwise.caches import registered_cache
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-_ABSENT: Any = object()  # there is no value in this thread alone
+_ABSENT: Any = object()  # the thread does not override the setting
 
 FIRST_USE = "the first use of a device"
-PRECISIONS = {  # how exactly products are made, as users write it: the name of the level
+PRECISIONS = {  # the names of matmul precisions that users write, and of the `Precision` that each selects
     "default": "DEFAULT",
     "high": "HIGH",
     "highest": "HIGHEST",
@@ -37,173 +37,189 @@ GUARD_LEVELS = ("allow", "log", "disallow", "log_explicit", "disallow_explicit")
 @final
 @dataclass(frozen=True)
 class Setting:
-    """One row of the table.
+    """One setting.
 
-    `choices`: the values that it can have, where these are few. `fits` says whether it can have a value, where that is
-    not a matter of the default's type, and `wanted` what these are. `frozen_by` names the event after which it can no
-    longer change. `shapes_programs`: a program that was traced or compiled under another value is not used.
+    Attributes:
+        default: the default value.
+        description: its effect, for the documentation and for errors.
+        choices: all values that it can have, if these are few.
+        is_valid: whether a value is valid, if the type of the default does not determine it.
+        expected: the valid values in words, for errors.
+        frozen_by: the event after which it cannot change, or "".
+        affects_tracing: whether it is part of the key of traced and compiled programs.
     """
 
     default: Any
-    meaning: str
+    description: str
     choices: tuple[Any, ...] = ()
-    fits: Callable[[Any], bool] | None = None
-    wanted: str = ""
+    is_valid: Callable[[Any], bool] | None = None
+    expected: str = ""
     frozen_by: str = ""
-    shapes_programs: bool = False
+    affects_tracing: bool = False
 
-    def accepted(self, name: str, value: Any) -> Any:
-        """`value` as this setting holds it; what it cannot have is an error."""
+    def validate(self, name: str, value: Any) -> Any:
+        """Return `value` in the type of the setting, or raise an error."""
         if self.choices:
             if not any(value == choice and type(value) is type(choice) for choice in self.choices):
-                raise ValueError(f"config {name!r} is one of {', '.join(map(repr, self.choices))}, not {value!r}")
+                raise ValueError(f"config {name!r} must be one of {', '.join(map(repr, self.choices))}, not {value!r}")
             return value
         if value is None and self.default == "":
             return ""
         if type(value) is int and type(self.default) is float:
             return float(value)
-        if not (type(value) is type(self.default) if self.fits is None else self.fits(value)):
-            wanted = self.wanted or f"a {type(self.default).__name__}"
-            raise TypeError(f"config {name!r} is {self.meaning}: it takes {wanted}, not {value!r}")
+        if not (type(value) is type(self.default) if self.is_valid is None else self.is_valid(value)):
+            expected = self.expected or f"a {type(self.default).__name__}"
+            raise TypeError(f"config {name!r} ({self.description}) must be {expected}, not {value!r}")
         return value
 
-    def read(self, variable: str, text: str) -> Any:
-        """The value that an environment variable gives."""
-        kind = type(self.default)
-        if text in self.choices or (kind is str and not self.choices):
+    def parse(self, variable: str, text: str) -> Any:
+        """Return the value of an environment variable, or raise an error."""
+        default_type = type(self.default)
+        if text in self.choices or (default_type is str and not self.choices):
             return text
         if self.default is None and (not text or not self.choices):
             return text or None
-        if kind is bool and text.lower() in ("0", "1", "true", "false"):
+        if default_type is bool and text.lower() in ("0", "1", "true", "false"):
             return text.lower() in ("1", "true")
-        if kind is int and text.removeprefix("-").isdecimal() and (self.fits is None or self.fits(int(text))):
+        if (
+            default_type is int
+            and text.removeprefix("-").isdecimal()
+            and (not self.is_valid or self.is_valid(int(text)))
+        ):
             return int(text)
-        if kind is float and text.replace(".", "", 1).isdecimal():
+        if default_type is float and text.replace(".", "", 1).isdecimal():
             return float(text)
-        wanted = f"one of {', '.join(map(str, self.choices))}" if self.choices else self.wanted or f"a {kind.__name__}"
-        raise ValueError(f"environment variable {variable}={text!r} is not {wanted}")
+        expected = self.expected or f"a {default_type.__name__}"
+        if self.choices:
+            expected = f"one of {', '.join(map(str, self.choices))}"
+        raise ValueError(f"environment variable {variable}={text!r} is not {expected}")
 
 
 _HOST_DEVICES = "--xla_force_host_platform_device_count"
 
 SETTINGS = {
     "enable_x64": Setting(
-        False, "64-bit types keep their width; off, they become 32-bit when they enter an array", shapes_programs=True
+        False,
+        "whether 64-bit dtypes keep their width; otherwise new arrays convert them to 32 bits",
+        affects_tracing=True,
     ),
     "default_matmul_precision": Setting(
         None,
-        "how exactly products and convolutions are made whose `precision` is None, on devices that make a difference",
+        "the precision of matrix products and convolutions whose `precision` is None, where a device has several",
         choices=(None, *PRECISIONS),
-        shapes_programs=True,
+        affects_tracing=True,
     ),
     "numpy_dtype_promotion": Setting(
         "standard",
-        "whether arrays of different dtypes meet in a common one (standard), or must be converted first (strict)",
+        "whether operands of different dtypes are promoted to a common dtype (standard) or are an error (strict)",
         choices=("standard", "strict"),
-        shapes_programs=True,
+        affects_tracing=True,
     ),
     "numpy_rank_promotion": Setting(
         "allow",
-        "whether arrays of different ranks broadcast (allow), with a warning (warn), or not (raise); scalars always do",
+        "whether operands of different ranks broadcast (allow), with a warning (warn), or are an error (raise); "
+        "scalars always broadcast",
         choices=("allow", "warn", "raise"),
-        shapes_programs=True,
+        affects_tracing=True,
     ),
     "default_device": Setting(
         None,
-        "the device, or the platform, where arrays go and programs run that nothing else places; None for the first",
-        fits=lambda value: value is None or isinstance(value, str) or hasattr(value, "device_kind"),
-        wanted="a device, the name of a platform, or None",
-        shapes_programs=True,
+        "the device or the platform for arrays and programs that nothing else places; None for the first device",
+        is_valid=lambda value: value is None or isinstance(value, str) or hasattr(value, "device_kind"),
+        expected="a device, the name of a platform, or None",
+        affects_tracing=True,
     ),
     "platforms": Setting(
         "",
-        "which kinds of devices to use, the first by default: cpu, gpu (cuda); empty for GPUs if there are any",
+        "the platforms to use, separated by commas, the default first: cpu, gpu (cuda); empty for GPUs, or else CPU",
         frozen_by=FIRST_USE,
     ),
     "num_cpu_devices": Setting(
         8,
-        "how many virtual devices the CPU client shows",
-        fits=lambda value: type(value) is int and value >= 1,
-        wanted="an int of at least 1",
+        "the number of virtual devices of the CPU client",
+        is_valid=lambda value: type(value) is int and value >= 1,
+        expected="an int of at least 1",
         frozen_by=FIRST_USE,
     ),
-    "disable_jit": Setting(False, "jitted functions run as they are written, op by op"),
-    "debug_nans": Setting(False, "check every result for NaN, and name the op and the line that made the first"),
-    "debug_infs": Setting(False, "the same for infinities"),
-    "log_compiles": Setting(False, "log every compilation, with the time that it took"),
+    "disable_jit": Setting(False, "whether jitted functions run uncompiled, op by op"),
+    "debug_nans": Setting(False, "check every result for NaN, and report the op and the source line of the first"),
+    "debug_infs": Setting(False, "check every result for infinities, as `debug_nans` does for NaN"),
+    "log_compiles": Setting(False, "log every compilation and its duration"),
     "explain_cache_misses": Setting(False, "log why a jitted function is compiled again"),
     "transfer_guard_host_to_device": Setting(
         "allow",
-        "numpy arrays and numbers that become arrays on a device without `device_put`: let them (allow), log or "
-        "disallow; with _explicit, `device_put` too",
+        "implicit transfers of numpy arrays and numbers to devices: allow, log or disallow them; with _explicit, those "
+        "of `device_put` too",
         choices=GUARD_LEVELS,
     ),
     "transfer_guard_device_to_device": Setting(
         "allow",
-        "the same for arrays that are not where a program runs, and are moved there without `device_put`",
+        "the same for implicit transfers of arrays to the devices of a program",
         choices=GUARD_LEVELS,
     ),
     "transfer_guard_device_to_host": Setting(
-        "allow", "the same for arrays that are read on the host without `device_get`", choices=GUARD_LEVELS
+        "allow", "the same for arrays that are read on the host, and for `device_get`", choices=GUARD_LEVELS
     ),
     "memory_profile_lines": Setting(
         False,
-        "memory profiles name the Python lines that made what is held; each call takes 2 µs more",
+        "whether memory profiles have the Python lines that created each array; each call takes 2 µs longer",
         frozen_by=FIRST_USE,
     ),
     "traceback_filtering": Setting(
         "auto",
-        "errors show this package's frames (off), or hide them (all others)",
+        "whether tracebacks show this package's frames (off) or hide them (all other values)",
         choices=("auto", "off", "tracebackhide", "remove_frames", "quiet_remove_frames"),
     ),
     "memory_limit": Setting(
         0,
-        "how many bytes a program may hold on each device of a mesh: where it would hold more, gathered copies are "
-        "dropped and gathered again; 0 for as many as a GPU has, and any number on CPU; -1 for any number",
-        shapes_programs=True,
+        "the bytes that a program may use per device of a mesh; above it, gathered copies are dropped and gathered "
+        "again; 0 for the memory of a GPU and no limit on CPU; -1 for no limit",
+        affects_tracing=True,
     ),
     "verify_programs": Setting(
         False,
         "whether the invariants of every program are checked after each rewrite and derivative, not only on entry",
     ),
-    "dump_to": Setting("", "a folder to which every compilation writes its stages as text; empty for none"),
-    "enable_compilation_cache": Setting(True, "whether the folder `compilation_cache_dir` is used"),
-    "compilation_cache_dir": Setting("", "a folder that keeps compiled programs for other processes; empty for none"),
+    "dump_to": Setting("", "the folder to which every compilation writes its stages as text; empty for none"),
+    "enable_compilation_cache": Setting(True, "whether to use the persistent cache in `compilation_cache_dir`"),
+    "compilation_cache_dir": Setting("", "the folder of the persistent compilation cache; empty for none"),
     "compilation_cache_max_size": Setting(
-        2**30, "how many bytes that folder may hold: what was not used for longest goes first; -1 for any number"
+        2**30, "the size limit of that folder in bytes; the least recently used entries are evicted; -1 for no limit"
     ),
-    "persistent_cache_min_compile_time_secs": Setting(0.0, "programs that take less to compile are not kept there"),
+    "persistent_cache_min_compile_time_secs": Setting(
+        0.0, "the shortest compilation, in seconds, whose result is written to that folder"
+    ),
 }
 
 # Other names of settings, and the settings that `transfer_guard` sets together.
 ALIASES = {"platform_name": "platforms", "dump_ir_to": "dump_to"}
 TRANSFER_GUARDS = tuple(name for name in SETTINGS if name.startswith("transfer_guard_"))
 
-# What JAX can be told and is always so here: the values that ask for it, and why there is no other.
+# JAX's settings that cannot change here: the accepted values, and the reason.
 FIXED_SETTINGS: dict[str, tuple[tuple[Any, ...], str]] = {
-    "threefry_partitionable": ((True,), "random bits never depend on the layout"),
-    "default_prng_impl": (("threefry2x32",), "it is the only generator"),
-    "enable_custom_prng": ((False,), "`random.key` makes typed keys, `random.PRNGKey` raw ones"),
-    "random_seed_offset": ((0,), "seeds are taken as they are"),
-    "debug_key_reuse": ((False,), "keys that are used twice are not looked for"),
+    "threefry_partitionable": ((True,), "random bits never depend on the sharding"),
+    "default_prng_impl": (("threefry2x32",), "it is the only implementation"),
+    "enable_custom_prng": ((False,), "`random.key` returns typed keys, `random.PRNGKey` raw ones"),
+    "random_seed_offset": ((0,), "seeds are not offset"),
+    "debug_key_reuse": ((False,), "reuse of keys is not detected"),
     "use_shardy_partitioner": ((True, False), "the partitioner is this package's own"),
     "enable_checks": ((True, False), "programs are always verified"),
-    "check_tracer_leaks": ((False,), "a leaked tracer is an error when it is used, with the line that made it"),
-    "cpu_collectives_implementation": (("gloo",), "processes talk through gloo"),
-    "cpu_enable_async_dispatch": ((True,), "calls return before their results are there"),
-    "disable_most_optimizations": ((False,), "XLA_FLAGS says what XLA optimises"),
-    "array_garbage_collection_guard": ((None, "allow"), "arrays in cycles are collected like other objects"),
-    "include_full_tracebacks_in_locations": ((False,), "an op keeps the one line of the user's that made it"),
-    "traceback_in_locations_limit": ((1,), "an op keeps the one line of the user's that made it"),
-    "compilation_cache_include_metadata_in_key": ((False,), "source lines are not part of what is looked up"),
-    "persistent_cache_min_entry_size_bytes": ((0, -1), "programs of any size are kept"),
-    "raise_persistent_cache_errors": ((False,), "a cache that cannot be used is logged, and done without"),
+    "check_tracer_leaks": ((False,), "a leaked tracer raises an error when it is used, with the line that created it"),
+    "cpu_collectives_implementation": (("gloo",), "collectives between processes use gloo"),
+    "cpu_enable_async_dispatch": ((True,), "dispatch is always asynchronous"),
+    "disable_most_optimizations": ((False,), "use XLA_FLAGS to select XLA's optimizations"),
+    "array_garbage_collection_guard": ((None, "allow"), "arrays in reference cycles are collected like other objects"),
+    "include_full_tracebacks_in_locations": ((False,), "an op records one line of the user's code"),
+    "traceback_in_locations_limit": ((1,), "an op records one line of the user's code"),
+    "compilation_cache_include_metadata_in_key": ((False,), "source locations are not part of the key"),
+    "persistent_cache_min_entry_size_bytes": ((0, -1), "programs of any size are cached"),
+    "raise_persistent_cache_errors": ((False,), "errors of the cache are logged"),
 }
 
 
 @final
 class TraceSettings:
-    """The values of the settings that shape programs. One object for equal values, so that keys compare identities."""
+    """The values of the settings that affect tracing, interned so that cache keys compare identities."""
 
     __slots__ = ("values",)
     _interned: ClassVar[dict[tuple[Any, ...], "TraceSettings"]] = {}
@@ -216,15 +232,15 @@ class TraceSettings:
         return TraceSettings._interned.setdefault(values, TraceSettings(values))
 
     def __repr__(self) -> str:
-        return ", ".join(f"{name}={value}" for name, value in zip(_SHAPING, self.values, strict=True))
+        return ", ".join(f"{name}={value}" for name, value in zip(_TRACING_SETTINGS, self.values, strict=True))
 
 
-_SHAPING = tuple(name for name, setting in SETTINGS.items() if setting.shapes_programs)
+_TRACING_SETTINGS = tuple(name for name, setting in SETTINGS.items() if setting.affects_tracing)
 
 
 @final
 class State:
-    """What a call of a jitted function has to know of the settings, at the price of one read of a thread's own."""
+    """The settings that every call of a jitted function needs, behind one thread-local read."""
 
     __slots__ = ("disable_jit", "trace_settings")
 
@@ -233,23 +249,24 @@ class State:
         self.trace_settings = trace_settings
 
 
-class _Watching:
-    """What holds for all threads: only where something does not is it worth asking for this one.
+class _AllThreads:
+    """Facts about all threads, which spare the hot path thread-local reads.
 
-    `numbers`: whether numbers are checked in any of them. `state`: that of all of them; None where some have their own.
+    `nan_checks`: whether any thread checks for NaN or infinities. `state`: the common state of all threads, or None if
+    some thread overrides a setting.
     """
 
     nan_checks = False
     state: State | None = None
 
 
-all_threads = _Watching()
+all_threads = _AllThreads()
 
 
 class Config(threading.local):
-    """The settings in force. The environment variable of `enable_x64` is `SHARDWISE_ENABLE_X64`, and so on.
+    """The current settings. The environment variable of `enable_x64` is `SHARDWISE_ENABLE_X64`, and so on.
 
-    Attributes of the class are the values for all threads; a thread's own, which hide them, are its overrides.
+    Attributes of the class are the values for all threads. Attributes of the thread-local instance are its overrides.
     """
 
     enable_x64: bool
@@ -276,49 +293,57 @@ class Config(threading.local):
     compilation_cache_dir: str
     compilation_cache_max_size: int
     persistent_cache_min_compile_time_secs: float
-    state: State  # follows from the others
+    state: State  # derived from the others
 
     _frozen: ClassVar[set[str]] = set()
-    _overriding: ClassVar[dict[int, dict[str, Any]]] = {}  # the attributes of threads that have some
+    _overriding: ClassVar[dict[int, dict[str, Any]]] = {}  # the `__dict__`s of the threads with overrides
     _lock: ClassVar[Any] = threading.RLock()
 
     def update(self, name: str, value: Any) -> None:
-        """Set `name` to `value`, in all threads that have not overridden it.
+        """Set a setting, in all threads that do not override it.
 
-        An unknown name, a value that it cannot have, or a setting that came too late is an error.
+        Args:
+            name: the setting, by JAX's name or without its prefix `jax_`.
+            value: the new value.
+
+        Raises:
+            AttributeError: if there is no such setting.
+            TypeError, ValueError: if the value is not valid.
+            NotImplementedError: if the setting has another fixed value.
+            RuntimeError: if the setting cannot change any more.
         """
-        for known, accepted in self._accepted(name, value).items():
+        for setting, validated in self._validate(name, value).items():
             with Config._lock:
-                setattr(Config, known, accepted)
+                setattr(Config, setting, validated)
                 _derive()
 
     @contextmanager
     def override(self, name: str, value: Any) -> Iterator[None]:
-        """While open, `name` is `value` in this thread."""
-        mine = self.__dict__
-        wanted = self._accepted(name, value)
-        before = {known: mine.get(known, _ABSENT) for known in wanted}
-        _write(mine, wanted)
+        """Return a context in which `name` is `value` in this thread. It raises the same errors as `update`."""
+        overrides = self.__dict__
+        values = self._validate(name, value)
+        before = {setting: overrides.get(setting, _ABSENT) for setting in values}
+        _set_overrides(overrides, values)
         try:
             yield
         finally:
-            _write(mine, before)
+            _set_overrides(overrides, before)
 
     def read(self, name: str) -> Any:
-        """The value of a setting, by either of its names."""
-        known = name.removeprefix("jax_")
-        known = ALIASES.get(known, known)
-        if known == "transfer_guard":
-            values = {getattr(self, each) for each in TRANSFER_GUARDS}
+        """Return the value of a setting, by JAX's name or without its prefix."""
+        setting = name.removeprefix("jax_")
+        setting = ALIASES.get(setting, setting)
+        if setting == "transfer_guard":
+            values = {getattr(self, guard) for guard in TRANSFER_GUARDS}
             return values.pop() if len(values) == 1 else None
-        if known in FIXED_SETTINGS:
-            return FIXED_SETTINGS[known][0][0]
-        if known not in SETTINGS:
-            raise _unknown(name, known)
-        return getattr(self, known)
+        if setting in FIXED_SETTINGS:
+            return FIXED_SETTINGS[setting][0][0]
+        if setting not in SETTINGS:
+            raise _unknown_setting_error(name, setting)
+        return getattr(self, setting)
 
     def __getattr__(self, name: str) -> Any:
-        """JAX's name of a setting: those that are not found otherwise come here."""
+        """Return a setting by JAX's name, such as `config.jax_enable_x64`."""
         if name.startswith("__"):
             raise AttributeError(name)
         return self.read(name)
@@ -327,120 +352,119 @@ class Config(threading.local):
         self.update(name, value)
 
     def __delattr__(self, name: str) -> None:
-        """Back to the value that it had at the start."""
-        for known in self._accepted(name, self.read(name)):
-            self.update(known, _at_start(known))
+        """Reset a setting to its initial value."""
+        for setting in self._validate(name, self.read(name)):
+            self.update(setting, _initial_value(setting))
 
     def freeze(self, event: str) -> None:
-        """Note that `event` has happened: the settings that it freezes cannot change any more."""
+        """Freeze the settings that cannot change after `event`."""
         self._frozen.add(event)
 
-    def _accepted(self, name: str, value: Any) -> dict[str, Any]:
-        """The settings that `name` stands for, with the value as they hold it; none where it would change nothing."""
+    def _validate(self, name: str, value: Any) -> dict[str, Any]:
+        """Return the settings that `name` sets, with their validated values; none for a fixed setting."""
         if not isinstance(name, str):
-            raise TypeError(f"config: the name of a setting is a string, not {name!r}")
-        known = name.removeprefix("jax_")
-        known = ALIASES.get(known, known)
-        if known == "transfer_guard":
-            return {
-                each: SETTINGS[each].accepted(each, "allow" if value is None else value) for each in TRANSFER_GUARDS
-            }
-        if known in FIXED_SETTINGS:
-            values, why = FIXED_SETTINGS[known]
+            raise TypeError(f"config: the name of a setting must be a string, not {name!r}")
+        short = name.removeprefix("jax_")
+        short = ALIASES.get(short, short)
+        if short == "transfer_guard":
+            level = "allow" if value is None else value
+            return {guard: SETTINGS[guard].validate(guard, level) for guard in TRANSFER_GUARDS}
+        if short in FIXED_SETTINGS:
+            values, reason = FIXED_SETTINGS[short]
             if value not in values:
                 raise NotImplementedError(
-                    f"config {known!r} is always {' or '.join(map(repr, values))} here, and cannot be {value!r}: {why}"
+                    f"config {short!r} must be {' or '.join(map(repr, values))}, not {value!r}: {reason}"
                 )
             return {}
-        if known not in SETTINGS:
-            raise _unknown(name, known)
-        setting = SETTINGS[known]
-        accepted = setting.accepted(known, value)
-        if setting.frozen_by in self._frozen and accepted != getattr(self, known):
+        if short not in SETTINGS:
+            raise _unknown_setting_error(name, short)
+        setting = SETTINGS[short]
+        validated = setting.validate(short, value)
+        if setting.frozen_by in self._frozen and validated != getattr(self, short):
             raise RuntimeError(
-                f"config {known!r} cannot change from {getattr(self, known)} to {accepted} after {setting.frozen_by}: "
+                f"config {short!r} cannot change from {getattr(self, short)} to {validated} after {setting.frozen_by}: "
                 "set it at the start of the program, or in the environment"
             )
-        return {known: accepted}
+        return {short: validated}
 
 
-def _unknown(name: str, known: str) -> AttributeError:
-    near = get_close_matches(known, SETTINGS, 1)
+def _unknown_setting_error(name: str, short: str) -> AttributeError:
+    near = get_close_matches(short, SETTINGS, 1)
     hint = f" Did you mean {near[0]!r}?" if near else f" Settings: {', '.join(SETTINGS)}."
     return AttributeError(f"config has no setting {name!r}.{hint}")
 
 
-def _write(mine: dict[str, Any], values: dict[str, Any]) -> None:
-    """Change a thread's own attributes; what is absent is deleted."""
+def _set_overrides(overrides: dict[str, Any], values: dict[str, Any]) -> None:
+    """Set or, where a value is `_ABSENT`, remove overrides of a thread."""
     with Config._lock:
         for name, value in values.items():
-            mine.pop(name, None)
+            overrides.pop(name, None)
             if value is not _ABSENT:
-                mine[name] = value
-        if any(name in SETTINGS for name in mine):
-            Config._overriding[id(mine)] = mine
+                overrides[name] = value
+        if any(name in SETTINGS for name in overrides):
+            Config._overriding[id(overrides)] = overrides
         else:
-            mine.pop("state", None)
-            Config._overriding.pop(id(mine), None)
+            overrides.pop("state", None)
+            Config._overriding.pop(id(overrides), None)
         _derive()
 
 
 def _derive() -> None:
-    """Bring up to date what follows from the settings."""
+    """Update what is derived from the settings: the states, and `all_threads`."""
     Config.state = _state({})
     all_threads.state = None if Config._overriding else Config.state
-    for mine in Config._overriding.values():
-        mine["state"] = _state(mine)
+    for overrides in Config._overriding.values():
+        overrides["state"] = _state(overrides)
     all_threads.nan_checks = any(
-        scope.get(name, getattr(Config, name))
-        for scope in ({}, *Config._overriding.values())
+        overrides.get(name, getattr(Config, name))
+        for overrides in ({}, *Config._overriding.values())
         for name in ("debug_nans", "debug_infs")
     )
 
 
-def _state(mine: dict[str, Any]) -> State:
+def _state(overrides: dict[str, Any]) -> State:
     def value(name: str) -> Any:
-        return mine.get(name, getattr(Config, name))
+        return overrides.get(name, getattr(Config, name))
 
-    return State(value("disable_jit"), TraceSettings.of(tuple(map(value, _SHAPING))))
+    return State(value("disable_jit"), TraceSettings.of(tuple(map(value, _TRACING_SETTINGS))))
 
 
-def _at_start(name: str) -> Any:
-    """The value that the environment gives a setting, or its default."""
+def _initial_value(name: str) -> Any:
+    """Return the value of a setting from the environment, or its default."""
     variable = f"SHARDWISE_{name.upper()}"
     text = os.environ.get(variable)
-    if name == "num_cpu_devices" and text is None:  # JAX's programs say it so
-        asked = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag.startswith(f"{_HOST_DEVICES}=")]
-        if asked:
-            variable, _, text = asked[-1].partition("=")
-    return SETTINGS[name].default if text is None else SETTINGS[name].read(variable, text)
+    if name == "num_cpu_devices" and text is None:  # JAX programs set it by an XLA flag
+        flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag.startswith(f"{_HOST_DEVICES}=")]
+        if flags:
+            variable, _, text = flags[-1].partition("=")
+    return SETTINGS[name].default if text is None else SETTINGS[name].parse(variable, text)
 
 
-def _start() -> Config:
+def _initial_config() -> Config:
     for name in SETTINGS:
-        setattr(Config, name, _at_start(name))
+        setattr(Config, name, _initial_value(name))
     _derive()
     return Config()
 
 
-config = _start()
+config = _initial_config()
 
 
 def format_settings() -> str:
-    """The tables, as `docs/config.md` shows them."""
-    rows = ["| name | default | environment variable | meaning |", "|---|---|---|---|"]
+    """Return the tables of `docs/config.md`."""
+    rows = ["| name | default | environment variable | description |", "|---|---|---|---|"]
     for name, setting in SETTINGS.items():
         values = f" One of {', '.join(f'`{choice!r}`' for choice in setting.choices)}." if setting.choices else ""
-        fixed = f" It cannot change after {setting.frozen_by}." if setting.frozen_by else ""
-        meaning = f"{setting.meaning[0].upper()}{setting.meaning[1:]}.{values}{fixed}"
-        rows.append(f"| `{name}` | `{setting.default!r}` | `SHARDWISE_{name.upper()}` | {meaning} |")
-    same = ["| name | values that are taken | why there is no other |", "|---|---|---|"]
-    for name, (choices, why) in FIXED_SETTINGS.items():
-        same.append(f"| `{name}` | {', '.join(f'`{choice!r}`' for choice in choices)} | {why} |")
-    other = [f"`{alias}` is another name of `{name}`" for alias, name in ALIASES.items()]
-    together = " and ".join(f"`{name}`" for name in TRANSFER_GUARDS)
-    notes = f"{'; '.join(other)}; `transfer_guard` sets {together} together."
-    return "\n".join(["## Settings", "", *rows, "", notes, "", "## Always so", "", *same]) + "\n"
+        frozen = f" It cannot change after {setting.frozen_by}." if setting.frozen_by else ""
+        description = f"{setting.description[0].upper()}{setting.description[1:]}.{values}{frozen}"
+        rows.append(f"| `{name}` | `{setting.default!r}` | `SHARDWISE_{name.upper()}` | {description} |")
+    fixed_rows = ["| name | accepted values | reason |", "|---|---|---|"]
+    for name, (choices, reason) in FIXED_SETTINGS.items():
+        fixed_rows.append(f"| `{name}` | {', '.join(f'`{choice!r}`' for choice in choices)} | {reason} |")
+    aliases = [f"`{alias}` is an alias of `{name}`" for alias, name in ALIASES.items()]
+    guards = ", ".join(f"`{name}`" for name in TRANSFER_GUARDS)
+    notes = f"{'; '.join(aliases)}; `transfer_guard` sets {guards} together."
+    return "\n".join(["## Settings", "", *rows, "", notes, "", "## Fixed settings", "", *fixed_rows]) + "\n"
 
 
 def cached_by_settings(maxsize: int) -> Callable[[_Function], _Function]:

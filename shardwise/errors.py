@@ -1,66 +1,66 @@
-"""The exceptions that users meet. Names that JAX also has mean the same here."""
+"""Public exceptions. Names that JAX also has mean the same here."""
 
 from shardwise._jaxlib import RuntimeFailure as JaxRuntimeError
 
 
 class OutOfMemoryError(JaxRuntimeError):  # type: ignore[misc]
-    """A device has too little memory for what a program, or an array, needs there."""
+    """A device does not have enough memory for a program or an array."""
 
 
 class TransferError(JaxRuntimeError):  # type: ignore[misc]
-    """An array moved between host and devices where a transfer guard forbids it."""
+    """A transfer guard disallows a transfer between host and devices."""
 
 
 class JAXTypeError(TypeError):
-    """A value was used where its kind cannot be."""
+    """A value of this type cannot be used here."""
 
 
 class JAXIndexError(IndexError):
-    """An index cannot be used."""
+    """An index is not valid."""
 
 
 class ShardingError(ValueError):
-    """A layout that cannot be: an unknown axis, an axis used twice, a spec that does not fit its array."""
+    """A sharding is not valid: an unknown mesh axis, an axis used twice, or a spec that does not fit its array."""
 
 
 class DeviceMismatchError(ValueError):
-    """Arrays that live on different devices met in one computation."""
+    """The operands of one computation are on different devices."""
 
 
 class TypePromotionError(TypeError, ValueError):
-    """Dtypes met that have no common one: one of them must be converted."""
+    """The dtypes of the operands have no common dtype to promote to: one of them must be converted."""
 
 
 class ConcretizationTypeError(JAXTypeError):
-    """Python asked for the value of an array that is only known when the compiled program runs."""
+    """Python code needs the concrete value of a traced array."""
 
 
 class TracerBoolConversionError(ConcretizationTypeError):
-    """A traced value was used where Python needs True or False, as in `if` and `while`."""
+    """A traced value was used as a Python bool, as in `if` and `while`."""
 
 
 class TracerIntegerConversionError(ConcretizationTypeError):
-    """A traced value was used where Python needs an integer, as in `range` or an index into a list."""
+    """A traced value was used as a Python int, as in `range` or as an index into a list."""
 
 
 class TracerArrayConversionError(ConcretizationTypeError):
-    """A traced value was handed to numpy."""
+    """A traced value was converted to a numpy array."""
 
 
 class NonConcreteBooleanIndexError(JAXIndexError):
-    """A traced array of booleans was used as an index: how many elements it takes is not known."""
+    """A traced boolean array was used as an index: the size of the result would depend on its values."""
 
 
 class UnexpectedTracerError(JAXTypeError, RuntimeError):
-    """A traced value was used after the function that made it had returned."""
+    """A traced value was used after its trace had ended (a leaked tracer)."""
 
 
 class ProgramError(ValueError):
-    """A program, or its text, breaks a rule of its stage: an internal error unless the text was written by hand."""
+    """A program, or its text, violates an invariant of its stage: an internal error unless the text was edited."""
 
 
 class UnboundAxisError(NameError):
-    """A collective names an axis that nothing around it has: no vmap, shard_map or pmap."""
+    """A collective names an axis that no enclosing vmap, shard_map or pmap binds."""
 
     def __init__(self, message: str, axis: object):
         super().__init__(message)
@@ -68,4 +68,4 @@ class UnboundAxisError(NameError):
 
 
 class MissingRuleError(NotImplementedError):
-    """An op lacks a rule that a transformation needs; the message names the method to write."""
+    """An op lacks a rule that a transformation needs; the message names the method to define."""

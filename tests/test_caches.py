@@ -20,6 +20,7 @@ from shardwise.sharding import PartitionSpec as P
 
 PACKAGE = Path(sw.__file__).parent
 X = np.arange(8.0, dtype=np.float32)
+RAW = {"functools.lru_cache", "functools.cache"}
 
 # Uses of `functools.lru_cache` and `functools.cache` that `clear_all` leaves alone; `shardwise/caches.py` says why.
 UNREGISTERED = {
@@ -195,11 +196,13 @@ def test_clear_all_empties_every_registered_cache():
 def test_functools_caches_are_registered_or_listed():
     found: dict[str, set[str]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.parse(path.read_text()).body:
-            scopes = [node] if not isinstance(node, ast.ClassDef) else node.body
-            for scope in scopes:
-                names = {part.id for part in ast.walk(scope) if isinstance(part, ast.Name)}
-                names |= {part.attr for part in ast.walk(scope) if isinstance(part, ast.Attribute)}
-                if names & {"cache", "lru_cache"}:
-                    found.setdefault(str(path.relative_to(PACKAGE)), set()).add(getattr(scope, "name", "module"))
+        tree = ast.parse(path.read_text())
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == "functools"]
+        names = {alias.asname or alias.name for node in imports for alias in node.names if "cache" in alias.name}
+        names -= {"cached_property"}  # which belongs to its object
+        for node in tree.body:
+            used = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)} & names
+            used |= {ast.unparse(part) for part in ast.walk(node) if isinstance(part, ast.Attribute)} & RAW
+            if used:
+                found.setdefault(str(path.relative_to(PACKAGE)), set()).add(getattr(node, "name", "module"))
     assert found == UNREGISTERED

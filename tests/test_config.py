@@ -17,7 +17,7 @@ DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "config.md"
 
 @pytest.fixture(autouse=True)
 def unchanged():
-    """A test leaves all settings as they were."""
+    """Check that a test restores all settings."""
     before = {name: getattr(config, name) for name in SETTINGS}
     state = config.state.trace_settings
     yield
@@ -26,11 +26,11 @@ def unchanged():
     assert not Config._overriding
 
 
-def test_the_document_is_what_the_tables_give():
+def test_the_document_has_the_generated_tables():
     text = DOCUMENT.read_text()
     assert text[text.index("## Settings") :] == format_settings()
     head = text[: text.index("## Settings")]
-    assert [name for name, setting in SETTINGS.items() if setting.shapes_programs and f"`{name}`" not in head] == []
+    assert [name for name, setting in SETTINGS.items() if setting.affects_tracing and f"`{name}`" not in head] == []
 
 
 def test_every_setting_is_an_attribute_with_a_type():
@@ -140,31 +140,30 @@ def test_what_is_remembered_is_found_under_the_same_settings_only():
             "enable_x64",
             1,
             TypeError,
-            "config 'enable_x64' is 64-bit types keep their width; off, they become 32-bit when they enter an array: "
-            "it takes a bool, not 1",
+            "config 'enable_x64' (whether 64-bit dtypes keep their width; otherwise new arrays convert them to 32 "
+            "bits) must be a bool, not 1",
         ),
         (
             "jax_numpy_rank_promotion",
             "never",
             ValueError,
-            "config 'numpy_rank_promotion' is one of 'allow', 'warn', 'raise', not 'never'",
+            "config 'numpy_rank_promotion' must be one of 'allow', 'warn', 'raise', not 'never'",
         ),
         (
             "jax_threefry_partitionable",
             False,
             NotImplementedError,
-            "config 'threefry_partitionable' is always True here, and cannot be False: random bits never depend on the "
-            "layout",
+            "config 'threefry_partitionable' must be True, not False: random bits never depend on the sharding",
         ),
         (
             "default_device",
             3,
             TypeError,
-            "config 'default_device' is the device, or the platform, where arrays go and programs run that nothing "
-            "else places; None for the first: it takes a device, the name of a platform, or None, not 3",
+            "config 'default_device' (the device or the platform for arrays and programs that nothing else places; "
+            "None for the first device) must be a device, the name of a platform, or None, not 3",
         ),
     ],
-    ids=["name", "type", "choice", "meaningless", "device"],
+    ids=["name", "type", "choice", "fixed", "device"],
 )
 def test_errors(name, value, error, text):
     with pytest.raises(error) as caught:
@@ -175,13 +174,13 @@ def test_errors(name, value, error, text):
 
 
 @pytest.mark.parametrize("name", FIXED_SETTINGS)
-def test_what_is_always_so_may_be_asked_for(name):
+def test_fixed_settings_accept_their_value(name):
     for value in FIXED_SETTINGS[name][0]:
         config.update(f"jax_{name}", value)
     assert config.read(name) == FIXED_SETTINGS[name][0][0]
 
 
-def test_values_as_jax_gives_them():
+def test_values_that_jax_accepts():
     config.update("jax_compilation_cache_dir", None)
     assert config.compilation_cache_dir == ""
     config.update("jax_persistent_cache_min_compile_time_secs", 2)
@@ -201,7 +200,7 @@ def run(code, **environment):
     )
 
 
-def test_the_environment_sets_them():
+def test_environment_variables_set_initial_values():
     found = run(
         "from shardwise.config import config as c;"
         "print(c.enable_x64, c.num_cpu_devices, c.default_matmul_precision, c.numpy_rank_promotion,"
@@ -231,7 +230,7 @@ def test_the_environment_sets_them():
     ],
     ids=["number", "none", "flag", "choice"],
 )
-def test_the_environment_is_checked(variable, text, message):
+def test_environment_variables_are_validated(variable, text, message):
     found = run("import shardwise.config", **{variable: text})
     assert found.returncode and f"ValueError: environment variable {message}" in found.stderr
 
@@ -245,18 +244,18 @@ def test_the_environment_is_checked(variable, text, message):
     ],
     ids=["XLA's flag", "among others", "our own comes first"],
 )
-def test_how_many_virtual_devices_there_are(variables, count):
+def test_number_of_virtual_devices(variables, count):
     found = run("import shardwise as sw; print(len(sw.devices()))", **variables)
     assert found.stdout.split() == [str(count)], found.stderr
 
 
 @pytest.mark.parametrize("count", [0, -1, 2.0, "4", True], ids=repr)
-def test_there_is_at_least_one_device(count):
-    with pytest.raises(TypeError, match=r"'num_cpu_devices' is how many .* it takes an int of at least 1, not"):
+def test_num_cpu_devices_must_be_a_positive_int(count):
+    with pytest.raises(TypeError, match=r"'num_cpu_devices' \(the number of .*\) must be an int of at least 1, not"):
         config.update("num_cpu_devices", count)
 
 
-def test_what_the_first_device_freezes_cannot_change():
+def test_frozen_settings_cannot_change_after_the_first_use_of_a_device():
     count = len(sw.devices("cpu"))
     config.update("num_cpu_devices", config.num_cpu_devices)
     with pytest.raises(
@@ -272,5 +271,5 @@ def test_the_code_in_the_document_runs():
 
 
 def test_names_are_strings():
-    with pytest.raises(TypeError, match="the name of a setting is a string, not 3"):
+    with pytest.raises(TypeError, match="the name of a setting must be a string, not 3"):
         config.update(3, 3)

@@ -204,7 +204,7 @@ def test_many_runs_with_collectives_may_be_under_way(client):
     executable = _jaxlib.compile_text(text, devices)
     handlers = [_jaxlib.result_handler((2, 3), np.float32, devices)]
     buffers = _jaxlib.put([np.full((2, 3), number, np.float32) for number in range(8)], devices, devices)
-    launch = _jaxlib.launcher(executable, handlers, meets=True)
+    launch = _jaxlib.launcher(executable, handlers, ordered=True)
     for _ in range(150):
         (buffers,) = launch([buffers])
     for piece in _jaxlib.shards_to_numpy(buffers):

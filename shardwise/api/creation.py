@@ -77,7 +77,7 @@ def make_array_from_callback(
         raise ValueError(
             f"{name}: this process has no device in {checked_sharding}, so the dtype is not known: pass `dtype`"
         )
-    buffers = put(shards, checked_sharding.devices, checked_sharding.local_devices, checked_sharding.kind)
+    buffers = put(shards, checked_sharding.devices, checked_sharding.local_devices, checked_sharding.nondefault_memory)
     return Array.of(buffers, array_signature(type, checked_sharding, True))
 
 
@@ -132,7 +132,9 @@ def make_array_from_single_device_arrays(
         if shard.type.shape != padded_shape:
             box = tuple((0, size) for size in expected)
             (shard,) = installed.executor.call_list(assemble_blocks, [shard], {"boxes": (box,), "shape": padded_shape})
-        shard_buffers.append(transfer(shard, SingleDeviceSharding(device, memory_kind=checked_sharding.kind)).buffers)
+        shard_buffers.append(
+            transfer(shard, SingleDeviceSharding(device, memory_kind=checked_sharding.nondefault_memory)).buffers
+        )
     physical = type.with_shape(padded_shape).physical
     buffers = join(
         shard_buffers,
@@ -140,7 +142,7 @@ def make_array_from_single_device_arrays(
         physical.dtype,
         checked_sharding.devices,
         checked_sharding.local_devices,
-        checked_sharding.kind,
+        checked_sharding.nondefault_memory,
     )
     return Array.of(buffers, array_signature(type, checked_sharding, True))
 

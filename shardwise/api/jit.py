@@ -390,7 +390,7 @@ def _constrain_all(values: Any, shardings: Sequence[Sharding | None]) -> list[An
 def constrain(x: Any, sharding: Sharding) -> Any:
     """Pin `x` to a sharding, including its memory kind."""
     pinned = _constrain_layout(x, sharding)
-    return InMemory(sharding.kind)(pinned) if sharding.kind else pinned
+    return InMemory(sharding.nondefault_memory)(pinned) if sharding.nondefault_memory else pinned
 
 
 def _constrain_layout(x: Any, sharding: Sharding) -> Any:

@@ -222,12 +222,12 @@ def device_put(
 
 def _share_no_memory(before: Sharding, after: Sharding) -> bool:
     """Return whether arrays with these shardings are in different memories."""
-    return before.kind != after.kind or before.device_set.isdisjoint(after.device_set)
+    return before.nondefault_memory != after.nondefault_memory or before.device_set.isdisjoint(after.device_set)
 
 
 def _copy(array: Array) -> Array:
     """Return a copy with the same sharding: the result of a compiled identity has its own memory."""
-    if array.sharding.kind:
+    if array.sharding.nondefault_memory:
         return transfer_to_memory(array, array.sharding, copied=True)
     (copy,) = installed.executor.run(Convert(array.type.dtype, array.type.weak), (array,))
     return copy  # type: ignore[no-any-return]

@@ -1,1 +1,1 @@
-"""Running programs on concrete arrays: requests, the executor and its caches, transfers, compile and launch hooks."""
+"""Run programs on concrete arrays: requests, the executor and its caches, transfers, compile and launch hooks."""

@@ -50,7 +50,7 @@ from shardwise.runtime.transfer_guard import check_transfer
 
 if TYPE_CHECKING:
     from shardwise.compiler.report import avoidable_gathers
-else:  # what is compiled for one device, and what is only imported, needs none of it
+else:  # programs on one device do not need it
     avoidable_gathers = lazy_module("shardwise.compiler.report.avoidable_gathers")
 
 _log = logging.getLogger("shardwise")
@@ -58,9 +58,16 @@ _log = logging.getLogger("shardwise")
 
 @final
 class Launch:
-    """A compiled program for arrays of certain signatures: moves those that lie elsewhere, runs, wraps.
+    """A compiled program with its bound constants, for arguments of certain signatures.
 
-    `lands` are the results that go to another memory than the one in which they are computed.
+    `run` transfers arguments to where the program expects them, executes it, and wraps the results in Arrays.
+
+    Args:
+        executable: the compiled program.
+        request: the compiled request.
+        moves: the shardings of arguments, by position, that must be transferred before the program runs.
+        constants: the arrays bound as the last inputs of the program.
+        out_memories: the shardings of results, by position, that end in another memory than the default one.
     """
 
     def __init__(
@@ -69,20 +76,21 @@ class Launch:
         request: Request,
         moves: dict[int, Sharding],
         constants: Sequence[Array],
-        lands: dict[int, Sharding],
+        out_memories: dict[int, Sharding],
     ):
         self.executable = executable
         self.request = request
         self.moves = moves
         self.constants = list(constants)
-        self.lands = lands
-        as_they_are = request.kept is None and not (moves or constants or lands)
-        self._plain = as_they_are and True not in request.donated
+        self.out_memories = out_memories
+        takes_arguments_directly = request.kept is None and not (moves or constants or out_memories)
+        self._is_simple = takes_arguments_directly and True not in request.donated
         self._run = executable.run
 
     def run(self, arrays: Sequence[Array | HostArgument]) -> list[Array]:
+        """Run the program on its arguments, and return its results."""
         try:
-            if self._plain and not (all_threads.nan_checks or launch_hooks.hooks):
+            if self._is_simple and not (all_threads.nan_checks or launch_hooks.hooks):
                 buffers = [array.buffers for array in arrays]
                 if memory.any_donated:
                     self._check_alive(buffers, arrays)
@@ -93,55 +101,55 @@ class Launch:
             raise
 
     def _check_alive(self, buffers: list[Any], arrays: Sequence[Array | HostArgument]) -> None:
-        """jaxlib crashes on buffers that are gone."""
-        if True not in [one.is_deleted() for one in buffers]:
+        """Raise an error if a buffer was deleted: jaxlib would crash."""
+        if True not in [buffer.is_deleted() for buffer in buffers]:
             return
         for number, array in enumerate(arrays):
             if array.is_deleted():
                 raise deleted_error(
                     array.type, f"argument {self.request.names[number]} of `{self.request.program.name}`"
                 )
-        gone = next(array for array in self.constants if array.is_deleted())
-        raise deleted_error(gone.type, f"an array that `{self.request.program.name}` closes over")
+        deleted = next(array for array in self.constants if array.is_deleted())
+        raise deleted_error(deleted.type, f"an array that `{self.request.program.name}` closes over")
 
-    def _run_general(self, given: Sequence[Array | HostArgument]) -> list[Array]:
-        """Where arrays may have to move, may be gone, or are looked at."""
+    def _run_general(self, arguments: Sequence[Array | HostArgument]) -> list[Array]:
+        """Run with transfers, donation, launch hooks and NaN checks."""
         if launch_hooks.hooks:
             launch_hooks.notify(self, runs=True)
         if self.request.kept is not None:
-            given = [given[number] for number in self.request.kept if number < len(given)]
-        arrays = [x if isinstance(x, Array) else x.at(self.moves.get(number)) for number, x in enumerate(given)]
+            arguments = [arguments[number] for number in self.request.kept if number < len(arguments)]
+        arrays = [x if isinstance(x, Array) else x.place(self.moves.get(number)) for number, x in enumerate(arguments)]
         buffers = [array.buffers for array in (*arrays, *self.constants)]
         if memory.any_donated:
             self._check_alive(buffers, arrays)
         if self.moves:
             for number, sharding in self.moves.items():
-                if isinstance(given[number], Array):
+                if isinstance(arguments[number], Array):
                     check_transfer("device_to_device", arrays[number].type)
                     buffers[number] = transfer(arrays[number], sharding).buffers
         if True in self.request.donated:
             memory.any_donated = True
             if len(set(map(id, buffers))) < len(buffers):
-                self._check_given_once(buffers)  # where there are several devices, XLA would end the process
+                self._check_donated_once(buffers)  # with several devices, XLA would abort the process
         results = self._run(buffers)
         if all_threads.nan_checks:
             check_nans(self.request.program, [*arrays, *self.constants], results)
-        for number, sharding in self.lands.items():
+        for number, sharding in self.out_memories.items():
             results[number] = transfer_to_memory(results[number], sharding)
         return results
 
-    def _check_given_once(self, buffers: Sequence[Any]) -> None:
-        """What is donated can be no other argument too."""
-        rest = len(buffers) - len(self.request.donated)
-        donated = [*self.request.donated, *[False] * rest]
-        names = [*self.request.names, *["a value that it closes over"] * rest]
+    def _check_donated_once(self, buffers: Sequence[Any]) -> None:
+        """Raise an error if a donated buffer is passed twice."""
+        constants = len(buffers) - len(self.request.donated)
+        donated = [*self.request.donated, *[False] * constants]
+        names = [*self.request.names, *["a value that it closes over"] * constants]
         first: dict[int, int] = {}
-        for number, one in enumerate(buffers):
-            before = first.setdefault(id(one), number)
-            if before != number and (donated[before] or donated[number]):
+        for number, buffer in enumerate(buffers):
+            other = first.setdefault(id(buffer), number)
+            if other != number and (donated[other] or donated[number]):
                 raise ValueError(
-                    f"`{self.request.program.name}` gets one array as {names[before]} and as {names[number]}, and one "
-                    "of them is donated: its memory is reused while the other is read. Give a copy of it, or do not "
+                    f"`{self.request.program.name}` gets the same array as {names[other]} and as {names[number]}, and "
+                    "one of them is donated: its memory is reused while the other is read. Pass a copy, or do not "
                     "donate it."
                 )
 
@@ -149,8 +157,11 @@ class Launch:
 @final
 @dataclass(frozen=True, eq=False)
 class LoweredRequest:
-    """A request up to the text that XLA gets. `constants` are bound as the last inputs; `moves`: inputs that lie
-    elsewhere."""
+    """A request that was partitioned and lowered to StableHLO.
+
+    `constants` are bound as the last inputs of the program. `moves` are the shardings of inputs, by position, that must
+    be transferred before the program runs.
+    """
 
     request: Request
     constants: list[Array]
@@ -159,133 +170,146 @@ class LoweredRequest:
     moves: dict[int, Sharding]
 
     def compile(self, options: CompilerOptions = ()) -> Launch:
-        """Compiled, and ready to run. `options` are XLA's own."""
+        """Compile the program with XLA. `options` are XLA's compiler options."""
         if isinstance(self.target.devices[0], AbsentDevice):
             raise ValueError(
                 f"`{self.request.program.name}` was lowered for the mesh {self.stages.sharded.mesh}, which has no "
-                "devices: it can be looked at, and not compiled. Use shardings on a Mesh."
+                "devices, so it cannot be compiled. Use shardings on a Mesh."
             )
         for number, is_donated in enumerate(self.request.donated):
             if is_donated and number not in self.stages.module.aliases:
-                given = self.request.signatures[number]
+                signature = self.request.signatures[number]
                 warnings.warn(
                     f"{self.request.names[number]} of `{self.request.program.name}` is donated, but no result has its "
-                    f"type and layout ({given.type} in {given.sharding}): its memory is not reused.",
+                    f"type and sharding ({signature.type} in {signature.sharding}), so its memory is not reused.",
                     stacklevel=4,
                 )
         self._warn_of_gathers()
-        executable = self._loaded(options)
-        first = len(self.request.signatures) - len(self.constants)
-        bound = [
-            transfer(array, self.moves[first + i]) if first + i in self.moves else array
-            for i, array in enumerate(self.constants)
+        executable = self._compile_logged(options)
+        arguments = len(self.request.signatures) - len(self.constants)
+        constants = [
+            transfer(array, self.moves[number]) if number in self.moves else array
+            for number, array in enumerate(self.constants, arguments)
         ]
-        moves = {number: sharding for number, sharding in self.moves.items() if number < first}
-        lands = {number: sharding for number, sharding in enumerate(self.out_shardings) if sharding.kind}
-        launch = Launch(executable, self.request, moves, bound, lands)
+        moves = {number: sharding for number, sharding in self.moves.items() if number < arguments}
+        out_memories = {
+            number: sharding for number, sharding in enumerate(self.out_shardings) if sharding.nondefault_memory
+        }
+        launch = Launch(executable, self.request, moves, constants, out_memories)
         launch_hooks.notify(launch, runs=False)
         return launch
 
     def _warn_of_gathers(self) -> None:
-        """Once for each compilation."""
+        """Warn of all-gathers that another layout would avoid."""
         if len(self.target.devices) == 1:
             return
         meshes = [mesh.abstract for mesh in self.target.meshes]
-        found = avoidable_gathers.avoidable_gathers(self.stages.sharded, self.stages.plan, self.stages.local, meshes)
-        if found:
-            text = f"in `{self.request.program.name}`, {found[0]}"
-            more = f" Further avoidable all-gathers in this program: {len(found) - 1}." if len(found) > 1 else ""
-            line = user_source()
-            warnings.warn_explicit(text + more, UserWarning, line.file, line.line)
+        gathers = avoidable_gathers.avoidable_gathers(self.stages.sharded, self.stages.plan, self.stages.local, meshes)
+        if gathers:
+            text = f"in `{self.request.program.name}`, {gathers[0]}"
+            more = f" Further avoidable all-gathers in this program: {len(gathers) - 1}." if len(gathers) > 1 else ""
+            source = user_source()
+            warnings.warn_explicit(text + more, UserWarning, source.file, source.line)
 
-    def _loaded(self, options: CompilerOptions) -> Executable:
+    def _compile_logged(self, options: CompilerOptions) -> Executable:
+        """Compile with XLA; log the time, and explain failures."""
         start, name = time.perf_counter(), self.request.program.name
         try:
-            computed = [sharding.in_default_memory for sharding in self.out_shardings]
-            executable = load(self.stages, self.target.devices, computed, self.target.committed, options)
+            out_shardings = [sharding.in_default_memory for sharding in self.out_shardings]
+            executable = load(self.stages, self.target.devices, out_shardings, self.target.committed, options)
         except RuntimeFailure as error:
-            check_memory(error, f"XLA, which compiles `{name}`,")
+            check_memory(error, f"the compilation of `{name}`")
             if options and "option" in str(error):
                 raise ValueError(f"compiler_options of `{name}`: {error}") from None
             raise
-        took, level = time.perf_counter() - start, logging.WARNING if config.log_compiles else logging.DEBUG
+        seconds, level = time.perf_counter() - start, logging.WARNING if config.log_compiles else logging.DEBUG
         if _log.isEnabledFor(level):
-            given = ", ".join(f"{one.type} in {one.sharding}" for one in self.request.signatures) or "no arguments"
+            arguments = ", ".join(f"{x.type} in {x.sharding}" for x in self.request.signatures) or "no arguments"
             devices = len(self.target.devices)
-            _log.log(level, "compiled `%s` for %s on %d devices: XLA took %.3f s", name, given, devices, took)
+            _log.log(level, "compiled `%s` for %s on %d devices: XLA took %.3f s", name, arguments, devices, seconds)
         return executable
 
     @cached_property
     def out_shardings(self) -> list[Sharding]:
-        asked = zip(self.request.out_shardings, self.stages.plan.outputs, self.stages.out_types, strict=True)
-        found = [
-            _as_asked(sharding, Layout(layout.dims[: type.ndim]), self.target)  # without the dim of a key's words
-            for sharding, layout, type in asked
+        """The sharding of each result."""
+        layouts, types = self.stages.plan.outputs, self.stages.out_types
+        outputs = zip(self.request.out_shardings, layouts, types, strict=True)
+        shardings = [
+            _out_sharding(requested, Layout(layout.dims[: type.ndim]), self.target)  # without the dim of key data
+            for requested, layout, type in outputs
         ]
-        kinds = out_kinds(self.request.program)
+        memory_kinds = out_kinds(self.request.program)
         return [
-            sharding.with_memory_kind(kind) if kind and asked is None else sharding
-            for sharding, kind, asked in zip(found, kinds, self.request.out_shardings, strict=True)
+            sharding.with_memory_kind(kind) if kind and requested is None else sharding
+            for sharding, kind, requested in zip(shardings, memory_kinds, self.request.out_shardings, strict=True)
         ]
 
 
 def lower_request(request: Request, constants: Sequence[Array] = (), chip: Chip | None = None) -> LoweredRequest:
-    """Every stage that needs no device; nobody is told. `constants` are captured arrays; `chip`: planned for other
-    devices than those at hand."""
+    """Partition a request and lower it to StableHLO, without calling `inspect_array_sharding` callbacks.
+
+    Args:
+        request: the program and its inputs.
+        constants: the arrays that the program captures, as its last inputs.
+        chip: the hardware to plan for, if it is not that of the target's devices.
+    """
     request, constants = lift_held_arrays(request, constants)
-    first = len(request.signatures) - len(constants)
-    request = request.used()
+    arguments = len(request.signatures) - len(constants)
+    request = request.without_unused_inputs()
     if request.kept is not None:
-        constants = [constants[number - first] for number in request.kept if number >= first]
+        constants = [constants[number - arguments] for number in request.kept if number >= arguments]
     target = request.target()
-    compiled, moves = partition_request(request, target, chip)
-    target = target.refined(compiled.sharded.mesh)
-    return LoweredRequest(request, list(constants), target, compiled, moves)
+    stages, moves = partition_request(request, target, chip)
+    target = target.refined(stages.sharded.mesh)
+    return LoweredRequest(request, list(constants), target, stages, moves)
 
 
 def lower_for_compile(request: Request, constants: Sequence[Array] = ()) -> LoweredRequest:
-    """The same on the way to being compiled: those who want to know a layout are told."""
-    prepared = lower_request(request, constants)
-    report_shardings(prepared.stages, prepared.target)
-    return prepared
+    """Lower a request that will be compiled, and call its `inspect_array_sharding` callbacks."""
+    lowered = lower_request(request, constants)
+    report_shardings(lowered.stages, lowered.target)
+    return lowered
 
 
 def compile_request(request: Request, constants: Sequence[Array] = (), options: CompilerOptions = ()) -> Launch:
-    """Compile a request. `constants` are captured arrays, bound as the last inputs; `options` are XLA's own."""
+    """Compile a request. `constants` are captured arrays, bound as the last inputs; `options` are XLA's."""
     return lower_for_compile(request, constants).compile(options)
 
 
-def compiler_options(given: Any, what: str) -> CompilerOptions:
-    """Options of XLA's, by name, as `what` was given them."""
-    if given is None:
+def compiler_options(options: Any, function: str) -> CompilerOptions:
+    """Check the `compiler_options` argument of `function`, and return it as sorted pairs."""
+    if options is None:
         return ()
-    kinds = (str, bool, int, float)
-    if isinstance(given, Mapping) and all(isinstance(k, str) and isinstance(v, kinds) for k, v in given.items()):
-        return tuple(sorted(given.items()))
+    types = (str, bool, int, float)
+    if isinstance(options, Mapping) and all(isinstance(k, str) and isinstance(v, types) for k, v in options.items()):
+        return tuple(sorted(options.items()))
     raise TypeError(
-        f"{what}: compiler_options is a dict from names of XLA's options to strings and numbers, such as "
-        f"{{'xla_cpu_enable_fast_math': True}}, not {given!r}"
+        f"{function}: compiler_options must be a dict from names of XLA's options to strings and numbers, such as "
+        f"{{'xla_cpu_enable_fast_math': True}}, not {options!r}"
     )
 
 
-def _as_asked(asked: Sharding | None, layout: Layout, target: Target) -> Sharding:
-    """The sharding of a result: the user's own, where it leaves nothing open."""
-    if asked is None or asked.pin((1,) * len(layout.dims)).open_dims:
+def _out_sharding(requested: Sharding | None, layout: Layout, target: Target) -> Sharding:
+    """Return the sharding of a result: the requested one, unless it leaves dims open."""
+    if requested is None or requested.pin((1,) * len(layout.dims)).open_dims:
         return target.sharding(layout)
-    return asked
+    return requested
 
 
 def as_array(x: Any, name: str = "array", explicit: bool = False) -> Array:
-    """`x` as an Array: numpy arrays and scalars are copied to the default device, uncommitted.
+    """Convert `x` to an Array: numpy arrays and scalars are copied to the default device, uncommitted.
 
-    `explicit`: the user asked for just this.
+    Args:
+        x: an array or a number.
+        name: the function that got it, for error messages.
+        explicit: whether the user requested the transfer. Transfer guards distinguish this.
     """
-    found = as_argument(x, name, explicit)
-    return found if isinstance(found, Array) else found.at()
+    argument = as_argument(x, name, explicit)
+    return argument if isinstance(argument, Array) else argument.place()
 
 
 def as_argument(x: Any, name: str = "array", explicit: bool = False) -> Array | HostArgument:
-    """The same, but for numpy arrays: these stay where they are until `Launch` knows where the program wants them."""
+    """Convert `x` as `as_array` does, but leave numpy arrays on the host until `Launch` knows their sharding."""
     if isinstance(x, Array):
         return x
     if isinstance(x, Tracer):
@@ -293,18 +317,18 @@ def as_argument(x: Any, name: str = "array", explicit: bool = False) -> Array | 
     if config.transfer_guard_host_to_device != "allow":
         check_transfer("host_to_device", type_of(x, name), explicit)
     if isinstance(x, PYTHON_SCALARS):
-        # 0.0 and -0.0 are equal but not the same: the text tells them apart.
+        # 0.0 == -0.0, so the text is part of the cache key.
         return _scalar(type_of(x), x, str(x), default_device())
     return HostArgument(np.asarray(x), array_signature(type_of(x, name), SingleDeviceSharding(default_device()), False))
 
 
 @registered_cache(maxsize=128)
-def _scalar(given: ArrayType, value: Any, text: str, device: Any) -> Array:
-    return place(np.asarray(value, given.dtype), given, SingleDeviceSharding(device), committed=False)
+def _scalar(type: ArrayType, value: Any, text: str, device: Any) -> Array:
+    return place(np.asarray(value, type.dtype), type, SingleDeviceSharding(device), committed=False)
 
 
 class _Executor:
-    """Ops and functions on concrete arrays, outside every frame."""
+    """Runs ops and functions on concrete arrays, outside every frame. Compiled programs are cached."""
 
     def __init__(self) -> None:
         self._launches = LruCache(4096)
@@ -317,10 +341,10 @@ class _Executor:
         return transfer(array, sharding)
 
     def run(self, op: Op, args: Sequence[Array]) -> tuple[Array, ...]:
-        """One op."""
+        """Run one op."""
         if isinstance(op, Callback):
-            found = op.function(*(x.numpy() for x in args))
-            return tuple(as_array(x, explicit=True) for x in found)
+            results = op.function(*(x.numpy() for x in args))
+            return tuple(as_array(x, explicit=True) for x in results)
         if isinstance(op, Inspect):
             op.look(args[0].sharding)
             return ()
@@ -336,12 +360,12 @@ class _Executor:
         return tuple(launch.run(args))
 
     def call(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> Array:
-        """A function of arrays with static keywords, as one program."""
+        """Run a function of arrays, with static keyword arguments, as one program."""
         return self.call_list(function, args, static)[0]
 
     @filter_traceback
     def call_list(self, function: Callable[..., Any], args: Sequence[Any], static: dict[str, Any]) -> list[Array]:
-        """The same of a function that may return a list."""
+        """Run a function that returns an array or a list of arrays, as one program."""
         arrays = [x if isinstance(x, Array) else as_array(x, function.__name__.lstrip("_")) for x in args]
         key = (function, config.state.trace_settings, *(x.signature for x in arrays), *static.items())
         launch = self._launches.get(key)
@@ -349,11 +373,11 @@ class _Executor:
             launch = self._launches.promote(key)
         if launch is None:
 
-            def listed(*xs: Any) -> list[Any]:
-                found = function(*xs, **static)
-                return found if isinstance(found, list) else [found]
+            def returns_list(*xs: Any) -> list[Any]:
+                results = function(*xs, **static)
+                return results if isinstance(results, list) else [results]
 
-            program, captured = build(listed, [x.type for x in arrays], function.__name__)
+            program, captured = build(returns_list, [x.type for x in arrays], function.__name__)
             assert not captured, f"{function.__name__} closes over arrays"
             launch = self._launches.insert(key, compile_request(_request(program, arrays)))
         return launch.run(arrays)  # type: ignore[no-any-return]

@@ -14,17 +14,17 @@ def report_shardings(compiled: Stages, target: Target) -> None:
             if isinstance(equation.op, Inspect):
                 equation.op.look(target.sharding(Layout.replicated(equation.inputs[0].type.ndim)))
         return
-    looking = [equation for equation in sharded.unfolded.equations if isinstance(equation.op, Inspect)]
-    if not looking:
+    inspections = [equation for equation in sharded.unfolded.equations if isinstance(equation.op, Inspect)]
+    if not inspections:
         return
-    made = {
+    out_layouts = {
         value: plan.choices[equation].results[number]
         for equation in sharded.unfolded.equations
         if equation in plan.choices
         for number, value in enumerate(equation.outputs)
     }
-    for equation in looking:
+    for equation in inspections:
         (value,) = equation.inputs
         pin = sharded.pinned.get(value)
-        layout = pin.layout if pin else made.get(value, Layout.replicated(value.type.ndim))
+        layout = pin.layout if pin else out_layouts.get(value, Layout.replicated(value.type.ndim))
         equation.op.look(target.sharding(Layout(layout.dims)))  # type: ignore[attr-defined]

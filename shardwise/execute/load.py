@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from shardwise._jaxlib import CompilerOptions
 from shardwise.compiler.pipeline import Stages
 from shardwise.runtime.executable import Executable
 from shardwise.runtime.sharding import Sharding
@@ -13,7 +14,15 @@ def load(
     devices: Sequence[Any],
     out_shardings: Sequence[Sharding],
     committed: bool,
-    asked: Sequence[tuple[str, str | bool | int | float]] = (),
+    options: CompilerOptions = (),
 ) -> Executable:
-    """The last stage: XLA compiles the text for these devices, with the options of its own that are `asked` for."""
-    return Executable(stages.module, stages.local, devices, out_shardings, committed, stages.out_types, asked)
+    """Compile a partitioned program with XLA.
+
+    Args:
+        stages: the partitioned program, lowered to StableHLO.
+        devices: the devices that run it.
+        out_shardings: the sharding of each result.
+        committed: whether the results are committed to these shardings.
+        options: compiler options of XLA.
+    """
+    return Executable(stages.module, stages.local, devices, out_shardings, committed, stages.out_types, options)

@@ -1,39 +1,41 @@
-"""Recent: a table that forgets what was not used for long, at no cost for what is found."""
+"""LruCache: a two-generation LRU cache whose hits are plain dict lookups."""
 
 from typing import Any, final
 
 
 @final
 class LruCache(dict[Any, Any]):
-    """Keeps at most `bound` entries, and the last `bound / 2` that were used.
+    """Holds at most `bound` entries, among them the `bound / 2` that were used last.
 
-    It holds the younger half itself, so that `get` is a dict's. What `get` does not find may still be `older`, and is
-    then young again; once the young are half of what is allowed, they become the older, and those before are dropped.
+    The dict itself is the young generation, so that `get` is a dict's method. After a miss of `get`, `promote` looks in
+    the old generation and makes an entry young again. When the young generation has `bound / 2` entries, it becomes the
+    old one, and the previous old generation is dropped.
     """
 
     def __init__(self, bound: int):
         super().__init__()
         self._half = bound // 2
-        self._older: dict[Any, Any] = {}
+        self._old: dict[Any, Any] = {}
 
     def promote(self, key: Any) -> Any:
-        """An entry that was not used lately, or None."""
-        found = self._older.get(key)
-        return None if found is None else self.insert(key, found)
+        """Return an entry of the old generation and make it young, or return None."""
+        value = self._old.get(key)
+        return None if value is None else self.insert(key, value)
 
     def insert(self, key: Any, value: Any) -> Any:
-        """`value`, which is now found by `key`."""
+        """Add an entry, and return its value."""
         if len(self) >= self._half:
-            self._older = self.copy()
+            self._old = self.copy()
             super().clear()
         self[key] = value
         return value
 
     @property
     def count(self) -> int:
-        """How many entries it has, older ones too."""
-        return len(self.keys() | self._older.keys())
+        """The number of entries in both generations."""
+        return len(self.keys() | self._old.keys())
 
     def clear(self) -> None:
+        """Remove all entries."""
         super().clear()
-        self._older = {}
+        self._old = {}

@@ -1,4 +1,4 @@
-"""NaN and infinity, found where they arise: the op, its line in the user's program, and what it was given."""
+"""check_nans: find the op that produced a NaN or an infinity, its source line and its operands."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,57 +16,58 @@ from shardwise.runtime.array import Array
 
 
 def check_nans(program: Program, args: Sequence[Array], results: Sequence[Array]) -> None:
-    """A FloatingPointError if a result has what `debug_nans` and `debug_infs` forbid, and the arguments do not.
+    """Raise FloatingPointError if a result has a NaN (`debug_nans`) or an infinity (`debug_infs`) and no argument has.
 
-    The program is then run once more, in numpy, one op after the other, to find the first that made it.
+    The program is then evaluated again in numpy, op by op, to find the first op that produced it.
     """
     args, results = [array.words for array in args], [array.words for array in results]
-    wanted = [name for name, on in (("nan", config.debug_nans), ("inf", config.debug_infs)) if on]
-    for name in wanted:
-        bad = _is_nan if name == "nan" else _is_inf
-        if not any(bad(_seen(result)) for result in results):
+    enabled = [name for name, on in (("nan", config.debug_nans), ("inf", config.debug_infs)) if on]
+    for name in enabled:
+        is_bad = _has_nan if name == "nan" else _has_inf
+        if not any(is_bad(_local_elements(result)) for result in results):
             continue
-        whole = all(_is_readable(array) for array in args)
-        found = _found(program, args, bad) if whole else None
-        if found is None:
-            if whole and any(bad(array.numpy()) for array in args):
-                continue  # it came in with the arguments
+        readable = all(_is_readable(array) for array in args)
+        culprit = _find_culprit(program, args, is_bad) if readable else None
+        if culprit is None:
+            if readable and any(is_bad(array.numpy()) for array in args):
+                continue  # an argument had it already
             raise FloatingPointError(f"{name} in a result of `{program.name}`")
-        equation, operands = found
-        given = "".join(f"\n  operand {i}: {_described(x)}" for i, x in enumerate(operands))
+        equation, operands = culprit
+        operand_lines = "".join(f"\n  operand {i}: {_describe(x)}" for i, x in enumerate(operands))
         raise FloatingPointError(
-            f"{name} in the result of `{equation.op.name}` at {equation.source}, in `{program.name}`.{given}"
+            f"{name} in the result of `{equation.op.name}` at {equation.source}, in `{program.name}`.{operand_lines}"
         )
 
 
-def _found(program: Program, args: Sequence[Array], bad: Callable[[Any], bool]) -> Any:
+def _find_culprit(program: Program, args: Sequence[Array], is_bad: Callable[[Any], bool]) -> Any:
+    """Return the first equation with a bad result and its operands; None if the program cannot be evaluated again."""
     try:
         again = drop_effects(lower_keys(inline(program)))
-    except TypeError:  # what an effect gave cannot be had again
+    except TypeError:  # the result of an effect cannot be reproduced
         return None
-    return find_bad_equation(again, [array.numpy() for array in args], bad)
+    return find_bad_equation(again, [array.numpy() for array in args], is_bad)
 
 
-def _seen(array: Array) -> np.ndarray[Any, Any]:
-    """The elements that this process can see."""
+def _local_elements(array: Array) -> np.ndarray[Any, Any]:
+    """Return the elements that this process can read."""
     if array.is_fully_addressable or array.is_fully_replicated:
         return array.numpy()
-    return np.concatenate([part.numpy().ravel() for part in array.distinct_shards()])
+    return np.concatenate([shard.numpy().ravel() for shard in array.distinct_shards()])
 
 
 def _is_readable(array: Array) -> bool:
     return (array.is_fully_addressable or array.is_fully_replicated) and not array.is_deleted()
 
 
-def _is_nan(x: np.ndarray[Any, Any]) -> bool:
+def _has_nan(x: np.ndarray[Any, Any]) -> bool:
     return is_inexact(x.dtype) and bool(np.isnan(x.astype(numpy_carrier(x.dtype))).any())
 
 
-def _is_inf(x: np.ndarray[Any, Any]) -> bool:
+def _has_inf(x: np.ndarray[Any, Any]) -> bool:
     return is_inexact(x.dtype) and bool(np.isinf(x.astype(numpy_carrier(x.dtype))).any())
 
 
-def _described(x: np.ndarray[Any, Any]) -> str:
+def _describe(x: np.ndarray[Any, Any]) -> str:
     if x.size <= 8:
         return f"{x.dtype}{list(x.shape)} {x.tolist()}"
     return f"{x.dtype}{list(x.shape)} from {x.min()} to {x.max()}"

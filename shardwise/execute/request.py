@@ -1,7 +1,7 @@
-"""Request: a program to run, the arrays it is called with by their signatures, and what the user asked of the outcome.
+"""Request: a program to run, the signatures of its inputs, and the shardings that the user requested.
 
-A request finds its target (one mesh or one device on which all of it can run), and goes through every stage up to the
-text for XLA. Nothing here holds or moves an array's elements.
+A request determines its target (one mesh or one device on which everything can run) and is partitioned and lowered to
+the text for XLA. Nothing here reads or moves the elements of an array.
 """
 
 from collections.abc import Sequence
@@ -40,9 +40,14 @@ from shardwise.runtime.sharding import (
 @final
 @dataclass(frozen=True)
 class Target:
-    """Where a program runs: on a mesh, or on one device. `committed`: because the user said so.
+    """The mesh or the device that a program runs on.
 
-    `meshes` are those that the user named, over the same devices; `positional`: none of them has names for its axes.
+    Attributes:
+        mesh: the mesh; None for one device.
+        device: the device, if there is no mesh.
+        committed: whether the user chose it, by committed arrays or by shardings.
+        meshes: the meshes that the user named. All have the same devices; `mesh` is their common refinement.
+        positional: whether the user named only PositionalShardings, whose mesh axes have no names.
     """
 
     mesh: Mesh | None
@@ -56,24 +61,24 @@ class Target:
         return self.mesh.flat_devices if self.mesh is not None else (self.device,)
 
     def sharding(self, layout: Layout) -> Sharding:
-        """`layout` here."""
+        """Return the sharding that has `layout` on this target."""
         if self.mesh is None:
             return SingleDeviceSharding(self.device)
         if self.positional:
             return PositionalSharding.on(self.mesh, layout)
         for mesh in self.meshes:
-            if (found := coarsen_layout(layout, mesh.abstract, self.mesh.abstract)) is not None:
-                return NamedSharding(mesh, spec_of(found))
+            if (coarse := coarsen_layout(layout, mesh.abstract, self.mesh.abstract)) is not None:
+                return NamedSharding(mesh, spec_of(coarse))
         return NamedSharding(self.mesh, spec_of(layout))
 
     def refined(self, fine: AbstractMesh) -> "Target":
-        """This target on a finer mesh over the same devices."""
+        """Return this target on a finer mesh over the same devices."""
         if self.mesh is None or self.mesh.abstract == fine:
             return self
         return replace(self, mesh=Mesh(device_grid(self.mesh.flat_devices, fine.axis_sizes), fine.axis_names))
 
     def pin(self, sharding: Sharding, shape: tuple[int, ...], reason: str = "") -> Pin:
-        """What a sharding over the same devices asks for, on the mesh of this target."""
+        """Return the pin of a sharding over the same devices, on the mesh of this target."""
         pin, mesh = sharding.pin(shape, reason), mesh_of(sharding)
         if mesh is None or self.mesh is None or mesh == self.mesh:
             return pin
@@ -83,9 +88,17 @@ class Target:
 @final
 @dataclass(frozen=True, eq=False)
 class Request:
-    """A program to run: its inputs as they are given, and what the user asked of its outputs.
+    """A program to run, with the signatures of its inputs and the shardings that the user requested.
 
-    `names` are the arguments as the user wrote them, for messages. Inputs without a name are captured values.
+    Attributes:
+        program: the program. Its inputs without a name are captured arrays.
+        signatures: type, sharding and commitment of each input.
+        out_shardings: the requested sharding of each output, or None.
+        names: the arguments as the user wrote them, for messages.
+        in_shardings: the requested sharding of each argument, or None.
+        donated: whether each argument is donated.
+        keep_unused: whether inputs that the program does not use stay.
+        kept: the positions, in the original request, of the inputs that were not dropped; None if none was dropped.
     """
 
     program: Program
@@ -95,13 +108,13 @@ class Request:
     in_shardings: tuple[Sharding | None, ...] = ()
     donated: tuple[bool, ...] = ()
     keep_unused: bool = True
-    kept: tuple[int, ...] | None = None  # which inputs of an earlier request these are, where some were dropped
+    kept: tuple[int, ...] | None = None
 
-    def used(self) -> "Request":
-        """This request without the inputs that its program does not use, unless they are to be kept."""
+    def without_unused_inputs(self) -> "Request":
+        """Return this request without the inputs that its program does not use, unless `keep_unused`."""
         program = dce(self.program)
-        wanted = program.used
-        kept = [number for number, value in enumerate(program.inputs) if value in wanted]
+        used = program.used
+        kept = [number for number, value in enumerate(program.inputs) if value in used]
         if self.keep_unused or len(kept) == len(program.inputs):
             return self
 
@@ -120,99 +133,113 @@ class Request:
         )
 
     def target(self) -> Target:
-        """The one place where all of it can run; where there is none, an error that lists who wants what."""
-        wishes: list[tuple[str, Sharding | Mesh]] = []
-        for number, given in enumerate(self.signatures):
-            if given.committed:
+        """Return the mesh or the device on which everything can run.
+
+        Raises:
+            DeviceMismatchError: if arguments, shardings and constraints are on different devices.
+            ShardingError: if a shard_map is over an AbstractMesh of another size than the target.
+        """
+        requests: list[tuple[str, Sharding | Mesh]] = []  # where each comes from, and the devices that it needs
+        for number, signature in enumerate(self.signatures):
+            if signature.committed:
                 name = self.names[number] if number < len(self.names) else "a captured array"
-                wishes.append((f"{name}: {given.type}", given.sharding))
+                requests.append((f"{name}: {signature.type}", signature.sharding))
         for number, sharding in enumerate(self.in_shardings):
             if sharding is not None:
-                wishes.append((f"in_shardings for {self.names[number]}", sharding))
+                requests.append((f"in_shardings for {self.names[number]}", sharding))
         for number, sharding in enumerate(self.out_shardings):
             if sharding is not None:
-                wishes.append((f"out_shardings for output {number}", sharding))
+                requests.append((f"out_shardings for output {number}", sharding))
         meshes = _meshes(self.program)
         for equation, mesh in meshes:
-            what = "with_sharding_constraint" if isinstance(equation.op, Constrain) else "shard_map"
+            function = "with_sharding_constraint" if isinstance(equation.op, Constrain) else "shard_map"
             if isinstance(mesh, Mesh):
-                wishes.append((f"{what} at {equation.source}", mesh))
-        found = _common(wishes)
-        if found is None:
-            lines = "\n".join(f"  {who}: {wish}{_numbers(wish)}" for who, wish in dict.fromkeys(wishes))
+                requests.append((f"{function} at {equation.source}", mesh))
+        target = _common_target([where for _, where in requests])
+        if target is None:
+            lines = "\n".join(f"  {source}: {where}{_device_ids(where)}" for source, where in dict.fromkeys(requests))
             raise DeviceMismatchError(
                 f"`{self.program.name}`, called at {user_source()}, cannot run on different devices at once.\n{lines}\n"
                 "  Move arrays to one mesh or one device with `device_put` first."
             )
         for equation, mesh in meshes:
-            if isinstance(equation.op, Manual) and (found.mesh is None or found.mesh.size != mesh.size):
+            if isinstance(equation.op, Manual) and (target.mesh is None or target.mesh.size != mesh.size):
                 raise ShardingError(
-                    f"shard_map at {equation.source} is over {mesh}, which has no devices, and the arguments of "
-                    f"`{self.program.name}` are on {len(found.devices)}, not on {mesh.size} that it could run on.\n"
-                    "  Put an argument on a mesh of these sizes with `device_put`, or give shard_map a Mesh."
+                    f"shard_map at {equation.source} is over the AbstractMesh {mesh}, which needs {mesh.size} devices, "
+                    f"but the arguments of `{self.program.name}` are on {len(target.devices)}.\n"
+                    "  Put an argument on a mesh of these sizes with `device_put`, or pass a Mesh to shard_map."
                 )
-        return found
+        return target
 
 
-def _numbers(wish: Sharding | Mesh) -> str:
-    """Which devices of all a mesh has."""
-    if isinstance(wish, SingleDeviceSharding):
+def _device_ids(where: Sharding | Mesh) -> str:
+    """Return the device ids of a mesh or a sharding as text, for messages."""
+    if isinstance(where, SingleDeviceSharding):
         return ""
-    numbers = [device.id for device in (wish.flat_devices if isinstance(wish, Mesh) else wish.devices)]
-    if len(numbers) > 2 and numbers == list(range(numbers[0], numbers[0] + len(numbers))):
-        return f", on devices {numbers[0]} to {numbers[-1]}"
-    return f", on devices {', '.join(map(str, numbers))}"
+    ids = [device.id for device in (where.flat_devices if isinstance(where, Mesh) else where.devices)]
+    if len(ids) > 2 and ids == list(range(ids[0], ids[0] + len(ids))):
+        return f", on devices {ids[0]} to {ids[-1]}"
+    return f", on devices {', '.join(map(str, ids))}"
 
 
-def _common(wishes: Sequence[tuple[str, Sharding | Mesh]]) -> Target | None:
-    """The place that serves all wishes: they name the same devices, on meshes that have a common refinement."""
-    if not wishes:
+def _common_target(requests: Sequence[Sharding | Mesh]) -> Target | None:
+    """Return the target that fits all: the same devices, on a common refinement of the meshes. None if none exists."""
+    if not requests:
         return Target(None, default_device(), False)
-    wanted = {wish: mesh_of(wish) for _, wish in wishes}
-    places = {mesh.flat_devices if mesh else wish.devices for wish, mesh in wanted.items()}
-    if len(places) > 1:
+    mesh_by_request = {request: mesh_of(request) for request in requests}
+    device_lists = {mesh.flat_devices if mesh else request.devices for request, mesh in mesh_by_request.items()}
+    if len(device_lists) > 1:
         return None
-    meshes = tuple(dict.fromkeys(mesh for mesh in wanted.values() if mesh is not None))
+    meshes = tuple(dict.fromkeys(mesh for mesh in mesh_by_request.values() if mesh is not None))
     if not meshes:
-        return Target(None, next(iter(places))[0], True)
+        return Target(None, next(iter(device_lists))[0], True)
     mesh = common_mesh(meshes)
     if mesh is None:
         return None
-    cut = [wish for wish in wanted if isinstance(wish, (NamedSharding, PositionalSharding))]
-    positional = bool(cut) and all(isinstance(wish, PositionalSharding) for wish in cut)
+    shardings = [request for request in mesh_by_request if isinstance(request, (NamedSharding, PositionalSharding))]
+    positional = bool(shardings) and all(isinstance(sharding, PositionalSharding) for sharding in shardings)
     return Target(mesh, None, True, meshes, positional)
 
 
 def default_device() -> Any:
-    """Where arrays go that nobody placed."""
-    asked = config.default_device
-    return local_devices(backend=asked)[0] if asked is None or isinstance(asked, str) else asked
+    """Return the device for arrays and programs that nothing else places."""
+    setting = config.default_device
+    return local_devices(backend=setting)[0] if setting is None or isinstance(setting, str) else setting
 
 
 def partition_request(request: Request, target: Target, chip: Chip | None = None) -> tuple[Stages, dict[int, Sharding]]:
-    """The request up to XLA's text, and the inputs that must move to where they are expected. `chip`: planned for
-    other devices than the target's."""
+    """Partition a request and lower it to StableHLO.
+
+    Args:
+        request: the program and its inputs.
+        target: the mesh or the device to run on.
+        chip: the hardware to plan for, if it is not that of the target's devices.
+
+    Returns:
+        The partitioned program, and the shardings of inputs, by position, that must be transferred first.
+    """
     mesh = target.mesh.abstract if target.mesh is not None else ONE_DEVICE
     moves: dict[int, Sharding] = {}
     pins = []
-    for number, given in enumerate(request.signatures):
+    for number, signature in enumerate(request.signatures):
+        type, sharding = signature.type, signature.sharding
         name = request.names[number] if number < len(request.names) else "a captured array"
-        asked = request.in_shardings[number] if number < len(request.in_shardings) else None
-        if given.sharding.devices == target.devices and (given.committed or mesh_of(given.sharding) == target.mesh):
-            pins.append(target.pin(given.sharding, given.type.shape, name))
-            if given.sharding.kind:
-                moves[number] = given.sharding.in_default_memory
+        requested = request.in_shardings[number] if number < len(request.in_shardings) else None
+        if sharding.devices == target.devices and (signature.committed or mesh_of(sharding) == target.mesh):
+            pins.append(target.pin(sharding, type.shape, name))
+            if sharding.nondefault_memory:
+                moves[number] = sharding.in_default_memory
             continue
-        wanted = asked or target.sharding(Layout.replicated(given.type.ndim))
-        nobody = frozenset(range(given.type.ndim)) if asked is None else frozenset()  # has asked for it to be whole
-        pins.append(Pin(target.pin(wanted, given.type.shape).layout, nobody, name))
-        moves[number] = wanted.in_default_memory
+        expected = requested or target.sharding(Layout.replicated(type.ndim))
+        open_dims = frozenset(range(type.ndim)) if requested is None else frozenset()  # nothing requested replication
+        pins.append(Pin(target.pin(expected, type.shape).layout, open_dims, name))
+        moves[number] = expected.in_default_memory
     out_pins = [
         None if sharding is None else target.pin(sharding, type.shape, f"out_shardings of output {number}")
         for number, (type, sharding) in enumerate(zip(request.program.out_types, request.out_shardings, strict=True))
     ]
     device = target.devices[0]
-    found = run_stages(
+    result = run_stages(
         _constrained(request, target),
         mesh,
         pins,
@@ -222,52 +249,54 @@ def partition_request(request: Request, target: Target, chip: Chip | None = None
         chip or chip_of(device.device_kind),
         _memory_limit(chip or chip_of(device.device_kind)),
     )
-    return found, moves
+    return result, moves
 
 
 def _memory_limit(chip: Chip) -> int | None:
-    """What a device should hold at most, in bytes: as the user says, or as much as it has. Virtual devices share the
-    host's memory, of which none has a part of its own."""
-    asked = config.memory_limit
-    if asked:
-        return None if asked < 0 else asked
+    """Return the limit of bytes per device: the setting, or the memory of the chip. None for no limit.
+
+    Virtual CPU devices have no limit by default: they share the host's memory.
+    """
+    limit = config.memory_limit
+    if limit:
+        return None if limit < 0 else limit
     return None if chip is CPU else chip.memory
 
 
 def _constrained(request: Request, target: Target) -> Program:
-    """The program with `in_shardings` as constraints on its inputs, and all constraints on the target's mesh."""
+    """Return the program with `in_shardings` as constraints on its inputs, and all constraints on the target's mesh."""
     program = request.program
     if target.mesh is None:
         return program
     if any(mesh not in (target.mesh, target.mesh.abstract) for _, mesh in _meshes(program)):
         program = refine_program(inline(program), target.mesh)
     inputs: dict[Value, Value] = {}
-    pinning = []
-    for value, asked in zip(program.inputs, request.in_shardings, strict=False):
-        if asked is not None:
-            pin = target.pin(asked, value.type.shape)
+    constraints = []
+    for value, sharding in zip(program.inputs, request.in_shardings, strict=False):
+        if sharding is not None:
+            pin = target.pin(sharding, value.type.shape)
             inputs[value] = Value(value.type)
             op = Constrain(pin.layout.dims, target.mesh, tuple(sorted(pin.open_dims)))
-            pinning.append(Equation(op, [inputs[value]], [value]))
-    if not pinning:
+            constraints.append(Equation(op, [inputs[value]], [value]))
+    if not constraints:
         return program
     return Program(
         tuple(inputs.get(value, value) for value in program.inputs),
-        (*pinning, *program.equations),
+        (*constraints, *program.equations),
         program.outputs,
         program.name,
     )
 
 
 def lift_held_arrays(request: Request, constants: Sequence[Array]) -> tuple[Request, list[Array]]:
-    """The request with the arrays that its program holds as further inputs, and these among the constants."""
+    """Turn the arrays that are held in the program into inputs, and append them to the constants."""
     if not any(isinstance(equation.op, ArrayConstant) for equation in request.program.walk()):
         return request, list(constants)
-    larger, arrays = lift_constants(inline(request.program))
+    program, arrays = lift_constants(inline(request.program))
     signatures = (*request.signatures, *(array.signature for array in arrays))
-    return replace(request, program=larger, signatures=signatures), [*constants, *arrays]
+    return replace(request, program=program, signatures=signatures), [*constants, *arrays]
 
 
 def _meshes(program: Program) -> list[tuple[Equation, Mesh | AbstractMesh]]:
-    """The meshes that constraints and manual regions are on."""
+    """Return the meshes of the sharding constraints and manual regions of a program."""
     return [(equation, equation.op.mesh) for equation in program.walk() if isinstance(equation.op, (Constrain, Manual))]

@@ -1,7 +1,7 @@
-"""The boundary between the user's code and ours: errors that cross it show the user's lines, not ours.
+"""Traceback filtering: errors in the user's code show the user's frames, not this package's.
 
-A traceback through a transformation alternates between the user's frames and this package's. At every public function
-that calls the user's code, the package's frames are taken out of it; `traceback_filtering` set to `off` keeps them.
+A traceback through a transformation alternates between the user's frames and this package's. Every public function that
+calls the user's code removes the package's frames, unless the setting `traceback_filtering` is `off`.
 """
 
 import types
@@ -18,7 +18,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def filter_traceback(function: _Function) -> _Function:
-    """`function`, whose errors come without this package's frames (save its own)."""
+    """Decorate a function so that its errors come without this package's frames, except that of the wrapper."""
 
     @wraps(function, updated=())
     def call(*args: Any, **keywords: Any) -> Any:
@@ -31,18 +31,18 @@ def filter_traceback(function: _Function) -> _Function:
 
 
 def without_package_frames(error: Exception) -> Exception:
-    """The error with this package's frames left out of its traceback."""
+    """Remove this package's frames from the traceback of an error."""
     if config.traceback_filtering == "off":
         return error
     if _NOTE not in getattr(error, "__notes__", ()):
         error.add_note(_NOTE)
     kept = []
-    step = error.__traceback__
-    while step is not None:
-        if not step.tb_frame.f_code.co_filename.startswith(_PACKAGE):
-            kept.append(step)
-        step = step.tb_next
+    entry = error.__traceback__
+    while entry is not None:
+        if not entry.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+            kept.append(entry)
+        entry = entry.tb_next
     rebuilt: types.TracebackType | None = None
-    for step in reversed(kept):
-        rebuilt = types.TracebackType(rebuilt, step.tb_frame, step.tb_lasti, step.tb_lineno)
+    for entry in reversed(kept):
+        rebuilt = types.TracebackType(rebuilt, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
     return error.with_traceback(rebuilt)

@@ -1,8 +1,8 @@
-"""Arrays from one sharding to another, and from some devices to others.
+"""Reshard arrays outside compiled programs, over the same devices or between devices and memories.
 
-Over the same devices the exchange is compiled, as a program that is one constraint. Between devices of this process,
-each source cuts what others need from its piece, blocks are copied from device to device, and each target puts
-together what came. Only what no device of this process can reach goes through the host.
+Over the same devices, the reshard is a compiled program with one sharding constraint. Between devices of this process,
+each source device slices its shard into blocks, the blocks are copied from device to device, and each target device
+assembles its shard from them. Transfers to devices of another client or process go through the host.
 """
 
 from collections.abc import Sequence
@@ -25,165 +25,169 @@ from shardwise.runtime.array import Array, array_signature, key_data_sharding, p
 from shardwise.runtime.array_repr import Span
 from shardwise.runtime.sharding import NamedSharding, Sharding, mesh_of
 
-Box = tuple[Span, ...]
+Box = tuple[Span, ...]  # a rectangular block: its span along each dim
 
 
 def transfer(array: Array, sharding: Sharding) -> Array:
-    """The array in another sharding, committed to it."""
+    """Return the array in another sharding, committed to it."""
     if array.sharding == sharding:
         return array
     if is_key(array.type.dtype):
         return Array.of(
             transfer(array.words, key_data_sharding(sharding)).buffers, array_signature(array.type, sharding, True)
         )
-    if array.sharding.kind or sharding.kind:
-        return _between_memories(array, sharding)
+    if array.sharding.nondefault_memory or sharding.nondefault_memory:
+        return _transfer_between_memories(array, sharding)
     shape = array.type.shape
-    before, after = mesh_of(array.sharding), mesh_of(sharding)
+    source_mesh, target_mesh = mesh_of(array.sharding), mesh_of(sharding)
     if array.sharding.devices == sharding.devices:
         if array.sharding.shard_indices(shape) == sharding.shard_indices(shape):
             return Array.of(array.buffers, array_signature(array.type, sharding, True))
-        if before is not None and after is not None and common_mesh((before, after)) is not None:
+        if source_mesh is not None and target_mesh is not None and common_mesh((source_mesh, target_mesh)) is not None:
             pin = sharding.pin(shape)
-            (found,) = installed.executor.run(Constrain(pin.layout.dims, after), (array,))
-            return Array.of(found.buffers, array_signature(array.type, sharding, True))
-    on_its_way = not array.committed and array.sharding.devices[0].platform == "cpu"  # in the host's own memory
-    if on_its_way or not (array.sharding.is_fully_addressable and sharding.is_fully_addressable):
+            (resharded,) = installed.executor.run(Constrain(pin.layout.dims, target_mesh), (array,))
+            return Array.of(resharded.buffers, array_signature(array.type, sharding, True))
+    in_host_memory = not array.committed and array.sharding.devices[0].platform == "cpu"
+    if in_host_memory or not (array.sharding.is_fully_addressable and sharding.is_fully_addressable):
         return place(array.numpy(), array.type, sharding, committed=True)
-    if before is not None and after is not None and before.size == after.size:
-        here = _over(before.flat_devices, after)
-        if common_mesh((before, here)) is not None:
-            return _carried(transfer(array, NamedSharding(here, spec_of(sharding.pin(shape).layout))), sharding)
+    if source_mesh is not None and target_mesh is not None and source_mesh.size == target_mesh.size:
+        mesh = _mesh_over(source_mesh.flat_devices, target_mesh)
+        if common_mesh((source_mesh, mesh)) is not None:
+            resharded = transfer(array, NamedSharding(mesh, spec_of(sharding.pin(shape).layout)))
+            return _copy_shards(resharded, sharding)
     return _redistributed(array, sharding)
 
 
-def _between_memories(array: Array, sharding: Sharding) -> Array:
-    """The array in another memory. Devices exchange what lies where they compute: out of another memory comes first,
-    into another last."""
+def _transfer_between_memories(array: Array, sharding: Sharding) -> Array:
+    """Transfer an array from or to another memory. Devices reshard in their default memory only."""
     if array.sharding.in_default_memory == sharding.in_default_memory:
         return transfer_to_memory(array, sharding)
-    here = transfer_to_memory(array, array.sharding.in_default_memory)
-    return transfer_to_memory(transfer(here, sharding.in_default_memory), sharding)
+    loaded = transfer_to_memory(array, array.sharding.in_default_memory)
+    return transfer_to_memory(transfer(loaded, sharding.in_default_memory), sharding)
 
 
 def transfer_to_memory(array: Array, sharding: Sharding, copied: bool = False) -> Array:
-    """The array in another memory of the same devices, in the same layout; `copied`: with memory of its own anyway."""
-    if array.sharding.kind == sharding.kind and not copied:
+    """Return the array in another memory of the same devices, in the same layout. `copied`: copy in any case."""
+    if array.sharding.nondefault_memory == sharding.nondefault_memory and not copied:
         return array
-    kind = sharding.memory_kind
-    assert kind is not None  # there are devices
-    return Array.of(
-        copy_to_memory(array.buffers, sharding.devices, kind, copied), array_signature(array.type, sharding, True)
-    )
+    memory_kind = sharding.memory_kind
+    assert memory_kind is not None  # the sharding has devices
+    buffers = copy_to_memory(array.buffers, sharding.devices, memory_kind, copied)
+    return Array.of(buffers, array_signature(array.type, sharding, True))
 
 
-def _over(devices: Sequence[Any], mesh: Mesh) -> Mesh:
-    """A mesh of the same sizes and names over other devices."""
+def _mesh_over(devices: Sequence[Any], mesh: Mesh) -> Mesh:
+    """Return a mesh with the axes of `mesh` over other devices."""
     return Mesh(device_grid(devices, mesh.axis_sizes), mesh.axis_names)
 
 
-def _carried(array: Array, sharding: Sharding) -> Array:
-    """The array with each piece on the device that has its place in another sharding of equal layout."""
-    shape = sharding.placement(array.type).shard_shape(sharding.mesh_shape)
-    pieces = split(array.buffers)
-    buffers = join(pieces, shape, array.type.dtype, sharding.devices, sharding.devices)
+def _copy_shards(array: Array, sharding: Sharding) -> Array:
+    """Copy each shard to the device at the same position of `sharding`, which has the same layout."""
+    shard_shape = sharding.placement(array.type).shard_shape(sharding.mesh_shape)
+    shards = split(array.buffers)
+    buffers = join(shards, shard_shape, array.type.dtype, sharding.devices, sharding.devices)
     return Array.of(buffers, array_signature(array.type, sharding, True))
 
 
 @final
 @dataclass(frozen=True)
-class _Plan:
-    """Which blocks each source cuts from its piece, and which of these each target puts together.
+class _BlockPlan:
+    """The blocks that each source slices from its shard, and those that each target assembles.
 
-    `cuts` are spans inside the piece; `boxes` are spans of the whole array. Sources and targets are numbered as the
-    devices of their shardings are.
+    Sources and targets are numbered as the devices of their shardings.
+
+    Attributes:
+        slices: for each source, the boxes of its blocks, relative to its shard.
+        boxes: for each target, the boxes of its blocks, relative to the global array.
+        sources: for each box of a target, the source and the number of its block.
     """
 
-    cuts: tuple[tuple[int, tuple[Box, ...]], ...]
+    slices: tuple[tuple[int, tuple[Box, ...]], ...]
     boxes: tuple[tuple[Box, ...], ...]
-    sources: tuple[tuple[tuple[int, int], ...], ...]  # for each box of a target: the source, and which of its cuts
+    sources: tuple[tuple[tuple[int, int], ...], ...]
 
 
 @registered_cache(maxsize=4096)
-def _plan(shape: tuple[int, ...], before: Sharding, after: Sharding) -> _Plan:
-    """How an array of this shape gets from one sharding to another, block by block."""
-    parts = [_box(index) for index in before.shard_indices(shape)]
+def _plan_blocks(shape: tuple[int, ...], before: Sharding, after: Sharding) -> _BlockPlan:
+    """Plan the blocks that bring an array of this shape from one sharding to another."""
     holders: dict[Box, list[int]] = {}
-    for number, box in enumerate(parts):
-        holders.setdefault(box, []).append(number)
-    cuts: dict[int, dict[Box, int]] = {}
+    for number, index in enumerate(before.shard_indices(shape)):
+        holders.setdefault(_box(index), []).append(number)
+    slices: dict[int, dict[Box, int]] = {}
     boxes, sources = [], []
     for target, (device, index) in enumerate(zip(after.devices, after.shard_indices(shape), strict=True)):
-        here = {}
-        for part, numbers in holders.items():
-            box = tuple((max(a, low), min(b, high)) for (a, b), (low, high) in zip(part, _box(index), strict=True))
+        blocks = {}
+        for shard, numbers in holders.items():
+            box = tuple((max(a, low), min(b, high)) for (a, b), (low, high) in zip(shard, _box(index), strict=True))
             if all(low < high for low, high in box):
-                copy = next((n for n in numbers if before.devices[n] == device), numbers[target % len(numbers)])
-                inside = tuple((low - start, high - start) for (low, high), (start, _) in zip(box, part, strict=True))
-                mine = cuts.setdefault(copy, {})
-                here[box] = (copy, mine.setdefault(inside, len(mine)))
-        boxes.append(tuple(here))
-        sources.append(tuple(here.values()))
-    return _Plan(tuple((number, tuple(found)) for number, found in cuts.items()), tuple(boxes), tuple(sources))
+                source = next((n for n in numbers if before.devices[n] == device), numbers[target % len(numbers)])
+                local = tuple((low - start, high - start) for (low, high), (start, _) in zip(box, shard, strict=True))
+                source_slices = slices.setdefault(source, {})
+                blocks[box] = (source, source_slices.setdefault(local, len(source_slices)))
+        boxes.append(tuple(blocks))
+        sources.append(tuple(blocks.values()))
+    return _BlockPlan(tuple((source, tuple(local)) for source, local in slices.items()), tuple(boxes), tuple(sources))
 
 
 def _redistributed(array: Array, sharding: Sharding) -> Array:
-    """The array on other devices, block by block."""
-    plan = _plan(array.type.shape, array.sharding, sharding)
-    kind = array.type.with_shape(array.sharding.shard_shape(array.type.shape))
-    pieces = split(array.buffers)
+    """Transfer an array to other devices, block by block."""
+    plan = _plan_blocks(array.type.shape, array.sharding, sharding)
+    shard_type = array.type.with_shape(array.sharding.shard_shape(array.type.shape))
+    shards = split(array.buffers)
     blocks = {
-        source: _sliced(single_device_array(pieces[source], kind, array.sharding.devices[source]), cuts)
-        for source, cuts in plan.cuts
+        source: _slice_blocks(single_device_array(shards[source], shard_type, array.sharding.devices[source]), boxes)
+        for source, boxes in plan.slices
     }
     shape = sharding.shard_shape(array.type.shape)
-    made = [
-        _put_together(array, boxes, [blocks[source][cut].buffers for source, cut in sources], shape, device)
+    assembled = [
+        _assemble_shard(array, boxes, [blocks[source][number].buffers for source, number in sources], shape, device)
         for boxes, sources, device in zip(plan.boxes, plan.sources, sharding.devices, strict=True)
     ]
-    buffers = join(made, shape, array.type.dtype, sharding.devices, sharding.devices)
+    buffers = join(assembled, shape, array.type.dtype, sharding.devices, sharding.devices)
     return Array.of(buffers, array_signature(array.type, sharding, True))
 
 
-def _sliced(piece: Array, parts: tuple[Box, ...]) -> list[Array]:
-    if parts == (tuple((0, size) for size in piece.type.shape),):
-        return [piece]
-    return installed.executor.call_list(_slices, (piece,), {"parts": parts})
+def _slice_blocks(shard: Array, boxes: tuple[Box, ...]) -> list[Array]:
+    if boxes == (tuple((0, size) for size in shard.type.shape),):
+        return [shard]
+    return installed.executor.call_list(_slices, (shard,), {"boxes": boxes})
 
 
-def _slices(piece: Any, *, parts: tuple[Box, ...]) -> list[Any]:
-    return [slice_dims(piece, [(low, high, 1) for low, high in box]) for box in parts]
+def _slices(shard: Any, *, boxes: tuple[Box, ...]) -> list[Any]:
+    return [slice_dims(shard, [(low, high, 1) for low, high in box]) for box in boxes]
 
 
-def _put_together(array: Array, boxes: tuple[Box, ...], blocks: list[Any], shape: tuple[int, ...], device: Any) -> Any:
-    """One device's piece of `shape`, padded, from blocks: Buffers of one device each."""
-    if not blocks:  # nothing but padding
+def _assemble_shard(
+    array: Array, boxes: tuple[Box, ...], blocks: list[Any], shape: tuple[int, ...], device: Any
+) -> Any:
+    """Assemble the padded shard of one device from blocks, each the buffers of one device."""
+    if not blocks:  # the shard is all padding
         return put([np.zeros(shape, array.type.dtype)], (device,), (device,))
-    kinds = [array.type.with_shape(tuple(high - low for low, high in box)) for box in boxes]
-    if len(blocks) == 1 and kinds[0].shape == shape:
+    types = [array.type.with_shape(tuple(high - low for low, high in box)) for box in boxes]
+    if len(blocks) == 1 and types[0].shape == shape:
         return blocks[0]
-    arrived = [single_device_array(block, kind, device) for block, kind in zip(blocks, kinds, strict=True)]
-    (piece,) = installed.executor.call_list(assemble_blocks, arrived, {"boxes": boxes, "shape": shape})
-    return piece.buffers
+    copied = [single_device_array(block, type, device) for block, type in zip(blocks, types, strict=True)]
+    (shard,) = installed.executor.call_list(assemble_blocks, copied, {"boxes": boxes, "shape": shape})
+    return shard.buffers
 
 
 def assemble_blocks(*blocks: Any, boxes: tuple[Box, ...], shape: tuple[int, ...]) -> list[Any]:
-    """The blocks, which form a grid, side by side; zeros past their end."""
-    known = dict(zip(boxes, blocks, strict=True))
-    cuts = [sorted({box[dim] for box in boxes}) for dim in range(len(shape))]
+    """Concatenate blocks that form a grid, and pad the result with zeros to `shape`."""
+    block_at = dict(zip(boxes, blocks, strict=True))
+    spans = [sorted({box[dim] for box in boxes}) for dim in range(len(shape))]
 
-    def along(dim: int, before: Box) -> Any:
+    def concatenate_from(dim: int, box: Box) -> Any:
         if dim == len(shape):
-            return known[before]
-        rows = [along(dim + 1, (*before, span)) for span in cuts[dim]]
-        return rows[0] if len(rows) == 1 else Concatenate(dim)(*rows)
+            return block_at[box]
+        parts = [concatenate_from(dim + 1, (*box, span)) for span in spans[dim]]
+        return parts[0] if len(parts) == 1 else Concatenate(dim)(*parts)
 
-    whole = along(0, ())
-    missing = tuple(size - have for size, have in zip(shape, whole.type.shape, strict=True))
-    if any(missing):
-        none = (0,) * len(shape)
-        whole = Pad(none, missing, none)(whole, full((), 0, whole.type.dtype, whole.type.weak))
-    return [whole]
+    shard = concatenate_from(0, ())
+    padding = tuple(size - actual for size, actual in zip(shape, shard.type.shape, strict=True))
+    if any(padding):
+        zeros = (0,) * len(shape)
+        shard = Pad(zeros, padding, zeros)(shard, full((), 0, shard.type.dtype, shard.type.weak))
+    return [shard]
 
 
 def _box(index: tuple[slice, ...]) -> Box:

@@ -1,1 +1,1 @@
-"""Devices, arrays and executables: what is left of a program when it runs. The rest is PJRT's."""
+"""The runtime on top of PJRT: devices, arrays, shardings, executables and the persistent compilation cache."""

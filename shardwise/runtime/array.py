@@ -1,4 +1,4 @@
-"""Array: elements on one or many devices. It has a type, a sharding, and the buffers that jaxlib holds for it."""
+"""Array: an array on one or more devices, with a type, a sharding and the jaxlib buffers of its shards."""
 
 from collections.abc import Sequence
 from functools import cached_property, lru_cache
@@ -30,14 +30,14 @@ from shardwise.runtime.out_of_memory import check_memory
 from shardwise.runtime.sharding import PositionalSharding, Sharding, SingleDeviceSharding
 from shardwise.runtime.transfer_guard import check_transfer
 
-DLPACK_DEVICES = {"cpu": 1, "gpu": 2, "cuda": 2, "rocm": 10}  # the numbers of the standard
+DLPACK_DEVICES = {"cpu": 1, "gpu": 2, "cuda": 2, "rocm": 10}  # DLPack's device types
 
 
 @final
 class ArraySignature:
-    """Type, sharding and commitment of an array; interned, so that a call's cache compares identities.
+    """Type, sharding and commitment of an array, interned by `array_signature` so that cache keys compare identities.
 
-    `committed`: the user said where the array lives. Others move to where they are needed.
+    A `committed` array was placed by the user. An uncommitted one may be moved to where a program needs it.
     """
 
     __slots__ = ("committed", "sharding", "type")
@@ -50,51 +50,57 @@ class ArraySignature:
 
 @lru_cache(maxsize=65536)
 def array_signature(type: ArrayType, sharding: Sharding, committed: bool) -> ArraySignature:
-    """The one signature with these parts."""
+    """Return the interned signature."""
     return ArraySignature(type, sharding, committed)
 
 
 @final
 class Shard:
-    """One device's part of an array: its place in the whole, and how many devices before it hold the same part."""
+    """The shard of an array on one device, its index in the global array, and the number of its replica."""
 
     def __init__(
-        self, device: Any, index: tuple[slice, ...], replica_id: int, type: ArrayType, piece: Any, kind: str | None
+        self,
+        device: Any,
+        index: tuple[slice, ...],
+        replica_id: int,
+        type: ArrayType,
+        buffers: Any,
+        memory_kind: str | None,
     ):
         self.device = device
         self.index = index
         self.replica_id = replica_id
-        self._type = type  # of the piece: with padding
-        self._piece = piece  # Buffers; None where the device belongs to another process
-        self._kind = kind  # of the memory, where the device does not compute in it
+        self._type = type  # of the padded shard
+        self._buffers = buffers  # None if the device belongs to another process
+        self._memory_kind = memory_kind  # None for the device's default memory
 
     @cached_property
     def data(self) -> "Array | None":
-        """The part as an array on its device, without padding; None where the device belongs to another process."""
-        if self._piece is None:
+        """The shard as an array on its device, without padding; None if the device belongs to another process."""
+        if self._buffers is None:
             return None
-        return self._cut(_spans(self.index))
+        return self._slice(_spans(self.index))
 
     def block(self, spans: tuple[Span, ...]) -> Any:
-        """Buffers with the elements in these spans of the whole array, which lie inside this part."""
-        return self._cut(spans).buffers
+        """Return the buffers of a block of this shard. `spans` are relative to the global array."""
+        return self._slice(spans).buffers
 
-    def _cut(self, spans: tuple[Span, ...]) -> "Array":
-        """These elements as an array on the device, in the memory in which the part is."""
-        piece = single_device_array(self._piece, self._type, self.device, self._kind)
+    def _slice(self, spans: tuple[Span, ...]) -> "Array":
+        """Return a block of this shard as an array on its device, in the same memory."""
+        shard = single_device_array(self._buffers, self._type, self.device, self._memory_kind)
         starts = tuple(low - part.start for (low, _), part in zip(spans, self.index, strict=True))
         ends = tuple(high - part.start for (_, high), part in zip(spans, self.index, strict=True))
         if ends == self._type.shape and not any(starts):
-            return piece
-        (found,) = installed.executor.run(Slice(starts, ends, (1,) * len(starts)), (piece,))
-        return installed.executor.transfer(found, piece.sharding)  # type: ignore[no-any-return]
+            return shard
+        (block,) = installed.executor.run(Slice(starts, ends, (1,) * len(starts)), (shard,))
+        return installed.executor.transfer(block, shard.sharding)  # type: ignore[no-any-return]
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The part on the host, without padding."""
-        return to_numpy(self._piece)[tuple(slice(0, size) for size in _sizes(self.index))]
+        """Read the shard on the host, without padding."""
+        return to_numpy(self._buffers)[tuple(slice(0, size) for size in _sizes(self.index))]
 
     def start_copy_to_host(self) -> None:
-        start_copy_to_host(self._piece)
+        start_copy_to_host(self._buffers)
 
     def __repr__(self) -> str:
         return f"Shard(device={self.device}, index={self.index}, replica_id={self.replica_id}, data={self.data})"
@@ -109,7 +115,7 @@ def _sizes(index: tuple[slice, ...]) -> tuple[int, ...]:
 
 
 class _Memory:
-    """Whether any array of this process has given up its memory: only then is it worth asking each."""
+    """Whether any array of this process was donated or deleted; until then, no call checks its arguments for it."""
 
     any_donated = False
 
@@ -119,19 +125,18 @@ memory = _Memory()
 
 @final
 class Array(ArrayMethods):
-    """An n-dimensional array on devices, immutable. Made by `shardwise.numpy`, `device_put` and compiled functions."""
+    """An immutable n-dimensional array on devices, created by `shardwise.numpy`, `device_put` or compiled functions."""
 
     __slots__ = ("__weakref__", "buffers", "run", "signature", "type")
 
     buffers: Any
-    run: object  # the results of one run share it: once one of them is there, all are
+    run: object  # identifies the launch that produced it: its results become ready together
     signature: ArraySignature
     type: ArrayType
 
     @staticmethod
     def of(buffers: Any, signature: ArraySignature) -> "Array":
-        """The array with this type and sharding that jaxlib holds in these Buffers. There is no `__init__`: of many
-        results, it would take a third of the time that it takes to wrap them."""
+        """Wrap jaxlib buffers. An `__init__` would take a third of the time that wrapping many results takes."""
         array = Array()
         array.buffers = array.run = buffers
         array.signature = signature
@@ -140,74 +145,74 @@ class Array(ArrayMethods):
 
     @property
     def sharding(self) -> Sharding:
-        """Which device holds which part."""
+        """The sharding: which device holds which shard."""
         return self.signature.sharding
 
     @property
     def committed(self) -> bool:
-        """Whether the user said where this array lives."""
+        """Whether the user placed this array. Uncommitted arrays may be moved to where a program needs them."""
         return self.signature.committed
 
     def devices(self) -> set[Any]:
-        """The devices that hold a part."""
+        """Return the devices that hold a shard."""
         return self.sharding.device_set
 
     @property
     def device(self) -> Any:
-        """The device that holds the array; its sharding where there are many."""
+        """The device that holds the array, or its sharding if it is on a mesh."""
         return self.sharding.devices[0] if isinstance(self.sharding, SingleDeviceSharding) else self.sharding
 
     def to_device(self, device: Any, *, stream: None = None) -> "Array":
-        """The array on another device, or in another sharding."""
+        """Return the array on another device or in another sharding."""
         if stream is not None:
-            raise NotImplementedError("to_device: streams are not here: copies wait for what they copy by themselves")
+            raise NotImplementedError("to_device: streams are not supported; copies wait for their operands")
         if not isinstance(device, (Device, Sharding)):
             raise TypeError(f"to_device needs a device or a Sharding, not {device!r}")
-        where = SingleDeviceSharding(device) if isinstance(device, Device) else device
-        moved = installed.executor.transfer(self, where)
-        return Array.of(moved.buffers, array_signature(self.type, where, True))
+        sharding = SingleDeviceSharding(device) if isinstance(device, Device) else device
+        transferred = installed.executor.transfer(self, sharding)
+        return Array.of(transferred.buffers, array_signature(self.type, sharding, True))
 
     @property
     def is_fully_addressable(self) -> bool:
-        """Whether every part is on a device of this process."""
+        """Whether every shard is on a device of this process."""
         return self.sharding.is_fully_addressable
 
     @property
     def is_fully_replicated(self) -> bool:
-        """Whether every device holds the whole array."""
+        """Whether every device holds a full copy of the array."""
         return self.sharding.is_fully_replicated
 
     @property
     def global_shards(self) -> list[Shard]:
-        """The parts on all devices. Those on devices of other processes have no data here."""
-        parts = []
-        copies: dict[Any, int] = {}
-        here = self.sharding.addressable_devices
+        """The shards on all devices. Those of other processes have no data here."""
+        shards = []
+        replicas: dict[Any, int] = {}
+        addressable = self.sharding.addressable_devices
         placement = self.sharding.placement(self.type)
-        kind = self.type.with_shape(placement.shard_shape(self.sharding.mesh_shape))
-        pieces = iter(split(self._alive().buffers))
+        shard_type = self.type.with_shape(placement.shard_shape(self.sharding.mesh_shape))
+        local_buffers = iter(split(self._alive().buffers))
         indices = self.sharding.shard_indices(self.type.shape)
         for device, index in zip(self.sharding.devices, indices, strict=True):
             key = _spans(index)
-            copies[key] = replica = copies.get(key, -1) + 1
-            piece = next(pieces) if device in here else None
-            parts.append(Shard(device, index, replica, kind, piece, self.sharding.kind))
-        return parts
+            replicas[key] = replica = replicas.get(key, -1) + 1
+            buffers = next(local_buffers) if device in addressable else None
+            shards.append(Shard(device, index, replica, shard_type, buffers, self.sharding.nondefault_memory))
+        return shards
 
     @property
     def addressable_shards(self) -> list[Shard]:
-        """The parts on this process's devices."""
-        here = self.sharding.addressable_devices
-        return [shard for shard in self.global_shards if shard.device in here]
+        """The shards on the devices of this process."""
+        addressable = self.sharding.addressable_devices
+        return [shard for shard in self.global_shards if shard.device in addressable]
 
     def addressable_data(self, index: int) -> "Array":
-        """The part on this process's device number `index`, without padding."""
+        """Return the shard on the `index`-th device of this process, without padding."""
         data = self.addressable_shards[index].data
-        assert data is not None  # the device is of this process
+        assert data is not None  # the device belongs to this process
         return data
 
     def distinct_shards(self) -> list[Shard]:
-        """The parts that this process has, each once."""
+        """Return the shards of this process, one replica of each."""
         return list({_spans(shard.index): shard for shard in reversed(self.addressable_shards)}.values())
 
     def _alive(self) -> "Array":
@@ -217,7 +222,7 @@ class Array(ArrayMethods):
 
     @property
     def words(self) -> "Array":
-        """Of keys, the array of their words, which shares their memory; of others, the array itself."""
+        """The key data of an array of keys, sharing its memory; any other array itself."""
         if not is_key(self.type.dtype):
             return self
         return Array.of(
@@ -225,44 +230,44 @@ class Array(ArrayMethods):
         )
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """The whole array on the host."""
+        """Read the global array on the host."""
         if is_key(self.type.dtype):
             raise TypeError(
-                f"numpy has no arrays of keys, such as this {self.type}; `random.key_data` gives their words"
+                f"numpy has no arrays of keys, such as this {self.type}; `random.key_data` returns their words"
             )
         if self.is_fully_replicated:
             return to_numpy(split(self._alive().buffers)[0])
         if not self.is_fully_addressable:
             raise RuntimeError(
-                f"this {self.type} in {self.sharding} has parts on other processes: read `addressable_shards`, "
+                f"this {self.type} in {self.sharding} has shards on other processes: read `addressable_shards`, "
                 "or replicate it first with `device_put`"
             )
-        whole = np.empty(self.type.shape, self.type.dtype)
-        for part in self.distinct_shards():
-            whole[part.index] = part.numpy()
-        return whole
+        result = np.empty(self.type.shape, self.type.dtype)
+        for shard in self.distinct_shards():
+            result[shard.index] = shard.numpy()
+        return result
 
     def _read(self) -> np.ndarray[Any, Any]:
-        """The same for Python and numpy, which read arrays without being told to by `device_get`."""
+        """Read the global array for an implicit transfer to the host, which a transfer guard may forbid."""
         if config.transfer_guard_device_to_host != "allow":
             check_transfer("device_to_host", self.type)
-        return self._alive().block_until_ready().numpy()  # jaxlib may crash on what has failed
+        return self._alive().block_until_ready().numpy()  # jaxlib may crash on the result of a failed program
 
     def copy_to_host_async(self) -> None:
-        """Begin to copy to the host what this process has of the array; reading it later waits for less."""
-        for part in self.distinct_shards():
-            part.start_copy_to_host()
+        """Start to copy the shards of this process to the host, so that a later read waits less."""
+        for shard in self.distinct_shards():
+            shard.start_copy_to_host()
 
     def on_device_size_in_bytes(self) -> int:
-        """The memory that this process's devices use for it, padding and copies included."""
-        return sum(int(piece.on_device_size_in_bytes()) for piece in split(self._alive().buffers))
+        """Return the memory that the devices of this process use for it, including padding and replicas."""
+        return sum(int(shard.on_device_size_in_bytes()) for shard in split(self._alive().buffers))
 
     def is_deleted(self) -> bool:
-        """Whether the memory was given up: by `delete`, or by donation to a compiled function."""
+        """Return whether the memory was freed, by `delete` or by donation to a compiled function."""
         return bool(self.buffers.is_deleted())
 
     def delete(self) -> None:
-        """Give up the memory now."""
+        """Free the memory now."""
         memory.any_donated = True
         self.buffers.delete()
 
@@ -275,11 +280,11 @@ class Array(ArrayMethods):
         return Array.of(copy.buffers, self.signature)
 
     def block_until_ready(self) -> "Array":
-        """Wait until the elements are there."""
+        """Wait until the elements are computed, and return the array."""
         try:
             self.buffers.block_until_ready()
         except RuntimeFailure as error:
-            check_memory(error, f"the program that makes this {self.type}")
+            check_memory(error, f"the program that computes this {self.type}")
             raise
         return self
 
@@ -298,10 +303,10 @@ class Array(ArrayMethods):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A capsule with which another library shares the memory (with `copy`, that of a copy)."""
+        """Return a DLPack capsule through which another library shares the memory, or that of a copy."""
         device = self._only_device()
         if dl_device is not None and tuple(map(int, dl_device)) != self.__dlpack_device__():
-            raise BufferError(f"this {self.type} is on {device}: move it first, with `to_device`")
+            raise BufferError(f"this {self.type} is on {device}: move it first with `to_device`")
         self._alive().block_until_ready()
         try:
             return to_dlpack((self.copy() if copy else self).buffers)
@@ -309,34 +314,34 @@ class Array(ArrayMethods):
             raise BufferError(f"{self.type} cannot be shared by DLPack: {error}") from None
 
     def _only_device(self) -> Any:
-        """The device that holds the array."""
+        """Return the device of an array that is on one device."""
         devices = self.sharding.devices
         if len(devices) > 1:
             raise BufferError(
-                f"this {self.type} lies on {len(devices)} devices, in {self.sharding}, and a DLPack capsule is for "
-                "one: share `x.addressable_shards[i].data`, or gather it with `device_put(x, device)`"
+                f"this {self.type} is on {len(devices)} devices, in {self.sharding}, and a DLPack capsule is for one: "
+                "share `x.addressable_shards[i].data`, or gather it with `device_put(x, device)`"
             )
         return devices[0]
 
     def is_ready(self) -> bool:
-        """Whether the elements are there already."""
+        """Return whether the elements are computed."""
         return bool(self.buffers.is_ready())
 
     def unsafe_buffer_pointer(self) -> int:
-        """Where the elements are in the memory of the only device that holds them."""
+        """Return the address of the elements in the memory of the only device that holds them."""
         self._only_device()
         return int(split(self._alive().buffers)[0].unsafe_buffer_pointer())
 
     def item(self, *args: int) -> Any:
-        """The only element, or the one at this index, as a Python scalar."""
+        """Return the only element, or the one at this index, as a Python scalar."""
         return self._read().item(*args)
 
     def tobytes(self, order: Any = "C") -> bytes:
-        """The elements as bytes, as numpy's."""
+        """Return the elements as bytes, as numpy does."""
         return self._read().tobytes(order)
 
     def tolist(self) -> Any:
-        """The elements as nested lists."""
+        """Return the elements as nested lists."""
         return self._read().tolist()
 
     def __bool__(self) -> bool:
@@ -359,9 +364,9 @@ class Array(ArrayMethods):
 
     def __repr__(self) -> str:
         if self.is_deleted():
-            return f"Array({self.type}, memory given up)"
+            return f"Array({self.type}, deleted)"
         if not (self.is_fully_addressable or self.is_fully_replicated):
-            return f"Array({self.type}, {self.sharding}, parts on other processes)"
+            return f"Array({self.type}, {self.sharding}, shards on other processes)"
         if is_key(self.type.dtype):
             return f"Array({self.type.shape}, dtype={self.type.dtype}) overlaying:\n{self.words}"
         return array_repr(self)
@@ -377,13 +382,16 @@ class Array(ArrayMethods):
 
 @final
 class ResultTemplate:
-    """Arrays for the results of a program: made before it runs, and given their Buffers when it does. As `Array.of`,
-    without a call for each."""
+    """Creates the result Arrays of a program before it runs, and sets their buffers afterwards.
+
+    Creating them first leaves less Python work while devices compete for the processor. Both methods inline `Array.of`.
+    """
 
     def __init__(self, signatures: Sequence[ArraySignature]):
         self._signatures = tuple(signatures)
 
-    def empty(self) -> list[Array]:
+    def create(self) -> list[Array]:
+        """Return Arrays without buffers."""
         arrays, run = [], object()
         for signature in self._signatures:
             array = Array()
@@ -394,14 +402,15 @@ class ResultTemplate:
         return arrays
 
     @staticmethod
-    def filled(arrays: list[Array], found: list[Any]) -> list[Array]:
-        for array, buffers in zip(arrays, found, strict=True):
+    def fill(arrays: list[Array], results: list[Any]) -> list[Array]:
+        """Set the buffers of Arrays that `create` returned."""
+        for array, buffers in zip(arrays, results, strict=True):
             array.buffers = buffers
         return arrays
 
 
 def wait(arrays: Sequence[Array]) -> None:
-    """Until the elements of all are there. Of what one run made, one is asked, unless it may have been deleted."""
+    """Wait until the elements of all arrays are computed. One array per launch is enough, unless some were deleted."""
     if memory.any_donated:
         block_until_ready([array.buffers for array in arrays])
     else:
@@ -409,27 +418,27 @@ def wait(arrays: Sequence[Array]) -> None:
 
 
 def _restored(host: np.ndarray[Any, Any], type: ArrayType) -> Array:
-    """A pickled array, on this process's first device: shardings belong to the process that made them."""
-    here = SingleDeviceSharding(local_devices()[0])
-    return Array.of(place(host, type.physical, here, committed=False).buffers, array_signature(type, here, False))
+    """Unpickle an array, on the first device of this process: shardings cannot be pickled."""
+    sharding = SingleDeviceSharding(local_devices()[0])
+    buffers = place(host, type.physical, sharding, committed=False).buffers
+    return Array.of(buffers, array_signature(type, sharding, False))
 
 
 def key_data_sharding(sharding: Sharding) -> Sharding:
-    """How the words of keys lie that lie in `sharding`: their dim, which comes last, is whole everywhere."""
+    """Return the sharding of the key data of keys in `sharding`: the last dim, of the words, is not sharded."""
     return sharding.reshape((*sharding.shape, 1)) if isinstance(sharding, PositionalSharding) else sharding
 
 
-def single_device_array(piece: Any, type: ArrayType, device: Any, kind: str | None = None) -> Array:
-    """Buffers of one device as an array there; it shares their memory, which is of this kind."""
-    held = type.physical
-    buffers = join([piece], held.shape, held.dtype, (device,), (device,), kind)
-    return Array.of(buffers, array_signature(type, SingleDeviceSharding(device, memory_kind=kind), True))
+def single_device_array(shard: Any, type: ArrayType, device: Any, memory_kind: str | None = None) -> Array:
+    """Wrap the buffers of one device as an array on it, sharing their memory, which is of this kind."""
+    physical = type.physical
+    buffers = join([shard], physical.shape, physical.dtype, (device,), (device,), memory_kind)
+    return Array.of(buffers, array_signature(type, SingleDeviceSharding(device, memory_kind=memory_kind), True))
 
 
 @final
 class HostArgument:
-    """An argument in the host's memory, which goes to where a program wants it; to where `signature` says if nobody
-    says where."""
+    """An argument in host memory, to be placed where a program expects it; by default, where `signature` says."""
 
     __slots__ = ("signature", "type", "value")
 
@@ -438,46 +447,46 @@ class HostArgument:
         self.signature = signature
         self.type = signature.type
 
-    def at(self, sharding: Sharding | None = None) -> Array:
-        """As an array; committed to `sharding`, if one is given."""
+    def place(self, sharding: Sharding | None = None) -> Array:
+        """Return it as an Array, committed to `sharding` if that is given."""
         return place(self.value, self.type, sharding or self.signature.sharding, committed=sharding is not None)
 
     @property
     def buffers(self) -> Any:
-        return self.at().buffers
+        return self.place().buffers
 
     def is_deleted(self) -> bool:
         return False
 
 
 def deleted_error(type: ArrayType, what: str) -> RuntimeError:
-    """The error for a use after donation or deletion."""
+    """Return the error for a use after donation or deletion. `what` names the array."""
     return RuntimeError(
-        f"{what} is a {type} whose memory was given up: it was donated to a compiled function, or deleted. "
-        "Use the function's result in its place, or do not donate it."
+        f"{what} is a {type} whose memory was freed: it was donated to a compiled function, or deleted. "
+        "Use the function's result instead, or do not donate it."
     )
 
 
 def place(value: np.ndarray[Any, Any], type: ArrayType, sharding: Sharding, committed: bool) -> Array:
-    """A host array as an Array of `type`: each local device gets its part, padded with zeros."""
+    """Copy a host array to devices: each device of this process gets its shard, padded with zeros."""
     host = np.asarray(value, type.dtype)
     if isinstance(sharding, SingleDeviceSharding):
-        buffers = put([host], sharding.devices, sharding.devices, sharding.kind)
+        buffers = put([host], sharding.devices, sharding.devices, sharding.nondefault_memory)
         return Array.of(buffers, array_signature(type, sharding, committed))
-    shape, indices = _parts_here(sharding, type.shape)
-    pieces = [padded(host[index], shape) for index in indices]
-    buffers = put(pieces, sharding.devices, sharding.local_devices, sharding.kind)
+    shape, indices = _local_shards(sharding, type.shape)
+    shards = [padded(host[index], shape) for index in indices]
+    buffers = put(shards, sharding.devices, sharding.local_devices, sharding.nondefault_memory)
     return Array.of(buffers, array_signature(type, sharding, committed))
 
 
 @registered_cache(maxsize=4096)
-def _parts_here(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[tuple[slice, ...], ...]]:
-    """The shape of a piece, and the parts of an array of this shape that this process's devices hold."""
+def _local_shards(sharding: Sharding, shape: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[tuple[slice, ...], ...]]:
+    """Return the padded shape of a shard, and the indices of the shards on the devices of this process."""
     return sharding.shard_shape(shape), tuple(sharding.addressable_devices_indices_map(shape).values())
 
 
-def padded(part: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """A part with zeros past its end, up to the shape of a piece."""
-    if part.shape == shape:
-        return part
-    return np.pad(part, [(0, whole - size) for whole, size in zip(shape, part.shape, strict=True)])
+def padded(shard: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Pad a shard with zeros at the end of each dim to `shape`."""
+    if shard.shape == shape:
+        return shard
+    return np.pad(shard, [(0, target - size) for target, size in zip(shape, shard.shape, strict=True)])

@@ -1,7 +1,7 @@
-"""How an array shows itself: as text, of which only the elements that are shown are read, and as HTML in a notebook.
+"""Text and HTML representations of arrays. Only the elements that are shown are read.
 
-numpy shows the first and last few elements along each dim of a large array. Those make a small array, with one element
-in place of each gap: numpy never looks at it, and its text is the text of the large one.
+numpy prints the first and last few elements along each dim of a large array. `_summary_array` reads just these into a
+small array, with one unused element for each ellipsis: numpy prints both arrays the same.
 """
 
 import html
@@ -21,67 +21,67 @@ Span = tuple[int, int]
 
 
 class Readable(Protocol):
-    """An array with parts on devices."""
+    """An array with shards on devices."""
 
     type: ArrayType
 
     @property
     def sharding(self) -> Sharding: ...
     def numpy(self) -> NumpyArray: ...
-    def distinct_shards(self) -> "Sequence[Part]": ...
+    def distinct_shards(self) -> "Sequence[ReadableShard]": ...
 
 
-class Part(Protocol):
-    """One device's piece of an array."""
+class ReadableShard(Protocol):
+    """One device's shard of an array."""
 
     index: tuple[slice, ...]
 
     def block(self, spans: tuple[Span, ...]) -> Any:
-        """Buffers with the elements in these spans of the whole array."""
+        """Return the buffers of a block. `spans` are relative to the global array."""
 
 
 def array_repr(array: Readable) -> str:
-    """`Array([1., 2.], dtype=float32)`. Where there are no elements, the shape is said."""
+    """Return the repr, such as `Array([1., 2.], dtype=float32)`. An empty array also shows its shape."""
     shape = "" if math.prod(array.type.shape) else f" shape={array.type.shape},"
     return f"Array({_text(array, ', ', 'Array(')},{shape} dtype={array.type.dtype})"
 
 
 def array_str(array: Readable) -> str:
-    """The elements alone."""
+    """Return the elements as text."""
     return str(array.numpy()) if not array.type.ndim else _text(array, " ", "")
 
 
 def array_html(array: Readable) -> str:
-    """A small table: type, sharding, which device holds what, and the elements."""
-    facts = {
+    """Return an HTML table with the shape, the dtype, the sharding, the shards of each device, and the elements."""
+    properties = {
         "shape": "×".join(map(str, array.type.shape)) or "scalar",
         "dtype": str(array.type.dtype),
         "sharding": repr(array.sharding),
     }
-    rows = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in facts.items())
+    rows = "".join(f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in properties.items())
     readable = array.sharding.is_fully_addressable or array.sharding.is_fully_replicated
-    values = array_str(array) if readable else "parts on other processes"
+    values = array_str(array) if readable else "shards on other processes"
     layout = _html_layout(array.type.shape, array.sharding)
     return f"<table>{rows}<tr><th>layout</th><td>{layout}</td></tr></table><pre>{html.escape(values)}</pre>"
 
 
 def devices_by_shard(shape: tuple[int, ...], sharding: Sharding) -> dict[tuple[Span, ...], list[Any]]:
-    """The parts of an array of this shape, in order, and the devices that hold each. Empty parts come last, as one."""
-    parts: dict[tuple[Span, ...], list[Any]] = {}
+    """Return the devices that hold each shard of an array of this shape. Empty shards come last, as one entry."""
+    shards: dict[tuple[Span, ...], list[Any]] = {}
     empty: list[Any] = []
     for device, index in sharding.devices_indices_map(shape).items():
         spans = tuple((part.start, part.stop) for part in index)
-        (empty if any(start == stop for start, stop in spans) else parts.setdefault(spans, [])).append(device)
-    return {**dict(sorted(parts.items())), **({((0, 0),) * len(shape): empty} if empty else {})}
+        (empty if any(start == stop for start, stop in spans) else shards.setdefault(spans, [])).append(device)
+    return {**dict(sorted(shards.items())), **({((0, 0),) * len(shape): empty} if empty else {})}
 
 
 def device_label(devices: list[Any]) -> str:
-    """`CPU 0,1`."""
+    """Return a label such as `CPU 0,1`."""
     return f"{devices[0].platform.upper()} {','.join(str(device.id) for device in sorted(devices, key=_by_id))}"
 
 
 def span_text(spans: tuple[Span, ...]) -> str:
-    """`[0:4, 2:8]`."""
+    """Return an index as text, such as `[0:4, 2:8]`."""
     return f"[{', '.join(f'{start}:{stop}' for start, stop in spans)}]"
 
 
@@ -90,14 +90,14 @@ def _by_id(device: Any) -> int:
 
 
 def _html_layout(shape: tuple[int, ...], sharding: Sharding) -> str:
-    parts = devices_by_shard(shape, sharding)
+    shards = devices_by_shard(shape, sharding)
     if len(shape) not in (1, 2):
-        return "<br>".join(f"{span_text(spans)} {device_label(held)}" for spans, held in parts.items())
+        return "<br>".join(f"{span_text(spans)} {device_label(devices)}" for spans, devices in shards.items())
     rows: dict[Span, list[str]] = {}
-    for spans, held in parts.items():
+    for spans, devices in shards.items():
         title = span_text(spans)
         row = spans[0] if len(shape) == 2 else (0, 0)
-        rows.setdefault(row, []).append(f'<td style="border:1px solid" title="{title}">{device_label(held)}</td>')
+        rows.setdefault(row, []).append(f'<td style="border:1px solid" title="{title}">{device_label(devices)}</td>')
     lines = [f"<tr>{''.join(cells)}</tr>" for cells in rows.values()]
     return f"<table>{''.join(lines)}</table>"
 
@@ -107,29 +107,29 @@ def _text(array: Readable, separator: str, prefix: str) -> str:
     edge = options["edgeitems"]
     if array.type.size <= options["threshold"]:
         return np.array2string(array.numpy(), separator=separator, prefix=prefix)
-    small = _corners(array, edge)
-    return np.array2string(small, separator=separator, prefix=prefix, threshold=0, edgeitems=edge)
+    summary = _summary_array(array, edge)
+    return np.array2string(summary, separator=separator, prefix=prefix, threshold=0, edgeitems=edge)
 
 
-def _corners(array: Readable, edge: int) -> NumpyArray:
-    """The first and last `edge` elements along every long dim, with one in between that stands for the rest."""
-    kept: list[list[tuple[Span, int]]] = []  # for each dim: stretches of it, and where each starts in the small array
+def _summary_array(array: Readable, edge: int) -> NumpyArray:
+    """Read the first and last `edge` elements along every long dim, with one unused element between them."""
+    edges: list[list[tuple[Span, int]]] = []  # for each dim: the spans to read, and where each starts in the summary
     for size in array.type.shape:
         if size <= 2 * edge + 1:
-            kept.append([((0, size), 0)])
+            edges.append([((0, size), 0)])
         else:
-            kept.append([((0, edge), 0), ((size - edge, size), edge + 1)])
-    small = np.zeros([min(size, 2 * edge + 1) for size in array.type.shape], array.type.dtype)
-    for part in array.distinct_shards():
-        for stretches in itertools.product(*kept):
+            edges.append([((0, edge), 0), ((size - edge, size), edge + 1)])
+    summary = np.zeros([min(size, 2 * edge + 1) for size in array.type.shape], array.type.dtype)
+    for shard in array.distinct_shards():
+        for corner in itertools.product(*edges):
             spans = tuple(
-                (max(low, here.start), min(high, here.stop))
-                for ((low, high), _), here in zip(stretches, part.index, strict=True)
+                (max(low, dim.start), min(high, dim.stop))
+                for ((low, high), _), dim in zip(corner, shard.index, strict=True)
             )
             if all(low < high for low, high in spans):
-                place = tuple(
-                    slice(to + low - start, to + high - start)
-                    for ((start, _), to), (low, high) in zip(stretches, spans, strict=True)
+                index = tuple(
+                    slice(offset + low - start, offset + high - start)
+                    for ((start, _), offset), (low, high) in zip(corner, spans, strict=True)
                 )
-                small[place] = to_numpy(part.block(spans))
-    return small
+                summary[index] = to_numpy(shard.block(spans))
+    return summary

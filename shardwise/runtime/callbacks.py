@@ -1,8 +1,9 @@
-"""Functions of the host that running programs call.
+"""Host callbacks: Python functions that running programs call.
 
-An exception cannot pass through XLA: on many devices the others would wait for the failed one for ever, and then end
-the process. So a failure is noted here, the program goes on with zeros, and its caller raises the exception itself. On
-one device XLA is stopped at once. Programs with callbacks are waited for, so that nothing of them is left to happen.
+An exception cannot propagate through XLA: on several devices the others would wait for the failed one, and then abort
+the process. So a failing callback records its exception, the program continues with zeros, and the caller raises the
+exception after the run. On one device the callback stops XLA at once. The caller waits for programs with callbacks, so
+that no callback runs after the call.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,35 +17,35 @@ from shardwise.compiler.lower.hlo import HostCallback
 
 
 class CallbackFailure(RuntimeError):
-    """What XLA sees of an exception in a callback."""
+    """The error that a failing callback reports to XLA."""
 
 
 @final
 class Callbacks:
-    """The host calls of one executable, and the runs of it that are under way."""
+    """The host callbacks of one executable, and its active runs."""
 
     def __init__(self, calls: Sequence[HostCallback], devices: int):
         self.functions: list[Callable[..., Any]] = [_Guarded(self, call) for call in calls]
-        self.stops = devices == 1
-        self._runs: dict[object, list[BaseException]] = {}
+        self.stops_at_failure = devices == 1
+        self._runs: dict[object, list[BaseException]] = {}  # the failures of each active run
 
     @contextmanager
     def run(self) -> Iterator[None]:
-        """One run, until all of it is done; the first exception in a callback is raised."""
-        me = object()
-        failures = self._runs[me] = []
+        """Enclose one complete run; raise the first exception of a callback at its end."""
+        run = object()
+        failures = self._runs[run] = []
         try:
             yield
         except RuntimeFailure:
             if not failures:
                 raise
         finally:
-            del self._runs[me]
+            del self._runs[run]
         if failures:
             raise failures[0]
 
-    def failed(self, error: BaseException) -> None:
-        """Which of the runs under way it was cannot be told: none of them has a result to trust."""
+    def record_failure(self, error: BaseException) -> None:
+        """Record a failure in every active run: a callback does not know which run called it."""
         for failures in list(self._runs.values()):
             failures.append(error)
 
@@ -55,7 +56,7 @@ class Callbacks:
 
 @final
 class _Guarded:
-    """A host call as XLA calls it."""
+    """A host callback as XLA calls it: it records exceptions and returns zeros instead."""
 
     def __init__(self, callbacks: Callbacks, call: HostCallback):
         self.callbacks, self.call = callbacks, call
@@ -66,7 +67,7 @@ class _Guarded:
             try:
                 return (*tokens, *self.call.function(*(np.array(x) for x in arrays)))
             except BaseException as error:
-                self.callbacks.failed(error)
-                if self.callbacks.stops:
+                self.callbacks.record_failure(error)
+                if self.callbacks.stops_at_failure:
                     raise CallbackFailure(repr(error)) from None
         return (*tokens, *(np.zeros(type.shape, type.dtype) for type in self.call.results))

@@ -1,6 +1,6 @@
-"""Clients: the devices of this process, or of a cluster of processes. Each is made when its devices are first used.
+"""Clients: the PJRT clients of this process, one for each platform, created when their devices are first used.
 
-A platform is a kind of device: `cpu`, `gpu`. Programs run on the first of `config.platforms`; where nothing is said, on
+A platform is a kind of device: `cpu` or `gpu`. Programs run on the first of `config.platforms`; if that is empty, on
 GPUs if there are any.
 """
 
@@ -13,7 +13,7 @@ from shardwise._jaxlib import RuntimeFailure, cpu_client, cuda_client, cuda_libr
 from shardwise.compiler.shardings.mesh import device_grid
 from shardwise.config import FIRST_USE, config
 
-_NAMES = {"cpu": "cpu", "gpu": "gpu", "cuda": "gpu"}  # what users write
+_PLATFORMS = {"cpu": "cpu", "gpu": "gpu", "cuda": "gpu"}  # the names that users write, and ours
 
 
 @final
@@ -33,38 +33,38 @@ class _Clients:
         self._default = ""
 
     def get(self, platform: str | None = None) -> Any:
-        """The client of a platform; of the one that programs run on, if none is named."""
+        """Return the client of a platform, or of the default platform."""
         if platform is None:
             if not self._default:
-                self._choose()
+                self._choose_default()
             return self._clients[self._default]
-        known = _known(platform)
-        if known not in self._clients:
-            if known == "gpu" and cuda_library() is None:
-                raise RuntimeError("no GPU can be used: jaxlib's CUDA plugin is not installed")
-            self._clients[known] = cuda_client() if known == "gpu" else cpu_client(config.num_cpu_devices)
-            _first_use()
-        return self._clients[known]
+        name = _platform_name(platform)
+        if name not in self._clients:
+            if name == "gpu" and cuda_library() is None:
+                raise RuntimeError("GPUs are not available: jaxlib's CUDA plugin is not installed")
+            self._clients[name] = cuda_client() if name == "gpu" else cpu_client(config.num_cpu_devices)
+            _on_first_use()
+        return self._clients[name]
 
     def set(self, platform: str, client: Any) -> None:
-        """Use this client for a platform, and run programs there."""
+        """Use this client for a platform, and make that the default platform."""
         self._clients[platform] = client
         self._default = platform
-        _first_use()
+        _on_first_use()
 
     def all(self) -> list[Any]:
-        """Those that have been made."""
+        """Return the clients that exist."""
         return list(self._clients.values())
 
     @property
     def exist(self) -> bool:
         return bool(self._clients)
 
-    def _choose(self) -> None:
-        asked = [name.strip() for name in config.platforms.split(",") if name.strip()]
-        if asked:
-            self.get(asked[0])
-            self._default = _known(asked[0])
+    def _choose_default(self) -> None:
+        platforms = [name.strip() for name in config.platforms.split(",") if name.strip()]
+        if platforms:
+            self.get(platforms[0])
+            self._default = _platform_name(platforms[0])
             return
         if cuda_library() is not None:
             try:
@@ -73,22 +73,22 @@ class _Clients:
                 return
             except RuntimeFailure as error:
                 warnings.warn(
-                    f"The CUDA plugin is installed, but no GPU can be used; programs run on the CPU. {error}",
+                    f"The CUDA plugin is installed, but no GPU is available; programs run on the CPU. {error}",
                     stacklevel=4,
                 )
         self.get("cpu")
         self._default = "cpu"
 
 
-def _first_use() -> None:
+def _on_first_use() -> None:
     record_tracebacks(config.memory_profile_lines)
     config.freeze(FIRST_USE)
 
 
-def _known(platform: str) -> str:
-    if platform not in _NAMES:
-        raise RuntimeError(f"there is no platform {platform!r}: there are {', '.join(sorted(_NAMES))}")
-    return _NAMES[platform]
+def _platform_name(platform: str) -> str:
+    if platform not in _PLATFORMS:
+        raise RuntimeError(f"unknown platform {platform!r}; known platforms: {', '.join(sorted(_PLATFORMS))}")
+    return _PLATFORMS[platform]
 
 
 clients = _Clients()
@@ -138,7 +138,7 @@ def local_devices(
     if number is None:
         return DeviceList(clients.get(backend).local_devices())
     if not 0 <= number < process_count(backend):
-        raise ValueError(f"local_devices: there is no process {number}: there are {process_count(backend)}")
+        raise ValueError(f"local_devices: process_index must be from 0 to {process_count(backend) - 1}, not {number}")
     return DeviceList(device for device in devices(backend) if device.process_index == number)
 
 
@@ -232,5 +232,5 @@ def default_backend() -> str:
 
 
 def platform_of(device: Any) -> str:
-    """The platform of a device."""
-    return _NAMES[str(device.platform)]
+    """Return the platform of a device: `cpu` or `gpu`."""
+    return _PLATFORMS[str(device.platform)]

@@ -1,4 +1,4 @@
-"""Many processes as one: the client whose devices are those of all processes."""
+"""Cluster: several processes with one client, whose devices are those of all processes."""
 
 import os
 import time
@@ -8,14 +8,14 @@ from shardwise._jaxlib import cluster_cpu_client, cluster_service, cluster_store
 from shardwise.config import config
 from shardwise.runtime.client import clients
 
-# A rank that dies must not leave the others waiting for XLA's default of half an hour.
+# In seconds. XLA's default of half an hour would be how long processes wait for one that died.
 COLLECTIVE_TIMEOUT = 60
-# What the others need to disconnect, once all have come to the end: seconds, of which each takes a few thousandths.
-WHILE_LEAVING = 0.5
+# In seconds. The others need a few milliseconds to disconnect after the last barrier.
+DISCONNECT_TIME = 0.5
 
 
 class _Cluster:
-    """This process's part in a cluster: its connection, and the service where this process hosts it."""
+    """The connection of this process to a cluster, and the coordination service if this process hosts it."""
 
     def __init__(self) -> None:
         self.store: Any = None
@@ -23,7 +23,7 @@ class _Cluster:
         self.timeout = 0
 
     def join(self, address: str, processes: int, rank: int, timeout: int) -> None:
-        """Connect, and make the client. Every process calls this once, before it uses a device."""
+        """Connect to the cluster and create the client. Every process calls this once, before it uses a device."""
         if clients.exist:
             raise RuntimeError(
                 "distributed.initialize must come before the first use of a device: call it at the start of the program"
@@ -44,13 +44,13 @@ class _Cluster:
         clients.set("cpu", cluster_cpu_client(self.store, rank, processes, config.num_cpu_devices, host))
 
     def leave(self) -> None:
-        """Wait for the others, and disconnect. The service ends last: no process that is connected outlives it."""
+        """Wait for all processes, and disconnect. The service stops last, after every process has disconnected."""
         if self.store is None:
-            raise RuntimeError("distributed.shutdown without distributed.initialize")
+            raise RuntimeError("distributed.shutdown needs distributed.initialize first")
         wait_for_all(self.store, "leave", self.timeout)
         self.store.shutdown()
         if self.service is not None:
-            time.sleep(WHILE_LEAVING)
+            time.sleep(DISCONNECT_TIME)
             self.service.shutdown()
         self.store = self.service = None
 

@@ -1,9 +1,9 @@
-"""The compilation cache on disk: what one process has compiled, others load.
+"""Persistent compilation cache: a folder of compiled programs that processes share.
 
-It is on once `config.compilation_cache_dir` names a folder. An entry is found by everything that the compiled program
-depends on; it carries a digest of its own, because XLA would load damaged bytes and run them. Entries that are damaged,
-or that this XLA refuses, are made again. Files appear whole or not at all, so many processes may share a folder; and it
-belongs to the user alone, because what is in it is run.
+`config.compilation_cache_dir` enables it. The key of an entry is a digest of everything that the compiled program
+depends on. An entry starts with a digest of its own bytes, because XLA would load and run damaged ones. Entries that
+are damaged or that XLA refuses are compiled again. Files are written atomically, so that processes may share a folder.
+The folder must belong to the user alone, because its contents are executed.
 """
 
 import hashlib
@@ -33,31 +33,31 @@ _SUFFIX = ".executable"
 _log = logging.getLogger("shardwise")
 
 
-def compiled(text: str, devices: Sequence[Any], asked: CompilerOptions = ()) -> Any:
-    """The executable of a module: from the cache, or compiled now, with the options of XLA's that are asked for."""
+def load_or_compile(text: str, devices: Sequence[Any], options: CompilerOptions = ()) -> Any:
+    """Return the executable of a module, from the cache or compiled now with these options of XLA."""
     folder = _folder(config.compilation_cache_dir)
     if folder is None:
-        return compile_text(text, devices, (), asked)
-    path = folder / f"{_key(text, devices, asked)}{_SUFFIX}"
-    found = _read(path, text, devices, asked)
-    if found is not None:
-        return found
+        return compile_text(text, devices, (), options)
+    path = folder / f"{_key(text, devices, options)}{_SUFFIX}"
+    cached = _read(path, text, devices, options)
+    if cached is not None:
+        return cached
     start = time.perf_counter()
-    made = compile_text(text, devices, (), asked)
+    executable = compile_text(text, devices, (), options)
     if time.perf_counter() - start >= config.persistent_cache_min_compile_time_secs:
-        _write(path, made)
-    return made
+        _write(path, executable)
+    return executable
 
 
-def _key(text: str, devices: Sequence[Any], asked: CompilerOptions) -> str:
-    """A digest of all that the compiled program depends on; the user's source lines are not among it."""
+def _key(text: str, devices: Sequence[Any], options: CompilerOptions) -> str:
+    """Return the digest of everything that the compiled program depends on. Source locations are not part of it."""
     parts = [
         re.sub(r" loc\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\"|\([^()]*\))*\)", "", text),
         versions(devices[0]),
         " ".join(str(device.id) for device in devices),
         str(devices[0].client.process_index()),
         os.environ.get("XLA_FLAGS", ""),
-        repr(sorted(asked)),
+        repr(sorted(options)),
         _processor(),
     ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -65,7 +65,7 @@ def _key(text: str, devices: Sequence[Any], asked: CompilerOptions) -> str:
 
 @cache
 def _processor() -> str:
-    """What this machine's processor can do: code for another one may not run here."""
+    """Return the features of this machine's processor. Code compiled for another one may not run here."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -76,7 +76,7 @@ def _processor() -> str:
 
 @cache
 def _folder(name: str) -> Path | None:
-    """The folder of the cache, made where it is missing; None where it cannot be used, with a word about why."""
+    """Return the folder of the cache, created if missing. If it cannot be used, log the reason and return None."""
     folder = Path(name).expanduser()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,8 +86,8 @@ def _folder(name: str) -> Path | None:
         return None
     if state.st_uid != os.getuid() or state.st_mode & 0o022:
         _log.warning(
-            "compilation_cache_dir %s is not used: others may write to it, and what is in it is run. "
-            "Make it yours alone: chmod 700 %s",
+            "compilation_cache_dir %s is not used: other users may write to it, and its contents are executed. "
+            "Restrict it to yourself: chmod 700 %s",
             folder,
             folder,
         )
@@ -95,49 +95,49 @@ def _folder(name: str) -> Path | None:
     return folder
 
 
-def _read(path: Path, text: str, devices: Sequence[Any], asked: CompilerOptions) -> Any:
-    """The executable in a file; None where there is none, or none that can be used."""
+def _read(path: Path, text: str, devices: Sequence[Any], options: CompilerOptions) -> Any:
+    """Return the executable in a file, or None if the file is missing or cannot be used."""
     try:
-        whole = path.read_bytes()
+        contents = path.read_bytes()
     except OSError:
         return None
-    head, blob = whole[: len(_MAGIC) + 32], whole[len(_MAGIC) + 32 :]
+    head, blob = contents[: len(_MAGIC) + 32], contents[len(_MAGIC) + 32 :]
     if head != _MAGIC + hashlib.sha256(blob).digest():
-        _log.warning("the compilation cache has a damaged entry, which is made again: %s", path)
+        _log.warning("the compilation cache has a damaged entry, which is compiled again: %s", path)
         return None
     try:
-        found = deserialize_executable(blob, text, devices, asked)
+        executable = deserialize_executable(blob, text, devices, options)
     except (RuntimeFailure, ValueError, TypeError) as error:
         _log.warning(
-            "the compilation cache has an entry that cannot be loaded, and is made again: %s (%s)", path, error
+            "the compilation cache has an entry that cannot be loaded and is compiled again: %s (%s)", path, error
         )
         return None
     try:
-        os.utime(path)  # used just now: the last to go when the cache is full
+        os.utime(path)  # the time of last use, for the eviction order
     except OSError:
-        _log.debug("entry %s is gone meanwhile", path)
-    return found
+        _log.debug("entry %s was removed meanwhile", path)
+    return executable
 
 
 def _write(path: Path, executable: Any) -> None:
-    """Keep an executable. A disk that is full is no reason to fail: the program is compiled."""
+    """Write an executable to the cache. Failures are logged: the program is compiled anyway."""
     try:
         blob = serialize_executable(executable)
-    except RuntimeFailure as error:  # not every platform can
-        _log.debug("an executable cannot be saved: %s", error)
+    except RuntimeFailure as error:  # some platforms cannot serialize
+        _log.debug("an executable cannot be serialized: %s", error)
         return
-    beside = path.with_name(f".{path.name}.{uuid4().hex}")
+    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
-        beside.write_bytes(_MAGIC + hashlib.sha256(blob).digest() + blob)
-        beside.replace(path)
-        _make_room(path.parent)
+        temporary.write_bytes(_MAGIC + hashlib.sha256(blob).digest() + blob)
+        temporary.replace(path)
+        _evict(path.parent)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         _log.warning("the compilation cache cannot be written: %s", error)
 
 
-def _make_room(folder: Path) -> None:
-    """While the cache is too large, what was not used for longest goes."""
+def _evict(folder: Path) -> None:
+    """Delete the least recently used entries until the cache is within its size limit."""
     limit = config.compilation_cache_max_size
     if limit < 0:
         return
@@ -145,7 +145,7 @@ def _make_room(folder: Path) -> None:
     for path in folder.glob(f"*{_SUFFIX}"):
         try:
             state = path.stat()
-        except FileNotFoundError:  # another process has made room
+        except FileNotFoundError:  # another process deleted it
             continue
         entries.append((state.st_mtime, state.st_size, path))
     total = sum(size for _, size, _ in entries)

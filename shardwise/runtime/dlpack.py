@@ -1,5 +1,4 @@
-"""What a DLPack capsule says of the memory that it hands over: jaxlib takes capsules, and keeps shape and dtype to
-itself where jax is not there to be told."""
+"""Read the shape and the dtype of a DLPack capsule, which jaxlib does not expose."""
 
 import ctypes
 from typing import Any
@@ -28,7 +27,7 @@ _DTYPES: dict[tuple[int, int], Any] = {
 
 
 class _Tensor(ctypes.Structure):
-    """DLPack's DLTensor, with which a capsule's memory begins."""
+    """DLPack's DLTensor, at the start of a capsule's memory."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -50,10 +49,14 @@ _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char
 
 
 def type_in(capsule: Any) -> ArrayType:
-    """Shape and dtype of the array that an unused capsule holds; BufferError where no dtype of ours is its."""
+    """Return the type of the array in an unused capsule.
+
+    Raises:
+        BufferError: if the element type is not supported.
+    """
     tensor = _Tensor.from_address(_pointer_of(capsule, b"dltensor"))
     dtype = _DTYPES.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
-        kind = f"kind {tensor.code} with {tensor.bits} bits in {tensor.lanes} lanes"
-        raise BufferError(f"elements of DLPack's {kind} have no dtype here")
+        element = f"type code {tensor.code} with {tensor.bits} bits and {tensor.lanes} lanes"
+        raise BufferError(f"elements of DLPack's {element} are not supported")
     return ArrayType(tuple(tensor.shape[: tensor.ndim]), dtype)

@@ -1,4 +1,4 @@
-"""Executable: a compiled program, its placements, and the call."""
+"""Executable: a program compiled by XLA, and the function that runs it on buffers."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
@@ -21,7 +21,7 @@ else:  # its imports take a fiftieth of the time to import the package, and few 
 
 @final
 class Executable:
-    """`run` takes buffers that already lie as the program's inputs do."""
+    """A compiled program. `run` accepts buffers that have the shardings of the program's inputs."""
 
     __slots__ = ("loaded", "out_shardings", "run")
 
@@ -33,31 +33,39 @@ class Executable:
         out_shardings: Sequence[Sharding],
         committed: bool,
         out_types: Sequence[ArrayType] = (),
-        asked: CompilerOptions = (),
+        options: CompilerOptions = (),
     ):
         callbacks = Callbacks(module.callbacks, len(devices))
-        self.loaded = _compiled(module.text, devices, callbacks.functions, asked)
+        self.loaded = _compiled(module.text, devices, callbacks.functions, options)
         handlers = [
             result_handler(placement.shard_shape(local.mesh), placement.type.dtype, devices)
             for placement in local.outputs
         ]
-        here = len(devices) > 1 and devices[0].platform == "cpu"
-        meet = "replica_groups" in module.text or "source_target_pairs" in module.text
+        shares_threads = len(devices) > 1 and devices[0].platform == "cpu"
+        has_collectives = "replica_groups" in module.text or "source_target_pairs" in module.text
         self.out_shardings = tuple(out_shardings)
         types = out_types or [placement.type for placement in local.outputs]
-        shells = ResultTemplate([array_signature(*each, committed) for each in zip(types, out_shardings, strict=True)])
-        calls = bool(module.callbacks)
-        launch = launcher(self.loaded, handlers, shells.empty, shells.filled, wait=calls, meets=here and meet)
-        self.run: Callable[[list[Any]], list[Array]] = callbacks.run()(launch) if calls else launch
+        template = ResultTemplate(
+            [array_signature(*each, committed) for each in zip(types, out_shardings, strict=True)]
+        )
+        has_callbacks = bool(module.callbacks)
+        launch = launcher(
+            self.loaded,
+            handlers,
+            template.create,
+            template.fill,
+            wait=has_callbacks,
+            ordered=shares_threads and has_collectives,
+        )
+        self.run: Callable[[list[Any]], list[Array]] = callbacks.run()(launch) if has_callbacks else launch
 
     def texts(self) -> list[str]:
-        """XLA's text of each module, optimised."""
+        """Return the optimized HLO text of each module."""
         return [module.to_string() for module in self.loaded.hlo_modules()]
 
 
-def _compiled(text: str, devices: Sequence[Any], callbacks: Sequence[Any], asked: CompilerOptions) -> Any:
-    """The executable of a module: compiled now, or from the cache on disk, which keeps none that calls into this
-    process. What the cache needs takes a fiftieth of the time to import all of this: it is imported where it is on."""
+def _compiled(text: str, devices: Sequence[Any], callbacks: Sequence[Any], options: CompilerOptions) -> Any:
+    """Compile a module, or load it from the persistent cache, which has no modules with callbacks."""
     if config.enable_compilation_cache and config.compilation_cache_dir and not callbacks:
-        return compilation_cache.compiled(text, devices, asked)
-    return compile_text(text, devices, callbacks, asked)
+        return compilation_cache.load_or_compile(text, devices, options)
+    return compile_text(text, devices, callbacks, options)

@@ -1,9 +1,9 @@
-"""XLA's text of a compiled module, read back: for each instruction, which ops of ours it is made of, and their lines.
+"""Parse XLA's optimized HLO text: for each instruction, the ops of the program that it computes, and their lines.
 
     %fusion.3 = f32[8] fusion(%a, %b), kind=kLoop, calls=%fused, metadata={op_name="train.py:41/sub" stack_frame_id=2}
 
-An op's name ends with its kind, and before that come scopes and the line (see `compiler/lower/hlo.py`). Which file that
-is of, XLA writes in tables at the head of the text, or with the instruction.
+`op_name` is the scopes, the source line and the name of the op (see `compiler/lower/hlo.py`). XLA writes the source
+file in tables at the head of the text, or in the metadata of the instruction.
 """
 
 import re
@@ -29,7 +29,14 @@ _COLLECTIVE = re.compile(
 @final
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction: `name` and `source` (`/home/me/train.py:41`) of its op, and the names of what it is made of."""
+    """One HLO instruction.
+
+    Attributes:
+        opcode: such as `fusion` or `all-reduce-start`.
+        name: the `op_name` of its metadata, or "".
+        source: the source line, such as `/home/me/train.py:41`, or "".
+        made_of: the op names of the instructions in its fused computations, and its own.
+    """
 
     opcode: str
     name: str
@@ -38,47 +45,47 @@ class Instruction:
 
     @property
     def is_collective(self) -> bool:
-        """Whether devices exchange something here."""
+        """Whether it is a collective."""
         return _COLLECTIVE.fullmatch(self.opcode) is not None
 
 
 def read_instructions(text: str) -> dict[str, Instruction]:
-    """The instructions of a module, by their names. Those that come from no op of ours have the name ''."""
+    """Return the instructions of a module, by their HLO names."""
     sources = _sources(text)
     rows: dict[str, tuple[str, str, str, str]] = {}
     computations: dict[str, list[str]] = {}
-    inside: list[str] = []
+    current: list[str] = []
     for line in text.splitlines():
         if head := _COMPUTATION.match(line):
-            inside = computations.setdefault(head[1], [])
-        elif (found := _INSTRUCTION.match(line)) and (opcode := _OPCODE.search(found[2])):
-            metadata = _METADATA.search(found[2])
+            current = computations.setdefault(head[1], [])
+        elif (match := _INSTRUCTION.match(line)) and (opcode := _OPCODE.search(match[2])):
+            metadata = _METADATA.search(match[2])
             fields = {field[1]: field[2] or field[3] for field in _FIELD.finditer(metadata[1] if metadata else "")}
-            name = _NAME.search(found[2])
+            name = _NAME.search(match[2])
             source = f"{fields['source_file']}:{fields['source_line']}" if "source_file" in fields else ""
-            calls = _CALLS.search(found[2])
-            rows[found[1]] = (
+            calls = _CALLS.search(match[2])
+            rows[match[1]] = (
                 opcode[1],
                 name[1].replace('\\"', '"').replace("\\\\", "\\") if name else "",
                 sources.get(fields.get("stack_frame_id", ""), source),
                 calls[1] if calls else "",
             )
-            inside.append(found[1])
+            current.append(match[1])
 
-    def parts(instruction: str) -> Iterator[str]:
+    def op_names(instruction: str) -> Iterator[str]:
         _, name, _, calls = rows[instruction]
         for inner in computations.get(calls, ()):
-            yield from parts(inner)
+            yield from op_names(inner)
         yield from filter(None, name.split(";"))
 
     return {
-        instruction: Instruction(opcode, name, source, tuple(dict.fromkeys(parts(instruction))))
+        instruction: Instruction(opcode, name, source, tuple(dict.fromkeys(op_names(instruction))))
         for instruction, (opcode, name, source, _) in rows.items()
     }
 
 
 def _sources(text: str) -> dict[str, str]:
-    """`/home/me/train.py:41` by the number of a stack frame, from the tables at the head of the text."""
+    """Return the source line of each stack frame id, from the tables at the head of the text."""
     tables: dict[str, dict[str, str]] = {title: {} for title in _TABLES}
     title = ""
     for line in text.splitlines():
@@ -90,14 +97,14 @@ def _sources(text: str) -> dict[str, str]:
             tables[title][row[1]] = row[2].strip('"')
         elif title:
             break
-    found = {}
+    sources = {}
     for number, frame in tables["StackFrames"].items():
         location = tables["FileLocations"].get(_fields(frame).get("file_location_id", ""), "")
         fields = _fields(location)
         file = tables["FileNames"].get(fields.get("file_name_id", ""), "")
         if file:
-            found[number] = f"{file}:{fields['line']}"
-    return found
+            sources[number] = f"{file}:{fields['line']}"
+    return sources
 
 
 def _fields(text: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The account of one device's memory for one run of a compiled program."""
+"""MemoryStats: the memory that one device needs for one run of a compiled program."""
 
 from typing import Any, final
 
@@ -8,9 +8,10 @@ from shardwise.compiler.ir.record import record
 @final
 @record
 class MemoryStats:
-    """How many bytes arguments, results, and what lies between them take; `host_…`: in memory of the host.
+    """The bytes of arguments, outputs, temporaries and code; `host_…`: of those in host memory.
 
-    `alias` is what results share with donated arguments. All of it is taken for as long as the program runs.
+    `alias_size_in_bytes` is the part of the outputs that reuses donated arguments. All of it is allocated for as long
+    as the program runs.
     """
 
     argument_size_in_bytes: int
@@ -26,12 +27,12 @@ class MemoryStats:
 
     @staticmethod
     def of(executable: Any) -> "MemoryStats":
-        """What XLA says of an executable. Its own figure for the peak leaves out what lies between: it is not taken."""
-        found = executable.get_compiled_memory_stats()
-        return MemoryStats(**{name: int(getattr(found, name)) for name in MemoryStats.__annotations__})
+        """Return XLA's statistics of an executable, except its peak, which excludes temporaries."""
+        stats = executable.get_compiled_memory_stats()
+        return MemoryStats(**{name: int(getattr(stats, name)) for name in MemoryStats.__annotations__})
 
     @property
     def peak_memory_in_bytes(self) -> int:
-        """The most that the device holds at once."""
-        shared = self.output_size_in_bytes - self.alias_size_in_bytes
-        return self.argument_size_in_bytes + shared + self.temp_size_in_bytes + self.generated_code_size_in_bytes
+        """The peak memory of the device."""
+        new_outputs = self.output_size_in_bytes - self.alias_size_in_bytes
+        return self.argument_size_in_bytes + new_outputs + self.temp_size_in_bytes + self.generated_code_size_in_bytes

@@ -1,4 +1,4 @@
-"""XLA's failures for want of memory, as errors that say whose they are, and how much it would take."""
+"""check_memory: turn XLA's out-of-memory failures into errors that say what needs how much memory."""
 
 from typing import Any
 
@@ -10,33 +10,40 @@ _EXHAUSTED = "RESOURCE_EXHAUSTED"
 
 
 def check_memory(error: RuntimeFailure, what: str, executable: Any = None) -> None:
-    """Where a failure is of memory, raise one that says that `what` ran out, and how much its `executable` needs."""
+    """Raise OutOfMemoryError if `error` is an out-of-memory failure; otherwise return.
+
+    Args:
+        error: the failure.
+        what: the program or the compilation that failed, for the message.
+        executable: the compiled program, if any, whose memory statistics the message shows.
+    """
     if _EXHAUSTED not in str(error):
         return
     needs = "" if executable is None else _needs(executable)
     raise OutOfMemoryError(
         f"{what} ran out of memory.{needs}\n  XLA says: {str(error).removeprefix(_EXHAUSTED).lstrip(': ')}\n"
-        "  Shard its arrays over more devices, donate arguments that are not used again, or wrap parts in `checkpoint`."
+        "  Shard its arrays over more devices, donate arguments that are not used again, or use `checkpoint`."
     ) from error
 
 
 def _needs(executable: Any) -> str:
+    """Return the memory that each device needs, as a sentence."""
     try:
-        found = MemoryStats.of(executable)
-    except RuntimeFailure:  # some platforms keep no account
+        stats = MemoryStats.of(executable)
+    except RuntimeFailure:  # some platforms have no statistics
         return ""
     parts = {
-        "arguments": found.argument_size_in_bytes - found.alias_size_in_bytes,
-        "results": found.output_size_in_bytes,
-        "what lies between": found.temp_size_in_bytes,
-        "code": found.generated_code_size_in_bytes,
+        "arguments": stats.argument_size_in_bytes - stats.alias_size_in_bytes,
+        "results": stats.output_size_in_bytes,
+        "temporaries": stats.temp_size_in_bytes,
+        "code": stats.generated_code_size_in_bytes,
     }
     each = ", ".join(f"{size(count)} for {name}" for name, count in parts.items() if count > 0)
-    return f" Each device needs {size(found.peak_memory_in_bytes)}: {each}."
+    return f" Each device needs {size(stats.peak_memory_in_bytes)}: {each}."
 
 
 def size(count: int) -> str:
-    """A number of bytes as people read it: `3.2 GiB`."""
+    """Format a number of bytes, such as `3.2 GiB`."""
     number = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if number < 1024:

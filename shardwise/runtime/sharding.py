@@ -1,4 +1,4 @@
-"""Shardings: a layout on devices, as users see it on an array."""
+"""Public shardings: NamedSharding, SingleDeviceSharding and PositionalSharding."""
 
 import math
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Sharding:
 
     mesh_shape: AbstractMesh
     devices: tuple[Any, ...]
-    kind: str | None = None  # the memory of the devices that holds the array, where it is not the one they compute in
+    nondefault_memory: str | None = None  # the memory kind, if it is not the default memory of the devices
 
     def pin(self, shape: tuple[int, ...], reason: str = "") -> Pin:
         """The layout for an array of this shape; a ShardingError where it does not fit."""
@@ -52,8 +52,8 @@ class Sharding:
     @cached_property
     def local_devices(self) -> tuple[Any, ...]:
         """The devices that belong to this process, in order."""
-        here = self.devices[0].client.process_index()
-        return tuple(device for device in self.devices if device.process_index == here)
+        process = self.devices[0].client.process_index()
+        return tuple(device for device in self.devices if device.process_index == process)
 
     @property
     def addressable_devices(self) -> set[Any]:
@@ -86,16 +86,16 @@ class Sharding:
 
     def is_equivalent_to(self, other: "Sharding", ndim: int) -> bool:
         """Whether both put the same parts of any array of this rank on the same devices, in the same memory."""
-        if self.device_set != other.device_set or self.kind != other.kind:
+        if self.device_set != other.device_set or self.nondefault_memory != other.nondefault_memory:
             return False
-        probe = (self.num_devices,) * ndim  # long enough that any two ways to cut a dim differ
+        probe = (self.num_devices,) * ndim  # large enough that any two layouts differ
         return self.devices_indices_map(probe) == other.devices_indices_map(probe)
 
     @property
     def memory_kind(self) -> str | None:
         """The memory of each device that holds its part: `device`, `pinned_host`, …; None where nobody has devices."""
         first = self.devices[0]
-        return self.kind or (None if isinstance(first, AbsentDevice) else str(first.default_memory().kind))
+        return self.nondefault_memory or (None if isinstance(first, AbsentDevice) else str(first.default_memory().kind))
 
     def with_memory_kind(self, kind: str | None) -> "Sharding":
         """This sharding in a certain memory of its devices; in the one that they compute in, where None."""
@@ -104,11 +104,15 @@ class Sharding:
     @property
     def in_default_memory(self) -> "Sharding":
         """This sharding in the memory that its devices compute in."""
-        return self if self.kind is None else self.with_memory_kind(None)
+        return self if self.nondefault_memory is None else self.with_memory_kind(None)
 
 
-def _other_memory(name: str, kind: str | None, devices: Sequence[Any]) -> str | None:
-    """A memory of devices by its kind; None for the one that they compute in. One that they lack is an error."""
+def _nondefault_memory(name: str, kind: str | None, devices: Sequence[Any]) -> str | None:
+    """Return the memory kind, or None if it is the default memory of the devices.
+
+    Raises:
+        ShardingError: if the devices have no such memory. `name` is the class for the message.
+    """
     if kind is None:
         return None
     first = devices[0]
@@ -118,8 +122,8 @@ def _other_memory(name: str, kind: str | None, devices: Sequence[Any]) -> str | 
     known = [memory.kind for memory in first.addressable_memories()] or [default]
     if kind not in known:
         raise ShardingError(
-            f"{name}: memory_kind={kind!r} is no memory of {first}: there {'are' if len(known) > 1 else 'is'} "
-            f"{', '.join(map(repr, known))}, of which it computes in {default!r}"
+            f"{name}: memory_kind={kind!r} does not exist on {first}, which has {', '.join(map(repr, known))} and "
+            f"computes in {default!r}"
         )
     return None if kind == default else kind
 
@@ -155,8 +159,8 @@ class NamedSharding(Sharding):
         self.grid = mesh if isinstance(mesh, Mesh) else absent_mesh(mesh)
         self.mesh_shape = self.grid.abstract
         self.devices = self.grid.flat_devices
-        self.kind = _other_memory("NamedSharding", memory_kind, self.devices)
-        pin_of(spec, (1,) * len(spec), self.mesh_shape)  # an unknown or repeated axis is an error here already
+        self.nondefault_memory = _nondefault_memory("NamedSharding", memory_kind, self.devices)
+        pin_of(spec, (1,) * len(spec), self.mesh_shape)  # raises an error for an unknown or repeated axis
 
     def pin(self, shape: tuple[int, ...], reason: str = "") -> Pin:
         return pin_of(self.spec, shape, self.mesh_shape, reason)
@@ -175,7 +179,7 @@ class NamedSharding(Sharding):
         return NamedSharding(
             self.mesh if mesh is None else mesh,
             self.spec if spec is None else spec,
-            memory_kind=memory_kind or self.kind,
+            memory_kind=memory_kind or self.nondefault_memory,
         )
 
     @cached_property
@@ -183,7 +187,7 @@ class NamedSharding(Sharding):
         entries = list(self.spec)
         while entries and entries[-1] is None:
             entries.pop()
-        return self.mesh, tuple(entries), self.kind
+        return self.mesh, tuple(entries), self.nondefault_memory
 
     @cached_property
     def _hash(self) -> int:
@@ -200,7 +204,7 @@ class NamedSharding(Sharding):
         return all(size == 1 for size in self.mesh_shape.axis_sizes) or not any(self.spec)
 
     def __repr__(self) -> str:
-        return f"NamedSharding(mesh({self.mesh_shape}), {self.spec}{_memory_text(self.kind)})"
+        return f"NamedSharding(mesh({self.mesh_shape}), {self.spec}{_memory_text(self.nondefault_memory)})"
 
 
 @final
@@ -224,7 +228,7 @@ class SingleDeviceSharding(Sharding):
 
     def __init__(self, device: Any, *, memory_kind: str | None = None):
         self.devices = (device,)
-        self.kind = _other_memory("SingleDeviceSharding", memory_kind, self.devices)
+        self.nondefault_memory = _nondefault_memory("SingleDeviceSharding", memory_kind, self.devices)
 
     def with_memory_kind(self, kind: str | None) -> "SingleDeviceSharding":
         return SingleDeviceSharding(self.devices[0], memory_kind=kind)
@@ -237,13 +241,17 @@ class SingleDeviceSharding(Sharding):
         return True
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, SingleDeviceSharding) and self.devices == other.devices and self.kind == other.kind
+        return (
+            isinstance(other, SingleDeviceSharding)
+            and self.devices == other.devices
+            and self.nondefault_memory == other.nondefault_memory
+        )
 
     def __hash__(self) -> int:
-        return hash((self.devices, self.kind))
+        return hash((self.devices, self.nondefault_memory))
 
     def __repr__(self) -> str:
-        return f"SingleDeviceSharding({self.devices[0]}{_memory_text(self.kind)})"
+        return f"SingleDeviceSharding({self.devices[0]}{_memory_text(self.nondefault_memory)})"
 
 
 @final
@@ -278,29 +286,29 @@ class PositionalSharding(Sharding):
     def _set(
         self, devices: tuple[Any, ...], sizes: tuple[int, ...], dims: tuple[tuple[int, ...], ...], kind: str | None
     ) -> None:
-        """`dims` are the axes, by number, that cut each dim; other axes replicate."""
+        """Initialize. `dims` are the numbers of the mesh axes that shard each dim; the other axes replicate."""
         names = [f"axis{number}" for number in range(len(sizes))]
         self.mesh = Mesh(device_grid(devices, sizes), names)
         self.mesh_shape = self.mesh.abstract
         self.devices = devices
         self.layout = Layout(tuple(tuple(names[axis] for axis in dim) for dim in dims))
         self._dims = dims
-        self.kind = _other_memory("PositionalSharding", kind, devices)
+        self.nondefault_memory = _nondefault_memory("PositionalSharding", kind, devices)
 
     @staticmethod
     def _made(
         devices: tuple[Any, ...], sizes: Sequence[int], dims: Sequence[tuple[int, ...]], kind: str | None = None
     ) -> "PositionalSharding":
-        made = object.__new__(PositionalSharding)
-        made._set(devices, tuple(sizes), tuple(dims), kind)
-        return made
+        sharding = object.__new__(PositionalSharding)
+        sharding._set(devices, tuple(sizes), tuple(dims), kind)
+        return sharding
 
     def with_memory_kind(self, kind: str | None) -> "PositionalSharding":
         return self._made(self.devices, self.mesh.axis_sizes, self._dims, kind)
 
     @staticmethod
     def on(mesh: Mesh, layout: Layout) -> "PositionalSharding":
-        """A layout on the mesh of another PositionalSharding."""
+        """Return the sharding with `layout` on the mesh of another PositionalSharding."""
         dims = [tuple(mesh.axis_names.index(axis) for axis in axes) for axes in layout.dims]
         return PositionalSharding._made(mesh.flat_devices, mesh.axis_sizes, dims)
 
@@ -321,39 +329,41 @@ class PositionalSharding(Sharding):
             rest = -math.prod(sizes)
             sizes = tuple(count // rest if size == -1 and rest else size for size in sizes)
         if math.prod(sizes) != count or any(size < 1 for size in sizes):
-            raise ShardingError(f"PositionalSharding: {self.shape} is {count} pieces, which have no shape {shape}")
-        parts = _factored([self.mesh.axis_sizes[axis] for dim in self._dims for axis in dim], sizes)
-        if parts is None:  # 3×2 as 2×3: no order of axes does it, so the devices get another order
-            copies = self._copies()
-            grid = tuple(device for held in copies for device in held)
+            raise ShardingError(f"PositionalSharding: cannot reshape {self.shape}, of {count} shards, to {shape}")
+        factors = _factor_axes([self.mesh.axis_sizes[axis] for dim in self._dims for axis in dim], sizes)
+        if factors is None:  # such as 3×2 to 2×3: the axes cannot be split, so the devices are reordered
+            replicas = self._devices_by_shard()
+            grid = tuple(device for devices in replicas for device in devices)
             axes = range(len(sizes))
-            return self._made(grid, (*sizes, len(copies[0])), [(axis,) for axis in axes], self.kind)
+            return self._made(grid, (*sizes, len(replicas[0])), [(axis,) for axis in axes], self.nondefault_memory)
         used = [axis for dim in self._dims for axis in dim]
         split: dict[int, list[int]] = {axis: [] for axis in used}
-        for place, size in (part for dim in parts for part in dim):
-            split[used[place]].append(size)
-        fine: list[int] = []
+        for position, size in (factor for dim in factors for factor in dim):
+            split[used[position]].append(size)
+        axis_sizes: list[int] = []
         first: dict[int, int] = {}
         for axis, size in enumerate(self.mesh.axis_sizes):
-            first[axis] = len(fine)
-            fine += split.get(axis, [size])
-        seen = dict.fromkeys(used, 0)
+            first[axis] = len(axis_sizes)
+            axis_sizes += split.get(axis, [size])
+        assigned = dict.fromkeys(used, 0)
         dims = []
-        for dim in parts:
-            axes_here = []
-            for place, _ in dim:
-                axes_here.append(first[used[place]] + seen[used[place]])
-                seen[used[place]] += 1
-            dims.append(tuple(axes_here))
-        return self._made(self.devices, fine, dims, self.kind)
+        for dim in factors:
+            dim_axes = []
+            for position, _ in dim:
+                dim_axes.append(first[used[position]] + assigned[used[position]])
+                assigned[used[position]] += 1
+            dims.append(tuple(dim_axes))
+        return self._made(self.devices, axis_sizes, dims, self.nondefault_memory)
 
     def transpose(self, *axes: Any) -> "PositionalSharding":
         """The grid with its dims in another order."""
         order = tuple(axes[0]) if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
         order = order or tuple(reversed(range(self.ndim)))
         if sorted(order) != list(range(self.ndim)):
-            raise ShardingError(f"PositionalSharding: {order} is no order of the {self.ndim} dims of {self.shape}")
-        return self._made(self.devices, self.mesh.axis_sizes, [self._dims[dim] for dim in order], self.kind)
+            raise ShardingError(f"PositionalSharding: {order} is not a permutation of the dims of {self.shape}")
+        return self._made(
+            self.devices, self.mesh.axis_sizes, [self._dims[dim] for dim in order], self.nondefault_memory
+        )
 
     @property
     def T(self) -> "PositionalSharding":
@@ -361,12 +371,14 @@ class PositionalSharding(Sharding):
 
     def replicate(self, axis: int | Sequence[int] | None = None, keepdims: bool = True) -> "PositionalSharding":
         """Every device holds what those along `axis` (all dims where None) held; these dims are 1, or are gone."""
-        given = range(self.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
-        if wrong := [dim for dim in given if not -self.ndim <= dim < self.ndim]:
+        axes = range(self.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
+        if wrong := [dim for dim in axes if not -self.ndim <= dim < self.ndim]:
             raise ShardingError(f"PositionalSharding: {self.shape} has no dim {wrong[0]}")
-        whole = {dim % self.ndim for dim in given}
-        dims = [() if dim in whole else axes for dim, axes in enumerate(self._dims) if keepdims or dim not in whole]
-        return self._made(self.devices, self.mesh.axis_sizes, dims, self.kind)
+        removed = {dim % self.ndim for dim in axes}
+        dims = [
+            () if dim in removed else names for dim, names in enumerate(self._dims) if keepdims or dim not in removed
+        ]
+        return self._made(self.devices, self.mesh.axis_sizes, dims, self.nondefault_memory)
 
     def pin(self, shape: tuple[int, ...], reason: str = "") -> Pin:
         dims = self.layout.dims
@@ -376,8 +388,8 @@ class PositionalSharding(Sharding):
             dims = dims[1:]
         if len(dims) != len(shape):
             raise ShardingError(
-                f"PositionalSharding of shape {self.shape} cannot cut an array of rank {len(shape)} (shape {shape}): "
-                "reshape it to one size a dim"
+                f"PositionalSharding of shape {self.shape} cannot shard an array of rank {len(shape)} (shape {shape}): "
+                "reshape it to one size per dim"
             )
         return Pin(Layout(dims), reason=reason)
 
@@ -385,17 +397,17 @@ class PositionalSharding(Sharding):
     def is_fully_replicated(self) -> bool:
         return math.prod(self.shape) == 1
 
-    def _copies(self) -> list[tuple[Any, ...]]:
-        """The devices of each piece, in the order of the grid."""
-        pieces: dict[tuple[int, ...], list[Any]] = {}
-        positions = [self.mesh_shape.coordinates(axes) for axes in self.layout.dims]
+    def _devices_by_shard(self) -> list[tuple[Any, ...]]:
+        """Return the devices that hold each shard, in the order of the grid."""
+        devices: dict[tuple[int, ...], list[Any]] = {}
+        coordinates = [self.mesh_shape.coordinates(axes) for axes in self.layout.dims]
         for number, device in enumerate(self.devices):
-            pieces.setdefault(tuple(int(place[number]) for place in positions), []).append(device)
-        return [tuple(pieces[place]) for place in sorted(pieces)]
+            devices.setdefault(tuple(int(along[number]) for along in coordinates), []).append(device)
+        return [tuple(devices[position]) for position in sorted(devices)]
 
     @cached_property
     def _key(self) -> tuple[Any, ...]:
-        return self.devices, self.shape, tuple(map(frozenset, self._copies())), self.kind
+        return self.devices, self.shape, tuple(map(frozenset, self._devices_by_shard())), self.nondefault_memory
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PositionalSharding) and self._key == other._key
@@ -404,37 +416,42 @@ class PositionalSharding(Sharding):
         return hash(self._key)
 
     def __repr__(self) -> str:
-        cells = np.array([f"{{{','.join(str(device.id) for device in held)}}}" for held in self._copies()], object)
+        labels = [f"{{{','.join(str(device.id) for device in devices)}}}" for devices in self._devices_by_shard()]
+        cells = np.array(labels, object)
         grid = np.array2string(cells.reshape(self.shape), separator=" ", formatter={"all": str}).replace("\n", "")
-        return f"PositionalSharding({' '.join(grid.split())}{_memory_text(self.kind)})"
+        return f"PositionalSharding({' '.join(grid.split())}{_memory_text(self.nondefault_memory)})"
 
 
 def _memory_text(kind: str | None) -> str:
     return f", memory_kind={kind!r}" if kind else ""
 
 
-def _factored(axes: Sequence[int], sizes: Sequence[int]) -> list[list[tuple[int, int]]] | None:
-    """For each of `sizes`, the parts (axis, size) of axes in a row that make it up; None where there are none."""
-    left = [(place, size) for place, size in enumerate(axes) if size > 1]
+def _factor_axes(axes: Sequence[int], sizes: Sequence[int]) -> list[list[tuple[int, int]]] | None:
+    """Split axes of these sizes so that consecutive factors multiply to each of `sizes`.
+
+    Returns:
+        For each size, its factors as pairs of the position of the axis and the factor; None if there is no such split.
+    """
+    remaining = [(position, size) for position, size in enumerate(axes) if size > 1]
     dims = []
     for size in sizes:
-        parts, need = [], size
-        while need > 1:
-            place, have = left[0]
-            if have % need and need % have:
+        factors, needed = [], size
+        while needed > 1:
+            position, available = remaining[0]
+            if available % needed and needed % available:
                 return None
-            parts.append((place, min(have, need)))
-            if have > need:
-                left[0] = (place, have // need)
+            factors.append((position, min(available, needed)))
+            if available > needed:
+                remaining[0] = (position, available // needed)
             else:
-                left.pop(0)
-            need //= min(have, need)
-        dims.append(parts)
+                remaining.pop(0)
+            needed //= min(available, needed)
+        dims.append(factors)
     return dims
 
 
 def mesh_of(where: Sharding | Mesh | None) -> Mesh | None:
-    """The mesh that a sharding is about; None where it is about one device."""
+    """Return the mesh of a sharding; None for one device."""
     if isinstance(where, Mesh):
         return where
     if isinstance(where, NamedSharding):
@@ -443,10 +460,10 @@ def mesh_of(where: Sharding | Mesh | None) -> Mesh | None:
 
 
 def sharding_in_force(spec: PartitionSpec, what: str) -> NamedSharding:
-    """What a bare spec means: it on the mesh in force."""
+    """Return the sharding of a bare spec on the current mesh. `what` names the argument for the error."""
     if mesh_context.mesh is None:
         raise TypeError(
-            f"{what}: a bare {spec} needs a mesh: write NamedSharding(mesh, {spec}), or set the mesh that is meant, "
-            "with `with mesh:` or `set_mesh(mesh)`"
+            f"{what}: a bare {spec} needs a mesh: write NamedSharding(mesh, {spec}), or set the current mesh with "
+            "`with mesh:` or `set_mesh(mesh)`"
         )
     return NamedSharding(mesh_context.mesh, spec)

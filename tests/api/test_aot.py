@@ -118,8 +118,12 @@ class TestStages:
         [
             ({"xla_fast": True}, ValueError, "compiler_options of `layer`: .*No such compile option: 'xla_fast'"),
             ({"xla_cpu_enable_fast_math": "maybe"}, ValueError, "'maybe' is not a valid bool value"),
-            ({3: 4}, TypeError, "compile: compiler_options is a dict from names of XLA's options to strings and numb"),
-            ("fast", TypeError, "compile: compiler_options is a dict from names"),
+            (
+                {3: 4},
+                TypeError,
+                "compile: compiler_options must be a dict from names of XLA's options to strings and numb",
+            ),
+            ("fast", TypeError, "compile: compiler_options must be a dict from names"),
         ],
         ids=["unknown", "value", "name", "no dict"],
     )
@@ -218,7 +222,7 @@ class TestOnAMesh:
         wanted = tuple(NamedSharding(mesh, spec) for spec in reversed(specs))
         compiled = sw.jit(lambda a, b, c, unused: (a, b, c, a), out_shardings=wanted).lower(*args).compile()
         results = compiled(*args)
-        first = [[x.addressable_shards[0]._piece.on_device_size_in_bytes() for x in xs] for xs in (args[:3], results)]
+        first = [[x.addressable_shards[0]._buffers.on_device_size_in_bytes() for x in xs] for xs in (args[:3], results)]
         stats = compiled.memory_analysis()
         assert stats.argument_size_in_bytes == sum(first[0])
         assert stats.output_size_in_bytes == sum(first[1]) + 8 * len(results)  # and where they are
@@ -267,7 +271,7 @@ class TestAbstractMesh:
         lowered = sw.jit(lambda x, w: x @ w).lower(x, w)
         assert "tensor<16x512xf32>" in lowered.as_text()
         assert lowered.out_info.sharding.spec == P("data", "model")
-        with pytest.raises(ValueError, match="which has no devices: it can be looked at, and not compiled"):
+        with pytest.raises(ValueError, match="which has no devices, so it cannot be compiled"):
             lowered.compile()
 
     def test_arrays_cannot_be_put_there(self):

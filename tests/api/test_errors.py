@@ -119,8 +119,8 @@ def test_placements_that_are_no_prefix_of_the_tree(mesh):
 def test_bare_spec_needs_a_mesh():
     step = sw.jit(train_step, in_shardings=P("data"))
     assert message_of(TypeError, step, {"w": 1.0}, {"tokens": jnp.ones(2)}) == (
-        "in_shardings: a bare P('data') needs a mesh: write NamedSharding(mesh, P('data')), or set the mesh that is "
-        "meant, with `with mesh:` or `set_mesh(mesh)`"
+        "in_shardings: a bare P('data') needs a mesh: write NamedSharding(mesh, P('data')), or set the current mesh "
+        "with `with mesh:` or `set_mesh(mesh)`"
     )
 
 
@@ -264,7 +264,7 @@ def test_config_errors():
     assert message_of(AttributeError, sw.config.update, "jax_enable_x46", True) == (
         "config has no setting 'jax_enable_x46'. Did you mean 'enable_x64'?"
     )
-    assert "it takes an int of at least 1, not '4'" in message_of(TypeError, sw.config.update, "num_cpu_devices", "4")
+    assert "must be an int of at least 1, not '4'" in message_of(TypeError, sw.config.update, "num_cpu_devices", "4")
     sw.devices()
     assert "cannot change from 8 to 4 after the first use of a device" in (
         message_of(RuntimeError, sw.config.update, "num_cpu_devices", 4)

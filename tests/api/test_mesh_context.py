@@ -93,8 +93,8 @@ def test_named_shardings_need_no_mesh_in_force(mesh):
         (
             lambda mesh: sw.jit(lambda x: x, out_shardings=P("data"))(1.0),
             TypeError,
-            "out_shardings: a bare P('data') needs a mesh: write NamedSharding(mesh, P('data')), or set the mesh that "
-            "is meant, with `with mesh:` or `set_mesh(mesh)`",
+            "out_shardings: a bare P('data') needs a mesh: write NamedSharding(mesh, P('data')), or set the current "
+            "mesh with `with mesh:` or `set_mesh(mesh)`",
         ),
         (
             lambda mesh: sw.lax.with_sharding_constraint(jnp.ones(8), P("data")),

@@ -97,7 +97,7 @@ def test_donated_memory_is_given_up():
     assert y.tolist() == [1.0] * 4
     kept = sw.device_put(y, sw.devices()[1], donate=True)
     assert not kept.is_deleted()  # it is the same memory
-    with pytest.raises(RuntimeError, match=r"the operand of device_put is a f32\[4\] whose memory was given up"):
+    with pytest.raises(RuntimeError, match=r"the operand of device_put is a f32\[4\] whose memory was freed"):
         sw.device_put(x, sw.devices()[2])
     with pytest.raises(ValueError, match="pass donate=True or may_alias=True, not both"):
         sw.device_put(y, sw.devices()[2], donate=True, may_alias=True)

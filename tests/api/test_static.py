@@ -96,9 +96,7 @@ def test_donated_memory_is_reused(mesh, spec):
     assert float(total) == w.sum()
     assert p["w"].is_deleted()
     assert not out["w"].is_deleted()
-    with pytest.raises(
-        RuntimeError, match=r"argument `p\['w'\]` of `<lambda>` is a f32\[8,8\] whose memory was given up"
-    ):
+    with pytest.raises(RuntimeError, match=r"argument `p\['w'\]` of `<lambda>` is a f32\[8,8\] whose memory was freed"):
         f(p, 1.0)
     with pytest.raises(RuntimeError, match="an array that is read is a f32"):
         np.asarray(p["w"])
@@ -141,11 +139,11 @@ def test_an_array_that_is_donated_is_given_once(mesh, donated):
     for where in (sw.devices()[0], NamedSharding(mesh, P("data"))):
         x = sw.device_put(np.arange(4.0, dtype=np.float32), where)
         with pytest.raises(
-            ValueError, match=r"`both` gets one array as `a` and as `b`, and one of them is donated: its"
+            ValueError, match=r"`both` gets the same array as `a` and as `b`, and one of them is donated: its"
         ):
             sw.jit(both, donate_argnums=donated)(x, x)
         closed = partial(both, b=x)
-        with pytest.raises(ValueError, match="gets one array as `a` and as a value that it closes over"):
+        with pytest.raises(ValueError, match="gets the same array as `a` and as a value that it closes over"):
             sw.jit(lambda a, closed=closed: closed(a), donate_argnums=0)(x)
         y = sw.device_put(np.arange(4.0, dtype=np.float32), where)
         assert sw.jit(both)(y, y)[0].tolist() == [0.0, 2.0, 4.0, 6.0]
@@ -159,7 +157,7 @@ def test_donation_by_name():
 
 
 def test_a_donation_that_cannot_be_used_warns():
-    with pytest.warns(UserWarning, match=r"`x` of `<lambda>` is donated, but no result has its type and layout"):
+    with pytest.warns(UserWarning, match=r"`x` of `<lambda>` is donated, but no result has its type and sharding"):
         sw.jit(lambda x: x.sum(), donate_argnums=0)(jnp.ones(4))
 
 

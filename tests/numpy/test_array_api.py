@@ -235,12 +235,12 @@ def test_dlpack_errors(mesh):
     x = sw.device_put(np.ones(10, np.float32), NamedSharding(mesh, P("data")))
     with pytest.raises(BufferError) as caught:
         x.__dlpack__()
-    assert str(caught.value).startswith("this f32[10] lies on 8 devices, in NamedSharding")
+    assert str(caught.value).startswith("this f32[10] is on 8 devices, in NamedSharding")
     assert "share `x.addressable_shards[i].data`" in str(caught.value)
     assert np.from_dlpack(x.addressable_shards[0].data).tolist() == [1, 1, 1]
     with pytest.raises(BufferError, match="i4\\[2\\] cannot be shared by DLPack"):
         jnp.ones(2, jnp.int4).__dlpack__()
     with pytest.raises(TypeError, match="from_dlpack: list has no `__dlpack__` and `__dlpack_device__`"):
         jnp.from_dlpack([1, 2])
-    with pytest.raises(BufferError, match=r"is on .*: move it first, with `to_device`"):
+    with pytest.raises(BufferError, match=r"is on .*: move it first with `to_device`"):
         jnp.ones(2).__dlpack__(dl_device=(2, 0))

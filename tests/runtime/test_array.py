@@ -106,17 +106,17 @@ def test_where_arrays_are(mesh):
     assert many.tolist() == [1.0] * 8
     with pytest.raises(TypeError, match="to_device needs a device or a Sharding, not 'cpu'"):
         one.to_device("cpu")
-    with pytest.raises(NotImplementedError, match="streams are not here"):
+    with pytest.raises(NotImplementedError, match="streams are not supported"):
         one.to_device(sw.devices()[0], stream=1)
 
 
 def test_shards_of_a_deleted_array(mesh):
     x = sw.device_put(np.ones(8), NamedSharding(mesh, P("data")))
     x.delete()
-    assert repr(x) == str(x) == "Array(f32[8], memory given up)"
-    assert x._repr_html_() == "<pre>Array(f32[8], memory given up)</pre>"
+    assert repr(x) == str(x) == "Array(f32[8], deleted)"
+    assert x._repr_html_() == "<pre>Array(f32[8], deleted)</pre>"
     for use in (lambda: x.addressable_shards, x.numpy, x.on_device_size_in_bytes):
-        with pytest.raises(RuntimeError, match=r"an array that is read is a f32\[8\] whose memory was given up"):
+        with pytest.raises(RuntimeError, match=r"an array that is read is a f32\[8\] whose memory was freed"):
             use()
 
 

@@ -185,7 +185,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(folder, caplog):
     os.chmod(folder, 0o777)
     function()(X)
     assert entries(folder) == []
-    assert "others may write to it" in caplog.text
+    assert "other users may write to it" in caplog.text
 
 
 def test_a_folder_that_cannot_be_made(tmp_path, caplog):

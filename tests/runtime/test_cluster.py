@@ -61,7 +61,7 @@ def test_training_step_on_two_processes_equals_one_device():
         assert len(report["devices"]) == PROCESSES * DEVICES_EACH
         assert len(report["local"]) == DEVICES_EACH
         assert not report["addressable"]
-        assert "parts on other processes" in report["error"]
+        assert "shards on other processes" in report["error"]
         np.testing.assert_allclose(report["losses"], losses, rtol=1e-5, err_msg=f"process {rank}")
         for index, part in report["w1"].items():
             np.testing.assert_allclose(part, w1[eval(index)], rtol=1e-4, atol=1e-6)

@@ -136,7 +136,7 @@ def test_what_was_used_lately_is_kept():
         table.insert(number, str(number))
         assert find(0) == "0"  # used again and again
     assert find(1) is None and find(19) == "19"
-    assert len(table) + len(table._older) <= 4
+    assert len(table) + len(table._old) <= 4
     table.clear()
     assert find(0) is None
 
@@ -172,9 +172,9 @@ def test_a_program_that_runs_later_fails_where_it_is_waited_for(mesh):
 def test_other_failures_are_left_alone():
     check_memory(RuntimeFailure("INVALID_ARGUMENT: no"), "`f`")
     with pytest.raises(
-        OutOfMemoryError, match=r"^XLA, which compiles `f`, ran out of memory\.\n  XLA says: Out of memory"
+        OutOfMemoryError, match=r"^the compilation of `f` ran out of memory\.\n  XLA says: Out of memory"
     ):
-        check_memory(RuntimeFailure("RESOURCE_EXHAUSTED: Out of memory while it folds"), "XLA, which compiles `f`,")
+        check_memory(RuntimeFailure("RESOURCE_EXHAUSTED: Out of memory while it folds"), "the compilation of `f`")
 
 
 @pytest.mark.parametrize(

@@ -68,10 +68,10 @@ def test_a_memory_that_devices_do_not_have_is_an_error_that_lists_those_they_hav
         with pytest.raises(ShardingError) as caught:
             make(*args[make], memory_kind=kind)
         assert str(caught.value) == (
-            f"{make.__name__}: memory_kind={kind!r} is no memory of cpu:0: there are 'device', 'pinned_host', "
-            "'unpinned_host', of which it computes in 'device'"
+            f"{make.__name__}: memory_kind={kind!r} does not exist on cpu:0, which has 'device', 'pinned_host', "
+            "'unpinned_host' and computes in 'device'"
         )
-    with pytest.raises(ShardingError, match="'hbm' is no memory of cpu:0"):
+    with pytest.raises(ShardingError, match="'hbm' does not exist on cpu:0"):
         make(*args[make]).with_memory_kind("hbm")
 
 
@@ -174,7 +174,7 @@ def test_compiled_programs_say_where_their_arguments_and_results_lie(mesh):
     compiled = lowered.compile()
     assert compiled.input_shardings == ((there,), {}) and compiled.output_shardings == there
     assert compiled(x).sharding == there
-    with pytest.raises(ValueError, match=r"it was compiled for .*memory_kind='pinned_host'"):
+    with pytest.raises(ValueError, match=r"the function was compiled for .*memory_kind='pinned_host'"):
         compiled(sw.device_put(x, there.in_default_memory))
     struct = sw.ShapeDtypeStruct(X.shape, X.dtype, sharding=there)
     assert sw.jit(lambda x: x * 2).lower(struct).compile()(x).sharding == there.in_default_memory
@@ -267,7 +267,7 @@ def test_calls_without_other_memories_take_the_short_way(mesh):
     f = sw.jit(lambda x: x + 1)
     f(jnp.zeros(3))
     ((launch, _),) = f._launches.values()
-    assert isinstance(launch, Launch) and launch._plain
+    assert isinstance(launch, Launch) and launch._is_simple
 
 
 @pytest.mark.jax

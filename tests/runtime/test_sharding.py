@@ -95,14 +95,14 @@ def test_grids_print_as_grids():
         ),
         (
             lambda mesh: PositionalSharding(sw.devices()).reshape(3, 2),
-            "PositionalSharding: (8,) is 8 pieces, which have no shape (3, 2)",
+            "PositionalSharding: cannot reshape (8,), of 8 shards, to (3, 2)",
         ),
         (
             lambda mesh: PositionalSharding(sw.devices()).shard_shape((8, 8)),
-            "PositionalSharding of shape (8,) cannot cut an array of rank 2 (shape (8, 8)): reshape it",
+            "PositionalSharding of shape (8,) cannot shard an array of rank 2 (shape (8, 8)): reshape it",
         ),
         (lambda mesh: PositionalSharding(sw.devices()).replicate(1), "PositionalSharding: (8,) has no dim 1"),
-        (lambda mesh: PositionalSharding(sw.devices()).transpose(1), "(1,) is no order of the 1 dims of (8,)"),
+        (lambda mesh: PositionalSharding(sw.devices()).transpose(1), "(1,) is not a permutation of the dims of (8,)"),
         (
             lambda mesh: sw.make_mesh((16, 2), ("data", "model")),
             "make_mesh((16, 2), ('data', 'model')) needs 32 devices, and there are 8.",
