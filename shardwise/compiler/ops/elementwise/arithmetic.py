@@ -1,9 +1,4 @@
-"""Ops that work on each element alone: the family, and add sub mul div rem neg stop_gradient select compare
-convert. More of it: extremum, transcendental, powers, special, rounding, parts, bitwise.
-
-Operands have equal shapes (the functions in `methods` broadcast and promote first). The family fills in all rules but
-the derivative, the numpy meaning and the name in StableHLO.
-"""
+"""Elementwise arithmetic: add, sub, mul, div, rem, neg and stop_gradient."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -19,7 +14,7 @@ from shardwise.compiler.ops.elementwise.select import lower_compare
 
 
 def add_tangents(a: Any, b: Any) -> Any:
-    """The sum of two tangents or cotangents, of which None is zero."""
+    """Add two tangents or cotangents, where None stands for zero."""
     if a is None or b is None:
         return b if a is None else a
     return Add()(a, b)
@@ -28,7 +23,7 @@ def add_tangents(a: Any, b: Any) -> Any:
 @final
 @record
 class Add(Elementwise):
-    """`x + y`; of booleans, or."""
+    """`x + y`. Booleans are combined with OR."""
 
     name = hlo_name = "add"
 
@@ -55,10 +50,10 @@ class Sub(Elementwise):
     hlo_name = "subtract"
 
     def out_type(self, *types: ArrayType) -> ArrayType:
-        found = super().out_type(*types)
-        if found.dtype == np.bool_:
+        type = super().out_type(*types)
+        if type.dtype == np.bool_:
             raise TypeError("sub: booleans cannot be subtracted; use logical xor, or convert them to integers")
-        return found
+        return type
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0, 1),)
@@ -82,7 +77,7 @@ class Sub(Elementwise):
 @final
 @record
 class Mul(Elementwise):
-    """`x * y`; of booleans, and."""
+    """`x * y`. Booleans are combined with AND."""
 
     name = "mul"
     hlo_name = "multiply"
@@ -106,7 +101,7 @@ class Mul(Elementwise):
 @final
 @record
 class Div(Elementwise):
-    """`x / y`. Of integers the fraction is cut off; by 0 it is the number whose bits are all ones."""
+    """`x / y`. Integer division truncates; an integer divided by 0 gives a number with all bits set."""
 
     name = "div"
     hlo_name = "divide"
@@ -118,8 +113,8 @@ class Div(Elementwise):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (x, y), (dx, dy) = primals, tangents
         z = self(x, y)
-        by_x = None if dx is None else self(dx, y)
-        return z, add_tangents(by_x, None if dy is None else Mul()(dy, Neg()(self(z, y))))
+        from_x = None if dx is None else self(dx, y)
+        return z, add_tangents(from_x, None if dy is None else Mul()(dy, Neg()(self(z, y))))
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return self(cotangent, operands[1]), None
@@ -128,27 +123,27 @@ class Div(Elementwise):
         x, y = operands
         if is_inexact(x.type.dtype):
             return super().lower(hlo, x, y)
-        # XLA divides a constant by 0 with another result than it gives at run time.
+        # XLA's constant folding and its runtime disagree on the result of a division by 0.
         zero, one, ones = (hlo.constant(number, y.type) for number in (0, 1, -1))
         is_zero = lower_compare(hlo, "EQ", y, zero)
-        found = super().lower(hlo, x, hlo.op("stablehlo.select", (is_zero, one, y), y.type))
-        return hlo.op("stablehlo.select", (is_zero, ones, found), found.type)
+        quotient = super().lower(hlo, x, hlo.op("stablehlo.select", (is_zero, one, y), y.type))
+        return hlo.op("stablehlo.select", (is_zero, ones, quotient), quotient.type)
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         if is_inexact(operands[0].dtype):
             return np.divide(*operands)
         x, y = (operand.astype(numpy_carrier(operand.dtype)) for operand in operands)
-        by = np.where(y == 0, 1, y).astype(y.dtype)
-        down = x // by
-        quotient = down + ((x - down * by != 0) & ((x < 0) != (by < 0))).astype(x.dtype)
+        divisor = np.where(y == 0, 1, y).astype(y.dtype)
+        floor = x // divisor
+        quotient = floor + ((x - floor * divisor != 0) & ((x < 0) != (divisor < 0))).astype(x.dtype)
         return np.where(y == 0, ~np.zeros_like(x), quotient).astype(operands[0].dtype)
 
 
 @final
 @record
 class Rem(Elementwise):
-    """What is left of `x` once `y` is taken away as often as it goes: it has the sign of `x`. Of integers by 0, `x`."""
+    """The remainder of a truncating division, with the sign of `x`. An integer `x` divided by 0 gives `x`."""
 
     name = "rem"
     hlo_name = "remainder"
@@ -157,17 +152,17 @@ class Rem(Elementwise):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (x, y), (dx, dy) = primals, tangents
         z = self(x, y)
-        times = None if dy is None else Div()(Sub()(z, x), y)
-        return z, add_tangents(dx, None if dy is None else Mul()(dy, times))
+        slope = None if dy is None else Div()(Sub()(z, x), y)
+        return z, add_tangents(dx, None if dy is None else Mul()(dy, slope))
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         x, y = (operand.astype(numpy_carrier(operand.dtype)) for operand in operands)
         if is_integer(x.dtype):
-            left = np.where(y == 0, x, np.fmod(x, np.where(y == 0, 1, y).astype(y.dtype)))
+            remainder = np.where(y == 0, x, np.fmod(x, np.where(y == 0, 1, y).astype(y.dtype)))
         else:
-            left = np.fmod(x, y)
-        return np.asarray(left).astype(operands[0].dtype)
+            remainder = np.fmod(x, y)
+        return np.asarray(remainder).astype(operands[0].dtype)
 
 
 @final
@@ -180,10 +175,10 @@ class Neg(Elementwise):
     arity = 1
 
     def out_type(self, *types: ArrayType) -> ArrayType:
-        found = super().out_type(*types)
-        if found.dtype == np.bool_:
+        type = super().out_type(*types)
+        if type.dtype == np.bool_:
             raise TypeError("neg: a boolean has no negative; use logical not")
-        return found
+        return type
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),)
@@ -201,7 +196,7 @@ class Neg(Elementwise):
 @final
 @record
 class StopGradient(Elementwise):
-    """The operand itself, through which no derivative flows."""
+    """The operand, with a zero derivative."""
 
     name = "stop_gradient"
     accepts_keys = True

@@ -1,7 +1,7 @@
-"""The family of elementwise ops.
+"""Base classes of elementwise ops.
 
-Operands have equal shapes: the functions in `compiler/arrays` broadcast and promote first. The family fills in all
-rules but the derivative, the numpy reference and the name of the StableHLO op.
+Operands have equal shapes and dtypes: the functions in `compiler/arrays` promote and broadcast first. The base classes
+implement every rule except the derivative, the numpy reference and the name of the StableHLO op.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,14 +17,14 @@ from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.shardings.factors import FactorRule
 
-# What arithmetic means for booleans.
+# The StableHLO ops that replace arithmetic on booleans.
 BOOLEAN_HLO_NAMES = {"add": "or", "multiply": "and", "maximum": "or", "minimum": "and"}
 
 
 @final
 @record
 class DtypeSet:
-    """The element types that an op takes, in words for its error."""
+    """The dtypes that an op accepts. `description` names them in error messages."""
 
     description: str
     contains: Callable[[DType], bool]
@@ -46,7 +46,7 @@ FLOATS = DtypeSet("floats", is_float)
 
 
 class Elementwise(Op):
-    """Operands of one shape; the result has it too."""
+    """An op whose operands and result have the same shape."""
 
     cheap_to_recompute = True
     arity: ClassVar[int] = 2
@@ -60,7 +60,7 @@ class Elementwise(Op):
         return self.result_type(*types)
 
     def result_type(self, *types: ArrayType) -> ArrayType:
-        """The type of the result, given as many operands as there should be."""
+        """Check the operand types and return the type of the result. The number of operands is already checked."""
         shapes = {type.shape for type in types}
         dtypes = {type.dtype for type in types}
         if len(shapes) != 1 or len(dtypes) != 1:
@@ -83,20 +83,23 @@ class Elementwise(Op):
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         out = self.out_type(*(x.type for x in operands))
-        # XLA folds true + true of constants to false: booleans get the logical ops by their own names.
+        # XLA's constant folding computes true + true = false, so booleans are lowered to logical ops.
         name = BOOLEAN_HLO_NAMES.get(self.hlo_name, self.hlo_name) if out.dtype == np.bool_ else self.hlo_name
         return hlo.op(f"{self.dialect}.{name}", operands, out)
 
 
 class Unary(Elementwise):
-    """One operand. `meaning` is numpy's function: narrow types are computed in wide ones, and rounded once."""
+    """An elementwise op with one operand.
+
+    `numpy_function` computes the reference. Narrow dtypes are computed in a wide dtype and rounded once.
+    """
 
     arity = 1
     accepts = INEXACT
     numpy_function: ClassVar[Any]
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        """The tangent of the result `y` of `x`, of which `dx` is the tangent; None where the slope is zero."""
+        """Return the tangent of the result `y`, given the operand `x` and its tangent `dx`; None if it is zero."""
         raise self.missing_rule("tangent")
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -111,5 +114,8 @@ class Unary(Elementwise):
 
 
 def full_like(x: Any, number: Any) -> Any:
-    """An array of one number, with the type of `x`. (Operators would promote by the user's settings.)"""
+    """Return an array with the type of `x` and all elements equal to `number`.
+
+    Rules use it instead of the operators of arrays, which promote according to the user's settings.
+    """
     return full(x.type.shape, number, x.type.dtype, x.type.weak)

@@ -1,4 +1,4 @@
-"""Elementwise ops on bits: and or xor not, mulhi, shifts, population_count clz, bitcast_convert. Of booleans, logic."""
+"""Elementwise bitwise and logical ops: and, or, xor, not, mulhi, shifts, population_count, clz, bitcast_convert."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, final
@@ -14,21 +14,21 @@ from shardwise.compiler.ops.elementwise.select import lower_compare
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.shardings.factors import FactorRule
 
-PARTS_OF_BYTES = {*SMALL_INTEGERS, "f4_e2m1fn"}
+SUB_BYTE_DTYPES = {*SMALL_INTEGERS, "f4_e2m1fn"}
 
 
 def has_bytes(dtype: DType) -> bool:
-    """Whether an element is one number that fills its bytes."""
-    return dtype.kind != "c" and dtype != np.bool_ and short_name(dtype) not in PARTS_OF_BYTES
+    """Whether an element is one number with a width of whole bytes."""
+    return dtype.kind != "c" and dtype != np.bool_ and short_name(dtype) not in SUB_BYTE_DTYPES
 
 
 BITS = DtypeSet("integers or booleans", lambda dtype: dtype == np.bool_ or is_integer(dtype))
 INTEGERS = DtypeSet("integers", is_integer)
-WHOLE_BYTES = DtypeSet("numbers of 8 bits or more with one part", has_bytes)
+WHOLE_BYTES = DtypeSet("real numbers of 8 bits or more", has_bytes)
 
 
 class Bitwise(Elementwise):
-    """Integers: no derivatives. `meaning` is numpy's function."""
+    """An op on integers or booleans, without a derivative. `numpy_function` computes the reference."""
 
     accepts = BITS
     numpy_function: ClassVar[Any]
@@ -42,7 +42,7 @@ class Bitwise(Elementwise):
 @final
 @record
 class And(Bitwise):
-    """The bits that both have."""
+    """Bitwise AND."""
 
     name = hlo_name = "and"
     numpy_function = np.bitwise_and
@@ -51,7 +51,7 @@ class And(Bitwise):
 @final
 @record
 class Or(Bitwise):
-    """The bits that either has."""
+    """Bitwise OR."""
 
     name = hlo_name = "or"
     numpy_function = np.bitwise_or
@@ -60,7 +60,7 @@ class Or(Bitwise):
 @final
 @record
 class Xor(Bitwise):
-    """The bits that one of them has."""
+    """Bitwise XOR."""
 
     name = hlo_name = "xor"
     numpy_function = np.bitwise_xor
@@ -69,7 +69,7 @@ class Xor(Bitwise):
 @final
 @record
 class Not(Bitwise):
-    """The bits that it does not have."""
+    """Bitwise NOT."""
 
     name = hlo_name = "not"
     arity = 1
@@ -79,7 +79,7 @@ class Not(Bitwise):
 @final
 @record
 class MulHigh(Bitwise):
-    """The high half of the bits of `x * y`, which has twice as many as either."""
+    """The high half of the double-width product `x * y`."""
 
     name = "mulhi"
     accepts = INTEGERS
@@ -87,13 +87,13 @@ class MulHigh(Bitwise):
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         type = self.out_type(*(x.type for x in operands))
         width = bit_width(type.dtype)
-        kind = "u" if integer_range(type.dtype)[0] == 0 else "i"
+        signedness = "u" if integer_range(type.dtype)[0] == 0 else "i"
         if width == 64:
-            return _high_of_halves(hlo, *operands)
-        wide = type.with_dtype(np.dtype(f"{kind}8"))
+            return _mul_high_64(hlo, *operands)
+        wide = type.with_dtype(np.dtype(f"{signedness}8"))
         product = hlo.op("stablehlo.multiply", [hlo.op("stablehlo.convert", (x,), wide) for x in operands], wide)
-        how = "logical" if kind == "u" else "arithmetic"
-        high = hlo.op(f"stablehlo.shift_right_{how}", (product, hlo.constant(width, wide.strong())), wide)
+        shift = "logical" if signedness == "u" else "arithmetic"
+        high = hlo.op(f"stablehlo.shift_right_{shift}", (product, hlo.constant(width, wide.strong())), wide)
         return hlo.op("stablehlo.convert", (high,), type)
 
     def reference(self, *operands: NumpyArray) -> Any:
@@ -102,83 +102,83 @@ class MulHigh(Bitwise):
         return np.asarray((x * y) >> width).astype(numpy_carrier(operands[0].dtype)).astype(operands[0].dtype)
 
 
-def _high_of_halves(hlo: Hlo, x: Any, y: Any) -> Any:
-    """The high 64 bits of a product of 64-bit integers, of the products of their halves of 32 bits."""
+def _mul_high_64(hlo: Hlo, x: Any, y: Any) -> Any:
+    """Compute the high 64 bits of a 128-bit product from the products of 32-bit halves."""
     signed = x.type.dtype.kind == "i"
     type = x.type.strong()
     thirty_two, low_half = hlo.constant(32, type), hlo.constant(2**32 - 1, type)
 
-    def of(name: str, a: Any, b: Any) -> Any:
+    def binary(name: str, a: Any, b: Any) -> Any:
         return hlo.op(f"stablehlo.{name}", (a, b), type)
 
-    def carried(a: Any) -> Any:
-        return of("shift_right_arithmetic" if signed else "shift_right_logical", a, thirty_two)
+    def high_half(a: Any) -> Any:
+        return binary("shift_right_arithmetic" if signed else "shift_right_logical", a, thirty_two)
 
-    x_low, y_low = (of("and", a, low_half) for a in (x, y))
-    x_high, y_high = carried(x), carried(y)
-    # No sum overflows: each is a product of halves and at most two more halves.
-    low = of("shift_right_logical", of("multiply", x_low, y_low), thirty_two)
-    middle = of("add", of("multiply", x_high, y_low), low)
-    rest = of("add", of("multiply", x_low, y_high), of("and", middle, low_half))
-    return of("add", of("add", of("multiply", x_high, y_high), carried(middle)), carried(rest))
+    x_low, y_low = (binary("and", a, low_half) for a in (x, y))
+    x_high, y_high = high_half(x), high_half(y)
+    # No sum overflows: each adds at most two 32-bit halves to a product of halves.
+    low = binary("shift_right_logical", binary("multiply", x_low, y_low), thirty_two)
+    middle = binary("add", binary("multiply", x_high, y_low), low)
+    rest = binary("add", binary("multiply", x_low, y_high), binary("and", middle, low_half))
+    return binary("add", binary("add", binary("multiply", x_high, y_high), high_half(middle)), high_half(rest))
 
 
 class Shift(Bitwise):
-    """Bits moved by the second operand. A shift by the width or more, or by less than 0, moves all of them out."""
+    """Shift by the second operand. A shift by a negative amount, or by the width or more, shifts all bits out."""
 
     accepts = INTEGERS
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
-        x, by = operands
+        x, shift = operands
         width = bit_width(x.dtype)
-        amount = by.astype(numpy_carrier(by.dtype))
+        amount = shift.astype(numpy_carrier(shift.dtype))
         inside = (amount >= 0) & (amount < width)
-        return self.shifted(x, np.where(inside, amount, 0).astype(np.uint64), inside, width).astype(x.dtype)
+        return self.shift(x, np.where(inside, amount, 0).astype(np.uint64), inside, width).astype(x.dtype)
 
-    def shifted(self, x: NumpyArray, by: NumpyArray, inside: NumpyArray, width: int) -> NumpyArray:
-        raise self.missing_rule("shifted")
+    def shift(self, x: NumpyArray, amount: NumpyArray, inside: NumpyArray, width: int) -> NumpyArray:
+        raise self.missing_rule("shift")
 
 
 @final
 @record
 class ShiftLeft(Shift):
-    """Towards the high bits; zeros come in."""
+    """Shift left."""
 
     name = hlo_name = "shift_left"
 
-    def shifted(self, x: NumpyArray, by: NumpyArray, inside: NumpyArray, width: int) -> NumpyArray:
-        return np.where(inside, unsigned(x) << by, np.uint64(0))
+    def shift(self, x: NumpyArray, amount: NumpyArray, inside: NumpyArray, width: int) -> NumpyArray:
+        return np.where(inside, unsigned(x) << amount, np.uint64(0))
 
 
 @final
 @record
 class ShiftRightLogical(Shift):
-    """Towards the low bits; zeros come in."""
+    """Shift right and fill with zeros."""
 
     name = hlo_name = "shift_right_logical"
 
-    def shifted(self, x: NumpyArray, by: NumpyArray, inside: NumpyArray, width: int) -> NumpyArray:
-        return np.where(inside, unsigned(x) >> by, np.uint64(0))
+    def shift(self, x: NumpyArray, amount: NumpyArray, inside: NumpyArray, width: int) -> NumpyArray:
+        return np.where(inside, unsigned(x) >> amount, np.uint64(0))
 
 
 @final
 @record
 class ShiftRightArithmetic(Shift):
-    """Towards the low bits; copies of the highest bit come in."""
+    """Shift right and fill with copies of the sign bit."""
 
     name = hlo_name = "shift_right_arithmetic"
 
-    def shifted(self, x: NumpyArray, by: NumpyArray, inside: NumpyArray, width: int) -> NumpyArray:
-        spread = np.uint64(64 - width)
-        high = (unsigned(x) << spread).view(np.int64)  # the highest bit as the sign
-        return high >> np.where(inside, by + spread, np.uint64(63)).astype(np.int64)
+    def shift(self, x: NumpyArray, amount: NumpyArray, inside: NumpyArray, width: int) -> NumpyArray:
+        unused = np.uint64(64 - width)
+        high = (unsigned(x) << unused).view(np.int64)  # moves the sign bit to the top
+        return high >> np.where(inside, amount + unused, np.uint64(63)).astype(np.int64)
 
 
 @final
 @record
 class PopulationCount(Bitwise):
-    """How many bits are ones."""
+    """The number of bits that are set."""
 
     name = "population_count"
     hlo_name = "popcnt"
@@ -188,22 +188,22 @@ class PopulationCount(Bitwise):
     def lower(self, hlo: Hlo, x: Any) -> Any:
         if short_name(x.type.dtype) not in ("i2", "i4"):
             return super().lower(hlo, x)
-        wide = x.type.with_dtype(np.int32)  # XLA would count the bits of its sign as far as a byte goes
+        wide = x.type.with_dtype(np.int32)  # XLA would also count the sign-extended bits of the byte
         ones = hlo.constant(2 ** bit_width(x.type.dtype) - 1, wide)
-        found = hlo.op("stablehlo.and", (hlo.op("stablehlo.convert", (x,), wide), ones), wide)
-        return hlo.op("stablehlo.convert", (hlo.op("stablehlo.popcnt", (found,), wide),), x.type)
+        bits = hlo.op("stablehlo.and", (hlo.op("stablehlo.convert", (x,), wide), ones), wide)
+        return hlo.op("stablehlo.convert", (hlo.op("stablehlo.popcnt", (bits,), wide),), x.type)
 
     def reference(self, *operands: NumpyArray) -> Any:
         (x,) = operands
         bits = unsigned(x)
-        ones = [(bits >> np.uint64(place)) & np.uint64(1) for place in range(bit_width(x.dtype))]
+        ones = [(bits >> np.uint64(position)) & np.uint64(1) for position in range(bit_width(x.dtype))]
         return np.sum(ones, 0).astype(x.dtype)
 
 
 @final
 @record
 class Clz(Bitwise):
-    """How many zeros stand before the highest one."""
+    """The number of leading zero bits."""
 
     name = "clz"
     hlo_name = "count_leading_zeros"
@@ -211,23 +211,25 @@ class Clz(Bitwise):
     accepts = INTEGERS
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        found = super().lower(hlo, x)
+        count = super().lower(hlo, x)
         if short_name(x.type.dtype)[0] == "u":
-            return found
-        zero = hlo.constant(0, x.type)  # XLA counts those of a negative constant in 64 bits
-        return hlo.op("stablehlo.select", (lower_compare(hlo, "LT", x, zero), zero, found), x.type)
+            return count
+        zero = hlo.constant(0, x.type)  # XLA's constant folding counts the bits of a negative number in 64 bits
+        return hlo.op("stablehlo.select", (lower_compare(hlo, "LT", x, zero), zero, count), x.type)
 
     def reference(self, *operands: NumpyArray) -> Any:
         (x,) = operands
         bits, width = unsigned(x), bit_width(x.dtype)
-        return np.sum([bits < np.uint64(1) << np.uint64(place) for place in range(width)], 0).astype(x.dtype)
+        return np.sum([bits < np.uint64(1) << np.uint64(position) for position in range(width)], 0).astype(x.dtype)
 
 
 @final
 @record
 class BitcastConvert(Elementwise):
-    """The same bits as `dtype`. Where that is narrower, a last dim counts its parts, low bits first; where it is wider,
-    the last dim holds the parts and goes away.
+    """Reinterpret the bits as `dtype`.
+
+    A narrower dtype adds a last dim over the parts of an element, low bits first. A wider dtype removes the last dim,
+    which holds the parts.
     """
 
     name = "bitcast_convert"
@@ -239,7 +241,9 @@ class BitcastConvert(Elementwise):
     def result_type(self, *types: ArrayType) -> ArrayType:
         x = super().result_type(*types)
         if not has_bytes(self.dtype):
-            raise TypeError(f"bitcast_convert: makes {self.accepts.description}, not {short_name(self.dtype)}")
+            raise TypeError(
+                f"bitcast_convert: the dtype must be of {self.accepts.description}, not {short_name(self.dtype)}"
+            )
         parts = self.parts(x)
         if parts > 0:
             return ArrayType((*x.shape, parts), self.dtype)
@@ -247,12 +251,12 @@ class BitcastConvert(Elementwise):
             return ArrayType(x.shape, self.dtype)
         if x.shape[-1:] != (-parts,):
             raise TypeError(
-                f"bitcast_convert: {-parts} elements make one {short_name(self.dtype)}: the last dim of {x}"
+                f"bitcast_convert: the last dim of {x} must be {-parts}, the elements in one {short_name(self.dtype)}"
             )
         return ArrayType(x.shape[:-1], self.dtype)
 
     def parts(self, x: ArrayType) -> int:
-        """Into how many parts an element falls; negative where so many make one element, 0 where each is one."""
+        """Return how many new elements an element becomes; -n if n elements form a new one, 0 if widths are equal."""
         before, after = x.dtype.itemsize, self.dtype.itemsize
         return 0 if before == after else before // after if before > after else -(after // before)
 
@@ -280,12 +284,13 @@ class BitcastConvert(Elementwise):
 
 
 def bit_width(dtype: DType) -> int:
+    """Return the number of bits of an integer dtype."""
     low, high = integer_range(dtype)
     return (high - low).bit_length()
 
 
 def unsigned(x: NumpyArray) -> NumpyArray:
-    """The bits of integers, as the low bits of 64."""
+    """Return the bits of integers as the low bits of uint64."""
     width = bit_width(x.dtype)
     mask = np.uint64(2**width - 1)
     return (

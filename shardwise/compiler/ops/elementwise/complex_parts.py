@@ -1,4 +1,4 @@
-"""Elementwise ops on the parts of numbers: abs sign, and of complex numbers real imag conj complex."""
+"""Elementwise abs and sign, and the parts of complex numbers: real, imag, conj, complex."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -15,7 +15,7 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select, complex_p
 from shardwise.compiler.ops.shape.constants import zeros_like
 
 COMPLEX = DtypeSet("complex numbers", lambda dtype: dtype.kind == "c")
-PARTS = DtypeSet("f32 or f64", lambda dtype: dtype in (np.float32, np.float64))
+COMPLEX_PARTS = DtypeSet("f32 or f64", lambda dtype: dtype in (np.float32, np.float64))
 SIGNED = DtypeSet(
     "signed numbers", lambda dtype: dtype != np.bool_ and not (is_integer(dtype) and short_name(dtype)[0] == "u")
 )
@@ -24,14 +24,14 @@ SIGNED = DtypeSet(
 @final
 @record
 class Abs(Unary):
-    """The magnitude: of complex numbers a real one. That of the smallest integer is itself."""
+    """The absolute value, real for complex operands. That of the smallest integer is itself."""
 
     name = hlo_name = "abs"
     accepts = SIGNED
 
     def result_type(self, *types: ArrayType) -> ArrayType:
-        found = super().result_type(*types)
-        return complex_part_type(found) if found.dtype.kind == "c" else found
+        type = super().result_type(*types)
+        return complex_part_type(type) if type.dtype.kind == "c" else type
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         if x.type.dtype.kind == "c":
@@ -41,14 +41,14 @@ class Abs(Unary):
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         (x,) = operands
-        found = np.abs(x.astype(numpy_carrier(x.dtype)))
-        return found if x.dtype.kind == "c" else found.astype(x.dtype)
+        magnitude = np.abs(x.astype(numpy_carrier(x.dtype)))
+        return magnitude if x.dtype.kind == "c" else magnitude.astype(x.dtype)
 
 
 @final
 @record
 class Sign(Unary):
-    """-1, 0 or 1; NaN of NaN. Of complex numbers the one of magnitude 1 in the same direction, and 0 of 0."""
+    """-1, 0 or 1; NaN for NaN. For complex numbers `x / |x|`, and 0 for 0."""
 
     name = hlo_name = "sign"
     accepts = NUMBERS
@@ -57,9 +57,9 @@ class Sign(Unary):
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         if x.type.dtype.kind != "c":
             return None
-        # It turns, and keeps its length: only the part of the tangent across the direction counts.
-        across = Div()(Imag()(Mul()(Conj()(y), dx)), Abs()(x))
-        return Mul()(y, Complex()(zeros_like(across), across))
+        # The magnitude is constant, so only the component of the tangent perpendicular to the direction counts.
+        perpendicular = Div()(Imag()(Mul()(Conj()(y), dx)), Abs()(x))
+        return Mul()(y, Complex()(zeros_like(perpendicular), perpendicular))
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         if is_integer(x.type.dtype) and short_name(x.type.dtype)[0] == "u":
@@ -120,7 +120,7 @@ class Imag(Elementwise):
 @final
 @record
 class Conj(Elementwise):
-    """The number with its imaginary part negated."""
+    """The complex conjugate."""
 
     name = hlo_name = "conj"
     dialect = "chlo"
@@ -143,14 +143,14 @@ class Conj(Elementwise):
 @final
 @record
 class Complex(Elementwise):
-    """The complex number that has these two parts."""
+    """The complex number with the given real and imaginary parts."""
 
     name = hlo_name = "complex"
-    accepts = PARTS
+    accepts = COMPLEX_PARTS
 
     def result_type(self, *types: ArrayType) -> ArrayType:
-        found = super().result_type(*types)
-        return ArrayType(found.shape, np.complex64 if found.dtype == np.float32 else np.complex128, found.weak)
+        part = super().result_type(*types)
+        return ArrayType(part.shape, np.complex64 if part.dtype == np.float32 else np.complex128, part.weak)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0, 1),)
@@ -165,6 +165,6 @@ class Complex(Elementwise):
 
     def reference(self, *operands: NumpyArray) -> Any:
         real, imag = operands
-        found = np.empty(np.shape(real), np.complex64 if real.dtype == np.float32 else np.complex128)
-        found.real, found.imag = real, imag  # a sum would turn inf · 0 into NaN
-        return found
+        result = np.empty(np.shape(real), np.complex64 if real.dtype == np.float32 else np.complex128)
+        result.real, result.imag = real, imag  # real + 1j * imag would turn inf * 0 into NaN
+        return result

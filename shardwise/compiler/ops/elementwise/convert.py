@@ -1,4 +1,4 @@
-"""convert: change the dtype of each element."""
+"""Elementwise dtype conversion."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -16,9 +16,10 @@ from shardwise.compiler.ops.elementwise.select import complex_part_type, lower_c
 @final
 @record
 class Convert(Elementwise):
-    """Each element as `dtype`. To bool: whether it differs from 0. A complex number gives its real part.
+    """Convert to `dtype`.
 
-    A float becomes an integer by cutting its fraction off; past the range it is the range's end, and NaN is 0.
+    Conversion to bool tests for nonzero. Conversion of a complex number to a real dtype keeps the real part.
+    Conversion of a float to an integer truncates and saturates; NaN becomes 0.
     """
 
     name = hlo_name = "convert"
@@ -28,11 +29,11 @@ class Convert(Elementwise):
 
     def result_type(self, *types: ArrayType) -> ArrayType:
         if is_key(self.dtype):
-            raise TypeError(f"convert: {types[0]} cannot become keys; `random.wrap_key_data` makes them of their words")
+            raise TypeError(f"convert: {types[0]} cannot be converted to PRNG keys; use `random.wrap_key_data`")
         return ArrayType(types[0].shape, self.dtype, self.weak)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
-        # Rounding a term and rounding the sum differ: a partial sum may only widen.
+        # Rounding partial sums differs from rounding the sum, so an unreduced operand may only be widened.
         before = types[0].dtype
         widens = is_float(before) and is_float(self.dtype) and self.dtype.itemsize > before.itemsize
         return ((0,),) if widens or before == self.dtype else ()
@@ -45,9 +46,9 @@ class Convert(Elementwise):
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         (x,) = operands
-        if self.dtype == np.bool_:  # StableHLO looks at the real part alone
+        if self.dtype == np.bool_:  # StableHLO tests only the real part
             return lower_compare(hlo, "NE", x, hlo.constant(0, x.type.strong()))
-        if x.type.dtype.kind == "c" and self.dtype.kind != "c":  # XLA crashes when it folds this convert
+        if x.type.dtype.kind == "c" and self.dtype.kind != "c":  # XLA crashes when it constant-folds this convert
             x = hlo.op("stablehlo.real", (x,), complex_part_type(x.type))
         return super().lower(hlo, x)
 
@@ -57,11 +58,13 @@ class Convert(Elementwise):
         if self.dtype == np.bool_:
             return x != np.zeros((), x.dtype)
         x = x.real if x.dtype.kind == "c" and self.dtype.kind != "c" else x.astype(numpy_carrier(x.dtype))
-        return _saturated(x, self.dtype) if is_float(x.dtype) and is_integer(self.dtype) else x.astype(self.dtype)
+        return (
+            _saturating_convert(x, self.dtype) if is_float(x.dtype) and is_integer(self.dtype) else x.astype(self.dtype)
+        )
 
 
-def _saturated(x: NumpyArray, dtype: DType) -> NumpyArray:
-    """Floats as integers. What numpy makes of a number past the range depends on the machine."""
+def _saturating_convert(x: NumpyArray, dtype: DType) -> NumpyArray:
+    """Convert floats to integers and saturate. numpy's result for numbers out of range depends on the platform."""
     low, high = integer_range(dtype)
     wide = np.uint64 if low == 0 else np.int64
     exact = np.where(np.isnan(x), 0, x.astype(np.float64))

@@ -1,7 +1,7 @@
-"""Formulas on arrays, for rules that compute: `(x - 1) * log(x)` for `Mul()(Sub()(x, like(x, 1)), Log()(x))`.
+"""Operators on arrays for the formulas of rules: `(x - 1) * log(x)` for `Mul()(Sub()(x, like(x, 1)), Log()(x))`.
 
-Operators of arrays and tracers promote by the user's settings. Those of a `Expr` do not: a number beside it gets its
-type, and two terms must have one type.
+The operators of arrays and tracers promote according to the user's settings. Those of an `Expr` do not: a Python number
+gets the type of the other operand, and two `Expr` operands must have the same type.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,63 +22,63 @@ from shardwise.compiler.ops.elementwise.transcendental import Cos, Exp, Log, Log
 
 @final
 class Expr:
-    """An array in a formula."""
+    """An array with operators that apply ops without promotion."""
 
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, array: Any):
         self.array = array
 
-    def _beside(self, other: Any) -> Any:
+    def _operand(self, other: Any) -> Any:
         return other.array if isinstance(other, Expr) else full_like(self.array, other)
 
     def __add__(self, other: Any) -> "Expr":
-        return Expr(Add()(self.array, self._beside(other)))
+        return Expr(Add()(self.array, self._operand(other)))
 
     def __radd__(self, other: Any) -> "Expr":
-        return Expr(Add()(self._beside(other), self.array))
+        return Expr(Add()(self._operand(other), self.array))
 
     def __sub__(self, other: Any) -> "Expr":
-        return Expr(Sub()(self.array, self._beside(other)))
+        return Expr(Sub()(self.array, self._operand(other)))
 
     def __rsub__(self, other: Any) -> "Expr":
-        return Expr(Sub()(self._beside(other), self.array))
+        return Expr(Sub()(self._operand(other), self.array))
 
     def __mul__(self, other: Any) -> "Expr":
-        return Expr(Mul()(self.array, self._beside(other)))
+        return Expr(Mul()(self.array, self._operand(other)))
 
     def __rmul__(self, other: Any) -> "Expr":
-        return Expr(Mul()(self._beside(other), self.array))
+        return Expr(Mul()(self._operand(other), self.array))
 
     def __truediv__(self, other: Any) -> "Expr":
-        return Expr(Div()(self.array, self._beside(other)))
+        return Expr(Div()(self.array, self._operand(other)))
 
     def __rtruediv__(self, other: Any) -> "Expr":
-        return Expr(Div()(self._beside(other), self.array))
+        return Expr(Div()(self._operand(other), self.array))
 
     def __neg__(self) -> "Expr":
         return Expr(Neg()(self.array))
 
-    def _compared(self, direction: str, other: Any) -> "Expr":
-        return Expr(Compare(direction)(self.array, self._beside(other)))
+    def _compare(self, direction: str, other: Any) -> "Expr":
+        return Expr(Compare(direction)(self.array, self._operand(other)))
 
     def __eq__(self, other: object) -> "Expr":  # type: ignore[override]
-        return self._compared("EQ", other)
+        return self._compare("EQ", other)
 
     def __ne__(self, other: object) -> "Expr":  # type: ignore[override]
-        return self._compared("NE", other)
+        return self._compare("NE", other)
 
     def __lt__(self, other: Any) -> "Expr":
-        return self._compared("LT", other)
+        return self._compare("LT", other)
 
     def __le__(self, other: Any) -> "Expr":
-        return self._compared("LE", other)
+        return self._compare("LE", other)
 
     def __gt__(self, other: Any) -> "Expr":
-        return self._compared("GT", other)
+        return self._compare("GT", other)
 
     def __ge__(self, other: Any) -> "Expr":
-        return self._compared("GE", other)
+        return self._compare("GE", other)
 
     def __and__(self, other: "Expr") -> "Expr":
         return Expr(And()(self.array, other.array))
@@ -90,7 +90,7 @@ class Expr:
         return Expr(Not()(self.array))
 
     def full_like(self, number: Any) -> "Expr":
-        """A term of one number, with this one's type."""
+        """Return an expression of the same type with all elements equal to `number`."""
         return Expr(full_like(self.array, number))
 
     @property
@@ -99,7 +99,7 @@ class Expr:
 
 
 def unary_function(op: Op) -> Callable[[Expr], Expr]:
-    """An op of one operand, in formulas."""
+    """Return an op with one operand as a function of expressions."""
     return lambda x: Expr(op(x.array))
 
 
@@ -114,21 +114,21 @@ exp, log, log1p, sin, cos = (
 
 
 def minimum(x: Expr, other: Any) -> Expr:
-    return Expr(Min()(x.array, x._beside(other)))
+    return Expr(Min()(x.array, x._operand(other)))
 
 
 def maximum(x: Expr, other: Any) -> Expr:
-    return Expr(Max()(x.array, x._beside(other)))
+    return Expr(Max()(x.array, x._operand(other)))
 
 
-def where(which: Expr, yes: Any, no: Any) -> Expr:
-    """One of the two may be a number."""
-    term = yes if isinstance(yes, Expr) else no
-    return Expr(Select()(which.array, term._beside(yes), term._beside(no)))
+def where(condition: Expr, x: Any, y: Any) -> Expr:
+    """Select `x` where the condition holds, else `y`. One of the two may be a Python number."""
+    expr = x if isinstance(x, Expr) else y
+    return Expr(Select()(condition.array, expr._operand(x), expr._operand(y)))
 
 
 def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
-    """The sum of coefficients, from the lowest, times powers of `x`."""
+    """Evaluate a polynomial by Horner's scheme. The coefficient of the lowest power comes first."""
     total = x.full_like(coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         total = total * x + coefficient
@@ -136,13 +136,13 @@ def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
 
 
 def while_any(
-    name: str, start: Sequence[Expr], goes_on: Callable[..., Expr], step: Callable[..., Sequence[Expr]]
+    name: str, start: Sequence[Expr], condition: Callable[..., Expr], body: Callable[..., Sequence[Expr]]
 ) -> list[Expr]:
-    """Terms that `step` replaces as long as any element of `goes_on` is true of them."""
+    """Apply `body` repeatedly while any element of `condition` is true; return the final carry."""
     arrays = while_loop.while_any(
         name,
-        [term.array for term in start],
-        lambda *values: goes_on(*map(Expr, values)).array,
-        lambda *values: [term.array for term in step(*map(Expr, values))],
+        [expr.array for expr in start],
+        lambda *carry: condition(*map(Expr, carry)).array,
+        lambda *carry: [expr.array for expr in body(*map(Expr, carry))],
     )
     return list(map(Expr, arrays))

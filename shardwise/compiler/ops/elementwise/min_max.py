@@ -1,4 +1,4 @@
-"""Elementwise ops that choose the larger or the smaller: max min clamp."""
+"""Elementwise maximum, minimum, relu and clamp."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, final
@@ -15,37 +15,39 @@ from shardwise.compiler.ops.shape.constants import zeros_like
 
 
 class Extremum(Elementwise):
-    """The larger or the smaller of two; NaN where either is. Complex numbers are ordered by real part, then by
-    imaginary part. The derivative at a tie is shared by both; at NaN it is zero.
+    """Maximum or minimum of two operands. NaN propagates.
+
+    Complex numbers are ordered by real part, then by imaginary part. The derivative at a tie is split evenly between
+    the operands; at NaN it is zero.
     """
 
-    direction: ClassVar[str]  # how the result compares with what loses
+    direction: ClassVar[str]  # how the result compares with the other operand
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         x, y = primals
         z = self(x, y)
-        # What loses gets zero by selection, not by a weight: a weight of zero would turn an infinite tangent into NaN.
-        shared = Select()(Compare("EQ")(x, y), full_like(x, 0.5), full_like(x, 1))
-        moved = None
-        for tangent, mine in zip(tangents, primals, strict=True):
+        # The other operand's tangent is masked by a select: a weight of zero would turn an infinite tangent into NaN.
+        weight = Select()(Compare("EQ")(x, y), full_like(x, 0.5), full_like(x, 1))
+        total = None
+        for tangent, primal in zip(tangents, primals, strict=True):
             if tangent is not None:
-                kept = Select()(Compare("EQ")(mine, z), Mul()(tangent, shared), zeros_like(x))
-                moved = add_tangents(moved, kept)
-        return z, moved
+                masked = Select()(Compare("EQ")(primal, z), Mul()(tangent, weight), zeros_like(x))
+                total = add_tangents(total, masked)
+        return z, total
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         x, y = operands
         if x.type.dtype.kind != "c":
             return super().lower(hlo, x, y)
         unordered = lower_compare(hlo, "NE", x, x)
-        wins = hlo.op("stablehlo.or", (Compare(self.direction).lower(hlo, x, y), unordered), unordered.type)
-        return hlo.op("stablehlo.select", (wins, x, y), self.out_type(x.type, y.type))
+        takes_x = hlo.op("stablehlo.or", (Compare(self.direction).lower(hlo, x, y), unordered), unordered.type)
+        return hlo.op("stablehlo.select", (takes_x, x, y), self.out_type(x.type, y.type))
 
 
 @final
 @record
 class Max(Extremum):
-    """The larger of two."""
+    """The elementwise maximum."""
 
     name = "max"
     hlo_name = "maximum"
@@ -59,7 +61,7 @@ class Max(Extremum):
 @final
 @record
 class Min(Extremum):
-    """The smaller of two."""
+    """The elementwise minimum."""
 
     name = "min"
     hlo_name = "minimum"
@@ -73,7 +75,7 @@ class Min(Extremum):
 @final
 @record
 class Relu(Elementwise):
-    """The operand where it is above 0, else 0; NaN where it is. At 0 its derivative is 0."""
+    """The maximum of the operand and 0. NaN propagates. The derivative at 0 is 0."""
 
     name = "relu"
     arity = 1
@@ -96,7 +98,7 @@ class Relu(Elementwise):
 @final
 @record
 class Clamp(Elementwise):
-    """The second operand, but no less than the first, and then no more than the third; NaN where any is."""
+    """The second operand limited to at least the first, then to at most the third. NaN propagates."""
 
     name = hlo_name = "clamp"
     arity = 3
@@ -104,14 +106,14 @@ class Clamp(Elementwise):
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         low, x, high = primals
-        by_low = And()(Compare("GT")(low, x), Compare("LE")(low, high))
+        is_low = And()(Compare("GT")(low, x), Compare("LE")(low, high))
         inside = And()(Compare("GT")(x, low), Compare("LT")(x, high))
-        by_high = Or()(Compare("LT")(high, x), Compare("LT")(high, low))
-        moved = None
-        for tangent, holds in zip(tangents, (by_low, inside, by_high), strict=True):
+        is_high = Or()(Compare("LT")(high, x), Compare("LT")(high, low))
+        total = None
+        for tangent, is_result in zip(tangents, (is_low, inside, is_high), strict=True):
             if tangent is not None:
-                moved = add_tangents(moved, Select()(holds, tangent, zeros_like(x)))
-        return self(*primals), moved
+                total = add_tangents(total, Select()(is_result, tangent, zeros_like(x)))
+        return self(*primals), total
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:

@@ -1,4 +1,7 @@
-"""Elementwise ops that raise to a power: square sqrt rsqrt cbrt integer_pow pow."""
+"""Elementwise powers and roots: square, sqrt, rsqrt, cbrt, integer_pow, pow.
+
+This module and `transcendental` import each other: the derivative of pow needs log, that of tan needs square.
+"""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -9,7 +12,7 @@ from shardwise.compiler.dtypes import is_inexact, numpy_carrier
 from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
-from shardwise.compiler.ops.elementwise import transcendental  # each has derivatives that need the other
+from shardwise.compiler.ops.elementwise import transcendental  # the documented pair: see above
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Sub, add_tangents
 from shardwise.compiler.ops.elementwise.base import FLOATS, INEXACT, NUMBERS, Elementwise, Unary, full_like
 from shardwise.compiler.ops.elementwise.select import Compare, Select
@@ -46,7 +49,7 @@ class Sqrt(Unary):
 @final
 @record
 class Rsqrt(Unary):
-    """One over the square root."""
+    """The reciprocal of the square root."""
 
     name = hlo_name = "rsqrt"
 
@@ -74,17 +77,17 @@ class Cbrt(Unary):
 @final
 @record
 class IntegerPow(Unary):
-    """`x ** y` for a known integer `y`, by multiplications; of integers, `y` is not negative."""
+    """`x ** y` for a static integer `y`, by repeated squaring. `y` must not be negative if `x` is of integers."""
 
     name = "integer_pow"
     accepts = NUMBERS
     y: int
 
     def out_type(self, *types: ArrayType) -> ArrayType:
-        found = super().out_type(*types)
-        if self.y < 0 and not is_inexact(found.dtype):
-            raise TypeError(f"integer_pow: integers have no power {self.y}: {found}; convert them to floats")
-        return found
+        type = super().out_type(*types)
+        if self.y < 0 and not is_inexact(type.dtype):
+            raise TypeError(f"integer_pow: integers cannot have the negative power {self.y}: {type}; convert to floats")
+        return type
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
         if self.y == 0:
@@ -93,16 +96,16 @@ class IntegerPow(Unary):
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         one = hlo.constant(1, x.type)
-        found, square, left = None, x, abs(self.y)
-        while left:
-            if left % 2:
-                found = square if found is None else hlo.op("stablehlo.multiply", (found, square), x.type)
-            left //= 2
-            if left:
+        product, square, exponent = None, x, abs(self.y)
+        while exponent:
+            if exponent % 2:
+                product = square if product is None else hlo.op("stablehlo.multiply", (product, square), x.type)
+            exponent //= 2
+            if exponent:
                 square = hlo.op("stablehlo.multiply", (square, square), x.type)
-        if found is None:
+        if product is None:
             return one
-        return hlo.op("stablehlo.divide", (one, found), x.type) if self.y < 0 else found
+        return hlo.op("stablehlo.divide", (one, product), x.type) if self.y < 0 else product
 
     def numpy_function(self, x: NumpyArray) -> Any:
         return np.power(x, self.y)
@@ -115,24 +118,24 @@ class Pow(Elementwise):
 
     name = "pow"
     hlo_name = "power"
-    accepts = INEXACT  # XLA's powers of integers are wrong for large exponents
+    accepts = INEXACT  # XLA computes integer powers wrongly for large exponents
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (x, y), (dx, dy) = primals, tangents
         z = self(x, y)
         one, zero = full_like(x, 1), full_like(x, 0)
-        moved = None
+        tangent = None
         if dx is not None:
-            # A power of 0 is 1 everywhere, at 0 too, where the formula is 0 · inf.
+            # x ** 0 is constant, also at x = 0, where the formula would give 0 * inf.
             is_flat = Compare("EQ")(y, zero)
             slope = Mul()(y, self(x, Select()(is_flat, one, Sub()(y, one))))
-            moved = Mul()(dx, Select()(is_flat, zero, slope))
+            tangent = Mul()(dx, Select()(is_flat, zero, slope))
         if dy is not None:
-            # 0 to any positive power is 0.
+            # At x = 0 the logarithm is infinite, but the derivative is 0 for positive y.
             at_zero = Compare("EQ")(x, zero)
             log = transcendental.Log()(Select()(at_zero, one, x))
-            moved = add_tangents(moved, Mul()(dy, Mul()(z, log)))
-        return z, moved
+            tangent = add_tangents(tangent, Mul()(dy, Mul()(z, log)))
+        return z, tangent
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:

@@ -1,4 +1,4 @@
-"""Elementwise ops that look at how floats are spaced: floor ceil round is_finite nextafter reduce_precision."""
+"""Rounding and float representation: floor, ceil, round, is_finite, nextafter, reduce_precision."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -11,11 +11,11 @@ from shardwise.compiler.ir.record import record
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import FLOATS, Elementwise, Unary
 
-NEAREST = {"even": "round_nearest_even", "away": "round_nearest_afz"}
+HLO_NAMES = {"even": "round_nearest_even", "away": "round_nearest_afz"}
 
 
-class Step(Unary):
-    """A function that is flat between its steps."""
+class Rounding(Unary):
+    """A piecewise constant function: its derivative is zero."""
 
     accepts = FLOATS
 
@@ -25,8 +25,8 @@ class Step(Unary):
 
 @final
 @record
-class Floor(Step):
-    """The largest integer that is not above the element."""
+class Floor(Rounding):
+    """Round down to an integer."""
 
     name = hlo_name = "floor"
     numpy_function = np.floor
@@ -34,8 +34,8 @@ class Floor(Step):
 
 @final
 @record
-class Ceil(Step):
-    """The smallest integer that is not below the element."""
+class Ceil(Rounding):
+    """Round up to an integer."""
 
     name = hlo_name = "ceil"
     numpy_function = np.ceil
@@ -43,25 +43,25 @@ class Ceil(Step):
 
 @final
 @record
-class Round(Step):
-    """The nearest integer. Halfway between two it is the even one, or by `half="away"` the one farther from zero."""
+class Round(Rounding):
+    """Round to the nearest integer. Ties go to the even integer, or away from zero if `half` is "away"."""
 
     name = "round"
     half: str = "even"
 
     def out_type(self, *types: ArrayType) -> ArrayType:
-        if self.half not in NEAREST:
-            raise TypeError(f"round: half {self.half!r} is not one of {', '.join(NEAREST)}")
+        if self.half not in HLO_NAMES:
+            raise TypeError(f"round: half {self.half!r} is not one of {', '.join(HLO_NAMES)}")
         return super().out_type(*types)
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        return hlo.op(f"stablehlo.{NEAREST[self.half]}", (x,), x.type)
+        return hlo.op(f"stablehlo.{HLO_NAMES[self.half]}", (x,), x.type)
 
     def numpy_function(self, x: NumpyArray) -> Any:
         if self.half == "even":
             return np.rint(x)
-        down = np.trunc(x)
-        return np.where(np.abs(x - down) >= 0.5, down + np.copysign(1, x), down)
+        truncated = np.trunc(x)
+        return np.where(np.abs(x - truncated) >= 0.5, truncated + np.copysign(1, x), truncated)
 
 
 @final
@@ -87,7 +87,7 @@ class IsFinite(Elementwise):
 @final
 @record
 class Nextafter(Elementwise):
-    """The float that follows the first operand on the way to the second; the second itself where they are equal."""
+    """The next float after the first operand in the direction of the second; the second if they are equal."""
 
     name = "nextafter"
     hlo_name = "next_after"
@@ -102,8 +102,9 @@ class Nextafter(Elementwise):
 @final
 @record
 class ReducePrecision(Elementwise):
-    """The nearest float that these many bits of exponent and mantissa can hold; past their range it is infinite, below
-    it zero. Its derivative is taken for that of the identity, rounded likewise.
+    """Round to a float format with this many exponent and mantissa bits.
+
+    Overflow gives infinity, underflow gives zero. The tangent and the cotangent are rounded to the same format.
     """
 
     name = "reduce_precision"
@@ -115,7 +116,7 @@ class ReducePrecision(Elementwise):
     def out_type(self, *types: ArrayType) -> ArrayType:
         if self.exponent_bits < 1 or self.mantissa_bits < 0:
             raise TypeError(
-                "reduce_precision: needs a bit of exponent at least and no negative number of mantissa bits, "
+                "reduce_precision: exponent_bits must be at least 1 and mantissa_bits at least 0, "
                 f"not {self.exponent_bits} and {self.mantissa_bits}"
             )
         return super().out_type(*types)

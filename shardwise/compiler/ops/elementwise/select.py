@@ -1,4 +1,4 @@
-"""select and compare."""
+"""Elementwise select and compare."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -25,31 +25,31 @@ DIRECTIONS = {
 @final
 @record
 class Select(Elementwise):
-    """Where the first operand is true the second, else the third."""
+    """The second operand where the first is true, else the third."""
 
     name = hlo_name = "select"
     accepts_keys = True
     arity = 3
 
     def result_type(self, *types: ArrayType) -> ArrayType:
-        which, *cases = types
-        if which.dtype != np.bool_ or which.shape != cases[0].shape:
-            raise TypeError(f"select: needs booleans of shape {cases[0].shape} to choose by, not {which}")
+        condition, *cases = types
+        if condition.dtype != np.bool_ or condition.shape != cases[0].shape:
+            raise TypeError(f"select: the condition must be booleans of shape {cases[0].shape}, not {condition}")
         return super().result_type(*cases)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((1, 2),)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        which, *cases = primals
+        condition, *cases = primals
         zero = zeros_like(cases[0])
-        return self(*primals), self(which, *(zero if tangent is None else tangent for tangent in tangents[1:]))
+        return self(*primals), self(condition, *(zero if tangent is None else tangent for tangent in tangents[1:]))
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        which, x, y = operands
+        condition, x, y = operands
         zero = zeros_like(cotangent)
-        to_x = self(which, cotangent, zero) if isinstance(x, UndefinedPrimal) else None
-        return None, to_x, self(which, zero, cotangent) if isinstance(y, UndefinedPrimal) else None
+        to_x = self(condition, cotangent, zero) if isinstance(x, UndefinedPrimal) else None
+        return None, to_x, self(condition, zero, cotangent) if isinstance(y, UndefinedPrimal) else None
 
     def reference(self, *operands: NumpyArray) -> Any:
         return np.where(*operands)
@@ -58,9 +58,9 @@ class Select(Elementwise):
 @final
 @record
 class Compare(Elementwise):
-    """`x < y` and its kin, by `direction`: EQ NE LT LE GT GE. NaN compares unequal to all.
+    """Elementwise comparison. `direction` is EQ, NE, LT, LE, GT or GE. NaN is unequal to everything.
 
-    Complex numbers are ordered by real part, then by imaginary part; one with NaN in either is NaN.
+    Complex numbers are ordered by real part, then by imaginary part; a number with NaN in either part is NaN.
     """
 
     name = hlo_name = "compare"
@@ -71,7 +71,7 @@ class Compare(Elementwise):
         if self.direction not in DIRECTIONS:
             raise TypeError(f"compare: direction {self.direction!r} is not one of {', '.join(DIRECTIONS)}")
         if self.direction not in ("EQ", "NE") and is_key(types[0].dtype):
-            raise TypeError(f"compare: keys are equal or not, and have no order: {types[0]}")
+            raise TypeError(f"compare: PRNG keys can be compared with EQ and NE only, not {self.direction}: {types[0]}")
         return ArrayType(super().out_type(*types).shape, np.bool_)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -85,12 +85,12 @@ class Compare(Elementwise):
         (a, c), (b, d) = ([hlo.op(f"stablehlo.{name}", (z,), part) for z in operands] for name in ("real", "imag"))
         strict = lower_compare(hlo, self.direction[0] + "T", a, c)
 
-        def joined(how: str, left: Any, right: Any) -> Any:
-            return hlo.op(f"stablehlo.{how}", (left, right), strict.type)
+        def logical(name: str, left: Any, right: Any) -> Any:
+            return hlo.op(f"stablehlo.{name}", (left, right), strict.type)
 
-        ordered = joined("and", lower_compare(hlo, "EQ", b, b), lower_compare(hlo, "EQ", d, d))
-        tie = joined("and", lower_compare(hlo, "EQ", a, c), lower_compare(hlo, self.direction, b, d))
-        return joined("or", joined("and", strict, ordered), tie)
+        ordered = logical("and", lower_compare(hlo, "EQ", b, b), lower_compare(hlo, "EQ", d, d))
+        tie = logical("and", lower_compare(hlo, "EQ", a, c), lower_compare(hlo, self.direction, b, d))
+        return logical("or", logical("and", strict, ordered), tie)
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
@@ -98,17 +98,17 @@ class Compare(Elementwise):
 
 
 def complex_part_type(type: ArrayType) -> ArrayType:
-    """The type of the real and of the imaginary parts of complex numbers."""
+    """Return the type of the real or imaginary part of a complex array."""
     return ArrayType(type.shape, np.float32 if type.dtype == np.complex64 else np.float64, type.weak)
 
 
 def lower_compare(hlo: Hlo, direction: str, x: Any, y: Any) -> Any:
-    """One compare in StableHLO, which knows no order of complex numbers."""
+    """Emit one StableHLO compare. StableHLO does not order complex numbers."""
     dtype = x.type.dtype
     signed = is_integer(dtype) and short_name(dtype)[0] != "u"
-    kind = "FLOAT" if is_inexact(dtype) else "SIGNED" if signed else "UNSIGNED"
+    compare_type = "FLOAT" if is_inexact(dtype) else "SIGNED" if signed else "UNSIGNED"
     attributes = (
         f"comparison_direction = #stablehlo<comparison_direction {direction}>, "
-        f"compare_type = #stablehlo<comparison_type {kind}>"
+        f"compare_type = #stablehlo<comparison_type {compare_type}>"
     )
     return hlo.op("stablehlo.compare", (x, y), ArrayType(x.type.shape, np.bool_), attributes)

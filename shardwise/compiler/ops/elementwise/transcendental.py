@@ -1,4 +1,7 @@
-"""Elementwise ops of analysis: exponentials, logarithms, trigonometric and hyperbolic functions and their inverses."""
+"""Elementwise exponentials, logarithms, trigonometric and hyperbolic functions and their inverses.
+
+This module and `powers` import each other: the derivative of tan needs square, that of pow needs log.
+"""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +12,7 @@ import numpy as np
 from shardwise.compiler.dtypes import numpy_carrier
 from shardwise.compiler.ir.op import Hlo, NumpyArray, ignore_float_errors
 from shardwise.compiler.ir.record import record
-from shardwise.compiler.ops.elementwise import powers  # each has derivatives that need the other
+from shardwise.compiler.ops.elementwise import powers  # the documented pair: see above
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Div, Mul, Neg, Sub, add_tangents
 from shardwise.compiler.ops.elementwise.base import FLOATS, Elementwise, Unary, full_like
 
@@ -17,7 +20,7 @@ from shardwise.compiler.ops.elementwise.base import FLOATS, Elementwise, Unary, 
 @final
 @record
 class Exp(Unary):
-    """e to the power of each element."""
+    """The exponential function."""
 
     name = "exp"
     hlo_name = "exponential"
@@ -30,7 +33,7 @@ class Exp(Unary):
 @final
 @record
 class Exp2(Unary):
-    """2 to the power of each element."""
+    """`2 ** x`."""
 
     name = "exp2"
     numpy_function = np.exp2
@@ -47,7 +50,7 @@ class Exp2(Unary):
 @final
 @record
 class Expm1(Unary):
-    """`exp(x) - 1`, exact for small elements."""
+    """`exp(x) - 1`, accurate for small `x`."""
 
     name = "expm1"
     hlo_name = "exponential_minus_one"
@@ -72,7 +75,7 @@ class Log(Unary):
 @final
 @record
 class Log1p(Unary):
-    """`log(1 + x)`, exact for small elements."""
+    """`log(1 + x)`, accurate for small `x`."""
 
     name = "log1p"
     hlo_name = "log_plus_one"
@@ -85,7 +88,7 @@ class Log1p(Unary):
 @final
 @record
 class Logistic(Unary):
-    """`1 / (1 + exp(-x))`."""
+    """The logistic function `1 / (1 + exp(-x))`."""
 
     name = hlo_name = "logistic"
 
@@ -138,33 +141,33 @@ class Tan(Unary):
 @final
 @record
 class Asin(Unary):
-    """The angle whose sine is the element."""
+    """The inverse sine."""
 
     name = hlo_name = "asin"
     dialect = "chlo"
     numpy_function = np.arcsin
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Mul()(dx, powers.Rsqrt()(_up_and_down(x)))
+        return Mul()(dx, powers.Rsqrt()(_one_minus_square(x)))
 
 
 @final
 @record
 class Acos(Unary):
-    """The angle whose cosine is the element."""
+    """The inverse cosine."""
 
     name = hlo_name = "acos"
     dialect = "chlo"
     numpy_function = np.arccos
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Neg()(Mul()(dx, powers.Rsqrt()(_up_and_down(x))))
+        return Neg()(Mul()(dx, powers.Rsqrt()(_one_minus_square(x))))
 
 
 @final
 @record
 class Atan(Unary):
-    """The angle whose tangent is the element."""
+    """The inverse tangent."""
 
     name = hlo_name = "atan"
     dialect = "chlo"
@@ -177,7 +180,7 @@ class Atan(Unary):
 @final
 @record
 class Atan2(Elementwise):
-    """The angle of the point whose ordinate is the first operand and whose abscissa is the second."""
+    """The angle of the point (x, y), where y is the first operand and x the second."""
 
     name = hlo_name = "atan2"
     accepts = FLOATS
@@ -185,8 +188,8 @@ class Atan2(Elementwise):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (y, x), (dy, dx) = primals, tangents
         square = Add()(powers.Square()(x), powers.Square()(y))
-        by_y = None if dy is None else Mul()(dy, Div()(x, square))
-        return self(y, x), add_tangents(by_y, None if dx is None else Mul()(dx, Neg()(Div()(y, square))))
+        from_y = None if dy is None else Mul()(dy, Div()(x, square))
+        return self(y, x), add_tangents(from_y, None if dx is None else Mul()(dx, Neg()(Div()(y, square))))
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
@@ -229,13 +232,13 @@ class Tanh(Unary):
     numpy_function = np.tanh
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Mul()(dx, _up_and_down(y))
+        return Mul()(dx, _one_minus_square(y))
 
 
 @final
 @record
 class Asinh(Unary):
-    """The number whose hyperbolic sine is the element."""
+    """The inverse hyperbolic sine."""
 
     name = hlo_name = "asinh"
     dialect = "chlo"
@@ -248,30 +251,30 @@ class Asinh(Unary):
 @final
 @record
 class Acosh(Unary):
-    """The number whose hyperbolic cosine is the element."""
+    """The inverse hyperbolic cosine."""
 
     name = hlo_name = "acosh"
     dialect = "chlo"
     numpy_function = np.arccosh
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        # Not of the product: below -1 the two roots of a complex number turn its sign.
+        # Not rsqrt of the product: for complex numbers left of -1 that has the opposite sign.
         return Mul()(dx, Mul()(powers.Rsqrt()(Sub()(x, full_like(x, 1))), powers.Rsqrt()(Add()(x, full_like(x, 1)))))
 
 
 @final
 @record
 class Atanh(Unary):
-    """The number whose hyperbolic tangent is the element."""
+    """The inverse hyperbolic tangent."""
 
     name = hlo_name = "atanh"
     dialect = "chlo"
     numpy_function = np.arctanh
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Div()(dx, _up_and_down(x))
+        return Div()(dx, _one_minus_square(x))
 
 
-def _up_and_down(x: Any) -> Any:
-    """`1 - x²`, exact where that is close to zero."""
+def _one_minus_square(x: Any) -> Any:
+    """Return `1 - x²`, accurate where it is close to zero."""
     return Mul()(Sub()(full_like(x, 1), x), Add()(full_like(x, 1), x))
