@@ -348,27 +348,28 @@ def test_float64_values_equal_those_of_scipy():
         (
             lambda: sw.grad(lambda a: special.betainc(a, 1.0, 0.5))(2.0),
             NotImplementedError,
-            "betainc: has no derivatives along a and b; differentiate along x, or stop_gradient(a), stop_gradient(b)",
+            "betainc: not differentiable with respect to a and b; differentiate along x, "
+            "or use stop_gradient on a and b",
         ),
         (
             lambda: sw.grad(lambda n: special.polygamma(n, 2.0))(1.0),
             NotImplementedError,
-            "polygamma: has no derivative along the order m; differentiate along x, or stop_gradient(m)",
+            "polygamma: not differentiable with respect to the order m; differentiate along x, or use stop_gradient(m)",
         ),
         (
             lambda: sw.grad(lambda n: special.expn(n, 2.0))(1.0),
             NotImplementedError,
-            "expn: has no derivative along the order n; differentiate along x, or stop_gradient(n)",
+            "expn: not differentiable with respect to the order n; differentiate along x, or use stop_gradient(n)",
         ),
         (
             lambda: sw.grad(lambda a: lax.igamma_grad_a(a, 2.0))(1.0),
             NotImplementedError,
-            "igamma_grad_a: has no derivative of its own: igamma can be differentiated along a once",
+            "igamma_grad_a: igamma can be differentiated along a only once",
         ),
         (
             lambda: sw.grad(sw.grad(special.hyp1f1))(1.5, 2.5, 0.5),
             NotImplementedError,
-            "hyp1f1_slope: has no derivative of its own: hyp1f1 can be differentiated along a and b once",
+            "hyp1f1_slope: hyp1f1 can be differentiated along a and b only once",
         ),
         (
             lambda: special.zeta(2.0),

@@ -37,9 +37,10 @@ def pool(reduction, window=3, stride=2, low=1, high=1):
         (
             ReduceWindow(SUM, (2,), (1,), (0,), (0,), (1,), (1,)),
             "f32[3,4]",
-            "reduce_window: needs a number for each dim of f32[3,4] in each of ((2,), (1,), (0,), (0,), (1,), (1,))",
+            "reduce_window: each parameter needs one entry per dim of f32[3,4], "
+            "not ((2,), (1,), (0,), (0,), (1,), (1,))",
         ),
-        (pool(SUM, window=0), "f32[3,4]", "reduce_window: a window along dim 0 needs 1 element or more, not 0"),
+        (pool(SUM, window=0), "f32[3,4]", "reduce_window: the window along dim 0 must have 1 element or more, not 0"),
         (pool(SUM), "bool[3,4]", "reduce_window: sum needs numbers, not bool[3,4]"),
         (pool(MAX), "c64[3,4]", "reduce_window: max needs integers, floats or booleans, not c64[3,4]"),
         (
@@ -51,12 +52,12 @@ def pool(reduction, window=3, stride=2, low=1, high=1):
         (
             GatherFromWindow(0, 2, 1, 0, 0, 1, 1),
             "f32[3] i32[3]",
-            "gather_from_window: needs a position for each window, i32[2], not i32[3]",
+            "gather_from_window: needs one position per window, i32[2], not i32[3]",
         ),
         (
             ScatterAddToWindow(0, 2, 1, 0, 0, 1, 1),
             "f32[3] i64[3]",
-            "scatter_add_to_window: needs a position for each window, i32[3], not i64[3]",
+            "scatter_add_to_window: needs one position per window, i32[3], not i64[3]",
         ),
     ],
     ids=str,

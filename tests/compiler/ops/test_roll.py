@@ -69,7 +69,7 @@ def test_the_planner_counts_what_is_sent(size, count):
     ("op", "message"),
     [
         (Roll(2, 1), "roll: dim 2 does not exist in f32\\[3,4\\]"),
-        (Roll(0, 3), "dim 0 of f32\\[3,4\\] cannot move by 3"),
+        (Roll(0, 3), "the shift 3 is not in the range of dim 0 of f32\\[3,4\\]"),
     ],
     ids=["dim", "by"],
 )

@@ -17,14 +17,14 @@ from shardwise.compiler.ops.collective.whole_rows import RowExchange
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
 from shardwise.compiler.ops.elementwise.base import DtypeSet, full_like
 from shardwise.compiler.ops.elementwise.bitwise import Or
-from shardwise.compiler.ops.elementwise.complex_parts import COMPLEX, PARTS, Conj
+from shardwise.compiler.ops.elementwise.complex_parts import COMPLEX, COMPLEX_PARTS, Conj
 from shardwise.compiler.ops.elementwise.select import Compare, Select, complex_part_type
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Transpose, i64_array_attribute
 from shardwise.compiler.shardings.factors import FactorRule
 
-TAKES: dict[str, DtypeSet] = {"FFT": COMPLEX, "IFFT": COMPLEX, "RFFT": PARTS, "IRFFT": COMPLEX}
+TAKES: dict[str, DtypeSet] = {"FFT": COMPLEX, "IFFT": COMPLEX, "RFFT": COMPLEX_PARTS, "IRFFT": COMPLEX}
 
 
 @final

@@ -1,1 +1,1 @@
-"""Reductions, cumulative reductions and windowed reductions; broadcast, the transpose of sum."""
+"""Reductions, cumulative reductions and windowed reductions; and broadcast, the transpose of sum."""

@@ -1,4 +1,8 @@
-"""argmax and argmin."""
+"""argmax and argmin.
+
+Along a sharded dim each device finds the extremum of its shard with its global index; the devices all-gather these
+pairs and reduce them once more (`extremum_with_index`).
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -51,13 +55,13 @@ class ExtremumWithIndex(Op):
         if not 0 <= self.dim < x.ndim:
             raise TypeError(f"extremum_with_index: dim {self.dim} does not exist in {x}")
         if x.shape != index.shape or not is_integer(index.dtype):
-            raise TypeError(f"extremum_with_index: each element of {x} needs an integer as its number, not {index}")
+            raise TypeError(f"extremum_with_index: each element of {x} needs an integer index, not {index}")
         if x.dtype.kind == "c":
             raise TypeError(f"extremum_with_index: complex numbers have no order: {x}")
         return x.without((self.dim,)), index.without((self.dim,))
 
-    def start(self, dtype: DType) -> Any:
-        """The value that is the least extreme."""
+    def neutral(self, dtype: DType) -> Any:
+        """Return the neutral element: the lowest or the highest value."""
         return lowest(dtype) if self.direction == "GT" else highest(dtype)
 
     def factors(self, x: ArrayType, index: ArrayType) -> FactorRule:
@@ -66,11 +70,11 @@ class ExtremumWithIndex(Op):
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (x, index), (dx, _) = primals, tangents
-        y, found = self(x, index)
+        y, y_index = self(x, index)
         kept = tuple(dim for dim in range(x.type.ndim) if dim != self.dim)
-        same = [Compare("EQ")(a, Broadcast(x.type.shape, kept)(b)) for a, b in ((x, y), (index, found))]
-        is_it = And()(*same)
-        return (y, found), (Sum((self.dim,))(Select()(is_it, dx, zeros_like(x))), None)
+        same = [Compare("EQ")(a, Broadcast(x.type.shape, kept)(b)) for a, b in ((x, y), (index, y_index))]
+        is_extremum = And()(*same)
+        return (y, y_index), (Sum((self.dim,))(Select()(is_extremum, dx, zeros_like(x))), None)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         x, index = (batch_dim_at(y, dim, 0, axis.size) for y, dim in zip(operands, dims, strict=True))
@@ -80,44 +84,42 @@ class ExtremumWithIndex(Op):
         out = self.out_types(x.type, index.type)
         if is_float(x.type.dtype):
             x = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(numpy_carrier(x.type.dtype)))
-        last = integer_range(index.type.dtype)[1]
+        last_index = integer_range(index.type.dtype)[1]
         starts = [
             hlo.constant(start, ArrayType((), y.type.dtype))
-            for start, y in ((self.start(x.type.dtype), x), (last, index))
+            for start, y in ((self.neutral(x.type.dtype), x), (last_index, index))
         ]
-        # Value and number are carried together: an extreme that is found first and looked up after may not be there
-        # again, once XLA has computed the operand twice, with other roundings.
-        y, found = hlo.reduce([x, index], starts, (self.dim,), lambda a, b: self._better(hlo, *a, *b))
-        return y if y.type.dtype == out[0].dtype else hlo.op("stablehlo.convert", (y,), out[0]), found
+        # Value and index are reduced together. A later search for the extremum could fail: XLA may compute the operand
+        # twice, with different rounding.
+        y, y_index = hlo.reduce([x, index], starts, (self.dim,), lambda a, b: self._choose(hlo, *a, *b))
+        return y if y.type.dtype == out[0].dtype else hlo.op("stablehlo.convert", (y,), out[0]), y_index
 
-    def _better(self, hlo: Hlo, x: Any, i: Any, y: Any, j: Any) -> list[Any]:
-        def logical(how: str, left: Any, right: Any) -> Any:
-            return hlo.op(f"stablehlo.{how}", (left, right), left.type)
+    def _choose(self, hlo: Hlo, x: Any, i: Any, y: Any, j: Any) -> list[Any]:
+        def logical(name: str, left: Any, right: Any) -> Any:
+            return hlo.op(f"stablehlo.{name}", (left, right), left.type)
 
-        wins, ties = lower_compare(hlo, self.direction, x, y), lower_compare(hlo, "EQ", x, y)
+        chosen, ties = lower_compare(hlo, self.direction, x, y), lower_compare(hlo, "EQ", x, y)
         if is_float(x.type.dtype):
             x_is_nan, y_is_nan = lower_compare(hlo, "NE", x, x), lower_compare(hlo, "NE", y, y)
-            wins = logical("or", wins, logical("and", x_is_nan, lower_compare(hlo, "EQ", y, y)))
+            chosen = logical("or", chosen, logical("and", x_is_nan, lower_compare(hlo, "EQ", y, y)))
             ties = logical("or", ties, logical("and", x_is_nan, y_is_nan))
-        wins = logical("or", wins, logical("and", ties, lower_compare(hlo, "LT", i, j)))
-        return [hlo.op("stablehlo.select", (wins, a, b), a.type) for a, b in ((x, y), (i, j))]
+        chosen = logical("or", chosen, logical("and", ties, lower_compare(hlo, "LT", i, j)))
+        return [hlo.op("stablehlo.select", (chosen, a, b), a.type) for a, b in ((x, y), (i, j))]
 
     def reference(self, x: NumpyArray, index: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
-        numbers = index.astype(np.int64)
-        order = np.argsort(numbers, self.dim, kind="stable")  # the first extreme is then the one that wins
+        indices = index.astype(np.int64)
+        order = np.argsort(indices, self.dim, kind="stable")  # the first extremum then has the lowest index
         wide = np.take_along_axis(x.astype(numpy_carrier(x.dtype)), order, self.dim)
-        found = (np.argmax if self.direction == "GT" else np.argmin)(wide, self.dim, keepdims=True)
-        at = np.take_along_axis(order, found, self.dim)
+        position = (np.argmax if self.direction == "GT" else np.argmin)(wide, self.dim, keepdims=True)
+        at = np.take_along_axis(order, position, self.dim)
         y, i = (np.squeeze(np.take_along_axis(z, at, self.dim), self.dim) for z in (x, index))
         return y, i
 
 
 class ArgExtremum(Op):
-    """Where along `dim` the first of the largest or the smallest elements is, counted in `dtype`. NaN is more extreme
-    than any number.
-    """
+    """The index along `dim` of the first largest or smallest element, as `dtype`. NaN compares beyond every number."""
 
-    direction: ClassVar[str]  # how the extreme compares with others
+    direction: ClassVar[str]  # how the extremum compares with other elements
     dim: int
     dtype: DType
 
@@ -125,7 +127,7 @@ class ArgExtremum(Op):
         if not 0 <= self.dim < x.ndim:
             raise TypeError(f"{self.name}: dim {self.dim} does not exist in {x}")
         if not is_integer(self.dtype):
-            raise TypeError(f"{self.name}: indices are integers, not {short_name(self.dtype)}")
+            raise TypeError(f"{self.name}: the dtype of indices must be an integer dtype, not {short_name(self.dtype)}")
         if x.dtype.kind == "c":
             raise TypeError(f"{self.name}: complex numbers have no order: {x}")
         if not x.shape[self.dim]:
@@ -141,20 +143,20 @@ class ArgExtremum(Op):
         return float((count - 1) * self.out_type(x).size * (x.dtype.itemsize + np.dtype(np.int32).itemsize))
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
-        """Each device finds its own; then they exchange these, each with its place in the whole."""
+        """Find the extremum of each shard with its global index, all-gather these pairs, and reduce them."""
         (x,) = operands
         axes, count = context.sharding_of(self.dim, 0)
         if not axes:
             return self(x)
-        winner, piece = ExtremumWithIndex(self.dim, self.direction), x.type.shape
-        index, inside = global_indices(context, piece, self.dim, 0), valid_mask(context, piece, self.dim, 0)
-        if inside is not None:  # of equal ones the lowest number wins: padding has the highest
-            x = Select()(inside, x, full_like(x, winner.start(x.type.dtype)))
-            index = Select()(inside, index, full_like(index, integer_range(np.dtype(np.int32))[1]))
-        row = (*piece[: self.dim], 1, *piece[self.dim + 1 :])
-        gathered = [AllGather(self.dim, axes, count)(Reshape(row)(y)) for y in winner(x, index)]
-        _, found = winner(*gathered)
-        return found if self.dtype == np.int32 else Convert(self.dtype)(found)
+        reduce_pairs, shape = ExtremumWithIndex(self.dim, self.direction), x.type.shape
+        index, valid = global_indices(context, shape, self.dim, 0), valid_mask(context, shape, self.dim, 0)
+        if valid is not None:  # padding gets the highest index, because the lowest is chosen among equal values
+            x = Select()(valid, x, full_like(x, reduce_pairs.neutral(x.type.dtype)))
+            index = Select()(valid, index, full_like(index, integer_range(np.dtype(np.int32))[1]))
+        row = (*shape[: self.dim], 1, *shape[self.dim + 1 :])
+        gathered = [AllGather(self.dim, axes, count)(Reshape(row)(y)) for y in reduce_pairs(x, index)]
+        _, result = reduce_pairs(*gathered)
+        return result if self.dtype == np.int32 else Convert(self.dtype)(result)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), None
@@ -167,14 +169,14 @@ class ArgExtremum(Op):
         out = self.out_type(x.type)
         index_dtype = np.dtype(np.int64 if self.dtype.itemsize > np.dtype(np.int32).itemsize else np.int32)
         index = Iota(x.type.shape, self.dim, index_dtype).lower(hlo)
-        _, found = ExtremumWithIndex(self.dim, self.direction).lower(hlo, x, index)
-        return found if found.type == out else hlo.op("stablehlo.convert", (found,), out)
+        _, result = ExtremumWithIndex(self.dim, self.direction).lower(hlo, x, index)
+        return result if result.type == out else hlo.op("stablehlo.convert", (result,), out)
 
 
 @final
 @record
 class Argmax(ArgExtremum):
-    """Where the first of the largest elements is."""
+    """The index of the first largest element."""
 
     name = "argmax"
     direction = "GT"
@@ -188,7 +190,7 @@ class Argmax(ArgExtremum):
 @final
 @record
 class Argmin(ArgExtremum):
-    """Where the first of the smallest elements is."""
+    """The index of the first smallest element."""
 
     name = "argmin"
     direction = "LT"

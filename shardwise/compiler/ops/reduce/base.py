@@ -1,4 +1,4 @@
-"""The family of reductions over dims."""
+"""Base class of reductions over dims."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""broadcast: repeat an operand along new dims; and `batch_dim_at`, which vmap rules use.
+"""Broadcast along new dims; and `batch_dim_at`, which vmap rules use.
 
 Broadcast and Sum are each other's transposes, so this module and `sum` import each other.
 """
@@ -19,7 +19,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 @final
 @record
 class Broadcast(MovementOp):
-    """Operand dim i becomes dim `dims[i]` of `shape`; the other dims are new, and repeat the operand."""
+    """Broadcast to `shape`: operand dim i becomes dim `dims[i]`, and the operand repeats along the other dims."""
 
     name = "broadcast"
     shape: tuple[int, ...]
@@ -27,7 +27,9 @@ class Broadcast(MovementOp):
 
     def out_type(self, x: ArrayType) -> ArrayType:
         if len(self.dims) != x.ndim or list(self.dims) != sorted(set(self.dims)):
-            raise TypeError(f"broadcast: dims {self.dims} must name one result dim for each dim of {x}, ascending")
+            raise TypeError(
+                f"broadcast: dims {self.dims} must name one result dim for each dim of {x}, in ascending order"
+            )
         if self.dims and not 0 <= self.dims[0] <= self.dims[-1] < len(self.shape):
             raise TypeError(f"broadcast: dims {self.dims} do not exist in shape {self.shape}")
         if tuple(self.shape[dim] for dim in self.dims) != x.shape:
@@ -60,7 +62,7 @@ class Broadcast(MovementOp):
 
 
 def batch_dim_at(x: Any, dim: int | None, target: int, size: int) -> Any:
-    """`x` with its batch dim at `target`; an unbatched `x` is repeated along a new dim there."""
+    """Move the batch dim of `x` to `target`; broadcast an unbatched `x` along a new dim there."""
     if dim is not None:
         return move_dim(x, dim, target)
     shape = x.type.shape

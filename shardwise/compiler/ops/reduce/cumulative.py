@@ -1,7 +1,7 @@
-"""Running totals along a dim: cumulative (sum, product, maximum, minimum, log of a sum of powers) and recurrence.
+"""Prefix scans along a dim: cumulative sum, product, maximum, minimum and logsumexp; and linear recurrence.
 
-Along a dim that is cut, each device totals its own piece, all devices exchange one slice (the total of each piece), and
-each adds to its piece what comes before it.
+Along a sharded dim, each device scans its shard, all-gathers the totals of all shards, and combines its scan with the
+total of the shards before it.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,29 +31,31 @@ from shardwise.compiler.ops.shape.slicing import Pad, Reverse, Slice, slice_alon
 from shardwise.compiler.reduction import LOGSUMEXP, MAX, MIN, PROD, SUM, Reduction
 from shardwise.compiler.shardings.factors import FactorRule
 
-Apply = Callable[..., Any]  # an op and its operands → its result, in the open frame or in StableHLO
+Apply = Callable[..., Any]  # (op, *operands) -> result: applies the op in the current frame, or lowers it
 
 
-def _log_of_sum(apply: Apply, x: Any, y: Any) -> Any:
-    larger, apart = apply(Max(), x, y), apply(Sub(), x, y)
-    found = apply(Add(), larger, apply(Log1p(), apply(Exp(), apply(Neg(), apply(Abs(), apart)))))
-    # Where both are the same infinity, their difference is NaN.
-    return apply(Select(), apply(Compare("NE"), apart, apart), apply(Add(), x, y), found)
+def _logaddexp(apply: Apply, x: Any, y: Any) -> Any:
+    larger, difference = apply(Max(), x, y), apply(Sub(), x, y)
+    result = apply(Add(), larger, apply(Log1p(), apply(Exp(), apply(Neg(), apply(Abs(), difference)))))
+    # The difference of two equal infinities is NaN.
+    return apply(Select(), apply(Compare("NE"), difference, difference), apply(Add(), x, y), result)
 
 
-# How each reduction combines two elements, and the element types that it accepts.
+# How each reduction combines two elements, and the dtypes that it accepts.
 COMBINERS: dict[Reduction, tuple[Callable[[Apply, Any, Any], Any], DtypeSet]] = {
     SUM: (lambda apply, x, y: apply(Add(), x, y), NUMBERS),
     PROD: (lambda apply, x, y: apply(Mul(), x, y), NUMBERS),
     MAX: (lambda apply, x, y: apply(Max(), x, y), ANY),
     MIN: (lambda apply, x, y: apply(Min(), x, y), ANY),
-    LOGSUMEXP: (_log_of_sum, DtypeSet("floats", is_float)),
+    LOGSUMEXP: (_logaddexp, DtypeSet("floats", is_float)),
 }
 
 
 class PrefixScan(Op):
-    """Operands of one type, and a result that has it too. Element i is made of the elements up to i along `dim`, or,
-    where `reverse`, of those from i on. Small floats are totalled in f32.
+    """An inclusive prefix scan with an associative `combine`. Operands and result have the same type.
+
+    Element i of the result depends on the elements up to i along `dim`; with `reverse`, on those from i on. Floats
+    narrower than f32 are accumulated in f32.
     """
 
     dim: int
@@ -63,17 +65,17 @@ class PrefixScan(Op):
         dims = tuple((dim,) for dim in range(types[0].ndim))
         return FactorRule((dims,) * len(types), (dims,), types[0].shape, exchange=frozenset({self.dim}))
 
-    def starts(self, dtype: DType) -> list[Any]:
-        """For each operand, the element that changes nothing."""
-        raise self.missing_rule("starts")
+    def neutrals(self, dtype: DType) -> list[Any]:
+        """Return the neutral element of each operand."""
+        raise self.missing_rule("neutrals")
 
-    def join(self, apply: Apply, earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
-        """The totals of two neighbouring stretches as one. The last is the result."""
-        raise self.missing_rule("join")
+    def combine(self, apply: Apply, earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
+        """Combine the totals of two adjacent ranges, one total per operand. The last is the result."""
+        raise self.missing_rule("combine")
 
-    def totals(self, *operands: Any) -> list[Any]:
-        """The running totals of all that `join` joins."""
-        raise self.missing_rule("totals")
+    def scans(self, *operands: Any) -> list[Any]:
+        """Return the scans of all totals that `combine` combines, one per operand."""
+        raise self.missing_rule("scans")
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         slices = sum(type.nbytes / max(1, type.shape[self.dim]) for type in types)
@@ -81,129 +83,132 @@ class PrefixScan(Op):
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         axes, count = context.sharding_of(self.dim)
-        piece = context.out_shapes[0][self.dim]
-        if not axes or not piece:
+        shard_size = context.out_shapes[0][self.dim]
+        if not axes or not shard_size:
             return self(*operands)
         out = self.out_type(*context.global_types)
         wide = accumulation_dtype(out.dtype)
-        starts = self.starts(wide)
-        # An operand may be padded to another size than the result.
-        window = TakeWindow(self.dim, axes, count, 0, piece, piece)
-        xs = [x if x.type.shape[self.dim] == piece else window(x) for x in operands]
+        neutrals = self.neutrals(wide)
+        # The padded size of an operand may differ from that of the result.
+        window = TakeWindow(self.dim, axes, count, 0, shard_size, shard_size)
+        xs = [x if x.type.shape[self.dim] == shard_size else window(x) for x in operands]
         xs = [x if x.type.dtype == wide else Convert(wide, x.type.weak)(x) for x in xs]
         if self.reverse:
-            xs = [self._without_padding(context, x, start) for x, start in zip(xs, starts, strict=True)]
-        totals = self.totals(*xs)
-        end = (0, 1) if self.reverse else (piece - 1, piece)
-        gathered = [AllGather(self.dim, axes, count)(slice_along(total, self.dim, *end)) for total in totals]
-        # What the devices before this one have in all: with the others left out, the total of the whole row.
+            xs = [self._fill_padding(context, x, neutral) for x, neutral in zip(xs, neutrals, strict=True)]
+        scans = self.scans(*xs)
+        end = (0, 1) if self.reverse else (shard_size - 1, shard_size)
+        gathered = [AllGather(self.dim, axes, count)(slice_along(scan, self.dim, *end)) for scan in scans]
+        # The total of the shards before this one: mask the others with the neutral element and scan.
         shape = gathered[0].type.shape
-        here = Broadcast(shape, ())(DeviceIndex(axes)())
-        is_before = Compare("GT" if self.reverse else "LT")(Iota(shape, self.dim, np.dtype(np.int32))(), here)
-        row = [Select()(is_before, x, full_like(x, start)) for x, start in zip(gathered, starts, strict=True)]
+        device = Broadcast(shape, ())(DeviceIndex(axes)())
+        is_before = Compare("GT" if self.reverse else "LT")(Iota(shape, self.dim, np.dtype(np.int32))(), device)
+        masked = [Select()(is_before, x, full_like(x, neutral)) for x, neutral in zip(gathered, neutrals, strict=True)]
         last = (0, 1) if self.reverse else (count - 1, count)
-        before = [self._spread(slice_along(x, self.dim, *last), piece) for x in self.totals(*row)]
-        found = self.join(_applied, before, totals)[-1]
-        return found if wide == out.dtype else Convert(out.dtype, out.weak)(found)
+        before = [self._repeat(slice_along(x, self.dim, *last), shard_size) for x in self.scans(*masked)]
+        result = self.combine(_apply, before, scans)[-1]
+        return result if wide == out.dtype else Convert(out.dtype, out.weak)(result)
 
-    def _without_padding(self, context: LocalContext, x: Any, start: Any) -> Any:
-        """`x` with `start` past its end: where totals run from there, the padding is the first they see."""
-        inside = valid_mask(context, x.type.shape, self.dim)
-        return x if inside is None else Select()(inside, x, full_like(x, start))
+    def _fill_padding(self, context: LocalContext, x: Any, neutral: Any) -> Any:
+        """Replace the padding of `x` by the neutral element: a reverse scan starts at the padding."""
+        valid = valid_mask(context, x.type.shape, self.dim)
+        return x if valid is None else Select()(valid, x, full_like(x, neutral))
 
-    def _spread(self, x: Any, size: int) -> Any:
-        """One slice, repeated along `dim`."""
+    def _repeat(self, x: Any, size: int) -> Any:
+        """Repeat a slice `size` times along `dim`."""
         shape = x.type.shape
         kept = tuple(dim for dim in range(len(shape)) if dim != self.dim)
-        row = Reshape(tuple(shape[dim] for dim in kept))(x)
-        return Broadcast((*shape[: self.dim], size, *shape[self.dim + 1 :]), kept)(row)
+        squeezed = Reshape(tuple(shape[dim] for dim in kept))(x)
+        return Broadcast((*shape[: self.dim], size, *shape[self.dim + 1 :]), kept)(squeezed)
 
-    def shifted(self, x: Any, start: Any, back: bool = False) -> Any:
-        """Element i of the result is the one that comes before element i; after it where `back`. One end is `start`."""
+    def shift(self, x: Any, fill: Any, back: bool = False) -> Any:
+        """Shift by one element in scan order, or against it with `back`. The first or last element is `fill`."""
         low, high = [0] * x.type.ndim, [0] * x.type.ndim
         low[self.dim], high[self.dim] = (-1, 1) if self.reverse != back else (1, -1)
         if not x.type.shape[self.dim]:
             return x
-        value = full((), start, x.type.dtype, x.type.weak)
+        value = full((), fill, x.type.dtype, x.type.weak)
         return Pad(tuple(low), tuple(high), (0,) * len(low))(x, value)
 
-    def lowered(self, hlo: Hlo, operands: Sequence[Any]) -> list[Any]:
-        """All totals, in StableHLO."""
+    def lower_scans(self, hlo: Hlo, operands: Sequence[Any]) -> list[Any]:
+        """Emit the scans of all operands in StableHLO."""
         out = self.out_type(*(x.type for x in operands))
         wide = accumulation_dtype(out.dtype)
         if wide != out.dtype:
             operands = [hlo.op("stablehlo.convert", (x,), x.type.with_dtype(wide)) for x in operands]
-        starts = [hlo.constant(start, ArrayType((), wide)) for start in self.starts(wide)]
+        neutrals = [hlo.constant(neutral, ArrayType((), wide)) for neutral in self.neutrals(wide)]
 
-        def join(earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
-            return self.join(lambda op, *xs: op.lower(hlo, *xs), earlier, later)
+        def combine(earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
+            return self.combine(lambda op, *xs: op.lower(hlo, *xs), earlier, later)
 
         if self.reverse:
             operands = [Reverse((self.dim,)).lower(hlo, x) for x in operands]
-        found = _prefixes(hlo, operands, starts, self.dim, join)
+        results = _blocked_scan(hlo, operands, neutrals, self.dim, combine)
         if self.reverse:
-            found = [Reverse((self.dim,)).lower(hlo, x) for x in found]
-        return found if wide == out.dtype else [hlo.op("stablehlo.convert", (x,), out) for x in found]
+            results = [Reverse((self.dim,)).lower(hlo, x) for x in results]
+        return results if wide == out.dtype else [hlo.op("stablehlo.convert", (x,), out) for x in results]
 
 
-def _applied(op: Op, *operands: Any) -> Any:
+def _apply(op: Op, *operands: Any) -> Any:
     return op(*operands)
 
 
 BLOCK = 8
 
 
-def _prefixes(
+def _blocked_scan(
     hlo: Hlo,
     operands: Sequence[Any],
-    starts: Sequence[Any],
+    neutrals: Sequence[Any],
     dim: int,
-    join: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]],
+    combine: Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]],
 ) -> list[Any]:
-    """The totals up to each element, by blocks: those inside each block, and before each the total of the blocks
-    before it. Measured beside a tree of neighbours, windows as long as the dim, and a loop: on CPU as fast as the
-    tree and compiled in a third of its time, on GPU as fast as windows; a loop wins on CPU and is hopeless on GPU.
+    """Emit a scan in blocks: scan each block, scan the totals of the blocks, and combine the two.
+
+    Measured against alternatives: on CPU it is as fast as a tree of pairwise combinations and compiles in a third of
+    the time; on GPU it is as fast as a reduce_window over the whole dim. A loop is the fastest on CPU but far too slow
+    on GPU.
     """
     shape = operands[0].type.shape
     size = shape[dim]
     if size < 2:
         return list(operands)
     if size <= BLOCK:
-        return hlo.reduce_window(operands, starts, dim, size, join)
+        return hlo.reduce_window(operands, neutrals, dim, size, combine)
     before, after = shape[:dim], shape[dim + 1 :]
     zeros = [0] * len(shape)
     blocks = -(-size // BLOCK)
     high = list(zeros)
     high[dim] = blocks * BLOCK - size
-    filled = [
-        Pad(tuple(zeros), tuple(high), tuple(zeros)).lower(hlo, x, start)
-        for x, start in zip(operands, starts, strict=True)
+    padded = [
+        Pad(tuple(zeros), tuple(high), tuple(zeros)).lower(hlo, x, neutral)
+        for x, neutral in zip(operands, neutrals, strict=True)
     ]
-    apart = [Reshape((*before, blocks, BLOCK, *after)).lower(hlo, x) for x in filled]
-    inside = hlo.reduce_window(apart, starts, dim + 1, BLOCK, join)
+    blocked = [Reshape((*before, blocks, BLOCK, *after)).lower(hlo, x) for x in padded]
+    inside = hlo.reduce_window(blocked, neutrals, dim + 1, BLOCK, combine)
     first, last = [0] * len(inside[0].type.shape), list(inside[0].type.shape)
     first[dim + 1] = BLOCK - 1
-    ends = [Slice(tuple(first), tuple(last), (1,) * len(first)).lower(hlo, x) for x in inside]
-    ends = [Reshape((*before, blocks, *after)).lower(hlo, x) for x in ends]
+    totals = [Slice(tuple(first), tuple(last), (1,) * len(first)).lower(hlo, x) for x in inside]
+    totals = [Reshape((*before, blocks, *after)).lower(hlo, x) for x in totals]
     low, high = list(zeros), list(zeros)
     low[dim], high[dim] = 1, -1
     earlier = [
-        Pad(tuple(low), tuple(high), tuple(zeros)).lower(hlo, x, start)
-        for x, start in zip(_prefixes(hlo, ends, starts, dim, join), starts, strict=True)
+        Pad(tuple(low), tuple(high), tuple(zeros)).lower(hlo, x, neutral)
+        for x, neutral in zip(_blocked_scan(hlo, totals, neutrals, dim, combine), neutrals, strict=True)
     ]
     kept = tuple(d + (d > dim) for d in range(len(shape)))
-    spread = [Broadcast(inside[0].type.shape, kept).lower(hlo, x) for x in earlier]
-    together = [Reshape((*before, blocks * BLOCK, *after)).lower(hlo, x) for x in join(spread, inside)]
+    repeated = [Broadcast(inside[0].type.shape, kept).lower(hlo, x) for x in earlier]
+    merged = [Reshape((*before, blocks * BLOCK, *after)).lower(hlo, x) for x in combine(repeated, inside)]
     if blocks * BLOCK == size:
-        return together
-    return [Slice(tuple(zeros), shape, (1,) * len(shape)).lower(hlo, x) for x in together]
+        return merged
+    return [Slice(tuple(zeros), shape, (1,) * len(shape)).lower(hlo, x) for x in merged]
 
 
 @final
 @record
 class Cumulative(PrefixScan):
-    """Element i is the total of the elements up to i along `dim`; of those from i on where `reverse`. `how`: "sum",
-    "prod", "max", "min" (NaN from the first one on) or "logsumexp", the logarithm of the sum of powers of e.
+    """Cumulative reduction along `dim`; with `reverse`, from the end.
+
+    `reduction` is SUM, PROD, MAX, MIN (NaN propagates) or LOGSUMEXP.
     """
 
     name = "cumulative"
@@ -216,21 +221,21 @@ class Cumulative(PrefixScan):
             raise TypeError(f"cumulative: no cumulative {self.reduction}; supported: {', '.join(map(str, COMBINERS))}")
         if not 0 <= self.dim < x.ndim:
             raise TypeError(f"cumulative: dim {self.dim} does not exist in {x}")
-        takes = COMBINERS[self.reduction][1]
-        if not takes.contains(x.dtype):
-            raise TypeError(f"cumulative: {self.reduction} needs {takes.description}, not {x}")
+        dtypes = COMBINERS[self.reduction][1]
+        if not dtypes.contains(x.dtype):
+            raise TypeError(f"cumulative: {self.reduction} needs {dtypes.description}, not {x}")
         return x
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,),) if self.reduction is SUM else ()
 
-    def starts(self, dtype: DType) -> list[Any]:
+    def neutrals(self, dtype: DType) -> list[Any]:
         return [self.reduction.neutral(dtype)]
 
-    def join(self, apply: Apply, earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
+    def combine(self, apply: Apply, earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
         return [COMBINERS[self.reduction][0](apply, *earlier, *later)]
 
-    def totals(self, *operands: Any) -> list[Any]:
+    def scans(self, *operands: Any) -> list[Any]:
         return [self(*operands)]
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -238,19 +243,20 @@ class Cumulative(PrefixScan):
         y = self(x)
         if self.reduction is SUM:
             return y, self(dx)
-        before = self.shifted(y, self.starts(y.type.dtype)[0])
-        # The total is made of the one before and of the element: how it moves with each of the two.
+        before = self.shift(y, self.neutrals(y.type.dtype)[0])
+        # y[i] = combine(y[i - 1], x[i]): the tangent is a recurrence in the partial derivatives along the two.
         if self.reduction is PROD:
-            kept, moved = x, Mul()(dx, before)
+            slope, tangent = x, Mul()(dx, before)
         elif self.reduction is LOGSUMEXP:
-            kept, moved = _share(before, y), Mul()(dx, _share(x, y))
+            slope, tangent = _exp_difference(before, y), Mul()(dx, _exp_difference(x, y))
         else:
-            stays, wins = Compare("EQ")(before, y), Compare("EQ")(x, y)
-            # Equal ones share. What loses gets zero by selection: a weight of zero makes NaN of an infinite tangent.
+            # Ties share the derivative evenly. The tangent is masked by a select, not by a weight: zero times an
+            # infinite tangent would be NaN.
+            is_before, is_x = Compare("EQ")(before, y), Compare("EQ")(x, y)
             weight = Select()(Compare("EQ")(before, x), full_like(x, 0.5), full_like(x, 1))
-            kept = Select()(stays, weight, full_like(x, 0))
-            moved = Select()(wins, Mul()(dx, weight), zeros_like(x))
-        return y, Recurrence(self.dim, self.reverse)(kept, moved)
+            slope = Select()(is_before, weight, full_like(x, 0))
+            tangent = Select()(is_x, Mul()(dx, weight), zeros_like(x))
+        return y, Recurrence(self.dim, self.reverse)(slope, tangent)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (Cumulative(self.dim, self.reduction, not self.reverse)(cotangent),)
@@ -261,28 +267,29 @@ class Cumulative(PrefixScan):
         return Cumulative(self.dim + (self.dim >= dim), self.reduction, self.reverse)(x), dim
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        (found,) = self.lowered(hlo, [x])
-        return found
+        (result,) = self.lower_scans(hlo, [x])
+        return result
 
     @ignore_float_errors
     def reference(self, x: NumpyArray) -> NumpyArray:
-        def turned(y: NumpyArray) -> NumpyArray:
+        def flip(y: NumpyArray) -> NumpyArray:
             return np.flip(y, self.dim) if self.reverse else y
 
-        found = self.reduction.ufunc.accumulate(turned(x).astype(numpy_carrier(x.dtype)), self.dim)
-        return turned(np.asarray(found).astype(x.dtype))
+        result = self.reduction.ufunc.accumulate(flip(x).astype(numpy_carrier(x.dtype)), self.dim)
+        return flip(np.asarray(result).astype(x.dtype))
 
 
-def _share(x: Any, y: Any) -> Any:
-    """How much of e**y is e**x: of an infinity, all of it is each that is the same."""
+def _exp_difference(x: Any, y: Any) -> Any:
+    """Return `exp(x - y)`, and 1 where both are the same infinity."""
     return Exp()(Select()(Compare("EQ")(x, y), zeros_like(x), Sub()(x, y)))
 
 
 @final
 @record
 class Recurrence(PrefixScan):
-    """Of operands a and b, `y[i] = a[i] * y[i - 1] + b[i]` along `dim`, from `y[0] = b[0]`; where `reverse`, from the
-    end. The derivatives of all totals are recurrences, and those of a recurrence are too.
+    """The linear recurrence `y[i] = a[i] * y[i - 1] + b[i]` along `dim`, with `y[0] = b[0]`.
+
+    With `reverse` it runs from the end. The tangents of all cumulative reductions, and of recurrences, are recurrences.
     """
 
     name = "recurrence"
@@ -301,35 +308,35 @@ class Recurrence(PrefixScan):
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((1,),)
 
-    def starts(self, dtype: DType) -> list[Any]:
+    def neutrals(self, dtype: DType) -> list[Any]:
         return [1, -0.0]
 
-    def join(self, apply: Apply, earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
-        """Over a stretch, y becomes `a y + b`; over two, that of the later of that of the earlier.
+    def combine(self, apply: Apply, earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
+        """Compose the affine maps `a y + b` of two adjacent ranges.
 
-        An infinite `a` after nothing does not multiply the nothing, which is known by its negative zero.
+        The neutral element (1, -0.0) must not be multiplied by an infinite `a`; its negative zero identifies it.
         """
         (a, b), (c, d) = earlier, later
         one, low = (apply(Full(b.type.shape, Scalar.of(value, b.type.dtype))) for value in (1, -np.inf))
         is_zero = apply(Compare("EQ"), apply(Div(), one, b), low)
-        nothing = apply(And(), apply(Compare("EQ"), a, one), is_zero)
-        return [apply(Mul(), a, c), apply(Select(), nothing, d, apply(Add(), apply(Mul(), c, b), d))]
+        is_neutral = apply(And(), apply(Compare("EQ"), a, one), is_zero)
+        return [apply(Mul(), a, c), apply(Select(), is_neutral, d, apply(Add(), apply(Mul(), c, b), d))]
 
-    def totals(self, *operands: Any) -> list[Any]:
+    def scans(self, *operands: Any) -> list[Any]:
         return [Cumulative(self.dim, PROD, self.reverse)(operands[0]), self(*operands)]
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (a, b), (da, db) = primals, tangents
         y = self(a, b)
-        moved = db
+        tangent = db
         if da is not None:
-            by_a = Mul()(da, self.shifted(y, 0))
-            moved = by_a if db is None else Add()(by_a, db)
-        return y, self(a, moved)
+            from_a = Mul()(da, self.shift(y, 0))
+            tangent = from_a if db is None else Add()(from_a, db)
+        return y, self(a, tangent)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         a, _ = operands
-        after = self.shifted(a, 0, back=True)
+        after = self.shift(a, 0, back=True)
         return None, Recurrence(self.dim, not self.reverse)(after, cotangent)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
@@ -337,16 +344,16 @@ class Recurrence(PrefixScan):
         return Recurrence(self.dim + 1, self.reverse)(a, b), 0
 
     def lower(self, hlo: Hlo, a: Any, b: Any) -> Any:
-        return self.lowered(hlo, [a, b])[1]
+        return self.lower_scans(hlo, [a, b])[1]
 
     @ignore_float_errors
     def reference(self, a: NumpyArray, b: NumpyArray) -> NumpyArray:
         rows = [np.moveaxis(x.astype(numpy_carrier(x.dtype)), self.dim, 0) for x in (a, b)]
         out = np.empty_like(rows[1])
-        factor, last = (np.full(out.shape[1:], start, out.dtype) for start in self.starts(out.dtype))
-        places = range(len(out))
-        for i in reversed(places) if self.reverse else places:
-            nothing = (factor == 1) & (1 / last == -np.inf)  # as `join` has it
-            factor, last = factor * rows[0][i], np.where(nothing, rows[1][i], rows[0][i] * last + rows[1][i])
+        factor, last = (np.full(out.shape[1:], neutral, out.dtype) for neutral in self.neutrals(out.dtype))
+        indices = range(len(out))
+        for i in reversed(indices) if self.reverse else indices:
+            is_neutral = (factor == 1) & (1 / last == -np.inf)  # as in `combine`
+            factor, last = factor * rows[0][i], np.where(is_neutral, rows[1][i], rows[0][i] * last + rows[1][i])
             out[i] = last
         return np.moveaxis(out, 0, self.dim).astype(a.dtype)

@@ -1,8 +1,7 @@
-"""Reductions other than sum: reduce_max reduce_min reduce_prod reduce_and reduce_or reduce_xor, and argmax argmin.
+"""Reductions other than sum: reduce_max, reduce_min, reduce_prod, reduce_and, reduce_or, reduce_xor.
 
-Along dims that are cut, each device reduces its piece. Where a collective joins such results by name (a maximum of
-floats), they are terms that it joins when they are needed. Else the devices exchange them, one slice each, and every
-device reduces those once more.
+Along sharded dims each device reduces its shard. If an all-reduce can combine the results (such as the maxima of
+floats), they stay partial until they are needed. Otherwise the devices all-gather them and reduce once more.
 """
 
 import math
@@ -34,7 +33,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 
 
 class GatheredReduce(Reduce):
-    """A reduction that finds its pieces' results by an exchange where no collective joins them."""
+    """A reduction that all-gathers the results of the shards where no all-reduce can combine them."""
 
     def factors(self, x: ArrayType) -> FactorRule:
         rule = super().factors(x)
@@ -46,53 +45,53 @@ class GatheredReduce(Reduce):
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
         out = self.out_type(x.type)
-        cut = [dim for dim in self.dims if context.sharding_of(dim, 0)[0]]
-        if not cut or self.across_shards(out.dtype):
+        sharded = [dim for dim in self.dims if context.sharding_of(dim, 0)[0]]
+        if not sharded or self.across_shards(out.dtype):
             return self(x)
         wide = accumulation_dtype(out.dtype)
         if wide != out.dtype:
             x = Convert(wide, x.type.weak)(x)
-        for dim in cut:
-            inside = valid_mask(context, x.type.shape, dim, 0)
-            x = x if inside is None else Select()(inside, x, full_like(x, self.reduction.neutral(wide)))
-        found = self(x)
-        axes = tuple(axis for dim in cut for axis in context.sharding_of(dim, 0)[0])
-        count = math.prod(context.sharding_of(dim, 0)[1] for dim in cut)
-        found = type(self)((0,))(AllGather(0, axes, count)(Reshape((1, *found.type.shape))(found)))
-        return found if wide == out.dtype else Convert(out.dtype, out.weak)(found)
+        for dim in sharded:
+            valid = valid_mask(context, x.type.shape, dim, 0)
+            x = x if valid is None else Select()(valid, x, full_like(x, self.reduction.neutral(wide)))
+        local = self(x)
+        axes = tuple(axis for dim in sharded for axis in context.sharding_of(dim, 0)[0])
+        count = math.prod(context.sharding_of(dim, 0)[1] for dim in sharded)
+        result = type(self)((0,))(AllGather(0, axes, count)(Reshape((1, *local.type.shape))(local)))
+        return result if wide == out.dtype else Convert(out.dtype, out.weak)(result)
 
 
 class ReduceExtremum(GatheredReduce):
-    """The largest or the smallest of the elements along `dims`; NaN where any is. Equal ones share its derivative."""
+    """Maximum or minimum of the elements along `dims`. NaN propagates. Ties share the derivative evenly."""
 
-    pair: ClassVar[Op]  # the elementwise op; its lowering orders complex numbers and keeps NaN
+    elementwise_op: ClassVar[Op]  # its lowering orders complex numbers and propagates NaN
 
     def combine(self, hlo: Hlo, a: Any, b: Any) -> Any:
-        return self.pair.lower(hlo, a, b)
+        return self.elementwise_op.lower(hlo, a, b)
 
     def across_shards(self, dtype: DType) -> Reduction | None:
-        # Complex numbers have no such collective; and what would pad a float must be infinite.
+        # There is no all-reduce for complex numbers, and the padding of floats must be infinite.
         return self.reduction if dtype.kind != "c" and (not is_float(dtype) or has_infinity(dtype)) else None
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (x,), (dx,) = primals, tangents
         y = self(x)
         if not all(x.type.shape[dim] for dim in self.dims):
-            return y, None  # of none, it is a constant
-        wins = Compare("EQ")(x, broadcast_reduced(y, x.type.shape, self.dims))
-        count = Sum(self.dims)(Convert(x.type.dtype)(wins))
-        moved = Sum(self.dims)(Select()(wins, dx, zeros_like(x)))
-        return y, Div()(moved, count)
+            return y, None  # the result of an empty reduction is a constant
+        is_extremum = Compare("EQ")(x, broadcast_reduced(y, x.type.shape, self.dims))
+        count = Sum(self.dims)(Convert(x.type.dtype)(is_extremum))
+        total = Sum(self.dims)(Select()(is_extremum, dx, zeros_like(x)))
+        return y, Div()(total, count)
 
 
 @final
 @record
 class ReduceMax(ReduceExtremum):
-    """The largest of the elements along `dims`: of none, the lowest number."""
+    """The maximum along `dims`. The maximum of no elements is the lowest number."""
 
     name = "reduce_max"
     reduction = MAX
-    pair = Max()
+    elementwise_op = Max()
 
     @ignore_float_errors
     def reference(self, x: NumpyArray) -> NumpyArray:
@@ -102,11 +101,11 @@ class ReduceMax(ReduceExtremum):
 @final
 @record
 class ReduceMin(ReduceExtremum):
-    """The smallest of the elements along `dims`: of none, the highest number."""
+    """The minimum along `dims`. The minimum of no elements is the highest number."""
 
     name = "reduce_min"
     reduction = MIN
-    pair = Min()
+    elementwise_op = Min()
 
     @ignore_float_errors
     def reference(self, x: NumpyArray) -> NumpyArray:
@@ -116,7 +115,7 @@ class ReduceMin(ReduceExtremum):
 @final
 @record
 class ReduceProd(GatheredReduce):
-    """The product of the elements along `dims`; of booleans, whether all are true."""
+    """The product along `dims`. Booleans are combined with AND."""
 
     name = "reduce_prod"
     reduction = PROD
@@ -125,44 +124,44 @@ class ReduceProd(GatheredReduce):
         return MIN if dtype == np.bool_ else None
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        """By halves: x₀x₁ · x₂x₃. Nothing is divided, so zeros and infinities do no harm."""
+        """Multiply the two halves repeatedly: x₀x₂ · x₁x₃. Without a division, zeros and infinities are handled."""
         (x,), (dx,) = primals, tangents
         y = self(x)
         wide = numpy_carrier(x.type.dtype)
-        here, there = (self._in_a_row(z if wide == z.type.dtype else Convert(wide)(z)) for z in (x, dx))
-        while (count := here.type.shape[-1]) > 1:
+        product, tangent = (self._flatten_dims(z if wide == z.type.dtype else Convert(wide)(z)) for z in (x, dx))
+        while (count := product.type.shape[-1]) > 1:
             half = -(-count // 2)
-            (left, right), (dleft, dright) = _halves(here, half, 1), _halves(there, half, 0)
-            here, there = Mul()(left, right), Add()(Mul()(dleft, right), Mul()(left, dright))
-        moved = Sum((there.type.ndim - 1,))(there)  # of one element, or of none
-        return y, moved if wide == y.type.dtype else Convert(y.type.dtype)(moved)
+            (left, right), (dleft, dright) = _halves(product, half, 1), _halves(tangent, half, 0)
+            product, tangent = Mul()(left, right), Add()(Mul()(dleft, right), Mul()(left, dright))
+        tangent = Sum((tangent.type.ndim - 1,))(tangent)  # of one element or none
+        return y, tangent if wide == y.type.dtype else Convert(y.type.dtype)(tangent)
 
-    def _in_a_row(self, x: Any) -> Any:
-        """`x` with the reduced dims as one, the last."""
+    def _flatten_dims(self, x: Any) -> Any:
+        """Merge the reduced dims of `x` into one, the last."""
         kept = tuple(dim for dim in range(x.type.ndim) if dim not in self.dims)
-        moved = permute(x, (*kept, *self.dims))
+        transposed = permute(x, (*kept, *self.dims))
         sizes = tuple(x.type.shape[dim] for dim in kept)
         count = x.type.without(kept).size
-        return Reshape((*sizes, count))(moved)
+        return Reshape((*sizes, count))(transposed)
 
     @ignore_float_errors
     def reference(self, x: NumpyArray) -> NumpyArray:
         return np.asarray(np.prod(x, self.dims, dtype=numpy_carrier(x.dtype))).astype(x.dtype)
 
 
-def _halves(x: Any, half: int, rest: int) -> tuple[Any, Any]:
-    """The first `half` elements of the last dim, and the others: filled up with `rest` to as many."""
+def _halves(x: Any, half: int, fill: int) -> tuple[Any, Any]:
+    """Split the last dim into its first `half` elements and the others, padded with `fill` to the same size."""
     lead, count = x.type.shape[:-1], x.type.shape[-1]
     zeros, ones = (0,) * len(lead), (1,) * (len(lead) + 1)
     left, right = (Slice((*zeros, a), (*lead, b), ones)(x) for a, b in ((0, half), (half, count)))
     if 2 * half > count:
         edges = (0,) * (len(lead) + 1)
-        right = Pad(edges, (*zeros, 2 * half - count), edges)(right, full((), rest, x.type.dtype))
+        right = Pad(edges, (*zeros, 2 * half - count), edges)(right, full((), fill, x.type.dtype))
     return left, right
 
 
 class BitReduction(GatheredReduce):
-    """Integers or booleans: no derivative."""
+    """A bitwise reduction of integers or booleans, without a derivative."""
 
     def out_type(self, x: ArrayType) -> ArrayType:
         if not BITS.contains(x.dtype):
@@ -172,14 +171,14 @@ class BitReduction(GatheredReduce):
     @ignore_float_errors
     def reference(self, x: NumpyArray) -> NumpyArray:
         start = np.asarray(self.reduction.neutral(x.dtype)).astype(numpy_carrier(x.dtype))
-        found = self.reduction.ufunc.reduce(x.astype(numpy_carrier(x.dtype)), self.dims, initial=start)
-        return np.asarray(found).astype(x.dtype)
+        result = self.reduction.ufunc.reduce(x.astype(numpy_carrier(x.dtype)), self.dims, initial=start)
+        return np.asarray(result).astype(x.dtype)
 
 
 @final
 @record
 class ReduceAnd(BitReduction):
-    """The bits that all elements along `dims` have."""
+    """Bitwise AND of the elements along `dims`."""
 
     name = "reduce_and"
     reduction = AND
@@ -191,7 +190,7 @@ class ReduceAnd(BitReduction):
 @final
 @record
 class ReduceOr(BitReduction):
-    """The bits that any element along `dims` has."""
+    """Bitwise OR of the elements along `dims`."""
 
     name = "reduce_or"
     reduction = OR
@@ -203,7 +202,7 @@ class ReduceOr(BitReduction):
 @final
 @record
 class ReduceXor(BitReduction):
-    """The bits that an odd number of the elements along `dims` have."""
+    """Bitwise XOR of the elements along `dims`."""
 
     name = "reduce_xor"
     reduction = XOR

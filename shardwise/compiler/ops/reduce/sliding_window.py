@@ -1,11 +1,12 @@
-"""Windows that slide along a dim, and what a device needs of its neighbours for its piece of their places.
+"""Sliding windows along a dim, and the halo exchange of a sharded dim.
 
-The operand's elements are spread apart by `base_dilation`, with `low` elements before them and `high` after, of which
-negative counts take away. Position p of the window at place j is then
+The operand is dilated by `base_dilation` and padded with `low` elements before and `high` after; a negative padding
+crops. Position p of output j's window then is
 
-    number  stride * j + window_dilation * p - low  of the operand that is spread apart
+    element  stride * j + window_dilation * p - low  of the dilated operand
 
-Convolutions and windowed reductions share this, and so do their derivatives: `back` and `swapped` are slidings too.
+Convolutions, windowed reductions and their derivatives share this: `transposed` and `kernel_gradient` return the
+windows of the derivatives.
 """
 
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from shardwise.compiler.ops.shape.slicing import Pad
 
 
 class WindowDimension(NamedTuple):
-    """How windows lie along one dim; see this module's head."""
+    """The window parameters of one dim, as XLA's `WindowDimension`; see the module docstring."""
 
     window: int
     stride: int = 1
@@ -34,30 +35,31 @@ class WindowDimension(NamedTuple):
     window_dilation: int = 1
 
     def check(self, name: str, dim: int) -> None:
-        """Whether there can be such windows along `dim` of the operand of op `name`."""
+        """Raise a TypeError if the parameters are invalid. `name` and `dim` are for the message."""
         if self.window < 1:
-            raise TypeError(f"{name}: a window along dim {dim} needs 1 element or more, not {self.window}")
-        for what, number in (
+            raise TypeError(f"{name}: the window along dim {dim} must have 1 element or more, not {self.window}")
+        for parameter, number in (
             ("stride", self.stride),
             ("dilation of the operand", self.base_dilation),
             ("dilation of the window", self.window_dilation),
         ):
             if number < 1:
-                raise TypeError(f"{name}: the {what} along dim {dim} must be 1 or more, not {number}")
+                raise TypeError(f"{name}: the {parameter} along dim {dim} must be 1 or more, not {number}")
 
     @property
     def extent(self) -> int:
-        """From the first to the last position of a window."""
+        """The size of the dilated window."""
         return self.window_dilation * (self.window - 1) + 1
 
     def output_size(self, size: int) -> int:
-        """How many windows there are along an operand of `size`."""
-        room = dilated_size(size, self.base_dilation) + self.low + self.high - self.extent
-        return room // self.stride + 1 if room >= 0 else 0
+        """Return the number of windows along an operand of `size`."""
+        last_start = dilated_size(size, self.base_dilation) + self.low + self.high - self.extent
+        return last_start // self.stride + 1 if last_start >= 0 else 0
 
     def transposed(self, size: int) -> "WindowDimension":
-        """Windows over the places, one for each element of an operand of `size`: it holds the places that have this
-        element in their windows, the last position first.
+        """Return the windows of the transpose: over the outputs, one for each element of an operand of `size`.
+
+        The window of an element holds the outputs whose windows contain it, the last position first.
         """
         low = self.extent - 1 - self.low
         length = (size - 1) * self.base_dilation + self.extent
@@ -65,73 +67,99 @@ class WindowDimension(NamedTuple):
         return WindowDimension(self.window, self.base_dilation, low, high, self.stride, self.window_dilation)
 
     def kernel_gradient(self, size: int) -> "WindowDimension":
-        """Windows over an operand of `size`, one for each position: it holds what all places have there."""
-        places = self.output_size(size)
-        length = (self.window - 1) * self.window_dilation + (places - 1) * self.stride + 1
-        high = length - self.low - dilated_size(size, self.base_dilation)
-        return WindowDimension(places, self.window_dilation, self.low, high, self.base_dilation, self.stride)
+        """Return the windows of the kernel's gradient: over an operand of `size`, one for each window position.
 
-    def halo(self, dim: int, axes: tuple[str, ...], count: int, piece: int) -> "Halo":
-        """What device k of `count` needs for the places from `piece * k` on."""
-        step, dilation = self.stride * piece, self.base_dilation
+        The window of a position holds the elements that all outputs read at that position.
+        """
+        outputs = self.output_size(size)
+        length = (self.window - 1) * self.window_dilation + (outputs - 1) * self.stride + 1
+        high = length - self.low - dilated_size(size, self.base_dilation)
+        return WindowDimension(outputs, self.window_dilation, self.low, high, self.base_dilation, self.stride)
+
+    def halo(self, dim: int, axes: tuple[str, ...], count: int, shard_size: int) -> "Halo":
+        """Return the slice of the operand that device k of `count` needs for its outputs from `shard_size * k` on."""
+        step, dilation = self.stride * shard_size, self.base_dilation
         width = max(0, step - self.stride + self.extent)
         if step % dilation:
-            # Some devices begin with an element and some between two: each takes one more, and cuts what it spreads.
-            taken = -(-(width + dilation - 1) // dilation)
-            return Halo(TakeWindow(dim, axes, count, -self.low, step, taken, dilation), None, width)
+            # Some shards start between two elements of the dilated operand: each device takes one more element, and
+            # slices after the dilation.
+            elements = -(-(width + dilation - 1) // dilation)
+            return Halo(TakeWindow(dim, axes, count, -self.low, step, elements, dilation), None, width)
         before = self.low % dilation
-        taken = max(0, -(-(width - before) // dilation))
-        window = TakeWindow(dim, axes, count, -(self.low // dilation), step // dilation, taken)
-        over = self._replace(low=before, high=width - before - dilated_size(taken, dilation))
-        return Halo(window, over, width)
+        elements = max(0, -(-(width - before) // dilation))
+        window = TakeWindow(dim, axes, count, -(self.low // dilation), step // dilation, elements)
+        local = self._replace(low=before, high=width - before - dilated_size(elements, dilation))
+        return Halo(window, local, width)
 
 
 class Halo(NamedTuple):
-    """What a device takes; how its own windows lie over that (None where it depends on the device); how wide the
-    stretch is that they slide over.
+    """The slice of the operand that a device needs.
+
+    `window` takes it from the device and its neighbours. `local` has the window parameters over that slice, None if
+    they differ between devices. `width` is the size of the padded and dilated slice.
     """
 
     window: TakeWindow
-    over: WindowDimension | None
+    local: WindowDimension | None
     width: int
 
 
 def dilated_size(count: int, dilation: int) -> int:
-    """How far `count` elements reach, each `dilation` from the next."""
+    """Return the size of `count` elements after dilation."""
     return (count - 1) * dilation + 1 if count else 0
 
 
 def halo_exchange(
-    x: Any, dim: int, size: int, sliding: WindowDimension, cut: tuple[tuple[str, ...], int], piece: int, fill: Any
+    x: Any,
+    dim: int,
+    size: int,
+    window_dim: WindowDimension,
+    sharding: tuple[tuple[str, ...], int],
+    out_size: int,
+    fill: Any,
 ) -> tuple[Any, WindowDimension]:
-    """For one device's `piece` of the places: what it needs of an operand that has `size` elements along `dim`, and of
-    which `x` is its own piece; and how windows lie over that. Outside of the operand it holds `fill`.
+    """Fetch the elements that this device's outputs need from its neighbours along a sharded dim.
+
+    Args:
+        x: this device's shard of the operand.
+        dim: the sharded dim.
+        size: the global size of `dim`, without padding.
+        window_dim: the window parameters over the global operand.
+        sharding: the mesh axes of `dim` and the number of shards.
+        out_size: the number of outputs per device.
+        fill: the value of elements outside the operand.
+
+    Returns:
+        The slice of the operand that the outputs need, and the window parameters over it.
     """
-    window, over, width = sliding.halo(dim, *cut, piece)
-    x = _filled(window(x), window, size, window.count * x.type.shape[dim], fill)
-    if over is not None:
-        return x, over
-    dilation, ndim = sliding.base_dilation, x.type.ndim
-    more = [0] * ndim
-    more[dim] = max(0, width + dilation - 1 - dilated_size(window.width, dilation))
-    inside = tuple(dilation - 1 if d == dim else 0 for d in range(ndim))
-    x = Pad((0,) * ndim, tuple(more), inside)(x, full((), fill, x.type.dtype, x.type.weak))
-    # Where this device's first place begins, counted from the element at or before it.
-    turned = Mul()(DeviceIndex(window.axes)(), full((), window.stride % dilation, np.int32))
-    first = Rem()(Add()(turned, full((), -sliding.low % dilation, np.int32)), full((), dilation, np.int32))
+    window, local, width = window_dim.halo(dim, *sharding, out_size)
+    x = _fill_outside(window(x), window, size, window.count * x.type.shape[dim], fill)
+    if local is not None:
+        return x, local
+    dilation, ndim = window_dim.base_dilation, x.type.ndim
+    high = [0] * ndim
+    high[dim] = max(0, width + dilation - 1 - dilated_size(window.width, dilation))
+    interior = tuple(dilation - 1 if d == dim else 0 for d in range(ndim))
+    x = Pad((0,) * ndim, tuple(high), interior)(x, full((), fill, x.type.dtype, x.type.weak))
+    # The start of this device's first window, relative to the element at or before it.
+    remainder = Mul()(DeviceIndex(window.axes)(), full((), window.stride % dilation, np.int32))
+    first = Rem()(Add()(remainder, full((), -window_dim.low % dilation, np.int32)), full((), dilation, np.int32))
     starts = [first if d == dim else full((), 0, np.int32) for d in range(ndim)]
     shape = (*x.type.shape[:dim], width, *x.type.shape[dim + 1 :])
-    return DynamicSlice(shape)(x, *starts), sliding._replace(low=0, high=0, base_dilation=1)
+    return DynamicSlice(shape)(x, *starts), window_dim._replace(low=0, high=0, base_dilation=1)
 
 
-def _filled(x: Any, window: TakeWindow, size: int, padded: int, fill: Any) -> Any:
-    """What `window` took, with `fill` where the operand, whose dim has `size` elements and is `padded`, has none."""
+def _fill_outside(x: Any, window: TakeWindow, size: int, padded: int, fill: Any) -> Any:
+    """Replace elements that `window` took from outside the operand by `fill`.
+
+    `size` is the size of the operand's dim, and `padded` its size with padding.
+    """
     starts = [window.start(k) for k in range(window.count)]
-    leaves = min(starts) < 0 or max(starts) + window.width > size
-    meets_padding = padded != size and max(starts) + window.width > size
-    if not (leaves and fill != 0) and not meets_padding:  # there are zeros already
+    reads_outside = min(starts) < 0 or max(starts) + window.width > size
+    reads_padding = padded != size and max(starts) + window.width > size
+    if not (reads_outside and fill != 0) and not reads_padding:  # TakeWindow fills with zeros
         return x
-    shift = max(0, -min(starts))  # no division of a negative number
+    shift = max(0, -min(starts))  # avoids the division of a negative number
     start = Add()(
         Mul()(DeviceIndex(window.axes)(), full((), window.stride, np.int32)),
         full((), window.offset + shift * window.divisor, np.int32),
@@ -139,5 +167,5 @@ def _filled(x: Any, window: TakeWindow, size: int, padded: int, fill: Any) -> An
     if window.divisor > 1:
         start = Div()(start, full((), window.divisor, np.int32))
     inside = between(iota_from(start, window.width), shift, shift + size - 1)
-    chosen = Broadcast(x.type.shape, (window.dim,))(inside)
-    return Select()(chosen, x, full(x.type.shape, fill, x.type.dtype, x.type.weak))
+    mask = Broadcast(x.type.shape, (window.dim,))(inside)
+    return Select()(mask, x, full(x.type.shape, fill, x.type.dtype, x.type.weak))

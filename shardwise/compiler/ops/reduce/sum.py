@@ -1,4 +1,4 @@
-"""sum.
+"""Sum over dims.
 
 Sum and Broadcast are each other's transposes, so this module and `broadcast` import each other.
 """
@@ -20,7 +20,7 @@ from shardwise.compiler.reduction import SUM, Reduction
 @final
 @record
 class Sum(Reduce):
-    """The sum of the elements along `dims`; of booleans, whether any is true."""
+    """Sum the elements along `dims`. Booleans are combined with OR."""
 
     name = "sum"
     reduction = SUM

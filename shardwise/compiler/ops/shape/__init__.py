@@ -1,1 +1,1 @@
-"""Ops that create or rearrange elements at static positions."""
+"""Constants, and ops that rearrange elements at static positions."""

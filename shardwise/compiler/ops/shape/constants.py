@@ -1,4 +1,4 @@
-"""Constants: full, and arrays that a program holds."""
+"""Constants: full, and arrays that a program closes over."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 
 
 class Nullary(Op):
-    """No operands, so nothing to differentiate or map; made wherever it is needed, unless it says otherwise."""
+    """An op without operands: it has no derivative and no batch dim. It is recomputed where needed if `cheap`."""
 
     cheap_to_recompute = True
 
@@ -30,7 +30,7 @@ class Nullary(Op):
 @final
 @record
 class Full(Nullary):
-    """An array whose elements are all `value`. `weak`: it came from a Python scalar."""
+    """An array whose elements are all `value`. `weak` is the weak type of a Python scalar."""
 
     name = "full"
     shape: tuple[int, ...]
@@ -59,13 +59,13 @@ class Full(Nullary):
 @final
 @record
 class ArrayConstant(Nullary):
-    """An array that exists already, in a program that a transformation made: it becomes an input before `propagate`.
+    """A concrete array that a program closes over. It becomes an input of the program before `propagate`.
 
-    `array` is anything with a `type`; two are equal only if they are one object.
+    `array` is any object with a `type`; two are equal only if they are the same object.
     """
 
     name = "array_constant"
-    cheap_to_recompute = False  # it exists once
+    cheap_to_recompute = False  # it is not recomputed
     array: "IdentityKey"
 
     def out_type(self) -> ArrayType:
@@ -78,7 +78,7 @@ class ArrayConstant(Nullary):
 @final
 @dataclass(frozen=True, eq=False)
 class IdentityKey:
-    """Wraps an object that has no hash of its own: equal to itself alone."""
+    """Wrap an unhashable object and compare it by identity."""
 
     value: Any
 
@@ -90,9 +90,10 @@ class IdentityKey:
 
 
 def full(shape: tuple[int, ...], value: Any, dtype: Any, weak: bool = False) -> Any:
-    """An array of one value."""
+    """Return an array filled with `value`."""
     return Full(shape, Scalar.of(value, dtype), weak)()
 
 
 def zeros_like(x: Any) -> Any:
+    """Return zeros with the shape and dtype of `x`."""
     return full(x.type.shape, 0, x.type.dtype)

@@ -1,4 +1,4 @@
-"""iota: each element is its index along a dim."""
+"""Iota: the index of each element along a dim."""
 
 from typing import Any, final
 
@@ -18,7 +18,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 @final
 @record
 class Iota(Nullary):
-    """Each element is its own index along `dim`."""
+    """The index of each element along `dim`."""
 
     name = "iota"
     shape: tuple[int, ...]
@@ -29,7 +29,7 @@ class Iota(Nullary):
         if not 0 <= self.dim < len(self.shape):
             raise TypeError(f"iota: dim {self.dim} does not exist in shape {self.shape}")
         if self.dtype == np.bool_:
-            raise TypeError("iota: a boolean cannot count; compare an iota of integers")
+            raise TypeError("iota: the dtype must be numeric, not bool; compare an iota of integers")
         return ArrayType(self.shape, self.dtype)
 
     def factors(self, *types: ArrayType) -> FactorRule:
@@ -39,7 +39,7 @@ class Iota(Nullary):
         shape, offset = context.out_shapes[0], context.offset(self.dim, np.int32)
         if offset is None:
             return Iota(shape, self.dim, self.dtype)()
-        # Counted in integers: in a narrow float the sum of two rounded numbers is not the rounded sum.
+        # Add in integers: in a narrow float dtype the sum of rounded numbers differs from the rounded sum.
         index = Iota(shape, self.dim, np.dtype(np.int32))()
         index = Add()(index, Broadcast(shape, ())(offset))
         return index if self.dtype == np.int32 else Convert(self.dtype)(index)

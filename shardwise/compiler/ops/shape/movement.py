@@ -1,4 +1,4 @@
-"""Ops that rearrange elements: reshape and transpose; and the helpers that move dims."""
+"""Movement ops: reshape and transpose; and helpers that permute dims."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 
 
 class MovementOp(Op):
-    """One operand, rearranged: linear, and past the end of a dim lies what lay there before."""
+    """An op that rearranges the elements of its operand. It is linear, and keeps the fill of the padding."""
 
     cheap_to_recompute = accepts_keys = True
 
@@ -30,7 +30,7 @@ class MovementOp(Op):
 @final
 @record
 class Reshape(MovementOp):
-    """The same elements, in row-major order, in another shape."""
+    """Reshape in row-major order."""
 
     name = "reshape"
     shape: tuple[int, ...]
@@ -62,7 +62,7 @@ class Reshape(MovementOp):
 @final
 @record
 class Transpose(MovementOp):
-    """Dim i of the result is dim `permutation[i]` of the operand."""
+    """Permute the dims: dim i of the result is dim `permutation[i]` of the operand."""
 
     name = "transpose"
     permutation: tuple[int, ...]
@@ -93,33 +93,33 @@ class Transpose(MovementOp):
 
 
 def inverse_permutation(permutation: Sequence[int]) -> tuple[int, ...]:
-    """The permutation that undoes this one."""
+    """Return the inverse of a permutation."""
     return tuple(sorted(range(len(permutation)), key=permutation.__getitem__))
 
 
 def permute(x: Any, order: tuple[int, ...]) -> Any:
-    """`x` with dim i taken from dim `order[i]`; itself where that changes nothing."""
+    """Permute the dims of `x`; return `x` itself for the identity."""
     return x if order == tuple(range(len(order))) else Transpose(order)(x)
 
 
 def lower_permute(hlo: Hlo, x: Any, order: tuple[int, ...]) -> Any:
-    """The same, in StableHLO."""
+    """Emit the StableHLO of `permute`."""
     return x if order == tuple(range(len(order))) else Transpose(order).lower(hlo, x)
 
 
 def move_dim(x: Any, source: int, target: int) -> Any:
-    """`x` with its dim `source` moved to `target`, the other dims in order."""
+    """Move dim `source` of `x` to `target` and keep the order of the other dims."""
     order = [dim for dim in range(x.type.ndim) if dim != source]
     order.insert(target, source)
     return permute(x, tuple(order))
 
 
 def i64_array_attribute(values: Sequence[int]) -> str:
-    """Integers as an MLIR attribute."""
+    """Format integers as a dense i64 array attribute of MLIR."""
     return f"array<i64{': ' if values else ''}{', '.join(map(str, values))}>"
 
 
 def batch_first(x: Any, dim: int | None) -> Any:
-    """Move the batch dim of a batched operand to the front: for vmap rules of ops with one operand."""
-    assert dim is not None, "an op whose only operand is unbatched is not mapped"
+    """Move the batch dim of a batched operand to the front. For vmap rules of ops with one operand."""
+    assert dim is not None, "vmap does not call the rule of an op whose only operand is unbatched"
     return move_dim(x, dim, 0)

@@ -1,7 +1,7 @@
-"""roll: an array whose elements move along a dim, those that leave one end coming in at the other.
+"""Roll along a dim: elements that leave one end enter at the other.
 
-Where the dim is cut evenly, devices stand in a ring and each sends on what passes its cut: `rotate`. A pipeline whose
-stages lie on devices moves its microbatches on like this, by one message a device.
+If the dim is evenly sharded, the devices form a ring and permute blocks (`rotate`). Pipelines whose stages are sharded
+over devices shift their microbatches like this, with one message per device.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from shardwise.compiler.shardings.mesh import AbstractMesh
 @final
 @record
 class Roll(MovementOp):
-    """Element i along `dim` moves to i + `by`, counted around the end."""
+    """Move element i along `dim` to `i + by`, modulo the size."""
 
     name = "roll"
     dim: int
@@ -34,7 +34,9 @@ class Roll(MovementOp):
         if not 0 <= self.dim < x.ndim:
             raise TypeError(f"roll: dim {self.dim} does not exist in {x}")
         if not 0 <= self.by < max(1, x.shape[self.dim]):
-            raise TypeError(f"roll: dim {self.dim} of {x} cannot move by {self.by}: count around its end")
+            raise TypeError(
+                f"roll: the shift {self.by} is not in the range of dim {self.dim} of {x}; take it modulo the size"
+            )
         return x
 
     def factors(self, x: ArrayType) -> FactorRule:
@@ -46,31 +48,34 @@ class Roll(MovementOp):
         axes, count = context.sharding_of(self.dim)
         if not axes:
             return self(x)
-        piece = x.type.shape[self.dim]
-        if piece * count == context.global_types[0].shape[self.dim] and context.out_shapes[0][self.dim] == piece:
+        shard_size = x.type.shape[self.dim]
+        if (
+            shard_size * count == context.global_types[0].shape[self.dim]
+            and context.out_shapes[0][self.dim] == shard_size
+        ):
             return Rotate(self.dim, axes, count, self.by)(x)
-        stays, comes = (
+        kept, wrapped = (
             pad.localize(context, x, full((), 0, x.type.dtype)) for pad in self._parts(context.global_types[0])
         )
-        index = global_indices(context, stays.type.shape, self.dim)
-        return Select()(Compare("LT")(index, full(stays.type.shape, self.by, np.int32)), comes, stays)
+        index = global_indices(context, kept.type.shape, self.dim)
+        return Select()(Compare("LT")(index, full(kept.type.shape, self.by, np.int32)), wrapped, kept)
 
     def _parts(self, x: ArrayType) -> tuple[Pad, Pad]:
-        """What stays inside, and what comes in at the start, each with something else around it."""
+        """Return two pads: one shifts the elements that do not wrap around, the other those that do."""
         none = (0,) * x.ndim
 
-        def moved(by: int) -> Pad:
+        def shift(by: int) -> Pad:
             low, high = ((*none[: self.dim], count, *none[self.dim + 1 :]) for count in (by, -by))
             return Pad(low, high, none)
 
-        return moved(self.by), moved(self.by - x.shape[self.dim])
+        return shift(self.by), shift(self.by - x.shape[self.dim])
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         (x,) = types
         if x.shape[factor] % count:
             return sum(pad.exchanged_bytes(factor, count, x, ArrayType((), x.dtype)) for pad in self._parts(x))
-        piece = (*x.shape[:factor], x.shape[factor] // count, *x.shape[factor + 1 :])
-        return Rotate(factor, (), count, self.by).bytes_sent_of_shard(x.with_shape(piece))
+        shard_shape = (*x.shape[:factor], x.shape[factor] // count, *x.shape[factor + 1 :])
+        return Rotate(factor, (), count, self.by).bytes_sent_of_shard(x.with_shape(shard_shape))
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (Roll(self.dim, -self.by % max(1, cotangent.type.shape[self.dim]))(cotangent),)
@@ -81,7 +86,7 @@ class Roll(MovementOp):
         return Roll(self.dim + (self.dim >= dim), self.by)(*operands), dim
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        return _turned(hlo, x, self.dim, x.type.shape[self.dim] - self.by)
+        return _lower_roll(hlo, x, self.dim, x.type.shape[self.dim] - self.by)
 
     def reference(self, x: NumpyArray) -> NumpyArray:
         return np.roll(x, self.by, self.dim)
@@ -90,13 +95,13 @@ class Roll(MovementOp):
 @final
 @record
 class Ring:
-    """Device k along `axes` gets what device k + `distance` sends, counted around the end."""
+    """A ring permutation: device k along `axes` receives from device k + `distance`, modulo the number of devices."""
 
     axes: tuple[str, ...]
     distance: int
 
     def pairs(self, mesh: AbstractMesh) -> NumpyArray:
-        """(source, target) of every message."""
+        """Return (source, target) of every message."""
         groups = np.asarray(mesh.groups(self.axes))
         return np.stack([np.roll(groups, -self.distance, 1), groups], -1).reshape(-1, 2)
 
@@ -104,7 +109,7 @@ class Ring:
 @final
 @record
 class Rotate(Collective):
-    """Each device's piece of an array in `count` equal pieces, whose elements move along `dim` as `roll` moves them."""
+    """Roll an array that is sharded into `count` equal shards along `dim`. The operand is this device's shard."""
 
     name = "rotate"
     dim: int
@@ -115,25 +120,25 @@ class Rotate(Collective):
     def out_type(self, x: ArrayType) -> ArrayType:
         return x
 
-    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
+    def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
         out: list[Any] = [None] * mesh.size
         for group in mesh.groups(self.axes):
-            whole = np.concatenate([pieces[device] for device in group], self.dim)
-            moved = np.split(np.roll(whole, self.by, self.dim), self.count, self.dim)
-            for device, piece in zip(group, moved, strict=True):
-                out[device] = piece
+            array = np.concatenate([shards[device] for device in group], self.dim)
+            rolled = np.split(np.roll(array, self.by, self.dim), self.count, self.dim)
+            for device, shard in zip(group, rolled, strict=True):
+                out[device] = shard
         return out
 
     def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return self.bytes_sent_of_shard(operand)
 
-    def bytes_sent_of_shard(self, piece: ArrayType) -> float:
-        """What one device sends of a piece like this."""
-        rows = piece.shape[self.dim]
-        return sum(piece.nbytes * (stop - start) / rows for distance, start, stop in self._parts(rows) if distance)
+    def bytes_sent_of_shard(self, shard: ArrayType) -> float:
+        """Return the bytes that one device sends of a shard of this type."""
+        rows = shard.shape[self.dim]
+        return sum(shard.nbytes * (stop - start) / rows for distance, start, stop in self._parts(rows) if distance)
 
     def _parts(self, rows: int) -> list[tuple[int, int, int]]:
-        """What a new piece is made of, in order: the distance of the device that has it, and from where to where."""
+        """Return the blocks of the new shard in order: the distance of the source device, and the start and stop."""
         if not rows:
             return []
         away, start = divmod(-self.by % (rows * self.count), rows)
@@ -141,31 +146,31 @@ class Rotate(Collective):
         return [part for part in parts if part[1] < part[2]]
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        found = []
+        blocks = []
         for distance, start, stop in self._parts(x.type.shape[self.dim]):
-            part = _slice(hlo, x, self.dim, start, stop)
+            part = _lower_slice(hlo, x, self.dim, start, stop)
             if distance:
                 pairs = f"source_target_pairs = {hlo.pairs(Ring(self.axes, distance))}"
                 part = hlo.op("stablehlo.collective_permute", (part,), part.type, pairs)
-            found.append(part)
-        return _joined(hlo, found, self.dim, x)
+            blocks.append(part)
+        return _lower_concatenate(hlo, blocks, self.dim, x)
 
 
-def _turned(hlo: Hlo, x: Any, dim: int, start: int) -> Any:
-    """The elements along `dim` from `start` on, and then those before."""
+def _lower_roll(hlo: Hlo, x: Any, dim: int, start: int) -> Any:
+    """Emit the elements along `dim` from `start` on, then those before."""
     size = x.type.shape[dim]
-    parts = [_slice(hlo, x, dim, *ends) for ends in ((start, size), (0, start)) if ends[0] < ends[1]]
-    return _joined(hlo, parts, dim, x)
+    parts = [_lower_slice(hlo, x, dim, *ends) for ends in ((start, size), (0, start)) if ends[0] < ends[1]]
+    return _lower_concatenate(hlo, parts, dim, x)
 
 
-def _joined(hlo: Hlo, parts: Sequence[Any], dim: int, x: Any) -> Any:
-    """Parts of `x` one after the other, as large as `x`; itself where there are none."""
+def _lower_concatenate(hlo: Hlo, parts: Sequence[Any], dim: int, x: Any) -> Any:
+    """Concatenate parts of `x` to the size of `x`; return `x` itself if there are none."""
     if len(parts) < 2:
         return parts[0] if parts else x
     return hlo.op("stablehlo.concatenate", parts, x.type, f"dimension = {dim} : i64")
 
 
-def _slice(hlo: Hlo, x: Any, dim: int, start: int, stop: int) -> Any:
+def _lower_slice(hlo: Hlo, x: Any, dim: int, start: int, stop: int) -> Any:
     if (start, stop) == (0, x.type.shape[dim]):
         return x
     low, high = [0] * x.type.ndim, list(x.type.shape)

@@ -1,7 +1,7 @@
-"""Ops that take arrays apart and put them together, at places that are known: slice, pad, concatenate, reverse.
+"""Ops with static positions: slice, pad, concatenate and reverse.
 
-Along a dim that one of them changes, each device takes the stretch that its piece of the result is made of from its
-neighbours; the other dims pass through. Cuts may be uneven everywhere.
+Along a sharded dim that an op changes, each device takes the elements of its result shard from its neighbours
+(`TakeWindow`); the other dims pass through. Shards may be uneven.
 """
 
 from collections.abc import Collection, Sequence
@@ -27,7 +27,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 @final
 @record
 class Slice(MovementOp):
-    """Along dim i the elements `start[i]`, `start[i] + stride[i]`, and so on, before `limit[i]`."""
+    """Slice each dim i from `start[i]` to `limit[i]` with step `stride[i]`."""
 
     name = "slice"
     start: tuple[int, ...]
@@ -42,14 +42,16 @@ class Slice(MovementOp):
             )
         for dim, (start, limit, stride) in enumerate(zip(self.start, self.limit, self.stride, strict=True)):
             if not 0 <= start <= limit <= x.shape[dim]:
-                raise TypeError(f"slice: {start}:{limit} is not a part of dim {dim} of {x}")
+                raise TypeError(f"slice: {start}:{limit} is out of bounds for dim {dim} of {x}")
             if stride < 1:
-                raise TypeError(f"slice: dim {dim} needs a stride of 1 or more, not {stride}; reverse to go backwards")
+                raise TypeError(
+                    f"slice: the stride of dim {dim} must be 1 or more, not {stride}; use reverse to go backwards"
+                )
         parts = zip(self.start, self.limit, self.stride, strict=True)
         return x.with_shape(tuple(-(-(limit - start) // stride) for start, limit, stride in parts))
 
     def factors(self, x: ArrayType) -> FactorRule:
-        return _changing((x.shape,), self.out_type(x).shape, self._changed(x))
+        return _dimwise_rule((x.shape,), self.out_type(x).shape, self._changed(x))
 
     def _changed(self, x: ArrayType) -> set[int]:
         result = self.out_type(x).shape
@@ -57,30 +59,30 @@ class Slice(MovementOp):
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
-        parts = [(0, size, 1) for size in x.type.shape]  # a dim that keeps its size is taken as it is, padding too
+        parts = [(0, size, 1) for size in x.type.shape]  # a dim that keeps its size keeps its padding
         for dim in self._changed(context.global_types[0]):
-            wanted = context.out_shapes[0][dim]
+            out_size = context.out_shapes[0][dim]
             if not context.sharding_of(dim)[0]:
                 parts[dim] = (self.start[dim], self.limit[dim], self.stride[dim])
                 continue
-            window = self._window(dim, *context.sharding_of(dim), wanted)
+            window = self._window(dim, *context.sharding_of(dim), out_size)
             x = window(x)
             parts[dim] = (0, window.width, self.stride[dim])
         return slice_dims(x, parts)
 
-    def _window(self, dim: int, axes: tuple[str, ...], count: int, piece: int) -> TakeWindow:
-        """What a piece of the result is made of."""
+    def _window(self, dim: int, axes: tuple[str, ...], count: int, out_size: int) -> TakeWindow:
+        """Return the window of the operand that a result shard needs."""
         step = self.stride[dim]
-        return TakeWindow(dim, axes, count, self.start[dim], step * piece, max(0, step * (piece - 1) + 1))
+        return TakeWindow(dim, axes, count, self.start[dim], step * out_size, max(0, step * (out_size - 1) + 1))
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
-        piece = -(-self.out_type(*types).shape[factor] // count)
-        return self._window(factor, (), count, piece).bytes_sent_of_array(types[0])
+        out_size = -(-self.out_type(*types).shape[factor] // count)
+        return self._window(factor, (), count, out_size).bytes_sent_of_array(types[0])
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         (x,) = operands
         high = [
-            size - start - _spread(count, stride - 1)
+            size - start - _dilated_size(count, stride - 1)
             for size, start, count, stride in zip(
                 x.type.shape, self.start, cotangent.type.shape, self.stride, strict=True
             )
@@ -92,12 +94,12 @@ class Slice(MovementOp):
         (dim,) = dims
         assert dim is not None
         start, limit, stride = self.start, self.limit, self.stride
-        op = Slice(_inserted(start, dim, 0), _inserted(limit, dim, axis.size), _inserted(stride, dim, 1))
+        op = Slice(_insert(start, dim, 0), _insert(limit, dim, axis.size), _insert(stride, dim, 1))
         return op(*operands), dim
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        lists = {"start_indices": self.start, "limit_indices": self.limit, "strides": self.stride}
-        return hlo.op("stablehlo.slice", (x,), self.out_type(x.type), _attributes(lists))
+        arrays = {"start_indices": self.start, "limit_indices": self.limit, "strides": self.stride}
+        return hlo.op("stablehlo.slice", (x,), self.out_type(x.type), _attributes(arrays))
 
     def reference(self, x: NumpyArray) -> NumpyArray:
         return x[tuple(map(slice, self.start, self.limit, self.stride))]
@@ -106,7 +108,7 @@ class Slice(MovementOp):
 @final
 @record
 class Reverse(MovementOp):
-    """The elements in opposite order along `dims`."""
+    """Reverse the order of elements along `dims`."""
 
     name = "reverse"
     dims: tuple[int, ...]
@@ -119,7 +121,7 @@ class Reverse(MovementOp):
         return x
 
     def factors(self, x: ArrayType) -> FactorRule:
-        return _changing((x.shape,), x.shape, self.dims)
+        return _dimwise_rule((x.shape,), x.shape, self.dims)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
@@ -130,9 +132,9 @@ class Reverse(MovementOp):
                 )(x)
         return self(x)
 
-    def _window(self, dim: int, axes: tuple[str, ...], count: int, piece: int, size: int) -> TakeWindow:
-        """What a piece of the result is made of: the last piece's elements come first."""
-        return TakeWindow(dim, axes, count, size - piece, -piece, piece)
+    def _window(self, dim: int, axes: tuple[str, ...], count: int, out_size: int, size: int) -> TakeWindow:
+        """Return the window of the operand that a result shard needs: the first shard needs the last elements."""
+        return TakeWindow(dim, axes, count, size - out_size, -out_size, out_size)
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         size = types[0].shape[factor]
@@ -154,23 +156,23 @@ class Reverse(MovementOp):
 
 
 class JointlyLinearMovement(MovementOp):
-    """Elements of several operands in one result: linear in all of them together."""
+    """A movement op of several operands, linear in all of them together."""
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return (tuple(range(len(types))),)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        moved = [zeros_like(x) if dx is None else dx for x, dx in zip(primals, tangents, strict=True)]
-        return self(*primals), self(*moved)
+        instantiated = [zeros_like(x) if dx is None else dx for x, dx in zip(primals, tangents, strict=True)]
+        return self(*primals), self(*instantiated)
 
 
 @final
 @record
 class Pad(JointlyLinearMovement):
-    """The first operand with copies of the second, a scalar, around it and between its elements.
+    """Pad the first operand with the second, a scalar.
 
-    Along dim i `low[i]` come before, `high[i]` after, and `interior[i]` between two elements. A negative `low` or
-    `high` takes as many away, once the others are there.
+    Dim i gets `low[i]` elements before, `high[i]` after, and `interior[i]` between two elements. A negative `low` or
+    `high` crops after the interior padding.
     """
 
     name = "pad"
@@ -185,25 +187,25 @@ class Pad(JointlyLinearMovement):
                 f"not {self.low}, {self.high} and {self.interior}"
             )
         if value.shape or value.dtype != x.dtype:
-            raise TypeError(f"pad: {x} is padded with a scalar of its dtype, not with {value}")
-        if any(between < 0 for between in self.interior):
+            raise TypeError(f"pad: the padding value of {x} must be a scalar of the same dtype, not {value}")
+        if any(count < 0 for count in self.interior):
             raise TypeError(f"pad: interior padding cannot be negative: {self.interior}")
         shape = self._shape(x.shape)
         for dim, size in enumerate(shape):
             if size < 0:
                 raise TypeError(
-                    f"pad: {self.low[dim]} and {self.high[dim]} take more than there is of dim {dim} of {x}"
+                    f"pad: low {self.low[dim]} and high {self.high[dim]} remove more elements than dim {dim} of {x} has"
                 )
         return ArrayType(shape, x.dtype, x.weak and value.weak)
 
     def _shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         parts = zip(shape, self.low, self.high, self.interior, strict=True)
-        return tuple(low + _spread(size, between) + high for size, low, high, between in parts)
+        return tuple(low + _dilated_size(size, interior) + high for size, low, high, interior in parts)
 
     def factors(self, x: ArrayType, value: ArrayType) -> FactorRule:
         parts = list(zip(self.low, self.high, self.interior, strict=True))
         changed = {dim for dim, part in enumerate(parts) if part != (0, 0, 0)}
-        return _changing((x.shape, ()), self._shape(x.shape), changed)
+        return _dimwise_rule((x.shape, ()), self._shape(x.shape), changed)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         x, value = operands
@@ -213,11 +215,11 @@ class Pad(JointlyLinearMovement):
         for dim, size in enumerate(context.global_types[0].shape):
             axes, count = context.sharding_of(dim)
             if axes and (low[dim] or high[dim] or interior[dim]):
-                piece = context.out_shapes[0][dim]
-                x = self._window(dim, axes, count, piece)(self._spread_out(x, value, dim))
-                outside.append((dim, self.low[dim], self.low[dim] + _spread(size, interior[dim])))
+                out_size = context.out_shapes[0][dim]
+                x = self._window(dim, axes, count, out_size)(self._dilate(x, value, dim))
+                outside.append((dim, self.low[dim], self.low[dim] + _dilated_size(size, interior[dim])))
                 low[dim] = high[dim] = interior[dim] = 0
-                shape[dim] = piece
+                shape[dim] = out_size
         for dim, first, last in outside:
             index = global_indices(context, tuple(shape), dim)
             bounds = [full(tuple(shape), bound, np.int32) for bound in (first, last)]
@@ -225,26 +227,26 @@ class Pad(JointlyLinearMovement):
             x = Select()(inside, x, Broadcast(tuple(shape), ())(value))
         return Pad(tuple(low), tuple(high), tuple(interior))(x, value)
 
-    def _spread_out(self, x: Any, value: Any, dim: int) -> Any:
-        """`x` with the scalar after each of its elements along `dim`: pieces of this still follow each other."""
-        between = _inserted((0,) * (x.type.ndim - 1), dim, self.interior[dim])
-        return Pad((0,) * x.type.ndim, between, between)(x, value) if self.interior[dim] else x
+    def _dilate(self, x: Any, value: Any, dim: int) -> Any:
+        """Insert the interior padding after each element along `dim`, also the last: shards then stay contiguous."""
+        interior = _insert((0,) * (x.type.ndim - 1), dim, self.interior[dim])
+        return Pad((0,) * x.type.ndim, interior, interior)(x, value) if self.interior[dim] else x
 
-    def _window(self, dim: int, axes: tuple[str, ...], count: int, piece: int) -> TakeWindow:
-        """What a piece of the result is made of, of pieces that are spread out."""
-        return TakeWindow(dim, axes, count, -self.low[dim], piece, piece)
+    def _window(self, dim: int, axes: tuple[str, ...], count: int, out_size: int) -> TakeWindow:
+        """Return the window of the dilated operand that a result shard needs."""
+        return TakeWindow(dim, axes, count, -self.low[dim], out_size, out_size)
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
         shape = types[0].shape
-        piece = -(-self._shape(shape)[factor] // count)
+        out_size = -(-self._shape(shape)[factor] // count)
         rows = -(-shape[factor] // count) * count * (self.interior[factor] + 1)
-        spread = types[0].with_shape((*shape[:factor], rows, *shape[factor + 1 :]))
-        return self._window(factor, (), count, piece).bytes_sent_of_array(spread)
+        dilated = types[0].with_shape((*shape[:factor], rows, *shape[factor + 1 :]))
+        return self._window(factor, (), count, out_size).bytes_sent_of_array(dilated)
 
     def padding(self, fills: Sequence[Any]) -> Any:
-        # Past the end of a dim that passes through, the padding of other dims brings the scalar in.
-        brings = any(count > 0 for count in (*self.low, *self.high, *self.interior))
-        return _common(fills) if len(fills) == 2 or not brings else None
+        # Padding along other dims puts the scalar into the padding of a dim that passes through.
+        adds_elements = any(count > 0 for count in (*self.low, *self.high, *self.interior))
+        return _common_fill(fills) if len(fills) == 2 or not adds_elements else None
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         x, value = operands
@@ -252,47 +254,47 @@ class Pad(JointlyLinearMovement):
         to_x = to_value = None
         if isinstance(x, UndefinedPrimal):
             low, high = (tuple(-count for count in counts) for counts in (self.low, self.high))
-            spread = Pad(low, high, (0,) * len(low))(cotangent, zero)
-            steps = (between + 1 for between in self.interior)
-            to_x = slice_dims(spread, [(0, size, step) for size, step in zip(spread.type.shape, steps, strict=True)])
+            cropped = Pad(low, high, (0,) * len(low))(cotangent, zero)
+            steps = (count + 1 for count in self.interior)
+            to_x = slice_dims(cropped, [(0, size, step) for size, step in zip(cropped.type.shape, steps, strict=True)])
         if isinstance(value, UndefinedPrimal):
-            # Chosen, not subtracted from the sum of all: what flows to the operand may be infinite.
-            added = Select()(self._is_new(x.type.shape), cotangent, zeros_like(cotangent))
+            # Masked, not computed as total minus the operand's part: the cotangent may contain infinities.
+            added = Select()(self._is_padding(x.type.shape), cotangent, zeros_like(cotangent))
             to_value = Sum(tuple(range(cotangent.type.ndim)))(added)
         return to_x, to_value
 
-    def _is_new(self, shape: tuple[int, ...]) -> Any:
-        """Where the result for an operand of `shape` holds the scalar."""
+    def _is_padding(self, shape: tuple[int, ...]) -> Any:
+        """Return a mask of the result's elements that are padding, for an operand of `shape`."""
         return self(full(shape, False, np.bool_), full((), True, np.bool_))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x, value), (dim, value_dim) = operands, dims
         target = 0 if dim is None else dim
         x = batch_dim_at(x, dim, target, axis.size)
-        op = Pad(*(_inserted(counts, target, 0) for counts in (self.low, self.high, self.interior)))
+        op = Pad(*(_insert(counts, target, 0) for counts in (self.low, self.high, self.interior)))
         if value_dim is None:
             return op(x, value), target
         padded = op(x, full((), 0, x.type.dtype, x.type.weak))
-        values = Broadcast(padded.type.shape, (target,))(value)  # one for each element of the batch
-        return Select()(op._is_new(x.type.shape), values, padded), target
+        values = Broadcast(padded.type.shape, (target,))(value)  # one value per batch element
+        return Select()(op._is_padding(x.type.shape), values, padded), target
 
     def lower(self, hlo: Hlo, x: Any, value: Any) -> Any:
-        lists = {"edge_padding_low": self.low, "edge_padding_high": self.high, "interior_padding": self.interior}
-        return hlo.op("stablehlo.pad", (x, value), self.out_type(x.type, value.type), _attributes(lists))
+        arrays = {"edge_padding_low": self.low, "edge_padding_high": self.high, "interior_padding": self.interior}
+        return hlo.op("stablehlo.pad", (x, value), self.out_type(x.type, value.type), _attributes(arrays))
 
     def reference(self, x: NumpyArray, value: NumpyArray) -> NumpyArray:
         before, after = (tuple(max(0, count) for count in counts) for counts in (self.low, self.high))
-        whole = np.full(Pad(before, after, self.interior)._shape(x.shape), value, x.dtype)
+        padded = np.full(Pad(before, after, self.interior)._shape(x.shape), value, x.dtype)
         parts = zip(x.shape, before, self.interior, strict=True)
-        whole[tuple(slice(low, low + _spread(size, between), between + 1) for size, low, between in parts)] = x
-        edges = zip(whole.shape, self.low, self.high, strict=True)
-        return whole[tuple(slice(max(0, -low), size - max(0, -high)) for size, low, high in edges)]
+        padded[tuple(slice(low, low + _dilated_size(size, gap), gap + 1) for size, low, gap in parts)] = x
+        edges = zip(padded.shape, self.low, self.high, strict=True)
+        return padded[tuple(slice(max(0, -low), size - max(0, -high)) for size, low, high in edges)]
 
 
 @final
 @record
 class Concatenate(JointlyLinearMovement):
-    """The operands one after the other along `dim`."""
+    """Concatenate the operands along `dim`."""
 
     name = "concatenate"
     dim: int
@@ -312,44 +314,46 @@ class Concatenate(JointlyLinearMovement):
         return ArrayType(shape, types[0].dtype, all(type.weak for type in types))
 
     def factors(self, *types: ArrayType) -> FactorRule:
-        return _changing([type.shape for type in types], self.out_type(*types).shape, {self.dim})
+        return _dimwise_rule([type.shape for type in types], self.out_type(*types).shape, {self.dim})
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         axes, count = context.sharding_of(self.dim)
         if not axes:
             return self(*operands)
-        piece = context.out_shapes[0][self.dim]
-        found: Any = None
-        for x, first in zip(operands, self._firsts(context.global_types), strict=True):
-            taken = TakeWindow(self.dim, axes, count, -first, piece, piece)(x)
-            if found is None:
-                found = taken
+        out_size = context.out_shapes[0][self.dim]
+        result: Any = None
+        for x, offset in zip(operands, self._offsets(context.global_types), strict=True):
+            window = TakeWindow(self.dim, axes, count, -offset, out_size, out_size)(x)
+            if result is None:
+                result = window
                 continue
-            shape = taken.type.shape
-            is_here = Compare("GE")(global_indices(context, shape, self.dim), full(shape, first, np.int32))
-            found = Select()(is_here, taken, found)
-        return found
+            shape = window.type.shape
+            is_from_x = Compare("GE")(global_indices(context, shape, self.dim), full(shape, offset, np.int32))
+            result = Select()(is_from_x, window, result)
+        return result
 
-    def _firsts(self, types: Sequence[ArrayType]) -> list[int]:
-        """Where each operand begins in the result."""
+    def _offsets(self, types: Sequence[ArrayType]) -> list[int]:
+        """Return the index in the result at which each operand starts."""
         return [sum(type.shape[self.dim] for type in types[:number]) for number in range(len(types))]
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
-        piece = -(-self.out_type(*types).shape[self.dim] // count)
-        windows = [TakeWindow(self.dim, (), count, -first, piece, piece) for first in self._firsts(types)]
+        out_size = -(-self.out_type(*types).shape[self.dim] // count)
+        windows = [TakeWindow(self.dim, (), count, -offset, out_size, out_size) for offset in self._offsets(types)]
         return sum(window.bytes_sent_of_array(type) for window, type in zip(windows, types, strict=True))
 
     def padding(self, fills: Sequence[Any]) -> Any:
-        return _common(fills)
+        return _common_fill(fills)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        found: list[Any] = []
+        cotangents: list[Any] = []
         start = 0
         for x in operands:
             limit = start + x.type.shape[self.dim]
-            found.append(slice_along(cotangent, self.dim, start, limit) if isinstance(x, UndefinedPrimal) else None)
+            cotangents.append(
+                slice_along(cotangent, self.dim, start, limit) if isinstance(x, UndefinedPrimal) else None
+            )
             start = limit
-        return tuple(found)
+        return tuple(cotangents)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         target = next(dim for dim in dims if dim is not None)
@@ -365,54 +369,60 @@ class Concatenate(JointlyLinearMovement):
 
 
 def slice_dims(x: Any, parts: Sequence[tuple[int, int, int]]) -> Any:
-    """`x` cut to a start, a limit and a stride for each dim; itself where that changes nothing."""
+    """Slice `x` with a (start, limit, stride) for each dim; return `x` itself if that is everything."""
     if list(parts) == [(0, size, 1) for size in x.type.shape]:
         return x
     return Slice(*(tuple(part[i] for part in parts) for i in range(3)))(x)
 
 
 def slice_along(x: Any, dim: int, start: int, limit: int, stride: int = 1) -> Any:
-    """`x` cut along one dim."""
+    """Slice `x` along one dim."""
     parts = [(0, size, 1) for size in x.type.shape]
     parts[dim] = (start, limit, stride)
     return slice_dims(x, parts)
 
 
 def global_indices(context: LocalContext, shape: tuple[int, ...], dim: int, operand: int | None = None) -> Any:
-    """Each element's index along `dim` in the whole (the result, or an operand) of which this shape is a piece."""
+    """Return the global index along `dim` of each element of this device's shard.
+
+    `shape` is the shape of the shard of the result, or of operand number `operand`.
+    """
     index = Iota(shape, dim, np.dtype(np.int32))()
     offset = context.offset(dim, np.int32, operand)
     return index if offset is None else Add()(index, Broadcast(shape, ())(offset))
 
 
 def valid_mask(context: LocalContext, shape: tuple[int, ...], dim: int, operand: int | None = None) -> Any:
-    """Which elements of such a piece are not padding of the first operand's `dim`; None where none can be."""
+    """Return a mask of the shard's elements that are not padding along `dim`; None if there is no padding.
+
+    The arguments are those of `global_indices`. The first operand has the size of `dim`.
+    """
     size = context.global_types[0].shape[dim]
     if shape[dim] * context.sharding_of(dim, operand)[1] == size:
         return None
     return Compare("LT")(global_indices(context, shape, dim, operand), full(shape, size, np.int32))
 
 
-def _changing(operands: Sequence[tuple[int, ...]], result: tuple[int, ...], changed: Collection[int]) -> FactorRule:
-    """Dim i of each operand is dim i of the result; where it changes, devices talk."""
+def _dimwise_rule(operands: Sequence[tuple[int, ...]], result: tuple[int, ...], changed: Collection[int]) -> FactorRule:
+    """Return the rule for ops that map dim i to dim i. Along `changed` dims, devices exchange elements."""
     tables = tuple(tuple((dim,) for dim in range(len(shape))) for shape in operands)
     dims = tuple((dim,) for dim in range(len(result)))
     return FactorRule(tables, (dims,), result, exchange=frozenset(changed))
 
 
-def _spread(count: int, between: int) -> int:
-    """How far `count` elements reach with `between` others between two of them."""
-    return count + max(0, count - 1) * between
+def _dilated_size(count: int, interior: int) -> int:
+    """Return the size of `count` elements with `interior` others between two of them."""
+    return count + max(0, count - 1) * interior
 
 
-def _inserted(values: tuple[int, ...], at: int, value: int) -> tuple[int, ...]:
-    return (*values[:at], value, *values[at:])
+def _insert(values: tuple[int, ...], index: int, value: int) -> tuple[int, ...]:
+    return (*values[:index], value, *values[index:])
 
 
-def _common(fills: Sequence[Any]) -> Any:
-    """What all of these are, if they are one."""
+def _common_fill(fills: Sequence[Any]) -> Any:
+    """Return the fill that all operands share, else None."""
     return fills[0] if all(fill is not None and fill == fills[0] for fill in fills) else None
 
 
-def _attributes(lists: dict[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{name} = {i64_array_attribute(values)}" for name, values in lists.items())
+def _attributes(arrays: dict[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} = {i64_array_attribute(values)}" for name, values in arrays.items())

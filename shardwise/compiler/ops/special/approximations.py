@@ -1,9 +1,11 @@
-"""Elementwise special functions that polynomials approximate: Bessel functions, Dawson's integral, the scaled error
-function, the normal distribution's quantiles, the exponential, sine, cosine and Fresnel integrals, the dilogarithm.
+"""Special functions computed by Chebyshev approximations.
 
-Each is cut into stretches on which it, or it divided by something simple, is smooth. There it is a sum of Chebyshev
-polynomials, which are fitted to scipy's values once, when the first program needs them. Outside its stretch an element
-is moved to its end, so that no branch overflows and what is not chosen has no NaN.
+These are Bessel functions, Dawson's integral, the scaled error function, the normal quantile, the exponential, sine,
+cosine and Fresnel integrals, and the dilogarithm.
+
+The domain is split into intervals on which the function, possibly divided by a simple factor, is smooth. On each
+interval a Chebyshev series is fitted to scipy's values once, when the first program needs it. Operands outside an
+interval are clamped to it, so that no branch overflows or produces NaN where it is not selected.
 """
 
 import math
@@ -47,27 +49,27 @@ Curve = Callable[[NumpyArray], NumpyArray]
 
 @lru_cache(maxsize=256)
 def _fit(curve: Curve, low: float, high: float, degree: int) -> NumpyArray:
-    """The coefficients of the polynomial that meets `curve` at the Chebyshev points between `low` and `high`."""
+    """Return the Chebyshev coefficients of `curve` on [low, high], by interpolation at the Chebyshev nodes."""
     count = degree + 1
-    # Angles are whole multiples of a right angle's parts: taken around the circle first, they keep all digits.
+    # The angles are integer multiples of pi / (2 * count): reduced modulo 2 pi first, they keep full precision.
     multiples = np.outer(np.arange(count), 2 * np.arange(count) + 1) % (4 * count)
-    waves = np.cos(multiples * (np.pi / (2 * count)))
-    values = curve(low + (waves[1] + 1) * ((high - low) / 2))
-    found = np.array([math.fsum(row) for row in waves * values]) * (2 / count)
-    found[0] /= 2
-    return found
+    cosines = np.cos(multiples * (np.pi / (2 * count)))
+    values = curve(low + (cosines[1] + 1) * ((high - low) / 2))
+    coefficients = np.array([math.fsum(row) for row in cosines * values]) * (2 / count)
+    coefficients[0] /= 2
+    return coefficients
 
 
-def _sum(x: Expr, curve: Curve, low: float, high: float, degree: int) -> Expr:
-    """`curve` at `x`, which lies between `low` and `high`, by Clenshaw's recurrence."""
-    found = _fit(curve, low, high, degree)
-    counts = np.abs(found) > np.abs(found).max() * np.finfo(x.dtype).eps / 8
-    last = int(np.flatnonzero(counts)[-1])
+def _chebyshev(x: Expr, curve: Curve, low: float, high: float, degree: int) -> Expr:
+    """Approximate `curve` at `x` in [low, high] by Clenshaw's recurrence. Negligible coefficients are dropped."""
+    coefficients = _fit(curve, low, high, degree)
+    significant = np.abs(coefficients) > np.abs(coefficients).max() * np.finfo(x.dtype).eps / 8
+    last = int(np.flatnonzero(significant)[-1])
     twice = (x - low) * (4 / (high - low)) - 2
-    ahead, further = x.full_like(0), x.full_like(0)
-    for coefficient in found[last:0:-1]:
-        ahead, further = twice * ahead - further + float(coefficient), ahead
-    return twice * ahead / 2 - further + float(found[0])
+    b1, b2 = x.full_like(0), x.full_like(0)
+    for coefficient in coefficients[last:0:-1]:
+        b1, b2 = twice * b1 - b2 + float(coefficient), b1
+    return twice * b1 / 2 - b2 + float(coefficients[0])
 
 
 def _at_most(x: Expr, number: float) -> Expr:
@@ -78,29 +80,30 @@ def _at_least(x: Expr, number: float) -> Expr:
     return maximum(x, x.full_like(number))
 
 
-def _odd(x: Expr, of_magnitude: Expr) -> Expr:
-    return where(x < 0, -of_magnitude, of_magnitude)
+def _odd(x: Expr, at_magnitude: Expr) -> Expr:
+    """Return the value of an odd function at `x`, given its value at `|x|`."""
+    return where(x < 0, -at_magnitude, at_magnitude)
 
 
-def _unless_nan(x: Expr, found: Expr) -> Expr:
-    """`found`, but NaN where `x` is: what clamps and selects lose."""
-    return where(x != x, x, found)
+def _propagate_nan(x: Expr, value: Expr) -> Expr:
+    """Return `value`, and NaN where `x` is NaN: clamping and selection lose it."""
+    return where(x != x, x, value)
 
 
 @final
 @record
 class BesselI0e(CompositeFunction):
-    """The modified Bessel function of order 0, times exp(-|x|)."""
+    """The exponentially scaled modified Bessel function of order 0."""
 
     name = "bessel_i0e"
 
     def formula(self, *operands: Expr) -> Expr:
         (x,) = operands
         y = absolute(x)
-        near = _sum(_at_most(y, 8), scipy.special.i0e, 0, 8, 30)
+        near = _chebyshev(_at_most(y, 8), scipy.special.i0e, 0, 8, 30)
         inverse = 1 / _at_least(y, 8)
-        far = _sum(inverse, _i0e_far, 0, 1 / 8, 24) * sqrt(inverse)
-        return _unless_nan(x, where(y <= 8, near, far))
+        far = _chebyshev(inverse, _i0e_far, 0, 1 / 8, 24) * sqrt(inverse)
+        return _propagate_nan(x, where(y <= 8, near, far))
 
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.i0e(x)
@@ -116,7 +119,7 @@ def _i0e_far(u: NumpyArray) -> NumpyArray:
 @final
 @record
 class BesselI1e(SpecialFunction):
-    """The modified Bessel function of order 1, times exp(-|x|)."""
+    """The exponentially scaled modified Bessel function of order 1."""
 
     name = hlo_name = "bessel_i1e"
 
@@ -140,10 +143,10 @@ class Dawsn(CompositeFunction):
         (x,) = operands
         y = absolute(x)
         small = _at_most(y, 5)
-        near = _sum(small * small, _dawsn_near, 0, 25, 40) * small
+        near = _chebyshev(small * small, _dawsn_near, 0, 25, 40) * small
         inverse = 1 / _at_least(y, 5)
-        far = _sum(inverse * inverse, _dawsn_far, 0, 1 / 25, 20) * inverse
-        return _unless_nan(x, _odd(x, where(y <= 5, near, far)))
+        far = _chebyshev(inverse * inverse, _dawsn_far, 0, 1 / 25, 20) * inverse
+        return _propagate_nan(x, _odd(x, where(y <= 5, near, far)))
 
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.dawsn(x)
@@ -163,20 +166,20 @@ def _dawsn_far(u: NumpyArray) -> NumpyArray:
 @final
 @record
 class Erfcx(CompositeFunction):
-    """exp(x²) times one minus the error function."""
+    """The scaled complementary error function, exp(x²) erfc(x)."""
 
     name = "erfcx"
 
     def formula(self, *operands: Expr) -> Expr:
         (x,) = operands
         y = absolute(x)
-        turned = 4 / (4 + y)  # from 1 at 0 to 0 at infinity
-        above = _sum(turned, _erfcx_curve, 0, 1, 34) / (1 + 2 * y)
-        # Below 0 by reflection. exp(x²) from two parts: what is rounded off x² counts there.
+        mapped = 4 / (4 + y)  # from 1 at 0 to 0 at infinity
+        above = _chebyshev(mapped, _erfcx_curve, 0, 1, 34) / (1 + 2 * y)
+        # Negative x by reflection. exp(x²) is split into two factors, because the rounding error of x² is too large.
         high = _at_most(y, 30.0)
-        cut = _rounded(high)
-        square = exp(cut * cut) * exp((high - cut) * (high + cut))
-        return _unless_nan(x, where(x >= 0, above, 2 * square - above))
+        coarse = _round_to_sixteenth(high)
+        square = exp(coarse * coarse) * exp((high - coarse) * (high + coarse))
+        return _propagate_nan(x, where(x >= 0, above, 2 * square - above))
 
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.erfcx(x)
@@ -186,8 +189,8 @@ class Erfcx(CompositeFunction):
         return Mul()(dx, slope)
 
 
-def _rounded(x: Expr) -> Expr:
-    """To 1/16: its square is exact."""
+def _round_to_sixteenth(x: Expr) -> Expr:
+    """Round down to a multiple of 1/16, whose square is exact."""
     return floor(x * 16) / 16
 
 
@@ -199,25 +202,24 @@ def _erfcx_curve(t: NumpyArray) -> NumpyArray:
 @final
 @record
 class Ndtri(CompositeFunction):
-    """The number below which the share `p` of the standard normal distribution lies."""
+    """The quantile function of the standard normal distribution."""
 
     name = "ndtri"
 
     def formula(self, *operands: Expr) -> Expr:
         (p,) = operands
         middle = math.sqrt(2) * erf_inv(2 * p - 1)
-        less = minimum(p, 1 - p)
-        is_inside = less > 0
-        depth = sqrt(-2 * log(where(is_inside, _at_most(less, 0.1), p.full_like(0.1))))
+        tail_probability = minimum(p, 1 - p)
+        is_inside = tail_probability > 0
+        depth = sqrt(-2 * log(where(is_inside, _at_most(tail_probability, 0.1), p.full_like(0.1))))
         near, far = _at_most(depth, 6), _at_least(depth, 6)
         tail = where(
             depth <= 6,
-            near - _sum(near, _ndtri_tail, 2, 6, 30),
-            far - _sum(1 / far, _ndtri_far, 1 / 39, 1 / 6, 26),
+            near - _chebyshev(near, _ndtri_tail, 2, 6, 30),
+            far - _chebyshev(1 / far, _ndtri_far, 1 / 39, 1 / 6, 26),
         )
         tail = where(p < 0.5, -tail, tail)
-        found = where((less >= 0.1) | ~is_inside, middle, tail)
-        return _unless_nan(p, found)
+        return _propagate_nan(p, where((tail_probability >= 0.1) | ~is_inside, middle, tail))
 
     def numpy_function(self, p: NumpyArray) -> Any:
         return scipy.special.ndtri(p)
@@ -237,13 +239,13 @@ def _ndtri_far(inverse: NumpyArray) -> NumpyArray:
 @final
 @record
 class Expi(CompositeFunction):
-    """The exponential integral: of exp(t) / t from minus infinity to x, through 0 by its principal value."""
+    """The exponential integral Ei: the principal value of the integral of exp(t) / t from minus infinity to x."""
 
     name = "expi"
 
     def formula(self, *operands: Expr) -> Expr:
         (x,) = operands
-        return _unless_nan(x, where(x < 0, -_exp1(_at_least(-x, 0)), _expi_above(_at_least(x, 0))))
+        return _propagate_nan(x, where(x < 0, -_exp1(_at_least(-x, 0)), _expi_above(_at_least(x, 0))))
 
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.expi(x)
@@ -255,7 +257,7 @@ class Expi(CompositeFunction):
 @final
 @record
 class Exp1(CompositeFunction):
-    """The exponential integral: of exp(-t) / t from x, which is not negative, to infinity."""
+    """The exponential integral E1: the integral of exp(-t) / t from x to infinity; NaN for negative x."""
 
     name = "exp1"
 
@@ -272,8 +274,8 @@ class Exp1(CompositeFunction):
 
 def _exp1(x: Expr) -> Expr:
     near, far = _at_most(x, 2), _at_least(x, 2)
-    small = _sum(near, _exp1_near, 0, 2, 22) - log(near)
-    return where(x <= 2, small, exp(-far) / far * _sum(1 / far, _exp1_far, 0, 0.5, 44))
+    small = _chebyshev(near, _exp1_near, 0, 2, 22) - log(near)
+    return where(x <= 2, small, exp(-far) / far * _chebyshev(1 / far, _exp1_far, 0, 0.5, 44))
 
 
 def _exp1_near(x: NumpyArray) -> NumpyArray:
@@ -282,7 +284,7 @@ def _exp1_near(x: NumpyArray) -> NumpyArray:
 
 def _exp1_far(u: NumpyArray) -> NumpyArray:
     x = 1 / u
-    # Past the range of exp, by its own series in 1/x.
+    # Asymptotic series in 1/x where exp overflows.
     series = 1 - u * (1 - 2 * u * (1 - 3 * u * (1 - 4 * u * (1 - 5 * u))))
     near = np.minimum(x, 500)
     return np.asarray(np.where(x < 500, scipy.special.exp1(near) * np.exp(near) * x, series))
@@ -290,10 +292,10 @@ def _exp1_far(u: NumpyArray) -> NumpyArray:
 
 def _expi_above(x: Expr) -> Expr:
     near, middle = _at_most(x, 6), minimum(_at_least(x, 6), x.full_like(24))
-    far = _at_most(_at_least(x, 24), 1000)  # whose exponential is infinite
-    small = _sum(near, _expi_near, 0, 6, 30) + log(near)
-    between = exp(middle) / middle * _sum(1 / middle, _expi_far, 1 / 24, 1 / 6, 34)
-    return where(x <= 6, small, where(x <= 24, between, exp(far) / far * _sum(1 / far, _expi_far, 0, 1 / 24, 24)))
+    far = _at_most(_at_least(x, 24), 1000)  # where exp is infinite
+    small = _chebyshev(near, _expi_near, 0, 6, 30) + log(near)
+    between = exp(middle) / middle * _chebyshev(1 / middle, _expi_far, 1 / 24, 1 / 6, 34)
+    return where(x <= 6, small, where(x <= 24, between, exp(far) / far * _chebyshev(1 / far, _expi_far, 0, 1 / 24, 24)))
 
 
 def _expi_near(x: NumpyArray) -> NumpyArray:
@@ -310,18 +312,18 @@ def _expi_far(u: NumpyArray) -> NumpyArray:
 @final
 @record
 class SineIntegral(CompositeFunction):
-    """The integral of sin(t) / t from 0 to x."""
+    """The sine integral: the integral of sin(t) / t from 0 to x."""
 
     name = "sine_integral"
 
     def formula(self, *operands: Expr) -> Expr:
         (x,) = operands
         y = absolute(x)
-        small, f, g = _waves(y)
-        near = small * _sum(small * small, _si_near, 0, 36, 30)
+        small, f, g = _auxiliary_functions(y)
+        near = small * _chebyshev(small * small, _si_near, 0, 36, 30)
         far = math.pi / 2 - f * cos(y) - g * sin(y)
         far = where(y == math.inf, y.full_like(math.pi / 2), far)
-        return _unless_nan(x, _odd(x, where(y <= 6, near, far)))
+        return _propagate_nan(x, _odd(x, where(y <= 6, near, far)))
 
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.sici(x)[0]
@@ -335,18 +337,17 @@ class SineIntegral(CompositeFunction):
 @final
 @record
 class CosineIntegral(CompositeFunction):
-    """Euler's constant, plus log x, plus the integral of (cos(t) - 1) / t from 0 to x; NaN below 0."""
+    """The cosine integral: Euler's constant + log x + the integral of (cos(t) - 1) / t from 0 to x; NaN below 0."""
 
     name = "cosine_integral"
 
     def formula(self, *operands: Expr) -> Expr:
         (x,) = operands
         y = _at_least(x, 0)
-        small, f, g = _waves(y)
-        near = log(small) + _sum(small * small, _ci_near, 0, 36, 30)
+        small, f, g = _auxiliary_functions(y)
+        near = log(small) + _chebyshev(small * small, _ci_near, 0, 36, 30)
         far = where(y == math.inf, y.full_like(0), f * sin(y) - g * cos(y))
-        found = where(x >= 0, where(y <= 6, near, far), x.full_like(math.nan))
-        return _unless_nan(x, found)
+        return _propagate_nan(x, where(x >= 0, where(y <= 6, near, far), x.full_like(math.nan)))
 
     def numpy_function(self, x: NumpyArray) -> Any:
         return np.where(x >= 0, scipy.special.sici(np.abs(x))[1], np.nan)
@@ -355,11 +356,15 @@ class CosineIntegral(CompositeFunction):
         return Mul()(dx, Div()(Cos()(x), x))
 
 
-def _waves(y: Expr) -> tuple[Expr, Expr, Expr]:
-    """`y` at most 6; and for larger ones, what the cosine and the sine are multiplied by."""
+def _auxiliary_functions(y: Expr) -> tuple[Expr, Expr, Expr]:
+    """Return `y` clamped to 6, and the auxiliary functions f and g (DLMF 6.2.17) of `y` clamped from below."""
     inverse = 1 / _at_least(y, 6)
     square = inverse * inverse
-    return _at_most(y, 6), _sum(square, _f_far, 0, 1 / 36, 30) * inverse, _sum(square, _g_far, 0, 1 / 36, 30) * square
+    return (
+        _at_most(y, 6),
+        _chebyshev(square, _f_far, 0, 1 / 36, 30) * inverse,
+        _chebyshev(square, _g_far, 0, 1 / 36, 30) * square,
+    )
 
 
 def _si_near(u: NumpyArray) -> NumpyArray:
@@ -385,14 +390,14 @@ def _g_far(u: NumpyArray) -> NumpyArray:
 
 
 def _alternating(u: NumpyArray, first: int) -> NumpyArray:
-    """The sum of (2k + first)! (-u)^k, as far as its terms shrink where u is small."""
+    """Return the asymptotic series, the sum of (2k + first)! (-u)^k, for small `u`."""
     return np.asarray(sum(math.factorial(2 * k + first) * (-np.minimum(u, 1 / 3600)) ** k for k in range(11)))
 
 
 @final
 @record
 class Fresnel(CompositeFunction):
-    """The integral of sin(πt²/2) from 0 to x; with `cosine`, of cos(πt²/2)."""
+    """The Fresnel integral of sin(πt²/2) from 0 to x; with `cosine`, of cos(πt²/2)."""
 
     name = "fresnel"
     cosine: bool
@@ -401,20 +406,22 @@ class Fresnel(CompositeFunction):
         (x,) = operands
         y = absolute(x)
         small = _at_most(y, _FRESNEL)
-        near = small * _sum(small * small * small * small, _c_near if self.cosine else _s_near, 0, _FRESNEL**4, 34)
+        near = small * _chebyshev(
+            small * small * small * small, _c_near if self.cosine else _s_near, 0, _FRESNEL**4, 34
+        )
         if not self.cosine:
             near = near * small * small
         large = _at_most(_at_least(y, _FRESNEL), 1e18)
         inverse = 1 / (large * large)
-        f, g = (_sum(inverse * inverse, curve, 0, _FRESNEL**-4, 26) for curve in (_fresnel_f, _fresnel_g))
+        f, g = (_chebyshev(inverse * inverse, curve, 0, _FRESNEL**-4, 26) for curve in (_fresnel_f, _fresnel_g))
         f, g = f / (math.pi * large), g * inverse / (math.pi**2 * large)
-        # Of the square, 4 is a whole turn: the whole part's is exact, and the rest is far smaller.
-        whole = floor(large)
-        odd = whole - 2 * floor(whole / 2)
-        square = odd * odd + (large - whole) * (large + whole)
-        turn = (square - 4 * floor(square / 4)) * (math.pi / 2)
-        wave = f * sin(turn) - g * cos(turn) if self.cosine else -f * cos(turn) - g * sin(turn)
-        return _unless_nan(x, _odd(x, where(y <= _FRESNEL, near, wave + 0.5)))
+        # x² modulo 4, the period: the integer part's square is exact, the rest is much smaller.
+        integer = floor(large)
+        odd = integer - 2 * floor(integer / 2)
+        square = odd * odd + (large - integer) * (large + integer)
+        angle = (square - 4 * floor(square / 4)) * (math.pi / 2)
+        wave = f * sin(angle) - g * cos(angle) if self.cosine else -f * cos(angle) - g * sin(angle)
+        return _propagate_nan(x, _odd(x, where(y <= _FRESNEL, near, wave + 0.5)))
 
     def numpy_function(self, x: NumpyArray) -> Any:
         return scipy.special.fresnel(x)[int(self.cosine)]
@@ -424,7 +431,7 @@ class Fresnel(CompositeFunction):
         return Mul()(dx, Cos()(angle) if self.cosine else Sin()(angle))
 
 
-_FRESNEL = 2.0  # from here on the integrals are waves around a half
+_FRESNEL = 2.0  # above it the auxiliary functions are used
 
 
 def _c_near(u: NumpyArray) -> NumpyArray:
@@ -461,7 +468,7 @@ def _fresnel_g(u: NumpyArray) -> NumpyArray:
 @final
 @record
 class Spence(CompositeFunction):
-    """The dilogarithm of 1 - x: the integral of log(t) / (1 - t) from 1 to x; NaN below 0."""
+    """Spence's function, the dilogarithm of 1 - x: the integral of log(t) / (1 - t) from 1 to x; NaN below 0."""
 
     name = "spence"
 
@@ -471,14 +478,14 @@ class Spence(CompositeFunction):
         y = where(is_large, 1 / _at_least(x, 1.5), x)
         is_small = y < 0.5
         z = maximum(where(is_small, 1 - y, y), x.full_like(0.5))
-        middle = _sum(z, scipy.special.spence, 0.5, 1.5, 40)
+        middle = _chebyshev(z, scipy.special.spence, 0.5, 1.5, 40)
         below = minimum(y, y.full_like(0.5))
-        # log(y) log(1 - y) vanishes with y.
+        # log(y) log(1 - y) tends to 0 as y does.
         product = where(below > 0, log(_at_least(below, _TINY)) * log1p(-below), y.full_like(0))
-        found = where(is_small, math.pi**2 / 6 - product - middle, middle)
+        value = where(is_small, math.pi**2 / 6 - product - middle, middle)
         log_x = log(_at_least(x, 1.5))
-        found = where(is_large, -log_x * log_x / 2 - found, found)
-        return where(x >= 0, found, x.full_like(math.nan))
+        value = where(is_large, -log_x * log_x / 2 - value, value)
+        return where(x >= 0, value, x.full_like(math.nan))
 
     def numpy_function(self, x: NumpyArray) -> Any:
         return np.where(x == np.inf, -np.inf, scipy.special.spence(x))

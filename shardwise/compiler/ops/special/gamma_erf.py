@@ -1,6 +1,7 @@
-"""Elementwise special functions: the error function and its kin, the gamma function's logarithm and its derivatives,
-the zeta function. More of them: incomplete (integrals up to a bound), hypergeometric (sums), fitted (approximated by
-polynomials).
+"""Base classes of special functions; error functions, lgamma and its derivatives, zeta, xlogy, entr.
+
+The other modules hold incomplete gamma and beta functions (`incomplete`), hypergeometric functions (`hypergeometric`)
+and functions computed by Chebyshev approximations (`approximations`).
 """
 
 import math
@@ -24,15 +25,15 @@ from shardwise.compiler.ops.elementwise.select import lower_compare
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.lazy import lazy_module
 
-scipy = lazy_module("scipy")  # a third of a second that few programs need
+scipy = lazy_module("scipy")  # importing it takes a third of a second, and few programs need it
 
 
 class SpecialFunction(Unary):
-    """A function of floats that is lowered by CHLO, the library of functions beside StableHLO."""
+    """A special function of floats, lowered to CHLO."""
 
     accepts = FLOATS
     dialect = "chlo"
-    min_itemsize: ClassVar[int] = 2  # bytes: narrower floats go through f32
+    min_itemsize: ClassVar[int] = 2  # floats with fewer bytes are computed in f32
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         x = operands[0]
@@ -46,7 +47,7 @@ class SpecialFunction(Unary):
 
 
 class MultiOperandFunction(SpecialFunction):
-    """One of several operands, with a slope along each but those in `fixed`."""
+    """A special function of several operands, differentiable along all but those in `nondifferentiable`."""
 
     arity = 2
     min_itemsize = 4
@@ -54,7 +55,7 @@ class MultiOperandFunction(SpecialFunction):
     nondifferentiable_reason: ClassVar[str]
 
     def partial_derivative(self, number: int, *operands: Expr) -> Expr:
-        """The derivative along operand `number`."""
+        """Return the partial derivative along operand `number`."""
         raise self.missing_rule("slope")
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -73,19 +74,20 @@ class MultiOperandFunction(SpecialFunction):
 
 
 class CompositeFunction(SpecialFunction):
-    """One that is lowered as a program of other ops, in f32 at least. Where that loops until all elements are found, it
-    loops over one device's piece, and no turn waits for another device.
+    """A special function that is lowered as a program of other ops, in f32 or wider.
+
+    A loop in that program runs until all elements of one device's shard have converged; it needs no communication.
     """
 
     min_itemsize = 4
 
     def formula(self, *operands: Expr) -> Expr:
-        """The result, as a formula of ops."""
-        raise self.missing_rule("found")
+        """Return the result as an expression of ops."""
+        raise self.missing_rule("formula")
 
     def lower_wide(self, hlo: Hlo, *operands: Any) -> Any:
-        (found,) = hlo.program(_program(self, tuple(x.type for x in operands)), operands)
-        return found
+        (result,) = hlo.program(_program(self, tuple(x.type for x in operands)), operands)
+        return result
 
 
 @registered_cache(maxsize=4096)
@@ -104,13 +106,13 @@ class Erf(SpecialFunction):
         return scipy.special.erf(x)
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Mul()(dx, _bell(x, 2 / math.sqrt(math.pi)))
+        return Mul()(dx, _gaussian(x, 2 / math.sqrt(math.pi)))
 
 
 @final
 @record
 class Erfc(SpecialFunction):
-    """One minus the error function, exact where that is close to one."""
+    """One minus the error function, accurate where the error function is close to one."""
 
     name = hlo_name = "erfc"
 
@@ -118,13 +120,13 @@ class Erfc(SpecialFunction):
         return scipy.special.erfc(x)
 
     def tangent(self, dx: Any, x: Any, y: Any) -> Any:
-        return Mul()(dx, _bell(x, -2 / math.sqrt(math.pi)))
+        return Mul()(dx, _gaussian(x, -2 / math.sqrt(math.pi)))
 
 
 @final
 @record
 class ErfInv(SpecialFunction):
-    """The number whose error function is the element."""
+    """The inverse of the error function."""
 
     name = hlo_name = "erf_inv"
 
@@ -138,7 +140,7 @@ class ErfInv(SpecialFunction):
 @final
 @record
 class Lgamma(SpecialFunction):
-    """The logarithm of the magnitude of the gamma function; infinite at either infinity."""
+    """The logarithm of the absolute value of the gamma function; infinite at both infinities."""
 
     name = hlo_name = "lgamma"
 
@@ -166,13 +168,16 @@ class Digamma(SpecialFunction):
 @final
 @record
 class Polygamma(MultiOperandFunction):
-    """The derivative of `digamma` of an order, the first operand, at the second; where it is infinite with a sign that
-    depends on the side, NaN. Orders are whole, from 0 to a million: of others it is NaN.
+    """The derivative of `digamma` at the second operand, of the order in the first.
+
+    NaN at a pole whose sign differs on both sides. The order must be an integer from 0 to a million, else it is NaN.
     """
 
     name = hlo_name = "polygamma"
     nondifferentiable = (0,)
-    nondifferentiable_reason = "has no derivative along the order m; differentiate along x, or stop_gradient(m)"
+    nondifferentiable_reason = (
+        "not differentiable with respect to the order m; differentiate along x, or use stop_gradient(m)"
+    )
 
     def partial_derivative(self, number: int, *operands: Expr) -> Expr:
         m, x = operands
@@ -180,32 +185,34 @@ class Polygamma(MultiOperandFunction):
 
     def lower_wide(self, hlo: Hlo, *operands: Any) -> Any:
         m, x = operands
-        found = super().lower_wide(hlo, m, x)
-        # At infinity CHLO gives NaN.
-        vanishes = _all(
-            hlo, lower_compare(hlo, "EQ", x, _number(hlo, x, np.inf)), lower_compare(hlo, "GE", m, _number(hlo, m, 1))
+        result = super().lower_wide(hlo, m, x)
+        # CHLO returns NaN at infinity.
+        vanishes = _and(
+            hlo,
+            lower_compare(hlo, "EQ", x, _constant(hlo, x, np.inf)),
+            lower_compare(hlo, "GE", m, _constant(hlo, m, 1)),
         )
-        found = _select(hlo, vanishes, _number(hlo, x, 0), found)
-        return _select(hlo, lower_compare(hlo, "LE", m, _number(hlo, m, 1e6)), found, _number(hlo, x, np.nan))
+        result = _select(hlo, vanishes, _constant(hlo, x, 0), result)
+        return _select(hlo, lower_compare(hlo, "LE", m, _constant(hlo, m, 1e6)), result, _constant(hlo, x, np.nan))
 
     def numpy_function(self, m: NumpyArray, x: NumpyArray) -> Any:
         is_order = (m >= 0) & (m == np.floor(m)) & (m <= 1e6)
         order = np.where(is_order, m, 1)
-        found = np.where(order == 0, Digamma().numpy_function(x), scipy.special.polygamma(order, x))
-        found = np.where((x == np.inf) & (order > 0), 0, found)
-        is_torn = (x <= 0) & (x == np.floor(x)) & (order % 2 == 0)
-        return np.where(is_torn | ~is_order, np.nan, found)
+        result = np.where(order == 0, Digamma().numpy_function(x), scipy.special.polygamma(order, x))
+        result = np.where((x == np.inf) & (order > 0), 0, result)
+        is_odd_pole = (x <= 0) & (x == np.floor(x)) & (order % 2 == 0)
+        return np.where(is_odd_pole | ~is_order, np.nan, result)
 
 
 @final
 @record
 class Zeta(MultiOperandFunction):
-    """Hurwitz's zeta function: the sum of (q + n)^-x over all whole n from 0; NaN of x below 1."""
+    """The Hurwitz zeta function: the sum of (q + n)^-x over all integers n from 0; NaN for x below 1."""
 
     name = hlo_name = "zeta"
 
     def partial_derivative(self, number: int, *operands: Expr) -> Expr:
-        """Along x by the sums of Euler and Maclaurin, each term differentiated."""
+        """Differentiate the Euler-Maclaurin formula term by term along x."""
         x, q = operands
         if number == 1:
             return -x * Expr(self((x + 1).array, q.array))
@@ -225,21 +232,23 @@ class Zeta(MultiOperandFunction):
 
     def lower_wide(self, hlo: Hlo, *operands: Any) -> Any:
         x, q = operands
-        one, zero, infinity = (_number(hlo, x, number) for number in (1, 0, np.inf))
-        # CHLO gives NaN at infinity, and of large x: there the first term alone counts, if it is not 1.
+        one, zero, infinity = (_constant(hlo, x, number) for number in (1, 0, np.inf))
+        # CHLO returns NaN at infinity and for large x, where only the first term counts.
         limit = _select(
             hlo, lower_compare(hlo, "GT", q, one), zero, _select(hlo, lower_compare(hlo, "LT", q, one), infinity, one)
         )
-        found = _select(hlo, lower_compare(hlo, "GT", x, _number(hlo, x, 1e30)), limit, super().lower_wide(hlo, x, q))
+        result = _select(
+            hlo, lower_compare(hlo, "GT", x, _constant(hlo, x, 1e30)), limit, super().lower_wide(hlo, x, q)
+        )
         above_one = lower_compare(hlo, "GT", x, one)
-        found = _select(hlo, _all(hlo, above_one, lower_compare(hlo, "EQ", q, infinity)), zero, found)
-        # And infinity of x below 1 where q is 0 or -1 or -2 …
-        is_sum = _all(hlo, lower_compare(hlo, "GE", x, one), lower_compare(hlo, "EQ", q, q))
-        return _select(hlo, is_sum, found, _number(hlo, x, np.nan))
+        result = _select(hlo, _and(hlo, above_one, lower_compare(hlo, "EQ", q, infinity)), zero, result)
+        # CHLO returns infinity for x below 1 if q is 0, -1, -2, ...
+        converges = _and(hlo, lower_compare(hlo, "GE", x, one), lower_compare(hlo, "EQ", q, q))
+        return _select(hlo, converges, result, _constant(hlo, x, np.nan))
 
     def numpy_function(self, x: NumpyArray, q: NumpyArray) -> Any:
-        found = np.where((x > 1e30) & (q > 1), 0, scipy.special.zeta(x, q))
-        return np.where((x >= 1) & (q == q), found, np.nan)
+        result = np.where((x > 1e30) & (q > 1), 0, scipy.special.zeta(x, q))
+        return np.where((x >= 1) & (q == q), result, np.nan)
 
 
 @final
@@ -298,18 +307,18 @@ class Entr(CompositeFunction):
         return Mul()(dx, (-1 - log(Expr(x))).array)
 
 
-def _bell(x: Any, height: float) -> Any:
+def _gaussian(x: Any, height: float) -> Any:
     """`height · exp(-x²)`."""
     return Mul()(full_like(x, height), Exp()(Neg()(Square()(x))))
 
 
-def _number(hlo: Hlo, x: Any, number: float) -> Any:
+def _constant(hlo: Hlo, x: Any, number: float) -> Any:
     return hlo.constant(number, x.type.strong())
 
 
-def _select(hlo: Hlo, which: Any, yes: Any, no: Any) -> Any:
-    return hlo.op("stablehlo.select", (which, yes, no), yes.type)
+def _select(hlo: Hlo, condition: Any, x: Any, y: Any) -> Any:
+    return hlo.op("stablehlo.select", (condition, x, y), x.type)
 
 
-def _all(hlo: Hlo, x: Any, y: Any) -> Any:
+def _and(hlo: Hlo, x: Any, y: Any) -> Any:
     return hlo.op("stablehlo.and", (x, y), x.type)

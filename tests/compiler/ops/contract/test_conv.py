@@ -52,7 +52,7 @@ def row(stride=1, low=0, high=0, base=1, dilation=1, names=("bi0", "oi0", "bo0")
             "f32[2,3,7] f32[4,2,3]",
             "conv: dims 1 of f32[2,3,7] and 1 of f32[4,2,3] must agree: both are 'i' in bi0 and oi0",
         ),
-        (row(), "f32[2,3,7] f32[4,3,0]", "conv: a window along dim 2 needs 1 element or more, not 0"),
+        (row(), "f32[2,3,7] f32[4,3,0]", "conv: the window along dim 2 must have 1 element or more, not 0"),
         (row(stride=0), "f32[2,3,7] f32[4,3,3]", "conv: the stride along dim 2 must be 1 or more, not 0"),
         (
             row(base=0),
