@@ -77,7 +77,7 @@ def reduce_window(
     init = type_of(init_value, name)
     if init.shape or promote_dtypes(name, (x, init))[0] != x.dtype:
         raise TypeError(f"{name}: init_value must be a scalar that {x} can hold, not {init}")
-    if _is_neutral(init_value, op.start(x.dtype), x.dtype):
+    if _is_neutral(init_value, op.neutral(x.dtype), x.dtype):
         return op(as_operand(operand, name))
     return _reduce_from(operand, init_value, op=op)
 

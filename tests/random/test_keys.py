@@ -121,7 +121,11 @@ ERRORS = {
     "negative": (lambda k: -k, TypeError, r"neg: PRNG keys are not numbers"),
     "order": (lambda k: k < k, TypeError, "compare: PRNG keys can be compared with EQ and NE only, not LT"),
     "astype": (lambda k: k.astype("uint32"), TypeError, "convert: PRNG keys are not numbers"),
-    "from numbers": (lambda k: Convert(k.dtype)(jnp.ones(2)), TypeError, "cannot be converted to PRNG keys; use `random.wrap_key_data`"),
+    "from numbers": (
+        lambda k: Convert(k.dtype)(jnp.ones(2)),
+        TypeError,
+        "cannot be converted to PRNG keys; use `random.wrap_key_data`",
+    ),
     "numpy": (np.asarray, TypeError, "numpy has no arrays of keys"),
     "a batch": (
         lambda k: random.normal(random.split(k)),

@@ -215,7 +215,7 @@ def test_an_update_of_the_inside_takes_rows_from_neighbours():
     """The step of a stencil: what is written is cut as what it is written to."""
     program, stages = planned(lambda x: x.at[1:-1].set(x[2:] + x[:-2]), ((4096, 64), F32, P("data", None)))
     assert {name for name, _ in moved(stages)} == {"take_window"}
-    assert sum(map(stages.local.wire, stages.local.collectives())) <= 8 * 64 * 4
+    assert sum(map(stages.local.bytes_sent, stages.local.collectives())) <= 8 * 64 * 4
     assert_like_one_device(program, stages, np.arange(4096 * 64, dtype=F32).reshape(4096, 64) % 97)
 
 

@@ -64,7 +64,7 @@ def test_rows_of_a_cut_dim_are_dealt_out_and_taken_back(name, columns):
     assert local.outputs[0].layout.dims == ((), ("data",))
     whole = 64 * 256 * np.dtype(dtype).itemsize
     after = 64 * (-(-program.out_types[0].shape[1] // 4) * 4) * program.out_types[0].dtype.itemsize
-    assert sum(map(local.wire, local.collectives())) <= (whole + after) * 3 / 16
+    assert sum(map(local.bytes_sent, local.collectives())) <= (whole + after) * 3 / 16
     assert_same(local, program)
 
 

@@ -85,7 +85,7 @@ def test_rows_that_are_cut_send_one_row(reduction, rows):
     found = run_stages(program, MESH, [pin_of(P("data"), (rows, 8), MESH)], [None])
     steps = found.local.collectives()
     assert [step.op.name for step in steps] == ["take_window"]
-    assert sum(map(found.local.wire, steps)) <= (1 if rows == 32 else 3) * 8 * 4
+    assert sum(map(found.local.bytes_sent, steps)) <= (1 if rows == 32 else 3) * 8 * 4
     assert found.local.outputs[0].layout.dims == (("data",), ())
     x = np.random.default_rng(0).normal(size=(rows, 8)).astype(np.float32)
     np.testing.assert_allclose(simulate(found.local, [x])[0], evaluate(program, [x])[0], rtol=1e-6)
@@ -102,7 +102,7 @@ def test_derivatives_of_rows_that_are_cut_gather_nothing(reduction, rows):
         pins = [pin_of(P("data"), type.shape, MESH) for type in types]
         found = run_stages(program, MESH, pins, [None] * len(program.outputs))
         assert {step.op.name for step in found.local.collectives()} == {"take_window"}
-        rows_sent = sum(map(found.local.wire, found.local.collectives())) / (1024 * 4)
+        rows_sent = sum(map(found.local.bytes_sent, found.local.collectives())) / (1024 * 4)
         assert rows_sent <= 6
         whole = evaluate(program, args)
         for ours, theirs in zip(simulate(found.local, args), whole, strict=True):

@@ -166,6 +166,6 @@ def test_a_shift_takes_its_rows_from_the_neighbour(function, sent, rows):
     program, found = stages(lambda x: [function(x)], (rows, 64), P("data", None))
     steps = found.local.collectives()
     assert [step.op.name for step in steps] == ["take_window"] * bool(sent)
-    assert sum(map(found.local.wire, steps)) <= (sent + 1) * 64 * 4  # an uneven cut may shift by one more
+    assert sum(map(found.local.bytes_sent, steps)) <= (sent + 1) * 64 * 4  # an uneven cut may shift by one more
     x = np.arange(rows * 64, dtype=np.float32).reshape(rows, 64)
     np.testing.assert_array_equal(simulate(found.local, [x])[0], evaluate(program, [x])[0])

@@ -78,7 +78,7 @@ def test_the_largest_of_a_cut_dim_need_k_candidates_a_shard(columns):
     program, found = stages(TopK(8), (64, columns), P(None, "x"))
     steps = found.local.collectives()
     assert [step.op.name for step in steps] == ["all_gather"] * 2
-    assert sum(map(found.local.wire, steps)) == 7 * 64 * 8 * (4 + 4)
+    assert sum(map(found.local.bytes_sent, steps)) == 7 * 64 * 8 * (4 + 4)
     assert_same(found.local, program, [np.random.default_rng(0).integers(0, 10**4, (64, columns)).astype(np.float32)])
 
 
@@ -94,7 +94,7 @@ def test_rows_are_dealt_out_to_be_sorted_and_taken_back(columns):
     program, found = stages(Sort(1), (64, columns), P(None, "x"))
     steps = found.local.collectives()
     assert [step.op.name for step in steps] == ["all_to_all"] * 2
-    assert sum(map(found.local.wire, steps)) <= 2 * 64 * 4096 * 4 / 8 * 7 / 8
+    assert sum(map(found.local.bytes_sent, steps)) <= 2 * 64 * 4096 * 4 / 8 * 7 / 8
     assert [placement.layout.dims for placement in found.local.outputs] == [((), ("x",))]
     assert_same(found.local, program, [np.random.default_rng(0).normal(size=(64, columns)).astype(np.float32)])
 
