@@ -12,7 +12,7 @@ def report_shardings(compiled: Stages, target: Target) -> None:
     if not sharded.mesh.axis_names:
         for equation in sharded.program.walk():
             if isinstance(equation.op, Inspect):
-                equation.op.look(target.sharding(Layout.replicated(equation.inputs[0].type.ndim)))
+                equation.op.callback(target.sharding(Layout.replicated(equation.inputs[0].type.ndim)))
         return
     inspections = [equation for equation in sharded.unfolded.equations if isinstance(equation.op, Inspect)]
     if not inspections:
@@ -27,4 +27,4 @@ def report_shardings(compiled: Stages, target: Target) -> None:
         (value,) = equation.inputs
         pin = sharded.pinned.get(value)
         layout = pin.layout if pin else out_layouts.get(value, Layout.replicated(value.type.ndim))
-        equation.op.look(target.sharding(Layout(layout.dims)))  # type: ignore[attr-defined]
+        equation.op.callback(target.sharding(Layout(layout.dims)))  # type: ignore[attr-defined]

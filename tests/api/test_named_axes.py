@@ -506,7 +506,10 @@ def program_of(op, text):
 def test_an_op_whose_name_nobody_binds(op, text):
     program = program_of(op, text)
     names = ", ".join(map(repr, sorted(op.axis_names)))
-    wanted = f"{op.name}: cannot run along {names}: nothing around it binds that name, as vmap and shard_map do"
+    wanted = (
+        f"{op.name}: the axis name {names} is not bound. Call it inside a function that vmap(..., axis_name=...) "
+        "or shard_map maps over that axis."
+    )
     args = [np.ones(value.type.shape, np.float32) for value in program.inputs]
     assert message_of(NameError, evaluate, program, args) == wanted
     assert message_of(NameError, lambda: op(*map(jnp.array, args))) == wanted

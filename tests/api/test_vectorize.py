@@ -236,10 +236,10 @@ def test_constraints_in_two_mapped_dims_and_in_what_is_called(mesh):
 
 def test_mesh_axes_that_a_constraint_cannot_have(mesh):
     assert message_of(ShardingError, constrained(mesh, P("data"), spmd_axis_name="data"), A) == (
-        "vmap with spmd_axis_name=('data',) does not fit with_sharding_constraint inside: "
-        "axis 'data' cuts dim 0 already"
+        "vmap with spmd_axis_name=('data',) is incompatible with a with_sharding_constraint inside: "
+        "axis 'data' already shards dim 0"
     )
     assert message_of(ShardingError, constrained(mesh, P("data"), spmd_axis_name="rows"), A) == (
-        "vmap with spmd_axis_name=('rows',) does not fit with_sharding_constraint inside: "
+        "vmap with spmd_axis_name=('rows',) is incompatible with a with_sharding_constraint inside: "
         "the mesh data=4, model=2 has no axis 'rows'. Its axes are 'data', 'model'."
     )

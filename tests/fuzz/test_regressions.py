@@ -172,7 +172,7 @@ def test_new_padding_needs_no_mask():
     program, stages = stages_of(function, [f32(5, 2)] * 2, [P(), P("x")], MESH_OF_2)
     local = partition(stages.sharded, plan_from_picks(stages.sharded, sharded_along(stages.sharded, {"x": 0})))
     names = [equation.op.name for equation in local.program.equations]
-    grown = [equation.op.of for equation in local.program.equations if equation.op.name == "local_slice"]
+    grown = [equation.op.padded_size for equation in local.program.equations if equation.op.name == "local_slice"]
     assert grown == [6]  # of x, which is replicated
     assert names.count("select") == 1  # of x + y: the padding of y may hold anything
     assert_simulates(program, local, [np.ones((5, 2))] * 2)

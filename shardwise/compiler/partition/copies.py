@@ -303,7 +303,7 @@ def _fuse_resize_and_slice(steps: Sequence[Step]) -> list[Step]:
     for op, reached in steps:
         before = fused[-1][0] if fused else None
         if isinstance(op, LocalSlice) and isinstance(before, PadOrTrim) and before.dim == op.dim:
-            fused[-1] = (replace(op, of=before.size), reached)
+            fused[-1] = (replace(op, padded_size=before.size), reached)
         else:
             fused.append((op, reached))
     return fused

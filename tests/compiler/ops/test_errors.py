@@ -149,7 +149,7 @@ F32, INDEX = np.dtype(np.float32), np.dtype(np.int32)
         (
             Constrain((("a",),), AbstractMesh((2,), ("a",))),
             "f32[3,4]",
-            "constrain: a layout of 1 dims does not fit f32[3,4]",
+            "constrain: the layout has 1 dims, but f32[3,4] has 2",
         ),
         (
             Call(rewrite("square", [ArrayType((3,), F32)], lambda x: [Mul()(x, x)])),

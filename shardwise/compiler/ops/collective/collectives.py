@@ -1,8 +1,8 @@
-"""Ops in which a device sees others, or asks where it is. They live in local programs, over one device's pieces.
+"""Collectives between devices, and ops that depend on the position of the device. They occur in local programs.
 
-An axis tuple names the devices that take part: those that differ only along these axes, first axis major. Where there
-are `groups`, of their numbers along the axes, each group is for itself, in its own order. `exchange` is the meaning of
-such an op: pieces of all devices (in mesh order) in, pieces of all devices out.
+Devices that differ only in their positions along `axes` communicate; the first axis is major. `groups` (JAX:
+axis_index_groups) list positions along the axes; the devices of each group then exchange data, in the group's order.
+`exchange` is the numpy reference of a collective: it maps the shards of all devices, in mesh order, to the result's.
 """
 
 from collections.abc import Callable, Sequence
@@ -21,39 +21,41 @@ from shardwise.compiler.ops.shape.movement import Reshape, i64_array_attribute, 
 from shardwise.compiler.reduction import Reduction
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
-Groups = tuple[tuple[int, ...], ...]  # all of one size; each number once
+Groups = tuple[tuple[int, ...], ...]  # groups of one size; each position occurs once
 
 
 class Collective(Op):
-    """`bytes_sent`: the bytes that each device sends, by the ring model."""
+    """The base class of collectives."""
 
-    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
+    def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
+        """Return the shards of the result on all devices, given those of the operand."""
         raise self.missing_rule("exchange")
 
     def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
+        """Return the bytes that each device sends, by the ring model; `operand` is the type of its shard."""
         raise self.missing_rule("bytes_sent")
 
 
-def _each_group(
-    mesh: AbstractMesh, axes: tuple[str, ...], groups: Groups | None, pieces: Sequence[NumpyArray], join: Any
+def _exchange_in_groups(
+    mesh: AbstractMesh, axes: tuple[str, ...], groups: Groups | None, shards: Sequence[NumpyArray], exchange: Any
 ) -> list[NumpyArray]:
-    """Apply `join(pieces of a group) -> piece of each member` to every group of devices along `axes`."""
+    """Apply `exchange`, from a list of shards to a list of shards, to every group of devices along `axes`."""
     out: list[Any] = [None] * mesh.size
     for group in mesh.groups(axes, groups):
-        for device, piece in zip(group, join([pieces[device] for device in group]), strict=True):
-            out[device] = piece
+        for device, shard in zip(group, exchange([shards[device] for device in group]), strict=True):
+            out[device] = shard
     return out
 
 
-def _reduced(reduction: Reduction, group: Sequence[NumpyArray]) -> NumpyArray:
-    """One piece of all, one after the other: numpy's own sums start at zero, which -0.0 + 0.0 shows."""
+def _reduce_shards(reduction: Reduction, group: Sequence[NumpyArray]) -> NumpyArray:
+    """Reduce shards pairwise, in order. A sum by numpy would start at 0.0 and lose the sign of -0.0."""
     return reduce(reduction.ufunc, group).astype(group[0].dtype)
 
 
 @final
 @record
 class AllReduce(Collective):
-    """Every device gets the reduction of all pieces."""
+    """All-reduce: every device gets the reduction of all shards."""
 
     name = "all_reduce"
     axes: tuple[str, ...]
@@ -61,12 +63,12 @@ class AllReduce(Collective):
     groups: Groups | None = field(default=None, repr=False)
 
     def out_type(self, x: ArrayType) -> ArrayType:
-        return _reducible(self, x)
+        return _check_reducible(self, x)
 
     @ignore_float_errors
-    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
-        return _each_group(
-            mesh, self.axes, self.groups, pieces, lambda group: [_reduced(self.reduction, group)] * len(group)
+    def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
+        return _exchange_in_groups(
+            mesh, self.axes, self.groups, shards, lambda group: [_reduce_shards(self.reduction, group)] * len(group)
         )
 
     def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
@@ -79,13 +81,13 @@ class AllReduce(Collective):
         def reduce(y: Any) -> Any:
             return hlo.op("stablehlo.all_reduce", (y,), y.type, groups, (hlo.reducer(self.reduction, y.type.dtype),))
 
-        return _keeping_nan(hlo, self.reduction, x, reduce)
+        return _lower_propagating_nan(hlo, self.reduction, x, reduce)
 
 
 @final
 @record
 class AllGather(Collective):
-    """Every device gets all pieces, joined along `dim`."""
+    """All-gather: every device gets all shards, concatenated along `dim`."""
 
     name = "all_gather"
     dim: int
@@ -94,11 +96,11 @@ class AllGather(Collective):
     groups: Groups | None = field(default=None, repr=False)
 
     def out_type(self, x: ArrayType) -> ArrayType:
-        return _scaled(x, self.dim, self.count, 1)
+        return _scale_dim(x, self.dim, self.count, 1)
 
-    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
-        return _each_group(
-            mesh, self.axes, self.groups, pieces, lambda group: [np.concatenate(group, self.dim)] * len(group)
+    def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
+        return _exchange_in_groups(
+            mesh, self.axes, self.groups, shards, lambda group: [np.concatenate(group, self.dim)] * len(group)
         )
 
     def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
@@ -108,16 +110,17 @@ class AllGather(Collective):
         attributes = f"all_gather_dim = 0 : i64, replica_groups = {hlo.groups(self.axes, self.groups)}"
         if not self.dim:
             return hlo.op("stablehlo.all_gather", (x,), self.out_type(x.type), attributes)
-        # Left to XLA, pieces are copied before they are sent, and after; as a stack they need one copy, after.
-        piece = Reshape((1, *x.type.shape)).lower(hlo, x)
-        stack = hlo.op("stablehlo.all_gather", (piece,), _scaled(piece.type, 0, self.count, 1), attributes)
-        return _joined(hlo, stack, self.dim)
+        # XLA's all-gather along another dim copies shards before and after sending. Gathered along a new leading dim,
+        # they need one copy, after.
+        shard = Reshape((1, *x.type.shape)).lower(hlo, x)
+        stack = hlo.op("stablehlo.all_gather", (shard,), _scale_dim(shard.type, 0, self.count, 1), attributes)
+        return _lower_unstack(hlo, stack, self.dim)
 
 
 @final
 @record
 class ReduceScatter(Collective):
-    """Device i of a group gets block i, along `dim`, of the reduction of all pieces."""
+    """Reduce-scatter: device i of a group gets block i, along `dim`, of the reduction of all shards."""
 
     name = "reduce_scatter"
     dim: int
@@ -127,14 +130,14 @@ class ReduceScatter(Collective):
     groups: Groups | None = field(default=None, repr=False)
 
     def out_type(self, x: ArrayType) -> ArrayType:
-        return _scaled(_reducible(self, x), self.dim, 1, self.count)
+        return _scale_dim(_check_reducible(self, x), self.dim, 1, self.count)
 
     @ignore_float_errors
-    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
-        def join(group: list[NumpyArray]) -> list[NumpyArray]:
-            return np.split(_reduced(self.reduction, group), self.count, self.dim)
+    def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
+        def scatter(group: list[NumpyArray]) -> list[NumpyArray]:
+            return np.split(_reduce_shards(self.reduction, group), self.count, self.dim)
 
-        return _each_group(mesh, self.axes, self.groups, pieces, join)
+        return _exchange_in_groups(mesh, self.axes, self.groups, shards, scatter)
 
     def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return operand.nbytes * (self.count - 1) / self.count
@@ -144,15 +147,19 @@ class ReduceScatter(Collective):
 
         def reduce(y: Any) -> Any:
             reducer = hlo.reducer(self.reduction, y.type.dtype)
-            return hlo.op("stablehlo.reduce_scatter", (y,), _scaled(y.type, 0, 1, self.count), attributes, (reducer,))
+            return hlo.op(
+                "stablehlo.reduce_scatter", (y,), _scale_dim(y.type, 0, 1, self.count), attributes, (reducer,)
+            )
 
-        return _keeping_nan(hlo, self.reduction, x, lambda y: _in_front(hlo, self.dim, y, reduce))
+        return _lower_propagating_nan(
+            hlo, self.reduction, x, lambda y: _lower_with_dim_in_front(hlo, self.dim, y, reduce)
+        )
 
 
 @final
 @record
 class AllToAll(Collective):
-    """Device i of a group gets block i, along `split`, of every piece, joined along `join`."""
+    """All-to-all: device i of a group gets block i, along `split`, of every shard, concatenated along `join`."""
 
     name = "all_to_all"
     split: int
@@ -162,30 +169,31 @@ class AllToAll(Collective):
     groups: Groups | None = field(default=None, repr=False)
 
     def out_type(self, x: ArrayType) -> ArrayType:
-        return _scaled(_scaled(x, self.split, 1, self.count), self.join, self.count, 1)
+        return _scale_dim(_scale_dim(x, self.split, 1, self.count), self.join, self.count, 1)
 
-    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
-        def join(group: list[NumpyArray]) -> list[NumpyArray]:
-            blocks = [np.split(piece, self.count, self.split) for piece in group]
+    def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
+        def exchange(group: list[NumpyArray]) -> list[NumpyArray]:
+            blocks = [np.split(shard, self.count, self.split) for shard in group]
             return [np.concatenate([row[i] for row in blocks], self.join) for i in range(self.count)]
 
-        return _each_group(mesh, self.axes, self.groups, pieces, join)
+        return _exchange_in_groups(mesh, self.axes, self.groups, shards, exchange)
 
     def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return operand.nbytes * (self.count - 1) / self.count
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        block = _scaled(x.type, self.split, 1, self.count).shape
+        block = _scale_dim(x.type, self.split, 1, self.count).shape
         if any(size != 1 for size in block[: self.split]):
-            return self._exchanged(hlo, x, self.split, self.join, self.out_type(x.type), 1 in block)
-        # Blocks that are contiguous are sent as they are. Others XLA cuts out.
+            return self._lower_all_to_all(hlo, x, self.split, self.join, self.out_type(x.type), 1 in block)
+        # Contiguous blocks are stacked by a reshape, and sent without a copy. XLA slices out other blocks.
         stack = Reshape((self.count, *block)).lower(hlo, x)
-        return _joined(hlo, self._exchanged(hlo, stack, 0, 0, stack.type, True), self.join)
+        exchanged = self._lower_all_to_all(hlo, stack, 0, 0, stack.type, True)
+        return _lower_unstack(hlo, exchanged, self.join)
 
-    def _exchanged(self, hlo: Hlo, x: Any, split: int, join: int, out: ArrayType, apart: bool) -> Any:
-        if apart:
-            # XLA cuts x into blocks itself. It shares them with equal slices in the program, whose memory order may
-            # differ where a dim has size 1, and then refuses the exchange. Behind a barrier they are its own.
+    def _lower_all_to_all(self, hlo: Hlo, x: Any, split: int, join: int, out: ArrayType, barrier: bool) -> Any:
+        if barrier:
+            # XLA slices x into blocks, and by CSE shares them with equal slices of the program. If a dim has size 1,
+            # the memory layouts of the two may differ, and XLA then rejects the all-to-all.
             x = hlo.op("stablehlo.optimization_barrier", (x,), x.type)
         attributes = (
             f"split_dimension = {split} : i64, concat_dimension = {join} : i64, "
@@ -195,20 +203,23 @@ class AllToAll(Collective):
 
 
 class CollectivePermute(Collective):
-    """Pieces go from device to device, whole. Each sends and gets one at most; what gets none has zeros."""
+    """The base class of collective-permutes: a device sends its shard to at most one device, and gets at most one.
+
+    A device that gets none has zeros.
+    """
 
     def pairs(self, mesh: AbstractMesh) -> NumpyArray:
-        """(source, target) of every piece."""
+        """Return the pairs (source, target) of all devices."""
         raise self.missing_rule("pairs")
 
     def out_type(self, x: ArrayType) -> ArrayType:
         return x
 
-    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
+    def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
         sources = {target: source for source, target in self.pairs(mesh)}
         return [
-            pieces[sources[device]] if device in sources else np.zeros_like(piece)
-            for device, piece in enumerate(pieces)
+            shards[sources[device]] if device in sources else np.zeros_like(shard)
+            for device, shard in enumerate(shards)
         ]
 
     def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
@@ -221,15 +232,20 @@ class CollectivePermute(Collective):
 @final
 @record
 class Permute(CollectivePermute):
-    """Pieces numbered along `before` move so that they are numbered along `after`. Both cut into equally many."""
+    """Change the axes that shard a dim from `before` to `after`, which have the same number of devices.
+
+    The device at position i along `after` gets the shard of a device at position i along `before`.
+    """
 
     name = "permute"
     before: tuple[str, ...]
     after: tuple[str, ...]
 
     def pairs(self, mesh: AbstractMesh) -> NumpyArray:
-        """A target takes its piece from a source of its own, and from where it is itself along axes that are not named,
-        over which the pieces may differ: those of a manual region."""
+        """Each target has a source of its own, at its own position along all other axes.
+
+        Along the axes of a manual region, which are among the others, shards may differ.
+        """
         others = tuple(axis for axis in mesh.axis_names if axis not in (*self.before, *self.after))
 
         def ranks(axes: tuple[str, ...], free: tuple[str, ...]) -> NumpyArray:
@@ -243,9 +259,10 @@ class Permute(CollectivePermute):
 @final
 @record
 class CoarseningPermute(CollectivePermute):
-    """Pieces numbered along `old` go to where they are wanted along `new`, which cuts into fewer and larger ones.
+    """Send shards along axes `old` to devices that will hold larger shards, along axes `new`.
 
-    Number n along `new` is `parts` of them; of these, the device at (m, n) gets number m modulo `parts`.
+    Shard n along `new` consists of `parts` shards along `old`. Of these, the device at position m along `old` and n
+    along `new` gets number m modulo `parts`; an all-gather over groups of `old` then completes the larger shard.
     """
 
     name = "coarsening_permute"
@@ -258,7 +275,7 @@ class CoarseningPermute(CollectivePermute):
         return (*self.old, *self.new)
 
     def pairs(self, mesh: AbstractMesh) -> NumpyArray:
-        """Each piece is on as many devices as want it, and each of these sends it once."""
+        """Each shard is held by as many devices as need it, and each of them sends it once."""
         groups, devices = mesh.groups(self.axes), mesh.extent(self.new)
         m, n = np.divmod(np.arange(groups.shape[1]), devices)
         sources = (n * self.parts + m % self.parts) * devices + m // self.parts
@@ -268,7 +285,7 @@ class CoarseningPermute(CollectivePermute):
 @final
 @record
 class PPermute(CollectivePermute):
-    """For each pair (a, b), device b of a group gets the piece of device a. One that nobody sends to gets zeros."""
+    """For each pair (a, b) in `to`, device b gets the shard of device a; positions are along `axes`."""
 
     name = "ppermute"
     axes: tuple[str, ...]
@@ -287,7 +304,7 @@ class PPermute(CollectivePermute):
 @final
 @record
 class DeviceIndex(Collective):
-    """This device's position along `axes`: an i32 scalar."""
+    """The position of this device along `axes`, an i32 scalar."""
 
     name = "device_index"
     axes: tuple[str, ...]
@@ -295,7 +312,7 @@ class DeviceIndex(Collective):
     def out_type(self) -> ArrayType:
         return ArrayType((), np.int32)
 
-    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
+    def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
         return [np.asarray(position, np.int32) for position in mesh.coordinates(self.axes)]
 
     def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
@@ -308,26 +325,25 @@ class DeviceIndex(Collective):
 @final
 @record
 class LocalSlice(Collective):
-    """Of `count` equal blocks along `dim`, the one numbered by this device's position along `axes`. Nothing moves.
+    """Slice this device's shard, one of `count` along `dim`, out of an array that is replicated over `axes`.
 
-    `of` is the size that `dim` would have with zeros at its end, where it is not its own.
+    `padded_size`: the size to which `dim` is padded with zeros first; None for no padding.
     """
 
     name = "local_slice"
     dim: int
     axes: tuple[str, ...]
     count: int
-    of: int | None = field(default=None, repr=False)
+    padded_size: int | None = field(default=None, repr=False)
 
     def out_type(self, x: ArrayType) -> ArrayType:
-        return _scaled(x if self.of is None else PadOrTrim(self.dim, self.of).out_type(x), self.dim, 1, self.count)
+        padded = x if self.padded_size is None else PadOrTrim(self.dim, self.padded_size).out_type(x)
+        return _scale_dim(padded, self.dim, 1, self.count)
 
-    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
+    def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
         positions = mesh.coordinates(self.axes)
-        wholes = pieces if self.of is None else PadOrTrim(self.dim, self.of).exchange(mesh, pieces)
-        return [
-            np.split(whole, self.count, self.dim)[position] for whole, position in zip(wholes, positions, strict=True)
-        ]
+        padded = shards if self.padded_size is None else PadOrTrim(self.dim, self.padded_size).exchange(mesh, shards)
+        return [np.split(x, self.count, self.dim)[position] for x, position in zip(padded, positions, strict=True)]
 
     def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return 0
@@ -335,9 +351,9 @@ class LocalSlice(Collective):
     def lower(self, hlo: Hlo, x: Any) -> Any:
         out, scalar = self.out_type(x.type), ArrayType((), np.int32)
         size, block, position = x.type.shape[self.dim], out.shape[self.dim], hlo.device_index(self.axes)
-        filled = min(-(-size // block), self.count) if block else self.count  # blocks that are not zeros alone
+        filled = min(-(-size // block), self.count) if block else self.count  # blocks with more than padding
         if filled < self.count:
-            # One block of zeros serves all: an array that is small beside the whole stays small.
+            # Devices whose shard is all padding slice the same block of zeros: the array is padded by one block only.
             position = hlo.op("stablehlo.minimum", (position, hlo.constant(filled, scalar)), scalar)
             filled += 1
         if filled * block != size:
@@ -350,7 +366,7 @@ class LocalSlice(Collective):
 @final
 @record
 class ToPartial(Collective):
-    """The piece, on the device at position 0 along `axes`; zeros on the others: a whole value as a partial sum."""
+    """Make a replicated value partial over `axes`: the first device keeps it, the others get zeros."""
 
     name = "to_partial"
     axes: tuple[str, ...]
@@ -358,23 +374,22 @@ class ToPartial(Collective):
     def out_type(self, x: ArrayType) -> ArrayType:
         return x
 
-    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
+    def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
         positions = mesh.coordinates(self.axes)
-        return [np.zeros_like(piece) if at else piece for piece, at in zip(pieces, positions, strict=True)]
+        return [np.zeros_like(shard) if position else shard for shard, position in zip(shards, positions, strict=True)]
 
     def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return 0
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
         is_first = lower_compare(hlo, "EQ", hlo.device_index(self.axes), hlo.constant(0, ArrayType((), np.int32)))
-        # A scalar predicate chooses whole operands.
         return hlo.op("stablehlo.select", (is_first, x, hlo.constant(0, x.type.strong())), x.type)
 
 
 @final
 @record
 class PadOrTrim(Collective):
-    """Dim `dim` of the piece grows to `size` by zeros at its end, or is cut off there. Nothing moves."""
+    """Pad the shard at the end of `dim` with zeros to `size`, or trim it to `size`."""
 
     name = "pad_or_trim"
     dim: int
@@ -383,10 +398,10 @@ class PadOrTrim(Collective):
     def out_type(self, x: ArrayType) -> ArrayType:
         return x.with_shape((*x.shape[: self.dim], self.size, *x.shape[self.dim + 1 :]))
 
-    def exchange(self, mesh: AbstractMesh, pieces: Sequence[NumpyArray]) -> list[NumpyArray]:
-        grow = [(0, 0)] * pieces[0].ndim
-        grow[self.dim] = (0, max(0, self.size - pieces[0].shape[self.dim]))
-        return [np.take(np.pad(piece, grow), range(self.size), self.dim) for piece in pieces]
+    def exchange(self, mesh: AbstractMesh, shards: Sequence[NumpyArray]) -> list[NumpyArray]:
+        padding = [(0, 0)] * shards[0].ndim
+        padding[self.dim] = (0, max(0, self.size - shards[0].shape[self.dim]))
+        return [np.take(np.pad(shard, padding), range(self.size), self.dim) for shard in shards]
 
     def bytes_sent(self, operand: ArrayType, mesh: AbstractMesh) -> float:
         return 0
@@ -405,53 +420,59 @@ class PadOrTrim(Collective):
         return hlo.op("stablehlo.pad", (x, hlo.constant(0, ArrayType((), out.dtype))), out, attributes)
 
 
-def _reducible(op: AllReduce | ReduceScatter, x: ArrayType) -> ArrayType:
+def _check_reducible(op: AllReduce | ReduceScatter, x: ArrayType) -> ArrayType:
     if not op.reduction.has_collective:
-        raise TypeError(f"{op.name}: there is no collective for the reduction {op.reduction}")
+        raise TypeError(f"{op.name}: XLA has no collective for the reduction {op.reduction}")
     if x.dtype.kind == "c" and op.reduction.selects:
         raise TypeError(f"{op.name}: complex numbers have no {op.reduction}: {x}")
     return x
 
 
-def _joined(hlo: Hlo, stack: Any, dim: int) -> Any:
-    """The pieces along the first dim, one after the other along dim `dim` of the rest."""
-    count, *piece = stack.type.shape
-    order = (*range(1, dim + 1), 0, *range(dim + 1, len(piece) + 1))
-    together = (*piece[:dim], count * piece[dim], *piece[dim + 1 :])
-    return Reshape(together).lower(hlo, lower_permute(hlo, stack, order))
+def _lower_unstack(hlo: Hlo, stack: Any, dim: int) -> Any:
+    """Concatenate the slices along dim 0 of `stack` along their dim `dim`."""
+    count, *shape = stack.type.shape
+    order = (*range(1, dim + 1), 0, *range(dim + 1, len(shape) + 1))
+    concatenated = (*shape[:dim], count * shape[dim], *shape[dim + 1 :])
+    return Reshape(concatenated).lower(hlo, lower_permute(hlo, stack, order))
 
 
-def _in_front(hlo: Hlo, dim: int, x: Any, exchange: Callable[[Any], Any]) -> Any:
-    """`exchange` of `x` with `dim` in front, and then where it was. Pieces are contiguous there, as XLA needs them:
-    written out, the ways there and back become one with what the program does before and after."""
+def _lower_with_dim_in_front(hlo: Hlo, dim: int, x: Any, exchange: Callable[[Any], Any]) -> Any:
+    """Apply `exchange` to `x` with `dim` moved to the front, and move it back.
+
+    XLA needs contiguous blocks, which they are there. It can fuse explicit transposes with the ops before and after.
+    """
     order = (dim, *(d for d in range(x.type.ndim) if d != dim))
     return lower_permute(hlo, exchange(lower_permute(hlo, x, order)), inverse_permutation(order))
 
 
-def _keeping_nan(hlo: Hlo, reduction: Reduction, x: Any, reduce: Callable[[Any], Any]) -> Any:
-    """`reduce` of `x`. A maximum of floats is taken of integers in the same order, NaN at the end that wins: devices
-    that compare floats drop NaN, or keep it on some platforms only."""
+def _lower_propagating_nan(hlo: Hlo, reduction: Reduction, x: Any, reduce: Callable[[Any], Any]) -> Any:
+    """Apply `reduce` to `x`; a minimum or maximum of floats propagates NaN.
+
+    XLA's collectives drop NaN on some platforms. Floats are therefore mapped to integers of the same order, and NaN to
+    the integer that wins.
+    """
     if not reduction.selects or not is_float(x.type.dtype):
         return reduce(x)
     dtype, integer = (np.float64, np.int64) if x.type.dtype == np.float64 else (np.float32, np.int32)
     low, high = integer_range(np.dtype(integer))
 
-    def mirrored(bits: Any) -> Any:
-        """Negative floats count downwards by their bits; mirrored, upwards. Twice is nothing."""
+    def flip_negatives(bits: Any) -> Any:
+        """Reverse the order of negative floats, whose bits decrease as they increase. It is its own inverse."""
         negative = lower_compare(hlo, "LT", bits, hlo.constant(0, bits.type))
         flipped = hlo.op("stablehlo.xor", (bits, hlo.constant(high, bits.type)), bits.type)
         return hlo.op("stablehlo.select", (negative, flipped, bits), bits.type)
 
     wide = hlo.op("stablehlo.convert", (x,), x.type.with_dtype(dtype))
-    order = mirrored(hlo.op("stablehlo.bitcast_convert", (wide,), x.type.with_dtype(integer)))
+    order = flip_negatives(hlo.op("stablehlo.bitcast_convert", (wide,), x.type.with_dtype(integer)))
     is_nan = lower_compare(hlo, "NE", wide, wide)
     winner = hlo.constant(high if reduction.selects == "GT" else low, order.type)
-    found = mirrored(reduce(hlo.op("stablehlo.select", (is_nan, winner, order), order.type)))
-    wide = hlo.op("stablehlo.bitcast_convert", (found,), found.type.with_dtype(dtype))
-    return hlo.op("stablehlo.convert", (wide,), found.type.with_dtype(x.type.dtype))
+    reduced = flip_negatives(reduce(hlo.op("stablehlo.select", (is_nan, winner, order), order.type)))
+    wide = hlo.op("stablehlo.bitcast_convert", (reduced,), reduced.type.with_dtype(dtype))
+    return hlo.op("stablehlo.convert", (wide,), reduced.type.with_dtype(x.type.dtype))
 
 
-def _scaled(x: ArrayType, dim: int, times: int, by: int) -> ArrayType:
-    if x.shape[dim] % by:
-        raise TypeError(f"dim {dim} of {x} does not divide into {by} blocks")
-    return x.with_shape((*x.shape[:dim], x.shape[dim] * times // by, *x.shape[dim + 1 :]))
+def _scale_dim(x: ArrayType, dim: int, times: int, divisor: int) -> ArrayType:
+    """Multiply the size of a dim by `times` and divide it by `divisor`."""
+    if x.shape[dim] % divisor:
+        raise TypeError(f"dim {dim} of {x} does not divide into {divisor} blocks")
+    return x.with_shape((*x.shape[:dim], x.shape[dim] * times // divisor, *x.shape[dim + 1 :]))

@@ -1,25 +1,24 @@
-"""Collectives along an axis that has a name: what `lax.psum` and its kin stage.
+"""Collectives over named axes: what `lax.psum` and similar functions trace to.
 
-The axis belongs to something around the op: many members compute the same thing, each on its own values, and here they
-exchange them. Inside, an operand is one member's value. Other vmaps pass by, and derivatives are collectives again.
+A named axis is bound by a vmap or a manual region (`shard_map`) around the op. Its *members* run the same program on
+different values; an operand is the value of one member. A vmap over another axis does not change the op. Derivatives of
+collectives are collectives.
 
-Where a vmap has given the name, the members lie side by side along a dim once it reaches the op, which becomes ordinary
-ones along that dim. Where the name is an axis of a manual region (shard_map), members are devices: the op is a
-collective between them, as `localize` says, and there types say over which axes a value varies from device to device.
-The sum over such an axis is one value for all (`invariant`). So its transpose moves nothing: each device takes the
-cotangent as it is. What moves is the transpose of its opposite, `vary`, by which each device takes what is one value
-for all as its own: their cotangents are summed.
+- If a vmap binds the name, members are indexed by its batch dim, and the op becomes ordinary ops along that dim.
+- If a manual region binds the name, the members are devices, and the op becomes a collective between them (`localize`).
+  Types then say over which axes a value varies. The sum over such an axis is replicated (`invariant`). Its transpose is
+  `pvary`, which communicates nothing, and the transpose of `pvary` is the sum.
 
-Members along several axes are numbered with the first axis slowest. `groups` of their numbers, all of one size, are
-each for themselves: members of a group are numbered by their places in it.
+Members along several axes are numbered with the first axis major. `groups` (JAX: axis_index_groups) restrict the op to
+groups of members of one size, in which members are numbered by their position in the group.
 
-    named_sum        each member gets the sum of all
-    named_extreme    each member gets the largest of all, or the smallest
-    named_index      each member's number
-    vary             one value for all, as each device's own
-    settle           what all devices have alike, as one value for all
+    named_sum           the sum over all members
+    named_min_max       the maximum or minimum over all members
+    named_index         the index of the member
+    pvary               cast a replicated value to varying
+    assert_replicated   assert that a varying value is in fact replicated
 
-`moving` has those by which values move between members.
+`named_exchange` has the ops that move values between members.
 """
 
 import math
@@ -50,7 +49,7 @@ from shardwise.compiler.shardings.factors import FactorRule
 
 
 class Named(Op):
-    """What all share: only whoever binds the name can say what the op does."""
+    """The base class of collectives over named axes. They can only run after something has bound the names."""
 
     def factors(self, *types: ArrayType) -> FactorRule:
         return FactorRule.pointwise(types[0].shape, 1)
@@ -64,15 +63,16 @@ class Named(Op):
     def unbound(self) -> NameError:
         names = ", ".join(sorted(map(repr, self.axis_names)))
         return NameError(
-            f"{self.name}: cannot run along {names}: nothing around it binds that name, as vmap and shard_map do"
+            f"{self.name}: the axis name {names} is not bound. Call it inside a function that vmap(..., axis_name=...) "
+            "or shard_map maps over that axis."
         )
 
 
 @record
 class NamedReduction(Named):
-    """One value of those of all members along `axes`. `invariant`: types know that it is one for all.
+    """A reduction over all members along `axes`. `invariant`: the result is replicated, and its type says so.
 
-    `groups` are of members along one axis.
+    With `groups` there is only one axis.
     """
 
     axes: tuple[Any, ...]
@@ -92,8 +92,8 @@ class NamedReduction(Named):
     def result_varying(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(axis for axis in axes if axis not in self.axes) if self.invariant else axes
 
-    def reduced(self, context: LocalContext, reduction: Reduction, x: Any) -> Any:
-        """The reduction over the devices along the axes."""
+    def all_reduce(self, context: LocalContext, reduction: Reduction, x: Any) -> Any:
+        """Reduce over the devices along the axes."""
         return AllReduce(mesh_axes_of(context, self.axes), reduction, self.groups)(x)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
@@ -101,18 +101,18 @@ class NamedReduction(Named):
         if axis.name not in self.axes:
             return self(x), dim
         if self.groups:
-            return merge_groups(self.along(1)(split_groups(x, dim, self.groups)), None, self.groups), 0
-        one = self.of_copies(x, axis.size) if dim is None else self.along(dim)(x)
+            return merge_groups(self.along_dim(1)(split_groups(x, dim, self.groups)), None, self.groups), 0
+        reduced = self.reduce_copies(x, axis.size) if dim is None else self.along_dim(dim)(x)
         rest = tuple(name for name in self.axes if name != axis.name)
-        return replace(self, axes=rest)(one) if rest else one, None
+        return replace(self, axes=rest)(reduced) if rest else reduced, None
 
-    def along(self, dim: int) -> Op:
-        """The same along a dim."""
-        raise self.missing_rule("along")
+    def along_dim(self, dim: int) -> Op:
+        """Return the same reduction along a dim."""
+        raise self.missing_rule("along_dim")
 
-    def of_copies(self, x: Any, count: int) -> Any:
-        """The same of as many copies of `x`."""
-        raise self.missing_rule("of_copies")
+    def reduce_copies(self, x: Any, count: int) -> Any:
+        """Reduce `count` copies of `x`."""
+        raise self.missing_rule("reduce_copies")
 
 
 @final
@@ -133,48 +133,48 @@ class NamedSum(NamedReduction):
         return (PVary(self.axes)(cotangent) if self.invariant else self(cotangent),)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
-        return self.reduced(context, SUM, *operands)
+        return self.all_reduce(context, SUM, *operands)
 
-    def along(self, dim: int) -> Op:
+    def along_dim(self, dim: int) -> Op:
         return Sum((dim,))
 
-    def of_copies(self, x: Any, count: int) -> Any:
+    def reduce_copies(self, x: Any, count: int) -> Any:
         return sum_of_copies(x, count)
 
 
 @final
 @record
 class NamedMinMax(NamedReduction):
-    """The largest (`MAX`) or smallest (`MIN`) over all members along `axes`. Equal ones share its derivative."""
+    """The maximum (`MAX`) or minimum (`MIN`) over all members along `axes`. Ties share the derivative equally."""
 
     name = "named_min_max"
     reduction: Reduction = MAX
     groups: Groups | None = field(default=None, repr=False)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
-        return self.reduced(context, self.reduction, *operands)
+        return self.all_reduce(context, self.reduction, *operands)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (x,), (dx,) = primals, tangents
         y = self(x)
         wins = Compare("EQ")(x, y)
         total = NamedSum(self.axes, self.invariant, self.groups)
-        moved = total(Select()(wins, dx, zeros_like(dx)))
-        return y, Div()(moved, total(Convert(dx.type.dtype)(wins)))
+        tangent = total(Select()(wins, dx, zeros_like(dx)))
+        return y, Div()(tangent, total(Convert(dx.type.dtype)(wins)))
 
-    def along(self, dim: int) -> Op:
+    def along_dim(self, dim: int) -> Op:
         return {MAX: ReduceMax, MIN: ReduceMin}[self.reduction]((dim,))
 
-    def of_copies(self, x: Any, count: int) -> Any:
+    def reduce_copies(self, x: Any, count: int) -> Any:
         return x
 
 
 @final
 @record
 class NamedIndex(Named):
-    """Each member's number along `axis`. Not cheap: made again further inside, the name may mean another axis.
+    """The index of the member along `axis`. `tracked`: the type says that it varies over the axis.
 
-    `tracked`: types know that it varies.
+    It must not be recomputed elsewhere (`cheap_to_recompute`), where the name may mean another axis.
     """
 
     name = "named_index"
@@ -207,7 +207,7 @@ class NamedIndex(Named):
 
 
 class _VaryingCast(Elementwise):
-    """The operand itself: only its type says something else of how devices differ."""
+    """The base class of casts that change only over which axes the type varies."""
 
     arity = 1
     accepts_keys = True
@@ -231,7 +231,7 @@ class _VaryingCast(Elementwise):
 @final
 @record
 class PVary(_VaryingCast):
-    """What is one value for all devices along `axes`, as each device's own."""
+    """Mark a replicated value as varying over `axes`. JAX: pvary."""
 
     name = "pvary"
     axes: tuple[str, ...]
@@ -249,7 +249,7 @@ class PVary(_VaryingCast):
 @final
 @record
 class AssertReplicated(_VaryingCast):
-    """What each device along `axes` has, but all alike, as one value for all. Its derivative is the first device's."""
+    """Assert that a varying value is in fact replicated over `axes`. The first device along them gets the cotangent."""
 
     name = "assert_replicated"
     axes: tuple[str, ...]
@@ -258,56 +258,61 @@ class AssertReplicated(_VaryingCast):
         return tuple(axis for axis in axes if axis not in self.axes)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
-        sent = PVary(self.axes)(cotangent)
+        varying = PVary(self.axes)(cotangent)
         for axis in self.axes:
-            first = Compare("EQ")(NamedIndex(axis, tracked=True)(), full((), 0, np.int32))
-            sent = Select()(Broadcast(sent.type.shape, ())(first), sent, zeros_like(sent))
-        return (sent,)
+            is_first = Compare("EQ")(NamedIndex(axis, tracked=True)(), full((), 0, np.int32))
+            varying = Select()(Broadcast(varying.type.shape, ())(is_first), varying, zeros_like(varying))
+        return (varying,)
 
 
 def flat_axis_index(axes: Sequence[Any], sizes: Sequence[int], tracked: frozenset[Any] = frozenset()) -> Any:
-    """Each member's number along several axes, the first of them slowest; `tracked`: those whose index types track."""
-    number: Any = full((), 0, np.int32)
-    for place, (axis, size) in enumerate(zip(axes, sizes, strict=True)):
-        digit = NamedIndex(axis, axis in tracked)()
-        number = Add()(Mul()(number, full((), size, np.int32)), digit) if place else digit
-    return number
+    """Return the index of the member along several axes, the first one major. `tracked`: the axes that types track."""
+    flat_index: Any = full((), 0, np.int32)
+    for number, (axis, size) in enumerate(zip(axes, sizes, strict=True)):
+        index = NamedIndex(axis, axis in tracked)()
+        flat_index = Add()(Mul()(flat_index, full((), size, np.int32)), index) if number else index
+    return flat_index
 
 
 def mesh_axes_of(context: LocalContext, names: Sequence[Any]) -> tuple[str, ...]:
-    """The axes of the mesh that axes of manual regions consist of."""
+    """Return the mesh axes that axes of manual regions consist of."""
     return tuple(axis for name in names for axis in context.mesh_axes_of(name))
 
 
 def split_dim(x: Any, dim: int, sizes: Sequence[int]) -> Any:
-    """`x` with `dim` as dims of these sizes."""
+    """Split `dim` of `x` into dims of these sizes."""
     return Reshape((*x.type.shape[:dim], *sizes, *x.type.shape[dim + 1 :]))(x)
 
 
 def merge_dims(x: Any, dim: int, count: int) -> Any:
-    """`x` with so many dims from `dim` on as one."""
+    """Merge `count` dims of `x`, from `dim` on, into one."""
     shape = x.type.shape
     return Reshape((*shape[:dim], math.prod(shape[dim : dim + count]), *shape[dim + count :]))(x)
 
 
 def split_groups(x: Any, dim: int | None, groups: Groups) -> Any:
-    """`x`, whose members lie along `dim` (None: all are `x`), with a dim for the groups and one for their members."""
+    """Split `x`, with all members along `dim`, into groups along dim 0 and their members along dim 1.
+
+    If `dim` is None, `x` is the value of every member.
+    """
     members = [member for group in groups for member in group]
     x = take_slices(batch_dim_at(x, dim, 0, len(members)), 0, members)
     return split_dim(x, 0, (len(groups), len(groups[0])))
 
 
 def merge_groups(x: Any, dim: int | None, groups: Groups) -> Any:
-    """`x`, whose groups lie along the first dim and their members along `dim` (None: they have the same), with all
-    members along one, in their order."""
+    """Merge groups, along dim 0, and their members, along `dim`, into one dim 0 in the order of members.
+
+    If `dim` is None, the members of a group have the same value.
+    """
     members = [member for group in groups for member in group]
     x = merge_dims(batch_dim_at(x, dim, 1, len(groups[0])), 0, 2)
-    places = {member: place for place, member in enumerate(members)}
-    return take_slices(x, 0, [places[member] for member in range(len(members))])
+    positions = {member: position for position, member in enumerate(members)}
+    return take_slices(x, 0, [positions[member] for member in range(len(members))])
 
 
 def take_slices(x: Any, dim: int, sources: Sequence[int | None]) -> Any:
-    """For each source, that slice of `x` along `dim`, or zeros; sources that are neighbours are one slice."""
+    """Concatenate the slices of `x` at these indices along `dim`; None is zeros. Adjacent indices form one slice."""
     parts = []
     start = 0
     while start < len(sources):
@@ -324,8 +329,8 @@ def take_slices(x: Any, dim: int, sources: Sequence[int | None]) -> Any:
 
 
 def sum_of_copies(x: Any, count: int) -> Any:
-    """The sum of as many copies of `x`; small floats are multiplied in f32 and rounded once, as they are summed."""
+    """Return `count * x`, a sum of copies. Small floats are multiplied in f32 and rounded once, as they are in sums."""
     dtype = x.type.dtype
     wide = numpy_carrier(dtype) if is_float(dtype) else dtype
-    many = Mul()(x if wide == dtype else Convert(wide)(x), full(x.type.shape, count, wide, x.type.weak))
-    return many if wide == dtype else Convert(dtype, x.type.weak)(many)
+    product = Mul()(x if wide == dtype else Convert(wide)(x), full(x.type.shape, count, wide, x.type.weak))
+    return product if wide == dtype else Convert(dtype, x.type.weak)(product)

@@ -1,9 +1,9 @@
-"""Values that move between the members along an axis that has a name; see `named` for whose members they are.
+"""Collectives over named axes that move values between members; `named` explains members.
 
-named_all_gather     each member gets the values of all, side by side along a new dim
-named_reduce_scatter    the transpose of that: of the sum of all, each member gets its own slice
-named_all_to_all   each member sends slice k to member k, and stacks what it is sent
-named_permute    members send their value to one other
+named_all_gather       each member gets the values of all members, stacked along a new dim
+named_reduce_scatter   its transpose: each member gets its own slice of the sum over all members
+named_all_to_all       each member sends slice k to member k, and stacks the slices that it gets
+named_permute          each member sends its value to another one
 """
 
 import math
@@ -40,7 +40,7 @@ from shardwise.compiler.shardings.factors import Dims, FactorRule
 
 @record
 class NamedExchangeOp(Named):
-    """Values move between the members along `axes`, of these `sizes`; the op is linear in its operand."""
+    """The base class: values move between members along `axes`, of these `sizes`. The op is linear in its operand."""
 
     axes: tuple[Any, ...]
     sizes: tuple[int, ...]
@@ -55,7 +55,7 @@ class NamedExchangeOp(Named):
 
     @property
     def count(self) -> int:
-        """How many members there are, or how many of them are a group."""
+        """The number of members, or of members of a group."""
         return len(self.groups[0]) if self.groups else math.prod(self.sizes)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
@@ -67,51 +67,57 @@ class NamedExchangeOp(Named):
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (x,), (dim,) = operands, dims
         if axis.name not in self.axes:
-            return self.under_a_dim()(batch_dim_at(x, dim, 0, axis.size)), 0
+            return self.with_leading_dim()(batch_dim_at(x, dim, 0, axis.size)), 0
         if len(self.axes) == 1:
-            return self.among_all(x, dim)
-        return self.along_one(axis, batch_dim_at(x, dim, 0, axis.size), self.axes.index(axis.name))
+            return self.vmap_all_members(x, dim)
+        return self.vmap_one_axis(axis, batch_dim_at(x, dim, 0, axis.size), self.axes.index(axis.name))
 
-    def among_all(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
-        """The result where all members lie along `dim` of `x` (None: all are `x`), and the dim of its members."""
-        if not self.groups:
-            return self.resolved(x, dim)
-        one: dict[str, Any] = {"axes": self.axes[:1], "sizes": (self.count,), "groups": None}
-        alone = replace(self, **one).under_a_dim()
-        found, at = alone.resolved(split_groups(x, dim, self.groups), 1)
-        return merge_groups(found, at, self.groups), 0
+    def vmap_all_members(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
+        """Compute the op if all members lie along `dim` of `x`; None: all have the value `x`.
 
-    def along_one(self, axis: BatchAxis, x: Any, place: int) -> tuple[Any, int | None]:
-        """The result where members along one of several axes, the one in this place, lie along the first dim of `x`.
-
-        Here: each member gets the values of all, works out the results of all, and takes its own.
+        Returns:
+            The result, and its dim along which members lie; None if all members have the same.
         """
-        axes, sizes = _but(self.axes, place), _but(self.sizes, place)
+        if not self.groups:
+            return self.along_dim(x, dim)
+        fields: dict[str, Any] = {"axes": self.axes[:1], "sizes": (self.count,), "groups": None}
+        in_group = replace(self, **fields).with_leading_dim()
+        result, member_dim = in_group.along_dim(split_groups(x, dim, self.groups), 1)
+        return merge_groups(result, member_dim, self.groups), 0
+
+    def vmap_one_axis(self, axis: BatchAxis, x: Any, place: int) -> tuple[Any, int | None]:
+        """Compute the op if the members along one of several axes, `axes[place]`, lie along dim 0 of `x`.
+
+        By default each member gathers the values of all members, computes the results of all, and takes its own.
+        """
+        axes, sizes = _without(self.axes, place), _without(self.sizes, place)
         before, after = math.prod(self.sizes[:place]), math.prod(self.sizes[place + 1 :])
         shape = x.type.shape[1:]
-        everyone = NamedAllGather(axes, sizes, 0)(x)
-        everyone = move_dim(Reshape((before, after, axis.size, *shape))(everyone), 2, 1)
-        found, at = self.among_all(Reshape((math.prod(self.sizes), *shape))(everyone), 0)
-        found = batch_dim_at(found, at, 0, math.prod(self.sizes))
-        shape = found.type.shape[1:]
-        mine = move_dim(Reshape((before, axis.size, after, *shape))(found), 1, 0)
-        mine = Reshape((axis.size, before * after, *shape))(mine)
-        return _own_slice(mine, 1, flat_axis_index(axes, sizes)), 0
+        gathered = NamedAllGather(axes, sizes, 0)(x)
+        gathered = move_dim(Reshape((before, after, axis.size, *shape))(gathered), 2, 1)
+        results, dim = self.vmap_all_members(Reshape((math.prod(self.sizes), *shape))(gathered), 0)
+        results = batch_dim_at(results, dim, 0, math.prod(self.sizes))
+        shape = results.type.shape[1:]
+        by_axis = move_dim(Reshape((before, axis.size, after, *shape))(results), 1, 0)
+        by_axis = Reshape((axis.size, before * after, *shape))(by_axis)
+        return _slice_at(by_axis, 1, flat_axis_index(axes, sizes)), 0
 
-    def resolved(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
-        """As `among_all`, without groups."""
-        raise self.missing_rule("resolved")
+    def along_dim(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
+        """Compute the op without groups if all members lie along `dim` of `x`; see `vmap_all_members`."""
+        raise self.missing_rule("along_dim")
 
-    def under_a_dim(self) -> "NamedExchangeOp":
-        """The same, for operands with one more dim in front."""
-        raise self.missing_rule("under_a_dim")
+    def with_leading_dim(self) -> "NamedExchangeOp":
+        """Return the op for operands with one more leading dim."""
+        raise self.missing_rule("with_leading_dim")
 
 
 @final
 @record
 class NamedAllGather(NamedExchangeOp):
-    """The values of all members, side by side along a new dim `dim`. `invariant`: types know that they are one for all,
-    and each member takes of their cotangent what is its own."""
+    """The values of all members, stacked along a new dim `dim`.
+
+    `invariant`: the result is replicated, and its type says so. The cotangent of a member is then its slice.
+    """
 
     name = "named_all_gather"
     dim: int
@@ -120,44 +126,44 @@ class NamedAllGather(NamedExchangeOp):
 
     def out_type(self, x: ArrayType) -> ArrayType:
         if not 0 <= self.dim <= x.ndim:
-            raise TypeError(f"named_all_gather: {x} cannot get a new dim {self.dim}")
+            raise TypeError(f"named_all_gather: cannot insert a dim {self.dim} into {x}")
         return x.with_shape((*x.shape[: self.dim], self.count, *x.shape[self.dim :]))
 
     def result_varying(self, axes: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(axis for axis in axes if axis not in self.axes) if self.invariant else axes
 
     def factors(self, x: ArrayType) -> FactorRule:  # type: ignore[override]
-        return _with_whole(x, (), (self.dim,), self.count)
+        return _member_dim_rule(x, (), (self.dim,), self.count)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
         gather = AllGather(self.dim, mesh_axes_of(context, self.axes), self.count, self.groups)
-        return gather(_with_one(x, self.dim))
+        return gather(_insert_dim(x, self.dim))
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         if self.invariant:
             number = flat_axis_index(self.axes, self.sizes, self.axis_names)
-            return (_own_slice(PVary(self.axes)(cotangent), self.dim, number),)
+            return (_slice_at(PVary(self.axes)(cotangent), self.dim, number),)
         return (NamedReduceScatter(self.axes, self.sizes, self.dim, self.groups)(cotangent),)
 
-    def resolved(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
+    def along_dim(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
         return batch_dim_at(x, dim, self.dim, self.count), None
 
-    def along_one(self, axis: BatchAxis, x: Any, place: int) -> tuple[Any, int | None]:
+    def vmap_one_axis(self, axis: BatchAxis, x: Any, place: int) -> tuple[Any, int | None]:
         if self.groups:
-            return super().along_one(axis, x, place)
-        rest = NamedAllGather(_but(self.axes, place), _but(self.sizes, place), self.dim + 1)
-        found = split_dim(rest(x), self.dim + 1, rest.sizes)
-        return merge_dims(move_dim(found, 0, self.dim + place), self.dim, len(self.axes)), None
+            return super().vmap_one_axis(axis, x, place)
+        rest = NamedAllGather(_without(self.axes, place), _without(self.sizes, place), self.dim + 1)
+        gathered = split_dim(rest(x), self.dim + 1, rest.sizes)
+        return merge_dims(move_dim(gathered, 0, self.dim + place), self.dim, len(self.axes)), None
 
-    def under_a_dim(self) -> NamedExchangeOp:
+    def with_leading_dim(self) -> NamedExchangeOp:
         return replace(self, dim=self.dim + 1)
 
 
 @final
 @record
 class NamedReduceScatter(NamedExchangeOp):
-    """Of the sum over all members, member k gets slice k along `dim`, which is gone."""
+    """Member k gets slice k, along `dim`, of the sum over all members. The result lacks `dim`."""
 
     name = "named_reduce_scatter"
     dim: int
@@ -165,33 +171,31 @@ class NamedReduceScatter(NamedExchangeOp):
 
     def out_type(self, x: ArrayType) -> ArrayType:
         if not 0 <= self.dim < x.ndim or x.shape[self.dim] != self.count:
-            raise TypeError(
-                f"named_reduce_scatter: {x} does not have a slice for each of {self.count} along dim {self.dim}"
-            )
+            raise TypeError(f"named_reduce_scatter: {x} needs {self.count} slices along dim {self.dim}, one per member")
         return x.without((self.dim,))
 
     def factors(self, x: ArrayType) -> FactorRule:  # type: ignore[override]
-        return _with_whole(x, (self.dim,), (), self.count)
+        return _member_dim_rule(x, (self.dim,), (), self.count)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
         scatter = ReduceScatter(self.dim, mesh_axes_of(context, self.axes), self.count, SUM, self.groups)
-        return _without_one(scatter(x), self.dim)
+        return _drop_dim(scatter(x), self.dim)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (NamedAllGather(self.axes, self.sizes, self.dim, self.groups)(cotangent),)
 
-    def resolved(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
+    def along_dim(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
         return sum_of_copies(x, self.count) if dim is None else Sum((dim,))(x), self.dim
 
-    def along_one(self, axis: BatchAxis, x: Any, place: int) -> tuple[Any, int | None]:
+    def vmap_one_axis(self, axis: BatchAxis, x: Any, place: int) -> tuple[Any, int | None]:
         if self.groups:
-            return super().along_one(axis, x, place)
+            return super().vmap_one_axis(axis, x, place)
         own = move_dim(split_dim(Sum((0,))(x), self.dim, self.sizes), self.dim + place, 0)
-        rest = NamedReduceScatter(_but(self.axes, place), _but(self.sizes, place), self.dim + 1)
+        rest = NamedReduceScatter(_without(self.axes, place), _without(self.sizes, place), self.dim + 1)
         return rest(merge_dims(own, self.dim + 1, len(rest.axes))), 0
 
-    def under_a_dim(self) -> NamedExchangeOp:
+    def with_leading_dim(self) -> NamedExchangeOp:
         return replace(self, dim=self.dim + 1)
 
 
@@ -207,51 +211,49 @@ class NamedAllToAll(NamedExchangeOp):
 
     def out_type(self, x: ArrayType) -> ArrayType:
         if not 0 <= self.split < x.ndim or x.shape[self.split] != self.count:
-            raise TypeError(
-                f"named_all_to_all: {x} does not have a slice for each of {self.count} along dim {self.split}"
-            )
+            raise TypeError(f"named_all_to_all: {x} needs {self.count} slices along dim {self.split}, one per member")
         rest = x.without((self.split,)).shape
         if not 0 <= self.stack <= len(rest):
-            raise TypeError(f"named_all_to_all: slices of {x} cannot be stacked along dim {self.stack}")
+            raise TypeError(f"named_all_to_all: cannot stack slices of {x} along dim {self.stack}")
         return x.with_shape((*rest[: self.stack], self.count, *rest[self.stack :]))
 
     def factors(self, x: ArrayType) -> FactorRule:  # type: ignore[override]
-        return _with_whole(x, (self.split,), (self.stack,), self.count)
+        return _member_dim_rule(x, (self.split,), (self.stack,), self.count)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         (x,) = operands
-        # The new dim is there, of size 1, before the blocks travel; the one that was split is 1 after, and goes.
+        # The new dim, of size 1, is inserted before the all-to-all; the split dim has size 1 after it, and is dropped.
         join = self.stack if self.stack <= self.split else self.stack + 1
         split = self.split + 1 if join <= self.split else self.split
         exchange = AllToAll(split, join, mesh_axes_of(context, self.axes), self.count, self.groups)
-        return _without_one(exchange(_with_one(x, join)), split)
+        return _drop_dim(exchange(_insert_dim(x, join)), split)
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (replace(self, split=self.stack, stack=self.split)(cotangent),)
 
-    def resolved(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
-        # Who sends lies along dim 0 and who receives along `split`: they change places, and senders move to `stack`.
+    def along_dim(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
+        # Senders lie along dim 0 and receivers along `split`: receivers move to dim 0, senders to `stack`.
         receivers_first = move_dim(batch_dim_at(x, dim, 0, self.count), self.split + 1, 0)
         return move_dim(receivers_first, 1, self.stack + 1), 0
 
-    def along_one(self, axis: BatchAxis, x: Any, place: int) -> tuple[Any, int | None]:
+    def vmap_one_axis(self, axis: BatchAxis, x: Any, place: int) -> tuple[Any, int | None]:
         if self.groups:
-            return super().along_one(axis, x, place)
-        # Along the one axis, senders lie along dim 0, and who receives is one digit of what `split` counts.
+            return super().vmap_one_axis(axis, x, place)
+        # Senders along this axis lie along dim 0; receivers along it are one of the dims that `split` consists of.
         own = move_dim(split_dim(x, self.split + 1, self.sizes), self.split + 1 + place, 0)
-        rest = NamedAllToAll(_but(self.axes, place), _but(self.sizes, place), self.split + 2, self.stack + 2)
-        found = rest(merge_dims(own, self.split + 2, len(self.axes) - 1))
-        senders = move_dim(split_dim(found, self.stack + 2, rest.sizes), 1, self.stack + 1 + place)
+        rest = NamedAllToAll(_without(self.axes, place), _without(self.sizes, place), self.split + 2, self.stack + 2)
+        received = rest(merge_dims(own, self.split + 2, len(self.axes) - 1))
+        senders = move_dim(split_dim(received, self.stack + 2, rest.sizes), 1, self.stack + 1 + place)
         return merge_dims(senders, self.stack + 1, len(self.axes)), 0
 
-    def under_a_dim(self) -> NamedExchangeOp:
+    def with_leading_dim(self) -> NamedExchangeOp:
         return replace(self, split=self.split + 1, stack=self.stack + 1)
 
 
 @final
 @record
 class NamedPermute(NamedExchangeOp):
-    """For each pair (a, b), member b gets the value of member a. One that nobody sends to gets zeros."""
+    """For each pair (a, b), member b gets the value of member a. A member that receives nothing gets zeros."""
 
     name = "named_permute"
     pairs: tuple[tuple[int, int], ...]
@@ -265,7 +267,7 @@ class NamedPermute(NamedExchangeOp):
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return (replace(self, pairs=tuple((b, a) for a, b in self.pairs))(cotangent),)
 
-    def resolved(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
+    def along_dim(self, x: Any, dim: int | None) -> tuple[Any, int | None]:
         if dim is None:
             if len(self.pairs) == self.count:
                 return x, None
@@ -273,36 +275,40 @@ class NamedPermute(NamedExchangeOp):
         sender = {b: a for a, b in self.pairs}
         return take_slices(x, dim, [sender.get(member) for member in range(self.count)]), dim
 
-    def under_a_dim(self) -> NamedExchangeOp:
+    def with_leading_dim(self) -> NamedExchangeOp:
         return self
 
 
-def _with_whole(x: ArrayType, gone: tuple[int, ...], new: tuple[int, ...], size: int) -> FactorRule:
-    """The dims of `x` but those `gone`, with `new` ones among them; what is gone or new has a part for each member."""
+def _member_dim_rule(x: ArrayType, removed: tuple[int, ...], inserted: tuple[int, ...], size: int) -> FactorRule:
+    """Return a factor rule in which dims of `x` are removed, and dims inserted, that have one element per member.
+
+    These dims need replication; all others pass through.
+    """
     dims = tuple((dim,) for dim in range(x.ndim))
-    made: Dims = tuple(factors for dim, factors in enumerate(dims) if dim not in gone)
-    for dim in new:
-        made = (*made[:dim], (x.ndim,), *made[dim:])
-    sizes = (*x.shape, *[size] * len(new))
-    return FactorRule((dims,), (made,), sizes, need_replication=frozenset((*gone, *[x.ndim] * len(new))))
+    result: Dims = tuple(factors for dim, factors in enumerate(dims) if dim not in removed)
+    for dim in inserted:
+        result = (*result[:dim], (x.ndim,), *result[dim:])
+    sizes = (*x.shape, *[size] * len(inserted))
+    return FactorRule((dims,), (result,), sizes, need_replication=frozenset((*removed, *[x.ndim] * len(inserted))))
 
 
-def _but(items: tuple[Any, ...], place: int) -> tuple[Any, ...]:
+def _without(items: tuple[Any, ...], place: int) -> tuple[Any, ...]:
+    """Return the items except the one at `place`."""
     return items[:place] + items[place + 1 :]
 
 
-def _own_slice(x: Any, dim: int, number: Any) -> Any:
-    """The slice of `x` with this number along `dim`, which is gone."""
+def _slice_at(x: Any, dim: int, index: Any) -> Any:
+    """Return the slice of `x` at a traced index along `dim`, without `dim`."""
     zero = full((), 0, np.int32)
     sizes = tuple(1 if d == dim else size for d, size in enumerate(x.type.shape))
-    return _without_one(DynamicSlice(sizes)(x, *(number if d == dim else zero for d in range(x.type.ndim))), dim)
+    return _drop_dim(DynamicSlice(sizes)(x, *(index if d == dim else zero for d in range(x.type.ndim))), dim)
 
 
-def _with_one(x: Any, dim: int) -> Any:
-    """`x` with a new dim of size 1."""
+def _insert_dim(x: Any, dim: int) -> Any:
+    """Insert a dim of size 1."""
     return Reshape((*x.type.shape[:dim], 1, *x.type.shape[dim:]))(x)
 
 
-def _without_one(x: Any, dim: int) -> Any:
-    """`x` without a dim of size 1."""
+def _drop_dim(x: Any, dim: int) -> Any:
+    """Remove a dim of size 1."""
     return Reshape(x.type.without((dim,)).shape)(x)

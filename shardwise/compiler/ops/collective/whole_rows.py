@@ -1,5 +1,6 @@
-"""Rows along a dim that is cut, brought whole to single devices and taken back: what ops that need all of a row at once
-share. By an exchange of all with all, where there are rows enough to deal out; else every device gets all of them.
+"""Unshard a dim for ops that need complete rows along it, such as sort and fft, and shard their results again.
+
+If there are enough rows, an all-to-all gives each device some complete rows. Otherwise an all-gather gives it all rows.
 """
 
 import math
@@ -15,7 +16,14 @@ from shardwise.compiler.ops.shape.slicing import Pad, slice_along
 @final
 @record
 class RowExchange:
-    """The rows along `dim`, which `axes` cut into `count`, of pieces whose other dims have the sizes `others`."""
+    """The exchange of rows along one dim.
+
+    Attributes:
+        dim: the dim.
+        axes: the mesh axes that shard it.
+        count: the number of its shards.
+        others: the sizes of the other dims of a shard.
+    """
 
     dim: int
     axes: tuple[str, ...]
@@ -24,12 +32,12 @@ class RowExchange:
 
     @staticmethod
     def of(shape: tuple[int, ...], dim: int, axes: tuple[str, ...], count: int) -> "RowExchange":
-        """Those of a piece of this shape."""
+        """Return the exchange for shards of this shape."""
         return RowExchange(dim, axes, count, shape[:dim] + shape[dim + 1 :])
 
     @property
     def row_count(self) -> int:
-        """How many rows there are."""
+        """The number of rows."""
         return math.prod(self.others)
 
     @property
@@ -39,43 +47,41 @@ class RowExchange:
 
     @property
     def padded_row_count(self) -> int:
-        """Rows, and as many more as it takes to deal them out evenly."""
+        """The number of rows, padded to a multiple of the number of devices."""
         return -(-self.row_count // self.count) * self.count
 
     def bytes_sent(self, before: int, after: int) -> float:
-        """The bytes that each device sends: `before` and `after` are those of a piece of one row, which is brought
-        whole and taken back.
-        """
+        """Return the bytes that each device sends; `before` and `after` are those of its part of a row, in and out."""
         if self.uses_all_to_all:
             return self.padded_row_count * (before + after) * (self.count - 1) / self.count
         return float(self.row_count * before * (self.count - 1))
 
     def gather(self, x: Any, size: int) -> Any:
-        """Rows of `size`, as the last of two dims, that are not cut: all of them, or some on each device."""
-        row = move_dim(x, self.dim, x.type.ndim - 1)
-        row = Reshape((self.row_count, row.type.shape[-1]))(row)
+        """Return complete rows of `size` elements, as an array of two dims: all rows, or some on each device."""
+        rows = move_dim(x, self.dim, x.type.ndim - 1)
+        rows = Reshape((self.row_count, rows.type.shape[-1]))(rows)
         if self.uses_all_to_all:
-            row = AllToAll(0, 1, self.axes, self.count)(_resized(row, 0, self.padded_row_count))
+            rows = AllToAll(0, 1, self.axes, self.count)(_pad_or_trim(rows, 0, self.padded_row_count))
         else:
-            row = AllGather(1, self.axes, self.count)(row)
-        return _resized(row, 1, size)
+            rows = AllGather(1, self.axes, self.count)(rows)
+        return _pad_or_trim(rows, 1, size)
 
-    def scatter(self, row: Any, piece: int) -> Any:
-        """Their pieces, each of this size along `dim`, on the devices to which they belong."""
-        row = _resized(row, 1, piece * self.count)
+    def scatter(self, rows: Any, shard_size: int) -> Any:
+        """Return shards, of this size along `dim`, of complete rows: the inverse of `gather`."""
+        rows = _pad_or_trim(rows, 1, shard_size * self.count)
         if self.uses_all_to_all:
-            row = _resized(AllToAll(1, 0, self.axes, self.count)(row), 0, self.row_count)
+            rows = _pad_or_trim(AllToAll(1, 0, self.axes, self.count)(rows), 0, self.row_count)
         else:
-            row = LocalSlice(1, self.axes, self.count)(row)
-        return move_dim(Reshape((*self.others, piece))(row), len(self.others), self.dim)
+            rows = LocalSlice(1, self.axes, self.count)(rows)
+        return move_dim(Reshape((*self.others, shard_size))(rows), len(self.others), self.dim)
 
 
-def _resized(x: Any, dim: int, size: int) -> Any:
-    """`x` cut off at `size` along `dim`, or longer by zeros."""
-    have = x.type.shape[dim]
-    if size <= have:
+def _pad_or_trim(x: Any, dim: int, size: int) -> Any:
+    """Pad `x` at the end of `dim` with zeros to `size`, or trim it to `size`."""
+    old_size = x.type.shape[dim]
+    if size <= old_size:
         return slice_along(x, dim, 0, size)
     high = [0] * x.type.ndim
-    high[dim] = size - have
+    high[dim] = size - old_size
     zeros = (0,) * len(high)
     return Pad(zeros, tuple(high), zeros)(x, full((), 0, x.type.dtype, x.type.weak))

@@ -334,7 +334,7 @@ def _linear_program(linear: Program, residuals: Sequence[_Residual]) -> Program:
 
 
 def _append_key_dims(dim_axes: Sequence[DimAxes], types: Sequence[ArrayType]) -> list[DimAxes]:
-    """Add an unsharded dim for keys that have been replaced by their words, which lie along one more dim."""
+    """Add an unsharded dim for keys that have been replaced by their words, which need one more dim."""
     return [(*dims, *[()] * (type.ndim - len(dims))) for dims, type in zip(dim_axes, types, strict=True)]
 
 

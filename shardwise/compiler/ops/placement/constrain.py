@@ -1,4 +1,4 @@
-"""constrain: the value itself, pinned to a layout."""
+"""constrain: pin a value to a layout (`with_sharding_constraint`)."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -15,7 +15,7 @@ from shardwise.errors import ShardingError
 @final
 @record
 class Constrain(Op):
-    """The operand, laid out on `mesh` by `dims`. `open_dims` may be cut further; the other dims are closed."""
+    """The identity; the result is pinned on `mesh` to the layout `dims`. `open_dims` may be sharded further."""
 
     name = "constrain"
     accepts_keys = True
@@ -29,7 +29,7 @@ class Constrain(Op):
 
     def out_type(self, x: ArrayType) -> ArrayType:
         if len(self.dims) != x.ndim:
-            raise TypeError(f"constrain: a layout of {len(self.dims)} dims does not fit {x}")
+            raise TypeError(f"constrain: the layout has {len(self.dims)} dims, but {x} has {x.ndim}")
         return x
 
     def factors(self, x: ArrayType) -> FactorRule:
@@ -47,7 +47,7 @@ class Constrain(Op):
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         (dim,) = dims
         assert dim is not None
-        self._check_free(axis.spmd)
+        self._check_unused(axis.spmd)
         open_dims = tuple(d + (d >= dim) for d in self.open_dims)
         if not axis.spmd:
             open_dims = tuple(sorted((dim, *open_dims)))
@@ -56,12 +56,16 @@ class Constrain(Op):
     def reference(self, x: NumpyArray) -> NumpyArray:
         return x
 
-    def _check_free(self, spmd: tuple[str, ...]) -> None:
-        """The mesh axes that vmap gives its dim must exist, and no other dim may have them."""
+    def _check_unused(self, spmd: tuple[str, ...]) -> None:
+        """Check that the mesh axes of vmap's batch dim exist and that no other dim uses them."""
         mesh = self.mesh.abstract
         for axis in spmd:
-            taken = next((dim for dim, axes in enumerate(self.dims) if axis in axes), None)
-            if taken is None and axis in mesh.axis_names:
+            used_by = next((dim for dim, axes in enumerate(self.dims) if axis in axes), None)
+            if used_by is None and axis in mesh.axis_names:
                 continue
-            why = mesh.unknown_axis_message(axis) if taken is None else f"axis {axis!r} cuts dim {taken} already"
-            raise ShardingError(f"vmap with spmd_axis_name={spmd} does not fit with_sharding_constraint inside: {why}")
+            reason = (
+                mesh.unknown_axis_message(axis) if used_by is None else f"axis {axis!r} already shards dim {used_by}"
+            )
+            raise ShardingError(
+                f"vmap with spmd_axis_name={spmd} is incompatible with a with_sharding_constraint inside: {reason}"
+            )

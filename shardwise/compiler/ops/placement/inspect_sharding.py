@@ -1,4 +1,4 @@
-"""inspect: looks at how a value lies once a plan is there, and computes nothing."""
+"""inspect: report the sharding of a value while a program is compiled (`inspect_array_sharding`)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, final
@@ -12,15 +12,15 @@ from shardwise.compiler.shardings.factors import FactorRule
 @final
 @record
 class Inspect(Op):
-    """No results. While a program is compiled, `look` is called with the sharding of the operand.
+    """An op without results. While a program is compiled, `callback` is called with the sharding of the operand.
 
-    It takes its operand in any layout, even as terms of a sum: looking at a value does not change where it lies.
+    It accepts every layout of its operand, also a partial one: inspecting a value does not change its sharding.
     """
 
     name = "inspect"
     accepts_keys = True
     single = False
-    look: Callable[[Any], None]
+    callback: Callable[[Any], None]
 
     @property
     def effect(self) -> str:

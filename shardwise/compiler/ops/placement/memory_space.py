@@ -1,4 +1,4 @@
-"""in_memory: the value itself, kept in another memory of its devices until it is used."""
+"""in_memory: keep a value in another memory of its devices, such as pinned host memory, until it is used."""
 
 from collections.abc import Sequence
 from typing import Any, final
@@ -14,7 +14,7 @@ from shardwise.compiler.ops.elementwise.base import Elementwise
 @final
 @record
 class InMemory(Elementwise):
-    """The operand, in the memory of this kind (`pinned_host`). Ops that use it get it back where devices compute."""
+    """The identity; the result is kept in a memory of this kind (`pinned_host`). Ops read it into device memory."""
 
     name = "in_memory"
     accepts_keys = True
@@ -32,20 +32,20 @@ class InMemory(Elementwise):
         return (cotangent,)
 
     def lower(self, hlo: Hlo, x: Any) -> Any:
-        if hlo.platform == "cpu":  # all of its memories are one
+        if hlo.platform == "cpu":  # has one memory only
             return x
-        return hlo.in_memory(hlo.in_memory(x, self.kind), "device")  # there, and back for those who use it
+        return hlo.in_memory(hlo.in_memory(x, self.kind), "device")  # there, and back for its uses
 
     def reference(self, *operands: NumpyArray) -> Any:
         return operands[0]
 
 
 def out_kinds(program: Program) -> tuple[str | None, ...]:
-    """For each output of a program, the kind of memory in which the program leaves it; None for the usual one."""
-    makers = {value: equation for equation in program.equations for value in equation.outputs}
+    """Return for each output of a program the kind of memory that it is left in; None for the default memory."""
+    producers = program.producers()
     kinds: list[str | None] = []
     for output in program.outputs:
-        equation = makers.get(output)
+        equation = producers.get(output)
         if equation is None:
             kinds.append(None)
         elif isinstance(equation.op, Call):
