@@ -22,13 +22,13 @@ from shardwise.compiler.arrays.promotion import promote_dtypes
 from shardwise.compiler.dtypes import is_float
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul
 from shardwise.compiler.ops.elementwise.base import full_like
-from shardwise.compiler.ops.linalg.batched import INDEX, lower_triangle, product, transposed
+from shardwise.compiler.ops.linalg.batched import INDEX, batched_matmul, lower_triangle, matrix_transpose
 from shardwise.compiler.ops.linalg.eigen import Eig, Eigh
 from shardwise.compiler.ops.linalg.hessenberg_schur import Hessenberg, Schur, Tridiagonal
 from shardwise.compiler.ops.linalg.householder import HouseholderProduct, Ormqr, Qr
 from shardwise.compiler.ops.linalg.lu import Lu, PivotsToPermutation
 from shardwise.compiler.ops.linalg.svd import Svd
-from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, TridiagonalSolve, hermitian
+from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, TridiagonalSolve, symmetrize
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.compiler.ops.shape.slicing import slice_along
 from shardwise.lax.indexing import dynamic_index_in_dim, dynamic_update_index_in_dim
@@ -109,7 +109,7 @@ def cholesky(x: Any, *, symmetrize_input: bool = True) -> Any:
 @compiled_function
 def _cholesky(x: Any, *, symmetrize_input: bool) -> Any:
     x = as_inexact(x, "cholesky")
-    return Cholesky()(hermitian(x) if symmetrize_input else x)
+    return Cholesky()(symmetrize(x) if symmetrize_input else x)
 
 
 def cholesky_update(r_matrix: Any, w_vector: Any) -> Any:
@@ -246,7 +246,7 @@ def eigh(
 @compiled_list_function
 def _eigh(x: Any, *, lower: bool, symmetrize_input: bool, subset: tuple[int, int] | None) -> list[Any]:
     x = as_inexact(x, "eigh")
-    results = Eigh(lower)(hermitian(x) if symmetrize_input else x)
+    results = Eigh(lower)(symmetrize(x) if symmetrize_input else x)
     return [y if subset is None else slice_along(y, y.type.ndim - 1, *subset) for y in results]
 
 
@@ -556,10 +556,10 @@ def symmetric_product(
 @compiled_function
 def _symmetric_product(a: Any, c: Any, *, alpha: float, beta: float, symmetrize: bool) -> Any:
     a, c = as_operand(a), as_operand(c)
-    square = product(a, transposed(a))
+    square = batched_matmul(a, matrix_transpose(a))
     total = Add()(Mul()(square, full_like(square, alpha)), Mul()(c, full_like(c, beta)))
     if symmetrize:
-        total = Add()(lower_triangle(total), transposed(lower_triangle(total, -1)))
+        total = Add()(lower_triangle(total), matrix_transpose(lower_triangle(total, -1)))
     return total
 
 

@@ -15,7 +15,7 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.transcendental import Log
 from shardwise.compiler.ops.indexing.sort import Sort, TopK
 from shardwise.compiler.ops.random import distributions
-from shardwise.compiler.ops.random.distributions import subkeys
+from shardwise.compiler.ops.random.distributions import split_key
 from shardwise.compiler.ops.random.threefry import random_bits
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape, move_dim
@@ -140,7 +140,7 @@ def _shuffle(key: Any, x: Any, dim: int) -> Any:
     """Sort elements by random 32-bit keys, in as many rounds as make the bias of equal sort keys negligible."""
     rounds = math.ceil(3 * math.log(max(1, x.type.size)) / math.log(2**32 - 1))
     for _ in range(rounds):
-        key, subkey = subkeys(key, 2)
+        key, subkey = split_key(key, 2)
         _, x = Sort(dim)(random_bits(subkey, x.type.shape, 32), x)
     return x
 

@@ -17,7 +17,7 @@ from shardwise.compiler.ops.elementwise.powers import Sqrt
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Exp, Log, Log1p, Tan
 from shardwise.compiler.ops.random import distributions
-from shardwise.compiler.ops.random.distributions import mantissa_bits, uniform_between
+from shardwise.compiler.ops.random.distributions import mantissa_bits, scale_uniform
 from shardwise.compiler.ops.random.threefry import random_bits
 from shardwise.random.keys import raw_key
 from shardwise.random.sampling import (
@@ -42,7 +42,7 @@ def _run_standard(name: str, sampler: Callable[..., Any], key: Any, shape: Any, 
 def _uniform_from(key: Any, low: float, shape: Shape, dtype: DType) -> Any:
     """Sample uniform floats from `low` (included) to 1 (excluded)."""
     unit = distributions.uniform(key, shape, dtype)
-    return uniform_between(unit, full_like(unit, low), full_like(unit, 1))
+    return scale_uniform(unit, full_like(unit, low), full_like(unit, 1))
 
 
 def exponential(key: Any, shape: Any = (), dtype: Any = None, *, out_sharding: Any = None) -> Any:

@@ -15,8 +15,8 @@ from shardwise.compiler.ops.elementwise.rounding import Floor
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Log, Log1p
 from shardwise.compiler.ops.random import distributions
-from shardwise.compiler.ops.random.poisson_binomial import Rejection, Waiting
-from shardwise.compiler.ops.random.threefry import counters_at, random_keys, row_major
+from shardwise.compiler.ops.random.poisson_binomial import RejectionSampler, WaitingTimeSampler
+from shardwise.compiler.ops.random.threefry import constant_counters, random_keys, row_major_strides
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.movement import move_dim
 from shardwise.lax.cumulative import cumsum
@@ -34,15 +34,17 @@ from shardwise.random.sampling import (
 
 def _count_waiting_times(distribution: str, key: Any, *parameters: Any) -> Any:
     """Sample counts with a small mean, by adding up waiting times between events."""
-    strides = row_major(parameters[0].type.shape)
-    return Waiting(distribution, strides)(key, counters_at(key, 0), *parameters)
+    strides = row_major_strides(parameters[0].type.shape)
+    return WaitingTimeSampler(distribution, strides)(key, constant_counters(key, 0), *parameters)
 
 
 def _count_by_rejection(distribution: str, key: Any, *parameters: Any) -> Any:
     """Sample counts with a large mean, by rejection sampling."""
     shape = parameters[0].type.shape
     iteration, is_pending = full((), 0, np.int32), full(shape, True, np.bool_)
-    return Rejection(distribution, row_major(shape))(key, counters_at(key, 0), iteration, is_pending, *parameters)[0]
+    return RejectionSampler(distribution, row_major_strides(shape))(
+        key, constant_counters(key, 0), iteration, is_pending, *parameters
+    )[0]
 
 
 def poisson(key: Any, lam: Any, shape: Any = None, dtype: Any = None, *, out_sharding: Any = None) -> Any:

@@ -12,7 +12,7 @@ from shardwise.compiler.ops.elementwise.min_max import Max
 from shardwise.compiler.ops.elementwise.powers import Sqrt
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.ops.random import distributions
-from shardwise.compiler.ops.random.distributions import RandomGamma, subkeys
+from shardwise.compiler.ops.random.distributions import RandomGamma, split_key
 from shardwise.compiler.ops.random.threefry import random_keys
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.reductions import ReduceMax
@@ -128,7 +128,7 @@ def beta(key: Any, a: Any, b: Any, shape: Any = None, dtype: Any = None, *, out_
 def _beta(key: Any, a: Any, b: Any, *, shape: Shape, dtype: DType) -> Any:
     logs = [
         sample_gamma(subkey, x, shape=shape, dtype=dtype, log=True)
-        for subkey, x in zip(subkeys(key, 2), (a, b), strict=True)
+        for subkey, x in zip(split_key(key, 2), (a, b), strict=True)
     ]
     largest = Max()(*logs)
     first, second = (Exp()(Sub()(log, largest)) for log in logs)
@@ -238,7 +238,7 @@ def f(key: Any, dfnum: Any, dfden: Any, shape: Any = None, dtype: Any = None, *,
 
 def _f(key: Any, dfnum: Any, dfden: Any, *, shape: Shape, dtype: DType) -> Any:
     dfnum, dfden = (broadcast_parameter(as_operand(df), shape, dtype) for df in (dfnum, dfden))
-    den_key, num_key = subkeys(key, 2)
+    den_key, num_key = split_key(key, 2)
     numerator, denominator = (
         Div()(_chisquare(subkey, df, shape=shape, dtype=dtype), df)
         for subkey, df in ((num_key, dfnum), (den_key, dfden))
@@ -275,7 +275,7 @@ def t(key: Any, df: Any, shape: Any = None, dtype: Any = None, *, out_sharding: 
 
 
 def _t(key: Any, df: Any, *, shape: Shape, dtype: DType) -> Any:
-    normal_key, gamma_key = subkeys(key, 2)
+    normal_key, gamma_key = split_key(key, 2)
     half = Div()(df := broadcast_parameter(as_operand(df), shape, dtype), full_like(df, 2))
     scale = Sqrt()(Div()(half, sample_gamma(gamma_key, half, shape=shape, dtype=dtype)))
     return Mul()(distributions.normal(normal_key, shape, dtype), scale)
@@ -309,7 +309,7 @@ def generalized_normal(key: Any, p: float, shape: Any = (), dtype: Any = None, *
 
 
 def _generalized_normal(key: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
-    magnitude_key, sign_key = subkeys(key, 2)
+    magnitude_key, sign_key = split_key(key, 2)
     inverse = 1 / as_operand(p)
     magnitude = sample_gamma(magnitude_key, inverse, shape=shape, dtype=dtype) ** inverse
     return sample_rademacher(sign_key, shape=shape, dtype=dtype) * magnitude
@@ -343,7 +343,7 @@ def ball(key: Any, d: int, p: float = 2, shape: Any = (), dtype: Any = None, *, 
 
 
 def _ball(key: Any, p: Any, *, shape: Shape, dtype: DType) -> Any:
-    direction_key, radius_key = subkeys(key, 2)
+    direction_key, radius_key = split_key(key, 2)
     p, batch = as_operand(p), shape[:-1]
     vector = _generalized_normal(direction_key, p, shape=shape, dtype=dtype)
     total = (Abs()(vector) ** p).sum(-1) + sample_exponential(radius_key, shape=batch, dtype=dtype)

@@ -16,7 +16,7 @@ from shardwise.compiler.ops.elementwise.rounding import Nextafter
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Exp
 from shardwise.compiler.ops.random import distributions
-from shardwise.compiler.ops.random.distributions import subkeys
+from shardwise.compiler.ops.random.distributions import split_key
 from shardwise.compiler.ops.reduce.sum import Sum
 from shardwise.compiler.ops.special.gamma_erf import Erf, ErfInv
 from shardwise.random.keys import raw_key
@@ -67,7 +67,7 @@ def sample_normal(key: Any, *, shape: Shape, dtype: DType) -> Any:
     if dtype.kind != "c":
         return distributions.normal(key, shape, dtype)
     real_dtype = np.zeros((), dtype).real.dtype
-    real, imaginary = (distributions.normal(subkey, shape, real_dtype) for subkey in subkeys(key, 2))
+    real, imaginary = (distributions.normal(subkey, shape, real_dtype) for subkey in split_key(key, 2))
     samples = Complex()(real, imaginary)
     return Div()(samples, full_like(samples, math.sqrt(2)))
 
@@ -211,7 +211,7 @@ def double_sided_maxwell(key: Any, loc: Any, scale: Any, shape: Any = (), dtype:
 
 
 def _double_sided_maxwell(key: Any, loc: Any, scale: Any, *, shape: Shape, dtype: DType) -> Any:
-    length_key, sign_key = subkeys(key, 2)
+    length_key, sign_key = split_key(key, 2)
     length = sample_maxwell(length_key, shape=shape, dtype=dtype)
     sign = sample_rademacher(sign_key, shape=shape, dtype=dtype)
     return Mul()(sign, length) * as_operand(scale) + as_operand(loc)
@@ -247,7 +247,7 @@ def wald(key: Any, mean: Any, shape: Any = None, dtype: Any = None, *, out_shard
 
 def _wald(key: Any, mean: Any, *, shape: Shape, dtype: DType) -> Any:
     mean = broadcast_parameter(as_operand(mean), shape, dtype)
-    normal_key, uniform_key = subkeys(key, 2)
+    normal_key, uniform_key = split_key(key, 2)
     y = Square()(distributions.normal(normal_key, shape, dtype))
     z = distributions.uniform(uniform_key, shape, dtype)
     root = Sqrt()(4 * mean * y + Square()(mean) * Square()(y))

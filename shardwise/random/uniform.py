@@ -14,7 +14,7 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.min_max import Clamp
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.random import distributions
-from shardwise.compiler.ops.random.distributions import mantissa_bits, subkeys, uniform_between
+from shardwise.compiler.ops.random.distributions import mantissa_bits, scale_uniform, split_key
 from shardwise.compiler.ops.random.threefry import WIDTHS, random_bits
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.random.keys import raw_key
@@ -95,7 +95,7 @@ def uniform(
 def sample_uniform(key: Any, low: Any, high: Any, *, shape: Shape, dtype: DType) -> Any:
     """Sample uniform floats from `low` (included) to `high` (excluded)."""
     low, high = (broadcast_parameter(as_operand(bound), shape, dtype) for bound in (low, high))
-    return uniform_between(distributions.uniform(key, shape, dtype), low, high)
+    return scale_uniform(distributions.uniform(key, shape, dtype), low, high)
 
 
 def randint(key: Any, shape: Any, minval: Any, maxval: Any, dtype: Any = None, *, out_sharding: Any = None) -> Any:
@@ -150,7 +150,7 @@ def sample_randint(key: Any, low: Any, high: Any, *, shape: Shape, dtype: DType)
     span = Convert(unsigned)(Sub()(high, low))
     span = Select()(is_nonempty, span, full_like(span, 1))
     span = Select()(exceeds & is_nonempty, Add()(span, full_like(span, 1)), span)
-    upper, lower = (random_bits(subkey, shape, bit_width(sample_dtype)) for subkey in subkeys(key, 2))
+    upper, lower = (random_bits(subkey, shape, bit_width(sample_dtype)) for subkey in split_key(key, 2))
     half = Rem()(full_like(span, 2 ** (bit_width(sample_dtype) // 2)), span)
     multiplier = Rem()(Mul()(half, half), span)  # 2 to the number of bits, modulo span
     offset = Rem()(Add()(Mul()(Rem()(upper, span), multiplier), Rem()(lower, span)), span)

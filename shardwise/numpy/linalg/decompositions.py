@@ -9,10 +9,10 @@ from shardwise.compiler.ops.elementwise.base import full_like
 from shardwise.compiler.ops.elementwise.complex_parts import Abs
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.sort import Sort
-from shardwise.compiler.ops.linalg.batched import INDEX, adjoint, by_column, in_order, transposed
+from shardwise.compiler.ops.linalg.batched import INDEX, adjoint, matrix_transpose, permute_along, scale_columns
 from shardwise.compiler.ops.linalg.eigen import Eigh
 from shardwise.compiler.ops.linalg.householder import Geqrf
-from shardwise.compiler.ops.linalg.triangular import Cholesky, hermitian
+from shardwise.compiler.ops.linalg.triangular import Cholesky, symmetrize
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.lax import linalg as lax
 
@@ -84,7 +84,7 @@ def cholesky(a: Any, *, upper: bool = False, symmetrize_input: bool = True) -> A
 def _cholesky(a: Any, *, upper: bool, symmetrize_input: bool) -> Any:
     a = as_matrices("cholesky", a, square=True)
     if symmetrize_input:
-        a = hermitian(a)
+        a = symmetrize(a)
     elif upper:
         a = adjoint(a)  # Cholesky reads the lower triangle
     factor = Cholesky()(a)
@@ -123,7 +123,7 @@ def qr(a: Any, mode: str = "reduced") -> Any:
 @compiled_list_function
 def _raw_qr(a: Any) -> list[Any]:
     packed, taus = Geqrf()(as_matrices("qr", a))
-    return [transposed(packed), taus]
+    return [matrix_transpose(packed), taus]
 
 
 def svd(
@@ -182,9 +182,9 @@ def _hermitian_svd(a: Any, *, vectors: bool) -> list[Any]:
     singular_values, values, order = Sort(last, 1, descending=True)(Abs()(values), values, index)
     if not vectors:
         return [singular_values]
-    u = in_order(u, order, last + 1)
+    u = permute_along(u, order, last + 1)
     signs = Select()(Compare("LT")(values, full_like(values, 0)), full_like(values, -1), full_like(values, 1))
-    return [u, adjoint(by_column(u, signs)), singular_values]
+    return [u, adjoint(scale_columns(u, signs)), singular_values]
 
 
 def svdvals(x: Any, /) -> Any:

@@ -29,13 +29,13 @@ from shardwise.compiler.ops.linalg.batched import (
     INDEX,
     adjoint,
     as_dtype,
-    by_column,
-    by_row,
-    compared_indices,
+    batched_matmul,
     diagonal,
     epsilon,
     identity,
-    product,
+    row_column_mask,
+    scale_columns,
+    scale_rows,
 )
 from shardwise.compiler.ops.linalg.eigen import Eigh
 from shardwise.compiler.ops.linalg.lu import Lu, PivotsToPermutation, solve_factored
@@ -285,7 +285,7 @@ def _lu_det_tangent(a: Any, da: Any) -> Any:
     tiny = Mul()(largest, full_like(largest, machine_epsilon))
     tiny = Select()(Compare("EQ")(tiny, full_like(tiny, 0)), full_like(tiny, machine_epsilon), tiny)
     replacement = as_dtype(Broadcast(a.type.shape, tuple(range(ndim - 2)))(tiny), a.type.dtype)
-    is_zero_pivot = And()(compared_indices(a.type.shape, "EQ"), Compare("EQ")(lu, full_like(lu, 0)))
+    is_zero_pivot = And()(row_column_mask(a.type.shape, "EQ"), Compare("EQ")(lu, full_like(lu, 0)))
     lu = Select()(is_zero_pivot, replacement, lu)
     solution = solve_factored(lu, PivotsToPermutation(size)(pivots), da)
     det = Mul()(_parity(pivots, a.type.dtype), ReduceProd((ndim - 2,))(diagonal(lu)))
@@ -344,7 +344,7 @@ def _pinv_primal(a: Any, rtol: Any, *, hermitian: bool) -> Any:
     bound = Mul()(largest, broadcast_to_shape(astype_weak(as_operand(rtol), s.type.dtype, False), largest.type.shape))
     kept = Compare("GT")(magnitudes, Broadcast(s.type.shape, tuple(range(s.type.ndim - 1)))(bound))
     inverted = Select()(kept, Div()(full_like(s, 1), s), full_like(s, 0))
-    return product(by_column(v, inverted), adjoint(u))
+    return batched_matmul(scale_columns(v, inverted), adjoint(u))
 
 
 @_pinv.defjvp
@@ -357,12 +357,12 @@ def _pinv_jvp(hermitian: bool, primals: tuple[Any, Any], tangents: tuple[Any, An
 @compiled_function
 def _pinv_tangent(a: Any, p: Any, da: Any) -> Any:
     """Compute -P dA P + P P* dA* (I - A P) + (I - P A) dA* P* P, which holds where the rank of A is constant."""
-    left_projector = Sub()(identity((*a.type.shape[:-1], a.type.shape[-2]), a.type.dtype), product(a, p))
-    right_projector = Sub()(identity((*p.type.shape[:-1], p.type.shape[-2]), a.type.dtype), product(p, a))
+    left_projector = Sub()(identity((*a.type.shape[:-1], a.type.shape[-2]), a.type.dtype), batched_matmul(a, p))
+    right_projector = Sub()(identity((*p.type.shape[:-1], p.type.shape[-2]), a.type.dtype), batched_matmul(p, a))
     da_adjoint = adjoint(da)
-    tangent = Neg()(product(p, product(da, p)))
-    tangent = Add()(tangent, product(product(p, adjoint(p)), product(da_adjoint, left_projector)))
-    return Add()(tangent, product(right_projector, product(da_adjoint, product(adjoint(p), p))))
+    tangent = Neg()(batched_matmul(p, batched_matmul(da, p)))
+    tangent = Add()(tangent, batched_matmul(batched_matmul(p, adjoint(p)), batched_matmul(da_adjoint, left_projector)))
+    return Add()(tangent, batched_matmul(right_projector, batched_matmul(da_adjoint, batched_matmul(adjoint(p), p))))
 
 
 def lstsq(a: Any, b: Any, rcond: float | None = None, *, numpy_resid: bool = False) -> tuple[Any, Any, Any, Any]:
@@ -427,8 +427,8 @@ def _lstsq(a: Any, b: Any, *, rcond: float | None) -> list[Any]:
     kept = Compare("GE")(s, Mul()(largest, full_like(s, rcond)))
     kept = And()(kept, Compare("GT")(s, full_like(s, 0)))
     inverted = Select()(kept, Div()(full_like(s, 1), Select()(kept, s, full_like(s, 1))), full_like(s, 0))
-    x = product(adjoint(vh), by_row(product(adjoint(u), b), inverted))
-    magnitude = Abs()(Sub()(b, product(a, x)))
+    x = batched_matmul(adjoint(vh), scale_rows(batched_matmul(adjoint(u), b), inverted))
+    magnitude = Abs()(Sub()(b, batched_matmul(a, x)))
     residuals = Sum((0,))(Mul()(magnitude, magnitude))
     rank = Sum((0,))(Convert(INDEX)(kept))
     return [x if len(shape) == 2 else Reshape((columns,))(x), residuals, rank, s]

@@ -13,10 +13,10 @@ from shardwise.compiler.ops.elementwise.convert import Convert
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.linalg.batched import (
     INDEX,
-    block,
-    compared_indices,
     identity,
     lower_triangle,
+    row_column_mask,
+    submatrix,
     upper_triangle,
 )
 from shardwise.compiler.ops.linalg.hessenberg_schur import Hessenberg
@@ -287,11 +287,11 @@ def _tridiagonal(d: Any, e: Any) -> Any:
     size = d.type.size
     shape = (size, size)
     diagonal = Broadcast(shape, (1,))(d)
-    matrix = Select()(compared_indices(shape, "EQ"), diagonal, zeros_like(diagonal))
+    matrix = Select()(row_column_mask(shape, "EQ"), diagonal, zeros_like(diagonal))
     if size < 2:
         return matrix
     subdiagonal = Concatenate(0)(e, full((1,), 0, e.type.dtype))
-    return Select()(compared_indices(shape, "EQ", -1), Broadcast(shape, (1,))(subdiagonal), matrix)
+    return Select()(row_column_mask(shape, "EQ", -1), Broadcast(shape, (1,))(subdiagonal), matrix)
 
 
 def lu_factor(a: Any, overwrite_a: bool = False, check_finite: bool = True) -> tuple[Any, Any]:
@@ -354,9 +354,9 @@ def _lu(a: Any, *, permute_l: bool) -> list[Any]:
     # Row i of L U is row permutation[i] of a, so column i of P has its 1 in that row.
     row_of_one = Broadcast(square, (*range(ndim - 2), ndim - 1))(permutation)
     permutation_matrix = Convert(a.type.dtype)(Compare("EQ")(Iota(square, ndim - 2, INDEX)(), row_of_one))
-    lower = block(packed, (0, rows), (0, size))
+    lower = submatrix(packed, (0, rows), (0, size))
     lower = Add()(lower_triangle(lower, -1), identity(lower.type.shape, a.type.dtype))
-    upper = upper_triangle(block(packed, (0, size), (0, columns)))
+    upper = upper_triangle(submatrix(packed, (0, size), (0, columns)))
     return [permutation_matrix @ lower, upper] if permute_l else [permutation_matrix, lower, upper]
 
 
@@ -494,7 +494,7 @@ def _hessenberg(a: Any, *, calc_q: bool) -> list[Any]:
     if size < 2:
         return [reduced, identity(a.type.shape, a.type.dtype)]
     # The reflections do not change the first row and column of Q.
-    inner = HouseholderProduct()(block(packed, (1, size), (0, size - 1)), taus)
+    inner = HouseholderProduct()(submatrix(packed, (1, size), (0, size - 1)), taus)
     first_row = identity((*a.type.shape[:-2], 1, size), a.type.dtype)
     zero_column = full((*a.type.shape[:-2], size - 1, 1), 0, a.type.dtype)
     return [reduced, Concatenate(ndim - 2)(first_row, Concatenate(ndim - 1)(zero_column, inner))]

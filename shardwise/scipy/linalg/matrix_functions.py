@@ -19,7 +19,7 @@ from shardwise.compiler.ops.elementwise.powers import Sqrt
 from shardwise.compiler.ops.elementwise.rounding import Ceil
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Exp, Log
-from shardwise.compiler.ops.linalg.batched import as_dtype, compared_indices, diagonal_part, identity, product
+from shardwise.compiler.ops.linalg.batched import as_dtype, batched_matmul, diagonal_part, identity, row_column_mask
 from shardwise.compiler.ops.linalg.lu import solve
 from shardwise.compiler.ops.linalg.triangular import TriangularSolve
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -75,7 +75,7 @@ def _expm(a: Any, *, max_squarings: int) -> Any:
     one = identity(a.type.shape, a.type.dtype)
     for number in range(max_squarings):
         is_needed = Broadcast(a.type.shape, batch)(Compare("GT")(squarings, full_like(norm, number)))
-        power = product(power, Select()(is_needed, power, one))
+        power = batched_matmul(power, Select()(is_needed, power, one))
     too_large = Broadcast(a.type.shape, batch)(Compare("GT")(squarings, full_like(norm, max_squarings)))
     return Select()(too_large, full_like(power, np.nan), power)
 
@@ -89,14 +89,14 @@ def _pade_exp(a: Any, degree: int) -> Any:
         for k in range(degree + 1)
     ]
     scale = coefficients[-1]
-    square = product(a, a)
+    square = batched_matmul(a, a)
     power = identity(a.type.shape, a.type.dtype)
     even, odd = zeros_like(a), zeros_like(a)
     for k in range(0, degree, 2):
         even = Add()(even, Mul()(power, full_like(power, coefficients[k] / scale)))
         odd = Add()(odd, Mul()(power, full_like(power, coefficients[k + 1] / scale)))
-        power = product(power, square) if k + 2 < degree else power
-    odd = product(a, odd)
+        power = batched_matmul(power, square) if k + 2 < degree else power
+    odd = batched_matmul(a, odd)
     return solve(Sub()(even, odd), Add()(even, odd))
 
 
@@ -223,9 +223,9 @@ def _sqrtm_triangular(t: Any) -> Any:
     """
     solve_upper = TriangularSolve(left_side=True, is_lower=False)
     one = identity(t.type.shape, t.type.dtype)
-    on_diagonal = compared_indices(t.type.shape, "EQ")
+    on_diagonal = row_column_mask(t.type.shape, "EQ")
     diagonal = Select()(on_diagonal, Sqrt()(diagonal_part(t)), zeros_like(t))
-    above = Select()(compared_indices(t.type.shape, "LT"), t, zeros_like(t))
+    above = Select()(row_column_mask(t.type.shape, "LT"), t, zeros_like(t))
 
     def step(number: Any, root: Any) -> Any:
         pivot = dynamic_index_in_dim(dynamic_index_in_dim(diagonal, number, 1), number, 0)

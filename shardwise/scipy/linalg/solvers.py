@@ -19,8 +19,8 @@ from shardwise.compiler.ops.elementwise.base import INEXACT, DtypeSet
 from shardwise.compiler.ops.indexing.sort import Sort
 from shardwise.compiler.ops.linalg.batched import INDEX, adjoint, identity
 from shardwise.compiler.ops.linalg.lapack import LAPACK_DTYPES
-from shardwise.compiler.ops.linalg.lu import PivotsToPermutation, permuted_rows
-from shardwise.compiler.ops.linalg.triangular import TriangularSolve, solve_positive
+from shardwise.compiler.ops.linalg.lu import PivotsToPermutation, permute_rows
+from shardwise.compiler.ops.linalg.triangular import TriangularSolve, solve_cholesky
 from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Reshape
 from shardwise.lax.indexing import dynamic_index_in_dim, dynamic_update_index_in_dim
@@ -136,7 +136,7 @@ def cho_solve(c_and_lower: tuple[Any, bool], b: Any, overwrite_b: bool = False, 
 @compiled_function
 def _cho_solve(factor: Any, b: Any, *, lower: bool) -> Any:
     factor, b, shape = _prepare_operands("cho_solve", factor, b, LAPACK_DTYPES)
-    return Reshape(shape)(solve_positive(factor if lower else adjoint(factor), b))
+    return Reshape(shape)(solve_cholesky(factor if lower else adjoint(factor), b))
 
 
 def _prepare_operands(name: str, a: Any, b: Any, dtypes: DtypeSet) -> tuple[Any, Any, tuple[int, ...]]:
@@ -195,9 +195,9 @@ def _lu_solve(packed: Any, pivots: Any, b: Any, *, trans: int) -> Any:
     solve_lower = TriangularSolve(left_side=True, is_lower=True, unit_diagonal=True, **transposition)
     solve_upper = TriangularSolve(left_side=True, is_lower=False, **transposition)
     if not trans:
-        return Reshape(shape)(solve_upper(packed, solve_lower(packed, permuted_rows(b, permutation))))
+        return Reshape(shape)(solve_upper(packed, solve_lower(packed, permute_rows(b, permutation))))
     permuted = solve_lower(packed, solve_upper(packed, b))
-    return Reshape(shape)(permuted_rows(permuted, _inverse_permutation(permutation)))
+    return Reshape(shape)(permute_rows(permuted, _inverse_permutation(permutation)))
 
 
 def _inverse_permutation(permutation: Any) -> Any:

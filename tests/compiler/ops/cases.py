@@ -74,7 +74,7 @@ from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice, DynamicU
 from shardwise.compiler.ops.indexing.gather import Gather
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.indexing.sort import Sort, TopK
-from shardwise.compiler.ops.linalg.batched import Stacked
+from shardwise.compiler.ops.linalg.batched import BatchedMatrixOp
 from shardwise.compiler.ops.linalg.eigen import Eig, Eigh
 from shardwise.compiler.ops.linalg.fft import Fft
 from shardwise.compiler.ops.linalg.hessenberg_schur import Hessenberg, Schur, Tridiagonal
@@ -86,7 +86,7 @@ from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, 
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.placement.memory_space import InMemory
 from shardwise.compiler.ops.random.distributions import RandomGamma
-from shardwise.compiler.ops.random.poisson_binomial import Counts, Rejection, Waiting
+from shardwise.compiler.ops.random.poisson_binomial import CountSampler, RejectionSampler, WaitingTimeSampler
 from shardwise.compiler.ops.random.threefry import RandomBits, RandomKeys
 from shardwise.compiler.ops.reduce.argminmax import Argmax, Argmin, ExtremumWithIndex
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -164,9 +164,9 @@ class Case:
         found = plain(types, seed or str(self), low, high, signs)
         if isinstance(self.op, Cond):  # its index is in range
             found[0] = np.asarray(found[0] % len(self.op.branches), np.int32)
-        if isinstance(self.op, Stacked):
+        if isinstance(self.op, BatchedMatrixOp):
             well_conditioned(self.op, found)
-        if isinstance(self.op, Counts):
+        if isinstance(self.op, CountSampler):
             expectable(self.op, found)
         if isinstance(self.op, (Polygamma, Expn)):  # its order is whole
             found[0] = np.round(found[0].astype(np.float64)).astype(found[0].dtype)
@@ -182,7 +182,7 @@ class Case:
     def batch(self, number: int, size: int) -> list[NumpyArray]:
         """Several values of an operand: its elements in other places; an index goes through the branches."""
         arg = self.args[number]
-        if isinstance(self.op, Stacked):
+        if isinstance(self.op, BatchedMatrixOp):
             return [self.plain(self.types, f"{self}, {shift}")[number] for shift in range(size)]
         if isinstance(self.op, Cond) and not number:
             return [np.asarray((arg + shift) % len(self.op.branches), arg.dtype) for shift in range(size)]
@@ -217,11 +217,11 @@ def well_conditioned(op: Op, operands: list[NumpyArray]) -> None:
         operands[0] = np.asarray(first.astype(numpy_carrier(first.dtype)) * heavier).astype(first.dtype)
 
 
-def expectable(op: Counts, operands: list[NumpyArray]) -> None:
+def expectable(op: CountSampler, operands: list[NumpyArray]) -> None:
     """Rates, trials and chances of which few events are expected, or many where they are drawn by rejection."""
-    first, times = (4, 100) if isinstance(op, Rejection) else (2, 3)
+    first, times = (4, 100) if isinstance(op, RejectionSampler) else (2, 3)
     operands[first] = np.asarray(times * operands[first], operands[first].dtype)
-    if op.kind == "binomial":
+    if op.distribution == "binomial":
         operands[-1] = np.asarray(operands[-1] / 5, operands[-1].dtype)
 
 
@@ -1305,10 +1305,10 @@ def random_cases() -> list[Case]:
     found += [case(RandomGamma(False), "u32[2,3,2] f32[2,3]"), case(RandomGamma(True), "u32[2] f32[]")]
     for kind, types in (("poisson", "f32[{}]"), ("binomial", "f32[{}] f32[{}]")):
         found += [
-            case(Waiting(kind, (1,)), f"u32[2] u64[] {types.format(5, 5)}"),
-            case(Waiting(kind, ()), f"u32[3,2] u64[3] {types.format(3, 3)}"),
-            case(Rejection(kind, (1,)), f"u32[2] u64[] i32[] bool[7] {types.format(7, 7)}"),
-            case(Rejection(kind, ()), f"u32[3,2] u64[3] i32[3] bool[3] {types.format(3, 3)}"),
+            case(WaitingTimeSampler(kind, (1,)), f"u32[2] u64[] {types.format(5, 5)}"),
+            case(WaitingTimeSampler(kind, ()), f"u32[3,2] u64[3] {types.format(3, 3)}"),
+            case(RejectionSampler(kind, (1,)), f"u32[2] u64[] i32[] bool[7] {types.format(7, 7)}"),
+            case(RejectionSampler(kind, ()), f"u32[3,2] u64[3] i32[3] bool[3] {types.format(3, 3)}"),
         ]
     return found
 

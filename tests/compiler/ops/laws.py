@@ -48,13 +48,13 @@ from shardwise.compiler.ops.indexing.gather import Gather
 from shardwise.compiler.ops.indexing.scatter import Scatter
 from shardwise.compiler.ops.indexing.sort import Sort
 from shardwise.compiler.ops.linalg.eigen import Eig, Eigh
-from shardwise.compiler.ops.linalg.hessenberg_schur import Condensed
-from shardwise.compiler.ops.linalg.householder import Packed
+from shardwise.compiler.ops.linalg.hessenberg_schur import SimilarityReduction
+from shardwise.compiler.ops.linalg.householder import HouseholderOp
 from shardwise.compiler.ops.linalg.linear_solve import LinearSolve
 from shardwise.compiler.ops.linalg.svd import Svd
 from shardwise.compiler.ops.placement.constrain import Constrain
 from shardwise.compiler.ops.random.distributions import RandomGamma, Sampler
-from shardwise.compiler.ops.random.poisson_binomial import Counts
+from shardwise.compiler.ops.random.poisson_binomial import CountSampler
 from shardwise.compiler.ops.reduce.base import Reduce
 from shardwise.compiler.ops.reduce.reductions import ReduceExtremum
 from shardwise.compiler.ops.reduce.sum import Sum
@@ -346,12 +346,12 @@ def states_padding(case: Case) -> bool:
 
 
 # Their derivative is by decree, not a slope.
-NO_SLOPE = (StopGradient, ReducePrecision, Nextafter, BitcastConvert, LinearSolve, RandomGamma, Counts)
+NO_SLOPE = (StopGradient, ReducePrecision, Nextafter, BitcastConvert, LinearSolve, RandomGamma, CountSampler)
 
 
 def has_derivative(case: Case) -> bool:
     """Whether the op can be differentiated at all: factors that leave too much open cannot."""
-    if isinstance(case.op, (Packed, Condensed, FusedAttention, FusedAttentionGrad)):
+    if isinstance(case.op, (HouseholderOp, SimilarityReduction, FusedAttention, FusedAttentionGrad)):
         return False
     if isinstance(case.op, Svd):
         return not (case.op.full and case.op.vectors and case.types[0].shape[-1] != case.types[0].shape[-2])
@@ -359,7 +359,7 @@ def has_derivative(case: Case) -> bool:
 
 
 def has_free_phase(case: Case) -> bool:
-    """Whether a library may turn complex vectors as it likes: test_linalg.py looks at what they are factors of."""
+    """Whether the phases of complex vectors are arbitrary; test_decompositions.py checks products of them."""
     return isinstance(case.op, (Eigh, Svd)) and case.kinds[0].kind == "c"
 
 

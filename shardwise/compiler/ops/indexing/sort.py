@@ -79,7 +79,7 @@ class Sort(Op):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         index = Iota(primals[0].type.shape, self.dim, INDEX)()
         *found, order = self(*primals, index)
-        moved = [None if tangent is None else taken_along(tangent, order, self.dim) for tangent in tangents]
+        moved = [None if tangent is None else take_along_dim(tangent, order, self.dim) for tangent in tangents]
         return tuple(found), moved
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
@@ -191,12 +191,12 @@ class TopK(Op):
         gathered = [AllGather(last, axes, count)(y) for y in (values, places)]
         # The candidates lie in the order of their places, so that of equal ones the first is still the first.
         found, at = self(gathered[0])
-        return found, taken_along(gathered[1], at, last)
+        return found, take_along_dim(gathered[1], at, last)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         (x,), (dx,) = primals, tangents
         found, places = self(x)
-        return (found, places), (taken_along(dx, places, x.type.ndim - 1), None)
+        return (found, places), (take_along_dim(dx, places, x.type.ndim - 1), None)
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self(batch_dim_at(operands[0], dims[0], 0, axis.size)), (0, 0)
@@ -237,7 +237,7 @@ def _comparable(dtype: DType) -> DType:
     return np.dtype(np.float32) if narrow else numpy_carrier(dtype)
 
 
-def taken_along(x: Any, places: Any, dim: int) -> Any:
+def take_along_dim(x: Any, places: Any, dim: int) -> Any:
     """Along `dim` the elements of `x` at `places`, which are all different, and inside; other dims go along."""
     others = tuple(d for d in range(x.type.ndim) if d != dim)
     one = tuple(min(1, size) for size in x.type.shape)

@@ -31,28 +31,28 @@ from shardwise.compiler.shardings.factors import FactorRule
 INDEX = np.dtype(np.int32)
 
 
-class Stacked(Op):
+class BatchedMatrixOp(Op):
     """Each operand is a stack: the batch dims, which all share, then as many dims as `core` says, which stay whole."""
 
-    core: ClassVar[tuple[int, ...]] = (2,)
+    core_ranks: ClassVar[tuple[int, ...]] = (2,)
     accepts: ClassVar[DtypeSet] = LAPACK_DTYPES
     square: ClassVar[bool] = False
 
     @property
-    def through(self) -> tuple[int, int] | None:
+    def independent_dim(self) -> tuple[int, int] | None:
         """An operand, and a dim of it counted from its end: each slice along it is worked on alone, and becomes the
         slice of the result. None where there is no such dim."""
         return None
 
-    def batch(self, *types: ArrayType) -> tuple[int, ...]:
+    def batch_shape(self, *types: ArrayType) -> tuple[int, ...]:
         """The sizes of the batch dims. Operands that do not go together are an error."""
-        if len(types) != len(self.core):
-            raise TypeError(f"{self.name}: needs {len(self.core)} operands, not {len(types)}")
-        for type, core in zip(types, self.core, strict=True):
+        if len(types) != len(self.core_ranks):
+            raise TypeError(f"{self.name}: needs {len(self.core_ranks)} operands, not {len(types)}")
+        for type, core in zip(types, self.core_ranks, strict=True):
             if type.ndim < core:
                 raise TypeError(f"{self.name}: needs an array of rank {core} or more, not {type}")
-        sizes = types[0].shape[: types[0].ndim - self.core[0]]
-        for type, core in zip(types[1:], self.core[1:], strict=True):
+        sizes = types[0].shape[: types[0].ndim - self.core_ranks[0]]
+        for type, core in zip(types[1:], self.core_ranks[1:], strict=True):
             if type.shape[: type.ndim - core] != sizes:
                 raise TypeError(f"{self.name}: the batch dims of {types[0]} and {type} differ")
         if not self.accepts.contains(types[0].dtype):
@@ -62,18 +62,18 @@ class Stacked(Op):
         return sizes
 
     def factors(self, *types: ArrayType) -> FactorRule:
-        batch = types[0].ndim - self.core[0]
+        batch = types[0].ndim - self.core_ranks[0]
         sizes = list(types[0].shape[:batch])
         shared = None
         tables = []
         for number, type in enumerate((*types, *result_types(self, types))):
             dims: list[tuple[int, ...]] = [(dim,) for dim in range(batch)]
             for dim in range(batch, type.ndim):
-                passes = self.through is not None and dim - type.ndim == self.through[1]
+                passes = self.independent_dim is not None and dim - type.ndim == self.independent_dim[1]
                 if passes and shared is not None and number >= len(types):
                     dims.append((shared,))
                     continue
-                if passes and self.through is not None and number == self.through[0]:
+                if passes and self.independent_dim is not None and number == self.independent_dim[0]:
                     shared = len(sizes)
                 dims.append((len(sizes),))
                 sizes.append(type.shape[dim])
@@ -84,15 +84,16 @@ class Stacked(Op):
         )
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        if self.through is not None and {n for n, dim in enumerate(dims) if dim is not None} == {self.through[0]}:
+        batched = {number for number, dim in enumerate(dims) if dim is not None}
+        if self.independent_dim is not None and batched == {self.independent_dim[0]}:
             return self._with_more_slices(operands, dims)
         found = self(*(batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True)))
         return found, 0 if self.single else (0,) * len(found)
 
     def _with_more_slices(self, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         """One matrix for the whole batch: no need to repeat it. The batch is more of what passes through."""
-        assert self.through is not None
-        number, place = self.through
+        assert self.independent_dim is not None
+        number, place = self.independent_dim
         x, dim = operands[number], dims[number]
         assert dim is not None
         at = x.type.ndim - 1 + place
@@ -105,29 +106,29 @@ class Stacked(Op):
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         results = [type.strong() for type in result_types(self, tuple(x.type for x in operands))]
         if any(type.size for type in results):
-            return self.lowered(hlo, *operands)
+            return self.lower_nonempty(hlo, *operands)
         nothing = tuple(hlo.constant(0, type) for type in results)
         return nothing[0] if self.single else nothing
 
-    def lowered(self, hlo: Hlo, *operands: Any, **_: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, *operands: Any, **_: Any) -> Any:
         """As `lower`, where there is a result."""
-        raise self.missing_rule("lowered")
+        raise self.missing_rule("lower_nonempty")
 
     @ignore_float_errors
     def reference(self, *operands: NumpyArray) -> Any:
         results = result_types(self, tuple(ArrayType(x.shape, x.dtype) for x in operands))
-        batch = operands[0].shape[: operands[0].ndim - self.core[0]]
+        batch = operands[0].shape[: operands[0].ndim - self.core_ranks[0]]
         found = [np.zeros(type.shape, type.dtype) for type in results]
         if any(type.size for type in results):
             for index in np.ndindex(*batch):
-                one = self.of_one(*(x[index] for x in operands))
+                one = self.reference_one(*(x[index] for x in operands))
                 for whole, part in zip(found, (one,) if self.single else one, strict=True):
                     whole[index] = part
         return found[0] if self.single else tuple(found)
 
-    def of_one(self, *operands: Any, **_: Any) -> Any:
+    def reference_one(self, *operands: Any, **_: Any) -> Any:
         """What the op means for one matrix, where there is a result."""
-        raise self.missing_rule("of_one")
+        raise self.missing_rule("reference_one")
 
 
 def epsilon(dtype: Any) -> float:
@@ -141,16 +142,16 @@ def as_dtype(x: Any, dtype: Any) -> Any:
 
 def adjoint(x: Any) -> Any:
     """The transpose of each matrix, conjugated."""
-    return conjugated(transposed(x))
+    return conjugate(matrix_transpose(x))
 
 
-def transposed(x: Any) -> Any:
+def matrix_transpose(x: Any) -> Any:
     """The transpose of each matrix."""
     ndim = x.type.ndim
     return Transpose((*range(ndim - 2), ndim - 1, ndim - 2))(x)
 
 
-def conjugated(x: Any) -> Any:
+def conjugate(x: Any) -> Any:
     return Conj()(x) if x.type.dtype.kind == "c" else x
 
 
@@ -162,13 +163,13 @@ def imaginary_part(x: Any) -> Any:
     return Imag()(x) if x.type.dtype.kind == "c" else zeros_like(x)
 
 
-def product(x: Any, y: Any) -> Any:
+def batched_matmul(x: Any, y: Any) -> Any:
     """The matrix product of each pair of two stacks with the same batch."""
     batch = tuple(range(x.type.ndim - 2))
     return Dot(((len(batch) + 1,), (len(batch),)), (batch, batch))(x, y)
 
 
-def compared_indices(shape: tuple[int, ...], direction: str, offset: int = 0) -> Any:
+def row_column_mask(shape: tuple[int, ...], direction: str, offset: int = 0) -> Any:
     """Where row index + `offset` and column index of matrices compare so: "GE" is the lower triangle."""
     rows, columns = (Iota(shape, len(shape) - place, INDEX)() for place in (2, 1))
     return Compare(direction)(Add()(rows, full_like(rows, offset)) if offset else rows, columns)
@@ -176,22 +177,22 @@ def compared_indices(shape: tuple[int, ...], direction: str, offset: int = 0) ->
 
 def lower_triangle(x: Any, offset: int = 0) -> Any:
     """Each matrix with zeros above its diagonal; `offset` moves the border to the right."""
-    return Select()(compared_indices(x.type.shape, "GE", offset), x, zeros_like(x))
+    return Select()(row_column_mask(x.type.shape, "GE", offset), x, zeros_like(x))
 
 
 def upper_triangle(x: Any, offset: int = 0) -> Any:
     """Each matrix with zeros below its diagonal; `offset` moves the border to the right."""
-    return Select()(compared_indices(x.type.shape, "LE", offset), x, zeros_like(x))
+    return Select()(row_column_mask(x.type.shape, "LE", offset), x, zeros_like(x))
 
 
 def diagonal_part(x: Any) -> Any:
     """Each matrix with zeros beside its diagonal."""
-    return Select()(compared_indices(x.type.shape, "EQ"), x, zeros_like(x))
+    return Select()(row_column_mask(x.type.shape, "EQ"), x, zeros_like(x))
 
 
 def identity(shape: tuple[int, ...], dtype: Any) -> Any:
     """A stack of matrices that have ones on the diagonal, zeros elsewhere."""
-    return Convert(np.dtype(dtype))(compared_indices(shape, "EQ"))
+    return Convert(np.dtype(dtype))(row_column_mask(shape, "EQ"))
 
 
 def diagonal(x: Any) -> Any:
@@ -202,24 +203,24 @@ def diagonal(x: Any) -> Any:
     return Sum((ndim - 2,))(diagonal_part(slice_along(slice_along(x, ndim - 2, 0, size), ndim - 1, 0, size)))
 
 
-def by_column(x: Any, numbers: Any) -> Any:
+def scale_columns(x: Any, numbers: Any) -> Any:
     """Each column of matrices times its own number."""
     ndim = x.type.ndim
     return Mul()(x, Broadcast(x.type.shape, (*range(ndim - 2), ndim - 1))(as_dtype(numbers, x.type.dtype)))
 
 
-def by_row(x: Any, numbers: Any) -> Any:
+def scale_rows(x: Any, numbers: Any) -> Any:
     """Each row of matrices times its own number."""
     return Mul()(x, Broadcast(x.type.shape, tuple(range(x.type.ndim - 1)))(as_dtype(numbers, x.type.dtype)))
 
 
-def block(x: Any, rows: tuple[int, int], columns: tuple[int, int]) -> Any:
+def submatrix(x: Any, rows: tuple[int, int], columns: tuple[int, int]) -> Any:
     """A part of each matrix: from the first number up to the second."""
     ndim = x.type.ndim
     return slice_along(slice_along(x, ndim - 2, *rows), ndim - 1, *columns)
 
 
-def in_order(x: Any, places: Any, dim: int) -> Any:
+def permute_along(x: Any, places: Any, dim: int) -> Any:
     """Each matrix with its rows, or its columns, where `dim` is those, in an order of its own."""
     if not x.type.size:
         return x

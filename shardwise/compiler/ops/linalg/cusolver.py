@@ -12,12 +12,12 @@ from shardwise.compiler.ir.types import ArrayType
 Attributes = Mapping[str, str]
 
 
-def letter(text: str) -> str:
+def char_attribute(text: str) -> str:
     """A letter that chooses a variant of a routine, as its calls hold it."""
     return f"{ord(text)} : ui8"
 
 
-def on_gpu(
+def gpu_call(
     hlo: Hlo,
     name: str,
     operands: Sequence[Any],
@@ -38,11 +38,11 @@ def on_gpu(
     target, translated = _SAME[name]
     if name == "geev":
         target = f"cuhybrid_eig_{'comp' if operands[0].type.dtype.kind == 'c' else 'real'}"
-    taken, given = ([order(type, batch) for type in types] for types in ([x.type for x in operands], results))
+    taken, given = ([minor_to_major(type, batch) for type in types] for types in ([x.type for x in operands], results))
     return hlo.custom_call(target, operands, results, translated(attributes), taken, given, written)
 
 
-def order(type: ArrayType, batch: int, by_rows: bool = False) -> tuple[int, ...]:
+def minor_to_major(type: ArrayType, batch: int, by_rows: bool = False) -> tuple[int, ...]:
     """The dims of an array from minor to major; matrices lie column by column, unless `by_rows`."""
     rows = tuple(reversed(range(type.ndim)))
     return (rows[1], rows[0], *rows[2:]) if type.ndim == batch + 2 and not by_rows else rows
@@ -53,11 +53,11 @@ def _flag(value: bool) -> str:
 
 
 def _is_lower(attributes: Attributes) -> dict[str, str]:
-    return {"lower": _flag(attributes["uplo"] == letter("L"))}
+    return {"lower": _flag(attributes["uplo"] == char_attribute("L"))}
 
 
 def _vectors(attributes: Attributes) -> dict[str, str]:
-    sides = {side: _flag(attributes[f"compute_{side}"] == letter("V")) for side in ("left", "right")}
+    sides = {side: _flag(attributes[f"compute_{side}"] == char_attribute("V")) for side in ("left", "right")}
     return {**sides, "magma": '"auto"'}
 
 
@@ -81,14 +81,14 @@ def _singular_values(
     a, values, u, vh, failed = results
     rows, columns = a.shape[batch:]
     wide = rows < columns
-    if attributes["mode"] == letter("N"):
+    if attributes["mode"] == char_attribute("N"):
         shared = min(rows, columns)
         u, vh = (a.with_shape((*a.shape[:batch], *shape)) for shape in ((rows, shared), (shared, columns)))
     given = (a, values, *((vh, u) if wide else (u, vh)), failed)
-    layouts = [order(type, batch, by_rows=wide) for type in (operands[0].type, *given)]
+    layouts = [minor_to_major(type, batch, by_rows=wide) for type in (operands[0].type, *given)]
     options = {
-        "compute_uv": _flag(attributes["mode"] != letter("N")),
-        "full_matrices": _flag(attributes["mode"] == letter("A")),
+        "compute_uv": _flag(attributes["mode"] != char_attribute("N")),
+        "full_matrices": _flag(attributes["mode"] == char_attribute("A")),
         "transposed": _flag(wide),
     }
     found = hlo.custom_call("cusolver_gesvd_ffi", operands, given, options, layouts[:1], layouts[1:], ((0, 0),))
@@ -99,10 +99,11 @@ def _triangular_solve(
     hlo: Hlo, operands: Sequence[Any], results: Sequence[ArrayType], batch: int, attributes: Attributes
 ) -> list[Any]:
     """XLA's own op, which calls cuBLAS."""
-    ways = {letter("N"): "NO_TRANSPOSE", letter("T"): "TRANSPOSE", letter("C"): "ADJOINT"}
+    ways = {char_attribute("N"): "NO_TRANSPOSE", char_attribute("T"): "TRANSPOSE", char_attribute("C"): "ADJOINT"}
     text = (
-        f"left_side = {_flag(attributes['side'] == letter('L'))}, lower = {_flag(attributes['uplo'] == letter('L'))}, "
-        f"unit_diagonal = {_flag(attributes['diag'] == letter('U'))}, "
+        f"left_side = {_flag(attributes['side'] == char_attribute('L'))}, "
+        f"lower = {_flag(attributes['uplo'] == char_attribute('L'))}, "
+        f"unit_diagonal = {_flag(attributes['diag'] == char_attribute('U'))}, "
         f"transpose_a = #stablehlo<transpose {ways[attributes['trans_x']]}>"
     )
     return [hlo.op("stablehlo.triangular_solve", operands, results[0], text)]
@@ -112,6 +113,6 @@ def _tridiagonal_solve(
     hlo: Hlo, operands: Sequence[Any], results: Sequence[ArrayType], batch: int, attributes: Attributes
 ) -> list[Any]:
     """cuSPARSE's solver says nothing of failures, and leaves the diagonals as they are."""
-    layouts = [order(x.type, batch) for x in operands]
+    layouts = [minor_to_major(x.type, batch) for x in operands]
     (found,) = hlo.custom_call("cusparse_gtsv2_ffi", operands, results[3:4], {}, layouts, layouts[3:], ((0, 3),))
     return [*operands[:3], found, hlo.constant(0, results[4])]

@@ -15,18 +15,18 @@ from shardwise.compiler.ops.elementwise.complex_parts import Abs, Complex, Conj,
 from shardwise.compiler.ops.elementwise.select import Compare, Select, complex_part_type
 from shardwise.compiler.ops.linalg.batched import (
     INDEX,
-    Stacked,
+    BatchedMatrixOp,
     adjoint,
     as_dtype,
-    by_column,
-    compared_indices,
-    conjugated,
+    batched_matmul,
+    conjugate,
     diagonal,
-    product,
     real_part,
+    row_column_mask,
+    scale_columns,
 )
-from shardwise.compiler.ops.linalg.cusolver import letter
-from shardwise.compiler.ops.linalg.lapack import call, nan_unless, of_numpy, or_nan
+from shardwise.compiler.ops.linalg.cusolver import char_attribute
+from shardwise.compiler.ops.linalg.lapack import lapack_call, nan_on_failure, numpy_nan_unless, numpy_routine
 from shardwise.compiler.ops.linalg.lu import solve
 from shardwise.compiler.ops.reduce.argminmax import Argmax
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
@@ -35,7 +35,7 @@ from shardwise.compiler.ops.shape.constants import zeros_like
 from shardwise.compiler.ops.shape.iota import Iota
 
 
-def reciprocal_gaps(values: Any) -> Any:
+def reciprocal_differences(values: Any) -> Any:
     """In row i and column j one over the difference of the j-th number and the i-th, and 0 on the diagonal. Where two
     are equal that is infinite: their vectors are arbitrary, and have no derivative."""
     shape = (*values.type.shape, values.type.shape[-1])
@@ -43,13 +43,13 @@ def reciprocal_gaps(values: Any) -> Any:
     of_row = Broadcast(shape, (*batch, len(shape) - 2))(values)
     of_column = Broadcast(shape, (*batch, len(shape) - 1))(values)
     gap = Sub()(of_column, of_row)
-    own = compared_indices(shape, "EQ")
+    own = row_column_mask(shape, "EQ")
     return Select()(own, zeros_like(gap), Div()(full_like(gap, 1), Select()(own, full_like(gap, 1), gap)))
 
 
 @final
 @record
-class Eigh(Stacked):
+class Eigh(BatchedMatrixOp):
     """The orthonormal eigenvectors of Hermitian matrices, as columns, and their eigenvalues, in ascending order.
 
     Of the values only one triangle is read; a tangent is taken as Hermitian.
@@ -61,7 +61,7 @@ class Eigh(Stacked):
     is_lower: bool = True
 
     def out_types(self, a: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
-        self.batch(a)
+        self.batch_shape(a)
         values = complex_part_type(a) if a.dtype.kind == "c" else a
         return a.strong(), values.with_shape(a.shape[:-1]).strong()
 
@@ -70,32 +70,32 @@ class Eigh(Stacked):
         differences of the values, it is how the vectors turn into each other."""
         (a,), (da,) = primals, tangents
         vectors, values = self(a)
-        inner = product(adjoint(vectors), product(da, vectors))
-        turn = Mul()(inner, as_dtype(reciprocal_gaps(values), inner.type.dtype))
-        return (vectors, values), (product(vectors, turn), real_part(diagonal(inner)))
+        inner = batched_matmul(adjoint(vectors), batched_matmul(da, vectors))
+        turn = Mul()(inner, as_dtype(reciprocal_differences(values), inner.type.dtype))
+        return (vectors, values), (batched_matmul(vectors, turn), real_part(diagonal(inner)))
 
-    def lowered(self, hlo: Hlo, a: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
         batch = a.type.ndim - 2
-        vectors, values, failed = call(
+        vectors, values, failed = lapack_call(
             hlo,
             "syevd",
             (a,),
             (*self.out_types(a.type), ArrayType(a.type.shape[:batch], np.int32)),
             batch,
             ((0, 0),),
-            mode=letter("V"),
-            uplo=letter("L" if self.is_lower else "U"),
+            mode=char_attribute("V"),
+            uplo=char_attribute("L" if self.is_lower else "U"),
         )
-        return or_nan(hlo, failed, vectors, values)
+        return nan_on_failure(hlo, failed, vectors, values)
 
-    def of_one(self, a: NumpyArray) -> tuple[NumpyArray, ...]:
-        values, vectors, failed = of_numpy("syevd", a.dtype)(a, lower=self.is_lower)
-        return nan_unless(failed == 0, vectors, values)
+    def reference_one(self, a: NumpyArray) -> tuple[NumpyArray, ...]:
+        values, vectors, failed = numpy_routine("syevd", a.dtype)(a, lower=self.is_lower)
+        return numpy_nan_unless(failed == 0, vectors, values)
 
 
 @final
 @record
-class Eig(Stacked):
+class Eig(BatchedMatrixOp):
     """The eigenvalues of matrices, and of what `left` and `right` say the eigenvectors as columns, all complex. Left
     ones are those of the adjoint. A vector has the norm 1, and its largest element is real.
 
@@ -111,7 +111,7 @@ class Eig(Stacked):
     differentiable: bool = False
 
     def out_types(self, a: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
-        self.batch(a)
+        self.batch_shape(a)
         dtype = a.dtype if a.dtype.kind == "c" else np.result_type(a.dtype, np.complex64)
         vectors = ArrayType(a.shape, dtype)
         return ArrayType(a.shape[:-1], dtype), *[vectors] * (self.left + self.right)
@@ -128,53 +128,53 @@ class Eig(Stacked):
         values, *vectors = results
         da = as_dtype(da, values.type.dtype)
         right = vectors[-1] if self.right else replace(self, left=False, right=True)(a)[1]
-        moved = [diagonal(solve(right, product(da, right)))]
+        moved = [diagonal(solve(right, batched_matmul(da, right)))]
         if self.left:
             moved.append(_turned(vectors[0], Conj()(values), adjoint(da)))
         if self.right:
             moved.append(_turned(right, values, da))
         return results, moved
 
-    def lowered(self, hlo: Hlo, a: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
         batch = a.type.ndim - 2
         out = self.out_types(a.type)[0]
         vectors = out.with_shape(a.type.shape)
         parts = [out] if a.type.dtype.kind == "c" else [complex_part_type(out)] * 2
-        *values, left, right, failed = call(
+        *values, left, right, failed = lapack_call(
             hlo,
             "geev",
             (a,),
             (*parts, vectors, vectors, ArrayType(a.type.shape[:batch], np.int32)),
             batch,
-            compute_left=letter("V" if self.left else "N"),
-            compute_right=letter("V" if self.right else "N"),
+            compute_left=char_attribute("V" if self.left else "N"),
+            compute_right=char_attribute("V" if self.right else "N"),
         )
         found = values[0] if len(values) == 1 else hlo.op("stablehlo.complex", values, out)
-        return or_nan(hlo, failed, found, *[left] * self.left, *[right] * self.right)
+        return nan_on_failure(hlo, failed, found, *[left] * self.left, *[right] * self.right)
 
-    def of_one(self, a: NumpyArray) -> tuple[NumpyArray, ...]:
-        *parts, left, right, failed = of_numpy("geev", a.dtype)(a, compute_vl=self.left, compute_vr=self.right)
+    def reference_one(self, a: NumpyArray) -> tuple[NumpyArray, ...]:
+        *parts, left, right, failed = numpy_routine("geev", a.dtype)(a, compute_vl=self.left, compute_vr=self.right)
         values = parts[0] if len(parts) == 1 else parts[0] + 1j * parts[1]
         if len(parts) == 2:
             left, right = (_joined(x, parts[1]) for x in (left, right))
-        return nan_unless(failed == 0, values, *[left] * self.left, *[right] * self.right)
+        return numpy_nan_unless(failed == 0, values, *[left] * self.left, *[right] * self.right)
 
 
 def _turned(vectors: Any, values: Any, da: Any) -> Any:
     """How eigenvectors move: those of other values come in, and its own so much that the norm stays 1 and the largest
     element real."""
-    inner = solve(vectors, product(da, vectors))
-    moved = product(vectors, Mul()(inner, reciprocal_gaps(values)))
+    inner = solve(vectors, batched_matmul(da, vectors))
+    moved = batched_matmul(vectors, Mul()(inner, reciprocal_differences(values)))
     rows = vectors.type.ndim - 2
-    along = Real()(Sum((rows,))(Mul()(conjugated(vectors), moved)))
-    moved = Sub()(moved, by_column(vectors, along))
+    along = Real()(Sum((rows,))(Mul()(conjugate(vectors), moved)))
+    moved = Sub()(moved, scale_columns(vectors, along))
     largest = Argmax(rows, INDEX)(Abs()(vectors))
     shape = vectors.type.shape
     spread = Broadcast(shape, (*range(rows), rows + 1))(largest)
     here = Compare("EQ")(Iota(shape, rows, INDEX)(), spread)
     one, turned = (Sum((rows,))(Select()(here, x, zeros_like(x))) for x in (vectors, moved))
     angle = Imag()(Div()(turned, one))
-    return Sub()(moved, by_column(vectors, Complex()(zeros_like(angle), angle)))
+    return Sub()(moved, scale_columns(vectors, Complex()(zeros_like(angle), angle)))
 
 
 def _joined(vectors: NumpyArray, imaginary: NumpyArray) -> NumpyArray:

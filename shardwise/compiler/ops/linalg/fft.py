@@ -24,7 +24,7 @@ from shardwise.compiler.ops.shape.iota import Iota
 from shardwise.compiler.ops.shape.movement import Transpose, i64_array_attribute
 from shardwise.compiler.shardings.factors import FactorRule
 
-TAKES: dict[str, DtypeSet] = {"FFT": COMPLEX, "IFFT": COMPLEX, "RFFT": COMPLEX_PARTS, "IRFFT": COMPLEX}
+INPUT_DTYPES: dict[str, DtypeSet] = {"FFT": COMPLEX, "IFFT": COMPLEX, "RFFT": COMPLEX_PARTS, "IRFFT": COMPLEX}
 
 
 @final
@@ -42,12 +42,12 @@ class Fft(Op):
     length: int
 
     def out_type(self, x: ArrayType) -> ArrayType:
-        if self.kind not in TAKES:
-            raise TypeError(f"fft: kind {self.kind!r} is none of {', '.join(TAKES)}")
+        if self.kind not in INPUT_DTYPES:
+            raise TypeError(f"fft: kind {self.kind!r} is none of {', '.join(INPUT_DTYPES)}")
         if not 0 <= self.dim < x.ndim:
             raise TypeError(f"fft: dim {self.dim} does not exist in {x}")
-        if not TAKES[self.kind].contains(x.dtype):
-            raise TypeError(f"fft: {self.kind} needs {TAKES[self.kind].description}, not {x}")
+        if not INPUT_DTYPES[self.kind].contains(x.dtype):
+            raise TypeError(f"fft: {self.kind} needs {INPUT_DTYPES[self.kind].description}, not {x}")
         before, after = self.length, self.length
         if self.kind == "RFFT":
             after = self.length // 2 + 1

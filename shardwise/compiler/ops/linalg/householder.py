@@ -15,24 +15,24 @@ from shardwise.compiler.ops.elementwise.arithmetic import Add, Neg, Sub
 from shardwise.compiler.ops.elementwise.complex_parts import Complex
 from shardwise.compiler.ops.linalg.batched import (
     INDEX,
-    Stacked,
+    BatchedMatrixOp,
     adjoint,
-    block,
+    batched_matmul,
     diagonal_part,
     identity,
     imaginary_part,
-    in_order,
     lower_triangle,
-    product,
+    permute_along,
+    submatrix,
 )
-from shardwise.compiler.ops.linalg.lapack import call, of_numpy, triangle
+from shardwise.compiler.ops.linalg.lapack import lapack_call, mask_triangle, numpy_routine
 from shardwise.compiler.ops.linalg.lu import solve
 from shardwise.compiler.ops.linalg.triangular import TriangularSolve
 from shardwise.compiler.ops.shape.constants import full, zeros_like
 from shardwise.compiler.ops.shape.slicing import Concatenate, Pad, Slice
 
 
-class Packed(Stacked):
+class HouseholderOp(BatchedMatrixOp):
     """Works on reflections one by one, and has no derivative of its own."""
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> NoReturn:
@@ -41,7 +41,7 @@ class Packed(Stacked):
 
 @final
 @record
-class Geqrf(Packed):
+class Geqrf(HouseholderOp):
     """Of each matrix R on and above the diagonal, reflections below it, and their tau. `pivoting`: also the order of
     columns in which the diagonal of R gets smaller from row to row.
     """
@@ -51,40 +51,42 @@ class Geqrf(Packed):
     pivoting: bool = False
 
     def out_types(self, a: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
-        batch = self.batch(a)
+        batch = self.batch_shape(a)
         order = (ArrayType((*batch, a.shape[-1]), INDEX),) if self.pivoting else ()
         return a.strong(), ArrayType((*batch, min(a.shape[-2:])), a.dtype), *order
 
-    def lowered(self, hlo: Hlo, a: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
         batch = a.type.ndim - 2
         types = self.out_types(a.type)
         if not a.type.size:  # columns without a row keep their order
             order = hlo.op("stablehlo.iota", (), types[2], f"iota_dimension = {batch} : i64")
             return *(hlo.constant(0, type) for type in types[:2]), order
         if not self.pivoting:
-            return tuple(call(hlo, "geqrf", (a,), types, batch, ((0, 0),)))
+            return tuple(lapack_call(hlo, "geqrf", (a,), types, batch, ((0, 0),)))
         free = hlo.constant(0, types[2])
-        packed, order, taus = call(hlo, "geqp3", (a, free), (types[0], types[2], types[1]), batch, ((0, 0), (1, 1)))
+        packed, order, taus = lapack_call(
+            hlo, "geqp3", (a, free), (types[0], types[2], types[1]), batch, ((0, 0), (1, 1))
+        )
         one = hlo.constant(1, order.type)  # LAPACK counts from 1
         return packed, taus, hlo.op("stablehlo.subtract", (order, one), order.type)
 
-    def of_one(self, a: NumpyArray) -> tuple[NumpyArray, ...]:
+    def reference_one(self, a: NumpyArray) -> tuple[NumpyArray, ...]:
         if not a.size:
             return a, np.zeros(0, a.dtype), *([np.arange(a.shape[1])] if self.pivoting else [])
         if not self.pivoting:
-            packed, taus, _, _ = of_numpy("geqrf", a.dtype)(a)
+            packed, taus, _, _ = numpy_routine("geqrf", a.dtype)(a)
             return packed, taus
-        packed, order, taus, _, _ = of_numpy("geqp3", a.dtype)(a)
+        packed, order, taus, _, _ = numpy_routine("geqp3", a.dtype)(a)
         return packed, taus, order - 1
 
 
 @final
 @record
-class HouseholderProduct(Packed):
+class HouseholderProduct(HouseholderOp):
     """The first columns, as many as the operand has, of the product of all reflections, the first one leftmost."""
 
     name = "householder_product"
-    core = (2, 1)
+    core_ranks = (2, 1)
 
     def out_type(self, a: ArrayType, taus: ArrayType) -> ArrayType:
         _check_reflections(self, a, taus)
@@ -92,28 +94,28 @@ class HouseholderProduct(Packed):
             raise TypeError(f"householder_product: needs no fewer rows than columns, not {a}")
         return a.strong()
 
-    def lowered(self, hlo: Hlo, a: Any, taus: Any) -> Any:
-        (found,) = call(hlo, "orgqr", (a, taus), (a.type.strong(),), a.type.ndim - 2, ((0, 0),))
+    def lower_nonempty(self, hlo: Hlo, a: Any, taus: Any) -> Any:
+        (found,) = lapack_call(hlo, "orgqr", (a, taus), (a.type.strong(),), a.type.ndim - 2, ((0, 0),))
         return found
 
-    def of_one(self, a: NumpyArray, taus: NumpyArray) -> NumpyArray:
+    def reference_one(self, a: NumpyArray, taus: NumpyArray) -> NumpyArray:
         if not taus.size:
             return np.eye(*a.shape, dtype=a.dtype)
-        return np.asarray(of_numpy("orgqr", a.dtype)(a, taus)[0])
+        return np.asarray(numpy_routine("orgqr", a.dtype)(a, taus)[0])
 
 
 @final
 @record
-class Ormqr(Packed):
+class Ormqr(HouseholderOp):
     """The product of all reflections, or its adjoint, times c; c times it where not `left`."""
 
     name = "ormqr"
-    core = (2, 1, 2)
+    core_ranks = (2, 1, 2)
     left: bool = True
     adjoint: bool = False
 
     @property
-    def through(self) -> tuple[int, int]:
+    def independent_dim(self) -> tuple[int, int]:
         return 2, -1 if self.left else -2
 
     def out_type(self, a: ArrayType, taus: ArrayType, c: ArrayType) -> ArrayType:
@@ -125,26 +127,26 @@ class Ormqr(Packed):
             raise TypeError(f"ormqr: operands must have one dtype, not {a} and {c}")
         return c.strong()
 
-    def lowered(self, hlo: Hlo, a: Any, taus: Any, c: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: Any, taus: Any, c: Any) -> Any:
         if not taus.type.size:
             return c
         way = {"left": str(self.left).lower(), "transpose": str(self.adjoint).lower()}
-        (found,) = call(hlo, "ormqr", (a, taus, c), (c.type.strong(),), a.type.ndim - 2, ((0, 2),), **way)
+        (found,) = lapack_call(hlo, "ormqr", (a, taus, c), (c.type.strong(),), a.type.ndim - 2, ((0, 2),), **way)
         return found
 
-    def of_one(self, a: NumpyArray, taus: NumpyArray, c: NumpyArray) -> NumpyArray:
+    def reference_one(self, a: NumpyArray, taus: NumpyArray, c: NumpyArray) -> NumpyArray:
         if not taus.size:
             return c
         way = ("C" if a.dtype.kind == "c" else "T") if self.adjoint else "N"
-        apply = of_numpy("ormqr", a.dtype)
+        apply = numpy_routine("ormqr", a.dtype)
         a = a[:, : taus.size]
         side = "L" if self.left else "R"
         size = int(apply(side, way, a, taus, c, -1)[1][0].real)
         return np.asarray(apply(side, way, a, taus, c, size)[0])
 
 
-def _check_reflections(op: Stacked, *types: ArrayType) -> None:
-    op.batch(*types)
+def _check_reflections(op: BatchedMatrixOp, *types: ArrayType) -> None:
+    op.batch_shape(*types)
     a, taus = types[:2]
     if taus.shape[-1] > min(a.shape[-2:]):
         raise TypeError(f"{op.name}: the matrices of {a} hold {min(a.shape[-2:])} reflections, fewer than {taus}")
@@ -154,7 +156,7 @@ def _check_reflections(op: Stacked, *types: ArrayType) -> None:
 
 @final
 @record
-class Qr(Stacked):
+class Qr(BatchedMatrixOp):
     """Q with orthonormal columns and the upper triangular R whose product is the operand.
 
     `full`: all columns of a square Q, and rows of zeros in R; else as many as the operand has rows or columns, the
@@ -167,7 +169,7 @@ class Qr(Stacked):
     pivoting: bool = False
 
     def out_types(self, a: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
-        batch = self.batch(a)
+        batch = self.batch_shape(a)
         *_, rows, columns = a.shape
         size = rows if self.full else min(rows, columns)
         order = (ArrayType((*batch, columns), INDEX),) if self.pivoting else ()
@@ -177,15 +179,18 @@ class Qr(Stacked):
         (a,), (da,) = primals, tangents
         q, r, *order = self(a)
         if order:
-            da = in_order(da, order[0], a.type.ndim - 1)
+            da = permute_along(da, order[0], a.type.ndim - 1)
         *_, rows, columns = a.type.shape
         size = min(rows, columns)
         dq, turn, dr = _thin(
-            block(q, (0, rows), (0, size)), block(r, (0, size), (0, size)), block(da, (0, rows), (0, size))
+            submatrix(q, (0, rows), (0, size)), submatrix(r, (0, size), (0, size)), submatrix(da, (0, rows), (0, size))
         )
         if columns > size:  # of these columns of R there is nothing new in Q
             right = (size, columns)
-            rest = Sub()(product(adjoint(q), block(da, (0, rows), right)), product(turn, block(r, (0, rows), right)))
+            rest = Sub()(
+                batched_matmul(adjoint(q), submatrix(da, (0, rows), right)),
+                batched_matmul(turn, submatrix(r, (0, rows), right)),
+            )
             dr = Concatenate(a.type.ndim - 1)(dr, rest)
         if self.full and rows > size:
             dq = Concatenate(a.type.ndim - 1)(dq, _rest_of_full(q, dq, size))
@@ -193,7 +198,7 @@ class Qr(Stacked):
             dr = Pad(zeros, (*zeros[:-2], rows - size, 0), zeros)(dr, full((), 0, dr.type.dtype))
         return (q, r, *order), (dq, dr, *(None for _ in order))
 
-    def lowered(self, hlo: Hlo, a: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
         q, r, *_ = self.out_types(a.type)
         packed, taus, *order = Geqrf(self.pivoting).lower(hlo, a)
         *_, rows, columns = a.type.shape
@@ -204,15 +209,15 @@ class Qr(Stacked):
         if size > columns:
             more = (*start[:-1], size - columns)
             vectors = Pad(start, more, start).lower(hlo, vectors, hlo.constant(0, ArrayType((), a.type.dtype)))
-        return HouseholderProduct().lower(hlo, vectors, taus), triangle(hlo, upper, "LE"), *order
+        return HouseholderProduct().lower(hlo, vectors, taus), mask_triangle(hlo, upper, "LE"), *order
 
-    def of_one(self, a: NumpyArray) -> tuple[NumpyArray, ...]:
-        packed, taus, *order = Geqrf(self.pivoting).of_one(a)
+    def reference_one(self, a: NumpyArray) -> tuple[NumpyArray, ...]:
+        packed, taus, *order = Geqrf(self.pivoting).reference_one(a)
         rows, columns = a.shape
         size = rows if self.full else min(rows, columns)
         vectors = np.zeros((rows, size), a.dtype)
         vectors[:, : min(columns, size)] = packed[:, : min(columns, size)]
-        return HouseholderProduct().of_one(vectors, taus), np.triu(packed)[:size], *order
+        return HouseholderProduct().reference_one(vectors, taus), np.triu(packed)[:size], *order
 
 
 def _thin(q: Any, r: Any, da: Any) -> tuple[Any, Any, Any]:
@@ -221,14 +226,14 @@ def _thin(q: Any, r: Any, da: Any) -> tuple[Any, Any, Any]:
     Q* dA R⁻¹ = Q* dQ + dR R⁻¹: an antihermitian matrix and an upper triangle with a real diagonal.
     """
     x = TriangularSolve(left_side=False, is_lower=False)(r, da)
-    both = product(adjoint(q), x)
+    both = batched_matmul(adjoint(q), x)
     below = lower_triangle(both, -1)
     turn = Sub()(below, adjoint(below))
     if both.type.dtype.kind == "c":
         angle = imaginary_part(diagonal_part(both))
         turn = Add()(turn, Complex()(zeros_like(angle), angle))
     upper = Sub()(both, turn)
-    return Sub()(x, product(q, upper)), turn, product(upper, r)
+    return Sub()(x, batched_matmul(q, upper)), turn, batched_matmul(upper, r)
 
 
 def _rest_of_full(q: Any, dq: Any, size: int) -> Any:
@@ -239,11 +244,11 @@ def _rest_of_full(q: Any, dq: Any, size: int) -> Any:
     """
     rows = q.type.shape[-1]
     above, below = (0, size), (size, rows)
-    top = block(q, above, above)
-    m, n = Sub()(identity(top.type.shape, q.type.dtype), top), block(q, below, above)
-    dm, dn = Neg()(block(dq, above, above)), block(dq, below, above)
+    top = submatrix(q, above, above)
+    m, n = Sub()(identity(top.type.shape, q.type.dtype), top), submatrix(q, below, above)
+    dm, dn = Neg()(submatrix(dq, above, above)), submatrix(dq, below, above)
     w = solve(adjoint(m), adjoint(n))
-    dw = solve(adjoint(m), Sub()(adjoint(dn), product(adjoint(dm), w)))
-    upper = Add()(product(dm, w), product(m, dw))
-    lower = Neg()(Add()(product(dn, w), product(n, dw)))
+    dw = solve(adjoint(m), Sub()(adjoint(dn), batched_matmul(adjoint(dm), w)))
+    upper = Add()(batched_matmul(dm, w), batched_matmul(m, dw))
+    lower = Neg()(Add()(batched_matmul(dn, w), batched_matmul(n, dw)))
     return Concatenate(q.type.ndim - 2)(upper, lower)

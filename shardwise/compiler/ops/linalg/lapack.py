@@ -14,7 +14,7 @@ from shardwise.compiler.ir.op import Hlo
 from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.base import DtypeSet
 from shardwise.compiler.ops.elementwise.select import lower_compare
-from shardwise.compiler.ops.linalg.cusolver import on_gpu, order
+from shardwise.compiler.ops.linalg.cusolver import gpu_call, minor_to_major
 from shardwise.lazy import lazy_module
 
 scipy = lazy_module("scipy")  # a third of a second that few programs need
@@ -26,17 +26,17 @@ _COMPLEX = {"syevd": "heevd", "sytrd": "hetrd", "orgqr": "ungqr", "ormqr": "unmq
 LAPACK_DTYPES = DtypeSet("f32, f64, c64 or c128", lambda dtype: dtype in _LETTERS)
 
 
-def spelled(name: str, dtype: DType) -> str:
+def routine_name(name: str, dtype: DType) -> str:
     """A routine's name for a dtype: `potrf` of f32 is `spotrf`."""
     return _LETTERS[dtype] + (_COMPLEX.get(name, name) if dtype.kind == "c" else name)
 
 
-def of_numpy(name: str, dtype: DType) -> Any:
+def numpy_routine(name: str, dtype: DType) -> Any:
     """A routine as a function of numpy arrays."""
-    return getattr(scipy.linalg.lapack, spelled(name, dtype))
+    return getattr(scipy.linalg.lapack, routine_name(name, dtype))
 
 
-def call(
+def lapack_call(
     hlo: Hlo,
     name: str,
     operands: Sequence[Any],
@@ -51,19 +51,19 @@ def call(
     column.
     """
     if hlo.platform == "gpu":
-        return on_gpu(hlo, name, operands, results, batch, written, attributes)
+        return gpu_call(hlo, name, operands, results, batch, written, attributes)
     return hlo.custom_call(
-        f"lapack_{spelled(name, operands[0].type.dtype)}_ffi",
+        f"lapack_{routine_name(name, operands[0].type.dtype)}_ffi",
         operands,
         results,
         attributes,
-        [order(x.type, batch) for x in operands],
-        [order(type, batch) for type in results],
+        [minor_to_major(x.type, batch) for x in operands],
+        [minor_to_major(type, batch) for type in results],
         written,
     )
 
 
-def or_nan(hlo: Hlo, failed: Any, *results: Any) -> tuple[Any, ...]:
+def nan_on_failure(hlo: Hlo, failed: Any, *results: Any) -> tuple[Any, ...]:
     """Results, with NaN for each matrix whose number in `failed`, what a routine says of itself, is not 0."""
     worked = lower_compare(hlo, "EQ", failed, hlo.constant(0, failed.type))
     return tuple(_chosen(hlo, worked, x) for x in results)
@@ -78,12 +78,12 @@ def _chosen(hlo: Hlo, worked: Any, x: Any) -> Any:
     return hlo.op("stablehlo.select", (spread, x, hlo.constant(nan, x.type)), x.type)
 
 
-def nan_unless(worked: bool, *results: Any) -> tuple[Any, ...]:
-    """As `or_nan`, of numpy arrays."""
+def numpy_nan_unless(worked: bool, *results: Any) -> tuple[Any, ...]:
+    """As `nan_on_failure`, of numpy arrays."""
     return tuple(x if worked else np.full(x.shape, np.nan * (1 + 1j if x.dtype.kind == "c" else 1)) for x in results)
 
 
-def triangle(hlo: Hlo, x: Any, direction: str) -> Any:
+def mask_triangle(hlo: Hlo, x: Any, direction: str) -> Any:
     """Of each matrix what is on one side of its diagonal, with it ("GE": the lower side), and zeros elsewhere."""
     index = ArrayType(x.type.shape, np.int32)
     rows, columns = (

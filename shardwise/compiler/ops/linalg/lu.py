@@ -14,15 +14,15 @@ from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.indexing.dynamic_slice import DynamicSlice
 from shardwise.compiler.ops.linalg.batched import (
     INDEX,
-    Stacked,
-    block,
+    BatchedMatrixOp,
+    batched_matmul,
     identity,
-    in_order,
     lower_triangle,
-    product,
+    permute_along,
+    submatrix,
     upper_triangle,
 )
-from shardwise.compiler.ops.linalg.lapack import call, of_numpy
+from shardwise.compiler.ops.linalg.lapack import lapack_call, numpy_routine
 from shardwise.compiler.ops.linalg.triangular import TriangularSolve
 from shardwise.compiler.ops.reduce.broadcast import Broadcast
 from shardwise.compiler.ops.reduce.sum import Sum
@@ -33,7 +33,7 @@ from shardwise.compiler.ops.shape.slicing import Concatenate
 
 @final
 @record
-class Lu(Stacked):
+class Lu(BatchedMatrixOp):
     """Of each matrix its factors L and U in one matrix, and the pivots: row i was exchanged with row `pivots[i]`, for
     one i after the other. L is below the diagonal, and has ones on it.
 
@@ -44,7 +44,7 @@ class Lu(Stacked):
     single = False
 
     def out_types(self, a: ArrayType) -> tuple[ArrayType, ...]:  # type: ignore[override]
-        batch = self.batch(a)
+        batch = self.batch_shape(a)
         return a.strong(), ArrayType((*batch, min(a.shape[-2:])), INDEX)
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -54,49 +54,52 @@ class Lu(Stacked):
         both, pivots = self(a)
         *_, rows, columns = a.type.shape
         size = min(rows, columns)
-        da = permuted_rows(da, PivotsToPermutation(rows)(pivots))
-        square = block(both, (0, size), (0, size))
+        da = permute_rows(da, PivotsToPermutation(rows)(pivots))
+        square = submatrix(both, (0, size), (0, size))
         lower = Add()(lower_triangle(square, -1), identity(square.type.shape, a.type.dtype))
         upper = upper_triangle(square)
         by_lower = TriangularSolve(left_side=True, is_lower=True, unit_diagonal=True)
         by_upper = TriangularSolve(left_side=False, is_lower=False)
-        inner = by_lower(square, by_upper(square, block(da, (0, size), (0, size))))
-        d_lower = product(lower, lower_triangle(inner, -1))
-        d_upper = product(upper_triangle(inner), upper)
+        inner = by_lower(square, by_upper(square, submatrix(da, (0, size), (0, size))))
+        d_lower = batched_matmul(lower, lower_triangle(inner, -1))
+        d_upper = batched_matmul(upper_triangle(inner), upper)
         moved = Add()(d_lower, d_upper)
         if rows > size:
-            rest = Sub()(block(da, (size, rows), (0, size)), product(block(both, (size, rows), (0, size)), d_upper))
+            rest = Sub()(
+                submatrix(da, (size, rows), (0, size)),
+                batched_matmul(submatrix(both, (size, rows), (0, size)), d_upper),
+            )
             moved = Concatenate(a.type.ndim - 2)(moved, by_upper(square, rest))
         if columns > size:
             right = (size, columns)
-            rest = Sub()(block(da, (0, size), right), product(d_lower, block(both, (0, size), right)))
+            rest = Sub()(submatrix(da, (0, size), right), batched_matmul(d_lower, submatrix(both, (0, size), right)))
             moved = Concatenate(a.type.ndim - 1)(moved, by_lower(square, rest))
         return (both, pivots), (moved, None)
 
-    def lowered(self, hlo: Hlo, a: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
         batch = a.type.ndim - 2
         types = [*self.out_types(a.type), ArrayType(a.type.shape[:batch], np.int32)]
-        both, pivots, _ = call(hlo, "getrf", (a,), types, batch, ((0, 0),))
+        both, pivots, _ = lapack_call(hlo, "getrf", (a,), types, batch, ((0, 0),))
         one = hlo.constant(1, pivots.type)  # LAPACK counts from 1
         return both, hlo.op("stablehlo.subtract", (pivots, one), pivots.type)
 
-    def of_one(self, a: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
-        both, pivots, _ = of_numpy("getrf", a.dtype)(a)
+    def reference_one(self, a: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
+        both, pivots, _ = numpy_routine("getrf", a.dtype)(a)
         return both, pivots
 
 
 @final
 @record
-class PivotsToPermutation(Stacked):
+class PivotsToPermutation(BatchedMatrixOp):
     """Which row of the matrix is each of the `size` rows of `L U`, given the pivots; out of range is the nearest."""
 
     name = "lu_pivots_to_permutation"
-    core = (1,)
+    core_ranks = (1,)
     accepts = DtypeSet("i32", lambda dtype: dtype == INDEX)
     size: int
 
     def out_type(self, pivots: ArrayType) -> ArrayType:
-        batch = self.batch(pivots)
+        batch = self.batch_shape(pivots)
         if pivots.shape[-1] > self.size:
             raise TypeError(f"lu_pivots_to_permutation: {pivots} holds more pivots than there are rows, {self.size}")
         return ArrayType((*batch, self.size), INDEX)
@@ -104,7 +107,7 @@ class PivotsToPermutation(Stacked):
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
         return self(*primals), None
 
-    def lowered(self, hlo: Hlo, pivots: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, pivots: Any) -> Any:
         out = self.out_type(pivots.type)
         last = out.ndim - 1
         place = Iota(out.shape, last, INDEX).lower(hlo)
@@ -137,16 +140,16 @@ class PivotsToPermutation(Stacked):
 
         return hlo.loop([zero, place], goes_on, step)[1]
 
-    def of_one(self, pivots: NumpyArray) -> NumpyArray:
+    def reference_one(self, pivots: NumpyArray) -> NumpyArray:
         rows = np.arange(self.size, dtype=INDEX)
         for number, pivot in enumerate(np.clip(pivots, 0, self.size - 1)):
             rows[[number, pivot]] = rows[[pivot, number]]
         return rows
 
 
-def permuted_rows(x: Any, places: Any) -> Any:
+def permute_rows(x: Any, places: Any) -> Any:
     """Of each matrix the rows in the order `places`."""
-    return in_order(x, places, x.type.ndim - 2)
+    return permute_along(x, places, x.type.ndim - 2)
 
 
 def solve(a: Any, b: Any) -> Any:
@@ -159,4 +162,4 @@ def solve_factored(both: Any, permutation: Any, b: Any) -> Any:
     """The x of `a x = b`, given what `Lu` makes of a."""
     by_lower = TriangularSolve(left_side=True, is_lower=True, unit_diagonal=True)
     by_upper = TriangularSolve(left_side=True, is_lower=False)
-    return by_upper(both, by_lower(both, permuted_rows(b, permutation)))
+    return by_upper(both, by_lower(both, permute_rows(b, permutation)))

@@ -13,18 +13,25 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.compiler.ops.elementwise.arithmetic import Add, Mul, Neg, Sub
 from shardwise.compiler.ops.elementwise.base import INEXACT, full_like
 from shardwise.compiler.ops.linalg.batched import (
-    Stacked,
+    BatchedMatrixOp,
     adjoint,
-    by_row,
-    conjugated,
+    batched_matmul,
+    conjugate,
     diagonal_part,
     lower_triangle,
-    product,
-    transposed,
+    matrix_transpose,
+    scale_rows,
     upper_triangle,
 )
-from shardwise.compiler.ops.linalg.cusolver import letter
-from shardwise.compiler.ops.linalg.lapack import call, nan_unless, of_numpy, or_nan, spelled, triangle
+from shardwise.compiler.ops.linalg.cusolver import char_attribute
+from shardwise.compiler.ops.linalg.lapack import (
+    lapack_call,
+    mask_triangle,
+    nan_on_failure,
+    numpy_nan_unless,
+    numpy_routine,
+    routine_name,
+)
 from shardwise.compiler.ops.shape.constants import full
 from shardwise.compiler.ops.shape.slicing import Pad
 from shardwise.lazy import lazy_module
@@ -34,7 +41,7 @@ scipy = lazy_module("scipy")
 
 @final
 @record
-class Cholesky(Stacked):
+class Cholesky(BatchedMatrixOp):
     """The lower triangular matrix with a positive diagonal whose product with its adjoint is the operand.
 
     The operand is taken as Hermitian, and so is its tangent: of the values only the lower triangle is read. Where it is
@@ -45,7 +52,7 @@ class Cholesky(Stacked):
     square = True
 
     def out_type(self, a: ArrayType) -> ArrayType:
-        self.batch(a)
+        self.batch_shape(a)
         return a.strong()
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -56,31 +63,31 @@ class Cholesky(Stacked):
         from_right = TriangularSolve(left_side=False, is_lower=True, transpose_a=True, conjugate_a=True)
         both = lower_triangle(from_left(factor, from_right(factor, da)))
         half = Sub()(both, Mul()(diagonal_part(both), full_like(both, 0.5)))
-        return factor, product(factor, half)
+        return factor, batched_matmul(factor, half)
 
-    def lowered(self, hlo: Hlo, a: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: Any) -> Any:
         batch = a.type.ndim - 2
-        found, failed = call(
+        found, failed = lapack_call(
             hlo,
             "potrf",
             (a,),
             (a.type.strong(), ArrayType(a.type.shape[:batch], np.int32)),
             batch,
             ((0, 0),),
-            uplo=letter("L"),
+            uplo=char_attribute("L"),
         )
-        (found,) = or_nan(hlo, failed, found)
-        return triangle(hlo, found, "GE")
+        (found,) = nan_on_failure(hlo, failed, found)
+        return mask_triangle(hlo, found, "GE")
 
-    def of_one(self, a: NumpyArray) -> NumpyArray:
-        found, failed = of_numpy("potrf", a.dtype)(a, lower=1, clean=1)
-        (found,) = nan_unless(failed == 0, found)
+    def reference_one(self, a: NumpyArray) -> NumpyArray:
+        found, failed = numpy_routine("potrf", a.dtype)(a, lower=1, clean=1)
+        (found,) = numpy_nan_unless(failed == 0, found)
         return np.tril(found)
 
 
 @final
 @record
-class TriangularSolve(Stacked):
+class TriangularSolve(BatchedMatrixOp):
     """The x of `op(a) x = b`; of `x op(a) = b` where not `left_side`. Columns of b (else rows) are solved for alone.
 
     Only the triangle of a that `is_lower` says is read, and not its diagonal where `unit_diagonal`: ones count there.
@@ -88,7 +95,7 @@ class TriangularSolve(Stacked):
     """
 
     name = "triangular_solve"
-    core = (2, 2)
+    core_ranks = (2, 2)
     accepts = INEXACT
     square = True
     left_side: bool
@@ -98,11 +105,11 @@ class TriangularSolve(Stacked):
     unit_diagonal: bool = False
 
     @property
-    def through(self) -> tuple[int, int]:
+    def independent_dim(self) -> tuple[int, int]:
         return 1, -1 if self.left_side else -2
 
     def out_type(self, a: ArrayType, b: ArrayType) -> ArrayType:
-        self.batch(a, b)
+        self.batch_shape(a, b)
         if b.shape[-2 if self.left_side else -1] != a.shape[-1]:
             side = "rows" if self.left_side else "columns"
             raise TypeError(f"triangular_solve: the matrices of {a} need as many {side} of b, not {b}")
@@ -119,7 +126,7 @@ class TriangularSolve(Stacked):
         moved = db
         if da is not None:
             da = self._applied(self._read(da))
-            by_a = product(da, x) if self.left_side else product(x, da)
+            by_a = batched_matmul(da, x) if self.left_side else batched_matmul(x, da)
             moved = Neg()(by_a) if db is None else Sub()(db, by_a)
         return x, self(a, moved)
 
@@ -129,39 +136,39 @@ class TriangularSolve(Stacked):
         return lower_triangle(a, -inside) if self.is_lower else upper_triangle(a, inside)
 
     def _applied(self, a: Any) -> Any:
-        a = transposed(a) if self.transpose_a else a
-        return conjugated(a) if self.conjugate_a else a
+        a = matrix_transpose(a) if self.transpose_a else a
+        return conjugate(a) if self.conjugate_a else a
 
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         return None, replace(self, transpose_a=not self.transpose_a)(operands[0], cotangent)
 
-    def lowered(self, hlo: Hlo, a: Any, b: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, a: Any, b: Any) -> Any:
         out = self.out_type(a.type, b.type)
         wide = numpy_carrier(out.dtype)
         if wide != out.dtype:
             a, b = (hlo.op("stablehlo.convert", (x,), x.type.with_dtype(wide)) for x in (a, b))
         if self.conjugate_a and not self.transpose_a and wide.kind == "c":
             a = hlo.op("chlo.conj", (a,), a.type)  # the routine conjugates only what it transposes
-        (found,) = call(
+        (found,) = lapack_call(
             hlo,
             "trsm",
             (a, b),
             (b.type.strong(),),
             a.type.ndim - 2,
             ((0, 1),),
-            side=letter("L" if self.left_side else "R"),
-            uplo=letter("L" if self.is_lower else "U"),
-            trans_x=letter(("C" if self.conjugate_a else "T") if self.transpose_a else "N"),
-            diag=letter("U" if self.unit_diagonal else "N"),
+            side=char_attribute("L" if self.left_side else "R"),
+            uplo=char_attribute("L" if self.is_lower else "U"),
+            trans_x=char_attribute(("C" if self.conjugate_a else "T") if self.transpose_a else "N"),
+            diag=char_attribute("U" if self.unit_diagonal else "N"),
         )
         return found if wide == out.dtype else hlo.op("stablehlo.convert", (found,), out)
 
-    def of_one(self, a: NumpyArray, b: NumpyArray) -> NumpyArray:
+    def reference_one(self, a: NumpyArray, b: NumpyArray) -> NumpyArray:
         wide = numpy_carrier(a.dtype)
         a, b = a.astype(wide), b.astype(wide)
         if self.conjugate_a and not self.transpose_a:
             a = a.conj()
-        solve = getattr(scipy.linalg.blas, spelled("trsm", wide))
+        solve = getattr(scipy.linalg.blas, routine_name("trsm", wide))
         return np.asarray(
             solve(
                 1.0,
@@ -177,7 +184,7 @@ class TriangularSolve(Stacked):
 
 @final
 @record
-class TridiagonalSolve(Stacked):
+class TridiagonalSolve(BatchedMatrixOp):
     """The x of `a x = b`, where a has `lower`, `diagonal` and `upper` beside and on its diagonal and zeros elsewhere.
 
     Row i of a has lower[i] left of diagonal[i] and upper[i] right of it: lower[0] and upper[-1] are not read. Where a
@@ -185,14 +192,14 @@ class TridiagonalSolve(Stacked):
     """
 
     name = "tridiagonal_solve"
-    core = (1, 1, 1, 2)
+    core_ranks = (1, 1, 1, 2)
 
     @property
-    def through(self) -> tuple[int, int]:
+    def independent_dim(self) -> tuple[int, int]:
         return 3, -1
 
     def out_type(self, lower: ArrayType, diagonal: ArrayType, upper: ArrayType, b: ArrayType) -> ArrayType:
-        self.batch(lower, diagonal, upper, b)
+        self.batch_shape(lower, diagonal, upper, b)
         if len({lower.shape[-1], diagonal.shape[-1], upper.shape[-1], b.shape[-2]}) != 1:
             raise TypeError(
                 f"tridiagonal_solve: diagonals need as many elements as b has rows, not {lower}, {diagonal}, {upper} "
@@ -214,7 +221,7 @@ class TridiagonalSolve(Stacked):
         moved = db
         for move, shift in zip(moves, (1, 0, -1), strict=True):
             if move is not None:
-                part = Neg()(by_row(_shifted(x, x.type.ndim - 2, shift), move))
+                part = Neg()(scale_rows(_shifted(x, x.type.ndim - 2, shift), move))
                 moved = part if moved is None else Add()(moved, part)
         return x, self(*diagonals, moved)
 
@@ -224,18 +231,18 @@ class TridiagonalSolve(Stacked):
         found = self(_shifted(upper, last, 1), diagonal, _shifted(lower, last, -1), cotangent)
         return None, None, None, found
 
-    def lowered(self, hlo: Hlo, *operands: Any) -> Any:
+    def lower_nonempty(self, hlo: Hlo, *operands: Any) -> Any:
         *diagonals, b = operands
         batch = b.type.ndim - 2
         types = [*(x.type.strong() for x in operands), ArrayType(b.type.shape[:batch], np.int32)]
-        *_, found, failed = call(hlo, "gtsv", (*diagonals, b), types, batch, tuple((i, i) for i in range(4)))
-        return or_nan(hlo, failed, found)[0]
+        *_, found, failed = lapack_call(hlo, "gtsv", (*diagonals, b), types, batch, tuple((i, i) for i in range(4)))
+        return nan_on_failure(hlo, failed, found)[0]
 
-    def of_one(self, lower: NumpyArray, diagonal: NumpyArray, upper: NumpyArray, b: NumpyArray) -> NumpyArray:
+    def reference_one(self, lower: NumpyArray, diagonal: NumpyArray, upper: NumpyArray, b: NumpyArray) -> NumpyArray:
         if diagonal.size == 1:
             return np.asarray(np.where(diagonal == 0, np.nan, b / diagonal))
-        *_, found, failed = of_numpy("gtsv", b.dtype)(lower[1:], diagonal, upper[:-1], b)
-        return np.asarray(nan_unless(failed == 0, found)[0])
+        *_, found, failed = numpy_routine("gtsv", b.dtype)(lower[1:], diagonal, upper[:-1], b)
+        return np.asarray(numpy_nan_unless(failed == 0, found)[0])
 
 
 def _shifted(x: Any, dim: int, by: int) -> Any:
@@ -247,12 +254,12 @@ def _shifted(x: Any, dim: int, by: int) -> Any:
     return Pad(tuple(low), tuple(high), (0,) * len(low))(x, full((), 0, x.type.dtype, x.type.weak))
 
 
-def solve_positive(factor: Any, b: Any) -> Any:
+def solve_cholesky(factor: Any, b: Any) -> Any:
     """The x of `a x = b`, given the lower Cholesky factor of a."""
     from_left = TriangularSolve(left_side=True, is_lower=True)
     return replace(from_left, transpose_a=True, conjugate_a=True)(factor, from_left(factor, b))
 
 
-def hermitian(a: Any) -> Any:
+def symmetrize(a: Any) -> Any:
     """The mean of each matrix and its adjoint."""
     return Mul()(Add()(a, adjoint(a)), full_like(a, 0.5))

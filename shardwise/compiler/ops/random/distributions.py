@@ -48,7 +48,7 @@ def uniform_width(dtype: DType) -> int:
     return 8 if mantissa_bits(dtype) < 8 else 8 * dtype.itemsize
 
 
-def uniform_of(bits: Any, dtype: DType) -> Any:
+def bits_to_uniform(bits: Any, dtype: DType) -> Any:
     """Floats from 0 to below 1: the highest of `uniform_width` bits as what stands after the point of 1.…, less 1."""
     width, word = uniform_width(dtype), WIDTHS[8 * dtype.itemsize]
     bits = bits if bits.type.dtype == word else Convert(word)(bits)
@@ -59,10 +59,10 @@ def uniform_of(bits: Any, dtype: DType) -> Any:
 
 def uniform(key: Any, shape: tuple[int, ...], dtype: DType) -> Any:
     """Floats from 0 to below 1, of `shape` for each key."""
-    return uniform_of(random_bits(key, shape, uniform_width(dtype)), dtype)
+    return bits_to_uniform(random_bits(key, shape, uniform_width(dtype)), dtype)
 
 
-def uniform_between(unit: Any, low: Any, high: Any) -> Any:
+def scale_uniform(unit: Any, low: Any, high: Any) -> Any:
     """Uniform floats from 0 to 1, stretched to lie between two others."""
     return Max()(low, Add()(Mul()(unit, Sub()(high, low)), low))
 
@@ -71,16 +71,16 @@ def normal(key: Any, shape: tuple[int, ...], dtype: DType) -> Any:
     """Floats with mean 0 and variance 1, of `shape` for each key."""
     unit = uniform(key, shape, dtype)
     lowest = np.nextafter(np.asarray(-1).astype(dtype), np.asarray(0).astype(dtype))
-    between = uniform_between(unit, full_like(unit, lowest), full_like(unit, 1))
+    between = scale_uniform(unit, full_like(unit, lowest), full_like(unit, 1))
     return Mul()(full_like(unit, math.sqrt(2)), ErfInv()(between))
 
 
 class Sampler(Op):
     """Draws by a program of other ops over one device's pieces."""
 
-    def drawn(self, *operands: Any) -> list[Any]:
+    def sample(self, *operands: Any) -> list[Any]:
         """The results, by applying ops."""
-        raise self.missing_rule("drawn")
+        raise self.missing_rule("sample")
 
     def lower(self, hlo: Hlo, *operands: Any) -> Any:
         found = hlo.program(_drawing(self, tuple(x.type.strong() for x in operands)), operands)
@@ -94,16 +94,16 @@ class Sampler(Op):
 
 @registered_cache(maxsize=4096)
 def _drawing(op: Sampler, types: tuple[ArrayType, ...]) -> Program:
-    return installed.transforms.rewrite(op.name, types, op.drawn)
+    return installed.transforms.rewrite(op.name, types, op.sample)
 
 
-def where(which: Any, new: Any, old: Any) -> Any:
+def where_leading(which: Any, new: Any, old: Any) -> Any:
     """`new` or `old`, of which `which` has the first dims."""
     shape = new.type.shape
     return Select()(Broadcast(shape, tuple(range(which.type.ndim)))(which), new, old)
 
 
-def subkeys(key: Any, count: int) -> list[Any]:
+def split_key(key: Any, count: int) -> list[Any]:
     """So many new keys of each key."""
     new = random_keys(key, (count,))
     dim = new.type.ndim - 2
@@ -149,7 +149,7 @@ class RandomGamma(Sampler):
         draw = Select()(Compare("EQ")(draw, full_like(draw, 0)), tiny, draw)
         return found, Mul()(moved, Div()(RandomGammaGrad()(a, draw), draw))
 
-    def drawn(self, key: Any, a: Any) -> list[Any]:
+    def sample(self, key: Any, a: Any) -> list[Any]:
         dtype = a.type.dtype
         zero, one = full_like(a, 0), full_like(a, 1)
         is_large = Compare("GE")(a, one)
@@ -165,26 +165,26 @@ class RandomGamma(Sampler):
             return And()(Compare("GE")(chance, squeezed), Compare("GE")(Log()(chance), bound))
 
         def turn(key: Any, square: Any, cube: Any, chance: Any, depth: Any, width: Any) -> list[Any]:
-            onward, for_normal, for_chance = subkeys(key, 3)
+            onward, for_normal, for_chance = split_key(key, 3)
             none, start = full_like(width, 0), full_like(width, -1)
 
             def is_negative(key: Any, x: Any, v: Any, width: Any) -> Any:
                 return Compare("LE")(v, full_like(v, 0))
 
             def again(key: Any, x: Any, v: Any, width: Any) -> list[Any]:
-                onward, here = subkeys(key, 2)
+                onward, here = split_key(key, 2)
                 drawn = normal(here, (), dtype)
                 new = [onward, drawn, Add()(full_like(drawn, 1), Mul()(drawn, width))]
                 open_ = is_negative(key, x, v, width)
-                return [*(where(open_, y, before) for y, before in zip(new, (key, x, v), strict=True)), width]
+                return [*(where_leading(open_, y, before) for y, before in zip(new, (key, x, v), strict=True)), width]
 
             _, x, v, _ = while_any("positive", [for_normal, none, start, width], is_negative, again)
             new = [onward, Mul()(x, x), Mul()(Mul()(v, v), v), uniform(for_chance, (), dtype)]
             old = (key, square, cube, chance)
             open_ = is_rejected(*old, depth, width)
-            return [*(where(open_, y, before) for y, before in zip(new, old, strict=True)), depth, width]
+            return [*(where_leading(open_, y, before) for y, before in zip(new, old, strict=True)), depth, width]
 
-        onward, last = subkeys(key, 2)
+        onward, last = split_key(key, 2)
         start = [onward, zero, one, full_like(a, 2), depth, width]
         _, _, cube, _, _, _ = while_any("accepted", start, is_rejected, turn)
         if self.log:

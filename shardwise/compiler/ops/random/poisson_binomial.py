@@ -22,8 +22,14 @@ from shardwise.compiler.ops.elementwise.powers import Sqrt
 from shardwise.compiler.ops.elementwise.rounding import Ceil, Floor
 from shardwise.compiler.ops.elementwise.select import Compare, Select
 from shardwise.compiler.ops.elementwise.transcendental import Log, Log1p
-from shardwise.compiler.ops.random.distributions import Sampler, subkeys, uniform_of, uniform_width, where
-from shardwise.compiler.ops.random.threefry import COUNTER, WORD, RandomBits, start_of_piece
+from shardwise.compiler.ops.random.distributions import (
+    Sampler,
+    bits_to_uniform,
+    split_key,
+    uniform_width,
+    where_leading,
+)
+from shardwise.compiler.ops.random.threefry import COUNTER, WORD, RandomBits, shard_start_counters
 from shardwise.compiler.ops.reduce.broadcast import batch_dim_at
 from shardwise.compiler.ops.reduce.reductions import ReduceOr
 from shardwise.compiler.ops.shape.constants import full
@@ -32,20 +38,22 @@ from shardwise.compiler.ops.special.gamma_erf import Lgamma
 from shardwise.compiler.reduction import MAX
 from shardwise.compiler.shardings.factors import FactorRule
 
-PARAMETERS = {"poisson": 1, "binomial": 2}  # the rate; the number of trials, and the chance of each
+PARAMETER_COUNTS = {"poisson": 1, "binomial": 2}  # the rate; the number of trials, and the chance of each
 
 
 @record
-class Counts(Sampler):
+class CountSampler(Sampler):
     """Draws of a distribution whose elements are numbered with `strides`, as those of `RandomBits` are."""
 
-    kind: str
+    distribution: str
     strides: tuple[int, ...]
 
-    def checked(self, key: ArrayType, first: ArrayType, *parameters: ArrayType) -> ArrayType:
+    def check_types(self, key: ArrayType, first: ArrayType, *parameters: ArrayType) -> ArrayType:
         """The type of the draws."""
-        if self.kind not in PARAMETERS or len(parameters) != PARAMETERS[self.kind]:
-            raise TypeError(f"{self.name}: {self.kind!r} of {len(parameters)} parameters is not one of {PARAMETERS}")
+        if self.distribution not in PARAMETER_COUNTS or len(parameters) != PARAMETER_COUNTS[self.distribution]:
+            raise TypeError(
+                f"{self.name}: {self.distribution!r} of {len(parameters)} parameters is not one of {PARAMETER_COUNTS}"
+            )
         (kind,) = {type.strong() for type in parameters} if len(set(parameters)) == 1 else (None,)
         if kind is None or not is_float(kind.dtype):
             raise TypeError(f"{self.name}: parameters are floats of one type, not {', '.join(map(str, parameters))}")
@@ -54,7 +62,7 @@ class Counts(Sampler):
             raise TypeError(f"{self.name}: needs a key and a counter for each draw of {kind}, not {key} and {first}")
         return kind
 
-    def tables(self, kind: ArrayType) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
+    def factor_dims(self, kind: ArrayType) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[Any, ...]]:
         """The factors of draws, of the dims that keys have, and of a key with its words, which come last."""
         dims = tuple((dim,) for dim in range(kind.ndim))
         batch = dims[: kind.ndim - len(self.strides)]
@@ -71,12 +79,12 @@ class Counts(Sampler):
         """Uniform numbers for all elements of an array, from one key for each of its batch."""
         shape = like.type.shape[like.type.ndim - len(self.strides) :]
         dtype = like.type.dtype
-        return uniform_of(RandomBits(shape, self.strides, uniform_width(dtype))(key, first), dtype)
+        return bits_to_uniform(RandomBits(shape, self.strides, uniform_width(dtype))(key, first), dtype)
 
 
 @final
 @record
-class Waiting(Counts):
+class WaitingTimeSampler(CountSampler):
     """How many events happen before the time is up, one after the other. What is drawn after that changes nothing.
 
     Poisson: the product of uniform numbers falls below exp(-rate). Binomial: the trials up to each success are drawn
@@ -86,41 +94,41 @@ class Waiting(Counts):
     name = "random_waiting"
 
     def out_type(self, key: ArrayType, first: ArrayType, *parameters: ArrayType) -> ArrayType:
-        return self.checked(key, first, *parameters)
+        return self.check_types(key, first, *parameters)
 
     def factors(self, key: ArrayType, first: ArrayType, *parameters: ArrayType) -> FactorRule:
-        kind = self.checked(key, first, *parameters)
-        draws, batch, keys = self.tables(kind)
+        kind = self.check_types(key, first, *parameters)
+        draws, batch, keys = self.factor_dims(kind)
         operands = (keys, batch, *(draws for _ in parameters))
         return FactorRule(operands, (draws,), (*kind.shape, 2), need_replication=frozenset({kind.ndim}))
 
     def localize(self, context: LocalContext, key: Any, first: Any, *parameters: Any) -> Any:
-        return self(key, start_of_piece(context, first, self.strides), *parameters)
+        return self(key, shard_start_counters(context, first, self.strides), *parameters)
 
-    def drawn(self, key: Any, first: Any, *parameters: Any) -> list[Any]:
-        limit = -parameters[0] if self.kind == "poisson" else parameters[0]
+    def sample(self, key: Any, first: Any, *parameters: Any) -> list[Any]:
+        limit = -parameters[0] if self.distribution == "poisson" else parameters[0]
 
         def goes_on(key: Any, first: Any, events: Any, passed: Any, limit: Any, *logs: Any) -> Any:
-            return passed > limit if self.kind == "poisson" else passed <= limit
+            return passed > limit if self.distribution == "poisson" else passed <= limit
 
         def turn(key: Any, first: Any, events: Any, passed: Any, limit: Any, *logs: Any) -> list[Any]:
             open_ = goes_on(key, first, events, passed, limit)
-            one, other = subkeys(key, 2)
-            onward, here = (one, other) if self.kind == "poisson" else (other, one)
+            one, other = split_key(key, 2)
+            onward, here = (one, other) if self.distribution == "poisson" else (other, one)
             step = Log()(self.uniform(here, first, passed))
-            if self.kind == "binomial":
+            if self.distribution == "binomial":
                 step = Ceil()(step / logs[0])
             return [onward, first, Select()(open_, events + 1, events), passed + step, limit, *logs]
 
-        logs = [Log1p()(-parameters[1])] if self.kind == "binomial" else []
+        logs = [Log1p()(-parameters[1])] if self.distribution == "binomial" else []
         none = full_like(parameters[0], 0)
-        found = while_any(self.kind, [key, first, none, none, limit, *logs], goes_on, turn)
+        found = while_any(self.distribution, [key, first, none, none, limit, *logs], goes_on, turn)
         return [found[2] - 1]
 
 
 @final
 @record
-class Rejection(Counts):
+class RejectionSampler(CountSampler):
     """Proposals, drawn until each element has accepted one; of those that an element accepts, the last counts.
 
     So a draw depends on how many turns the others take. Operands after key and counter: how many turns there are at
@@ -133,20 +141,20 @@ class Rejection(Counts):
 
     def out_types(self, *types: ArrayType) -> tuple[ArrayType, ...]:
         key, first, turns, live, *parameters = types
-        kind = self.checked(key, first, *parameters)
+        kind = self.check_types(key, first, *parameters)
         if turns != ArrayType(first.shape, np.int32) or live != kind.with_dtype(np.bool_):
             raise TypeError(f"random_rejection: turns and live are not {turns} and {live} for {kind}")
         return kind, turns
 
     def factors(self, *types: ArrayType) -> FactorRule:
         kind, _ = self.out_types(*types)
-        draws, batch, keys = self.tables(kind)
+        draws, batch, keys = self.factor_dims(kind)
         operands = (keys, batch, batch, draws, *(draws for _ in types[4:]))
         return FactorRule(operands, (draws, batch), (*kind.shape, 2), need_replication=frozenset({kind.ndim}))
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         key, first, turns, live, *parameters = operands
-        first = start_of_piece(context, first, self.strides)
+        first = shard_start_counters(context, first, self.strides)
         batch, whole = first.type.ndim, context.global_types[3].shape
         axes = tuple(axis for dim in range(batch, len(whole)) for axis in context.sharding_of(dim)[0])
         # Nobody waits for padding: of no element, and of no key.
@@ -156,28 +164,29 @@ class Rejection(Counts):
             turns = AllReduce(axes, MAX)(needed)
         return self(key, first, turns, live, *parameters)
 
-    def drawn(self, *operands: Any) -> list[Any]:
+    def sample(self, *operands: Any) -> list[Any]:
         key, first, turns, live, *parameters = operands
         batch = first.type.ndim
-        propose = _poisson if self.kind == "poisson" else _binomial
+        propose = _poisson if self.distribution == "poisson" else _binomial
 
         def goes_on(key: Any, first: Any, turn: Any, turns: Any, found: Any, waiting: Any, *parameters: Any) -> Any:
             return ReduceOr(tuple(range(batch, waiting.type.ndim)))(waiting) | (turn < turns)
 
         def step(key: Any, first: Any, turn: Any, turns: Any, found: Any, waiting: Any, *parameters: Any) -> list[Any]:
             open_ = goes_on(key, first, turn, turns, found, waiting, *parameters)
-            onward, one, other = subkeys(key, 3)
+            onward, one, other = split_key(key, 3)
             proposed, accepted = propose(
                 self.uniform(one, first, found), self.uniform(other, first, found), *parameters
             )
             new = [onward, turn + 1, Select()(accepted, proposed, found), waiting & ~accepted]
             key, turn, found, waiting = (
-                where(open_, after, before) for after, before in zip(new, (key, turn, found, waiting), strict=True)
+                where_leading(open_, after, before)
+                for after, before in zip(new, (key, turn, found, waiting), strict=True)
             )
             return [key, first, turn, turns, found, waiting, *parameters]
 
         start = [key, first, full_like(turns, 0), turns, full_like(parameters[0], -1), live, *parameters]
-        _, _, turn, _, found, *_ = while_any(self.kind, start, goes_on, step)
+        _, _, turn, _, found, *_ = while_any(self.distribution, start, goes_on, step)
         return [found, turn]
 
 

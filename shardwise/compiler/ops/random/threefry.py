@@ -40,9 +40,9 @@ class Threefry(Op):
     strides: tuple[int, ...]
 
     @property
-    def made(self) -> DType:
+    def out_dtype(self) -> DType:
         """The dtype of the result."""
-        raise self.missing_rule("made")
+        raise self.missing_rule("out_dtype")
 
     def out_type(self, key: ArrayType, first: ArrayType) -> ArrayType:
         if key.dtype != WORD or key.shape[-1:] != (2,):
@@ -51,7 +51,7 @@ class Threefry(Op):
             raise TypeError(f"{self.name}: needs a counter for each key, u64{list(key.shape[:-1])}, not {first}")
         if len(self.strides) != len(self.shape):
             raise TypeError(f"{self.name}: strides {self.strides} do not fit shape {self.shape}")
-        return ArrayType((*key.shape[:-1], *self.shape, *((2,) if self.makes_keys else ())), self.made)
+        return ArrayType((*key.shape[:-1], *self.shape, *((2,) if self.makes_keys else ())), self.out_dtype)
 
     def factors(self, key: ArrayType, first: ArrayType) -> FactorRule:
         batch = key.ndim - 1
@@ -64,7 +64,7 @@ class Threefry(Op):
     def localize(self, context: LocalContext, key: Any, first: Any) -> Any:
         batch = key.type.ndim - 1
         piece = context.out_shapes[0][batch : batch + len(self.shape)]
-        return replace(self, shape=piece)(key, start_of_piece(context, first, self.strides))
+        return replace(self, shape=piece)(key, shard_start_counters(context, first, self.strides))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
         return self(*(batch_dim_at(x, dim, 0, axis.size) for x, dim in zip(operands, dims, strict=True))), 0
@@ -72,7 +72,7 @@ class Threefry(Op):
     def lower(self, hlo: Hlo, key: Any, first: Any) -> Any:
         words = ArrayType((*first.type.shape, *self.shape), WORD)
         counters = _counters(hlo, self.strides, first, words)
-        return self.joined_hlo(hlo, *hashed(hlo, _key_words(hlo, key, words), counters))
+        return self.lower_combine(hlo, *lower_threefry2x32(hlo, _key_words(hlo, key, words), counters))
 
     @ignore_float_errors
     def reference(self, key: NumpyArray, first: NumpyArray) -> NumpyArray:
@@ -82,15 +82,15 @@ class Threefry(Op):
             index = np.arange(self.shape[dim], dtype=COUNTER)
             counts += (index * COUNTER.type(stride)).reshape((-1, *(1,) * (len(self.shape) - dim - 1)))
         counts = first.reshape(spread) + counts
-        return self.joined(*block(key[..., 0].reshape(spread), key[..., 1].reshape(spread), counts))
+        return self.combine(*threefry2x32(key[..., 0].reshape(spread), key[..., 1].reshape(spread), counts))
 
-    def joined_hlo(self, hlo: Hlo, high: Any, low: Any) -> Any:
+    def lower_combine(self, hlo: Hlo, high: Any, low: Any) -> Any:
         """The result, of the two words of each block."""
-        raise self.missing_rule("joined_hlo")
+        raise self.missing_rule("lower_combine")
 
-    def joined(self, high: NumpyArray, low: NumpyArray) -> NumpyArray:
+    def combine(self, high: NumpyArray, low: NumpyArray) -> NumpyArray:
         """The same of numpy arrays."""
-        raise self.missing_rule("joined")
+        raise self.missing_rule("combine")
 
 
 @final
@@ -103,13 +103,13 @@ class RandomBits(Threefry):
     width: int
 
     @property
-    def made(self) -> DType:
+    def out_dtype(self) -> DType:
         if self.width not in WIDTHS:
             raise TypeError(f"random_bits: width is one of {', '.join(map(str, WIDTHS))}, not {self.width}")
         return WIDTHS[self.width]
 
-    def joined_hlo(self, hlo: Hlo, high: Any, low: Any) -> Any:
-        out = high.type.with_dtype(self.made)
+    def lower_combine(self, hlo: Hlo, high: Any, low: Any) -> Any:
+        out = high.type.with_dtype(self.out_dtype)
         if self.width == 64:
             high, low = (hlo.op("stablehlo.convert", (x,), out) for x in (high, low))
             high = hlo.op("stablehlo.shift_left", (high, hlo.constant(32, out)), out)
@@ -117,10 +117,10 @@ class RandomBits(Threefry):
         found = hlo.op("stablehlo.xor", (high, low), high.type)
         return found if self.width == 32 else hlo.op("stablehlo.convert", (found,), out)
 
-    def joined(self, high: NumpyArray, low: NumpyArray) -> NumpyArray:
+    def combine(self, high: NumpyArray, low: NumpyArray) -> NumpyArray:
         if self.width == 64:
             return np.asarray((high.astype(COUNTER) << COUNTER.type(32)) | low)
-        return np.asarray((high ^ low).astype(self.made))
+        return np.asarray((high ^ low).astype(self.out_dtype))
 
 
 @final
@@ -132,35 +132,35 @@ class RandomKeys(Threefry):
     makes_keys = True
 
     @property
-    def made(self) -> DType:
+    def out_dtype(self) -> DType:
         return WORD
 
-    def joined_hlo(self, hlo: Hlo, high: Any, low: Any) -> Any:
+    def lower_combine(self, hlo: Hlo, high: Any, low: Any) -> Any:
         apart = ArrayType((*high.type.shape, 1), WORD)
         ends = [hlo.op("stablehlo.reshape", (x,), apart) for x in (high, low)]
         dim = f"dimension = {apart.ndim - 1} : i64"
         return hlo.op("stablehlo.concatenate", ends, ArrayType((*high.type.shape, 2), WORD), dim)
 
-    def joined(self, high: NumpyArray, low: NumpyArray) -> NumpyArray:
+    def combine(self, high: NumpyArray, low: NumpyArray) -> NumpyArray:
         return np.stack([high, low], -1)
 
 
 def random_bits(key: Any, shape: tuple[int, ...], width: int) -> Any:
     """Random bits of each key in `key`: an array of `shape` for each."""
-    return RandomBits(shape, row_major(shape), width)(key, counters_at(key, 0))
+    return RandomBits(shape, row_major_strides(shape), width)(key, constant_counters(key, 0))
 
 
 def random_keys(key: Any, shape: tuple[int, ...]) -> Any:
     """New keys of each key in `key`: an array of `shape` for each."""
-    return RandomKeys(shape, row_major(shape))(key, counters_at(key, 0))
+    return RandomKeys(shape, row_major_strides(shape))(key, constant_counters(key, 0))
 
 
-def counters_at(key: Any, start: int) -> Any:
+def constant_counters(key: Any, start: int) -> Any:
     """A counter for each key, all at `start`."""
     return full(key.type.shape[:-1], start, COUNTER)
 
 
-def start_of_piece(context: LocalContext, first: Any, strides: Sequence[int]) -> Any:
+def shard_start_counters(context: LocalContext, first: Any, strides: Sequence[int]) -> Any:
     """The counters at which this device's piece of the first result starts, where the whole starts at `first`."""
     for dim, stride in enumerate(strides):
         offset = context.offset(first.type.ndim + dim, COUNTER)
@@ -170,14 +170,14 @@ def start_of_piece(context: LocalContext, first: Any, strides: Sequence[int]) ->
     return first
 
 
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """By how much an element's number grows with its index along each dim."""
     if math.prod(shape) > 2**64:
         raise NotImplementedError(f"random bits: shape {tuple(shape)} has more elements than the 2**64 of one key")
     return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
-def block(key: NumpyArray, second: NumpyArray, counter: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
+def threefry2x32(key: NumpyArray, second: NumpyArray, counter: NumpyArray) -> tuple[NumpyArray, NumpyArray]:
     """The two words that a key, by its words, makes of counters."""
     schedule = (key, second, key ^ second ^ WORD.type(_PARITY))
     high = (counter >> COUNTER.type(32)).astype(WORD) + key
@@ -191,8 +191,11 @@ def block(key: NumpyArray, second: NumpyArray, counter: NumpyArray) -> tuple[Num
     return high, low
 
 
-def hashed(hlo: Hlo, key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Any, Any]:
-    """`block` in StableHLO, of the words of keys and counters. Unrolled, XLA makes one loop over the elements of it."""
+def lower_threefry2x32(hlo: Hlo, key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[Any, Any]:
+    """Lower `threefry2x32` for the words of keys and counters.
+
+    The rounds are unrolled, so that XLA fuses them to one loop over the elements.
+    """
     words = counter[0].type
 
     def add(x: Any, y: Any) -> Any:

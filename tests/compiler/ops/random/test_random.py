@@ -6,9 +6,9 @@ import pytest
 import shardwise as sw
 from shardwise.compiler.ir.types import parse_type
 from shardwise.compiler.ops.random.distributions import RandomGamma
-from shardwise.compiler.ops.random.poisson_binomial import Rejection, Waiting
+from shardwise.compiler.ops.random.poisson_binomial import RejectionSampler, WaitingTimeSampler
 from shardwise.compiler.ops.random.rng_bit_generator import RngBitGenerator, RngUniform
-from shardwise.compiler.ops.random.threefry import RandomBits, RandomKeys, block, row_major
+from shardwise.compiler.ops.random.threefry import RandomBits, RandomKeys, row_major_strides, threefry2x32
 
 U32, U64 = np.uint32, np.uint64
 
@@ -25,7 +25,7 @@ U32, U64 = np.uint32, np.uint64
 def test_published_vectors(key, counter, words):
     count = U64(counter[0] << 32 | counter[1])
     with np.errstate(over="ignore"):
-        assert tuple(int(word) for word in block(U32(key[0]), U32(key[1]), count)) == words
+        assert tuple(int(word) for word in threefry2x32(U32(key[0]), U32(key[1]), count)) == words
     made = RandomKeys((), ())(sw.numpy.array(np.array(key, U32)), _array(count))
     assert tuple(made.tolist()) == words
 
@@ -54,10 +54,10 @@ def test_counters_of_more_than_32_bits():
 
 
 def test_row_major():
-    assert row_major((2, 3, 4)) == (12, 4, 1)
-    assert row_major((2**20, 2**20)) == (2**20, 1)
+    assert row_major_strides((2, 3, 4)) == (12, 4, 1)
+    assert row_major_strides((2**20, 2**20)) == (2**20, 1)
     with pytest.raises(NotImplementedError, match=r"has more elements than the 2\*\*64 of one key"):
-        row_major((2**33, 2**32))
+        row_major_strides((2**33, 2**32))
 
 
 @pytest.mark.parametrize(
@@ -70,9 +70,17 @@ def test_row_major():
         (RandomBits((3,), (1,), 12), "u32[2] u64[]", "random_bits: width is one of 8, 16, 32, 64, not 12"),
         (RandomGamma(False), "u32[2] f32[3]", "random_gamma: needs a key for each element"),
         (RandomGamma(False), "u32[3,2] i32[3]", "random_gamma: needs a float parameter"),
-        (Waiting("pareto", (1,)), "u32[2] u64[] f32[3]", "random_waiting: 'pareto' of 1 parameters is not one of"),
-        (Waiting("poisson", (1,)), "u32[2] u64[] i32[3]", "random_waiting: parameters are floats of one type"),
-        (Rejection("poisson", (1,)), "u32[2] u64[] i32[] bool[2] f32[3]", "random_rejection: turns and live"),
+        (
+            WaitingTimeSampler("pareto", (1,)),
+            "u32[2] u64[] f32[3]",
+            "random_waiting: 'pareto' of 1 parameters is not one of",
+        ),
+        (
+            WaitingTimeSampler("poisson", (1,)),
+            "u32[2] u64[] i32[3]",
+            "random_waiting: parameters are floats of one type",
+        ),
+        (RejectionSampler("poisson", (1,)), "u32[2] u64[] i32[] bool[2] f32[3]", "random_rejection: turns and live"),
         (RngBitGenerator((3,), np.dtype(U32), "DEFAULT"), "u32[3]", r"the key is u32\[4\] or u64\[2\], not u32\[3\]"),
         (RngBitGenerator((3,), np.dtype(np.int32), "DEFAULT"), "u32[4]", "rng_bit_generator: makes uint8"),
         (RngUniform((3,)), "f32[] i32[]", "rng_uniform: needs two scalars of one dtype"),

@@ -10,13 +10,13 @@ from shardwise.compiler.ir.evaluate import evaluate
 from shardwise.compiler.ir.op import result_types
 from shardwise.compiler.ir.types import ArrayType, parse_type
 from shardwise.compiler.ops.elementwise.arithmetic import Mul
-from shardwise.compiler.ops.linalg.batched import adjoint, as_dtype, by_column, product
+from shardwise.compiler.ops.linalg.batched import adjoint, as_dtype, batched_matmul, scale_columns
 from shardwise.compiler.ops.linalg.eigen import Eig, Eigh
 from shardwise.compiler.ops.linalg.hessenberg_schur import Hessenberg, Schur, Tridiagonal
 from shardwise.compiler.ops.linalg.householder import Geqrf, HouseholderProduct, Ormqr, Qr
 from shardwise.compiler.ops.linalg.lu import Lu, PivotsToPermutation, solve
 from shardwise.compiler.ops.linalg.svd import Svd
-from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, TridiagonalSolve, hermitian
+from shardwise.compiler.ops.linalg.triangular import Cholesky, TriangularSolve, TridiagonalSolve, symmetrize
 from shardwise.compiler.partition.simulate import simulate
 from shardwise.compiler.pipeline import run_stages
 from shardwise.compiler.shardings.mesh import AbstractMesh
@@ -93,23 +93,23 @@ def test_singular_matrices_have_factors():
 
 
 def of_eigenvectors(x):
-    vectors, values = Eigh()(hermitian(x))
-    return product(by_column(vectors, Mul()(values, values)), adjoint(vectors))
+    vectors, values = Eigh()(symmetrize(x))
+    return batched_matmul(scale_columns(vectors, Mul()(values, values)), adjoint(vectors))
 
 
 def of_singular_vectors(x):
     u, s, vh = Svd()(x)
-    return product(by_column(u, s * s), vh)
+    return batched_matmul(scale_columns(u, s * s), vh)
 
 
 def of_square_singular_vectors(x):
     u, s, vh = Svd(full=True)(x)
-    return product(by_column(u, s * s), vh)
+    return batched_matmul(scale_columns(u, s * s), vh)
 
 
 def of_eig(x):
     values, vectors = Eig(left=False, right=True, differentiable=True)(x)
-    return product(by_column(vectors, Mul()(values, values)), solve(vectors, as_dtype(x, np.complex128)))
+    return batched_matmul(scale_columns(vectors, Mul()(values, values)), solve(vectors, as_dtype(x, np.complex128)))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.complex128], ids=["real", "complex"])
