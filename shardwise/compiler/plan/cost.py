@@ -1,9 +1,9 @@
-"""What a choice costs, in bytes that one device could have sent over its fastest links in the same time.
+"""The cost model of the planner. The unit is the time in which a device sends one byte over its fast links.
 
-Communication is counted by the ring model: over n devices, gathering or scattering V whole bytes sends V(n−1)/n,
-reducing twice that, exchanging V(n−1)/n². Over a slower link each byte counts for more. Every collective also costs a
-fixed latency. Compute is counted so that work that is cut beats work that is repeated. All figures are the chip's: see
-`hardware.py`.
+Communication costs follow the ring model: over n devices, an all-gather or reduce-scatter of a value of V bytes sends
+V(n−1)/n per device, an all-reduce twice that, an all-to-all V(n−1)/n². Each byte costs more over slow links, and every
+collective has a fixed latency. Compute costs make sharded work cheaper than replicated work. All figures are those of
+the chip (`hardware.py`).
 """
 
 from dataclasses import dataclass
@@ -24,16 +24,22 @@ from shardwise.compiler.propagate.candidates import PARTIAL_SUM, REPLICATED, Sta
 from shardwise.compiler.shardings.mesh import AbstractMesh
 
 FORBIDDEN = float("inf")
-COMBINED_REDUCTIONS = 50  # reductions of a program that XLA combines into one: they share its latency
+COMBINED_REDUCTIONS = 50  # the number of reductions that XLA combines into one, which share its latency
 
 
 @final
 @dataclass(frozen=True)
 class LinkCost:
-    """Between the devices along some axes: what one byte costs, one collective, and one reduction.
+    """The costs of communication between the devices along some axes.
 
-    A collective waits for one hop: what more it waits, others can use. A reduction waits less: XLA combines those over
-    the same devices, and the sums of a training step (gradients, loss) are all of that kind. In a loop there are few.
+    A collective costs the latency of one hop: further hops overlap with other work. A reduction costs less, because
+    XLA combines reductions over the same devices, such as those of the gradients of a training step. Inside a loop
+    there are few to combine, so a reduction costs as much as a collective.
+
+    Attributes:
+        byte: the cost of sending one byte.
+        collective: the latency of a collective.
+        reduction: the latency of a reduction.
     """
 
     byte: float
@@ -42,32 +48,32 @@ class LinkCost:
 
     @property
     def in_loop(self) -> "LinkCost":
-        """The same inside a loop."""
+        """The costs inside a loop."""
         return LinkCost(self.byte, self.collective, self.collective)
 
 
-NO_LINK = LinkCost(1.0, 0.0, 0.0)  # along axes of one device
+NO_LINK = LinkCost(1.0, 0.0, 0.0)  # along axes of size one
 
 
 @final
 @dataclass(frozen=True)
 class Costs:
-    """What the devices of a mesh cost, if they are such chips."""
+    """The costs on a mesh of such chips."""
 
     chip: Chip
     mesh: AbstractMesh
 
     def link_cost(self, *axes: str) -> LinkCost:
-        """Between the devices along these axes."""
+        """Return the costs of communication along these axes."""
         return _link_cost(self.chip, self.mesh, axes)
 
     def flop(self, dtype: DType) -> float:
-        """One flop of products of this dtype."""
+        """Return the cost of one flop of a matrix product of this dtype."""
         return self.chip.fast_link.bandwidth / self.chip.flops(dtype)
 
     @cached_property
     def memory_byte(self) -> float:
-        """One byte between a chip and its memory."""
+        """The cost of moving one byte between a chip and its memory."""
         return self.chip.fast_link.bandwidth / self.chip.memory_bandwidth
 
 
@@ -81,12 +87,21 @@ def _link_cost(chip: Chip, mesh: AbstractMesh, axes: tuple[str, ...]) -> LinkCos
 
 
 def reshard_cost(
-    before: State, after: State, whole_bytes: float, count: int, replicated_as_partial: bool, link: LinkCost
+    before: State, after: State, unsharded_bytes: float, count: int, replicated_as_partial: bool, link: LinkCost
 ) -> float:
-    """From one state to another along one axis of `count` devices, of a value of `whole_bytes` along it."""
+    """Return the cost of resharding a value along one axis.
+
+    Args:
+        before: the state of the value.
+        after: the state that is needed.
+        unsharded_bytes: the bytes of the value per device if it is not sharded along this axis.
+        count: the size of the axis.
+        replicated_as_partial: whether a replicated value may become a term of a sum.
+        link: the costs of communication along the axis.
+    """
     if before == after:
         return 0.0
-    ring = whole_bytes * (count - 1) / count * link.byte
+    ring = unsharded_bytes * (count - 1) / count * link.byte
     if before == REPLICATED:
         if isinstance(after, int):
             return 0.0
@@ -94,7 +109,7 @@ def reshard_cost(
     if isinstance(before, int):
         if after == REPLICATED:
             return ring + link.collective
-        if after == PARTIAL_SUM and replicated_as_partial:  # gathered, and then a term of the sum
+        if after == PARTIAL_SUM and replicated_as_partial:  # all-gather, then the replicated value becomes a term
             return ring + link.collective
         return ring / count + link.collective if isinstance(after, int) else FORBIDDEN
     if after == REPLICATED:
@@ -103,7 +118,7 @@ def reshard_cost(
 
 
 def compute_cost(equation: Equation, split: float, costs: Costs) -> float:
-    """The work of one equation on one device, where `split` devices share it."""
+    """Return the compute cost of an equation on one device if `split` devices share the work."""
     op = equation.op
     results = sum(value.type.nbytes for value in equation.outputs)
     operands = sum(value.type.nbytes for value in equation.inputs)
@@ -112,9 +127,9 @@ def compute_cost(equation: Equation, split: float, costs: Costs) -> float:
         flops = 2.0
         for size in rule.sizes:
             flops *= size
-        worth = costs.flop(equation.inputs[0].type.dtype)
-        return (worth * flops + costs.memory_byte * (operands + results)) / split
-    if isinstance(op, (Reduce, ArgExtremum, TopK, Stack)):  # a loop writes one slice of a stack each turn
+        flop_cost = costs.flop(equation.inputs[0].type.dtype)
+        return (flop_cost * flops + costs.memory_byte * (operands + results)) / split
+    if isinstance(op, (Reduce, ArgExtremum, TopK, Stack)):  # a loop writes one slice of a stack per iteration
         return costs.memory_byte * operands / split
     if isinstance(op, MovementOp):
         return costs.memory_byte * results / 5 / split

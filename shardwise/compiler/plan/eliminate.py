@@ -1,12 +1,13 @@
 """eliminate: the exact minimum of a sum of small cost tables, by variable elimination.
 
-A variable has a number of labels. A table gives the cost of the labels of one or more variables together. Taking out
-the variable whose neighbourhood is smallest, again and again, and then reading the labels back, finds the best labels
-of all. Where a neighbourhood would grow past the limit, one of its variables is held at its label in `hint`: the result
-is then the best among those that agree with the hint there, and so never worse than the hint itself.
+A variable takes one of several labels. A table holds the cost of the labels of one or more variables. Repeatedly the
+variable with the smallest neighbourhood is eliminated: the tables that contain it are summed and minimized over it. The
+best labels are then read back in reverse order. If all neighbourhoods exceed a limit, a variable is fixed at its label
+in `hint`. The result is then the best one that agrees with the hint in fixed variables, so it is never worse than the
+hint.
 
-Programs repeat themselves: layer after layer brings the same tables. Tables are compared by identity, and what was
-worked out for some of them once is found again.
+The layers of a model yield the same tables again. Equal tables are one object, and intermediate results are cached by
+the identity of the tables.
 """
 
 import heapq
@@ -16,25 +17,25 @@ from typing import Any, final
 
 import numpy as np
 
-Table = tuple[tuple[int, ...], np.ndarray]  # the variables, and their costs: one dim each
-LIMIT = 300_000
+Table = tuple[tuple[int, ...], np.ndarray]  # the variables, and the costs, with one dim per variable
+LIMIT = 300_000  # the largest table that is summed
 
 
 @final
 class IdentityCache:
-    """What was worked out before, by the identity of the objects that it was worked out from."""
+    """A cache whose keys contain the `id`s of objects."""
 
     def __init__(self) -> None:
-        self._found: dict[Any, Any] = {}
-        self._alive: list[Any] = []  # an object that is gone could lend its identity to another
+        self._results: dict[Any, Any] = {}
+        self._keyed: list[Any] = []  # keep keyed objects alive so that `id()` is not reused
 
-    def get(self, key: Any, named: Sequence[Any], work: Callable[[], Any]) -> Any:
-        """`work()`, done once for a key in which objects are named by their `id`."""
-        found = self._found.get(key)
-        if found is None:
-            found = self._found[key] = work()
-            self._alive.append(named)
-        return found
+    def get(self, key: Any, keyed: Sequence[Any], compute: Callable[[], Any]) -> Any:
+        """Return the result of `compute()`, which is called once per key; `keyed` are the objects whose ids it has."""
+        result = self._results.get(key)
+        if result is None:
+            result = self._results[key] = compute()
+            self._keyed.append(keyed)
+        return result
 
 
 def eliminate(
@@ -44,48 +45,56 @@ def eliminate(
     limit: int = LIMIT,
     cache: IdentityCache | None = None,
 ) -> list[int]:
-    """The label of each variable; exact unless a variable had to be held. Ties go to the lowest label."""
+    """Return the label of each variable that minimizes the sum of the tables. Ties go to the lowest label.
+
+    Args:
+        labels: the number of labels of each variable.
+        tables: the cost tables.
+        hint: computes a label for each variable; called only if a variable has to be fixed.
+        limit: the largest table that is summed.
+        cache: a cache that may be shared between calls.
+    """
     graph = _Graph(labels, cache or IdentityCache())
     for table in tables:
-        graph.place(table)
+        graph.add(table)
     chosen = [0] * len(labels)
-    held_at: Sequence[int] | None = None
+    hinted: Sequence[int] | None = None
     for variable, count in enumerate(labels):
-        if count == 1:  # nothing to choose: it would only widen tables
+        if count == 1:  # there is nothing to choose, and it would only widen tables
             graph.fix(variable, 0)
     heap = [(graph.weight(variable), variable) for variable in range(len(labels)) if labels[variable] > 1]
     heapq.heapify(heap)
-    taken: list[tuple[int, tuple[int, ...], np.ndarray]] = []
+    eliminated: list[tuple[int, tuple[int, ...], np.ndarray]] = []
     done = [count == 1 for count in labels]
     while heap:
         size, variable = heapq.heappop(heap)
         if done[variable]:
             continue
         now = graph.weight(variable)
-        if now > size:  # it has gained neighbours since it was pushed
+        if now > size:  # its neighbourhood has grown since it was pushed
             heapq.heappush(heap, (now, variable))
         elif now > limit:
-            held = max((variable, *graph.neighbours[variable]), key=lambda v: (len(graph.neighbours[v]), -v))
-            held_at = hint() if held_at is None else held_at
-            chosen[held] = held_at[held]
-            done[held] = True
-            lighter = graph.fix(held, held_at[held])
-            for other in lighter | ({variable} - {held}):
+            fixed = max((variable, *graph.neighbours[variable]), key=lambda v: (len(graph.neighbours[v]), -v))
+            hinted = hint() if hinted is None else hinted
+            chosen[fixed] = hinted[fixed]
+            done[fixed] = True
+            shrunk = graph.fix(fixed, hinted[fixed])
+            for other in shrunk | ({variable} - {fixed}):
                 heapq.heappush(heap, (graph.weight(other), other))
         else:
-            scope, best = graph.take(variable)
-            taken.append((variable, scope, best))
+            scope, best = graph.eliminate(variable)
+            eliminated.append((variable, scope, best))
             done[variable] = True
             for other in scope:
                 heapq.heappush(heap, (graph.weight(other), other))
-    for variable, scope, best in reversed(taken):
+    for variable, scope, best in reversed(eliminated):
         chosen[variable] = int(best[tuple([chosen[other] for other in scope])])
     return chosen
 
 
 @final
 class _Graph:
-    """The tables, by the variables that they touch."""
+    """The tables by their variables, and the neighbours of each variable: those with which it shares a table."""
 
     def __init__(self, labels: Sequence[int], cache: IdentityCache):
         self.labels = labels
@@ -94,7 +103,8 @@ class _Graph:
         self.neighbours: list[set[int]] = [set() for _ in labels]
         self._count = 0
 
-    def place(self, table: Table) -> None:
+    def add(self, table: Table) -> None:
+        """Add a table."""
         for variable in table[0]:
             self.tables[variable][self._count] = table
             if len(table[0]) > 1:
@@ -103,57 +113,67 @@ class _Graph:
         self._count += 1
 
     def weight(self, variable: int) -> int:
-        """The size of the table that taking this variable out would sum."""
+        """Return the size of the table that eliminating this variable would sum."""
         labels = self.labels
         return labels[variable] * math.prod([labels[other] for other in self.neighbours[variable]])
 
     def fix(self, variable: int, label: int) -> set[int]:
-        """Leave `variable` one label, and every table without it; its neighbours until now are returned."""
+        """Fix a variable at one label, which removes it from all tables, and return its former neighbours."""
         for key, (scope, costs) in self.tables[variable].items():
             if len(scope) == 1:
                 continue
             dim = scope.index(variable)
             rest = (*scope[:dim], *scope[dim + 1 :])
-            left = self.cache.get(("fix", id(costs), dim, label), [costs], lambda: costs.take(label, dim))  # noqa: B023
+            cache_key = ("fix", id(costs), dim, label)
+            fixed = self.cache.get(cache_key, [costs], lambda: costs.take(label, dim))  # noqa: B023
             for other in rest:
-                self.tables[other][key] = (rest, left)
-        return self._leave(variable)
+                self.tables[other][key] = (rest, fixed)
+        return self._remove(variable)
 
-    def take(self, variable: int) -> tuple[tuple[int, ...], np.ndarray]:
-        """Minimise over `variable`: its neighbours, and its best label for each of their labels."""
-        mine = self.tables[variable]
+    def eliminate(self, variable: int) -> tuple[tuple[int, ...], np.ndarray]:
+        """Minimize over a variable. Return its neighbours, and its best label for each combination of their labels."""
+        tables = self.tables[variable]
         scope = tuple(sorted(self.neighbours[variable]))
-        place = {other: number for number, other in enumerate((variable, *scope))}
-        placed = [(tuple([place[other] for other in table[0]]), table[1]) for table in mine.values()]
+        dim_of = {other: dim for dim, other in enumerate((variable, *scope))}
+        aligned = [(tuple([dim_of[other] for other in table[0]]), table[1]) for table in tables.values()]
         shape = tuple([self.labels[other] for other in (variable, *scope)])
-        key = ("take", shape, tuple([(dims, id(costs)) for dims, costs in placed]))
-        best, least = self.cache.get(key, [costs for _, costs in placed], lambda: _minimised(shape, placed))
-        for number, table in mine.items():
+        key = ("eliminate", shape, tuple([(dims, id(costs)) for dims, costs in aligned]))
+        best, least = self.cache.get(key, [costs for _, costs in aligned], lambda: _minimize(shape, aligned))
+        for number, table in tables.items():
             for other in table[0]:
                 if other != variable:
                     del self.tables[other][number]
-        self._leave(variable)
+        self._remove(variable)
         if scope:
-            self.place((scope, least))
+            self.add((scope, least))
         return scope, best
 
-    def _leave(self, variable: int) -> set[int]:
-        left = self.neighbours[variable]
-        for other in left:
+    def _remove(self, variable: int) -> set[int]:
+        """Remove a variable from the graph, and return its former neighbours."""
+        neighbours = self.neighbours[variable]
+        for other in neighbours:
             self.neighbours[other].discard(variable)
         self.tables[variable], self.neighbours[variable] = {}, set()
-        return left
+        return neighbours
 
 
-def _minimised(
+def _minimize(
     shape: tuple[int, ...], tables: Sequence[tuple[tuple[int, ...], np.ndarray]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Over dim 0 of the sum of tables, each with its dims at these places: where the minimum is, and the minimum."""
+    """Sum tables and minimize over dim 0.
+
+    Args:
+        shape: the shape of the sum.
+        tables: for each table, the dims of the sum that its dims are, and its costs.
+
+    Returns:
+        The argmin and the minimum.
+    """
     total = np.zeros(shape)
     for dims, costs in tables:
         order = sorted(range(len(dims)), key=dims.__getitem__)
-        spread = [1] * len(shape)
+        broadcast_shape = [1] * len(shape)
         for dim in dims:
-            spread[dim] = shape[dim]
-        total = total + costs.transpose(order).reshape(spread)
+            broadcast_shape[dim] = shape[dim]
+        total = total + costs.transpose(order).reshape(broadcast_shape)
     return total.argmin(0), total.min(0)

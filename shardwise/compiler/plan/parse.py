@@ -1,4 +1,4 @@
-"""Parse the text of a plan, given the program that it is for.
+"""Parser for the text of a plan, given the program that it is for.
 
 plan {
   dot: P('data', None) ; P(None, 'model') -> P('data', 'model')
@@ -13,10 +13,14 @@ from shardwise.errors import ProgramError
 
 
 def parse_plan(text: str, sharded: ShardedProgram) -> LayoutPlan:
-    """The plan for `sharded` that prints as `text`."""
+    """Return the plan for `sharded` that prints as `text`.
+
+    Raises:
+        ProgramError: if the text is not a plan, or not one for this program.
+    """
     head, *rows, last, end = text.strip().splitlines()
     if head != "plan {" or end != "}" or not last.strip().startswith("return"):
-        raise ProgramError("a plan is 'plan {', one line an equation, 'return …' and '}'")
+        raise ProgramError("a plan consists of 'plan {', one line per equation, 'return …' and '}'")
     planned = sharded.planned
     if len(planned) != len(rows):
         raise ProgramError(f"the plan has {len(rows)} lines for {len(planned)} equations of {sharded.program.name}")

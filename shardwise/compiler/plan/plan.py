@@ -1,4 +1,7 @@
-"""Plan: the layouts that were chosen, as plain data."""
+"""LayoutPlan: the chosen layouts, as plain data.
+
+The `Plan` that users see is a report on a compiled program: see `execute/plan_report.py`.
+"""
 
 from dataclasses import dataclass
 from typing import final
@@ -13,7 +16,7 @@ SEPARATOR = " ; "  # between layouts in the text of a plan
 @final
 @dataclass(frozen=True)
 class Choice:
-    """How one equation lies on the mesh: the layout in which it takes each operand and leaves each result."""
+    """The layouts of one equation: how it reads each operand and produces each result."""
 
     operands: tuple[Layout, ...]
     results: tuple[Layout, ...]
@@ -22,9 +25,12 @@ class Choice:
 @final
 @dataclass(frozen=True, eq=False)
 class LayoutPlan:
-    """A choice for every equation that is not free, and the layout of every output. One device leaves no choice.
+    """The layouts of all planned equations and outputs.
 
-    `chip` is what it was chosen for.
+    Attributes:
+        choices: the choice for every planned equation; empty for one device.
+        outputs: the layouts of the program's outputs.
+        chip: the chip whose costs the plan is chosen by.
     """
 
     choices: dict[Equation, Choice]

@@ -1,4 +1,4 @@
-"""The rules of a plan: pieces line up inside every equation, sums stay where they are linear, pins are kept."""
+"""The invariants of a plan: shards line up in every equation, partial sums flow through linear ops only, pins hold."""
 
 from collections.abc import Sequence
 
@@ -15,30 +15,40 @@ from shardwise.errors import ProgramError
 
 
 def verify_plan(sharded: ShardedProgram, plan: LayoutPlan) -> LayoutPlan:
-    """`plan`, if it keeps the rules; else a ProgramError that names the equation."""
-    right: dict[tuple[int, ...], FactorRule] = {}  # rules and layouts that keep it: layer after layer has the same
+    """Check the invariants of a plan.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ProgramError: if an invariant is broken; the message names the equation.
+    """
+    verified: dict[tuple[int, ...], FactorRule] = {}  # layers repeat the same rules and layouts, which are checked once
     for number, equation in enumerate(sharded.planned):
         rule = factor_rule(equation.op, tuple([value.type for value in equation.inputs]))
         choice = plan.choices[equation]
         key = (id(rule), *map(id, choice.operands), *map(id, choice.results))
-        wrong = (
-            ("" if key in right else _cut_unevenly(rule, choice, sharded.mesh))
-            or _partial_wrongly(equation, rule, choice)
-            or (_overruled(choice.results[0], equation.op.pin) if isinstance(equation.op, Constrain) else "")
+        message = (
+            ("" if key in verified else _factor_error(rule, choice, sharded.mesh))
+            or _partial_error(equation, rule, choice)
+            or (_pin_error(choice.results[0], equation.op.pin) if isinstance(equation.op, Constrain) else "")
         )
-        if wrong:
+        if message:
             where = f"{sharded.program.name}, equation {number} ({equation.op.name}, {equation.source})"
-            raise ProgramError(f"{where}: {wrong}")
-        right[key] = rule
+            raise ProgramError(f"{where}: {message}")
+        verified[key] = rule
     for number, (layout, pin) in enumerate(zip(plan.outputs, sharded.out_pins, strict=True)):
-        wrong = f"leaves as {layout}" if layout.partial else _overruled(layout, pin) if pin else ""
-        if wrong:
-            raise ProgramError(f"{sharded.program.name}, output {number}: {wrong}")
+        message = f"is partial: {layout}" if layout.partial else _pin_error(layout, pin) if pin else ""
+        if message:
+            raise ProgramError(f"{sharded.program.name}, output {number}: {message}")
     return plan
 
 
-def _cut_unevenly(rule: FactorRule, choice: Choice, mesh: AbstractMesh) -> str:
-    """Every dim that has a factor is cut by the same axes, in one order; a dim of several, into contiguous pieces."""
+def _factor_error(rule: FactorRule, choice: Choice, mesh: AbstractMesh) -> str:
+    """Return why the layouts do not match the factor rule; empty if they do.
+
+    All dims with a factor are sharded along the same axes, in one order. The shards of compound dims are contiguous.
+    """
     axes_of: dict[int, tuple[str, ...]] = {}
 
     def check(layouts: Sequence[Layout], tables: Sequence[Dims]) -> str:
@@ -47,43 +57,48 @@ def _cut_unevenly(rule: FactorRule, choice: Choice, mesh: AbstractMesh) -> str:
                 return f"{layout} uses an axis twice"
             for factors, axes in zip(dims, layout.dims, strict=True):
                 if axes and (not factors or factors[0] in rule.need_replication):
-                    return f"{layout} cuts a dim that must stay whole"
-                for factor, mine in zip(factors, rule.assign_axes(factors, axes, mesh.shape), strict=True):
-                    if axes_of.setdefault(factor, mine) != mine:
-                        return f"one factor is cut by {axes_of[factor]} and by {mine}"
+                    return f"{layout} shards a dim that needs replication"
+                for factor, assigned in zip(factors, rule.assign_axes(factors, axes, mesh.shape), strict=True):
+                    if axes_of.setdefault(factor, assigned) != assigned:
+                        return f"one factor is sharded along {axes_of[factor]} and along {assigned}"
         return ""
 
-    wrong = check(choice.operands, rule.operands) or check(choice.results, rule.results)
-    if not wrong and not rule.allows_sharding({factor: mesh.extent(axes) for factor, axes in axes_of.items()}):
-        wrong = (
-            f"{choice.operands} -> {choice.results} cuts dims of several factors into pieces that are not contiguous"
-        )
-    return wrong
+    message = check(choice.operands, rule.operands) or check(choice.results, rule.results)
+    if not message and not rule.allows_sharding({factor: mesh.extent(axes) for factor, axes in axes_of.items()}):
+        message = f"{choice.operands} -> {choice.results} shards compound dims into shards that are not contiguous"
+    return message
 
 
-def _partial_wrongly(equation: Equation, rule: FactorRule, choice: Choice) -> str:
-    """Terms of a sum enter only operands in which the op is linear; they leave where they entered or were made."""
-    linear = [set(places) for places in equation.op.linear_in(*(value.type for value in equation.inputs))]
-    made = {
+def _partial_error(equation: Equation, rule: FactorRule, choice: Choice) -> str:
+    """Return why a partial operand or result is wrong; empty if none is.
+
+    Only operands in which the op is linear may be partial. Results are partial if operands are, or if a reduction
+    factor is sharded.
+    """
+    linear = [set(operands) for operands in equation.op.linear_in(*(value.type for value in equation.inputs))]
+    reduced = {
         (axis, rule.reduce[factors[0]])
         for layout, dims in zip(choice.operands, rule.operands, strict=True)
         for factors, axes in zip(dims, layout.dims, strict=True)
         for axis in axes
         if factors[0] in rule.reduce
     }
-    entered = {term for layout in choice.operands for term in layout.partial}
-    for term in sorted(entered):
-        places = {place for place, layout in enumerate(choice.operands) if term in layout.partial}
-        added = term in made and places <= rule.addends
-        if term[1] != PARTIAL_SUM or not (places in linear or added):
-            return f"operands {sorted(places)} are terms of a {term[1]} over {term[0]!r}, in which it is not linear"
+    entering = {term for layout in choice.operands for term in layout.partial}
+    for axis, reduction in sorted(entering):
+        numbers = {n for n, layout in enumerate(choice.operands) if (axis, reduction) in layout.partial}
+        are_addends = (axis, reduction) in reduced and numbers <= rule.addends
+        if reduction != PARTIAL_SUM or not (numbers in linear or are_addends):
+            return (
+                f"operands {sorted(numbers)} are partial ({reduction} over {axis!r}), but the op is not linear in them"
+            )
     for layout in choice.results:
-        if set(layout.partial) != made | entered:
-            return f"its result is {layout}, but its terms are {sorted(made | entered)}"
+        if set(layout.partial) != reduced | entering:
+            return f"the result is {layout}, but is partial over {sorted(reduced | entering)}"
     return ""
 
 
-def _overruled(layout: Layout, pin: Pin) -> str:
+def _pin_error(layout: Layout, pin: Pin) -> str:
+    """Return that a layout differs from a pin in a closed dim; empty if it does not."""
     for dim, axes in enumerate(pin.layout.dims):
         if layout.dims[dim] != axes and dim not in pin.open_dims:
             return f"pinned to {pin.layout}, planned as {layout}"

@@ -289,7 +289,7 @@ def test_what_was_worked_out_for_a_layer_is_found_again_for_the_next(monkeypatch
 
 def test_training_steps_are_solved_exactly(monkeypatch):
     """Elimination holds nothing: no hint is asked for."""
-    monkeypatch.setattr("shardwise.compiler.plan.choose._Axis._greedy", lambda self: pytest.fail("held"))
+    monkeypatch.setattr("shardwise.compiler.plan.choose._AxisProblem._greedy", lambda self: pytest.fail("held"))
     planned(*training_step(8))
 
 

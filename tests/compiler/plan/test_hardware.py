@@ -1,4 +1,4 @@
-"""Chips: found by the names that people and PJRT use; times by the α–β formulas, over the links that a ring crosses."""
+"""Chips: lookup by name and device kind, links of rings, and times by the α–β model."""
 
 import numpy as np
 import pytest
@@ -26,27 +26,27 @@ F32, BF16 = np.dtype(np.float32), np.dtype(np.float16)
     ],
     ids=lambda text: text.replace(" ", "_"),
 )
-def test_a_device_is_known_by_what_pjrt_calls_it(kind, name):
+def test_a_chip_is_found_by_its_device_kind(kind, name):
     assert chip_of(kind) is CHIPS[name]
 
 
-def test_a_chip_is_known_by_its_name():
+def test_a_chip_is_found_by_its_name():
     assert chip("H100") is CHIPS["h100"]
     assert chip("TPU v5e") is chip("v5e") is CHIPS["v5e"]
-    with pytest.raises(ValueError, match=r"there is no table for hardware 'h10'\. Did you mean 'h100'\?"):
+    with pytest.raises(ValueError, match=r"unknown hardware 'h10'\. Did you mean 'h100'\?"):
         chip("h10")
-    with pytest.raises(ValueError, match=r"hardware 'abacus'\. There are 'cpu', 'a100'"):
+    with pytest.raises(ValueError, match=r"unknown hardware 'abacus'\. Known chips: 'cpu', 'a100'"):
         chip("abacus")
 
 
-def test_rows_are_plausible():
+def test_the_figures_of_all_chips_are_plausible():
     for row in CHIPS.values():
         assert row.fast_link.bandwidth < row.memory_bandwidth <= row.memory * 1000
         assert row.slow_link.bandwidth < row.fast_link.bandwidth and row.fast_link.latency <= row.slow_link.latency
         assert row.f32_flops <= row.bf16_flops
 
 
-def test_a_ring_runs_over_the_slowest_link_that_it_crosses():
+def test_a_ring_uses_the_slowest_link_that_it_crosses():
     mesh = AbstractMesh((4, 8), ("node", "gpu"))
     h100 = chip("h100")
     assert h100.link(mesh, ("gpu",)) is h100.fast_link
@@ -57,7 +57,7 @@ def test_a_ring_runs_over_the_slowest_link_that_it_crosses():
     assert chip("v5p").link(mesh, ("node",)) is chip("v5p").fast_link
 
 
-def test_times_by_hand():
+def test_times_match_the_formulas():
     mesh = AbstractMesh((8,), ("x",))
     h100 = chip("h100")
     assert h100.collective_time("all_reduce", 450e6, mesh, ("x",)) == pytest.approx(1e-3 + 14 * 2e-6)
