@@ -540,7 +540,7 @@ def _apply_collective(
 ) -> Any:
     """Apply a collective op to `x`. Over no axes there is one member, and the op is resolved locally."""
     op = op_type(tuple(axes), tuple(axes.values()), *parameters, *([groups] if groups else ()))
-    return op(_make_varying(x, axes)) if axes else op.resolved(x, None)[0]
+    return op(_make_varying(x, axes)) if axes else op.along_dim(x, None)[0]
 
 
 def _split_by_tracking(names: Iterable[Any]) -> list[tuple[tuple[Any, ...], bool]]:

@@ -292,7 +292,7 @@ class _Contraction:
         dtype = term.array.type.dtype if self.dtype is None else self.dtype
         return _Term(sum(term.array, axis=summed, dtype=dtype), tuple(name for name in term.names if name in needed))
 
-    def mixed_dtype_dot(self, x: _Term, y: _Term, needed: set[str], order: Names | None) -> _Term:
+    def product(self, x: _Term, y: _Term, needed: set[str], order: Names | None) -> _Term:
         """Multiply two terms and contract the names that are not in `needed`.
 
         The dims of the result are in `order` if swapping the operands or sorting the batch dims achieves it.
