@@ -64,7 +64,7 @@ def test_an_update_holds_in_all_threads_and_an_override_in_one():
     assert seen == [(True, True), (False, False), (True, True), (False, False)]
 
 
-def test_what_is_deleted_is_as_at_the_start(monkeypatch):
+def test_deleting_a_setting_resets_it_to_its_initial_value(monkeypatch):
     config.numpy_rank_promotion = "raise"
     del config.numpy_rank_promotion
     assert config.numpy_rank_promotion == "allow"
@@ -98,7 +98,7 @@ def test_equal_settings_are_one_key():
 
 
 def test_an_update_from_another_thread_reaches_the_key_of_one_that_overrides():
-    """Thread B sets the ranks while A has 64 bits for itself: A's programs depend on both."""
+    """Thread B updates `numpy_rank_promotion` while A overrides `enable_x64`: A's cache key depends on both."""
     with config.override("enable_x64", True):
         thread = threading.Thread(target=config.update, args=("numpy_rank_promotion", "raise"))
         thread.start()
@@ -110,14 +110,14 @@ def test_an_update_from_another_thread_reaches_the_key_of_one_that_overrides():
             config.update("numpy_rank_promotion", "allow")
 
 
-def test_numbers_are_watched_while_any_thread_wants_it():
+def test_nan_checks_are_on_while_any_thread_enables_them():
     assert not all_threads.nan_checks
     with config.override("debug_infs", True):
         assert all_threads.nan_checks
     assert not all_threads.nan_checks
 
 
-def test_what_is_remembered_is_found_under_the_same_settings_only():
+def test_cached_by_settings_hits_under_the_same_settings_only():
     calls = []
 
     @cached_by_settings(maxsize=8)
@@ -190,7 +190,7 @@ def test_values_that_jax_accepts():
         assert config.transfer_guard_device_to_device == config.transfer_guard_device_to_host == "log"
         assert config.jax_transfer_guard == "log"
         with config.override("transfer_guard_device_to_host", "allow"):
-            assert config.jax_transfer_guard is None  # there is no one value
+            assert config.jax_transfer_guard is None  # the three differ
 
 
 def run(code, **environment):

@@ -1,4 +1,4 @@
-"""Each name that `_jaxlib` relies on, exercised: what breaks here is what changed in jaxlib."""
+"""Every function of `_jaxlib`, against the installed jaxlib: a failure here is a change in jaxlib."""
 
 import ml_dtypes
 import numpy as np
@@ -21,24 +21,24 @@ def client():
 @pytest.mark.parametrize("count", [1, 3, 8])
 def test_put_run_and_read(client, count):
     devices = client.devices()[:count]
-    pieces = [np.full((2, 3), number, np.float32) for number in range(count)]
-    buffers = _jaxlib.put(pieces, devices, devices)
+    shards = [np.full((2, 3), number, np.float32) for number in range(count)]
+    buffers = _jaxlib.put(shards, devices, devices)
     executable = _jaxlib.compile_text(INCREMENT, devices)
     launch = _jaxlib.launcher(executable, [_jaxlib.result_handler((2, 3), np.float32, devices)])
     (result,) = launch([buffers])
     _jaxlib.block_until_ready([result])
-    for number, piece in enumerate(_jaxlib.shards_to_numpy(result)):
-        np.testing.assert_array_equal(piece, np.full((2, 3), 2 * number))
+    for number, shard in enumerate(_jaxlib.shards_to_numpy(result)):
+        np.testing.assert_array_equal(shard, np.full((2, 3), 2 * number))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.bool_, ml_dtypes.bfloat16, np.complex64, ml_dtypes.int4])
 @pytest.mark.parametrize("count", [1, 8])
-def test_pieces_come_back_with_their_dtype(client, dtype, count):
+def test_shards_keep_their_dtype(client, dtype, count):
     devices = client.devices()[:count]
-    pieces = [np.array([[number % 2, 1]]).astype(dtype) for number in range(count)]
-    read = _jaxlib.shards_to_numpy(_jaxlib.put(pieces, devices, devices))
-    assert [piece.dtype for piece in read] == [np.dtype(dtype)] * count
-    for got, expected in zip(read, pieces, strict=True):
+    shards = [np.array([[number % 2, 1]]).astype(dtype) for number in range(count)]
+    read = _jaxlib.shards_to_numpy(_jaxlib.put(shards, devices, devices))
+    assert [shard.dtype for shard in read] == [np.dtype(dtype)] * count
+    for got, expected in zip(read, shards, strict=True):
         np.testing.assert_array_equal(got, expected)
 
 
@@ -48,14 +48,14 @@ def test_devices_have_several_memories(client, count):
     default = devices[0].default_memory().kind
     kinds = [memory.kind for memory in devices[0].addressable_memories()]
     assert default in kinds and "pinned_host" in kinds
-    pieces = [np.full((2, 3), number, np.float32) for number in range(count)]
-    there = _jaxlib.put(pieces, devices, devices, "pinned_host")
+    shards = [np.full((2, 3), number, np.float32) for number in range(count)]
+    there = _jaxlib.put(shards, devices, devices, "pinned_host")
     again = _jaxlib.copy_to_memory(_jaxlib.copy_to_memory(there, devices, default), devices, "pinned_host")
     copied = _jaxlib.copy_to_memory(there, devices, "pinned_host", copied=True)
     joined = _jaxlib.join(_jaxlib.split(there), (2, 3), np.float32, devices, devices, "pinned_host")
     for found in (there, again, copied, joined):
-        np.testing.assert_array_equal(_jaxlib.shards_to_numpy(found), pieces)
-    places = [[piece.unsafe_buffer_pointer() for piece in _jaxlib.split(x)] for x in (there, joined, again, copied)]
+        np.testing.assert_array_equal(_jaxlib.shards_to_numpy(found), shards)
+    places = [[shard.unsafe_buffer_pointer() for shard in _jaxlib.split(x)] for x in (there, joined, again, copied)]
     assert places[0] == places[1] and not set(places[0]) & set(places[2]) and not set(places[0]) & set(places[3])
 
 
@@ -63,30 +63,30 @@ def test_devices_have_several_memories(client, count):
 def test_later_writes_to_numpy_memory_do_not_reach_the_device(client, count):
     devices = client.devices()[:count]
     host = np.ones((count * 1024, 4), np.float32)
-    pieces = np.split(host, count)
-    buffers = _jaxlib.put(pieces, devices, devices)
+    shards = np.split(host, count)
+    buffers = _jaxlib.put(shards, devices, devices)
     host[:] = 99
-    for piece in _jaxlib.shards_to_numpy(buffers):
-        np.testing.assert_array_equal(piece, np.ones((1024, 4)))
+    for shard in _jaxlib.shards_to_numpy(buffers):
+        np.testing.assert_array_equal(shard, np.ones((1024, 4)))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.bool_, ml_dtypes.bfloat16, np.complex64, ml_dtypes.int4])
-def test_pieces_are_split_and_joined_from_device_to_device(client, dtype):
+def test_shards_are_split_and_joined_from_device_to_device(client, dtype):
     devices = client.devices()
-    pieces = [np.full((2, 3), number % 2).astype(dtype) for number in range(4)]
-    buffers = _jaxlib.put(pieces, devices[:4], devices[:4])
+    shards = [np.full((2, 3), number % 2).astype(dtype) for number in range(4)]
+    buffers = _jaxlib.put(shards, devices[:4], devices[:4])
     singles = _jaxlib.split(buffers)
     addresses = [single.unsafe_buffer_pointer() for single in singles]
     here = _jaxlib.join(singles[1:3], (2, 3), dtype, devices[1:3], devices[1:3])
     assert [single.unsafe_buffer_pointer() for single in _jaxlib.split(here)] == addresses[1:3]  # nothing was copied
     there = _jaxlib.join(singles, (2, 3), dtype, devices[4:], devices[4:])
     assert there._sharding.device_set == set(devices[4:])
-    for got, expected in zip(_jaxlib.shards_to_numpy(there), pieces, strict=True):
+    for got, expected in zip(_jaxlib.shards_to_numpy(there), shards, strict=True):
         assert got.dtype == np.dtype(dtype)
         np.testing.assert_array_equal(got, expected)
     (one,) = _jaxlib.split(_jaxlib.join([singles[3]], (2, 3), dtype, devices[:1], devices[:1]))
     _jaxlib.start_copy_to_host(one)
-    np.testing.assert_array_equal(_jaxlib.to_numpy(one), pieces[3])
+    np.testing.assert_array_equal(_jaxlib.to_numpy(one), shards[3])
     assert one.on_device_size_in_bytes() == singles[3].on_device_size_in_bytes()
     buffers.delete()
     assert here.is_deleted() or all(single.is_deleted() for single in _jaxlib.split(here))
@@ -104,14 +104,14 @@ module @m { func.func public @main(%x: tensor<2x2xf64>) -> tensor<2x2xf64> {
 
 
 @pytest.mark.parametrize("count", [1, 8])
-def test_lapack_is_known_to_what_calls_it(client, count):
+def test_lapack_custom_calls_are_registered(client, count):
     devices = client.devices()[:count]
     buffers = _jaxlib.put([np.array([[4.0, 0.0], [2.0, 10.0]])] * count, devices, devices)
     executable = _jaxlib.compile_text(CHOLESKY, devices)
     launch = _jaxlib.launcher(executable, [_jaxlib.result_handler((2, 2), np.float64, devices)])
     (result,) = launch([buffers])
-    for piece in _jaxlib.shards_to_numpy(result):
-        np.testing.assert_array_equal(np.tril(piece), [[2.0, 0.0], [1.0, 3.0]])
+    for shard in _jaxlib.shards_to_numpy(result):
+        np.testing.assert_array_equal(np.tril(shard), [[2.0, 0.0], [1.0, 3.0]])
 
 
 def test_a_compile_error_is_a_runtime_failure(client):
@@ -163,7 +163,7 @@ def test_registry_knows_nodes_and_keys():
 
 
 def test_a_cycle_is_a_recursion_error_inside_a_system_error():
-    """`tree.flatten` turns it inside out."""
+    """`tree.flatten` unwraps it."""
     cycle = []
     cycle.append(cycle)
     with pytest.raises((SystemError, RecursionError)) as caught:
@@ -171,7 +171,7 @@ def test_a_cycle_is_a_recursion_error_inside_a_system_error():
     assert isinstance(caught.value.__cause__ or caught.value, RecursionError)
 
 
-def test_devices_are_devices(client):
+def test_devices_are_instances_of_device(client):
     assert all(isinstance(device, _jaxlib.Device) for device in client.devices())
     assert client.process_index() == 0
     assert client.platform == "cpu"
@@ -189,8 +189,8 @@ def test_memory_is_shared_by_dlpack(client):
     )
 
 
-def test_many_runs_with_collectives_may_be_under_way(client):
-    """Without pace, XLA ends the process somewhere past 32 of them."""
+def test_many_active_runs_with_collectives(client):
+    """Without a bound on active runs, XLA aborts the process at about 32 of them."""
     devices = client.devices()
     text = """
     module @m { func.func public @main(%x: tensor<2x3xf32>) -> tensor<2x3xf32> {
@@ -207,8 +207,8 @@ def test_many_runs_with_collectives_may_be_under_way(client):
     launch = _jaxlib.launcher(executable, handlers, ordered=True)
     for _ in range(150):
         (buffers,) = launch([buffers])
-    for piece in _jaxlib.shards_to_numpy(buffers):
-        np.testing.assert_array_equal(piece, np.full((2, 3), 7))
+    for shard in _jaxlib.shards_to_numpy(buffers):
+        np.testing.assert_array_equal(shard, np.full((2, 3), 7))
 
 
 def test_profiles(client, tmp_path):
@@ -231,7 +231,7 @@ def test_profiles(client, tmp_path):
 
 
 @pytest.mark.parametrize("on", [False, True])
-def test_lines_are_recorded_where_they_are_wanted(client, on):
+def test_tracebacks_are_recorded_if_enabled(client, on):
     devices = client.devices()[:1]
     before = _jaxlib._jax.tracebacks_enabled()
     _jaxlib.record_tracebacks(on)
@@ -245,8 +245,8 @@ def test_lines_are_recorded_where_they_are_wanted(client, on):
 
 @pytest.mark.parametrize("count", [1, 2, 8])
 @pytest.mark.parametrize("shared", [False, True], ids=["apart", "shared"])
-def test_buffers_have_memory_of_their_own(client, count, shared):
-    """Aligned memory is what jaxlib would alias: `offset` makes it so."""
+def test_put_copies_memory_that_jaxlib_would_alias(client, count, shared):
+    """`offset` aligns the memory, which jaxlib aliases by default."""
     devices = client.devices()[:count]
     memory = np.empty(64 * 65 * count, np.uint8)
     offset = -memory.ctypes.data % 64
@@ -254,7 +254,7 @@ def test_buffers_have_memory_of_their_own(client, count, shared):
     rows[:] = 1
     buffers = _jaxlib.put([rows[0] if shared else row for row in rows], devices, devices)
     rows[:] = 2
-    for piece in _jaxlib.shards_to_numpy(buffers):
-        np.testing.assert_array_equal(piece, np.ones((32, 32)))
-    for piece in _jaxlib.split(buffers):
-        assert not rows.ctypes.data <= piece.unsafe_buffer_pointer() < rows.ctypes.data + rows.nbytes
+    for shard in _jaxlib.shards_to_numpy(buffers):
+        np.testing.assert_array_equal(shard, np.ones((32, 32)))
+    for shard in _jaxlib.split(buffers):
+        assert not rows.ctypes.data <= shard.unsafe_buffer_pointer() < rows.ctypes.data + rows.nbytes

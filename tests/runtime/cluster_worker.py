@@ -1,6 +1,6 @@
 """One of several processes that train the demo's MLP together: python cluster_worker.py RANK PROCESSES PORT DEVICES.
 
-Prints one JSON object: what this process saw.
+Prints its results as one JSON object.
 """
 
 import json

@@ -1,6 +1,6 @@
 """One of several processes that map over the devices of all: python pmap_worker.py RANK PROCESSES PORT DEVICES.
 
-Prints one JSON object: what this process got.
+Prints its results as one JSON object.
 """
 
 import json
@@ -26,7 +26,7 @@ def main() -> None:
     report["parts"], report["places"] = np.asarray(parts).tolist(), np.asarray(places).tolist()
     report["here"] = parts.is_fully_addressable and parts.devices() == set(sw.local_devices())
 
-    report["again"] = np.asarray(share(parts)[0]).tolist()  # what came out goes in again
+    report["again"] = np.asarray(share(parts)[0]).tolist()  # a result as an argument
 
     def turned(x, scale, power, *, shift):
         return lax.ppermute(x * scale**power + shift, "i", [(n, (n + 1) % 8) for n in range(8)]), lax.pmax(x.sum(), "i")

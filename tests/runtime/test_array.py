@@ -1,4 +1,4 @@
-"""Array: shards, reading, conversions, placement."""
+"""Array: shards, reading, conversions, printing, transfers."""
 
 import ml_dtypes
 import numpy as np
@@ -25,7 +25,7 @@ SPECS = [
 @pytest.mark.parametrize("spec", SPECS, ids=str)
 @pytest.mark.parametrize("shape", [(8, 8), (10, 3), (1, 7), (3, 0)])
 @pytest.mark.parametrize("dtype", [np.float32, np.int32, np.bool_, ml_dtypes.bfloat16])
-def test_placed_and_read_back(mesh, spec, shape, dtype):
+def test_device_put_and_read_return_the_same_elements(mesh, spec, shape, dtype):
     x = (np.arange(np.prod(shape)).reshape(shape) % 5).astype(dtype)
     y = sw.device_put(x, NamedSharding(mesh, spec))
     assert y.dtype == np.dtype(dtype)
@@ -40,7 +40,7 @@ def test_placed_and_read_back(mesh, spec, shape, dtype):
 
 @pytest.mark.parametrize("before", SPECS, ids=str)
 @pytest.mark.parametrize("after", SPECS, ids=str)
-def test_device_put_between_layouts(mesh, before, after):
+def test_device_put_reshards_between_any_two_specs(mesh, before, after):
     x = np.arange(30, dtype=np.int32).reshape(10, 3)
     y = sw.device_put(sw.device_put(x, NamedSharding(mesh, before)), NamedSharding(mesh, after))
     assert y.sharding == NamedSharding(mesh, after)
@@ -48,7 +48,7 @@ def test_device_put_between_layouts(mesh, before, after):
         np.testing.assert_array_equal(shard.data, x[shard.index])
 
 
-def test_device_put_to_devices_and_trees(mesh):
+def test_device_put_accepts_devices_and_pytrees(mesh):
     x = {"a": np.ones(3, np.float32), "b": [2.0]}
     one = sw.device_put(x, sw.devices()[3])
     assert one["a"].devices() == {sw.devices()[3]}
@@ -62,7 +62,7 @@ def test_device_put_to_devices_and_trees(mesh):
     assert many["a"].committed
 
 
-def test_later_writes_to_the_source_do_not_show(mesh):
+def test_later_writes_to_the_numpy_source_do_not_change_the_array(mesh):
     x = np.ones((64, 16), np.float32)
     on_one, on_many = sw.device_put(x), sw.device_put(x, NamedSharding(mesh, P("data")))
     x[:] = 7
@@ -79,7 +79,7 @@ def test_shards_are_arrays_on_their_devices(mesh):
     for number, shard in enumerate(shards):
         assert isinstance(shard.data, sw.Array) and shard.data is shard.data
         assert shard.data.sharding == SingleDeviceSharding(shard.device)
-        np.testing.assert_array_equal(shard.data + 1, x[shard.index] + 1)  # it computes where it lies
+        np.testing.assert_array_equal(shard.data + 1, x[shard.index] + 1)  # it computes on its device
         assert (shard.data + 1).devices() == {shard.device}
         np.testing.assert_array_equal(y.addressable_data(number), x[shard.index])
     assert [str(shard.index) for shard in y.global_shards] == [str(shard.index) for shard in shards]
@@ -88,20 +88,20 @@ def test_shards_are_arrays_on_their_devices(mesh):
     )
 
 
-def test_shards_are_read_only_when_they_are_asked_for(mesh, monkeypatch):
+def test_creating_shards_reads_no_elements(mesh, monkeypatch):
     x = sw.device_put(np.ones((8, 2), np.float32), NamedSharding(mesh, P("data")))
     monkeypatch.setattr("shardwise.runtime.array.to_numpy", None)
     assert [shard.data.shape for shard in x.addressable_shards] == [(2, 2)] * 8
 
 
-def test_where_arrays_are(mesh):
+def test_devices_memory_size_and_to_device(mesh):
     one, many = sw.device_put(1.0, sw.devices()[3]), sw.device_put(np.ones(8), NamedSharding(mesh, P("data")))
     assert one.device == sw.devices()[3]
     assert many.device == many.sharding
     assert many.to_device(sw.devices()[1]).device == sw.devices()[1]
     assert one.to_device(many.sharding.with_spec(P())).is_fully_replicated
     assert one.is_fully_addressable and one.is_fully_replicated and not many.is_fully_replicated
-    assert many.on_device_size_in_bytes() == 2 * 8 * 4  # two copies
+    assert many.on_device_size_in_bytes() == 2 * 8 * 4  # two replicas
     many.copy_to_host_async()
     assert many.tolist() == [1.0] * 8
     with pytest.raises(TypeError, match="to_device needs a device or a Sharding, not 'cpu'"):
@@ -110,7 +110,7 @@ def test_where_arrays_are(mesh):
         one.to_device(sw.devices()[0], stream=1)
 
 
-def test_shards_of_a_deleted_array(mesh):
+def test_a_deleted_array_raises_errors(mesh):
     x = sw.device_put(np.ones(8), NamedSharding(mesh, P("data")))
     x.delete()
     assert repr(x) == str(x) == "Array(f32[8], deleted)"
@@ -145,11 +145,11 @@ def test_printing(mesh):
 
 @pytest.fixture
 def bytes_read(monkeypatch):
-    """How much of arrays comes to the host."""
+    """The number of bytes of each read on the host."""
     counted = []
 
-    def counting(piece):
-        found = _jaxlib.to_numpy(piece)
+    def counting(shard):
+        found = _jaxlib.to_numpy(shard)
         counted.append(found.nbytes)
         return found
 
@@ -160,7 +160,7 @@ def bytes_read(monkeypatch):
 
 @pytest.mark.parametrize("shape", [(2000,), (100, 30), (7, 300), (40, 5, 41), (2, 3, 4, 100), (1001, 1), (7, 7, 7, 7)])
 @pytest.mark.parametrize("spec", [P(), P("data"), P(("model", "data")), P(None, "data"), P("model", "data")], ids=str)
-def test_large_arrays_print_as_numpy_prints_them_and_are_not_gathered(mesh, shape, spec, bytes_read):
+def test_large_arrays_print_like_numpy_without_a_gather(mesh, shape, spec, bytes_read):
     if len(spec) > len(shape):
         return
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
@@ -182,7 +182,7 @@ def test_printing_follows_numpys_options(mesh, bytes_read):
         assert str(y) == str(x)
 
 
-def test_copies_are_read_once(mesh, bytes_read):
+def test_replicated_shards_are_read_once(mesh, bytes_read):
     x = np.arange(64, dtype=np.float32)
     for spec in (P(), P("data"), P(("data", "model"))):
         del bytes_read[:]
@@ -190,7 +190,7 @@ def test_copies_are_read_once(mesh, bytes_read):
         assert sum(bytes_read) == x.nbytes
 
 
-def test_notebooks_show_the_layout(mesh):
+def test_html_repr_shows_the_shards_of_each_device(mesh):
     x = sw.device_put(np.arange(20, dtype=np.int32).reshape(5, 4), NamedSharding(mesh, P("data", "model")))
     page = x._repr_html_()
     assert "<th>shape</th><td>5×4</td>" in page and "<th>dtype</th><td>int32</td>" in page

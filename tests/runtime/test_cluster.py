@@ -69,8 +69,8 @@ def test_training_step_on_two_processes_equals_one_device():
     assert sorted(rows) == [(0, 8), (8, 16), (16, 24), (24, 30)]  # each process holds half of the uneven batch
 
 
-def test_pmap_on_two_processes_is_that_on_one():
-    """Each gives slices for its own devices, and gets theirs."""
+def test_pmap_on_two_processes_equals_one_process():
+    """Each process passes the slices of its own devices, and gets the results of these."""
     reports = run_cluster("pmap_worker.py", PROCESSES, DEVICES_EACH)
     whole = {name: [part for report in reports for part in report[name]] for name in ("parts", "places", "normal")}
     numbers = np.arange(8, dtype=np.float32)
@@ -100,7 +100,7 @@ def test_pmap_on_two_processes_is_that_on_one():
         ("127.0.0.1:9", 2, -1, "process_id must be from 0 to 1 (num_processes=2), not -1"),
     ],
 )
-def test_bad_arguments_are_refused_before_connecting(address, processes, rank, message):
+def test_bad_arguments_raise_errors_before_connecting(address, processes, rank, message):
     code = (
         "import shardwise as sw\n"
         f"try: sw.distributed.initialize({address!r}, {processes}, {rank})\n"
@@ -110,7 +110,7 @@ def test_bad_arguments_are_refused_before_connecting(address, processes, rank, m
     assert run.stdout.strip() == message
 
 
-def test_initialize_after_the_first_use_of_a_device_is_refused():
+def test_initialize_after_the_first_use_of_a_device_raises_an_error():
     sw.devices()
     with pytest.raises(RuntimeError, match=r"must come before the first use of a device"):
         sw.distributed.initialize("127.0.0.1:9", 2, 0)

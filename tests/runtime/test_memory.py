@@ -1,4 +1,4 @@
-"""Memory: calls leave nothing behind, dropped arrays are freed, caches are bounded, and running out is told."""
+"""Memory: calls do not leak, unreferenced arrays are freed, caches are bounded, and out-of-memory errors."""
 
 import gc
 import os
@@ -18,7 +18,7 @@ from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
 CALLS = 10_000
-PIECE = np.ones(1024, np.float32)  # 4 KiB: one left behind by each call would be 40 MiB
+X = np.ones(1024, np.float32)  # 4 KiB: if each call leaked one, the test would leak 40 MiB
 
 
 def resident():
@@ -48,7 +48,7 @@ RUNS = {
     "jitted function": jitted,
     "op": lambda x: lambda: x * x,
     "op with a number": lambda x: lambda: x + 1.5,
-    "numpy argument": lambda x: lambda: jnp.add(x, PIECE),
+    "numpy argument": lambda x: lambda: jnp.add(x, X),
     "donated": donating,
 }
 
@@ -57,8 +57,8 @@ QUICK = ("donated",)
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in RUNS])
-def test_calls_leave_nothing_behind(name):
-    run = RUNS[name](jnp.asarray(PIECE))
+def test_calls_do_not_leak_memory(name):
+    run = RUNS[name](jnp.asarray(X))
     calls = CALLS if name in ("jitted function", "op") else CALLS // 5
     for _ in range(200):
         run()
@@ -71,7 +71,7 @@ def test_calls_leave_nothing_behind(name):
     try:
         run()
         grown = []
-        for _ in range(3):  # what is still on its way to a device is held a little longer: a leak grows every time
+        for _ in range(3):  # transfers in progress hold memory for a while; a leak grows every time
             gc.collect()
             first = tracemalloc.get_traced_memory()[0]
             for _ in range(300):
@@ -83,7 +83,7 @@ def test_calls_leave_nothing_behind(name):
         tracemalloc.stop()
 
 
-def test_sharded_calls_leave_nothing_behind(mesh):
+def test_sharded_calls_do_not_leak_memory(mesh):
     x = sw.device_put(np.ones((64, 64), np.float32), NamedSharding(mesh, P("data", "model")))
     step = sw.jit(lambda x: x @ x / 64)
     for _ in range(20):
@@ -96,7 +96,7 @@ def test_sharded_calls_leave_nothing_behind(mesh):
     assert resident() - before < 4 * 2**20
 
 
-def test_arrays_that_are_dropped_are_freed(mesh):
+def test_unreferenced_arrays_are_freed(mesh):
     count = buffers()
     kept = [jnp.full(10, float(number)) for number in range(5)]
     kept.append(sw.device_put(np.ones(8, np.float32), NamedSharding(mesh, P("data"))))
@@ -105,10 +105,10 @@ def test_arrays_that_are_dropped_are_freed(mesh):
     made = jnp.ones(10) + kept[0]
     made.block_until_ready()
     del kept, made
-    assert buffers() <= count + 2  # scalars are kept
+    assert buffers() <= count + 2  # scalars are cached
 
 
-def test_dropped_functions_take_their_programs_with_them():
+def test_the_programs_of_an_unreferenced_function_are_freed():
     client = sw.devices()[0].client
 
     def loaded():
@@ -122,7 +122,7 @@ def test_dropped_functions_take_their_programs_with_them():
     assert loaded() <= before
 
 
-def test_what_was_used_lately_is_kept():
+def test_lru_cache_keeps_recently_used_entries():
     table = LruCache(4)
 
     def find(key):
@@ -134,21 +134,21 @@ def test_what_was_used_lately_is_kept():
     assert [find(number) for number in (2, 1, 0)] == ["2", "1", "0"]
     for number in range(10, 20):
         table.insert(number, str(number))
-        assert find(0) == "0"  # used again and again
+        assert find(0) == "0"  # used in every iteration
     assert find(1) is None and find(19) == "19"
     assert len(table) + len(table._old) <= 4
     table.clear()
     assert find(0) is None
 
 
-def test_programs_of_single_ops_are_bounded():
+def test_the_cache_of_single_op_programs_is_bounded():
     table = installed.executor._launches
     assert isinstance(table, LruCache) and table._half == 2048
 
 
-def test_running_out_of_memory_names_the_function_and_what_it_needs():
+def test_out_of_memory_error_names_the_function_and_the_memory_it_needs():
     with pytest.raises(OutOfMemoryError) as caught:
-        jnp.zeros((1 << 45,))  # more than the addresses that a process has
+        jnp.zeros((1 << 45,))  # more than the address space
     text = str(caught.value)
     assert text.startswith(
         "`full` ran out of memory. Each device needs 128.0 TiB: 128.0 TiB for results.\n  XLA says: "
@@ -157,8 +157,8 @@ def test_running_out_of_memory_names_the_function_and_what_it_needs():
     assert isinstance(caught.value, JaxRuntimeError) and isinstance(caught.value.__cause__, RuntimeFailure)
 
 
-def test_a_program_that_runs_later_fails_where_it_is_waited_for(mesh):
-    """Its call has returned by then, and other programs go on."""
+def test_an_asynchronous_failure_is_raised_by_block_until_ready(mesh):
+    """The call itself returns before the failure, and other programs still run."""
     enormous = sw.jit(lambda x: jnp.broadcast_to(x, (1 << 35, 1024)) * 2)
     for wait in (np.asarray, sw.block_until_ready, lambda x: x.block_until_ready()):
         with pytest.raises(OutOfMemoryError, match=r"ran out of memory\."):
@@ -169,7 +169,7 @@ def test_a_program_that_runs_later_fails_where_it_is_waited_for(mesh):
     assert float(sw.jit(jnp.sum)(sw.device_put(np.ones(8), NamedSharding(mesh, P("data"))))) == 8.0
 
 
-def test_other_failures_are_left_alone():
+def test_check_memory_ignores_other_failures():
     check_memory(RuntimeFailure("INVALID_ARGUMENT: no"), "`f`")
     with pytest.raises(
         OutOfMemoryError, match=r"^the compilation of `f` ran out of memory\.\n  XLA says: Out of memory"
@@ -181,5 +181,5 @@ def test_other_failures_are_left_alone():
     ("count", "text"),
     [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 * 2**29, "1.5 GiB"), (2**50, "1024.0 TiB")],
 )
-def test_sizes_as_people_read_them(count, text):
+def test_byte_counts_are_formatted_with_units(count, text):
     assert size(count) == text

@@ -1,4 +1,4 @@
-"""Memory kinds: arrays in other memories of their devices, and programs that take them from there and leave them so."""
+"""Memory kinds: arrays in non-default memories, and programs with such arguments and results."""
 
 import copy
 import pickle
@@ -23,7 +23,7 @@ X = np.arange(30, dtype=np.float32).reshape(10, 3)  # 10 rows over 4: uneven
 
 
 def shardings(mesh, kind):
-    """One of each class."""
+    """One sharding of each class."""
     return {
         "one device": SingleDeviceSharding(sw.devices()[3], memory_kind=kind),
         "named": NamedSharding(mesh, P("data"), memory_kind=kind),
@@ -32,13 +32,13 @@ def shardings(mesh, kind):
     }
 
 
-def test_devices_say_which_memories_they_have():
+def test_devices_list_their_memories():
     for device in sw.devices():
         assert [memory.kind for memory in device.addressable_memories()] == list(KINDS)
         assert device.default_memory().kind == "device"
 
 
-def test_a_sharding_is_in_one_memory(mesh):
+def test_shardings_compare_by_memory_kind(mesh):
     for name, plain in shardings(mesh, None).items():
         assert plain.memory_kind == "device"
         there = plain.with_memory_kind("pinned_host")
@@ -50,7 +50,7 @@ def test_a_sharding_is_in_one_memory(mesh):
         assert not there.is_equivalent_to(plain, 2) and there.is_equivalent_to(shardings(mesh, "pinned_host")[name], 2)
 
 
-def test_what_is_made_of_a_sharding_stays_in_its_memory(mesh):
+def test_derived_shardings_keep_the_memory_kind(mesh):
     there = NamedSharding(mesh, P("data"), memory_kind="pinned_host")
     assert there.with_spec(P("model")).memory_kind == there.update(spec=P()).memory_kind == "pinned_host"
     assert there.update(memory_kind="unpinned_host") == NamedSharding(mesh, P("data"), memory_kind="unpinned_host")
@@ -62,7 +62,7 @@ def test_what_is_made_of_a_sharding_stays_in_its_memory(mesh):
 
 
 @pytest.mark.parametrize("make", [NamedSharding, SingleDeviceSharding, PositionalSharding], ids=lambda m: m.__name__)
-def test_a_memory_that_devices_do_not_have_is_an_error_that_lists_those_they_have(mesh, make):
+def test_an_unknown_memory_kind_raises_an_error_that_lists_the_known_ones(mesh, make):
     args = {NamedSharding: (mesh, P()), SingleDeviceSharding: (sw.devices()[0],), PositionalSharding: (sw.devices(),)}
     for kind in ("pinned", "host", ""):
         with pytest.raises(ShardingError) as caught:
@@ -77,7 +77,7 @@ def test_a_memory_that_devices_do_not_have_is_an_error_that_lists_those_they_hav
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["one device", "named", "replicated", "positional"])
-def test_arrays_go_there_and_come_back(mesh, kind, name):
+def test_device_put_to_another_memory_and_back(mesh, kind, name):
     where = shardings(mesh, kind)[name]
     x = sw.device_put(X, where)
     assert x.sharding == where and x.sharding.memory_kind == kind and x.committed
@@ -96,7 +96,7 @@ def test_arrays_go_there_and_come_back(mesh, kind, name):
     assert x.on_device_size_in_bytes() == sw.device_put(x, where.in_default_memory).on_device_size_in_bytes()
 
 
-def test_another_memory_is_another_memory(mesh):
+def test_transfers_to_another_memory_copy(mesh):
     here = sw.device_put(X, sw.devices()[0])
     there = sw.device_put(here, SingleDeviceSharding(sw.devices()[0], memory_kind="pinned_host"))
     assert here.unsafe_buffer_pointer() != there.unsafe_buffer_pointer()
@@ -109,7 +109,7 @@ def test_another_memory_is_another_memory(mesh):
     np.testing.assert_array_equal(donated, X)
 
 
-def test_arrays_are_made_there(mesh):
+def test_creation_functions_use_the_memory_of_the_sharding(mesh):
     where = NamedSharding(mesh, P("data"), memory_kind="pinned_host")
     made = [
         sw.make_array_from_callback(X.shape, where, lambda index: X[index]),
@@ -132,17 +132,17 @@ def test_arrays_are_made_there(mesh):
     np.testing.assert_array_equal(sw.random.key_data(keys), sw.random.key_data(sw.random.split(sw.random.key(0), 4)))
 
 
-def test_ops_compute_in_the_devices_own_memory(mesh):
+def test_results_of_ops_are_in_the_default_memory(mesh):
     where = NamedSharding(mesh, P("data"), memory_kind="pinned_host")
     x, y = sw.device_put(X, where), sw.device_put(X, where.in_default_memory)
     for found, expected in [(x + 1, X + 1), (x + y, X + X), (x.sum(0), X.sum(0)), (x[2:7], X[2:7])]:
         assert found.sharding.memory_kind == "device"
         np.testing.assert_allclose(found, expected)
-    assert x.sharding == where  # it stays
+    assert x.sharding == where  # the operand is not moved
 
 
 @pytest.mark.parametrize("name", ["one device", "named", "replicated", "positional"])
-def test_programs_take_arguments_from_there_and_leave_results_there(mesh, name):
+def test_programs_with_arguments_and_results_in_another_memory(mesh, name):
     there = shardings(mesh, "pinned_host")[name]
     x = sw.device_put(X, there)
     traced = []
@@ -159,14 +159,14 @@ def test_programs_take_arguments_from_there_and_leave_results_there(mesh, name):
             assert found.sharding == there
             np.testing.assert_array_equal(found, X * 2)
     assert sw.jit(double)(x).sharding == there.in_default_memory
-    assert len(traced) == 3  # the memory is no part of the program
+    assert len(traced) == 3  # the memory kind is not part of the trace key
     mixed = sw.jit(lambda a, b: (a + b, a - b), out_shardings=(None, there))
     plus, minus = mixed(x, sw.device_put(x, there.in_default_memory))
     assert plus.sharding.memory_kind == "device" and minus.sharding == there
     np.testing.assert_array_equal(plus, 2 * X)
 
 
-def test_compiled_programs_say_where_their_arguments_and_results_lie(mesh):
+def test_compiled_functions_report_the_memory_of_arguments_and_results(mesh):
     there = NamedSharding(mesh, P("data"), memory_kind="pinned_host")
     x = sw.device_put(X, there)
     lowered = sw.jit(lambda x: x * 2, out_shardings=there).lower(x)
@@ -195,14 +195,14 @@ def test_device_put_inside_a_program(mesh):
     np.testing.assert_array_equal(back, X * 2)
     assert float(total) == (X * 2 + 1).sum()
     inner = sw.jit(lambda x: sw.device_put(x, there))
-    assert sw.jit(lambda x: inner(x * 3))(x).sharding == there  # through a call
+    assert sw.jit(lambda x: inner(x * 3))(x).sharding == there  # through a nested jit
     assert sw.jit(lambda x: lax.with_sharding_constraint(x, there))(x).sharding == there
     assert lax.with_sharding_constraint(x, there).sharding == there
     one = SingleDeviceSharding(sw.devices()[0], memory_kind="pinned_host")
     assert sw.jit(lambda x: sw.device_put(x + 1, one))(jnp.zeros(3)).sharding == one
 
 
-def test_memories_under_transformations(mesh):
+def test_device_put_to_another_memory_under_transformations(mesh):
     there = NamedSharding(mesh, P("data"), memory_kind="pinned_host")
 
     def loss(x):
@@ -223,15 +223,15 @@ def test_memories_under_transformations(mesh):
     np.testing.assert_allclose(carry, X.sum(0))
 
 
-def test_a_program_in_which_a_value_is_kept_elsewhere_says_so():
+def test_offloaded_values_are_annotated_in_stablehlo_for_gpus():
     there = SingleDeviceSharding(sw.devices()[0], memory_kind="pinned_host")
     lowered = sw.jit(lambda x: sw.device_put(x * 2, there) + 1).lower(jnp.asarray(X))
     assert "in_memory[kind='pinned_host']" in lowered.as_text("program")
-    assert "annotate_device_placement" not in lowered.as_text()  # on CPUs all memories are the host's
+    assert "annotate_device_placement" not in lowered.as_text()  # on CPUs, all memories are host memory
     program, pin = lowered._request.program, Pin(Layout.replicated(2))
     text = run_stages(program, AbstractMesh((1,), ("x",)), [pin], [pin], (), "gpu").module.text
     marks = re.findall(r"annotate_device_placement.*_xla_buffer_placement = \"(\w+)\"", text)
-    assert marks == ["pinned_host", "device"]  # there, and back for the addition
+    assert marks == ["pinned_host", "device"]  # to the host, and back for the addition
 
 
 def test_donated_arguments_in_another_memory(mesh):
@@ -244,8 +244,8 @@ def test_donated_arguments_in_another_memory(mesh):
         np.testing.assert_array_equal(x, X + step + 1)
 
 
-def test_what_lies_there_is_waited_for_before_it_is_freed(mesh):
-    """Copies are on their way while Python goes on."""
+def test_memory_is_not_freed_before_pending_copies_finish(mesh):
+    """Copies are asynchronous."""
     there = NamedSharding(mesh, P("data"), memory_kind="pinned_host")
     large = np.arange(8 * 2**18, dtype=np.float32)
     for _ in range(20):
@@ -255,15 +255,15 @@ def test_what_lies_there_is_waited_for_before_it_is_freed(mesh):
         assert float(y[-1]) == large[-1]
 
 
-def test_a_guard_sees_what_a_call_takes_from_another_memory(mesh):
+def test_transfer_guards_apply_to_arguments_in_another_memory(mesh):
     x = sw.device_put(X, NamedSharding(mesh, P("data"), memory_kind="pinned_host"))
     with sw.transfer_guard("disallow"):
         with pytest.raises(TransferError, match="device to device"):
             sw.jit(lambda x: x + 1)(x)
-        sw.device_put(x, x.sharding.in_default_memory)  # the user asked for just this
+        sw.device_put(x, x.sharding.in_default_memory)  # an explicit transfer
 
 
-def test_calls_without_other_memories_take_the_short_way(mesh):
+def test_calls_without_other_memories_use_the_fast_path(mesh):
     f = sw.jit(lambda x: x + 1)
     f(jnp.zeros(3))
     ((launch, _),) = f._launches.values()
@@ -294,7 +294,7 @@ def test_values_and_memories_like_jax():
             yield library.device_put(x, where)
             yield library.jit(lambda x: x * 2, out_shardings=where)(x)
             yield library.jit(lambda x: x * 2, in_shardings=where, out_shardings=at["device"])(there)
-            if kind != "unpinned_host":  # which JAX takes for the device's own memory, inside of programs
+            if kind != "unpinned_host":  # which JAX treats as the default memory inside programs
                 yield library.jit(partial(kept, library, where))(x)
                 yield library.jit(partial(kept_and_fetched, library, where, at["device"]))(x)
 

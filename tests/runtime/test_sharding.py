@@ -1,4 +1,4 @@
-"""Shardings: what they say of arrays, when they are alike, grids without names, and what cannot be."""
+"""Shardings: properties, equivalence, PositionalSharding, and errors."""
 
 import numpy as np
 import pytest
@@ -10,14 +10,14 @@ from shardwise.sharding import PartitionSpec as P
 
 
 def ids(sharding, shape):
-    """The whole array with the numbers of the devices that hold each element, as bits."""
-    held = np.zeros(shape, int)
+    """Return an array with the ids of the devices that hold each element, as bits."""
+    devices = np.zeros(shape, int)
     for device, index in sharding.devices_indices_map(shape).items():
-        held[index] |= 1 << device.id
-    return held
+        devices[index] |= 1 << device.id
+    return devices
 
 
-def test_what_a_sharding_says(mesh):
+def test_properties_of_a_named_sharding(mesh):
     sharding = NamedSharding(mesh, P("data", None))
     assert sharding.num_devices == 8
     assert sharding.addressable_devices == sharding.device_set == set(sw.devices())
@@ -31,7 +31,7 @@ def test_what_a_sharding_says(mesh):
     assert sharding.addressable_devices_indices_map((8, 2)) == sharding.devices_indices_map((8, 2))
 
 
-def test_equivalent_shardings_put_the_same_parts_on_the_same_devices(mesh):
+def test_equivalent_shardings_have_the_same_shards_on_the_same_devices(mesh):
     flat = sw.make_mesh((8,), ("x",))
     grid = PositionalSharding(sw.devices())
     both = NamedSharding(mesh, P(("data", "model")))
@@ -45,7 +45,7 @@ def test_equivalent_shardings_put_the_same_parts_on_the_same_devices(mesh):
     assert NamedSharding(one, P("x")).is_equivalent_to(SingleDeviceSharding(sw.devices()[0]), 2)
 
 
-def test_grids_of_devices():
+def test_positional_shardings_reshape_transpose_and_replicate():
     devices = np.arange(8)
     grid = PositionalSharding(sw.devices())
     for shape in [(8,), (4, 2), (2, 4), (2, 2, 2), (1, 8), (8, 1)]:
@@ -53,7 +53,7 @@ def test_grids_of_devices():
         assert found.shape == shape
         np.testing.assert_array_equal(ids(found, shape), 1 << devices.reshape(shape))
         np.testing.assert_array_equal(ids(found.T, shape[::-1]), 1 << devices.reshape(shape).T)
-        assert found.mesh.flat_devices == tuple(sw.devices())  # they can all meet in one program
+        assert found.mesh.flat_devices == tuple(sw.devices())  # one device order: all can be used in one program
     square = grid.reshape(4, 2)
     rows = square.replicate(1)
     assert rows.shape == (4, 1)
@@ -68,7 +68,7 @@ def test_grids_of_devices():
     assert square != square.T
 
 
-def test_grids_whose_shapes_share_no_factors():
+def test_reshape_to_sizes_without_common_factors_reorders_devices():
     six = PositionalSharding(sw.devices()[:6])
     np.testing.assert_array_equal(ids(six.reshape(3, 2).reshape(2, 3), (2, 3)), 1 << np.arange(6).reshape(2, 3))
     turned = np.arange(6).reshape(3, 2).T.reshape(3, 2)
@@ -78,7 +78,7 @@ def test_grids_whose_shapes_share_no_factors():
     )
 
 
-def test_grids_print_as_grids():
+def test_repr_of_positional_shardings():
     square = PositionalSharding(sw.devices()).reshape(4, 2)
     assert repr(square) == "PositionalSharding([[{0} {1}] [{2} {3}] [{4} {5}] [{6} {7}]])"
     assert repr(square.replicate(0)) == "PositionalSharding([[{0,2,4,6} {1,3,5,7}]])"
@@ -105,7 +105,7 @@ def test_grids_print_as_grids():
         (lambda mesh: PositionalSharding(sw.devices()).transpose(1), "(1,) is not a permutation of the dims of (8,)"),
         (
             lambda mesh: sw.make_mesh((16, 2), ("data", "model")),
-            "make_mesh((16, 2), ('data', 'model')) needs 32 devices, and there are 8.",
+            "make_mesh((16, 2), ('data', 'model')) needs 32 devices, but there are only 8.",
         ),
         (
             lambda mesh: sw.make_mesh((4, 2), ("a", "b"), (AxisType.Auto,)),
@@ -113,13 +113,13 @@ def test_grids_print_as_grids():
         ),
     ],
 )
-def test_what_cannot_be(mesh, make, message):
+def test_invalid_shardings_raise_errors(mesh, make, message):
     with pytest.raises(ShardingError) as caught:
         make(mesh)
     assert message in str(caught.value)
 
 
-def test_axis_types_are_kept_and_said_to_change_nothing():
+def test_axis_types_are_kept_with_a_warning():
     plain = sw.make_mesh((4, 2), ("a", "b"))
     assert plain.axis_types == (AxisType.Auto, AxisType.Auto)
     assert sw.make_mesh((4, 2), ("a", "b"), (AxisType.Auto,) * 2) == plain

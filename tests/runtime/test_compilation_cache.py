@@ -1,4 +1,4 @@
-"""The compilation cache: found again by another process, never wrong, never in the way."""
+"""The persistent compilation cache: sharing between processes, damaged entries, keys, eviction, permissions."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def folder(tmp_path):
 
 @pytest.fixture
 def compilations(monkeypatch):
-    """The texts that XLA was asked to compile."""
+    """The modules that XLA compiled."""
     seen = []
     compile_text = compilation_cache.compile_text
     monkeypatch.setattr(
@@ -41,7 +41,7 @@ def compilations(monkeypatch):
 
 
 def function():
-    """A new function, whose compilations nobody remembers."""
+    """A new function, which has no entry in the in-memory caches."""
     return sw.jit(lambda x: jnp.tanh(x) * 3 + 1)
 
 
@@ -49,7 +49,7 @@ def entries(folder):
     return sorted(folder.glob("*.executable"))
 
 
-def test_compiled_once(folder, compilations):
+def test_a_program_is_compiled_once(folder, compilations):
     first = function()(X)
     assert len(entries(folder)) == len(compilations) > 0
     before = len(compilations)
@@ -57,7 +57,7 @@ def test_compiled_once(folder, compilations):
     assert len(compilations) == before
 
 
-def test_another_process_finds_it(folder):
+def test_another_process_loads_the_entry(folder):
     script = textwrap.dedent("""
         import sys
         import numpy as np
@@ -84,7 +84,7 @@ def test_another_process_finds_it(folder):
     assert runs[0][1] == runs[1][1]
 
 
-def test_every_damaged_entry_is_noticed_and_made_again(folder, compilations, caplog):
+def test_every_damaged_entry_is_detected_and_compiled_again(folder, compilations, caplog):
     wanted = function()(X)
     (path,) = [
         path for path in entries(folder) if path.stat().st_size == max(p.stat().st_size for p in entries(folder))
@@ -107,7 +107,7 @@ def test_every_damaged_entry_is_noticed_and_made_again(folder, compilations, cap
         caplog.clear()
 
 
-def test_an_entry_that_xla_refuses_is_made_again(folder, compilations, caplog):
+def test_an_entry_that_xla_refuses_is_compiled_again(folder, compilations, caplog):
     wanted = function()(X)
     for path in entries(folder):
         path.write_bytes(
@@ -119,7 +119,7 @@ def test_an_entry_that_xla_refuses_is_made_again(folder, compilations, caplog):
     assert "cannot be loaded" in caplog.text
 
 
-def test_keys_tell_programs_apart(folder, compilations):
+def test_different_programs_have_different_keys(folder, compilations):
     mesh = sw.make_mesh((4, 2), ("data", "model"))
     calls = [
         (function(), X),
@@ -138,34 +138,34 @@ def test_keys_tell_programs_apart(folder, compilations):
     assert compilations == []
 
 
-def test_options_of_the_compiler_count(folder, compilations):
+def test_compiler_options_are_part_of_the_key(folder, compilations):
     for options in (None, {"xla_cpu_enable_fast_math": True}, {"xla_cpu_enable_fast_math": False}) * 2:
         sw.jit(lambda x: jnp.sin(x) * 2, compiler_options=options)(X)
     assert len(entries(folder)) == len(compilations) == 3
 
 
-def test_source_lines_do_not_count(folder, compilations):
+def test_source_lines_are_not_part_of_the_key(folder, compilations):
     function()(X)
     compilations.clear()
-    moved = sw.jit(lambda x: jnp.tanh(x) * 3 + 1)  # the same, on another line
+    moved = sw.jit(lambda x: jnp.tanh(x) * 3 + 1)  # the same program on another line
     moved(X)
     assert compilations == []
 
 
-def test_programs_with_callbacks_are_not_kept(folder):
+def test_programs_with_callbacks_are_not_cached(folder):
     seen = []
     sw.jit(lambda x: sw.debug.callback(seen.append, x))(X)
     assert len(seen) == 1
     assert entries(folder) == []
 
 
-def test_what_compiles_quickly_is_not_kept_where_so_wished(folder):
+def test_short_compilations_are_not_cached_below_the_minimum_time(folder):
     config.update("persistent_cache_min_compile_time_secs", 1000.0)
     function()(X)
     assert entries(folder) == []
 
 
-def test_the_folder_stays_small(folder):
+def test_the_least_recently_used_entries_are_evicted(folder):
     function()(X)
     size = sum(path.stat().st_size for path in entries(folder))
     config.update("compilation_cache_max_size", 3 * size)
@@ -175,12 +175,12 @@ def test_the_folder_stays_small(folder):
     assert len(entries(folder)) >= 1
 
 
-def test_the_folder_is_private(folder):
+def test_the_folder_is_accessible_to_its_owner_only(folder):
     function()(X)
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_folder_that_others_may_write_to_is_not_used(folder, caplog):
+def test_a_folder_that_other_users_can_write_to_is_not_used(folder, caplog):
     folder.mkdir(mode=0o700)
     os.chmod(folder, 0o777)
     function()(X)
@@ -188,7 +188,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(folder, caplog):
     assert "other users may write to it" in caplog.text
 
 
-def test_a_folder_that_cannot_be_made(tmp_path, caplog):
+def test_a_folder_that_cannot_be_created_is_logged(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     config.update("compilation_cache_dir", str(tmp_path / "file" / "cache"))
     try:
@@ -199,7 +199,7 @@ def test_a_folder_that_cannot_be_made(tmp_path, caplog):
 
 
 @pytest.mark.slow
-def test_many_processes_write_at_once(folder):
+def test_several_processes_write_concurrently(folder):
     script = (
         "import sys, shardwise as sw, shardwise.numpy as jnp\n"
         "sw.config.update('compilation_cache_dir', sys.argv[1])\n"
