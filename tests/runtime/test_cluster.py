@@ -87,8 +87,11 @@ def test_pmap_on_two_processes_equals_one_process():
         assert report["largest"] == 114
         assert report["alone"] == [mine.sum()] * DEVICES_EACH
         count, inside = report["errors"]
-        assert "this process has 4 of the 8 devices, and gives 8 slices of `x`, f32[8]: give one for each" in count
-        assert "inside, use shard_map, with arrays that lie on a mesh of all devices" in inside
+        assert (
+            "`x`, f32[8], has 8 slices, but this process has 4 of the 8 devices: pass one slice per local device"
+            in count
+        )
+        assert "use shard_map there, with arrays that are sharded over a mesh of all devices" in inside
 
 
 @pytest.mark.parametrize(
