@@ -178,7 +178,7 @@ def test_64_bit_dtypes():
         (lambda: jnp.fft.fft2(real(4, 4), axes=(0,)), ValueError, "jnp.fft.fft2: `axes` must be two axes, not (0,)"),
         (lambda: jnp.fft.fftn(real(4, 4), (4,), (0, 1)), ValueError, "jnp.fft.fftn: `s` has 1 sizes for 2 axes"),
         (lambda: jnp.fft.fftn(real(4, 4), axes=(0, -2)), ValueError, "jnp.fft.fftn: an axis repeats in (0, -2)"),
-        (lambda: jnp.fft.rfft(complex_(4)), ValueError, "jnp.fft.rfft: RFFT is of real numbers, not c64[4]"),
+        (lambda: jnp.fft.rfft(complex_(4)), ValueError, "jnp.fft.rfft: RFFT needs real numbers, not c64[4]"),
         (lambda: jnp.fft.fftfreq(0), ValueError, "jnp.fft.fftfreq: n must be 1 or more, not 0"),
         (lambda: jnp.fft.fftfreq((4,)), ValueError, "jnp.fft.fftfreq: n and d must be scalars, not (4,)"),
         (

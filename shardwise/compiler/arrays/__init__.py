@@ -1,1 +1,1 @@
-"""Array semantics that are not ops: operands, promotion, indexing, and the methods that Array and Tracer share."""
+"""Array semantics above ops: operand conversion, promotion, indexing, and the methods of Array and Tracer."""

@@ -203,22 +203,22 @@ def floor_divide(x1: Any, x2: Any, /) -> Any:
         Array([ 3, -4], dtype=int32)
     """
     x, y = promote_numeric("floor_divide", x1, x2)
-    left = Rem()(x, y)
+    rest = Rem()(x, y)
     if is_integer(x.type.dtype):
-        down = Sub()(Div()(x, y), Convert(x.type.dtype, x.type.weak)(_is_under(left, y)))
-        return Select()(Compare("EQ")(y, full_like(y, 0)), full_like(y, 0), down)
-    quotient = Div()(Sub()(x, left), y)
-    down = Round()(Select()(_is_under(left, y), Sub()(quotient, full_like(quotient, 1)), quotient))
-    return Select()(Compare("EQ")(y, full_like(y, 0)), Div()(x, y), down)
+        floor = Sub()(Div()(x, y), Convert(x.type.dtype, x.type.weak)(_signs_differ(rest, y)))
+        return Select()(Compare("EQ")(y, full_like(y, 0)), full_like(y, 0), floor)
+    quotient = Div()(Sub()(x, rest), y)
+    floor = Round()(Select()(_signs_differ(rest, y), Sub()(quotient, full_like(quotient, 1)), quotient))
+    return Select()(Compare("EQ")(y, full_like(y, 0)), Div()(x, y), floor)
 
 
-def _is_under(left: Any, y: Any) -> Any:
+def _signs_differ(rest: Any, y: Any) -> Any:
     """Return whether a truncated remainder is nonzero and has the other sign than the divisor `y`.
 
     The quotient of the floor division is then one less than that of the truncated division.
     """
     zero, below = full_like(y, 0), Compare("LT")
-    return And()(Compare("NE")(left, zero), Xor()(below(left, zero), below(y, zero)))
+    return And()(Compare("NE")(rest, zero), Xor()(below(rest, zero), below(y, zero)))
 
 
 @compiled_function
@@ -242,9 +242,9 @@ def remainder(x1: Any, x2: Any, /) -> Any:
         Array([1, 2], dtype=int32)
     """
     x, y = promote_numeric("remainder", x1, x2)
-    left = Rem()(x, y)
-    found = Select()(_is_under(left, y), Add()(left, y), left)
-    return Select()(Compare("EQ")(y, full_like(y, 0)), full_like(y, 0), found) if is_integer(y.type.dtype) else found
+    rest = Rem()(x, y)
+    result = Select()(_signs_differ(rest, y), Add()(rest, y), rest)
+    return Select()(Compare("EQ")(y, full_like(y, 0)), full_like(y, 0), result) if is_integer(y.type.dtype) else result
 
 
 def power(x1: Any, x2: Any, /) -> Any:
@@ -283,14 +283,14 @@ def _power(x: Any, y: Any) -> Any:
     if is_inexact(x.type.dtype):
         return Pow()(x, y)
     zero, one = full_like(x, 0), full_like(x, 1)
-    found, square = one, x
-    for place in range(bit_width(x.type.dtype)):
-        bit = And()(ShiftRightLogical()(y, full_like(y, place)), one)
-        found = Select()(Compare("EQ")(bit, one), Mul()(found, square), found)
+    product, square = one, x
+    for position in range(bit_width(x.type.dtype)):
+        bit = And()(ShiftRightLogical()(y, full_like(y, position)), one)
+        product = Select()(Compare("EQ")(bit, one), Mul()(product, square), product)
         square = Mul()(square, square)
     is_unit = Compare("EQ")(Mul()(x, x), one)
-    is_whole = Or()(Compare("GE")(y, zero), is_unit)
-    return Select()(is_whole, found, zero)
+    is_integral = Or()(Compare("GE")(y, zero), is_unit)
+    return Select()(is_integral, product, zero)
 
 
 def promote_numeric(name: str, *operands: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Operands of Fourier transforms, and transforms along several dims."""
+"""Promotion for Fourier transforms, and transforms along several dims."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,14 +11,15 @@ from shardwise.compiler.ops.linalg.fft import Fft
 
 
 def promote_for_fft(x: Any, kind: str, name: str) -> Any:
-    """`x` in the narrowest type of numbers that `kind` takes and that holds it: floats, or complex numbers of them.
-    `name` is the function that was given it, for errors.
+    """Convert `x` to the narrowest float or complex dtype that a transform of this kind accepts.
+
+    `name` is the calling function, for error messages.
     """
     x = as_inexact(x, name)
     dtype = x.type.dtype
     if kind == "RFFT":
         if dtype.kind == "c":
-            raise ValueError(f"{name}: {kind} is of real numbers, not {x.type}; take their real part, or use FFT")
+            raise ValueError(f"{name}: {kind} needs real numbers, not {x.type}; use FFT, or take the real part")
         return astype_weak(x, numpy_carrier(dtype), False)
     if dtype.kind == "c":
         return astype_weak(x, dtype, False)
@@ -26,9 +27,10 @@ def promote_for_fft(x: Any, kind: str, name: str) -> Any:
 
 
 def fft_along(x: Any, kind: str, dims: Sequence[int], lengths: Sequence[int]) -> Any:
-    """The transform along `dims`; where `kind` is of real numbers, they are real along the last of these.
+    """Transform along `dims`. A real transform (RFFT, IRFFT) applies to the last of them.
 
-    Forth it goes from the last dim to the first, back the other way: what one leaves cut, the other can begin with.
+    The forward transform goes from the last dim to the first, the inverse from the first to the last: the inverse can
+    then start with the sharding that the forward transform ends with.
     """
     if not dims:
         return x
@@ -38,6 +40,6 @@ def fft_along(x: Any, kind: str, dims: Sequence[int], lengths: Sequence[int]) ->
         kinds = [kind, *["FFT"] * (len(pairs) - 1)]
     else:
         kinds = [*["IFFT"] * (len(pairs) - 1), kind]
-    for each, (dim, length) in zip(kinds, pairs, strict=True):
-        x = Fft(each, dim, length)(x)
+    for transform, (dim, length) in zip(kinds, pairs, strict=True):
+        x = Fft(transform, dim, length)(x)
     return x

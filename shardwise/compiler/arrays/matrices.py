@@ -1,4 +1,4 @@
-"""Operands of functions on batches of matrices."""
+"""Operand conversion for functions on batches of matrices."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from shardwise.compiler.ops.linalg.lapack import LAPACK_DTYPES
 
 
 def as_matrices(name: str, x: Any, square: bool = False, dtypes: DtypeSet = LAPACK_DTYPES) -> Any:
-    """What a function was given, as an array or tracer of matrices of floats or complex numbers."""
+    """Convert `x` to an array or tracer of float or complex matrices. `name` is for error messages."""
     x = as_inexact(x, name)
     if x.type.ndim < 2 or (square and x.type.shape[-1] != x.type.shape[-2]):
         raise ValueError(f"{name}: needs {'square ' * square}matrices, of rank 2 or more, not {x.type}")

@@ -1,4 +1,4 @@
-"""What functions on arrays do with their arguments: take numbers and numpy arrays too, promote, broadcast, compile."""
+"""Conversion of function arguments to operands, promotion, broadcasting, and `compiled_function`."""
 
 import inspect
 import warnings
@@ -24,21 +24,24 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def compiled_function(function: _Function) -> _Function:
-    """Run `function` as one compiled program where no frame stages its ops."""
+    """Run `function` as one compiled program unless an open frame stages its ops.
+
+    Positional arguments are arrays, keyword-only arguments are static.
+    """
     return _staged(function, lambda args, static: installed.executor.call(function, args, static))
 
 
 def compiled_list_function(function: _Function) -> _Function:
-    """The same for a function that returns a list."""
+    """Like `compiled_function`, for a function that returns a list."""
     return _staged(function, lambda args, static: installed.executor.call_list(function, args, static))
 
 
 def _staged(function: _Function, compiled: Callable[[Any, dict[str, Any]], Any]) -> _Function:
-    arrays = cache(partial(_array_names, function))  # found out once something is given by name
+    array_names = cache(partial(_array_names, function))  # computed at the first call with keyword arguments
 
     @wraps(function)
     def call(*args: Any, **static: Any) -> Any:
-        if static and not arrays().isdisjoint(static):  # arrays that are given by name
+        if static and not array_names().isdisjoint(static):  # some arrays are passed by keyword
             bound = inspect.signature(function).bind(*args, **static)
             bound.apply_defaults()
             args, static = bound.args, bound.kwargs
@@ -51,17 +54,19 @@ def _staged(function: _Function, compiled: Callable[[Any, dict[str, Any]], Any])
 
 
 def _array_names(function: Callable[..., Any]) -> frozenset[str]:
-    """The parameters that may be given by position too: these are arrays."""
+    """Return the names of the parameters that can be passed by position and by keyword: these are arrays."""
     parameters = inspect.signature(function).parameters
-    return frozenset(name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD)
+    return frozenset(
+        name for name, parameter in parameters.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    )
 
 
 def type_of(x: Any, name: str = "array") -> ArrayType:
-    """The type that `x` has as an operand. `name` is the function that was given it, for the error."""
-    found = getattr(x, "type", None)
-    if isinstance(found, ArrayType):
-        return found
-    if isinstance(x, (np.ndarray, np.generic)):  # first: a `np.float64` is a Python float too, but not a weak one
+    """Return the type of `x` as an operand. `name` is the calling function, for error messages."""
+    array_type = getattr(x, "type", None)
+    if isinstance(array_type, ArrayType):
+        return array_type
+    if isinstance(x, (np.ndarray, np.generic)):  # first: np.float64 is a subclass of float, but not weak
         return ArrayType(x.shape, canonical_dtype(x.dtype))
     if isinstance(x, PYTHON_SCALARS):
         return scalar_type(x)
@@ -69,8 +74,10 @@ def type_of(x: Any, name: str = "array") -> ArrayType:
 
 
 def concrete_value(name: str, x: Any, unknown: str) -> np.ndarray[Any, Any]:
-    """The elements of `x`, on the host. Where it is traced there are none: `unknown` says what nobody knows therefore,
-    and the way out."""
+    """Return the elements of `x` as a numpy array; raise if `x` is traced.
+
+    `unknown` completes the error message: what cannot be known under tracing, and what to do instead.
+    """
     try:
         return np.asarray(x)
     except ConcretizationTypeError:
@@ -78,44 +85,45 @@ def concrete_value(name: str, x: Any, unknown: str) -> np.ndarray[Any, Any]:
 
 
 def as_operand(x: Any, name: str = "array") -> Any:
-    """`x` as an array or tracer."""
-    kind = type_of(x, name)
+    """Convert `x` to an array or tracer."""
+    type = type_of(x, name)
     if isinstance(x, (*PYTHON_SCALARS, np.generic)):
-        return full((), x, kind.dtype, kind.weak)
+        return full((), x, type.dtype, type.weak)
     return installed.executor.place(x) if isinstance(x, np.ndarray) else x
 
 
 def as_inexact(x: Any, name: str) -> Any:
-    """`x` as an array or tracer of floats or complex numbers: integers become floats."""
+    """Convert `x` to an array or tracer of floats or complex numbers. Integers and booleans become floats."""
     x = as_operand(x, name)
     return x if is_inexact(x.type.dtype) else astype_weak(x, default_dtype("float*"), x.type.weak)
 
 
 def astype_weak(x: Any, dtype: Any, weak: bool) -> Any:
+    """Convert to a dtype and a weak type."""
     if x.type.dtype == dtype and x.type.weak == weak:
         return x
     return Convert(np.dtype(dtype), weak)(x)
 
 
 def broadcast_shapes(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape that these broadcast to, by numpy's rule."""
+    """Return the shape that these broadcast to by numpy's rule."""
     if len(set(shapes)) == 1:
         return shapes[0]
     ndim = max(map(len, shapes))
     out: list[int] = []
     for sizes in zip(*((1,) * (ndim - len(shape)) + shape for shape in shapes), strict=True):
-        wide = {size for size in sizes if size != 1}
-        if len(wide) > 1:
+        not_one = {size for size in sizes if size != 1}
+        if len(not_one) > 1:
             raise TypeError(
                 f"{name}: shapes {' and '.join(map(str, shapes))} do not broadcast: "
                 f"sizes {' and '.join(map(str, sizes))} meet at dim {len(out) - ndim}, and neither is 1"
             )
-        out.append(wide.pop() if wide else 1)
+        out.append(not_one.pop() if not_one else 1)
     return tuple(out)
 
 
 def broadcast_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
-    """`x` broadcast to `shape`, with which it is known to be compatible."""
+    """Broadcast `x` to `shape`, which must be compatible."""
     if x.type.shape == shape:
         return x
     lead = len(shape) - x.type.ndim
@@ -127,7 +135,7 @@ def broadcast_to_shape(x: Any, shape: tuple[int, ...]) -> Any:
 
 
 def promote_and_broadcast(name: str, operands: Sequence[Any], dtype: Any = None, weak: bool | None = None) -> list[Any]:
-    """Operands promoted to one dtype (or to `dtype`) and broadcast to one shape."""
+    """Promote operands to a common dtype (or convert to `dtype`) and broadcast them to a common shape."""
     types = [type_of(x, name) for x in operands]
     if dtype is None:
         dtype, weak = promote_dtypes(name, types)
@@ -145,7 +153,7 @@ def promote_and_broadcast(name: str, operands: Sequence[Any], dtype: Any = None,
 
 
 def _check_ranks(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Warn of shapes that broadcast though their ranks differ, or refuse them; scalars always broadcast."""
+    """Warn or raise if shapes of different rank broadcast, as `numpy_rank_promotion` says. Scalars always may."""
     if len({len(shape) for shape in shapes if shape}) < 2:
         return
     text = (
@@ -158,11 +166,11 @@ def _check_ranks(name: str, shapes: Sequence[tuple[int, ...]]) -> None:
 
 
 def canonical_axes(name: str, axes: Sequence[int], type: ArrayType) -> tuple[int, ...]:
-    """Axes as dims from 0; one that does not exist or repeats is an error."""
+    """Convert axes to dims from 0; raise if one is out of bounds or repeats."""
     dims = []
     for axis in axes:
         if not hasattr(axis, "__index__"):
-            raise TypeError(f"{name}: an axis is an int, or None for all; here it is {axis!r}")
+            raise TypeError(f"{name}: an axis must be an int or None, not {axis!r}")
         if not -type.ndim <= axis < type.ndim:
             raise ValueError(f"{name}: axis {axis} does not exist in {type}, which has rank {type.ndim}")
         dims.append(axis % type.ndim)
@@ -172,11 +180,11 @@ def canonical_axes(name: str, axes: Sequence[int], type: ArrayType) -> tuple[int
 
 
 def static_axes(axes: Any) -> Any:
-    """Axes or sizes as a static keyword can hold them: lists become tuples."""
+    """Convert a list of axes or sizes to a tuple, which is hashable as a static argument."""
     return tuple(axes) if isinstance(axes, list) else axes
 
 
 def reject_out(name: str, out: Any) -> None:
-    """Refuse the `out` of numpy's functions."""
+    """Raise if the `out` parameter of a numpy function is used."""
     if out is not None:
-        raise NotImplementedError(f"{name}: arrays are not written to, so `out` must be None")
+        raise NotImplementedError(f"{name}: arrays are immutable, so `out` must be None")

@@ -1,12 +1,11 @@
-"""Which dtype two arrays meet in. The lattice is JAX's: weak types (Python scalars) give way to array types.
+"""Dtype promotion by JAX's lattice: weak types (Python scalars) are promoted to array types.
 
     bool → int* → u8 u16 u32 u64 ┐
              └──→ i8 i16 i32 i64 ┴→ float* → bf16 f16 → f32 → f64, complex* → c64 → c128
 
-A starred node is the weak type of a Python int, float or complex. The meeting point is the least node above both.
-Of the narrowest types, integers of less than a byte meet only booleans and Python ints, floats of a byte or less no
-other float. Where the setting `numpy_dtype_promotion` is strict, only Python scalars give way, and only to what can
-hold them.
+A starred node is the weak type of a Python int, float or complex. The result of a promotion is the least upper bound.
+Integers narrower than a byte promote only with booleans and Python ints; floats of a byte or less promote with no other
+float. With `numpy_dtype_promotion="strict"` only Python scalars are promoted, and only to dtypes that can hold them.
 """
 
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ from shardwise.compiler.ir.types import ArrayType
 from shardwise.config import cached_by_settings, config
 from shardwise.errors import TypePromotionError
 
-_ABOVE: dict[str, list[str]] = {
+_LATTICE: dict[str, list[str]] = {
     "bool": ["int*"],
     "int*": [*SMALL_INTEGERS, "u8", "i8"],
     **{name: [] for name in SMALL_INTEGERS},
@@ -67,40 +66,40 @@ _NARROW = {
 
 _INTEGERS = [name for name, dtype in SHORT_NAMES.items() if is_integer(np.dtype(dtype))]
 _FLOATS = [name for name, dtype in SHORT_NAMES.items() if is_float(np.dtype(dtype))]
-_ABOVE_STRICTLY: dict[str, list[str]] = {
-    **{name: [] for name in _ABOVE},
+_STRICT_LATTICE: dict[str, list[str]] = {
+    **{name: [] for name in _LATTICE},
     "int*": ["float*", *_INTEGERS],
     "float*": ["complex*", *_FLOATS],
     "complex*": ["c64", "c128"],
 }
 
 
-def _upper(node: str, above: dict[str, list[str]]) -> frozenset[str]:
-    return frozenset([node]).union(*(_upper(each, above) for each in above[node]))
+def _upper_bounds(node: str, lattice: dict[str, list[str]]) -> frozenset[str]:
+    return frozenset([node]).union(*(_upper_bounds(successor, lattice) for successor in lattice[node]))
 
 
-_UPPER = {
-    "standard": {node: _upper(node, _ABOVE) for node in _ABOVE},
-    "strict": {node: _upper(node, _ABOVE_STRICTLY) for node in _ABOVE_STRICTLY},
+_UPPER_BOUNDS = {
+    "standard": {node: _upper_bounds(node, _LATTICE) for node in _LATTICE},
+    "strict": {node: _upper_bounds(node, _STRICT_LATTICE) for node in _STRICT_LATTICE},
 }
 
 
 def canonical_dtype(dtype: Any) -> DType:
-    """`dtype` as arrays hold it: 64-bit types become 32-bit ones unless `enable_x64` is set."""
+    """Return the dtype that arrays use for `dtype`: 64-bit dtypes become 32-bit ones unless `enable_x64` is set."""
     if dtype is KEY:
         return KEY  # type: ignore[no-any-return]
-    found: DType = np.dtype(dtype)
-    return found if config.enable_x64 else _NARROW.get(found, found)
+    wide: DType = np.dtype(dtype)
+    return wide if config.enable_x64 else _NARROW.get(wide, wide)
 
 
 def default_dtype(weak: str) -> DType:
-    """The dtype of a Python `int*`, `float*` or `complex*` that meets no array."""
+    """Return the dtype of a weak type (`int*`, `float*` or `complex*`) that is not promoted."""
     dtype: DType = np.dtype(_WEAK_DEFAULT[weak])
     return np.dtype(_WIDE[dtype]) if config.enable_x64 else dtype
 
 
 def scalar_type(value: bool | int | float | complex) -> ArrayType:
-    """The type of a Python scalar."""
+    """Return the type of a Python scalar."""
     if isinstance(value, bool):
         return ArrayType((), np.bool_)
     weak = "int*" if isinstance(value, int) else "float*" if isinstance(value, float) else "complex*"
@@ -108,21 +107,21 @@ def scalar_type(value: bool | int | float | complex) -> ArrayType:
 
 
 def promote_dtypes(name: str, types: Sequence[ArrayType]) -> tuple[DType, bool]:
-    """The dtype in which operands of these types meet, and whether it is weak. `name` is the function, for errors."""
+    """Return the promoted dtype and whether it is weak. `name` is the calling function, for error messages."""
     key = tuple((type.dtype, type.weak) for type in types)
     if len(set(key)) > 1 and any(is_key(type.dtype) for type in types):
         raise TypePromotionError(
-            f"{name}: {' and '.join(map(str, types))} do not go together: keys are no numbers. The functions of "
-            "`random` make numbers of a key; `random.key_data` gives its words."
+            f"{name}: {' and '.join(map(str, types))} cannot be combined: PRNG keys are not numbers. Sample with the "
+            "functions of `random`, or get the raw data with `random.key_data`."
         )
-    found = _meet(key)
-    if found is None:
+    promoted = _promote(key)
+    if promoted is None:
         raise no_common_dtype(name, types)
-    return found
+    return promoted
 
 
 def no_common_dtype(name: str, types: Sequence[Any]) -> TypePromotionError:
-    """The error of `name` for types that meet nowhere."""
+    """Return the error for types that have no common dtype."""
     strict = " (numpy_dtype_promotion is strict)" if config.numpy_dtype_promotion == "strict" else ""
     return TypePromotionError(
         f"{name}: {' and '.join(map(str, types))} have no common dtype by promotion{strict}; convert one with `.astype`"
@@ -130,7 +129,7 @@ def no_common_dtype(name: str, types: Sequence[Any]) -> TypePromotionError:
 
 
 @cached_by_settings(maxsize=4096)
-def _meet(types: tuple[tuple[DType, bool], ...]) -> tuple[DType, bool] | None:
+def _promote(types: tuple[tuple[DType, bool], ...]) -> tuple[DType, bool] | None:
     if len(set(types)) == 1:
         return types[0]
     least = least_common_dtype([node_of(dtype, weak) for dtype, weak in types])
@@ -142,14 +141,14 @@ def _meet(types: tuple[tuple[DType, bool], ...]) -> tuple[DType, bool] | None:
 
 
 def least_common_dtype(nodes: Sequence[str]) -> str | None:
-    """The node of the lattice in which these meet; None where there is none."""
-    upper = _UPPER[config.numpy_dtype_promotion]
-    common = frozenset.intersection(*(upper[node] for node in nodes))
-    return next((node for node in common if upper[node] == common), None)
+    """Return the least upper bound of nodes of the lattice; None if there is none."""
+    bounds = _UPPER_BOUNDS[config.numpy_dtype_promotion]
+    common = frozenset.intersection(*(bounds[node] for node in nodes))
+    return next((node for node in common if bounds[node] == common), None)
 
 
 def node_of(dtype: DType, weak: bool) -> str:
-    """The node of the lattice for elements of this type."""
+    """Return the node of the lattice for a dtype."""
     if not weak:
         return short_name(dtype)
     return "int*" if is_integer(dtype) else "float*" if is_float(dtype) else "complex*" if dtype.kind == "c" else "bool"

@@ -1,4 +1,4 @@
-"""Functions that reduce along axes, composed of ops: they promote as numpy and JAX do."""
+"""Reductions along axes, composed of ops, with the promotion of numpy and JAX."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -36,103 +36,103 @@ Axes = int | Sequence[int] | None
 
 @compiled_function
 def sum(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Any:
-    """The sum along `axis` (all dims where none is given)."""
+    """Sum along `axis`, or over all dims if it is None."""
     x = as_operand(x, "sum")
     dims = reduced_dims("sum", axis, x.type)
-    wanted = canonical_dtype(dtype) if dtype is not None else _sum_dtype(x.type)
-    narrow = is_float(wanted) and wanted.itemsize < np.dtype(np.float32).itemsize
-    x = astype_weak(x, np.float32 if narrow else wanted, False)
-    return _kept(astype_weak(Sum(dims)(x), wanted, False), x.type, dims, keepdims)
+    out_dtype = canonical_dtype(dtype) if dtype is not None else _sum_dtype(x.type)
+    narrow = is_float(out_dtype) and out_dtype.itemsize < np.dtype(np.float32).itemsize
+    x = astype_weak(x, np.float32 if narrow else out_dtype, False)
+    return _keep_dims(astype_weak(Sum(dims)(x), out_dtype, False), x.type, dims, keepdims)
 
 
 @compiled_function
 def prod(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Any:
-    """The product along `axis` (all dims where none is given)."""
+    """Multiply along `axis`, or over all dims if it is None."""
     x = as_operand(x, "prod")
     dims = reduced_dims("prod", axis, x.type)
     x = astype_weak(x, canonical_dtype(dtype) if dtype is not None else _sum_dtype(x.type), False)
-    return _kept(ReduceProd(dims)(x), x.type, dims, keepdims)
+    return _keep_dims(ReduceProd(dims)(x), x.type, dims, keepdims)
 
 
 @compiled_function
 def amax(x: Any, *, axis: Axes = None, keepdims: bool = False, allow_empty: bool = False) -> Any:
-    """The largest along `axis` (of all where none is given); NaN where any is. `allow_empty`: there may be none."""
-    return _extreme("max", ReduceMax, x, axis, keepdims, allow_empty)
+    """Return the maximum along `axis`, or over all dims if it is None. NaN propagates."""
+    return _extremum("max", ReduceMax, x, axis, keepdims, allow_empty)
 
 
 @compiled_function
 def amin(x: Any, *, axis: Axes = None, keepdims: bool = False, allow_empty: bool = False) -> Any:
-    """The smallest along `axis` (of all where none is given); NaN where any is. `allow_empty`: there may be none."""
-    return _extreme("min", ReduceMin, x, axis, keepdims, allow_empty)
+    """Return the minimum along `axis`, or over all dims if it is None. NaN propagates."""
+    return _extremum("min", ReduceMin, x, axis, keepdims, allow_empty)
 
 
-def _extreme(name: str, op: type[Reduce], x: Any, axis: Axes, keepdims: bool, allow_empty: bool) -> Any:
+def _extremum(name: str, op: type[Reduce], x: Any, axis: Axes, keepdims: bool, allow_empty: bool) -> Any:
     x = as_operand(x, name)
     dims = reduced_dims(name, axis, x.type)
     if not allow_empty and (empty := [dim for dim in dims if not x.type.shape[dim]]):
-        raise ValueError(f"{name}: dims {empty} of {x.type} are empty, and no element is the {name} of none")
-    return _kept(op(dims)(astype_weak(x, x.type.dtype, False)), x.type, dims, keepdims)
+        raise ValueError(f"{name}: dims {empty} of {x.type} are empty, and the {name} of no elements is undefined")
+    return _keep_dims(op(dims)(astype_weak(x, x.type.dtype, False)), x.type, dims, keepdims)
 
 
 @compiled_function
 def alltrue(x: Any, *, axis: Axes = None, keepdims: bool = False) -> Any:
-    """Whether all elements along `axis` differ from 0."""
+    """Return whether all elements along `axis` are nonzero."""
     x = as_bool(x, "all")
     dims = reduced_dims("all", axis, x.type)
-    return _kept(ReduceAnd(dims)(x), x.type, dims, keepdims)
+    return _keep_dims(ReduceAnd(dims)(x), x.type, dims, keepdims)
 
 
 @compiled_function
 def sometrue(x: Any, *, axis: Axes = None, keepdims: bool = False) -> Any:
-    """Whether any element along `axis` differs from 0."""
+    """Return whether any element along `axis` is nonzero."""
     x = as_bool(x, "any")
     dims = reduced_dims("any", axis, x.type)
-    return _kept(ReduceOr(dims)(x), x.type, dims, keepdims)
+    return _keep_dims(ReduceOr(dims)(x), x.type, dims, keepdims)
 
 
 @compiled_function
 def argmax(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Any:
-    """Where along `axis` the first of the largest elements is; without one, in the flattened array."""
-    return _position("argmax", Argmax, x, axis, keepdims)
+    """Return the index of the first maximum along `axis`, or in the flattened array if it is None."""
+    return _arg_extremum("argmax", Argmax, x, axis, keepdims)
 
 
 @compiled_function
 def argmin(x: Any, *, axis: int | None = None, keepdims: bool = False) -> Any:
-    """Where along `axis` the first of the smallest elements is; without one, in the flattened array."""
-    return _position("argmin", Argmin, x, axis, keepdims)
+    """Return the index of the first minimum along `axis`, or in the flattened array if it is None."""
+    return _arg_extremum("argmin", Argmin, x, axis, keepdims)
 
 
-def _position(name: str, op: Callable[[int, Any], Op], x: Any, axis: int | None, keepdims: bool) -> Any:
+def _arg_extremum(name: str, op: Callable[[int, Any], Op], x: Any, axis: int | None, keepdims: bool) -> Any:
     x = as_operand(x, name)
     dims = reduced_dims(name, axis, x.type)
     if not math.prod(x.type.shape[dim] for dim in dims):
-        raise ValueError(f"{name}: {x.type} has no element to find")
+        raise ValueError(f"{name}: {x.type} has no elements along the reduced axes")
     (dim,) = (0,) if axis is None else dims
     flat = Reshape((x.type.size,))(x) if axis is None else x
-    return _kept(op(dim, default_dtype("int*"))(flat), x.type, dims, keepdims)
+    return _keep_dims(op(dim, default_dtype("int*"))(flat), x.type, dims, keepdims)
 
 
 @compiled_function
 def mean(x: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Any:
-    """The mean along `axis` (all dims where none is given); integers become floats."""
+    """Return the mean along `axis`, or over all dims if it is None. Integers become floats."""
     x = as_operand(x, "mean")
-    wanted = _mean_dtype(x.type, dtype)
-    total = sum(x, axis=axis, dtype=numpy_carrier(wanted), keepdims=keepdims)  # of f16, the sum alone may overflow
+    out_dtype = _mean_dtype(x.type, dtype)
+    total = sum(x, axis=axis, dtype=numpy_carrier(out_dtype), keepdims=keepdims)  # a sum of f16 may overflow
     count = x.type.size // max(1, total.type.size) if x.type.size else 0
-    return astype_weak(divide(total, count), wanted, False)
+    return astype_weak(divide(total, count), out_dtype, False)
 
 
 @compiled_function
 def mean_where(x: Any, where: Any, *, axis: Axes = None, dtype: Any = None, keepdims: bool = False) -> Any:
-    """The mean along `axis` of the elements at which `where`, repeated to their shape, is true."""
+    """Return the mean along `axis` of the elements where `where`, broadcast to their shape, is true."""
     x = as_operand(x, "mean")
-    wanted = _mean_dtype(x.type, dtype)
-    chosen = broadcast_to_shape(
+    out_dtype = _mean_dtype(x.type, dtype)
+    mask = broadcast_to_shape(
         as_bool(where, "mean"), broadcast_shapes("mean", x.type.shape, type_of(where, "mean").shape)
     )
-    kept = Select()(chosen, x, full_like(x, 0))
-    total = sum(kept, axis=axis, dtype=numpy_carrier(wanted), keepdims=keepdims)
-    return astype_weak(divide(total, sum(chosen, axis=axis, keepdims=keepdims)), wanted, False)
+    masked = Select()(mask, x, full_like(x, 0))
+    total = sum(masked, axis=axis, dtype=numpy_carrier(out_dtype), keepdims=keepdims)
+    return astype_weak(divide(total, sum(mask, axis=axis, keepdims=keepdims)), out_dtype, False)
 
 
 def _mean_dtype(type: ArrayType, dtype: Any) -> Any:
@@ -143,26 +143,26 @@ def _mean_dtype(type: ArrayType, dtype: Any) -> Any:
 
 @compiled_function
 def var(x: Any, *, axis: Axes = None, dtype: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
-    """The mean square distance from the mean along `axis`; the squares are shared by `ddof` fewer than there are."""
+    """Return the variance along `axis`, with a divisor of the number of elements minus `ddof`."""
     x = as_inexact(x, "var")
-    wanted = x.type.dtype if dtype is None else canonical_dtype(dtype)
-    wide = astype_weak(x, numpy_carrier(x.type.dtype if dtype is None else wanted), False)
-    away = subtract(wide, mean(wide, axis=axis, keepdims=True))
-    square = Square()(Abs()(away) if away.type.dtype.kind == "c" else away)
+    out_dtype = x.type.dtype if dtype is None else canonical_dtype(dtype)
+    wide = astype_weak(x, numpy_carrier(x.type.dtype if dtype is None else out_dtype), False)
+    deviation = subtract(wide, mean(wide, axis=axis, keepdims=True))
+    square = Square()(Abs()(deviation) if deviation.type.dtype.kind == "c" else deviation)
     total = sum(square, axis=axis, keepdims=keepdims)
     count = math.prod(x.type.shape[dim] for dim in reduced_dims("var", axis, x.type)) - ddof
-    found = divide(total, max(count, 0))
-    return found if wanted.kind == "c" else astype_weak(found, wanted, False)
+    variance = divide(total, max(count, 0))
+    return variance if out_dtype.kind == "c" else astype_weak(variance, out_dtype, False)
 
 
 @compiled_function
 def std(x: Any, *, axis: Axes = None, dtype: Any = None, ddof: int = 0, keepdims: bool = False) -> Any:
-    """The square root of the variance along `axis`."""
+    """Return the standard deviation along `axis`."""
     return Sqrt()(var(x, axis=axis, dtype=dtype, ddof=ddof, keepdims=keepdims))
 
 
 def _sum_dtype(type: ArrayType) -> Any:
-    """Sums of small integers and booleans are taken in the default width, as numpy does."""
+    """Return the dtype of a sum: narrow integers and booleans are widened to the default integer, as in numpy."""
     if type.dtype == np.bool_:
         return default_dtype("int*")
     if is_integer(type.dtype) and type.dtype.itemsize < default_dtype("int*").itemsize:
@@ -171,14 +171,14 @@ def _sum_dtype(type: ArrayType) -> Any:
 
 
 def reduced_dims(name: str, axis: Axes, type: ArrayType) -> tuple[int, ...]:
-    """The dims that `axis` means: all where it is None."""
+    """Return the dims of `axis`; all dims if it is None."""
     if axis is None:
         return tuple(range(type.ndim))
     return canonical_axes(name, (axis,) if isinstance(axis, int) else axis, type)
 
 
-def _kept(found: Any, type: ArrayType, dims: tuple[int, ...], keepdims: bool) -> Any:
-    """A reduction's result; with `keepdims`, the reduced dims stay, of size 1."""
+def _keep_dims(result: Any, type: ArrayType, dims: tuple[int, ...], keepdims: bool) -> Any:
+    """Return the result of a reduction; with `keepdims`, insert the reduced dims with size 1."""
     if not keepdims:
-        return found
-    return Reshape(tuple(1 if dim in dims else size for dim, size in enumerate(type.shape)))(found)
+        return result
+    return Reshape(tuple(1 if dim in dims else size for dim, size in enumerate(type.shape)))(result)

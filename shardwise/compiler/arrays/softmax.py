@@ -1,6 +1,6 @@
-"""Sums of powers of e along axes that do not overflow: logsumexp, softmax, log_softmax. Composed of ops.
+"""logsumexp, softmax and log_softmax without overflow, composed of ops.
 
-The largest element is taken out first, and has no part in the derivative.
+The maximum is subtracted first, behind a stop_gradient.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 
 from shardwise.compiler.arrays.arithmetic import absolute, divide, exp, multiply, real, subtract
 from shardwise.compiler.arrays.methods import reshape
-from shardwise.compiler.arrays.methods import where as chosen
+from shardwise.compiler.arrays.methods import where as select
 from shardwise.compiler.arrays.operands import (
     as_inexact,
     as_operand,
@@ -33,23 +33,25 @@ from shardwise.compiler.ops.elementwise.transcendental import Log
 def logsumexp(
     a: Any, axis: Axes = None, b: Any = None, keepdims: bool = False, return_sign: bool = False, where: Any = None
 ) -> Any:
-    """log(sum(b * exp(a))) along `axis`, of the elements that `where` says.
+    """Compute log(sum(b * exp(a))) along `axis`, of the elements where `where` is true.
 
-    With `return_sign`, the logarithm of its magnitude, and its sign; without, NaN where the sum is negative.
+    With `return_sign`, return the logarithm of the absolute value of the sum and its sign; else NaN for a negative sum.
     """
-    given = "b" * (b is not None) + "w" * (where is not None)
+    present = "b" * (b is not None) + "w" * (where is not None)
     arrays = [x for x in (b, where) if x is not None]
-    found = _logsumexp(a, *arrays, given=given, axis=static_axes(axis), keepdims=keepdims, return_sign=return_sign)
-    return tuple(found) if return_sign else found[0]
+    results = _logsumexp(
+        a, *arrays, present=present, axis=static_axes(axis), keepdims=keepdims, return_sign=return_sign
+    )
+    return tuple(results) if return_sign else results[0]
 
 
 @compiled_list_function
-def _logsumexp(a: Any, *arrays: Any, given: str, axis: Axes, keepdims: bool, return_sign: bool) -> list[Any]:
-    """`given` says which arrays there are: b, w(here)."""
-    parts = dict(zip(given, arrays, strict=True))
-    factors, counts = parts.get("b"), parts.get("w")
-    if counts is not None:
-        a = chosen(counts, a, 0)
+def _logsumexp(a: Any, *arrays: Any, present: str, axis: Axes, keepdims: bool, return_sign: bool) -> list[Any]:
+    """`present` names the optional arrays: "b" for b, "w" for where."""
+    optional = dict(zip(present, arrays, strict=True))
+    factors, mask = optional.get("b"), optional.get("w")
+    if mask is not None:
+        a = select(mask, a, 0)
     dtype, weak = promote_dtypes(
         "logsumexp", [type_of(x, "logsumexp") for x in (a, *(() if factors is None else (factors,)))]
     )
@@ -58,57 +60,57 @@ def _logsumexp(a: Any, *arrays: Any, given: str, axis: Axes, keepdims: bool, ret
     x = astype_weak(as_operand(a, "logsumexp"), dtype, weak)
     if factors is not None:
         factors = astype_weak(as_operand(factors, "logsumexp"), dtype, weak)
-        x = chosen(factors != 0, x, -np.inf)
-    largest = _largest(real(x), counts, axis)
-    finite = Select()(IsFinite()(largest), largest, full_like(largest, 0))
-    powers = exp(subtract(x, astype_weak(finite, dtype, False)))
+        x = select(factors != 0, x, -np.inf)
+    largest = _max_stop_gradient(real(x), mask, axis)
+    offset = Select()(IsFinite()(largest), largest, full_like(largest, 0))
+    exponentials = exp(subtract(x, astype_weak(offset, dtype, False)))
     if factors is not None:
-        powers = multiply(powers, factors)
-    total = sum(powers if counts is None else chosen(counts, powers, 0), axis=axis, keepdims=keepdims)
+        exponentials = multiply(exponentials, factors)
+    total = sum(exponentials if mask is None else select(mask, exponentials, 0), axis=axis, keepdims=keepdims)
     sign = Sign()(total)
     if return_sign or dtype.kind != "c":
         total = absolute(total)
-    shift = astype_weak(reshape(finite, shape=total.type.shape), total.type.dtype, False)
-    found = Add()(Log()(total), shift)
+    shift = astype_weak(reshape(offset, shape=total.type.shape), total.type.dtype, False)
+    result = Add()(Log()(total), shift)
     if return_sign:
-        return [found, sign]
+        return [result, sign]
     if factors is not None and dtype.kind != "c":
-        found = Select()(Compare("LT")(sign, full_like(sign, 0)), full_like(found, np.nan), found)
-    return [found]
+        result = Select()(Compare("LT")(sign, full_like(sign, 0)), full_like(result, np.nan), result)
+    return [result]
 
 
 def softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
-    """exp(x) as shares of its sum along `axis`, of the elements that `where` says; 0 for the others."""
+    """Compute exp(x) / sum(exp(x)) along `axis` over the elements where `where` is true; 0 for the others."""
     return _softmax(x, *(() if where is None else (where,)), axis=static_axes(axis))
 
 
 @compiled_function
 def _softmax(x: Any, *where: Any, axis: Axes) -> Any:
-    x, counts = as_inexact(x, "softmax"), where[0] if where else None
-    powers = exp(subtract(_counted(x, counts), _largest(x, counts, axis)))
-    found = divide(powers, sum(powers, axis=axis, keepdims=True))
-    return found if counts is None else chosen(counts, found, 0)
+    x, mask = as_inexact(x, "softmax"), where[0] if where else None
+    exponentials = exp(subtract(_masked(x, mask), _max_stop_gradient(x, mask, axis)))
+    result = divide(exponentials, sum(exponentials, axis=axis, keepdims=True))
+    return result if mask is None else select(mask, result, 0)
 
 
 def log_softmax(x: Any, axis: Axes = -1, where: Any = None) -> Any:
-    """The logarithm of `softmax`; -inf for elements that do not count."""
+    """Compute the logarithm of `softmax`; -inf where `where` is false."""
     return _log_softmax(x, *(() if where is None else (where,)), axis=static_axes(axis))
 
 
 @compiled_function
 def _log_softmax(x: Any, *where: Any, axis: Axes) -> Any:
-    x, counts = as_inexact(x, "log_softmax"), where[0] if where else None
-    shifted = subtract(_counted(x, counts), _largest(x, counts, axis))
+    x, mask = as_inexact(x, "log_softmax"), where[0] if where else None
+    shifted = subtract(_masked(x, mask), _max_stop_gradient(x, mask, axis))
     total = sum(exp(shifted), axis=axis, keepdims=True)
-    found = subtract(shifted, Log()(total))
-    return found if counts is None else chosen(counts, found, -np.inf)
+    result = subtract(shifted, Log()(total))
+    return result if mask is None else select(mask, result, -np.inf)
 
 
-def _counted(x: Any, counts: Any) -> Any:
-    """`x` with -inf for elements that do not count."""
-    return x if counts is None else chosen(counts, x, -np.inf)
+def _masked(x: Any, mask: Any) -> Any:
+    """Replace elements where the mask is false by -inf."""
+    return x if mask is None else select(mask, x, -np.inf)
 
 
-def _largest(x: Any, counts: Any, axis: Axes) -> Any:
-    """The largest element that counts along `axis`, which stays as a dim of size 1; it has no derivative."""
-    return StopGradient()(amax(_counted(x, counts), axis=axis, keepdims=True, allow_empty=True))
+def _max_stop_gradient(x: Any, mask: Any, axis: Axes) -> Any:
+    """Return the maximum of the masked elements along `axis`, with keepdims and without a derivative."""
+    return StopGradient()(amax(_masked(x, mask), axis=axis, keepdims=True, allow_empty=True))

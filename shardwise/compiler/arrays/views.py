@@ -1,4 +1,4 @@
-"""The bytes of arrays as elements of another dtype: what `x.view` and `x.byteswap` are composed of."""
+"""Reinterpretation of the bytes of arrays: `x.view` and `x.byteswap`, composed of ops."""
 
 from typing import Any
 
@@ -19,8 +19,8 @@ from shardwise.compiler.ops.shape.slicing import Concatenate, Reverse, slice_alo
 _BYTE = np.dtype(np.uint8)
 
 
-def _plain(dtype: DType) -> DType:
-    """What the bytes of one part of an element are cast as."""
+def _cast_dtype(dtype: DType) -> DType:
+    """Return the dtype that bytes are cast to: that of the parts of a complex number, a byte for a boolean."""
     if dtype == np.bool_:
         return _BYTE
     return complex_part_type(ArrayType((), dtype)).dtype if dtype.kind == "c" else dtype
@@ -28,28 +28,30 @@ def _plain(dtype: DType) -> DType:
 
 @compiled_function
 def view_as(x: Any, *, dtype: Any) -> Any:
-    """The bytes of the last dim as elements of `dtype`."""
-    x, wanted = as_operand(x, "view"), canonical_dtype(dtype)
-    for kind in (x.type.dtype, wanted):
-        if not has_bytes(_plain(kind)):
-            raise TypeError(f"view: {x.type} as {wanted}: elements of less than a byte have no bytes of their own")
+    """Reinterpret the bytes of the last dim as `dtype`."""
+    x, new_dtype = as_operand(x, "view"), canonical_dtype(dtype)
+    for each in (x.type.dtype, new_dtype):
+        if not has_bytes(_cast_dtype(each)):
+            raise TypeError(f"view: {x.type} as {new_dtype}: dtypes narrower than a byte are not supported")
     lead, size = x.type.shape[:-1], x.type.shape[-1] if x.type.ndim else 1
-    before, after = x.type.dtype.itemsize, wanted.itemsize
+    before, after = x.type.dtype.itemsize, new_dtype.itemsize
     if not x.type.ndim and before != after:
-        raise ValueError(f"view: one element of {x.type} cannot become several, or a part of one, as {wanted}")
+        raise ValueError(f"view: a scalar {x.type} cannot be viewed as {new_dtype}, which has a different size")
     if size * before % after:
-        raise ValueError(f"view: the {size * before} bytes of the last dim of {x.type} are no whole number of {wanted}")
-    cast = _cast(_in_parts(x, lead, size), lead, _plain(wanted))
+        raise ValueError(
+            f"view: the {size * before} bytes of the last dim of {x.type} are not a multiple of the size of {new_dtype}"
+        )
+    cast = _cast(_split_complex(x, lead, size), lead, _cast_dtype(new_dtype))
     shape = (*lead, size * before // after) if x.type.ndim else ()
-    if wanted.kind != "c":
-        found = Reshape(shape)(cast)
-        return Compare("NE")(found, full_like(found, 0)) if wanted == np.bool_ else found
+    if new_dtype.kind != "c":
+        result = Reshape(shape)(cast)
+        return Compare("NE")(result, full_like(result, 0)) if new_dtype == np.bool_ else result
     pairs = Reshape((*shape, 2))(cast)
     return Complex()(*(Reshape(shape)(slice_along(pairs, len(shape), at, at + 1)) for at in (0, 1)))
 
 
-def _in_parts(x: Any, lead: tuple[int, ...], size: int) -> Any:
-    """A row of parts, each of which is one number, for each row of elements."""
+def _split_complex(x: Any, lead: tuple[int, ...], size: int) -> Any:
+    """Return real numbers: complex elements become two along the last dim, booleans become bytes."""
     if x.type.dtype == np.bool_:
         x = Convert(_BYTE)(x)
     if x.type.dtype.kind != "c":
@@ -59,7 +61,7 @@ def _in_parts(x: Any, lead: tuple[int, ...], size: int) -> Any:
 
 
 def _cast(x: Any, lead: tuple[int, ...], dtype: DType) -> Any:
-    """The same bytes: as much longer a row as elements are narrower."""
+    """Cast the bytes of the last dim to `dtype`; the size of the dim changes with the size of the dtype."""
     before, after = x.type.dtype.itemsize, dtype.itemsize
     if x.type.dtype == dtype:
         return x
@@ -71,9 +73,9 @@ def _cast(x: Any, lead: tuple[int, ...], dtype: DType) -> Any:
 
 @compiled_function
 def byteswap_elements(x: Any) -> Any:
-    """The bytes of each element, or of each of its parts, in opposite order."""
+    """Reverse the bytes of each element, or of each part of a complex element."""
     x = as_operand(x, "byteswap")
-    if _plain(x.type.dtype).itemsize == 1:
+    if _cast_dtype(x.type.dtype).itemsize == 1:
         return x
     if x.type.dtype.kind == "c":
         return Complex()(*(byteswap_elements(part()(x)) for part in (Real, Imag)))

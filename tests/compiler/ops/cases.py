@@ -1278,7 +1278,7 @@ def window_cases() -> list[Case]:
         for wins in ("GT", "LT"):
             found.append(Case(WindowArgExtremum(dim, *slidings[-1], wins), (x,)))
         pick, add = GatherFromWindow(dim, *slidings[-1]), ScatterAddToWindow(dim, *slidings[-1])
-        found.append(Case(pick, (x, ArrayType(pick.placed(x).shape, np.int32))))
+        found.append(Case(pick, (x, ArrayType(pick.windowed_type(x).shape, np.int32))))
         found.append(Case(add, (x, ArrayType(x.shape, np.int32))))
     sliding = (4, 1, 1, 2, 1, 1)
     found += [case(WindowArgExtremum(0, *sliding, wins), "f32[33]", special=True) for wins in ("GT", "LT")]
