@@ -1,4 +1,4 @@
-"""Ahead of time: trace, lower and compile give what a call gives, and what they say of it is true."""
+"""Ahead-of-time compilation: trace, lower and compile agree with a call, and describe it correctly."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def measure(name, function, *args, devices=1, donate=()):
         sw.block_until_ready(compiled(*args))
     gc.collect()
     with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # the peak so far is forgotten
+        file.write("5")  # resets the peak
     before = resident("VmRSS:")
     kept = sw.block_until_ready(compiled(*args))
     taken = [resident(which) - before for which in ("VmHWM:", "VmRSS:")]
@@ -75,7 +75,7 @@ class TestStages:
         assert "tanh" in lowered.as_text("local")
         assert "HloModule" in lowered.compile().as_text()
 
-    def test_what_is_compiled_is_what_a_call_gives(self):
+    def test_compiled_function_returns_the_same_as_a_call(self):
         compiled = layer.lower(X, W).compile()
         np.testing.assert_array_equal(compiled(X, W)["out"], layer(X, W)["out"])
 
@@ -87,20 +87,20 @@ class TestStages:
         assert layer.eval_shape(X, W)["out"].dtype == np.float32
         assert layer.trace(X, W).fun_name == "layer"
 
-    def test_an_unknown_stage(self):
+    def test_unknown_dialect_raises(self):
         with pytest.raises(ValueError, match=r"dialect must be one of 'program', 'sharded', .*, not 'hlo'"):
             layer.lower(X, W).as_text("hlo")
 
-    def test_structs_stand_for_arrays(self):
+    def test_shape_dtype_structs_replace_arrays(self):
         like = sw.ShapeDtypeStruct((8, 4), np.float32)
         compiled = layer.lower(like, W).compile()
         np.testing.assert_array_equal(compiled(X, W)["out"], layer(X, W)["out"])
 
-    def test_a_struct_is_no_argument_of_a_call(self):
+    def test_calling_with_a_shape_dtype_struct_raises(self):
         with pytest.raises(TypeError, match=r"argument `x` of `layer` .*ShapeDtypeStruct"):
             layer(sw.ShapeDtypeStruct((8, 4), np.float32), W)
 
-    def test_options_of_the_compiler_reach_it(self):
+    def test_compiler_options_reach_xla(self):
         def thirds(x):
             return x / 3.0 + x * 0.0
 
@@ -127,18 +127,18 @@ class TestStages:
         ],
         ids=["unknown", "value", "name", "no dict"],
     )
-    def test_options_that_the_compiler_does_not_have(self, options, error, text):
+    def test_unknown_compiler_options_raise(self, options, error, text):
         with pytest.raises(error, match=text):
             layer.lower(X, W).compile(options)
 
-    def test_options_of_the_compiler_are_for_the_outermost(self):
+    def test_compiler_options_of_an_inner_jit_raise(self):
         f = sw.jit(lambda x: x * 2, compiler_options={"xla_cpu_enable_fast_math": True})
         assert float(f(3.0)) == 6.0
         for outer in (sw.jit(lambda x: f(x) + 1), sw.grad(f)):
             with pytest.raises(ValueError, match="has compiler_options, but is called inside another"):
                 outer(3.0)
 
-    def test_what_is_compiled_is_no_part_of_another_function(self):
+    def test_compiled_function_cannot_be_traced(self):
         compiled = sw.jit(jnp.sin).lower(1.0).compile()
         for outer, x in ((sw.jit(lambda x: compiled(x) * 2), 1.0), (sw.grad(compiled), 1.0), (sw.vmap(compiled), X[0])):
             with pytest.raises(
@@ -146,7 +146,7 @@ class TestStages:
             ):
                 outer(x)
 
-    def test_static_arguments_are_not_given_again(self):
+    def test_compiled_function_takes_no_static_arguments(self):
         scaled = sw.jit(lambda x, times: x * times, static_argnums=1)
         compiled = scaled.lower(X, 3).compile()
         np.testing.assert_array_equal(compiled(X), X * 3)
@@ -166,22 +166,22 @@ class TestStages:
 
 
 class TestWrongCalls:
-    def test_another_type(self):
+    def test_wrong_type_raises(self):
         compiled = layer.lower(X, W).compile()
         with pytest.raises(
             TypeError, match=r"argument `x` of `layer` is i32\[8,4\], but the function was compiled for f32\[8,4\]"
         ):
             compiled(X.astype(np.int32), W)
 
-    def test_another_structure(self):
+    def test_wrong_structure_raises(self):
         with pytest.raises(TypeError, match="`layer` was compiled for arguments of structure"):
             layer.lower(X, W).compile()(X)
 
-    def test_another_layout(self, mesh):
+    def test_wrong_sharding_raises(self, mesh):
         placed = sw.device_put(X, NamedSharding(mesh, P("data")))
         double = sw.jit(lambda x: x * 2)
         compiled = double.lower(placed).compile()
-        np.testing.assert_array_equal(compiled(X), X * 2)  # nobody has placed it: it moves
+        np.testing.assert_array_equal(compiled(X), X * 2)  # uncommitted: it is resharded
         other = sw.device_put(X, NamedSharding(mesh, P(None, "data")))
         with pytest.raises(ValueError, match=r"has .*P\(None, 'data'\).*the function was compiled for .*P\('data'"):
             compiled(other)
@@ -202,7 +202,7 @@ class TestOnAMesh:
         assert found.sharding == compiled.output_shardings["out"]
         np.testing.assert_allclose(found, layer(X, W)["out"], rtol=1e-6)
 
-    def test_memory_and_cost_are_those_of_one_device(self, mesh):
+    def test_memory_and_cost_are_per_device(self, mesh):
         x = sw.device_put(np.ones((1024, 256), np.float32), NamedSharding(mesh, P("data", "model")))
         compiled = sw.jit(lambda x: (x @ x.T).sum()).lower(x).compile()
         stats = compiled.memory_analysis()
@@ -214,8 +214,8 @@ class TestOnAMesh:
         assert cost["wire bytes"] > 0
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "bool", "complex64", "int8"])
-    def test_arguments_and_results_are_the_bytes_of_their_pieces(self, mesh, dtype):
-        """Uneven dims have their padding, replicated ones all of it, arguments that are not used nothing."""
+    def test_argument_and_output_sizes_are_those_of_the_shards(self, mesh, dtype):
+        """Uneven dims include their padding, replicated arrays count fully, and unused arguments not at all."""
         whole = np.ones((10, 6), jnp.dtype(dtype))
         specs = (P("data"), P(None, "model"), P(), P(("data", "model")))
         args = [sw.device_put(whole, NamedSharding(mesh, spec)) for spec in specs]
@@ -225,9 +225,9 @@ class TestOnAMesh:
         first = [[x.addressable_shards[0]._buffers.on_device_size_in_bytes() for x in xs] for xs in (args[:3], results)]
         stats = compiled.memory_analysis()
         assert stats.argument_size_in_bytes == sum(first[0])
-        assert stats.output_size_in_bytes == sum(first[1]) + 8 * len(results)  # and where they are
+        assert stats.output_size_in_bytes == sum(first[1]) + 8 * len(results)  # and their shardings
 
-    def test_results_that_take_the_memory_of_donated_arguments(self, mesh):
+    def test_results_alias_donated_arguments(self, mesh):
         for x in (jnp.ones((64, 32)), sw.device_put(np.ones((64, 32), np.float32), NamedSharding(mesh, P("data")))):
             f = sw.jit(lambda x, y: (x + y, (x * y).sum()), donate_argnums=0)
             stats = f.lower(x, x + 1).compile().memory_analysis()
@@ -238,9 +238,9 @@ class TestOnAMesh:
             assert sw.jit(lambda x: x + 1).lower(x).compile().memory_analysis().alias_size_in_bytes == 0
 
     @pytest.mark.skipif(not os.access("/proc/self/clear_refs", os.W_OK), reason="the kernel does not forget a peak")
-    def test_memory_is_what_the_allocator_takes(self):
-        """The process's resident memory at its peak, against what is said: where all that is large is mapped by itself,
-        and given back when it is freed."""
+    def test_memory_analysis_matches_resident_memory(self):
+        """Compare memory_analysis with the process's peak resident memory; large allocations are mapped separately and
+        returned to the system when they are freed."""
         environment = {
             **os.environ,
             "MALLOC_MMAP_THRESHOLD_": "262144",
@@ -264,7 +264,7 @@ class TestOnAMesh:
 
 
 class TestAbstractMesh:
-    def test_a_mesh_without_devices_is_planned_and_lowered(self):
+    def test_abstract_mesh_is_planned_and_lowered(self):
         mesh = AbstractMesh((64, 8), ("data", "model"))
         x = sw.ShapeDtypeStruct((1024, 512), np.float32, sharding=NamedSharding(mesh, P("data")))
         w = sw.ShapeDtypeStruct((512, 2048), np.float32, sharding=NamedSharding(mesh, P(None, "model")))
@@ -274,7 +274,7 @@ class TestAbstractMesh:
         with pytest.raises(ValueError, match="which has no devices, so it cannot be compiled"):
             lowered.compile()
 
-    def test_arrays_cannot_be_put_there(self):
+    def test_device_put_on_an_abstract_mesh_raises(self):
         with pytest.raises(ValueError, match="has no devices"):
             sw.device_put(X, NamedSharding(AbstractMesh((4,), ("data",)), P("data")))
 
@@ -284,7 +284,7 @@ class TestAbstractMesh:
         plan = sw.explain(lambda x: x.sum(0))(x)
         assert plan.counts() == {"all_reduce": 1}
 
-    def test_the_plan_for_many_devices_is_that_for_few(self):
+    def test_plan_does_not_depend_on_the_number_of_devices(self):
         def lowered(mesh):
             x = sw.ShapeDtypeStruct((4096, 64), np.float32, sharding=NamedSharding(mesh, P("data")))
             return sw.jit(lambda x: jnp.tanh(x).sum(0)).lower(x).as_text("plan")
@@ -292,7 +292,7 @@ class TestAbstractMesh:
         assert lowered(AbstractMesh((8,), ("data",))) == lowered(AbstractMesh((4096,), ("data",)))
 
 
-def test_a_mesh_and_its_abstract_one_are_planned_alike(mesh):
+def test_mesh_and_abstract_mesh_have_the_same_plan(mesh):
     assert isinstance(mesh, Mesh)
     texts = []
     for where in (mesh, mesh.abstract_mesh):

@@ -1,4 +1,4 @@
-"""Functions of the host inside programs: called once, in order, with whole values; their errors reach the caller."""
+"""Host callbacks: called once, in order, with unsharded values; their errors reach the caller."""
 
 from contextlib import redirect_stdout
 
@@ -23,12 +23,12 @@ def mesh():
 
 @pytest.fixture
 def rows(mesh):
-    """30 rows over 4 devices, unevenly."""
+    """30 rows sharded unevenly over 4 devices."""
     return sw.device_put(np.arange(30, dtype=np.float32), NamedSharding(mesh, P("data")))
 
 
 class Log:
-    """Notes what it is called with."""
+    """Records its arguments."""
 
     def __init__(self):
         self.seen = []
@@ -46,7 +46,7 @@ def watched(log, ordered=False):
 
 
 class TestHowOften:
-    """Each effect happens as often as the program, written for one device and run by Python, says."""
+    """Each effect happens as often as in the same program run by Python on one device."""
 
     @pytest.mark.parametrize("ordered", [False, True])
     @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ class TestHowOften:
         transformed(watched(log, ordered))(3.0)
         assert log.seen == [3.0]
 
-    def test_not_where_the_program_does_not_come(self):
+    def test_callback_in_a_branch_that_is_not_taken_is_not_called(self):
         log = Log()
         sw.jit(lambda x: lax.cond(x > 0, watched(log), lambda x: x, x))(-1.0)
         assert log.seen == []
 
-    def test_an_unused_effect_stays_and_an_unused_pure_call_does_not(self):
+    def test_unused_io_callback_stays_and_unused_pure_callback_does_not(self):
         log = Log()
 
         def function(x):
@@ -94,7 +94,7 @@ class TestHowOften:
         sw.jit(function)(1.0)
         assert log.seen == [1.0]
 
-    def test_of_a_function_that_returns_nothing(self):
+    def test_callback_without_result(self):
         log = Log()
         assert sw.jit(lambda x: sw.debug.callback(log, x))(2.0) is None
         assert log.seen == [2.0]
@@ -105,13 +105,13 @@ class TestHowOften:
         assert result.tolist() == [0.0, 1.0, 4.0, 9.0]
         assert log.seen == [0.0, 1.0, 2.0, 3.0]
 
-    def test_only_for_the_elements_that_take_the_branch(self):
+    def test_only_for_elements_that_take_the_branch(self):
         log = Log()
         function = sw.vmap(lambda x: lax.cond(x > 0, watched(log), lambda x: -x, x))
         assert sw.jit(function)(jnp.array([1.0, -2.0, 3.0])).tolist() == [1.0, 2.0, 9.0]
         assert log.seen == [1.0, 3.0]
 
-    def test_only_for_the_elements_whose_loop_goes_on(self):
+    def test_only_for_elements_whose_loop_continues(self):
         log = Log()
 
         def halved(x):
@@ -121,7 +121,7 @@ class TestHowOften:
         sw.jit(sw.vmap(lambda x: lax.while_loop(lambda c: c > 1, halved, x)))(jnp.array([2.0, 0.5, 4.0]))
         assert log.seen == [2.0, 4.0, 2.0]
 
-    def test_in_every_turn_of_a_loop_whose_derivative_is_taken(self):
+    def test_once_per_iteration_of_a_differentiated_loop(self):
         log = Log()
 
         def loss(x):
@@ -143,7 +143,7 @@ class TestHowOften:
 
 
 class TestOrder:
-    def test_as_the_program_has_it(self):
+    def test_ordered_callbacks_follow_program_order(self):
         log = Log()
 
         def function(x):
@@ -160,12 +160,12 @@ class TestOrder:
         sw.jit(function)(1.0)
         assert log.seen == [-1, 0, 20, 1, 20, 2, 10, 3, 10, -2]
 
-    def test_from_call_to_call(self):
+    def test_order_is_kept_across_calls(self):
         counter = iter(range(100))
         tick = sw.jit(lambda: sw.io_callback(lambda: np.float32(next(counter)), SCALAR, ordered=True))
         assert [float(tick()) for _ in range(5)] == [0, 1, 2, 3, 4]
 
-    def test_when_a_call_returns_its_effects_have_happened(self):
+    def test_effects_happen_before_the_call_returns(self):
         log = Log()
         sw.jit(watched(log))(2.0)
         assert log.seen == [2.0]  # without waiting for anything
@@ -173,7 +173,7 @@ class TestOrder:
 
 class TestOnManyDevices:
     @pytest.mark.parametrize("ordered", [False, True])
-    def test_once_with_the_whole_value(self, rows, ordered):
+    def test_called_once_with_unsharded_values(self, rows, ordered):
         log = Log()
         result = sw.jit(watched(log, ordered))(rows)
         assert log.seen == [list(range(30))]
@@ -189,7 +189,7 @@ class TestOnManyDevices:
         assert np.asarray(found).tobytes() == np.float32(special).tobytes()
 
     @pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint32, np.float16, ml_dtypes.bfloat16, np.complex64])
-    def test_results_of_every_kind(self, rows, dtype):
+    def test_results_of_every_dtype(self, rows, dtype):
         value = np.array([1, 0, 1]).astype(dtype)
         found = sw.jit(lambda x: sw.pure_callback(lambda a: value, sw.ShapeDtypeStruct((3,), dtype), x))(rows)
         np.testing.assert_array_equal(np.asarray(found), value)
@@ -213,7 +213,7 @@ class TestOnManyDevices:
 class TestErrors:
     @pytest.mark.parametrize("kind", ["pure", "io", "ordered", "debug"])
     @pytest.mark.parametrize("many", [False, True])
-    def test_an_exception_is_raised_as_itself(self, rows, kind, many):
+    def test_exception_of_the_callback_is_raised_unchanged(self, rows, kind, many):
         class Mine(Exception):
             pass
 
@@ -234,9 +234,11 @@ class TestErrors:
         x = rows if many else jnp.arange(3.0)
         with pytest.raises(Mine, match="from the user's callback"):
             sw.jit(function)(x)
-        np.testing.assert_array_equal(np.asarray(sw.jit(lambda x: x + 1)(x)), np.asarray(x) + 1)  # nothing is lost
+        np.testing.assert_array_equal(
+            np.asarray(sw.jit(lambda x: x + 1)(x)), np.asarray(x) + 1
+        )  # later programs still run
 
-    def test_after_a_failure_no_further_callback_of_that_run_is_called(self, rows):
+    def test_no_callback_is_called_after_a_failure(self, rows):
         log = Log()
 
         def fails(x):
@@ -251,7 +253,7 @@ class TestErrors:
             sw.jit(function)(rows)
         assert log.seen == []
 
-    def test_a_result_that_was_not_promised(self):
+    def test_result_of_another_type_raises(self):
         with pytest.raises(TypeError, match=r"returned float64\[3\], but result_shape_dtypes has f32\[\]"):
             sw.jit(lambda x: sw.pure_callback(lambda a: np.zeros(3), SCALAR, x))(1.0)
         with pytest.raises(TypeError, match="has a different pytree structure than result_shape_dtypes"):
@@ -259,7 +261,7 @@ class TestErrors:
         with pytest.raises(TypeError, match="must be a pytree of objects with a shape and a dtype"):
             sw.pure_callback(lambda a: a, 3.0, 1.0)
 
-    def test_a_derivative_that_nobody_knows(self):
+    def test_differentiating_a_pure_callback_raises(self):
         with pytest.raises(TypeError, match=r"cannot differentiate `sine`.*custom_jvp"):
 
             def sine(x):
@@ -267,7 +269,7 @@ class TestErrors:
 
             sw.grad(lambda x: sw.pure_callback(sine, SCALAR, x))(1.0)
 
-    def test_with_a_custom_rule_there_is_one(self):
+    def test_custom_rule_makes_it_differentiable(self):
         @sw.custom_jvp
         def sine(x):
             return sw.pure_callback(np.sin, sw.ShapeDtypeStruct(x.shape, x.dtype), x)
@@ -275,7 +277,7 @@ class TestErrors:
         sine.defjvp(lambda primals, tangents: (sine(*primals), tangents[0] * jnp.exp(primals[0])))
         assert float(sw.jit(sw.grad(sine))(1.0)) == pytest.approx(np.e)
 
-    def test_formats_are_checked_where_they_are_written(self):
+    def test_formats_are_checked_at_trace_time(self):
         with pytest.raises(ValueError, match="has a field without an argument"):
             sw.debug.print("{} {}", 1.0)
         with pytest.raises(ValueError, match="the format has no field for argument 1"):
@@ -310,7 +312,7 @@ class TestVectorized:
             ("broadcast_all", [((3,), (3,))]),
         ],
     )
-    def test_by_method(self, method, shapes):
+    def test_vmap_methods(self, method, shapes):
         seen = []
 
         def add(a, b):
@@ -325,7 +327,7 @@ class TestVectorized:
         assert seen == shapes
 
 
-def test_a_loop_may_ask_the_host_whether_to_go_on():
+def test_callback_as_loop_condition():
     def goes_on(count):
         return np.bool_(count < 3)
 
@@ -352,7 +354,7 @@ def test_nan_checks_do_not_repeat_effects():
     assert log.seen == [1.0]
 
 
-def test_a_line_is_printed_at_once(mesh):
+def test_lines_are_printed_atomically(mesh):
     class Written(list):
         def write(self, text):
             self.append(text)

@@ -8,7 +8,7 @@ import shardwise.numpy as jnp
 
 
 def solved(module, namespace):
-    """An integral whose integrand closes over what is differentiated: closure_convert makes that an argument."""
+    """An integral whose integrand closes over a differentiated value, which closure_convert turns into an argument."""
 
     def integral(f, *closed):
         return sum(f(x, *closed) for x in (0.25, 0.75)) / 2
@@ -32,12 +32,12 @@ def solved(module, namespace):
 
 
 @pytest.mark.jax
-def test_closed_values_become_arguments_as_in_jax():
+def test_closed_over_tracers_become_arguments_as_in_jax():
     jax = pytest.importorskip("jax")
     np.testing.assert_allclose(solved(sw, jnp), solved(jax, jax.numpy), rtol=1e-6)
 
 
-def test_known_values_and_integers_stay_inside():
+def test_concrete_values_and_integers_are_not_converted():
     scale = jnp.arange(3.0)
 
     def f(x, index):
@@ -50,7 +50,7 @@ def test_known_values_and_integers_stay_inside():
     assert closed == [] and converted(2.0).tolist() == [0, 2, 4]
 
 
-def test_the_converted_function_takes_what_it_was_converted_for():
+def test_converted_function_checks_its_arguments():
     converted, _ = sw.closure_convert(lambda pair: pair[0] + pair[1], (1.0, 2.0))
     assert float(converted((3.0, 4.0))) == 7.0
     with pytest.raises(TypeError, match="was converted for arguments of structure"):
@@ -78,7 +78,7 @@ def gradients(module, namespace):
 
 
 @pytest.mark.jax
-def test_gradients_given_with_the_value_as_in_jax():
+def test_custom_gradient_matches_jax():
     jax = pytest.importorskip("jax")
     for ours, theirs in zip(gradients(sw, jnp), gradients(jax, jax.numpy), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
@@ -93,7 +93,7 @@ def test_a_single_cotangent_and_keywords():
     assert float(sw.grad(lambda x: square(x, scale=2.0))(3.0)) == 20.0
 
 
-def test_a_function_without_its_gradient_is_an_error():
+def test_custom_gradient_without_gradient_raises():
     @sw.custom_gradient
     def square(x):
         return x * x

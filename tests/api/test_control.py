@@ -1,4 +1,4 @@
-"""Control flow as users write it: values, derivatives, maps, counts, layouts, memory, and every error's text."""
+"""Control flow functions: values, derivatives, vmap, callbacks, layouts, memory, and all error texts."""
 
 from collections import Counter
 
@@ -31,21 +31,21 @@ def close(found, expected, rtol=1e-5, atol=1e-6):
 
 
 def traced(function, *args):
-    """The program of a function, without calls and dead equations."""
+    """Return the program of a function, with calls inlined and without dead equations."""
     return dce(inline(sw.make_jaxpr(function)(*args).program))
 
 
 def ops(program):
-    """How many equations of each op the program has, those inside loops and branches too."""
+    """Count the equations of each op, including those inside loops and branches."""
     return Counter(equation.op.name for equation in program.walk())
 
 
 def loops(program):
-    """The scans of a program, in order, those inside others too."""
+    """Return the scans of a program in order, including nested ones."""
     return [equation.op for equation in program.walk() if isinstance(equation.op, Scan)]
 
 
-# Values: against loops in Python.
+# Values, compared with Python loops.
 
 
 def python_scan(f, init, xs, length=None, reverse=False):
@@ -62,13 +62,13 @@ def swap(carry, x):
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("unroll", [1, 2, 5, 9, True])
-def test_scan_of_trees_is_a_python_loop(reverse, unroll):
+def test_scan_over_pytrees_matches_a_python_loop(reverse, unroll):
     init = {"a": np.float32(1), "b": np.float32(2)}
     xs = (XS[:, 0], {"n": np.arange(5, dtype=np.float32)})
     close(lax.scan(swap, init, xs, reverse=reverse, unroll=unroll), python_scan(swap, init, xs, reverse=reverse))
 
 
-def test_loops_in_loops_in_conds_are_python():
+def test_nested_control_flow_matches_python():
     def whole(rows):
         def step(carry, row):
             def turn(state, x):
@@ -91,7 +91,7 @@ def test_loops_in_loops_in_conds_are_python():
     close(whole(XS), (carry, np.array(values)))
 
 
-def test_while_is_a_python_loop():
+def test_while_loop_matches_a_python_loop():
     def collatz(n):
         return lax.while_loop(
             lambda c: c[0] != 1,
@@ -109,7 +109,7 @@ def test_while_is_a_python_loop():
     assert sw.vmap(collatz)(jnp.array([1, 2, 7, 27])).tolist() == [steps(n) for n in (1, 2, 7, 27)]
 
 
-def test_switch_takes_the_nearest_branch():
+def test_switch_clamps_its_index():
     branches = [lambda x: x, lambda x: x * 2, lambda x: -x]
     expected = {-(2**31): 3, -1: 3, 0: 3, 1: 6, 2: -3, 3: -3, 2**31 - 1: -3}
     for index, value in expected.items():
@@ -118,7 +118,7 @@ def test_switch_takes_the_nearest_branch():
     assert sw.vmap(lambda i: lax.switch(i, branches, 3))(jnp.array(list(expected))).tolist() == [*expected.values()]
 
 
-def test_the_index_of_a_switch_may_be_narrower_than_the_number_of_branches():
+def test_switch_index_dtype_can_be_narrower_than_the_number_of_branches():
     many = [lambda number=number: number for number in range(300)]
     for index in (np.int8(127), np.int8(-128), np.uint8(255), np.uint16(299), np.uint32(2**32 - 1)):
         expected = min(max(int(index), 0), 299)
@@ -134,30 +134,30 @@ def test_only_one_branch_runs():
     assert seen == [("a", 2.0), ("b", 2.0)]
 
 
-def test_a_branch_result_is_weak_only_where_all_are():
+def test_result_is_weakly_typed_only_if_all_branches_are():
     assert not lax.cond(True, lambda: 1.0, lambda: jnp.float32(2)).weak_type
     assert not lax.cond(True, lambda: jnp.float32(2), lambda: 1.0).weak_type
     assert lax.cond(True, lambda: 1.0, lambda: 2.0).weak_type
 
 
-def test_a_strong_carry_is_strong_at_every_step():
+def test_strong_carry_stays_strong():
     carry, stacked = lax.scan(lambda c, x: (c + x, c), 0.0, X)
     assert not carry.weak_type and not stacked.weak_type
     carry, stacked = lax.scan(lambda c, _: (c * 2, c), 1.0, length=3)
     assert carry.weak_type and stacked.weak_type
 
 
-def test_a_weak_carry_takes_the_type_that_it_meets():
+def test_weak_carry_is_promoted():
     half = X.astype(jnp.bfloat16)
     assert lax.scan(lambda c, x: (c + x, None), 0.0, half)[0].dtype == jnp.bfloat16
     assert lax.scan(lambda c, x: (c + x, None), 0, half)[0].dtype == jnp.bfloat16
     assert lax.fori_loop(0, 3, lambda i, c: c + i * 0.5, 0).dtype == np.float32
-    # One after the other: the second meets f16 by way of the first.
+    # The second leaf is promoted to f16 through the first, one trace later.
     chain = lax.scan(lambda c, x: ((c[1], c[0] + x), None), (0, 0), X.astype(np.float16))[0]
     assert [x.dtype for x in chain] == [np.float16] * 2
 
 
-def test_the_index_of_a_loop_takes_the_type_of_what_it_meets():
+def test_loop_index_is_promoted_with_its_bounds():
     assert lax.fori_loop(0, 3, lambda i, c: c + i, np.uint8(254)).tolist() == 1
     assert lax.fori_loop(0, 3, lambda i, c: c * i, np.float16(2)).dtype == np.float16
     assert sw.jit(lambda n: lax.fori_loop(0, n, lambda i, c: c + i, np.uint8(254)))(3).tolist() == 1
@@ -194,13 +194,13 @@ DEBUGGED = {
 
 
 @pytest.mark.parametrize("name", DEBUGGED)
-def test_the_same_with_jit_disabled(name):
+def test_disable_jit_gives_the_same_results(name):
     with sw.disable_jit():
         found = DEBUGGED[name]()
     close(found, DEBUGGED[name]())
 
 
-# Derivatives: against finite differences, in 64 bits.
+# Derivatives, compared with finite differences in 64 bits.
 
 
 @pytest.fixture
@@ -236,7 +236,7 @@ FORWARD_ONLY = {
 
 
 def slopes(f, x, step=1e-6):
-    """The gradient by finite differences."""
+    """Compute the gradient by finite differences."""
     moved = np.eye(len(x)) * step
     return np.array([(np.asarray(f(x + row)) - np.asarray(f(x - row))) / (2 * step) for row in moved])
 
@@ -248,7 +248,7 @@ OFTEN = ("cond", "scan of carry", "scan of ys", "while of x")
     "name",
     [pytest.param(name, marks=() if name in OFTEN else pytest.mark.slow) for name in (*SMOOTH, *FORWARD_ONLY)],
 )
-def test_derivatives_are_slopes(name, x64):
+def test_derivatives_match_finite_differences(name, x64):
     f = {**SMOOTH, **FORWARD_ONLY}[name]
     x, v = X.astype(np.float64), np.array([0.5, -1.0, 2.0, 0.25])
 
@@ -268,7 +268,7 @@ def test_derivatives_are_slopes(name, x64):
         close(backward(x), (first, 2 * first, second, second), rtol=1e-5, atol=1e-7)
 
 
-def test_derivatives_flow_through_closures_of_every_level():
+def test_gradients_of_closed_over_values():
     def f(a, b):
         def step(c, x):
             return lax.cond(x > 0, lambda: c * a + x, lambda: c * sw.jit(lambda y: y * b)(a)), b * c
@@ -284,7 +284,7 @@ def test_derivatives_flow_through_closures_of_every_level():
 
 
 @pytest.mark.parametrize("outer", [lambda f: f, sw.checkpoint, sw.vmap], ids=["plain", "remat", "vmap"])
-def test_rules_for_reverse_mode_are_used_inside_loops_and_branches(outer):
+def test_custom_vjp_rules_are_used_inside_control_flow(outer):
     @sw.custom_vjp
     def f(x):
         return jnp.exp(x)
@@ -305,7 +305,7 @@ def test_rules_for_reverse_mode_are_used_inside_loops_and_branches(outer):
 
 
 @pytest.mark.parametrize("policy", ["nothing_saveable", "dots_saveable", "everything_saveable"])
-def test_policies_reach_into_loops_in_loops(policy):
+def test_checkpoint_policies_apply_inside_nested_loops(policy):
     w = MATRICES[0].astype(np.float32)
 
     def loss(x):
@@ -321,7 +321,7 @@ def test_policies_reach_into_loops_in_loops(policy):
     assert (found["dot"], found["exp"]) == counts[policy]
 
 
-def test_while_in_reverse_says_what_to_do_instead():
+def test_reverse_mode_of_while_loop_raises():
     text = (
         r"`while` at test_control.py:\d+ cannot be differentiated in reverse mode: the trip count of a "
         r"while_loop is not known before it runs, so its residuals cannot be saved. Use scan, or fori_loop with bounds "
@@ -338,7 +338,7 @@ def test_while_in_reverse_says_what_to_do_instead():
         sw.jit(sw.grad(lambda x, n: lax.fori_loop(0, n, lambda i, c: c * 2, x)))(1.0, 3)
 
 
-def test_a_while_loop_of_what_does_not_move_is_no_obstacle():
+def test_while_loop_without_tangents_is_allowed_in_reverse_mode():
     def f(x):
         n = lax.while_loop(lambda c: c < 5.0, lambda c: c * 2, sw.lax.stop_gradient(x))
         return x * n
@@ -362,7 +362,7 @@ def test_linear_transpose_of_a_loop_with_a_counter():
     )
 
 
-def test_linear_transpose_tells_a_counter_from_what_is_linear_inside_a_call():
+def test_linear_transpose_of_a_loop_inside_a_call():
     def f(x):
         return lax.scan(lambda c, _: (sw.jit(lambda n, v: (n + 1, v * 2))(*c), c[0] * c[1]), (1, x), length=3)[1]
 
@@ -370,10 +370,10 @@ def test_linear_transpose_tells_a_counter_from_what_is_linear_inside_a_call():
     np.testing.assert_allclose(back, [1 * 1 + 2 * 2 + 3 * 4] * 4)
 
 
-# What a derivative keeps: structure.
+# Residuals: the structure of differentiated programs.
 
 
-def test_grad_of_a_loop_stacks_only_what_changes():
+def test_grad_of_scan_stacks_only_varying_residuals():
     def loss(scale, x, xs):
         def step(c, row):
             return c * jnp.exp(scale) + row, jnp.exp(row)
@@ -383,19 +383,19 @@ def test_grad_of_a_loop_stacks_only_what_changes():
 
     program = traced(sw.grad(loss, (0, 1, 2)), X, X, XS)
     forward, backward = loops(program)
-    # exp(scale) does not change: computed once, before the loop. exp(row) is a result: kept anyway. Only c is stacked.
+    # exp(scale) is loop-invariant and computed before the loop; exp(row) is a result anyway. Only c is stacked.
     assert ops(program)["exp"] == 2 and ops(forward.program)["exp"] == 1
     assert len(forward.program.outputs) == 3 and forward.carried == 1
     assert backward.reverse and ops(backward.program)["exp"] == 0
 
 
-def test_a_linear_loop_keeps_nothing():
+def test_linear_loop_has_no_residuals():
     program = traced(sw.grad(lambda x: lax.scan(lambda c, y: (c * 2 + y, c), x.sum(), x)[1].sum()), X)
     (backward,) = loops(program)
     assert backward.reverse and not backward.consts
 
 
-def test_slices_that_are_there_anyway_are_not_stacked_again():
+def test_existing_slices_are_not_stacked_again():
     program = traced(sw.grad(lambda x: lax.scan(lambda c, w: (w @ c, None), x, MATRICES.astype("f4"))[0].sum()), X)
     assert [loop.carried for loop in loops(program)] == [1]  # the backward loop slices the matrices: no forward is left
     assert ops(program)["dot"] == 1
@@ -427,14 +427,14 @@ def test_branches_share_the_slots_of_their_residuals():
 
     program = traced(sw.grad(loss), X)
     first, *_ = [equation.op for equation in program.walk() if isinstance(equation.op, Cond)]
-    assert len(first.branches[0].outputs) == 2  # as many as the branch that keeps most, not the sum of all
+    assert len(first.branches[0].outputs) == 2  # the maximum over the branches, not the sum
     assert [ops(branch)["exp"] for branch in first.branches] == [1, 2, 0]
 
 
-# vmap: structure.
+# vmap: the structure of batched programs.
 
 
-def test_vmap_leaves_alone_what_is_not_mapped():
+def test_vmap_does_not_batch_unmapped_carries():
     def f(x, w):
         carry, stacked = lax.scan(lambda c, row: ((c[0] * row, c[1] + x), row * 2), (w[0], x), w)
         n = lax.while_loop(lambda n: n < 3, lambda n: n + 1, 0)
@@ -449,15 +449,15 @@ def test_vmap_leaves_alone_what_is_not_mapped():
     assert "select" not in ops(program)
 
 
-def test_a_mapped_condition_stops_each_element_on_its_own():
+def test_mapped_condition_stops_each_element_separately():
     f = sw.vmap(lambda x, y: lax.while_loop(lambda c: c < x, lambda c: c * 2 + y, 1.0), (0, None))
     assert f(jnp.array([0.0, 3.0, 20.0]), 1.0).tolist() == [1.0, 3.0, 31.0]
     program = traced(f, X, 1.0)
     (loop,) = [equation.op for equation in program.equations if isinstance(equation.op, While)]
-    assert str(loop.cond.out_types[0]) == "bool[]"  # goes on while any does
+    assert str(loop.cond.out_types[0]) == "bool[]"  # runs while any element does
 
 
-def test_elements_that_have_stopped_do_not_spoil_the_others():
+def test_stopped_elements_do_not_affect_others():
     def f(x):  # past the end it would divide by zero
         return lax.while_loop(lambda c: c[0] > 1, lambda c: (c[0] - 1, c[1] / (c[0] - 1)), (x, 1.0))[1]
 
@@ -475,7 +475,7 @@ def test_out_axes():
     np.testing.assert_allclose(stacked, np.stack([ys for _, ys in expected], 1), rtol=1e-5)
 
 
-# Effects: once for each time that the program comes there.
+# Callbacks: once each time that the program reaches them.
 
 
 def watched(seen):
@@ -506,7 +506,7 @@ DERIVATIVES = {
 
 @pytest.mark.parametrize("outer", [lambda f: f, sw.jit], ids=["eager", "jit"])
 @pytest.mark.parametrize("name", DERIVATIVES)
-def test_a_callback_runs_once_an_iteration(name, outer):
+def test_callback_runs_once_per_iteration(name, outer):
     seen = []
     sw.block_until_ready(outer(DERIVATIVES[name](watched(seen)))(jnp.float32(0.5) * 1))
     assert sorted(seen) == [1, 2, 3]
@@ -531,7 +531,7 @@ def test_ordered_callbacks_keep_the_order_of_nested_loops():
     assert seen == [1, 1, 2, 4, 4, 5, -7]
 
 
-def test_a_callback_in_a_while_condition_runs_each_time_that_it_is_asked():
+def test_callback_in_a_while_condition_runs_once_per_evaluation():
     seen = []
 
     def goes_on(c):
@@ -552,7 +552,7 @@ def stages_of(function, *args):
 
 
 def moves(local):
-    """How many collectives of each kind a local program has, outside and inside its loops."""
+    """Count the collectives of a local program by type, outside and inside its loops."""
     outside = [equation for equation in local.collectives() if equation in local.program.equations]
     inside = [equation for equation in local.collectives() if equation not in local.program.equations]
     return [dict(Counter(equation.op.name for equation in found)) for found in (outside, inside)]
@@ -560,7 +560,7 @@ def moves(local):
 
 @pytest.mark.parametrize("rows", [8, 10])
 @pytest.mark.parametrize("kind", ["scan", "while", "fori", "cond"])
-def test_a_sharded_carry_stays_sharded(kind, rows, mesh):
+def test_sharded_carry_stays_sharded(kind, rows, mesh):
     def turn(c):
         return jnp.exp(c * 0.1) + 1
 
@@ -579,8 +579,8 @@ def test_a_sharded_carry_stays_sharded(kind, rows, mesh):
     assert found.sharding == sharding
 
 
-def test_a_loop_settles_on_what_its_body_needs(mesh):
-    # The carry starts whole; the body makes it sharded: it is cut once, before the loop.
+def test_carry_is_resharded_once_before_the_loop(mesh):
+    # The carry starts replicated and the body shards it: it is sliced once, before the loop.
     x = np.ones((8, 4), np.float32)
     ys = sw.device_put(RNG.normal(size=(3, 8, 4)).astype(np.float32), NamedSharding(mesh, P(None, "data")))
 
@@ -625,13 +625,13 @@ def test_megatron_layers_in_a_scan(rows, mesh):
     assert moves(stages_of(model, *args).local) == [{}, {"all_reduce": 1}]
     np.testing.assert_allclose(sw.jit(model)(*args), model(up, down, x), rtol=1e-4, atol=1e-5)
     gradient = sw.jit(sw.grad(loss, (0, 1)))
-    # Backwards, each layer reduces the cotangent of its input over model; weights are reduced over data.
+    # In the backward pass each layer reduces the cotangent of its input over model; weights are reduced over data.
     outside, inside = moves(stages_of(sw.grad(loss, (0, 1)), *args).local)
     assert inside["all_reduce"] + outside.get("all_reduce", 0) == 4 and set(inside) == {"all_reduce"}
     close(gradient(*args), sw.grad(loss, (0, 1))(up, down, x), rtol=1e-3, atol=1e-4)
 
 
-def test_what_a_loop_does_not_change_is_gathered_before_it(mesh):
+def test_loop_invariant_values_are_gathered_before_the_loop(mesh):
     w = RNG.normal(size=(64, 64)).astype(np.float32) / 16
     x = RNG.normal(size=(512, 64)).astype(np.float32)
 
@@ -643,7 +643,7 @@ def test_what_a_loop_does_not_change_is_gathered_before_it(mesh):
     np.testing.assert_allclose(sw.jit(f)(*args), f(w, x), rtol=1e-4)
 
 
-def test_gradients_of_weights_that_lie_in_shards_are_scattered_layer_by_layer(mesh):
+def test_gradients_of_sharded_weights_are_reduce_scattered_per_layer(mesh):
     ws = RNG.normal(size=(3, 64, 64)).astype(np.float32) / 16
     x = RNG.normal(size=(512, 64)).astype(np.float32)
 
@@ -654,12 +654,12 @@ def test_gradients_of_weights_that_lie_in_shards_are_scattered_layer_by_layer(me
     gradient = sw.jit(sw.grad(loss), out_shardings=NamedSharding(mesh, P(None, "data")))
     request, _ = gradient.request(args, {})
     outside, inside = moves(partition_request(request, request.target())[0].local)
-    # Weights stay in shards, and are gathered one layer at a time, forwards and backwards.
+    # Weights stay sharded and are all-gathered one layer at a time, forward and backward.
     assert set(outside) <= {"all_reduce"} and inside == {"all_gather": 2, "reduce_scatter": 1}
     np.testing.assert_allclose(gradient(*args), sw.grad(loss)(ws, x), rtol=1e-3, atol=1e-4)
 
 
-def test_a_decision_is_made_alike_on_all_devices(mesh):
+def test_condition_is_the_same_on_all_devices(mesh):
     x = RNG.normal(size=(10, 6)).astype(np.float32)
     placed = sw.device_put(x, NamedSharding(mesh, P("data", "model")))
 
@@ -689,14 +689,14 @@ def temporary_bytes(wrap):
     return loaded.get_compiled_memory_stats().temp_size_in_bytes
 
 
-def test_remat_of_layers_keeps_what_its_policy_says():
+def test_remat_saves_what_its_policy_selects():
     policies = sw.checkpoint_policies
     stack = LAYERS * BATCH * WIDTH * 4
     plain = temporary_bytes(lambda f: f)
     nothing = temporary_bytes(sw.checkpoint)
     dots = temporary_bytes(lambda f: sw.checkpoint(f, policy=policies.dots_saveable))
     everything = temporary_bytes(lambda f: sw.checkpoint(f, policy=policies.everything_saveable))
-    # Each layer's input; then the first product (the second is the next input); then what `exp` gives, too.
+    # Each layer's input; then also the first product (the second is the next input); then also the result of `exp`.
     assert stack <= nothing < 1.5 * stack
     assert dots - nothing == pytest.approx(stack, rel=0.05)
     assert plain - dots == pytest.approx(stack, rel=0.05)
@@ -909,7 +909,7 @@ def test_errors(name):
 
 
 @pytest.mark.parametrize("outer", [lambda f: f, sw.jit, sw.grad], ids=["eager", "jit", "grad"])
-def test_a_value_that_leaks_out_of_a_loop_names_its_line(outer):
+def test_leaked_tracer_of_a_loop_names_its_line(outer):
     kept = []
 
     def step(c, x):
@@ -926,7 +926,7 @@ def test_a_value_that_leaks_out_of_a_loop_names_its_line(outer):
 
 
 @pytest.mark.parametrize("outer", [lambda f: f, sw.jit, sw.grad], ids=["eager", "jit", "grad"])
-def test_python_cannot_decide_inside_a_loop(outer):
+def test_python_if_on_a_carry_raises(outer):
     def step(c, x):
         return (c if c > 0 else x), None
 

@@ -1,4 +1,4 @@
-"""The same control flow on JAX and here: values, dtypes, weak types and every kind of derivative agree."""
+"""Compare control flow with JAX: values, dtypes, weak types and derivatives."""
 
 from types import SimpleNamespace
 
@@ -22,7 +22,7 @@ COUNTS = np.arange(6, dtype=np.int32)
 
 
 def often(names, every):
-    """All names; those that are not one of so many run with the slow tests."""
+    """All names; only every n-th runs with the fast tests."""
     return [pytest.param(name, marks=pytest.mark.slow if number % every else ()) for number, name in enumerate(names)]
 
 
@@ -34,7 +34,7 @@ def close(ours, theirs, rtol=1e-5, atol=1e-6):
         np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol, atol)
 
 
-# What each returns: values, dtypes and weak types.
+# Values, dtypes and weak types of the results.
 VALUES = {
     "cond": lambda m: [m.lax.cond(p, lambda x: x + 1, lambda x: x * 2, m.np.arange(3)) for p in (True, False)],
     "cond of a number": lambda m: [m.lax.cond(p, lambda: 1.5, lambda: 2.5) for p in (1, 0, 2.5, m.np.array(False))],
@@ -69,7 +69,7 @@ VALUES = {
     )(7, 2),
     "fori": lambda m: m.lax.fori_loop(0, 5, lambda i, c: c + i, 0),
     "fori of floats": lambda m: m.lax.fori_loop(2, 5, lambda i, c: c * i, 1.0),
-    "fori that gives its index": lambda m: m.lax.fori_loop(0, 3, lambda i, c: (i, c[0] + i), (0, 0)),
+    "fori that returns its index": lambda m: m.lax.fori_loop(0, 3, lambda i, c: (i, c[0] + i), (0, 0)),
     "fori backwards": lambda m: m.lax.fori_loop(5, 2, lambda i, c: c + i, 7),
     "fori from below": lambda m: m.lax.fori_loop(-3, 2, lambda i, c: c + i, m.np.zeros(2, np.int32)),
     "fori of arrays": lambda m: m.lax.fori_loop(m.np.int32(1), m.np.int32(4), lambda i, c: c + i * 1.0, m.np.zeros(2)),
@@ -134,7 +134,7 @@ VALUES = {
 }
 
 
-# A carry that becomes strong is strong at every step here; JAX stacks it as it was at first.
+# A carry that becomes strong is strong at every step here; JAX stacks it with its first type.
 STACKED_WEAK_THERE = {"scan", "scan becomes strong", "scan of nothing"}
 
 
@@ -159,11 +159,11 @@ def test_values_under_jit(name):
 
 
 def power(m, x):
-    """Smooth, and its value is its residual."""
+    """A smooth function whose value is its residual."""
     return m.np.exp(0.3 * x)
 
 
-# From a vector of 4 to a tree of smooth values: put through every kind of derivative and map.
+# From a vector of 4 to a tree of smooth values: tested with every kind of derivative and vmap.
 SMOOTH = {
     "cond true": lambda m, x: m.lax.cond(x.sum() > 0, lambda y: power(m, y), lambda y: y * y, x),
     "cond false": lambda m, x: m.lax.cond(x.sum() < 0, lambda y: power(m, y), lambda y: y * y, x),
@@ -335,7 +335,7 @@ BATCHES = (RNG.uniform(-1, 1, (3, 4)), RNG.uniform(-1, 1, (3, 4, 4)), [0, 2, 3])
 
 
 def batched(axes):
-    """The arguments, stacked along the axes that are mapped."""
+    """The arguments, stacked along the mapped axes."""
     kinds = (np.float32, np.float32, np.int32)
     return [
         np.asarray(batch[0] if axis is None else np.stack(batch, axis), kind)

@@ -1,4 +1,4 @@
-"""Arrays made of parts: by a callback, of arrays on single devices, of what each process has."""
+"""Arrays from a callback, from single-device arrays, and from process-local data."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def sharding(request, mesh):
     return NamedSharding(mesh, request.param)
 
 
-def test_a_callback_gives_each_part_once(sharding):
+def test_callback_is_called_once_per_distinct_shard(sharding):
     asked = []
 
     def part(index):
@@ -42,7 +42,7 @@ def test_a_callback_gives_each_part_once(sharding):
     np.testing.assert_array_equal(np.asarray(half).astype(int), WHOLE)
 
 
-def test_parts_may_be_keys():
+def test_shards_can_be_keys():
     mesh = sw.make_mesh((8,), ("x",))
     keys = sw.random.split(sw.random.key(3), 8)
     parts = [sw.device_put(keys[i : i + 1], device) for i, device in enumerate(mesh.devices)]
@@ -51,7 +51,7 @@ def test_parts_may_be_keys():
     np.testing.assert_array_equal(sw.random.key_data(whole), sw.random.key_data(keys))
 
 
-def test_parts_on_single_devices_are_taken_as_they_are(sharding):
+def test_single_device_arrays_are_not_copied(sharding):
     parts = [sw.device_put(WHOLE[index], device) for device, index in sharding.devices_indices_map(WHOLE.shape).items()]
     x = sw.make_array_from_single_device_arrays((10, 3), sharding, parts[::-1])
     assert x.sharding == sharding
@@ -64,7 +64,7 @@ def test_parts_on_single_devices_are_taken_as_they_are(sharding):
         assert data.buffers.unsafe_buffer_pointer() == parts[number].buffers.unsafe_buffer_pointer()
 
 
-def test_shards_make_the_array_again(mesh):
+def test_array_is_rebuilt_from_its_shards(mesh):
     x = sw.device_put(WHOLE, PositionalSharding(sw.devices()).reshape(4, 2).replicate(0))
     again = sw.make_array_from_single_device_arrays(x.shape, x.sharding, [shard.data for shard in x.addressable_shards])
     np.testing.assert_array_equal(np.asarray(again), WHOLE)
@@ -172,14 +172,14 @@ LOCAL = "make_array_from_process_local_data"
         ),
     ],
 )
-def test_what_does_not_fit_says_so(call, error, message):
+def test_mismatches_raise(call, error, message):
     two = NamedSharding(sw.make_mesh((2,), ("x",)), P("x"))
     with pytest.raises(error) as caught:
         call(two)
     assert message in str(caught.value)
 
 
-def test_one_device_is_a_sharding_too():
+def test_single_device_sharding():
     where = SingleDeviceSharding(sw.devices()[3])
     x = sw.make_array_from_callback((2, 2), where, lambda index: np.eye(2)[index])
     assert x.devices() == {sw.devices()[3]}
@@ -214,7 +214,7 @@ sw.distributed.shutdown()
 """
 
 
-def test_two_processes_give_a_part_each(tmp_path):
+def test_two_processes_contribute_their_parts(tmp_path):
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
     port = free_port()

@@ -1,4 +1,4 @@
-"""custom_jvp, custom_vjp, stop_gradient: rules that say something else than the function would, so that use shows."""
+"""custom_jvp, custom_vjp, stop_gradient: the rules differ from the true derivatives, so that their use shows."""
 
 from functools import partial
 
@@ -85,7 +85,7 @@ def test_vjp_rule_under_vmap(wrap):
     np.testing.assert_allclose(shared, 100 * xs.sum(0), rtol=1e-6)
 
 
-def test_arguments_that_are_not_differentiated():
+def test_nondiff_argnums():
     @partial(sw.custom_vjp, nondiff_argnums=(0,))
     def apply(f, x):
         return f(x)
@@ -101,7 +101,7 @@ def test_arguments_that_are_not_differentiated():
     assert float(sw.grad(lambda x: power(x, 4))(2.0)) == 5.0
 
 
-def test_rules_for_each_argument():
+def test_defjvps():
     @sw.custom_jvp
     def product(x, y):
         return x * y
@@ -200,7 +200,7 @@ def test_errors():
     assert "returned a tangent of structure" in raised(TypeError, sw.grad(wrong), 1.0)
 
 
-def test_a_differentiated_closure_is_refused():
+def test_differentiated_closure_raises():
     def outer(w):
         @sw.custom_jvp
         def f(x):

@@ -1,4 +1,4 @@
-"""inspect_array_sharding: at once outside, while compiling inside, and without a change to the plan."""
+"""inspect_array_sharding: immediately outside jit, at compile time inside, without changing the plan."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def x(mesh):
     return sw.device_put(np.ones((8, 4), np.float32), NamedSharding(mesh, P("data", "model")))
 
 
-def test_outside_it_says_at_once(x, mesh, capsys):
+def test_outside_jit_it_is_called_immediately(x, mesh, capsys):
     inspect_array_sharding(x)
     assert capsys.readouterr().out == f"{x.sharding}\n"
     seen = []
@@ -23,7 +23,7 @@ def test_outside_it_says_at_once(x, mesh, capsys):
     assert seen == [SingleDeviceSharding(sw.devices()[0])]
 
 
-def test_inside_it_says_what_the_planner_chose_once_for_each_compilation(x, mesh):
+def test_inside_jit_it_reports_the_planned_sharding_once_per_compilation(x, mesh):
     seen = []
 
     @sw.jit
@@ -47,8 +47,8 @@ def test_inside_it_says_what_the_planner_chose_once_for_each_compilation(x, mesh
     assert seen == [SingleDeviceSharding(sw.devices()[0])]
 
 
-def test_looking_changes_nothing(x, mesh):
-    """A sum whose terms lie on many devices, a product, a loop: the collectives are the same with and without."""
+def test_inspection_does_not_change_the_plan(x, mesh):
+    """A partial sum, a product, a loop: the collectives are the same with and without inspection."""
     seen = []
 
     def f(x, look):
@@ -92,14 +92,14 @@ def test_under_transformations(x, mesh):
     assert seen == [x.sharding]
     del seen[:]
     sw.jit(sw.grad(lambda x: sw.checkpoint(f)(x) * 2))(x)
-    assert seen == [x.sharding]  # not again where it is computed again
+    assert seen == [x.sharding]  # not again in the rematerialized part
     del seen[:]
     with sw.disable_jit():
         sw.jit(f)(x)
     assert seen == [x.sharding]
 
 
-def test_arrays_from_outside_lie_where_they_lie(x):
+def test_arguments_report_their_own_sharding(x):
     seen = []
     sw.jit(lambda y: (inspect_array_sharding(x, callback=seen.append), y + x)[1])(jnp.float32(1))
     assert seen == [x.sharding]

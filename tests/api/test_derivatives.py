@@ -1,4 +1,4 @@
-"""vjp, jvp, linearize, linear_transpose, Jacobians: against numpy and each other, and errors with their texts."""
+"""vjp, jvp, linearize, linear_transpose, Jacobians: compared with numpy and each other, and error texts."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def affine(p, x):
 P = {"a": A, "b": np.ones(2, np.float32)}
 
 
-def test_vjp_of_trees():
+def test_vjp_of_pytrees():
     out, pull = sw.vjp(affine, P, X)
     np.testing.assert_allclose(out["y"], A @ X + 1, rtol=1e-6)
     gp, gx = pull({"y": np.array([1.0, 2.0], np.float32), "n": 3.0})
@@ -37,7 +37,7 @@ def test_jvp_and_linearize_agree():
         np.testing.assert_allclose(push(*tangents)[k], moved[k], rtol=1e-6)
 
 
-def test_aux_is_handed_through():
+def test_aux_is_returned_unchanged():
     def f(x):
         return (x * x).sum(), {"double": x * 2}
 
@@ -73,14 +73,14 @@ def test_jacobians(jacobian):
     np.testing.assert_allclose(single, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_hessian_of_a_tree():
+def test_hessian_of_a_pytree():
     found = sw.hessian(lambda p: (p["x"] * p["x"]).sum() * p["s"])({"x": X, "s": 2.0})
     np.testing.assert_allclose(found["x"]["x"], 4 * np.eye(3), rtol=1e-5)
     np.testing.assert_allclose(found["x"]["s"], 2 * X, rtol=1e-5)
     np.testing.assert_allclose(found["s"]["s"], 0)
 
 
-def test_integers_have_derivatives_without_values():
+def test_integers_have_float0_derivatives():
     grads = sw.grad(lambda x, n: x * n, argnums=(0, 1), allow_int=True)(2.0, 3)
     assert float(grads[0]) == 3.0
     assert grads[1].dtype == np.dtype([("float0", np.void, 0)])
@@ -106,7 +106,7 @@ def test_python_if_under_jvp_and_jacfwd():
     assert float(sw.jacfwd(f)(3.0)) == 6.0
 
 
-def test_tangents_that_do_not_fit():
+def test_mismatched_tangents_raise():
     with pytest.raises(TypeError, match=r"tangent 0 is f32\[2\], expected f32\[3\]"):
         sw.jvp(lambda x: x, (X,), (np.ones(2, np.float32),))
     with pytest.raises(TypeError, match=r"tangent 0 is i32\[3\], expected f32\[3\]"):

@@ -1,4 +1,4 @@
-"""grad and value_and_grad: against finite differences and each other; nothing runs twice."""
+"""grad and value_and_grad: compared with finite differences and each other; no op runs twice."""
 
 from collections import Counter
 
@@ -15,7 +15,7 @@ from shardwise.sharding import PartitionSpec as P
 
 @pytest.fixture
 def executed(monkeypatch):
-    """How often each op has run outside every frame; calls count by the ops inside them."""
+    """Count the ops that run eagerly; a call counts as the ops inside it."""
     counts = Counter()
     run, call = installed.executor.run, installed.executor.call
 
@@ -76,7 +76,7 @@ def test_python_if_works_under_grad_outside_jit():
     assert float(sw.grad(sw.grad(f))(2.0)) == 12.0
 
 
-def test_argnums_trees_aux_and_unused():
+def test_argnums_pytrees_aux_and_unused_arguments():
     def f(p, x, unused):
         return (p["a"] * x).sum(), {"seen": x * 2}
 
@@ -98,7 +98,7 @@ def test_forward_ops_run_once_under_grad(executed):
     assert executed["exp"] == 1
 
 
-def test_forward_ops_run_once_where_python_asks_for_a_value(executed):
+def test_forward_ops_run_once_if_python_reads_a_value(executed):
     def f(x):
         y = jnp.exp(x)
         return y * y if y > 1.0 else y
@@ -146,7 +146,7 @@ def test_gradient_on_eight_devices_equals_one(mesh):
         assert g.sharding.spec == P(None, "model")
 
 
-def test_the_pullback_of_vjp_is_a_tree_that_compiled_functions_return_and_take():
+def test_vjp_function_is_a_pytree_for_jitted_functions():
     value, pullback = sw.jit(lambda x: sw.vjp(lambda x: jnp.exp(x) * x, x))(2.0)
     assert float(value) == pytest.approx(2 * np.exp(2))
     assert float(sw.jit(lambda pull, ct: pull(ct))(pullback, 2.0)[0]) == pytest.approx(6 * np.exp(2))
@@ -163,12 +163,12 @@ def test_jacobians_of_holomorphic_functions(jacobian):
         jacobian(lambda x: x * 2.0)(3)
 
 
-def test_reduce_axes_are_refused_as_jax_does():
+def test_reduce_axes_raise_as_in_jax():
     with pytest.raises(NotImplementedError, match="reduce_axes"):
         sw.grad(lambda x: x, reduce_axes=("i",))
 
 
-def test_the_gradient_of_a_real_function_of_complex_numbers():
+def test_gradient_of_a_real_function_of_complex_numbers():
     z = jnp.array([1 + 2j, 3])
     np.testing.assert_allclose(np.asarray(sw.grad(lambda z: (z * z.conj()).real.sum())(z)), [2 - 4j, 6])
     np.testing.assert_allclose(np.asarray(sw.jacrev(lambda z: z.real)(z)), np.eye(2))

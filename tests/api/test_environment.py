@@ -1,4 +1,4 @@
-"""What this process keeps, what is alive in it, and where it runs."""
+"""Caches, live arrays, processes, environment info and error classes."""
 
 import logging
 
@@ -26,7 +26,7 @@ def test_live_arrays(mesh):
     assert len(sw.live_arrays()) == count - 1
 
 
-def test_caches_are_cleared_and_filled_again(caplog):
+def test_clear_caches_forces_recompilation(caplog):
     unhashable = {"x": None}
     functions = [sw.jit(lambda x: x + 1), sw.jit(lambda x: x + 2, in_shardings=(unhashable["x"],))]
     x = jnp.arange(5.0)
@@ -48,13 +48,13 @@ def test_caches_are_cleared_and_filled_again(caplog):
     assert compiled() == 1
 
 
-def test_copies_begin_and_other_leaves_are_left_alone():
+def test_copy_to_host_async_ignores_other_leaves():
     x = jnp.ones(3)
     found = sw.copy_to_host_async({"x": x, "name": "loss", "n": 3})
     assert found["x"] is x and found["name"] == "loss" and found["n"] == 3
 
 
-def test_effects_have_happened_when_the_barrier_is_passed():
+def test_effects_barrier_waits_for_effects():
     seen = []
 
     @sw.jit
@@ -71,7 +71,7 @@ def test_processes_are_numbered():
     assert sw.process_indices() == [0] == sw.process_indices("cpu")
 
 
-def test_the_report_names_versions_devices_and_what_was_changed(capsys):
+def test_environment_info_lists_versions_devices_and_changed_settings(capsys):
     with sw.log_compiles(True):
         text = sw.print_environment_info(return_string=True)
     lines = text.splitlines()
@@ -83,7 +83,7 @@ def test_the_report_names_versions_devices_and_what_was_changed(capsys):
     assert "config log_compiles" not in capsys.readouterr().out
 
 
-def test_errors_are_jax_s_by_name_and_kind():
+def test_error_classes_match_jax():
     errors = sw.errors
     assert issubclass(errors.JaxRuntimeError, RuntimeError)
     assert issubclass(errors.OutOfMemoryError, errors.JaxRuntimeError)

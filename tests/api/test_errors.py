@@ -1,4 +1,4 @@
-"""Every error says what, where, why, and the way out: these tests hold the texts."""
+"""The texts of errors: what is wrong, where, why, and how to fix it."""
 
 import re
 
@@ -31,7 +31,7 @@ def message_of(error_type, function, *args):
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, sw.jit], ids=["eager", "jit"])
-def test_shapes_that_do_not_fit(wrap):
+def test_incompatible_shapes_raise(wrap):
     x, y = jnp.ones((4, 3)), jnp.ones((4, 5))
     assert message_of(TypeError, wrap(lambda a, b: a + b), x, y) == (
         "add: shapes (4, 3) and (4, 5) do not broadcast: sizes 3 and 5 meet at dim -1, and neither is 1"
@@ -56,7 +56,7 @@ def test_unknown_axis_suggests_the_nearest(mesh):
     )
 
 
-def test_axis_used_twice(mesh):
+def test_axis_used_twice_raises(mesh):
     assert message_of(ShardingError, NamedSharding, mesh, P("data", "data")) == (
         "P('data', 'data') uses axis 'data' for dim 0 and for dim 1: an axis can shard one dim only."
     )
@@ -82,7 +82,7 @@ def test_trailing_nones_beyond_the_rank_are_ignored(mesh):
     assert x.addressable_shards[0].data.shape == (1,)
 
 
-def test_shardings_that_are_no_prefix_of_the_arguments(mesh):
+def test_shardings_must_be_a_tree_prefix_of_the_arguments(mesh):
     step = sw.jit(train_step, in_shardings=(None,))
     line = train_step.__code__.co_firstlineno
     assert message_of(ShardingError, step, {"w": 1.0}, {"tokens": jnp.ones(2)}) == (
@@ -103,7 +103,7 @@ def test_shardings_that_are_no_prefix_of_the_arguments(mesh):
     )
 
 
-def test_placements_that_are_no_prefix_of_the_tree(mesh):
+def test_devices_must_be_a_tree_prefix(mesh):
     everywhere = NamedSharding(mesh, P())
     x = {"w": [jnp.ones(2), jnp.ones(2)]}
     assert message_of(ShardingError, sw.device_put, x, {"w": [everywhere]}) == (
@@ -185,7 +185,7 @@ def test_arrays_on_different_devices_are_listed(mesh):
     )
 
 
-def test_constraints_of_one_line_are_listed_apart():
+def test_constraints_of_one_line_are_listed_separately():
     devices = np.array(sw.devices())
     here, there = sw.sharding.Mesh(devices[:2], ("x",)), sw.sharding.Mesh(devices[[2, 5]], ("x",))
 
@@ -226,7 +226,7 @@ def test_grad_needs_a_real_scalar_and_float_inputs():
     )
 
 
-def test_vmap_axes_that_do_not_fit():
+def test_mismatched_vmap_axes_raise():
     text = message_of(ValueError, sw.vmap(lambda a, b: a + b), jnp.ones((4, 3)), jnp.ones((3, 3)))
     assert text.endswith("all mapped axes must have the same size:\n  `a` has 4\n  `b` has 3")
     text = message_of(ValueError, sw.vmap(lambda a, b: a + b, in_axes=(0, 3)), jnp.ones((4, 3)), jnp.ones((4, 5)))
@@ -254,7 +254,7 @@ def test_vmap_axes_that_do_not_fit():
     )
 
 
-def test_mesh_larger_than_the_devices():
+def test_mesh_with_too_many_devices_raises():
     text = message_of(ShardingError, lambda: sw.make_mesh((4, 4), ("a", "b")))
     assert text.startswith("make_mesh((4, 4), ('a', 'b')) needs 16 devices, but there are only 8.")
     assert "config.update('num_cpu_devices'" in text
@@ -271,6 +271,6 @@ def test_config_errors():
     )
 
 
-def test_an_array_of_text():
+def test_array_of_strings_raises():
     with pytest.raises(TypeError, match="arrays of <U21 are not supported; element types: bool"):
         jnp.asarray([1, "a"])

@@ -1,4 +1,4 @@
-"""Ctrl-C: it is raised once the call returns or is waited for, and what runs afterwards is right."""
+"""Ctrl-C: KeyboardInterrupt is raised when the call returns or is awaited, and later programs run correctly."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.compiler.ir.dispatch import open_frames
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests in the background ignores it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background processes ignore SIGINT
 
 def usable():
     assert not open_frames()
@@ -45,7 +45,7 @@ usable()
 print("usable")
 """
 
-# The signal comes while a function is traced, planned, and compiled by XLA: each time later.
+# The signal comes at increasing delays: while the function is traced, planned, or compiled by XLA.
 COMPILING = """
 def deep(x):
     for layer in range(LAYERS):
@@ -81,7 +81,7 @@ def started(code):
     )
 
 
-def test_while_a_result_is_waited_for():
+def test_interrupt_while_waiting_for_a_result():
     process = started(WAITING)
     assert process.stdout.readline() == "running\n", process.stderr.read()
     process.send_signal(signal.SIGINT)
@@ -97,7 +97,7 @@ def test_while_a_result_is_waited_for():
         pytest.param([0.01 * 1.9**number for number in range(10)], 60, id="often", marks=pytest.mark.slow),
     ],
 )
-def test_while_a_function_is_traced_and_compiled(delays, layers):
+def test_interrupt_while_tracing_and_compiling(delays, layers):
     process = started(f"DELAYS, LAYERS = {delays}, {layers}\n{COMPILING}")
     out, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors

@@ -13,7 +13,7 @@ from shardwise.sharding import PartitionSpec as P
 
 
 def counting(function):
-    """`function`, and the list of its calls: how often it was traced."""
+    """Return `function` and the list of its traces."""
     calls = []
 
     def counted(*args, **keywords):
@@ -23,7 +23,7 @@ def counting(function):
     return counted, calls
 
 
-def test_trees_in_and_out():
+def test_pytrees_in_and_out():
     f = sw.jit(lambda t, *, scale: {"sum": t["a"] + t["b"][0], "none": None, "scaled": (t["b"][0] * scale,)})
     out = f({"a": np.arange(3.0), "b": [np.ones(3)]}, scale=2.0)
     assert out["none"] is None
@@ -31,14 +31,14 @@ def test_trees_in_and_out():
     np.testing.assert_array_equal(out["scaled"][0], [2, 2, 2])
 
 
-def test_traced_once_for_each_type_and_structure(mesh):
+def test_traced_once_per_type_and_structure(mesh):
     counted, calls = counting(lambda x: x * 2)
     f = sw.jit(counted)
     for _ in range(3):
         f(jnp.ones(3))
     assert len(calls) == 1
     f(sw.device_put(np.ones(3, np.float32), NamedSharding(mesh, P("data"))))
-    assert len(calls) == 1  # another layout: compiled again, traced once
+    assert len(calls) == 1  # another sharding: compiled again, traced once
     f(jnp.ones(4))
     f(jnp.ones(3, jnp.int32))
     f(2.0)
@@ -63,7 +63,7 @@ def test_closures_over_arrays_and_tracers():
         np.testing.assert_allclose(outer(x), 3 * x + bias + 1 + 4 * x + bias + 1)
 
 
-def test_a_function_that_closes_over_a_tracer_is_traced_again_in_the_next_trace():
+def test_closure_over_a_tracer_is_retraced_in_the_next_trace():
     held = []
     inner = sw.jit(lambda y: y * held[-1])
 
@@ -75,7 +75,7 @@ def test_a_function_that_closes_over_a_tracer_is_traced_again_in_the_next_trace(
     assert float(sw.jit(lambda x: outer(x) + 1)(3.0)) == 13.0
 
 
-def test_scalars_keep_sign_and_kind():
+def test_scalars_keep_sign_and_dtype():
     f = sw.jit(lambda x: x)
     assert np.signbit(np.asarray(f(-0.0)))
     assert not np.signbit(np.asarray(f(0.0)))
@@ -102,7 +102,7 @@ def test_computation_follows_data(mesh):
     assert x.sum().sharding.spec == P()
 
 
-def test_constraint_pins_a_value_inside(mesh):
+def test_constraint_pins_an_intermediate_value(mesh):
     where = NamedSharding(mesh, P(None, "model"))
 
     @sw.jit
@@ -159,7 +159,7 @@ def test_dump_writes_every_stage(tmp_path):
     assert "stablehlo.multiply" in next(tmp_path.glob("*/5-stablehlo.txt")).read_text()
 
 
-def test_arrays_alone_and_trees_and_keywords_are_told_apart():
+def test_argument_structures_are_distinguished():
     runs = []
 
     @sw.jit
@@ -177,7 +177,7 @@ def test_arrays_alone_and_trees_and_keywords_are_told_apart():
     assert same.tolist() == x.tolist()
 
 
-def test_a_function_keeps_the_programs_that_were_used_last(monkeypatch):
+def test_least_recently_used_programs_are_evicted(monkeypatch):
     monkeypatch.setattr("shardwise.api.jit.MAX_PROGRAMS", 4)
     traced = []
 
@@ -190,16 +190,16 @@ def test_a_function_keeps_the_programs_that_were_used_last(monkeypatch):
     f(often)
     for size in range(2, 12):
         f(jnp.zeros(size))
-        f(often)  # what is used often stays
+        f(often)  # frequently used entries stay
     assert len(traced) == len(set(traced)) == 11
     assert f._launches.count <= 4 and f._programs.count <= 4
     f(jnp.zeros(11))
     assert len(traced) == 11  # the last one is still there
     assert f(jnp.zeros(2)).tolist() == [1.0, 1.0]
-    assert traced[-1] == (2,) and len(traced) == 12  # the first was dropped, and is made again
+    assert traced[-1] == (2,) and len(traced) == 12  # the first was evicted and is compiled again
 
 
-def test_programs_that_are_dropped_are_freed(monkeypatch):
+def test_evicted_programs_are_freed(monkeypatch):
     monkeypatch.setattr("shardwise.api.jit.MAX_PROGRAMS", 2)
     f = sw.jit(lambda x: x + 1)
     f(jnp.zeros(1))

@@ -1,4 +1,4 @@
-"""The mesh in force: `with mesh:`, set_mesh and use_mesh, what bare specs mean there, and threads."""
+"""The current mesh: `with mesh:`, set_mesh, use_mesh, bare PartitionSpecs, and threads."""
 
 import threading
 
@@ -13,7 +13,7 @@ from shardwise.sharding import PartitionSpec as P
 
 
 def in_thread(function):
-    """What `function` returns in a thread of its own."""
+    """Run `function` in another thread."""
     found = []
     thread = threading.Thread(target=lambda: found.append(function()))
     thread.start()
@@ -50,7 +50,7 @@ def test_set_mesh_stays_in_its_thread(mesh):
         assert in_thread(lambda: get_abstract_mesh().empty)
 
 
-def test_bare_specs_mean_the_mesh_in_force(mesh):
+def test_bare_specs_use_the_current_mesh(mesh):
     x = np.arange(16.0, dtype=np.float32).reshape(8, 2)
     f = sw.jit(lambda x: {"y": x + 1, "z": x.sum(1)}, in_shardings=P("data"), out_shardings={"y": P(), "z": P("model")})
     with mesh:
@@ -65,7 +65,7 @@ def test_bare_specs_mean_the_mesh_in_force(mesh):
     np.testing.assert_array_equal(np.asarray(found["z"]), x.sum(1))
 
 
-def test_a_function_is_compiled_for_each_mesh_in_force():
+def test_function_is_compiled_per_current_mesh():
     one, other = sw.make_mesh((8,), ("x",)), sw.make_mesh((2,), ("x",))
     traced = []
 
@@ -81,7 +81,7 @@ def test_a_function_is_compiled_for_each_mesh_in_force():
     assert len(traced) == 2
 
 
-def test_named_shardings_need_no_mesh_in_force(mesh):
+def test_named_shardings_need_no_current_mesh(mesh):
     other = sw.make_mesh((8,), ("x",))
     with other:
         assert sw.device_put(np.ones(8), NamedSharding(mesh, P("data"))).sharding.mesh is mesh
@@ -117,6 +117,6 @@ def test_errors(mesh, call, error, message):
     assert message in str(caught.value)
 
 
-def test_a_spec_that_does_not_fit_the_mesh_in_force(mesh):
+def test_spec_with_an_unknown_axis_of_the_current_mesh_raises(mesh):
     with mesh, pytest.raises(ShardingError, match=r"has no axis 'date'\. Did you mean 'data'"):
         sw.jit(lambda x: x, in_shardings=P("date"))(np.ones(8))

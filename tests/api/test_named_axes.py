@@ -1,4 +1,4 @@
-"""Collectives over the names of vmap's axes: against numpy, where members lie side by side along a dim."""
+"""Collectives over vmap's named axes, compared with numpy operations along the batch dim."""
 
 import numpy as np
 import pytest
@@ -51,7 +51,7 @@ def test_sums_and_means(wrap):
     assert int(tree["b"][1]) == 8
 
 
-def test_the_sum_of_a_python_number_is_one():
+def test_psum_of_a_python_number_is_a_python_number():
     seen = []
 
     def f(x):
@@ -64,7 +64,7 @@ def test_the_sum_of_a_python_number_is_one():
 
 
 @WRAPPED
-def test_what_is_not_mapped_counts_once_for_each_member(wrap):
+def test_unmapped_value_counts_once_per_member(wrap):
     w = jnp.arange(3.0)
     found = wrap(over(lambda x, w: lax.psum(w, "i"), in_axes=(0, None), out_axes=None))(X, w)
     close(found, 4 * np.arange(3.0))
@@ -76,7 +76,7 @@ def test_what_is_not_mapped_counts_once_for_each_member(wrap):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", "uint8", "bool", "complex64"])
-def test_sums_of_narrow_types_are_those_of_a_dim(dtype):
+def test_sums_of_narrow_dtypes_match_sum_over_a_dim(dtype):
     x = np.arange(300) % 5
     whole = jnp.array(x).astype(dtype)
     got = over(lambda x: lax.psum(x, "i"), out_axes=None)(whole)
@@ -103,7 +103,7 @@ def test_largest_and_smallest(wrap):
 
 
 @WRAPPED
-def test_the_largest_shares_its_derivative(wrap):
+def test_pmax_shares_its_derivative_among_ties(wrap):
     x = np.array([3.0, 1.0, 3.0, 2.0], np.float32)
     w = np.array([1.0, 2.0, 3.0, 4.0], np.float32)
     wanted = np.where(x == 3, w.sum() / 2, 0)
@@ -256,7 +256,7 @@ def test_derivatives_of_each(f, shape):
 
 
 def normalized(x):
-    """Member by member, with the mean of all: what a batch norm does."""
+    """Normalize by the mean of all members, as batch norm does."""
     y = x - lax.pmean(x, "i")
     return y / lax.pmean(y * y, "i")
 
@@ -278,7 +278,7 @@ REWRITTEN = {
 
 @pytest.mark.parametrize("inner", REWRITTEN)
 @WRAPPED
-def test_names_reach_into_what_the_function_calls(wrap, inner):
+def test_names_are_bound_in_called_functions(wrap, inner):
     f = REWRITTEN[inner](normalized)
     close(wrap(over(f))(X), np.asarray(by_hand(jnp.array(X))))
     wanted = np.asarray(sw.grad(lambda x: (by_hand(x) * X).sum())(X))
@@ -289,7 +289,7 @@ def test_names_reach_into_what_the_function_calls(wrap, inner):
     np.testing.assert_allclose(np.asarray(wrap(twice)(X)), again, rtol=1e-3, atol=1e-4)
 
 
-def test_a_jit_of_what_is_not_mapped():
+def test_jit_of_an_unmapped_value():
     w = jnp.arange(3.0)
     f = sw.jit(lambda w: lax.psum(w, "i"))
     close(over(lambda x: f(w) + x)(X), X + 4 * np.arange(3.0))
@@ -297,7 +297,7 @@ def test_a_jit_of_what_is_not_mapped():
     close(over(lambda x: x + sw.jit(lambda: lax.axis_index("i"))())(X), X + np.arange(4)[:, None])
 
 
-def test_names_reach_into_loops_and_branches():
+def test_names_are_bound_in_loops_and_branches():
     def totals(x):
         def step(carry, y):
             carry = carry + lax.psum(y * y, "i")
@@ -321,7 +321,7 @@ def test_names_reach_into_loops_and_branches():
     close(same, 125)
     close(own, 3 * np.arange(4))
 
-    def grown(x):  # every member goes on until the sum of all is large
+    def grown(x):  # every member iterates until the sum of all is large
         return lax.while_loop(lambda c: lax.psum(c, "i") < 50, lambda c: c * 2 + lax.axis_index("i"), x)
 
     close(over(grown)(np.arange(4, dtype=np.float32)), [0, 15, 30, 45])
@@ -368,7 +368,7 @@ def custom_vjp_scaled():
 @pytest.mark.parametrize("inner", [lambda f: f, sw.jit, sw.checkpoint], ids=["plain", "jit", "checkpoint"])
 @WRAPPED
 def test_rules_of_custom_derivatives_use_names(wrap, inner, make):
-    """The rules say twice the derivative, so that it is seen that they were asked."""
+    """The rules return twice the derivative, so that their use shows."""
     f = inner(make())
     x = np.abs(X) + 1
     close(wrap(over(f))(x), x / x.sum())
@@ -377,7 +377,7 @@ def test_rules_of_custom_derivatives_use_names(wrap, inner, make):
     close(wrap(over(sw.grad(lambda x, w: (f(x) * w).sum())))(x, X), wanted)
 
 
-def test_jit_traces_anew_for_other_names_and_sizes():
+def test_jit_retraces_for_other_names_and_sizes():
     sizes = []
 
     @sw.jit
@@ -397,7 +397,7 @@ def test_jit_traces_anew_for_other_names_and_sizes():
         sw.vmap(f)(np.ones(4, np.float32))
 
 
-def test_any_hashable_is_a_name():
+def test_any_hashable_can_be_an_axis_name():
     name = ("rows", 3)
     close(over(lambda x: lax.psum(x, [name]), name, out_axes=None)(X), X.sum(0))
 
@@ -427,7 +427,7 @@ def message_of(error_type, function, *args):
         lambda x: lax.ppermute(x, "k", []),
     ],
 )
-def test_a_name_that_is_not_bound(use):
+def test_unbound_name_raises(use):
     way_out = "`vmap(fun, axis_name='k')` binds a name in `fun`, and shard_map binds the axes of its mesh."
     text = f"unbound axis name 'k'. The bound names are: 'i', 'j'. {way_out}"
     assert message_of(UnboundAxisError, nested(use), Y) == text
@@ -435,7 +435,7 @@ def test_a_name_that_is_not_bound(use):
     assert message_of(UnboundAxisError, sw.jit(lambda x: lax.psum(x, "k")), X) == text
 
 
-def test_the_error_stands_at_the_users_line():
+def test_error_is_at_the_users_line():
     def f(x):
         return lax.psum(x, "k")
 
@@ -445,7 +445,7 @@ def test_the_error_stands_at_the_users_line():
     assert (last.name, last.lineno) == ("f", f.__code__.co_firstlineno)  # pytest counts lines from 0
 
 
-def test_what_does_not_fit_is_named():
+def test_mismatches_raise():
     y = jnp.ones((4, 3, 6))
 
     def said(f):
@@ -503,7 +503,7 @@ def program_of(op, text):
 
 
 @pytest.mark.parametrize(("op", "text"), OPS, ids=str)
-def test_an_op_whose_name_nobody_binds(op, text):
+def test_op_with_an_unbound_name_raises(op, text):
     program = program_of(op, text)
     names = ", ".join(map(repr, sorted(op.axis_names)))
     wanted = (
@@ -517,7 +517,7 @@ def test_an_op_whose_name_nobody_binds(op, text):
 
 
 @pytest.mark.parametrize(("op", "text"), [row for row in OPS if row[0].linear_in()], ids=str)
-def test_programs_with_names_go_through_every_transformation(op, text):
+def test_named_axis_programs_under_every_transformation(op, text):
     """Derivatives before and after the name is resolved agree, with another dim in between."""
     program = program_of(op, text)
     assert program.axis_names == op.axis_names

@@ -1,4 +1,4 @@
-"""The same functions of named axes on JAX and here: values, dtypes and gradients agree."""
+"""Compare functions of named axes with JAX: values, dtypes and gradients."""
 
 from types import SimpleNamespace
 
@@ -14,7 +14,7 @@ HERE = SimpleNamespace(jax=sw, np=sw.numpy, lax=sw.lax)
 THERE = SimpleNamespace(jax=jax, np=jax.numpy, lax=jax.lax)
 RNG = np.random.default_rng(1)
 
-# Each takes the library and a member's array of shape (4, 2); the axis `i` has 4 members, `j` 3.
+# Each accepts the library and a member's array of shape (4, 2); the axis `i` has 4 members, `j` 3.
 ONE = {
     "psum": lambda m, x: m.lax.psum(x * x, "i") * x,
     "psum of trees": lambda m, x: m.lax.psum((x, x.sum()), "i")[1] * x,

@@ -1,4 +1,4 @@
-"""named_scope: the names are in the locations of what is traced inside, and change nothing else."""
+"""named_scope: the names are in the locations of the ops traced inside, and change nothing else."""
 
 import re
 import threading
@@ -19,12 +19,12 @@ def text_of(function, *args):
 
 
 def locations(function, *args):
-    """Scope and kind of every op in the text that XLA compiles; the line stands between them."""
+    """Return scope and name of every op in the StableHLO; its location has the line between them."""
     found = re.findall(r'loc\("([^"]*)"', text_of(function, *args))
     return [re.sub(r"test_named_scope\.py:\d+/", "", name) for name in found]
 
 
-def test_scopes_lead_to_the_line_and_the_kind():
+def test_location_has_scope_line_and_op():
     def f(x):
         with sw.named_scope("outer"):
             y = x + x
@@ -50,7 +50,7 @@ def test_as_a_decorator():
     assert locations(lambda x: -layer(x, 2), X) == ["layer/exp", "layer/layer/exp", "neg"]
 
 
-def test_derivatives_have_the_scope_of_what_they_are_derivatives_of():
+def test_derivatives_have_the_scope_of_the_primal_ops():
     def loss(x):
         with sw.named_scope("forward"):
             y = jnp.exp(x)
@@ -61,7 +61,7 @@ def test_derivatives_have_the_scope_of_what_they_are_derivatives_of():
     assert not any(name.endswith("sum") and "forward" in name for name in found)
 
 
-def test_a_function_that_is_traced_once_has_the_scope_of_each_call():
+def test_cached_trace_has_the_scope_of_each_call():
     traced = []
 
     @sw.jit
@@ -81,7 +81,7 @@ def test_a_function_that_is_traced_once_has_the_scope_of_each_call():
     assert len(traced) == 1
 
 
-def test_loops_carry_the_scopes_around_them():
+def test_ops_in_loops_have_the_enclosing_scopes():
     def f(x):
         def step(carry, y):
             with sw.named_scope("step"):
@@ -94,7 +94,7 @@ def test_loops_carry_the_scopes_around_them():
     assert {"loop/step/exp", "loop/step/add", "loop/scan", "mul"} <= set(found)
 
 
-def test_scopes_make_nothing_compile_again():
+def test_scopes_cause_no_recompilation():
     traced = []
 
     @sw.jit
@@ -118,7 +118,7 @@ def test_scopes_make_nothing_compile_again():
     assert scoped("a") == scoped("b") and hash(scoped("a")) == hash(scoped("b"))
 
 
-def test_the_text_of_a_program_shows_them():
+def test_program_text_shows_scopes():
     def f(x):
         with sw.named_scope("encoder"), sw.named_scope("attention"):
             return jnp.exp(x)
@@ -144,7 +144,7 @@ def test_an_error_closes_the_scope():
     assert locations(f, X) == ["exp"]
 
 
-def test_one_object_can_be_opened_again():
+def test_scope_object_can_be_reused():
     scope = sw.named_scope("s")
 
     def f(x):
@@ -157,7 +157,7 @@ def test_one_object_can_be_opened_again():
     assert locations(f, X) == ["s/s/exp", "s/neg", "add"]
 
 
-def test_scopes_are_of_one_thread():
+def test_scopes_are_thread_local():
     found = []
 
     def elsewhere():
@@ -174,7 +174,7 @@ def test_scopes_are_of_one_thread():
     assert all("here" not in name for names in found for name in names) and found
 
 
-def test_a_name_is_a_string():
+def test_name_must_be_a_string():
     with pytest.raises(TypeError) as caught:
         sw.named_scope(3)
     assert str(caught.value) == "named_scope needs a string, not 3"

@@ -47,14 +47,14 @@ def test_on_eight_devices(checking, mesh):
     np.testing.assert_allclose(sw.jit(lambda x: x * 2)(x), 2 * np.arange(-5.0, 5.0))
 
 
-def test_what_came_in_is_not_blamed_on_an_op(checking):
+def test_nan_in_an_argument_is_not_blamed_on_an_op(checking):
     x = np.array([np.nan, 1.0], np.float32)
     assert np.isnan(np.asarray(sw.jit(lambda x: x * 2.0)(x))[0])
 
 
 def test_with_a_donated_argument(checking):
     f = sw.jit(lambda x: x / (x * 0.0), donate_argnums=0)
-    # Where the argument's memory is gone, the op can no longer be found; that there is a NaN is still said.
+    # The op cannot be found if the argument's buffer was donated; the NaN is still reported.
     with pytest.raises(FloatingPointError, match=r"^nan in (a result of `<lambda>`$|the result of `div` at)"):
         f(jnp.zeros(3) + 0.0)
 

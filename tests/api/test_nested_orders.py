@@ -40,7 +40,7 @@ def nested(m, names):
 
 
 def slopes(g, step=2e-3):
-    """The gradient of the sum, by differences of fourth order."""
+    """Compute the gradient of the sum by fourth-order differences."""
 
     def found(x):
         weights = {2: -1 / 12, 1: 2 / 3, -1: -2 / 3, -2: 1 / 12}
@@ -80,19 +80,19 @@ def in_numpy(names):
 
 
 ORDERS = list(itertools.product(WRAPPERS, repeat=3))
-# In an order in which every wrapper soon comes at every place: 67 is (1, 5, 1) in base 6, and prime.
+# In an order in which every wrapper soon occurs at every position: 67 is (1, 5, 1) in base 6, and prime.
 SPREAD = [ORDERS[(67 * number) % len(ORDERS)] for number in range(len(ORDERS))]
 
 
 def orders(often, whole=216):
-    """So many orders; `often` of them run with the fast tests."""
+    """Choose orders; `often` of them run with the fast tests."""
     return [
         pytest.param(names, id="-".join(names), marks=() if number < often else pytest.mark.slow)
         for number, names in enumerate(SPREAD[:whole])
     ]
 
 
-def test_the_orders_that_run_often_have_every_wrapper_at_every_place():
+def test_fast_orders_have_every_wrapper_at_every_position():
     for place in range(3):
         assert {names[place] for names in SPREAD[:24]} == set(WRAPPERS)
 

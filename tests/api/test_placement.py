@@ -1,4 +1,4 @@
-"""device_put between all kinds of shardings, bare specs, programs over several meshes, and where arrays are made."""
+"""device_put between all kinds of shardings, bare specs, programs over several meshes, and array creation."""
 
 import itertools
 
@@ -40,7 +40,7 @@ NAMES = list(shardings())
 
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(NAMES, NAMES)))
-def test_device_put_never_reads_an_array_to_move_it(before, after, monkeypatch):
+def test_device_put_does_not_copy_through_the_host(before, after, monkeypatch):
     found = shardings()
     x = np.arange(60, dtype=np.int32).reshape(10, 6)
     there = sw.device_put(x, found[before])
@@ -60,7 +60,7 @@ def _refused(self):
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.float32, np.complex64, jnp.bfloat16])
 @pytest.mark.parametrize("shape", [(), (1,), (3, 0), (7, 2, 5)])
-def test_all_dtypes_and_ranks_move(mesh, dtype, shape):
+def test_all_dtypes_and_ranks_are_moved(mesh, dtype, shape):
     x = (np.arange(np.prod(shape)).reshape(shape) % 3).astype(dtype)
     spec = P(*[("data", "model")][: len(shape)])
     one = sw.device_put(x, sw.devices()[2])
@@ -72,7 +72,7 @@ def test_all_dtypes_and_ranks_move(mesh, dtype, shape):
         np.testing.assert_array_equal(np.asarray(found), x)
 
 
-def test_pieces_that_stay_are_not_copied(mesh):
+def test_shards_that_stay_are_not_copied(mesh):
     x = sw.device_put(np.ones((8, 4), np.float32), NamedSharding(mesh, P("data")))
     flat = sw.make_mesh((8,), ("x",))
     same = sw.device_put(sw.device_put(x, NamedSharding(mesh, P(("data", "model")))), NamedSharding(flat, P("x")))
@@ -90,21 +90,21 @@ def _address(array):
     return array.buffers.unsafe_buffer_pointer()
 
 
-def test_donated_memory_is_given_up():
+def test_donated_memory_is_deleted():
     x = sw.device_put(np.ones(4, np.float32), sw.devices()[0])
     y = sw.device_put(x, sw.devices()[1], donate=True)
     assert x.is_deleted()
     assert y.tolist() == [1.0] * 4
     kept = sw.device_put(y, sw.devices()[1], donate=True)
-    assert not kept.is_deleted()  # it is the same memory
+    assert not kept.is_deleted()  # shares memory
     with pytest.raises(RuntimeError, match=r"the operand of device_put is a f32\[4\] whose memory was freed"):
         sw.device_put(x, sw.devices()[2])
     with pytest.raises(ValueError, match="pass donate=True or may_alias=True, not both"):
         sw.device_put(y, sw.devices()[2], donate=True, may_alias=True)
 
 
-def test_one_exchange_serves_meshes_over_the_same_devices(monkeypatch):
-    """4×2 to 2×4 is one compiled program: nothing is cut and sent block by block."""
+def test_resharding_between_meshes_is_one_program(monkeypatch):
+    """Resharding from 4×2 to 2×4 is one compiled program, not a transfer block by block."""
     monkeypatch.setattr(transfer, "_redistributed", _refused)
     found = shardings()
     x = np.arange(60.0, dtype=np.float32).reshape(10, 6)
@@ -151,7 +151,7 @@ def test_positional_shardings_in_programs():
         np.testing.assert_array_equal(shard.data, x[shard.index] * 2)
 
 
-def test_results_have_the_sharding_that_was_asked_for(mesh):
+def test_results_have_the_requested_sharding(mesh):
     flat = sw.make_mesh((8,), ("x",))
     x = sw.device_put(np.ones(8, np.float32), NamedSharding(mesh, P("data")))
     f = sw.jit(lambda x: x * 2, out_shardings=NamedSharding(flat, P("x")))
@@ -159,7 +159,7 @@ def test_results_have_the_sharding_that_was_asked_for(mesh):
     assert [shard.data.shape for shard in f(x).addressable_shards] == [(1,)] * 8
 
 
-def test_constraints_outside_every_function(mesh):
+def test_constraints_outside_jit(mesh):
     x = sw.lax.with_sharding_constraint(np.arange(10.0, dtype=np.float32), NamedSharding(mesh, P("data")))
     assert x.sharding == NamedSharding(mesh, P("data"))
     y = sw.lax.with_sharding_constraint(x, NamedSharding(mesh, P("model")))
@@ -179,11 +179,11 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("name", MAKERS)
-def test_arrays_are_made_in_pieces(mesh, name, monkeypatch):
+def test_arrays_are_created_in_shards(mesh, name, monkeypatch):
     make, expected = MAKERS[name]
     spec = P("model", "data") if expected.ndim == 2 else P(("data", "model"))
     where = NamedSharding(mesh, spec)
-    with monkeypatch.context() as patched:  # nothing is moved: each device makes its own piece
+    with monkeypatch.context() as patched:  # no transfer: each device creates its own shard
         patched.setattr("shardwise.api.placement.transfer", _refused)
         patched.setattr("shardwise.execute.executor.transfer", _refused)
         patched.setattr("shardwise.api.placement.place", _refused)
@@ -195,7 +195,7 @@ def test_arrays_are_made_in_pieces(mesh, name, monkeypatch):
     np.testing.assert_array_equal(np.asarray(x).astype(float), expected)
 
 
-def test_makers_take_devices_and_specs(mesh):
+def test_creation_functions_accept_devices_and_specs(mesh):
     assert jnp.zeros(3, device=sw.devices()[4]).devices() == {sw.devices()[4]}
     assert str(jnp.full(2, 0.0, device=sw.devices()[1])) == "[0. 0.]"
     assert str(jnp.full(2, -0.0, device=sw.devices()[1])) == "[-0. -0.]"

@@ -1,4 +1,4 @@
-"""pmap: against loops over slices, what it compiles and keeps, and what it says of what cannot be."""
+"""pmap: compared with loops over slices; its caches; and its errors."""
 
 import gc
 import weakref
@@ -28,7 +28,7 @@ def test_each_device_has_one_slice():
     assert len(twice(np.arange(8)).devices()) == 8
 
 
-def test_axes_in_trees():
+def test_axes_as_pytrees():
     def f(p, x, *, scale):
         assert p["w"].shape == (3,) and p["b"].shape == () and x.shape == (2,) and scale.shape == ()
         return {"y": p["w"][:2] * x * scale + p["b"], "n": lax.psum(x.sum(), "i"), "const": 7}
@@ -45,12 +45,12 @@ def test_axes_in_trees():
     assert shard_bounds(found["const"])[2] == ((2, 3),)
 
 
-def test_nothing_is_sliced_but_the_size_is_said():
+def test_axis_size_without_mapped_arguments():
     found = sw.pmap(lambda x: x + lax.axis_index("i"), "i", in_axes=None, axis_size=3)(np.float32(0.5))
     np.testing.assert_array_equal(found, [0.5, 1.5, 2.5])
 
 
-def test_the_one_name_that_the_function_uses_is_the_name():
+def test_unbound_axis_name_becomes_the_axis_name():
     @sw.pmap
     def parallel_fn(x):
         return lax.psum(x, axis_name="i")
@@ -58,12 +58,12 @@ def test_the_one_name_that_the_function_uses_is_the_name():
     np.testing.assert_allclose(parallel_fn(X), np.tile(X.sum(0), (4, 1)), rtol=1e-5)
     assert parallel_fn(X).sharding.mesh.axis_names == ("i",)
 
-    # A name that something around it has is not the devices'.
+    # A name that an enclosing vmap binds is not taken.
     both = sw.vmap(sw.pmap(lambda x: lax.psum(x, "v") + lax.psum(x, "i")), in_axes=1, axis_name="v")(X)
     np.testing.assert_allclose(both, (X.sum(1)[:, None] + X.sum(0)).T, rtol=1e-5)
 
 
-def test_a_call_again_traces_nothing():
+def test_repeated_calls_do_not_retrace():
     traced = []
 
     def f(x, n):
@@ -75,7 +75,7 @@ def test_a_call_again_traces_nothing():
         mapped(X, 2)
         mapped(jnp.asarray(X), 2)
     assert traced == [(3,)]
-    sw.pmap(f, axis_name="i", static_broadcasted_argnums=1)(X, 2)  # the same of the same function
+    sw.pmap(f, axis_name="i", static_broadcasted_argnums=1)(X, 2)  # the same function shares its cache
     assert traced == [(3,)]
     np.testing.assert_allclose(mapped(X, 3)[0], X.sum(0) * 3, rtol=1e-5)
     mapped(X[:2], 3)
@@ -84,10 +84,10 @@ def test_a_call_again_traces_nothing():
     unnamed = sw.pmap(lambda x: traced.append(0) or lax.psum(x, "i"))
     for _ in range(3):
         unnamed(X)
-    assert traced[3:] == [0, 0]  # once more, under the name that was found
+    assert traced[3:] == [0, 0]  # traced again with the name that was found
 
 
-def test_a_function_that_nobody_has_any_more_is_let_go():
+def test_unreferenced_function_is_freed():
     def f(x):
         return x + 1
 
@@ -117,7 +117,7 @@ def test_donation():
     np.testing.assert_allclose(found, X * 3, rtol=1e-6)
 
 
-def test_devices_are_the_first_or_those_that_are_given():
+def test_devices_are_the_first_or_the_given_ones():
     last = sw.devices()[4:]
     found = sw.pmap(lambda x: x + lax.axis_index("i"), "i", devices=last[::-1])(X)
     np.testing.assert_allclose(found, X + np.arange(4)[:, None], rtol=1e-6)
@@ -139,10 +139,10 @@ def test_derivatives_inside_are_each_devices_own():
     slope = (np.cos(w * X) * X).sum(1)
     np.testing.assert_allclose(own, slope, rtol=1e-4)
     np.testing.assert_allclose(mean, np.full(4, slope.mean()), rtol=1e-4)
-    np.testing.assert_allclose(of_sum, slope * 4, rtol=1e-4)  # four sums, one a device
+    np.testing.assert_allclose(of_sum, slope * 4, rtol=1e-4)  # four sums, one per device
 
 
-def test_inside_of_other_transformations():
+def test_inside_other_transformations():
     def f(w, x):
         return lax.pmean(jnp.sin(w * x).sum(), "i") * x
 
@@ -163,13 +163,13 @@ def test_inside_of_other_transformations():
     assert many.sharding.spec == P(None, "i")
 
 
-def test_without_jit():
+def test_with_disable_jit():
     with sw.disable_jit():
         found = sw.pmap(lambda x, n: x * n - lax.pmax(x, "i"), "i", static_broadcasted_argnums=1)(X, 2)
     np.testing.assert_allclose(found, X * 2 - X.max(0), rtol=1e-6)
 
 
-def test_keys_are_sliced_too():
+def test_keys_are_sliced():
     keys = sw.random.split(sw.random.key(0), 4)
 
     def draw(key):
@@ -180,14 +180,14 @@ def test_keys_are_sliced_too():
     assert sw.pmap(lambda key: key)(keys).dtype == keys.dtype
 
 
-def test_what_it_does_can_be_looked_at():
+def test_lower_and_plan():
     mapped = sw.pmap(lambda x: lax.psum(x, "i"), "i")
     assert mapped.lower(X).as_text().count("stablehlo.all_reduce") == 1
     assert mapped.eval_shape(X).shape == (4, 3)
     assert "named_sum[axes=('i',)" in str(sw.make_jaxpr(mapped)(X))
 
 
-# --- what cannot be ---------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 def train_step(w, batch):
@@ -249,20 +249,20 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", MISFITS)
-def test_arguments_that_do_not_fit(name):
+def test_mismatched_arguments_raise(name):
     options, args, error, text = MISFITS[name]
     with pytest.raises(error, match=r"pmap of `train_step` \(test_pmap.py:\d+\): .*" + text):
         sw.pmap(train_step, **options)(*args)
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_options_that_cannot_be(name):
+def test_invalid_options_raise(name):
     options, error, text = WRONG[name]
     with pytest.raises(error, match=r"pmap of `train_step` \(test_pmap.py:\d+\): " + text):
         sw.pmap(train_step, **options)
 
 
-def test_static_and_donated_arguments_that_cannot_be():
+def test_invalid_static_and_donated_arguments_raise():
     with pytest.raises(TypeError, match=r"argument `w` of `train_step` \(test_pmap.py:\d+\) is 'w' of type str"):
         sw.pmap(train_step)("w", X)
     with pytest.raises(ValueError, match=r"static argument 0 of `train_step` .* is not hashable"):
@@ -279,12 +279,12 @@ def test_static_and_donated_arguments_that_cannot_be():
         sw.pmap(train_step, static_broadcasted_argnums=0, donate_argnums=0)
 
 
-def test_what_is_no_function():
+def test_non_function_raises():
     with pytest.raises(TypeError, match="pmap needs a function, not 3"):
         sw.pmap(3)
 
 
-def test_names_that_nothing_has():
+def test_unbound_axis_names_raise():
     with pytest.raises(NameError, match=r"unbound axis name 'j'\. The bound names are: 'i'\."):
         sw.pmap(lambda x: lax.psum(x, "j"), "i")(X)
     text = r"no axis_name is given, but .* axis names 'j' and 'i'\. Pass the one .*, such as pmap\(…, axis_name='j'\)\."
@@ -292,7 +292,7 @@ def test_names_that_nothing_has():
         sw.pmap(lambda x: lax.psum(lax.psum(x, "j"), "i"))(X)
 
 
-def test_devices_cannot_be_shared_out_twice():
+def test_nested_pmap_raises():
     text = (
         r"pmap of `<lambda>` .*: pmap cannot be nested in a pmap or shard_map, here with the axes 'i'\.\n"
         r"  Use vmap for the inner dim; or use one shard_map over a mesh with two axes"
@@ -301,6 +301,6 @@ def test_devices_cannot_be_shared_out_twice():
         sw.pmap(sw.pmap(lambda x: x, "j"), "i")(X)
 
 
-def test_arrays_that_were_put_elsewhere_are_not_moved():
+def test_arrays_committed_to_other_devices_raise():
     with pytest.raises(DeviceMismatchError, match="Move arrays to one mesh or one device with `device_put` first"):
         sw.pmap(lambda x: x)(sw.device_put(X, sw.devices()[5]))

@@ -1,4 +1,4 @@
-"""The same programs by JAX's pmap and by this one: values, dtypes, shapes, and which device has which part."""
+"""Compare pmap with JAX's: values, dtypes, shapes, and which device holds which shard."""
 
 from types import SimpleNamespace
 
@@ -19,7 +19,7 @@ W = RNG.normal(size=(3,)).astype(np.float32)
 
 
 def same(program, placed=True):
-    """The program, given either library, makes the same arrays, which lie on the same devices."""
+    """Check that the program returns the same arrays on the same devices with either library."""
     ours, theirs = sw.tree.leaves(program(HERE)), jax.tree.leaves(program(THERE))
     assert len(ours) == len(theirs) > 0
     for mine, other in zip(ours, theirs, strict=True):
@@ -29,7 +29,7 @@ def same(program, placed=True):
             assert shard_bounds(mine) == shard_bounds(other)
 
 
-def test_everything_that_devices_can_send():
+def test_all_collectives():
     def on_one(m, x):
         lax, index = m.lax, m.lax.axis_index("i")
         return {
@@ -50,7 +50,7 @@ def test_everything_that_devices_can_send():
             "branch": lax.cond(index > 1, lambda y: y * 2, lambda y: y + 1, x),
             "loop": lax.scan(lambda c, _: (m.np.sin(c + lax.pmean(c, "i")), c.sum()), x, None, length=3),
             "until": lax.while_loop(lambda c: c.sum() < 9.0 * (1 + index), lambda c: c + 0.5, x),
-            "row by row": m.jax.vmap(lambda row: row * lax.psum(row, ("i", "r")), axis_name="r")(x),
+            "per row": m.jax.vmap(lambda row: row * lax.psum(row, ("i", "r")), axis_name="r")(x),
             "narrow": x.astype("bfloat16"),
             "integer": (x * 10).astype("int8"),
             "a constant": 3.0,

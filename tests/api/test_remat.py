@@ -1,4 +1,4 @@
-"""checkpoint: the same derivatives, from less memory; policies say what is kept."""
+"""checkpoint: the same derivatives with less memory; policies select the saved values."""
 
 from collections import Counter
 
@@ -74,9 +74,9 @@ def counts(policy):
     return found["dot"], found["exp"]
 
 
-def test_policies_decide_what_is_computed_again():
+def test_policies_decide_what_is_rematerialized():
     layers = len(W)
-    backward = 2 * layers - 1  # a product for each weight, and for each input but the first
+    backward = 2 * layers - 1  # one product per weight, and one per input but the first
     without = ops(sw.grad(loss(lambda f: f)), W, X)
     assert (without["dot"], without["exp"]) == (layers + backward, layers)
     assert counts(policies.everything_saveable) == (layers + backward, layers)
@@ -92,7 +92,7 @@ def test_policies_decide_what_is_computed_again():
     assert counts(both) == counts(policies.dots_saveable)
 
 
-def test_what_is_computed_again_waits_for_its_cotangents():
+def test_rematerialization_waits_for_the_cotangents():
     text = planned(sw.grad(loss(sw.checkpoint)), W, X).module.text
     barriers = [line for line in text.splitlines() if "optimization_barrier" in line]
     assert len(barriers) == len(W)

@@ -1,4 +1,4 @@
-"""smap: shard_map along one axis of the mesh in force."""
+"""smap: shard_map along one axis of the current mesh."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from tests.device_shards import shard_bounds
 X = np.arange(64.0, dtype=np.float32).reshape(8, 8)
 
 
-def test_pieces_keep_their_rank(mesh):
+def test_shards_keep_their_rank(mesh):
     @sw.smap(in_axes=(None, 1), out_axes={"sum": None, "rows": 1}, axis_name="model")
     def f(p, x):
         assert p["w"].shape == (8,) and x.shape == (8, 4)
@@ -28,7 +28,7 @@ def test_pieces_keep_their_rank(mesh):
     assert found["sum"].is_fully_replicated and found["rows"].sharding == NamedSharding(mesh, P(None, "model"))
 
 
-def test_one_inside_the_other(mesh):
+def test_nested_smaps(mesh):
     inner = sw.smap(lambda x: lax.psum(x, ("data", "model")), in_axes=1, out_axes=None, axis_name="model")
     outer = sw.smap(inner, in_axes=0, out_axes=None, axis_name="data")
     with mesh:
@@ -39,7 +39,7 @@ def test_one_inside_the_other(mesh):
     np.testing.assert_allclose(slope, np.tile(2 * expected, (4, 2)))
 
 
-def test_axes_are_read_off_the_arguments(mesh):
+def test_axes_are_inferred_from_the_arguments(mesh):
     twice = sw.smap(lambda x: x * lax.axis_size("data"), out_axes=0, axis_name="data")
     with mesh:
         found = twice(sw.device_put(X, NamedSharding(mesh, P("data", "model"))))
@@ -50,7 +50,7 @@ def test_axes_are_read_off_the_arguments(mesh):
             twice(X)
 
 
-def test_what_cannot_be(mesh):
+def test_invalid_input_raises(mesh):
     def f(x):
         return x
 

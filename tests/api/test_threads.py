@@ -1,4 +1,4 @@
-"""Many threads at once: traces do not mix, and results are right."""
+"""Concurrent threads: traces do not mix, and results are correct."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -29,7 +29,7 @@ def test_calls_and_traces_from_many_threads(mesh):
         assert list(pool.map(work, range(24))) == list(range(24))
 
 
-def test_the_64_bit_switch_is_part_of_what_a_program_is_found_by():
+def test_enable_x64_is_part_of_the_cache_key():
     f = sw.jit(lambda x: x + jnp.zeros(2))
     assert f(1.0).dtype == np.float32
     sw.config.update("jax_enable_x64", True)
@@ -42,8 +42,8 @@ def test_the_64_bit_switch_is_part_of_what_a_program_is_found_by():
     assert (jnp.zeros(2) + 1.0).dtype == np.float32
 
 
-def test_programs_that_meet_are_launched_by_many_threads():
-    """Each thread runs them in an order of its own: XLA alone would have devices wait for each other for ever."""
+def test_programs_with_collectives_launched_by_many_threads():
+    """Each thread launches them in a different order, which would deadlock in XLA alone."""
     mesh = sw.make_mesh((8,), ("x",))
     cut = NamedSharding(mesh, P("x"))
     x = sw.device_put(np.arange(8.0, dtype=np.float32), cut)
@@ -62,7 +62,7 @@ def test_programs_that_meet_are_launched_by_many_threads():
     heard = []
 
     @sw.jit
-    def told(w):  # is waited for, and calls back while it runs
+    def told(w):  # is awaited, and calls back while it runs
         sw.debug.callback(lambda total: heard.append(total + float(jnp.ones(3).sum())), w.sum())
         return w.sum()
 

@@ -27,10 +27,10 @@ def frames(function, *args):
 @pytest.mark.parametrize(
     "transform", [lambda f: f, sw.jit, sw.grad, sw.vmap, lambda f: sw.jit(sw.grad(f)), lambda f: sw.vmap(sw.jit(f))]
 )
-def test_only_the_users_frames_and_the_boundary_are_shown(transform):
+def test_only_user_frames_and_called_functions_are_shown(transform):
     error, shown = frames(transform(loss), jnp.ones((2, 3)))
     inside = [frame for frame in shown if "/shardwise/" in frame.filename and "/tests/" not in frame.filename]
-    assert len(inside) <= 6  # the functions that were called, not what they are made of
+    assert len(inside) <= 6  # the public functions that were called, not their internals
     names = [frame.name for frame in shown if "/tests/" in frame.filename]
     assert names[0] == "frames" and "layer" in names[-1:]
     assert "(Frames inside shardwise are hidden" in error.__notes__[0]
@@ -48,7 +48,7 @@ def test_all_frames_on_request():
     assert not hasattr(error, "__notes__")
 
 
-def test_the_users_own_exception_is_itself():
+def test_user_exception_is_raised_unchanged():
     class Mine(Exception):
         pass
 

@@ -38,7 +38,7 @@ def test_static_by_number_and_by_name(options):
     assert float(sw.grad(f)(2.0, 3)) == 12.0
 
 
-def test_static_values_of_different_types_do_not_meet():
+def test_equal_static_values_of_different_types_are_distinguished():
     seen = []
 
     def f(x, flag):
@@ -51,8 +51,10 @@ def test_static_values_of_different_types_do_not_meet():
     assert seen == [int, float, bool]
 
 
-def test_bad_static_arguments():
-    with pytest.raises(ValueError, match=r"static argument 1 of `power` \(test_static\.py:\d+\) is \[3\] of type list"):
+def test_invalid_static_arguments_raise():
+    with pytest.raises(
+        ValueError, match=r"static argument 1 of `power` \(test_static_args\.py:\d+\) is \[3\] of type list"
+    ):
         sw.jit(power, static_argnums=1)(2.0, [3])
     with pytest.raises(
         ValueError, match=r"static_argnames of `power` .* has 'm', but the parameters of the function are x, n, negate"
@@ -75,7 +77,7 @@ def test_bad_static_arguments():
     ],
     ids=lambda given: "",
 )
-def test_numbers_and_names_are_such(option, text):
+def test_argnums_must_be_integers_and_argnames_strings(option, text):
     with pytest.raises(TypeError, match=text):
         sw.jit(power, **option)
 
@@ -103,14 +105,14 @@ def test_donated_memory_is_reused(mesh, spec):
 
 
 def pointers(x):
-    """Where the pieces lie, padding included."""
-    return [piece.unsafe_buffer_pointer() for piece in split(x.buffers)]
+    """Return the buffer addresses of the shards."""
+    return [shard.unsafe_buffer_pointer() for shard in split(x.buffers)]
 
 
 @pytest.mark.parametrize("spec", [None, P("data"), P("model", "data"), P()], ids=str)
 @pytest.mark.parametrize("rows", [8, 10], ids=["even", "uneven"])
-def test_results_lie_where_donated_arguments_lay(mesh, spec, rows):
-    """Step after step, on one device and on each of eight; and not where nothing is donated."""
+def test_results_reuse_the_buffers_of_donated_arguments(mesh, spec, rows):
+    """In consecutive steps, on one device and on eight; but not without donation."""
 
     def step(state, x):
         return {"w": state["w"] * 0.5 + x, "count": state["count"] + 1}
@@ -132,7 +134,7 @@ def test_results_lie_where_donated_arguments_lay(mesh, spec, rows):
 
 
 @pytest.mark.parametrize("donated", [(0, 1), 0, 1], ids=str)
-def test_an_array_that_is_donated_is_given_once(mesh, donated):
+def test_donated_array_passed_twice_raises(mesh, donated):
     def both(a, b):
         return a + b, a - b
 
@@ -156,7 +158,7 @@ def test_donation_by_name():
     assert y.is_deleted() and not x.is_deleted()
 
 
-def test_a_donation_that_cannot_be_used_warns():
+def test_unusable_donation_warns():
     with pytest.warns(UserWarning, match=r"`x` of `<lambda>` is donated, but no result has its type and sharding"):
         sw.jit(lambda x: x.sum(), donate_argnums=0)(jnp.ones(4))
 
@@ -167,7 +169,7 @@ def test_delete():
     assert x.is_deleted()
 
 
-def test_unused_arguments_are_not_moved_and_do_not_matter():
+def test_unused_arguments_are_not_transferred():
     elsewhere = sw.device_put(np.ones(3, np.float32), sw.devices()[5])
     here = sw.device_put(np.ones(3, np.float32), sw.devices()[2])
     out = sw.jit(lambda x, unused: x * 2)(here, elsewhere)
@@ -176,7 +178,7 @@ def test_unused_arguments_are_not_moved_and_do_not_matter():
         sw.jit(lambda x, unused: x * 2, keep_unused=True)(here, elsewhere)
 
 
-def test_inline_leaves_no_call():
+def test_inline_inlines_the_ops():
     inner = lambda x: x * 2 + 1  # noqa: E731
     for inline, calls in ((False, 1), (True, 0)):
         f = sw.jit(lambda x, inline=inline: sw.jit(inner, inline=inline)(x), static_argnames="inline")
@@ -185,7 +187,7 @@ def test_inline_leaves_no_call():
         assert float(f(3.0)) == 7.0
 
 
-def test_recompilations_are_explained(caplog):
+def test_explain_cache_misses_logs_the_reasons(caplog):
     sw.config.update("jax_explain_cache_misses", True)
     try:
         with caplog.at_level(logging.WARNING, "shardwise"):
@@ -198,11 +200,11 @@ def test_recompilations_are_explained(caplog):
     finally:
         sw.config.update("jax_explain_cache_misses", False)
     first, second = [record.getMessage() for record in caplog.records]
-    assert "compilation #2 of `power` (test_static.py:" in first
+    assert "compilation #2 of `power` (test_static_args.py:" in first
     assert "`x` is f32[4] with SingleDeviceSharding(cpu:0), before f32[3]" in first
     assert "settings and static arguments are" in second
 
 
-def test_a_jit_of_known_arguments_inside_grad_may_close_over_the_tracer():
+def test_jit_of_concrete_arguments_can_close_over_a_tracer():
     assert float(sw.grad(lambda w: sw.jit(lambda y: y * w)(2.0))(3.0)) == 2.0
     np.testing.assert_array_equal(sw.vmap(lambda w: sw.jit(lambda y: y * w)(2.0))(jnp.arange(3.0)), [0, 2, 4])

@@ -1,4 +1,4 @@
-"""Settings for a part of a program: what they do, and that programs made under others are not used."""
+"""Context managers for settings: their effects, and that they are part of the cache keys."""
 
 import logging
 import threading
@@ -19,7 +19,7 @@ def text_of(function, *args):
     return sw.jit(function).lower(*args).as_text()
 
 
-def test_64_bits_for_a_while():
+def test_enable_x64():
     f = sw.jit(lambda x: x + jnp.arange(2.0))
     for expected in (np.float32, np.float64, np.float32):
         with sw.enable_x64(expected is np.float64):
@@ -30,7 +30,7 @@ def test_64_bits_for_a_while():
             assert jnp.zeros(1).dtype == np.float32
 
 
-def test_they_decorate_functions():
+def test_contexts_decorate_functions():
     @sw.enable_x64(True)
     def zeros():
         return jnp.zeros(1).dtype
@@ -38,7 +38,7 @@ def test_they_decorate_functions():
     assert (zeros(), zeros(), jnp.zeros(1).dtype) == (np.float64, np.float64, np.float32)
 
 
-def test_other_threads_are_not_meant():
+def test_settings_are_thread_local():
     found = []
     with sw.enable_x64(True), sw.disable_jit():
         thread = threading.Thread(target=lambda: found.append((jnp.zeros(1).dtype, sw.config.disable_jit)))
@@ -60,7 +60,7 @@ PRODUCTS = {
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_the_precision_of_products(name):
+def test_default_matmul_precision(name):
     function = PRODUCTS[name]
     assert "HIGH" not in text_of(function, X)
     with sw.default_matmul_precision("float32"):
@@ -71,14 +71,14 @@ def test_the_precision_of_products(name):
     assert "HIGH" not in text_of(function, X)
 
 
-def test_a_precision_that_is_given_is_not_overruled():
+def test_explicit_precision_is_kept():
     with sw.default_matmul_precision("highest"):
         assert "HIGH" not in text_of(lambda x: jnp.dot(x, x, precision="default"), X)
         assert "HIGH" not in text_of(lambda x: jnp.dot(x, x, precision=lax.Precision.DEFAULT), X)
 
 
-def test_derivatives_of_ops_are_made_under_the_settings_in_force():
-    """The program of the derivative is kept; the products in it are not the same under another setting."""
+def test_derivatives_use_the_current_settings():
+    """The program of the derivative is cached, but its products depend on the setting."""
 
     def pulled(x):
         return sw.grad(lambda y: jnp.linalg.inv(y).sum())(x)
@@ -106,7 +106,7 @@ PAIRS = {
 
 @pytest.mark.jax
 @pytest.mark.parametrize("name", PAIRS)
-def test_strict_promotion_is_jax_s(name):
+def test_strict_promotion_matches_jax(name):
     jax = pytest.importorskip("jax")
     left, right, fits = PAIRS[name]
 
@@ -124,7 +124,7 @@ def test_strict_promotion_is_jax_s(name):
     assert dtype(jnp, ()) is not None
 
 
-def test_strict_promotion_says_so():
+def test_strict_promotion_error_text():
     with sw.numpy_dtype_promotion("strict"), pytest.raises(TypePromotionError) as caught:
         jnp.ones(2) + jnp.arange(2)
     assert str(caught.value).startswith(
@@ -133,7 +133,7 @@ def test_strict_promotion_says_so():
     assert (jnp.ones(2) + jnp.arange(2)).dtype == np.float32
 
 
-def test_library_functions_work_where_promotion_is_strict():
+def test_library_functions_work_with_strict_promotion():
     x = jnp.linspace(0.0, 1.0, 6).reshape(2, 3)
     with sw.numpy_dtype_promotion("strict"), sw.numpy_rank_promotion("raise"):
         found = [
@@ -152,7 +152,7 @@ def test_library_functions_work_where_promotion_is_strict():
     assert [y.dtype for y in found] == [np.float32] * len(found)
 
 
-def test_ranks_that_differ():
+def test_rank_promotion():
     a, b = jnp.ones((2, 3)), jnp.ones(3)
     with sw.numpy_rank_promotion("raise"):
         with pytest.raises(ValueError) as caught:
@@ -168,7 +168,7 @@ def test_ranks_that_differ():
         a - b
 
 
-def test_a_device_for_a_while(mesh):
+def test_default_device(mesh):
     one, other = sw.devices()[:2]
     made, moved = sw.jit(lambda: jnp.arange(3)), sw.jit(lambda x: x + 1)
     there = sw.device_put(np.ones(2, np.float32), sw.devices()[2])
@@ -179,7 +179,7 @@ def test_a_device_for_a_while(mesh):
             found = [jnp.zeros(2), jnp.asarray(X), made(), moved(1.0), moved(free), free * 2, jnp.array([1.0])]
             assert [x.device for x in found] == [device] * len(found)
             assert not any(x.committed for x in found)
-            assert moved(there).device == sw.devices()[2]  # it was placed, and stays
+            assert moved(there).device == sw.devices()[2]  # committed: it stays
             assert moved(spread).sharding.device_set == set(mesh.devices.flat)
     with sw.default_device("cpu"):
         assert jnp.zeros(2).device == sw.devices("cpu")[0]
@@ -187,11 +187,11 @@ def test_a_device_for_a_while(mesh):
 
 
 @pytest.mark.parametrize(("name", "bad"), [("debug_nans", np.nan), ("debug_infs", np.inf)])
-def test_numbers_are_checked_for_a_while(name, bad):
+def test_debug_nans_and_infs(name, bad):
     f = sw.jit(lambda x: x / jnp.zeros(2) * (0.0 if np.isnan(bad) else 1.0))
     x = jnp.ones(2)
     f(x)
-    with getattr(sw, name)(True), pytest.raises(FloatingPointError, match=r"test_switches\.py"):
+    with getattr(sw, name)(True), pytest.raises(FloatingPointError, match=r"test_config_contexts\.py"):
         f(x)
     f(x)
 
@@ -268,7 +268,7 @@ def test_transfers_are_guarded(name, mesh, caplog):
             run()
 
 
-def test_what_stays_where_it_is_passes_every_guard(mesh):
+def test_arrays_that_do_not_move_pass_every_guard(mesh):
     x = sw.device_put(np.ones(8, np.float32), NamedSharding(mesh, P("data")))
     f, made = sw.jit(lambda x: (x @ x, sw.grad(lambda y: (y**3).sum())(x))), sw.jit(lambda: jnp.arange(4))
     f(x), made()
@@ -277,7 +277,7 @@ def test_what_stays_where_it_is_passes_every_guard(mesh):
             f(x), made(), x + x, jnp.zeros(3), sw.device_put(x, x.sharding)
 
 
-def test_ops_at_once_inside_a_trace():
+def test_ensure_compile_time_eval():
     @sw.jit
     def f(x):
         with sw.ensure_compile_time_eval():
@@ -295,11 +295,11 @@ def test_ops_at_once_inside_a_trace():
         wrong(2.0)
 
 
-def test_a_named_call_is_a_scope():
+def test_named_call_is_a_scope():
     text = text_of(sw.named_call(jnp.sin, name="wave"), X)
-    assert 'loc("wave/test_switches.py:' in text
+    assert 'loc("wave/test_config_contexts.py:' in text
 
     def ripple(x):
         return jnp.cos(x)
 
-    assert 'loc("ripple/test_switches.py:' in text_of(sw.named_call(ripple), X)
+    assert 'loc("ripple/test_config_contexts.py:' in text_of(sw.named_call(ripple), X)

@@ -1,4 +1,4 @@
-"""vmap: against loops."""
+"""vmap, compared with loops."""
 
 from functools import partial
 
@@ -27,7 +27,7 @@ def test_in_axes(wrap, in_axes, rows):
     np.testing.assert_allclose(got, [np.exp(x) * y.sum() + x for x, y in zip(a, b, strict=True)], rtol=1e-5)
 
 
-def test_trees_of_axes_and_unmapped_arguments():
+def test_pytrees_of_axes_and_unmapped_arguments():
     def f(p, x):
         assert p["w"].shape == (3,)
         return {"y": p["w"] * x, "w": p["w"]}
@@ -91,7 +91,7 @@ def test_as_a_decorator():
     np.testing.assert_array_equal(shifted(A, A[0]), (A + A[0]).T)
 
 
-def test_what_is_not_mapped_is_handed_on_as_it_is():
+def test_unmapped_arguments_are_passed_unchanged():
     class Config:
         depth = 3
 
@@ -110,13 +110,13 @@ def test_what_is_not_mapped_is_handed_on_as_it_is():
     assert seen[0] is config and seen[4] is table
     assert seen[1:4] == ["train", {"double": True, "skip": None}, 2]
     assert type(seen[3]) is int
-    # One tree may hold both.
+    # One pytree can hold both.
     out = sw.vmap(lambda t: t["x"] * len(t["name"]), in_axes=({"x": 0, "name": None},))({"x": A, "name": "four"})
     np.testing.assert_array_equal(out, 4 * A)
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, sw.jit], ids=["eager", "jit"])
-def test_a_size_is_enough(wrap):
+def test_axis_size_without_mapped_arguments(wrap):
     out = wrap(sw.vmap(lambda x: x + 1, in_axes=None, axis_size=5))(A[0])
     np.testing.assert_array_equal(out, np.tile(A[0] + 1, (5, 1)))
     out = wrap(sw.vmap(lambda: jnp.arange(2), axis_size=3, out_axes=1))()
@@ -138,10 +138,10 @@ def first(x, y=None):
     return x
 
 
-HERE = f"`first` (test_vectorize.py:{first.__code__.co_firstlineno})"
+HERE = f"`first` (test_vmap.py:{first.__code__.co_firstlineno})"
 
 
-def test_sizes_that_differ():
+def test_different_sizes_raise():
     assert message_of(ValueError, sw.vmap(first, axis_size=5), A, B) == (
         f"vmap of {HERE}: all mapped axes must have the same size:\n  `x` has 4\n  `y` has 3\n  axis_size is 5"
     )
@@ -186,11 +186,11 @@ def test_sizes_that_differ():
     ],
     ids=str,
 )
-def test_parameters_of_the_wrong_kind(keywords, text):
+def test_parameters_of_wrong_types_raise(keywords, text):
     assert message_of(TypeError, sw.vmap, first, **keywords) == f"vmap of {HERE}: {text}"
 
 
-def test_other_bad_input():
+def test_invalid_input_raises():
     assert message_of(TypeError, sw.vmap, 3) == "vmap needs a function, not 3"
     assert message_of(TypeError, sw.vmap(first), A, "abc") == (
         f"vmap of {HERE}: in_axes maps axis 0 of `y`, which is 'abc' of type str: only arrays can be mapped. "
@@ -208,7 +208,7 @@ def constrained(mesh, spec, **keywords):
     return sw.jit(sw.vmap(f, **keywords))
 
 
-def test_constraints_lay_the_new_dim_over_mesh_axes(mesh):
+def test_spmd_axis_name_shards_the_batch_dim(mesh):
     x = RNG.normal(size=(8, 6)).astype(np.float32)
     for name, spec in (("data", P("data", "model")), (("data",), P("data", "model"))):
         y = constrained(mesh, P("model"), spmd_axis_name=name)(x)
@@ -223,7 +223,7 @@ def test_constraints_lay_the_new_dim_over_mesh_axes(mesh):
     assert y.sharding.spec == P("data", "model")
 
 
-def test_constraints_in_two_mapped_dims_and_in_what_is_called(mesh):
+def test_spmd_axis_name_of_nested_vmaps(mesh):
     x = RNG.normal(size=(4, 2, 6)).astype(np.float32)
 
     def f(row):
@@ -234,7 +234,7 @@ def test_constraints_in_two_mapped_dims_and_in_what_is_called(mesh):
     assert y.sharding.spec == P("data", "model")
 
 
-def test_mesh_axes_that_a_constraint_cannot_have(mesh):
+def test_invalid_spmd_axis_names_raise(mesh):
     assert message_of(ShardingError, constrained(mesh, P("data"), spmd_axis_name="data"), A) == (
         "vmap with spmd_axis_name=('data',) is incompatible with a with_sharding_constraint inside: "
         "axis 'data' already shards dim 0"

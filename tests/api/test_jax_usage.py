@@ -1,4 +1,4 @@
-"""What programs written for JAX rely on."""
+"""Behaviour that programs written for JAX rely on."""
 
 import copy
 import math
@@ -14,7 +14,7 @@ from shardwise.sharding import NamedSharding
 from shardwise.sharding import PartitionSpec as P
 
 
-def test_a_traced_array_is_an_array():
+def test_tracers_are_instances_of_array():
     for kind in (jax.Array, jnp.ndarray):
         assert isinstance(jnp.ones(2), kind)
         seen = []
@@ -34,7 +34,7 @@ def test_jit_on_methods():
     assert float(Model().apply(2.0)) == 6.0
 
 
-def test_numbers_that_do_not_fit_are_refused():
+def test_python_numbers_out_of_range_raise():
     for make in (
         lambda: jnp.array(2**31),
         lambda: jnp.array([-1], dtype=jnp.uint8),
@@ -45,14 +45,14 @@ def test_numbers_that_do_not_fit_are_refused():
             make()
 
 
-def test_python_numbers_are_weak():
+def test_python_numbers_are_weakly_typed():
     assert (jnp.array(3.0) * jnp.ones(2, jnp.bfloat16)).dtype == jnp.bfloat16
     assert (jnp.asarray(2) * jnp.ones(2, jnp.int8)).dtype == np.int8
     assert (jnp.full((2,), 2.0) * jnp.ones(2, jnp.bfloat16)).dtype == jnp.bfloat16
     assert (jnp.array([3.0]) * jnp.ones(1, jnp.bfloat16)).dtype == np.float32
 
 
-def test_arguments_that_are_not_differentiated_may_be_anything():
+def test_nondifferentiated_arguments_can_be_any_object():
     assert float(jax.grad(lambda x, s: x * 2 if s == "a" else x)(1.0, "a")) == 2.0
     assert float(jax.value_and_grad(lambda x, f: f(x))(0.0, jnp.exp)[1]) == 1.0
     assert float(jax.grad(lambda x, k=None: x * x if k else x)(3.0, k="q")) == 6.0
@@ -60,14 +60,14 @@ def test_arguments_that_are_not_differentiated_may_be_anything():
         jax.grad(lambda s: s)("a")
 
 
-def test_like_functions_stay_where_their_array_is(mesh):
+def test_like_functions_keep_the_sharding(mesh):
     x = jax.device_put(np.ones((8, 8), np.float32), NamedSharding(mesh, P("data", "model")))
     for like in (jnp.zeros_like, jnp.ones_like, partial(jnp.full_like, fill_value=3)):
         assert like(x).sharding == x.sharding
     assert jnp.zeros_like(jax.device_put(1.0, jax.devices()[3])).devices() == {jax.devices()[3]}
 
 
-def test_in_shardings_are_for_positional_arguments(mesh):
+def test_in_shardings_with_keyword_arguments_raise(mesh):
     f = jax.jit(lambda x: x * 2, in_shardings=NamedSharding(mesh, P("data")))
     with pytest.raises(
         TypeError, match=r": in_shardings applies to positional arguments only, but `x` was passed by keyword"
@@ -90,7 +90,7 @@ def doubled(x):
 
 
 def test_jitted_functions_are_copied_and_pickled():
-    doubled(1.0)  # what was compiled does not travel
+    doubled(1.0)  # without the compiled programs
     assert pickle.loads(pickle.dumps(doubled)) is doubled is copy.deepcopy(doubled)
     made = jax.jit(math.sqrt, static_argnums=0)
     made(4.0)
@@ -110,7 +110,7 @@ def test_deepcopy_and_pickle(mesh):
     assert restored.dtype == x.dtype
 
 
-def test_a_captured_array_that_is_gone_is_named():
+def test_deleted_captured_array_is_named():
     captured = jnp.ones(3)
     f = jax.jit(lambda x: x + captured)
     f(1.0)
@@ -124,13 +124,13 @@ def test_eval_shape_of_a_jit_with_static_arguments():
     assert jax.eval_shape(f, 1.0, 3).shape == (3,)
 
 
-def test_what_is_not_linear_has_no_transpose():
+def test_linear_transpose_of_nonlinear_functions_raises():
     for f, name in ((lambda x: x * x, "mul"), (jnp.exp, "exp")):
         with pytest.raises(TypeError, match=rf"`{name}` at .* is not linear in the operands"):
             jax.linear_transpose(f, jnp.ones(3))(jnp.ones(3))
 
 
-def test_a_function_that_is_jitted_again_is_found_again():
+def test_jit_of_the_same_function_shares_its_cache():
     traced = []
 
     def g(x):
@@ -144,14 +144,14 @@ def test_a_function_that_is_jitted_again_is_found_again():
     assert len(traced) == 2  # other options
 
 
-def test_shapes_and_meshes_that_make_no_sense():
+def test_invalid_shapes_and_meshes_raise():
     with pytest.raises(jax.errors.ConcretizationTypeError, match="Python needs an integer here"):
         jax.jit(lambda n: jnp.ones((n,)))(3)
     with pytest.raises(TypeError):
         jnp.ones(2.5)
     with pytest.raises(jax.errors.ShardingError, match="a mesh needs one name per axis"):
         jax.make_mesh((4,), ("a", "b"))
-    with pytest.raises(TypeError, match="needs an array that lies on devices"):
+    with pytest.raises(TypeError, match="needs an array on devices"):
         jax.debug.visualize_array_sharding(np.ones(3))
     with pytest.raises(TypeError, match="cotangent 0 is i32"):
         jax.vjp(lambda x: x * 2, 3.0)[1](1)

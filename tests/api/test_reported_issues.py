@@ -1,5 +1,7 @@
-"""What users of other stacks reported when programs are partitioned, each by its name: here it is right, or does not
-move what it need not. Ops have their own: tests/compiler/ops, tests/lax."""
+"""Regression tests for partitioning bugs that were reported in other projects, named by issue.
+
+Those of single ops are in tests/compiler/ops and tests/lax.
+"""
 
 import numpy as np
 import pytest
@@ -25,14 +27,14 @@ def line():
 
 
 class TestGradientAccumulationReshape:
-    """xla#13306: a batch seen as microbatches × rows sends everything everywhere."""
+    """xla#13306: reshaping a batch to microbatches × rows replicates everything."""
 
     def test_the_reshape_itself_moves_nothing(self, line):
         (x,) = placed(line, (numbers(32, 3), P("data")))
         plan = sw.explain(lambda x: x.reshape(4, 8, 3) * 2)(x)
         assert plan.collectives == []
 
-    def test_microbatches_over_all_devices_cost_two_moves_of_a_piece(self, line):
+    def test_microbatches_over_all_devices_move_two_shards(self, line):
         (x,) = placed(line, (numbers(4096, 64), P("data")))
         micro = NamedSharding(line, P(None, "data"))
 
@@ -45,7 +47,7 @@ class TestGradientAccumulationReshape:
         np.testing.assert_allclose(sw.jit(step)(x), np.asarray(x).reshape(4, 1024, 64).sum(1), rtol=1e-4, atol=1e-4)
 
     def test_a_loop_over_microbatches_keeps_all_devices_at_work(self, line):
-        """Nothing is said about the microbatches: each is cut over all 8 devices all the same."""
+        """Without a constraint, each microbatch is sharded over all 8 devices nevertheless."""
         x, w = placed(line, (numbers(1024, 128), P("data")), (numbers(128, 128), P()))
 
         def loss(w, x):
@@ -63,7 +65,7 @@ class TestGradientAccumulationReshape:
 
 
 class TestHeads:
-    """marin#7247: heads split from and merged into the model dim under tensor parallelism."""
+    """marin#7247: splitting and merging heads of the model dim under tensor parallelism."""
 
     def test_split_and_merge_move_nothing(self, mesh):
         (x,) = placed(mesh, (numbers(8, 6, 32), P("data", None, "model")))
@@ -74,7 +76,7 @@ class TestHeads:
         assert plan.collectives == []
 
     def test_heads_that_do_not_divide(self, mesh):
-        """3 heads over 2 devices: the reshape pads, and only what lies past the even cut moves."""
+        """3 heads over 2 devices: the reshape pads, and only the elements beyond the even split move."""
         (x,) = placed(mesh, (numbers(8, 3, 16), P("data", "model")))
 
         def merge(x):
@@ -85,8 +87,8 @@ class TestHeads:
         np.testing.assert_array_equal(sw.jit(merge)(x), np.asarray(x).reshape(8, 48) * 2)
 
 
-def test_a_batch_that_does_not_divide_is_flattened_in_place(mesh):
-    """jax#26946: where a dim does not divide, all is replicated without a word."""
+def test_uneven_batch_is_flattened_without_communication(mesh):
+    """jax#26946: if a dim is not divisible, the array is silently replicated."""
     (x,) = placed(mesh, (numbers(6, 5, 7), P("data")))
     (w,) = placed(mesh, (numbers(7, 8), P(None, "model")))
 
@@ -99,7 +101,7 @@ def test_a_batch_that_does_not_divide_is_flattened_in_place(mesh):
     np.testing.assert_allclose(got, np.asarray(x) @ np.asarray(w), rtol=1e-5, atol=1e-5)
 
 
-def test_a_product_with_a_transposed_operand_gathers_neither(mesh):
+def test_product_with_a_transposed_operand_gathers_neither(mesh):
     """xla#4062: dot + transpose gathers both operands."""
     x, w = placed(mesh, (numbers(64, 32), P("data", "model")), (numbers(48, 32), P(None, "model")))
     plan = sw.explain(lambda x, w: jnp.tanh(x @ w.T))(x, w)
@@ -108,7 +110,7 @@ def test_a_product_with_a_transposed_operand_gathers_neither(mesh):
 
 
 def test_a_batch_parallel_op_does_not_gather(mesh):
-    """jax#20381: an all-gather in a batch-parallel op that nobody can explain."""
+    """jax#20381: an unnecessary all-gather in a batch-parallel op."""
     x, w = placed(mesh, (numbers(64, 10, 16), P(("data", "model"))), (numbers(16, 16), P()))
 
     def attention(x, w):
@@ -120,13 +122,13 @@ def test_a_batch_parallel_op_does_not_gather(mesh):
     assert sw.explain(attention)(x, w).collectives == []
 
 
-def test_a_sum_inside_a_loop_is_that_of_its_turn(mesh):
-    """xla#49143: an all-reduce moved out of a scan sums what it should not: here the turns depend on the sum."""
+def test_sum_inside_a_loop_is_per_iteration(mesh):
+    """xla#49143: an all-reduce is wrongly hoisted out of a scan whose iterations depend on the sum."""
     (x,) = placed(mesh, (numbers(5, 16), P(None, "data")))
 
     def normalized(x):
         def turn(carry, row):
-            total = jnp.sum(row * carry)  # over devices, of this turn's row
+            total = jnp.sum(row * carry)  # over devices, of this iteration's row
             return carry / (1 + jnp.abs(total)), total
 
         return lax.scan(turn, jnp.ones(16), x)
@@ -135,7 +137,7 @@ def test_a_sum_inside_a_loop_is_that_of_its_turn(mesh):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_a_maximum_inside_a_loop_is_not_a_sum_of_maxima(mesh):
+def test_maximum_inside_a_loop_is_not_a_sum_of_maxima(mesh):
     """xla#49143, with a reduction that does not distribute over the loop's addition."""
     (x,) = placed(mesh, (numbers(5, 16), P(None, "data")))
 
@@ -146,7 +148,7 @@ def test_a_maximum_inside_a_loop_is_not_a_sum_of_maxima(mesh):
 
 
 @pytest.mark.parametrize("rows", [16, 13])
-def test_cumsum_along_a_cut_dim(mesh, rows):
+def test_cumsum_along_a_sharded_dim(mesh, rows):
     """jax#21403: cumsum is wrong when partitioned."""
     x = np.arange(rows * 3, dtype=np.int32).reshape(rows, 3) % 7
     for spec in (P("data"), P(("data", "model")), P("model", "data")):
@@ -156,7 +158,7 @@ def test_cumsum_along_a_cut_dim(mesh, rows):
 
 
 @pytest.mark.parametrize("columns", [64, 45])
-def test_top_k_along_a_cut_dim(mesh, columns):
+def test_top_k_along_a_sharded_dim(mesh, columns):
     """jax#19271: top_k is wrong when partitioned; equal values too come from the lowest index."""
     x = (np.arange(4 * columns, dtype=np.int32) * 7919 % 13).reshape(4, columns)
     (y,) = placed(mesh, (x, P(None, ("data", "model"))))
