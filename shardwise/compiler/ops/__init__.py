@@ -1,1 +1,1 @@
-"""Every op, one family a file; each op holds all its rules. CONTRIBUTING.md shows how to add one."""
+"""All ops, grouped into families; a class holds all rules of an op. CONTRIBUTING.md shows how to add an op."""

@@ -1,7 +1,7 @@
-"""Ops that reach across the cuts of a dim do on devices what they mean, however small the array is.
+"""Ops that communicate between the shards of a dim compute the same on devices as in numpy, also for small arrays.
 
-The law `factors_like_shards` runs their pieces in numpy. A planner would gather arrays this small, so the plan is made
-to cut.
+The law `factors_like_shards` runs the shards in numpy. The planner would gather arrays this small, so the tests
+restrict the candidates to sharded ones.
 """
 
 from dataclasses import replace
@@ -26,24 +26,26 @@ OPS = {
     *("cumulative", "recurrence", "sort", "top_k", "argmax", "argmin"),
     *("reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or", "reduce_xor"),
 }
-KINDS = {"f32", "bf16", "i32", "bool", "c64", "f8_e4m3fn", "u8"}
+DTYPES = {"f32", "bf16", "i32", "bool", "c64", "f8_e4m3fn", "u8"}
 MESH = AbstractMesh((4, 2), ("a", "b"))
 
 
-def exchanges():
-    """Cases of these ops with a factor that they reach across: cut into 8, or into 4 with another dim cut into 2."""
+def exchange_cases():
+    """Yield cases of these ops with an exchange factor: sharded into 8, or into 4 with another dim sharded into 2."""
     for case in op_cases():
         if case.op.name not in OPS or not has_rule(case) or case.types[0].size == 0:
             continue
         rule = factor_rule(case.op, case.types)
         for factor in sorted(rule.exchange):
             others = sorted(rule.leading - {factor})
-            if str(case.types[0]).split("[")[0] in KINDS:
+            if str(case.types[0]).split("[")[0] in DTYPES:
                 yield case, {"a": factor, "b": others[0] if others and not case.special else factor}
 
 
-@pytest.mark.parametrize(("case", "factors"), [pytest.param(*each, id=f"{each[0]} {each[1]}") for each in exchanges()])
-def test_devices_do_what_it_means(case, factors):
+@pytest.mark.parametrize(
+    ("case", "factors"), [pytest.param(*each, id=f"{each[0]} {each[1]}") for each in exchange_cases()]
+)
+def test_devices_compute_the_reference(case, factors):
     program, args = case.program, case.args
     rule = factor_rule(case.op, case.types)
     (equation,) = program.equations
@@ -59,10 +61,10 @@ def test_devices_do_what_it_means(case, factors):
     shapes = [(placement.shard_shape(MESH), placement.type.dtype) for placement in local.outputs]
     handlers = [result_handler(shape, dtype, all_devices) for shape, dtype in shapes]
     launch = launcher(compile_text(text, all_devices), handlers)
-    pieces = [split_into_shards(placement, arg, MESH) for placement, arg in zip(local.inputs, args, strict=True)]
-    found = launch([put(each, all_devices, all_devices) for each in pieces])
-    whole = [
+    shards = [split_into_shards(placement, arg, MESH) for placement, arg in zip(local.inputs, args, strict=True)]
+    results = launch([put(each, all_devices, all_devices) for each in shards])
+    actual = [
         assemble_shards(placement, shards_to_numpy(buffers), MESH)
-        for placement, buffers in zip(local.outputs, found, strict=True)
+        for placement, buffers in zip(local.outputs, results, strict=True)
     ]
-    assert_alike(case.op, whole, evaluate(program, args))
+    assert_alike(case.op, actual, evaluate(program, args))

@@ -1,12 +1,12 @@
-"""conv: products of an array with a kernel that slides along its spatial dims, summed over the kernel.
+"""conv: convolution of an array with a kernel.
 
-Dims are named by characters, one for each, as in `bi01, oi01 -> bo01`. A digit is a spatial dim, and the number of its
-stride, padding and dilations. A letter of both operands is summed over; one of an operand and the result passes
-through; one of all three is a batch of convolutions, as are the groups of a grouped one. So vmap adds a letter, and
-the derivatives are convolutions of the same kind.
+Dims are named by characters, one per dim, as in `bi01, oi01 -> bo01`. A digit is a spatial dim, and the index of its
+stride, padding and dilations. A letter of both operands is summed over. A letter of one operand and the result passes
+through. A letter of all three is a batch of convolutions, as the groups of a grouped convolution are. vmap therefore
+adds a letter, and derivatives are convolutions of the same form.
 
-On a mesh each device takes the rows around its piece from its neighbours. Where the kernel is the longer of kernel and
-result, as in the derivative by a kernel, it is cut too, and the results are terms of a sum.
+On a mesh each device gets the halo of its shard from its neighbours. If the kernel is longer than the result, as in the
+derivative with respect to a kernel, the kernel is sharded too, and the results are partial.
 """
 
 import math
@@ -38,7 +38,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 class Roles(NamedTuple):
-    """The letters that are passed through from the left, those of all three, those summed over, and the right's."""
+    """Letters by role: of lhs and out, of all three, of lhs and rhs (summed over), of rhs and out."""
 
     batch: str
     groups: str
@@ -49,10 +49,15 @@ class Roles(NamedTuple):
 @final
 @record
 class Conv(Op):
-    """`lhs`, `rhs` and `out` name the dims of the array, of the kernel and of the result; see this module's head.
+    """A convolution.
 
-    Along spatial dim t the kernel moves by `strides[t]`; `low[t]` and `high[t]` zeros are put around the array, whose
-    elements are `lhs_dilation[t]` apart; those of the kernel are `rhs_dilation[t]` apart. `dtype` is the result's.
+    Attributes:
+        lhs, rhs, out: the names of the dims of the array, the kernel and the result; see the module's docstring.
+        strides: the stride of each spatial dim.
+        low, high: the zeros before and after the array along each spatial dim.
+        lhs_dilation, rhs_dilation: the distance between elements of the array and of the kernel.
+        dtype: the dtype of the result.
+        precision: the precision of each operand, as in XLA.
     """
 
     name = "conv"
@@ -78,9 +83,9 @@ class Conv(Op):
                         f"conv: dims {self.lhs.index(letter)} of {x} and {dim} of {kernel} must agree: both are "
                         f"{letter!r} in {self.lhs} and {self.rhs}"
                     )
-        for dim, sliding in zip(self._spatial(self.lhs), self.slidings(kernel), strict=True):
-            sliding.check("conv", dim)
-            sizes[self.lhs[dim]] = sliding.output_size(x.shape[dim])
+        for dim, window in zip(self._spatial(self.lhs), self.windows(kernel), strict=True):
+            window.check("conv", dim)
+            sizes[self.lhs[dim]] = window.output_size(x.shape[dim])
         if x.dtype != kernel.dtype:
             raise TypeError(f"conv: operands must have one dtype, not {x} and {kernel}")
         if not NUMBERS.contains(x.dtype):
@@ -97,37 +102,47 @@ class Conv(Op):
         all_names = (self.lhs, self.rhs, self.out)
         for names in all_names:
             if len(set(names)) != len(names) or sorted(filter(str.isdigit, names)) != digits:
-                raise TypeError(f"conv: each dim needs a name, and {len(digits)} of them are spatial, not {names!r}")
+                raise TypeError(
+                    f"conv: dims must have distinct names, and {len(digits)} of them must be spatial, not {names!r}"
+                )
         for letter in self.lhs + self.rhs + self.out:
             if sum(letter in names for names in all_names) < 2:
-                raise TypeError(f"conv: {letter!r} is in only one of {', '.join(map(repr, all_names))}")
+                raise TypeError(
+                    f"conv: {letter!r} must be in two or three of {', '.join(map(repr, all_names))}, not in one"
+                )
         lists = (self.low, self.high, self.lhs_dilation, self.rhs_dilation)
         if any(len(numbers) != len(digits) for numbers in lists):
-            raise TypeError(f"conv: needs a number for each of {len(digits)} spatial dims, not {lists}")
+            raise TypeError(f"conv: padding and dilations need {len(digits)} numbers, one per spatial dim, not {lists}")
 
     def _spatial(self, names: str) -> list[int]:
-        """The spatial dims of an operand or the result, in the order of their numbers."""
+        """Return the spatial dims of an operand or the result, in the order of their digits."""
         return [names.index(str(number)) for number in range(len(self.strides))]
 
-    def slidings(self, kernel: ArrayType) -> list[WindowDimension]:
-        """How the kernel slides along each spatial dim."""
-        windows = [kernel.shape[dim] for dim in self._spatial(self.rhs)]
-        fields = (windows, self.strides, self.low, self.high, self.lhs_dilation, self.rhs_dilation)
+    def windows(self, kernel: ArrayType) -> list[WindowDimension]:
+        """Return the window parameters of each spatial dim."""
+        sizes = [kernel.shape[dim] for dim in self._spatial(self.rhs)]
+        fields = (sizes, self.strides, self.low, self.high, self.lhs_dilation, self.rhs_dilation)
         return [WindowDimension(*numbers) for numbers in zip(*fields, strict=True)]
 
-    def over(self, slidings: Sequence[WindowDimension]) -> "Conv":
-        """The same with other slidings."""
-        columns = [tuple(sliding[i] for sliding in slidings) for i in range(1, 6)]
+    def with_windows(self, windows: Sequence[WindowDimension]) -> "Conv":
+        """Return the op with other window parameters."""
+        columns = [tuple(window[i] for window in windows) for i in range(1, 6)]
         strides, low, high, lhs_dilation, rhs_dilation = columns
         return replace(self, strides=strides, low=low, high=high, lhs_dilation=lhs_dilation, rhs_dilation=rhs_dilation)
 
-    def _is_long(self, x: ArrayType, kernel: ArrayType) -> list[bool]:
-        """Along which spatial dims the kernel is longer than the result."""
+    def _has_long_kernel(self, x: ArrayType, kernel: ArrayType) -> list[bool]:
+        """Return for each spatial dim whether the kernel is longer than the result."""
         sizes = [x.shape[dim] for dim in self._spatial(self.lhs)]
-        return [s.window > s.output_size(size) for s, size in zip(self.slidings(kernel), sizes, strict=True)]
+        return [
+            window.window > window.output_size(size) for window, size in zip(self.windows(kernel), sizes, strict=True)
+        ]
 
     def factors(self, x: ArrayType, kernel: ArrayType) -> FactorRule:
-        """Letters first; then for each spatial dim one that two of the three share, and one that stays whole."""
+        """Return the factors: letters first, then two for each spatial dim.
+
+        The first factor of a spatial dim is shared by the array and the longer one of kernel and result. The second one
+        belongs to the shorter one and needs replication.
+        """
         out = self.out_type(x, kernel)
         sizes = {
             letter: size
@@ -136,21 +151,24 @@ class Conv(Op):
             if not letter.isdigit()
         }
         numbers = {letter: number for number, letter in enumerate(sizes)}
-        tables = [dict(numbers) for _ in range(3)]  # of lhs, rhs and out
-        extents = list(sizes.values())
+        tables = [dict(numbers) for _ in range(3)]  # from names to factors, for lhs, rhs and out
+        factor_sizes = list(sizes.values())
         reduced = {numbers[letter]: SUM for letter in self.roles.summed}
-        whole, exchanged = set(), set()
-        for number, (sliding, is_long) in enumerate(zip(self.slidings(kernel), self._is_long(x, kernel), strict=True)):
-            moved, kept = len(extents), len(extents) + 1
-            ends = [kernel.shape[self.rhs.index(str(number))], out.shape[self.out.index(str(number))]]
-            extents += ends if is_long else reversed(ends)
-            tables[0][str(number)] = moved
-            tables[1][str(number)], tables[2][str(number)] = (moved, kept) if is_long else (kept, moved)
-            whole.add(kept)
-            if is_long:
-                reduced[moved] = SUM
-            if is_long or sliding != WindowDimension(1):
-                exchanged.add(moved)
+        need_replication, exchange = set(), set()
+        long_kernels = self._has_long_kernel(x, kernel)
+        for number, (window, long_kernel) in enumerate(zip(self.windows(kernel), long_kernels, strict=True)):
+            shared, replicated = len(factor_sizes), len(factor_sizes) + 1
+            pair = [kernel.shape[self.rhs.index(str(number))], out.shape[self.out.index(str(number))]]
+            factor_sizes += pair if long_kernel else reversed(pair)
+            tables[0][str(number)] = shared
+            tables[1][str(number)], tables[2][str(number)] = (
+                (shared, replicated) if long_kernel else (replicated, shared)
+            )
+            need_replication.add(replicated)
+            if long_kernel:
+                reduced[shared] = SUM
+            if long_kernel or window != WindowDimension(1):
+                exchange.add(shared)
         lhs, rhs, result = (
             tuple((table[letter],) for letter in names)
             for table, names in zip(tables, (self.lhs, self.rhs, self.out), strict=True)
@@ -158,10 +176,10 @@ class Conv(Op):
         return FactorRule(
             (lhs, rhs),
             (result,),
-            tuple(extents),
+            tuple(factor_sizes),
             reduced,
-            need_replication=frozenset(whole),
-            exchange=frozenset(exchanged),
+            need_replication=frozenset(need_replication),
+            exchange=frozenset(exchange),
         )
 
     def exchanged_bytes(self, factor: int, count: int, *types: ArrayType) -> float:
@@ -169,60 +187,69 @@ class Conv(Op):
         letters = len({*self.lhs, *self.rhs}) - len(self.strides)
         number = (factor - letters) // 2
         dim = self._spatial(self.lhs)[number]
-        sliding, size = self.slidings(kernel)[number], x.shape[dim]
-        if self._is_long(x, kernel)[number]:
-            sliding = sliding.kernel_gradient(size)
-        return sliding.halo(dim, (), count, -(-sliding.output_size(size) // count)).window.bytes_sent_of_array(x)
+        window, size = self.windows(kernel)[number], x.shape[dim]
+        if self._has_long_kernel(x, kernel)[number]:
+            window = window.kernel_gradient(size)
+        return window.halo(dim, (), count, -(-window.output_size(size) // count)).window.bytes_sent_of_array(x)
 
     def localize(self, context: LocalContext, *operands: Any) -> Any:
         x, kernel = operands
         if 0 in context.out_shapes[0]:
             return full(context.out_shapes[0], 0, self.dtype)
-        slidings = self.slidings(context.global_types[1])
-        long = []
-        for number, is_long in enumerate(self._is_long(*context.global_types)):
-            dim, at = self.lhs.index(str(number)), self.out.index(str(number))
-            if is_long:
-                long += [number] if context.sharding_of(dim, 0)[0] else []
-            elif slidings[number] != WindowDimension(1) and context.sharding_of(at)[0]:
-                size, piece = context.global_types[0].shape[dim], context.out_shapes[0][at]
-                x, slidings[number] = halo_exchange(x, dim, size, slidings[number], context.sharding_of(at), piece, 0)
-        return self._summed(context, x, kernel, slidings, long)
+        windows = self.windows(context.global_types[1])
+        sharded_kernel_dims = []
+        for number, long_kernel in enumerate(self._has_long_kernel(*context.global_types)):
+            dim, out_dim = self.lhs.index(str(number)), self.out.index(str(number))
+            if long_kernel:
+                sharded_kernel_dims += [number] if context.sharding_of(dim, 0)[0] else []
+            elif windows[number] != WindowDimension(1) and context.sharding_of(out_dim)[0]:
+                size, shard_size = context.global_types[0].shape[dim], context.out_shapes[0][out_dim]
+                sharding = context.sharding_of(out_dim)
+                x, windows[number] = halo_exchange(x, dim, size, windows[number], sharding, shard_size, 0)
+        return self._partial_sum(context, x, kernel, windows, sharded_kernel_dims)
 
-    def _summed(
-        self, context: LocalContext, x: Any, kernel: Any, slidings: Sequence[WindowDimension], long: Sequence[int]
+    def _partial_sum(
+        self,
+        context: LocalContext,
+        x: Any,
+        kernel: Any,
+        windows: Sequence[WindowDimension],
+        kernel_dims: Sequence[int],
     ) -> Any:
-        """This device's term of the sum, of which it has some positions of the kernel along the dims `long`.
+        """Return this device's term of the result if the kernel is sharded along the spatial dims `kernel_dims`.
 
-        A zero in the kernel's padding would meet elements of the array that it has nothing to do with, and make NaN of
-        an infinite one. So where the kernel is cut unevenly, the device whose piece ends early takes what a shorter
-        kernel gives, and those past the end take nothing.
+        Zeros in the padding of the kernel must not be multiplied with unrelated elements of the array, as zero times
+        infinity is NaN. If the kernel is sharded unevenly, the device with the last elements of the kernel therefore
+        uses a shorter kernel, and devices past the end return zeros.
         """
-        if not long:
-            return self.over(slidings)(x, kernel)
-        number, *others = long
-        dim, at = self.lhs.index(str(number)), self.rhs.index(str(number))
-        cut, piece = context.sharding_of(at, 1), kernel.type.shape[at]
-        size, window = context.global_types[0].shape[dim], context.global_types[1].shape[at]
-        near, over = halo_exchange(x, dim, size, slidings[number].kernel_gradient(size), cut, piece, 0)
+        if not kernel_dims:
+            return self.with_windows(windows)(x, kernel)
+        number, *others = kernel_dims
+        dim, kernel_dim = self.lhs.index(str(number)), self.rhs.index(str(number))
+        sharding, shard_size = context.sharding_of(kernel_dim, 1), kernel.type.shape[kernel_dim]
+        size, window_size = context.global_types[0].shape[dim], context.global_types[1].shape[kernel_dim]
+        by_position = windows[number].kernel_gradient(size)
+        halo, local = halo_exchange(x, dim, size, by_position, sharding, shard_size, 0)
 
         def term(positions: int) -> Any:
-            mine = list(slidings)
-            high = over.high - over.stride * (piece - positions)
-            mine[number] = WindowDimension(
-                positions, over.window_dilation, over.low, high, over.base_dilation, over.stride
+            """Return the term of the first `positions` positions of the kernel's shard."""
+            high = local.high - local.stride * (shard_size - positions)
+            term_windows = list(windows)
+            term_windows[number] = WindowDimension(
+                positions, local.window_dilation, local.low, high, local.base_dilation, local.stride
             )
-            return self._summed(context, near, slice_along(kernel, at, 0, positions), mine, others)
+            shorter = slice_along(kernel, kernel_dim, 0, positions)
+            return self._partial_sum(context, halo, shorter, term_windows, others)
 
-        whole, rest = divmod(window, piece)
-        found = term(piece)
-        if whole == cut[1]:
-            return found
-        index = Broadcast(found.type.shape, ())(DeviceIndex(cut[0])())
-        ends = Select()(Compare("EQ")(index, full_like(index, whole)), term(rest), zeros_like(found)) if rest else None
-        return Select()(
-            Compare("LT")(index, full_like(index, whole)), found, zeros_like(found) if ends is None else ends
-        )
+        full_shards, rest = divmod(window_size, shard_size)
+        full_term = term(shard_size)
+        if full_shards == sharding[1]:
+            return full_term
+        index = Broadcast(full_term.type.shape, ())(DeviceIndex(sharding[0])())
+        last = full_like(index, full_shards)
+        zeros = zeros_like(full_term)
+        other_terms = Select()(Compare("EQ")(index, last), term(rest), zeros) if rest else zeros
+        return Select()(Compare("LT")(index, last), full_term, other_terms)
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
         return ((0,), (1,))
@@ -234,39 +261,40 @@ class Conv(Op):
     def transpose(self, cotangent: Any, *operands: Any) -> tuple[Any, ...]:
         x, kernel = operands
         if isinstance(x, UndefinedPrimal):
-            return self._to_lhs(cotangent, x.type, kernel), None
-        return None, self._to_rhs(cotangent, x, kernel.type)
+            return self._lhs_cotangent(cotangent, x.type, kernel), None
+        return None, self._rhs_cotangent(cotangent, x, kernel.type)
 
-    def _to_lhs(self, cotangent: Any, x: ArrayType, kernel: Any) -> Any:
-        """A convolution of the cotangent and the kernel, one of them backwards: the smaller slides over the larger."""
-        slidings = list(zip(self._spatial(self.lhs), self.slidings(kernel.type), strict=True))
-        rows, positions = (
+    def _lhs_cotangent(self, cotangent: Any, x: ArrayType, kernel: Any) -> Any:
+        """Convolve the cotangent and the kernel, one of them reversed. The smaller one is the kernel of this conv."""
+        windows = list(zip(self._spatial(self.lhs), self.windows(kernel.type), strict=True))
+        cotangent_size, kernel_size = (
             math.prod(y.type.shape[dim] for dim in self._spatial(names))
             for y, names in ((cotangent, self.out), (kernel, self.rhs))
         )
         if not cotangent.type.size:
             return full(x.shape, 0, x.dtype)
-        if rows >= positions:
-            op = self._of(self.out, self.rhs, self.lhs, [s.transposed(x.shape[dim]) for dim, s in slidings])
-            return op._product(cotangent, _backwards(kernel, self._spatial(self.rhs)))
-        back = [s.kernel_gradient(x.shape[dim]).transposed(x.shape[dim]) for dim, s in slidings]
-        op = self._of(self.rhs, self.out, self.lhs, back)
-        return op._product(kernel, _backwards(cotangent, self._spatial(self.out)))
+        if cotangent_size >= kernel_size:
+            transposed = [window.transposed(x.shape[dim]) for dim, window in windows]
+            op = self._with_names(self.out, self.rhs, self.lhs, transposed)
+            return op._convert_and_apply(cotangent, _reverse(kernel, self._spatial(self.rhs)))
+        transposed = [window.kernel_gradient(x.shape[dim]).transposed(x.shape[dim]) for dim, window in windows]
+        op = self._with_names(self.rhs, self.out, self.lhs, transposed)
+        return op._convert_and_apply(kernel, _reverse(cotangent, self._spatial(self.out)))
 
-    def _to_rhs(self, cotangent: Any, x: Any, kernel: ArrayType) -> Any:
-        """A convolution over the array with the cotangent as kernel: one result for each position."""
+    def _rhs_cotangent(self, cotangent: Any, x: Any, kernel: ArrayType) -> Any:
+        """Convolve the array with the cotangent as the kernel: one output for each position of the kernel."""
         if not cotangent.type.size:
             return full(kernel.shape, 0, kernel.dtype)
         sizes = [x.type.shape[dim] for dim in self._spatial(self.lhs)]
-        by_position = [s.kernel_gradient(size) for s, size in zip(self.slidings(kernel), sizes, strict=True)]
-        return self._of(self.lhs, self.out, self.rhs, by_position)._product(x, cotangent)
+        by_position = [window.kernel_gradient(size) for window, size in zip(self.windows(kernel), sizes, strict=True)]
+        return self._with_names(self.lhs, self.out, self.rhs, by_position)._convert_and_apply(x, cotangent)
 
-    def _of(self, lhs: str, rhs: str, out: str, slidings: Sequence[WindowDimension]) -> "Conv":
-        """A convolution of other operands."""
-        return replace(self, lhs=lhs, rhs=rhs, out=out).over(slidings)
+    def _with_names(self, lhs: str, rhs: str, out: str, windows: Sequence[WindowDimension]) -> "Conv":
+        """Return the op with other names of dims and window parameters."""
+        return replace(self, lhs=lhs, rhs=rhs, out=out).with_windows(windows)
 
-    def _product(self, x: Any, kernel: Any) -> Any:
-        """This of operands of which one, a cotangent, may be wider."""
+    def _convert_and_apply(self, x: Any, kernel: Any) -> Any:
+        """Apply the op to operands of which one, a cotangent, may have a wider dtype."""
         x, kernel = (y if y.type.dtype == self.dtype else Convert(self.dtype, y.type.weak)(y) for y in (x, kernel))
         return self(x, kernel)
 
@@ -280,7 +308,7 @@ class Conv(Op):
 
     @property
     def roles(self) -> Roles:
-        """What the letters are for."""
+        """The roles of the letters."""
         lhs, rhs, out = (list(filter(str.isalpha, names)) for names in (self.lhs, self.rhs, self.out))
         return Roles(
             "".join(letter for letter in lhs if letter not in rhs),
@@ -290,77 +318,78 @@ class Conv(Op):
         )
 
     def lower(self, hlo: Hlo, x: Any, kernel: Any) -> Any:
-        """StableHLO has one dim of each role, and groups are the major part of two of them: ours are merged."""
+        """Merge the letters of each role into one dim for StableHLO. Groups are the major part of two of them."""
         out = self.out_type(x.type, kernel.type)
         if not (x.type.size and kernel.type.size and out.size):
             return hlo.constant(0, out)
         batch, groups, summed, features = self.roles
-        digits = [str(number) for number in range(len(self.strides))]
-        # Where the groups lie next to what is passed through, as in the derivative by a kernel, nothing is moved.
+        spatial = {str(number): str(number) for number in range(len(self.strides))}
+        # If the groups are adjacent to the batch letters, as in the derivative of a kernel, no transpose is needed.
         by_batch = bool(groups) and groups + batch in self.lhs and groups + summed not in self.lhs
-        parts = {"b": groups + batch, "f": summed} if by_batch else {"b": batch, "f": groups + summed}
-        count = math.prod(x.type.shape[self.lhs.index(letter)] for letter in groups)
-        x, left = _merged(hlo, x, self.lhs, {**parts, **dict(zip(digits, digits, strict=True))})
-        kernel, right = _merged(
-            hlo, kernel, self.rhs, {"o": groups + features, "i": summed, **dict(zip(digits, digits, strict=True))}
-        )
-        found = {"b": batch, "f": groups + features, **dict(zip(digits, digits, strict=True))}
-        order, names = _order(self.out, found)
+        lhs_parts = {"b": groups + batch, "f": summed} if by_batch else {"b": batch, "f": groups + summed}
+        group_count = math.prod(x.type.shape[self.lhs.index(letter)] for letter in groups)
+        x, lhs_order = _lower_merged_dims(hlo, x, self.lhs, {**lhs_parts, **spatial})
+        rhs_parts = {"o": groups + features, "i": summed, **spatial}
+        kernel, rhs_order = _lower_merged_dims(hlo, kernel, self.rhs, rhs_parts)
+        out_parts = {"b": batch, "f": groups + features, **spatial}
+        order, names = _merged_order(self.out, out_parts)
         sizes = dict(zip(self.out, out.shape, strict=True))
-        merged = out.with_shape(tuple(math.prod(sizes[letter] for letter in found[name]) for name in order))
-        lists = {
-            "window_strides": self.strides,
-            "lhs_dilation": self.lhs_dilation,
-            "rhs_dilation": self.rhs_dilation,
-        }
-        edges = [list(pair) for pair in zip(self.low, self.high, strict=True)]
+        merged = out.with_shape(tuple(math.prod(sizes[letter] for letter in out_parts[name]) for name in order))
         attributes = [
-            *(f"{name} = {i64_array_attribute(values)}" for name, values in lists.items()),
-            f"padding = dense<{edges or ''}> : tensor<{len(edges)}x2xi64>",
-            f"dimension_numbers = #stablehlo.conv<[{left}]x[{right}]->[{', '.join(order)}]>",
-            f"feature_group_count = {1 if by_batch else count} : i64",
-            f"batch_group_count = {count if by_batch else 1} : i64",
+            *self._window_attributes(),
+            f"dimension_numbers = #stablehlo.conv<[{lhs_order}]x[{rhs_order}]->[{', '.join(order)}]>",
+            f"feature_group_count = {1 if by_batch else group_count} : i64",
+            f"batch_group_count = {group_count if by_batch else 1} : i64",
             f"precision_config = [{', '.join(f'#stablehlo<precision {name}>' for name in self.precision)}]",
         ]
         result = hlo.op("stablehlo.convolution", (x, kernel), merged, ", ".join(attributes))
         split = Reshape(tuple(sizes[letter] for letter in names)).lower(hlo, result)
-        moved = tuple(names.index(letter) for letter in self.out)
-        return split if moved == tuple(range(len(moved))) else Transpose(moved).lower(hlo, split)
+        permutation = tuple(names.index(letter) for letter in self.out)
+        return split if permutation == tuple(range(out.ndim)) else Transpose(permutation).lower(hlo, split)
+
+    def _window_attributes(self) -> list[str]:
+        padding = [list(pair) for pair in zip(self.low, self.high, strict=True)]
+        return [
+            f"window_strides = {i64_array_attribute(self.strides)}",
+            f"lhs_dilation = {i64_array_attribute(self.lhs_dilation)}",
+            f"rhs_dilation = {i64_array_attribute(self.rhs_dilation)}",
+            f"padding = dense<{padding or ''}> : tensor<{len(padding)}x2xi64>",
+        ]
 
     @ignore_float_errors
     def reference(self, x: NumpyArray, kernel: NumpyArray) -> NumpyArray:
-        """For each position of the kernel, what it meets at all places."""
+        """Sum, over the positions of the kernel, the products with the elements that each output reads there."""
         out = self.out_type(ArrayType(x.shape, x.dtype), ArrayType(kernel.shape, kernel.dtype))
-        slidings = self.slidings(ArrayType(kernel.shape, kernel.dtype))
+        windows = self.windows(ArrayType(kernel.shape, kernel.dtype))
         wide = numpy_carrier(self.dtype)
-        low, high, between = [0] * x.ndim, [0] * x.ndim, [0] * x.ndim
-        for dim, sliding in zip(self._spatial(self.lhs), slidings, strict=True):
-            low[dim], high[dim], between[dim] = sliding.low, sliding.high, sliding.base_dilation - 1
-        padded = Pad(tuple(low), tuple(high), tuple(between)).reference(x.astype(wide), np.zeros((), wide))
-        letters = str.maketrans("0123456789", "ABCDEFGHIJ")  # as einsum wants them
-        kept = "".join(filter(str.isalpha, self.rhs))
-        rule = f"{self.lhs},{kept}->{self.out}".translate(letters)
+        low, high, interior = [0] * x.ndim, [0] * x.ndim, [0] * x.ndim
+        for dim, window in zip(self._spatial(self.lhs), windows, strict=True):
+            low[dim], high[dim], interior[dim] = window.low, window.high, window.base_dilation - 1
+        padded = Pad(tuple(low), tuple(high), tuple(interior)).reference(x.astype(wide), np.zeros((), wide))
+        to_letters = str.maketrans("0123456789", "ABCDEFGHIJ")  # einsum has no digits
+        kernel_letters = "".join(filter(str.isalpha, self.rhs))
+        subscripts = f"{self.lhs},{kernel_letters}->{self.out}".translate(to_letters)
         total = np.zeros(out.shape, wide)
-        for position in np.ndindex(*(sliding.window for sliding in slidings)) if out.size else ():
-            seen, taken = [slice(None)] * x.ndim, [slice(None)] * kernel.ndim
-            spatial = zip(self._spatial(self.lhs), self._spatial(self.rhs), slidings, position, strict=True)
-            for number, (dim, at, sliding, p) in enumerate(spatial):
-                first, places = p * sliding.window_dilation, out.shape[self.out.index(str(number))]
-                seen[dim] = slice(first, first + sliding.stride * (places - 1) + 1, sliding.stride)
-                taken[at] = p
-            total += np.einsum(rule, padded[tuple(seen)], kernel.astype(wide)[tuple(taken)])
+        for position in np.ndindex(*(window.window for window in windows)) if out.size else ():
+            x_index, kernel_index = [slice(None)] * x.ndim, [slice(None)] * kernel.ndim
+            spatial = zip(self._spatial(self.lhs), self._spatial(self.rhs), windows, position, strict=True)
+            for number, (dim, kernel_dim, window, p) in enumerate(spatial):
+                first, outputs = p * window.window_dilation, out.shape[self.out.index(str(number))]
+                x_index[dim] = slice(first, first + window.stride * (outputs - 1) + 1, window.stride)
+                kernel_index[kernel_dim] = p
+            total += np.einsum(subscripts, padded[tuple(x_index)], kernel.astype(wide)[tuple(kernel_index)])
         return total.astype(self.dtype)
 
 
-def _backwards(x: Any, dims: Sequence[int]) -> Any:
-    turned = tuple(dim for dim in dims if x.type.shape[dim] > 1)
-    return Reverse(turned)(x) if turned else x
+def _reverse(x: Any, dims: Sequence[int]) -> Any:
+    reversed_dims = tuple(dim for dim in dims if x.type.shape[dim] > 1)
+    return Reverse(reversed_dims)(x) if reversed_dims else x
 
 
-def _order(names: str, parts: dict[str, str]) -> tuple[list[str], str]:
-    """The parts in an order in which an array with dims of these names lies, and its names in that order.
+def _merged_order(names: str, parts: dict[str, str]) -> tuple[list[str], str]:
+    """Return an order of the merged dims, and the names of the dims before merging in that order.
 
-    That is its own order, where the letters of each part are neighbours.
+    The order of `names` is kept if the letters of each part are adjacent in it. Otherwise a transpose is needed.
     """
     if all(part in names for part in parts.values()):
         order = sorted(parts, key=lambda key: names.index(parts[key]) if parts[key] else -1)
@@ -368,11 +397,11 @@ def _order(names: str, parts: dict[str, str]) -> tuple[list[str], str]:
     return list(parts), "".join(parts.values())
 
 
-def _merged(hlo: Hlo, x: Any, names: str, parts: dict[str, str]) -> tuple[Any, str]:
-    """`x` with one dim for each part, and the names of these dims, in StableHLO."""
-    order, moved = _order(names, parts)
-    if moved != names:
-        x = Transpose(tuple(names.index(letter) for letter in moved)).lower(hlo, x)
-    sizes = dict(zip(moved, x.type.shape, strict=True))
+def _lower_merged_dims(hlo: Hlo, x: Any, names: str, parts: dict[str, str]) -> tuple[Any, str]:
+    """Merge the dims of each part of `x` into one. Return the array, and the names of its dims for StableHLO."""
+    order, ordered_names = _merged_order(names, parts)
+    if ordered_names != names:
+        x = Transpose(tuple(names.index(letter) for letter in ordered_names)).lower(hlo, x)
+    sizes = dict(zip(ordered_names, x.type.shape, strict=True))
     shape = tuple(math.prod(sizes[letter] for letter in parts[key]) for key in order)
     return x if shape == x.type.shape else Reshape(shape).lower(hlo, x), ", ".join(order)

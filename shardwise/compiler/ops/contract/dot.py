@@ -1,4 +1,4 @@
-"""dot: the product of two arrays summed over contracting dims, one product for each index of the batch dims."""
+"""dot: the product of two arrays, summed over contracting dims, for each index of the batch dims (`dot_general`)."""
 
 from collections.abc import Sequence
 from dataclasses import field, replace
@@ -18,12 +18,12 @@ from shardwise.compiler.shardings.factors import FactorRule
 from shardwise.config import PRECISIONS, config
 
 Pair = tuple[tuple[int, ...], tuple[int, ...]]
-_Factor = tuple[Any, tuple[int, ...], tuple[int, ...]]  # of a product: an array, its contracted and its batch dims
+_DotOperand = tuple[Any, tuple[int, ...], tuple[int, ...]]  # an array, its contracting dims, its batch dims
 _DEFAULT = ("DEFAULT", "DEFAULT")
 
 
 def default_precision() -> tuple[str, str]:
-    """The precision of products that ask for none, as `default_matmul_precision` has it."""
+    """Return the precision of products without one: that of the setting `default_matmul_precision`."""
     level = config.default_matmul_precision
     return _DEFAULT if level is None else (PRECISIONS[level], PRECISIONS[level])
 
@@ -31,10 +31,12 @@ def default_precision() -> tuple[str, str]:
 @final
 @record
 class Dot(Op):
-    """Result dims: batch, then the free dims of the left operand, then those of the right.
+    """A contraction. Dims of the result: batch dims, free dims of the left operand, free dims of the right operand.
 
-    `contract` and `batch` pair dims of the left operand with dims of the right: x @ w is `Dot(((1,), (0,)))`.
-    `dtype` is the result's, where that is wider than the operands'; `precision` says how exact each operand is taken.
+    Attributes:
+        contract, batch: pairs of dims, of the left operand and of the right: x @ w is `Dot(((1,), (0,)))`.
+        dtype: the dtype of the result, if it is wider than that of the operands.
+        precision: the precision of each operand, as in XLA.
     """
 
     name = "dot"
@@ -45,15 +47,15 @@ class Dot(Op):
     precision: tuple[str, str] = field(default_factory=default_precision, repr=False, metadata={"omitted": _DEFAULT})
 
     def out_type(self, x: ArrayType, y: ArrayType) -> ArrayType:
-        for what, (left, right) in (("contracting", self.contract), ("batch", self.batch)):
+        for role, (left, right) in (("contracting", self.contract), ("batch", self.batch)):
             if len(left) != len(right):
-                raise TypeError(f"dot: {what} dims must come in pairs, not {left} and {right}")
+                raise TypeError(f"dot: {role} dims must come in pairs, not {left} and {right}")
             for a, b in zip(left, right, strict=True):
                 if not (0 <= a < x.ndim and 0 <= b < y.ndim):
-                    raise TypeError(f"dot: {what} dims {a} and {b} do not exist in {x} and {y}")
+                    raise TypeError(f"dot: {role} dims {a} and {b} do not exist in {x} and {y}")
                 if x.shape[a] != y.shape[b]:
                     raise TypeError(
-                        f"dot: {what} dims must agree, but dim {a} of {x} has size {x.shape[a]} "
+                        f"dot: {role} dims must agree, but dim {a} of {x} has size {x.shape[a]} "
                         f"and dim {b} of {y} has size {y.shape[b]}"
                     )
         for used in (self.contract[0] + self.batch[0], self.contract[1] + self.batch[1]):
@@ -68,7 +70,7 @@ class Dot(Op):
         return ArrayType(tuple(shape), self.dtype or x.dtype, x.weak and y.weak)
 
     def free(self, left: int, right: int) -> Pair:
-        """The dims of either operand that are neither contracted nor batch."""
+        """Return the dims of each operand that are neither contracting nor batch dims."""
         return (
             tuple(d for d in range(left) if d not in self.contract[0] + self.batch[0]),
             tuple(d for d in range(right) if d not in self.contract[1] + self.batch[1]),
@@ -89,7 +91,7 @@ class Dot(Op):
         )
 
     def linear_in(self, *types: ArrayType) -> tuple[tuple[int, ...], ...]:
-        # Terms of integers are sums that may have wrapped around: they say nothing of a wider result.
+        # Partial sums of integers may have wrapped around, and must not be summed in a wider dtype.
         return ((0,), (1,)) if self.dtype in (None, types[0].dtype) or is_inexact(types[0].dtype) else ()
 
     def jvp(self, primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
@@ -103,12 +105,21 @@ class Dot(Op):
         rows = tuple(range(len(batch), len(batch) + len(free[0])))
         columns = tuple(range(len(batch) + len(free[0]), cotangent.type.ndim))
         if isinstance(x, UndefinedPrimal):
-            return self._back(0, free, x.type, (cotangent, columns, batch), (y, free[1], self.batch[1])), None
-        return None, self._back(1, free, y.type, (cotangent, rows, batch), (x, free[0], self.batch[0]))
+            return self._cotangent(0, free, x.type, (cotangent, columns, batch), (y, free[1], self.batch[1])), None
+        return None, self._cotangent(1, free, y.type, (cotangent, rows, batch), (x, free[0], self.batch[0]))
 
-    def _back(self, side: int, free: Pair, to: ArrayType, result: _Factor, other: _Factor) -> Any:
-        """For the operand on a side, of type `to`: the product of the result's cotangent, which may be wider, and the
-        other operand; in the order that has dims as the operand has them, so that none need move."""
+    def _cotangent(self, side: int, free: Pair, to: ArrayType, result: _DotOperand, other: _DotOperand) -> Any:
+        """Return the cotangent of one operand: the product of the result's cotangent and the other operand.
+
+        The order of the two is chosen so that the product has its dims in the order of the operand, if possible.
+
+        Args:
+            side: 0 for the left operand, 1 for the right.
+            free: the free dims of both operands.
+            to: the type of the operand.
+            result: the cotangent of the result, which may have a wider dtype.
+            other: the other operand.
+        """
         others = self.contract[1 - side]
         contracted = tuple(self.contract[side][i] for i in sorted(range(len(others)), key=others.__getitem__))
         result_first = min(contracted, default=0) > max(free[side], default=0)
@@ -121,7 +132,7 @@ class Dot(Op):
         return permute(product, inverse_permutation((*self.batch[side], *rest)))
 
     def vmap(self, axis: BatchAxis, operands: Sequence[Any], dims: Sequence[int | None]) -> tuple[Any, Any]:
-        pairs = [self._shifted(side, dims[side]) for side in (0, 1)]
+        pairs = [self._shift_dims(side, dims[side]) for side in (0, 1)]
         contract = (pairs[0][0], pairs[1][0])
         batch = (pairs[0][1], pairs[1][1])
         left, right = dims
@@ -135,8 +146,8 @@ class Dot(Op):
         assert right is not None
         return op(*operands), len(batch[0]) + len(free[0]) + free[1].index(right)
 
-    def _shifted(self, side: int, dim: int | None) -> Pair:
-        """This side's contracting and batch dims, once a batch dim has been put in at `dim`."""
+    def _shift_dims(self, side: int, dim: int | None) -> Pair:
+        """Return the contracting and batch dims of one side after a dim is inserted at `dim`."""
         if dim is None:
             return self.contract[side], self.batch[side]
         return (
@@ -147,7 +158,7 @@ class Dot(Op):
     def lower(self, hlo: Hlo, x: Any, y: Any) -> Any:
         leading = tuple(range(len(self.batch[0])))
         if hlo.platform == "cpu" and self.batch != (leading, leading):
-            # XLA wants them in front, and copies for every product. These copies are shared by all that take x or y.
+            # XLA's CPU backend moves batch dims to the front by a copy per product; products share copies made here.
             orders = [
                 (*dims, *(d for d in range(z.type.ndim) if d not in dims))
                 for dims, z in zip(self.batch, (x, y), strict=True)
@@ -155,10 +166,10 @@ class Dot(Op):
             left, right = (tuple(map(order.index, dims)) for order, dims in zip(orders, self.contract, strict=True))
             operands = [lower_permute(hlo, z, order) for z, order in zip((x, y), orders, strict=True)]
             return replace(self, contract=(left, right), batch=(leading, leading)).lower(hlo, *operands)
-        names = zip(("contracting", "batching"), (self.contract, self.batch), strict=True)
+        roles = zip(("contracting", "batching"), (self.contract, self.batch), strict=True)
         lists = [
-            f"{side}_{what}_dimensions = {list(pair[i])}"
-            for what, pair in names
+            f"{side}_{role}_dimensions = {list(pair[i])}"
+            for role, pair in roles
             for i, side in enumerate(("lhs", "rhs"))
         ]
         numbers = ", ".join(sorted(lists, key=lambda text: ("batching" not in text, text)))
@@ -178,9 +189,9 @@ class Dot(Op):
 
 
 def sums_in(dtype: DType, narrower: DType) -> bool:
-    """Whether sums of products may have `dtype` where the operands have another."""
-    of_one_kind = any(kind(dtype) and kind(narrower) for kind in (is_integer, is_float, _is_complex))
-    return dtype == narrower or (of_one_kind and dtype.itemsize > narrower.itemsize)
+    """Return whether sums of products of `narrower` may have `dtype`."""
+    same_kind = any(is_kind(dtype) and is_kind(narrower) for is_kind in (is_integer, is_float, _is_complex))
+    return dtype == narrower or (same_kind and dtype.itemsize > narrower.itemsize)
 
 
 def _is_complex(dtype: DType) -> bool:

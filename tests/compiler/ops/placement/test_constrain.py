@@ -1,4 +1,4 @@
-"""constrain: the layout that it pins is the layout that the value has, and the value stays what it was."""
+"""constrain: the result has the pinned layout and the value of the operand."""
 
 import itertools
 
@@ -23,21 +23,21 @@ from tests.compiler.ops.cases import Case, constrain_cases, one_op
 MESH = AbstractMesh((2, 3), ("a", "b"))
 
 
-def layouts(ndim: int) -> list[Layout]:
-    """Every way to cut `ndim` dims along none, one or both axes of the mesh."""
-    found = [Layout.replicated(ndim)]
+def all_layouts(ndim: int) -> list[Layout]:
+    """Return every layout of `ndim` dims over no, one or both axes of the mesh."""
+    layouts = [Layout.replicated(ndim)]
     for dim, other in itertools.product(range(ndim), range(ndim)):
-        found += [Layout.replicated(ndim).with_dim(dim, axes) for axes in (("a",), ("b",), ("a", "b"), ("b", "a"))]
+        layouts += [Layout.replicated(ndim).with_dim(dim, axes) for axes in (("a",), ("b",), ("a", "b"), ("b", "a"))]
         if dim != other:
-            found.append(Layout.replicated(ndim).with_dim(dim, ("a",)).with_dim(other, ("b",)))
-    return list(dict.fromkeys(found))
+            layouts.append(Layout.replicated(ndim).with_dim(dim, ("a",)).with_dim(other, ("b",)))
+    return list(dict.fromkeys(layouts))
 
 
 @pytest.mark.parametrize("case", constrain_cases(), ids=str)
-def test_the_layout_is_the_one_pinned_wherever_the_value_comes_from(case: Case):
+def test_the_result_has_the_pinned_layout_whatever_the_operand_has(case: Case):
     (arg,) = case.args
     pin = case.op.pin
-    for before in layouts(arg.ndim):
+    for before in all_layouts(arg.ndim):
         stages = run_stages(case.program, MESH, [Pin(before)], [None])
         (after,) = stages.plan.outputs
         for dim, axes in enumerate(pin.layout.dims):
@@ -45,25 +45,25 @@ def test_the_layout_is_the_one_pinned_wherever_the_value_comes_from(case: Case):
                 assert after.dims[dim][: len(axes)] == axes
             else:
                 assert after.dims[dim] == axes
-        (found,) = simulate(stages.local, [arg])
-        assert found.tobytes() == arg.tobytes()
+        (result,) = simulate(stages.local, [arg])
+        assert result.tobytes() == arg.tobytes()
 
 
 @pytest.mark.parametrize("case", constrain_cases(), ids=str)
-def test_devices_hold_the_parts_that_the_layout_gives_them(case: Case):
+def test_devices_hold_the_shards_of_the_layout(case: Case):
     (arg,) = case.args
     mesh = Mesh(np.array(devices()[:6]).reshape(2, 3), ("a", "b"))
-    given = NamedSharding(mesh, PartitionSpec())
-    stages = run_stages(case.program, MESH, [given.pin(arg.shape)], [None])
+    replicated = NamedSharding(mesh, PartitionSpec())
+    stages = run_stages(case.program, MESH, [replicated.pin(arg.shape)], [None])
     (after,) = stages.plan.outputs
     executable = load(stages, mesh.flat_devices, [NamedSharding(mesh, spec_of(after))], True)
-    (found,) = executable.run([place(arg, case.types[0], given, True).buffers])
-    assert found.numpy().tobytes() == arg.tobytes()
-    for shard in found.addressable_shards:
+    (result,) = executable.run([place(arg, case.types[0], replicated, True).buffers])
+    assert result.numpy().tobytes() == arg.tobytes()
+    for shard in result.addressable_shards:
         assert shard.data.tobytes() == arg[shard.index].tobytes()
 
 
-def test_a_batch_dim_is_left_open():
+def test_vmap_leaves_the_batch_dim_open():
     op = Constrain((("a",), ()), MESH, (1,))
     batched, dims = vmap_program(one_op(op, [parse_type("f32[4,5]")]), BatchAxis(3), (1,))
     assert dims == (1,)
