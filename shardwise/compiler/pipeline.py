@@ -1,7 +1,6 @@
-"""The spine: a Program, and where its inputs and outputs lie, through every stage to an Executable.
+"""The compiler pipeline: from a Program with pinned inputs and outputs to StableHLO.
 
-Each stage takes the one before and returns a type of its own. With the setting `dump_to`, every stage is written to a
-folder as text.
+Each stage has its own type. With the setting `dump_to`, every stage is written to a folder as text.
 """
 
 from collections.abc import Sequence
@@ -33,7 +32,7 @@ from shardwise.lazy import lazy_module as module_of
 
 if TYPE_CHECKING:
     from shardwise.compiler.partition import regather
-else:  # few programs need it
+else:  # loaded on first use: few programs need it
     regather = module_of("shardwise.compiler.partition.regather")
 
 _dumps = count()
@@ -42,13 +41,21 @@ _dumps = count()
 @final
 @dataclass(frozen=True, eq=False)
 class Stages:
-    """A program up to the text that XLA gets, with every stage on the way; in all of them keys are words."""
+    """A program at every compiler stage. PRNG keys are arrays of words in all of them.
+
+    Attributes:
+        sharded: the program with the candidate layouts of every equation.
+        plan: the chosen layouts.
+        local: the program of one device.
+        module: the StableHLO module.
+        out_types: the types of the outputs as users see them, with key types.
+    """
 
     sharded: ShardedProgram
     plan: LayoutPlan
     local: LocalProgram
     module: StableHlo
-    out_types: tuple[ArrayType, ...]  # as users see them: keys are keys
+    out_types: tuple[ArrayType, ...]
 
 
 def run_stages(
@@ -61,17 +68,28 @@ def run_stages(
     chip: Chip = CPU,
     memory_limit: int | None = None,
 ) -> Stages:
-    """Every stage that needs no device. `donated` marks inputs whose memory may be reused for outputs; `chip` is what
-    layouts are chosen for; `memory_limit`, the bytes that a device should hold at most."""
-    simple = dce(hoist(lower_keys(erase_varying(inline(verify(program))))))
+    """Run every stage that needs no device.
+
+    Args:
+        program: the traced program.
+        mesh: the mesh.
+        in_pins: the layout of each input.
+        out_pins: the layout of each output, or None if the planner chooses it.
+        donated: for each input, whether its buffer may be reused for an output.
+        platform: the target platform.
+        chip: the hardware for which layouts are chosen.
+        memory_limit: the most bytes that each device should hold.
+    """
+    simplified = dce(hoist(lower_keys(erase_varying(inline(verify(program))))))
     ins = [
-        _of_words(pin, type) if is_key(type.dtype) else pin for pin, type in zip(in_pins, program.in_types, strict=True)
+        _pin_words(pin, type) if is_key(type.dtype) else pin
+        for pin, type in zip(in_pins, program.in_types, strict=True)
     ]
     outs = [
-        _of_words(pin, type) if is_key(type.dtype) else pin
+        _pin_words(pin, type) if is_key(type.dtype) else pin
         for pin, type in zip(out_pins, program.out_types, strict=True)
     ]
-    sharded = propagate(simple, mesh, ins, outs)
+    sharded = propagate(simplified, mesh, ins, outs)
     plan = choose(sharded, chip)
     local = partition(sharded, plan)
     if memory_limit is not None:
@@ -80,18 +98,18 @@ def run_stages(
     module = lower(local, donated, platform)
     stages = Stages(sharded, plan, local, module, program.out_types)
     if config.dump_to:
-        _dump(program, stages)
+        _dump_stages(program, stages)
     return stages
 
 
-def _of_words(pin: Pin | None, type: ArrayType) -> Pin:
-    """What is asked of keys, for their words: the last dim, which keys do not show, stays whole."""
+def _pin_words(pin: Pin | None, type: ArrayType) -> Pin:
+    """Return the pin of the words of an array of keys: the last dim, which the key type hides, is not sharded."""
     if pin is None:
         return Pin(Layout.replicated(type.ndim + 1), frozenset(range(type.ndim)))
     return Pin(Layout((*pin.layout.dims, ()), pin.layout.partial), pin.open_dims, pin.reason)
 
 
-def _dump(program: Program, stages: Stages) -> None:
+def _dump_stages(program: Program, stages: Stages) -> None:
     texts = {
         "1-program": str(program),
         "2-sharded": str(stages.sharded),

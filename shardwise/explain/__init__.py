@@ -1,1 +1,1 @@
-"""What the compiler did, why, and what it costs: plans as text, shardings as pictures."""
+"""Explanations for users: plans as text and HTML pages, advice, communication budgets, pictures of shardings."""

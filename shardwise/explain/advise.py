@@ -1,9 +1,9 @@
 """advise: find the single constraint that makes a plan cheapest, by planning again with each candidate.
 
 The candidates pin values around the costliest collective to layouts that could make it unnecessary: its operand to the
-layout that the consumer needs or to the same axes along another dim, and the results of the consumer and the operands
-of the producer likewise. The program is planned again with each of them. The advice names the cheapest and what it
-saves, or says that none is cheaper.
+layout that the consumer needs, or to the same axes along another dim; the results of the consumer and the operands of
+the producer to such layouts too. The program is planned again with each of them. The advice names the cheapest and what
+it saves, or says that none is cheaper.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -18,7 +18,7 @@ def comm_budget() -> type[budget.comm_budget]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the mark."""
-    config.addinivalue_line("markers", "comm_budget(*, bytes=None, **counts): what the test may send between devices")
+    config.addinivalue_line("markers", "comm_budget(*, bytes=None, **counts): limit the collectives of the test")
 
 
 @pytest.hookimpl(wrapper=True)

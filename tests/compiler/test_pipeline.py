@@ -1,4 +1,4 @@
-"""The spine: every stage prints as text that reads back to the same stage."""
+"""The compiler pipeline: every stage prints as text that parses back to the same stage."""
 
 import numpy as np
 import pytest
@@ -31,15 +31,15 @@ def demo(mesh):
     return partition_request(request, request.target())[0], [np.asarray(x) for x in sw.tree.leaves(args)]
 
 
-def test_program_reads_back(demo):
+def test_a_program_parses_back(demo):
     program = demo[0].sharded.program
     text = str(program)
     again = parse_program(text)
-    assert str(again) == _without_comments(text)  # a constraint reads back without its devices
+    assert str(again) == _without_comments(text)  # a constraint parses back without its devices
     assert parse_program(str(again)) == again
 
 
-def test_sharded_program_plans_the_same_when_read_back(demo):
+def test_a_parsed_sharded_program_has_the_same_collectives(demo):
     sharded = demo[0].sharded
     again = parse_sharded(str(sharded))
     assert str(again) == _without_comments(str(sharded))
@@ -47,14 +47,14 @@ def test_sharded_program_plans_the_same_when_read_back(demo):
     assert _collectives(planned) == _collectives(demo[0].local)
 
 
-def test_plan_reads_back(demo):
+def test_a_plan_parses_back(demo):
     sharded, plan = demo[0].sharded, demo[0].plan
     again = parse_plan(str(plan), sharded)
     assert again.outputs == plan.outputs
     assert again.choices == plan.choices
 
 
-def test_local_program_reads_back_and_runs(demo):
+def test_a_local_program_parses_back_and_runs(demo):
     local, args = demo[0].local, demo[1]
     again = parse_local(str(local))
     assert again.program == local.program
@@ -74,19 +74,19 @@ LOCAL = "local f on mesh(a=2)\nin f32[4] P('{axis}')\nout f32[4] P({out})\nprogr
         (
             parse_local,
             LOCAL.format(axis="a", out=None, size=4),
-            r"input 0 is f32\[4\], but a piece of f32\[4\] in P\('a'\) has shape",
+            r"input 0 is f32\[4\], but a shard of f32\[4\] in P\('a'\) has shape",
         ),
-        (parse_local, LOCAL.format(axis="a", out=None, size=2), r"output 0 is f32\[2\], but a piece"),
+        (parse_local, LOCAL.format(axis="a", out=None, size=2), r"output 0 is f32\[2\], but a shard"),
         (parse_local, LOCAL.format(axis="b", out=None, size=2), "has no axis 'b'"),
-        (parse_local, LOCAL.format(axis="a", out="", size=2), r"output 0: P\(\) is not for f32\[4\]"),
+        (parse_local, LOCAL.format(axis="a", out="", size=2), r"output 0: P\(\) does not have the rank of f32\[4\]"),
     ],
 )
-def test_text_of_another_stage_or_wrong_pieces_is_refused(parse, text, message):
+def test_text_of_another_stage_or_with_wrong_shard_shapes_raises(parse, text, message):
     with pytest.raises(ProgramError, match=message):
         parse(text)
 
 
-def test_plan_of_another_program_is_refused(demo):
+def test_the_plan_of_another_program_raises(demo):
     text = str(demo[0].plan)
     with pytest.raises(ProgramError, match=r"the plan has \d+ lines for \d+ equations"):
         parse_plan("\n".join(text.splitlines()[:3] + text.splitlines()[4:]), demo[0].sharded)

@@ -110,7 +110,7 @@ class Hlo(Protocol):
     def loop(
         self,
         start: Sequence[Any],
-        goes_on: Callable[[Sequence[Any]], Any],
+        condition: Callable[[Sequence[Any]], Any],
         step: Callable[[Sequence[Any]], Sequence[Any]],
         ordered: bool = False,
     ) -> list[Any]: ...

@@ -1,1 +1,1 @@
-"""LocalProgram → StableHLO text."""
+"""Lowering: from the program of one device to StableHLO text."""

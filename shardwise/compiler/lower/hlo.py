@@ -1,4 +1,4 @@
-"""The builder that ops' `lower` rules write StableHLO with: one line an op, each with the user's source line."""
+"""The StableHLO builder that the `lower` rules of ops use: one line of text per op, with the user's source line."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _TOKEN = "!stablehlo.token"
 @final
 @dataclass(frozen=True)
 class HloValue:
-    """A name in the text, and its type."""
+    """An SSA value of the module: its name and type."""
 
     name: str
     type: ArrayType
@@ -33,7 +33,7 @@ class HloValue:
 @final
 @dataclass(frozen=True)
 class HostCallback:
-    """A function of the host that a module calls, by its number. Ordered ones are handed a token, and return it."""
+    """A Python function that a module calls on the host. An ordered one also receives and returns a token."""
 
     function: Callable[..., Any]
     results: tuple[ArrayType, ...]
@@ -41,7 +41,13 @@ class HostCallback:
 
 
 class Builder:
-    """Lines of one function's body."""
+    """A builder of the body of one function.
+
+    Attributes:
+        lines: the ops so far, as text.
+        heads: the attribute aliases that come before the module.
+        callbacks: the host callbacks that the module calls, in the order of their index.
+    """
 
     def __init__(self, mesh: AbstractMesh, platform: str = "cpu"):
         self.mesh = mesh
@@ -49,18 +55,17 @@ class Builder:
         self.lines: list[str] = []
         self.location = ""
         self._count = 0
-        # Tables of devices stand before the module, once for all collectives that use them: on 4,096 devices one is
-        # 20 kB of text.
+        # A table of devices is an attribute alias that all its collectives share: for 4,096 devices it has 20 kB.
         self.heads: list[str] = []
         self._tables: dict[tuple[Any, ...], str] = {}
         self._indices: dict[tuple[str, ...], HloValue] = {}
         self.callbacks: list[HostCallback] = []
         self._token = ""
 
-    def at(self, source: Source, kind: str) -> None:
-        """What follows comes from this line. A profile shows the last part of the name: it ends with the op's kind."""
-        name = _escaped("/".join([*source.scope, *([source.place] if source.file else []), kind]))
-        where = f'("{_escaped(source.file)}":{source.line}:0)' if source.file else ""
+    def at(self, source: Source, op_name: str) -> None:
+        """Set the location of the ops that follow. The name ends with the op, because profiles show its last part."""
+        name = _escape("/".join([*source.scope, *([source.place] if source.file else []), op_name]))
+        where = f'("{_escape(source.file)}":{source.line}:0)' if source.file else ""
         self.location = f' loc("{name}"{where})'
 
     def op(
@@ -71,7 +76,7 @@ class Builder:
         attributes: str = "",
         regions: Sequence[str] = (),
     ) -> HloValue:
-        """One op with one result, in MLIR's generic form."""
+        """Append an op with one result, in MLIR's generic form."""
         result = f"%{self._count}"
         self._count += 1
         inside = f" <{{{attributes}}}>" if attributes else ""
@@ -94,8 +99,18 @@ class Builder:
         gives_token: bool = False,
         notes: str = "",
     ) -> list[HloValue]:
-        """One op with any number of results. A token, which orders effects, comes before all else. `notes` are
-        attributes that are not the op's own."""
+        """Append an op with any number of results.
+
+        Args:
+            name: the name of the op.
+            operands: the operands.
+            out: the types of the results.
+            attributes: the attributes of the op, as text.
+            regions: the regions of the op, as text.
+            takes_token: whether the first operand is the token that orders effects.
+            gives_token: whether the first result is the next token.
+            notes: discardable attributes, as text.
+        """
         names, types = [x.name for x in operands], [tensor_type(x.type) for x in operands]
         outs = [tensor_type(type) for type in out]
         if takes_token:
@@ -106,45 +121,50 @@ class Builder:
         self._count += 1
         inside = f" <{{{attributes}}}>" if attributes else ""
         region = f" ({', '.join(regions)})" if regions else ""
-        beside = f" {{{notes}}}" if notes else ""
+        discardable = f" {{{notes}}}" if notes else ""
         head = f"{result}:{len(outs)} = " if outs else ""
-        ends = f"({', '.join(types)}) -> ({', '.join(outs)})"
-        self.lines.append(f'{head}"{name}"({", ".join(names)}){inside}{region}{beside} : {ends}{self.location}')
-        found = [f"{result}#{number}" for number in range(len(outs))]
+        signature = f"({', '.join(types)}) -> ({', '.join(outs)})"
+        self.lines.append(
+            f'{head}"{name}"({", ".join(names)}){inside}{region}{discardable} : {signature}{self.location}'
+        )
+        results = [f"{result}#{number}" for number in range(len(outs))]
         if gives_token:
-            self._token = found.pop(0)
-        return [HloValue(name, type) for name, type in zip(found, out, strict=True)]
+            self._token = results.pop(0)
+        return [HloValue(name, type) for name, type in zip(results, out, strict=True)]
 
     def loop(
         self,
         start: Sequence[HloValue],
-        goes_on: Callable[[Sequence[HloValue]], HloValue],
+        condition: Callable[[Sequence[HloValue]], HloValue],
         step: Callable[[Sequence[HloValue]], Sequence[HloValue]],
         ordered: bool = False,
     ) -> list[HloValue]:
-        """Values that `step` replaces as long as `goes_on` says so. `ordered`: there are ordered effects in `step`."""
+        """Append a while loop that replaces the carried values by `step` of them as long as `condition` holds.
+
+        `ordered` says that `step` has ordered effects.
+        """
         types = [x.type for x in start]
         if ordered:
             self._last_token()
-        head = self._region(types, lambda at: [goes_on(at)], takes_token=ordered)
+        head = self._region(types, lambda at: [condition(at)], takes_token=ordered)
         body = self._region(types, step, takes_token=ordered, gives_token=ordered)
         return self.many("stablehlo.while", start, types, "", [head, body], ordered, ordered)
 
     def branch(
         self, index: HloValue, branches: Sequence[Callable[[], Sequence[HloValue]]], ordered: bool = False
     ) -> list[HloValue]:
-        """What branch number `index` gives. `ordered`: there are ordered effects in a branch."""
+        """Append a case op that returns the results of branch `index`. `ordered`: a branch has ordered effects."""
         types: list[ArrayType] = []
         if ordered:
             self._last_token()
 
-        def noted(branch: Callable[[], Sequence[HloValue]]) -> list[HloValue]:
-            found = list(branch())
-            types[:] = [x.type for x in found]
-            return found
+        def body(branch: Callable[[], Sequence[HloValue]]) -> list[HloValue]:
+            results = list(branch())
+            types[:] = [x.type for x in results]
+            return results
 
         regions = [
-            self._region([], lambda _, branch=branch: noted(branch), gives_token=ordered)  # type: ignore[misc]
+            self._region([], lambda _, branch=branch: body(branch), gives_token=ordered)  # type: ignore[misc]
             for branch in branches
         ]
         return self.many("stablehlo.case", (index,), types, "", regions, gives_token=ordered)
@@ -152,11 +172,18 @@ class Builder:
     def callback(
         self, function: Callable[..., Any], operands: Sequence[HloValue], results: Sequence[ArrayType], effect: str
     ) -> list[HloValue]:
-        """What a function of the host returns."""
+        """Append a call of a Python function on the host.
+
+        Args:
+            function: the function.
+            operands: its operands.
+            results: the types of its results.
+            effect: "ordered", "unordered", or empty if it has no side effect.
+        """
         ordered = effect == "ordered"
         index = len(self.callbacks)
         self.callbacks.append(HostCallback(function, tuple(results), ordered))
-        # Every array in row-major order, in and out: else what the function sees is XLA's to choose.
+        # All arrays are row-major: without a layout, XLA would choose one.
         layouts = [
             ", ".join([*["dense<> : tensor<0xindex>"] * ordered, *(_row_major(type.ndim) for type in types)])
             for types in ([x.type for x in operands], results)
@@ -179,10 +206,18 @@ class Builder:
         result_layouts: Sequence[Sequence[int]],
         written: Sequence[tuple[int, int]] = (),
     ) -> list[HloValue]:
-        """What a function of a library makes of arrays. A layout has the dims from minor to major: every array has
-        one, else what the function sees is XLA's to choose. `written`: pairs of a result and the operand in whose
-        memory it is made."""
-        places = [
+        """Append a call of a registered FFI target.
+
+        Args:
+            target: the name of the target.
+            operands: the operands.
+            results: the types of the results.
+            attributes: the attributes of the call, as MLIR text.
+            operand_layouts: for each operand, its dims from minor to major.
+            result_layouts: the same for each result.
+            written: pairs of a result and the operand whose buffer it reuses.
+        """
+        aliases = [
             "#stablehlo.output_operand_alias<"
             f"output_tuple_indices = {[result] if len(results) > 1 else []}, "
             f"operand_index = {operand}, operand_tuple_indices = []>"
@@ -193,15 +228,15 @@ class Builder:
         text = (
             f'call_target_name = "{target}", api_version = 4 : i32, backend_config = {{{config}}}, '
             f"operand_layouts = [{layouts[0]}], result_layouts = [{layouts[1]}], "
-            f"output_operand_aliases = [{', '.join(places)}]"
+            f"output_operand_aliases = [{', '.join(aliases)}]"
         )
         return self.many("stablehlo.custom_call", operands, results, text)
 
     def in_memory(self, x: HloValue, kind: str) -> HloValue:
-        """The value, and to XLA a word about the memory of the device in which it is to be."""
-        what = 'call_target_name = "annotate_device_placement", has_side_effect = true'
-        where = f'mhlo.frontend_attributes = {{_xla_buffer_placement = "{kind}"}}'
-        return self.many("stablehlo.custom_call", (x,), (x.type,), what, notes=where)[0]
+        """Return the value, annotated with the memory kind in which XLA should place it."""
+        attributes = 'call_target_name = "annotate_device_placement", has_side_effect = true'
+        placement = f'mhlo.frontend_attributes = {{_xla_buffer_placement = "{kind}"}}'
+        return self.many("stablehlo.custom_call", (x,), (x.type,), attributes, notes=placement)[0]
 
     def reduce(
         self,
@@ -210,7 +245,7 @@ class Builder:
         dims: Sequence[int],
         combine: Callable[[Sequence[HloValue], Sequence[HloValue]], Sequence[HloValue]],
     ) -> list[HloValue]:
-        """Several arrays of one shape reduced together along `dims`: `combine` takes two elements of each."""
+        """Append a reduction of several arrays of one shape along `dims`. `combine` reduces two elements of each."""
         scalars = [ArrayType((), x.type.dtype) for x in operands]
         count = len(operands)
         region = self._region([*scalars, *scalars], lambda at: combine(at[:count], at[count:]))
@@ -226,7 +261,7 @@ class Builder:
         window: int,
         combine: Callable[[Sequence[HloValue], Sequence[HloValue]], Sequence[HloValue]],
     ) -> list[HloValue]:
-        """Several arrays of one shape; each element is combined with up to `window` - 1 before it along `dim`."""
+        """Append a reduction that combines each element with up to `window - 1` elements before it along `dim`."""
         scalars = [ArrayType((), x.type.dtype) for x in operands]
         count = len(operands)
         region = self._region([*scalars, *scalars], lambda at: combine(at[:count], at[count:]))
@@ -247,14 +282,14 @@ class Builder:
         dim: int,
         comes_first: Callable[[Sequence[HloValue], Sequence[HloValue]], HloValue],
     ) -> list[HloValue]:
-        """Several arrays of one shape sorted together along `dim`; elements that are equal stay in order."""
+        """Append a stable sort of several arrays of one shape along `dim`; `comes_first` compares two elements."""
         pairs = [ArrayType((), x.type.dtype) for x in operands for _ in range(2)]
         region = self._region(pairs, lambda at: [comes_first(at[::2], at[1::2])])
         attributes = f"dimension = {dim} : i64, is_stable = true"
         return self.many("stablehlo.sort", operands, [x.type for x in operands], attributes, [region])
 
     def _last_token(self) -> str:
-        """The token of the last ordered effect."""
+        """Return the token of the last ordered effect."""
         if not self._token:
             self._token = f"%{self._count}"
             self._count += 1
@@ -268,8 +303,8 @@ class Builder:
         takes_token: bool = False,
         gives_token: bool = False,
     ) -> str:
-        """A block with arguments of these types. It sees the values around it; nobody outside sees its own."""
-        outside, location, indices, token = self.lines, self.location, dict(self._indices), self._token
+        """Return the text of a region with arguments of these types. `body` returns its results for its arguments."""
+        lines, location, indices, token = self.lines, self.location, dict(self._indices), self._token
         self.lines = []
         arguments = [HloValue(f"%at{self._count}_{number}", type) for number, type in enumerate(types)]
         heads = [f"{x.name}: {tensor_type(x.type)}" for x in arguments]
@@ -278,45 +313,45 @@ class Builder:
             heads.insert(0, f"{self._token}: {_TOKEN}")
         self._count += 1
         results = body(arguments)
-        names, kinds = [x.name for x in results], [tensor_type(x.type) for x in results]
+        names, result_types = [x.name for x in results], [tensor_type(x.type) for x in results]
         if gives_token:
-            names, kinds = [self._last_token(), *names], [_TOKEN, *kinds]
-        self.lines.append(f'"stablehlo.return"({", ".join(names)}) : ({", ".join(kinds)}) -> (){location}')
+            names, result_types = [self._last_token(), *names], [_TOKEN, *result_types]
+        self.lines.append(f'"stablehlo.return"({", ".join(names)}) : ({", ".join(result_types)}) -> (){location}')
         block = "\n    ".join(self.lines)
-        self.lines, self.location, self._indices, self._token = outside, location, indices, token
+        self.lines, self.location, self._indices, self._token = lines, location, indices, token
         return f"{{\n    ^bb0({', '.join(heads)}):\n    {block}\n    }}" if heads else f"{{\n    {block}\n    }}"
 
     def program(self, program: Program, operands: Sequence[HloValue]) -> list[HloValue]:
-        """The results of a program, by the `lower` rules of its ops."""
+        """Append a program, by the `lower` rules of its ops, and return its results."""
         env: dict[Value, HloValue] = dict(zip(program.inputs, operands, strict=True))
-        for run in _runs(program):
-            if isinstance(run[0].op, Barrier):
-                self.at(run[0].source, "barrier")
-                waiting = [env[equation.inputs[0]] for equation in run]
-                passed = self.many("stablehlo.optimization_barrier", waiting, [x.type for x in waiting])
-                env.update(zip((equation.outputs[0] for equation in run), passed, strict=True))
+        for group in _group_barriers(program):
+            if isinstance(group[0].op, Barrier):
+                self.at(group[0].source, "barrier")
+                inputs = [env[equation.inputs[0]] for equation in group]
+                results = self.many("stablehlo.optimization_barrier", inputs, [x.type for x in inputs])
+                env.update(zip((equation.outputs[0] for equation in group), results, strict=True))
             else:
-                self._equation(run[0], env)
+                self._equation(group[0], env)
         return [env[value] for value in program.outputs]
 
     def _equation(self, equation: Equation, env: dict[Value, HloValue]) -> None:
         self.at(equation.source, equation.op.name)
         results: Any
         if isinstance(equation.op, Collective) and equation.op.single and not equation.outputs[0].type.size:
-            results = self.constant(0, equation.outputs[0].type)  # StableHLO refuses to move empty arrays
+            results = self.constant(0, equation.outputs[0].type)  # StableHLO has no collectives of empty arrays
         elif _is_narrow(equation):
-            # XLA's collectives do not know integers of two bits, and its CPU crashes when it joins them: as bytes.
-            wide = [self._converted(env[value], np.int8) for value in equation.inputs]
-            results = self._converted(equation.op.lower(self, *wide), equation.outputs[0].type.dtype)
+            # XLA's collectives do not support 2-bit integers, and its CPU backend crashes on their concatenation.
+            wide = [self._convert(env[value], np.int8) for value in equation.inputs]
+            results = self._convert(equation.op.lower(self, *wide), equation.outputs[0].type.dtype)
         else:
             results = equation.op.lower(self, *[env[value] for value in equation.inputs])
         env.update(zip(equation.outputs, (results,) if equation.op.single else results, strict=True))
 
-    def _converted(self, x: HloValue, dtype: Any) -> HloValue:
+    def _convert(self, x: HloValue, dtype: Any) -> HloValue:
         return self.op("stablehlo.convert", (x,), x.type.with_dtype(dtype))
 
     def constant(self, value: Any, type: ArrayType) -> HloValue:
-        """An array of one value."""
+        """Append a constant array of one value."""
         return self.op(
             "stablehlo.constant", (), type, f"value = dense<{literal(value, type.dtype)}> : {tensor_type(type)}"
         )
@@ -333,33 +368,33 @@ class Builder:
         )
 
     def groups(self, axes: tuple[str, ...], parts: tuple[tuple[int, ...], ...] | None = None) -> str:
-        """The devices that take part in a collective along `axes`, group by group; `parts` of each for themselves."""
+        """Return the replica groups of a collective along `axes`; `parts` splits each group into smaller ones."""
         return self._table(("groups", axes, parts), lambda: self.mesh.groups(axes, parts))
 
     def pairs(self, passing: CollectivePermute) -> str:
-        """Source and target of every message."""
+        """Return the source and target device of every message of a permute."""
         return self._table(("pairs", passing), lambda: passing.pairs(self.mesh))
 
-    def _table(self, key: tuple[Any, ...], made: Callable[[], NumpyArray]) -> str:
-        """The name of a table of devices."""
+    def _table(self, key: tuple[Any, ...], build: Callable[[], NumpyArray]) -> str:
+        """Return the name of a table of devices, which is built once per key."""
         if key not in self._tables:
-            table = made()
+            table = build()
             name = f"#devices{len(self._tables)}"
             self._tables[key] = name
             self.heads.append(f"{name} = dense<{table.tolist()}> : tensor<{table.shape[0]}x{table.shape[1]}xi64>")
         return self._tables[key]
 
     def device_index(self, axes: tuple[str, ...]) -> HloValue:
-        """This device's position along `axes`, as i32; worked out once for each tuple of axes."""
+        """Return this device's position along `axes`, as i32. It is computed once per tuple of axes."""
         if not axes:
             return self.constant(0, ArrayType((), np.int32))
         if axes not in self._indices:
-            # Worked out without signs, which would be looked at in every kernel that takes it in.
+            # Unsigned: signed division would add checks to every kernel that it is fused into.
             scalar = ArrayType((), np.uint32)
-            if () not in self._indices:  # the device's number
+            if () not in self._indices:  # the device number
                 self._indices[()] = self.op("stablehlo.replica_id", (), scalar)
             position = None
-            for run in self._neighbours(axes):
+            for run in self._merge_adjacent(axes):
                 stride = self.mesh.extent(self.mesh.axis_names[self.mesh.axis_names.index(run[-1]) + 1 :])
                 size = self.constant(self.mesh.extent(run), scalar)
                 digit = self._indices[()]
@@ -376,20 +411,20 @@ class Builder:
             self._indices[axes] = self.op("stablehlo.convert", (position,), ArrayType((), np.int32))
         return self._indices[axes]
 
-    def _neighbours(self, axes: tuple[str, ...]) -> list[list[str]]:
-        """The axes, those together that follow each other in the mesh: a device's number counts them as one."""
-        place = self.mesh.axis_names.index
+    def _merge_adjacent(self, axes: tuple[str, ...]) -> list[list[str]]:
+        """Merge axes that are adjacent in device order."""
+        position = self.mesh.axis_names.index
         runs: list[list[str]] = []
         for axis in axes:
-            if runs and place(axis) == place(runs[-1][-1]) + 1:
+            if runs and position(axis) == position(runs[-1][-1]) + 1:
                 runs[-1].append(axis)
             else:
                 runs.append([axis])
         return runs
 
 
-def _runs(program: Program) -> Iterator[list[Equation]]:
-    """Equations one by one, but neighbouring barriers together: what follows one then waits for all of them."""
+def _group_barriers(program: Program) -> Iterator[list[Equation]]:
+    """Yield equations one by one, and adjacent barriers together: they become one op, which waits for all operands."""
     barriers: list[Equation] = []
     for equation in program.equations:
         joins = isinstance(equation.op, Barrier) and all(equation.inputs[0] not in b.outputs for b in barriers)
@@ -405,13 +440,13 @@ def _runs(program: Program) -> Iterator[list[Equation]]:
 
 
 def _is_narrow(equation: Equation) -> bool:
-    """Whether two-bit integers are to be moved."""
+    """Return whether an equation moves 2-bit integers."""
     moves = equation.op.single and isinstance(equation.op, (Collective, Concatenate))
     return moves and bool(equation.inputs) and short_name(equation.inputs[0].type.dtype) in ("i2", "u2")
 
 
 def tensor_type(type: ArrayType) -> str:
-    """The MLIR spelling of a type."""
+    """Return a type in MLIR syntax."""
     return f"tensor<{''.join([f'{size}x' for size in type.shape])}{_element(type.dtype)}>"
 
 
@@ -420,7 +455,7 @@ def _row_major(ndim: int) -> str:
 
 
 def _layout(dims: Sequence[int]) -> str:
-    """Dims from minor to major."""
+    """Return a layout attribute, for dims from minor to major."""
     return f"dense<{list(dims) or ''}> : tensor<{len(dims)}xindex>"
 
 
@@ -433,7 +468,7 @@ def _element(dtype: DType) -> str:
 
 
 def literal(value: Any, dtype: DType) -> str:
-    """One element; floats by their bits, so that nothing is rounded."""
+    """Return one element in MLIR syntax; floats by their bits, so that they are not rounded."""
     element = np.asarray(value).astype(dtype)
     if dtype == np.bool_:
         return "true" if element else "false"
@@ -445,5 +480,5 @@ def literal(value: Any, dtype: DType) -> str:
     return str(int(element))
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ")

@@ -1,4 +1,4 @@
-"""lower: the text of the module that XLA compiles, for one device of many (replica mode)."""
+"""lower: from a local program to the text of the StableHLO module that XLA compiles; devices are replicas."""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,14 @@ from shardwise.compiler.partition.local_program import LocalProgram
 @final
 @dataclass(frozen=True, eq=False)
 class StableHlo:
-    """A module's text; `devices` run it, each on its own pieces. `aliases`: inputs that give outputs their memory."""
+    """A StableHLO module.
+
+    Attributes:
+        text: the module as text.
+        devices: the number of devices that run it, each on its own shards.
+        aliases: for each donated input, the output that reuses its buffer.
+        callbacks: the Python functions that it calls.
+    """
 
     text: str
     devices: int
@@ -22,14 +29,21 @@ class StableHlo:
 
 
 def lower(local: LocalProgram, donated: Sequence[bool] = (), platform: str = "cpu") -> StableHlo:
-    """StableHLO for a local program; the memory of `donated` inputs is reused where an output has their type."""
+    """Lower a local program to StableHLO.
+
+    Args:
+        local: the program of one device.
+        donated: for each input, whether its buffer may be reused for an output of the same type.
+        platform: the target platform.
+    """
     program = local.program
     builder = Builder(local.mesh, platform)
     results = builder.program(program, [HloValue(f"%arg{n}", type) for n, type in enumerate(program.in_types)])
     aliases = _aliases(program, donated)
-    marks = {number: f" {{tf.aliasing_output = {output} : i32}}" for number, output in aliases.items()}
+    attributes = {number: f" {{tf.aliasing_output = {output} : i32}}" for number, output in aliases.items()}
     heads = ", ".join(
-        f"%arg{number}: {tensor_type(value.type)}{marks.get(number, '')}" for number, value in enumerate(program.inputs)
+        f"%arg{number}: {tensor_type(value.type)}{attributes.get(number, '')}"
+        for number, value in enumerate(program.inputs)
     )
     types = ", ".join(tensor_type(value.type) for value in program.outputs)
     tables = "".join(f"{head}\n" for head in builder.heads)
@@ -44,12 +58,12 @@ def lower(local: LocalProgram, donated: Sequence[bool] = (), platform: str = "cp
 
 
 def _aliases(program: Program, donated: Sequence[bool]) -> dict[int, int]:
-    """For each donated input, the first output of its type that no other input has taken."""
+    """Return for each donated input the first output of its type that no other input is aliased to."""
     free = dict(enumerate(program.outputs))
-    found = {}
+    aliases = {}
     for number, (value, is_donated) in enumerate(zip(program.inputs, donated, strict=False)):
         match = next((k for k, out in free.items() if out.type.strong() is value.type.strong()), None)
         if is_donated and match is not None:
-            found[number] = match
+            aliases[number] = match
             del free[match]
-    return found
+    return aliases

@@ -1,1 +1,1 @@
-"""ShardedProgram + Plan → LocalProgram: one device's program with explicit collectives; and its simulation in numpy."""
+"""The SPMD partitioner: from a sharded program and its plan to the program of one device, with explicit collectives."""

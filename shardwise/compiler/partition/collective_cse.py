@@ -1,4 +1,4 @@
-"""share: what is sent twice is sent once. Collectives that do the same with the same pieces are one."""
+"""Common-subexpression elimination of collectives: equal collectives on the same operands run once."""
 
 from shardwise.compiler.ir.op import Op
 from shardwise.compiler.ir.program import Equation, Program, Value
@@ -9,18 +9,18 @@ from shardwise.compiler.ops.control.control import Control
 
 @verifies_result
 def merge_equal_collectives(program: Program) -> Program:
-    """`program` with equal collectives merged, inside ops that hold programs too; the same one where none are."""
-    same: dict[Value, Value] = {}
-    seen: dict[tuple[Op, tuple[Value, ...]], tuple[Value, ...]] = {}
+    """Return the program with equal collectives merged, in nested programs too; the same object if there are none."""
+    replaced: dict[Value, Value] = {}
+    first_results: dict[tuple[Op, tuple[Value, ...]], tuple[Value, ...]] = {}
     kept: list[Equation] = []
     changed = False
     for equation in program.equations:
         op = equation.op
-        inputs = tuple([same.get(value, value) for value in equation.inputs]) if same else equation.inputs
+        inputs = tuple([replaced.get(value, value) for value in equation.inputs]) if replaced else equation.inputs
         if isinstance(op, Collective):
-            first = seen.setdefault((op, inputs), equation.outputs)
+            first = first_results.setdefault((op, inputs), equation.outputs)
             if first is not equation.outputs:
-                same.update(zip(equation.outputs, first, strict=True))
+                replaced.update(zip(equation.outputs, first, strict=True))
                 changed = True
                 continue
         elif isinstance(op, Control):
@@ -32,4 +32,4 @@ def merge_equal_collectives(program: Program) -> Program:
             kept.append(equation.replace(op=op, inputs=inputs))
     if not changed:
         return program
-    return program.with_equations(kept, (same.get(value, value) for value in program.outputs))
+    return program.with_equations(kept, (replaced.get(value, value) for value in program.outputs))

@@ -1,8 +1,8 @@
 """Copies: the store of all copies of a value, in several layouts and with several paddings.
 
 A consumer gets the copy that it needs from the cheapest one that exists, by reshard steps that are emitted once: every
-copy on the way is stored, so equal reshards are shared. A *free* value (a constant, or cheap to compute from constants)
-is computed in every layout in which it is needed, and never moved.
+intermediate copy is stored, so equal reshards are shared. A *free* value (a constant, or cheap to compute from
+constants) is computed in every layout in which it is needed, and never moved.
 """
 
 from collections import defaultdict

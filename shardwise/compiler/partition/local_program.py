@@ -1,4 +1,4 @@
-"""LocalProgram: the program that every device runs on its pieces, and how the pieces make up whole arrays."""
+"""LocalProgram: the program that every device runs on its shards, with the layouts of its inputs and outputs."""
 
 import math
 from collections.abc import Iterator
@@ -21,19 +21,27 @@ from shardwise.errors import ProgramError
 @final
 @dataclass(frozen=True)
 class Placement:
-    """A whole array of `type` that lies in `layout`, padded at the end of uneven dims to an even size."""
+    """The type and layout of a global array. Unevenly sharded dims are padded at their end."""
 
     type: ArrayType
     layout: Layout
 
     def shard_shape(self, mesh: AbstractMesh) -> tuple[int, ...]:
+        """Return the shape of one device's shard, with padding."""
         return self.layout.shard_shape(self.layout.padded_shape(self.type.shape, mesh), mesh)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class LocalProgram:
-    """`program` is over pieces; `inputs` and `outputs` say what they are pieces of."""
+    """The program of one device.
+
+    Attributes:
+        program: the program, whose values are shards.
+        mesh: the mesh.
+        inputs: the global array of each input.
+        outputs: the global array of each output.
+    """
 
     program: Program
     mesh: AbstractMesh
@@ -45,67 +53,72 @@ class LocalProgram:
         return format_stage("local", self.program, self.mesh, ins, outs)
 
     def collectives(self) -> list[Equation]:
-        """The equations that move bytes between devices, those of programs that ops hold too."""
+        """Return the equations that send bytes between devices, in nested programs too."""
         return [equation for equation in self.program.walk() if self.bytes_sent(equation) > 0]
 
     @cached_property
     def times(self) -> dict[Equation, int]:
-        """How often each equation runs; of a loop whose length is not known, one turn counts."""
-        return dict(_often(self.program, 1))
+        """How often each equation runs in one call. A loop of unknown length counts as one iteration."""
+        return dict(_with_times(self.program, 1))
 
     def bytes_sent(self, equation: Equation) -> float:
-        """The bytes that one device sends for this equation each time it runs."""
+        """Return the bytes that each device sends when the equation runs once."""
         if not isinstance(equation.op, Collective):
             return 0
         return equation.op.bytes_sent(equation.inputs[0].type, self.mesh) if equation.inputs else 0
 
     @cached_property
     def sent(self) -> float:
-        """The bytes that one device sends in one call."""
+        """The bytes that each device sends in one call."""
         return sum(times * self.bytes_sent(equation) for equation, times in self.times.items())
 
     def counts(self) -> dict[str, float]:
-        """Of one device, in one call: flops of products, bytes that ops read and write, bytes that it sends."""
-        flops = touched = 0.0
+        """Return the flops of contractions, the bytes accessed and the bytes sent, per device and call."""
+        flops = accessed = 0.0
         for equation, times in self.times.items():
-            touched += times * sum(value.type.nbytes for value in (*equation.inputs, *equation.outputs))
+            accessed += times * sum(value.type.nbytes for value in (*equation.inputs, *equation.outputs))
             if equation.op.is_contraction:
                 sizes = factor_rule(equation.op, tuple(value.type for value in equation.inputs)).sizes
                 flops += times * 2.0 * math.prod(sizes)
-        return {"flops": flops, "bytes accessed": touched, "wire bytes": self.sent}
+        return {"flops": flops, "bytes accessed": accessed, "wire bytes": self.sent}
 
 
-def _often(program: Program, times: int) -> Iterator[tuple[Equation, int]]:
-    """Every equation, those of programs that ops hold too, and how often it runs."""
+def _with_times(program: Program, times: int) -> Iterator[tuple[Equation, int]]:
+    """Yield every equation, in nested programs too, and how often it runs."""
     for equation in program.equations:
         yield equation, times
         if isinstance(equation.op, Control):
             for inner in equation.op.programs:
-                yield from _often(inner, times * (1 if equation.op.trip_count is None else equation.op.trip_count))
+                yield from _with_times(inner, times * (1 if equation.op.trip_count is None else equation.op.trip_count))
 
 
 def verify_local(local: LocalProgram) -> LocalProgram:
-    """`local`, if its program keeps the rules and its pieces have the shapes that their placements give."""
+    """Return `local` after checking its program and the shapes of its inputs and outputs.
+
+    Raises:
+        ProgramError: if the program is not well-formed, or an input or output is not a shard of its global array.
+    """
     verify(local.program)
-    for what, values, placements in (
+    for role, values, placements in (
         ("input", local.program.inputs, local.inputs),
         ("output", local.program.outputs, local.outputs),
     ):
         for number, (value, placement) in enumerate(zip(values, placements, strict=True)):
             if len(placement.layout.dims) != placement.type.ndim:
                 raise ProgramError(
-                    f"{local.program.name}: {what} {number}: {placement.layout} is not for {placement.type}"
+                    f"{local.program.name}: {role} {number}: {placement.layout} does not have the rank of "
+                    f"{placement.type}"
                 )
             for axis in placement.layout.axes:
                 if axis not in local.mesh.shape:
                     raise ProgramError(
-                        f"{local.program.name}: {what} {number}: {local.mesh.unknown_axis_message(axis)}"
+                        f"{local.program.name}: {role} {number}: {local.mesh.unknown_axis_message(axis)}"
                     )
             if value.type.shape != placement.shard_shape(local.mesh) or value.type.dtype != placement.type.dtype:
                 raise ProgramError(
-                    f"{local.program.name}: {what} {number} is {value.type}, but a piece of {placement.type} in "
+                    f"{local.program.name}: {role} {number} is {value.type}, but a shard of {placement.type} in "
                     f"{placement.layout} has shape {placement.shard_shape(local.mesh)}"
                 )
             if placement.layout.partial:
-                raise ProgramError(f"{local.program.name}: {what} {number} is partial: {placement.layout}")
+                raise ProgramError(f"{local.program.name}: {role} {number} is unreduced: {placement.layout}")
     return local

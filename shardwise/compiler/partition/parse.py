@@ -13,11 +13,13 @@ from shardwise.compiler.shardings.layout import parse_layout
 
 
 def parse_local(text: str) -> LocalProgram:
-    """The local program that prints as `text`."""
+    """Return the local program that prints as `text`."""
     program, mesh, ins, outs = parse_stage("local", text)
-    return verify_local(LocalProgram(program, mesh, tuple(map(_parse, ins)), tuple(map(_parse, outs))))
+    return verify_local(
+        LocalProgram(program, mesh, tuple(map(_parse_placement, ins)), tuple(map(_parse_placement, outs)))
+    )
 
 
-def _parse(text: str) -> Placement:
+def _parse_placement(text: str) -> Placement:
     type, _, layout = text.partition(" ")
     return Placement(parse_type(type), parse_layout(layout))

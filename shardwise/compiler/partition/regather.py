@@ -1,13 +1,13 @@
-"""regather: a device that would hold too much drops gathered copies, and gathers them again where they are next needed.
+"""regather: drop all-gathered copies and gather them again at their next use, to stay within a memory limit.
 
-LocalProgram and a limit in bytes → LocalProgram. Where more is held than the limit allows, some copies lie idle: they
-were gathered for something before and wait for something after, like the weights of a layer between its forward and its
-backward pass. Those go whose bytes and idle time are most for what gathering them again sends, until the rest fits;
-where all of them do not suffice, the program holds more than the limit.
+Where a device holds more than the limit, some gathered copies are idle: they are used before and after, but not now,
+like the weights of a layer between its forward and backward pass. The pass drops the copies with the most bytes times
+idle time per byte that gathering them again sends, until the rest fits. If all of them do not suffice, the program
+exceeds the limit.
 
-What is gathered again must depend on what it is needed with: XLA would find it equal to the first copy otherwise, or
-make it long before it is needed. A barrier does not do, because XLA's CPU compiler drops barriers before it looks for
-equal ops.
+A second gather must depend on a value that is computed shortly before its use. Otherwise XLA would merge it with the
+first one (CSE), or schedule it long before. An optimization barrier does not help, because XLA's CPU compiler drops
+barriers before CSE.
 """
 
 import math
@@ -34,81 +34,104 @@ from shardwise.compiler.partition.local_program import LocalProgram, verify_loca
 from shardwise.compiler.partition.reason import Reshard
 from shardwise.compiler.trace.build import rewrite
 
-ROUNDS = 100  # each looks for what is held when that is most
-AROUND = 10  # equations before a use, among which something is looked for that it can wait for
+MAX_ROUNDS = 100  # each round lowers the memory peak
+LOOK_BACK = 10  # equations before a use that are searched for a value that the second gather can depend on
 
 
 @final
 @dataclass(frozen=True)
-class _Copy:
-    """What was gathered of `source`, and what was made of it alone by moving or converting elements.
+class _IdleCopy:
+    """A gathered copy that is used before and after the memory peak, but not at it.
 
-    `equations` make all of it, the gather first. Of this, `waiting` is used later on; `next_use` is the first place.
+    Attributes:
+        source: the value that is gathered.
+        equations: the gather, and the conversions, reshapes and transposes of its result alone.
+        needed: the results of these equations that are used after the peak.
+        next_use: the position of the first such use.
+        idle: the number of equations between the last use before and the first use after the peak.
+        saved_bytes: the bytes that dropping the copy frees at the peak.
+        sent: the bytes that gathering it again sends.
     """
 
     source: Value
     equations: tuple[Equation, ...]
-    waiting: frozenset[Value]
+    needed: frozenset[Value]
     next_use: int
-    idle: int  # equations between its uses before and after
-    spared: int  # bytes
-    sent: float  # by gathering it again
+    idle: int
+    saved_bytes: int
+    sent: float
 
     @property
-    def worth(self) -> float:
-        return self.spared * self.idle / max(1.0, self.sent)  # along an axis of one device nothing is sent
+    def benefit(self) -> float:
+        """How much dropping the copy helps, for its cost."""
+        return self.saved_bytes * self.idle / max(1.0, self.sent)  # along an axis of one device nothing is sent
 
 
 def regather_to_fit(local: LocalProgram, limit: int, donated: Collection[int] = ()) -> LocalProgram:
-    """`local`, holding no more than `limit` bytes if it can. `donated` are the inputs whose memory results take."""
+    """Return the program with gathers repeated so that each device holds at most `limit` bytes, if that is possible.
+
+    Args:
+        local: the program of one device.
+        limit: the most bytes that each device should hold.
+        donated: the inputs whose buffers are reused for outputs.
+    """
     if not any(isinstance(equation.op, AllGather) for equation in local.program.walk()):
         return local
-    if sum(value.type.nbytes for value in _values(local.program)) <= limit:
+    if sum(value.type.nbytes for value in _all_values(local.program)) <= limit:
         return local
-    least, best, now = math.inf, local, local
-    for _ in range(ROUNDS):
-        held, levels = peak(now, donated)
-        if held < least:  # what it takes to gather again can be more than was idle, until others have gone too
-            least, best = held, now
-        program = _spared(now, levels, held - limit) if held > limit else None
+    best_bytes, best, current = math.inf, local, local
+    for _ in range(MAX_ROUNDS):
+        peak_bytes, levels = peak(current, donated)
+        if peak_bytes < best_bytes:  # a round can raise the peak at first: a second gather has its own peak
+            best_bytes, best = peak_bytes, current
+        program = _drop_idle_copies(current, levels, peak_bytes - limit) if peak_bytes > limit else None
         if program is None:
             break
-        now = replace(now, program=program)
+        current = replace(current, program=program)
     return verify_local(best)
 
 
-def _values(program: Program) -> Iterable[Value]:
+def _all_values(program: Program) -> Iterable[Value]:
+    """Yield every value, in nested programs too."""
     yield from program.inputs
     for equation in program.equations:
         yield from equation.outputs
         for inner in equation.op.programs:
-            yield from _values(inner)
+            yield from _all_values(inner)
 
 
-def _spared(local: LocalProgram, levels: Sequence[Level], excess: int) -> Program | None:
-    """The program without idle copies of so many bytes while it runs on these levels; None where none is idle."""
+def _drop_idle_copies(local: LocalProgram, levels: Sequence[Level], excess: int) -> Program | None:
+    """Return the program with idle copies dropped at the peak, until `excess` bytes are freed; None if none is idle.
+
+    Args:
+        local: the program of one device.
+        levels: the program and the nested programs that run at the peak.
+        excess: the bytes to free.
+    """
     idle = [
-        (copy, number) for number, level in enumerate(levels) for copy in _idle_copies(local, level, may_go=number > 0)
+        (copy, number)
+        for number, level in enumerate(levels)
+        for copy in _idle_copies(local, level, inputs_may_die=number > 0)
     ]
-    chosen: list[list[_Copy]] = [[] for _ in levels]
-    for copy, number in sorted(idle, key=lambda item: (-item[0].worth, item[0].next_use)):
+    chosen: list[list[_IdleCopy]] = [[] for _ in levels]
+    for copy, number in sorted(idle, key=lambda item: (-item[0].benefit, item[0].next_use)):
         if excess <= 0:
             break
         chosen[number].append(copy)
-        excess -= copy.spared
+        excess -= copy.saved_bytes
     if not any(chosen):
         return None
     inner: Program | None = None
     for level, copies in zip(reversed(levels), reversed(chosen), strict=True):
         program = level.program
         if inner is not None:
-            program = _with_inner(program, level.place, inner, levels)
-        inner = _gathered_again(program, copies)
+            program = _replace_inner(program, level.place, inner, levels)
+        inner = _repeat_gathers(program, copies)
     return inner
 
 
-def _with_inner(program: Program, place: int, new: Program, levels: Sequence[Level]) -> Program:
-    """The program whose equation at `place` holds `new` instead of the program that was looked at."""
+def _replace_inner(program: Program, place: int, new: Program, levels: Sequence[Level]) -> Program:
+    """Return the program with the nested program of the equation at `place` replaced, if it is one of `levels`."""
     equation = program.equations[place]
     assert isinstance(equation.op, Control)
     old = {id(level.program) for level in levels}
@@ -118,11 +141,17 @@ def _with_inner(program: Program, place: int, new: Program, levels: Sequence[Lev
     return program.with_equations(equations)
 
 
-def _idle_copies(local: LocalProgram, level: Level, may_go: bool) -> list[_Copy]:
-    """What was gathered before, is not used now, and will be. `may_go`: inputs of the program can end before it."""
+def _idle_copies(local: LocalProgram, level: Level, inputs_may_die: bool) -> list[_IdleCopy]:
+    """Return the gathered copies that are idle where this program is at the peak.
+
+    Args:
+        local: the program of one device.
+        level: a program that runs at the peak, and its live values.
+        inputs_may_die: whether inputs of the program can be freed before its end.
+    """
     program, place, live = level
-    gathers: dict[Value, Equation] = {}  # of each value that is made of a gathered one alone
-    made: dict[Equation, list[Equation]] = {}
+    gathers: dict[Value, Equation] = {}  # the gather of each value that is computed from a gathered one alone
+    derived: dict[Equation, list[Equation]] = {}
     uses: dict[Value, list[int]] = {}
     for number, equation in enumerate(program.equations):
         for value in equation.inputs:
@@ -132,89 +161,107 @@ def _idle_copies(local: LocalProgram, level: Level, may_go: bool) -> list[_Copy]
         first = gathers.get(equation.inputs[0]) or (equation if isinstance(equation.op, AllGather) else None)
         if first is not None:
             gathers[equation.outputs[0]] = first
-            made.setdefault(first, []).append(equation)
+            derived.setdefault(first, []).append(equation)
     for value in program.outputs:
         uses.setdefault(value, []).append(len(program.equations))
     end = len(program.equations)
-    found = []
-    for first, equations in made.items():
+    copies = []
+    for first, equations in derived.items():
         values = [equation.outputs[0] for equation in equations]
-        spared = sum(live[value].bytes for value in values if value in live)
+        saved_bytes = sum(live[value].bytes for value in values if value in live)
         places = [number for value in values for number in uses.get(value, ())]
         own = {id(equation) for equation in equations}
         others = [n for n in places if n == end or id(program.equations[n]) not in own]
         before, after = [n for n in others if n < place], [n for n in others if n > place]
-        if not spared or not before or not after or place in places or end in after:
+        if not saved_bytes or not before or not after or place in places or end in after:
             continue
         (source,) = first.inputs
-        if max(uses[source]) <= min(after) and (may_go or source not in program.inputs):
-            spared -= source.type.nbytes  # which must stay for it
-        if spared > 0:
-            waiting = frozenset(value for value in values if any(n > place for n in uses.get(value, ())))
-            sent = local.times[first] * sum(local.bytes_sent(equation) for equation in _needed(equations, waiting))
-            found.append(_Copy(source, tuple(equations), waiting, min(after), min(after) - max(before), spared, sent))
-    return found
+        if max(uses[source]) <= min(after) and (inputs_may_die or source not in program.inputs):
+            saved_bytes -= source.type.nbytes  # the source has to live longer
+        if saved_bytes > 0:
+            needed = frozenset(value for value in values if any(n > place for n in uses.get(value, ())))
+            sent = local.times[first] * sum(
+                local.bytes_sent(equation) for equation in _equations_for(equations, needed)
+            )
+            idle = min(after) - max(before)
+            copies.append(_IdleCopy(source, tuple(equations), needed, min(after), idle, saved_bytes, sent))
+    return copies
 
 
-def _needed(equations: Sequence[Equation], values: Collection[Value]) -> list[Equation]:
-    """Those of the equations of a copy that make these values."""
-    wanted = set(values)
+def _equations_for(equations: Sequence[Equation], values: Collection[Value]) -> list[Equation]:
+    """Return the equations that `values` depend on."""
+    needed = set(values)
     kept = []
     for equation in reversed(equations):
-        if equation.outputs[0] in wanted:
-            wanted.update(equation.inputs)
+        if equation.outputs[0] in needed:
+            needed.update(equation.inputs)
             kept.append(equation)
     return kept[::-1]
 
 
-def _gathered_again(program: Program, copies: Sequence[_Copy]) -> Program:
-    """The program in which each copy ends, and is made again before its next use."""
+def _repeat_gathers(program: Program, copies: Sequence[_IdleCopy]) -> Program:
+    """Return the program in which each copy is gathered again before its next use."""
     if not copies:
         return program
-    due: dict[int, list[_Copy]] = {}
+    due: dict[int, list[_IdleCopy]] = {}
     for copy in copies:
         due.setdefault(copy.next_use, []).append(copy)
     renamed: dict[Value, Value] = {}
     equations: list[Equation] = []
     for number, equation in enumerate(program.equations):
         for copy in due.get(number, ()):
-            _again(copy, equation, renamed, equations)
+            _repeat_gather(copy, equation, renamed, equations)
         inputs = [renamed.get(value, value) for value in equation.inputs]
         equations.append(equation.replace(inputs=inputs))
     outputs = tuple(renamed.get(value, value) for value in program.outputs)
     return program.with_equations(equations, outputs)
 
 
-def _again(copy: _Copy, user: Equation, renamed: dict[Value, Value], equations: list[Equation]) -> None:
-    """Write the equations that make a copy again, once what its next user takes beside it is there."""
-    beside = [renamed.get(value, value) for value in user.inputs if value not in copy.waiting]
-    made = [value for equation in reversed(equations[-AROUND:]) for value in equation.outputs]
-    waited_for = next((value for value in (*beside, *made) if is_float(value.type.dtype) and value.type.size), None)
+def _repeat_gather(copy: _IdleCopy, consumer: Equation, renamed: dict[Value, Value], equations: list[Equation]) -> None:
+    """Append the equations that gather a copy again, with a dependency on another operand of its next consumer.
+
+    Args:
+        copy: the copy.
+        consumer: the equation at its next use.
+        renamed: the value that replaces each value from here on; it is updated.
+        equations: the equations of the new program so far; it is appended to.
+    """
+    other_operands = [renamed.get(value, value) for value in consumer.inputs if value not in copy.needed]
+    recent = [value for equation in reversed(equations[-LOOK_BACK:]) for value in equation.outputs]
+    dependencies = (v for v in (*other_operands, *recent) if is_float(v.type.dtype) and v.type.size)
+    dependency = next(dependencies, None)
     source = renamed.get(copy.source, copy.source)
-    mine = {copy.source: source if waited_for is None else _after(source, waited_for, user, equations)}
-    for equation in _needed(copy.equations, copy.waiting):
+    if dependency is not None:
+        source = _add_false_dependency(source, dependency, consumer, equations)
+    repeated = {copy.source: source}
+    for equation in _equations_for(copy.equations, copy.needed):
         (old,) = equation.outputs
-        mine[old] = Value(old.type)
+        repeated[old] = Value(old.type)
         reason = equation.reason
         if isinstance(reason, Reshard):
             reason = replace(reason, regathered=True)
-        equations.append(Equation(equation.op, [mine[equation.inputs[0]]], [mine[old]], equation.source, reason))
-    renamed.update((value, mine[value]) for value in copy.waiting)
+        equations.append(
+            Equation(equation.op, [repeated[equation.inputs[0]]], [repeated[old]], equation.source, reason)
+        )
+    renamed.update((value, repeated[value]) for value in copy.needed)
 
 
-def _after(x: Value, other: Value, user: Equation, equations: list[Equation]) -> Value:
-    """`x` itself, which XLA cannot have before it has `other`: zeros, were a number in it infinite and NaN at once."""
+def _add_false_dependency(x: Value, other: Value, consumer: Equation, equations: list[Equation]) -> Value:
+    """Append equations that return `x`, with a false dependency on `other` that XLA cannot fold away.
+
+    The result would be zeros if an element of `other` were infinite and NaN at once.
+    """
 
     def body(x: Any, other: Any) -> list[Any]:
         ones = (1,) * other.type.ndim
-        number = Reshape(())(Slice((0,) * other.type.ndim, ones, ones)(other))
-        infinite = Compare("EQ")(Abs()(number), full((), np.inf, number.type.dtype))
-        never = And()(Compare("NE")(number, number), infinite)
+        element = Reshape(())(Slice((0,) * other.type.ndim, ones, ones)(other))
+        infinite = Compare("EQ")(Abs()(element), full((), np.inf, element.type.dtype))
+        never = And()(Compare("NE")(element, element), infinite)
         return [Select()(Broadcast(x.type.shape, ())(never), zeros_like(x), x)]
 
-    program = rewrite("after", [x.type, other.type], body)
-    mine = dict(zip(program.inputs, (x, other), strict=True))
+    program = rewrite("false_dependency", [x.type, other.type], body)
+    operands = dict(zip(program.inputs, (x, other), strict=True))
     for equation in program.equations:
-        inputs = [mine.get(value, value) for value in equation.inputs]
-        equations.append(Equation(equation.op, inputs, equation.outputs, user.source))
+        inputs = [operands.get(value, value) for value in equation.inputs]
+        equations.append(Equation(equation.op, inputs, equation.outputs, consumer.source))
     return program.outputs[0]

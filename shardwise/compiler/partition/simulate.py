@@ -1,4 +1,4 @@
-"""simulate: a local program on all devices at once, in numpy. The oracle between `evaluate` and a real run."""
+"""simulate: run a local program on all devices in numpy. It is the test oracle between `evaluate` and a real run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,58 +16,62 @@ from shardwise.errors import ProgramError
 
 
 def simulate(local: LocalProgram, args: Sequence[NumpyArray]) -> tuple[NumpyArray, ...]:
-    """The whole outputs for whole `args`. Padding starts as junk, so that an op that looks at it shows."""
-    pieces = [
+    """Return the global outputs for global `args`. Padding starts as garbage, so reading it changes the results."""
+    shards = [
         split_into_shards(placement, np.asarray(arg, placement.type.dtype), local.mesh)
         for placement, arg in zip(local.inputs, args, strict=True)
     ]
-    outputs = _run(local.program, local.mesh, pieces)
+    outputs = _run(local.program, local.mesh, shards)
     return tuple(
-        assemble_shards(placement, found, local.mesh) for placement, found in zip(local.outputs, outputs, strict=True)
+        assemble_shards(placement, output, local.mesh) for placement, output in zip(local.outputs, outputs, strict=True)
     )
 
 
 def _run(program: Program, mesh: AbstractMesh, args: Sequence[list[NumpyArray]]) -> list[list[NumpyArray]]:
-    """The outputs of a program on all devices: a value is the list of its pieces."""
+    """Return the outputs of a program on all devices. A value is the list of its shards, one per device."""
     env: dict[Value, list[NumpyArray]] = dict(zip(program.inputs, args, strict=True))
     devices = range(mesh.size)
     for equation in program.equations:
         op = equation.op
         operands = [env[value] for value in equation.inputs]
         if isinstance(op, Collective):
-            found = op.exchange(mesh, *(operands or [[]]))
-            results: list[Any] = [found] if op.single else found
+            exchanged = op.exchange(mesh, *(operands or [[]]))
+            results: list[Any] = [exchanged] if op.single else exchanged
         elif isinstance(op, Control):
-            results = op.interpret(lambda n, given, op=op: _run(op.programs[n], mesh, given), operands, mesh.size)  # type: ignore[misc]
+            results = op.interpret(lambda n, args, op=op: _run(op.programs[n], mesh, args), operands, mesh.size)  # type: ignore[misc]
         else:
-            each = [op.reference(*(pieces[device] for pieces in operands)) for device in devices]
-            results = [each] if op.single else list(map(list, zip(*each, strict=True)))
-        for value, pieces in zip(equation.outputs, results, strict=True):
-            env[value] = [np.asarray(piece, value.type.dtype) for piece in pieces]
+            by_device = [op.reference(*(shards[device] for shards in operands)) for device in devices]
+            results = [by_device] if op.single else list(map(list, zip(*by_device, strict=True)))
+        for value, shards in zip(equation.outputs, results, strict=True):
+            env[value] = [np.asarray(shard, value.type.dtype) for shard in shards]
     return [env[value] for value in program.outputs]
 
 
 def split_into_shards(placement: Placement, array: NumpyArray, mesh: AbstractMesh) -> list[NumpyArray]:
-    """The pieces of a whole array, one a device, padded with junk."""
+    """Return the shards of a global array, one per device, padded with garbage."""
     dtype = placement.type.dtype
-    junk = np.nan if is_inexact(dtype) else np.True_ if dtype == np.bool_ else 77
-    pieces = []
+    garbage = np.nan if is_inexact(dtype) else np.True_ if dtype == np.bool_ else 77
+    shards = []
     for index in placement.layout.shard_indices(placement.type.shape, mesh):
-        piece = np.full(placement.shard_shape(mesh), junk, dtype)
+        shard = np.full(placement.shard_shape(mesh), garbage, dtype)
         inside = array[index]
-        piece[tuple(slice(0, size) for size in inside.shape)] = inside
-        pieces.append(piece)
-    return pieces
+        shard[tuple(slice(0, size) for size in inside.shape)] = inside
+        shards.append(shard)
+    return shards
 
 
-def assemble_shards(placement: Placement, pieces: Sequence[NumpyArray], mesh: AbstractMesh) -> NumpyArray:
-    """The whole array; devices that hold the same part must agree to the bit."""
-    whole = np.zeros(placement.type.shape, placement.type.dtype)
+def assemble_shards(placement: Placement, shards: Sequence[NumpyArray], mesh: AbstractMesh) -> NumpyArray:
+    """Return the global array.
+
+    Raises:
+        ProgramError: if devices that hold the same part of the array do not agree bit by bit.
+    """
+    array = np.zeros(placement.type.shape, placement.type.dtype)
     seen: dict[tuple[Any, ...], NumpyArray] = {}
-    for piece, index in zip(pieces, placement.layout.shard_indices(placement.type.shape, mesh), strict=True):
-        inside = piece[tuple(slice(0, part.stop - part.start) for part in index)]
+    for shard, index in zip(shards, placement.layout.shard_indices(placement.type.shape, mesh), strict=True):
+        inside = shard[tuple(slice(0, part.stop - part.start) for part in index)]
         key = tuple((part.start, part.stop) for part in index)
         if seen.setdefault(key, inside).tobytes() != inside.tobytes():
             raise ProgramError(f"devices disagree on part {key} of {placement.type} in {placement.layout}")
-        whole[index] = inside
-    return whole
+        array[index] = inside
+    return array

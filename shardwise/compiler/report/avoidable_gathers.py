@@ -10,7 +10,7 @@ An all-gather is *avoidable* if all of this holds:
   all-to-all, which sends a fraction of the bytes of the all-gather.
 - The program, planned again with the value pinned that way, sends fewer bytes in total. (It may not: the new sharding
   can leave partial sums to reduce, or results that must be gathered.)
-The planner does not try such a layout by itself, because no pin puts these axes on that dim.
+The planner does not try such a layout, because no pin puts these axes on that dim.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Report: what a compiled program does on its mesh, as plain data. This is the type of `Compiled.plan`.
+"""Report: the plan of a compiled program as plain data. This is the type of `Compiled.plan`.
 
 A report lists every collective with its bytes, time, line and reason, every value with its layout and where that came
 from, and the steps of one device in order, with its live memory. `explain` renders it.
@@ -112,7 +112,7 @@ class ValueRow:
 @final
 @dataclass(frozen=True)
 class Report(HtmlReport):
-    """The plan of a compiled program: what each device does. It prints as text; a notebook shows it as a page.
+    """The plan of a compiled program on its mesh. It prints as text; a notebook shows it as a page.
 
     Attributes:
         name: the name of the program.

@@ -1,4 +1,4 @@
-"""timeline: what one device does in a call, in program order: when, for how long by the cost model, and its live bytes.
+"""timeline: the steps of one device in a call, in program order, with start, estimated time and live bytes.
 
 Ops run one after the other: nothing overlaps. An op in a loop's body is one step that takes as long as all its
 iterations together. A loop of unknown length counts as one iteration; of a branch, all sides are counted.
@@ -65,7 +65,7 @@ def timeline(
 
     Args:
         local: the program of one device.
-        chip: the device whose cost model gives the times.
+        chip: the hardware whose cost model is used.
         names: the names of the inputs.
         donated: for each donated input, the output that reuses its buffer.
     """

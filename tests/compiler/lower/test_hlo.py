@@ -1,4 +1,4 @@
-"""The text that XLA gets."""
+"""The StableHLO text."""
 
 import re
 
@@ -26,14 +26,14 @@ def text_of(layers, mesh):
     return run_stages(program, mesh, pins, [None]).module.text
 
 
-def test_a_table_of_devices_is_written_once_for_all_collectives():
+def test_collectives_over_the_same_devices_share_one_table():
     text = text_of(20, AbstractMesh((64, 64), ("data", "model")))
     assert text.count("stablehlo.all_reduce") == 20
     tables = re.findall(r"^#devices\d+ = dense<\[\[0, 1, 2", text, re.MULTILINE)
     assert len(tables) == text.count("dense<[[") == 1
 
 
-def test_batch_dims_of_a_product_are_in_front():
+def test_batch_dims_of_a_dot_come_first():
     def function(x, y):
         return [Dot(((3,), (3,)), ((0, 2), (0, 2)))(x, y)]
 

@@ -1,4 +1,4 @@
-"""What is sent twice is sent once: outside loops and inside them."""
+"""Equal collectives run once, outside and inside loops."""
 
 import numpy as np
 
@@ -13,7 +13,7 @@ def rows(mesh, count=4096):
     return x, sw.device_put(x, NamedSharding(mesh, P("data")))
 
 
-def test_two_ops_that_look_at_the_same_neighbours(mesh):
+def test_two_ops_with_the_same_halo_share_its_exchange(mesh):
     x, placed = rows(mesh)
 
     def differences(x):
@@ -23,22 +23,22 @@ def test_two_ops_that_look_at_the_same_neighbours(mesh):
     plan = sw.explain(differences)(placed)
     once = sw.explain(lambda x: x[1:] - x[:-1])(placed)
     assert plan.counts() == once.counts()
-    for got, wanted in zip(sw.jit(differences)(placed), differences(x), strict=True):
-        np.testing.assert_array_equal(got, wanted)
+    for got, expected in zip(sw.jit(differences)(placed), differences(x), strict=True):
+        np.testing.assert_array_equal(got, expected)
 
 
-def test_equal_slices_written_twice(mesh):
+def test_equal_slices_share_one_exchange(mesh):
     x, placed = rows(mesh)
 
     def twice(x):
         return x[1:] + 1, x[1:] * 2
 
     assert sw.explain(twice)(placed).counts() == {"take_window": 1}
-    for got, wanted in zip(sw.jit(twice)(placed), twice(x), strict=True):
-        np.testing.assert_array_equal(got, wanted)
+    for got, expected in zip(sw.jit(twice)(placed), twice(x), strict=True):
+        np.testing.assert_array_equal(got, expected)
 
 
-def test_inside_a_loop(mesh):
+def test_equal_exchanges_inside_a_loop_are_shared(mesh):
     x, placed = rows(mesh)
 
     def step(carry, _):
@@ -48,9 +48,9 @@ def test_inside_a_loop(mesh):
         return lax.scan(step, x, None, length=3)[0]
 
     plan = sw.explain(run)(placed)
-    wanted = x.copy()
+    expected = x.copy()
     for _ in range(3):
-        before = wanted[:-1].copy()
-        wanted[1:] += before * 0.75
-    np.testing.assert_allclose(sw.jit(run)(placed), wanted, rtol=1e-5)
+        before = expected[:-1].copy()
+        expected[1:] += before * 0.75
+    np.testing.assert_allclose(sw.jit(run)(placed), expected, rtol=1e-5)
     assert len([row for row in plan.collectives if row.kind == "take_window"]) <= 4

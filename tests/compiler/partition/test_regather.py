@@ -1,4 +1,4 @@
-"""Gathered copies that lie idle are dropped where a device would hold too much, and gathered again; values stay."""
+"""Idle gathered copies are dropped to stay within a memory limit and gathered again; results stay the same."""
 
 import numpy as np
 
@@ -16,7 +16,7 @@ RNG = np.random.default_rng(0)
 
 
 def local_program(function, *args):
-    """The program of one device, and its arguments as numpy arrays; they come as shapes and layouts."""
+    """Return the program of one device and numpy arguments, for the shapes and specs of the arguments."""
     shaped = [sw.ShapeDtypeStruct(shape, np.float32, sharding=NamedSharding(MESH, spec)) for shape, spec in args]
     local = sw.jit(function).lower(*shaped)._prepared.stages.local
     return local, [RNG.normal(0, 0.1, shape).astype(np.float32) for shape, _ in args]
@@ -28,7 +28,7 @@ def gathers(local):
 
 def check_same(first, second, values):
     for a, b in zip(simulate(first, values), simulate(second, values), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)  # numpy multiplies what lies transposed in another order
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)  # numpy sums a transposed operand in another order
 
 
 ROWS, WEIGHT = ((64, 32), P("data", None)), ((32, 32), P("data", None))
@@ -40,44 +40,44 @@ def loss(x, *weights):
     return jnp.sum(x * x)
 
 
-def slopes(x, *weights):
+def gradients(x, *weights):
     return sw.grad(loss, argnums=tuple(range(1, 1 + len(weights))))(x, *weights)
 
 
 class TestUnrolled:
     def test_every_weight_but_the_last_and_the_first_is_gathered_twice(self):
-        """The slope of the first needs no weight; the last is used again at once."""
-        local, values = local_program(slopes, ROWS, *[WEIGHT] * 5)
+        """The gradient of the first layer needs no weight, and the last weight is used again at once."""
+        local, values = local_program(gradients, ROWS, *[WEIGHT] * 5)
         assert gathers(local) == 5
         tight = regather_to_fit(local, 1)
         assert gathers(tight) == 5 + 3
         assert peak(tight)[0] < peak(local)[0]
         check_same(local, tight, values)
 
-    def test_the_less_there_is_the_more_is_gathered_again(self):
-        """Down to where nothing more can go, every limit is kept, and none costs more than a tighter one."""
-        local, _ = local_program(slopes, ((512, 32), P("data", None)), *[WEIGHT] * 8)
+    def test_a_lower_limit_repeats_more_gathers(self):
+        """Every limit that can be met is met, and a lower limit never repeats fewer gathers."""
+        local, _ = local_program(gradients, ((512, 32), P("data", None)), *[WEIGHT] * 8)
         most, least = peak(local)[0], peak(regather_to_fit(local, 1))[0]
         found = [(limit, regather_to_fit(local, limit)) for limit in range(most, least - 1, -512)]
         assert all(peak(program)[0] <= limit for limit, program in found)
         counts = [gathers(program) for _, program in found]
         assert counts == sorted(counts) and len(set(counts)) >= 3
 
-    def test_what_fits_is_left_as_it_is(self):
-        local, _ = local_program(slopes, ROWS, *[WEIGHT] * 5)
+    def test_a_program_that_fits_is_returned_unchanged(self):
+        local, _ = local_program(gradients, ROWS, *[WEIGHT] * 5)
         assert regather_to_fit(local, peak(local)[0]) is local
 
-    def test_without_a_gather_there_is_nothing_to_do(self):
+    def test_a_program_without_gathers_is_returned_unchanged(self):
         local, _ = local_program(lambda x: jnp.sum(x * x), ROWS)
         assert regather_to_fit(local, 1) is local
 
-    def test_what_waits_behind_a_transpose_or_a_conversion_goes_too(self):
+    def test_transposed_and_converted_copies_are_dropped_too(self):
         def mixed(x, w, v):
-            half, turned = w.astype(jnp.bfloat16).astype(jnp.float32), v.T
-            y = jnp.tanh(x @ half) @ turned
+            half, transposed = w.astype(jnp.bfloat16).astype(jnp.float32), v.T
+            y = jnp.tanh(x @ half) @ transposed
             for _ in range(4):
                 y = jnp.tanh(y)
-            return jnp.sum(y), (y @ half.T) @ turned.T
+            return jnp.sum(y), (y @ half.T) @ transposed.T
 
         large = ((256, 256), P("data", None))
         local, values = local_program(mixed, ((2048, 256), P("data", None)), large, large)
@@ -87,23 +87,23 @@ class TestUnrolled:
 
 
 class TestLoops:
-    def test_a_copy_that_waits_while_a_loop_runs(self):
-        def waits(x, w):
+    def test_a_copy_that_is_idle_during_a_loop_is_dropped(self):
+        def used_around_loop(x, w):
             y = x @ w
 
-            def turn(c, _):
+            def step(c, _):
                 c = jnp.tanh(c * 2 + y)
                 return c, jnp.exp(c)
 
-            last, steps = lax.scan(turn, y, length=8)
+            last, steps = lax.scan(step, y, length=8)
             return last @ w, steps
 
-        local, values = local_program(waits, ROWS, WEIGHT)
+        local, values = local_program(used_around_loop, ROWS, WEIGHT)
         tight = regather_to_fit(local, 1)
         assert (gathers(local), gathers(tight)) == (1, 2)
         check_same(local, tight, values)
 
-    def test_a_copy_inside_the_body_of_a_loop(self):
+    def test_an_idle_copy_inside_a_loop_body_is_dropped(self):
         def body(x, w):
             y = jnp.tanh(x @ w)
             for _ in range(3):
@@ -120,8 +120,8 @@ class TestLoops:
         check_same(local, tight, values)
 
 
-def test_the_source_of_a_copy_may_have_to_stay_longer():
-    """An activation that is gathered for a block and once more after it: its piece, a quarter, stays for that."""
+def test_the_source_of_a_copy_may_have_to_live_longer():
+    """An activation is gathered twice: its shard, a quarter of it, stays live for the second gather."""
 
     def block(x, w, v):
         pinned = lax.with_sharding_constraint(jnp.tanh(x), NamedSharding(MESH, P("data", None)))
@@ -138,8 +138,8 @@ def test_the_source_of_a_copy_may_have_to_stay_longer():
     assert peak(tight)[0] <= peak(local)[0]
 
 
-def test_the_reason_says_that_it_was_for_memory():
-    local, _ = local_program(slopes, ROWS, *[WEIGHT] * 5)
+def test_the_reason_of_a_repeated_gather_is_the_memory_limit():
+    local, _ = local_program(gradients, ROWS, *[WEIGHT] * 5)
     reasons = [str(equation.reason) for equation in regather_to_fit(local, 1).collectives()]
     again = [
         reason
@@ -151,24 +151,24 @@ def test_the_reason_says_that_it_was_for_memory():
 
 
 class TestDefault:
-    """Without a setting, a program is planned for the memory that its devices have, where that is known."""
+    """Without the setting `memory_limit`, the limit is the memory of the devices, if that is known."""
 
     LAYERS = 20
 
     def gathers_on(self, hardware):
         shapes = [((4 * 40_000, 16384), P("data", None)), *[((16384, 16384), P("data", None))] * self.LAYERS]
         args = [sw.ShapeDtypeStruct(shape, np.float32, sharding=NamedSharding(MESH, spec)) for shape, spec in shapes]
-        return sw.explain(slopes, hardware=hardware, advise=False)(*args).counts()["all_gather"]
+        return sw.explain(gradients, hardware=hardware, advise=False)(*args).counts()["all_gather"]
 
-    def test_a_gpu_has_its_own(self):
-        """20 layers of activations and weights take 80 GB and more: too much for an H100, and not for a B200."""
+    def test_the_limit_of_a_gpu_is_its_memory(self):
+        """20 layers of activations and weights need more than 80 GB: too much for an H100, but not for a B200."""
         assert self.gathers_on("b200") == self.LAYERS
         assert self.gathers_on("h100") > self.LAYERS
 
-    def test_virtual_devices_share_the_hosts(self):
+    def test_virtual_cpu_devices_have_no_limit(self):
         assert self.gathers_on("cpu") == self.LAYERS
 
-    def test_a_setting_comes_first(self):
+    def test_the_setting_overrides_the_memory_of_the_device(self):
         with sw.config.override("memory_limit", -1):
             assert self.gathers_on("h100") == self.LAYERS
         with sw.config.override("memory_limit", 1):

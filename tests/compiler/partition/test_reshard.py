@@ -1,4 +1,4 @@
-"""Resharding: every pair of layouts is right when its steps are executed, and no dearer than gathering everything."""
+"""Resharding between all pairs of layouts: the steps are correct, and send no more than gathering everything."""
 
 from itertools import permutations, product
 from random import Random
@@ -22,46 +22,48 @@ TWO_TWO_TWO = AbstractMesh((2, 2, 2), ("a", "b", "c"))
 
 
 def layouts(mesh, ndim, partial):
-    """Every layout of `ndim` dims; with `partial`, also those that are sums over some axes."""
+    """Return every layout of `ndim` dims; with `partial`, also those with partial sums over some axes."""
     found = []
-    places = [*range(ndim), "whole", *([SUM] if partial else [])]
+    places = [*range(ndim), "replicated", *([SUM] if partial else [])]
     for where in product(places, repeat=len(mesh.axis_names)):
         terms = tuple((axis, SUM) for axis, place in zip(mesh.axis_names, where, strict=True) if place is SUM)
-        cuts = [tuple(a for a, place in zip(mesh.axis_names, where, strict=True) if place == d) for d in range(ndim)]
-        found += [Layout(dims, terms) for dims in product(*(permutations(axes) for axes in cuts))]
+        axes_of_dims = [
+            tuple(a for a, place in zip(mesh.axis_names, where, strict=True) if place == d) for d in range(ndim)
+        ]
+        found += [Layout(dims, terms) for dims in product(*(permutations(axes) for axes in axes_of_dims))]
     return found
 
 
-def terms_of(layout, whole, mesh):
-    """One array a device whose pieces make up `whole` in `layout`: terms of a sum are random and add up to it."""
+def shards_of(layout, array, mesh):
+    """Return shards that assemble to `array` in `layout`. Partial sums are random and add up to it."""
     rng = np.random.default_rng(0)
     axes = tuple(axis for axis, _ in layout.partial)
     count = mesh.extent(axes)
-    terms = [rng.integers(-9, 10, whole.shape) for _ in range(count - 1)]
-    terms = [*terms, whole - sum(terms)]
-    placement = Placement(ArrayType(whole.shape, np.int32), Layout(layout.dims))
-    pieces = [split_into_shards(placement, term.astype(np.int32), mesh) for term in terms]
-    return [pieces[term][device] for device, term in enumerate(mesh.coordinates(axes))]
+    terms = [rng.integers(-9, 10, array.shape) for _ in range(count - 1)]
+    terms = [*terms, array - sum(terms)]
+    placement = Placement(ArrayType(array.shape, np.int32), Layout(layout.dims))
+    shards = [split_into_shards(placement, term.astype(np.int32), mesh) for term in terms]
+    return [shards[term][device] for device, term in enumerate(mesh.coordinates(axes))]
 
 
 def check(before, after, mesh, shape):
-    whole = np.arange(np.prod(shape)).reshape(shape).astype(np.int32)
+    array = np.arange(np.prod(shape)).reshape(shape).astype(np.int32)
     steps, _ = reshard_steps(ArrayType(shape, np.int32), mesh, before, after)
-    pieces = terms_of(before, whole, mesh)
+    shards = shards_of(before, array, mesh)
     for op, _ in steps:
-        pieces = op.exchange(mesh, pieces)
-    # Terms that are still to be added: add them here, group by group.
+        shards = op.exchange(mesh, shards)
+    # Reduce the partial sums that remain.
     axes = tuple(axis for axis, _ in after.partial)
     if axes:
-        pieces = AllReduce(axes, SUM).exchange(mesh, pieces)
-    found = assemble_shards(Placement(ArrayType(shape, np.int32), Layout(after.dims)), pieces, mesh)
-    np.testing.assert_array_equal(found, whole, err_msg=f"{before} → {after}: {[op for op, _ in steps]}")
+        shards = AllReduce(axes, SUM).exchange(mesh, shards)
+    found = assemble_shards(Placement(ArrayType(shape, np.int32), Layout(after.dims)), shards, mesh)
+    np.testing.assert_array_equal(found, array, err_msg=f"{before} → {after}: {[op for op, _ in steps]}")
     reached = [layout for _, layout in steps]
     assert (reached or [before])[-1] == after
 
 
-def naive(whole, mesh, before, after):
-    """Reduce, gather every dim, then take one's own blocks: bytes, and bytes plus latencies."""
+def naive(array, mesh, before, after):
+    """Return the steps that reduce, gather every dim, and then slice locally."""
     ops = []
     if before.partial:
         ops.append(AllReduce(tuple(axis for axis, _ in before.partial), SUM))
@@ -70,20 +72,20 @@ def naive(whole, mesh, before, after):
     return ops
 
 
-def bytes_of(ops, piece, mesh):
+def bytes_of(ops, shard, mesh):
     total = 0.0
     for op in ops:
-        total += op.bytes_sent(piece, mesh)
-        piece = op.out_type(piece)
+        total += op.bytes_sent(shard, mesh)
+        shard = op.out_type(shard)
     return total
 
 
 def check_cost(before, after, mesh, shape):
-    whole = ArrayType(shape, np.float32)
-    steps, _ = reshard_steps(whole, mesh, before, after)
-    piece = whole.with_shape(before.shard_shape(shape, mesh))
-    ours = bytes_of([op for op, _ in steps], piece, mesh)
-    assert ours <= bytes_of(naive(whole, mesh, before, after), piece, mesh), f"{before} → {after}"
+    array = ArrayType(shape, np.float32)
+    steps, _ = reshard_steps(array, mesh, before, after)
+    shard = array.with_shape(before.shard_shape(shape, mesh))
+    ours = bytes_of([op for op, _ in steps], shard, mesh)
+    assert ours <= bytes_of(naive(array, mesh, before, after), shard, mesh), f"{before} → {after}"
 
 
 def check_pairs(mesh, ndim, sample=None):
@@ -108,7 +110,7 @@ def test_every_pair_of_layouts_on_three_axes(ndim):
     check_pairs(TWO_TWO_TWO, ndim)
 
 
-def test_a_whole_value_and_a_sum_become_a_sum_over_more_axes():
+def test_replicated_values_and_partial_sums_become_sums_over_more_axes():
     for before in layouts(TWO_TWO_TWO, 2, partial=True):
         taken = {axis for axes in before.dims for axis in axes}
         more = tuple((axis, SUM) for axis in TWO_TWO_TWO.axis_names if axis not in taken)
@@ -125,69 +127,69 @@ def sums(*axes):
 
 
 OPTIMA = {
-    "the minor axis is gathered": (
+    "gather the minor axis": (
         (FOUR_TWO, (("a", "b"), ()), (("a",), ())),
         ["all_gather[dim=0, axes=('b',), count=2]"],
     ),
-    "both axes are gathered at once": (
+    "gather both axes at once": (
         (FOUR_TWO, (("a", "b"), ()), ((), ())),
         ["all_gather[dim=0, axes=('a', 'b'), count=8]"],
     ),
-    "an axis moves to another dim": (
+    "move an axis to another dim": (
         (FOUR_TWO, (("a",), ()), ((), ("a",))),
         ["all_to_all[split=1, join=0, axes=('a',), count=4]"],
     ),
-    "two axes move together": (
+    "move two axes together": (
         (FOUR_TWO, (("a", "b"), ()), ((), ("a", "b"))),
         ["all_to_all[split=1, join=0, axes=('a', 'b'), count=8]"],
     ),
-    "axes of a dim change order": (
+    "reorder the axes of a dim": (
         (FOUR_TWO, (("a", "b"), ()), (("b", "a"), ())),
         ["permute[before=('a', 'b'), after=('b', 'a')]"],
     ),
-    "an axis is replaced by one of its size": (
+    "replace an axis by one of the same size": (
         (TWO_TWO_TWO, (("a",), ()), (("b",), ())),
         ["permute[before=('a',), after=('b',)]"],
     ),
-    "dims swap their axes": (
+    "swap the axes of two dims": (
         (TWO_TWO_TWO, (("a",), ("b",)), (("b",), ("a",))),
         ["permute[before=('a', 'b'), after=('b', 'a')]"],
     ),
-    "a sum is scattered": (
+    "scatter a sum": (
         (FOUR_TWO, ((), ()), (("a",), ()), sums("a")),
         ["reduce_scatter[dim=0, axes=('a',), count=4, reduction=sum]"],
     ),
-    "a sum over two axes is scattered at once": (
+    "scatter a sum over two axes at once": (
         (FOUR_TWO, ((), ()), (("b", "a"), ()), sums("a", "b")),
         ["reduce_scatter[dim=0, axes=('b', 'a'), count=8, reduction=sum]"],
     ),
-    "a sum over two axes is reduced at once": (
+    "reduce a sum over two axes at once": (
         (FOUR_TWO, ((), ()), ((), ()), sums("a", "b")),
         ["all_reduce[axes=('a', 'b'), reduction=sum]"],
     ),
-    "a sum is cut before it is reduced": (
+    "slice a sum before reducing it": (
         (FOUR_TWO, ((), ()), (("b",), ()), sums("a")),
         ["all_reduce[axes=('a',), reduction=sum]"],
     ),
-    "a whole value is cut for free": ((FOUR_TWO, ((), ()), (("b",), ("a",))), []),
+    "slice a replicated value for free": ((FOUR_TWO, ((), ()), (("b",), ("a",))), []),
 }
 
 
 @pytest.mark.parametrize("name", OPTIMA)
-def test_known_optimum(name):
+def test_known_optimal_steps(name):
     arguments, expected = OPTIMA[name]
     assert steps_of(*arguments)[0] == expected
 
 
-def test_a_sum_is_cut_before_it_is_reduced():
+def test_a_sum_is_sliced_before_it_is_reduced():
     steps, _ = reshard_steps(
         ArrayType((1024, 512), np.float32), FOUR_TWO, Layout(((), ()), sums("a")), Layout((("b",), ()))
     )
     assert [op.name for op, _ in steps] == ["local_slice", "all_reduce"]
 
 
-def test_another_axis_is_cheaper_through_an_exchange_than_through_a_gather():
-    # 'a' → 'b' on 4×2: a quarter of what it is to hold for each (1/4), then its other half (1/4), instead of all (3/4).
+def test_replacing_an_axis_by_a_permute_is_cheaper_than_gathering():
+    # 'a' → 'b' on 4×2: one half of the new shard (1/4 of the array), then the other (1/4), and not all of it (3/4).
     steps, cost = reshard_steps(
         ArrayType((1024, 512), np.float32), FOUR_TWO, Layout((("a",), ())), Layout((("b",), ()))
     )
@@ -197,7 +199,7 @@ def test_another_axis_is_cheaper_through_an_exchange_than_through_a_gather():
 
 
 @pytest.mark.parametrize("sizes", [(6, 3), (6, 2), (8, 2), (12, 4), (4, 2, 3)], ids=str)
-def test_axes_give_way_to_fewer_devices_along_others(sizes):
+def test_axes_are_replaced_by_axes_of_fewer_devices(sizes):
     mesh = AbstractMesh(sizes, ("a", "b", "c")[: len(sizes)])
     for before, after in [((("a",), ()), (("b",), ())), (((), ("a",)), ((), ("b",)))]:
         check(Layout(before), Layout(after), mesh, (48, 48))
@@ -208,33 +210,33 @@ def test_axes_give_way_to_fewer_devices_along_others(sizes):
         check(Layout((("a", "c"), ())), Layout((("b",), ())), mesh, (48, 48))
 
 
-def test_what_crosses_the_slow_links_is_gathered_before_it_has_grown():
-    # A piece goes from node to node first: 1/32 of the array from each of the 3 others; then the node shares 1/8 each.
+def test_the_axis_with_slow_links_is_gathered_first():
+    # Over the nodes first, 1/32 of the array from each of the 3 others; then 1/8 each within the node.
     mesh = AbstractMesh((4, 8), ("node", "gpu"))
-    whole = ArrayType((4096, 4096), np.float32)
+    array = ArrayType((4096, 4096), np.float32)
     sharded, gathered = Layout((("node",), ("gpu",))), Layout(((), ()))
-    steps, _ = reshard_steps(whole, mesh, sharded, gathered, chip("h100"))
+    steps, _ = reshard_steps(array, mesh, sharded, gathered, chip("h100"))
     assert [op.axes for op, _ in steps] == [("node",), ("gpu",)]
-    other = AbstractMesh((8, 4), ("gpu", "node"))  # the last axis is within a node: now that is called `node`
-    steps, _ = reshard_steps(whole, other, sharded, gathered, chip("h100"))
+    other = AbstractMesh((8, 4), ("gpu", "node"))  # the last axis is within a node: here that is `node`
+    steps, _ = reshard_steps(array, other, sharded, gathered, chip("h100"))
     assert [op.axes for op, _ in steps] == [("gpu",), ("node",)]
 
 
-def test_nothing_to_do_takes_no_step():
+def test_equal_layouts_need_no_step():
     layout = Layout((("a",), ("b",)))
     assert reshard_steps(ArrayType((8, 8), np.float32), FOUR_TWO, layout, layout) == ((), 0.0)
 
 
 @pytest.mark.parametrize("mesh", [FOUR_TWO, TWO_TWO_TWO], ids=["4x2", "2x2x2"])
-def test_no_device_holds_more_on_the_way_than_at_its_ends(mesh):
-    """Every pair of layouts of a large array, sums too."""
-    whole = ArrayType((4096, 4096), np.float32)
+def test_no_intermediate_shard_is_larger_than_the_first_and_last(mesh):
+    """Every pair of layouts of a large array, with partial sums too."""
+    array = ArrayType((4096, 4096), np.float32)
     found = layouts(mesh, 2, partial=mesh is FOUR_TWO)
 
     def held(layout):
-        return whole.with_shape(layout.shard_shape(whole.shape, mesh)).nbytes
+        return array.with_shape(layout.shard_shape(array.shape, mesh)).nbytes
 
     for before, after in product(found, [layout for layout in found if not layout.partial]):
-        steps, _ = reshard_steps(whole, mesh, before, after)
+        steps, _ = reshard_steps(array, mesh, before, after)
         most = max([held(layout) for _, layout in steps if layout], default=0)
         assert most <= max(held(before), held(after)), f"{before} → {after}: {[str(op) for op, _ in steps]}"

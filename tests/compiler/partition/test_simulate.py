@@ -1,4 +1,4 @@
-"""The simulation: pieces and wholes, junk in padding, and what it refuses."""
+"""The simulation: shards and global arrays, garbage in padding, and its errors."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def placed(shape, layout, dtype=np.float32):
 
 
 def local(function, inputs, outputs):
-    """A program over pieces, as given."""
+    """Return a local program that applies `function` to shards."""
     types = [p.type.with_shape(p.shard_shape(MESH)) for p in inputs]
     program, _ = build(lambda *args: [function(*args)], types, "local")
     return verify_local(LocalProgram(program, MESH, tuple(inputs), tuple(outputs)))
@@ -40,45 +40,47 @@ def local(function, inputs, outputs):
 @pytest.mark.parametrize(
     "dims", [((), ()), (("a",), ()), ((), ("b",)), (("b",), ("a",)), (("b", "a"), ()), ((), ("a", "b"))]
 )
-def test_pieces_make_up_the_whole(shape, dims):
-    whole = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+def test_shards_assemble_to_the_array(shape, dims):
+    array = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
     placement = placed(shape, Layout(dims))
-    pieces = split_into_shards(placement, whole, MESH)
-    assert {piece.shape for piece in pieces} == {placement.shard_shape(MESH)}
-    np.testing.assert_array_equal(assemble_shards(placement, pieces, MESH), whole)
+    shards = split_into_shards(placement, array, MESH)
+    assert {shard.shape for shard in shards} == {placement.shard_shape(MESH)}
+    np.testing.assert_array_equal(assemble_shards(placement, shards, MESH), array)
 
 
-def test_a_device_holds_the_block_that_its_place_on_the_mesh_says():
-    # Devices count a major; P(("b", "a")) counts b major: device 3 is a=1, b=1, the sixth block.
-    whole = np.arange(16, dtype=np.float32)
-    pieces = split_into_shards(placed((16,), Layout((("b", "a"),))), whole, MESH)
-    assert pieces[3].tolist() == [10, 11]
+def test_a_device_holds_the_shard_of_its_mesh_position():
+    # In device order "a" is major, in P(("b", "a")) "b" is major: device 3 is at a=1, b=1 and holds shard 5.
+    array = np.arange(16, dtype=np.float32)
+    shards = split_into_shards(placed((16,), Layout((("b", "a"),))), array, MESH)
+    assert shards[3].tolist() == [10, 11]
 
 
-def test_padding_starts_as_junk():
+def test_padding_starts_as_garbage():
     floats = split_into_shards(placed((5,), Layout((("a",),))), np.zeros(5, np.float32), MESH)
-    assert [np.isnan(piece).sum() for piece in floats[::2]] == [0, 0, 1, 2]
+    assert [np.isnan(shard).sum() for shard in floats[::2]] == [0, 0, 1, 2]
     integers = split_into_shards(placed((5,), Layout((("a",),)), np.int32), np.zeros(5, np.int32), MESH)
-    assert [(piece != 0).sum() for piece in integers[::2]] == [0, 0, 1, 2]
+    assert [(shard != 0).sum() for shard in integers[::2]] == [0, 0, 1, 2]
 
 
-def test_a_piece_past_the_end_is_empty():
+def test_a_shard_past_the_end_is_empty():
     index = Layout((("a",),)).shard_indices((5,), MESH)
     assert [(part.start, part.stop) for (part,) in index[::2]] == [(0, 2), (2, 4), (4, 5), (5, 5)]
 
 
-def test_a_sum_that_looks_at_padding_shows():
-    looks = local(lambda x: AllReduce(("a",), SUM)(Sum((0, 1))(x)), [placed((10, 2), ROWS)], [placed((), Layout(()))])
-    assert np.isnan(simulate(looks, [np.ones((10, 2))])[0])
+def test_a_sum_that_reads_padding_is_nan():
+    unmasked = local(
+        lambda x: AllReduce(("a",), SUM)(Sum((0, 1))(x)), [placed((10, 2), ROWS)], [placed((), Layout(()))]
+    )
+    assert np.isnan(simulate(unmasked, [np.ones((10, 2))])[0])
 
 
-def test_collectives_join_devices():
+def test_an_all_gather_assembles_the_array():
     gathers = local(AllGather(0, ("a",), 4), [placed((8, 2), ROWS)], [placed((8, 2), Layout(((), ())))])
-    whole = np.arange(16, dtype=np.float32).reshape(8, 2)
-    np.testing.assert_array_equal(simulate(gathers, [whole])[0], whole)
+    array = np.arange(16, dtype=np.float32).reshape(8, 2)
+    np.testing.assert_array_equal(simulate(gathers, [array])[0], array)
 
 
-def test_devices_that_disagree_on_a_replicated_value_are_an_error():
+def test_devices_that_disagree_on_a_replicated_value_raise():
     def differs(x):
         return Add()(x, Broadcast(x.type.shape, ())(Convert(np.dtype(np.float32))(DeviceIndex(("b",))())))
 
@@ -89,19 +91,19 @@ def test_devices_that_disagree_on_a_replicated_value_are_an_error():
     assert simulate(right, [np.zeros((8, 2))])[0].tolist() == [[0.0, 1.0]] * 8
 
 
-def test_a_piece_of_the_wrong_shape_is_an_error():
-    with pytest.raises(ProgramError, match="a piece of f32"):
+def test_a_shard_of_the_wrong_shape_raises():
+    with pytest.raises(ProgramError, match="a shard of f32"):
         local(lambda x: x, [placed((8, 2), ROWS)], [placed((8, 2), Layout(((), ())))])
 
 
-def test_a_partial_output_is_an_error():
+def test_an_unreduced_output_raises():
     term = Layout((), (("a", SUM),))
-    with pytest.raises(ProgramError, match="is partial"):
+    with pytest.raises(ProgramError, match="is unreduced"):
         local(Sum((0, 1)), [placed((8, 2), ROWS)], [placed((), term)])
 
 
 @pytest.mark.parametrize("rows", [1, 3, 8, 10, 13])
-def test_an_uneven_program_is_what_one_device_computes(rows):
+def test_an_unevenly_sharded_program_equals_one_device(rows):
     def function(x, w):
         product = x @ w
         return [product, product.sum(), (product / (1 + product * product)).sum(0)]

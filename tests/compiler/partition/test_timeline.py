@@ -1,4 +1,4 @@
-"""The timeline against counts by hand, a second way to find what is alive, and XLA's own account."""
+"""The timeline against counts by hand, the definition of liveness, and XLA's memory analysis."""
 
 import numpy as np
 import pytest
@@ -27,8 +27,8 @@ def steps_of(function, *args, **keywords):
     return sw.jit(function, **keywords).lower(*args).plan.timeline
 
 
-def test_what_is_alive_by_definition(mesh):
-    """Products and collectives alone: a value is alive from where it is made to its last use, inputs throughout."""
+def test_live_bytes_follow_the_definition_of_liveness(mesh):
+    """Dots and collectives only: a value is live from its definition to its last use, and inputs always are."""
 
     def program(x, w, v):
         h = x @ w
@@ -50,37 +50,37 @@ def test_what_is_alive_by_definition(mesh):
     assert found.steps[found.peak].held == found.peak_bytes
 
 
-def test_elementwise_results_take_memory_over_and_chains_are_never_written():
+def test_elementwise_results_reuse_buffers_and_fused_chains_have_none():
     x = sw.ShapeDtypeStruct((256, KB), np.float32)  # 1 MiB
     found = steps_of(lambda x: jnp.tanh(jnp.sin(x) * 2 + 1).sum(), x)
     assert found.peak_bytes == KB * KB + 4
     found = steps_of(lambda x: jnp.tanh(x @ jnp.ones((KB, KB), np.float32)), x)
-    assert found.peak_bytes == 2 * KB * KB  # the product, and then tanh in its place; ones are made where they are read
+    assert found.peak_bytes == 2 * KB * KB  # tanh reuses the buffer of the dot; the ones are fused
     both = steps_of(lambda x: (jnp.sin(x), jnp.cos(x)), x)
     assert both.peak_bytes == 3 * KB * KB
 
 
-def test_a_reshape_is_what_it_reshapes():
+def test_a_reshape_is_a_view_of_its_operand():
     x = sw.ShapeDtypeStruct((256, KB), np.float32)
     found = steps_of(lambda x: jnp.sin(x).reshape(KB, 256) @ jnp.ones((256, 2), np.float32), x)
     assert found.peak_bytes == 2 * KB * KB + KB * 2 * 4
     assert "reshape" not in [step.op for step in found.steps]
 
 
-def test_donated_arguments_go_when_they_are_last_used(mesh):
+def test_donated_arguments_die_at_their_last_use(mesh):
     w, g = shaped(mesh, P("data"), 512, 512), shaped(mesh, P("data"), 512, 512)
 
     def update(w, g):
         return w - 0.1 * g
 
-    piece = 512 * 512 * 4 // 4
-    assert steps_of(update, w, g).peak_bytes == 3 * piece
-    assert steps_of(update, w, g, donate_argnums=0).peak_bytes == 2 * piece
-    kept = steps_of(lambda w, g: (w - g).sum(), w, g, donate_argnums=0)  # no result has its type
-    assert kept.peak_bytes == 2 * piece + 8
+    shard = 512 * 512 * 4 // 4
+    assert steps_of(update, w, g).peak_bytes == 3 * shard
+    assert steps_of(update, w, g, donate_argnums=0).peak_bytes == 2 * shard
+    kept = steps_of(lambda w, g: (w - g).sum(), w, g, donate_argnums=0)  # no output has its type
+    assert kept.peak_bytes == 2 * shard + 8
 
 
-def test_a_loop_holds_its_body_beside_what_is_outside(mesh):
+def test_values_of_a_loop_body_are_live_beside_those_outside(mesh):
     w, x = shaped(mesh, P(None, "data"), 6, 64, 64), shaped(mesh, P("data"), 256, 64)
 
     def layers(w, x):
@@ -90,18 +90,18 @@ def test_a_loop_holds_its_body_beside_what_is_outside(mesh):
     gather, product = found.steps
     assert (gather.op, product.op) == ("all_gather", "dot")
     assert gather.times == product.times == 6 and gather.depth == 1
-    slice_, whole, rows = 16 * 64 * 4, 64 * 64 * 4, 64 * 64 * 4
-    outside = 6 * slice_ + rows + rows  # the weights, the argument, and what the loop carries
-    assert gather.held == outside + slice_ + whole
-    assert product.held == outside + whole + rows
+    slice_, gathered, rows = 16 * 64 * 4, 64 * 64 * 4, 64 * 64 * 4
+    outside = 6 * slice_ + rows + rows  # the weights, the argument, and the carry
+    assert gather.held == outside + slice_ + gathered
+    assert product.held == outside + gathered + rows
     assert gather.sent == 6 * 3 * slice_
     assert gather.seconds == pytest.approx(6 * CPU.collective_time("all_gather", 3 * slice_, mesh.abstract, ("data",)))
     assert product.seconds == pytest.approx(6 * 2 * 64**3 / CPU.f32_flops)
     assert product.start == pytest.approx(gather.seconds)
 
 
-def test_the_peak_is_near_what_xla_needs(mesh):
-    """XLA orders and fuses on its own: the sweep says what to expect, not the byte."""
+def test_the_peak_is_close_to_xlas_memory_analysis(mesh):
+    """XLA schedules and fuses in its own way, so the estimate is not exact."""
     rng = np.random.default_rng(0)
     w = sw.device_put(rng.normal(size=(6, 64, 64)).astype(np.float32), NamedSharding(mesh, P(None, "data")))
     x = sw.device_put(rng.normal(size=(256, 64)).astype(np.float32), NamedSharding(mesh, P("data")))
@@ -111,11 +111,11 @@ def test_the_peak_is_near_what_xla_needs(mesh):
 
     compiled = sw.jit(sw.grad(loss)).lower(w, x).compile()
     counted = compiled.memory_analysis()
-    taken = counted.argument_size_in_bytes + counted.output_size_in_bytes + counted.temp_size_in_bytes
-    assert 0.7 < compiled.plan.peak_bytes / taken < 1.4
+    xla_bytes = counted.argument_size_in_bytes + counted.output_size_in_bytes + counted.temp_size_in_bytes
+    assert 0.7 < compiled.plan.peak_bytes / xla_bytes < 1.4
 
 
-def test_a_program_without_ops_holds_its_arguments():
+def test_the_arguments_are_live_in_a_program_without_ops():
     found = steps_of(lambda x: x, sw.ShapeDtypeStruct((256,), np.float32))
     assert found.steps == () and found.peak_bytes == KB
     assert [held.what for held in found.alive] == ["`x`"]
