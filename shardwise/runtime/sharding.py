@@ -30,12 +30,12 @@ class Sharding:
     nondefault_memory: str | None = None  # the memory kind, if it is not the default memory of the devices
 
     def pin(self, shape: tuple[int, ...], reason: str = "") -> Pin:
-        """The layout for an array of this shape; a ShardingError where it does not fit."""
+        """Return the layout of an array of this shape as a pin. Raises ShardingError if the shape does not fit."""
         raise NotImplementedError
 
     @property
     def is_fully_replicated(self) -> bool:
-        """Whether every device holds the whole array."""
+        """Whether every device holds a full copy of the array."""
         raise NotImplementedError
 
     def placement(self, type: ArrayType) -> Placement:
@@ -66,26 +66,26 @@ class Sharding:
         return len(self.local_devices) == len(self.devices)
 
     def devices_indices_map(self, global_shape: Sequence[int]) -> dict[Any, tuple[slice, ...]]:
-        """For each device, the part of an array of this shape that it holds."""
+        """Return the index of each device's shard in an array of this shape."""
         return dict(zip(self.devices, self.shard_indices(tuple(global_shape)), strict=True))
 
     def addressable_devices_indices_map(self, global_shape: Sequence[int]) -> dict[Any, tuple[slice, ...]]:
-        """For each device of this process, the part of an array of this shape that it holds."""
+        """Return the index of the shard of each device of this process in an array of this shape."""
         here = self.addressable_devices
         return {device: index for device, index in self.devices_indices_map(global_shape).items() if device in here}
 
     def shard_indices(self, shape: tuple[int, ...]) -> list[tuple[slice, ...]]:
-        """The part of an array of this shape that each device holds, in the order of `devices`, without padding."""
+        """Return the index of each shard in an array of this shape, without padding, in the order of `devices`."""
         return self.pin(shape).layout.shard_indices(shape, self.mesh_shape)
 
     def shard_shape(self, global_shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape of one piece; of an uneven dim, the longest piece."""
+        """Return the shape of a shard; along an uneven dim, the size of the largest shard."""
         shape = tuple(global_shape)
         layout = self.pin(shape).layout
         return layout.shard_shape(layout.padded_shape(shape, self.mesh_shape), self.mesh_shape)
 
     def is_equivalent_to(self, other: "Sharding", ndim: int) -> bool:
-        """Whether both put the same parts of any array of this rank on the same devices, in the same memory."""
+        """Return whether both shard every array of this rank the same, on the same devices, in the same memory."""
         if self.device_set != other.device_set or self.nondefault_memory != other.nondefault_memory:
             return False
         probe = (self.num_devices,) * ndim  # large enough that any two layouts differ
@@ -93,17 +93,17 @@ class Sharding:
 
     @property
     def memory_kind(self) -> str | None:
-        """The memory of each device that holds its part: `device`, `pinned_host`, …; None where nobody has devices."""
+        """The memory of the shards: `device`, `pinned_host`, …; None for the default memory of an AbstractMesh."""
         first = self.devices[0]
         return self.nondefault_memory or (None if isinstance(first, AbsentDevice) else str(first.default_memory().kind))
 
     def with_memory_kind(self, kind: str | None) -> "Sharding":
-        """This sharding in a certain memory of its devices; in the one that they compute in, where None."""
+        """Return this sharding in another memory of its devices; None for the default memory."""
         raise NotImplementedError
 
     @property
     def in_default_memory(self) -> "Sharding":
-        """This sharding in the memory that its devices compute in."""
+        """This sharding in the default memory of its devices, in which they compute."""
         return self if self.nondefault_memory is None else self.with_memory_kind(None)
 
 
@@ -166,7 +166,7 @@ class NamedSharding(Sharding):
         return pin_of(self.spec, shape, self.mesh_shape, reason)
 
     def with_spec(self, spec: Any) -> "NamedSharding":
-        """Another spec on the same mesh."""
+        """Return the sharding with another spec on the same mesh."""
         return self.update(spec=spec if isinstance(spec, PartitionSpec) else PartitionSpec(*spec))
 
     def with_memory_kind(self, kind: str | None) -> "NamedSharding":
@@ -175,7 +175,7 @@ class NamedSharding(Sharding):
     def update(
         self, *, mesh: Mesh | None = None, spec: PartitionSpec | None = None, memory_kind: str | None = None
     ) -> "NamedSharding":
-        """This sharding with another mesh, another spec, or in another memory."""
+        """Return this sharding with another mesh, spec or memory."""
         return NamedSharding(
             self.mesh if mesh is None else mesh,
             self.spec if spec is None else spec,
@@ -314,7 +314,7 @@ class PositionalSharding(Sharding):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Into how many pieces each dim is cut."""
+        """The number of shards along each dim."""
         return tuple(self.mesh_shape.extent(axes) for axes in self.layout.dims)
 
     @property
@@ -322,7 +322,7 @@ class PositionalSharding(Sharding):
         return len(self._dims)
 
     def reshape(self, *shape: Any) -> "PositionalSharding":
-        """The same pieces in a grid of another shape; one size may be -1."""
+        """Return the sharding with the grid in another shape; one size may be -1."""
         sizes = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         count = math.prod(self.shape)
         if sizes.count(-1) == 1:
@@ -356,7 +356,7 @@ class PositionalSharding(Sharding):
         return self._made(self.devices, axis_sizes, dims, self.nondefault_memory)
 
     def transpose(self, *axes: Any) -> "PositionalSharding":
-        """The grid with its dims in another order."""
+        """Return the sharding with the dims of the grid permuted."""
         order = tuple(axes[0]) if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
         order = order or tuple(reversed(range(self.ndim)))
         if sorted(order) != list(range(self.ndim)):
@@ -370,7 +370,7 @@ class PositionalSharding(Sharding):
         return self.transpose()
 
     def replicate(self, axis: int | Sequence[int] | None = None, keepdims: bool = True) -> "PositionalSharding":
-        """Every device holds what those along `axis` (all dims where None) held; these dims are 1, or are gone."""
+        """Return the sharding replicated along `axis`, or along all dims. These dims become 1, or are removed."""
         axes = range(self.ndim) if axis is None else (axis,) if isinstance(axis, int) else axis
         if wrong := [dim for dim in axes if not -self.ndim <= dim < self.ndim]:
             raise ShardingError(f"PositionalSharding: {self.shape} has no dim {wrong[0]}")
