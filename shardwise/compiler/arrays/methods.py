@@ -176,10 +176,11 @@ def _comparison(direction: str) -> Callable[[Any, Any], Any]:
 
 
 class ArrayMethods(NamespaceMethods):
-    """Operators and methods of arrays; a subclass has `type`.
+    """Base class of arrays and tracers: their operators and methods. A subclass has an attribute `type`.
 
-    >>> isinstance(jnp.arange(3), jax.Array), isinstance(np.arange(3), jax.Array)
-    (True, False)
+    Example:
+        >>> isinstance(jnp.arange(3), jax.Array), isinstance(np.arange(3), jax.Array)
+        (True, False)
     """
 
     __slots__ = ()
