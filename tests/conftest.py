@@ -1,15 +1,20 @@
-"""What all tests share: a mesh of 8 virtual devices, and a compiler that spends less time on each small program."""
+"""Settings and fixtures of all tests, and the `table` marker.
+
+`make test` runs the tests without the marker `slow`, `make slow` those with it. Heavy tests have the marker themselves.
+A test that is parametrized by a long table has `@pytest.mark.table(default=N)`: its first N cases run by default, in
+the order of the table, and the others are marked `slow`.
+"""
 
 import os
-import zlib
+from collections import Counter
 
-# Thousands of small programs are compiled: LLVM's optimiser would take most of the time. `make demo` and the
-# benchmarks run with it.
+# The tests compile thousands of small programs, and LLVM's optimizations would take most of the time. `make demo` and
+# the benchmarks run with them.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()
-# jaxlib's LAPACK calls wait for others of the threads on which all devices run: eight at once may take the last one.
+# LAPACK calls of jaxlib wait for other threads of the pool on which all devices run; with eight devices, the default
+# number of threads can deadlock.
 os.environ.setdefault("PJRT_NPROC", "24")
-os.environ["SHARDWISE_VERIFY_PROGRAMS"] = "true"  # every rewrite and derivative is checked
-os.environ["JAX_NUM_CPU_DEVICES"] = "8"  # as many as here have by default: an oracle for what several devices do
+os.environ["JAX_NUM_CPU_DEVICES"] = "8"  # JAX is an oracle for programs on several devices
 
 import pytest
 
@@ -18,27 +23,18 @@ import shardwise as sw
 
 @pytest.fixture(scope="session")
 def mesh():
-    """4 × 2, axes `data` and `model`."""
+    """A 4 × 2 mesh with the axes `data` and `model`."""
     return sw.make_mesh((4, 2), ("data", "model"))
 
 
-TABLES = {"numpy", "lax", "nn", "random", "scipy"}  # folders of tests that go through tables of functions
-
-
-HEAVY = ("jax", "scipy", "numpy", "mesh", "gradient", "map", "slope", "device")  # they compile much, some of it twice
-
-
-@pytest.hookimpl(tryfirst=True)
+@pytest.hookimpl(tryfirst=True)  # before pytest deselects by markers
 def pytest_collection_modifyitems(items):
-    """Of tests that go through tables, every run takes a sixth of those that compile much, and of the cases of the
-    others the first and a third of the rest. `make slow` has them all."""
-    seen = set()
+    """Mark the cases of a table after the first `default` ones as slow."""
+    seen = Counter()
     for item in items:
-        if item.path.parent.name not in TABLES:
+        if (table := item.get_closest_marker("table")) is None:
             continue
-        test = (item.path, item.originalname)
-        digest = zlib.crc32(item.nodeid.encode())
-        heavy = any(word in item.originalname or word in item.path.stem.partition("_like")[2] for word in HEAVY)
-        if digest % 6 if heavy else test in seen and hasattr(item, "callspec") and digest % 3:
+        function = item.nodeid.partition("[")[0]
+        seen[function] += 1
+        if seen[function] > table.kwargs["default"]:
             item.add_marker(pytest.mark.slow)
-        seen.add(test)

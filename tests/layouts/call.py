@@ -1,6 +1,7 @@
-"""One call of a public function for the sweep over layouts, and the arrays that it is given.
+"""Call: a call of a public function, to be compared on several layouts; and the arrays for its arguments.
 
-A table gives calls for a size: `n` rows and `n` columns, which the mesh divides evenly or does not.
+The families of the `*_calls` modules yield calls on arrays of `n` rows and columns, which the mesh divides evenly or
+not.
 """
 
 from collections.abc import Callable
@@ -13,15 +14,15 @@ import numpy as np
 @final
 @dataclass(frozen=True)
 class Call:
-    """`function(*arrays)`, which shows the public function `name`. Without arrays, what it makes is cut."""
+    """`function(*arrays)`, which calls the public function `name`. Without arrays, the results are sharded."""
 
     name: str
     function: Callable[..., Any]
     arrays: tuple[np.ndarray[Any, Any], ...] = ()
-    exact: bool = False  # floats to the bit, as integers and booleans are everywhere
+    exact: bool = False  # floats must be equal bit by bit, as integers and booleans always must
     rtol: float = 1e-5
     atol: float = 1e-6
-    compiled: bool = True  # else called as it is: the shape of its result hangs on values, or it is no array
+    compiled: bool = True  # False: called eagerly, since its result is not an array or its shape depends on values
 
     def __str__(self) -> str:
         return self.name
@@ -35,38 +36,38 @@ def floats(*shape: int, seed: int = 0) -> Any:
     return np.random.default_rng((seed, *shape)).normal(size=shape).astype(np.float32)
 
 
-def inside(*shape: int, seed: int = 1) -> Any:
-    """Between 0 and 1, without these."""
+def probabilities(*shape: int, seed: int = 1) -> Any:
+    """Return numbers in the open interval (0, 1)."""
     return np.random.default_rng((seed, *shape)).uniform(0.05, 0.95, shape).astype(np.float32)
 
 
-def above(*shape: int, seed: int = 2) -> Any:
-    """More than 1."""
-    return inside(*shape, seed=seed) * np.float32(3) + np.float32(1)
+def above_one(*shape: int, seed: int = 2) -> Any:
+    """Return numbers greater than 1."""
+    return probabilities(*shape, seed=seed) * np.float32(3) + np.float32(1)
 
 
 def integers(*shape: int, low: int = -9, high: int = 9, dtype: Any = np.int32, seed: int = 3) -> Any:
     return np.random.default_rng((seed, *shape)).integers(low, high, shape).astype(dtype)
 
 
-def complexes(*shape: int, seed: int = 4) -> Any:
+def complex_numbers(*shape: int, seed: int = 4) -> Any:
     return (floats(*shape, seed=seed) + 1j * floats(*shape, seed=seed + 1)).astype(np.complex64)
 
 
-def with_holes(*shape: int, seed: int = 5) -> Any:
-    """Some are no numbers, but never a whole row or column."""
+def with_nans(*shape: int, seed: int = 5) -> Any:
+    """Return numbers and some NaN, but no row or column of NaN only."""
     x = floats(*shape, seed=seed)
     rows, columns = np.indices(shape[-2:])
     return np.where((rows + 2 * columns) % 5 == 1, np.float32(np.nan), x)
 
 
-def symmetric(*shape: int, seed: int = 6) -> Any:
-    """Positive definite, with eigenvalues far from each other."""
-    turned = np.linalg.qr(np.random.default_rng((seed, *shape)).normal(size=shape))[0]
+def positive_definite(*shape: int, seed: int = 6) -> Any:
+    """Return positive definite matrices with well separated eigenvalues."""
+    basis = np.linalg.qr(np.random.default_rng((seed, *shape)).normal(size=shape))[0]
     values = np.arange(1, shape[-1] + 1) ** 1.5
-    return ((turned * values) @ np.swapaxes(turned, -1, -2)).astype(np.float32)
+    return ((basis * values) @ np.swapaxes(basis, -1, -2)).astype(np.float32)
 
 
-def dominant(*shape: int, seed: int = 7) -> Any:
-    """Far from singular."""
+def well_conditioned(*shape: int, seed: int = 7) -> Any:
+    """Return diagonally dominant matrices, which are far from singular."""
     return floats(*shape, seed=seed) + np.float32(shape[-1]) * np.eye(shape[-1], dtype=np.float32)

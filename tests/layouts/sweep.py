@@ -1,4 +1,4 @@
-"""The same calls on one device and on a mesh, whose arrays are cut along their first dim, then along their last."""
+"""Compare calls on one device with the same calls on a mesh, with arrays sharded along the first or the last dim."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -7,48 +7,52 @@ import numpy as np
 
 import shardwise as sw
 from shardwise import lax
-from tests.agreement import layouts_of
+from tests.agreement import sharding_along
 from tests.layouts.call import Call
 
 
-def on_many_devices_as_on_one(mesh: Any, calls: Sequence[Call], compiled: bool = True) -> None:
-    """All calls are one program on one device, and one for each of two layouts."""
+def check_layouts(mesh: Any, calls: Sequence[Call], compiled: bool = True) -> None:
+    """Check that the calls return the same on one device and with both shardings; all calls are one program."""
     run = sw.jit if compiled else (lambda function: function)
-    here = [[sw.device_put(x) for x in one.arrays] for one in calls]
-    wanted = run(lambda arrays: _results(calls, arrays))(here)
-    wrong = []
-    for which in ("first", "last"):
-        placed = [[sw.device_put(x, layouts_of(mesh, x.ndim, which)) for x in one.arrays] for one in calls]
+    on_one_device = [[sw.device_put(x) for x in call.arrays] for call in calls]
+    expected = run(lambda arrays: _results(calls, arrays))(on_one_device)
+    failures = []
+    for sharded_dim in ("first", "last"):
+        sharded = [[sw.device_put(x, sharding_along(mesh, x.ndim, sharded_dim)) for x in call.arrays] for call in calls]
 
-        def cut(x: Any, which: str = which) -> Any:
-            return lax.with_sharding_constraint(x, layouts_of(mesh, x.ndim, which))
+        def constrain(x: Any, sharded_dim: str = sharded_dim) -> Any:
+            return lax.with_sharding_constraint(x, sharding_along(mesh, x.ndim, sharded_dim))
 
-        found = run(lambda arrays, cut=cut: _results(calls, arrays, cut))(placed)
-        for row in zip(calls, found, wanted, strict=True):
-            wrong += [f"{row[0]}, {which} dim cut: {text}" for text in _differences(*row)]
-    assert not wrong, "\n".join(wrong)
-
-
-def _results(calls: Sequence[Call], arrays: Any, cut: Callable[[Any], Any] | None = None) -> list[Any]:
-    """What each call gives; what it makes of no array is cut."""
-    found = [one.function(*mine) for one, mine in zip(calls, arrays, strict=True)]
-    return [sw.tree.map(cut, tree) if cut and not one.arrays else tree for one, tree in zip(calls, found, strict=True)]
+        results = run(lambda arrays, constrain=constrain: _results(calls, arrays, constrain))(sharded)
+        for row in zip(calls, results, expected, strict=True):
+            failures += [f"{row[0]}, {sharded_dim} dim sharded: {text}" for text in _differences(*row)]
+    assert not failures, "\n".join(failures)
 
 
-def _differences(one: Call, found: Any, wanted: Any) -> Iterator[str]:
-    mine, others = sw.tree.leaves(found), sw.tree.leaves(wanted)
-    if len(mine) != len(others):
-        yield f"{len(mine)} results, and {len(others)} on one device"
-    for number, (x, y) in enumerate(zip(mine, others, strict=False)):
-        got, want = np.asarray(x), np.asarray(y)
-        if (got.shape, got.dtype) != (want.shape, want.dtype):
-            yield f"result {number} is {got.dtype}{got.shape}, and {want.dtype}{want.shape} on one device"
-        elif one.exact or got.dtype.kind in "iubSU":
-            if got.tobytes() != want.tobytes():
-                yield f"result {number} differs:\n{got}\nand on one device\n{want}"
+def _results(calls: Sequence[Call], arrays: Any, constrain: Callable[[Any], Any] | None = None) -> list[Any]:
+    """Return the results of all calls; those of calls without arrays are constrained by `constrain`."""
+    results = [call.function(*leaves) for call, leaves in zip(calls, arrays, strict=True)]
+    return [
+        sw.tree.map(constrain, tree) if constrain and not call.arrays else tree
+        for call, tree in zip(calls, results, strict=True)
+    ]
+
+
+def _differences(call: Call, results: Any, expected: Any) -> Iterator[str]:
+    leaves, expected_leaves = sw.tree.leaves(results), sw.tree.leaves(expected)
+    if len(leaves) != len(expected_leaves):
+        yield f"{len(leaves)} results, and {len(expected_leaves)} on one device"
+    for number, (x, y) in enumerate(zip(leaves, expected_leaves, strict=False)):
+        actual, reference = np.asarray(x), np.asarray(y)
+        if (actual.shape, actual.dtype) != (reference.shape, reference.dtype):
+            types = [f"{array.dtype}{array.shape}" for array in (actual, reference)]
+            yield f"result {number} is {types[0]}, and {types[1]} on one device"
+        elif call.exact or actual.dtype.kind in "iubSU":
+            if actual.tobytes() != reference.tobytes():
+                yield f"result {number} differs:\n{actual}\nand on one device\n{reference}"
         else:
-            wide = complex if got.dtype.kind == "c" else float
+            wide = complex if actual.dtype.kind == "c" else float
             try:
-                np.testing.assert_allclose(got.astype(wide), want.astype(wide), one.rtol, one.atol)
+                np.testing.assert_allclose(actual.astype(wide), reference.astype(wide), call.rtol, call.atol)
             except AssertionError as error:
                 yield f"result {number}: {error}"

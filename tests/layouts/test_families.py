@@ -1,6 +1,6 @@
-"""The families' own tables, with every keyword and odd value in them, on 8 devices as on one.
+"""The tables of cases of tests/numpy, lax, nn, random and scipy, on 8 devices compared with one.
 
-Their arrays are small: most dims fall into pieces of different sizes, and some devices hold nothing.
+Their arrays are small: most dims are sharded unevenly, and some devices have empty shards.
 """
 
 import importlib
@@ -14,12 +14,12 @@ import shardwise.numpy as jnp
 from shardwise import lax, nn, random, scipy
 from tests.agreement import Case, batch_name, batches, mesh_like_one_device
 
-jax = pytest.importorskip("jax")  # without which some of the tables are not there
+jax = pytest.importorskip("jax")  # some of the tables need it
 pytestmark = [pytest.mark.jax, pytest.mark.slow]
 
 TESTS = Path(__file__).parents[1]
 FOLDERS = ("numpy", "lax", "nn", "random", "scipy")
-FAMILIES: dict[str, Any] = {
+NAMESPACES: dict[str, Any] = {
     "lax.test_linalg": lax,
     "lax.test_rest_like_jax": importlib.import_module("tests.lax.test_rest_like_jax").OURS,
     "nn.test_activations_like_jax": nn,
@@ -37,54 +37,67 @@ FAMILIES: dict[str, Any] = {
         )
     },
 }
-# Whose results' shapes hang on values: test_layouts.py has some of these.
-UNCOMPILED = {"test_sets.UNIQUE", "test_sets.SETS", "test_histograms.EAGER", "test_structure_like_jax.VALUES_DECIDE"}
+# The shapes of their results depend on values; test_layouts.py has some of these.
+NOT_COMPILED = {
+    "test_sets.UNIQUE",
+    "test_sets.SETS",
+    "test_histograms.EAGER",
+    "test_structure_like_jax.VALUE_DEPENDENT_SHAPES",
+}
 
 
 def tables(module: ModuleType) -> dict[str, list[Case]]:
-    """The lists of cases that a module has, by name."""
+    """Return the lists of cases of a module by name."""
     return {
-        name: found
-        for name, found in vars(module).items()
-        if isinstance(found, list) and found and all(isinstance(one, Case) for one in found)
+        name: cases
+        for name, cases in vars(module).items()
+        if isinstance(cases, list) and cases and all(isinstance(case, Case) for case in cases)
     }
 
 
 def family(name: str) -> list[Case]:
-    """All cases of a module that can be compiled, each once."""
+    """Return all cases of a module that can be compiled, without duplicates."""
     module = importlib.import_module(f"tests.{name}")
-    found = tables(module)
-    short = name.rpartition(".")[2]
-    mine = {id(one): one for table in found for one in found[table] if f"{short}.{table}" not in UNCOMPILED}
-    return list(mine.values())
+    module_name = name.rpartition(".")[2]
+    compiled = [cases for table, cases in tables(module).items() if f"{module_name}.{table}" not in NOT_COMPILED]
+    return list({id(case): case for cases in compiled for case in cases}.values())
 
 
-def gathered() -> list[Any]:
+def batches_of_families() -> list[Any]:
     seen: set[int] = set()
-    found = []
-    for name, namespace in FAMILIES.items():
+    params = []
+    for name, namespace in NAMESPACES.items():
         cases = [one for one in family(name) if id(one) not in seen]
         seen |= {id(one) for one in cases}
-        found += [pytest.param(namespace, batch, id=f"{name}-{batch_name(batch)}") for batch in batches(cases)]
-    return found
+        params += [pytest.param(namespace, batch, id=f"{name}-{batch_name(batch)}") for batch in batches(cases)]
+    return params
 
 
-@pytest.mark.parametrize("which", ["first", "last"])
-@pytest.mark.parametrize(("namespace", "cases"), gathered())
-def test_tables(mesh, namespace, cases, which):
-    mesh_like_one_device(mesh, namespace, cases, which)
+@pytest.mark.parametrize("sharded_dim", ["first", "last"])
+@pytest.mark.parametrize(("namespace", "cases"), batches_of_families())
+def test_sharded_cases_match_one_device(mesh, namespace, cases, sharded_dim):
+    mesh_like_one_device(mesh, namespace, cases, sharded_dim)
 
 
-def test_every_table_is_here():
-    """A table that a module imports from another is the other's."""
+def test_all_tables_are_listed():
+    """A table that a module imports counts as listed with its own module."""
     listed = {
         id(case)
-        for name in FAMILIES
+        for name in NAMESPACES
         for table in tables(importlib.import_module(f"tests.{name}")).values()
         for case in table
     }
     for folder in FOLDERS:
         for path in sorted((TESTS / folder).glob("*.py")):
             found = tables(importlib.import_module(f"tests.{folder}.{path.stem}"))
-            fresh = [name for name, cases in found.items() if not {id(case) for case in cases} <= listed]
-            assert not fresh, f"tests/{folder}/{path.name} has tables of cases, {fresh}: name it in FAMILIES"
+            unlisted = [name for name, cases in found.items() if not {id(case) for case in cases} <= listed]
+            assert not unlisted, f"tests/{folder}/{path.name} has tables of cases, {unlisted}: add it to NAMESPACES"
+
+
+def test_tables_that_are_not_compiled_exist():
+    names = {
+        f"{name.rpartition('.')[2]}.{table}"
+        for name in NAMESPACES
+        for table in tables(importlib.import_module(f"tests.{name}"))
+    }
+    assert names >= NOT_COMPILED

@@ -1,10 +1,10 @@
-"""Every public array function on 8 devices as on one: its first and its last dim cut, into equal pieces and not.
+"""Every public array function on 8 devices, compared with one: sharded along the first and last dim, evenly and not.
 
-The tables in this folder have one call or more of each. A function without a call fails `test_every_function_is_here`.
+The `*_calls` modules have one or more calls of each function. `test_every_function_has_a_call` fails for a function
+without one. The first call of every family runs by default, `make slow` runs the others.
 """
 
 import importlib
-import zlib
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -13,31 +13,32 @@ import pytest
 
 import shardwise as sw
 from shardwise import scipy
-from tests.layouts import of_lax, of_nn, of_numpy, of_random, of_scipy
+from tests.layouts import lax_calls, nn_calls, numpy_calls, random_calls, scipy_calls
 from tests.layouts.call import Call
-from tests.layouts.sweep import on_many_devices_as_on_one
+from tests.layouts.sweep import check_layouts
 from tests.test_examples import public
 
-SIZES = {"even": 8, "uneven": 10}  # on a mesh of 4 × 2: 10 rows lie on five devices of eight, 10 columns as 3, 3, 3, 1
-TABLES = (of_numpy, of_lax, of_nn, of_random, of_scipy)
+SIZES = {"even": 8, "uneven": 10}  # on a 4 × 2 mesh, 10 rows are on five of eight devices, 10 columns are 3, 3, 3, 1
+FAMILIES = [
+    family for module in (numpy_calls, lax_calls, nn_calls, random_calls, scipy_calls) for family in module.FAMILIES
+]
 NAMESPACES = (
     *("numpy", "numpy.linalg", "numpy.fft", "lax", "lax.linalg", "nn", "nn.initializers", "random", "ops"),
     *("scipy.special", "scipy.linalg", "scipy.stats"),
 )
 BATCH = 24
 KEY_WORDS = 2
-SAMPLE = 30  # one call of this many is in every run; `make slow` has all
 
-NO_ARRAY = "takes and makes no array"
-ON_THE_HOST = "reads memory, files or Python's numbers, before there is an array that could be cut"
+NO_ARRAY = "has no array arguments or results"
+ON_THE_HOST = "reads memory, files or Python scalars, which have no sharding"
 EXCEPTIONS = {
-    "lax.after_all": "makes a token, which holds nothing",
-    "lax.create_token": "makes a token, which holds nothing",
-    "lax.dce_sink": "gives nothing back",
-    **dict.fromkeys(("lax.pcast", "lax.pvary"), "changes the type of a value of shard_map, and no number"),
-    "lax.rng_uniform": "gives other numbers at every call",
-    "lax.with_sharding_constraint": "is what cuts, in every call that makes an array",
-    "numpy.from_dlpack": "takes memory of one device; tests/numpy/test_array_api.py",
+    "lax.after_all": "returns a token, which has no elements",
+    "lax.create_token": "returns a token, which has no elements",
+    "lax.dce_sink": "returns nothing",
+    **dict.fromkeys(("lax.pcast", "lax.pvary"), "changes only the type of a value inside shard_map"),
+    "lax.rng_uniform": "returns different numbers in every call",
+    "lax.with_sharding_constraint": "shards the results of all calls without array arguments",
+    "numpy.from_dlpack": "accepts memory of one device; see tests/numpy/test_array_api.py",
     **dict.fromkeys(("numpy.frombuffer", "numpy.fromfile", "numpy.fromiter", "numpy.fromstring"), ON_THE_HOST),
     **dict.fromkeys(
         (
@@ -52,77 +53,73 @@ EXCEPTIONS = {
 }
 
 
-def all_calls(how: str) -> list[Call]:
-    return [one for table in TABLES for one in table.calls(SIZES[how])]
-
-
-def in_every_run(one: Call) -> bool:
-    return zlib.crc32(one.name.encode()) % SAMPLE == 0
+def all_calls(divides: str) -> list[Call]:
+    return [call for family in FAMILIES for call in family(SIZES[divides])]
 
 
 def batches() -> list[Any]:
-    found = []
-    for how in SIZES:
-        calls = [one for one in all_calls(how) if one.compiled]
-        for marks, mine in (
-            ((), [one for one in calls if in_every_run(one)]),
-            (pytest.mark.slow, [one for one in calls if not in_every_run(one)]),
-        ):
-            for start in range(0, len(mine), BATCH):
-                batch = mine[start : start + BATCH]
-                found.append(pytest.param(batch, id=f"{how}-{batch[0]}-{batch[-1]}", marks=marks))
-    return found
+    """Return the compiled calls in batches: for each size the first of every family, and then the others, as slow."""
+    params = []
+    for divides, size in SIZES.items():
+        families = [[call for call in family(size) if call.compiled] for family in FAMILIES]
+        first = [calls[0] for calls in families if calls]
+        others = [call for calls in families for call in calls[1:]]
+        for marks, calls in (((), first), (pytest.mark.slow, others)):
+            for start in range(0, len(calls), BATCH):
+                batch = calls[start : start + BATCH]
+                params.append(pytest.param(batch, id=f"{divides}-{batch[0]}-{batch[-1]}", marks=marks))
+    return params
 
 
 @pytest.mark.parametrize("calls", batches())
-def test_compiled(mesh, calls):
-    on_many_devices_as_on_one(mesh, calls)
+def test_compiled_calls(mesh, calls):
+    check_layouts(mesh, calls)
 
 
-@pytest.mark.parametrize("how", [pytest.param("even", marks=pytest.mark.slow), "uneven"])
-def test_as_it_is(mesh, how):
-    on_many_devices_as_on_one(mesh, [one for one in all_calls(how) if not one.compiled], compiled=False)
+@pytest.mark.parametrize("divides", [pytest.param("even", marks=pytest.mark.slow), "uneven"])
+def test_eager_calls(mesh, divides):
+    check_layouts(mesh, [call for call in all_calls(divides) if not call.compiled], compiled=False)
 
 
 def functions() -> Iterator[tuple[str, Any]]:
-    """The public functions of the array namespaces, by their names."""
-    spaces = [(name, importlib.import_module(f"shardwise.{name}")) for name in NAMESPACES]
+    """Yield the public functions of the array namespaces with their names."""
+    modules = [(name, importlib.import_module(f"shardwise.{name}")) for name in NAMESPACES]
     for name in scipy.stats.__all__:
-        if isinstance(found := getattr(scipy.stats, name), ModuleType):
-            spaces.append((f"scipy.stats.{name}", found))
-    for space, module in spaces:
+        if isinstance(member := getattr(scipy.stats, name), ModuleType):
+            modules.append((f"scipy.stats.{name}", member))
+    for namespace, module in modules:
         for name, function in public(module):
-            yield f"{space}.{name}", function
+            yield f"{namespace}.{name}", function
 
 
-def looked_up(name: str) -> Any:
-    found: Any = sw
+def look_up(name: str) -> Any:
+    result: Any = sw
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        result = getattr(result, part)
+    return result
 
 
-def test_every_function_is_here():
-    """Under its own name, or as the same function under another."""
-    shown = {id(looked_up(one.name)) for one in all_calls("even")}
+def test_every_function_has_a_call():
+    """An alias has a call if the function has one under another name."""
+    called = {id(look_up(call.name)) for call in all_calls("even")}
     known = dict(functions())
-    missing = [name for name, function in known.items() if id(function) not in shown and name not in EXCEPTIONS]
+    missing = [name for name, function in known.items() if id(function) not in called and name not in EXCEPTIONS]
     assert not missing, f"public functions without a call in tests/layouts: {' '.join(missing)}"
-    idle = [name for name in EXCEPTIONS if name not in known or id(known[name]) in shown]
-    assert not idle, f"exceptions that are none: {' '.join(idle)}"
+    outdated = [name for name in EXCEPTIONS if name not in known or id(known[name]) in called]
+    assert not outdated, f"exceptions that do not exist or have a call: {' '.join(outdated)}"
 
 
-@pytest.mark.parametrize("how", SIZES)
-def test_dims_are_cut_evenly_and_not(how):
-    """Of each function's calls with arrays one has `n` elements along a first dim, and one along a last dim.
+@pytest.mark.parametrize("divides", SIZES)
+def test_first_and_last_dims_have_the_size(divides):
+    """Of the calls of each function with arrays, one has `n` elements along a first dim, and one along a last dim.
 
-    The last dim of words that make a key has two elements: there it is the dim before.
+    The last dim of key data has two elements: there it is the dim before.
     """
-    size, calls = SIZES[how], [one for one in all_calls(how) if one.arrays]
-    names = {one.name for one in calls}
-    first = {one.name for one in calls if any(x.shape[:1] == (size,) for x in one.arrays)}
+    size, calls = SIZES[divides], [call for call in all_calls(divides) if call.arrays]
+    names = {call.name for call in calls}
+    first = {call.name for call in calls if any(x.shape[:1] == (size,) for x in call.arrays)}
     last = {
-        one.name for one in calls for x in one.arrays if x.shape[-1:] == (size,) or x.shape[-2:] == (size, KEY_WORDS)
+        call.name for call in calls for x in call.arrays if x.shape[-1:] == (size,) or x.shape[-2:] == (size, KEY_WORDS)
     }
     assert not sorted(names - first)
     assert not sorted(names - last)

@@ -7,7 +7,7 @@ import pytest
 import shardwise as sw
 from shardwise import nn
 from shardwise.sharding import NamedSharding, PartitionSpec
-from tests.agreement import Case, equal
+from tests.agreement import Case, assert_equal
 
 jax = pytest.importorskip("jax")
 pytestmark = pytest.mark.jax
@@ -58,7 +58,7 @@ def test_values_match_jax():
 
     ours, theirs = sw.jit(lambda: initialize(sw, 3))(), jax.jit(lambda: initialize(jax, 3))()
     for call, x, y in zip([*CALLS, "zeros", "ones"], ours, theirs, strict=True):
-        equal(x, y, Case(str(call), atol=1e-5))
+        assert_equal(x, y, Case(str(call), atol=1e-5))
 
 
 @pytest.mark.parametrize("shape", [(8, 6), (7, 5)])

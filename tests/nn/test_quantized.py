@@ -10,7 +10,7 @@ import pytest
 import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax, nn
-from tests.agreement import layouts_of
+from tests.agreement import sharding_along
 
 RNG = np.random.default_rng(0)
 ROWS = (((2,), (2,)), ((0,), (0,)))
@@ -96,7 +96,7 @@ def test_sharded_operands_match_one_device(mesh, which):
         ]
     )
     arrays = [RNG.normal(size=(rows, 320)).astype(np.float32) for rows in (10, 13)]
-    placed = [sw.device_put(x, layouts_of(mesh, 2, which)) for x in arrays]
+    placed = [sw.device_put(x, sharding_along(mesh, 2, which)) for x in arrays]
     for sharded, expected in zip(run(*placed), run(*arrays), strict=True):
         np.testing.assert_allclose(sharded, expected, rtol=1e-4, atol=1e-3)
 

@@ -12,9 +12,9 @@ import shardwise.numpy as jnp
 from shardwise.scipy import stats
 from tests.agreement import (
     Case,
+    assert_equal,
     batch_name,
     batches,
-    equal,
     gradients_like,
     mesh_like_one_device,
     values_like,
@@ -290,7 +290,7 @@ def test_gaussian_kde_resample_equals_that_of_jax():
     ours, theirs = (space.gaussian_kde(_rows.T) for space in (stats, jax.scipy.stats))
     for shape in ((), (3,)):
         mine, other = ours.resample(sw.random.key(3), shape), theirs.resample(jax.random.key(3), shape)
-        equal(mine, other, Case("resample", rtol=1e-4, atol=1e-5))
+        assert_equal(mine, other, Case("resample", rtol=1e-4, atol=1e-5))
     assert ours.resample(sw.random.key(3), (2, 5)).shape == (3, 2, 5)
 
 

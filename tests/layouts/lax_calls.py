@@ -10,49 +10,56 @@ import shardwise as sw
 import shardwise.numpy as jnp
 from shardwise import lax
 from shardwise.lax import linalg
-from tests.layouts.call import Call, above, call, complexes, dominant, floats, inside, integers, symmetric
+from tests.layouts.call import (
+    Call,
+    above_one,
+    call,
+    complex_numbers,
+    floats,
+    integers,
+    positive_definite,
+    probabilities,
+    well_conditioned,
+)
 
-ONE = (
+UNARY = (
     *("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh", "bessel_i0e", "bessel_i1e", "cbrt", "ceil", "cos"),
     *("cosh", "digamma", "erf", "erf_inv", "erfc", "exp", "exp2", "expm1", "floor", "is_finite", "lgamma", "log"),
     *("log1p", "logistic", "neg", "reciprocal", "round", "rsqrt", "sign", "sin", "sinh", "sqrt", "square", "tan"),
     *("tanh", "stop_gradient", "optimization_barrier", "stage"),
 )
-TWO = (
+BINARY = (
     *("add", "atan2", "complex", "div", "eq", "ge", "gt", "le", "lt", "max", "min", "mul", "ne", "nextafter", "pow"),
     *("rem", "sub"),
 )
-OF_COMPLEX = ("conj", "imag", "real")
-OF_INTEGERS = ("bitwise_not", "clz", "population_count")
-OF_TWO_INTEGERS = (
+COMPLEX_UNARY = ("conj", "imag", "real")
+INTEGER_UNARY = ("bitwise_not", "clz", "population_count")
+INTEGER_BINARY = (
     *("bitwise_and", "bitwise_or", "bitwise_xor", "mulhi", "shift_left", "shift_right_arithmetic"),
     "shift_right_logical",
 )
 
 
-def calls(n: int) -> Iterator[Call]:
-    for table in (elements, structure, places, along, products, flow, members, made, of_linalg):
-        yield from table(n)
-
-
-def elements(n: int) -> Iterator[Call]:
+def elementwise(n: int) -> Iterator[Call]:
     x, y, i, j = floats(n, n), floats(n, n, seed=1), integers(n, n), integers(n, n, low=0, high=7, seed=8)
-    for name in ONE:
+    for name in UNARY:
         function = getattr(lax, name)
-        yield call(f"lax.{name}", lambda x, y, f=function: [f(x), f(y)], inside(n, n), above(n, n), exact=True)
-    for name in TWO:
-        yield call(f"lax.{name}", getattr(lax, name), above(n, n) if name == "pow" else x, y, exact=True)
-    for name in OF_COMPLEX:
-        yield call(f"lax.{name}", getattr(lax, name), complexes(n, n), exact=True)
-    for name in OF_INTEGERS:
+        yield call(
+            f"lax.{name}", lambda x, y, f=function: [f(x), f(y)], probabilities(n, n), above_one(n, n), exact=True
+        )
+    for name in BINARY:
+        yield call(f"lax.{name}", getattr(lax, name), above_one(n, n) if name == "pow" else x, y, exact=True)
+    for name in COMPLEX_UNARY:
+        yield call(f"lax.{name}", getattr(lax, name), complex_numbers(n, n), exact=True)
+    for name in INTEGER_UNARY:
         yield call(f"lax.{name}", getattr(lax, name), i)
-    for name in OF_TWO_INTEGERS:
+    for name in INTEGER_BINARY:
         yield call(f"lax.{name}", getattr(lax, name), i, j)
     for name in ("igamma", "igammac", "igamma_grad_a", "random_gamma_grad"):
-        yield call(f"lax.{name}", getattr(lax, name), above(n, n), above(n, n, seed=9))
-    yield call("lax.zeta", lax.zeta, above(n, n) + 1, above(n, n, seed=9))
-    yield call("lax.betainc", lax.betainc, above(n, n), above(n, n, seed=9), inside(n, n))
-    yield call("lax.polygamma", lax.polygamma, above(n, n).round(), above(n, n, seed=9))
+        yield call(f"lax.{name}", getattr(lax, name), above_one(n, n), above_one(n, n, seed=9))
+    yield call("lax.zeta", lax.zeta, above_one(n, n) + 1, above_one(n, n, seed=9))
+    yield call("lax.betainc", lax.betainc, above_one(n, n), above_one(n, n, seed=9), probabilities(n, n))
+    yield call("lax.polygamma", lax.polygamma, above_one(n, n).round(), above_one(n, n, seed=9))
     yield call("lax.clamp", lambda x: lax.clamp(-0.5, x, 0.5), x, exact=True)
     yield call("lax.integer_pow", lambda x: lax.integer_pow(x, 3), x)
     yield call("lax.reduce_precision", lambda x: lax.reduce_precision(x, 5, 3), x, exact=True)
@@ -72,7 +79,7 @@ def elements(n: int) -> Iterator[Call]:
     yield call("lax.dtype", lambda x: np.zeros(1, lax.dtype(x)), x, compiled=False)
 
 
-def structure(n: int) -> Iterator[Call]:
+def shape_functions(n: int) -> Iterator[Call]:
     x, y = floats(n, n), floats(n, n, seed=1)
     moves: dict[str, Any] = {
         "broadcast": lambda x: lax.broadcast(x, (2, 3)),
@@ -104,7 +111,7 @@ def structure(n: int) -> Iterator[Call]:
     yield call("lax.broadcast_like", lax.broadcast_like, x[0], x, exact=True)
 
 
-def places(n: int) -> Iterator[Call]:
+def indexing(n: int) -> Iterator[Call]:
     x, at = floats(n, n), np.array(n - 3, np.int32)
     rows = integers(n, 1, low=-2, high=n + 2)
     numbers = lax.GatherDimensionNumbers((1,), (0,), (0,))
@@ -117,14 +124,14 @@ def places(n: int) -> Iterator[Call]:
     )
     updates = lax.ScatterDimensionNumbers((1,), (0,), (0,))
     for name in ("scatter", "scatter_add", "scatter_max", "scatter_min", "scatter_mul", "scatter_sub"):
-        # Which of several updates of one row stays is not said: here no row has two.
-        given = np.arange(1, n + 1, dtype=np.int32)[:, None] if name == "scatter" else rows
+        # The result of several updates of one row is unspecified; here no row is updated twice.
+        arguments = np.arange(1, n + 1, dtype=np.int32)[:, None] if name == "scatter" else rows
         function = getattr(lax, name)
         yield call(
             f"lax.{name}",
             lambda x, i, y, f=function: [f(x, i, y, updates, mode=mode) for mode in ("drop", "clip")],
             x,
-            given if name != "scatter" else np.roll(given, 3, 0) - 1,
+            arguments if name != "scatter" else np.roll(arguments, 3, 0) - 1,
             floats(n, n, seed=1),
         )
     yield call(
@@ -153,11 +160,11 @@ def places(n: int) -> Iterator[Call]:
         yield call(f"lax.{name}", function, x, at, exact=True)
 
 
-def along(n: int) -> Iterator[Call]:
+def along_axes(n: int) -> Iterator[Call]:
     x, i = floats(n, n), integers(n, n)
     for name in ("cumlogsumexp", "cummax", "cummin", "cumprod", "cumsum"):
         function = getattr(lax, name)
-        yield call(f"lax.{name}", lambda x, f=function: [f(x), f(x, 1), f(x, 0, True), f(x, 1, True)], above(n, n))
+        yield call(f"lax.{name}", lambda x, f=function: [f(x), f(x, 1), f(x, 0, True), f(x, 1, True)], above_one(n, n))
     for name in ("reduce_max", "reduce_min", "reduce_prod", "reduce_sum"):
         function = getattr(lax, name)
         yield call(f"lax.{name}", lambda x, f=function: [f(x, dims) for dims in ((0,), (1,), (0, 1))], x)
@@ -192,10 +199,14 @@ def along(n: int) -> Iterator[Call]:
         x,
     )
     yield call(
-        "lax.associative_scan", lambda x: [lax.associative_scan(lax.mul, x, axis=axis) for axis in (0, 1)], inside(n, n)
+        "lax.associative_scan",
+        lambda x: [lax.associative_scan(lax.mul, x, axis=axis) for axis in (0, 1)],
+        probabilities(n, n),
     )
     kinds = lax.FftType
-    yield call("lax.fft", lambda z: [lax.fft(z, kinds.FFT, (n,)), lax.fft(z, kinds.IFFT, (n, n))], complexes(n, n))
+    yield call(
+        "lax.fft", lambda z: [lax.fft(z, kinds.FFT, (n,)), lax.fft(z, kinds.IFFT, (n, n))], complex_numbers(n, n)
+    )
 
 
 def products(n: int) -> Iterator[Call]:
@@ -262,9 +273,11 @@ def products(n: int) -> Iterator[Call]:
     )
 
 
-def flow(n: int) -> Iterator[Call]:
+def control_flow(n: int) -> Iterator[Call]:
     x, y = floats(n, n), floats(n, n, seed=1)
-    yield call("lax.map", lambda x: [lax.map(lambda r: r / r.max(), x), lax.map(jnp.sin, x, batch_size=3)], above(n, n))
+    yield call(
+        "lax.map", lambda x: [lax.map(lambda r: r / r.max(), x), lax.map(jnp.sin, x, batch_size=3)], above_one(n, n)
+    )
     yield call(
         "lax.scan",
         lambda x: [lax.scan(lambda c, r: (c + r, c * r), x[0], x, reverse=back) for back in (False, True)],
@@ -292,7 +305,7 @@ def flow(n: int) -> Iterator[Call]:
     yield call(
         "lax.custom_linear_solve",
         lambda a, b: lax.custom_linear_solve(lambda x: a @ x, b, jacobi, jacobi),
-        np.eye(n, dtype=np.float32) * np.float32(2 * n) + inside(n, n),
+        np.eye(n, dtype=np.float32) * np.float32(2 * n) + probabilities(n, n),
         x,
         rtol=1e-4,
         atol=1e-5,
@@ -304,40 +317,40 @@ def flow(n: int) -> Iterator[Call]:
     yield call(
         "lax.custom_root",
         lambda a: lax.custom_root(lambda x: x**3 - a, jnp.ones_like(a), newton, lambda g, y: y / g(jnp.ones_like(y))),
-        above(n, n),
+        above_one(n, n),
         rtol=1e-4,
     )
 
 
-def members(n: int) -> Iterator[Call]:
-    """Along the axis of a map over the first dim, which is cut."""
+def collectives(n: int) -> Iterator[Call]:
+    """Collectives along a vmapped axis; the mapped dim is sharded."""
     x, cube = floats(n, n), floats(n, n, n)
 
-    def mapped(function: Any) -> Any:
+    def vmapped(function: Any) -> Any:
         return sw.vmap(function, axis_name="i")
 
-    turned = [(member, (member + 3) % n) for member in range(n)]
+    rotation = [(member, (member + 3) % n) for member in range(n)]
     along_axis: dict[str, Any] = {
-        "all_gather": mapped(lambda row: lax.all_gather(row, "i")),
-        "all_to_all": mapped(lambda row: lax.all_to_all(row, "i", 0, 0)),
-        "axis_index": mapped(lambda row: row + lax.axis_index("i")),
-        "axis_size": mapped(lambda row: row * lax.axis_size("i")),
-        "pbroadcast": mapped(lambda row: lax.pbroadcast(row, "i", 3)),
-        "pmax": mapped(lambda row: lax.pmax(row, "i")),
-        "pmean": mapped(lambda row: lax.pmean(row, "i")),
-        "pmin": mapped(lambda row: lax.pmin(row, "i")),
-        "ppermute": mapped(lambda row: lax.ppermute(row, "i", turned)),
-        "pshuffle": mapped(lambda row: lax.pshuffle(row, "i", [place for _, place in turned])),
-        "psum": mapped(lambda row: lax.psum(row, "i")),
-        "psum_scatter": mapped(lambda row: lax.psum_scatter(row, "i")),
-        "pswapaxes": mapped(lambda row: lax.pswapaxes(row, "i", 0)),
+        "all_gather": vmapped(lambda row: lax.all_gather(row, "i")),
+        "all_to_all": vmapped(lambda row: lax.all_to_all(row, "i", 0, 0)),
+        "axis_index": vmapped(lambda row: row + lax.axis_index("i")),
+        "axis_size": vmapped(lambda row: row * lax.axis_size("i")),
+        "pbroadcast": vmapped(lambda row: lax.pbroadcast(row, "i", 3)),
+        "pmax": vmapped(lambda row: lax.pmax(row, "i")),
+        "pmean": vmapped(lambda row: lax.pmean(row, "i")),
+        "pmin": vmapped(lambda row: lax.pmin(row, "i")),
+        "ppermute": vmapped(lambda row: lax.ppermute(row, "i", rotation)),
+        "pshuffle": vmapped(lambda row: lax.pshuffle(row, "i", [destination for _, destination in rotation])),
+        "psum": vmapped(lambda row: lax.psum(row, "i")),
+        "psum_scatter": vmapped(lambda row: lax.psum_scatter(row, "i")),
+        "pswapaxes": vmapped(lambda row: lax.pswapaxes(row, "i", 0)),
     }
     for name, function in along_axis.items():
         yield call(f"lax.{name}", function, cube if name in ("all_to_all", "pswapaxes") else x)
 
 
-def made(n: int) -> Iterator[Call]:
-    """What takes no array but numbers: the result is cut."""
+def creation(n: int) -> Iterator[Call]:
+    """Functions without array arguments: their results are sharded."""
     yield call("lax.broadcasted_iota", lambda: lax.broadcasted_iota(np.int32, (n, n), 1))
     yield call("lax.empty", lambda: lax.empty((n, n), np.float32) * 0)
     yield call("lax.full", lambda: lax.full((n, n), 4.0))
@@ -347,11 +360,11 @@ def made(n: int) -> Iterator[Call]:
     yield call("lax.shape_as_value", lambda: lax.shape_as_value((2, 3)) + jnp.arange(n)[:, None])
 
 
-def of_linalg(n: int) -> Iterator[Call]:
-    x, y, z = dominant(n, n), floats(n, n, seed=1), symmetric(n, n)
-    batch, batch_of_symmetric = dominant(n, 3, 3), symmetric(n, 3, 3)
+def linalg_functions(n: int) -> Iterator[Call]:
+    x, y, z = well_conditioned(n, n), floats(n, n, seed=1), positive_definite(n, n)
+    batch, batch_of_symmetric = well_conditioned(n, 3, 3), positive_definite(n, 3, 3)
     loose = {"rtol": 1e-3, "atol": 1e-4}
-    both: dict[str, tuple[Any, Any, Any]] = {
+    single_and_batched: dict[str, tuple[Any, Any, Any]] = {
         "cholesky": (linalg.cholesky, z, batch_of_symmetric),
         "eig": (lambda x: jnp.sort(abs(linalg.eig(x)[0])), z, batch_of_symmetric),
         "eigh": (lambda x: [linalg.eigh(x)[1], abs(linalg.eigh(x)[0])], z, batch_of_symmetric),
@@ -365,10 +378,10 @@ def of_linalg(n: int) -> Iterator[Call]:
         "symmetric_product": (lambda x: linalg.symmetric_product(x, x, symmetrize_output=True), x, batch),
         "triangular_solve": (lambda x: linalg.triangular_solve(x, x, left_side=True, lower=True), x, batch),
     }
-    for name, (function, one, many) in both.items():
+    for name, (function, one, many) in single_and_batched.items():
         yield call(f"lax.linalg.{name}", lambda x, b, f=function: [f(x), f(b)], one, many, rtol=1e-3, atol=1e-3)
     yield call("lax.linalg.cholesky_update", linalg.cholesky_update, np.linalg.cholesky(z).T.copy(), y[0], **loose)
-    yield call("lax.linalg.householder_product", linalg.householder_product, y / n, inside(n), **loose)
+    yield call("lax.linalg.householder_product", linalg.householder_product, y / n, probabilities(n), **loose)
     yield call(
         "lax.linalg.lu_pivots_to_permutation",
         lambda p: linalg.lu_pivots_to_permutation(p, n + 2),
@@ -378,8 +391,21 @@ def of_linalg(n: int) -> Iterator[Call]:
         "lax.linalg.ormqr",
         lambda a, t, c: [linalg.ormqr(a, t, c, left=left) for left in (False, True)],
         y / n,
-        inside(n),
+        probabilities(n),
         x,
         **loose,
     )
-    yield call("lax.linalg.tridiagonal_solve", linalg.tridiagonal_solve, y[0], above(n) + 6, y[1], y, **loose)
+    yield call("lax.linalg.tridiagonal_solve", linalg.tridiagonal_solve, y[0], above_one(n) + 6, y[1], y, **loose)
+
+
+FAMILIES = (
+    elementwise,
+    shape_functions,
+    indexing,
+    along_axes,
+    products,
+    control_flow,
+    collectives,
+    creation,
+    linalg_functions,
+)

@@ -1,4 +1,4 @@
-"""Calls of the functions of `shardwise.random`: what they draw is cut, or what they are given."""
+"""Calls of the functions of `shardwise.random`: their array parameters are sharded, or their samples."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -6,29 +6,29 @@ from typing import Any
 import numpy as np
 
 from shardwise import random
-from tests.layouts.call import Call, above, call, floats, inside, integers, symmetric
+from tests.layouts.call import Call, above_one, call, floats, integers, positive_definite, probabilities
 
-PLAIN = (
+WITHOUT_PARAMETERS = (
     *("ball", "bits", "cauchy", "exponential", "gumbel", "laplace", "logistic", "maxwell", "normal", "rademacher"),
     "uniform",
 )
-OF_ONE = ("chisquare", "gamma", "loggamma", "pareto", "poisson", "t", "wald", "rayleigh")
-SUMMED = {"ball", "orthogonal"}  # in another order; all other numbers are the same to the bit
+ONE_PARAMETER = ("chisquare", "gamma", "loggamma", "pareto", "poisson", "t", "wald", "rayleigh")
+WITH_SUMS = {"ball", "orthogonal"}  # summed in another order when sharded; all other samples are equal bit by bit
 
 
-def calls(n: int) -> Iterator[Call]:
+def samplers(n: int) -> Iterator[Call]:
     key = random.key(7)
     loose = {"rtol": 1e-4, "atol": 1e-5}
-    for name in PLAIN:
+    for name in WITHOUT_PARAMETERS:
         extra = (2, 2.0) if name == "ball" else ()
-        draw = getattr(random, name)
-        yield call(f"random.{name}", lambda f=draw, extra=extra: f(key, *extra, (n, n)), exact=name not in SUMMED)
-    for name in OF_ONE:
-        draw = getattr(random, name)
-        # Of given numbers, and of one: the first are cut as they are given, the second as they are drawn.
-        yield call(f"random.{name}", lambda x, f=draw: f(key, x), above(n, n), exact=True)
-        yield call(f"random.{name}", lambda f=draw: f(key, 2.5, (n, n)), exact=True)
-    two: dict[str, Any] = {
+        sampler = getattr(random, name)
+        yield call(f"random.{name}", lambda f=sampler, extra=extra: f(key, *extra, (n, n)), exact=name not in WITH_SUMS)
+    for name in ONE_PARAMETER:
+        sampler = getattr(random, name)
+        # With an array parameter, which is sharded, and with a scalar, where the samples are.
+        yield call(f"random.{name}", lambda x, f=sampler: f(key, x), above_one(n, n), exact=True)
+        yield call(f"random.{name}", lambda f=sampler: f(key, 2.5, (n, n)), exact=True)
+    two_parameters: dict[str, Any] = {
         "beta": lambda a, b: random.beta(key, a, b),
         "binomial": lambda a, b: random.binomial(key, (9 * a).round(), b / 5),
         "f": lambda a, b: random.f(key, a, b),
@@ -38,9 +38,9 @@ def calls(n: int) -> Iterator[Call]:
         "double_sided_maxwell": lambda a, b: random.double_sided_maxwell(key, a[0], b[0], (n,)),
         "uniform": lambda a, b: random.uniform(key, (n, n), minval=a, maxval=a + b),
     }
-    for name, function in two.items():
-        yield call(f"random.{name}", function, above(n, n), above(n, n, seed=9), exact=True)
-    made: dict[str, Any] = {
+    for name, function in two_parameters.items():
+        yield call(f"random.{name}", function, above_one(n, n), above_one(n, n, seed=9), exact=True)
+    without_arrays: dict[str, Any] = {
         "PRNGKey": lambda: random.PRNGKey(3),
         "bernoulli": lambda: random.bernoulli(key, 0.3, (n, n)),
         "choice": lambda: [random.choice(key, n, (n,)), random.choice(key, 3 * n, (n,), replace=False)],
@@ -53,26 +53,34 @@ def calls(n: int) -> Iterator[Call]:
         "split": lambda: random.key_data(random.split(key, (n, n))),
         "key": lambda: random.bits(random.key(5), (n, n)),
     }
-    for name, function in made.items():
-        yield call(f"random.{name}", function, exact=name not in SUMMED, **loose)
+    for name, function in without_arrays.items():
+        yield call(f"random.{name}", function, exact=name not in WITH_SUMS, **loose)
     x = floats(n, n)
-    yield call("random.bernoulli", lambda p: random.bernoulli(key, p), inside(n, n))
+    yield call("random.bernoulli", lambda p: random.bernoulli(key, p), probabilities(n, n))
     yield call("random.categorical", lambda x: [random.categorical(key, x, axis) for axis in (0, 1)], x)
     yield call("random.choice", lambda x: [random.choice(key, x, (n,), axis=axis) for axis in (0, 1)], x, exact=True)
-    yield call("random.dirichlet", lambda a: random.dirichlet(key, a), above(n, n), **loose)
-    yield call("random.geometric", lambda p: random.geometric(key, p), inside(n, n))
-    yield call("random.multinomial", lambda c, p: random.multinomial(key, c, p / p.sum(-1, keepdims=True)), *counts(n))
+    yield call("random.dirichlet", lambda a: random.dirichlet(key, a), above_one(n, n), **loose)
+    yield call("random.geometric", lambda p: random.geometric(key, p), probabilities(n, n))
+    yield call(
+        "random.multinomial",
+        lambda c, p: random.multinomial(key, c, p / p.sum(-1, keepdims=True)),
+        *multinomial_arguments(n),
+    )
     yield call(
         "random.multivariate_normal",
         lambda mean, covariance: random.multivariate_normal(key, mean, covariance, (n,)),
         x[0],
-        symmetric(n, n),
+        positive_definite(n, n),
         rtol=1e-3,
         atol=1e-3,
     )
     yield call(
         "random.permutation",
-        lambda x: [random.permutation(key, x, axis, independent=alone) for axis in (0, 1) for alone in (False, True)],
+        lambda x: [
+            random.permutation(key, x, axis, independent=independent)
+            for axis in (0, 1)
+            for independent in (False, True)
+        ],
         x,
         exact=True,
     )
@@ -90,5 +98,8 @@ def calls(n: int) -> Iterator[Call]:
     )
 
 
-def counts(n: int) -> tuple[Any, Any]:
-    return integers(n, low=3, high=40).astype(np.float32), inside(n, n)
+def multinomial_arguments(n: int) -> tuple[Any, Any]:
+    return integers(n, low=3, high=40).astype(np.float32), probabilities(n, n)
+
+
+FAMILIES = (samplers,)

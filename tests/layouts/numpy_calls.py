@@ -10,18 +10,18 @@ import shardwise.numpy as jnp
 from shardwise.numpy import fft, linalg
 from tests.layouts.call import (
     Call,
-    above,
+    above_one,
     call,
-    complexes,
-    dominant,
+    complex_numbers,
     floats,
-    inside,
     integers,
-    symmetric,
-    with_holes,
+    positive_definite,
+    probabilities,
+    well_conditioned,
+    with_nans,
 )
 
-ONE = (
+UNARY = (
     *("absolute", "acos", "acosh", "angle", "around", "asin", "asinh", "atan", "atanh", "cbrt", "ceil", "conjugate"),
     *("cos", "cosh", "deg2rad", "exp", "exp2", "expm1", "fabs", "floor", "frexp", "i0", "imag", "iscomplex"),
     *("isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal", "log", "log10", "log1p", "log2", "logical_not"),
@@ -29,31 +29,31 @@ ONE = (
     *("sinc", "sinh", "spacing", "sqrt", "square", "tan", "tanh", "trunc", "arccos", "arccosh", "arcsin", "arcsinh"),
     *("arctan", "arctanh", "abs", "conj", "degrees", "radians", "round"),
 )
-TWO = (
+BINARY = (
     *("add", "arctan2", "atan2", "copysign", "divide", "divmod", "equal", "float_power", "floor_divide", "fmax"),
     *("fmin", "fmod", "greater", "greater_equal", "heaviside", "hypot", "isclose", "less", "less_equal", "logaddexp"),
     *("logaddexp2", "logical_and", "logical_or", "logical_xor", "maximum", "minimum", "mod", "multiply", "nextafter"),
     *("not_equal", "pow", "power", "remainder", "subtract", "true_divide"),
 )
-OF_INTEGERS = ("bitwise_count", "bitwise_invert", "bitwise_not", "invert")
-OF_TWO_INTEGERS = (
+INTEGER_UNARY = ("bitwise_count", "bitwise_invert", "bitwise_not", "invert")
+INTEGER_BINARY = (
     *("bitwise_and", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "gcd", "lcm"),
     *("left_shift", "right_shift"),
 )
-ALONG = (
+REDUCTIONS = (
     *("all", "amax", "amin", "any", "argmax", "argmin", "average", "count_nonzero", "max", "mean", "median", "min"),
     *("prod", "ptp", "std", "sum", "var"),
 )
-WITHOUT_NANS = (
+NAN_REDUCTIONS = (
     *("nanargmax", "nanargmin", "nanmax", "nanmean", "nanmedian", "nanmin", "nanprod", "nanstd", "nansum", "nanvar"),
 )
-RUNNING = ("cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "nancumprod", "nancumsum")
-SHARES = np.array([0.1, 0.5], np.float32)
-WINDOWS = ("bartlett", "blackman", "hamming", "hanning")
+CUMULATIVE = ("cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "nancumprod", "nancumsum")
+QUANTILES = np.array([0.1, 0.5], np.float32)
+WINDOW_FUNCTIONS = ("bartlett", "blackman", "hamming", "hanning")
 
 
 def along_each(function: Any) -> Any:
-    """Over all, along the first and along the last dim."""
+    """Reduce over all dims, along the first and along the last."""
     return lambda x: [function(x), function(x, axis=0), function(x, axis=-1)]
 
 
@@ -61,22 +61,17 @@ def along_both(function: Any) -> Any:
     return lambda x: [function(x, axis=0), function(x, axis=-1)]
 
 
-def calls(n: int) -> Iterator[Call]:
-    for table in (elements, along, places, structure, choices, made, rest, products, of_linalg, of_fft):
-        yield from table(n)
-
-
-def elements(n: int) -> Iterator[Call]:
+def elementwise(n: int) -> Iterator[Call]:
     x, y, i, j = floats(n, n), floats(n, n, seed=1), integers(n, n), integers(n, n, low=0, high=7, seed=8)
-    for name in ONE:
+    for name in UNARY:
         function = getattr(jnp, name)
-        given = inside(n, n), above(n, n), -above(n, n)
-        yield call(f"numpy.{name}", lambda *xs, f=function: [f(x) for x in xs], *given, exact=True)
-    for name in TWO:
+        arguments = probabilities(n, n), above_one(n, n), -above_one(n, n)
+        yield call(f"numpy.{name}", lambda *xs, f=function: [f(x) for x in xs], *arguments, exact=True)
+    for name in BINARY:
         yield call(f"numpy.{name}", getattr(jnp, name), x, y, exact=True)
-    for name in OF_INTEGERS:
+    for name in INTEGER_UNARY:
         yield call(f"numpy.{name}", getattr(jnp, name), i)
-    for name in OF_TWO_INTEGERS:
+    for name in INTEGER_BINARY:
         yield call(f"numpy.{name}", getattr(jnp, name), i, j)
     yield call("numpy.ldexp", jnp.ldexp, x, i)
     yield call("numpy.clip", lambda x: jnp.clip(x, -0.5, 0.7), x, exact=True)
@@ -85,7 +80,7 @@ def elements(n: int) -> Iterator[Call]:
     yield call("numpy.copy", jnp.copy, x, exact=True)
     yield call("numpy.array", jnp.array, x, exact=True)
     yield call("numpy.asarray", jnp.asarray, x, exact=True)
-    yield call("numpy.vectorize", jnp.vectorize(lambda row: row / row.sum(), signature="(n)->(n)"), above(n, n))
+    yield call("numpy.vectorize", jnp.vectorize(lambda row: row / row.sum(), signature="(n)->(n)"), above_one(n, n))
     yield call("numpy.frompyfunc", lambda x, y: jnp.frompyfunc(lambda a, b: a + 2 * b, 2, 1).reduce(x, axis=0), x, y)
     yield call("numpy.ufunc", lambda x: [jnp.add.reduce(x), jnp.maximum.accumulate(x, axis=1)], x)
     yield call("numpy.piecewise", lambda x: jnp.piecewise(x, [x < 0, x > 1], [lambda x: -x, 5.0, lambda x: x * x]), x)
@@ -94,26 +89,28 @@ def elements(n: int) -> Iterator[Call]:
     yield call("numpy.isscalar", lambda x: np.array(jnp.isscalar(x)), x, compiled=False)
 
 
-def along(n: int) -> Iterator[Call]:
-    x, holes = floats(n, n), with_holes(n, n)
-    for name in ALONG:
-        yield call(f"numpy.{name}", along_each(getattr(jnp, name)), x if name != "prod" else inside(n, n))
-    for name in WITHOUT_NANS:
+def along_axes(n: int) -> Iterator[Call]:
+    x, holes = floats(n, n), with_nans(n, n)
+    for name in REDUCTIONS:
+        yield call(f"numpy.{name}", along_each(getattr(jnp, name)), x if name != "prod" else probabilities(n, n))
+    for name in NAN_REDUCTIONS:
         yield call(f"numpy.{name}", along_each(getattr(jnp, name)), holes)
-    for name in RUNNING:
-        yield call(f"numpy.{name}", along_both(getattr(jnp, name)), holes if name.startswith("nan") else above(n, n))
+    for name in CUMULATIVE:
+        yield call(
+            f"numpy.{name}", along_both(getattr(jnp, name)), holes if name.startswith("nan") else above_one(n, n)
+        )
     for name in ("percentile", "nanpercentile"):
         function = getattr(jnp, name)
         yield call(f"numpy.{name}", lambda x, f=function: along_each(lambda x, **k: f(x, 30.0, **k))(x), holes)
     for name in ("quantile", "nanquantile"):
         function = getattr(jnp, name)
-        yield call(f"numpy.{name}", lambda x, f=function: along_each(lambda x, **k: f(x, SHARES, **k))(x), holes)
+        yield call(f"numpy.{name}", lambda x, f=function: along_each(lambda x, **k: f(x, QUANTILES, **k))(x), holes)
     for name in ("sort", "argsort"):
         yield call(f"numpy.{name}", along_both(getattr(jnp, name)), holes, exact=True)
     yield call("numpy.partition", lambda x: [jnp.partition(x, 2, axis=0), jnp.partition(x, 2)], x, exact=True)
     yield call("numpy.argpartition", lambda x: [jnp.argpartition(x, 2, axis=0), jnp.argpartition(x, 2)], x)
     yield call("numpy.lexsort", lambda i, x: [jnp.lexsort((x, i)), jnp.lexsort((x, i), axis=0)], integers(n, n), x)
-    yield call("numpy.sort_complex", jnp.sort_complex, complexes(n, n), exact=True)
+    yield call("numpy.sort_complex", jnp.sort_complex, complex_numbers(n, n), exact=True)
     yield call("numpy.searchsorted", jnp.searchsorted, np.sort(floats(n)), x)
     yield call("numpy.digitize", jnp.digitize, x, np.sort(floats(n)))
     yield call("numpy.cov", lambda x: [jnp.cov(x), jnp.cov(x, rowvar=False)], x)
@@ -132,7 +129,7 @@ def along(n: int) -> Iterator[Call]:
     yield call("numpy.apply_over_axes", lambda x: jnp.apply_over_axes(jnp.sum, x, [0, 1]), x)
 
 
-def places(n: int) -> Iterator[Call]:
+def indexing(n: int) -> Iterator[Call]:
     x, i, row = floats(n, n), integers(n, n), integers(n, low=0, high=n)
     sized = {"size": 2 * n, "fill_value": -1}
     for name in ("union1d", "intersect1d", "setdiff1d", "setxor1d"):
@@ -183,9 +180,9 @@ def places(n: int) -> Iterator[Call]:
     yield call("numpy.trim_zeros", jnp.trim_zeros, np.maximum(integers(n), 0), compiled=False)
 
 
-def structure(n: int) -> Iterator[Call]:
+def shape_functions(n: int) -> Iterator[Call]:
     x, y, cube, row = floats(n, n), floats(n, n, seed=1), floats(n, 2, n), floats(n)
-    moves = {
+    rearrangements = {
         "array_split": lambda x: [jnp.array_split(x, 3, axis) for axis in (0, 1)],
         "atleast_1d": jnp.atleast_1d,
         "atleast_2d": jnp.atleast_2d,
@@ -225,9 +222,9 @@ def structure(n: int) -> Iterator[Call]:
             jnp.pad(x, ((1, 0), (0, 3)), constant_values=4.0),
         ],
     }
-    for name, function in moves.items():
+    for name, function in rearrangements.items():
         yield call(f"numpy.{name}", function, x, exact=True)
-    joined = {
+    joins = {
         "append": lambda x, y: [jnp.append(x, y), jnp.append(x, y, axis=0), jnp.append(x, y, axis=1)],
         "block": lambda x, y: jnp.block([[x, y], [y, x]]),
         "broadcast_arrays": lambda x, y: jnp.broadcast_arrays(x[:, None], y),
@@ -243,14 +240,14 @@ def structure(n: int) -> Iterator[Call]:
         "choose": lambda x, y: jnp.choose((x > 0).astype(np.int32), [x, y], mode="clip"),
         "select": lambda x, y: jnp.select([x < 0, x < 1], [x, y], 3.0),
     }
-    for name, function in joined.items():
+    for name, function in joins.items():
         yield call(f"numpy.{name}", function, x, y, exact=True)
     yield call("numpy.r_", lambda x, y: jnp.r_[x, y], row, row + 1, exact=True)
     yield call("numpy.c_", lambda x, y: jnp.c_[x, y], row, row + 1, exact=True)
     yield call("numpy.moveaxis", lambda x: jnp.moveaxis(x, (0, 1), (2, 0)), cube, exact=True)
 
 
-def choices(n: int) -> Iterator[Call]:
+def other_functions(n: int) -> Iterator[Call]:
     x, bytes_ = floats(n, n), integers(n, n, low=0, high=255, dtype=np.uint8)
     yield call("numpy.packbits", lambda b: [jnp.packbits(b, axis) for axis in (0, 1, None)], x > 0)
     yield call("numpy.unpackbits", lambda b: [jnp.unpackbits(b, axis) for axis in (0, 1, None)], bytes_)
@@ -267,12 +264,12 @@ def choices(n: int) -> Iterator[Call]:
         yield call(f"numpy.{name}", lambda x, f=function: x[f(x)], x, exact=True)
 
 
-def made(n: int) -> Iterator[Call]:
-    """What takes no array but numbers: the result is cut."""
-    for name in WINDOWS:
+def creation(n: int) -> Iterator[Call]:
+    """Functions without array arguments: their results are sharded."""
+    for name in WINDOW_FUNCTIONS:
         function = getattr(jnp, name)
         yield call(f"numpy.{name}", lambda f=function: f(n))
-    makers = {
+    creators = {
         "arange": lambda: jnp.arange(2, 2 + n),
         "diag_indices": lambda: jnp.diag_indices(n),
         "empty": lambda: jnp.empty((n, n)) * 0,
@@ -294,32 +291,32 @@ def made(n: int) -> Iterator[Call]:
         "triu_indices": lambda: jnp.triu_indices(n),
         "zeros": lambda: jnp.zeros((n, n)),
     }
-    for name, function in makers.items():
+    for name, function in creators.items():
         yield call(f"numpy.{name}", function)
 
 
-def saved(x: Any) -> Any:
+def save_and_load(x: Any) -> Any:
     file = io.BytesIO()
     jnp.save(file, x)
     file.seek(0)
     return jnp.load(file)
 
 
-def rest(n: int) -> Iterator[Call]:
-    """What is no array, or comes from or goes to other places."""
+def host_functions(n: int) -> Iterator[Call]:
+    """Functions that return Python objects, or write and read files."""
     x = floats(n, n)
-    asked = {
+    queries = {
         "array_repr": lambda x: np.frombuffer(jnp.array_repr(x).encode(), np.uint8),
         "array_str": lambda x: np.frombuffer(jnp.array_str(x).encode(), np.uint8),
         "iscomplexobj": lambda x: np.array(jnp.iscomplexobj(x)),
         "isrealobj": lambda x: np.array(jnp.isrealobj(x)),
-        "load": saved,
+        "load": save_and_load,
         "ndim": lambda x: np.array(jnp.ndim(x)),
         "result_type": lambda x: np.zeros(1, jnp.result_type(x, 2)),
         "shape": lambda x: np.array(jnp.shape(x)),
         "size": lambda x: np.array(jnp.size(x)),
     }
-    for name, function in asked.items():
+    for name, function in queries.items():
         yield call(f"numpy.{name}", function, x, compiled=False, exact=True)
 
 
@@ -345,17 +342,17 @@ def products(n: int) -> Iterator[Call]:
     yield call("numpy.polyder", jnp.polyder, row)
     yield call("numpy.polyint", jnp.polyint, row)
     yield call("numpy.polyfit", lambda x, y: jnp.polyfit(x, y, 2), row, other, rtol=1e-3, atol=1e-4)
-    yield call("numpy.poly", jnp.poly, inside(n), **loose)
-    # The roots of x^n - 2: apart from each other.
+    yield call("numpy.poly", jnp.poly, probabilities(n), **loose)
+    # The roots of x^n - 2, which are well separated.
     roots = np.array([1.0, *[0.0] * (n - 2), -2.0], np.float32)
     yield call("numpy.roots", lambda p: jnp.sort(abs(jnp.roots(p, strip_zeros=False))), roots, rtol=1e-3, atol=1e-4)
-    yield call("numpy.vander", lambda x: jnp.vander(x, 4), inside(n))
+    yield call("numpy.vander", lambda x: jnp.vander(x, 4), probabilities(n))
 
 
-def of_linalg(n: int) -> Iterator[Call]:
-    x, y, batch = dominant(n, n), floats(n, n, seed=1), dominant(n, 3, 3)
+def linalg_functions(n: int) -> Iterator[Call]:
+    x, y, batch = well_conditioned(n, n), floats(n, n, seed=1), well_conditioned(n, 3, 3)
     loose = {"rtol": 1e-3, "atol": 1e-4}
-    both = {
+    single_and_batched = {
         "cond": linalg.cond,
         "det": linalg.slogdet,
         "inv": linalg.inv,
@@ -368,29 +365,33 @@ def of_linalg(n: int) -> Iterator[Call]:
         "svdvals": linalg.svdvals,
         "eigvals": lambda x: jnp.sort(abs(linalg.eigvals(x))),
         "eig": lambda x: jnp.sort(abs(linalg.eig(x)[0])),
-        "svd": lambda x: [linalg.svd(x, compute_uv=False), again(*linalg.svd(x, full_matrices=False))],
+        "svd": lambda x: [linalg.svd(x, compute_uv=False), from_svd(*linalg.svd(x, full_matrices=False))],
         "norm": lambda x: [linalg.norm(x, axis=(-2, -1)), linalg.norm(x, 1, axis=-1)],
         "vector_norm": lambda x: [linalg.vector_norm(x), linalg.vector_norm(x, axis=-1, ord=3)],
         "diagonal": linalg.diagonal,
         "trace": linalg.trace,
         "matrix_power": lambda x: linalg.matrix_power(x / 8, 3),
     }
-    for name, function in both.items():
-        given = (symmetric(n, n), symmetric(n, 3, 3)) if name.startswith(("eig", "svd", "cond")) else (x, batch)
-        yield call(f"numpy.linalg.{name}", lambda x, b, f=function: [f(x), f(b)], *given, **loose)
+    for name, function in single_and_batched.items():
+        arguments = (
+            (positive_definite(n, n), positive_definite(n, 3, 3))
+            if name.startswith(("eig", "svd", "cond"))
+            else (x, batch)
+        )
+        yield call(f"numpy.linalg.{name}", lambda x, b, f=function: [f(x), f(b)], *arguments, **loose)
     yield call("numpy.linalg.det", linalg.det, batch, **loose)
     for name in ("cholesky", "eigh", "eigvalsh"):
         function = getattr(linalg, name)
-        of_each = (lambda x: from_eigenvectors(*linalg.eigh(x))) if name == "eigh" else function
-        given = symmetric(n, n), symmetric(n, 3, 3)
-        yield call(f"numpy.linalg.{name}", lambda x, b, f=of_each: [f(x), f(b)], *given, **loose)
+        reconstruct = (lambda x: from_eigenvectors(*linalg.eigh(x))) if name == "eigh" else function
+        arguments = positive_definite(n, n), positive_definite(n, 3, 3)
+        yield call(f"numpy.linalg.{name}", lambda x, b, f=reconstruct: [f(x), f(b)], *arguments, **loose)
     yield call("numpy.linalg.cross", linalg.cross, floats(n, 3), floats(n, 3, seed=1), **loose)
     yield call(
         "numpy.linalg.cross", lambda x, y: linalg.cross(x, y, axis=0), floats(3, n), floats(3, n, seed=1), **loose
     )
     for name in ("matmul", "outer", "tensordot", "vecdot"):
-        given = (x[0], y[0]) if name == "outer" else (x, y)
-        yield call(f"numpy.linalg.{name}", getattr(linalg, name), *given, **loose)
+        arguments = (x[0], y[0]) if name == "outer" else (x, y)
+        yield call(f"numpy.linalg.{name}", getattr(linalg, name), *arguments, **loose)
     yield call("numpy.linalg.multi_dot", lambda x, y: linalg.multi_dot([x, y, x]), x, y, rtol=1e-3, atol=1e-3)
     yield call("numpy.linalg.solve", lambda a, x, b: [linalg.solve(a, x), linalg.solve(b, b)], x, y, batch, **loose)
     yield call("numpy.linalg.lstsq", lambda x, y: linalg.lstsq(x, y)[0], x, y, **loose)
@@ -398,17 +399,17 @@ def of_linalg(n: int) -> Iterator[Call]:
     yield call("numpy.linalg.tensorsolve", linalg.tensorsolve, x, y[0], **loose)
 
 
-def again(u: Any, s: Any, vh: Any) -> Any:
-    """The product of what a matrix was taken apart into: the factors have signs of their own."""
+def from_svd(u: Any, s: Any, vh: Any) -> Any:
+    """Multiply the factors of a singular value decomposition, whose signs are not determined."""
     return jnp.matmul(u * s[..., None, :], vh)
 
 
 def from_eigenvectors(values: Any, vectors: Any) -> Any:
-    return again(vectors, values, jnp.matrix_transpose(vectors))
+    return from_svd(vectors, values, jnp.matrix_transpose(vectors))
 
 
-def of_fft(n: int) -> Iterator[Call]:
-    x, z = floats(n, n), complexes(n, n)
+def fft_functions(n: int) -> Iterator[Call]:
+    x, z = floats(n, n), complex_numbers(n, n)
     loose = {"rtol": 1e-4, "atol": 1e-5}
     for name in ("fft", "ifft", "hfft", "irfft"):
         yield call(f"numpy.fft.{name}", along_both(getattr(fft, name)), z, **loose)
@@ -424,3 +425,17 @@ def of_fft(n: int) -> Iterator[Call]:
     for name in ("fftfreq", "rfftfreq"):
         function = getattr(fft, name)
         yield call(f"numpy.fft.{name}", lambda f=function: f(n, 0.5))
+
+
+FAMILIES = (
+    elementwise,
+    along_axes,
+    indexing,
+    shape_functions,
+    other_functions,
+    creation,
+    host_functions,
+    products,
+    linalg_functions,
+    fft_functions,
+)

@@ -1,39 +1,43 @@
 """Calls of the functions of `shardwise.scipy` on arrays of `n` rows and columns."""
 
 from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 import shardwise.numpy as jnp
 from shardwise.scipy import linalg, special, stats
-from tests.layouts.call import Call, above, call, complexes, dominant, floats, inside, integers, symmetric
+from tests.layouts.call import (
+    Call,
+    above_one,
+    call,
+    complex_numbers,
+    floats,
+    integers,
+    positive_definite,
+    probabilities,
+    well_conditioned,
+)
 from tests.scipy.test_stats import AT
 
-ONE = (
+UNARY = (
     *("dawsn", "digamma", "entr", "erf", "erfc", "erfcx", "erfinv", "exp1", "expi", "expit", "factorial", "fresnel"),
     *("gamma", "gammaln", "gammasgn", "i0", "i0e", "i1", "i1e", "log_ndtr", "loggamma", "logit", "ndtr", "ndtri"),
     *("sici", "spence"),
 )
-TWO = (
+BINARY = (
     *("beta", "betaln", "boxcox", "boxcox1p", "comb", "gammainc", "gammaincc", "kl_div", "owens_t", "poch"),
     *("rel_entr", "xlog1py", "xlogy"),
 )
 
 
-def calls(n: int) -> Iterator[Call]:
-    for table in (of_special, of_linalg, of_distributions, of_samples):
-        yield from table(n)
-
-
-def of_special(n: int) -> Iterator[Call]:
-    x, y, share = above(n, n), above(n, n, seed=9), inside(n, n)
+def special_functions(n: int) -> Iterator[Call]:
+    x, y, fractions = above_one(n, n), above_one(n, n, seed=9), probabilities(n, n)
     loose = {"rtol": 1e-4, "atol": 1e-5}
-    for name in ONE:
+    for name in UNARY:
         function = getattr(special, name)
-        yield call(f"scipy.special.{name}", lambda x, y, f=function: [f(x), f(y)], share, x, **loose)
-    for name in TWO:
+        yield call(f"scipy.special.{name}", lambda x, y, f=function: [f(x), f(y)], fractions, x, **loose)
+    for name in BINARY:
         yield call(f"scipy.special.{name}", getattr(special, name), x, y, **loose)
     for name in ("softmax", "log_softmax", "logsumexp"):
         function = getattr(special, name)
@@ -45,10 +49,10 @@ def of_special(n: int) -> Iterator[Call]:
         )
     yield call("scipy.special.bernoulli", lambda: special.bernoulli(n - 1))
     yield call("scipy.special.bessel_jn", lambda x: special.bessel_jn(x, v=3), x, **loose)
-    yield call("scipy.special.betainc", special.betainc, x, y, share, **loose)
+    yield call("scipy.special.betainc", special.betainc, x, y, fractions, **loose)
     yield call("scipy.special.expn", special.expn, x.round(), y, **loose)
     yield call("scipy.special.hyp1f1", special.hyp1f1, x, y, floats(n, n), **loose)
-    yield call("scipy.special.hyp2f1", special.hyp2f1, x, y, x + y, share, **loose)
+    yield call("scipy.special.hyp2f1", special.hyp2f1, x, y, x + y, fractions, **loose)
     yield call("scipy.special.multigammaln", lambda x: special.multigammaln(x + 2, 3), x, **loose)
     yield call("scipy.special.polygamma", special.polygamma, x.round(), y, **loose)
     yield call(
@@ -60,12 +64,12 @@ def of_special(n: int) -> Iterator[Call]:
         floats(n, seed=1),
         **loose,
     )
-    yield call("scipy.special.wofz", special.wofz, complexes(n, n), **loose)
+    yield call("scipy.special.wofz", special.wofz, complex_numbers(n, n), **loose)
     yield call("scipy.special.zeta", special.zeta, x + 1, y, **loose)
 
 
-def of_linalg(n: int) -> Iterator[Call]:
-    x, y, z, row = dominant(n, n), floats(n, n, seed=1), symmetric(n, n), floats(n)
+def linalg_functions(n: int) -> Iterator[Call]:
+    x, y, z, row = well_conditioned(n, n), floats(n, n, seed=1), positive_definite(n, n), floats(n)
     loose = {"rtol": 1e-3, "atol": 1e-3}
     square: dict[str, Any] = {
         "cho_factor": lambda x: jnp.triu(linalg.cho_factor(x)[0]),
@@ -121,26 +125,33 @@ def of_linalg(n: int) -> Iterator[Call]:
     yield call("scipy.linalg.invhilbert", lambda: linalg.invhilbert(n))
 
 
-def of_distributions(n: int) -> Iterator[Call]:
-    """The arguments are those of the family's own table, as often as they fill the array."""
+def distribution_functions(n: int) -> Iterator[Call]:
+    """The arguments are those of tests/scipy/test_stats.py, repeated to fill the array."""
     loose = {"rtol": 1e-4, "atol": 1e-5}
     for name, args in AT.items():
-        given = [np.resize(x, (n, n)) for x in args]
+        arguments = [np.resize(x, (n, n)) for x in args]
         for function in getattr(stats, name).__all__:
             if function == "entropy":
                 continue
-            mine = [np.resize(inside(7), (n, n)), *given[1:]] if function in ("ppf", "isf") else given
+            arguments_of_function = (
+                [np.resize(probabilities(7), (n, n)), *arguments[1:]] if function in ("ppf", "isf") else arguments
+            )
             if (name, function) == ("bernoulli", "cdf"):
-                mine = given[:2]
-            yield call(f"scipy.stats.{name}.{function}", getattr(getattr(stats, name), function), *mine, **loose)
-    yield call("scipy.stats.poisson.entropy", stats.poisson.entropy, above(n, n), **loose)
+                arguments_of_function = arguments[:2]
+            yield call(
+                f"scipy.stats.{name}.{function}",
+                getattr(getattr(stats, name), function),
+                *arguments_of_function,
+                **loose,
+            )
+    yield call("scipy.stats.poisson.entropy", stats.poisson.entropy, above_one(n, n), **loose)
     for function in ("pdf", "logpdf"):
-        of_each = getattr(stats.dirichlet, function)
+        function_of_one = getattr(stats.dirichlet, function)
         yield call(
             f"scipy.stats.dirichlet.{function}",
-            lambda x, a, f=of_each: f(x / x.sum(0), a),
-            inside(n, n),
-            above(n) / 2,
+            lambda x, a, f=function_of_one: f(x / x.sum(0), a),
+            probabilities(n, n),
+            above_one(n) / 2,
             rtol=1e-3,
         )
         yield call(
@@ -148,22 +159,22 @@ def of_distributions(n: int) -> Iterator[Call]:
             getattr(stats.multivariate_normal, function),
             floats(n, n),
             floats(n),
-            symmetric(n, n) / 9,
+            positive_definite(n, n) / 9,
             rtol=1e-3,
         )
-    whole = integers(n, n, low=0, high=4)
+    counts = integers(n, n, low=0, high=4)
     for function in ("pmf", "logpmf"):
-        of_each = getattr(stats.multinomial, function)
+        function_of_one = getattr(stats.multinomial, function)
         yield call(
             f"scipy.stats.multinomial.{function}",
-            lambda x, p, f=of_each: f(x, x.sum(-1), p / p.sum()),
-            whole,
-            inside(n),
+            lambda x, p, f=function_of_one: f(x, x.sum(-1), p / p.sum()),
+            counts,
+            probabilities(n),
             **loose,
         )
 
 
-def of_samples(n: int) -> Iterator[Call]:
+def statistics(n: int) -> Iterator[Call]:
     x, i = floats(n, n), integers(n, n, low=0, high=4)
     yield call("scipy.stats.mode", lambda x: [stats.mode(x, axis=axis) for axis in (0, 1, None)], i)
     yield call("scipy.stats.rankdata", lambda x: [stats.rankdata(x, axis=axis) for axis in (0, 1, None)], i)
@@ -173,5 +184,4 @@ def of_samples(n: int) -> Iterator[Call]:
     )
 
 
-def distributions() -> list[ModuleType]:
-    return [found for name in stats.__all__ if isinstance(found := getattr(stats, name), ModuleType)]
+FAMILIES = (special_functions, linalg_functions, distribution_functions, statistics)
